@@ -1,0 +1,323 @@
+//! One decision, beside governor (keyed) and limitador (in-memory storage), in one run.
+//!
+//! `cargo bench -p slidegate --bench decision` prints, for each row, nanoseconds a decision and how many
+//! times as fast ours is. The contenders take turns in short rounds and the median round counts, because
+//! the speed of a shared machine drifts; the ratios hold, the nanoseconds are of the day.
+//!
+//! Every contender gets a key that is at hand: a `String` for governor, a `Key` for us, a ready counter for
+//! limitador. Ours judges an exact window and answers used, retry and reset; governor answers yes or no from
+//! one timestamp a key; limitador counts fixed windows.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::collections::HashMap;
+use std::future::Future;
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use governor::{DefaultKeyedRateLimiter, Quota as GovernorQuota, RateLimiter};
+use limitador::counter::Counter;
+use limitador::limit::Limit;
+use limitador::storage::in_memory::InMemoryStorage;
+use limitador::storage::{Authorization, CounterStorage};
+use slidegate::{Ask, Check, Key, MemoryStore, Quota, Store};
+
+const ROUNDS: usize = 7;
+const KEYS: [usize; 3] = [1, 1_000, 1_000_000];
+const ROUND: Duration = Duration::from_millis(60);
+/// Decisions between two looks at the clock.
+const CHUNK: usize = 256;
+
+fn main() {
+    println!("ns a decision (median of {ROUNDS} rounds); x = how many times as fast slidegate is\n");
+    println!(
+        "{:>9} {:>6} {:>7} | {:>9} {:>9} {:>9} | {:>10} {:>10}",
+        "keys", "mix", "threads", "slidegate", "governor", "limitador", "x governor", "x limitador"
+    );
+    let mut worst = (f64::MAX, f64::MAX);
+    for keys in KEYS {
+        for admit in [true, false] {
+            let contenders = Contenders::new(keys, admit);
+            for threads in [1, 2] {
+                let [ours, governor, limitador] = contenders.race(threads);
+                let (x, y) = (governor / ours, limitador / ours);
+                worst = (worst.0.min(x), worst.1.min(y));
+                println!(
+                    "{keys:>9} {:>6} {threads:>7} | {ours:>9.1} {governor:>9.1} {limitador:>9.1} | {x:>9.2}x {y:>9.2}x",
+                    if admit { "admit" } else { "deny" },
+                );
+            }
+        }
+    }
+    println!("\nworst row: {:.2}x governor, {:.2}x limitador", worst.0, worst.1);
+    flat();
+    memory();
+}
+
+/// The three stores, filled with the same keys.
+struct Contenders {
+    order: Vec<u32>,
+    store: MemoryStore,
+    quota: Quota,
+    ours: Vec<Key>,
+    governor: DefaultKeyedRateLimiter<String>,
+    names: Vec<String>,
+    limitador: InMemoryStorage,
+    counters: Vec<Counter>,
+}
+
+impl Contenders {
+    fn new(keys: usize, admit: bool) -> Self {
+        let names: Vec<String> = (0..keys).map(name).collect();
+        // Admit: the limit is out of reach. Deny: one an hour.
+        let (limit, window) = if admit { (1_000_000_000, 1) } else { (1, 3600) };
+        let burst = NonZeroU32::new(limit).unwrap();
+        let governor = if admit { GovernorQuota::per_second(burst) } else { GovernorQuota::per_hour(burst) };
+        let limit = u64::from(limit);
+        let rule = Arc::new(Limit::new("bench", limit, window, vec![], vec!["user".try_into().unwrap()]));
+        let counter = |name: &String| {
+            let values = HashMap::from([("user".to_owned(), name.clone())]);
+            Counter::new(Arc::clone(&rule), &values.into()).unwrap().unwrap()
+        };
+        let contenders = Contenders {
+            order: shuffled(keys),
+            store: MemoryStore::with_max_keys(4_000_000),
+            quota: Quota::new(
+                limit,
+                if admit { Duration::from_millis(100) } else { Duration::from_secs(window) },
+            )
+            .unwrap(),
+            ours: names.iter().map(|name| Key::new("u", [("id", name.as_str())])).collect(),
+            governor: RateLimiter::keyed(governor),
+            limitador: InMemoryStorage::new(2 * keys as u64),
+            counters: names.iter().map(counter).collect(),
+            names,
+        };
+        for key in 0..keys {
+            contenders.slidegate(key);
+            contenders.governor(key);
+            contenders.limitador(&mut vec![contenders.counters[key].clone()]);
+        }
+        contenders
+    }
+
+    #[inline]
+    fn slidegate(&self, key: usize) -> bool {
+        let ask = Ask::one(Check::new(self.ours[key].clone(), self.quota, 1)).unwrap();
+        !ready(self.store.admit(std::slice::from_ref(&ask))).unwrap()[0].verdicts[0].outcome.refuses()
+    }
+
+    fn governor(&self, key: usize) -> bool {
+        self.governor.check_key(&self.names[key]).is_ok()
+    }
+
+    fn limitador(&self, counters: &mut Vec<Counter>) -> bool {
+        matches!(self.limitador.check_and_update(counters, 1).unwrap(), Authorization::Ok)
+    }
+
+    /// Median nanoseconds a decision of each, taking turns.
+    fn race(&self, threads: usize) -> [f64; 3] {
+        let mut times: [Vec<f64>; 3] = Default::default();
+        for _ in 0..ROUNDS {
+            times[0].push(self.round(threads, || |key| self.slidegate(key)));
+            times[1].push(self.round(threads, || |key| self.governor(key)));
+            times[2].push(self.round(threads, || {
+                let mut counters = vec![self.counters[0].clone()];
+                move |key: usize| {
+                    // A clone is cheaper than the counter that a caller makes for each request.
+                    counters[0] = self.counters[key].clone();
+                    self.limitador(&mut counters)
+                }
+            }));
+        }
+        times.map(|mut t| {
+            t.sort_by(f64::total_cmp);
+            t[t.len() / 2]
+        })
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
+    fn round<F: FnMut(usize) -> bool>(&self, threads: usize, decide: impl Fn() -> F + Sync) -> f64 {
+        let per_thread = |thread: usize| {
+            let mut decide = decide();
+            let mut place = thread * self.order.len() / 2;
+            let (start, mut decisions) = (Instant::now(), 0);
+            while start.elapsed() < ROUND {
+                for _ in 0..CHUNK {
+                    place = if place + 1 < self.order.len() { place + 1 } else { 0 };
+                    black_box(decide(self.order[place] as usize));
+                }
+                decisions += CHUNK;
+            }
+            start.elapsed().as_nanos() as f64 / decisions as f64
+        };
+        let per_thread = &per_thread;
+        let sum: f64 = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..threads).map(|t| scope.spawn(move || per_thread(t))).collect();
+            threads.into_iter().map(|t| t.join().unwrap()).sum()
+        });
+        sum / threads as f64
+    }
+}
+
+/// Cost of a decision over a full window, from a small limit to a large one.
+fn flat() {
+    println!(
+        "\nfull exact window, one key, by limit: ns a refusal, and ns an admission as the oldest leaves"
+    );
+    for limit in [10, 1_000, 100_000, 1_000_000] {
+        let (refuse, admit) = full_window(limit);
+        println!("{limit:>9} | refuse {refuse:>6.1} | admit {admit:>6.1}");
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
+fn full_window(limit: u64) -> (f64, f64) {
+    use slidegate::{ManualClock, Micros};
+    let clock = ManualClock::at(Micros::from_secs(1_000_000));
+    let store = MemoryStore::with_clock(clock.clone(), 1000);
+    // One permit a microsecond fills the window exactly.
+    let quota = Quota::new(limit.max(1000), Duration::from_micros(limit.max(1000))).unwrap();
+    let ask = [Ask::new([Check::new(Key::new("u", []), quota, 1)]).unwrap()];
+    for _ in 0..limit.max(1000) {
+        clock.advance(Micros::new(1));
+        ready(store.admit(&ask)).unwrap();
+    }
+    let small = Quota::new(limit, Duration::from_micros(limit.max(1000))).unwrap();
+    let refused = [Ask::new([Check::new(Key::new("u", []), small, 1)]).unwrap()];
+    let time = |n: u32, mut f: Box<dyn FnMut() + '_>| {
+        let start = Instant::now();
+        (0..n).for_each(|_| f());
+        start.elapsed().as_nanos() as f64 / f64::from(n)
+    };
+    let refuse = time(200_000, Box::new(|| _ = black_box(ready(store.admit(&refused)))));
+    let admit = time(
+        200_000,
+        Box::new(|| {
+            clock.advance(Micros::new(1));
+            black_box(ready(store.admit(&ask)).unwrap());
+        }),
+    );
+    (refuse, admit)
+}
+
+/// Bytes a key and an event, from the allocator.
+fn memory() {
+    COUNTING.store(true, Ordering::Relaxed);
+    println!("\nbytes, as the allocator counts them");
+    let names: Vec<String> = (0..100_000).map(name).collect();
+    let quota = Quota::per_hour(1_000).unwrap();
+    let held = |fill: &dyn Fn() -> Box<dyn std::any::Any>| {
+        let before = ALLOCATED.load(Ordering::Relaxed);
+        let kept = fill();
+        let bytes = ALLOCATED.load(Ordering::Relaxed) - before;
+        drop(kept);
+        bytes as f64
+    };
+    let admit = |store: &MemoryStore, name: &str, quota: Quota| {
+        let check = Check::new(Key::new("u", [("id", name)]), quota, 1);
+        ready(store.admit(&[Ask::new([check]).unwrap()])).unwrap();
+    };
+    let ours = held(&|| {
+        let store = MemoryStore::new();
+        names.iter().for_each(|name| admit(&store, name, quota));
+        Box::new(store)
+    });
+    let governor = held(&|| {
+        let limiter = RateLimiter::keyed(GovernorQuota::per_hour(NonZeroU32::new(1_000).unwrap()));
+        names.iter().for_each(|name| _ = limiter.check_key(name));
+        Box::new(limiter)
+    });
+    let limitador = held(&|| {
+        let storage = InMemoryStorage::new(200_000);
+        let rule = Arc::new(Limit::new("bench", 1_000, 3600, vec![], vec!["user".try_into().unwrap()]));
+        for name in &names {
+            let values = HashMap::from([("user".to_owned(), name.clone())]);
+            let counter = Counter::new(Arc::clone(&rule), &values.into()).unwrap().unwrap();
+            storage.check_and_update(&mut vec![counter], 1).unwrap();
+        }
+        Box::new(storage)
+    });
+    let n = names.len() as f64;
+    println!(
+        "a key with one event: slidegate {:.0}, governor {:.0}, limitador {:.0}",
+        ours / n,
+        governor / n,
+        limitador / n
+    );
+    let events = 1_000_000u64;
+    let log = held(&|| {
+        use slidegate::{ManualClock, Micros};
+        let clock = ManualClock::at(Micros::from_secs(1_000_000));
+        let store = MemoryStore::with_clock(clock.clone(), 1);
+        let check = Check::new(Key::new("u", []), Quota::per_hour(events).unwrap(), 1);
+        let ask = [Ask::new([check]).unwrap()];
+        for _ in 0..events {
+            clock.advance(Micros::new(1));
+            ready(store.admit(&ask)).unwrap();
+        }
+        Box::new(store)
+    });
+    println!(
+        "an event in a full exact window of {events}: slidegate {:.2} (the others keep no events)",
+        log / events as f64
+    );
+}
+
+fn name(i: usize) -> String {
+    format!("user{i}")
+}
+
+/// Every key once, in an order that no prefetcher guesses.
+fn shuffled(keys: usize) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..keys as u32).collect();
+    let mut random = 0x9E37_79B9_7F4A_7C15u64;
+    for i in (1..keys).rev() {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        order.swap(i, (random % (i as u64 + 1)) as usize);
+    }
+    order
+}
+
+/// The memory store never waits, so its futures are ready when first polled.
+#[inline(always)]
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => unreachable!("the memory store waited"),
+    }
+}
+
+static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
+/// Off while time is measured, so that counting slows nobody who allocates.
+static COUNTING: AtomicBool = AtomicBool::new(false);
+
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[expect(unsafe_code, reason = "an allocator that counts, for this benchmark only")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if COUNTING.load(Ordering::Relaxed) {
+            ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
+        }
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        if COUNTING.load(Ordering::Relaxed) {
+            ALLOCATED.fetch_sub(layout.size(), Ordering::Relaxed);
+        }
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}

@@ -1,0 +1,121 @@
+//! `token-bucket`: a level that refills steadily, in whole numbers.
+//!
+//! The refill is `rate.0` permits per `rate.1` microseconds in lowest terms, so a microsecond brings
+//! `rate.0` units and a permit is `rate.1` of them: nothing is ever rounded, and refilling in two steps is
+//! the same as in one. A settlement may take the level below zero: what was really used is owed.
+
+use crate::quota::MAX_TOTAL;
+use crate::{Entry, Micros, Quota};
+
+#[derive(Clone, Debug)]
+pub(super) struct Bucket {
+    rate: (u64, u64),
+    burst: u64,
+    /// Units in the bucket at `since`.
+    level: i64,
+    since: Micros,
+    /// How long an admission can matter: the time to fill.
+    horizon: Micros,
+    /// What was admitted at or before this instant has stopped mattering, also after the rate has changed.
+    gone: Micros,
+}
+
+impl Bucket {
+    pub(super) fn new(quota: &Quota) -> Self {
+        let mut bucket = Bucket {
+            rate: quota.rate(),
+            burst: quota.capacity(),
+            level: 0,
+            since: Micros::ZERO,
+            horizon: quota.horizon(),
+            gone: Micros::ZERO,
+        };
+        bucket.level = bucket.full();
+        bucket
+    }
+
+    /// Refills up to `now`; whether time has passed.
+    #[inline]
+    pub(super) fn roll(&mut self, now: Micros) -> bool {
+        let elapsed = now.since(self.since).get();
+        self.since = self.since.max(now);
+        let gained = elapsed.saturating_mul(self.rate.0);
+        let level = i64::try_from(gained).map_or(i64::MAX, |units| self.level.saturating_add(units));
+        self.level = level.min(self.full());
+        self.gone = self.gone.max(self.since.since(self.horizon));
+        elapsed > 0
+    }
+
+    /// Takes on the quota's rate and burst: the level in permits stays what it was.
+    #[inline]
+    pub(super) fn adopt(&mut self, quota: &Quota) {
+        if self.rate == quota.rate() && self.burst == quota.capacity() {
+            return;
+        }
+        let (old, new) = (i128::from(self.rate.1), i128::from(quota.rate().1));
+        self.rate = quota.rate();
+        self.burst = quota.capacity();
+        self.horizon = quota.horizon();
+        self.set((i128::from(self.level) * new).div_euclid(old));
+    }
+
+    /// Permits missing from a full bucket; a part of one counts whole.
+    #[inline]
+    pub(super) fn used(&self) -> u64 {
+        let missing = self.full() - self.level;
+        missing.unsigned_abs().div_ceil(self.rate.1)
+    }
+
+    #[inline]
+    pub(super) fn record(&mut self, now: Micros, cost: u64) -> Micros {
+        self.level -= self.units(cost);
+        now
+    }
+
+    /// Fills up until no more than `keep` permits are missing.
+    pub(super) fn keep_newest(&mut self, keep: u64) {
+        self.level = self.level.max(self.full() - self.units(keep));
+    }
+
+    #[inline]
+    pub(super) fn wait(&self, cost: u64) -> Micros {
+        self.time_to(self.units(cost))
+    }
+
+    pub(super) fn empty_at(&self) -> Micros {
+        self.since.plus(self.time_to(self.full()))
+    }
+
+    pub(super) fn amend(&mut self, entry: Entry, to: u64) -> bool {
+        let permit = i128::from(self.rate.1);
+        self.set(i128::from(self.level) + i128::from(entry.cost) * permit - i128::from(to) * permit);
+        true
+    }
+
+    pub(super) fn leaves(&self, at: Micros) -> Micros {
+        at.plus(self.horizon)
+    }
+
+    pub(super) fn left(&self, at: Micros) -> bool {
+        at <= self.gone
+    }
+
+    fn full(&self) -> i64 {
+        self.units(self.burst)
+    }
+
+    /// At most 2^53 for every cost a bucket admits; see `Quota`.
+    fn units(&self, permits: u64) -> i64 {
+        i64::try_from(permits.saturating_mul(self.rate.1)).unwrap_or(i64::MAX)
+    }
+
+    fn set(&mut self, level: i128) {
+        let level = level.clamp(-i128::from(MAX_TOTAL), i128::from(self.full()));
+        self.level = i64::try_from(level).unwrap_or(self.level);
+    }
+
+    fn time_to(&self, level: i64) -> Micros {
+        let missing = level.saturating_sub(self.level).max(0);
+        Micros::new(missing.unsigned_abs().div_ceil(self.rate.0))
+    }
+}

@@ -1,0 +1,122 @@
+//! A ring of words. `VecDeque` in three quarters of its size, which grows no further than it is told it can.
+
+use std::ops::Range;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ring {
+    slots: Box<[u64]>,
+    head: u32,
+    len: u32,
+}
+
+impl Ring {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    #[inline]
+    pub(super) fn get(&self, i: usize) -> Option<u64> {
+        (i < self.len as usize).then(|| self.slots[self.place(i)])
+    }
+
+    #[inline]
+    pub(super) fn front(&self) -> Option<u64> {
+        self.get(0)
+    }
+
+    #[inline]
+    pub(super) fn back_mut(&mut self) -> Option<&mut u64> {
+        let last = (self.len as usize).checked_sub(1)?;
+        let place = self.place(last);
+        Some(&mut self.slots[place])
+    }
+
+    #[inline]
+    pub(super) fn pop_front(&mut self) {
+        if self.len > 0 {
+            self.head = self.place(1) as u32;
+            self.len -= 1;
+        }
+    }
+
+    /// Grows by doubling, but to no more than `most` slots unless there is no other way.
+    #[inline]
+    pub(super) fn push_back(&mut self, word: u64, most: u64) {
+        if self.len as usize == self.slots.len() {
+            self.grow(most);
+        }
+        let place = self.place(self.len as usize);
+        self.slots[place] = word;
+        self.len += 1;
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = u64> {
+        (0..self.len as usize).map(|i| self.slots[self.place(i)])
+    }
+
+    pub(super) fn for_each_mut(&mut self, change: impl FnMut(&mut u64)) {
+        self.resize(self.slots.len());
+        self.slots[..self.len as usize].iter_mut().for_each(change);
+    }
+
+    /// The first index whose word does not hold `before`, which must hold for a prefix.
+    pub(super) fn partition_point(&self, before: impl Fn(u64) -> bool) -> usize {
+        let (mut low, mut high) = (0, self.len as usize);
+        while low < high {
+            let middle = (low + high) / 2;
+            if before(self.slots[self.place(middle)]) { low = middle + 1 } else { high = middle }
+        }
+        low
+    }
+
+    /// Replaces the words of `range`. Moves everything behind it if their number changes.
+    pub(super) fn splice(&mut self, range: Range<usize>, words: impl Iterator<Item = u64>) {
+        let mut new: Vec<u64> = words.collect();
+        if new.len() != range.len() {
+            let behind = range.end..self.len as usize;
+            new.extend(behind.map(|i| self.slots[self.place(i)]));
+            self.len = range.start as u32;
+        }
+        for (i, word) in new.into_iter().enumerate() {
+            if range.start + i < self.len as usize {
+                let place = self.place(range.start + i);
+                self.slots[place] = word;
+            } else {
+                self.push_back(word, 0);
+            }
+        }
+    }
+
+    pub(super) fn shrink(&mut self) {
+        let len = self.len as usize;
+        if self.slots.len() > 16 && len * 4 < self.slots.len() {
+            self.resize(len * 2);
+        }
+    }
+
+    #[inline]
+    fn place(&self, i: usize) -> usize {
+        let place = self.head as usize + i;
+        if place < self.slots.len() { place } else { place - self.slots.len() }
+    }
+
+    #[cold]
+    fn grow(&mut self, most: u64) {
+        let len = self.len as usize;
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        self.resize((len * 2).max(4).min(most).max(len + 1));
+    }
+
+    fn resize(&mut self, capacity: usize) {
+        let mut slots = Vec::with_capacity(capacity);
+        slots.extend(self.iter());
+        slots.resize(capacity, 0);
+        self.slots = slots.into_boxed_slice();
+        self.head = 0;
+    }
+}

@@ -1,0 +1,128 @@
+//! `sliding-window` and `time-slice`: a log of what was admitted.
+//!
+//! They are one algorithm. An admission at `t` counts until `t + window`; a slice counts whole until its
+//! last instant has left, so an admission in it is simply dated at the slice's end. With slices of one
+//! microsecond the two are the same.
+
+use super::log::Log;
+use crate::quota::{MAX_TOTAL, slice};
+use crate::{Algorithm, Entry, Micros, Quota};
+
+#[repr(C)]
+#[derive(Clone, Debug)]
+pub(super) struct Window {
+    shape: Shape,
+    log: Log,
+}
+
+/// The window and its slices (0 for the exact window) in one number, so that a key fits two cache lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape(u64);
+
+impl Shape {
+    #[inline]
+    fn of(quota: &Quota) -> Self {
+        let slices = match quota.algorithm() {
+            Algorithm::TimeSlice { slices } => slices,
+            _ => 0,
+        };
+        Shape(quota.window().get() << 16 | u64::from(slices))
+    }
+
+    #[inline]
+    fn window(self) -> Micros {
+        Micros::new(self.0 >> 16)
+    }
+
+    #[inline]
+    fn slices(self) -> u32 {
+        (self.0 & 0xffff) as u32
+    }
+
+    fn slice(self) -> u64 {
+        slice(self.window(), self.slices()).get()
+    }
+}
+
+impl Window {
+    pub(super) fn new(quota: &Quota) -> Self {
+        Window { log: Log::default(), shape: Shape::of(quota) }
+    }
+
+    #[inline]
+    pub(super) fn suits(&self, quota: &Quota) -> bool {
+        self.shape == Shape::of(quota)
+    }
+
+    /// Moves to `now`; whether anything left.
+    #[inline]
+    pub(super) fn roll(&mut self, now: Micros) -> bool {
+        match now.get().checked_sub(self.shape.window().get()) {
+            Some(left) => self.log.forget(Micros::new(left)),
+            None => false,
+        }
+    }
+
+    #[inline]
+    pub(super) fn used(&self) -> u64 {
+        self.log.total()
+    }
+
+    /// Records `cost` and says under which instant.
+    #[inline]
+    pub(super) fn record(&mut self, now: Micros, quota: &Quota, cost: u64) -> Micros {
+        let at = self.dated(now);
+        self.log.add(at, cost, quota.limit());
+        at
+    }
+
+    pub(super) fn keep_newest(&mut self, keep: u64) {
+        self.log.keep_newest(keep);
+    }
+
+    #[inline]
+    pub(super) fn wait(&self, now: Micros, quota: &Quota, cost: u64) -> Micros {
+        let needed = (self.used() + cost).saturating_sub(quota.limit());
+        if needed == 0 {
+            return Micros::ZERO;
+        }
+        self.log.frees(needed).map_or(quota.horizon(), |at| self.leaves(at).since(now))
+    }
+
+    /// When nothing recorded counts any more.
+    #[inline]
+    pub(super) fn empty_at(&self) -> Micros {
+        self.log.newest().map_or(Micros::ZERO, |at| self.leaves(at))
+    }
+
+    /// Corrects an admission; false if it has left.
+    pub(super) fn amend(&mut self, entry: Entry, to: u64) -> bool {
+        self.log.amend(entry.at, entry.cost, to, MAX_TOTAL)
+    }
+
+    pub(super) fn entries(&self) -> Vec<(Micros, u64)> {
+        self.log.entries()
+    }
+
+    pub(super) fn leaves(&self, at: Micros) -> Micros {
+        at.plus(self.shape.window())
+    }
+
+    pub(super) fn shrink(&mut self) {
+        self.log.shrink();
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.log.heap_bytes()
+    }
+
+    /// What is admitted at `now` counts from the end of its slice.
+    #[inline]
+    fn dated(&self, now: Micros) -> Micros {
+        if self.shape.slices() == 0 {
+            return now;
+        }
+        let slice = self.shape.slice();
+        Micros::new((now.get() / slice).saturating_add(1).saturating_mul(slice) - 1)
+    }
+}

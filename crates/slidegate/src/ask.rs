@@ -1,0 +1,140 @@
+//! What a store is asked: keys, quotas and costs, with nothing left to look up.
+
+use std::fmt;
+
+use compact_str::CompactString;
+use smallvec::SmallVec;
+
+use crate::quota::MAX_LIMIT;
+use crate::{Error, Key, Quota};
+
+/// One question: do all these checks fit? Judged and charged as one.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    checks: SmallVec<[Check; 1]>,
+    id: Option<RequestId>,
+    peek: bool,
+}
+
+/// One key, what it may use, and what this request would use of it.
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// What the count belongs to.
+    pub key: Key,
+    /// What the key may use.
+    pub quota: Quota,
+    /// What this request uses of it; 0 only looks.
+    pub cost: u64,
+    /// Whether a refusal refuses the ask. A shadow rule is judged and counted, but refuses nothing.
+    pub enforced: bool,
+    /// The rule's place among the rules that made this ask; stores do not look at it.
+    pub rule: u32,
+}
+
+impl Check {
+    /// An enforced check.
+    #[inline]
+    pub fn new(key: Key, quota: Quota, cost: u64) -> Self {
+        Check { key, quota, cost, enforced: true, rule: 0 }
+    }
+}
+
+impl Ask {
+    /// The checks in the order in which they are to be judged; no two may name the same key.
+    pub fn new(checks: impl IntoIterator<Item = Check>) -> Result<Self, Error> {
+        let mut ask = Ask { checks: SmallVec::new(), id: None, peek: false };
+        for check in checks {
+            ask.push(check)?;
+        }
+        Ok(ask)
+    }
+
+    /// A single check.
+    #[inline]
+    pub fn one(check: Check) -> Result<Self, Error> {
+        if check.cost > MAX_LIMIT {
+            return Err(too_many_permits(check.cost));
+        }
+        Ok(Ask { checks: SmallVec::from_buf([check]), id: None, peek: false })
+    }
+
+    pub(crate) fn push(&mut self, check: Check) -> Result<(), Error> {
+        if check.cost > MAX_LIMIT {
+            return Err(too_many_permits(check.cost));
+        }
+        if self.checks.iter().any(|other| other.key == check.key) {
+            return Err(Error::invalid(format!("two checks of one ask name the key `{}`", check.key)));
+        }
+        self.checks.push(check);
+        Ok(())
+    }
+
+    /// With a request id: asking again under it is not charged again.
+    #[must_use]
+    pub fn with_id(mut self, id: RequestId) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// Judged as it stands, but nothing is recorded.
+    #[must_use]
+    pub fn peek(mut self) -> Self {
+        self.peek = true;
+        self
+    }
+
+    /// The checks, in the order in which they are judged.
+    #[inline]
+    pub fn checks(&self) -> &[Check] {
+        &self.checks
+    }
+
+    /// The request id, if it has one.
+    #[inline]
+    pub fn id(&self) -> Option<&RequestId> {
+        self.id.as_ref()
+    }
+
+    /// Whether nothing is to be recorded.
+    #[inline]
+    pub fn is_peek(&self) -> bool {
+        self.peek
+    }
+}
+
+#[cold]
+pub(crate) fn too_many_permits(permits: u64) -> Error {
+    Error::invalid(format!("permits must be at most {MAX_LIMIT}, not {permits}"))
+}
+
+/// The longest request id, in bytes.
+pub const MAX_ID: usize = 64;
+
+/// Names one request, so that a retry after an unknown outcome is not charged twice.
+///
+/// Letters, digits and `._:-`, up to 64 of them; a UUID is a good one. Whoever chooses the id decides what
+/// counts as the same request, so never take it from an end user.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RequestId(CompactString);
+
+impl RequestId {
+    /// Checks and takes an id.
+    pub fn new(id: &str) -> Result<Self, Error> {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._:-".contains(&b);
+        if id.is_empty() || id.len() > MAX_ID || !id.bytes().all(allowed) {
+            return Err(Error::invalid(format!("id must be 1 to {MAX_ID} letters, digits or any of `._:-`")));
+        }
+        Ok(RequestId(id.into()))
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

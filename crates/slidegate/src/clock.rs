@@ -1,0 +1,151 @@
+//! Time as a parameter: the only file that may read a clock (`clippy.toml` sees to it).
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+
+use crate::Micros;
+
+/// Where the memory store and [`Limiter::until_ready`](crate::Limiter::until_ready) get their time.
+///
+/// Instants are microseconds since the Unix epoch, so that `fixed-window` turns over on the minute as
+/// people expect. Two calls need not be ordered across a step of the clock: every algorithm tolerates a
+/// clock that goes back, and is stricter for that step, never looser.
+pub trait Clock: Send + Sync {
+    /// The present instant.
+    fn now(&self) -> Micros;
+
+    /// Completes once `wait` has passed on this clock.
+    fn sleep(&self, wait: Micros) -> Sleep;
+}
+
+/// A future that completes when its time has come; see [`Clock::sleep`].
+pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Real time: the wall clock when it was made, carried on by the processor's monotonic counter.
+///
+/// It never steps, also when the wall clock is set.
+#[derive(Clone, Debug)]
+pub struct SystemClock {
+    monotonic: quanta::Clock,
+    /// The counter's value when the clock was made.
+    start: u64,
+    epoch: Micros,
+}
+
+impl SystemClock {
+    /// A clock that agrees with the wall clock at this moment.
+    #[expect(clippy::disallowed_methods, reason = "this is the place that reads the time")]
+    pub fn new() -> Self {
+        let monotonic = quanta::Clock::new();
+        let start = monotonic.raw();
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        SystemClock { monotonic, start, epoch: wall.into() }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    #[inline]
+    fn now(&self) -> Micros {
+        let elapsed = self.monotonic.delta_as_nanos(self.start, self.monotonic.raw());
+        // Rounded down: an instant is the microsecond it lies in.
+        self.epoch.plus(Micros::new(elapsed / 1_000))
+    }
+
+    fn sleep(&self, wait: Micros) -> Sleep {
+        Box::pin(futures_timer::Delay::new(wait.into()))
+    }
+}
+
+/// Time that stands still until told otherwise, for tests and simulations.
+///
+/// Clones share one time.
+///
+/// ```
+/// use slidegate::{Clock, ManualClock, Micros};
+/// let clock = ManualClock::at(Micros::from_secs(100));
+/// clock.advance(Micros::from_secs(5));
+/// assert_eq!(clock.now(), Micros::from_secs(105));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ManualClock(Arc<Mutex<Manual>>);
+
+#[derive(Debug, Default)]
+struct Manual {
+    now: Micros,
+    sleepers: Vec<Waker>,
+}
+
+impl ManualClock {
+    /// A clock that stands at `now`.
+    pub fn at(now: Micros) -> Self {
+        let clock = ManualClock::default();
+        clock.set(now);
+        clock
+    }
+
+    /// Moves to `now`, which may lie in the past, and wakes who slept until then.
+    pub fn set(&self, now: Micros) {
+        let sleepers = {
+            let mut time = self.0.lock();
+            time.now = now;
+            std::mem::take(&mut time.sleepers)
+        };
+        sleepers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Moves on by `step`.
+    pub fn advance(&self, step: Micros) {
+        let now = self.now().plus(step);
+        self.set(now);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Micros {
+        self.0.lock().now
+    }
+
+    fn sleep(&self, wait: Micros) -> Sleep {
+        let until = self.now().plus(wait);
+        Box::pin(ManualSleep { clock: self.clone(), until })
+    }
+}
+
+struct ManualSleep {
+    clock: ManualClock,
+    until: Micros,
+}
+
+impl Future for ManualSleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut time = self.clock.0.lock();
+        if time.now >= self.until {
+            return Poll::Ready(());
+        }
+        time.sleepers.push(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl<C: Clock + ?Sized> Clock for Arc<C> {
+    fn now(&self) -> Micros {
+        (**self).now()
+    }
+
+    fn sleep(&self, wait: Micros) -> Sleep {
+        (**self).sleep(wait)
+    }
+}

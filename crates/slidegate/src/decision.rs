@@ -1,0 +1,160 @@
+//! The answer: allowed or not, by which rule, and when it will be.
+
+use std::sync::Arc;
+
+use crate::rules::{Mode, Rules};
+use crate::{Ask, Check, Count, Key, Micros, Outcome, Quota, Reading, Reservation, Verdict};
+
+/// Who decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Source {
+    /// The store.
+    Store,
+    /// No rule applied, so nothing was asked.
+    NoRule,
+}
+
+impl Source {
+    /// As it is written in answers and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Source::Store => "store",
+            Source::NoRule => "no-rule",
+        }
+    }
+}
+
+/// The answer to one request.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    rules: Arc<Rules>,
+    ask: Ask,
+    reading: Reading,
+    source: Source,
+}
+
+impl Decision {
+    pub(crate) fn new(rules: Arc<Rules>, ask: Ask, reading: Reading, source: Source) -> Self {
+        Decision { rules, ask, reading, source }
+    }
+
+    /// Whether the request may go on.
+    pub fn allowed(&self) -> bool {
+        self.refusal().is_none()
+    }
+
+    /// The rule that refused: the first that did, in the order of the rules.
+    pub fn denied_by(&self) -> Option<&str> {
+        self.refusal().map(|limit| limit.rule())
+    }
+
+    /// The refusing rule's code; 0 if the request was allowed.
+    pub fn code(&self) -> u32 {
+        self.refusal().map_or(0, |limit| self.rules.rule(limit.check.rule).code)
+    }
+
+    /// The smallest wait after which this request would be allowed, if nobody else asks; zero if it was.
+    ///
+    /// Wait, not when: clocks differ.
+    pub fn retry_after(&self) -> Micros {
+        if self.allowed() {
+            return Micros::ZERO;
+        }
+        let enforced = self.limits().filter(|limit| limit.check.enforced);
+        enforced.map(|limit| limit.retry_after()).max().unwrap_or_default()
+    }
+
+    /// Every limit that applies, in the order of the rules.
+    pub fn limits(&self) -> impl Iterator<Item = Limit<'_>> {
+        let pairs = self.ask.checks().iter().zip(&self.reading.verdicts);
+        pairs.map(|(check, verdict)| Limit { rules: &self.rules, check, verdict })
+    }
+
+    /// What [`Limiter::settle`](crate::Limiter::settle) needs to refund or correct this admission; none if
+    /// nothing was charged. An attempt stays an attempt: rules that count attempts are not settled.
+    pub fn reservation(&self) -> Option<Reservation> {
+        if !self.allowed() {
+            return None;
+        }
+        let charged = self.limits().filter(|limit| {
+            limit.verdict.outcome == Outcome::Charged && limit.check.quota.count() == Count::Admitted
+        });
+        let charges = charged.map(|limit| (limit.check.key.clone(), limit.verdict.entry));
+        Reservation::new(charges.collect())
+    }
+
+    /// Who decided.
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// The instant, by the store's clock, at which it was decided.
+    pub fn at(&self) -> Micros {
+        self.reading.at
+    }
+
+    fn refusal(&self) -> Option<Limit<'_>> {
+        self.limits().find(|limit| limit.check.enforced && limit.verdict.outcome.refuses())
+    }
+}
+
+/// One limit that applied to a request, after the decision.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit<'d> {
+    rules: &'d Rules,
+    check: &'d Check,
+    verdict: &'d Verdict,
+}
+
+impl<'d> Limit<'d> {
+    /// The rule's name.
+    pub fn rule(&self) -> &'d str {
+        self.rules.rule(self.check.rule).name()
+    }
+
+    /// Whether the rule only watches.
+    pub fn mode(&self) -> Mode {
+        if self.check.enforced { Mode::Enforce } else { Mode::Shadow }
+    }
+
+    /// What the count belongs to.
+    pub fn key(&self) -> &'d Key {
+        &self.check.key
+    }
+
+    /// The quota it was judged by, overrides included.
+    pub fn quota(&self) -> Quota {
+        self.check.quota
+    }
+
+    /// What became of it. Of a shadow rule, what would have.
+    pub fn outcome(&self) -> Outcome {
+        self.verdict.outcome
+    }
+
+    /// The most that can be in use.
+    pub fn limit(&self) -> u64 {
+        self.verdict.limit
+    }
+
+    /// Permits in use, this request included if it was charged.
+    pub fn used(&self) -> u64 {
+        self.verdict.used
+    }
+
+    /// Permits left.
+    pub fn remaining(&self) -> u64 {
+        self.verdict.remaining()
+    }
+
+    /// The smallest wait after which this request fits here, if nobody else asks.
+    pub fn retry_after(&self) -> Micros {
+        self.verdict.retry_after
+    }
+
+    /// The wait after which nothing is in use here, if nobody asks.
+    pub fn reset_after(&self) -> Micros {
+        self.verdict.reset_after
+    }
+}

@@ -1,0 +1,129 @@
+//! Keys: what a count belongs to, written so that no two differ only in spelling.
+//!
+//! A key reads `login-per-ip:ip=1.2.3.4`. The encoding is injective: from the key the rule, the attribute
+//! names and every value can be read back, so (`a:b`, `c`) and (`a`, `b:c`) are different keys, and no value
+//! can pass for another rule's. Braces are escaped too: inside `sg:{…}` they would let a caller choose the
+//! Redis slot. A long value is replaced by its digest, so a key has a bounded length; a digest starts with
+//! `#`, and a value that does is escaped.
+
+use std::fmt::{self, Write};
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::LazyLock;
+
+use compact_str::CompactString;
+use sha2::{Digest, Sha256};
+
+/// Values of more bytes than this are replaced by their digest.
+pub const MAX_PLAIN_VALUE: usize = 80;
+
+/// What a count belongs to: a rule, and the values of its key attributes.
+///
+/// ```
+/// use slidegate::Key;
+/// let key = Key::new("login", [("ip", "1.2.3.4"), ("user", "a:b")]);
+/// assert_eq!(key.as_str(), "login:ip=1.2.3.4:user=a%3Ab");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// Of the text, seeded at random when the process starts: nobody can choose names that meet in one
+    /// bucket. Reckoned once, however many tables the key goes through.
+    hash: u64,
+    text: KeyText,
+}
+
+/// Short enough texts are held in place.
+pub(crate) type KeyText = CompactString;
+
+static HASHER: LazyLock<foldhash::quality::RandomState> = LazyLock::new(Default::default);
+
+impl Key {
+    /// The key of `rule` for these attribute values.
+    pub fn new<'a>(rule: &str, values: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let mut text = CompactString::default();
+        escape(&mut text, rule);
+        for (name, value) in values {
+            text.push(':');
+            escape(&mut text, name);
+            text.push('=');
+            if value.len() > MAX_PLAIN_VALUE {
+                digest(&mut text, value);
+            } else {
+                escape(&mut text, value);
+            }
+        }
+        Key::from_text(text)
+    }
+
+    /// Takes a key as it was printed before, such as in an address. It is looked up, never created.
+    pub fn printed(text: &str) -> Self {
+        Key::from_text(text.into())
+    }
+
+    /// The key as it is stored and printed.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    #[inline]
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    #[inline]
+    pub(crate) fn text(&self) -> &KeyText {
+        &self.text
+    }
+
+    pub(crate) fn hash_of(text: &KeyText) -> u64 {
+        HASHER.hash_one(text.as_str())
+    }
+
+    fn from_text(text: KeyText) -> Self {
+        Key { hash: Key::hash_of(&text), text }
+    }
+
+    pub(crate) fn heap_bytes(text: &KeyText) -> usize {
+        if text.is_heap_allocated() { text.capacity() } else { 0 }
+    }
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Percent-escapes what has a meaning in a key, and what a terminal or a log line would trip over.
+fn escape(text: &mut CompactString, value: &str) {
+    let mut plain = 0;
+    for (i, c) in value.char_indices() {
+        let special =
+            matches!(c, '{' | '}' | ':' | '=' | '%' | ' ') || c.is_control() || (c == '#' && i == 0);
+        if special {
+            text.push_str(&value[plain..i]);
+            plain = i + c.len_utf8();
+            for &byte in &value.as_bytes()[i..plain] {
+                push_hex(text, byte, "%");
+            }
+        }
+    }
+    text.push_str(&value[plain..]);
+}
+
+fn digest(text: &mut CompactString, value: &str) {
+    text.push('#');
+    for &byte in &Sha256::digest(value.as_bytes())[..16] {
+        push_hex(text, byte, "");
+    }
+}
+
+fn push_hex(text: &mut CompactString, byte: u8, before: &str) {
+    // Writing to a string does not fail.
+    let _ = write!(text, "{before}{byte:02X}");
+}

@@ -1,0 +1,184 @@
+//! The straight path of one decision: request, rules, store, decision.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use smallvec::SmallVec;
+
+use crate::ask::too_many_permits;
+use crate::decision::Source;
+use crate::quota::MAX_LIMIT;
+use crate::request::PLAIN_ATTRIBUTE;
+use crate::rules::{Rule, Rules};
+use crate::{
+    Ask, Clock, Decision, Error, Inspection, Key, MemoryStore, Micros, Quota, Reading, Request, Reservation,
+    Settled, Store, SystemClock,
+};
+
+/// Decides requests by rules, and counts in a store. Share it in an `Arc`.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let limiter = slidegate::Limiter::per_minute(100)?;
+/// if limiter.acquire("alice").await?.allowed() {
+///     // … serve alice
+/// }
+/// # Ok::<(), slidegate::Error>(()) }).unwrap();
+/// ```
+pub struct Limiter<S: Store = MemoryStore> {
+    store: S,
+    rules: ArcSwap<Rules>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Limiter {
+    /// `limit` per second for each text that is asked about, counted in this process.
+    pub fn per_second(limit: u64) -> Result<Self, Error> {
+        Self::per_key(Quota::per_second(limit)?)
+    }
+
+    /// `limit` per minute for each text that is asked about, counted in this process.
+    pub fn per_minute(limit: u64) -> Result<Self, Error> {
+        Self::per_key(Quota::per_minute(limit)?)
+    }
+
+    /// `quota` for each text that is asked about, counted in this process.
+    pub fn per_key(quota: Quota) -> Result<Self, Error> {
+        let rule = Rule::new("per-key", quota)?.per([PLAIN_ATTRIBUTE])?;
+        Ok(Limiter::new(MemoryStore::new(), Rules::new([rule])?))
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    /// Decides by `rules` and counts in `store`.
+    pub fn new(store: S, rules: Rules) -> Self {
+        Limiter { store, rules: ArcSwap::from_pointee(rules), clock: Arc::new(SystemClock::new()) }
+    }
+
+    /// Waits by another clock in [`Limiter::until_ready`]; a store has a clock of its own.
+    #[must_use]
+    pub fn with_clock(mut self, clock: impl Clock + 'static) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// Asks for permits, and charges them if they are granted.
+    pub async fn acquire<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
+        let rules = self.rules.load_full();
+        let ask = rules.ask(&request.into())?;
+        self.decide(rules, ask).await
+    }
+
+    /// What [`Limiter::acquire`] would answer now; charges nothing.
+    pub async fn peek<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
+        let rules = self.rules.load_full();
+        let ask = rules.ask(&request.into())?.peek();
+        self.decide(rules, ask).await
+    }
+
+    /// Decides several requests in one call to the store, each on its own, in their order, at one instant.
+    ///
+    /// The outer error is the store's; an inner one is a request that was not acceptable.
+    pub async fn acquire_many(
+        &self,
+        requests: &[Request<'_>],
+    ) -> Result<Vec<Result<Decision, Error>>, Error> {
+        let rules = self.rules.load_full();
+        let mut answers: Vec<Result<Ask, Error>> =
+            requests.iter().map(|request| rules.ask(request)).collect();
+        let asks: Vec<Ask> =
+            answers.iter().flatten().filter(|ask| !ask.checks().is_empty()).cloned().collect();
+        let mut readings =
+            if asks.is_empty() { Default::default() } else { self.store.admit(&asks).await? }.into_iter();
+        let decided = answers.drain(..).map(|ask| {
+            let ask = ask?;
+            if ask.checks().is_empty() {
+                return Ok(no_rule(&rules, ask));
+            }
+            let reading = readings.next().ok_or_else(short_answer)?;
+            Ok(Decision::new(Arc::clone(&rules), ask, reading, Source::Store))
+        });
+        Ok(decided.collect())
+    }
+
+    /// Asks, and if it is refused waits exactly as long as it must and asks again, until it is allowed or
+    /// would not be before `deadline` has passed; then the refusal is returned at once.
+    ///
+    /// Every try is an attempt: a rule that counts attempts counts them all.
+    pub async fn until_ready<'a>(
+        &self,
+        request: impl Into<Request<'a>>,
+        deadline: Duration,
+    ) -> Result<Decision, Error> {
+        let request = request.into();
+        let start = self.clock.now();
+        loop {
+            let decision = self.acquire(request.clone()).await?;
+            let left = Micros::from(deadline).since(self.clock.now().since(start));
+            if decision.allowed() || decision.retry_after() > left {
+                return Ok(decision);
+            }
+            self.clock.sleep(decision.retry_after()).await;
+        }
+    }
+
+    /// Corrects an admission to what it really cost; 0 is a refund. Settling twice changes nothing.
+    pub async fn settle(&self, reservation: &Reservation, permits: u64) -> Result<Settled, Error> {
+        if permits > MAX_LIMIT {
+            return Err(too_many_permits(permits));
+        }
+        let settled = self.store.settle(&reservation.settlements(permits)).await?;
+        let is = |what| settled.contains(&what);
+        Ok(match () {
+            () if is(Settled::Done) => Settled::Done,
+            () if is(Settled::Already) => Settled::Already,
+            () => Settled::Gone,
+        })
+    }
+
+    /// What is counted under `key`; none if nothing is.
+    pub async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
+        self.store.inspect(key).await
+    }
+
+    /// Forgets `key`; false if there was nothing to forget.
+    pub async fn reset(&self, key: &Key) -> Result<bool, Error> {
+        self.store.reset(key).await
+    }
+
+    /// The rules in force.
+    pub fn rules(&self) -> Arc<Rules> {
+        self.rules.load_full()
+    }
+
+    /// Puts other rules in force at once. A new limit keeps the counts; a new algorithm, window or key starts
+    /// them anew.
+    pub fn set_rules(&self, rules: Rules) {
+        self.rules.store(Arc::new(rules));
+    }
+
+    /// The store it counts in.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    async fn decide(&self, rules: Arc<Rules>, ask: Ask) -> Result<Decision, Error> {
+        if ask.checks().is_empty() {
+            return Ok(no_rule(&rules, ask));
+        }
+        let readings = self.store.admit(std::slice::from_ref(&ask)).await?;
+        let reading = readings.into_iter().next().ok_or_else(short_answer)?;
+        Ok(Decision::new(rules, ask, reading, Source::Store))
+    }
+}
+
+/// A request that meets no rule is allowed, and no store is asked.
+fn no_rule(rules: &Arc<Rules>, ask: Ask) -> Decision {
+    let reading = Reading { at: Micros::ZERO, verdicts: SmallVec::new() };
+    Decision::new(Arc::clone(rules), ask, reading, Source::NoRule)
+}
+
+fn short_answer() -> Error {
+    Error::unavailable("the store answered fewer asks than it was given")
+}

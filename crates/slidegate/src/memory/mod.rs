@@ -1,0 +1,303 @@
+//! The embedded store: exact, in this process, with no other program.
+//!
+//! Keys are spread over shards by their hash; a shard is a hash table behind a lock. An ask locks the shards
+//! of its keys in ascending order, reads the time once, and lets the pure algorithms judge. So an ask over
+//! several keys is as atomic as one over one, and two asks that share a key are ordered by its lock. Time is
+//! read under the lock: of two asks for one key, the later one never has the earlier instant.
+//!
+//! # Memory
+//!
+//! A key costs its text and about a hundred bytes, an admission in an exact window eight. Keys that have
+//! nothing left to remember are swept in the background. When a shard is full, the key with the fewest
+//! permits in use of a small sample makes room, and is counted: a flood of new names then pushes out its
+//! own, not the heavy user who is at his limit.
+
+mod lock;
+mod shard;
+mod sweep;
+
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+
+use smallvec::SmallVec;
+
+use self::lock::{Guard, Lock};
+use self::shard::Shard;
+use crate::judge::{self, States};
+use crate::{
+    Ask, Check, Clock, Counted, Error, Inspection, Key, Micros, Readings, Settled, Settlement, State, Store,
+    SystemClock,
+};
+
+/// How many keys a store holds unless told otherwise.
+pub const DEFAULT_MAX_KEYS: usize = 1_000_000;
+
+const MAX_SHARDS: usize = 256;
+
+/// Counts in this process. Clones share one store.
+///
+/// ```
+/// use slidegate::{Ask, Check, Key, MemoryStore, Outcome, Quota, Store};
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let store = MemoryStore::new();
+/// let check = Check::new(Key::new("per-user", [("user", "alice")]), Quota::per_minute(100)?, 1);
+/// let readings = store.admit(&[Ask::new([check])?]).await?;
+/// assert_eq!(readings[0].verdicts[0].outcome, Outcome::Charged);
+/// # Ok::<(), slidegate::Error>(()) }).unwrap();
+/// ```
+#[derive(Debug)]
+pub struct MemoryStore<C: Clock = SystemClock> {
+    inner: Arc<Inner<C>>,
+}
+
+#[derive(Debug)]
+struct Inner<C> {
+    shards: Box<[CachePadded<Lock<Shard>>]>,
+    clock: C,
+}
+
+/// What a memory store holds and has let go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// Keys held.
+    pub keys: usize,
+    /// Keys that still counted something and had to make room.
+    pub evicted: u64,
+    /// Keys that had nothing left to remember, and were dropped.
+    pub swept: u64,
+    /// Bytes held, tables and logs.
+    pub bytes: usize,
+}
+
+impl MemoryStore {
+    /// A store with real time, a million keys, and a background sweep.
+    pub fn new() -> Self {
+        Self::with_max_keys(DEFAULT_MAX_KEYS)
+    }
+
+    /// The same with another bound on its keys.
+    pub fn with_max_keys(max_keys: usize) -> Self {
+        let store = Self::with_clock(SystemClock::new(), max_keys);
+        sweep::in_background(Arc::downgrade(&store.inner));
+        store
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<C: Clock> Clone for MemoryStore<C> {
+    fn clone(&self) -> Self {
+        MemoryStore { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<C: Clock> MemoryStore<C> {
+    /// A store on the given clock, which sweeps only when told to: see [`MemoryStore::sweep`].
+    ///
+    /// The bound holds per shard, each with its share of `max_keys`, rounded up.
+    pub fn with_clock(clock: C, max_keys: usize) -> Self {
+        let shards = (max_keys / 64).clamp(1, MAX_SHARDS).next_power_of_two();
+        let each = max_keys.div_ceil(shards).max(1);
+        MemoryStore {
+            inner: Arc::new(Inner {
+                shards: (0..shards).map(|_| CachePadded::new(Lock::new(Shard::new(each)))).collect(),
+                clock,
+            }),
+        }
+    }
+
+    /// Drops the keys that have nothing left to remember, shard by shard.
+    pub fn sweep(&self) {
+        self.inner.sweep();
+    }
+
+    /// What is held now. Walks over every key: for a metrics page, not for a hot path.
+    pub fn stats(&self) -> MemoryStats {
+        let mut stats = MemoryStats::default();
+        for shard in &self.inner.shards {
+            shard.lock().add_to(&mut stats);
+        }
+        stats
+    }
+}
+
+impl<C: Clock> Store for MemoryStore<C> {
+    #[inline]
+    async fn admit(&self, asks: &[Ask]) -> Result<Readings, Error> {
+        Ok(self.inner.admit(asks))
+    }
+
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>, Error> {
+        Ok(self.inner.settle(settlements))
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
+        Ok(self.inner.inspect(key))
+    }
+
+    async fn reset(&self, key: &Key) -> Result<bool, Error> {
+        Ok(self.inner.shard(key).lock().remove(key))
+    }
+}
+
+impl<C: Clock> Inner<C> {
+    #[inline]
+    fn admit(&self, asks: &[Ask]) -> Readings {
+        if let [ask] = asks
+            && let [check] = ask.checks()
+            && !ask.is_peek()
+        {
+            let now = self.clock.now();
+            let mut shard = self.shard(&check.key).lock();
+            if let Some(state) = shard.find(&check.key)
+                && state.suits(&check.quota)
+            {
+                return SmallVec::from_buf([judge::judge_one(ask, now, state)]);
+            }
+        }
+        self.admit_all(asks)
+    }
+
+    fn admit_all(&self, asks: &[Ask]) -> Readings {
+        let mut locked = self.lock(asks.iter().flat_map(Ask::checks).map(|check| &check.key));
+        let now = self.clock.now();
+        let judged = asks.iter().map(|ask| {
+            let mut places = Places {
+                places: ask.checks().iter().map(|check| locked.find(check)).collect(),
+                locked: &mut locked,
+            };
+            let reading = judge::judge(ask, now, &mut places);
+            let places = places.places;
+            for (check, place) in ask.checks().iter().zip(places) {
+                locked.keep(check, place, now);
+            }
+            reading
+        });
+        judged.collect()
+    }
+
+    fn settle(&self, settlements: &[Settlement]) -> Vec<Settled> {
+        let mut locked = self.lock(settlements.iter().map(|settlement| &settlement.key));
+        let now = self.clock.now();
+        let settled = settlements.iter().map(|s| match locked.shard(&s.key).find(&s.key) {
+            Some(state) => state.settle(now, s.entry, s.permits),
+            None => Settled::Gone,
+        });
+        settled.collect()
+    }
+
+    fn inspect(&self, key: &Key) -> Option<Inspection> {
+        let mut shard = self.shard(key).lock();
+        let now = self.clock.now();
+        let state = shard.find(key)?;
+        let used = state.inspect(now);
+        if state.idle_at() <= now {
+            return None;
+        }
+        let entries = state.entries().into_iter().map(|(at, cost, leaves)| Counted {
+            at,
+            cost,
+            leaves_after: leaves.since(now),
+        });
+        Some(Inspection {
+            at: now,
+            used,
+            reset_after: state.idle_at().since(now),
+            entries: entries.collect(),
+        })
+    }
+
+    fn sweep(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.sweep(self.clock.now());
+        }
+    }
+
+    /// The table uses the low bits of a hash and the top seven, so the shard uses others.
+    #[inline]
+    fn shard_index(&self, key: &Key) -> usize {
+        (key.hash() >> 40) as usize & (self.shards.len() - 1)
+    }
+
+    #[inline]
+    fn shard(&self, key: &Key) -> &Lock<Shard> {
+        &self.shards[self.shard_index(key)]
+    }
+
+    /// Locks the shards of `keys`, in ascending order so that two callers never wait for each other.
+    fn lock<'k>(&self, keys: impl Iterator<Item = &'k Key>) -> Locked<'_, C> {
+        let mut indices: SmallVec<[usize; 8]> = keys.map(|key| self.shard_index(key)).collect();
+        indices.sort_unstable();
+        indices.dedup();
+        Locked {
+            inner: self,
+            shards: indices.into_iter().map(|index| (index, self.shards[index].lock())).collect(),
+        }
+    }
+}
+
+/// The shards that a batch touches, locked until it is judged.
+struct Locked<'a, C> {
+    inner: &'a Inner<C>,
+    shards: SmallVec<[(usize, Guard<'a, Shard>); 4]>,
+}
+
+/// Where the state of a check is for the length of one ask.
+enum Place {
+    /// In the table of the n-th locked shard.
+    Held { shard: usize, bucket: usize },
+    /// Not held yet, or not for this quota.
+    Fresh(State),
+}
+
+struct Places<'l, 'a, C> {
+    locked: &'l mut Locked<'a, C>,
+    places: SmallVec<[Place; 2]>,
+}
+
+impl<C> States for Places<'_, '_, C> {
+    fn state(&mut self, i: usize) -> &mut State {
+        match &mut self.places[i] {
+            Place::Fresh(state) => state,
+            Place::Held { shard, bucket } => self.locked.shards[*shard].1.at(*bucket),
+        }
+    }
+}
+
+impl<C: Clock> Locked<'_, C> {
+    fn find(&mut self, check: &Check) -> Place {
+        let shard = self.nth(&check.key);
+        let table = &self.shards[shard].1;
+        match table.bucket(&check.key) {
+            Some(bucket) if table.peek(bucket).is_some_and(|state| state.suits(&check.quota)) => {
+                Place::Held { shard, bucket }
+            }
+            _ => Place::Fresh(State::new(&check.quota)),
+        }
+    }
+
+    /// Puts a state that now remembers something into its table.
+    fn keep(&mut self, check: &Check, place: Place, now: Micros) {
+        if let Place::Fresh(state) = place
+            && !state.is_blank()
+        {
+            self.shard(&check.key).insert(&check.key, state, now);
+        }
+    }
+
+    fn shard(&mut self, key: &Key) -> &mut Shard {
+        let nth = self.nth(key);
+        &mut self.shards[nth].1
+    }
+
+    fn nth(&self, key: &Key) -> usize {
+        let index = self.inner.shard_index(key);
+        self.shards.partition_point(|(locked, _)| *locked < index)
+    }
+}

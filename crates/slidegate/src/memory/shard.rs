@@ -1,0 +1,127 @@
+//! One part of the keys: a hash table with a bound.
+
+use std::fmt;
+
+use hashbrown::HashTable;
+
+use super::MemoryStats;
+use crate::key::KeyText;
+use crate::{Key, Micros, State};
+
+/// How many keys are looked at to find the one that makes room.
+const SAMPLE: usize = 16;
+
+pub(super) struct Shard {
+    table: HashTable<Slot>,
+    max_keys: usize,
+    evicted: u64,
+    swept: u64,
+}
+
+/// Two cache lines that are fetched together: one that an admission only reads, and one that it writes.
+#[repr(C, align(128))]
+struct Slot {
+    key: KeyText,
+    state: State,
+}
+
+const _: () = assert!(size_of::<Slot>() == 128);
+
+impl Shard {
+    pub(super) fn new(max_keys: usize) -> Self {
+        Shard { table: HashTable::new(), max_keys, evicted: 0, swept: 0 }
+    }
+
+    #[inline]
+    pub(super) fn find(&mut self, key: &Key) -> Option<&mut State> {
+        let slot = self.table.find_mut(key.hash(), |slot| slot.key == *key.text())?;
+        Some(&mut slot.state)
+    }
+
+    /// Where `key` is; good until the table next changes.
+    pub(super) fn bucket(&self, key: &Key) -> Option<usize> {
+        self.table.find_bucket_index(key.hash(), |slot| slot.key == *key.text())
+    }
+
+    pub(super) fn peek(&self, bucket: usize) -> Option<&State> {
+        self.table.get_bucket(bucket).map(|slot| &slot.state)
+    }
+
+    #[expect(clippy::expect_used, reason = "the shard is locked since the bucket was found")]
+    pub(super) fn at(&mut self, bucket: usize) -> &mut State {
+        let slot = self.table.get_bucket_mut(bucket).expect("a bucket found under this lock");
+        &mut slot.state
+    }
+
+    /// Holds `state` under `key`, in place of what was there; makes room if there is none.
+    pub(super) fn insert(&mut self, key: &Key, state: State, now: Micros) {
+        if let Some(held) = self.find(key) {
+            *held = state;
+            return;
+        }
+        if self.table.len() >= self.max_keys {
+            self.make_room(key.hash(), now);
+        }
+        let slot = Slot { key: key.text().clone(), state };
+        self.table.insert_unique(key.hash(), slot, |slot| Key::hash_of(&slot.key));
+    }
+
+    pub(super) fn remove(&mut self, key: &Key) -> bool {
+        match self.table.find_entry(key.hash(), |slot| slot.key == *key.text()) {
+            Ok(entry) => {
+                entry.remove();
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    pub(super) fn sweep(&mut self, now: Micros) {
+        let before = self.table.len();
+        self.table.retain(|slot| {
+            slot.state.shrink();
+            slot.state.idle_at() > now
+        });
+        self.swept += (before - self.table.len()) as u64;
+        if self.table.len() * 4 < self.table.capacity() {
+            let keep = self.table.len() * 2;
+            self.table.shrink_to(keep, |slot| Key::hash_of(&slot.key));
+        }
+    }
+
+    pub(super) fn add_to(&self, stats: &mut MemoryStats) {
+        stats.keys += self.table.len();
+        stats.evicted += self.evicted;
+        stats.swept += self.swept;
+        let heap = self.table.iter().map(|slot| slot.state.heap_bytes() + Key::heap_bytes(&slot.key));
+        stats.bytes += self.table.allocation_size() + heap.sum::<usize>();
+    }
+
+    /// Drops an idle key, or else the one with the least to forget, of those next to `start`.
+    #[cold]
+    fn make_room(&mut self, start: u64, now: Micros) {
+        let buckets = self.table.num_buckets();
+        let first = start as usize % buckets.max(1);
+        let around = (first..buckets).chain(0..first);
+        let sample = around.filter_map(|bucket| {
+            let state = &self.table.get_bucket(bucket)?.state;
+            let idle_at = state.idle_at();
+            Some((idle_at > now, state.used(), idle_at, bucket))
+        });
+        let Some((live, _, _, bucket)) = sample.take(SAMPLE).min() else { return };
+        if let Ok(entry) = self.table.get_bucket_entry(bucket) {
+            entry.remove();
+        }
+        if live {
+            self.evicted += 1;
+        } else {
+            self.swept += 1;
+        }
+    }
+}
+
+impl fmt::Debug for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shard").field("keys", &self.table.len()).finish_non_exhaustive()
+    }
+}

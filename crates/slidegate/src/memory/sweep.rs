@@ -1,0 +1,25 @@
+//! A thread that drops what has nothing left to remember, once a second, for as long as the store lives.
+
+use std::sync::Weak;
+use std::thread;
+use std::time::Duration;
+
+use super::Inner;
+use crate::Clock;
+
+const PERIOD: Duration = Duration::from_secs(1);
+
+pub(super) fn in_background<C: Clock + 'static>(store: Weak<Inner<C>>) {
+    let sweeper = thread::Builder::new().name("slidegate-sweep".into());
+    let spawned = sweeper.spawn(move || {
+        loop {
+            thread::park_timeout(PERIOD);
+            match store.upgrade() {
+                Some(store) => store.sweep(),
+                None => return,
+            }
+        }
+    });
+    // Without the thread the store is still right and still bounded: a full shard makes room by itself.
+    drop(spawned);
+}

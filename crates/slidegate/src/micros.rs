@@ -1,0 +1,80 @@
+//! Microseconds: the one unit of time in every decision.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A whole number of microseconds: an instant on a store's clock, or a length of time.
+///
+/// Arithmetic saturates, so no input can make a decision wrap around.
+///
+/// ```
+/// use slidegate::Micros;
+/// assert_eq!(Micros::from_millis(1_500).ceil_secs(), 2);
+/// assert_eq!(Micros::from_secs(5).to_string(), "5s");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Micros(u64);
+
+impl Micros {
+    /// No time at all.
+    pub const ZERO: Micros = Micros(0);
+
+    /// `n` microseconds.
+    pub const fn new(n: u64) -> Self {
+        Micros(n)
+    }
+
+    /// `n` milliseconds.
+    pub const fn from_millis(n: u64) -> Self {
+        Micros(n.saturating_mul(1_000))
+    }
+
+    /// `n` seconds.
+    pub const fn from_secs(n: u64) -> Self {
+        Micros(n.saturating_mul(1_000_000))
+    }
+
+    /// The bare number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Whole milliseconds, rounded up: who waits that long has waited long enough.
+    pub const fn ceil_millis(self) -> u64 {
+        self.0.div_ceil(1_000)
+    }
+
+    /// Whole seconds, rounded up.
+    pub const fn ceil_secs(self) -> u64 {
+        self.0.div_ceil(1_000_000)
+    }
+
+    pub(crate) const fn plus(self, other: Micros) -> Micros {
+        Micros(self.0.saturating_add(other.0))
+    }
+
+    /// The time from `earlier` to `self`; none if `earlier` is later.
+    pub(crate) const fn since(self, earlier: Micros) -> Micros {
+        Micros(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// Rounds up, and saturates after half a million years.
+impl From<Duration> for Micros {
+    fn from(d: Duration) -> Self {
+        Micros(u64::try_from(d.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<Micros> for Duration {
+    fn from(m: Micros) -> Self {
+        Duration::from_micros(m.0)
+    }
+}
+
+/// As the rules file writes it: `5s`, `1m 30s`, `250ms`.
+impl fmt::Display for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        humantime::format_duration(Duration::from(*self)).fmt(f)
+    }
+}

@@ -1,0 +1,219 @@
+//! What may be used: a limit, a window, and how the two are counted.
+//!
+//! A [`Quota`] is checked when it is made, so no algorithm ever meets a limit of zero or a window that
+//! overflows. Its numbers stay below 2^53: Redis scripts compute in doubles and must agree to the last
+//! permit.
+
+use std::time::Duration;
+
+use crate::{Error, Micros};
+
+/// The largest limit, burst, or number of permits in one request.
+pub const MAX_LIMIT: u64 = 1_000_000_000_000;
+
+/// The longest window: 366 days.
+pub const MAX_WINDOW: Micros = Micros::from_secs(366 * 24 * 3600);
+
+/// The shortest window: a millisecond.
+pub const MIN_WINDOW: Micros = Micros::from_millis(1);
+
+/// The most slices a `time-slice` window may be cut into.
+pub const MAX_SLICES: u32 = 10_000;
+
+/// What a total may reach; integers are exact up to here in every store.
+pub(crate) const MAX_TOTAL: u64 = (1 << 53) - 1;
+
+/// How a quota is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// Exact: at most `limit` permits in any interval of length `window`.
+    #[default]
+    SlidingWindow,
+    /// Counts anew at every multiple of the window. Up to twice the limit can pass around the turn.
+    FixedWindow,
+    /// The window moves in steps of one slice; the slice that is partly outside still counts whole, so
+    /// never more than `limit` in any window. Constant memory.
+    TimeSlice {
+        /// How many slices make up the window.
+        slices: u32,
+    },
+    /// A bucket of `burst` permits that refills at `limit` per `window`.
+    TokenBucket {
+        /// The most that can be taken at once.
+        burst: u64,
+    },
+}
+
+/// What a rule counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Count {
+    /// Only what was admitted.
+    #[default]
+    Admitted,
+    /// Every ask, refused ones too: who hammers stays out.
+    Attempts,
+}
+
+/// A checked limit over a window.
+///
+/// ```
+/// use slidegate::{Algorithm, Quota};
+/// let quota = Quota::per_second(100)?.with_algorithm(Algorithm::TokenBucket { burst: 20 })?;
+/// assert_eq!(quota.capacity(), 20);
+/// assert!(Quota::per_second(0).is_err());
+/// # Ok::<(), slidegate::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Quota {
+    limit: u64,
+    window: Micros,
+    algorithm: Algorithm,
+    count: Count,
+    /// What reduces limit and window to their lowest terms.
+    divisor: u64,
+}
+
+impl Quota {
+    /// At most `limit` permits in any interval of length `window`.
+    pub fn new(limit: u64, window: Duration) -> Result<Self, Error> {
+        Self::checked(limit, window.into(), Algorithm::default())
+    }
+
+    /// `limit` per second.
+    pub fn per_second(limit: u64) -> Result<Self, Error> {
+        Self::new(limit, Duration::from_secs(1))
+    }
+
+    /// `limit` per minute.
+    pub fn per_minute(limit: u64) -> Result<Self, Error> {
+        Self::new(limit, Duration::from_secs(60))
+    }
+
+    /// `limit` per hour.
+    pub fn per_hour(limit: u64) -> Result<Self, Error> {
+        Self::new(limit, Duration::from_secs(3600))
+    }
+
+    /// The same limit, counted by another algorithm.
+    pub fn with_algorithm(self, algorithm: Algorithm) -> Result<Self, Error> {
+        Ok(Quota { count: self.count, ..Self::checked(self.limit, self.window, algorithm)? })
+    }
+
+    /// The same limit, counting admissions or attempts.
+    pub fn with_count(self, count: Count) -> Self {
+        Quota { count, ..self }
+    }
+
+    fn checked(limit: u64, window: Micros, algorithm: Algorithm) -> Result<Self, Error> {
+        check_limit("limit", limit)?;
+        check_window(window)?;
+        let divisor = gcd(limit, window.get());
+        let quota = Quota { limit, window, algorithm, count: Count::default(), divisor };
+        match algorithm {
+            Algorithm::SlidingWindow | Algorithm::FixedWindow => {}
+            Algorithm::TimeSlice { slices } => check_slices(slices, window)?,
+            Algorithm::TokenBucket { burst } => {
+                check_limit("burst", burst)?;
+                let (_, per) = quota.rate();
+                if burst.checked_mul(per).is_none_or(|units| units > MAX_TOTAL) {
+                    return Err(Error::invalid(format!(
+                        "a burst of {burst} at {limit} per {window} cannot be counted exactly: \
+                         use a smaller burst, or a limit that divides the window"
+                    )));
+                }
+            }
+        }
+        Ok(quota)
+    }
+
+    /// The limit per window. For a token bucket this is the refill; see [`Quota::capacity`].
+    #[inline]
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The window.
+    #[inline]
+    pub fn window(&self) -> Micros {
+        self.window
+    }
+
+    /// How it is counted.
+    #[inline]
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// What is counted.
+    #[inline]
+    pub fn count(&self) -> Count {
+        self.count
+    }
+
+    /// The most that can be in use at once: the burst of a token bucket, otherwise the limit.
+    #[inline]
+    pub fn capacity(&self) -> u64 {
+        match self.algorithm {
+            Algorithm::TokenBucket { burst } => burst,
+            _ => self.limit,
+        }
+    }
+
+    /// How long an admission can matter; no `retry_after` is longer.
+    ///
+    /// It is the window; one slice more for `time-slice`; the time to fill for a bucket.
+    pub fn horizon(&self) -> Micros {
+        match self.algorithm {
+            Algorithm::SlidingWindow | Algorithm::FixedWindow => self.window,
+            Algorithm::TimeSlice { .. } => self.window.plus(self.grain()),
+            Algorithm::TokenBucket { burst } => {
+                let (permits, per) = self.rate();
+                Micros::new((burst * per).div_ceil(permits))
+            }
+        }
+    }
+
+    /// What an instant is rounded to: a slice, or a microsecond.
+    pub(crate) fn grain(&self) -> Micros {
+        match self.algorithm {
+            Algorithm::TimeSlice { slices } => slice(self.window, slices),
+            _ => Micros::new(1),
+        }
+    }
+
+    /// The refill of a bucket in lowest terms: so many permits per so many microseconds.
+    pub(crate) fn rate(&self) -> (u64, u64) {
+        (self.limit / self.divisor, self.window.get() / self.divisor)
+    }
+}
+
+pub(crate) fn check_limit(name: &str, limit: u64) -> Result<(), Error> {
+    if (1..=MAX_LIMIT).contains(&limit) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{name} must be between 1 and {MAX_LIMIT}, not {limit}")))
+}
+
+pub(crate) fn check_window(window: Micros) -> Result<(), Error> {
+    if (MIN_WINDOW..=MAX_WINDOW).contains(&window) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("window must be between {MIN_WINDOW} and 366days, not {window}")))
+}
+
+pub(crate) fn check_slices(slices: u32, window: Micros) -> Result<(), Error> {
+    if (2..=MAX_SLICES).contains(&slices) && u64::from(slices) <= window.get() {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "slices must be between 2 and {MAX_SLICES}, and at most one a microsecond, not {slices}"
+    )))
+}
+
+pub(crate) fn slice(window: Micros, slices: u32) -> Micros {
+    Micros::new(window.get().div_ceil(u64::from(slices.max(1))))
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

@@ -1,0 +1,140 @@
+//! What a caller asks, before any rule has looked at it.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::{Error, Micros, RequestId};
+
+/// The most attributes one request may have.
+pub const MAX_ATTRIBUTES: usize = 32;
+
+/// The longest attribute name, in bytes.
+pub const MAX_NAME: usize = 64;
+
+/// The longest attribute value, in bytes.
+pub const MAX_VALUE: usize = 8192;
+
+/// The attribute that a plain text stands for: `limiter.acquire("alice")` is a request with `key` = alice.
+pub const PLAIN_ATTRIBUTE: &str = "key";
+
+/// A request for permits: what it is about, how many, and perhaps an id.
+///
+/// ```
+/// use slidegate::Request;
+/// let login = Request::new([("api", "/login"), ("ip", "1.2.3.4")]);
+/// let tokens = Request::new([("user", "alice")]).permits(1_500);
+/// let own_limit = Request::resource("user123").limit(10).window(std::time::Duration::from_secs(1));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    pub(crate) subject: Subject<'a>,
+    pub(crate) permits: u64,
+    pub(crate) id: Option<RequestId>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Subject<'a> {
+    /// The rules find what applies.
+    Attributes(SmallVec<[(&'a str, &'a str); 4]>),
+    /// The caller names its own limit, within the configured bounds.
+    Resource { name: &'a str, limit: Option<u64>, window: Option<Micros> },
+}
+
+impl<'a> Request<'a> {
+    /// A request for one permit, judged by the rules that match these attributes.
+    pub fn new(attributes: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        Request { subject: Subject::Attributes(attributes.into_iter().collect()), permits: 1, id: None }
+    }
+
+    /// A request for one permit of a limit that it names itself; see [`Request::limit`] and
+    /// [`Request::window`].
+    pub fn resource(name: &'a str) -> Self {
+        Request { subject: Subject::Resource { name, limit: None, window: None }, permits: 1, id: None }
+    }
+
+    /// How many permits; 0 only looks.
+    #[must_use]
+    pub fn permits(mut self, permits: u64) -> Self {
+        self.permits = permits;
+        self
+    }
+
+    /// The id under which this request may be asked again without being charged twice.
+    #[must_use]
+    pub fn id(mut self, id: RequestId) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// The limit of a [resource](Request::resource).
+    #[must_use]
+    pub fn limit(mut self, own: u64) -> Self {
+        if let Subject::Resource { limit, .. } = &mut self.subject {
+            *limit = Some(own);
+        }
+        self
+    }
+
+    /// The window of a [resource](Request::resource).
+    #[must_use]
+    pub fn window(mut self, own: Duration) -> Self {
+        if let Subject::Resource { window, .. } = &mut self.subject {
+            *window = Some(own.into());
+        }
+        self
+    }
+}
+
+/// A request about one thing: its attribute [`key`](PLAIN_ATTRIBUTE) is the text.
+impl<'a> From<&'a str> for Request<'a> {
+    fn from(text: &'a str) -> Self {
+        Request::new([(PLAIN_ATTRIBUTE, text)])
+    }
+}
+
+impl<'a> From<&'a String> for Request<'a> {
+    fn from(text: &'a String) -> Self {
+        Request::from(text.as_str())
+    }
+}
+
+/// The checks that every door relies on: what a stranger sends is bounded before any rule sees it.
+pub(crate) fn check_attributes(attributes: &[(&str, &str)]) -> Result<(), Error> {
+    if attributes.len() > MAX_ATTRIBUTES {
+        let n = attributes.len();
+        return Err(Error::invalid(format!("a request may have {MAX_ATTRIBUTES} attributes, not {n}")));
+    }
+    for (i, (name, value)) in attributes.iter().enumerate() {
+        check_name(name)?;
+        check_value(name, value)?;
+        if attributes[..i].iter().any(|(other, _)| other == name) {
+            return Err(Error::invalid(format!("attribute `{name}` is given twice")));
+        }
+    }
+    Ok(())
+}
+
+/// An attribute name: letters, digits, `_`, `-` and `.`.
+pub(crate) fn check_name(name: &str) -> Result<(), Error> {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
+    if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(allowed) {
+        return Err(Error::invalid(format!(
+            "an attribute name must be 1 to {MAX_NAME} letters, digits or any of `_-.`"
+        )));
+    }
+    Ok(())
+}
+
+pub(crate) fn check_value(name: &str, value: &str) -> Result<(), Error> {
+    if value.is_empty() {
+        return Err(Error::invalid(format!("attribute `{name}` is empty: leave it out if there is none")));
+    }
+    if value.len() > MAX_VALUE {
+        let n = value.len();
+        return Err(Error::invalid(format!(
+            "attribute `{name}` has {n} bytes; at most {MAX_VALUE} are accepted"
+        )));
+    }
+    Ok(())
+}

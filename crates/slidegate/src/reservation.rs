@@ -1,0 +1,87 @@
+//! Naming an admission, so that it can be settled later, perhaps by another process.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::quota::MAX_LIMIT;
+use crate::{Entry, Error, Key, Micros, Settlement};
+
+/// The longest reservation, in bytes.
+pub const MAX_RESERVATION: usize = 64 << 10;
+
+/// What was charged for one request, and where: enough to refund or correct it.
+///
+/// As text it is `at.seq.cost.length.key` for each key that was charged, one after the other. Whoever holds
+/// it can settle it, so it goes to the one who asked, not to an end user.
+///
+/// ```
+/// # use slidegate::{Limiter, Reservation, Settled};
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let limiter = Limiter::per_minute(1_000)?;
+/// let decision = limiter.acquire(slidegate::Request::from("alice").permits(800)).await?;
+/// let text = decision.reservation().expect("it was allowed").to_string();
+/// // … it took only 350:
+/// assert_eq!(limiter.settle(&text.parse()?, 350).await?, Settled::Done);
+/// assert_eq!(limiter.peek("alice").await?.limits().next().unwrap().used(), 350);
+/// # Ok::<(), slidegate::Error>(()) }).unwrap();
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    charges: Vec<(Key, Entry)>,
+}
+
+impl Reservation {
+    pub(crate) fn new(charges: Vec<(Key, Entry)>) -> Option<Self> {
+        (!charges.is_empty()).then_some(Reservation { charges })
+    }
+
+    pub(crate) fn settlements(&self, permits: u64) -> Vec<Settlement> {
+        let settle = |(key, entry): &(Key, Entry)| Settlement { key: key.clone(), entry: *entry, permits };
+        self.charges.iter().map(settle).collect()
+    }
+}
+
+impl fmt::Display for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (key, Entry { at, seq, cost }) in &self.charges {
+            let key = key.as_str();
+            write!(f, "{}.{seq}.{cost}.{}.", at.get(), key.len())?;
+            f.write_str(key)?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Reservation {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let charges = if text.len() > MAX_RESERVATION { None } else { read(text) };
+        charges.and_then(Reservation::new).ok_or_else(|| {
+            Error::invalid("reservation is not one that was given out: send it back as it was received")
+        })
+    }
+}
+
+fn read(mut text: &str) -> Option<Vec<(Key, Entry)>> {
+    let mut charges = Vec::new();
+    while !text.is_empty() {
+        let mut numbers = [0u64; 4];
+        for number in &mut numbers {
+            let (digits, rest) = text.split_once('.')?;
+            if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+                return None;
+            }
+            *number = digits.parse().ok()?;
+            text = rest;
+        }
+        let [at, seq, cost, length] = numbers;
+        let (key, rest) = text.split_at_checked(usize::try_from(length).ok()?)?;
+        if key.is_empty() || key.contains(char::is_control) || cost > MAX_LIMIT || seq == u64::MAX {
+            return None;
+        }
+        charges.push((Key::printed(key), Entry { at: Micros::new(at), seq, cost }));
+        text = rest;
+    }
+    Some(charges)
+}

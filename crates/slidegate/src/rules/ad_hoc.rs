@@ -1,0 +1,105 @@
+//! Requests that name their own limit, and the bounds they must keep.
+
+use crate::quota::{MAX_LIMIT, MAX_WINDOW, MIN_WINDOW};
+use crate::request::check_value;
+use crate::{Check, Error, Key, Micros, Quota};
+
+/// What a caller gets who names no number, and between what a named one must lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds<T> {
+    /// Used when the request names none.
+    pub default: T,
+    /// The least a request may name.
+    pub min: T,
+    /// The most a request may name.
+    pub max: T,
+}
+
+/// The bounds of limits and windows that requests bring themselves.
+///
+/// A resource's counts belong to its window: the same resource with another window is counted anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdHoc {
+    limit: Bounds<u64>,
+    window: Bounds<Micros>,
+}
+
+impl Default for AdHoc {
+    fn default() -> Self {
+        AdHoc {
+            limit: Bounds { default: 1_000, min: 1, max: 100_000 },
+            window: Bounds {
+                default: Micros::from_secs(60),
+                min: Micros::from_secs(1),
+                max: Micros::from_secs(3600),
+            },
+        }
+    }
+}
+
+impl AdHoc {
+    /// Checks that every default lies between its bounds, and the bounds in what a quota can be.
+    pub fn new(limit: Bounds<u64>, window: Bounds<Micros>) -> Result<Self, Error> {
+        check("limit", limit, 1, MAX_LIMIT)?;
+        check("window", window, MIN_WINDOW, MAX_WINDOW)?;
+        Ok(AdHoc { limit, window })
+    }
+
+    /// The bounds of limits.
+    pub fn limit(&self) -> Bounds<u64> {
+        self.limit
+    }
+
+    /// The bounds of windows.
+    pub fn window(&self) -> Bounds<Micros> {
+        self.window
+    }
+
+    pub(super) fn quota(&self, limit: Option<u64>, window: Option<Micros>) -> Result<Quota, Error> {
+        let limit = within("limit", limit, self.limit)?;
+        let window = within("window", window, self.window)?;
+        Quota::new(limit, window.into())
+    }
+
+    pub(super) fn check(
+        &self,
+        resource: &str,
+        limit: Option<u64>,
+        window: Option<Micros>,
+        permits: u64,
+    ) -> Result<Check, Error> {
+        check_value("resource", resource)?;
+        let quota = self.quota(limit, window)?;
+        let window = quota.window().get().to_string();
+        let key = Key::new(super::AD_HOC, [("resource", resource), ("window", window.as_str())]);
+        Ok(Check { rule: u32::MAX, ..Check::new(key, quota, permits) })
+    }
+}
+
+fn within<T: Copy + Ord + std::fmt::Display>(
+    name: &str,
+    named: Option<T>,
+    bounds: Bounds<T>,
+) -> Result<T, Error> {
+    let Bounds { default, min, max } = bounds;
+    match named {
+        None => Ok(default),
+        Some(value) if (min..=max).contains(&value) => Ok(value),
+        Some(value) => Err(Error::invalid(format!("{name} must be between {min} and {max}, not {value}"))),
+    }
+}
+
+fn check<T: Copy + Ord + std::fmt::Display>(
+    name: &str,
+    bounds: Bounds<T>,
+    least: T,
+    most: T,
+) -> Result<(), Error> {
+    let Bounds { default, min, max } = bounds;
+    if least <= min && min <= default && default <= max && max <= most {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "{name} needs {least} <= min <= default <= max <= {most}, not {min}, {default}, {max}"
+    )))
+}

@@ -1,0 +1,293 @@
+//! Rules from a file.
+
+use super::rule::{Mode, Pattern, Rule};
+use super::{AdHoc, Bounds, MAX_RULES, Rules};
+use crate::quota::{check_limit, check_slices, check_window};
+use crate::yaml::{Fields, Node, Reader};
+use crate::{Algorithm, Count, Error, Micros, Quota};
+
+/// The fields of a file that belong to the rules. A file may have others, which the server reads.
+pub const FILE_FIELDS: [&str; 2] = ["rules", "ad-hoc"];
+
+const RULE_FIELDS: [&str; 12] = [
+    "name",
+    "match",
+    "key",
+    "limit",
+    "window",
+    "algorithm",
+    "burst",
+    "slices",
+    "count",
+    "code",
+    "mode",
+    "overrides",
+];
+
+const DEFAULT_SLICES: u32 = 10;
+
+/// An algorithm's name; its parameter comes from another field.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Named {
+    SlidingWindow,
+    FixedWindow,
+    TimeSlice,
+    TokenBucket,
+}
+
+impl Rules {
+    /// Reads a file that has rules and nothing else. Reports every mistake, not only the first.
+    ///
+    /// ```
+    /// let rules = slidegate::Rules::from_yaml("
+    /// rules:
+    ///   - { name: api, key: [user], limit: 100, window: 1m }
+    /// ")?;
+    /// assert_eq!(rules.iter().count(), 1);
+    ///
+    /// let error = slidegate::Rules::from_yaml("rules: [{ name: api, limit: 0, windw: 1m }]").unwrap_err();
+    /// assert_eq!(error.problems().len(), 3);
+    /// # Ok::<(), slidegate::Error>(())
+    /// ```
+    pub fn from_yaml(text: &str) -> Result<Self, Error> {
+        let node = Node::parse(text)?;
+        let mut reader = Reader::default();
+        let rules = match reader.fields(&node, "the file", &FILE_FIELDS) {
+            Some(fields) => Rules::read(&fields, &mut reader),
+            None => None,
+        };
+        reader.finish(rules)
+    }
+
+    /// Reads the rules out of a file's fields, noting every mistake.
+    pub fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Self> {
+        let ad_hoc = match fields.get("ad-hoc") {
+            Some(node) => read_ad_hoc(node, reader),
+            None => Some(AdHoc::default()),
+        };
+        let mut rules: Vec<Rule> = Vec::new();
+        if let Some(node) = fields.required(reader, "rules", "the file") {
+            let items = reader.list(node, "rules")?;
+            if items.len() > MAX_RULES {
+                reader.problem(node, format!("a file may have {MAX_RULES} rules, not {}", items.len()));
+                return None;
+            }
+            for item in items {
+                read_rule(item, reader, &mut rules);
+            }
+        }
+        let rules = Rules::new(rules).ok()?;
+        Some(rules.with_ad_hoc(ad_hoc?))
+    }
+}
+
+/// Reads one rule. It joins the others if it can be named, so that a second of its name is noticed.
+fn read_rule(node: &Node, reader: &mut Reader, rules: &mut Vec<Rule>) {
+    let Some(fields) = reader.fields(node, "a rule", &RULE_FIELDS) else { return };
+    let name = read_name(&fields, reader, rules);
+    let what = name.map_or("a rule".to_owned(), |name| format!("rule `{name}`"));
+    let quota = read_quota(&fields, reader, &what);
+    let conditions = read_match(&fields, reader);
+    let key = read_key(&fields, reader);
+    let mode = fields.get("mode").map_or(Some(Mode::default()), |node| read_mode(node, reader));
+    let code = fields.get("code").map_or(Some(super::DEFAULT_CODE), |node| read_code(node, reader));
+    let (Some(name), Some(quota), Some(mode), Some(code)) = (name, quota, mode, code) else { return };
+    let mut rule = Rule::named(name, quota).mode(mode).code(code);
+    rule.conditions = conditions;
+    if let Some((node, names)) = key {
+        match rule.clone().per(names) {
+            Ok(keyed) => rule = keyed,
+            Err(error) => reader.problem(node, error.to_string()),
+        }
+    }
+    read_overrides(&fields, reader, &mut rule);
+    rules.push(rule);
+}
+
+fn read_name<'n>(fields: &Fields<'n>, reader: &mut Reader, rules: &[Rule]) -> Option<&'n str> {
+    let node = fields.required(reader, "name", "a rule")?;
+    let name = reader.text(node, "name")?;
+    reader.accept(node, super::rule::check_rule_name(name))?;
+    if rules.iter().any(|rule| rule.name == name) {
+        reader.problem(node, format!("another rule is named `{name}` already"));
+        return None;
+    }
+    Some(name)
+}
+
+fn read_quota(fields: &Fields<'_>, reader: &mut Reader, what: &str) -> Option<Quota> {
+    let limit = fields.required(reader, "limit", what).and_then(|node| read_limit(node, reader, "limit"));
+    let window = fields.required(reader, "window", what).and_then(|node| read_window(node, reader));
+    let algorithm = fields.get("algorithm").map_or(Some(Named::SlidingWindow), |node| {
+        let words = [
+            ("sliding-window", Named::SlidingWindow),
+            ("fixed-window", Named::FixedWindow),
+            ("time-slice", Named::TimeSlice),
+            ("token-bucket", Named::TokenBucket),
+        ];
+        reader.word(node, "algorithm", &words)
+    });
+    let slices = parameter(fields, reader, algorithm, "slices", Named::TimeSlice);
+    let burst = parameter(fields, reader, algorithm, "burst", Named::TokenBucket);
+    let burst_limit = burst.map(|node| read_limit(node, reader, "burst"));
+    let count = fields.get("count").map_or(Some(Count::Admitted), |node| {
+        reader.word(node, "count", &[("admitted", Count::Admitted), ("attempts", Count::Attempts)])
+    });
+    let (limit, window) = (limit?, window?);
+    let algorithm = match algorithm? {
+        Named::SlidingWindow => Algorithm::SlidingWindow,
+        Named::FixedWindow => Algorithm::FixedWindow,
+        Named::TimeSlice => Algorithm::TimeSlice { slices: read_slices(slices, reader, window)? },
+        Named::TokenBucket => Algorithm::TokenBucket { burst: burst_limit.unwrap_or(Some(limit))? },
+    };
+    let quota = Quota::new(limit, window.into()).and_then(|quota| quota.with_algorithm(algorithm));
+    Some(reader.accept(burst.unwrap_or(fields.node()), quota)?.with_count(count?))
+}
+
+/// A field that belongs to one algorithm.
+fn parameter<'n>(
+    fields: &Fields<'n>,
+    reader: &mut Reader,
+    algorithm: Option<Named>,
+    name: &str,
+    owner: Named,
+) -> Option<&'n Node> {
+    let node = fields.get(name)?;
+    if algorithm.is_some_and(|algorithm| algorithm != owner) {
+        let owner = if owner == Named::TimeSlice { "time-slice" } else { "token-bucket" };
+        reader.problem(node, format!("`{name}` belongs to algorithm: {owner}"));
+    }
+    Some(node)
+}
+
+fn read_limit(node: &Node, reader: &mut Reader, name: &str) -> Option<u64> {
+    let limit = reader.whole(node, name)?;
+    reader.accept(node, check_limit(name, limit))?;
+    Some(limit)
+}
+
+fn read_window(node: &Node, reader: &mut Reader) -> Option<Micros> {
+    let window = reader.duration(node, "window")?;
+    reader.accept(node, check_window(window))?;
+    Some(window)
+}
+
+fn read_slices(node: Option<&Node>, reader: &mut Reader, window: Micros) -> Option<u32> {
+    let Some(node) = node else { return Some(DEFAULT_SLICES) };
+    let slices = u32::try_from(reader.whole(node, "slices")?).unwrap_or(u32::MAX);
+    reader.accept(node, check_slices(slices, window))?;
+    Some(slices)
+}
+
+fn read_mode(node: &Node, reader: &mut Reader) -> Option<Mode> {
+    reader.word(node, "mode", &[("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)])
+}
+
+fn read_code(node: &Node, reader: &mut Reader) -> Option<u32> {
+    let code = reader.whole(node, "code")?;
+    if let Ok(code @ 1..) = u32::try_from(code) {
+        return Some(code);
+    }
+    reader.problem(node, format!("code must be between 1 and {}, not {code}", u32::MAX));
+    None
+}
+
+fn read_match(fields: &Fields<'_>, reader: &mut Reader) -> Vec<(String, Vec<Pattern>)> {
+    let Some(entries) = fields.get("match").and_then(|node| reader.entries(node, "match")) else {
+        return Vec::new();
+    };
+    let mut conditions = Vec::new();
+    for (key, name, value) in entries {
+        reader.accept(key, crate::request::check_name(&name));
+        let nodes = reader.one_or_more(value);
+        if nodes.is_empty() {
+            reader.problem(value, format!("match `{name}` is an empty list, which nothing matches"));
+        }
+        let texts: Vec<&str> = nodes.iter().filter_map(|node| reader.text(node, "a pattern")).collect();
+        conditions.push((name, texts.into_iter().map(Pattern::new).collect()));
+    }
+    conditions
+}
+
+fn read_key<'n>(fields: &Fields<'n>, reader: &mut Reader) -> Option<(&'n Node, Vec<&'n str>)> {
+    let node = fields.get("key")?;
+    let items = reader.list(node, "key")?;
+    Some((node, items.iter().filter_map(|item| reader.text(item, "an attribute name")).collect()))
+}
+
+fn read_overrides(fields: &Fields<'_>, reader: &mut Reader, rule: &mut Rule) {
+    let Some(node) = fields.get("overrides") else { return };
+    for item in reader.list(node, "overrides").unwrap_or_default() {
+        let known = ["key", "limit", "burst"];
+        let Some(fields) = reader.fields(item, "an override", &known) else { continue };
+        let values = read_override_key(&fields, reader, rule);
+        let limit = fields.get("limit").map(|node| read_limit(node, reader, "limit"));
+        let burst = fields.get("burst").map(|node| read_limit(node, reader, "burst"));
+        if limit.is_none() && burst.is_none() {
+            reader.problem(item, "an override needs `limit` or `burst`");
+            continue;
+        }
+        let (Some(values), Some(limit)) = (values, limit.unwrap_or(Some(rule.quota.limit()))) else {
+            continue;
+        };
+        let algorithm = match (rule.quota.algorithm(), burst) {
+            (Algorithm::TokenBucket { .. }, Some(None)) => continue,
+            (Algorithm::TokenBucket { .. }, Some(Some(burst))) => Algorithm::TokenBucket { burst },
+            (_, Some(_)) => {
+                reader.problem(item, "`burst` belongs to algorithm: token-bucket");
+                continue;
+            }
+            (algorithm, None) => algorithm,
+        };
+        let quota =
+            Quota::new(limit, rule.quota.window().into()).and_then(|quota| quota.with_algorithm(algorithm));
+        let Some(quota) = reader.accept(item, quota) else { continue };
+        let before = rule.overrides.len();
+        let quota = quota.with_count(rule.quota.count());
+        if let Some(changed) = reader.accept(item, rule.clone().with_override(values, quota)) {
+            *rule = changed;
+            if rule.overrides.len() == before {
+                reader.problem(item, "another override names the same key");
+            }
+        }
+    }
+}
+
+/// The values of the rule's key attributes, in the rule's order.
+fn read_override_key<'n>(fields: &Fields<'n>, reader: &mut Reader, rule: &Rule) -> Option<Vec<&'n str>> {
+    let node = fields.required(reader, "key", "an override")?;
+    let known: Vec<&str> = rule.key().collect();
+    let entries = reader.fields(node, "the key of an override", &known)?;
+    let values = known.iter().map(|name| {
+        let node = entries.required(reader, name, "the key of an override")?;
+        reader.text(node, name)
+    });
+    let values: Vec<Option<&str>> = values.collect();
+    values.into_iter().collect()
+}
+
+fn read_ad_hoc(node: &Node, reader: &mut Reader) -> Option<AdHoc> {
+    let fields = reader.fields(node, "ad-hoc", &["limit", "window"])?;
+    let usual = AdHoc::default();
+    let limit =
+        read_bounds(&fields, reader, "limit", usual.limit(), |reader, node, name| reader.whole(node, name));
+    let window = read_bounds(&fields, reader, "window", usual.window(), |reader, node, name| {
+        reader.duration(node, name)
+    });
+    reader.accept(node, AdHoc::new(limit?, window?))
+}
+
+fn read_bounds<T: Copy>(
+    fields: &Fields<'_>,
+    reader: &mut Reader,
+    name: &str,
+    usual: Bounds<T>,
+    read: impl Fn(&mut Reader, &Node, &str) -> Option<T>,
+) -> Option<Bounds<T>> {
+    let Some(node) = fields.get(name) else { return Some(usual) };
+    let bounds = reader.fields(node, name, &["default", "min", "max"])?;
+    let mut one =
+        |name: &str, usual: T| bounds.get(name).map_or(Some(usual), |node| read(reader, node, name));
+    let (default, min, max) = (one("default", usual.default), one("min", usual.min), one("max", usual.max));
+    Some(Bounds { default: default?, min: min?, max: max? })
+}

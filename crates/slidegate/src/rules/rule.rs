@@ -1,0 +1,202 @@
+//! One rule: when it applies, what it counts, and how much of it is allowed.
+
+use std::collections::HashMap;
+
+use crate::request::check_name;
+use crate::{Check, Error, Key, Quota};
+
+/// The most attributes a rule may be keyed by.
+pub const MAX_KEY_ATTRIBUTES: usize = 8;
+
+/// Whether a rule may refuse.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// It refuses what is over its limit.
+    #[default]
+    Enforce,
+    /// It counts and reports, but refuses nothing.
+    Shadow,
+    /// It is not looked at.
+    Off,
+}
+
+/// What an attribute must be for a rule to apply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// Exactly this.
+    Is(String),
+    /// Anything that starts so; written `prefix*`.
+    StartsWith(String),
+}
+
+impl Pattern {
+    /// Reads a pattern as the rules file writes it.
+    pub fn new(text: &str) -> Self {
+        match text.strip_suffix('*') {
+            Some(prefix) => Pattern::StartsWith(prefix.to_owned()),
+            None => Pattern::Is(text.to_owned()),
+        }
+    }
+
+    fn holds(&self, value: &str) -> bool {
+        match self {
+            Pattern::Is(text) => value == text,
+            Pattern::StartsWith(prefix) => value.starts_with(prefix.as_str()),
+        }
+    }
+}
+
+/// One rule. Made by [`Rule::new`] and the methods that follow it, or read from a file.
+///
+/// ```
+/// use slidegate::{Count, Quota, Rule};
+/// let guard = Rule::new("login-per-ip", Quota::new(3, std::time::Duration::from_secs(5))?.with_count(Count::Attempts))?
+///     .when("api", ["/login"])?
+///     .per(["ip"])?
+///     .code(10007);
+/// # Ok::<(), slidegate::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub(crate) name: String,
+    pub(crate) conditions: Vec<(String, Vec<Pattern>)>,
+    pub(crate) key: Vec<String>,
+    pub(crate) quota: Quota,
+    pub(crate) mode: Mode,
+    pub(crate) code: u32,
+    /// By the values of the key attributes, in their order.
+    pub(crate) overrides: HashMap<Vec<String>, Quota>,
+}
+
+/// The code of a refusal whose rule names none.
+pub const DEFAULT_CODE: u32 = 429;
+
+impl Rule {
+    /// A rule that applies to every request and counts them all together.
+    pub fn new(name: &str, quota: Quota) -> Result<Self, Error> {
+        check_rule_name(name)?;
+        Ok(Rule::named(name, quota))
+    }
+
+    pub(super) fn named(name: &str, quota: Quota) -> Self {
+        Rule {
+            name: name.to_owned(),
+            conditions: Vec::new(),
+            key: Vec::new(),
+            quota,
+            mode: Mode::default(),
+            code: DEFAULT_CODE,
+            overrides: HashMap::new(),
+        }
+    }
+
+    /// Applies only if `attribute` is one of `patterns`; a pattern that ends in `*` matches a prefix.
+    pub fn when<'p>(
+        mut self,
+        attribute: &str,
+        patterns: impl IntoIterator<Item = &'p str>,
+    ) -> Result<Self, Error> {
+        check_name(attribute)?;
+        self.conditions.push((attribute.to_owned(), patterns.into_iter().map(Pattern::new).collect()));
+        Ok(self)
+    }
+
+    /// Counts separately for each combination of these attributes, and applies only if a request has them all.
+    pub fn per<'k>(mut self, attributes: impl IntoIterator<Item = &'k str>) -> Result<Self, Error> {
+        for attribute in attributes {
+            check_name(attribute)?;
+            if self.key.iter().any(|known| known == attribute) {
+                return Err(Error::invalid(format!("key names `{attribute}` twice")));
+            }
+            self.key.push(attribute.to_owned());
+        }
+        if self.key.len() > MAX_KEY_ATTRIBUTES {
+            let n = self.key.len();
+            return Err(Error::invalid(format!("key may name {MAX_KEY_ATTRIBUTES} attributes, not {n}")));
+        }
+        Ok(self)
+    }
+
+    /// Enforces, shadows, or is off.
+    #[must_use]
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// The number a refusal carries.
+    #[must_use]
+    pub fn code(mut self, code: u32) -> Self {
+        self.code = code;
+        self
+    }
+
+    /// Another quota for one key, given by the values of the key attributes in their order.
+    pub fn with_override<'v>(
+        mut self,
+        values: impl IntoIterator<Item = &'v str>,
+        quota: Quota,
+    ) -> Result<Self, Error> {
+        let values: Vec<&str> = values.into_iter().collect();
+        if values.len() != self.key.len() {
+            return Err(Error::invalid(format!("an override names all of key [{}]", self.key.join(", "))));
+        }
+        self.overrides.insert(values.into_iter().map(str::to_owned).collect(), quota);
+        Ok(self)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it allows, overrides aside.
+    pub fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    /// The attributes it counts by.
+    pub fn key(&self) -> impl Iterator<Item = &str> {
+        self.key.iter().map(String::as_str)
+    }
+
+    pub(super) fn check(&self, attributes: &[(&str, &str)], permits: u64, rule: u32) -> Option<Check> {
+        if self.mode == Mode::Off {
+            return None;
+        }
+        let find = |name: &str| attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+        let holds = |(name, patterns): &(String, Vec<Pattern>)| {
+            find(name).is_some_and(|value| patterns.iter().any(|pattern| pattern.holds(value)))
+        };
+        if !self.conditions.iter().all(holds) || !self.key.iter().all(|name| find(name).is_some()) {
+            return None;
+        }
+        let values = || self.key.iter().filter_map(|name| Some((name.as_str(), find(name)?)));
+        let key = Key::new(&self.name, values());
+        let quota = if self.overrides.is_empty() {
+            self.quota
+        } else {
+            let values: Vec<String> = values().map(|(_, value)| value.to_owned()).collect();
+            self.overrides.get(&values).copied().unwrap_or(self.quota)
+        };
+        let enforced = self.mode == Mode::Enforce;
+        Some(Check { key, quota, cost: permits, enforced, rule })
+    }
+}
+
+/// A rule name goes into headers, metrics and keys: letters, digits, `.`, `_`, `/` and `-`.
+pub(crate) fn check_rule_name(name: &str) -> Result<(), Error> {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._/-".contains(&b);
+    let starts = name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric);
+    if !starts || name.len() > 64 || !name.bytes().all(allowed) {
+        return Err(Error::invalid(
+            "a rule name must be 1 to 64 letters, digits or any of `._/-`, and start with a letter or digit",
+        ));
+    }
+    if name == super::AD_HOC {
+        return Err(Error::invalid(format!(
+            "the rule name `{name}` is taken by requests that name their own limit"
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,239 @@
+//! The rules as a file has them: what `GET /v1/rules` shows and `slidegate schema` describes.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::{AdHoc, Bounds, Mode, Pattern, Rule};
+use crate::{Algorithm, Count, Quota};
+
+/// A rule: when it applies, what it counts, and how much of it is allowed.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[schemars(rename = "Rule")]
+pub struct RuleFile {
+    /// Letters, digits, `.`, `_`, `/` and `-`; no two rules have the same.
+    #[schemars(length(min = 1, max = 64), pattern(r"^[A-Za-z0-9][A-Za-z0-9._/-]*$"))]
+    pub name: String,
+    /// Attributes and what they must be: a value, a list of values, or a prefix that ends in `*`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub r#match: BTreeMap<String, PatternsFile>,
+    /// The attributes that the count is kept by; none counts all requests together.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub key: Vec<String>,
+    /// How many permits in a window; the refill of a token bucket.
+    #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
+    pub limit: u64,
+    /// A length of time such as `250ms`, `5s` or `1h`.
+    pub window: String,
+    /// How it is counted.
+    #[serde(default)]
+    pub algorithm: AlgorithmFile,
+    /// `token-bucket` only: the most that can be taken at once. The limit, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
+    pub burst: Option<u64>,
+    /// `time-slice` only: how many slices make up the window. 10, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schemars(range(min = 2, max = 10_000))]
+    pub slices: Option<u32>,
+    /// Whether refused requests count too.
+    #[serde(default)]
+    pub count: CountFile,
+    /// The number a refusal carries. 429, unless given.
+    #[serde(default = "default_code")]
+    #[schemars(range(min = 1))]
+    pub code: u32,
+    /// Whether it may refuse.
+    #[serde(default)]
+    pub mode: ModeFile,
+    /// Other limits for single keys.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub overrides: Vec<OverrideFile>,
+}
+
+fn default_code() -> u32 {
+    super::DEFAULT_CODE
+}
+
+/// One value or prefix, or several.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(rename = "Patterns")]
+pub enum PatternsFile {
+    /// One.
+    One(String),
+    /// Any of these.
+    Any(#[schemars(length(min = 1))] Vec<String>),
+}
+
+/// How a limit is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "Algorithm")]
+pub enum AlgorithmFile {
+    /// Exact: never more than the limit in any interval of the window's length.
+    #[default]
+    SlidingWindow,
+    /// Counts anew at every multiple of the window.
+    FixedWindow,
+    /// Moves in steps of one slice; never over, in constant memory.
+    TimeSlice,
+    /// Refills steadily, and allows a burst.
+    TokenBucket,
+}
+
+/// What a rule counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "Count")]
+pub enum CountFile {
+    /// Only what was admitted.
+    #[default]
+    Admitted,
+    /// Refused requests too.
+    Attempts,
+}
+
+/// Whether a rule may refuse.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "Mode")]
+pub enum ModeFile {
+    /// It refuses what is over its limit.
+    #[default]
+    Enforce,
+    /// It counts and reports, but refuses nothing.
+    Shadow,
+    /// It is not looked at.
+    Off,
+}
+
+/// Another limit for one key.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[schemars(rename = "Override")]
+pub struct OverrideFile {
+    /// The value of each of the rule's key attributes.
+    pub key: BTreeMap<String, String>,
+    /// Its limit; the rule's, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
+    pub limit: Option<u64>,
+    /// Its burst; the rule's, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
+    pub burst: Option<u64>,
+}
+
+/// The bounds that requests which name their own limit must keep.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[schemars(rename = "AdHoc")]
+pub struct AdHocFile {
+    /// Limits: 1,000 if none is named, between 1 and 100,000, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub limit: Option<BoundsFile<u64>>,
+    /// Windows: 60s if none is named, between 1s and 1h, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub window: Option<BoundsFile<String>>,
+}
+
+/// A default and its bounds.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[schemars(rename = "Bounds_of_{T}")]
+pub struct BoundsFile<T> {
+    /// Used when a request names none.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub default: Option<T>,
+    /// The least a request may name.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub min: Option<T>,
+    /// The most a request may name.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub max: Option<T>,
+}
+
+impl From<&Rule> for RuleFile {
+    fn from(rule: &Rule) -> Self {
+        let quota = rule.quota;
+        RuleFile {
+            name: rule.name.clone(),
+            r#match: rule.conditions.iter().map(|(name, any)| (name.clone(), patterns(any))).collect(),
+            key: rule.key.clone(),
+            limit: quota.limit(),
+            window: quota.window().to_string(),
+            algorithm: match quota.algorithm() {
+                Algorithm::SlidingWindow => AlgorithmFile::SlidingWindow,
+                Algorithm::FixedWindow => AlgorithmFile::FixedWindow,
+                Algorithm::TimeSlice { .. } => AlgorithmFile::TimeSlice,
+                Algorithm::TokenBucket { .. } => AlgorithmFile::TokenBucket,
+            },
+            burst: burst(quota),
+            slices: match quota.algorithm() {
+                Algorithm::TimeSlice { slices } => Some(slices),
+                _ => None,
+            },
+            count: match quota.count() {
+                Count::Admitted => CountFile::Admitted,
+                Count::Attempts => CountFile::Attempts,
+            },
+            code: rule.code,
+            mode: match rule.mode {
+                Mode::Enforce => ModeFile::Enforce,
+                Mode::Shadow => ModeFile::Shadow,
+                Mode::Off => ModeFile::Off,
+            },
+            overrides: overrides(rule),
+        }
+    }
+}
+
+impl From<&AdHoc> for AdHocFile {
+    fn from(ad_hoc: &AdHoc) -> Self {
+        let Bounds { default, min, max } = ad_hoc.limit();
+        let window = ad_hoc.window();
+        AdHocFile {
+            limit: Some(BoundsFile { default: Some(default), min: Some(min), max: Some(max) }),
+            window: Some(BoundsFile {
+                default: Some(window.default.to_string()),
+                min: Some(window.min.to_string()),
+                max: Some(window.max.to_string()),
+            }),
+        }
+    }
+}
+
+fn patterns(any: &[Pattern]) -> PatternsFile {
+    let text = |pattern: &Pattern| match pattern {
+        Pattern::Is(text) => text.clone(),
+        Pattern::StartsWith(prefix) => format!("{prefix}*"),
+    };
+    match any {
+        [one] => PatternsFile::One(text(one)),
+        several => PatternsFile::Any(several.iter().map(text).collect()),
+    }
+}
+
+fn burst(quota: Quota) -> Option<u64> {
+    match quota.algorithm() {
+        Algorithm::TokenBucket { burst } => Some(burst),
+        _ => None,
+    }
+}
+
+fn overrides(rule: &Rule) -> Vec<OverrideFile> {
+    let mut overrides: Vec<OverrideFile> = rule
+        .overrides
+        .iter()
+        .map(|(values, quota)| OverrideFile {
+            key: rule.key.iter().cloned().zip(values.iter().cloned()).collect(),
+            limit: Some(quota.limit()),
+            burst: burst(*quota),
+        })
+        .collect();
+    overrides.sort_by(|a, b| a.key.cmp(&b.key));
+    overrides
+}

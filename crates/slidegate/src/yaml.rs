@@ -1,0 +1,317 @@
+//! YAML read so that every mistake is found at once, each with its line.
+//!
+//! Serde stops at the first error, so a file is first read into [`Node`]s that know where they stand, and
+//! then taken apart by hand: a [`Reader`] collects what is wrong and goes on. The server reads its own part
+//! of the file with the same tools.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::options::DuplicateKeyPolicy;
+
+use crate::{Error, Micros, Problem};
+
+/// The largest file, in bytes.
+pub const MAX_FILE: usize = 4 << 20;
+
+/// A value and where it stands.
+#[derive(Clone, Debug)]
+pub struct Node {
+    line: u64,
+    column: u64,
+    value: Value,
+}
+
+#[derive(Clone, Debug)]
+enum Value {
+    Null,
+    Bool(bool),
+    Integer(i128),
+    Float(f64),
+    Text(String),
+    List(Vec<Node>),
+    Map(Vec<(Node, Node)>),
+}
+
+impl Node {
+    /// Reads a file. Only what is not YAML at all fails here.
+    pub fn parse(text: &str) -> Result<Node, Error> {
+        if text.len() > MAX_FILE {
+            let message = format!("the file has {} bytes; at most {MAX_FILE} are read", text.len());
+            return Err(Error::file(vec![Problem { line: 1, column: 1, message }]));
+        }
+        // Duplicates are reported with everything else.
+        let options = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
+        serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+            let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
+            let whole = error.without_snippet().to_string();
+            let message = whole.lines().next().unwrap_or("not YAML").to_owned();
+            Error::file(vec![Problem { line: line.max(1), column: column.max(1), message }])
+        })
+    }
+
+    /// What this is, for a message: `text "5s"`, `a list`.
+    fn describe(&self) -> String {
+        match &self.value {
+            Value::Null => "nothing".into(),
+            Value::Bool(b) => format!("{b}"),
+            Value::Integer(n) => format!("{n}"),
+            Value::Float(n) => format!("{n}"),
+            Value::Text(text) => format!("\"{}\"", shorten(text)),
+            Value::List(_) => "a list".into(),
+            Value::Map(_) => "a mapping".into(),
+        }
+    }
+}
+
+/// Enough of a caller's text to recognise it, on one line.
+fn shorten(text: &str) -> String {
+    let line: String = text.chars().take(60).flat_map(char::escape_debug).collect();
+    if text.chars().nth(60).is_some() { line + "…" } else { line }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let spanned = serde_saphyr::Spanned::<Value>::deserialize(deserializer)?;
+        let at = spanned.referenced;
+        Ok(Node { line: at.line().max(1), column: at.column().max(1), value: spanned.value })
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AnyValue)
+    }
+}
+
+struct AnyValue;
+
+impl<'de> Visitor<'de> for AnyValue {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a YAML value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(AnyValue)
+    }
+
+    fn visit_bool<E>(self, b: bool) -> Result<Value, E> {
+        Ok(Value::Bool(b))
+    }
+
+    fn visit_i64<E>(self, n: i64) -> Result<Value, E> {
+        Ok(Value::Integer(n.into()))
+    }
+
+    fn visit_u64<E>(self, n: u64) -> Result<Value, E> {
+        Ok(Value::Integer(n.into()))
+    }
+
+    fn visit_i128<E>(self, n: i128) -> Result<Value, E> {
+        Ok(Value::Integer(n))
+    }
+
+    fn visit_u128<E>(self, n: u128) -> Result<Value, E> {
+        Ok(Value::Integer(i128::try_from(n).unwrap_or(i128::MAX)))
+    }
+
+    fn visit_f64<E>(self, n: f64) -> Result<Value, E> {
+        Ok(Value::Float(n))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::Text(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Value::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut map = Vec::new();
+        while let Some(entry) = entries.next_entry()? {
+            map.push(entry);
+        }
+        Ok(Value::Map(map))
+    }
+}
+
+/// Takes nodes apart and collects what is wrong with them.
+#[derive(Debug, Default)]
+pub struct Reader {
+    problems: Vec<Problem>,
+}
+
+impl Reader {
+    /// Notes a mistake at `node`.
+    pub fn problem(&mut self, node: &Node, message: impl Into<String>) {
+        self.problems.push(Problem { line: node.line, column: node.column, message: message.into() });
+    }
+
+    /// The result, if nothing was wrong.
+    pub fn finish<T>(self, value: Option<T>) -> Result<T, Error> {
+        match value {
+            Some(value) if self.problems.is_empty() => Ok(value),
+            _ => Err(Error::file(self.problems)),
+        }
+    }
+
+    /// Takes `error` as a mistake at `node`.
+    pub fn accept<T>(&mut self, node: &Node, result: Result<T, Error>) -> Option<T> {
+        result.map_err(|error| self.problem(node, error.to_string())).ok()
+    }
+
+    /// The fields of a mapping; `what` names it in messages, `known` are the fields it may have.
+    pub fn fields<'n>(&mut self, node: &'n Node, what: &str, known: &[&str]) -> Option<Fields<'n>> {
+        let entries = self.entries(node, what)?;
+        for (key, name, _) in &entries {
+            if !known.contains(&name.as_str()) {
+                let known = known.iter().map(|k| format!("`{k}`")).collect::<Vec<_>>().join(", ");
+                self.problem(
+                    key,
+                    format!("unknown field `{}` in {what}: it may have {known}", shorten(name)),
+                );
+            }
+        }
+        Some(Fields { node, entries })
+    }
+
+    /// The entries of a mapping whose names are the user's own.
+    pub fn entries<'n>(&mut self, node: &'n Node, what: &str) -> Option<Vec<(&'n Node, String, &'n Node)>> {
+        let Value::Map(map) = &node.value else {
+            self.problem(node, format!("{what} must be a mapping, not {}", node.describe()));
+            return None;
+        };
+        let mut entries: Vec<(&Node, String, &Node)> = Vec::new();
+        for (key, value) in map {
+            let Some(name) = self.text(key, "a field name") else { continue };
+            if entries.iter().any(|(_, other, _)| *other == name) {
+                self.problem(key, format!("`{}` is given twice in {what}", shorten(name)));
+            } else {
+                entries.push((key, name.to_owned(), value));
+            }
+        }
+        Some(entries)
+    }
+
+    /// The items of a list.
+    pub fn list<'n>(&mut self, node: &'n Node, what: &str) -> Option<&'n [Node]> {
+        match &node.value {
+            Value::List(items) => Some(items),
+            _ => {
+                self.problem(node, format!("{what} must be a list, not {}", node.describe()));
+                None
+            }
+        }
+    }
+
+    /// One text, or a list of them.
+    pub fn one_or_more<'n>(&mut self, node: &'n Node) -> &'n [Node] {
+        match &node.value {
+            Value::List(items) => items,
+            _ => std::slice::from_ref(node),
+        }
+    }
+
+    /// Text.
+    pub fn text<'n>(&mut self, node: &'n Node, what: &str) -> Option<&'n str> {
+        match &node.value {
+            Value::Text(text) => Some(text),
+            Value::Bool(_) | Value::Integer(_) | Value::Float(_) => {
+                let found = node.describe();
+                self.problem(node, format!("{what} must be text, not {found}: write \"{found}\" in quotes"));
+                None
+            }
+            _ => {
+                self.problem(node, format!("{what} must be text, not {}", node.describe()));
+                None
+            }
+        }
+    }
+
+    /// A whole number that is not negative.
+    pub fn whole(&mut self, node: &Node, what: &str) -> Option<u64> {
+        if let Value::Integer(n) = node.value
+            && let Ok(n) = u64::try_from(n)
+        {
+            return Some(n);
+        }
+        self.problem(node, format!("{what} must be a whole number, not {}", node.describe()));
+        None
+    }
+
+    /// A length of time such as `250ms`, `5s` or `1h 30m`.
+    pub fn duration(&mut self, node: &Node, what: &str) -> Option<Micros> {
+        if let Value::Text(text) = &node.value
+            && let Ok(duration) = parse_duration(text)
+        {
+            return Some(duration.into());
+        }
+        let found = node.describe();
+        self.problem(node, format!("{what} must be a length of time such as 250ms, 5s or 1h, not {found}"));
+        None
+    }
+
+    /// One of a few words, each with its meaning.
+    pub fn word<T: Copy>(&mut self, node: &Node, what: &str, words: &[(&str, T)]) -> Option<T> {
+        if let Value::Text(text) = &node.value
+            && let Some((_, meaning)) = words.iter().find(|(word, _)| word == text)
+        {
+            return Some(*meaning);
+        }
+        let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+        self.problem(node, format!("{what} must be one of {}, not {}", words.join(", "), node.describe()));
+        None
+    }
+}
+
+/// A length of time as people write it: `250ms`, `5s`, `1h 30m`.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, Error> {
+    humantime::parse_duration(text).map_err(|_| {
+        Error::invalid(format!("\"{}\" is not a length of time such as 250ms, 5s or 1h", shorten(text)))
+    })
+}
+
+/// The fields of one mapping.
+#[derive(Debug)]
+pub struct Fields<'n> {
+    node: &'n Node,
+    entries: Vec<(&'n Node, String, &'n Node)>,
+}
+
+impl<'n> Fields<'n> {
+    /// The mapping itself.
+    pub fn node(&self) -> &'n Node {
+        self.node
+    }
+
+    /// A field, if it is given. A field with nothing in it counts as not given.
+    pub fn get(&self, name: &str) -> Option<&'n Node> {
+        let (_, _, value) = self.entries.iter().find(|(_, known, _)| known == name)?;
+        (!matches!(value.value, Value::Null)).then_some(*value)
+    }
+
+    /// A field that must be given.
+    pub fn required(&self, reader: &mut Reader, name: &str, what: &str) -> Option<&'n Node> {
+        let value = self.get(name);
+        if value.is_none() {
+            reader.problem(self.node, format!("{what} needs `{name}`"));
+        }
+        value
+    }
+}

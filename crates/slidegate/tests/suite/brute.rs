@@ -1,0 +1,347 @@
+//! What the algorithms mean, written down as plainly as can be: a list of everything that was ever recorded,
+//! searched from end to end for each answer. Shares no code with the library but its types.
+
+use std::collections::{HashMap, HashSet};
+
+use slidegate::{Algorithm, Count, Entry, Micros, Outcome, Quota, Settled};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Recorded {
+    pub at: u64,
+    pub cost: u64,
+    pub seq: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    at: u64,
+    seq: u64,
+    cost: u64,
+    admitted: bool,
+}
+
+impl Known {
+    fn entry(&self) -> Entry {
+        Entry { at: Micros::new(self.at), seq: self.seq, cost: self.cost }
+    }
+}
+
+/// One key.
+#[derive(Clone, Debug)]
+pub(crate) struct Brute {
+    quota: Quota,
+    entries: Vec<Recorded>,
+    known: HashMap<u8, Known>,
+    settled: HashSet<u64>,
+    seq: u64,
+    /// When something was last recorded or left: the key's time never runs back before that.
+    last: u64,
+    /// Fixed window: its start.
+    start: u64,
+    /// Bucket: level in 1/window permits, at `since`.
+    level: i128,
+    since: u64,
+    /// Bucket: what was admitted until then no longer matters.
+    gone: u64,
+}
+
+/// One check, judged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Judged {
+    /// What time it was for the key.
+    pub now: u64,
+    pub outcome: Outcome,
+    pub used: u64,
+    pub retry_after: u64,
+    pub reset_after: u64,
+    pub entry: Option<Entry>,
+}
+
+pub(crate) struct BruteCheck {
+    pub key: usize,
+    pub quota: Quota,
+    pub cost: u64,
+    pub enforced: bool,
+}
+
+impl Brute {
+    pub(crate) fn new(quota: Quota) -> Self {
+        let level = i128::from(quota.capacity()) * i128::from(quota.window().get());
+        Brute {
+            quota,
+            entries: Vec::new(),
+            known: HashMap::new(),
+            settled: HashSet::new(),
+            seq: 0,
+            last: 0,
+            start: 0,
+            level,
+            since: 0,
+            gone: 0,
+        }
+    }
+
+    fn window(&self) -> u64 {
+        self.quota.window().get()
+    }
+
+    /// The instant an admission at `now` is dated: the end of its slice.
+    fn dated(&self, now: u64) -> u64 {
+        match self.quota.algorithm() {
+            Algorithm::TimeSlice { slices } => {
+                let slice = self.window().div_ceil(u64::from(slices));
+                now / slice * slice + slice - 1
+            }
+            _ => now,
+        }
+    }
+
+    fn leaves(&self, at: u64) -> u64 {
+        match self.quota.algorithm() {
+            Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } => at + self.window(),
+            Algorithm::FixedWindow => at / self.window() * self.window() + self.window(),
+            Algorithm::TokenBucket { burst } => {
+                at + (u128::from(burst) * u128::from(self.window())).div_ceil(u128::from(self.quota.limit()))
+                    as u64
+            }
+        }
+    }
+
+    fn left(&self, at: u64, now: u64) -> bool {
+        match self.quota.algorithm() {
+            Algorithm::TokenBucket { .. } => at <= self.gone,
+            _ => self.leaves(at) <= now,
+        }
+    }
+
+    /// Lets go of what has left, for good, and says what time it is for this key.
+    pub(crate) fn roll(&mut self, now: u64, quota: Quota) -> u64 {
+        let now = now.max(self.last);
+        match self.quota.algorithm() {
+            Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } => {}
+            Algorithm::FixedWindow => {
+                let start = now / self.window() * self.window();
+                if start > self.start {
+                    (self.start, self.last) = (start, now);
+                }
+            }
+            Algorithm::TokenBucket { .. } => {
+                let gained = i128::from(now - self.since) * i128::from(self.quota.limit());
+                self.level = (self.level + gained).min(self.full());
+                (self.since, self.last) = (now, now);
+                self.gone = self.gone.max(now.saturating_sub(self.leaves(0)));
+            }
+        }
+        let left: Vec<Recorded> = self.entries.iter().filter(|e| self.left(e.at, now)).cloned().collect();
+        self.entries.retain(|e| !left.iter().any(|gone| gone.seq == e.seq));
+        if left.iter().any(|gone| gone.cost > 0) {
+            self.last = now;
+        }
+        let forgotten: Vec<u8> =
+            self.known.iter().filter(|(_, k)| self.left(k.at, now)).map(|(id, _)| *id).collect();
+        for id in forgotten {
+            self.known.remove(&id);
+        }
+        if quota.rate_changed(&self.quota) {
+            // The level in permits stays, rounded down to what the new rate can count.
+            let grain = gcd(quota.limit(), self.window());
+            self.level = self.level.div_euclid(i128::from(grain)) * i128::from(grain);
+            self.quota = quota;
+            self.level = self.level.min(self.full());
+        }
+        self.quota = quota;
+        now
+    }
+
+    fn full(&self) -> i128 {
+        i128::from(self.quota.capacity()) * i128::from(self.window())
+    }
+
+    pub(crate) fn used(&self) -> u64 {
+        match self.quota.algorithm() {
+            Algorithm::TokenBucket { .. } => {
+                (self.full() - self.level).unsigned_abs().div_ceil(u128::from(self.window())) as u64
+            }
+            _ => self.entries.iter().map(|e| e.cost).sum(),
+        }
+    }
+
+    fn record(&mut self, now: u64, cost: u64, id: Option<u8>, admitted: bool) -> Entry {
+        let (at, seq) = (self.dated(now), self.seq);
+        self.last = now;
+        self.seq += 1;
+        self.entries.push(Recorded { at, cost, seq });
+        self.level -= i128::from(cost) * i128::from(self.window());
+        if let Some(id) = id {
+            self.known.insert(id, Known { at, seq, cost, admitted });
+        }
+        if self.quota.count() == Count::Attempts {
+            self.clip();
+        }
+        Entry { at: Micros::new(at), seq, cost }
+    }
+
+    /// Attempts: only the newest permits up to the limit are kept, and the newest ids up to the limit.
+    fn clip(&mut self) {
+        let capacity = self.quota.capacity();
+        let mut excess = self.entries.iter().map(|e| e.cost).sum::<u64>().saturating_sub(capacity);
+        for entry in &mut self.entries {
+            let cut = entry.cost.min(excess);
+            entry.cost -= cut;
+            excess -= cut;
+        }
+        self.entries.retain(|e| e.cost > 0);
+        self.level = self.level.max(0);
+        while self.known.len() as u64 > capacity {
+            let oldest = self.known.iter().min_by_key(|(_, k)| k.seq).map(|(id, _)| *id).unwrap();
+            self.known.remove(&oldest);
+        }
+    }
+
+    /// The smallest wait after which `cost` fits, by trying every instant at which something changes.
+    fn wait(&self, now: u64, cost: u64) -> u64 {
+        if let Algorithm::TokenBucket { .. } = self.quota.algorithm() {
+            let missing = (i128::from(cost) * i128::from(self.window()) - self.level).max(0);
+            return missing.unsigned_abs().div_ceil(u128::from(self.quota.limit())) as u64;
+        }
+        let mut instants: Vec<u64> = self.entries.iter().map(|e| self.leaves(e.at)).collect();
+        instants.push(now);
+        instants.sort_unstable();
+        let fits = |instant: &u64| {
+            let left: u64 =
+                self.entries.iter().filter(|e| self.leaves(e.at) > *instant).map(|e| e.cost).sum();
+            left + cost <= self.quota.capacity()
+        };
+        instants.into_iter().find(fits).map_or(u64::MAX, |instant| instant - now)
+    }
+
+    fn reset_after(&self, now: u64) -> u64 {
+        if let Algorithm::TokenBucket { .. } = self.quota.algorithm() {
+            return (self.full() - self.level).unsigned_abs().div_ceil(u128::from(self.quota.limit())) as u64;
+        }
+        self.entries.iter().filter(|e| e.cost > 0).map(|e| self.leaves(e.at) - now).max().unwrap_or(0)
+    }
+
+    pub(crate) fn settle(&mut self, now: u64, entry: Entry, to: u64) -> Settled {
+        let now = self.roll(now, self.quota);
+        let held = self.entries.iter().any(|held| held.seq == entry.seq);
+        if self.left(entry.at.get(), now) || !held {
+            return Settled::Gone;
+        }
+        if !self.settled.insert(entry.seq) {
+            return Settled::Already;
+        }
+        self.level = (self.level + (i128::from(entry.cost) - i128::from(to)) * i128::from(self.window()))
+            .min(self.full());
+        for held in self.entries.iter_mut().filter(|held| held.seq == entry.seq) {
+            held.cost = to;
+        }
+        if to == 0 {
+            self.known.retain(|_, known| known.seq != entry.seq);
+        }
+        Settled::Done
+    }
+}
+
+trait RateChanged {
+    fn rate_changed(&self, other: &Quota) -> bool;
+}
+
+impl RateChanged for Quota {
+    fn rate_changed(&self, other: &Quota) -> bool {
+        self.limit() != other.limit() || self.capacity() != other.capacity()
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+enum Opinion {
+    Fits,
+    Refused,
+    Impossible,
+    Repeated(Entry),
+    Retried(bool),
+}
+
+/// The definition of an ask over several keys.
+pub(crate) fn judge(
+    keys: &mut [Brute],
+    now: Micros,
+    checks: &[BruteCheck],
+    id: Option<u8>,
+    peek: bool,
+) -> Vec<Judged> {
+    let mut opinions = Vec::new();
+    for check in checks {
+        let key = &mut keys[check.key];
+        let now = key.roll(now.get(), check.quota);
+        let capacity = check.quota.capacity();
+        let known = id.and_then(|id| key.known.get(&id));
+        opinions.push((
+            now,
+            match known {
+                _ if check.cost > capacity => Opinion::Impossible,
+                Some(known) if known.admitted => Opinion::Repeated(known.entry()),
+                Some(known) => {
+                    Opinion::Retried(key.used().saturating_sub(known.cost) + check.cost <= capacity)
+                }
+                None if key.used() + check.cost <= capacity => Opinion::Fits,
+                None => Opinion::Refused,
+            },
+        ));
+    }
+    let refuses = |opinion: &Opinion| {
+        matches!(opinion, Opinion::Refused | Opinion::Impossible | Opinion::Retried(false))
+    };
+    let refuser =
+        checks.iter().zip(&opinions).position(|(check, (_, opinion))| check.enforced && refuses(opinion));
+    let mut judged = Vec::new();
+    for (i, (check, (now, opinion))) in checks.iter().zip(&opinions).enumerate() {
+        let key = &mut keys[check.key];
+        let attempts = check.quota.count() == Count::Attempts;
+        let admitted = !peek && refuser.is_none();
+        let counted = !peek && check.cost > 0 && (admitted || (attempts && refuser.is_some_and(|r| i <= r)));
+        let mut entry = None;
+        let outcome = match opinion {
+            Opinion::Impossible => Outcome::Impossible,
+            Opinion::Repeated(known) => {
+                entry = Some(*known);
+                Outcome::Charged
+            }
+            Opinion::Retried(false) => Outcome::Refused,
+            Opinion::Retried(true) if admitted => {
+                let known = key.known.get_mut(&id.unwrap()).unwrap();
+                known.admitted = true;
+                entry = Some(known.entry());
+                Outcome::Charged
+            }
+            Opinion::Retried(true) => Outcome::Fits,
+            Opinion::Fits => {
+                let recorded = counted.then(|| key.record(*now, check.cost, id, admitted));
+                if admitted && counted {
+                    entry = recorded;
+                    Outcome::Charged
+                } else {
+                    Outcome::Fits
+                }
+            }
+            Opinion::Refused => {
+                if counted && attempts {
+                    key.record(*now, check.cost, id, false);
+                }
+                Outcome::Refused
+            }
+        };
+        judged.push(Judged {
+            now: *now,
+            outcome,
+            used: key.used(),
+            retry_after: if outcome == Outcome::Charged { 0 } else { key.wait(*now, check.cost) },
+            reset_after: key.reset_after(*now),
+            entry,
+        });
+    }
+    judged
+}

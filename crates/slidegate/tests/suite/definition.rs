@@ -1,0 +1,212 @@
+//! Random operations on each algorithm agree with the brute-force definition.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use slidegate::{
+    Algorithm, Ask, Check, Count, Entry, Key, Micros, Outcome, Quota, RequestId, Settled, State, States,
+    judge,
+};
+
+use crate::brute::{self, Brute, BruteCheck};
+
+const CASES: u32 = 600;
+const OPERATIONS: usize = 400;
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Advance(u64),
+    StepBack(u64),
+    Ask { checks: Vec<(usize, u64, bool)>, id: Option<u8>, peek: bool },
+    Settle { which: usize, to: u64 },
+    Limit { key: usize, limit: u64, burst: u64 },
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let check = (
+        0..3usize,
+        prop_oneof![6 => 1..3u64, 2 => 0..12u64, 1 => 60_000..140_000u64],
+        prop::bool::weighted(0.9),
+    );
+    let ask =
+        (prop::collection::vec(check, 1..4), prop::option::weighted(0.3, 0..12u8), prop::bool::weighted(0.1));
+    prop_oneof![
+        8 => ask.prop_map(|(checks, id, peek)| Operation::Ask { checks, id, peek }),
+        4 => prop_oneof![0..4u64, 0..120u64, 0..2_500u64].prop_map(Operation::Advance),
+        1 => (0..400u64).prop_map(Operation::StepBack),
+        3 => (0..40usize, prop_oneof![3 => Just(0), 2 => 0..15u64, 1 => 0..200_000u64])
+            .prop_map(|(which, to)| Operation::Settle { which, to }),
+        1 => (0..3usize, 1..14u64, 1..14u64).prop_map(|(key, limit, burst)| Operation::Limit { key, limit, burst }),
+    ]
+}
+
+/// Three keys: one small, one that counts attempts, one with a limit of many digits.
+fn quotas(algorithm: impl Fn(u64) -> Algorithm) -> [Quota; 3] {
+    let quota = |limit, micros| {
+        let quota = Quota::new(limit, Duration::from_micros(micros)).unwrap();
+        quota.with_algorithm(algorithm(limit)).unwrap()
+    };
+    [quota(5, 1_000), quota(4, 1_500).with_count(Count::Attempts), quota(150_000, 2_003)]
+}
+
+fn changed(quota: Quota, limit: u64, burst: u64) -> Quota {
+    let algorithm = match quota.algorithm() {
+        Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst },
+        other => other,
+    };
+    let new = Quota::new(limit, quota.window().into()).unwrap().with_algorithm(algorithm).unwrap();
+    new.with_count(quota.count())
+}
+
+struct Held<'a> {
+    states: &'a mut [State],
+    keys: Vec<usize>,
+}
+
+impl States for Held<'_> {
+    fn state(&mut self, i: usize) -> &mut State {
+        &mut self.states[self.keys[i]]
+    }
+}
+
+/// A charge that may be settled.
+struct Charge {
+    key: usize,
+    entry: Entry,
+}
+
+fn run(mut quotas: [Quota; 3], operations: &[Operation], counted: &AtomicU64) -> Result<(), TestCaseError> {
+    let mut states: Vec<State> = quotas.iter().map(State::new).collect();
+    let mut brutes: Vec<Brute> = quotas.iter().map(|quota| Brute::new(*quota)).collect();
+    let mut charges: Vec<Charge> = Vec::new();
+    let mut now = 1_000_000;
+    let mut stepped = false;
+    for operation in operations {
+        counted.fetch_add(1, Ordering::Relaxed);
+        match operation {
+            Operation::Advance(step) => now += step,
+            Operation::StepBack(step) => {
+                now -= step;
+                stepped = true;
+            }
+            Operation::Limit { key, limit, burst } => quotas[*key] = changed(quotas[*key], *limit, *burst),
+            Operation::Settle { which, to } => {
+                if charges.is_empty() {
+                    continue;
+                }
+                let Charge { key, entry } = charges[charges.len() - 1 - which % charges.len()];
+                let ours = states[key].settle(Micros::new(now), entry, *to);
+                let expected = brutes[key].settle(now, entry, *to);
+                // After a step back it may be too late to tell whether what has left was settled before.
+                let told =
+                    |settled| if stepped && settled == Settled::Already { Settled::Gone } else { settled };
+                prop_assert_eq!(told(ours), told(expected));
+                prop_assert_eq!(states[key].used(), brutes[key].used());
+            }
+            Operation::Ask { checks, id, peek } => {
+                let mut checks = checks.clone();
+                checks.sort_by_key(|(key, _, _)| *key);
+                checks.dedup_by_key(|(key, _, _)| *key);
+                let brute_checks: Vec<BruteCheck> = checks
+                    .iter()
+                    .map(|&(key, cost, enforced)| BruteCheck { key, quota: quotas[key], cost, enforced })
+                    .collect();
+                let ask = Ask::new(brute_checks.iter().map(|check| {
+                    let name = check.key.to_string();
+                    let key = Key::new("k", [("n", name.as_str())]);
+                    Check { enforced: check.enforced, ..Check::new(key, check.quota, check.cost) }
+                }));
+                let mut ask = ask.unwrap();
+                if let Some(id) = id {
+                    ask = ask.with_id(RequestId::new(&id.to_string()).unwrap());
+                }
+                if *peek {
+                    ask = ask.peek();
+                }
+                let keys = checks.iter().map(|(key, _, _)| *key).collect();
+                let reading = judge(&ask, Micros::new(now), &mut Held { states: &mut states, keys });
+                let expected = brute::judge(&mut brutes, Micros::new(now), &brute_checks, *id, *peek);
+                for ((check, verdict), expected) in brute_checks.iter().zip(&reading.verdicts).zip(expected) {
+                    let ours = brute::Judged {
+                        now: expected.now,
+                        outcome: verdict.outcome,
+                        used: verdict.used,
+                        retry_after: verdict.retry_after.get(),
+                        reset_after: verdict.reset_after.get(),
+                        entry: (verdict.outcome == Outcome::Charged).then_some(verdict.entry),
+                    };
+                    if verdict.outcome == Outcome::Impossible {
+                        prop_assert_eq!((ours.outcome, ours.used), (expected.outcome, expected.used));
+                    } else {
+                        prop_assert_eq!(&ours, &expected, "check of key {}", check.key);
+                        retry_is_exact(&states[check.key], &check.quota, check.cost, &ours)?;
+                    }
+                    if verdict.outcome == Outcome::Charged
+                        && check.quota.count() == Count::Admitted
+                        && check.cost > 0
+                    {
+                        charges.push(Charge { key: check.key, entry: verdict.entry });
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One microsecond before `retry_after` the same cost is refused; at `retry_after` it fits.
+fn retry_is_exact(
+    state: &State,
+    quota: &Quota,
+    cost: u64,
+    judged: &brute::Judged,
+) -> Result<(), TestCaseError> {
+    if judged.outcome != Outcome::Refused {
+        return Ok(());
+    }
+    prop_assert!(judged.retry_after <= quota.horizon().get() || judged.used > quota.capacity());
+    let fits = |at: u64| {
+        let quota = quota.with_count(Count::Admitted);
+        !state.clone().admit(Micros::new(at), &quota, cost).outcome.refuses()
+    };
+    if judged.retry_after > 0 {
+        prop_assert!(!fits(judged.now + judged.retry_after - 1), "fits earlier than it said");
+        prop_assert!(fits(judged.now + judged.retry_after), "does not fit when it said");
+    }
+    Ok(())
+}
+
+fn agrees(name: &str, algorithm: impl Fn(u64) -> Algorithm) {
+    let counted = AtomicU64::new(0);
+    let mut runner = TestRunner::new(Config { cases: CASES, failure_persistence: None, ..Config::default() });
+    let operations = prop::collection::vec(operation(), 1..=2 * OPERATIONS);
+    let result = runner.run(&operations, |operations| run(quotas(&algorithm), &operations, &counted));
+    if let Err(error) = result {
+        panic!("{name}: {error}");
+    }
+    let counted = counted.into_inner();
+    eprintln!("{name}: {counted} operations agree with the definition");
+    assert!(counted >= 200_000);
+}
+
+#[test]
+fn sliding_window() {
+    agrees("sliding-window", |_| Algorithm::SlidingWindow);
+}
+
+#[test]
+fn fixed_window() {
+    agrees("fixed-window", |_| Algorithm::FixedWindow);
+}
+
+#[test]
+fn time_slice() {
+    agrees("time-slice", |_| Algorithm::TimeSlice { slices: 7 });
+}
+
+#[test]
+fn token_bucket() {
+    agrees("token-bucket", |limit| Algorithm::TokenBucket { burst: limit });
+}
