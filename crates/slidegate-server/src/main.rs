@@ -1,1 +1,7 @@
-fn main() {}
+//! `slidegate`: see `slidegate --help`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    slidegate_server::cli::run()
+}

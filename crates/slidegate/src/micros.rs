@@ -1,7 +1,10 @@
 //! Microseconds: the one unit of time in every decision.
 
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
+
+use crate::Error;
 
 /// A whole number of microseconds: an instant on a store's clock, or a length of time.
 ///
@@ -69,6 +72,18 @@ impl From<Duration> for Micros {
 impl From<Micros> for Duration {
     fn from(m: Micros) -> Self {
         Duration::from_micros(m.0)
+    }
+}
+
+/// A length of time as people write it: `250ms`, `5s`, `1h 30m`.
+impl FromStr for Micros {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        match humantime::parse_duration(text) {
+            Ok(duration) => Ok(duration.into()),
+            Err(_) => Err(Error::invalid("not a length of time such as 250ms, 5s or 1h")),
+        }
     }
 }
 

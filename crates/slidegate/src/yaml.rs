@@ -5,7 +5,6 @@
 //! of the file with the same tools.
 
 use std::fmt;
-use std::time::Duration;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::options::DuplicateKeyPolicy;
@@ -258,9 +257,9 @@ impl Reader {
     /// A length of time such as `250ms`, `5s` or `1h 30m`.
     pub fn duration(&mut self, node: &Node, what: &str) -> Option<Micros> {
         if let Value::Text(text) = &node.value
-            && let Ok(duration) = parse_duration(text)
+            && let Ok(duration) = text.parse()
         {
-            return Some(duration.into());
+            return Some(duration);
         }
         let found = node.describe();
         self.problem(node, format!("{what} must be a length of time such as 250ms, 5s or 1h, not {found}"));
@@ -278,13 +277,6 @@ impl Reader {
         self.problem(node, format!("{what} must be one of {}, not {}", words.join(", "), node.describe()));
         None
     }
-}
-
-/// A length of time as people write it: `250ms`, `5s`, `1h 30m`.
-pub(crate) fn parse_duration(text: &str) -> Result<Duration, Error> {
-    humantime::parse_duration(text).map_err(|_| {
-        Error::invalid(format!("\"{}\" is not a length of time such as 250ms, 5s or 1h", shorten(text)))
-    })
 }
 
 /// The fields of one mapping.

@@ -70,7 +70,7 @@ impl AdHoc {
     ) -> Result<Check, Error> {
         check_value("resource", resource)?;
         let quota = self.quota(limit, window)?;
-        let window = quota.window().get().to_string();
+        let window = quota.window().to_string();
         let key = Key::new(super::AD_HOC, [("resource", resource), ("window", window.as_str())]);
         Ok(Check { rule: u32::MAX, ..Check::new(key, quota, permits) })
     }

@@ -1,0 +1,13 @@
+//! The Slidegate server and its command line.
+//!
+//! # Layout
+//!
+//! [`cli`] is what a person types, [`config`] the file, checked. [`serve`] binds, accepts and shuts down;
+//! [`http`] is the one door so far: bytes to a [`slidegate::Request`], a [`slidegate::Decision`] to bytes.
+//! [`acquire`] is a client for scripts and people. The binary only calls [`cli::run`].
+
+pub mod acquire;
+pub mod cli;
+pub mod config;
+pub mod http;
+pub mod serve;

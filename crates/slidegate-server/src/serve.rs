@@ -1,0 +1,85 @@
+//! Listening, and stopping without losing an answer.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use slidegate::{Limiter, MemoryStore};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use crate::http;
+
+/// How long a client may take to send the head of a request, and how long a connection may idle.
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long what is in flight may take after the signal to stop.
+pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The most connections at once; the next wait to be accepted.
+pub const MAX_CONNECTIONS: usize = 10_000;
+
+/// Answers HTTP on `listener` until `shutdown` completes, then finishes what is in flight.
+pub async fn run(
+    listener: TcpListener,
+    limiter: Arc<Limiter<MemoryStore>>,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let router = TowerToHyperService::new(http::router(limiter));
+    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let graceful = GracefulShutdown::new();
+    let mut server = hyper::server::conn::http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(64 << 10);
+    let mut shutdown = std::pin::pin!(shutdown);
+    loop {
+        let accept = async {
+            // The semaphore is never closed.
+            let permit = Arc::clone(&connections).acquire_owned().await.ok();
+            (permit, listener.accept().await)
+        };
+        let (permit, accepted) = tokio::select! {
+            accepted = accept => accepted,
+            () = &mut shutdown => break,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            // Out of file descriptors, or a client that left already: neither is a reason to stop.
+            Err(_) => {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                continue;
+            }
+        };
+        // Answers are small and complete: there is nothing to wait for.
+        let _ = stream.set_nodelay(true);
+        let connection = graceful.watch(server.serve_connection(TokioIo::new(stream), router.clone()));
+        tokio::spawn(async move {
+            // What goes wrong on a connection is its client's affair.
+            let _ = connection.await;
+            drop(permit);
+        });
+    }
+    drop(listener);
+    // Whatever is still open then belongs to a client that does not read.
+    let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, graceful.shutdown()).await;
+    Ok(())
+}
+
+/// Completes on Ctrl-C or SIGTERM.
+pub async fn signalled() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminate.recv() => {}
+            }
+            return;
+        }
+    }
+    let _ = tokio::signal::ctrl_c().await;
+}
