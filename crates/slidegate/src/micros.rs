@@ -90,6 +90,22 @@ impl FromStr for Micros {
 /// As the rules file writes it: `5s`, `1m 30s`, `250ms`.
 impl fmt::Display for Micros {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        humantime::format_duration(Duration::from(*self)).fmt(f)
+        const UNITS: [(&str, u64); 6] = [
+            ("d", 86_400_000_000),
+            ("h", 3_600_000_000),
+            ("m", 60_000_000),
+            ("s", 1_000_000),
+            ("ms", 1_000),
+            ("us", 1),
+        ];
+        let mut rest = self.0;
+        let mut separator = "";
+        for (unit, length) in UNITS {
+            if rest >= length {
+                write!(f, "{separator}{}{unit}", rest / length)?;
+                (rest, separator) = (rest % length, " ");
+            }
+        }
+        if self.0 == 0 { f.write_str("0s") } else { Ok(()) }
     }
 }

@@ -198,7 +198,7 @@ pub(crate) fn check_window(window: Micros) -> Result<(), Error> {
     if (MIN_WINDOW..=MAX_WINDOW).contains(&window) {
         return Ok(());
     }
-    Err(Error::invalid(format!("window must be between {MIN_WINDOW} and 366days, not {window}")))
+    Err(Error::invalid(format!("window must be between {MIN_WINDOW} and {MAX_WINDOW}, not {window}")))
 }
 
 pub(crate) fn check_slices(slices: u32, window: Micros) -> Result<(), Error> {

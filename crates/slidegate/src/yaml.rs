@@ -7,7 +7,7 @@
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_saphyr::options::DuplicateKeyPolicy;
+use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 
 use crate::{Error, Micros, Problem};
 
@@ -40,12 +40,16 @@ impl Node {
             let message = format!("the file has {} bytes; at most {MAX_FILE} are read", text.len());
             return Err(Error::file(vec![Problem { line: 1, column: 1, message }]));
         }
-        // Duplicates are reported with everything else.
-        let options = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
+        let options = serde_saphyr::options! {
+            // Reported with everything else.
+            duplicate_keys: DuplicateKeyPolicy::LastWins,
+            // `mode: off` is a word.
+            strict_booleans: true,
+            non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
+        };
         serde_saphyr::from_str_with_options(text, options).map_err(|error| {
             let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
-            let whole = error.without_snippet().to_string();
-            let message = whole.lines().next().unwrap_or("not YAML").to_owned();
+            let message = syntax_message(&error.without_snippet().to_string());
             Error::file(vec![Problem { line: line.max(1), column: column.max(1), message }])
         })
     }
@@ -61,6 +65,21 @@ impl Node {
             Value::List(_) => "a list".into(),
             Value::Map(_) => "a mapping".into(),
         }
+    }
+}
+
+/// What the parser says, without its own idea of where.
+fn syntax_message(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    let message = line.split(" at line ").next().unwrap_or(line);
+    match message {
+        m if m.starts_with("multiple YAML documents") => {
+            "a file has one document: remove the `---`".to_owned()
+        }
+        m if m.starts_with("budget breached") => {
+            "the file is too large, too deep, or repeats itself too often".to_owned()
+        }
+        m => m.to_owned(),
     }
 }
 

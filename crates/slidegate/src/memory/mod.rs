@@ -2,8 +2,9 @@
 //!
 //! Keys are spread over shards by their hash; a shard is a hash table behind a lock. An ask locks the shards
 //! of its keys in ascending order, reads the time once, and lets the pure algorithms judge. So an ask over
-//! several keys is as atomic as one over one, and two asks that share a key are ordered by its lock. Time is
-//! read under the lock: of two asks for one key, the later one never has the earlier instant.
+//! several keys is as atomic as one over one, and two asks that share a key are ordered by its lock. A shard
+//! remembers the latest instant it judged at: of two asks for one key, the later one never has the earlier
+//! instant, and a clock that steps back stands still until it has caught up.
 //!
 //! # Memory
 //!
@@ -154,6 +155,7 @@ impl<C: Clock> Inner<C> {
         {
             let now = self.clock.now();
             let mut shard = self.shard(&check.key).lock();
+            let now = shard.instant(now);
             if let Some(state) = shard.find(&check.key)
                 && state.suits(&check.quota)
             {
@@ -165,7 +167,7 @@ impl<C: Clock> Inner<C> {
 
     fn admit_all(&self, asks: &[Ask]) -> Readings {
         let mut locked = self.lock(asks.iter().flat_map(Ask::checks).map(|check| &check.key));
-        let now = self.clock.now();
+        let now = locked.instant(self.clock.now());
         let judged = asks.iter().map(|ask| {
             let mut places = Places {
                 places: ask.checks().iter().map(|check| locked.find(check)).collect(),
@@ -183,7 +185,7 @@ impl<C: Clock> Inner<C> {
 
     fn settle(&self, settlements: &[Settlement]) -> Vec<Settled> {
         let mut locked = self.lock(settlements.iter().map(|settlement| &settlement.key));
-        let now = self.clock.now();
+        let now = locked.instant(self.clock.now());
         let settled = settlements.iter().map(|s| match locked.shard(&s.key).find(&s.key) {
             Some(state) => state.settle(now, s.entry, s.permits),
             None => Settled::Gone,
@@ -193,7 +195,7 @@ impl<C: Clock> Inner<C> {
 
     fn inspect(&self, key: &Key) -> Option<Inspection> {
         let mut shard = self.shard(key).lock();
-        let now = self.clock.now();
+        let now = shard.instant(self.clock.now());
         let state = shard.find(key)?;
         let used = state.inspect(now);
         if state.idle_at() <= now {
@@ -271,6 +273,15 @@ impl<C> States for Places<'_, '_, C> {
 }
 
 impl<C: Clock> Locked<'_, C> {
+    /// One instant for all of them, not before anything that was judged in any.
+    fn instant(&mut self, now: Micros) -> Micros {
+        let latest = self.shards.iter_mut().map(|(_, shard)| shard.instant(now)).max().unwrap_or(now);
+        for (_, shard) in &mut self.shards {
+            shard.instant(latest);
+        }
+        latest
+    }
+
     fn find(&mut self, check: &Check) -> Place {
         let shard = self.nth(&check.key);
         let table = &self.shards[shard].1;

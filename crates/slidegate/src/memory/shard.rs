@@ -13,6 +13,8 @@ const SAMPLE: usize = 16;
 
 pub(super) struct Shard {
     table: HashTable<Slot>,
+    /// The latest instant anything here was judged at.
+    latest: Micros,
     max_keys: usize,
     evicted: u64,
     swept: u64,
@@ -29,7 +31,15 @@ const _: () = assert!(size_of::<Slot>() == 128);
 
 impl Shard {
     pub(super) fn new(max_keys: usize) -> Self {
-        Shard { table: HashTable::new(), max_keys, evicted: 0, swept: 0 }
+        Shard { table: HashTable::new(), latest: Micros::ZERO, max_keys, evicted: 0, swept: 0 }
+    }
+
+    /// The instant at which to judge by a clock that was read before the lock was won: what was judged
+    /// meanwhile comes first, also in time.
+    #[inline]
+    pub(super) fn instant(&mut self, now: Micros) -> Micros {
+        self.latest = self.latest.max(now);
+        self.latest
     }
 
     #[inline]

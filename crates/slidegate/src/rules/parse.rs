@@ -65,7 +65,7 @@ impl Rules {
             Some(node) => read_ad_hoc(node, reader),
             None => Some(AdHoc::default()),
         };
-        let mut rules: Vec<Rule> = Vec::new();
+        let (mut rules, mut names) = (Vec::new(), Vec::new());
         if let Some(node) = fields.required(reader, "rules", "the file") {
             let items = reader.list(node, "rules")?;
             if items.len() > MAX_RULES {
@@ -73,7 +73,7 @@ impl Rules {
                 return None;
             }
             for item in items {
-                read_rule(item, reader, &mut rules);
+                rules.extend(read_rule(item, reader, &mut names));
             }
         }
         let rules = Rules::new(rules).ok()?;
@@ -81,18 +81,17 @@ impl Rules {
     }
 }
 
-/// Reads one rule. It joins the others if it can be named, so that a second of its name is noticed.
-fn read_rule(node: &Node, reader: &mut Reader, rules: &mut Vec<Rule>) {
-    let Some(fields) = reader.fields(node, "a rule", &RULE_FIELDS) else { return };
-    let name = read_name(&fields, reader, rules);
+/// Reads one rule; `names` are those of the rules before it, good or bad.
+fn read_rule<'n>(node: &'n Node, reader: &mut Reader, names: &mut Vec<&'n str>) -> Option<Rule> {
+    let fields = reader.fields(node, "a rule", &RULE_FIELDS)?;
+    let name = read_name(&fields, reader, names);
     let what = name.map_or("a rule".to_owned(), |name| format!("rule `{name}`"));
     let quota = read_quota(&fields, reader, &what);
     let conditions = read_match(&fields, reader);
     let key = read_key(&fields, reader);
     let mode = fields.get("mode").map_or(Some(Mode::default()), |node| read_mode(node, reader));
     let code = fields.get("code").map_or(Some(super::DEFAULT_CODE), |node| read_code(node, reader));
-    let (Some(name), Some(quota), Some(mode), Some(code)) = (name, quota, mode, code) else { return };
-    let mut rule = Rule::named(name, quota).mode(mode).code(code);
+    let mut rule = Rule::named(name?, quota?).mode(mode?).code(code?);
     rule.conditions = conditions;
     if let Some((node, names)) = key {
         match rule.clone().per(names) {
@@ -101,17 +100,18 @@ fn read_rule(node: &Node, reader: &mut Reader, rules: &mut Vec<Rule>) {
         }
     }
     read_overrides(&fields, reader, &mut rule);
-    rules.push(rule);
+    Some(rule)
 }
 
-fn read_name<'n>(fields: &Fields<'n>, reader: &mut Reader, rules: &[Rule]) -> Option<&'n str> {
+fn read_name<'n>(fields: &Fields<'n>, reader: &mut Reader, names: &mut Vec<&'n str>) -> Option<&'n str> {
     let node = fields.required(reader, "name", "a rule")?;
     let name = reader.text(node, "name")?;
     reader.accept(node, super::rule::check_rule_name(name))?;
-    if rules.iter().any(|rule| rule.name == name) {
+    if names.contains(&name) {
         reader.problem(node, format!("another rule is named `{name}` already"));
         return None;
     }
+    names.push(name);
     Some(name)
 }
 

@@ -1,0 +1,155 @@
+//! Eight threads decide at once; what each was told is replayed in order by the pure algorithm.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use slidegate::{
+    Algorithm, Ask, Check, Count, Key, MemoryStore, Micros, Outcome, Quota, Reading, State, States, Store,
+    judge,
+};
+
+const THREADS: usize = 8;
+const ASKS: usize = 40_000;
+
+fn key(name: &str) -> Key {
+    Key::new("k", [("n", name)])
+}
+
+/// What thread `t` asks as its `n`-th: mostly the hot key, alone or with one or two others.
+fn ask(t: usize, n: usize) -> Ask {
+    let quota = |limit, millis| Quota::new(limit, Duration::from_millis(millis)).unwrap();
+    let hot = Check::new(key("hot"), quota(400, 5), 1 + (n % 3) as u64);
+    let bucket = quota(2_000, 10).with_algorithm(Algorithm::TokenBucket { burst: 300 }).unwrap();
+    let guard = quota(250, 4).with_count(Count::Attempts);
+    let ask = match (t + n) % 5 {
+        0 | 1 => Ask::new([hot]),
+        2 => Ask::new([Check::new(key("b"), quota(150, 3), 2), hot]),
+        3 => Ask::new([hot, Check::new(key("a"), bucket, 1), Check::new(key("b"), quota(150, 3), 1)]),
+        _ => Ask::new([Check::new(key("guard"), guard, 1), Check::new(key("a"), bucket, 3), hot]),
+    };
+    ask.unwrap()
+}
+
+struct Oracle<'a> {
+    states: &'a mut HashMap<String, State>,
+    ask: &'a Ask,
+}
+
+impl States for Oracle<'_> {
+    fn state(&mut self, i: usize) -> &mut State {
+        let check = &self.ask.checks()[i];
+        self.states.entry(check.key.to_string()).or_insert_with(|| State::new(&check.quota))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn history_is_what_the_oracle_says() {
+    let store = MemoryStore::new();
+    let histories = run(&store).await;
+    let total = histories.iter().map(Vec::len).sum::<usize>();
+    // Instants order the asks; those of one instant are ordered by search: some order must explain them all.
+    let mut pending: Vec<(Ask, Reading)> = histories.into_iter().flatten().collect();
+    pending.sort_by_key(|(_, reading)| reading.at);
+    let mut states = HashMap::new();
+    for group in pending.chunk_by(|(_, a), (_, b)| a.at == b.at) {
+        let explained = explain(states, group.iter().collect());
+        let at = group[0].1.at;
+        states = explained.unwrap_or_else(|| panic!("no order of the asks at {at:?} explains their answers"));
+    }
+    let charged: Vec<&(Ask, Reading)> = pending.iter().filter(|(_, r)| is_charged(r)).collect();
+    let refused = total - charged.len();
+    eprintln!(
+        "{total} asks of {THREADS} threads replayed: {} charged, {refused} refused, 0 differences",
+        charged.len()
+    );
+    assert!(charged.len() > 1000 && refused > 1000, "the test must see both");
+    never_over(&charged);
+    never_partly(&pending);
+}
+
+async fn run(store: &MemoryStore) -> Vec<Vec<(Ask, Reading)>> {
+    let started = Arc::new(AtomicUsize::new(0));
+    let threads = (0..THREADS).map(|t| {
+        let (store, started) = (store.clone(), Arc::clone(&started));
+        tokio::spawn(async move {
+            started.fetch_add(1, Ordering::SeqCst);
+            while started.load(Ordering::SeqCst) < THREADS {
+                tokio::task::yield_now().await;
+            }
+            let mut history = Vec::with_capacity(ASKS);
+            for n in 0..ASKS {
+                let ask = ask(t, n);
+                let reading = store.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
+                history.push((ask, reading));
+                if n % 64 == 0 {
+                    tokio::task::yield_now().await;
+                }
+            }
+            history
+        })
+    });
+    let mut histories = Vec::new();
+    for thread in threads.collect::<Vec<_>>() {
+        histories.push(thread.await.unwrap());
+    }
+    histories
+}
+
+/// The states after these asks of one instant, in an order in which the oracle gives each its answer.
+fn explain(states: HashMap<String, State>, mut asks: Vec<&(Ask, Reading)>) -> Option<HashMap<String, State>> {
+    if asks.is_empty() {
+        return Some(states);
+    }
+    // What records nothing can go first wherever it fits.
+    asks.sort_by_key(|(_, reading)| reading.verdicts.iter().any(|verdict| !verdict.outcome.refuses()));
+    for i in 0..asks.len() {
+        let mut after = states.clone();
+        let (ask, reading) = asks[i];
+        if judge(ask, reading.at, &mut Oracle { states: &mut after, ask }) == *reading {
+            let mut rest = asks.clone();
+            rest.remove(i);
+            if let Some(states) = explain(after, rest) {
+                return Some(states);
+            }
+        }
+    }
+    None
+}
+
+fn is_charged(reading: &Reading) -> bool {
+    reading.verdicts.iter().all(|verdict| verdict.outcome == Outcome::Charged)
+}
+
+/// No interval of the hot key's window holds more than its limit, counted from the answers alone.
+fn never_over(charged: &[&(Ask, Reading)]) {
+    let mut events: Vec<(Micros, u64)> = Vec::new();
+    for (ask, reading) in charged {
+        let hot = ask.checks().iter().zip(&reading.verdicts).find(|(check, _)| check.key == key("hot"));
+        let (check, verdict) = hot.unwrap();
+        events.push((verdict.entry.at, check.cost));
+    }
+    events.sort();
+    let (mut first, mut sum, mut most) = (0, 0, 0);
+    for &(at, cost) in &events {
+        sum += cost;
+        while events[first].0.get() + 5_000 <= at.get() {
+            sum -= events[first].1;
+            first += 1;
+        }
+        most = most.max(sum);
+    }
+    eprintln!("hot key: at most {most} of 400 permits in any window, over {} admissions", events.len());
+    assert!(most <= 400, "{most} permits in one window");
+    assert!(most >= 395, "the limit is also reached");
+}
+
+/// Of each ask all checks were charged, or none.
+fn never_partly(pending: &[(Ask, Reading)]) {
+    let partly = pending.iter().filter(|(_, reading)| {
+        let charged = reading.verdicts.iter().filter(|verdict| verdict.outcome == Outcome::Charged).count();
+        charged != 0 && charged != reading.verdicts.len()
+    });
+    assert_eq!(partly.count(), 0);
+}

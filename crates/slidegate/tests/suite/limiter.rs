@@ -1,0 +1,309 @@
+//! The straight path of one decision.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use slidegate::{
+    Algorithm, Clock, Count, Key, Limiter, ManualClock, MemoryStore, Micros, Mode, Outcome, Quota, Request,
+    RequestId, Rule, Rules, Settled, Source,
+};
+
+struct Setup {
+    clock: ManualClock,
+    limiter: Arc<Limiter<MemoryStore<ManualClock>>>,
+}
+
+fn setup(rules: impl IntoIterator<Item = Rule>) -> Setup {
+    let clock = ManualClock::at(Micros::from_secs(1_000_000));
+    let store = MemoryStore::with_clock(clock.clone(), 1_000);
+    let limiter = Limiter::new(store, Rules::new(rules).unwrap()).with_clock(clock.clone());
+    Setup { clock, limiter: Arc::new(limiter) }
+}
+
+fn rule(name: &str, limit: u64, secs: u64) -> Rule {
+    Rule::new(name, Quota::new(limit, Duration::from_secs(secs)).unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn three_lines() {
+    let limiter = Limiter::per_minute(2).unwrap();
+    assert!(limiter.acquire("alice").await.unwrap().allowed());
+    assert!(limiter.acquire("alice").await.unwrap().allowed());
+    let refused = limiter.acquire("alice").await.unwrap();
+    assert!(!refused.allowed());
+    assert_eq!(refused.denied_by(), Some("per-key"));
+    assert!(refused.retry_after() <= Micros::from_secs(60));
+    assert!(limiter.acquire("bob").await.unwrap().allowed());
+}
+
+#[tokio::test]
+async fn rules_apply_when_they_match_and_have_their_key() {
+    let api = rule("api", 10, 1).when("api", ["/a", "/b/*"]).unwrap().per(["user"]).unwrap();
+    let global = rule("global", 100, 1);
+    let off = rule("off", 1, 1).mode(Mode::Off);
+    let Setup { limiter, .. } = setup([api, off, global]);
+    let applied = async |attributes: &[(&str, &str)]| {
+        let decision = limiter.peek(Request::new(attributes.iter().copied())).await.unwrap();
+        decision.limits().map(|limit| limit.rule().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(applied(&[("api", "/a"), ("user", "u")]).await, ["api", "global"]);
+    assert_eq!(applied(&[("api", "/b/c"), ("user", "u")]).await, ["api", "global"]);
+    assert_eq!(applied(&[("api", "/bc"), ("user", "u")]).await, ["global"]);
+    assert_eq!(applied(&[("api", "/a")]).await, ["global"], "no user, no check per user");
+    assert_eq!(applied(&[]).await, ["global"]);
+}
+
+#[tokio::test]
+async fn no_rule_allows() {
+    let Setup { limiter, .. } = setup([]);
+    let decision = limiter.acquire("x").await.unwrap();
+    assert!(decision.allowed());
+    assert_eq!(decision.source(), Source::NoRule);
+    assert!(decision.reservation().is_none());
+}
+
+#[tokio::test]
+async fn refused_by_one_is_charged_by_none() {
+    let Setup { limiter, clock } = setup([rule("wide", 10, 60), rule("narrow", 1, 10)]);
+    assert!(limiter.acquire("x").await.unwrap().allowed());
+    clock.advance(Micros::from_secs(4));
+    let refused = limiter.acquire("x").await.unwrap();
+    assert_eq!(refused.denied_by(), Some("narrow"));
+    assert_eq!(refused.retry_after(), Micros::from_secs(6));
+    let used: Vec<u64> = refused.limits().map(|limit| limit.used()).collect();
+    assert_eq!(used, [1, 1]);
+}
+
+#[tokio::test]
+async fn retry_after_is_when_all_rules_fit() {
+    let Setup { limiter, clock } = setup([rule("short", 1, 5), rule("long", 1, 30)]);
+    limiter.acquire("x").await.unwrap();
+    clock.advance(Micros::from_secs(1));
+    let refused = limiter.acquire("x").await.unwrap();
+    assert_eq!((refused.denied_by(), refused.retry_after()), (Some("short"), Micros::from_secs(29)));
+    clock.advance(Micros::from_secs(29));
+    assert!(limiter.acquire("x").await.unwrap().allowed());
+}
+
+#[tokio::test]
+async fn shadow_counts_and_reports_and_never_refuses() {
+    let Setup { limiter, .. } = setup([rule("shadow", 1, 60).mode(Mode::Shadow), rule("real", 3, 60)]);
+    let mut outcomes = Vec::new();
+    for _ in 0..4 {
+        let decision = limiter.acquire("x").await.unwrap();
+        let shadow = decision.limits().next().unwrap();
+        outcomes.push((decision.allowed(), shadow.outcome(), shadow.used()));
+    }
+    assert_eq!(
+        outcomes,
+        [
+            (true, Outcome::Charged, 1),
+            (true, Outcome::Refused, 1),
+            (true, Outcome::Refused, 1),
+            (false, Outcome::Refused, 1)
+        ]
+    );
+    // More than a shadow will ever allow is not an error either.
+    assert!(limiter.acquire(Request::from("x").permits(2)).await.is_ok());
+}
+
+#[tokio::test]
+async fn more_than_the_limit_is_an_error_and_changes_nothing() {
+    let Setup { limiter, .. } = setup([rule("small", 5, 60)]);
+    let error = limiter.acquire(Request::from("x").permits(6)).await.unwrap_err();
+    assert!(error.is_too_costly() && !error.is_invalid() && !error.is_unavailable());
+    assert_eq!(error.to_string(), "6 permits can never pass rule `small`: its limit is 5");
+    assert_eq!(limiter.inspect(&Key::new("small", [])).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn reserve_and_settle() {
+    let Setup { limiter, clock } = setup([rule("tokens", 1_000, 60), rule("day", 5_000, 86_400)]);
+    let used =
+        async || limiter.peek("x").await.unwrap().limits().map(|limit| limit.used()).collect::<Vec<_>>();
+    let reservation = limiter.acquire(Request::from("x").permits(800)).await.unwrap().reservation().unwrap();
+    assert!(!limiter.acquire(Request::from("x").permits(300)).await.unwrap().allowed());
+    let reservation = reservation.to_string().parse().unwrap();
+    assert_eq!(limiter.settle(&reservation, 350).await.unwrap(), Settled::Done);
+    assert_eq!(used().await, [350, 350]);
+    assert_eq!(
+        limiter.settle(&reservation, 0).await.unwrap(),
+        Settled::Already,
+        "the first settlement stands"
+    );
+    assert_eq!(used().await, [350, 350]);
+
+    // What it really cost may be more than there was room for; it is owed.
+    let reservation = limiter.acquire(Request::from("x").permits(600)).await.unwrap().reservation().unwrap();
+    assert_eq!(limiter.settle(&reservation, 900).await.unwrap(), Settled::Done);
+    assert_eq!(used().await, [1_250, 1_250]);
+
+    // In the long window it can still be settled when the short one has forgotten it.
+    clock.advance(Micros::from_secs(60));
+    assert_eq!(used().await, [0, 1_250]);
+    let reservation = limiter.acquire(Request::from("x").permits(10)).await.unwrap().reservation().unwrap();
+    clock.advance(Micros::from_secs(60));
+    assert_eq!(limiter.settle(&reservation, 0).await.unwrap(), Settled::Done);
+    assert_eq!(used().await, [0, 1_250]);
+    let reservation = limiter.acquire("x").await.unwrap().reservation().unwrap();
+    clock.advance(Micros::from_secs(86_400));
+    assert_eq!(limiter.settle(&reservation, 0).await.unwrap(), Settled::Gone);
+}
+
+#[tokio::test]
+async fn the_same_id_is_charged_once() {
+    let Setup { limiter, clock } = setup([rule("r", 2, 60)]);
+    let ask = || Request::from("x").id(RequestId::new("order-17").unwrap());
+    let first = limiter.acquire(ask()).await.unwrap();
+    clock.advance(Micros::from_secs(5));
+    let again = limiter.acquire(ask()).await.unwrap();
+    assert!(first.allowed() && again.allowed());
+    assert_eq!(again.limits().next().unwrap().used(), 1);
+    assert_eq!(first.reservation(), again.reservation());
+    // Full: a new request is refused, the known one is still told that it was allowed.
+    limiter.acquire("x").await.unwrap();
+    assert!(!limiter.acquire("x").await.unwrap().allowed());
+    assert!(limiter.acquire(ask()).await.unwrap().allowed());
+    // After a refund it is a request like any other.
+    limiter.settle(&first.reservation().unwrap(), 0).await.unwrap();
+    assert_eq!(limiter.acquire(ask()).await.unwrap().limits().next().unwrap().used(), 2);
+}
+
+#[tokio::test]
+async fn a_batch_is_judged_in_order_and_each_on_its_own() {
+    let Setup { limiter, .. } = setup([rule("r", 3, 60)]);
+    let requests = [
+        Request::from("x").permits(2),
+        Request::from("x").permits(2),
+        Request::new([("", "nameless")]),
+        Request::from("x").permits(1),
+        Request::from("x").permits(4),
+    ];
+    let answers = limiter.acquire_many(&requests).await.unwrap();
+    let told: Vec<Option<bool>> =
+        answers.iter().map(|answer| answer.as_ref().ok().map(|d| d.allowed())).collect();
+    assert_eq!(told, [Some(true), Some(false), None, Some(true), None]);
+    let instants: Vec<_> = answers.iter().flatten().map(|decision| decision.at()).collect();
+    assert!(instants.windows(2).all(|pair| pair[0] == pair[1]));
+}
+
+#[tokio::test]
+async fn until_ready_waits_exactly_as_long_as_it_must() {
+    let Setup { limiter, clock } = setup([rule("r", 1, 10)]);
+    limiter.acquire("x").await.unwrap();
+    clock.advance(Micros::from_secs(3));
+    let waiting = tokio::spawn({
+        let limiter = Arc::clone(&limiter);
+        async move { limiter.until_ready("x", Duration::from_secs(60)).await.unwrap() }
+    });
+    // One microsecond too early it still waits.
+    settle_down().await;
+    clock.advance(Micros::new(6_999_999));
+    settle_down().await;
+    assert!(!waiting.is_finished());
+    clock.advance(Micros::new(1));
+    let decision = waiting.await.unwrap();
+    assert!(decision.allowed());
+    assert_eq!(decision.at(), clock.now());
+
+    // A wait that cannot succeed is not begun.
+    let refused = limiter.until_ready("x", Duration::from_micros(9_999_999)).await.unwrap();
+    assert!(!refused.allowed());
+    assert_eq!(refused.retry_after(), Micros::from_secs(10));
+}
+
+async fn settle_down() {
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn until_ready_in_real_time() {
+    let limiter = Limiter::per_key(Quota::new(1, Duration::from_millis(20)).unwrap()).unwrap();
+    for _ in 0..4 {
+        assert!(limiter.until_ready("x", Duration::from_secs(5)).await.unwrap().allowed());
+    }
+}
+
+#[tokio::test]
+async fn own_limits_within_bounds() {
+    let Setup { limiter, .. } = setup([]);
+    let own = |limit, secs| Request::resource("user123").limit(limit).window(Duration::from_secs(secs));
+    assert!(limiter.acquire(own(1, 1)).await.unwrap().allowed());
+    assert!(!limiter.acquire(own(1, 1)).await.unwrap().allowed());
+    assert!(limiter.acquire(own(1, 2)).await.unwrap().allowed(), "another window is another count");
+    let defaults = limiter.acquire(Request::resource("other")).await.unwrap();
+    let limit = defaults.limits().next().unwrap();
+    assert_eq!(
+        (limit.rule(), limit.limit(), limit.quota().window()),
+        ("ad-hoc", 1_000, Micros::from_secs(60))
+    );
+    let too_much = limiter.acquire(own(100_001, 1)).await.unwrap_err();
+    assert_eq!(too_much.to_string(), "limit must be between 1 and 100000, not 100001");
+    let too_long = limiter.acquire(own(1, 3_601)).await.unwrap_err();
+    assert_eq!(too_long.to_string(), "window must be between 1s and 1h, not 1h 1s");
+}
+
+#[tokio::test]
+async fn overrides_give_one_key_another_limit() {
+    let quota = Quota::per_minute(1).unwrap();
+    let vip = Rule::new("r", quota).unwrap().per(["key"]).unwrap();
+    let vip = vip.with_override(["vip"], Quota::per_minute(3).unwrap()).unwrap();
+    let Setup { limiter, .. } = setup([vip]);
+    let mut allowed = Vec::new();
+    for who in ["vip", "vip", "vip", "vip", "joe", "joe"] {
+        allowed.push(limiter.acquire(who).await.unwrap().allowed());
+    }
+    assert_eq!(allowed, [true, true, true, false, true, false]);
+}
+
+#[tokio::test]
+async fn new_rules_keep_counts_unless_window_or_algorithm_change() {
+    let Setup { limiter, .. } = setup([rule("r", 5, 60)]);
+    for _ in 0..4 {
+        limiter.acquire("x").await.unwrap();
+    }
+    let used = async || limiter.peek("x").await.unwrap().limits().next().unwrap().used();
+    limiter.set_rules(Rules::new([rule("r", 2, 60)]).unwrap());
+    assert_eq!(used().await, 4, "a new limit keeps the count");
+    assert!(!limiter.acquire("x").await.unwrap().allowed());
+    limiter.set_rules(Rules::new([rule("r", 5, 30)]).unwrap());
+    assert_eq!(used().await, 0, "a new window starts anew");
+    limiter.set_rules(Rules::new([rule("r", 5, 60)]).unwrap());
+    assert_eq!(used().await, 4, "but looking alone forgets nothing");
+    let bucket = |limit, burst| {
+        let quota =
+            Quota::per_minute(limit).unwrap().with_algorithm(Algorithm::TokenBucket { burst }).unwrap();
+        Rules::new([Rule::new("b", quota).unwrap()]).unwrap()
+    };
+    limiter.set_rules(bucket(60, 10));
+    limiter.acquire(Request::from("x").permits(7)).await.unwrap();
+    limiter.set_rules(bucket(30, 20));
+    let decision = limiter.peek("x").await.unwrap();
+    assert_eq!(decision.limits().next().unwrap().remaining(), 3, "a bucket keeps its level");
+}
+
+#[tokio::test]
+async fn inspect_and_reset() {
+    let Setup { limiter, clock } = setup([rule("r", 5, 60)]);
+    let key = Key::new("r", []);
+    limiter.acquire(Request::from("x").permits(2)).await.unwrap();
+    clock.advance(Micros::from_secs(10));
+    limiter.acquire("x").await.unwrap();
+    let seen = limiter.inspect(&key).await.unwrap().unwrap();
+    assert_eq!(seen.used, 3);
+    let entries: Vec<(u64, u64)> =
+        seen.entries.iter().map(|e| (e.cost, e.leaves_after.ceil_secs())).collect();
+    assert_eq!(entries, [(2, 50), (1, 60)]);
+    assert!(limiter.reset(&key).await.unwrap());
+    assert!(!limiter.reset(&key).await.unwrap());
+    assert_eq!(limiter.inspect(&key).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn attempts_are_not_settled() {
+    let quota = Quota::per_minute(2).unwrap().with_count(Count::Attempts);
+    let Setup { limiter, .. } = setup([Rule::new("r", quota).unwrap()]);
+    assert!(limiter.acquire("x").await.unwrap().reservation().is_none());
+}

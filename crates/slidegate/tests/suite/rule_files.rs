@@ -1,0 +1,386 @@
+//! Every mistake in a file is reported with its line and what would be right: one broken file per mistake.
+
+use slidegate::Rules;
+
+/// A file, and exactly what is said about it.
+const BROKEN: &[(&str, &str)] = &[
+    (
+        "",
+        "1:1: the file must be a mapping, not nothing",
+    ),
+    (
+        "[]",
+        "1:1: the file must be a mapping, not a list",
+    ),
+    (
+        "rules:",
+        "1:1: the file needs `rules`",
+    ),
+    (
+        "rules: 5",
+        "1:8: rules must be a list, not 5",
+    ),
+    (
+        "rules: [5]",
+        "1:9: a rule must be a mapping, not 5",
+    ),
+    (
+        "rules: [{}]",
+        "1:9: a rule needs `limit`
+1:9: a rule needs `name`
+1:9: a rule needs `window`",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 0, window: 1s }",
+        "2:23: limit must be between 1 and 1000000000000, not 0",
+    ),
+    (
+        "rules:
+  - { name: a, limit: -1, window: 1s }",
+        "2:23: limit must be a whole number, not -1",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 1.5, window: 1s }",
+        "2:23: limit must be a whole number, not 1.5",
+    ),
+    (
+        "rules:
+  - { name: a, limit: .nan, window: 1s }",
+        "2:23: limit must be a whole number, not NaN",
+    ),
+    (
+        "rules:
+  - { name: a, limit: ten, window: 1s }",
+        r#"2:23: limit must be a whole number, not "ten""#,
+    ),
+    (
+        "rules:
+  - { name: a, limit: 1000000000001, window: 1s }",
+        "2:23: limit must be between 1 and 1000000000000, not 1000000000001",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 99999999999999999999999, window: 1s }",
+        "2:23: limit must be a whole number, not 100000000000000000000000",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 0s }",
+        "2:34: window must be between 1ms and 366d, not 0s",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 100y }",
+        "2:34: window must be between 1ms and 366d, not 36525d",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 5 }",
+        "2:34: window must be a length of time such as 250ms, 5s or 1h, not 5",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: fast }",
+        r#"2:34: window must be a length of time such as 250ms, 5s or 1h, not "fast""#,
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: -1s }",
+        r#"2:34: window must be a length of time such as 250ms, 5s or 1h, not "-1s""#,
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 10us }",
+        "2:34: window must be between 1ms and 366d, not 10us",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, algorithm: leaky }",
+        r#"2:49: algorithm must be one of sliding-window, fixed-window, time-slice, token-bucket, not "leaky""#,
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, burst: 5 }",
+        "2:45: `burst` belongs to algorithm: token-bucket",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, slices: 5 }",
+        "2:46: `slices` belongs to algorithm: time-slice",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, algorithm: time-slice, slices: 1 }",
+        "2:69: slices must be between 2 and 10000, and at most one a microsecond, not 1",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, algorithm: time-slice, slices: 100000 }",
+        "2:69: slices must be between 2 and 10000, and at most one a microsecond, not 100000",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, algorithm: token-bucket, burst: 0 }",
+        "2:70: burst must be between 1 and 1000000000000, not 0",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 999983, window: 30d, algorithm: token-bucket, burst: 1000000000 }",
+        "2:76: a burst of 1000000000 at 999983 per 30d cannot be counted exactly: use a smaller burst, or a limit that divides the window",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, count: all }",
+        r#"2:45: count must be one of admitted, attempts, not "all""#,
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, mode: on }",
+        r#"2:44: mode must be one of enforce, shadow, off, not "on""#,
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, code: 0 }",
+        "2:44: code must be between 1 and 4294967295, not 0",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, code: 4294967296 }",
+        "2:44: code must be between 1 and 4294967295, not 4294967296",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, code: nope }",
+        r#"2:44: code must be a whole number, not "nope""#,
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, key: ip }",
+        r#"2:43: key must be a list, not "ip""#,
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, key: [ip, ip] }",
+        "2:43: key names `ip` twice",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, key: [''] }",
+        "2:43: an attribute name must be 1 to 64 letters, digits or any of `_-.`",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, key: ['a b'] }",
+        "2:43: an attribute name must be 1 to 64 letters, digits or any of `_-.`",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, key: [a,b,c,d,e,f,g,h,i] }",
+        "2:43: key may name 8 attributes, not 9",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, key: [5] }",
+        r#"2:44: an attribute name must be text, not 5: write "5" in quotes"#,
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, match: /login }",
+        r#"2:45: match must be a mapping, not "/login""#,
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, match: { api: 5 } }",
+        r#"2:52: a pattern must be text, not 5: write "5" in quotes"#,
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, match: { api: [] } }",
+        "2:52: match `api` is an empty list, which nothing matches",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, match: { api: { a: b } } }",
+        "2:52: a pattern must be text, not a mapping",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, match: { 'a b': x } }",
+        "2:47: an attribute name must be 1 to 64 letters, digits or any of `_-.`",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, match: { api: a, api: b } }",
+        "2:55: `api` is given twice in match",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, windw: 1s }",
+        "2:38: unknown field `windw` in a rule: it may have `name`, `match`, `key`, `limit`, `window`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `overrides`",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, limit: 6 }",
+        "2:38: `limit` is given twice in a rule",
+    ),
+    (
+        "rules:
+  - { name: '', limit: 5, window: 1s }",
+        "2:13: a rule name must be 1 to 64 letters, digits or any of `._/-`, and start with a letter or digit",
+    ),
+    (
+        "rules:
+  - { name: 'a b', limit: 5, window: 1s }",
+        "2:13: a rule name must be 1 to 64 letters, digits or any of `._/-`, and start with a letter or digit",
+    ),
+    (
+        "rules:
+  - { name: 5, limit: 5, window: 1s }",
+        r#"2:13: name must be text, not 5: write "5" in quotes"#,
+    ),
+    (
+        "rules:
+  - { name: ad-hoc, limit: 5, window: 1s }",
+        "2:13: the rule name `ad-hoc` is taken by requests that name their own limit",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s }
+  - { name: b, limit: 5, window: 1s }
+  - { name: a, limit: 5, window: 1s }",
+        "4:13: another rule is named `a` already",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, key: [ip], overrides: 5 }",
+        "2:60: overrides must be a list, not 5",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, key: [ip], overrides: [{ limit: 3 }] }",
+        "2:61: an override needs `key`",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, key: [ip], overrides: [{ key: { ip: x } }] }",
+        "2:61: an override needs `limit` or `burst`",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, key: [ip], overrides: [{ key: { user: x }, limit: 3 }] }",
+        "2:68: the key of an override needs `ip`
+2:70: unknown field `user` in the key of an override: it may have `ip`",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, key: [ip], overrides: [{ key: { ip: x }, limit: 0 }] }",
+        "2:86: limit must be between 1 and 1000000000000, not 0",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, key: [ip], overrides: [{ key: { ip: x }, burst: 3 }] }",
+        "2:61: `burst` belongs to algorithm: token-bucket",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, key: [ip], overrides: [{ key: { ip: x }, limit: 3 }, { key: { ip: x }, limit: 4 }] }",
+        "2:91: another override names the same key",
+    ),
+    (
+        "ad-hoc: { limit: { min: 10, default: 5 } }
+rules: []",
+        "1:9: limit needs 1 <= min <= default <= max <= 1000000000000, not 10, 5, 100000",
+    ),
+    (
+        "ad-hoc: { window: { max: 10y } }
+rules: []",
+        "1:9: window needs 1ms <= min <= default <= max <= 366d, not 1s, 1m, 3652d 12h",
+    ),
+    (
+        "ad-hoc: { windows: 5 }
+rules: []",
+        "1:11: unknown field `windows` in ad-hoc: it may have `limit`, `window`",
+    ),
+    (
+        "rules: [{ name: a
+limit: 5",
+        "1:9: unclosed bracket '{'",
+    ),
+    (
+        "a: b: c",
+        "1:5: mapping values are not allowed in this context",
+    ),
+    (
+        "rules:
+\t- name: a",
+        "2:2: tabs disallowed within this context (block indentation)",
+    ),
+    (
+        "rulez: []",
+        "1:1: the file needs `rules`
+1:1: unknown field `rulez` in the file: it may have `rules`, `ad-hoc`",
+    ),
+    (
+        "rules:
+  - name: first
+    limit: 0
+    window: soon
+    mode: on
+  - name: second
+    limt: 5
+    window: 1s
+  - name: first
+    limit: 5
+    window: 1s
+    key: ip
+",
+        r#"3:12: limit must be between 1 and 1000000000000, not 0
+4:13: window must be a length of time such as 250ms, 5s or 1h, not "soon"
+5:11: mode must be one of enforce, shadow, off, not "on"
+6:5: rule `second` needs `limit`
+7:5: unknown field `limt` in a rule: it may have `name`, `match`, `key`, `limit`, `window`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `overrides`
+9:11: another rule is named `first` already
+12:10: key must be a list, not "ip""#,
+    ),
+    (
+        "a: &a [x,x,x,x,x,x,x,x,x]
+b: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]
+c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]
+d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]
+e: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]
+f: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]
+rules: [*f,*f,*f,*f,*f,*f]",
+        "6:14: the file is too large, too deep, or repeats itself too often",
+    ),
+    (
+        "rules: []
+---
+rules: []",
+        "3:1: a file has one document: remove the `---`",
+    ),
+];
+
+#[test]
+fn mistakes_are_told_exactly() {
+    for (file, told) in BROKEN {
+        let error = Rules::from_yaml(file).expect_err(file);
+        assert!(error.is_invalid());
+        assert_eq!(error.to_string(), *told, "{file}");
+    }
+    eprintln!("{} broken files, each told exactly", BROKEN.len());
+}
+
+#[test]
+fn a_file_of_five_megabytes_is_not_read() {
+    let error = Rules::from_yaml(&"#".repeat(5 << 20)).unwrap_err();
+    assert_eq!(error.to_string(), "1:1: the file has 5242880 bytes; at most 4194304 are read");
+}
+
+#[test]
+fn a_full_file() {
+    let rules = Rules::from_yaml(include_str!("full.yaml")).unwrap();
+    assert_eq!(rules.iter().count(), 6);
+    assert_eq!(Rules::from_yaml("rules: []").unwrap().iter().count(), 0);
+}
