@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
+use slidegate::MAX_LIMIT;
 
 use crate::cli::{fail, say};
 
@@ -24,7 +25,7 @@ pub struct AcquireArgs {
     #[arg(long, default_value = "http://127.0.0.1:8080", env = "SLIDEGATE_URL")]
     url: String,
     /// How many permits; 0 only looks
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(0..=MAX_LIMIT))]
     permits: u64,
     /// A name under which to ask again without being charged twice
     #[arg(long)]
@@ -33,10 +34,10 @@ pub struct AcquireArgs {
     #[arg(long, conflicts_with = "attributes")]
     resource: Option<String>,
     /// The limit of that resource
-    #[arg(long, requires = "resource")]
+    #[arg(long)]
     limit: Option<u64>,
     /// The window of that resource, such as 1s
-    #[arg(long, requires = "resource")]
+    #[arg(long)]
     window: Option<String>,
     /// Only look: charge nothing
     #[arg(long)]
@@ -67,6 +68,11 @@ fn body(args: &AcquireArgs) -> Result<Value, String> {
             body.extend(args.window.as_ref().map(|window| ("window".into(), json!(window))));
         }
         None => {
+            if args.limit.is_some() || args.window.is_some() {
+                return Err(
+                    "--limit and --window go with --resource; the server's rules limit attributes".to_owned()
+                );
+            }
             let mut attributes = Map::new();
             for text in &args.attributes {
                 let (name, value) =
@@ -85,6 +91,9 @@ fn body(args: &AcquireArgs) -> Result<Value, String> {
 
 fn post(args: &AcquireArgs, body: &Value) -> Result<Value, String> {
     let call = if args.peek { "peek" } else { "acquire" };
+    if !args.url.starts_with("http://") {
+        return Err(format!("`{}` is not an address such as http://127.0.0.1:8080", args.url));
+    }
     let url = format!("{}/v1/{call}", args.url.trim_end_matches('/'));
     let config =
         ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(TIMEOUT)).build();

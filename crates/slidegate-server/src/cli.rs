@@ -110,7 +110,7 @@ fn serve_command(args: ServeArgs) -> Result<(), String> {
             StoreKind::Memory => Arc::new(Limiter::new(MemoryStore::new(), config.rules)),
         };
         greet(address, store, &rules, args.config.is_none());
-        let served = serve::run(listener, limiter, serve::signalled()).await;
+        let served = serve::run(listener, limiter, serve::Limits::default(), serve::signalled()).await;
         served.map_err(|error| format!("stopped: {error}"))
     })
 }

@@ -14,26 +14,42 @@ use tokio::sync::Semaphore;
 
 use crate::http;
 
-/// How long a client may take to send the head of a request, and how long a connection may idle.
-pub const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// What a client may take of the server.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// How long the head of a request may take to arrive, and how long a connection may idle.
+    pub head: Duration,
+    /// How long a whole request may take to arrive and be answered.
+    pub request: Duration,
+    /// How long what is in flight may take after the signal to stop.
+    pub shutdown: Duration,
+    /// The most connections at once; the next wait to be accepted.
+    pub connections: usize,
+}
 
-/// How long what is in flight may take after the signal to stop.
-pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The most connections at once; the next wait to be accepted.
-pub const MAX_CONNECTIONS: usize = 10_000;
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            head: Duration::from_secs(30),
+            request: Duration::from_secs(10),
+            shutdown: Duration::from_secs(10),
+            connections: 10_000,
+        }
+    }
+}
 
 /// Answers HTTP on `listener` until `shutdown` completes, then finishes what is in flight.
 pub async fn run(
     listener: TcpListener,
     limiter: Arc<Limiter<MemoryStore>>,
+    limits: Limits,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let router = TowerToHyperService::new(http::router(limiter));
-    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let router = TowerToHyperService::new(http::router(limiter, limits.request));
+    let connections = Arc::new(Semaphore::new(limits.connections));
     let graceful = GracefulShutdown::new();
     let mut server = hyper::server::conn::http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(64 << 10);
+    server.timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(64 << 10);
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         let accept = async {
@@ -64,7 +80,7 @@ pub async fn run(
     }
     drop(listener);
     // Whatever is still open then belongs to a client that does not read.
-    let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, graceful.shutdown()).await;
+    let _ = tokio::time::timeout(limits.shutdown, graceful.shutdown()).await;
     Ok(())
 }
 

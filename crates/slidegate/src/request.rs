@@ -1,5 +1,6 @@
 //! What a caller asks, before any rule has looked at it.
 
+use std::fmt;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -107,7 +108,7 @@ pub(crate) fn check_attributes(attributes: &[(&str, &str)]) -> Result<(), Error>
     }
     for (i, (name, value)) in attributes.iter().enumerate() {
         check_name(name)?;
-        check_value(name, value)?;
+        check_value(&format_args!("attribute `{name}`"), value)?;
         if attributes[..i].iter().any(|(other, _)| other == name) {
             return Err(Error::invalid(format!("attribute `{name}` is given twice")));
         }
@@ -126,15 +127,13 @@ pub(crate) fn check_name(name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-pub(crate) fn check_value(name: &str, value: &str) -> Result<(), Error> {
+pub(crate) fn check_value(what: &dyn fmt::Display, value: &str) -> Result<(), Error> {
     if value.is_empty() {
-        return Err(Error::invalid(format!("attribute `{name}` is empty: leave it out if there is none")));
+        return Err(Error::invalid(format!("{what} is empty: leave it out if there is none")));
     }
     if value.len() > MAX_VALUE {
         let n = value.len();
-        return Err(Error::invalid(format!(
-            "attribute `{name}` has {n} bytes; at most {MAX_VALUE} are accepted"
-        )));
+        return Err(Error::invalid(format!("{what} has {n} bytes; at most {MAX_VALUE} are accepted")));
     }
     Ok(())
 }

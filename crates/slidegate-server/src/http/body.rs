@@ -55,7 +55,7 @@ pub(super) fn owned<T: DeserializeOwned>(bytes: &JsonBytes) -> Result<T, ApiErro
 
 /// What `acquire` and `peek` take.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with `attributes` or `resource`")]
 pub(super) struct AcquireBody<'a> {
     #[serde(borrow)]
     attributes: Option<Attributes<'a>>,
@@ -71,7 +71,7 @@ pub(super) struct AcquireBody<'a> {
 
 /// What `acquire/batch` takes.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with `requests`")]
 pub(super) struct BatchBody<'a> {
     #[serde(borrow)]
     pub(super) requests: Vec<AcquireBody<'a>>,

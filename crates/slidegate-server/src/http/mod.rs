@@ -30,13 +30,10 @@ pub const MAX_BATCH_BODY: usize = 1 << 20;
 /// The most requests in a batch.
 pub const MAX_BATCH: usize = 1_000;
 
-/// How long a request may take to arrive and be answered.
-pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-
 pub(crate) type Shared = Arc<Limiter<MemoryStore>>;
 
-/// Every route.
-pub fn router(limiter: Shared) -> Router {
+/// Every route. A request that takes longer than `timeout` to arrive and be answered is given up.
+pub fn router(limiter: Shared, timeout: Duration) -> Router {
     Router::new()
         .route("/v1/acquire", post(acquire::acquire))
         .route("/v1/peek", post(acquire::peek))
@@ -57,19 +54,16 @@ pub fn router(limiter: Shared) -> Router {
             )
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .layer(middleware::from_fn(in_time))
+        .layer(middleware::from_fn(move |request, next| in_time(request, next, timeout)))
         .with_state(limiter)
 }
 
-async fn in_time(request: Request, next: Next) -> Response {
-    match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
+async fn in_time(request: Request, next: Next, timeout: Duration) -> Response {
+    match tokio::time::timeout(timeout, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {
-            let error = ApiError::new(
-                StatusCode::REQUEST_TIMEOUT,
-                "timeout",
-                "the request took longer than 10 s to arrive",
-            );
+            let error =
+                ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the request took too long to arrive");
             // What is left of the body would be taken for the next request.
             ([(header::CONNECTION, "close")], error).into_response()
         }

@@ -11,7 +11,7 @@ use super::body::{JsonBytes, Whole, owned};
 use super::error::ApiError;
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with `reservation` and `permits`")]
 struct SettleBody {
     reservation: String,
     permits: Whole,

@@ -68,7 +68,7 @@ impl AdHoc {
         window: Option<Micros>,
         permits: u64,
     ) -> Result<Check, Error> {
-        check_value("resource", resource)?;
+        check_value(&"`resource`", resource)?;
         let quota = self.quota(limit, window)?;
         let window = quota.window().to_string();
         let key = Key::new(super::AD_HOC, [("resource", resource), ("window", window.as_str())]);

@@ -1,0 +1,120 @@
+//! Slow clients are given up, and stopping loses no answer.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use slidegate::{Limiter, MemoryStore, Rules};
+use slidegate_server::serve::{self, Limits};
+use tokio::sync::oneshot;
+
+use crate::server::{Answer, Server};
+
+const BODY: &str = r#"{"resource":"r","limit":5}"#;
+
+fn head(length: usize) -> String {
+    format!(
+        "POST /v1/acquire HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    )
+}
+
+/// SIGTERM arrives while half a request has been sent: the rest is read and answered, then the server exits.
+#[test]
+fn stopping_answers_what_is_in_flight() {
+    let mut server = Server::demo();
+    let mut clients: Vec<TcpStream> = (0..20).map(|_| server.connect()).collect();
+    let (first, rest) = BODY.split_at(10);
+    for client in &mut clients {
+        client.write_all(head(BODY.len()).as_bytes()).unwrap();
+        client.write_all(first.as_bytes()).unwrap();
+    }
+    // Answered on another connection: the twenty heads before it have been read by then or soon will be.
+    assert_eq!(server.get("/healthz").status, 200);
+    std::thread::sleep(Duration::from_millis(100));
+    server.terminate();
+    // It has stopped listening when a new connection is refused.
+    while TcpStream::connect(&server.address).is_ok() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let mut allowed = 0;
+    for mut client in clients {
+        client.write_all(rest.as_bytes()).unwrap();
+        let answer = Answer::read(client);
+        assert!(answer.status == 200 || answer.status == 429, "{}", answer.body);
+        allowed += usize::from(answer.status == 200);
+    }
+    assert_eq!(allowed, 5, "and exactly");
+    assert!(server.wait().success());
+}
+
+/// A server in this process with little patience.
+async fn impatient(
+    limits: Limits,
+) -> (String, oneshot::Sender<()>, tokio::task::JoinHandle<std::io::Result<()>>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let limiter = Arc::new(Limiter::new(MemoryStore::new(), Rules::new([]).unwrap()));
+    let (stop, stopped) = oneshot::channel::<()>();
+    let served = tokio::spawn(serve::run(listener, limiter, limits, async {
+        let _ = stopped.await;
+    }));
+    (address, stop, served)
+}
+
+fn short() -> Limits {
+    Limits {
+        head: Duration::from_millis(100),
+        request: Duration::from_millis(100),
+        shutdown: Duration::from_millis(100),
+        connections: 3,
+    }
+}
+
+async fn read_all(mut stream: TcpStream) -> String {
+    tokio::task::spawn_blocking(move || {
+        let mut text = String::new();
+        let _ = stream.read_to_string(&mut text);
+        text
+    })
+    .await
+    .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_a_head_and_half_a_body_are_given_up() {
+    let (address, _stop, _) = impatient(short()).await;
+    let mut slow_head = TcpStream::connect(&address).unwrap();
+    slow_head.write_all(b"POST /v1/acq").unwrap();
+    let mut slow_body = TcpStream::connect(&address).unwrap();
+    slow_body.write_all(head(100).as_bytes()).unwrap();
+    slow_body.write_all(b"{").unwrap();
+    let answer = read_all(slow_body).await;
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    assert!(
+        answer.contains(r#"{"error":{"code":"timeout","message":"the request took too long to arrive"}}"#)
+    );
+    let answer = read_all(slow_head).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408 "), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_connections_make_room() {
+    let (address, _stop, _) = impatient(short()).await;
+    let _idle: Vec<TcpStream> = (0..3).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    let mut fourth = TcpStream::connect(&address).unwrap();
+    fourth.write_all(head(BODY.len()).as_bytes()).unwrap();
+    fourth.write_all(BODY.as_bytes()).unwrap();
+    let answer = read_all(fourth).await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stopping_does_not_wait_for_ever() {
+    let (address, stop, served) = impatient(Limits { head: Duration::from_secs(60), ..short() }).await;
+    let mut stuck = TcpStream::connect(&address).unwrap();
+    stuck.write_all(b"POST /v1/acq").unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    stop.send(()).unwrap();
+    tokio::time::timeout(Duration::from_secs(10), served).await.expect("it stops").unwrap().unwrap();
+}
