@@ -79,6 +79,9 @@ impl Contenders {
         let (limit, window) = if admit { (1_000_000_000, 1) } else { (1, 3600) };
         let burst = NonZeroU32::new(limit).unwrap();
         let governor = if admit { GovernorQuota::per_second(burst) } else { GovernorQuota::per_hour(burst) };
+        // We remember every admission of a window, so its length is what makes our work. A tenth of a second
+        // at full speed is about a thousand events for each of a thousand keys, as much as a large limit has.
+        let ours = if admit { Duration::from_millis(10) } else { Duration::from_secs(window) };
         let limit = u64::from(limit);
         let rule = Arc::new(Limit::new("bench", limit, window, vec![], vec!["user".try_into().unwrap()]));
         let counter = |name: &String| {
@@ -88,11 +91,7 @@ impl Contenders {
         let contenders = Contenders {
             order: shuffled(keys),
             store: MemoryStore::with_max_keys(4_000_000),
-            quota: Quota::new(
-                limit,
-                if admit { Duration::from_millis(100) } else { Duration::from_secs(window) },
-            )
-            .unwrap(),
+            quota: Quota::new(limit, ours).unwrap(),
             ours: names.iter().map(|name| Key::new("u", [("id", name.as_str())])).collect(),
             governor: RateLimiter::keyed(governor),
             limitador: InMemoryStorage::new(2 * keys as u64),
@@ -182,25 +181,24 @@ fn full_window(limit: u64) -> (f64, f64) {
     use slidegate::{ManualClock, Micros};
     let clock = ManualClock::at(Micros::from_secs(1_000_000));
     let store = MemoryStore::with_clock(clock.clone(), 1000);
-    // One permit a microsecond fills the window exactly.
-    let quota = Quota::new(limit.max(1000), Duration::from_micros(limit.max(1000))).unwrap();
-    let ask = [Ask::new([Check::new(Key::new("u", []), quota, 1)]).unwrap()];
-    for _ in 0..limit.max(1000) {
-        clock.advance(Micros::new(1));
+    // One permit a step fills the window exactly; a step later the oldest has left.
+    let step = Micros::new(1_000_000 / limit);
+    let quota = Quota::per_second(limit).unwrap();
+    let ask = [Ask::one(Check::new(Key::new("u", []), quota, 1)).unwrap()];
+    for _ in 0..limit {
+        clock.advance(step);
         ready(store.admit(&ask)).unwrap();
     }
-    let small = Quota::new(limit, Duration::from_micros(limit.max(1000))).unwrap();
-    let refused = [Ask::new([Check::new(Key::new("u", []), small, 1)]).unwrap()];
     let time = |n: u32, mut f: Box<dyn FnMut() + '_>| {
         let start = Instant::now();
         (0..n).for_each(|_| f());
         start.elapsed().as_nanos() as f64 / f64::from(n)
     };
-    let refuse = time(200_000, Box::new(|| _ = black_box(ready(store.admit(&refused)))));
+    let refuse = time(200_000, Box::new(|| _ = black_box(ready(store.admit(&ask)))));
     let admit = time(
         200_000,
         Box::new(|| {
-            clock.advance(Micros::new(1));
+            clock.advance(step);
             black_box(ready(store.admit(&ask)).unwrap());
         }),
     );

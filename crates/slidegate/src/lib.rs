@@ -1,5 +1,55 @@
-//! Exact, atomic, explainable rate limiting.
+//! Exact, atomic, explainable rate limiting: at most `limit` permits in *any* interval of length `window`, to
+//! the microsecond.
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+//! use slidegate::Limiter;
+//!
+//! let limiter = Limiter::per_minute(100)?;
+//! let decision = limiter.acquire("alice").await?;
+//! assert!(decision.allowed());
+//! # Ok::<(), slidegate::Error>(()) }).unwrap();
+//! ```
+//!
+//! A refusal is an answer, not an error. It says which rule refused, and the exact wait until it would not:
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+//! use slidegate::{Limiter, MemoryStore, Request, Rules};
+//!
+//! let rules = Rules::from_yaml("
+//! rules:
+//!   - { name: login-per-ip,   match: { api: /login }, key: [ip],   limit: 3, window: 5s, count: attempts }
+//!   - { name: login-per-user, match: { api: /login }, key: [user], limit: 5, window: 60s, count: attempts }
+//! ")?;
+//! let limiter = Limiter::new(MemoryStore::new(), rules);
+//! let login = Request::new([("api", "/login"), ("ip", "1.2.3.4"), ("user", "alice")]);
+//! for _ in 0..3 {
+//!     assert!(limiter.acquire(login.clone()).await?.allowed());
+//! }
+//! let refused = limiter.acquire(login).await?;
+//! assert_eq!(refused.denied_by(), Some("login-per-ip"));
+//! println!("try again in {}", refused.retry_after());
+//! # Ok::<(), slidegate::Error>(()) }).unwrap();
+//! ```
+//!
+//! # Layout
+//!
+//! One decision goes one way: a [`Request`] meets the [`Rules`], which make an [`Ask`]; a [`Store`] judges it
+//! and answers a [`Reading`]; the [`Limiter`] puts the two together into a [`Decision`].
+//!
+//! - What is allowed: [`Quota`], [`Algorithm`], [`Count`]. What applies: [`Rule`], [`Rules`], [`AdHoc`].
+//! - What decides: [`State`] is one key and the algorithms over it, pure; [`judge`] is an ask over several.
+//! - Who counts: [`Store`] is the contract, [`MemoryStore`] keeps it in this process.
+//! - Time is a parameter: [`Clock`], [`SystemClock`], and [`ManualClock`] for tests.
+//!
+//! # Features
+//!
+//! `yaml` (default): rules from a file. `schema`: the file's JSON Schema. Without default features it is the
+//! pure core and the memory store.
+
 #![forbid(unsafe_code)]
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod algorithm;
 mod ask;

@@ -24,12 +24,12 @@ const NEVER: Micros = Micros::new(u64::MAX);
 #[derive(Clone, Debug)]
 pub(super) struct Log {
     base: Micros,
+    words: Ring,
     /// The instants of the first and the last entry, so that a decision that only needs to know that nothing
     /// leaves does not touch the words. `NEVER` and zero in an empty log.
     oldest: Micros,
     newest: Micros,
     total: u64,
-    words: Ring,
     recent: Recent,
 }
 

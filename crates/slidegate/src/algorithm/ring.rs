@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+/// In the order of a cache line, like the log around it.
+#[repr(C)]
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ring {
     slots: Box<[u64]>,
