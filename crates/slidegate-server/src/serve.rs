@@ -11,6 +11,7 @@ use hyper_util::service::TowerToHyperService;
 use slidegate::{Limiter, MemoryStore};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio_io_timeout::TimeoutStream;
 
 use crate::http;
 
@@ -19,7 +20,7 @@ use crate::http;
 pub struct Limits {
     /// How long the head of a request may take to arrive, and how long a connection may idle.
     pub head: Duration,
-    /// How long a whole request may take to arrive and be answered.
+    /// How long a request may take to arrive whole, and a client to read any part of its answer.
     pub request: Duration,
     /// How long what is in flight may take after the signal to stop.
     pub shutdown: Duration,
@@ -71,7 +72,11 @@ pub async fn run(
         };
         // Answers are small and complete: there is nothing to wait for.
         let _ = stream.set_nodelay(true);
-        let connection = graceful.watch(server.serve_connection(TokioIo::new(stream), router.clone()));
+        // A client that does not read its answer is given up as well.
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(limits.request));
+        let connection =
+            graceful.watch(server.serve_connection(TokioIo::new(Box::pin(stream)), router.clone()));
         tokio::spawn(async move {
             // What goes wrong on a connection is its client's affair.
             let _ = connection.await;

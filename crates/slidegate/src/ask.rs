@@ -1,5 +1,6 @@
 //! What a store is asked: keys, quotas and costs, with nothing left to look up.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use compact_str::CompactString;
@@ -42,9 +43,15 @@ impl Check {
 impl Ask {
     /// The checks in the order in which they are to be judged; no two may name the same key.
     pub fn new(checks: impl IntoIterator<Item = Check>) -> Result<Self, Error> {
-        let mut ask = Ask { checks: SmallVec::new(), id: None, peek: false };
-        for check in checks {
-            ask.push(check)?;
+        let ask = Ask::distinct(checks.into_iter());
+        let mut keys = HashSet::new();
+        for check in &ask.checks {
+            if check.cost > MAX_LIMIT {
+                return Err(too_many_permits(check.cost));
+            }
+            if !keys.insert(&check.key) {
+                return Err(Error::invalid(format!("two checks of one ask name the key `{}`", check.key)));
+            }
         }
         Ok(ask)
     }
@@ -58,15 +65,9 @@ impl Ask {
         Ok(Ask { checks: SmallVec::from_buf([check]), id: None, peek: false })
     }
 
-    pub(crate) fn push(&mut self, check: Check) -> Result<(), Error> {
-        if check.cost > MAX_LIMIT {
-            return Err(too_many_permits(check.cost));
-        }
-        if self.checks.iter().any(|other| other.key == check.key) {
-            return Err(Error::invalid(format!("two checks of one ask name the key `{}`", check.key)));
-        }
-        self.checks.push(check);
-        Ok(())
+    /// Checks that are known to name different keys and to cost no more than they may.
+    pub(crate) fn distinct(checks: impl Iterator<Item = Check>) -> Self {
+        Ask { checks: checks.collect(), id: None, peek: false }
     }
 
     /// With a request id: asking again under it is not charged again.

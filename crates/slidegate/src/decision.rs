@@ -51,7 +51,7 @@ impl Decision {
 
     /// The refusing rule's code; 0 if the request was allowed.
     pub fn code(&self) -> u32 {
-        self.refusal().map_or(0, |limit| self.rules.rule(limit.check.rule).code)
+        self.refusal().map_or(0, |limit| self.rules.rule(limit.check.rule).code.get())
     }
 
     /// The smallest wait after which this request would be allowed, if nobody else asks; zero if it was.

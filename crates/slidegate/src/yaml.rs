@@ -4,6 +4,7 @@
 //! then taken apart by hand: a [`Reader`] collects what is wrong and goes on. The server reads its own part
 //! of the file with the same tools.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -60,7 +61,7 @@ impl Node {
             Value::Null => "nothing".into(),
             Value::Bool(b) => format!("{b}"),
             Value::Integer(n) => format!("{n}"),
-            Value::Float(n) => format!("{n}"),
+            Value::Float(n) => format!("{n:?}"),
             Value::Text(text) => format!("\"{}\"", shorten(text)),
             Value::List(_) => "a list".into(),
             Value::Map(_) => "a mapping".into(),
@@ -199,7 +200,8 @@ impl Reader {
         let entries = self.entries(node, what)?;
         for (key, name, _) in &entries {
             if !known.contains(&name.as_str()) {
-                let known = known.iter().map(|k| format!("`{k}`")).collect::<Vec<_>>().join(", ");
+                let known: Vec<String> = known.iter().map(|k| format!("`{k}`")).collect();
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
                 self.problem(
                     key,
                     format!("unknown field `{}` in {what}: it may have {known}", shorten(name)),
@@ -215,10 +217,10 @@ impl Reader {
             self.problem(node, format!("{what} must be a mapping, not {}", node.describe()));
             return None;
         };
-        let mut entries: Vec<(&Node, String, &Node)> = Vec::new();
+        let (mut entries, mut names) = (Vec::new(), HashSet::new());
         for (key, value) in map {
             let Some(name) = self.text(key, "a field name") else { continue };
-            if entries.iter().any(|(_, other, _)| *other == name) {
+            if !names.insert(name) {
                 self.problem(key, format!("`{}` is given twice in {what}", shorten(name)));
             } else {
                 entries.push((key, name.to_owned(), value));

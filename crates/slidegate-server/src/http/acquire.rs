@@ -9,7 +9,7 @@ use slidegate::{Decision, Error};
 
 use super::body::{AcquireBody, BatchBody, DecisionBody, JsonBytes};
 use super::error::{ApiError, ErrorBody};
-use super::{MAX_BATCH, Shared, headers};
+use super::{Shared, headers};
 
 pub(super) async fn acquire(
     State(limiter): State<Shared>,
@@ -41,13 +41,6 @@ fn answer(decision: &Decision, query: Option<String>) -> Response {
 /// Each request is judged on its own: a bad or a refused one does not stop the others.
 pub(super) async fn batch(State(limiter): State<Shared>, body: JsonBytes) -> Result<Response, ApiError> {
     let body: BatchBody<'_> = body.read()?;
-    if body.requests.len() > MAX_BATCH {
-        let n = body.requests.len();
-        return Err(ApiError::bad_request(
-            "invalid-request",
-            format!("a batch may have {MAX_BATCH} requests, not {n}"),
-        ));
-    }
     let requests: Vec<_> = body.requests.iter().map(AcquireBody::request).collect();
     let good: Vec<_> = requests.iter().flatten().cloned().collect();
     let mut decided = limiter.acquire_many(&good).await?.into_iter();

@@ -6,10 +6,11 @@ use std::fmt;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
 use axum::http::{StatusCode, header};
-use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
+use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use slidegate::{Decision, Error, MAX_LIMIT, Micros, Mode, RequestId};
 
+use super::MAX_BATCH;
 use super::error::ApiError;
 
 /// A body that says it is JSON, whole and within its size.
@@ -42,6 +43,10 @@ impl<S: Send + Sync> FromRequest<S> for JsonBytes {
 
 impl JsonBytes {
     pub(super) fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, ApiError> {
+        // Serde would take a list of the fields' values as well.
+        if self.0.trim_ascii_start().first() == Some(&b'[') {
+            return Err(ApiError::bad_request("invalid-json", "the body must be an object, not a list"));
+        }
         serde_json::from_slice(&self.0).map_err(|error| {
             ApiError::bad_request("invalid-json", format!("the body is not as it should be: {error}"))
         })
@@ -73,8 +78,36 @@ pub(super) struct AcquireBody<'a> {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object with `requests`")]
 pub(super) struct BatchBody<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "no_more_than_a_batch")]
     pub(super) requests: Vec<AcquireBody<'a>>,
+}
+
+/// Stops reading at the bound, so that a small body cannot ask for much memory.
+fn no_more_than_a_batch<'de: 'a, 'a, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<AcquireBody<'a>>, D::Error> {
+    deserializer.deserialize_seq(BatchVisitor)
+}
+
+struct BatchVisitor;
+
+impl<'de> Visitor<'de> for BatchVisitor {
+    type Value = Vec<AcquireBody<'de>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a list of at most {MAX_BATCH} requests")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+        let mut requests = Vec::new();
+        while let Some(request) = items.next_element()? {
+            if requests.len() == MAX_BATCH {
+                return Err(A::Error::invalid_length(MAX_BATCH + 1, &self));
+            }
+            requests.push(request);
+        }
+        Ok(requests)
+    }
 }
 
 impl AcquireBody<'_> {

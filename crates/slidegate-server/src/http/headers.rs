@@ -12,10 +12,9 @@ pub(super) fn of(decision: &Decision, older: bool) -> HeaderMap {
     for limit in enforced(decision) {
         separate(&mut policy);
         separate(&mut state);
-        let quota = limit.quota();
-        let (rule, window) = (limit.rule(), quota.window());
+        let (rule, window) = (limit.rule(), limit.quota().window());
         // Writing to a string does not fail.
-        let _ = write!(policy, "\"{rule}\";q={}", quota.limit());
+        let _ = write!(policy, "\"{rule}\";q={}", limit.limit());
         if window.get() % 1_000_000 == 0 {
             let _ = write!(policy, ";w={}", window.ceil_secs());
         }

@@ -21,7 +21,7 @@ fn without_times(answer: &str) -> String {
     {
         plain += &rest[..found];
         plain.push('…');
-        rest = rest[found..].trim_start_matches(|c: char| c.is_ascii_digit());
+        rest = rest[found..].trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
     }
     plain + rest
 }

@@ -4,6 +4,7 @@
 //! `rate.0` units and a permit is `rate.1` of them: nothing is ever rounded, and refilling in two steps is
 //! the same as in one. A settlement may take the level below zero: what was really used is owed.
 
+use super::counter::Counter;
 use crate::quota::MAX_TOTAL;
 use crate::{Entry, Micros, Quota};
 
@@ -16,7 +17,8 @@ pub(super) struct Bucket {
     since: Micros,
     /// How long an admission can matter: the time to fill.
     horizon: Micros,
-    /// What was admitted at or before this instant has stopped mattering, also after the rate has changed.
+    /// What was admitted at or before this instant has stopped mattering: it is longer ago than the time to
+    /// fill, also after the rate has changed, or the bucket was full since.
     gone: Micros,
 }
 
@@ -32,72 +34,6 @@ impl Bucket {
         };
         bucket.level = bucket.full();
         bucket
-    }
-
-    /// Refills up to `now`; whether time has passed.
-    #[inline]
-    pub(super) fn roll(&mut self, now: Micros) -> bool {
-        let elapsed = now.since(self.since).get();
-        self.since = self.since.max(now);
-        let gained = elapsed.saturating_mul(self.rate.0);
-        let level = i64::try_from(gained).map_or(i64::MAX, |units| self.level.saturating_add(units));
-        self.level = level.min(self.full());
-        self.gone = self.gone.max(self.since.since(self.horizon));
-        elapsed > 0
-    }
-
-    /// Takes on the quota's rate and burst: the level in permits stays what it was.
-    #[inline]
-    pub(super) fn adopt(&mut self, quota: &Quota) {
-        if self.rate == quota.rate() && self.burst == quota.capacity() {
-            return;
-        }
-        let (old, new) = (i128::from(self.rate.1), i128::from(quota.rate().1));
-        self.rate = quota.rate();
-        self.burst = quota.capacity();
-        self.horizon = quota.horizon();
-        self.set((i128::from(self.level) * new).div_euclid(old));
-    }
-
-    /// Permits missing from a full bucket; a part of one counts whole.
-    #[inline]
-    pub(super) fn used(&self) -> u64 {
-        let missing = self.full() - self.level;
-        missing.unsigned_abs().div_ceil(self.rate.1)
-    }
-
-    #[inline]
-    pub(super) fn record(&mut self, now: Micros, cost: u64) -> Micros {
-        self.level -= self.units(cost);
-        now
-    }
-
-    /// Fills up until no more than `keep` permits are missing.
-    pub(super) fn keep_newest(&mut self, keep: u64) {
-        self.level = self.level.max(self.full() - self.units(keep));
-    }
-
-    #[inline]
-    pub(super) fn wait(&self, cost: u64) -> Micros {
-        self.time_to(self.units(cost))
-    }
-
-    pub(super) fn empty_at(&self) -> Micros {
-        self.since.plus(self.time_to(self.full()))
-    }
-
-    pub(super) fn amend(&mut self, entry: Entry, to: u64) -> bool {
-        let permit = i128::from(self.rate.1);
-        self.set(i128::from(self.level) + i128::from(entry.cost) * permit - i128::from(to) * permit);
-        true
-    }
-
-    pub(super) fn leaves(&self, at: Micros) -> Micros {
-        at.plus(self.horizon)
-    }
-
-    pub(super) fn left(&self, at: Micros) -> bool {
-        at <= self.gone
     }
 
     fn full(&self) -> i64 {
@@ -117,5 +53,82 @@ impl Bucket {
     fn time_to(&self, level: i64) -> Micros {
         let missing = level.saturating_sub(self.level).max(0);
         Micros::new(missing.unsigned_abs().div_ceil(self.rate.0))
+    }
+}
+
+impl Counter for Bucket {
+    /// Refills up to `now`; whether time has passed.
+    #[inline]
+    fn roll(&mut self, now: Micros) -> bool {
+        let elapsed = now.since(self.since).get();
+        self.since = self.since.max(now);
+        let gained = elapsed.saturating_mul(self.rate.0);
+        let level = i64::try_from(gained).map_or(i64::MAX, |units| self.level.saturating_add(units));
+        self.level = level.min(self.full());
+        self.gone = self.gone.max(self.since.since(self.horizon));
+        if self.level == self.full() {
+            // What was taken before has refilled: there is nothing to give back.
+            self.gone = self.gone.max(self.since.since(Micros::new(1)));
+        }
+        elapsed > 0
+    }
+
+    /// Takes on the quota's rate and burst: the level in permits stays what it was.
+    #[inline]
+    fn adopt(&mut self, quota: &Quota) {
+        if self.rate == quota.rate() && self.burst == quota.capacity() {
+            return;
+        }
+        let (old, new) = (i128::from(self.rate.1), i128::from(quota.rate().1));
+        self.rate = quota.rate();
+        self.burst = quota.capacity();
+        self.horizon = quota.horizon();
+        self.set((i128::from(self.level) * new).div_euclid(old));
+    }
+
+    /// Permits missing from a full bucket; a part of one counts whole.
+    #[inline]
+    fn used(&self) -> u64 {
+        let missing = self.full() - self.level;
+        missing.unsigned_abs().div_ceil(self.rate.1)
+    }
+
+    #[inline]
+    fn record(&mut self, now: Micros, _quota: &Quota, cost: u64) -> Micros {
+        self.level -= self.units(cost);
+        now
+    }
+
+    /// Fills up until no more than `keep` permits are missing.
+    fn keep_newest(&mut self, keep: u64) {
+        self.level = self.level.max(self.full() - self.units(keep));
+    }
+
+    #[inline]
+    fn wait(&self, _now: Micros, _quota: &Quota, cost: u64) -> Micros {
+        self.time_to(self.units(cost))
+    }
+
+    fn empty_at(&self) -> Micros {
+        self.since.plus(self.time_to(self.full()))
+    }
+
+    fn amend(&mut self, entry: Entry, to: u64) -> bool {
+        let permit = i128::from(self.rate.1);
+        self.set(i128::from(self.level) + i128::from(entry.cost) * permit - i128::from(to) * permit);
+        true
+    }
+
+    fn leaves(&self, at: Micros) -> Micros {
+        at.plus(self.horizon)
+    }
+
+    fn left(&self, at: Micros, _now: Micros) -> bool {
+        at <= self.gone
+    }
+
+    /// A bucket remembers only its level.
+    fn entries(&self) -> Vec<(Micros, u64)> {
+        Vec::new()
     }
 }

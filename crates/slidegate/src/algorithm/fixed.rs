@@ -1,5 +1,6 @@
 //! `fixed-window`: one count, which starts anew at every multiple of the window.
 
+use super::counter::Counter;
 use crate::quota::MAX_TOTAL;
 use crate::{Entry, Micros, Quota};
 
@@ -19,9 +20,16 @@ impl Fixed {
         self.window == quota.window()
     }
 
+    #[inline]
+    fn start_of(&self, at: Micros) -> Micros {
+        Micros::new(at.get() - at.get() % self.window.get())
+    }
+}
+
+impl Counter for Fixed {
     /// Moves to `now`; whether a new window began.
     #[inline]
-    pub(super) fn roll(&mut self, now: Micros) -> bool {
+    fn roll(&mut self, now: Micros) -> bool {
         let start = self.start_of(now);
         if start <= self.start {
             return false;
@@ -32,36 +40,36 @@ impl Fixed {
     }
 
     #[inline]
-    pub(super) fn used(&self) -> u64 {
+    fn used(&self) -> u64 {
         self.used
     }
 
     #[inline]
-    pub(super) fn record(&mut self, now: Micros, cost: u64) -> Micros {
+    fn record(&mut self, now: Micros, _quota: &Quota, cost: u64) -> Micros {
         self.used += cost;
         now
     }
 
-    pub(super) fn keep_newest(&mut self, keep: u64) {
+    fn keep_newest(&mut self, keep: u64) {
         self.used = self.used.min(keep);
     }
 
     #[inline]
-    pub(super) fn wait(&self, now: Micros, quota: &Quota, cost: u64) -> Micros {
+    fn wait(&self, now: Micros, quota: &Quota, cost: u64) -> Micros {
         if self.used + cost <= quota.limit() {
             return Micros::ZERO;
         }
         self.start.plus(self.window).since(now)
     }
 
-    pub(super) fn empty_at(&self) -> Micros {
+    fn empty_at(&self) -> Micros {
         if self.used == 0 {
             return Micros::ZERO;
         }
         self.start.plus(self.window)
     }
 
-    pub(super) fn amend(&mut self, entry: Entry, to: u64) -> bool {
+    fn amend(&mut self, entry: Entry, to: u64) -> bool {
         if self.start_of(entry.at) != self.start {
             return false;
         }
@@ -70,18 +78,14 @@ impl Fixed {
     }
 
     /// The end of the window that `at` lies in.
-    pub(super) fn leaves(&self, at: Micros) -> Micros {
+    fn leaves(&self, at: Micros) -> Micros {
         self.start_of(at).plus(self.window)
     }
 
-    pub(super) fn entries(&self) -> Vec<(Micros, u64)> {
+    fn entries(&self) -> Vec<(Micros, u64)> {
         if self.used == 0 {
             return Vec::new();
         }
         vec![(self.start, self.used)]
-    }
-
-    fn start_of(&self, at: Micros) -> Micros {
-        Micros::new(at.get() - at.get() % self.window.get())
     }
 }

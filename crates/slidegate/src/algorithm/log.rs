@@ -120,15 +120,30 @@ impl Log {
             self.recent.any = true;
             self.newest = at;
             self.total += 1;
-        } else {
+        } else if !(gap == 0 && self.add_to_newest(cost)) {
             self.add_word(at, cost, capacity);
         }
+    }
+
+    /// The quick way for many admissions in one microsecond: false if they do not fit the newest word.
+    #[inline]
+    fn add_to_newest(&mut self, cost: u64) -> bool {
+        if !self.recent.any
+            && let Some(word) = self.words.back_mut()
+            && *word & (3 << DIGIT_BITS) == 0
+            && (*word & DIGIT_MASK) + cost <= DIGIT_MASK
+        {
+            *word += cost;
+            self.total += cost;
+            return true;
+        }
+        false
     }
 
     /// Corrects what was admitted at `at` from `from` to `to` permits, as far as the total stays below `most`;
     /// false if nothing was.
     pub(super) fn amend(&mut self, at: Micros, from: u64, to: u64, most: u64) -> bool {
-        self.flush(0);
+        self.flush(u64::MAX);
         let held = self.at(at);
         if held == 0 {
             return false;
@@ -143,7 +158,7 @@ impl Log {
         if self.total <= keep {
             return;
         }
-        self.flush(0);
+        self.flush(u64::MAX);
         while self.total > keep
             && let Some(word) = self.words.front()
         {
@@ -182,21 +197,23 @@ impl Log {
         self.words.capacity() * size_of::<u64>()
     }
 
+    #[inline]
     fn forget_some(&mut self, until: Micros) {
-        loop {
-            let Some(word) = self.words.front() else {
-                if !self.recent.any {
-                    return self.note_ends();
-                }
-                self.flush(0);
-                continue;
-            };
-            self.oldest = self.instant(word);
-            if self.oldest > until {
-                return;
+        let left = until.since(self.base).get();
+        let total = &mut self.total;
+        let first = self.words.pop_while(|word| {
+            let gone = time(word) <= left;
+            *total -= if gone { permits(word) } else { 0 };
+            gone
+        });
+        match first {
+            Some(word) => self.oldest = self.instant(word),
+            None if self.recent.any => {
+                self.flush(u64::MAX);
+                self.note_ends();
+                self.forget(until);
             }
-            self.total -= permits(word);
-            self.words.pop_front();
+            None => self.note_ends(),
         }
     }
 
@@ -205,25 +222,12 @@ impl Log {
         if self.words.is_empty() {
             (self.base, self.oldest) = (at, at);
         } else if at <= self.newest {
-            return self.add_to_instant(at.max(self.base), cost);
+            let at = at.max(self.base);
+            return self.put(at, self.at(at).saturating_add(cost));
         }
         self.push(at, cost, capacity);
         self.newest = at;
         self.total += cost;
-    }
-
-    /// Adds to an instant that may be in the words already.
-    fn add_to_instant(&mut self, at: Micros, cost: u64) {
-        let offset = at.since(self.base).get();
-        if let Some(newest) = self.words.back_mut()
-            && *newest >> DIGIT_BITS == offset << (TIME_SHIFT - DIGIT_BITS)
-            && (*newest & DIGIT_MASK) + cost <= DIGIT_MASK
-        {
-            *newest += cost;
-            self.total += cost;
-        } else {
-            self.put(at, self.at(at).saturating_add(cost));
-        }
     }
 
     fn push(&mut self, at: Micros, cost: u64, capacity: u64) {
@@ -245,13 +249,18 @@ impl Log {
         }
         let Recent { len, gaps, .. } = std::mem::take(&mut self.recent);
         let gaps = &gaps[..usize::from(len)];
-        let Some((_, after_first)) = gaps.split_first() else { return };
-        let mut at = Micros::new(self.newest.get() - sum(after_first));
-        self.push(at, 1, capacity);
-        for &gap in after_first {
-            at = at.plus(Micros::new(gap.into()));
-            self.push(at, 1, capacity);
+        if self.words.is_empty() {
+            self.base = Micros::new(self.newest.get() - sum(gaps));
+        } else if self.newest.since(self.base).get() > TIME_MAX {
+            self.rebase(self.newest);
         }
+        let first = self.newest.since(self.base).get() - sum(&gaps[1..]);
+        let mut offset = first - u64::from(gaps[0]);
+        let words = gaps.iter().map(|&gap| {
+            offset += u64::from(gap);
+            offset << TIME_SHIFT | 1
+        });
+        self.words.extend(gaps.len(), words, capacity);
     }
 
     /// Permits admitted at the instant `at`. What is recent must have been flushed.

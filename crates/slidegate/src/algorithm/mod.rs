@@ -2,9 +2,10 @@
 //!
 //! A [`State`] is what is remembered of one key. It has no clock and no lock, so the same code decides in
 //! the memory store, in simulations, and as the oracle that replays what Redis decided. All four have the
-//! same shape: *roll* to the present, say what is *used*, *record*, and say how long to *wait*.
+//! same shape, [`Counter`]: *roll* to the present, say what is *used*, *record*, and say how long to *wait*.
 
 mod bucket;
+mod counter;
 mod fixed;
 mod log;
 mod notes;
@@ -12,12 +13,13 @@ mod ring;
 mod window;
 
 use self::bucket::Bucket;
+use self::counter::{Counter, View};
 use self::fixed::Fixed;
 pub use self::notes::Entry;
-use self::notes::{Notes, Remembered};
+use self::notes::Notes;
 use self::window::Window;
-use crate::verdict::{Outcome, Settled, Verdict};
-use crate::{Algorithm, Count, Micros, Quota, RequestId};
+use crate::verdict::{Settled, Verdict};
+use crate::{Algorithm, Micros, Quota, RequestId};
 
 /// What is remembered of one key.
 ///
@@ -42,9 +44,12 @@ pub struct State {
     kind: Kind,
     /// When something was last recorded or seen to leave: before that the key's time never runs back.
     last: Micros,
-    /// How many were recorded so far.
+    /// The number of the next admission: which state of this key it is, and how many were recorded so far.
     seq: u64,
 }
+
+/// Below these bits of a sequence number is the count, above them the generation.
+const COUNT_BITS: u32 = 40;
 
 #[derive(Clone, Debug)]
 enum Kind {
@@ -72,8 +77,6 @@ pub(crate) enum Opinion {
     Impossible,
     /// This request was admitted before: it is not charged again.
     Repeated(Entry),
-    /// This attempt was counted before; it is judged anew without counting twice.
-    Retried { fits: bool },
 }
 
 /// What the ask as a whole lets a key record.
@@ -89,19 +92,57 @@ pub(crate) enum Recording {
 
 impl Opinion {
     pub(crate) fn refuses(self) -> bool {
-        matches!(self, Opinion::Refused | Opinion::Impossible | Opinion::Retried { fits: false })
+        matches!(self, Opinion::Refused | Opinion::Impossible)
     }
+}
+
+/// Finds out once which algorithm a state has, and goes on with code made for it.
+macro_rules! with_view {
+    ($state:expr, $view:ident => $go:expr) => {{
+        let State { notes, kind, last, seq } = $state;
+        match kind {
+            Kind::Window(counter) => {
+                let $view = View { counter, notes, last, seq };
+                $go
+            }
+            Kind::Fixed(counter) => {
+                let $view = View { counter, notes, last, seq };
+                $go
+            }
+            Kind::Bucket(counter) => {
+                let $view = View { counter, notes, last, seq };
+                $go
+            }
+        }
+    }};
+}
+
+/// The same for what only reads the counter.
+macro_rules! with_counter {
+    ($state:expr, $counter:ident => $go:expr) => {
+        match &$state.kind {
+            Kind::Window($counter) => $go,
+            Kind::Fixed($counter) => $go,
+            Kind::Bucket($counter) => $go,
+        }
+    };
 }
 
 impl State {
     /// A key that was never used.
     pub fn new(quota: &Quota) -> Self {
+        Self::of_generation(quota, 0)
+    }
+
+    /// A key that may have been used before and was forgotten: its admissions are numbered apart from those of
+    /// other generations, so that an old reservation settles nothing of a new one.
+    pub fn of_generation(quota: &Quota, generation: u64) -> Self {
         let kind = match quota.algorithm() {
             Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } => Kind::Window(Window::new(quota)),
             Algorithm::FixedWindow => Kind::Fixed(Fixed::new(quota)),
             Algorithm::TokenBucket { .. } => Kind::Bucket(Bucket::new(quota)),
         };
-        State { kind, last: Micros::ZERO, seq: 0, notes: None }
+        State { kind, last: Micros::ZERO, seq: generation << COUNT_BITS, notes: None }
     }
 
     /// Whether what is counted here is what `quota` counts. A new limit keeps the counts, and so do a new
@@ -122,64 +163,23 @@ impl State {
         self.admit_alone(now, Asked { quota, cost, id: None }).1
     }
 
+    /// The same, and the instant it was judged at.
     #[inline(always)]
     pub(crate) fn admit_alone(&mut self, now: Micros, asked: Asked<'_>) -> (Micros, Verdict) {
-        let now = self.roll(now, asked.quota);
-        let opinion = self.consider(asked);
-        let recording = if opinion.refuses() { Recording::Attempts } else { Recording::All };
-        (now, self.conclude(now, asked, opinion, recording))
+        with_view!(self, view => view.admit(now, asked))
     }
 
     /// Moves to `now`, or stays where it is if that lies back. Says which.
-    #[inline(always)]
     pub(crate) fn roll(&mut self, now: Micros, quota: &Quota) -> Micros {
-        let now = self.advance(now);
-        if let Kind::Bucket(bucket) = &mut self.kind {
-            bucket.adopt(quota);
-        }
-        now
-    }
-
-    /// A refusal by a window writes nothing, so that cores that refuse one key do not fight over its memory.
-    #[inline(always)]
-    fn advance(&mut self, now: Micros) -> Micros {
-        let now = now.max(self.last);
-        let changed = match &mut self.kind {
-            Kind::Window(window) => window.roll(now),
-            Kind::Fixed(window) => window.roll(now),
-            Kind::Bucket(bucket) => bucket.roll(now),
-        };
-        if changed {
-            self.last = now;
-        }
-        if self.notes.is_some() {
-            self.age_notes(now);
-        }
-        now
+        with_view!(self, view => { let mut view = view; view.roll(now, quota) })
     }
 
     /// Whether a check fits at the instant rolled to. Changes nothing.
-    #[inline(always)]
-    pub(crate) fn consider(&self, asked: Asked<'_>) -> Opinion {
-        let (cost, capacity) = (asked.cost, asked.quota.capacity());
-        if cost > capacity {
-            return Opinion::Impossible;
-        }
-        if let (Some(id), Some(notes)) = (asked.id, &self.notes)
-            && let Some(known) = notes.find(id)
-        {
-            if known.admitted {
-                return Opinion::Repeated(known.entry);
-            }
-            let others = self.used().saturating_sub(known.entry.cost);
-            let fits = others + cost <= capacity;
-            return Opinion::Retried { fits };
-        }
-        if self.used() + cost <= capacity { Opinion::Fits } else { Opinion::Refused }
+    pub(crate) fn consider(&mut self, asked: Asked<'_>) -> Opinion {
+        with_view!(self, view => view.consider(asked))
     }
 
     /// Acts on an opinion: records what is to be counted, and reads the result.
-    #[inline(always)]
     pub(crate) fn conclude(
         &mut self,
         now: Micros,
@@ -187,149 +187,53 @@ impl State {
         opinion: Opinion,
         recording: Recording,
     ) -> Verdict {
-        let Asked { quota, cost, .. } = asked;
-        let records = cost > 0
-            && match recording {
-                Recording::All => true,
-                Recording::Attempts => quota.count() == Count::Attempts,
-                Recording::Nothing => false,
-            };
-        let admitted = recording == Recording::All;
-        let mut entry = Entry::default();
-        let outcome = match opinion {
-            Opinion::Impossible => Outcome::Impossible,
-            Opinion::Repeated(known) => {
-                entry = known;
-                Outcome::Charged
-            }
-            Opinion::Retried { fits: false } => Outcome::Refused,
-            Opinion::Retried { fits: true } if admitted => {
-                entry = self.admit_attempt(asked.id);
-                Outcome::Charged
-            }
-            Opinion::Retried { fits: true } => Outcome::Fits,
-            Opinion::Fits | Opinion::Refused => {
-                if records && (opinion == Opinion::Fits || quota.count() == Count::Attempts) {
-                    entry = self.record(now, asked, admitted && opinion == Opinion::Fits);
-                }
-                match opinion {
-                    Opinion::Refused => Outcome::Refused,
-                    _ if admitted && records => Outcome::Charged,
-                    _ => Outcome::Fits,
-                }
-            }
-        };
-        Verdict {
-            outcome,
-            limit: quota.capacity(),
-            used: self.used(),
-            retry_after: match outcome {
-                Outcome::Charged => Micros::ZERO,
-                _ => self.wait(now, quota, cost),
-            },
-            reset_after: self.empty_at().since(now),
-            entry,
-        }
-    }
-
-    #[inline(always)]
-    fn record(&mut self, now: Micros, asked: Asked<'_>, admitted: bool) -> Entry {
-        let Asked { quota, cost, id } = asked;
-        let attempts = quota.count() == Count::Attempts;
-        if attempts {
-            self.keep_newest(quota.capacity() - cost);
-        }
-        let at = match &mut self.kind {
-            Kind::Window(window) => window.record(now, quota, cost),
-            Kind::Fixed(window) => window.record(now, cost),
-            Kind::Bucket(bucket) => bucket.record(now, cost),
-        };
-        self.last = now;
-        let entry = Entry { at, seq: self.seq, cost };
-        self.seq += 1;
-        if let Some(id) = id {
-            let notes = self.notes.get_or_insert_default();
-            notes.remember(id.clone(), Remembered { entry, admitted });
-        }
-        if attempts && let Some(notes) = &mut self.notes {
-            notes.keep_newest(quota.capacity());
-        }
-        entry
-    }
-
-    fn admit_attempt(&mut self, id: Option<&RequestId>) -> Entry {
-        let known = id.and_then(|id| self.notes.as_mut()?.find_mut(id));
-        known.map_or(Entry::default(), |known| {
-            known.admitted = true;
-            known.entry
-        })
+        with_view!(self, view => { let mut view = view; view.conclude(now, asked, opinion, recording) })
     }
 
     /// Corrects one admission to what it really cost; 0 is a refund. The first settlement stands.
     ///
     /// What an admission really cost is a fact, so a correction upwards may take `used` above the limit.
     pub fn settle(&mut self, now: Micros, entry: Entry, to: u64) -> Settled {
-        let now = self.advance(now);
-        if self.left(entry.at, now) || entry.seq >= self.seq {
-            return Settled::Gone;
-        }
-        if self.notes.as_ref().is_some_and(|notes| notes.is_settled(entry.seq)) {
-            return Settled::Already;
-        }
-        let held = match &mut self.kind {
-            Kind::Window(window) => window.amend(entry, to),
-            Kind::Fixed(window) => window.amend(entry, to),
-            Kind::Bucket(bucket) => bucket.amend(entry, to),
-        };
-        if !held {
-            return Settled::Gone;
-        }
-        let notes = self.notes.get_or_insert_default();
-        notes.settle(entry);
-        if to == 0 {
-            notes.release(entry);
-        }
-        Settled::Done
+        with_view!(self, view => view.settle(now, entry, to))
     }
 
     /// Permits in use at the instant last rolled to.
-    #[inline(always)]
+    #[inline]
     pub fn used(&self) -> u64 {
-        match &self.kind {
-            Kind::Window(window) => window.used(),
-            Kind::Fixed(window) => window.used(),
-            Kind::Bucket(bucket) => bucket.used(),
-        }
+        with_counter!(self, counter => counter.used())
     }
 
     /// Permits in use at `now`, which a bucket reckons by the rate it was last asked with.
     pub(crate) fn inspect(&mut self, now: Micros) -> u64 {
-        self.advance(now);
+        with_view!(&mut *self, view => { let mut view = view; view.advance(now) });
         self.used()
     }
 
     /// Whether nothing was ever recorded.
     pub(crate) fn is_blank(&self) -> bool {
-        self.seq == 0
+        self.seq.trailing_zeros() >= COUNT_BITS
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.seq >> COUNT_BITS
     }
 
     /// When this key has nothing left to remember, if it is not used again.
     pub fn idle_at(&self) -> Micros {
         let newest = self.notes.as_ref().and_then(|notes| notes.newest());
-        let noted = newest.map_or(Micros::ZERO, |at| self.leaves(at));
-        self.empty_at().max(noted)
+        with_counter!(self, counter => {
+            let noted = newest.map_or(Micros::ZERO, |at| counter.leaves(at));
+            counter.empty_at().max(noted)
+        })
     }
 
     /// What counts now, each with the instant it was recorded under and when it leaves; oldest first.
     ///
     /// A bucket has no entries: it remembers only its level.
     pub fn entries(&self) -> Vec<(Micros, u64, Micros)> {
-        let entries = match &self.kind {
-            Kind::Window(window) => window.entries(),
-            Kind::Fixed(window) => window.entries(),
-            Kind::Bucket(_) => Vec::new(),
-        };
-        entries.into_iter().map(|(at, cost)| (at, cost, self.leaves(at))).collect()
+        with_counter!(self, counter => {
+            counter.entries().into_iter().map(|(at, cost)| (at, cost, counter.leaves(at))).collect()
+        })
     }
 
     /// Gives back memory that a burst left behind.
@@ -349,55 +253,5 @@ impl State {
             _ => 0,
         };
         log + self.notes.as_ref().map_or(0, |notes| size_of::<Notes>() + notes.len() * 96)
-    }
-
-    #[inline(always)]
-    fn wait(&self, now: Micros, quota: &Quota, cost: u64) -> Micros {
-        match &self.kind {
-            Kind::Window(window) => window.wait(now, quota, cost),
-            Kind::Fixed(window) => window.wait(now, quota, cost),
-            Kind::Bucket(bucket) => bucket.wait(cost),
-        }
-    }
-
-    #[inline(always)]
-    fn empty_at(&self) -> Micros {
-        match &self.kind {
-            Kind::Window(window) => window.empty_at(),
-            Kind::Fixed(window) => window.empty_at(),
-            Kind::Bucket(bucket) => bucket.empty_at(),
-        }
-    }
-
-    fn keep_newest(&mut self, keep: u64) {
-        match &mut self.kind {
-            Kind::Window(window) => window.keep_newest(keep),
-            Kind::Fixed(window) => window.keep_newest(keep),
-            Kind::Bucket(bucket) => bucket.keep_newest(keep),
-        }
-    }
-
-    /// When an admission recorded under `at` stops mattering.
-    fn leaves(&self, at: Micros) -> Micros {
-        match &self.kind {
-            Kind::Window(window) => window.leaves(at),
-            Kind::Fixed(window) => window.leaves(at),
-            Kind::Bucket(bucket) => bucket.leaves(at),
-        }
-    }
-
-    /// Whether an admission recorded under `at` has stopped mattering.
-    fn left(&self, at: Micros, now: Micros) -> bool {
-        match &self.kind {
-            Kind::Bucket(bucket) => bucket.left(at),
-            _ => self.leaves(at) <= now,
-        }
-    }
-
-    #[cold]
-    fn age_notes(&mut self, now: Micros) {
-        let Some(mut notes) = self.notes.take() else { return };
-        notes.forget(|at| self.left(at, now));
-        self.notes = Some(notes);
     }
 }

@@ -1,7 +1,7 @@
 //! What a key remembers of single admissions: which ids it has seen, and what was settled.
 //!
-//! Most keys have no notes: the numbers of an admission are in the answer, not in the store. A request id
-//! is remembered for as long as its admission counts. A settled admission is remembered by its sequence
+//! Most keys have no notes: the numbers of an admission are in the answer, not in the store. The id of an
+//! admitted request is remembered for as long as its admission counts. A settled admission is remembered by its sequence
 //! number; neighbours merge, so a stream of reserve-and-settle costs one range, not one note each.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -19,41 +19,27 @@ pub struct Entry {
     pub cost: u64,
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct Remembered {
-    pub(super) entry: Entry,
-    pub(super) admitted: bool,
-}
-
 #[derive(Clone, Debug, Default)]
 pub(super) struct Notes {
-    ids: HashMap<RequestId, Remembered, foldhash::quality::RandomState>,
+    ids: HashMap<RequestId, Entry, foldhash::quality::RandomState>,
     by_age: VecDeque<(Entry, RequestId)>,
     /// First settled sequence number -> one past the last, and when that one was recorded.
     settled: BTreeMap<u64, (u64, Micros)>,
 }
 
 impl Notes {
-    pub(super) fn find(&self, id: &RequestId) -> Option<&Remembered> {
-        self.ids.get(id)
+    /// The admission of this request; one of another cost is another request.
+    pub(super) fn find(&self, id: &RequestId, cost: u64) -> Option<Entry> {
+        self.ids.get(id).copied().filter(|entry| entry.cost == cost)
     }
 
-    pub(super) fn find_mut(&mut self, id: &RequestId) -> Option<&mut Remembered> {
-        self.ids.get_mut(id)
-    }
-
-    pub(super) fn remember(&mut self, id: RequestId, what: Remembered) {
+    pub(super) fn remember(&mut self, id: RequestId, entry: Entry) {
         if self.by_age.len() > 2 * self.ids.len() + 16 {
             let ids = &self.ids;
-            self.by_age.retain(|(entry, id)| ids.get(id).is_some_and(|r| r.entry == *entry));
+            self.by_age.retain(|(entry, id)| ids.get(id) == Some(entry));
         }
-        self.by_age.push_back((what.entry, id.clone()));
-        self.ids.insert(id, what);
-    }
-
-    /// Drops the oldest ids until no more than `keep` are left.
-    pub(super) fn keep_newest(&mut self, keep: u64) {
-        while self.ids.len() as u64 > keep && self.drop_oldest() {}
+        self.by_age.push_back((entry, id.clone()));
+        self.ids.insert(id, entry);
     }
 
     /// Forgets what was recorded at instants that have `left`.
@@ -88,6 +74,7 @@ impl Notes {
         let found = self.by_age.partition_point(|(e, _)| e.seq < entry.seq);
         if let Some((known, id)) = self.by_age.get(found)
             && *known == entry
+            && self.ids.get(id) == Some(known)
         {
             self.ids.remove(id);
         }
@@ -110,7 +97,7 @@ impl Notes {
 
     fn drop_oldest(&mut self) -> bool {
         let Some((entry, id)) = self.by_age.pop_front() else { return false };
-        if self.ids.get(&id).is_some_and(|r| r.entry == entry) {
+        if self.ids.get(&id) == Some(&entry) {
             self.ids.remove(&id);
         }
         true

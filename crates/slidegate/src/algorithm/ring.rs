@@ -46,6 +46,41 @@ impl Ring {
         }
     }
 
+    /// Drops words from the front for as long as they are `gone`; the first that is not, if there is one.
+    #[inline]
+    pub(super) fn pop_while(&mut self, mut gone: impl FnMut(u64) -> bool) -> Option<u64> {
+        let (mut head, mut len) = (self.head as usize, self.len);
+        let first = loop {
+            if len == 0 {
+                break None;
+            }
+            let word = self.slots[head];
+            if !gone(word) {
+                break Some(word);
+            }
+            head = if head + 1 < self.slots.len() { head + 1 } else { 0 };
+            len -= 1;
+        };
+        (self.head, self.len) = (head as u32, len);
+        first
+    }
+
+    /// Appends `n` words; grows like [`Ring::push_back`].
+    #[inline]
+    pub(super) fn extend(&mut self, n: usize, words: impl Iterator<Item = u64>, most: u64) {
+        while self.len as usize + n > self.slots.len() {
+            self.grow(most);
+        }
+        let mut place = self.place(self.len as usize);
+        let mut added = 0;
+        for word in words.take(n) {
+            self.slots[place] = word;
+            place = if place + 1 < self.slots.len() { place + 1 } else { 0 };
+            added += 1;
+        }
+        self.len += added;
+    }
+
     /// Grows by doubling, but to no more than `most` slots unless there is no other way.
     #[inline]
     pub(super) fn push_back(&mut self, word: u64, most: u64) {
@@ -89,7 +124,7 @@ impl Ring {
                 let place = self.place(range.start + i);
                 self.slots[place] = word;
             } else {
-                self.push_back(word, 0);
+                self.push_back(word, u64::MAX);
             }
         }
     }
@@ -109,9 +144,9 @@ impl Ring {
 
     #[cold]
     fn grow(&mut self, most: u64) {
-        let len = self.len as usize;
+        let held = self.slots.len();
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        self.resize((len * 2).max(4).min(most).max(len + 1));
+        self.resize((held * 2).max(4).min(most).max(held + 1));
     }
 
     fn resize(&mut self, capacity: usize) {

@@ -4,6 +4,7 @@
 //! last instant has left, so an admission in it is simply dated at the slice's end. With slices of one
 //! microsecond the two are the same.
 
+use super::counter::Counter;
 use super::log::Log;
 use crate::quota::{MAX_TOTAL, slice};
 use crate::{Algorithm, Entry, Micros, Quota};
@@ -54,60 +55,6 @@ impl Window {
         self.shape == Shape::of(quota)
     }
 
-    /// Moves to `now`; whether anything left.
-    #[inline]
-    pub(super) fn roll(&mut self, now: Micros) -> bool {
-        match now.get().checked_sub(self.shape.window().get()) {
-            Some(left) => self.log.forget(Micros::new(left)),
-            None => false,
-        }
-    }
-
-    #[inline]
-    pub(super) fn used(&self) -> u64 {
-        self.log.total()
-    }
-
-    /// Records `cost` and says under which instant.
-    #[inline]
-    pub(super) fn record(&mut self, now: Micros, quota: &Quota, cost: u64) -> Micros {
-        let at = self.dated(now);
-        self.log.add(at, cost, quota.limit());
-        at
-    }
-
-    pub(super) fn keep_newest(&mut self, keep: u64) {
-        self.log.keep_newest(keep);
-    }
-
-    #[inline]
-    pub(super) fn wait(&self, now: Micros, quota: &Quota, cost: u64) -> Micros {
-        let needed = (self.used() + cost).saturating_sub(quota.limit());
-        if needed == 0 {
-            return Micros::ZERO;
-        }
-        self.log.frees(needed).map_or(quota.horizon(), |at| self.leaves(at).since(now))
-    }
-
-    /// When nothing recorded counts any more.
-    #[inline]
-    pub(super) fn empty_at(&self) -> Micros {
-        self.log.newest().map_or(Micros::ZERO, |at| self.leaves(at))
-    }
-
-    /// Corrects an admission; false if it has left.
-    pub(super) fn amend(&mut self, entry: Entry, to: u64) -> bool {
-        self.log.amend(entry.at, entry.cost, to, MAX_TOTAL)
-    }
-
-    pub(super) fn entries(&self) -> Vec<(Micros, u64)> {
-        self.log.entries()
-    }
-
-    pub(super) fn leaves(&self, at: Micros) -> Micros {
-        at.plus(self.shape.window())
-    }
-
     pub(super) fn shrink(&mut self) {
         self.log.shrink();
     }
@@ -124,5 +71,65 @@ impl Window {
         }
         let slice = self.shape.slice();
         Micros::new((now.get() / slice).saturating_add(1).saturating_mul(slice) - 1)
+    }
+}
+
+impl Counter for Window {
+    /// Moves to `now`; whether anything left.
+    #[inline]
+    fn roll(&mut self, now: Micros) -> bool {
+        match now.get().checked_sub(self.shape.window().get()) {
+            Some(left) => self.log.forget(Micros::new(left)),
+            None => false,
+        }
+    }
+
+    #[inline]
+    fn used(&self) -> u64 {
+        self.log.total()
+    }
+
+    /// Records `cost` and says under which instant.
+    #[inline]
+    fn record(&mut self, now: Micros, quota: &Quota, cost: u64) -> Micros {
+        let at = self.dated(now);
+        self.log.add(at, cost, quota.limit());
+        at
+    }
+
+    fn keep_newest(&mut self, keep: u64) {
+        self.log.keep_newest(keep);
+    }
+
+    #[inline]
+    fn wait(&self, now: Micros, quota: &Quota, cost: u64) -> Micros {
+        let needed = (self.used() + cost).saturating_sub(quota.limit());
+        if needed == 0 {
+            return Micros::ZERO;
+        }
+        self.log.frees(needed).map_or(quota.horizon(), |at| self.leaves(at).since(now))
+    }
+
+    /// When nothing recorded counts any more.
+    #[inline]
+    fn empty_at(&self) -> Micros {
+        self.log.newest().map_or(Micros::ZERO, |at| self.leaves(at))
+    }
+
+    /// Corrects an admission; false if it has left.
+    fn amend(&mut self, entry: Entry, to: u64) -> bool {
+        self.log.amend(entry.at, entry.cost, to, MAX_TOTAL)
+    }
+
+    fn entries(&self) -> Vec<(Micros, u64)> {
+        self.log.entries()
+    }
+
+    fn ahead(&self) -> Micros {
+        if self.shape.slices() == 0 { Micros::ZERO } else { Micros::new(self.shape.slice() - 1) }
+    }
+
+    fn leaves(&self, at: Micros) -> Micros {
+        at.plus(self.shape.window())
     }
 }

@@ -8,10 +8,10 @@
 //!
 //! # Memory
 //!
-//! A key costs its text and about a hundred bytes, an admission in an exact window eight. Keys that have
-//! nothing left to remember are swept in the background. When a shard is full, the key with the fewest
-//! permits in use of a small sample makes room, and is counted: a flood of new names then pushes out its
-//! own, not the heavy user who is at his limit.
+//! A key costs 128 bytes, its share of the table's slack, and its text if that is longer than 24 bytes; an
+//! admission in an exact window costs eight. Keys that have nothing left to remember are swept in the
+//! background. When a shard is full, an idle key of a small sample makes room, or else the youngest, which is
+//! counted: a flood of new names then pushes out its own, and who was there before stays counted.
 
 mod lock;
 mod shard;
@@ -34,7 +34,10 @@ use crate::{
 /// How many keys a store holds unless told otherwise.
 pub const DEFAULT_MAX_KEYS: usize = 1_000_000;
 
-const MAX_SHARDS: usize = 256;
+const MAX_SHARDS: usize = 64;
+
+/// Buckets looked at under one hold of a shard's lock.
+const SWEEP_STEP: usize = 512;
 
 /// Counts in this process. Clones share one store.
 ///
@@ -165,6 +168,7 @@ impl<C: Clock> Inner<C> {
         self.admit_all(asks)
     }
 
+    #[cold]
     fn admit_all(&self, asks: &[Ask]) -> Readings {
         let mut locked = self.lock(asks.iter().flat_map(Ask::checks).map(|check| &check.key));
         let now = locked.instant(self.clock.now());
@@ -216,8 +220,10 @@ impl<C: Clock> Inner<C> {
 
     fn sweep(&self) {
         for shard in &self.shards {
-            let mut shard = shard.lock();
-            shard.sweep(self.clock.now());
+            let mut next = Some(0);
+            while let Some(start) = next {
+                next = shard.lock().sweep(start, SWEEP_STEP, self.clock.now());
+            }
         }
     }
 
@@ -289,7 +295,7 @@ impl<C: Clock> Locked<'_, C> {
             Some(bucket) if table.peek(bucket).is_some_and(|state| state.suits(&check.quota)) => {
                 Place::Held { shard, bucket }
             }
-            _ => Place::Fresh(State::new(&check.quota)),
+            _ => Place::Fresh(table.fresh(&check.quota)),
         }
     }
 

@@ -1,12 +1,13 @@
 //! One part of the keys: a hash table with a bound.
 
+use std::cmp::Reverse;
 use std::fmt;
 
 use hashbrown::HashTable;
 
 use super::MemoryStats;
 use crate::key::KeyText;
-use crate::{Key, Micros, State};
+use crate::{Key, Micros, Quota, State};
 
 /// How many keys are looked at to find the one that makes room.
 const SAMPLE: usize = 16;
@@ -16,6 +17,8 @@ pub(super) struct Shard {
     /// The latest instant anything here was judged at.
     latest: Micros,
     max_keys: usize,
+    /// How many states were held so far; numbers the next one.
+    held: u64,
     evicted: u64,
     swept: u64,
 }
@@ -31,7 +34,7 @@ const _: () = assert!(size_of::<Slot>() == 128);
 
 impl Shard {
     pub(super) fn new(max_keys: usize) -> Self {
-        Shard { table: HashTable::new(), latest: Micros::ZERO, max_keys, evicted: 0, swept: 0 }
+        Shard { table: HashTable::new(), latest: Micros::ZERO, max_keys, held: 0, evicted: 0, swept: 0 }
     }
 
     /// The instant at which to judge by a clock that was read before the lock was won: what was judged
@@ -46,6 +49,11 @@ impl Shard {
     pub(super) fn find(&mut self, key: &Key) -> Option<&mut State> {
         let slot = self.table.find_mut(key.hash(), |slot| slot.key == *key.text())?;
         Some(&mut slot.state)
+    }
+
+    /// A state that is not held yet.
+    pub(super) fn fresh(&self, quota: &Quota) -> State {
+        State::of_generation(quota, self.held)
     }
 
     /// Where `key` is; good until the table next changes.
@@ -65,6 +73,7 @@ impl Shard {
 
     /// Holds `state` under `key`, in place of what was there; makes room if there is none.
     pub(super) fn insert(&mut self, key: &Key, state: State, now: Micros) {
+        self.held += 1;
         if let Some(held) = self.find(key) {
             *held = state;
             return;
@@ -86,17 +95,29 @@ impl Shard {
         }
     }
 
-    pub(super) fn sweep(&mut self, now: Micros) {
-        let before = self.table.len();
-        self.table.retain(|slot| {
+    /// Drops what is idle among the `n` buckets from `start` on; where to go on, if there are more.
+    ///
+    /// In steps, so that nobody waits for a whole shard. A table that grew meanwhile is swept next time.
+    pub(super) fn sweep(&mut self, start: usize, n: usize, now: Micros) -> Option<usize> {
+        let end = (start + n).min(self.table.num_buckets());
+        for bucket in start..end {
+            let Some(slot) = self.table.get_bucket_mut(bucket) else { continue };
             slot.state.shrink();
-            slot.state.idle_at() > now
-        });
-        self.swept += (before - self.table.len()) as u64;
+            if slot.state.idle_at() <= now
+                && let Ok(entry) = self.table.get_bucket_entry(bucket)
+            {
+                entry.remove();
+                self.swept += 1;
+            }
+        }
+        if end < self.table.num_buckets() {
+            return Some(end);
+        }
         if self.table.len() * 4 < self.table.capacity() {
             let keep = self.table.len() * 2;
             self.table.shrink_to(keep, |slot| Key::hash_of(&slot.key));
         }
+        None
     }
 
     pub(super) fn add_to(&self, stats: &mut MemoryStats) {
@@ -107,7 +128,7 @@ impl Shard {
         stats.bytes += self.table.allocation_size() + heap.sum::<usize>();
     }
 
-    /// Drops an idle key, or else the one with the least to forget, of those next to `start`.
+    /// Drops an idle key, or else the youngest, of those next to `start`.
     #[cold]
     fn make_room(&mut self, start: u64, now: Micros) {
         let buckets = self.table.num_buckets();
@@ -115,10 +136,9 @@ impl Shard {
         let around = (first..buckets).chain(0..first);
         let sample = around.filter_map(|bucket| {
             let state = &self.table.get_bucket(bucket)?.state;
-            let idle_at = state.idle_at();
-            Some((idle_at > now, state.used(), idle_at, bucket))
+            Some((state.idle_at() > now, Reverse(state.generation()), bucket))
         });
-        let Some((live, _, _, bucket)) = sample.take(SAMPLE).min() else { return };
+        let Some((live, _, bucket)) = sample.take(SAMPLE).min() else { return };
         if let Ok(entry) = self.table.get_bucket_entry(bucket) {
             entry.remove();
         }

@@ -7,6 +7,8 @@ mod rule;
 #[cfg(feature = "schema")]
 mod schema;
 
+use std::collections::HashSet;
+
 pub use self::ad_hoc::{AdHoc, Bounds};
 #[cfg(feature = "yaml")]
 pub use self::parse::FILE_FIELDS;
@@ -38,14 +40,15 @@ impl Rules {
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, Error> {
         let ad_hoc = AdHoc::default();
         let own_limit = Rule::named(AD_HOC, ad_hoc.quota(None, None)?);
-        let mut set = Rules { rules: Vec::new(), ad_hoc, own_limit };
-        for rule in rules {
-            if set.rules.iter().any(|known| known.name == rule.name) {
-                return Err(Error::invalid(format!("two rules are named `{}`", rule.name)));
-            }
-            set.rules.push(rule);
+        let rules: Vec<Rule> = rules.into_iter().collect();
+        if rules.len() > MAX_RULES {
+            return Err(Error::invalid(format!("there may be {MAX_RULES} rules, not {}", rules.len())));
         }
-        Ok(set)
+        let mut names = HashSet::new();
+        if let Some(rule) = rules.iter().find(|rule| !names.insert(rule.name.as_str())) {
+            return Err(Error::invalid(format!("two rules are named `{}`", rule.name)));
+        }
+        Ok(Rules { rules, ad_hoc, own_limit })
     }
 
     /// The same rules with other bounds for requests that bring their own limit.
@@ -77,7 +80,8 @@ impl Rules {
             Subject::Attributes(attributes) => {
                 check_attributes(attributes)?;
                 let numbered = self.rules.iter().zip(0u32..);
-                Ask::new(numbered.filter_map(|(rule, i)| rule.check(attributes, permits, i)))?
+                // Rules have different names, so their keys differ.
+                Ask::distinct(numbered.filter_map(|(rule, i)| rule.check(attributes, permits, i)))
             }
             Subject::Resource { name, limit, window } => {
                 Ask::one(self.ad_hoc.check(name, *limit, *window, permits)?)?

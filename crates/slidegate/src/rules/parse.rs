@@ -1,8 +1,11 @@
 //! Rules from a file.
 
+use std::collections::HashSet;
+use std::num::NonZeroU32;
+
 use super::rule::{Mode, Pattern, Rule};
 use super::{AdHoc, Bounds, MAX_RULES, Rules};
-use crate::quota::{check_limit, check_slices, check_window};
+use crate::quota::{MAX_WINDOW, check_limit, check_slices, check_window};
 use crate::yaml::{Fields, Node, Reader};
 use crate::{Algorithm, Count, Error, Micros, Quota};
 
@@ -65,7 +68,7 @@ impl Rules {
             Some(node) => read_ad_hoc(node, reader),
             None => Some(AdHoc::default()),
         };
-        let (mut rules, mut names) = (Vec::new(), Vec::new());
+        let (mut rules, mut names) = (Vec::new(), HashSet::new());
         if let Some(node) = fields.required(reader, "rules", "the file") {
             let items = reader.list(node, "rules")?;
             if items.len() > MAX_RULES {
@@ -82,7 +85,7 @@ impl Rules {
 }
 
 /// Reads one rule; `names` are those of the rules before it, good or bad.
-fn read_rule<'n>(node: &'n Node, reader: &mut Reader, names: &mut Vec<&'n str>) -> Option<Rule> {
+fn read_rule<'n>(node: &'n Node, reader: &mut Reader, names: &mut HashSet<&'n str>) -> Option<Rule> {
     let fields = reader.fields(node, "a rule", &RULE_FIELDS)?;
     let name = read_name(&fields, reader, names);
     let what = name.map_or("a rule".to_owned(), |name| format!("rule `{name}`"));
@@ -91,27 +94,38 @@ fn read_rule<'n>(node: &'n Node, reader: &mut Reader, names: &mut Vec<&'n str>) 
     let key = read_key(&fields, reader);
     let mode = fields.get("mode").map_or(Some(Mode::default()), |node| read_mode(node, reader));
     let code = fields.get("code").map_or(Some(super::DEFAULT_CODE), |node| read_code(node, reader));
-    let mut rule = Rule::named(name?, quota?).mode(mode?).code(code?);
-    rule.conditions = conditions;
+    // What is wrong so far keeps nothing from being checked after it.
+    let sound = (name, quota, mode, code);
+    let mut rule = Rule::named(name.unwrap_or("unnamed"), quota.unwrap_or(usual_quota()?));
+    let mut sound_key = true;
     if let Some((node, names)) = key {
         match rule.clone().per(names) {
             Ok(keyed) => rule = keyed,
-            Err(error) => reader.problem(node, error.to_string()),
+            Err(error) => {
+                reader.problem(node, error.to_string());
+                sound_key = false;
+            }
         }
     }
-    read_overrides(&fields, reader, &mut rule);
-    Some(rule)
+    read_overrides(&fields, reader, &mut rule, quota.is_some(), sound_key);
+    let (Some(_), Some(_), Some(mode), Some(code)) = sound else { return None };
+    rule.conditions = conditions;
+    Some(rule.mode(mode).code(code))
 }
 
-fn read_name<'n>(fields: &Fields<'n>, reader: &mut Reader, names: &mut Vec<&'n str>) -> Option<&'n str> {
+/// Stands in for a quota with mistakes while the rest of its rule is checked.
+fn usual_quota() -> Option<Quota> {
+    Quota::per_second(1).ok()
+}
+
+fn read_name<'n>(fields: &Fields<'n>, reader: &mut Reader, names: &mut HashSet<&'n str>) -> Option<&'n str> {
     let node = fields.required(reader, "name", "a rule")?;
     let name = reader.text(node, "name")?;
     reader.accept(node, super::rule::check_rule_name(name))?;
-    if names.contains(&name) {
+    if !names.insert(name) {
         reader.problem(node, format!("another rule is named `{name}` already"));
         return None;
     }
-    names.push(name);
     Some(name)
 }
 
@@ -133,11 +147,12 @@ fn read_quota(fields: &Fields<'_>, reader: &mut Reader, what: &str) -> Option<Qu
     let count = fields.get("count").map_or(Some(Count::Admitted), |node| {
         reader.word(node, "count", &[("admitted", Count::Admitted), ("attempts", Count::Attempts)])
     });
+    let slices = read_slices(slices, reader, window.unwrap_or(MAX_WINDOW));
     let (limit, window) = (limit?, window?);
     let algorithm = match algorithm? {
         Named::SlidingWindow => Algorithm::SlidingWindow,
         Named::FixedWindow => Algorithm::FixedWindow,
-        Named::TimeSlice => Algorithm::TimeSlice { slices: read_slices(slices, reader, window)? },
+        Named::TimeSlice => Algorithm::TimeSlice { slices: slices? },
         Named::TokenBucket => Algorithm::TokenBucket { burst: burst_limit.unwrap_or(Some(limit))? },
     };
     let quota = Quota::new(limit, window.into()).and_then(|quota| quota.with_algorithm(algorithm));
@@ -183,9 +198,9 @@ fn read_mode(node: &Node, reader: &mut Reader) -> Option<Mode> {
     reader.word(node, "mode", &[("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)])
 }
 
-fn read_code(node: &Node, reader: &mut Reader) -> Option<u32> {
+fn read_code(node: &Node, reader: &mut Reader) -> Option<NonZeroU32> {
     let code = reader.whole(node, "code")?;
-    if let Ok(code @ 1..) = u32::try_from(code) {
+    if let Some(code) = u32::try_from(code).ok().and_then(NonZeroU32::new) {
         return Some(code);
     }
     reader.problem(node, format!("code must be between 1 and {}, not {code}", u32::MAX));
@@ -215,42 +230,45 @@ fn read_key<'n>(fields: &Fields<'n>, reader: &mut Reader) -> Option<(&'n Node, V
     Some((node, items.iter().filter_map(|item| reader.text(item, "an attribute name")).collect()))
 }
 
-fn read_overrides(fields: &Fields<'_>, reader: &mut Reader, rule: &mut Rule) {
+/// An override's quota and key are checked against the rule's own only where those are sound.
+fn read_overrides(
+    fields: &Fields<'_>,
+    reader: &mut Reader,
+    rule: &mut Rule,
+    sound_quota: bool,
+    sound_key: bool,
+) {
     let Some(node) = fields.get("overrides") else { return };
     for item in reader.list(node, "overrides").unwrap_or_default() {
-        let known = ["key", "limit", "burst"];
-        let Some(fields) = reader.fields(item, "an override", &known) else { continue };
-        let values = read_override_key(&fields, reader, rule);
-        let limit = fields.get("limit").map(|node| read_limit(node, reader, "limit"));
-        let burst = fields.get("burst").map(|node| read_limit(node, reader, "burst"));
-        if limit.is_none() && burst.is_none() {
-            reader.problem(item, "an override needs `limit` or `burst`");
-            continue;
-        }
-        let (Some(values), Some(limit)) = (values, limit.unwrap_or(Some(rule.quota.limit()))) else {
-            continue;
-        };
-        let algorithm = match (rule.quota.algorithm(), burst) {
-            (Algorithm::TokenBucket { .. }, Some(None)) => continue,
-            (Algorithm::TokenBucket { .. }, Some(Some(burst))) => Algorithm::TokenBucket { burst },
-            (_, Some(_)) => {
-                reader.problem(item, "`burst` belongs to algorithm: token-bucket");
-                continue;
-            }
-            (algorithm, None) => algorithm,
-        };
-        let quota =
-            Quota::new(limit, rule.quota.window().into()).and_then(|quota| quota.with_algorithm(algorithm));
-        let Some(quota) = reader.accept(item, quota) else { continue };
-        let before = rule.overrides.len();
-        let quota = quota.with_count(rule.quota.count());
-        if let Some(changed) = reader.accept(item, rule.clone().with_override(values, quota)) {
-            *rule = changed;
-            if rule.overrides.len() == before {
-                reader.problem(item, "another override names the same key");
-            }
+        let Some(fields) = reader.fields(item, "an override", &["key", "limit", "burst"]) else { continue };
+        let values = if sound_key { read_override_key(&fields, reader, rule) } else { None };
+        let quota = read_override_quota(&fields, reader, rule.quota, sound_quota);
+        if let (Some(values), Some(quota)) = (values, quota) {
+            reader.accept(item, rule.add_override(values, quota));
         }
     }
+}
+
+fn read_override_quota(fields: &Fields<'_>, reader: &mut Reader, usual: Quota, sound: bool) -> Option<Quota> {
+    let limit = fields.get("limit").map(|node| read_limit(node, reader, "limit"));
+    let burst = fields.get("burst").map(|node| read_limit(node, reader, "burst"));
+    if limit.is_none() && burst.is_none() {
+        reader.problem(fields.node(), "an override needs `limit` or `burst`");
+    }
+    let bucket = matches!(usual.algorithm(), Algorithm::TokenBucket { .. });
+    if sound && burst.is_some() && !bucket {
+        reader.problem(fields.node(), "`burst` belongs to algorithm: token-bucket");
+    }
+    if !sound || limit.is_none() && burst.is_none() || burst.is_some() && !bucket {
+        return None;
+    }
+    let algorithm = match burst {
+        Some(burst) => Algorithm::TokenBucket { burst: burst? },
+        None => usual.algorithm(),
+    };
+    let limit = limit.unwrap_or(Some(usual.limit()))?;
+    let quota = Quota::new(limit, usual.window().into()).and_then(|quota| quota.with_algorithm(algorithm));
+    Some(reader.accept(fields.node(), quota)?.with_count(usual.count()))
 }
 
 /// The values of the rule's key attributes, in the rule's order.

@@ -1,6 +1,7 @@
 //! One rule: when it applies, what it counts, and how much of it is allowed.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 
 use crate::request::check_name;
 use crate::{Check, Error, Key, Quota};
@@ -53,7 +54,7 @@ impl Pattern {
 /// let guard = Rule::new("login-per-ip", Quota::new(3, std::time::Duration::from_secs(5))?.with_count(Count::Attempts))?
 ///     .when("api", ["/login"])?
 ///     .per(["ip"])?
-///     .code(10007);
+///     .code(10007.try_into().unwrap());
 /// # Ok::<(), slidegate::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,13 +64,13 @@ pub struct Rule {
     pub(crate) key: Vec<String>,
     pub(crate) quota: Quota,
     pub(crate) mode: Mode,
-    pub(crate) code: u32,
+    pub(crate) code: NonZeroU32,
     /// By the values of the key attributes, in their order.
     pub(crate) overrides: HashMap<Vec<String>, Quota>,
 }
 
 /// The code of a refusal whose rule names none.
-pub const DEFAULT_CODE: u32 = 429;
+pub const DEFAULT_CODE: NonZeroU32 = NonZeroU32::new(429).unwrap();
 
 impl Rule {
     /// A rule that applies to every request and counts them all together.
@@ -97,12 +98,21 @@ impl Rule {
         patterns: impl IntoIterator<Item = &'p str>,
     ) -> Result<Self, Error> {
         check_name(attribute)?;
-        self.conditions.push((attribute.to_owned(), patterns.into_iter().map(Pattern::new).collect()));
+        let patterns: Vec<Pattern> = patterns.into_iter().map(Pattern::new).collect();
+        if patterns.is_empty() {
+            return Err(Error::invalid(format!(
+                "match `{attribute}` is an empty list, which nothing matches"
+            )));
+        }
+        self.conditions.push((attribute.to_owned(), patterns));
         Ok(self)
     }
 
     /// Counts separately for each combination of these attributes, and applies only if a request has them all.
     pub fn per<'k>(mut self, attributes: impl IntoIterator<Item = &'k str>) -> Result<Self, Error> {
+        if !self.overrides.is_empty() {
+            return Err(Error::invalid("key must be named before its overrides"));
+        }
         for attribute in attributes {
             check_name(attribute)?;
             if self.key.iter().any(|known| known == attribute) {
@@ -126,23 +136,31 @@ impl Rule {
 
     /// The number a refusal carries.
     #[must_use]
-    pub fn code(mut self, code: u32) -> Self {
+    pub fn code(mut self, code: NonZeroU32) -> Self {
         self.code = code;
         self
     }
 
-    /// Another quota for one key, given by the values of the key attributes in their order.
+    /// Another quota for one key, given by the values of the key attributes in their order: after
+    /// [`Rule::per`], and not twice for one key.
     pub fn with_override<'v>(
         mut self,
         values: impl IntoIterator<Item = &'v str>,
         quota: Quota,
     ) -> Result<Self, Error> {
-        let values: Vec<&str> = values.into_iter().collect();
+        self.add_override(values.into_iter().collect(), quota)?;
+        Ok(self)
+    }
+
+    pub(super) fn add_override(&mut self, values: Vec<&str>, quota: Quota) -> Result<(), Error> {
         if values.len() != self.key.len() {
             return Err(Error::invalid(format!("an override names all of key [{}]", self.key.join(", "))));
         }
-        self.overrides.insert(values.into_iter().map(str::to_owned).collect(), quota);
-        Ok(self)
+        let values = values.into_iter().map(str::to_owned).collect();
+        if self.overrides.insert(values, quota).is_some() {
+            return Err(Error::invalid("another override names the same key"));
+        }
+        Ok(())
     }
 
     /// Its name.

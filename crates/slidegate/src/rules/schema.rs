@@ -54,7 +54,7 @@ pub struct RuleFile {
 }
 
 fn default_code() -> u32 {
-    super::DEFAULT_CODE
+    super::DEFAULT_CODE.get()
 }
 
 /// One value or prefix, or several.
@@ -180,7 +180,7 @@ impl From<&Rule> for RuleFile {
                 Count::Admitted => CountFile::Admitted,
                 Count::Attempts => CountFile::Attempts,
             },
-            code: rule.code,
+            code: rule.code.get(),
             mode: match rule.mode {
                 Mode::Enforce => ModeFile::Enforce,
                 Mode::Shadow => ModeFile::Shadow,

@@ -17,7 +17,6 @@ struct Known {
     at: u64,
     seq: u64,
     cost: u64,
-    admitted: bool,
 }
 
 impl Known {
@@ -130,6 +129,9 @@ impl Brute {
                 self.level = (self.level + gained).min(self.full());
                 (self.since, self.last) = (now, now);
                 self.gone = self.gone.max(now.saturating_sub(self.leaves(0)));
+                if self.level == self.full() {
+                    self.gone = self.gone.max(now - 1);
+                }
             }
         }
         let left: Vec<Recorded> = self.entries.iter().filter(|e| self.left(e.at, now)).cloned().collect();
@@ -172,8 +174,8 @@ impl Brute {
         self.seq += 1;
         self.entries.push(Recorded { at, cost, seq });
         self.level -= i128::from(cost) * i128::from(self.window());
-        if let Some(id) = id {
-            self.known.insert(id, Known { at, seq, cost, admitted });
+        if let (Some(id), true) = (id, admitted) {
+            self.known.insert(id, Known { at, seq, cost });
         }
         if self.quota.count() == Count::Attempts {
             self.clip();
@@ -181,7 +183,7 @@ impl Brute {
         Entry { at: Micros::new(at), seq, cost }
     }
 
-    /// Attempts: only the newest permits up to the limit are kept, and the newest ids up to the limit.
+    /// Attempts: only the newest permits up to the limit are kept.
     fn clip(&mut self) {
         let capacity = self.quota.capacity();
         let mut excess = self.entries.iter().map(|e| e.cost).sum::<u64>().saturating_sub(capacity);
@@ -192,10 +194,6 @@ impl Brute {
         }
         self.entries.retain(|e| e.cost > 0);
         self.level = self.level.max(0);
-        while self.known.len() as u64 > capacity {
-            let oldest = self.known.iter().min_by_key(|(_, k)| k.seq).map(|(id, _)| *id).unwrap();
-            self.known.remove(&oldest);
-        }
     }
 
     /// The smallest wait after which `cost` fits, by trying every instant at which something changes.
@@ -262,7 +260,6 @@ enum Opinion {
     Refused,
     Impossible,
     Repeated(Entry),
-    Retried(bool),
 }
 
 /// The definition of an ask over several keys.
@@ -278,23 +275,19 @@ pub(crate) fn judge(
         let key = &mut keys[check.key];
         let now = key.roll(now.get(), check.quota);
         let capacity = check.quota.capacity();
-        let known = id.and_then(|id| key.known.get(&id));
+        // Another cost is another request.
+        let known = id.and_then(|id| key.known.get(&id)).filter(|known| known.cost == check.cost);
         opinions.push((
             now,
             match known {
                 _ if check.cost > capacity => Opinion::Impossible,
-                Some(known) if known.admitted => Opinion::Repeated(known.entry()),
-                Some(known) => {
-                    Opinion::Retried(key.used().saturating_sub(known.cost) + check.cost <= capacity)
-                }
+                Some(known) => Opinion::Repeated(known.entry()),
                 None if key.used() + check.cost <= capacity => Opinion::Fits,
                 None => Opinion::Refused,
             },
         ));
     }
-    let refuses = |opinion: &Opinion| {
-        matches!(opinion, Opinion::Refused | Opinion::Impossible | Opinion::Retried(false))
-    };
+    let refuses = |opinion: &Opinion| matches!(opinion, Opinion::Refused | Opinion::Impossible);
     let refuser =
         checks.iter().zip(&opinions).position(|(check, (_, opinion))| check.enforced && refuses(opinion));
     let mut judged = Vec::new();
@@ -310,14 +303,6 @@ pub(crate) fn judge(
                 entry = Some(*known);
                 Outcome::Charged
             }
-            Opinion::Retried(false) => Outcome::Refused,
-            Opinion::Retried(true) if admitted => {
-                let known = key.known.get_mut(&id.unwrap()).unwrap();
-                known.admitted = true;
-                entry = Some(known.entry());
-                Outcome::Charged
-            }
-            Opinion::Retried(true) => Outcome::Fits,
             Opinion::Fits => {
                 let recorded = counted.then(|| key.record(*now, check.cost, id, admitted));
                 if admitted && counted {

@@ -191,6 +191,73 @@ fn agrees(name: &str, algorithm: impl Fn(u64) -> Algorithm) {
     assert!(counted >= 200_000);
 }
 
+/// From the answers alone, with no model in between: no interval of a window's length holds more than the limit
+/// of what was admitted and not taken back.
+#[test]
+fn never_over_from_the_answers_alone() {
+    let mut runner = TestRunner::new(Config { cases: 300, failure_persistence: None, ..Config::default() });
+    let step = (
+        prop_oneof![0..3u64, 0..200u64, 0..90_000u64],
+        1..5u64,
+        prop::bool::weighted(0.2),
+        prop::option::of(0..4u8),
+    );
+    let steps = prop::collection::vec(step, 1..500);
+    let total = AtomicU64::new(0);
+    let result = runner.run(&steps, |steps| {
+        for (algorithm, count) in [
+            (Algorithm::SlidingWindow, Count::Admitted),
+            (Algorithm::SlidingWindow, Count::Attempts),
+            (Algorithm::TimeSlice { slices: 5 }, Count::Admitted),
+            (Algorithm::TimeSlice { slices: 5 }, Count::Attempts),
+        ] {
+            let quota = Quota::new(12, Duration::from_micros(200_000)).unwrap();
+            let quota = quota.with_algorithm(algorithm).unwrap().with_count(count);
+            let mut state = [State::new(&quota)];
+            // (when, cost, sequence number) of every admission that still stands.
+            let mut admitted: Vec<(u64, u64, u64)> = Vec::new();
+            let mut now = 1_000_000;
+            for &(wait, cost, refund, id) in &steps {
+                total.fetch_add(1, Ordering::Relaxed);
+                now += wait;
+                let mut ask = Ask::one(Check::new(Key::new("k", []), quota, cost)).unwrap();
+                if let Some(id) = id {
+                    ask = ask.with_id(RequestId::new(&id.to_string()).unwrap());
+                }
+                let reading = judge(&ask, Micros::new(now), &mut Held { states: &mut state, keys: vec![0] });
+                let verdict = reading.verdicts[0];
+                if verdict.outcome != Outcome::Charged {
+                    continue;
+                }
+                // A request asked again under its id is the same admission.
+                if !admitted.iter().any(|(_, _, seq)| *seq == verdict.entry.seq) {
+                    admitted.push((now, cost, verdict.entry.seq));
+                }
+                if refund
+                    && count == Count::Admitted
+                    && state[0].settle(Micros::new(now), verdict.entry, 0) == Settled::Done
+                {
+                    admitted.retain(|(_, _, seq)| *seq != verdict.entry.seq);
+                }
+                let standing = admitted.iter().filter(|(at, _, _)| at + 200_000 > now);
+                let in_window: u64 = standing.map(|(_, cost, _)| cost).sum();
+                prop_assert!(
+                    in_window <= 12,
+                    "{} permits in the window at {} by {:?}",
+                    in_window,
+                    now,
+                    algorithm
+                );
+            }
+        }
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    eprintln!("never over in {} asks, counted from the answers alone", total.into_inner());
+}
+
 #[test]
 fn sliding_window() {
     agrees("sliding-window", |_| Algorithm::SlidingWindow);

@@ -307,3 +307,73 @@ async fn attempts_are_not_settled() {
     let Setup { limiter, .. } = setup([Rule::new("r", quota).unwrap()]);
     assert!(limiter.acquire("x").await.unwrap().reservation().is_none());
 }
+
+/// A refused attempt that is asked again is another attempt, also under the same id.
+#[tokio::test]
+async fn a_refused_attempt_is_not_let_in_by_asking_again() {
+    let quota = Quota::new(3, Duration::from_secs(5)).unwrap().with_count(Count::Attempts);
+    let Setup { limiter, .. } = setup([Rule::new("guard", quota).unwrap()]);
+    for _ in 0..3 {
+        assert!(limiter.acquire("x").await.unwrap().allowed());
+    }
+    for _ in 0..5 {
+        let request = Request::from("x").id(RequestId::new("again").unwrap());
+        assert!(!limiter.acquire(request).await.unwrap().allowed());
+    }
+}
+
+#[tokio::test]
+async fn the_same_id_for_another_cost_is_another_request() {
+    let Setup { limiter, .. } = setup([rule("r", 10, 60)]);
+    let ask = |permits| Request::from("x").permits(permits).id(RequestId::new("one").unwrap());
+    assert!(limiter.acquire(ask(1)).await.unwrap().allowed());
+    assert!(!limiter.acquire(ask(10)).await.unwrap().allowed());
+    assert_eq!(limiter.acquire(ask(5)).await.unwrap().limits().next().unwrap().used(), 6);
+}
+
+/// A reservation of a key that was forgotten settles nothing of what came after it.
+#[tokio::test]
+async fn an_old_reservation_settles_nothing_new() {
+    for algorithm in
+        [Algorithm::FixedWindow, Algorithm::TimeSlice { slices: 4 }, Algorithm::TokenBucket { burst: 10 }]
+    {
+        let quota = Quota::per_minute(10).unwrap().with_algorithm(algorithm).unwrap();
+        let Setup { limiter, .. } = setup([Rule::new("r", quota).unwrap()]);
+        let acquire = async |permits| {
+            let decision = limiter.acquire(Request::from("x").permits(permits)).await.unwrap();
+            decision.reservation().unwrap()
+        };
+        let old = acquire(5).await;
+        limiter.reset(&Key::new("r", [])).await.unwrap();
+        let new = acquire(3).await;
+        assert_eq!(limiter.settle(&old, 0).await.unwrap(), Settled::Gone, "{algorithm:?}");
+        assert_eq!(limiter.settle(&new, 0).await.unwrap(), Settled::Done, "{algorithm:?}");
+    }
+}
+
+/// What has refilled cannot be given back: that would be more than the burst at once.
+#[tokio::test]
+async fn a_bucket_that_was_full_since_gives_nothing_back() {
+    let quota = Quota::new(10, Duration::from_secs(10)).unwrap();
+    let quota = quota.with_algorithm(Algorithm::TokenBucket { burst: 10 }).unwrap();
+    let Setup { limiter, clock } = setup([Rule::new("r", quota).unwrap()]);
+    let first = limiter.acquire("x").await.unwrap().reservation().unwrap();
+    clock.advance(Micros::from_secs(5));
+    assert!(limiter.acquire(Request::from("x").permits(10)).await.unwrap().allowed());
+    assert_eq!(limiter.settle(&first, 0).await.unwrap(), Settled::Gone);
+    assert!(!limiter.acquire("x").await.unwrap().allowed());
+}
+
+/// Reservations written by hand do no harm: not from the future, not for others' keys beyond what they hold.
+#[tokio::test]
+async fn a_forged_reservation_is_gone() {
+    let quota = Quota::per_minute(10).unwrap().with_algorithm(Algorithm::TokenBucket { burst: 10 }).unwrap();
+    let Setup { limiter, .. } = setup([Rule::new("r", quota).unwrap()]);
+    limiter.acquire("x").await.unwrap();
+    for forged in
+        ["18446744073709551615.0.0.1.r", "1000000000001.0.0.1.r", "1.0.5.1.r", "1000000000000.7.5.1.r"]
+    {
+        assert_eq!(limiter.settle(&forged.parse().unwrap(), 1_000).await.unwrap(), Settled::Gone, "{forged}");
+    }
+    assert_eq!(limiter.peek("x").await.unwrap().limits().next().unwrap().used(), 1);
+}

@@ -63,7 +63,7 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "rules:
   - { name: a, limit: 99999999999999999999999, window: 1s }",
-        "2:23: limit must be a whole number, not 100000000000000000000000",
+        "2:23: limit must be a whole number, not 1e23",
     ),
     (
         "rules:
@@ -359,6 +359,20 @@ rules: [*f,*f,*f,*f,*f,*f]",
 ---
 rules: []",
         "3:1: a file has one document: remove the `---`",
+    ),
+    (
+        "rules:
+  - { name: a b, limit: 0, window: 1s, algorithm: time-slice, slices: 1, key: [ip, ip], overrides: [{ key: { ip: x }, limt: 5 }] }",
+        "2:13: a rule name must be 1 to 64 letters, digits or any of `._/-`, and start with a letter or digit
+2:25: limit must be between 1 and 1000000000000, not 0
+2:71: slices must be between 2 and 10000, and at most one a microsecond, not 1
+2:79: key names `ip` twice
+2:101: an override needs `limit` or `burst`
+2:119: unknown field `limt` in an override: it may have `key`, `limit`, `burst`",
+    ),
+    (
+        "rules: [{ name: a, limit: 5, window: 1s, overrides: [{ key: { ip: x }, limit: 3 }] }]",
+        "1:63: unknown field `ip` in the key of an override: it may have none",
     ),
 ];
 

@@ -92,3 +92,18 @@ fn leaves_at_exactly_one_window() {
     assert!(!admit(1_999_999));
     assert!(admit(2_000_000));
 }
+
+/// A log that lives for years counts its time from a new base once in a while, and loses nothing by it.
+#[test]
+fn a_log_that_lives_for_years() {
+    let day = 86_400_000_000u64;
+    let quota = Quota::new(1_000, Duration::from_secs(366 * 86_400)).unwrap();
+    let mut state = State::new(&quota);
+    let mut instants = vec![0, 300 * day, 600 * day, (1 << 46) - 11, (1 << 46) + 99];
+    instants.extend((1..40).map(|n| (1 << 46) + n * 50 * day));
+    for (i, &now) in instants.iter().enumerate() {
+        let verdict = state.admit(Micros::new(now), &quota, 1);
+        let held = instants[..=i].iter().filter(|&&at| at + 366 * day > now).count();
+        assert_eq!(verdict.used, held as u64, "at {now}");
+    }
+}

@@ -1,0 +1,202 @@
+//! What all algorithms have in common, and what is done with it.
+
+use super::notes::{Entry, Notes};
+use super::{Asked, COUNT_BITS, Opinion, Recording};
+use crate::verdict::{Outcome, Settled, Verdict};
+use crate::{Count, Micros, Quota, RequestId};
+
+/// One algorithm over one key. An instant given to it never lies before the last one it changed at.
+pub(super) trait Counter {
+    /// Moves to `now`; whether anything changed.
+    fn roll(&mut self, now: Micros) -> bool;
+
+    /// Takes on a changed quota.
+    #[inline]
+    fn adopt(&mut self, _quota: &Quota) {}
+
+    /// Permits in use at the instant rolled to.
+    fn used(&self) -> u64;
+
+    /// Counts `cost`, and says under which instant.
+    fn record(&mut self, now: Micros, quota: &Quota, cost: u64) -> Micros;
+
+    /// Forgets the oldest permits until no more than `keep` are in use.
+    fn keep_newest(&mut self, keep: u64);
+
+    /// The smallest wait after which `cost` fits; zero if it does.
+    fn wait(&self, now: Micros, quota: &Quota, cost: u64) -> Micros;
+
+    /// When nothing recorded counts any more.
+    fn empty_at(&self) -> Micros;
+
+    /// Corrects an admission; false if it has left.
+    fn amend(&mut self, entry: Entry, to: u64) -> bool;
+
+    /// How far an admission may be dated ahead of the instant it is made at.
+    fn ahead(&self) -> Micros {
+        Micros::ZERO
+    }
+
+    /// When an admission recorded under `at` stops mattering.
+    fn leaves(&self, at: Micros) -> Micros;
+
+    /// Whether it has stopped mattering by `now`.
+    #[inline]
+    fn left(&self, at: Micros, now: Micros) -> bool {
+        self.leaves(at) <= now
+    }
+
+    /// What counts, oldest first, by the instant it was recorded under.
+    fn entries(&self) -> Vec<(Micros, u64)>;
+}
+
+/// A state whose algorithm is known.
+pub(super) struct View<'s, C> {
+    pub(super) counter: &'s mut C,
+    pub(super) notes: &'s mut Option<Box<Notes>>,
+    pub(super) last: &'s mut Micros,
+    pub(super) seq: &'s mut u64,
+}
+
+impl<C: Counter> View<'_, C> {
+    #[inline(always)]
+    pub(super) fn admit(mut self, now: Micros, asked: Asked<'_>) -> (Micros, Verdict) {
+        let now = self.roll(now, asked.quota);
+        let opinion = self.consider(asked);
+        let recording = if opinion.refuses() { Recording::Attempts } else { Recording::All };
+        (now, self.conclude(now, asked, opinion, recording))
+    }
+
+    #[inline(always)]
+    pub(super) fn roll(&mut self, now: Micros, quota: &Quota) -> Micros {
+        let now = self.advance(now);
+        self.counter.adopt(quota);
+        now
+    }
+
+    /// A refusal by a window writes nothing, so that cores that refuse one key do not fight over its memory.
+    #[inline(always)]
+    pub(super) fn advance(&mut self, now: Micros) -> Micros {
+        let now = now.max(*self.last);
+        if self.counter.roll(now) {
+            *self.last = now;
+        }
+        if self.notes.is_some() {
+            self.age_notes(now);
+        }
+        now
+    }
+
+    #[cold]
+    fn age_notes(&mut self, now: Micros) {
+        if let Some(notes) = self.notes {
+            notes.forget(|at| self.counter.left(at, now));
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn consider(&self, asked: Asked<'_>) -> Opinion {
+        let (cost, capacity) = (asked.cost, asked.quota.capacity());
+        if cost > capacity {
+            return Opinion::Impossible;
+        }
+        if let (Some(id), Some(notes)) = (asked.id, &self.notes)
+            && let Some(known) = notes.find(id, cost)
+        {
+            return Opinion::Repeated(known);
+        }
+        if self.counter.used() + cost <= capacity { Opinion::Fits } else { Opinion::Refused }
+    }
+
+    #[inline(always)]
+    pub(super) fn conclude(
+        &mut self,
+        now: Micros,
+        asked: Asked<'_>,
+        opinion: Opinion,
+        recording: Recording,
+    ) -> Verdict {
+        let Asked { quota, cost, .. } = asked;
+        let records = cost > 0
+            && match recording {
+                Recording::All => true,
+                Recording::Attempts => quota.count() == Count::Attempts,
+                Recording::Nothing => false,
+            };
+        let admitted = recording == Recording::All;
+        let mut entry = Entry::default();
+        let outcome = match opinion {
+            Opinion::Impossible => Outcome::Impossible,
+            Opinion::Repeated(known) => {
+                entry = known;
+                Outcome::Charged
+            }
+            Opinion::Fits => {
+                if records {
+                    entry = self.record(now, asked, admitted);
+                }
+                if admitted && records { Outcome::Charged } else { Outcome::Fits }
+            }
+            Opinion::Refused => {
+                if records && quota.count() == Count::Attempts {
+                    self.record(now, asked, false);
+                }
+                Outcome::Refused
+            }
+        };
+        Verdict {
+            outcome,
+            limit: quota.capacity(),
+            used: self.counter.used(),
+            retry_after: match outcome {
+                Outcome::Charged => Micros::ZERO,
+                _ => self.counter.wait(now, quota, cost),
+            },
+            reset_after: self.counter.empty_at().since(now),
+            entry,
+        }
+    }
+
+    #[inline(always)]
+    fn record(&mut self, now: Micros, asked: Asked<'_>, admitted: bool) -> Entry {
+        let Asked { quota, cost, id } = asked;
+        let attempts = quota.count() == Count::Attempts;
+        if attempts {
+            self.counter.keep_newest(quota.capacity() - cost);
+        }
+        let at = self.counter.record(now, quota, cost);
+        *self.last = now;
+        let entry = Entry { at, seq: *self.seq, cost };
+        *self.seq += 1;
+        if admitted && let Some(id) = id {
+            self.remember(id, entry);
+        }
+        entry
+    }
+
+    #[cold]
+    fn remember(&mut self, id: &RequestId, entry: Entry) {
+        self.notes.get_or_insert_default().remember(id.clone(), entry);
+    }
+
+    pub(super) fn settle(mut self, now: Micros, entry: Entry, to: u64) -> Settled {
+        let now = self.advance(now);
+        let ours = entry.seq >> COUNT_BITS == *self.seq >> COUNT_BITS && entry.seq < *self.seq;
+        let made = entry.at <= now.plus(self.counter.ahead());
+        if !ours || !made || self.counter.left(entry.at, now) {
+            return Settled::Gone;
+        }
+        if self.notes.as_ref().is_some_and(|notes| notes.is_settled(entry.seq)) {
+            return Settled::Already;
+        }
+        if !self.counter.amend(entry, to) {
+            return Settled::Gone;
+        }
+        let notes = self.notes.get_or_insert_default();
+        notes.settle(entry);
+        if to == 0 {
+            notes.release(entry);
+        }
+        Settled::Done
+    }
+}
