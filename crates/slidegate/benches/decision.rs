@@ -79,8 +79,9 @@ impl Contenders {
         let (limit, window) = if admit { (1_000_000_000, 1) } else { (1, 3600) };
         let burst = NonZeroU32::new(limit).unwrap();
         let governor = if admit { GovernorQuota::per_second(burst) } else { GovernorQuota::per_hour(burst) };
-        // We remember every admission of a window, so its length is what makes our work. A tenth of a second
-        // at full speed is about a thousand events for each of a thousand keys, as much as a large limit has.
+        // We remember every admission of a window, so its length makes our work. Ten milliseconds at full speed
+        // are about a hundred events for each of a thousand keys, as a usual limit has. (Of a million keys each
+        // is asked so seldom that its window is empty again.)
         let ours = if admit { Duration::from_millis(10) } else { Duration::from_secs(window) };
         let limit = u64::from(limit);
         let rule = Arc::new(Limit::new("bench", limit, window, vec![], vec!["user".try_into().unwrap()]));

@@ -113,8 +113,10 @@ pub const MAX_ID: usize = 64;
 
 /// Names one request, so that a retry after an unknown outcome is not charged twice.
 ///
-/// Letters, digits and `._:-`, up to 64 of them; a UUID is a good one. Whoever chooses the id decides what
-/// counts as the same request, so never take it from an end user.
+/// Letters, digits and `._:-`, up to 64 of them; a UUID is a good one. Each key remembers the id of what it
+/// admitted for as long as that counts there; the same id for another cost is another request, and a request
+/// that was refused is judged again. Whoever chooses the id decides what counts as the same request, so never
+/// take it from an end user.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId(CompactString);
 

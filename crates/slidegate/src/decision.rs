@@ -89,7 +89,7 @@ impl Decision {
         self.source
     }
 
-    /// The instant, by the store's clock, at which it was decided.
+    /// The instant, by the store's clock, at which it was decided; zero if no rule applied.
     pub fn at(&self) -> Micros {
         self.reading.at
     }

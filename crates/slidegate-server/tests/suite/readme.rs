@@ -37,7 +37,8 @@ fn console_blocks_answer_as_printed() {
             || String::from_utf8(Command::new("sh").args(["-c", &line]).output().unwrap().stdout).unwrap();
         if n == 1 {
             // The README shows the first login and the fourth.
-            (run(), run());
+            run();
+            run();
         }
         assert_eq!(without_times(&run()), without_times(printed), "{line}");
     }
