@@ -13,9 +13,12 @@ need() {
 }
 need curl curl
 
-cargo test --workspace --all-features "$@"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+cargo test --workspace --all-features "$@" | tee "$log"
 for example in crates/slidegate/examples/*.rs; do
     name=$(basename "$example" .rs)
     echo "example $name"
     cargo run -q -p slidegate --example "$name"
 done
+awk '/^test result:/ { passed += $4; failed += $6 } END { print passed " passed, " failed " failed" }' "$log"

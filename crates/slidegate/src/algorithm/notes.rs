@@ -1,8 +1,8 @@
 //! What a key remembers of single admissions: which ids it has seen, and what was settled.
 //!
 //! Most keys have no notes: the numbers of an admission are in the answer, not in the store. The id of an
-//! admitted request is remembered for as long as its admission counts. A settled admission is remembered by its sequence
-//! number; neighbours merge, so a stream of reserve-and-settle costs one range, not one note each.
+//! admitted request is remembered for as long as its admission counts. A settled admission is remembered by
+//! its sequence number; neighbours merge, so a stream of reserve-and-settle costs one range, not one note each.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
