@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::{Entry, Micros};
 
 /// What became of one check.
-// As wide as its neighbours in a verdict: copying one byte and its padding stalls for ten nanoseconds.
+// As wide as its neighbours in a verdict: a byte and its padding are copied in pieces, and the next read stalls.
 #[repr(u64)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {

@@ -112,6 +112,36 @@ async fn idle_connections_make_room() {
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 }
 
+/// One client asks for megabytes and reads none; there is room for only one connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_does_not_read_makes_room() {
+    let (address, _stop, _) =
+        impatient(Limits { head: Duration::from_secs(60), connections: 1, ..short() }).await;
+    let mut deaf = TcpStream::connect(&address).unwrap();
+    let requests = vec![BODY; 1_000].join(",");
+    let batch = format!("{{\"requests\":[{requests}]}}");
+    let head =
+        head(batch.len()).replace("/v1/acquire", "/v1/acquire/batch").replace("connection: close\r\n", "");
+    let asking = std::thread::spawn(move || {
+        // Sixty answers of a quarter of a megabyte are more than the sockets hold between them.
+        for _ in 0..60 {
+            let asked = deaf.write_all(head.as_bytes()).and_then(|()| deaf.write_all(batch.as_bytes()));
+            if asked.is_err() {
+                break;
+            }
+        }
+        // It stays open: only the server can end it.
+        deaf
+    });
+    let mut next = TcpStream::connect(&address).unwrap();
+    next.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    next.write_all(self::head(BODY.len()).as_bytes()).unwrap();
+    next.write_all(BODY.as_bytes()).unwrap();
+    let answer = read_all(next).await;
+    assert!(answer.starts_with("HTTP/1.1 429 ") || answer.starts_with("HTTP/1.1 200 "), "{answer:?}");
+    drop(asking.join().unwrap());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn stopping_does_not_wait_for_ever() {
     let (address, stop, served) = impatient(Limits { head: Duration::from_secs(60), ..short() }).await;

@@ -1,10 +1,10 @@
 //! A lock for what is held for tens of nanoseconds.
 //!
 //! Under contention the cost of a short critical section is the cache line that travels between cores, so
-//! who finds the lock taken steps back for exponentially longer and lets the holder finish a burst: two
-//! threads on one key then decide several times as fast as with a lock that hands over each time. Letting go
-//! is a plain store, a third of the price of a lock that may have to wake someone. Whoever has waited long
-//! yields, then sleeps, so a holder that lost its core is not waited for at full speed.
+//! who finds the lock taken steps back for exponentially longer and lets the holder finish a burst, instead of
+//! having it handed over each time. Letting go is a plain store: nobody sleeps on it who would have to be woken.
+//! Whoever has waited long yields, then sleeps for a moment, so a holder that lost its core is not waited for at
+//! full speed. `benches/decision.rs` has the rows that judge this: one key, two threads.
 
 use std::thread;
 use std::time::Duration;
