@@ -218,6 +218,11 @@ impl State {
         self.seq >> COUNT_BITS
     }
 
+    /// When nothing recorded counts any more, if it is not used again.
+    pub(crate) fn empty_at(&self) -> Micros {
+        with_counter!(self, counter => counter.empty_at())
+    }
+
     /// When this key has nothing left to remember, if it is not used again.
     pub fn idle_at(&self) -> Micros {
         let newest = self.notes.as_ref().and_then(|notes| notes.newest());

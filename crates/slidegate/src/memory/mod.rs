@@ -202,7 +202,7 @@ impl<C: Clock> Inner<C> {
         let now = shard.instant(self.clock.now());
         let state = shard.find(key)?;
         let used = state.inspect(now);
-        if state.idle_at() <= now {
+        if used == 0 {
             return None;
         }
         let entries = state.entries().into_iter().map(|(at, cost, leaves)| Counted {
@@ -213,7 +213,7 @@ impl<C: Clock> Inner<C> {
         Some(Inspection {
             at: now,
             used,
-            reset_after: state.idle_at().since(now),
+            reset_after: state.empty_at().since(now),
             entries: entries.collect(),
         })
     }

@@ -296,6 +296,13 @@ async fn inspect_and_reset() {
     let entries: Vec<(u64, u64)> =
         seen.entries.iter().map(|e| (e.cost, e.leaves_after.ceil_secs())).collect();
     assert_eq!(entries, [(2, 50), (1, 60)]);
+    assert_eq!(seen.reset_after, Micros::from_secs(60));
+    // What was taken back is not counted, though it is remembered that it was settled.
+    let other = Key::new("other", []);
+    limiter.set_rules(Rules::new([rule("other", 5, 60)]).unwrap());
+    let reservation = limiter.acquire("x").await.unwrap().reservation().unwrap();
+    limiter.settle(&reservation, 0).await.unwrap();
+    assert_eq!(limiter.inspect(&other).await.unwrap(), None);
     assert!(limiter.reset(&key).await.unwrap());
     assert!(!limiter.reset(&key).await.unwrap());
     assert_eq!(limiter.inspect(&key).await.unwrap(), None);
