@@ -28,15 +28,27 @@ pub struct Check {
     pub cost: u64,
     /// Whether a refusal refuses the ask. A shadow rule is judged and counted, but refuses nothing.
     pub enforced: bool,
+    /// How Redis stores it; other stores do not look at it.
+    pub encoding: Encoding,
     /// The rule's place among the rules that made this ask; stores do not look at it.
     pub rule: u32,
+}
+
+/// How an exact window is stored in Redis. The decisions are the same, bit for bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// A sorted set, which people can read.
+    #[default]
+    Zset,
+    /// A packed log in a string: ten bytes an event or fewer. Only for `sliding-window`.
+    Packed,
 }
 
 impl Check {
     /// An enforced check.
     #[inline]
     pub fn new(key: Key, quota: Quota, cost: u64) -> Self {
-        Check { key, quota, cost, enforced: true, rule: 0 }
+        Check { key, quota, cost, enforced: true, encoding: Encoding::default(), rule: 0 }
     }
 }
 

@@ -71,7 +71,7 @@ mod verdict;
 pub mod yaml;
 
 pub use algorithm::{Entry, State};
-pub use ask::{Ask, Check, MAX_ID, RequestId};
+pub use ask::{Ask, Check, Encoding, MAX_ID, RequestId};
 pub use clock::{Clock, ManualClock, Sleep, SystemClock};
 pub use decision::{Decision, Limit, Source};
 pub use error::{Error, Problem};
@@ -85,4 +85,4 @@ pub use request::{MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE, PLAIN_ATTRIBUTE, Request}
 pub use reservation::{MAX_RESERVATION, Reservation};
 pub use rules::*;
 pub use store::{Settlement, Store};
-pub use verdict::{Counted, Inspection, Outcome, Reading, Readings, Settled, Verdict};
+pub use verdict::{Counted, Inspection, Outcome, Reading, Readings, Receipt, Settled, Verdict};

@@ -12,8 +12,8 @@ use crate::quota::MAX_LIMIT;
 use crate::request::PLAIN_ATTRIBUTE;
 use crate::rules::{Rule, Rules};
 use crate::{
-    Ask, Clock, Decision, Error, Inspection, Key, MemoryStore, Micros, Quota, Reading, Request, Reservation,
-    Settled, Store, SystemClock,
+    Ask, Clock, Decision, Error, Inspection, Key, MemoryStore, Micros, Quota, Reading, Receipt, Request,
+    Reservation, Settled, Store, SystemClock,
 };
 
 /// Decides requests by rules, and counts in a store. Share it in an `Arc`.
@@ -128,7 +128,7 @@ impl<S: Store> Limiter<S> {
         if permits > MAX_LIMIT {
             return Err(too_many_permits(permits));
         }
-        let settled = self.store.settle(&reservation.settlements(permits)).await?;
+        let Receipt { settled, .. } = self.store.settle(&reservation.settlements(permits)).await?;
         let is = |what| settled.contains(&what);
         Ok(match () {
             () if is(Settled::Done) => Settled::Done,

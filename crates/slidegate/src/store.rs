@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use crate::{Ask, Entry, Error, Inspection, Key, Readings, Settled};
+use crate::{Ask, Entry, Error, Inspection, Key, Readings, Receipt};
 
 /// Admits asks, and remembers what it admitted.
 ///
@@ -22,7 +22,7 @@ pub trait Store: Send + Sync {
     fn admit(&self, asks: &[Ask]) -> impl Future<Output = Result<Readings, Error>> + Send;
 
     /// Corrects past admissions to what they really cost, in one step. One answer each, in their order.
-    fn settle(&self, settlements: &[Settlement]) -> impl Future<Output = Result<Vec<Settled>, Error>> + Send;
+    fn settle(&self, settlements: &[Settlement]) -> impl Future<Output = Result<Receipt, Error>> + Send;
 
     /// What is counted under `key`; none if nothing is.
     fn inspect(&self, key: &Key) -> impl Future<Output = Result<Option<Inspection>, Error>> + Send;
@@ -47,7 +47,7 @@ impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
         (**self).admit(asks)
     }
 
-    fn settle(&self, settlements: &[Settlement]) -> impl Future<Output = Result<Vec<Settled>, Error>> + Send {
+    fn settle(&self, settlements: &[Settlement]) -> impl Future<Output = Result<Receipt, Error>> + Send {
         (**self).settle(settlements)
     }
 

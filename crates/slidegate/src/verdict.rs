@@ -35,7 +35,8 @@ pub struct Verdict {
     pub limit: u64,
     /// Permits in use. More than `limit` after the limit was lowered or a settlement corrected upwards.
     pub used: u64,
-    /// The smallest wait after which the same cost fits, if nobody else asks. Zero if it was charged.
+    /// The smallest wait after which the same cost fits, if nobody else asks. Zero if it was charged; for what
+    /// never fits, the quota's horizon.
     pub retry_after: Micros,
     /// The wait after which nothing is in use, if nobody asks.
     pub reset_after: Micros,
@@ -71,6 +72,15 @@ pub enum Settled {
     Already,
     /// It no longer counts (it left the window, or its key was reset), so there is nothing to correct.
     Gone,
+}
+
+/// What a store answers to settlements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// The instant, by the store's clock, at which they were settled.
+    pub at: Micros,
+    /// What became of each, in their order.
+    pub settled: Vec<Settled>,
 }
 
 /// One key, as a store holds it; see [`Store::inspect`](crate::Store::inspect).

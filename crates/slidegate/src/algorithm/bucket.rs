@@ -2,7 +2,8 @@
 //!
 //! The refill is `rate.0` permits per `rate.1` microseconds in lowest terms, so a microsecond brings
 //! `rate.0` units and a permit is `rate.1` of them: nothing is ever rounded, and refilling in two steps is
-//! the same as in one. A settlement may take the level below zero: what was really used is owed.
+//! the same as in one. A settlement may take the level below zero: what was really used is owed, as far as
+//! it can be counted.
 
 use super::counter::Counter;
 use crate::quota::MAX_TOTAL;
@@ -46,7 +47,8 @@ impl Bucket {
     }
 
     fn set(&mut self, level: i128) {
-        let level = level.clamp(-i128::from(MAX_TOTAL), i128::from(self.full()));
+        let full = i128::from(self.full());
+        let level = level.clamp(full - i128::from(MAX_TOTAL), full);
         self.level = i64::try_from(level).unwrap_or(self.level);
     }
 

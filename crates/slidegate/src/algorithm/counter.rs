@@ -150,6 +150,7 @@ impl<C: Counter> View<'_, C> {
             used: self.counter.used(),
             retry_after: match outcome {
                 Outcome::Charged => Micros::ZERO,
+                Outcome::Impossible => quota.horizon(),
                 _ => self.counter.wait(now, quota, cost),
             },
             reset_after: self.counter.empty_at().since(now),

@@ -19,21 +19,25 @@ pub struct Entry {
     pub cost: u64,
 }
 
+/// An id and a cost: the same id for another cost is another request.
+type Asking = (RequestId, u64);
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Notes {
-    ids: HashMap<RequestId, Entry, foldhash::quality::RandomState>,
-    by_age: VecDeque<(Entry, RequestId)>,
+    ids: HashMap<Asking, Entry, foldhash::quality::RandomState>,
+    by_age: VecDeque<(Entry, Asking)>,
     /// First settled sequence number -> one past the last, and when that one was recorded.
     settled: BTreeMap<u64, (u64, Micros)>,
 }
 
 impl Notes {
-    /// The admission of this request; one of another cost is another request.
+    /// The admission of this request.
     pub(super) fn find(&self, id: &RequestId, cost: u64) -> Option<Entry> {
-        self.ids.get(id).copied().filter(|entry| entry.cost == cost)
+        self.ids.get(&(id.clone(), cost)).copied()
     }
 
     pub(super) fn remember(&mut self, id: RequestId, entry: Entry) {
+        let id = (id, entry.cost);
         if self.by_age.len() > 2 * self.ids.len() + 16 {
             let ids = &self.ids;
             self.by_age.retain(|(entry, id)| ids.get(id) == Some(entry));

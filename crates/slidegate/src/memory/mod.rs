@@ -27,8 +27,8 @@ use self::lock::{Guard, Lock};
 use self::shard::Shard;
 use crate::judge::{self, States};
 use crate::{
-    Ask, Check, Clock, Counted, Error, Inspection, Key, Micros, Readings, Settled, Settlement, State, Store,
-    SystemClock,
+    Ask, Check, Clock, Counted, Error, Inspection, Key, Micros, Readings, Receipt, Settled, Settlement,
+    State, Store, SystemClock,
 };
 
 /// How many keys a store holds unless told otherwise.
@@ -136,7 +136,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         Ok(self.inner.admit(asks))
     }
 
-    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>, Error> {
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
         Ok(self.inner.settle(settlements))
     }
 
@@ -187,14 +187,14 @@ impl<C: Clock> Inner<C> {
         judged.collect()
     }
 
-    fn settle(&self, settlements: &[Settlement]) -> Vec<Settled> {
+    fn settle(&self, settlements: &[Settlement]) -> Receipt {
         let mut locked = self.lock(settlements.iter().map(|settlement| &settlement.key));
         let now = locked.instant(self.clock.now());
         let settled = settlements.iter().map(|s| match locked.shard(&s.key).find(&s.key) {
             Some(state) => state.settle(now, s.entry, s.permits),
             None => Settled::Gone,
         });
-        settled.collect()
+        Receipt { at: now, settled: settled.collect() }
     }
 
     fn inspect(&self, key: &Key) -> Option<Inspection> {

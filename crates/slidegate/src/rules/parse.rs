@@ -7,12 +7,12 @@ use super::rule::{Mode, Pattern, Rule};
 use super::{AdHoc, Bounds, MAX_RULES, Rules};
 use crate::quota::{MAX_WINDOW, check_limit, check_slices, check_window};
 use crate::yaml::{Fields, Node, Reader};
-use crate::{Algorithm, Count, Error, Micros, Quota};
+use crate::{Algorithm, Count, Encoding, Error, Micros, Quota};
 
 /// The fields of a file that belong to the rules. A file may have others, which the server reads.
 pub const FILE_FIELDS: [&str; 2] = ["rules", "ad-hoc"];
 
-const RULE_FIELDS: [&str; 12] = [
+const RULE_FIELDS: [&str; 13] = [
     "name",
     "match",
     "key",
@@ -24,6 +24,7 @@ const RULE_FIELDS: [&str; 12] = [
     "count",
     "code",
     "mode",
+    "encoding",
     "overrides",
 ];
 
@@ -107,8 +108,9 @@ fn read_rule<'n>(node: &'n Node, reader: &mut Reader, names: &mut HashSet<&'n st
             }
         }
     }
+    let sound_encoding = read_encoding(&fields, reader, &mut rule, quota.is_some());
     read_overrides(&fields, reader, &mut rule, quota.is_some(), sound_key);
-    let (Some(_), Some(_), Some(mode), Some(code)) = sound else { return None };
+    let ((Some(_), Some(_), Some(mode), Some(code)), true) = (sound, sound_encoding) else { return None };
     rule.conditions = conditions;
     Some(rule.mode(mode).code(code))
 }
@@ -196,6 +198,21 @@ fn read_slices(node: Option<&Node>, reader: &mut Reader, window: Micros) -> Opti
 
 fn read_mode(node: &Node, reader: &mut Reader) -> Option<Mode> {
     reader.word(node, "mode", &[("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)])
+}
+
+/// False if it is not sound. Whether it goes with the algorithm is checked only where that is.
+fn read_encoding(fields: &Fields<'_>, reader: &mut Reader, rule: &mut Rule, sound_quota: bool) -> bool {
+    let Some(node) = fields.get("encoding") else { return true };
+    let words = [("zset", Encoding::Zset), ("packed", Encoding::Packed)];
+    let Some(encoding) = reader.word(node, "encoding", &words) else { return false };
+    if !sound_quota {
+        return true;
+    }
+    match reader.accept(node, rule.clone().encoding(encoding)) {
+        Some(encoded) => *rule = encoded,
+        None => return false,
+    }
+    true
 }
 
 fn read_code(node: &Node, reader: &mut Reader) -> Option<NonZeroU32> {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::num::NonZeroU32;
 
 use crate::request::check_name;
-use crate::{Check, Error, Key, Quota};
+use crate::{Algorithm, Check, Encoding, Error, Key, Quota};
 
 /// The most attributes a rule may be keyed by.
 pub const MAX_KEY_ATTRIBUTES: usize = 8;
@@ -64,6 +64,7 @@ pub struct Rule {
     pub(crate) key: Vec<String>,
     pub(crate) quota: Quota,
     pub(crate) mode: Mode,
+    pub(crate) encoding: Encoding,
     pub(crate) code: NonZeroU32,
     /// By the values of the key attributes, in their order.
     pub(crate) overrides: HashMap<Vec<String>, Quota>,
@@ -86,6 +87,7 @@ impl Rule {
             key: Vec::new(),
             quota,
             mode: Mode::default(),
+            encoding: Encoding::default(),
             code: DEFAULT_CODE,
             overrides: HashMap::new(),
         }
@@ -132,6 +134,15 @@ impl Rule {
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
+    }
+
+    /// How Redis stores its counts. Another encoding starts them anew.
+    pub fn encoding(mut self, encoding: Encoding) -> Result<Self, Error> {
+        if encoding == Encoding::Packed && self.quota.algorithm() != Algorithm::SlidingWindow {
+            return Err(Error::invalid("`encoding: packed` belongs to algorithm: sliding-window"));
+        }
+        self.encoding = encoding;
+        Ok(self)
     }
 
     /// The number a refusal carries.
@@ -198,7 +209,7 @@ impl Rule {
             self.overrides.get(&values).copied().unwrap_or(self.quota)
         };
         let enforced = self.mode == Mode::Enforce;
-        Some(Check { key, quota, cost: permits, enforced, rule })
+        Some(Check { key, quota, cost: permits, enforced, encoding: self.encoding, rule })
     }
 }
 

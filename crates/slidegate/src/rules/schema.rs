@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{AdHoc, Bounds, Mode, Pattern, Rule};
-use crate::{Algorithm, Count, Quota};
+use crate::{Algorithm, Count, Encoding, Quota};
 
 /// A rule: when it applies, what it counts, and how much of it is allowed.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -48,6 +48,9 @@ pub struct RuleFile {
     /// Whether it may refuse.
     #[serde(default)]
     pub mode: ModeFile,
+    /// How Redis stores it: `packed` for `sliding-window` only.
+    #[serde(default)]
+    pub encoding: EncodingFile,
     /// Other limits for single keys.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub overrides: Vec<OverrideFile>,
@@ -108,6 +111,18 @@ pub enum ModeFile {
     Shadow,
     /// It is not looked at.
     Off,
+}
+
+/// How Redis stores an exact window. The decisions are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "Encoding")]
+pub enum EncodingFile {
+    /// A sorted set, which people can read.
+    #[default]
+    Zset,
+    /// A packed log: ten bytes an event or fewer.
+    Packed,
 }
 
 /// Another limit for one key.
@@ -185,6 +200,10 @@ impl From<&Rule> for RuleFile {
                 Mode::Enforce => ModeFile::Enforce,
                 Mode::Shadow => ModeFile::Shadow,
                 Mode::Off => ModeFile::Off,
+            },
+            encoding: match rule.encoding {
+                Encoding::Zset => EncodingFile::Zset,
+                Encoding::Packed => EncodingFile::Packed,
             },
             overrides: overrides(rule),
         }

@@ -30,7 +30,7 @@ impl Known {
 pub(crate) struct Brute {
     quota: Quota,
     entries: Vec<Recorded>,
-    known: HashMap<u8, Known>,
+    known: HashMap<(u8, u64), Known>,
     settled: HashSet<u64>,
     seq: u64,
     /// When something was last recorded or left: the key's time never runs back before that.
@@ -139,7 +139,7 @@ impl Brute {
         if left.iter().any(|gone| gone.cost > 0) {
             self.last = now;
         }
-        let forgotten: Vec<u8> =
+        let forgotten: Vec<(u8, u64)> =
             self.known.iter().filter(|(_, k)| self.left(k.at, now)).map(|(id, _)| *id).collect();
         for id in forgotten {
             self.known.remove(&id);
@@ -175,7 +175,7 @@ impl Brute {
         self.entries.push(Recorded { at, cost, seq });
         self.level -= i128::from(cost) * i128::from(self.window());
         if let (Some(id), true) = (id, admitted) {
-            self.known.insert(id, Known { at, seq, cost });
+            self.known.insert((id, cost), Known { at, seq, cost });
         }
         if self.quota.count() == Count::Attempts {
             self.clip();
@@ -276,7 +276,7 @@ pub(crate) fn judge(
         let now = key.roll(now.get(), check.quota);
         let capacity = check.quota.capacity();
         // Another cost is another request.
-        let known = id.and_then(|id| key.known.get(&id)).filter(|known| known.cost == check.cost);
+        let known = id.and_then(|id| key.known.get(&(id, check.cost)));
         opinions.push((
             now,
             match known {
@@ -323,7 +323,11 @@ pub(crate) fn judge(
             now: *now,
             outcome,
             used: key.used(),
-            retry_after: if outcome == Outcome::Charged { 0 } else { key.wait(*now, check.cost) },
+            retry_after: match outcome {
+                Outcome::Charged => 0,
+                Outcome::Impossible => check.quota.horizon().get(),
+                _ => key.wait(*now, check.cost),
+            },
             reset_after: key.reset_after(*now),
             entry,
         });

@@ -107,6 +107,16 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "rules:
+  - { name: a, limit: 5, window: 1s, encoding: zip }",
+        r#"2:48: encoding must be one of zset, packed, not "zip""#,
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, algorithm: fixed-window, encoding: packed }",
+        "2:73: `encoding: packed` belongs to algorithm: sliding-window",
+    ),
+    (
+        "rules:
   - { name: a, limit: 5, window: 1s, slices: 5 }",
         "2:46: `slices` belongs to algorithm: time-slice",
     ),
@@ -218,7 +228,7 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "rules:
   - { name: a, limit: 5, window: 1s, windw: 1s }",
-        "2:38: unknown field `windw` in a rule: it may have `name`, `match`, `key`, `limit`, `window`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `overrides`",
+        "2:38: unknown field `windw` in a rule: it may have `name`, `match`, `key`, `limit`, `window`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `encoding`, `overrides`",
     ),
     (
         "rules:
@@ -340,7 +350,7 @@ limit: 5",
 4:13: window must be a length of time such as 250ms, 5s or 1h, not "soon"
 5:11: mode must be one of enforce, shadow, off, not "on"
 6:5: rule `second` needs `limit`
-7:5: unknown field `limt` in a rule: it may have `name`, `match`, `key`, `limit`, `window`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `overrides`
+7:5: unknown field `limt` in a rule: it may have `name`, `match`, `key`, `limit`, `window`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `encoding`, `overrides`
 9:11: another rule is named `first` already
 12:10: key must be a list, not "ip""#,
     ),
@@ -395,6 +405,6 @@ fn a_file_of_five_megabytes_is_not_read() {
 #[test]
 fn a_full_file() {
     let rules = Rules::from_yaml(include_str!("full.yaml")).unwrap();
-    assert_eq!(rules.iter().count(), 6);
+    assert_eq!(rules.iter().count(), 7);
     assert_eq!(Rules::from_yaml("rules: []").unwrap().iter().count(), 0);
 }
