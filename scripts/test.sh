@@ -3,15 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Debian packages by the program they bring.
-need() {
-    command -v "$1" >/dev/null && return
-    echo "installing $2 for $1"
-    as_root=$([ "$(id -u)" = 0 ] || echo sudo)
-    $as_root apt-get update -qq
-    $as_root apt-get install -y -qq "$2"
-}
-need curl curl
+bash scripts/tools.sh
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT

@@ -13,7 +13,63 @@ enum Kind {
     Invalid(String),
     File(Vec<Problem>),
     TooCostly { rule: String, permits: u64, limit: u64 },
-    Unavailable(String),
+    Store { fault: Fault, message: String },
+}
+
+/// Why a store could not decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Fault {
+    /// It could not be reached; nothing was sent.
+    Unreachable,
+    /// The connection broke while an answer was due: the outcome is unknown.
+    Lost,
+    /// No answer came in time: the outcome is unknown.
+    Timeout,
+    /// More calls are in flight than are allowed; nothing was sent.
+    Overloaded,
+    /// It is busy with a long script.
+    Busy,
+    /// It is loading its data.
+    Loading,
+    /// It is a replica, and only reads.
+    ReadOnly,
+    /// Its memory is full.
+    OutOfMemory,
+    /// It wants a password, refuses ours, or does not allow a command.
+    NotAllowed,
+    /// Something else is stored under one of our keys.
+    WrongType,
+    /// It is a node of a cluster, and was addressed as a single server.
+    Cluster,
+    /// Others changed the same keys again and again; nothing was written.
+    Conflict,
+    /// It answered something that is not an answer.
+    Protocol,
+    /// Something else.
+    Other,
+}
+
+impl Fault {
+    /// As it is written in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Fault::Unreachable => "unreachable",
+            Fault::Lost => "lost",
+            Fault::Timeout => "timeout",
+            Fault::Overloaded => "overloaded",
+            Fault::Busy => "busy",
+            Fault::Loading => "loading",
+            Fault::ReadOnly => "read-only",
+            Fault::OutOfMemory => "out-of-memory",
+            Fault::NotAllowed => "not-allowed",
+            Fault::WrongType => "wrong-type",
+            Fault::Cluster => "cluster",
+            Fault::Conflict => "conflict",
+            Fault::Protocol => "protocol",
+            Fault::Other => "other",
+        }
+    }
 }
 
 /// One mistake in a rules file.
@@ -47,7 +103,12 @@ impl Error {
 
     /// A store that could not decide.
     pub fn unavailable(message: impl Into<String>) -> Self {
-        Kind::Unavailable(message.into()).into()
+        Error::store(Fault::Other, message)
+    }
+
+    /// A store that could not decide, and why.
+    pub fn store(fault: Fault, message: impl Into<String>) -> Self {
+        Kind::Store { fault, message: message.into() }.into()
     }
 
     pub(crate) fn too_costly(rule: &str, permits: u64, limit: u64) -> Self {
@@ -66,7 +127,21 @@ impl Error {
 
     /// The store could not decide; the outcome may be unknown. Ask again with the same request id.
     pub fn is_unavailable(&self) -> bool {
-        matches!(*self.0, Kind::Unavailable(_))
+        matches!(*self.0, Kind::Store { .. })
+    }
+
+    /// Why the store could not decide; none for every other error.
+    pub fn fault(&self) -> Option<Fault> {
+        match *self.0 {
+            Kind::Store { fault, .. } => Some(fault),
+            _ => None,
+        }
+    }
+
+    /// The call was sent and no answer came back: it may have been carried out. Ask again with the same
+    /// request id to find out without being charged twice.
+    pub fn outcome_unknown(&self) -> bool {
+        matches!(self.fault(), Some(Fault::Lost | Fault::Timeout))
     }
 
     /// The mistakes in a file, each with its line; empty for every other error.
@@ -87,7 +162,7 @@ impl From<Kind> for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
-            Kind::Invalid(message) | Kind::Unavailable(message) => f.write_str(message),
+            Kind::Invalid(message) | Kind::Store { message, .. } => f.write_str(message),
             Kind::File(problems) => {
                 for (i, problem) in problems.iter().enumerate() {
                     if i > 0 {

@@ -62,6 +62,8 @@ mod limiter;
 mod memory;
 mod micros;
 mod quota;
+#[cfg(feature = "redis")]
+mod redis;
 mod request;
 mod reservation;
 mod rules;
@@ -70,11 +72,15 @@ mod verdict;
 #[cfg(feature = "yaml")]
 pub mod yaml;
 
+#[cfg(feature = "redis")]
+pub use self::redis::{
+    DEFAULT_PREFIX, KeyPage, MAX_BATCH_SIZE, RedisMode, RedisOptions, RedisStore, RedisTls, ServerReport,
+};
 pub use algorithm::{Entry, State};
 pub use ask::{Ask, Check, Encoding, MAX_ID, RequestId};
 pub use clock::{Clock, ManualClock, Sleep, SystemClock};
 pub use decision::{Decision, Limit, Source};
-pub use error::{Error, Problem};
+pub use error::{Error, Fault, Problem};
 pub use judge::{States, judge};
 pub use key::{Key, MAX_PLAIN_VALUE};
 pub use limiter::Limiter;
@@ -85,4 +91,6 @@ pub use request::{MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE, PLAIN_ATTRIBUTE, Request}
 pub use reservation::{MAX_RESERVATION, Reservation};
 pub use rules::*;
 pub use store::{Settlement, Store};
-pub use verdict::{Counted, Inspection, Outcome, Reading, Readings, Receipt, Settled, Verdict};
+pub use verdict::{
+    Counted, Inspection, MAX_INSPECTED, Outcome, Reading, Readings, Receipt, Settled, Verdict,
+};

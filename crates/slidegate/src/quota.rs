@@ -173,6 +173,20 @@ impl Quota {
         }
     }
 
+    /// A bucket by its refill in lowest terms, as a store has kept it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn bucket(permits: u64, per: u64, burst: u64) -> Option<Self> {
+        let sound = permits > 0 && per > 0 && burst > 0 && gcd(permits, per) == 1;
+        let units = burst.checked_mul(per).filter(|&units| sound && units <= MAX_TOTAL);
+        units.map(|_| Quota {
+            limit: permits,
+            window: Micros::new(per),
+            algorithm: Algorithm::TokenBucket { burst },
+            count: Count::default(),
+            divisor: 1,
+        })
+    }
+
     /// What an instant is rounded to: a slice, or a microsecond.
     pub(crate) fn grain(&self) -> Micros {
         match self.algorithm {

@@ -92,9 +92,12 @@ pub struct Inspection {
     pub used: u64,
     /// The wait after which nothing is in use, if nobody asks.
     pub reset_after: Micros,
-    /// What counts, oldest first.
+    /// What counts, oldest first: the first [`MAX_INSPECTED`].
     pub entries: Vec<Counted>,
 }
+
+/// The most entries an inspection lists.
+pub const MAX_INSPECTED: usize = 10_000;
 
 /// What counts in a window, by the instant it was recorded under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -52,6 +52,14 @@ impl Bucket {
         self.level = i64::try_from(level).unwrap_or(self.level);
     }
 
+    fn note_gone(&mut self) {
+        self.gone = self.gone.max(self.since.since(self.horizon));
+        if self.level == self.full() {
+            // What was taken before has refilled: there is nothing to give back.
+            self.gone = self.gone.max(self.since.since(Micros::new(1)));
+        }
+    }
+
     fn time_to(&self, level: i64) -> Micros {
         let missing = level.saturating_sub(self.level).max(0);
         Micros::new(missing.unsigned_abs().div_ceil(self.rate.0))
@@ -67,11 +75,7 @@ impl Counter for Bucket {
         let gained = elapsed.saturating_mul(self.rate.0);
         let level = i64::try_from(gained).map_or(i64::MAX, |units| self.level.saturating_add(units));
         self.level = level.min(self.full());
-        self.gone = self.gone.max(self.since.since(self.horizon));
-        if self.level == self.full() {
-            // What was taken before has refilled: there is nothing to give back.
-            self.gone = self.gone.max(self.since.since(Micros::new(1)));
-        }
+        self.note_gone();
         elapsed > 0
     }
 
@@ -86,6 +90,7 @@ impl Counter for Bucket {
         self.burst = quota.capacity();
         self.horizon = quota.horizon();
         self.set((i128::from(self.level) * new).div_euclid(old));
+        self.note_gone();
     }
 
     /// Permits missing from a full bucket; a part of one counts whole.

@@ -69,22 +69,34 @@ impl<C: Counter> View<'_, C> {
 
     #[inline(always)]
     pub(super) fn roll(&mut self, now: Micros, quota: &Quota) -> Micros {
-        let now = self.advance(now);
+        let now = self.pass(now);
         self.counter.adopt(quota);
+        self.age(now);
+        now
+    }
+
+    #[inline(always)]
+    pub(super) fn advance(&mut self, now: Micros) -> Micros {
+        let now = self.pass(now);
+        self.age(now);
         now
     }
 
     /// A refusal by a window writes nothing, so that cores that refuse one key do not fight over its memory.
     #[inline(always)]
-    pub(super) fn advance(&mut self, now: Micros) -> Micros {
+    fn pass(&mut self, now: Micros) -> Micros {
         let now = now.max(*self.last);
         if self.counter.roll(now) {
             *self.last = now;
         }
+        now
+    }
+
+    #[inline(always)]
+    fn age(&mut self, now: Micros) {
         if self.notes.is_some() {
             self.age_notes(now);
         }
-        now
     }
 
     #[cold]

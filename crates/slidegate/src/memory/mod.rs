@@ -27,8 +27,8 @@ use self::lock::{Guard, Lock};
 use self::shard::Shard;
 use crate::judge::{self, States};
 use crate::{
-    Ask, Check, Clock, Counted, Error, Inspection, Key, Micros, Readings, Receipt, Settled, Settlement,
-    State, Store, SystemClock,
+    Ask, Check, Clock, Counted, Error, Inspection, Key, MAX_INSPECTED, Micros, Readings, Receipt, Settled,
+    Settlement, State, Store, SystemClock,
 };
 
 /// How many keys a store holds unless told otherwise.
@@ -214,7 +214,7 @@ impl<C: Clock> Inner<C> {
             at: now,
             used,
             reset_after: state.empty_at().since(now),
-            entries: entries.collect(),
+            entries: entries.take(MAX_INSPECTED).collect(),
         })
     }
 

@@ -128,12 +128,18 @@ impl Brute {
                 let gained = i128::from(now - self.since) * i128::from(self.quota.limit());
                 self.level = (self.level + gained).min(self.full());
                 (self.since, self.last) = (now, now);
-                self.gone = self.gone.max(now.saturating_sub(self.leaves(0)));
-                if self.level == self.full() {
-                    self.gone = self.gone.max(now - 1);
-                }
+                self.note_gone(now);
             }
         }
+        if quota.rate_changed(&self.quota) {
+            // The level in permits stays, rounded down to what the new rate can count.
+            let grain = gcd(quota.limit(), self.window());
+            self.level = self.level.div_euclid(i128::from(grain)) * i128::from(grain);
+            self.quota = quota;
+            self.level = self.level.min(self.full());
+            self.note_gone(now);
+        }
+        self.quota = quota;
         let left: Vec<Recorded> = self.entries.iter().filter(|e| self.left(e.at, now)).cloned().collect();
         self.entries.retain(|e| !left.iter().any(|gone| gone.seq == e.seq));
         if left.iter().any(|gone| gone.cost > 0) {
@@ -144,15 +150,16 @@ impl Brute {
         for id in forgotten {
             self.known.remove(&id);
         }
-        if quota.rate_changed(&self.quota) {
-            // The level in permits stays, rounded down to what the new rate can count.
-            let grain = gcd(quota.limit(), self.window());
-            self.level = self.level.div_euclid(i128::from(grain)) * i128::from(grain);
-            self.quota = quota;
-            self.level = self.level.min(self.full());
-        }
-        self.quota = quota;
         now
+    }
+
+    fn note_gone(&mut self, now: u64) {
+        if let Algorithm::TokenBucket { .. } = self.quota.algorithm() {
+            self.gone = self.gone.max(now.saturating_sub(self.leaves(0)));
+            if self.level == self.full() {
+                self.gone = self.gone.max(now.saturating_sub(1));
+            }
+        }
     }
 
     fn full(&self) -> i128 {

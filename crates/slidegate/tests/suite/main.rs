@@ -3,9 +3,12 @@
 
 mod brute; // the definition of every algorithm, with no thought of speed
 mod concurrency; // threads on one hot key and on shared keys: nothing over, nothing half charged
+mod conformance; // one suite for every store: memory, Redis zset, packed, transactions
 mod definition; // random operations agree with the definition, and retry_after is exact from both sides
 mod keys; // no two requests share a key by accident, and no key is longer than it may be
 mod limiter; // the straight path: acquire, peek, batch, settle, wait
 mod memory; // keys come and go: sweeping, the bound, eight bytes an event, no allocation
+mod oracle; // replays what a store decided, and compares
+mod redis_server; // a real server, free port, killed on drop
 mod rule_files; // every mistake in a file, with its line and its exact message
 mod timelines; // the source documents' timelines, to the permit

@@ -1,0 +1,95 @@
+//! What a bad answer of Redis means, and what to do about it.
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+use crate::{Error, Fault};
+
+/// Why the script stopped by itself: what it found is not ours. See `error('SGFOREIGN')`.
+const FOREIGN: &str = "SGFOREIGN";
+
+/// Server errors by their code, what they are, and what to do.
+const CODES: [(&str, Fault, &str); 22] = [
+    (
+        "WRONGTYPE",
+        Fault::WrongType,
+        "something else is stored under one of our keys: delete it, or set another redis.prefix",
+    ),
+    (
+        FOREIGN,
+        Fault::WrongType,
+        "something else is stored under one of our keys: delete it, or set another redis.prefix",
+    ),
+    ("READONLY", Fault::ReadOnly, "it is a read-only replica: point redis.url at the primary"),
+    ("OOM", Fault::OutOfMemory, "its memory is full (maxmemory): raise it, or shorten windows"),
+    ("LOADING", Fault::Loading, "it is still loading its data: it will answer when it is done"),
+    (
+        "MASTERDOWN",
+        Fault::ReadOnly,
+        "it is a replica that has lost its primary: point redis.url at the primary",
+    ),
+    ("BUSY", Fault::Busy, "it is busy with a long script: see SCRIPT KILL"),
+    ("NOAUTH", Fault::NotAllowed, "it wants a password: put it in redis.url as redis://user:password@host"),
+    ("WRONGPASS", Fault::NotAllowed, "it does not accept this user and password: correct redis.url"),
+    (
+        "NOPERM",
+        Fault::NotAllowed,
+        "this user lacks a permission: docs/redis.md lists the commands that are needed",
+    ),
+    ("DENIED", Fault::NotAllowed, "it refuses connections from here: see its protected-mode and bind"),
+    ("MOVED", Fault::Cluster, "it is a node of a cluster, which a single redis.url cannot address"),
+    ("ASK", Fault::Cluster, "it is a node of a cluster, which a single redis.url cannot address"),
+    ("CROSSSLOT", Fault::Cluster, "it is a node of a cluster, which a single redis.url cannot address"),
+    ("CLUSTERDOWN", Fault::Cluster, "it is a node of a cluster, which a single redis.url cannot address"),
+    ("TRYAGAIN", Fault::Cluster, "it is a node of a cluster, which a single redis.url cannot address"),
+    ("NOREPLICAS", Fault::Other, "it has too few replicas to write (min-replicas-to-write)"),
+    ("MISCONF", Fault::Other, "it refuses writes because it cannot save to disk: see its log"),
+    ("UNKILLABLE", Fault::Busy, "it is busy with a long script"),
+    ("NOSCRIPT", Fault::Other, "it forgot a script that it was just given"),
+    ("max number of clients", Fault::Overloaded, "it has no connections left (maxclients)"),
+    (
+        "unknown command",
+        Fault::Other,
+        "it lacks a command that is needed: Redis 6.2 or newer, or Valkey, is required",
+    ),
+];
+
+/// A typed error with words for whoever has to act on it.
+pub(super) fn explain(error: &RedisError, address: &str) -> Error {
+    if error.is_timeout() {
+        return Error::store(Fault::Timeout, format!("Redis at {address} did not answer in time"));
+    }
+    if error.is_connection_refusal() {
+        return Error::store(Fault::Unreachable, format!("Redis at {address} cannot be reached: {error}"));
+    }
+    if error.is_io_error() {
+        return Error::store(Fault::Lost, format!("the connection to Redis at {address} broke: {error}"));
+    }
+    let text = error.to_string();
+    let code = error.code().unwrap_or_default();
+    // A script of Redis 6.2 wraps what its calls said in an error of its own.
+    let named = CODES.iter().find(|(known, _, _)| *known == code);
+    let named = named.or_else(|| CODES.iter().find(|(known, _, _)| contains_word(&text, known)));
+    if let Some((known, fault, advice)) = named {
+        return Error::store(*fault, format!("Redis at {address} answered {known}: {advice}"));
+    }
+    match error.kind() {
+        ErrorKind::AuthenticationFailed => Error::store(
+            Fault::NotAllowed,
+            format!("Redis at {address} does not accept this user and password: correct redis.url"),
+        ),
+        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
+            Error::store(Fault::Protocol, format!("what answers at {address} does not speak Redis: {text}"))
+        }
+        ErrorKind::Server(ServerErrorKind::ResponseError) | ErrorKind::Extension => {
+            Error::store(Fault::Other, format!("Redis at {address} answered: {text}"))
+        }
+        _ => Error::store(Fault::Other, format!("Redis at {address}: {text}")),
+    }
+}
+
+/// Whether `word` stands alone in `text`: ASK is not in TASK.
+fn contains_word(text: &str, word: &str) -> bool {
+    let bound = |c: Option<char>| !c.is_some_and(char::is_alphanumeric);
+    text.match_indices(word)
+        .any(|(at, _)| bound(text[..at].chars().next_back()) && bound(text[at + word.len()..].chars().next()))
+}

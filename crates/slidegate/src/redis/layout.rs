@@ -1,0 +1,117 @@
+//! How things are named in Redis. The tables are in `lua/zset.lua`, `lua/counters.lua` and `lua/packed.lua`.
+
+use sha2::{Digest, Sha256};
+
+use crate::{Algorithm, Check, Encoding, Key, Micros, Quota, RequestId};
+
+/// Names the keys of one deployment.
+#[derive(Clone, Debug)]
+pub(super) struct Names {
+    prefix: String,
+}
+
+/// How a check is counted: the parts of the script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Zset = 1,
+    Packed = 2,
+    Fixed = 3,
+    Bucket = 4,
+}
+
+impl Kind {
+    pub(super) fn of(check: &Check) -> Self {
+        match (check.quota.algorithm(), check.encoding) {
+            (Algorithm::SlidingWindow, Encoding::Packed) => Kind::Packed,
+            (Algorithm::SlidingWindow | Algorithm::TimeSlice { .. }, _) => Kind::Zset,
+            (Algorithm::FixedWindow, _) => Kind::Fixed,
+            (Algorithm::TokenBucket { .. }, _) => Kind::Bucket,
+        }
+    }
+}
+
+impl Names {
+    pub(super) fn new(prefix: &str) -> Self {
+        Names { prefix: prefix.to_owned() }
+    }
+
+    /// Where `key` is counted. The braces make it one slot of a cluster with what else belongs to it; the
+    /// text of a key has none.
+    pub(super) fn main(&self, key: &Key) -> String {
+        format!("{}:{{{key}}}", self.prefix)
+    }
+
+    /// Where `key` is counted if it is packed.
+    pub(super) fn log(&self, key: &Key) -> String {
+        format!("{}:{{{key}}}:log", self.prefix)
+    }
+
+    /// Where a packed key has its notes.
+    pub(super) fn notes(&self, key: &Key) -> String {
+        format!("{}:{{{key}}}:notes", self.prefix)
+    }
+
+    /// Matches every key of the deployment, and nothing else of it.
+    pub(super) fn pattern(&self) -> String {
+        format!("{}:{{*", self.prefix)
+    }
+
+    /// The key that is counted under a name, if it is one of ours.
+    pub(super) fn key_of(&self, name: &str) -> Option<Key> {
+        let rest = name.strip_prefix(&self.prefix)?.strip_prefix(":{")?;
+        let (text, suffix) = rest.split_once('}')?;
+        matches!(suffix, "" | ":log" | ":notes").then(|| Key::printed(text))
+    }
+}
+
+/// What a key counts, in a word and its numbers. Kept with the key: another shape starts it anew.
+pub(super) fn shape(quota: &Quota) -> String {
+    let window = quota.window().get();
+    match quota.algorithm() {
+        Algorithm::SlidingWindow => format!("sliding-window {window}"),
+        Algorithm::TimeSlice { slices } => format!("time-slice {window} {slices}"),
+        Algorithm::FixedWindow => format!("fixed-window {window}"),
+        Algorithm::TokenBucket { burst } => {
+            let (rate, per) = quota.rate();
+            format!("token-bucket {rate} {per} {burst}")
+        }
+    }
+}
+
+/// Reads a shape back. The limit of a window is not part of it.
+pub(super) fn quota_of(shape: &str) -> Option<Quota> {
+    let (algorithm, numbers) = shape.split_once(' ')?;
+    let numbers: Vec<u64> = numbers.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
+    let window = |window: u64| Quota::new(crate::MAX_LIMIT, Micros::new(window).into()).ok();
+    match (algorithm, numbers.as_slice()) {
+        ("sliding-window", &[w]) => window(w),
+        ("fixed-window", &[w]) => window(w)?.with_algorithm(Algorithm::FixedWindow).ok(),
+        ("time-slice", &[w, slices]) => {
+            window(w)?.with_algorithm(Algorithm::TimeSlice { slices: slices.try_into().ok()? }).ok()
+        }
+        ("token-bucket", &[rate, per, burst]) => Quota::bucket(rate, per, burst),
+        _ => None,
+    }
+}
+
+/// An instant in the name of an entry or a note: short, and unique while it counts.
+pub(super) fn modulus(quota: &Quota) -> u64 {
+    let mut modulus = 16;
+    while modulus <= 2 * quota.horizon().get() {
+        modulus *= 16;
+    }
+    modulus
+}
+
+/// The name of the note that says that a request was admitted.
+pub(super) fn id_note(id: &RequestId, cost: u64) -> String {
+    format!("id:{id}*{cost}")
+}
+
+/// Seventeen digits made from a request: what its admissions are numbered by, before two for how often it
+/// came again in one instant.
+pub(super) fn digits(id: &RequestId, cost: u64) -> u64 {
+    let digest = Sha256::digest(id_note(id, cost).as_bytes());
+    let number = digest.iter().take(8).fold(0u64, |number, &byte| number << 8 | u64::from(byte));
+    10_000_000_000_000_000 + number % 90_000_000_000_000_000
+}

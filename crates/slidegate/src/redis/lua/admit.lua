@@ -1,0 +1,111 @@
+
+-- Admits a batch of asks, in order, at one instant. Each key is read once and written once.
+--
+-- plan   number of lines; of each line: key, notes, kind, shape, window, capacity, attempts, slice | rate,
+--        per, horizon, least, life. A line is a key and the quota it is judged by.
+--        number of asks; of each ask either a run: times, line, cost, 0 (that many asks of one check, alike)
+--        or 0, peek, checks, id, and of each check: line, cost, enforced, digits
+-- reply  of a run: granted, used, retry after, reset after, recorded under, first number
+--        of a check: outcome, used, retry after, reset after, recorded under, number
+--        (outcome: 0 charged, 1 fits, 2 refused, 3 impossible)
+
+local lines, states = {}, {}
+for i = 1, take('<d') do
+  local key, notes, kind, shape, window, capacity, attempts, a, per, horizon, least, life =
+    take('<dddddddddddd')
+  lines[i] = {
+    key = key, notes = notes, kind = kind, shape = ARGV[shape], window = window, capacity = capacity,
+    attempts = attempts == 1, slice = a, rate = a, per = per, horizon = horizon, least = least, life = life,
+    modulus = modulus_of(kind, horizon),
+  }
+end
+
+-- The state of a line's key. Another algorithm or window for the same key starts it anew.
+local function state(line)
+  local held = states[line.key]
+  if held then
+    if held.state.shape == line.shape and held.line.kind == line.kind then return held.state end
+    kinds[held.line.kind].save(held.state, held.line)
+  end
+  local loaded = kinds[line.kind].load(line)
+  states[line.key] = { state = loaded, line = line }
+  return loaded
+end
+
+local reply, n = { now }, 1
+
+local function answer(outcome, s, retry, reset, date, place)
+  reply[n + 1], reply[n + 2], reply[n + 3] = outcome, s.used, retry
+  reply[n + 4], reply[n + 5], reply[n + 6] = reset, date, place
+  n = n + 6
+end
+
+-- Counts `cost`, `times` over; of attempts only the newest that fit are kept.
+local function record(kind, s, line, cost, times)
+  if line.attempts then kind.keep_newest(s, line, line.capacity - cost) end
+  return kind.record(s, line, cost, times)
+end
+
+local function run(times, line, cost)
+  local kind, s = kinds[line.kind], state(line)
+  local granted = (line.capacity - s.used - fmod(line.capacity - s.used, cost)) / cost
+  if granted > times then granted = times elseif granted < 0 then granted = 0 end
+  local date, place, retry = 0, 0, 0
+  if granted > 0 then date, place = record(kind, s, line, cost, granted) end
+  if granted < times then
+    if line.attempts then record(kind, s, line, cost, times - granted) end
+    retry = kind.wait(s, line, cost)
+  end
+  answer(granted, s, retry, kind.reset(s, line), date, place)
+end
+
+local function ask(peek, checks, id)
+  local all, refuser = {}, nil
+  for i = 1, checks do
+    local number, cost, enforced, digits = take('<dddd')
+    local line = lines[number]
+    local s = state(line)
+    local check = { line = line, cost = cost, state = s }
+    if id > 0 then
+      check.id = 'id:' .. ARGV[id] .. '*' .. format('%.0f', cost)
+      check.digits = ARGV[digits]
+    end
+    if cost > line.capacity then
+      check.outcome = 3
+    else
+      if check.id then check.at, check.k = known(s, line, check.id, check.digits) end
+      if not check.at then check.outcome = s.used + cost <= line.capacity and 1 or 2 end
+    end
+    if enforced == 1 and (check.outcome or 0) >= 2 and not refuser then refuser = i end
+    all[i] = check
+  end
+  for i = 1, checks do
+    local check = all[i]
+    local line, cost, s, outcome = check.line, check.cost, check.state, check.outcome
+    local kind = kinds[line.kind]
+    local date, place = check.at or 0, check.k or 0
+    local admitted = peek == 0 and not refuser
+    local counted = cost > 0 and (admitted or peek == 0 and line.attempts and refuser and i <= refuser)
+    if not outcome then
+      outcome = 0
+    elseif outcome == 1 and counted then
+      date, place = record(kind, s, line, cost, 1)
+      if admitted then
+        outcome = 0
+        if check.id then place = remember(s, check.id, date) end
+      end
+    elseif outcome == 2 and counted and line.attempts then
+      record(kind, s, line, cost, 1)
+    end
+    local retry = outcome == 0 and 0 or outcome == 3 and line.horizon or kind.wait(s, line, cost)
+    answer(outcome, s, retry, kind.reset(s, line), date, place)
+  end
+end
+
+for _ = 1, take('<d') do
+  local times, a, b, c = take('<dddd')
+  if times > 0 then run(times, lines[a], b) else ask(a, b, c) end
+end
+
+for _, held in pairs(states) do kinds[held.line.kind].save(held.state, held.line) end
+return reply

@@ -1,0 +1,232 @@
+
+-- Kinds 3 and 4, `fixed-window` and `token-bucket`: a sorted set with a header and notes.
+--
+--   score       member   meaning
+--   -used       u        permits in use; of a bucket, the units missing from it
+--   -instant    l        when it last changed
+--   -number     n        the number of the next admission
+--   -number     c        the number of its first, which is the instant at which it was created
+--   -instant    g        what was admitted up to here has stopped mattering (bucket)
+--   -instant    <shape>  when the key expires; its name is the algorithm and the quota
+--
+-- A bucket counts in units: a microsecond brings `rate` of them, a permit is `per`. Nothing is rounded.
+
+do
+  local function div_floor(a, b)
+    local r = fmod(a, b)
+    if r < 0 then r = r + b end
+    return (a - r) / b, r
+  end
+
+  local function div_ceil(a, b)
+    local q, r = div_floor(a, b)
+    return r > 0 and q + 1 or q
+  end
+
+  local function header(line)
+    local key = KEYS[line.key]
+    local s = { key = key, notes = key, shape = line.shape, used = 0, last = 0, n = now, c = now, g = 0,
+                expires = 0, count = 0, at = now, fresh = true }
+    local found = call('ZRANGEBYSCORE', key, '-inf', 0, 'WITHSCORES')
+    for i = 1, #found, 2 do
+      local name, score = found[i], -tonumber(found[i + 1])
+      if name == 'u' then s.used = score
+      elseif name == 'l' then s.last = score
+      elseif name == 'n' then s.n = score
+      elseif name == 'c' then s.c = score
+      elseif name == 'g' then s.g = score
+      elseif #name > 1 then s.stored, s.expires = name, score end
+    end
+    if found[1] and not s.stored then error('SGFOREIGN') end
+    return s
+  end
+
+  local function blank(s)
+    s.used, s.last, s.n, s.c, s.g, s.expires, s.at = 0, 0, now, now, 0, 0, now
+    s.replace = s.stored ~= nil
+    return s
+  end
+
+  local function number(s, cost, times)
+    local place = s.n
+    s.n = s.n + times
+    s.count = s.count + times
+    s.last = s.at
+    return s.at, place
+  end
+
+  local function save(s, line, life)
+    if s.count == 0 and (s.fresh or not s.moved) then return end
+    local key = s.key
+    if s.replace then call('UNLINK', key) end
+    if s.stored and s.stored ~= s.shape and not s.replace then call('ZREM', key, s.stored) end
+    if s.marks and not s.fresh then call('ZREMRANGEBYSCORE', key, 1, s.cut) end
+    local push = s.stored ~= s.shape or s.expires < s.at + line.least + (life - line.life)
+    if push then s.expires = math.max(s.expires, s.at + life) end
+    local marks = s.marks or {}
+    local n = #marks
+    marks[n + 1], marks[n + 2], marks[n + 3], marks[n + 4] = -s.used, 'u', -s.last, 'l'
+    marks[n + 5], marks[n + 6], marks[n + 7], marks[n + 8] = -s.n, 'n', -s.c, 'c'
+    n = n + 8
+    if line.kind == 4 then
+      marks[n + 1], marks[n + 2] = -s.g, 'g'
+      n = n + 2
+    end
+    if push then marks[n + 1], marks[n + 2] = -s.expires, s.shape end
+    call('ZADD', key, unpack(marks))
+    if push then call('PEXPIREAT', key, math.ceil(s.expires / 1000)) end
+  end
+
+  local fixed = {}
+
+  function fixed.load(line)
+    local s = header(line)
+    if s.stored == line.shape then
+      s.fresh = false
+      if s.last > s.at then s.at = s.last end
+    else
+      blank(s)
+    end
+    s.start = s.at - fmod(s.at, line.window)
+    s.cut = s.start - 1
+    if s.last < s.start then
+      s.used, s.last, s.moved = 0, s.at, true
+    end
+    return s
+  end
+
+  function fixed.past(s, _, at)
+    return at < s.start
+  end
+
+  function fixed.keep_newest(s, _, keep)
+    if s.used > keep then s.used = keep end
+  end
+
+  function fixed.record(s, _, cost, times)
+    s.used = s.used + cost * times
+    return number(s, cost, times)
+  end
+
+  function fixed.wait(s, line, cost)
+    if s.used + cost <= line.capacity then return 0 end
+    return s.start + line.window - s.at
+  end
+
+  function fixed.reset(s, line)
+    if s.used == 0 then return 0 end
+    return s.start + line.window - s.at
+  end
+
+  function fixed.save(s, line)
+    save(s, line, line.life)
+  end
+
+  function fixed.amend(s, line, at, from, to, seq)
+    if seq < 1e18 and (seq < s.c or seq >= s.n) or at < s.c then return false end
+    s.used = math.min(math.max(s.used - from, 0) + to, MAX_TOTAL)
+    s.moved = true
+    return true
+  end
+
+  local bucket = {}
+
+  local function set_used(s, line)
+    s.used = div_ceil(s.missing, line.per)
+  end
+
+  -- floor(a * b / c) for a < c, by long multiplication: the product may need 92 bits.
+  local function scale(a, b, c)
+    local q, r, bit = 0, 0, 2 ^ 46
+    while bit >= 1 do
+      q, r = q * 2, r * 2
+      if b >= bit then
+        b, r = b - bit, r + a
+      end
+      while r >= c do
+        q, r = q + 1, r - c
+      end
+      bit = bit / 2
+    end
+    return q
+  end
+
+  -- What was admitted longer ago than it takes to fill has stopped mattering, and so has all if it is full.
+  local function note_gone(s, horizon)
+    s.g = math.max(s.g, s.at - horizon)
+    if s.missing == 0 then s.g = math.max(s.g, s.at - 1) end
+  end
+
+  function bucket.load(line)
+    local s = header(line)
+    local rate, per, burst
+    if s.stored then
+      rate, per, burst = string.match(s.stored, '^token%-bucket (%d+) (%d+) (%d+)$')
+    end
+    if not rate then
+      blank(s)
+      s.missing, s.g, s.cut = 0, math.max(now - 1, 0), now - 1
+      set_used(s, line)
+      return s
+    end
+    rate, per, burst = tonumber(rate), tonumber(per), tonumber(burst)
+    s.fresh = false
+    s.missing = s.used
+    if s.last > s.at then s.at = s.last end
+    local elapsed = s.at - s.last
+    s.moved = elapsed > 0 or s.stored ~= line.shape
+    s.missing = math.max(0, s.missing - elapsed * rate)
+    if elapsed > 0 then s.last = s.at end
+    note_gone(s, div_ceil(burst * per, rate))
+    if s.stored ~= line.shape then
+      -- Another rate or burst: the level in permits stays what it was.
+      local full = line.capacity * line.per
+      local whole, part = div_floor(burst * per - s.missing, per)
+      local level = whole * line.per + scale(part, line.per, per)
+      s.missing = math.min(math.max(full - level, 0), MAX_TOTAL)
+      note_gone(s, line.horizon)
+    end
+    s.cut = s.g
+    set_used(s, line)
+    return s
+  end
+
+  function bucket.past(s, _, at)
+    return at <= s.g
+  end
+
+  function bucket.keep_newest(s, line, keep)
+    s.missing = math.min(s.missing, keep * line.per)
+    set_used(s, line)
+  end
+
+  function bucket.record(s, line, cost, times)
+    s.missing = s.missing + cost * times * line.per
+    set_used(s, line)
+    return number(s, cost, times)
+  end
+
+  function bucket.wait(s, line, cost)
+    local short = cost * line.per - (line.capacity * line.per - s.missing)
+    return short > 0 and div_ceil(short, line.rate) or 0
+  end
+
+  function bucket.reset(s, line)
+    return div_ceil(s.missing, line.rate)
+  end
+
+  function bucket.save(s, line)
+    local life = line.life + math.max(0, bucket.reset(s, line) - line.horizon)
+    s.used = s.missing
+    save(s, line, life)
+  end
+
+  function bucket.amend(s, line, at, from, to, seq)
+    if seq < 1e18 and (seq < s.c or seq >= s.n) or at < s.c then return false end
+    s.missing = math.min(math.max(s.missing + (to - from) * line.per, 0), MAX_TOTAL)
+    s.moved = true
+    return true
+  end
+
+  kinds[3], kinds[4] = fixed, bucket
+end

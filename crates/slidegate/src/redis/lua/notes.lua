@@ -1,0 +1,55 @@
+
+-- Notes on single admissions: members of a sorted set, scored with the instant of their admission, so that
+-- they leave with it. In the key itself, or for a packed log in a key of its own.
+--
+--   id:<id>*<cost>[/k]   this request was admitted
+--   settled:<hex>.<seq>  this admission was settled; the first settlement stands
+--   void:<hex>.<seq>     it was a refund, and its request id may come again
+--
+-- An admission without an id is numbered by its place among those of its instant. One with an id has a number
+-- made from it: 17 digits and two for k, which counts how often it was refunded and came again in one instant.
+-- So a named reservation of a slice still settles after a reset, if it does in the same slice.
+
+local function note_name(what, line, at, seq)
+  return what .. format('%x', at % line.modulus) .. '.' .. seq
+end
+
+-- When this was noted. A name may come again after its instant has left, so the instant must agree.
+local function noted(s, name)
+  return not s.fresh and tonumber(call('ZSCORE', s.notes, name) or nil)
+end
+
+local function add_note(s, name, at)
+  local marks = s.marks or {}
+  marks[#marks + 1] = at
+  marks[#marks + 1] = name
+  s.marks = marks
+end
+
+-- The admission of this request, if it still counts: its instant and k.
+local function known(s, line, id, digits)
+  s.ids = s.ids or {}
+  local seen = s.ids[id]
+  if seen then return seen[1], seen[2] end
+  local at = noted(s, id)
+  if not at or kinds[line.kind].past(s, line, at) then return nil end
+  local k = 0
+  while noted(s, note_name('void:', line, at, digits .. format('%02d', k))) == at do
+    k = k + 1
+    if k > 99 or noted(s, id .. '/' .. k) ~= at then
+      s.ids[id .. '/'] = { at, k }
+      return nil
+    end
+  end
+  return at, k
+end
+
+-- Remembers that this request was admitted at `at`; says its k.
+local function remember(s, id, at)
+  local k, before = 0, s.ids and s.ids[id .. '/']
+  if before and before[1] == at then k = math.min(before[2], 99) end
+  s.ids = s.ids or {}
+  s.ids[id] = { at, k }
+  add_note(s, k == 0 and id or id .. '/' .. k, at)
+  return k
+end

@@ -1,0 +1,83 @@
+
+-- Settles admissions, one after another, at one instant.
+--
+-- plan   expire-buffer, number of settlements; of each: key, notes, log, instant, cost charged, cost really,
+--        seq (which text)
+-- reply  of each: 0 done, 1 settled before, 2 gone
+-- The shape stored with a key says how it counts, so a settlement need not.
+
+-- A line as `admit.lua` has it, from a shape; what it says of limits does not matter here.
+local function line_of(shape, key, buffer)
+  local algorithm, a, b, c = string.match(shape, '^(%S+) (%d+) ?(%d*) ?(%d*)$')
+  a, b, c = tonumber(a), tonumber(b), tonumber(c)
+  local line = { key = key, shape = shape, window = a, horizon = a, slice = 0, capacity = MAX_TOTAL }
+  if algorithm == 'sliding-window' then line.kind = 1
+  elseif algorithm == 'time-slice' then
+    line.kind = 1
+    line.slice = math.ceil(a / b)
+    line.horizon = a + line.slice
+  elseif algorithm == 'fixed-window' then line.kind = 3
+  elseif algorithm == 'token-bucket' then
+    line.kind = 4
+    line.rate, line.per, line.capacity = a, b, c
+    line.horizon = math.ceil(b * c / a)
+  else error('SGFOREIGN') end
+  line.least = line.horizon
+  line.life = line.horizon + buffer
+  line.modulus = modulus_of(line.kind, line.horizon)
+  return line
+end
+
+local function shape_of(key)
+  local found = call('ZRANGEBYSCORE', key, '-inf', 0)
+  for i = 1, #found do
+    if #found[i] > 1 then return found[i] end
+  end
+  if found[1] then error('SGFOREIGN') end
+end
+
+local function settle(line, at, from, to, seq)
+  local kind = kinds[line.kind]
+  local s = kind.load(line)
+  if line.kind <= 2 then
+    -- What it writes next lies on what is trimmed now.
+    kind.save(s, line)
+    s.gone, s.clipped = 0, nil
+  end
+  local ahead = line.kind == 1 and line.slice > 0 and line.slice - 1 or 0
+  local outcome = 2
+  if at <= s.at + ahead and not kind.past(s, line, at) and not s.fresh then
+    local settled = note_name('settled:', line, at, seq)
+    if noted(s, settled) == at then
+      outcome = 1
+    elseif kind.amend(s, line, at, from, to, tonumber(seq)) then
+      outcome = 0
+      add_note(s, settled, at)
+      if to == 0 and #seq > 17 then add_note(s, note_name('void:', line, at, seq), at) end
+    end
+  end
+  if line.kind > 2 then
+    kind.save(s, line)
+  elseif s.marks then
+    if line.kind == 2 then call('ZREMRANGEBYSCORE', s.notes, '-inf', s.cut) end
+    call('ZADD', s.notes, unpack(s.marks))
+    if line.kind == 2 then call('PEXPIREAT', s.notes, math.ceil((s.at + line.life) / 1000)) end
+  end
+  return outcome
+end
+
+local reply = { now }
+local buffer, settlements = take('<dd')
+for i = 1, settlements do
+  local key, notes, log, at, from, to, seq = take('<ddddddd')
+  local shape = shape_of(KEYS[key])
+  local outcome = 2
+  if shape then
+    outcome = settle(line_of(shape, key, buffer), at, from, to, ARGV[seq])
+  elseif kinds[2] then
+    local line = kinds[2].line_of(log, notes, buffer)
+    if line then outcome = settle(line, at, from, to, ARGV[seq]) end
+  end
+  reply[i + 1] = outcome
+end
+return reply

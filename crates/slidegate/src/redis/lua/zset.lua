@@ -1,0 +1,291 @@
+
+-- Kind 1, `sliding-window` and `time-slice`: one sorted set.
+--
+--   score           member            meaning
+--   -total          u                 permits in use
+--   -instant        t                 when the newest entry that counts was recorded
+--   -instant        l                 when something was last recorded or seen to leave, if later than `t`
+--   -instant        c                 when the key was created (`time-slice`)
+--   -instant        <shape>           when the key expires; its name is the algorithm and the window
+--   instant         <hex>[*cost[.n]]  what was admitted at that instant: permits, and the number of the next
+--                                     admission of that instant, if it is not the second
+--   instant         id:…, settled:…, void:…   notes on single admissions: see notes.lua
+--
+-- There is one entry an instant. Its name is the instant modulo a power of 16 above twice the window, so it
+-- is short and unique while it counts. Entries sort before notes of the same instant. One range from the
+-- bottom to where the window begins reads the header and what has left together.
+
+do
+  local function read_name(name)
+    local star = string.find(name, '*', 1, true)
+    if not star then return 1, 1 end
+    local cost, count = string.match(name, '^(%d+)%.?(%d*)', star + 1)
+    return tonumber(cost), tonumber(count) or 1
+  end
+
+  local function write_name(at, modulus, cost, count)
+    if count > 1 then return format('%x*%.0f.%.0f', at % modulus, cost, count) end
+    if cost ~= 1 then return format('%x*%.0f', at % modulus, cost) end
+    return format('%x', at % modulus)
+  end
+
+  local function is_entry(name)
+    return string.byte(name) <= 102 -- f
+  end
+
+  -- Reads the header, and rolls to the present: what has left is summed up, and trimmed when saved.
+  local function load(line)
+    local key, window, shape = KEYS[line.key], line.window, line.shape
+    local at, cut, found, i, score = now, now - window, nil, nil, nil
+    local s
+    while true do
+      found = call('ZRANGEBYSCORE', key, '-inf', cut, 'WITHSCORES', 'LIMIT', 0, 512)
+      s = { key = key, notes = key, shape = shape, used = 0, newest = 0, later = 0, expires = 0,
+            gone = 0, add = 0, count = 0, first = 1, loaded = 0, offset = 0 }
+      local stored
+      i = 1
+      while found[i] do
+        local name = found[i]
+        score = tonumber(found[i + 1])
+        if score > 0 then break end
+        if name == 'u' then s.used = -score
+        elseif name == 't' then s.newest = -score
+        elseif name == 'l' then s.later = -score
+        elseif name == 'c' then s.created = -score
+        else stored, s.expires = name, -score end
+        i = i + 2
+      end
+      if stored ~= shape then
+        if found[1] and not stored then error('SGFOREIGN') end
+        s = { key = key, notes = key, shape = shape, used = 0, newest = 0, later = 0, expires = 0, last = 0, before = 0,
+              gone = 0, add = 0, count = 0, first = 1, loaded = 0, offset = 0, whole = true, fresh = true,
+              replace = stored ~= nil, at = at, cut = cut }
+        return s
+      end
+      s.last = s.later
+      if line.slice == 0 and s.newest > s.last then s.last = s.newest end
+      s.before = s.last
+      if s.last <= at then break end
+      at, cut = s.last, s.last - window
+    end
+    s.at, s.cut = at, cut
+    if found[i] then
+      s.stale = true
+      local latest = s.later > s.newest and s.later or s.newest
+      if #found == 1024 and latest <= cut then
+        s.gone, s.replace, s.whole = s.used, true, true
+      else
+        local offset = 0
+        while true do
+          while found[i] do
+            local name = found[i]
+            if is_entry(name) then s.gone = s.gone + read_name(name) end
+            i = i + 2
+          end
+          if #found < 1024 then break end
+          offset = offset + 512
+          found, i = call('ZRANGEBYSCORE', key, '-inf', cut, 'WITHSCORES', 'LIMIT', offset, 512), 1
+        end
+      end
+      if s.gone > 0 then
+        s.used = s.used - s.gone
+        s.last = at
+      end
+    end
+    return s
+  end
+
+  local function past(s, _, at)
+    return at <= s.cut
+  end
+
+  -- Makes sure that the n-th oldest entry is loaded, if there is one.
+  local function fetch(s, n, size)
+    while s.loaded < n and not s.whole do
+      if not s.names then s.names, s.costs, s.ats = {}, {}, {} end
+      local found = call('ZRANGEBYSCORE', s.key, '(' .. format('%.0f', s.cut), '+inf', 'WITHSCORES',
+        'LIMIT', s.offset, size)
+      for i = 1, #found, 2 do
+        if is_entry(found[i]) then
+          local loaded = s.loaded + 1
+          s.loaded = loaded
+          s.names[loaded], s.ats[loaded] = found[i], tonumber(found[i + 1])
+          s.costs[loaded] = read_name(found[i])
+        end
+      end
+      s.offset = s.offset + size
+      s.whole = #found < 2 * size
+      size = size < 256 and size * 8 or 1024
+    end
+    return s.loaded >= n
+  end
+
+  -- What was recorded earlier at the instant that is recorded at now: a clock that stood still, or a slice.
+  local function find_held(s, line)
+    if s.date then return end
+    local at, slice = s.at, line.slice
+    local date, before = at, s.before
+    if slice > 0 then
+      date = at - fmod(at, slice) + slice - 1
+      before = before - fmod(before, slice) + slice - 1
+    end
+    -- Numbers of one slice never come again, also after a reset: no microsecond has a thousand admissions.
+    s.date, s.held_cost, s.held_count = date, 0, slice > 0 and fmod(at, slice) * 1000 or 0
+    if before == date and not s.fresh then
+      local name = call('ZRANGEBYSCORE', s.key, date, date, 'LIMIT', 0, 1)[1]
+      if name and is_entry(name) then
+        s.held = name
+        local cost, count = read_name(name)
+        s.held_cost, s.held_count = cost, math.max(s.held_count, count)
+      end
+    end
+  end
+
+  -- Forgets the oldest permits until no more than `keep` are in use.
+  local function keep_newest(s, line, keep)
+    local excess = s.used - keep
+    if excess <= 0 then return end
+    find_held(s, line)
+    s.clipped = s.clipped or {}
+    s.used = keep
+    while excess > 0 and fetch(s, s.first, 16) do
+      local first = s.first
+      local name, cost = s.names[first], s.costs[first]
+      if name == s.held then cost = s.held_cost end
+      local cut = cost < excess and cost or excess
+      excess = excess - cut
+      if name == s.held then
+        s.held_cost = cost - cut
+      elseif cut > 0 then
+        s.clipped[name] = { s.ats[first], cost - cut, read_name(name) }
+        s.costs[first] = cost - cut
+      end
+      if cut < cost then return end
+      s.first = first + 1
+    end
+    s.add = s.add - excess
+  end
+
+  local function record(s, line, cost, times)
+    find_held(s, line)
+    local place = s.held_count + s.count
+    s.used = s.used + cost * times
+    s.add = s.add + cost * times
+    s.count = s.count + times
+    s.newest = s.date
+    s.last = s.at
+    return s.date, place
+  end
+
+  local function wait(s, line, cost)
+    local needed = s.used + cost - line.capacity
+    if needed <= 0 then return 0 end
+    local freed, i = 0, s.first
+    while fetch(s, i, needed == 1 and 1 or 16) do
+      freed = freed + (s.names[i] == s.held and s.held_cost or s.costs[i])
+      if freed >= needed then return s.ats[i] + line.window - s.at end
+      i = i + 1
+    end
+    if s.add > 0 then return s.date + line.window - s.at end
+    return line.horizon
+  end
+
+  local function reset(s, line)
+    if s.used == 0 then return 0 end
+    return s.newest + line.window - s.at
+  end
+
+  local function expire(s, line)
+    if s.expires >= s.at + line.least then return false end
+    s.expires = s.at + line.life
+    return true
+  end
+
+  local function save(s, line)
+    if s.count == 0 and s.gone == 0 and not s.clipped then return end
+    local key = s.key
+    if s.replace then
+      call('UNLINK', key)
+      s.expires = 0
+    elseif s.stale then
+      call('ZREMRANGEBYSCORE', key, 1, s.cut)
+    end
+    local push = expire(s, line)
+    local name = s.count > 0
+      and write_name(s.date, line.modulus, s.held_cost + s.add, s.held_count + s.count)
+    if s.held and not s.replace and s.held ~= name then call('ZREM', key, s.held) end
+    if name and not (push or s.clipped or s.marks) and line.slice == 0 then
+      call('ZADD', key, -s.used, 'u', -s.newest, 't', s.date, name)
+      return
+    end
+    local pairs_to_add = s.marks or {}
+    local n = #pairs_to_add
+    pairs_to_add[n + 1], pairs_to_add[n + 2], pairs_to_add[n + 3], pairs_to_add[n + 4] =
+      -s.used, 'u', -s.newest, 't'
+    n = n + 4
+    if name then
+      pairs_to_add[n + 1], pairs_to_add[n + 2] = s.date, name
+      n = n + 2
+    end
+    if push then
+      pairs_to_add[n + 1], pairs_to_add[n + 2] = -s.expires, s.shape
+      n = n + 2
+    end
+    if line.slice > 0 and (s.fresh or s.replace) then
+      pairs_to_add[n + 1], pairs_to_add[n + 2] = -s.at, 'c'
+      n = n + 2
+    end
+    if s.last > s.newest or line.slice > 0 then
+      pairs_to_add[n + 1], pairs_to_add[n + 2] = -s.last, 'l'
+      n = n + 2
+    end
+    for clipped, left in pairs(s.clipped or {}) do
+      call('ZREM', key, clipped)
+      if left[2] > 0 then
+        call('ZADD', key, left[1], write_name(left[1], line.modulus, left[2], left[4]))
+      end
+    end
+    call('ZADD', key, unpack(pairs_to_add))
+    if push then call('PEXPIREAT', key, math.ceil(s.expires / 1000)) end
+  end
+
+  -- Corrects what is recorded at `at`; false if nothing is.
+  local function amend(s, line, at, from, to, seq)
+    local key = s.key
+    local name = call('ZRANGEBYSCORE', key, at, at, 'LIMIT', 0, 1)[1]
+    if not name or not is_entry(name) then return false end
+    local cost, count = read_name(name)
+    if cost == 0 then return false end
+    if seq < 1e18 then
+      -- Never given out, or before the key was reset.
+      if seq >= count then return false end
+      local made = at - line.slice + 1 + (seq - seq % 1000) / 1000
+      if line.slice > 0 and made < (s.created or 0) then return false end
+    end
+    local room = MAX_TOTAL - (s.used - cost)
+    local new = math.min(math.max(cost - from, 0) + to, room)
+    s.used = s.used + new - cost
+    if new == 0 and at == s.newest then
+      s.newest = 0
+      local below, size = '(' .. format('%.0f', at), 4
+      local offset = 0
+      while s.newest == 0 do
+        local found = call('ZREVRANGEBYSCORE', key, below, 1, 'WITHSCORES', 'LIMIT', offset, size)
+        for i = 1, #found, 2 do
+          if s.newest == 0 and is_entry(found[i]) and read_name(found[i]) > 0 then
+            s.newest = tonumber(found[i + 1])
+          end
+        end
+        if #found < 2 * size then break end
+        offset, size = offset + size, 512
+      end
+    end
+    call('ZREM', key, name)
+    call('ZADD', key, at, write_name(at, line.modulus, new, count), -s.used, 'u', -s.newest, 't')
+    if s.last > s.newest then call('ZADD', key, -s.last, 'l') end
+    return true
+  end
+
+  kinds[1] = { load = load, past = past, keep_newest = keep_newest, record = record, wait = wait,
+               reset = reset, save = save, amend = amend }
+end

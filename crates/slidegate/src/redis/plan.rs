@@ -1,0 +1,304 @@
+//! From asks to the arguments of the script, and from its reply to readings.
+
+use std::collections::HashMap;
+
+use redis::Value;
+use smallvec::SmallVec;
+
+use super::layout::{self, Kind, Names};
+use super::script::{Arguments, Parts};
+use super::{Expiry, bad_reply};
+use crate::{
+    Algorithm, Ask, Check, Count, Encoding, Entry, Error, Key, Micros, Outcome, Quota, Reading, Readings,
+    Settled, Settlement, Verdict,
+};
+
+/// What is sent, and how to read what comes back.
+pub(super) struct Plan<'a> {
+    pub(super) arguments: Arguments,
+    pub(super) parts: Parts,
+    asks: &'a [Ask],
+    /// How many asks each answer is for: runs of more than one are alike and have one check.
+    runs: Vec<Run>,
+}
+
+#[derive(Clone, Copy)]
+enum Run {
+    /// So many asks of one check, all alike.
+    Alike(usize),
+    /// One ask of any kind.
+    One,
+}
+
+/// A key and a quota, and which line of the plan they are.
+type Lines<'a> = HashMap<(&'a Key, Quota, Encoding), u64, foldhash::quality::RandomState>;
+
+impl<'a> Plan<'a> {
+    pub(super) fn new(asks: &'a [Ask], names: &Names, expiry: Expiry) -> Self {
+        let (mut arguments, mut parts) = (Arguments::default(), Parts::default());
+        let mut lines = Lines::default();
+        let mut keys: HashMap<(&Key, Encoding), (u64, u64), foldhash::quality::RandomState> =
+            HashMap::default();
+        let mut table = Arguments::default();
+        for check in asks.iter().flat_map(Ask::checks) {
+            let next = lines.len() as u64 + 1;
+            lines.entry(named(check)).or_insert_with(|| {
+                let kind = Kind::of(check);
+                parts.add_kind(kind);
+                let (key, notes) = *keys
+                    .entry((&check.key, check.encoding))
+                    .or_insert_with(|| add_key(&mut arguments, names, check, kind));
+                let shape = arguments.text(layout::shape(&check.quota));
+                table.numbers(&line(key, notes, kind, shape, &check.quota, expiry));
+                next
+            });
+        }
+        arguments.numbers(&[lines.len() as u64]);
+        arguments.plan.append(&mut table.plan);
+        let mut runs = Vec::new();
+        let mut ops = Arguments::default();
+        let mut rest = asks;
+        while let Some((ask, after)) = rest.split_first() {
+            match alone(ask) {
+                Some(check) => {
+                    let alike = 1 + after.iter().take_while(|other| is_like(other, check)).count();
+                    let alike = if repeats(check) { alike } else { 1 };
+                    let line = lines.get(&named(check)).copied().unwrap_or_default();
+                    ops.numbers(&[alike as u64, line, check.cost, 0]);
+                    runs.push(Run::Alike(alike));
+                    rest = &rest[alike..];
+                }
+                None => {
+                    add_ask(ask, &lines, &mut arguments, &mut ops, &mut parts);
+                    runs.push(Run::One);
+                    rest = after;
+                }
+            }
+        }
+        arguments.numbers(&[runs.len() as u64]);
+        arguments.plan.append(&mut ops.plan);
+        Plan { arguments, parts, asks, runs }
+    }
+
+    /// Reads the reply.
+    pub(super) fn readings(&self, reply: Value) -> Result<Readings, Error> {
+        if std::env::var("DBG").is_ok() {
+            println!("DBG {reply:?} {:?}", self.asks);
+        }
+        let mut numbers = Numbers::new(reply)?;
+        let at = Micros::new(numbers.next()?);
+        let mut readings = Readings::new();
+        let mut asks = self.asks.iter();
+        for run in &self.runs {
+            match run {
+                Run::Alike(times) => {
+                    let reply = numbers.take()?;
+                    for i in 0..*times {
+                        let ask = asks.next().ok_or_else(bad_reply)?;
+                        let check = ask.checks().first().ok_or_else(bad_reply)?;
+                        let verdict = in_run(check, reply, i as u64)?;
+                        readings.push(Reading { at, verdicts: SmallVec::from_buf([verdict]) });
+                    }
+                }
+                Run::One => {
+                    let ask = asks.next().ok_or_else(bad_reply)?;
+                    let verdicts = ask.checks().iter().map(|check| judged(ask, check, numbers.take()?));
+                    readings.push(Reading { at, verdicts: verdicts.collect::<Result<_, _>>()? });
+                }
+            }
+        }
+        numbers.finish()?;
+        Ok(readings)
+    }
+}
+
+/// The keys a check is counted in: the first, and that of its notes.
+fn add_key(arguments: &mut Arguments, names: &Names, check: &Check, kind: Kind) -> (u64, u64) {
+    if kind == Kind::Packed {
+        arguments.keys.push(names.log(&check.key));
+        arguments.keys.push(names.notes(&check.key));
+        let last = arguments.keys.len() as u64;
+        return (last - 1, last);
+    }
+    arguments.keys.push(names.main(&check.key));
+    let last = arguments.keys.len() as u64;
+    (last, last)
+}
+
+fn line(key: u64, notes: u64, kind: Kind, shape: u64, quota: &Quota, expiry: Expiry) -> [u64; 12] {
+    let (extra, per) = match quota.algorithm() {
+        Algorithm::TimeSlice { .. } => (quota.grain().get(), 0),
+        Algorithm::TokenBucket { .. } => quota.rate(),
+        _ => (0, 0),
+    };
+    [
+        key,
+        notes,
+        kind as u64,
+        shape,
+        quota.window().get(),
+        quota.capacity(),
+        u64::from(quota.count() == Count::Attempts),
+        extra,
+        per,
+        quota.horizon().get(),
+        expiry.least(quota).get(),
+        expiry.life(quota).get(),
+    ]
+}
+
+fn named(check: &Check) -> (&Key, Quota, Encoding) {
+    (&check.key, check.quota, check.encoding)
+}
+
+/// The check of an ask that needs nothing but itself: no id, no peek, and it could fit.
+fn alone(ask: &Ask) -> Option<&Check> {
+    match ask.checks() {
+        [check]
+            if ask.id().is_none()
+                && !ask.is_peek()
+                && check.cost > 0
+                && check.cost <= check.quota.capacity() =>
+        {
+            Some(check)
+        }
+        _ => None,
+    }
+}
+
+/// Whether asks like this one can be answered together: the answers follow from one another.
+fn repeats(check: &Check) -> bool {
+    let bucket = matches!(check.quota.algorithm(), Algorithm::TokenBucket { .. });
+    check.quota.count() == Count::Admitted && !bucket
+}
+
+fn is_like(ask: &Ask, check: &Check) -> bool {
+    alone(ask).is_some_and(|other| other.cost == check.cost && named(other) == named(check))
+}
+
+fn add_ask(ask: &Ask, lines: &Lines<'_>, arguments: &mut Arguments, ops: &mut Arguments, parts: &mut Parts) {
+    let id = match ask.id() {
+        Some(id) => {
+            parts.add_notes();
+            arguments.text(id.to_string())
+        }
+        None => 0,
+    };
+    ops.numbers(&[0, u64::from(ask.is_peek()), ask.checks().len() as u64, id]);
+    for check in ask.checks() {
+        let line = lines.get(&named(check)).copied().unwrap_or_default();
+        let digits = match ask.id() {
+            Some(id) => arguments.text(layout::digits(id, check.cost).to_string()),
+            None => 0,
+        };
+        ops.numbers(&[line, check.cost, u64::from(check.enforced), digits]);
+    }
+}
+
+/// The verdict of the `i`-th ask of a run.
+fn in_run(check: &Check, reply: [u64; 6], i: u64) -> Result<Verdict, Error> {
+    let [granted, used, retry_after, reset_after, date, place] = reply;
+    let mut verdict = Verdict {
+        outcome: Outcome::Refused,
+        limit: check.quota.capacity(),
+        used,
+        retry_after: Micros::new(retry_after),
+        reset_after: Micros::new(reset_after),
+        entry: Entry::default(),
+    };
+    if i < granted {
+        verdict.outcome = Outcome::Charged;
+        verdict.used = used.checked_sub((granted - 1 - i) * check.cost).ok_or_else(bad_reply)?;
+        verdict.retry_after = Micros::ZERO;
+        verdict.entry = Entry { at: Micros::new(date), seq: place + i, cost: check.cost };
+    }
+    Ok(verdict)
+}
+
+fn judged(ask: &Ask, check: &Check, reply: [u64; 6]) -> Result<Verdict, Error> {
+    let [outcome, used, retry_after, reset_after, date, place] = reply;
+    let outcome = match outcome {
+        0 => Outcome::Charged,
+        1 => Outcome::Fits,
+        2 => Outcome::Refused,
+        3 => Outcome::Impossible,
+        _ => return Err(bad_reply()),
+    };
+    let seq = match ask.id() {
+        Some(id) => layout::digits(id, check.cost) * 100 + place,
+        None => place,
+    };
+    let entry = match outcome {
+        Outcome::Charged => Entry { at: Micros::new(date), seq, cost: check.cost },
+        _ => Entry::default(),
+    };
+    Ok(Verdict {
+        outcome,
+        limit: check.quota.capacity(),
+        used,
+        retry_after: Micros::new(retry_after),
+        reset_after: Micros::new(reset_after),
+        entry,
+    })
+}
+
+/// The arguments that settle.
+pub(super) fn settlement_plan(settlements: &[Settlement], names: &Names, expiry: Expiry) -> Arguments {
+    let mut arguments = Arguments::default();
+    arguments.numbers(&[expiry.buffer.get(), settlements.len() as u64]);
+    for Settlement { key, entry, permits } in settlements {
+        arguments.keys.extend([names.main(key), names.notes(key), names.log(key)]);
+        let last = arguments.keys.len() as u64;
+        let seq = arguments.text(entry.seq.to_string());
+        arguments.numbers(&[last - 2, last - 1, last, entry.at.get(), entry.cost, *permits, seq]);
+    }
+    arguments
+}
+
+/// What became of settlements, and when.
+pub(super) fn settled(reply: Value, expected: usize) -> Result<(Micros, Vec<Settled>), Error> {
+    let mut numbers = Numbers::new(reply)?;
+    let at = Micros::new(numbers.next()?);
+    let mut settled = Vec::with_capacity(expected);
+    for _ in 0..expected {
+        settled.push(match numbers.next()? {
+            0 => Settled::Done,
+            1 => Settled::Already,
+            2 => Settled::Gone,
+            _ => return Err(bad_reply()),
+        });
+    }
+    numbers.finish()?;
+    Ok((at, settled))
+}
+
+/// A flat reply of whole numbers, none below zero.
+struct Numbers(std::vec::IntoIter<Value>);
+
+impl Numbers {
+    fn new(reply: Value) -> Result<Self, Error> {
+        match reply {
+            Value::Array(values) => Ok(Numbers(values.into_iter())),
+            _ => Err(bad_reply()),
+        }
+    }
+
+    fn next(&mut self) -> Result<u64, Error> {
+        match self.0.next() {
+            Some(Value::Int(number)) => u64::try_from(number).map_err(|_| bad_reply()),
+            _ => Err(bad_reply()),
+        }
+    }
+
+    fn take<const N: usize>(&mut self) -> Result<[u64; N], Error> {
+        let mut numbers = [0; N];
+        for number in &mut numbers {
+            *number = self.next()?;
+        }
+        Ok(numbers)
+    }
+
+    fn finish(mut self) -> Result<(), Error> {
+        if self.0.next().is_some() { Err(bad_reply()) } else { Ok(()) }
+    }
+}

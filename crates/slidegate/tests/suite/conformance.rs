@@ -1,0 +1,238 @@
+//! One suite for every store: random operations, each answer compared with the pure algorithm.
+
+use std::time::Duration;
+
+use slidegate::{
+    Algorithm, Ask, Check, Count, Encoding, Key, MemoryStore, Quota, RedisOptions, RedisStore, RequestId,
+    Settlement, Store, SystemClock,
+};
+
+use crate::oracle::Oracle;
+use crate::redis_server::{Flavour, Server};
+
+/// Small, seeded, and the same everywhere.
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) % n
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// What the keys of a trace are counted by.
+#[derive(Clone, Copy)]
+pub(crate) struct Traffic {
+    pub encoding: Encoding,
+    /// Only exact windows.
+    pub exact: bool,
+    pub seed: u64,
+}
+
+const KEYS: u64 = 6;
+
+impl Traffic {
+    /// The quota of key `n`, now: limits change, and once in a while more than that.
+    fn quota(&self, n: u64, flip: u64, dice: &mut Dice) -> Quota {
+        let window = match (n + flip) % KEYS {
+            0 => 2_000,
+            1 => 20_000,
+            2 => 7_333,
+            3 => 60_000,
+            4 => 1_000,
+            _ => 250_000,
+        };
+        let limit = match dice.below(8) {
+            0 => 1 + dice.below(3),
+            1 => 1_000_000,
+            2 => 40,
+            _ => 12,
+        };
+        let quota = Quota::new(limit, Duration::from_micros(window)).unwrap();
+        let algorithm = match n {
+            _ if self.exact => Algorithm::SlidingWindow,
+            2 => Algorithm::TimeSlice { slices: 5 },
+            3 => Algorithm::FixedWindow,
+            4 | 5 => Algorithm::TokenBucket { burst: if dice.one_in(10) { 30 } else { 9 } },
+            _ => Algorithm::SlidingWindow,
+        };
+        let count = if n == 1 || (n == 5 && self.seed % 2 == 0) { Count::Attempts } else { Count::Admitted };
+        quota.with_algorithm(algorithm).unwrap().with_count(count)
+    }
+
+    fn check(&self, n: u64, flip: u64, dice: &mut Dice) -> Check {
+        let quota = self.quota(n, flip, dice);
+        let cost = match dice.below(16) {
+            0 => 0,
+            1 => quota.capacity().min(70_000),
+            2 => quota.capacity() + 1,
+            3 => 1 + dice.below(5),
+            4 => 100_000.min(quota.capacity()),
+            _ => 1,
+        };
+        let exact = quota.algorithm() == Algorithm::SlidingWindow;
+        Check {
+            enforced: !dice.one_in(8),
+            encoding: if exact { self.encoding } else { Encoding::Zset },
+            ..Check::new(key(n), quota, cost)
+        }
+    }
+
+    fn ask(&self, flip: u64, dice: &mut Dice) -> Ask {
+        let first = dice.below(KEYS);
+        let checks = if dice.one_in(3) { 1 + dice.below(3) } else { 1 };
+        let ask = Ask::new((0..checks).map(|i| self.check((first + i) % KEYS, flip, dice))).unwrap();
+        let ask = if dice.one_in(5) {
+            ask.with_id(RequestId::new(&format!("r{}", dice.below(12))).unwrap())
+        } else {
+            ask
+        };
+        if dice.one_in(20) { ask.peek() } else { ask }
+    }
+
+    /// Asks, settles, inspects and resets until `operations` are done.
+    pub(crate) async fn play<S: Store>(self, store: &S, operations: usize) -> Oracle {
+        let mut dice = Dice::new(self.seed);
+        let mut oracle = Oracle::default();
+        let mut done = 0;
+        while done < operations {
+            match dice.below(32) {
+                0..=23 => {
+                    let n = if dice.one_in(4) { 1 + dice.below(12) } else { 1 };
+                    let flip = if dice.one_in(300) { dice.below(KEYS) } else { 0 };
+                    let mut asks: Vec<Ask> = (0..n).map(|_| self.ask(flip, &mut dice)).collect();
+                    if dice.one_in(3) && flip == 0 {
+                        // Callers of a hot key ask the same.
+                        asks.iter_mut()
+                            .skip(1)
+                            .for_each(|ask| *ask = self.plain(&mut Dice::new(done as u64)));
+                    }
+                    let readings = store.admit(&asks).await.unwrap();
+                    assert_eq!(readings.len(), asks.len());
+                    for (ask, reading) in asks.iter().zip(&readings) {
+                        oracle.admitted(ask, reading);
+                    }
+                    done += asks.len();
+                }
+                24..=28 if !oracle.charges.is_empty() => {
+                    let n = 1 + dice.below(2).min(oracle.charges.len() as u64 - 1);
+                    let recent = (oracle.charges.len() as u64).min(40);
+                    let settlements: Vec<Settlement> = (0..n)
+                        .map(|_| {
+                            let i = oracle.charges.len() - 1 - dice.below(recent) as usize;
+                            let (key, entry) = oracle.charges[i].clone();
+                            let permits = match dice.below(6) {
+                                0..=2 => 0,
+                                3 => entry.cost + dice.below(4),
+                                4 => dice.below(entry.cost + 1),
+                                _ => {
+                                    if dice.one_in(50) {
+                                        1_000_000_000_000
+                                    } else {
+                                        66_000
+                                    }
+                                }
+                            };
+                            Settlement { key, entry, permits }
+                        })
+                        .collect();
+                    let receipt = store.settle(&settlements).await.unwrap();
+                    for (settlement, settled) in settlements.iter().zip(receipt.settled) {
+                        oracle.settled(settlement, receipt.at, settled);
+                    }
+                    done += settlements.len();
+                }
+                29 | 30 => {
+                    let key = key(dice.below(KEYS));
+                    let inspection = store.inspect(&key).await.unwrap();
+                    oracle.inspected(&key, inspection.as_ref());
+                    done += 1;
+                }
+                _ if dice.one_in(8) => {
+                    let key = key(dice.below(KEYS));
+                    store.reset(&key).await.unwrap();
+                    oracle.reset(&key);
+                    done += 1;
+                }
+                _ => tokio::time::sleep(Duration::from_micros(dice.below(4_000))).await,
+            }
+        }
+        oracle
+    }
+
+    /// One check and nothing else, the same for the same dice.
+    fn plain(&self, dice: &mut Dice) -> Ask {
+        let quota = Quota::new(30, Duration::from_millis(2)).unwrap();
+        let cost = 1 + dice.below(2);
+        Ask::one(Check { encoding: self.encoding, ..Check::new(key(0), quota, cost) }).unwrap()
+    }
+}
+
+fn key(n: u64) -> Key {
+    Key::new("trace", [("key", n.to_string().as_str())])
+}
+
+/// Plays traces of several seeds, and says what was seen.
+pub(crate) async fn conforms<S: Store>(name: &str, store: &S, encoding: Encoding, operations: usize) {
+    let seeds = 8;
+    let mut total = 0;
+    for seed in 1..=seeds {
+        let exact = encoding == Encoding::Packed && seed % 4 != 0;
+        let oracle = Traffic { encoding, exact, seed }.play(store, operations / seeds as usize).await;
+        let seen = &oracle.seen;
+        total += operations / seeds as usize;
+        for n in 0..KEYS {
+            store.reset(&key(n)).await.unwrap();
+        }
+        let all = [seen.charged, seen.refused, seen.repeated, seen.impossible, seen.done, seen.already];
+        assert!(all.iter().all(|&n| n > 0) && seen.gone > 0 && seen.inspected > 0, "{seen:?}");
+        eprintln!("{name}, seed {seed}: {seen:?}");
+    }
+    eprintln!("{name}: {total} operations replayed, 0 differences");
+}
+
+fn store(server: &Server) -> RedisStore {
+    RedisStore::with_options(&RedisOptions::new(server.url())).unwrap()
+}
+
+const ENOUGH: usize = 200_000;
+const SOME: usize = 20_000;
+
+#[tokio::test]
+async fn memory() {
+    // Without the background sweep: a bucket that was dropped while full does not know its old burst.
+    let store = MemoryStore::with_clock(SystemClock::new(), 1_000);
+    conforms("memory", &store, Encoding::Zset, ENOUGH).await;
+}
+
+#[tokio::test]
+async fn redis_zset() {
+    let server = Server::start(Flavour::Redis7);
+    conforms("zset on Redis 7", &store(&server), Encoding::Zset, ENOUGH).await;
+}
+
+#[tokio::test]
+async fn redis_packed() {
+    let server = Server::start(Flavour::Redis7);
+    conforms("packed on Redis 7", &store(&server), Encoding::Packed, ENOUGH).await;
+}
+
+#[tokio::test]
+async fn other_servers() {
+    for flavour in [Flavour::Redis62, Flavour::Valkey9] {
+        let server = Server::start(flavour);
+        let store = store(&server);
+        conforms(&format!("zset on {flavour:?}"), &store, Encoding::Zset, SOME).await;
+        conforms(&format!("packed on {flavour:?}"), &store, Encoding::Packed, SOME).await;
+    }
+}

@@ -1,0 +1,138 @@
+//! A real server for a test: on a free port, in a temporary folder, killed when it goes out of scope.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flavour {
+    /// The oldest that is supported.
+    Redis62,
+    /// Debian's.
+    Redis7,
+    Valkey9,
+}
+
+impl Flavour {
+    pub(crate) const ALL: [Flavour; 3] = [Flavour::Redis62, Flavour::Redis7, Flavour::Valkey9];
+
+    fn program(self) -> PathBuf {
+        let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/bin");
+        match self {
+            Flavour::Redis62 => tools.join("redis-server-6.2"),
+            Flavour::Redis7 => "redis-server".into(),
+            Flavour::Valkey9 => tools.join("valkey-server"),
+        }
+    }
+}
+
+pub(crate) struct Server {
+    child: Child,
+    pub port: u16,
+    pub dir: tempfile::TempDir,
+    /// Whether every key that is left must have a time to live.
+    check_ttl: bool,
+}
+
+impl Server {
+    pub(crate) fn start(flavour: Flavour) -> Self {
+        Self::with(flavour, &[], &[])
+    }
+
+    /// With further arguments and environment variables.
+    pub(crate) fn with(flavour: Flavour, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        let program = flavour.program();
+        let dir = tempfile::tempdir().unwrap();
+        for _ in 0..10 {
+            // Someone else may take the port before the server does; then it exits, and another is tried.
+            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let mut child = Command::new(&program)
+                .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+                .args(["--save", "", "--appendonly", "no"])
+                .arg("--dir")
+                .arg(dir.path())
+                .args(arguments)
+                .envs(environment.iter().copied())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap_or_else(|error| panic!("{}: {error}; run scripts/tools.sh", program.display()));
+            for _ in 0..400 {
+                if child.try_wait().unwrap().is_some() {
+                    break;
+                }
+                if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
+                    return Server { child, port, dir, check_ttl: true };
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        panic!("{} does not start", program.display());
+    }
+
+    /// For tests that put their own keys there, or leave the server unable to answer.
+    pub(crate) fn without_ttl_check(mut self) -> Self {
+        self.check_ttl = false;
+        self
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// A plain connection, as any other client has it.
+    pub(crate) fn client(&self) -> redis::Connection {
+        let client = redis::Client::open(self.url()).unwrap();
+        for _ in 0..100 {
+            if let Ok(mut connection) = client.get_connection()
+                && redis::cmd("PING").query::<String>(&mut connection).is_ok()
+            {
+                return connection;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        client.get_connection().unwrap()
+    }
+
+    pub(crate) fn run(&self, line: &str) -> redis::Value {
+        let mut words = line.split(' ');
+        let mut command = redis::cmd(words.next().unwrap());
+        words.for_each(|word| {
+            command.arg(word);
+        });
+        command.query(&mut self.client()).unwrap()
+    }
+
+    /// Stops the process for a while, as a machine under load would.
+    pub(crate) fn signal(&self, signal: &str) {
+        let killed = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
+        assert!(killed.success());
+    }
+
+    /// No key may outlive its use: each has a time to live.
+    fn assert_ttls(&self) {
+        let mut connection = self.client();
+        let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
+        for key in keys {
+            let ttl: i64 = redis::cmd("PTTL").arg(&key).query(&mut connection).unwrap();
+            let name = String::from_utf8_lossy(&key).into_owned();
+            assert!(ttl > 0 || ttl == -2, "{name} has no time to live: {ttl}");
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let checked = self.check_ttl && !std::thread::panicking();
+        let outcome =
+            checked.then(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.assert_ttls())));
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if let Some(Err(panic)) = outcome {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
