@@ -10,7 +10,8 @@ use crate::{Algorithm, Counted, Error, Inspection, Key, MAX_INSPECTED, Micros, Q
 const PAGE: usize = 10_000;
 
 /// The length of a packed log's header, and the mark it starts with.
-const HEADER: usize = 92;
+const HEADER: usize = 108;
+const BUFFER: usize = 16;
 const MARK: &[u8] = b"sgp1";
 
 /// Some of the keys that are stored, and where to go on.
@@ -175,7 +176,10 @@ fn read_members(members: &[(String, f64)]) -> Option<Held> {
     let shapes = members.iter().take(16).filter(|(member, score)| *score <= 0.0 && member.len() > 1);
     let quota = shapes.filter_map(|(member, _)| layout::quota_of(member)).next()?;
     let sliding = quota.algorithm() == Algorithm::SlidingWindow;
-    let (newest, last) = (header("t"), header("l"));
+    let windowed = matches!(quota.algorithm(), Algorithm::SlidingWindow | Algorithm::TimeSlice { .. });
+    let changed = members.iter().take(16).find(|(member, score)| *score <= 0.0 && member.len() > 1);
+    let changed = changed.map_or(0, |(_, score)| -*score as u64);
+    let (newest, last) = (changed, if windowed { header("l") } else { changed });
     let entries = members
         .iter()
         .filter(|(member, score)| *score > 0.0 && member.bytes().next().is_some_and(|first| first <= b'f'));
@@ -195,17 +199,19 @@ fn cost_of(member: &str) -> u64 {
 
 /// Reads a packed log; none if it is not one.
 fn read_log(log: &[u8]) -> Option<Held> {
-    let (header, ring) = log.split_at_checked(HEADER)?;
+    let (header, slots) = log.split_at_checked(HEADER)?;
     let fields = header.strip_prefix(MARK)?.as_chunks::<8>().0;
-    let field = |i: usize| fields.get(i).map(|bytes| f64::from_le_bytes(*bytes) as u64);
-    let [width, room, head, size, used, newest, last] =
-        [field(0)?, field(1)?, field(2)?, field(3)?, field(4)?, field(5)?, field(6)?];
-    let window = field(9)?;
+    let field = |i: usize| fields.get(i).map(|bytes| f64::from_le_bytes(*bytes) as usize);
+    let [width, room, head, size] = [field(0)?, field(1)?, field(2)?, field(3)?];
+    let [used, newest, last, window] = [field(4)?, field(5)?, field(6)?, field(8)?].map(|n| n as u64);
+    let [from, to, recent] = [field(10)?, field(11)?, field(12)?];
     let quota = Quota::new(crate::MAX_LIMIT, Micros::new(window).into()).ok()?;
+    // Which slots of what follows the header: the front, the ring, the recent.
+    let front = (from..to).map(|i| BUFFER + i);
+    let ring = (0..size).map(|i| 2 * BUFFER + (head + i) % room.max(1));
     let mut entries = Vec::new();
-    for i in 0..size.min(room) {
-        let start = usize::try_from((head + i) % room * width).ok()?;
-        let record = ring.get(start..start + usize::try_from(width).ok()?)?;
+    for slot in front.chain(ring).chain(0..recent) {
+        let record = slots.get(slot * width..(slot + 1) * width)?;
         let number = |bytes: &[u8]| bytes.iter().fold(0u64, |number, &byte| number << 8 | u64::from(byte));
         let (time, cost) = record.split_at_checked(6)?;
         let at = last - (last.wrapping_sub(number(time)) & ((1 << 48) - 1));

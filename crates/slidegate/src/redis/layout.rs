@@ -94,8 +94,11 @@ pub(super) fn quota_of(shape: &str) -> Option<Quota> {
     }
 }
 
-/// An instant in the name of an entry or a note: short, and unique while it counts.
+/// What instants are named modulo, in entries and notes: see `modulus_of` in `lua/common.lua`.
 pub(super) fn modulus(quota: &Quota) -> u64 {
+    if matches!(quota.algorithm(), Algorithm::FixedWindow | Algorithm::TokenBucket { .. }) {
+        return 1 << 52;
+    }
     let mut modulus = 16;
     while modulus <= 2 * quota.horizon().get() {
         modulus *= 16;

@@ -167,8 +167,10 @@ impl Expiry {
         self.min.max(quota.horizon().plus(self.buffer))
     }
 
-    /// What it must have left; below that it is set anew. Between the two nothing need be written.
-    pub(super) fn least(self, quota: &Quota) -> Micros {
-        quota.horizon().plus(Micros::new(self.buffer.get() / 2))
+    /// The first write in each period of this length sets the expiry; what is left of it is then enough for
+    /// every other write of the period.
+    pub(super) fn period(self, quota: &Quota) -> Micros {
+        let least = quota.horizon().plus(Micros::new(self.buffer.get() / 2));
+        self.life(quota).since(least).max(Micros::new(1))
     }
 }

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::layout::{self, Kind, Names};
 use super::script::{Arguments, Parts};
 use super::{Expiry, bad_reply};
+use crate::quota::MAX_TOTAL;
 use crate::{
     Algorithm, Ask, Check, Count, Encoding, Entry, Error, Key, Micros, Outcome, Quota, Reading, Readings,
     Settled, Settlement, Verdict,
@@ -75,6 +76,11 @@ impl<'a> Plan<'a> {
                 }
             }
         }
+        if let ([Run::Alike(_)], Some(check)) = (runs.as_slice(), asks.first().and_then(alone))
+            && repeats(check)
+        {
+            parts.add_quick(Kind::of(check), &check.quota);
+        }
         arguments.numbers(&[runs.len() as u64]);
         arguments.plan.append(&mut ops.plan);
         Plan { arguments, parts, asks, runs }
@@ -82,9 +88,6 @@ impl<'a> Plan<'a> {
 
     /// Reads the reply.
     pub(super) fn readings(&self, reply: Value) -> Result<Readings, Error> {
-        if std::env::var("DBG").is_ok() {
-            println!("DBG {reply:?} {:?}", self.asks);
-        }
         let mut numbers = Numbers::new(reply)?;
         let at = Micros::new(numbers.next()?);
         let mut readings = Readings::new();
@@ -125,7 +128,7 @@ fn add_key(arguments: &mut Arguments, names: &Names, check: &Check, kind: Kind) 
     (last, last)
 }
 
-fn line(key: u64, notes: u64, kind: Kind, shape: u64, quota: &Quota, expiry: Expiry) -> [u64; 12] {
+fn line(key: u64, notes: u64, kind: Kind, shape: u64, quota: &Quota, expiry: Expiry) -> [u64; 13] {
     let (extra, per) = match quota.algorithm() {
         Algorithm::TimeSlice { .. } => (quota.grain().get(), 0),
         Algorithm::TokenBucket { .. } => quota.rate(),
@@ -142,8 +145,9 @@ fn line(key: u64, notes: u64, kind: Kind, shape: u64, quota: &Quota, expiry: Exp
         extra,
         per,
         quota.horizon().get(),
-        expiry.least(quota).get(),
+        expiry.period(quota).get(),
         expiry.life(quota).get(),
+        layout::modulus(quota),
     ]
 }
 
@@ -245,7 +249,7 @@ fn judged(ask: &Ask, check: &Check, reply: [u64; 6]) -> Result<Verdict, Error> {
 /// The arguments that settle.
 pub(super) fn settlement_plan(settlements: &[Settlement], names: &Names, expiry: Expiry) -> Arguments {
     let mut arguments = Arguments::default();
-    arguments.numbers(&[expiry.buffer.get(), settlements.len() as u64]);
+    arguments.numbers(&[expiry.min.get(), expiry.buffer.get(), settlements.len() as u64]);
     for Settlement { key, entry, permits } in settlements {
         arguments.keys.extend([names.main(key), names.notes(key), names.log(key)]);
         let last = arguments.keys.len() as u64;
@@ -272,22 +276,25 @@ pub(super) fn settled(reply: Value, expected: usize) -> Result<(Micros, Vec<Sett
     Ok((at, settled))
 }
 
-/// A flat reply of whole numbers, none below zero.
-struct Numbers(std::vec::IntoIter<Value>);
+/// A reply of whole numbers, none below zero, as little-endian doubles.
+struct Numbers {
+    bytes: Vec<u8>,
+    read: usize,
+}
 
 impl Numbers {
     fn new(reply: Value) -> Result<Self, Error> {
         match reply {
-            Value::Array(values) => Ok(Numbers(values.into_iter())),
+            Value::BulkString(bytes) => Ok(Numbers { bytes, read: 0 }),
             _ => Err(bad_reply()),
         }
     }
 
     fn next(&mut self) -> Result<u64, Error> {
-        match self.0.next() {
-            Some(Value::Int(number)) => u64::try_from(number).map_err(|_| bad_reply()),
-            _ => Err(bad_reply()),
-        }
+        let number = self.bytes.get(self.read..).and_then(|rest| rest.first_chunk()).ok_or_else(bad_reply)?;
+        self.read += size_of::<f64>();
+        let number = f64::from_le_bytes(*number);
+        if (0.0..=MAX_TOTAL as f64).contains(&number) { Ok(number as u64) } else { Err(bad_reply()) }
     }
 
     fn take<const N: usize>(&mut self) -> Result<[u64; N], Error> {
@@ -298,7 +305,7 @@ impl Numbers {
         Ok(numbers)
     }
 
-    fn finish(mut self) -> Result<(), Error> {
-        if self.0.next().is_some() { Err(bad_reply()) } else { Ok(()) }
+    fn finish(self) -> Result<(), Error> {
+        if self.read == self.bytes.len() { Ok(()) } else { Err(bad_reply()) }
     }
 }

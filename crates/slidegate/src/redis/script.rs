@@ -7,9 +7,12 @@ use redis::{Cmd, RedisError, Script, Value};
 
 use super::connection::Connections;
 use super::layout::Kind;
-use crate::Error;
+use crate::{Algorithm, Error, Quota};
 
 const HEAD: &str = include_str!("lua/head.lua");
+const QUICK_ZSET: &str = include_str!("lua/quick_zset.lua");
+const QUICK_PACKED: &str = include_str!("lua/quick_packed.lua");
+const COMMON: &str = include_str!("lua/common.lua");
 const NOTES: &str = include_str!("lua/notes.lua");
 const ZSET: &str = include_str!("lua/zset.lua");
 const PACKED: &str = include_str!("lua/packed.lua");
@@ -24,6 +27,7 @@ pub(super) struct Parts(u8);
 impl Parts {
     const ALL: Parts = Parts(0b1111);
     const NOTES: Parts = Parts(0b1000);
+    const QUICK: Parts = Parts(0b1_0000);
 
     pub(super) fn add_kind(&mut self, kind: Kind) {
         self.0 |= match kind {
@@ -37,10 +41,29 @@ impl Parts {
         self.0 |= Parts::NOTES.0;
     }
 
+    /// One run of asks that are alike, which has a way of its own.
+    pub(super) fn add_quick(&mut self, kind: Kind, quota: &Quota) {
+        if kind == Kind::Packed || (kind == Kind::Zset && quota.algorithm() == Algorithm::SlidingWindow) {
+            self.0 |= Parts::QUICK.0;
+        }
+    }
+
+    fn has(self, bits: u8) -> bool {
+        self.0 & bits == bits
+    }
+
     fn text(self) -> String {
-        let parts = [(1, ZSET), (2, PACKED), (4, COUNTERS), (8, NOTES)];
-        let chosen = parts.iter().filter(|(bit, _)| self.0 & bit != 0).map(|(_, text)| *text);
-        std::iter::once(HEAD).chain(chosen).collect()
+        let parts = [
+            (true, HEAD),
+            (self.has(Parts::QUICK.0 | 1), QUICK_ZSET),
+            (self.has(Parts::QUICK.0 | 2), QUICK_PACKED),
+            (true, COMMON),
+            (self.has(1), ZSET),
+            (self.has(2), PACKED),
+            (self.has(4), COUNTERS),
+            (self.has(Parts::NOTES.0), NOTES),
+        ];
+        parts.iter().filter(|(needed, _)| *needed).map(|(_, text)| *text).collect()
     }
 }
 
@@ -84,7 +107,7 @@ impl Variants {
 /// The scripts of one store.
 #[derive(Default)]
 pub(super) struct Scripts {
-    admit: [OnceLock<(Variants, String)>; 16],
+    admit: [OnceLock<(Variants, String)>; 32],
     settle: OnceLock<(Variants, String)>,
     /// The server takes no shebang: Redis 6.2.
     plain: AtomicBool,

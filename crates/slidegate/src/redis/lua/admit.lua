@@ -2,7 +2,7 @@
 -- Admits a batch of asks, in order, at one instant. Each key is read once and written once.
 --
 -- plan   number of lines; of each line: key, notes, kind, shape, window, capacity, attempts, slice | rate,
---        per, horizon, least, life. A line is a key and the quota it is judged by.
+--        per, horizon, period, life, modulus. A line is a key and the quota it is judged by.
 --        number of asks; of each ask either a run: times, line, cost, 0 (that many asks of one check, alike)
 --        or 0, peek, checks, id, and of each check: line, cost, enforced, digits
 -- reply  of a run: granted, used, retry after, reset after, recorded under, first number
@@ -11,12 +11,12 @@
 
 local lines, states = {}, {}
 for i = 1, take('<d') do
-  local key, notes, kind, shape, window, capacity, attempts, a, per, horizon, least, life =
-    take('<dddddddddddd')
+  local key, notes, kind, shape, window, capacity, attempts, a, per, horizon, period, life, modulus =
+    take('<ddddddddddddd')
   lines[i] = {
     key = key, notes = notes, kind = kind, shape = ARGV[shape], window = window, capacity = capacity,
-    attempts = attempts == 1, slice = a, rate = a, per = per, horizon = horizon, least = least, life = life,
-    modulus = modulus_of(kind, horizon),
+    attempts = attempts == 1, slice = a, rate = a, per = per, horizon = horizon, period = period, life = life,
+    modulus = modulus,
   }
 end
 
@@ -32,12 +32,10 @@ local function state(line)
   return loaded
 end
 
-local reply, n = { now }, 1
+local reply = { struct.pack('<d', now) }
 
 local function answer(outcome, s, retry, reset, date, place)
-  reply[n + 1], reply[n + 2], reply[n + 3] = outcome, s.used, retry
-  reply[n + 4], reply[n + 5], reply[n + 6] = reset, date, place
-  n = n + 6
+  reply[#reply + 1] = struct.pack('<dddddd', outcome, s.used, retry, reset, date, place)
 end
 
 -- Counts `cost`, `times` over; of attempts only the newest that fit are kept.
@@ -67,7 +65,7 @@ local function ask(peek, checks, id)
     local s = state(line)
     local check = { line = line, cost = cost, state = s }
     if id > 0 then
-      check.id = 'id:' .. ARGV[id] .. '*' .. format('%.0f', cost)
+      check.id = 'id:' .. ARGV[id] .. '*' .. format('%d', cost)
       check.digits = ARGV[digits]
     end
     if cost > line.capacity then
@@ -108,4 +106,4 @@ for _ = 1, take('<d') do
 end
 
 for _, held in pairs(states) do kinds[held.line.kind].save(held.state, held.line) end
-return reply
+return table.concat(reply)

@@ -3,11 +3,10 @@
 --
 --   score       member   meaning
 --   -used       u        permits in use; of a bucket, the units missing from it
---   -instant    l        when it last changed
 --   -number     n        the number of the next admission
 --   -number     c        the number of its first, which is the instant at which it was created
 --   -instant    g        what was admitted up to here has stopped mattering (bucket)
---   -instant    <shape>  when the key expires; its name is the algorithm and the quota
+--   -instant    <shape>  when it last changed; its name is the algorithm and the quota
 --
 -- A bucket counts in units: a microsecond brings `rate` of them, a permit is `per`. Nothing is rounded.
 
@@ -26,23 +25,23 @@ do
   local function header(line)
     local key = KEYS[line.key]
     local s = { key = key, notes = key, shape = line.shape, used = 0, last = 0, n = now, c = now, g = 0,
-                expires = 0, count = 0, at = now, fresh = true }
+                count = 0, at = now, fresh = true }
     local found = call('ZRANGEBYSCORE', key, '-inf', 0, 'WITHSCORES')
     for i = 1, #found, 2 do
       local name, score = found[i], -tonumber(found[i + 1])
       if name == 'u' then s.used = score
-      elseif name == 'l' then s.last = score
       elseif name == 'n' then s.n = score
       elseif name == 'c' then s.c = score
       elseif name == 'g' then s.g = score
-      elseif #name > 1 then s.stored, s.expires = name, score end
+      elseif #name > 1 then s.stored, s.last = name, score end
     end
     if found[1] and not s.stored then error('SGFOREIGN') end
+    s.pushed = s.last
     return s
   end
 
   local function blank(s)
-    s.used, s.last, s.n, s.c, s.g, s.expires, s.at = 0, 0, now, now, 0, 0, now
+    s.used, s.last, s.n, s.c, s.g, s.at, s.pushed = 0, 0, now, now, 0, now, 0
     s.replace = s.stored ~= nil
     return s
   end
@@ -60,21 +59,22 @@ do
     local key = s.key
     if s.replace then call('UNLINK', key) end
     if s.stored and s.stored ~= s.shape and not s.replace then call('ZREM', key, s.stored) end
-    if s.marks and not s.fresh then call('ZREMRANGEBYSCORE', key, 1, s.cut) end
-    local push = s.stored ~= s.shape or s.expires < s.at + line.least + (life - line.life)
-    if push then s.expires = math.max(s.expires, s.at + life) end
-    local marks = s.marks or {}
-    local n = #marks
-    marks[n + 1], marks[n + 2], marks[n + 3], marks[n + 4] = -s.used, 'u', -s.last, 'l'
-    marks[n + 5], marks[n + 6], marks[n + 7], marks[n + 8] = -s.n, 'n', -s.c, 'c'
-    n = n + 8
-    if line.kind == 4 then
-      marks[n + 1], marks[n + 2] = -s.g, 'g'
-      n = n + 2
+    if s.marks and not s.fresh then call('ZREMRANGEBYSCORE', key, '1', format('%d', s.cut)) end
+    local members = s.marks or {}
+    local function add(score, member)
+      members[#members + 1] = format('%d', score)
+      members[#members + 1] = member
     end
-    if push then marks[n + 1], marks[n + 2] = -s.expires, s.shape end
-    call('ZADD', key, unpack(marks))
-    if push then call('PEXPIREAT', key, math.ceil(s.expires / 1000)) end
+    add(-s.used, 'u')
+    add(-s.last, s.shape)
+    add(-s.n, 'n')
+    if s.fresh then add(-s.c, 'c') end
+    if line.kind == 4 then add(-s.g, 'g') end
+    call('ZADD', key, unpack(members))
+    -- The first change in each period sets when the key expires; another quota, or more owed than usual, does.
+    if s.stored ~= s.shape or life > line.life or s.at - fmod(s.at, line.period) > s.pushed then
+      call('PEXPIREAT', key, format('%d', math.ceil((s.at + life) / 1000)))
+    end
   end
 
   local fixed = {}

@@ -21,7 +21,7 @@ end
 
 local function add_note(s, name, at)
   local marks = s.marks or {}
-  marks[#marks + 1] = at
+  marks[#marks + 1] = format('%d', at)
   marks[#marks + 1] = name
   s.marks = marks
 end

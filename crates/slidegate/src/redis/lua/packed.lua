@@ -1,67 +1,117 @@
 
--- Kind 2, `sliding-window` packed: a string, a header and a ring of records in the order of their instants.
+-- Kind 2, `sliding-window` packed: a string.
 --
---   header   the mark `sgp1`, then eleven doubles: bytes a record, records there is room for, the first one,
---            how many, permits in use, newest instant that counts, last instant, oldest record's instant,
---            when the key expires, window, admissions at the newest record's instant
---   record   six bytes of time, the instant modulo 2^48; then the cost, in two bytes, or in seven in a log
---            that has met a larger one
+--   header   108 bytes: the mark `sgp1`, then thirteen doubles: bytes a record, records the ring has room for,
+--            its first, how many it has, permits in use, newest instant that counts, last instant, the oldest
+--            record's instant, window, the number of the next admission at the newest record's instant, where
+--            the front begins, where it ends, how many are recent
+--   recent   the newest records, up to 16
+--   front    the oldest records, up to 16
+--   ring     the records between them
 --
--- There is one record an instant. The string is as long as its block of memory (jemalloc has four sizes per
--- power of two), so that a record is written in place and at most a fifth is room to grow.
+-- A record is six bytes of time, the instant modulo 2^48, and the cost in two bytes, or in seven in a log that
+-- has met a larger one. There is one record an instant, in the order of their instants: front, ring, recent.
+-- Most decisions read and write the header with what is next to it, and touch the ring once in sixteen.
+-- The string is as long as its block of memory (jemalloc has four sizes per power of two), so that a record is
+-- written in place and at most a fifth is room to grow.
 
 do
-  local HEADER, FIELDS, MARK = 92, '<c4ddddddddddd', 'sgp1'
+  local HEADER, FIELDS, MARK, BUFFER = 108, '<c4ddddddddddddd', 'sgp1', 16
 
   local function pack_header(s)
     return struct.pack(FIELDS, MARK, s.width, s.room, s.head, s.size, s.used, s.newest, s.last, s.oldest,
-      s.expires, s.window, s.places)
+      s.window, s.places, 0, #s.front / s.width, #s.recent / s.width)
   end
 
   local function unpack_header(s, raw)
-    local mark
-    mark, s.width, s.room, s.head, s.size, s.used, s.newest, s.last, s.oldest, s.expires, s.window, s.places =
-      struct.unpack(FIELDS, raw)
+    local mark, from, to, recent
+    mark, s.width, s.room, s.head, s.size, s.used, s.newest, s.last, s.oldest, s.window, s.places, from, to,
+      recent = struct.unpack(FIELDS, raw)
     if mark ~= MARK then error('SGFOREIGN') end
+    local front = HEADER + BUFFER * s.width
+    s.recent = string.sub(raw, HEADER + 1, HEADER + recent * s.width)
+    s.front = string.sub(raw, front + from * s.width + 1, front + to * s.width)
   end
 
   local function write(s, at, cost)
     return struct.pack(s.width == 8 and '>I6I2' or '>I6I7', at % 2 ^ 48, cost)
   end
 
-  -- The instant and the cost of the record at `offset` of `raw`. No instant lies after `last`.
+  -- The instant and the cost of the record at `offset` of `raw`. No instant lies after the latest.
   local function read(s, raw, offset)
     local time, cost = struct.unpack(s.width == 8 and '>I6I2' or '>I6I7', raw, offset)
     return s.latest - (s.latest - time) % 2 ^ 48, cost
   end
 
-  local function offset_of(s, i)
-    return HEADER + (s.head + i) % s.room * s.width
+  local function ring_offset(s, i)
+    return HEADER + 2 * BUFFER * s.width + (s.head + i) % s.room * s.width
   end
 
-  -- Up to `n` records from the i-th on, as they lie together in the ring: raw, and how many.
+  local function size(s)
+    return (#s.front + #s.recent) / s.width + s.size
+  end
+
+  -- Up to `n` records from the i-th on, as they lie together: raw, and how many.
   local function records(s, i, n)
-    n = math.min(n, s.size - i, s.room - (s.head + i) % s.room)
-    local offset = offset_of(s, i)
-    return call('GETRANGE', s.key, offset, offset + n * s.width - 1), n
+    local width, front = s.width, #s.front / s.width
+    if i < front then
+      n = math.min(n, front - i)
+      return string.sub(s.front, i * width + 1, (i + n) * width), n
+    end
+    i = i - front
+    if i < s.size then
+      n = math.min(n, s.size - i, s.room - (s.head + i) % s.room)
+      local offset = ring_offset(s, i)
+      return call('GETRANGE', s.key, format('%d', offset), format('%d', offset + n * width - 1)), n
+    end
+    i = i - s.size
+    n = math.min(n, #s.recent / width - i)
+    return string.sub(s.recent, i * width + 1, (i + n) * width), n
   end
 
   local function at(s, i)
     return read(s, records(s, i, 1), 1)
   end
 
+  -- Writes another cost into the i-th record.
+  local function set(s, i, instant, cost)
+    local width, front, raw = s.width, #s.front / s.width, write(s, instant, cost)
+    local function splice(text, j)
+      return string.sub(text, 1, j * width) .. raw .. string.sub(text, (j + 1) * width + 1)
+    end
+    if i < front then
+      s.front = splice(s.front, i)
+    elseif i < front + s.size then
+      call('SETRANGE', s.key, format('%d', ring_offset(s, i - front)), raw)
+    else
+      s.recent = splice(s.recent, i - front - s.size)
+    end
+  end
+
+  -- Drops the `n` oldest records.
+  local function drop(s, n)
+    local front = math.min(n, #s.front / s.width)
+    s.front = string.sub(s.front, front * s.width + 1)
+    n = n - front
+    local ring = math.min(n, s.size)
+    if ring > 0 then s.head, s.size = (s.head + ring) % s.room, s.size - ring end
+    s.recent = string.sub(s.recent, (n - ring) * s.width + 1)
+  end
+
   -- Drops the first records for which `gone(instant, cost)` holds; true if it stopped at one.
-  local function drop_while(s, gone, chunk)
-    while s.size > 0 do
+  local function drop_while(s, gone)
+    local chunk = BUFFER
+    while size(s) > 0 do
       local raw, n = records(s, 0, chunk)
       for i = 0, n - 1 do
         local instant, cost = read(s, raw, i * s.width + 1)
         if not gone(instant, cost) then
-          s.head, s.size, s.oldest = (s.head + i) % s.room, s.size - i, instant
+          drop(s, i)
+          s.oldest = instant
           return true
         end
       end
-      s.head, s.size = (s.head + n) % s.room, s.size - n
+      drop(s, n)
       chunk = 1024
     end
     return false
@@ -69,32 +119,32 @@ do
 
   local function blank(key, line)
     return { key = key, notes = KEYS[line.notes], shape = line.shape, window = line.window, width = 8, room = 0,
-             head = 0, size = 0, used = 0, newest = 0, last = 0, latest = now, before = 0, oldest = 0,
-             expires = 0, places = 0, gone = 0, add = 0, count = 0, at = now, cut = now - line.window,
-             fresh = true }
+             head = 0, size = 0, front = '', recent = '', used = 0, newest = 0, last = 0, latest = now,
+             before = 0, pushed = 0, oldest = 0, places = 0, gone = 0, add = 0, count = 0, at = now,
+             cut = now - line.window, fresh = true }
   end
 
   local function load(line)
     local key = KEYS[line.key]
-    local raw = call('GETRANGE', key, 0, HEADER - 1)
+    local raw = call('GETRANGE', key, '0', '523')
     local s = blank(key, line)
     if #raw == 0 then return s end
     unpack_header(s, raw)
     if s.window ~= line.window then return blank(key, line) end
     s.fresh = false
-    s.before = s.last
+    s.before, s.pushed = s.last, s.newest
     if s.last > s.at then s.at, s.cut = s.last, s.last - s.window end
     s.latest = s.at
-    if s.size > 0 and s.oldest <= s.cut then
+    if s.oldest <= s.cut and size(s) > 0 then
       local gone = 0
       if s.last <= s.cut then
-        gone, s.size = s.used, 0
+        gone, s.size, s.front, s.recent = s.used, 0, '', ''
       else
         drop_while(s, function(instant, cost)
           if instant > s.cut then return false end
           gone = gone + cost
           return true
-        end, 16)
+        end)
       end
       s.gone, s.used = gone, s.used - gone
       if gone > 0 then s.last = s.at end
@@ -110,8 +160,8 @@ do
   local function find_held(s)
     if s.held ~= nil then return end
     s.held = false
-    if s.before == s.at and s.size > 0 then
-      local instant, cost = at(s, s.size - 1)
+    if s.before == s.at and size(s) > 0 then
+      local instant, cost = at(s, size(s) - 1)
       if instant == s.at then s.held = cost end
     end
     if not s.held then s.places = 0 end
@@ -131,9 +181,9 @@ do
       end
       excess = excess - cost
       return true
-    end, 16)
+    end)
     if rest then
-      call('SETRANGE', s.key, offset_of(s, 0), write(s, s.oldest, rest))
+      set(s, 0, s.oldest, rest)
     elseif stopped and excess > 0 then
       local cut = math.min(excess, s.held)
       s.held, excess = s.held - cut, excess - cut
@@ -156,19 +206,15 @@ do
   local function wait(s, line, cost)
     local needed = s.used + cost - line.capacity
     if needed <= 0 then return 0 end
-    if needed == 1 and s.size > 0 then
-      local instant, held = at(s, 0)
-      if held > 0 then return instant + s.window - s.at end
-    end
-    local freed, i, size = 0, 0, s.held and s.size - 1 or s.size
-    while i < size do
-      local raw, n = records(s, i, math.min(1024, size - i))
-      for j = 0, n - 1 do
+    local freed, i, n = 0, 0, size(s) - (s.held and 1 or 0)
+    while i < n do
+      local raw, got = records(s, i, math.min(1024, n - i))
+      for j = 0, got - 1 do
         local instant, held = read(s, raw, j * s.width + 1)
         freed = freed + held
         if freed >= needed then return instant + s.window - s.at end
       end
-      i = i + n
+      i = i + got
     end
     if s.held or s.add > 0 then return s.window end
     return line.horizon
@@ -179,20 +225,21 @@ do
     return s.newest + s.window - s.at
   end
 
-  -- Records that fit the block of memory that `n` need.
-  local function room_for(s, n)
-    local bytes, block = HEADER + n * s.width + 10, 128
+  -- Records a ring has room for in the block of memory that `n` need.
+  local function room_for(width, n)
+    local fixed = HEADER + 2 * BUFFER * width
+    local bytes, block = fixed + n * width + 10, 128
     while block * 2 < bytes do block = block * 2 end
     local step = block / 4
     while block < bytes do block = block + step end
-    return (block - 10 - HEADER - (block - 10 - HEADER) % s.width) / s.width
+    return (block - 10 - fixed - (block - 10 - fixed) % width) / width
   end
 
-  -- Writes the log anew with room for `n` records `wide` enough; `push` sets when it expires.
-  local function rebuild(s, n, width, last_record)
-    local parts, i = {}, 0
-    while i < s.size do
-      local raw, got = records(s, i, s.size - i)
+  -- The log from its parts: as it is written, or anew in records of another width.
+  local function rebuild(s, line, n, width)
+    local parts, i, all = {}, 0, size(s)
+    while i < all do
+      local raw, got = records(s, i, all - i)
       if width ~= s.width then
         local wide = {}
         for j = 0, got - 1 do
@@ -204,64 +251,92 @@ do
       parts[#parts + 1] = raw
       i = i + got
     end
-    s.width = width
-    s.room, s.head = room_for(s, n), 0
-    if last_record then
-      parts[#parts + 1] = write(s, last_record[1], last_record[2])
-      s.size = s.size + 1
-    end
     local body = table.concat(parts)
-    call('SET', s.key, pack_header(s) .. body .. string.rep('\0', s.room * s.width - #body))
+    local front = math.min(BUFFER, all) * width
+    s.width, s.head, s.room = width, 0, room_for(width, n)
+    s.front, s.recent, s.size = string.sub(body, 1, front), '', (#body - front) / width
+    local function padded(text, bytes)
+      return text .. string.rep('\0', bytes - #text)
+    end
+    call('SET', s.key, pack_header(s) .. string.rep('\0', BUFFER * width) .. padded(s.front, BUFFER * width)
+      .. padded(string.sub(body, front + 1), s.room * width))
+    call('PEXPIREAT', s.key, format('%d', math.ceil((s.at + line.life) / 1000)))
     if s.fresh then call('UNLINK', s.notes) end
-    call('PEXPIREAT', s.key, math.ceil(s.expires / 1000))
+    s.fresh = false
   end
 
-  local function save_notes(s, line)
-    if not s.marks then return end
-    call('ZREMRANGEBYSCORE', s.notes, '-inf', s.cut)
-    call('ZADD', s.notes, unpack(s.marks))
-    call('PEXPIREAT', s.notes, math.ceil((s.at + line.life) / 1000))
+  -- Puts what is recent into the ring, which has room for it.
+  local function flush(s)
+    local recent = s.recent
+    while #recent > 0 do
+      local together = math.min(#recent / s.width, s.room - (s.head + s.size) % s.room)
+      call('SETRANGE', s.key, format('%d', ring_offset(s, s.size)), string.sub(recent, 1, together * s.width))
+      s.size = s.size + together
+      recent = string.sub(recent, together * s.width + 1)
+    end
+    s.recent = ''
+  end
+
+  -- Writes what is not in the ring. An empty front takes the oldest there are, so that they are next to the header.
+  local function write_header(s)
+    if s.front == '' and s.size > 0 then
+      local raw, n = records(s, 0, BUFFER)
+      s.front, s.head, s.size = raw, (s.head + n) % s.room, s.size - n
+    elseif s.front == '' then
+      s.front, s.recent = s.recent, ''
+    end
+    local gap = BUFFER * s.width - #s.recent
+    call('SETRANGE', s.key, '0', pack_header(s) .. s.recent .. string.rep('\0', gap) .. s.front)
   end
 
   local function save(s, line)
     if s.count == 0 and s.gone == 0 and not s.clipped then return end
-    local push = s.expires < s.at + line.least
-    if push then s.expires = s.at + line.life end
     local cost = s.add + (s.held or 0)
     local width = cost > 65535 and 13 or s.width
-    if s.count > 0 and s.size == 0 then s.oldest = s.at end
-    if s.count == 0 then
-      call('SETRANGE', s.key, 0, pack_header(s))
-    elseif s.held then
-      if width ~= s.width then rebuild(s, s.size, width) end
-      call('SETRANGE', s.key, offset_of(s, s.size - 1), write(s, s.at, cost))
-      call('SETRANGE', s.key, 0, pack_header(s))
-    elseif width ~= s.width or s.size >= s.room or s.room > 64 and s.size * 4 < s.room then
-      rebuild(s, s.size + 1, s.size == 0 and (cost > 65535 and 13 or 8) or width, { s.at, cost })
-      push = false
-    else
-      call('SETRANGE', s.key, offset_of(s, s.size), write(s, s.at, cost))
-      s.size = s.size + 1
-      call('SETRANGE', s.key, 0, pack_header(s))
+    if size(s) == 0 and s.count > 0 then
+      s.oldest = s.at
+      width = cost > 65535 and 13 or 8
     end
-    if push then call('PEXPIREAT', s.key, math.ceil(s.expires / 1000)) end
-    save_notes(s, line)
+    local all = size(s) + 1
+    local shrinks = s.room > 64 and all * 4 < s.room
+    local adds = s.count > 0 and not s.held
+    local full = adds and #s.recent == BUFFER * s.width
+    if s.fresh or width ~= s.width or shrinks or full and s.size + BUFFER > s.room then
+      rebuild(s, line, all + (s.room > 0 and BUFFER or 0), width)
+      s.pushed = s.at
+    elseif full then
+      flush(s)
+    end
+    if adds then
+      s.recent = s.recent .. write(s, s.at, cost)
+    elseif s.held then
+      set(s, size(s) - 1, s.at, cost)
+    end
+    write_header(s)
+    if s.count > 0 and s.at - fmod(s.at, line.period) > s.pushed then
+      call('PEXPIREAT', s.key, format('%d', math.ceil((s.at + line.life) / 1000)))
+    end
+    if s.marks then
+      call('ZREMRANGEBYSCORE', s.notes, '-inf', format('%d', s.cut))
+      call('ZADD', s.notes, unpack(s.marks))
+      call('PEXPIREAT', s.notes, format('%d', math.ceil((s.at + line.life) / 1000)))
+    end
   end
 
   local function amend(s, line, instant, from, to, seq)
-    local low, high = 0, s.size
+    local low, high = 0, size(s)
     while low < high do
       local middle = (low + high - (low + high) % 2) / 2
       if at(s, middle) < instant then low = middle + 1 else high = middle end
     end
-    if low == s.size then return false end
+    if low == size(s) then return false end
     local found, cost = at(s, low)
     if found ~= instant or cost == 0 then return false end
-    if low == s.size - 1 and seq < 1e18 and seq >= s.places then return false end
+    if low == size(s) - 1 and seq < 1e18 and seq >= s.places then return false end
     local new = math.min(math.max(cost - from, 0) + to, MAX_TOTAL - (s.used - cost))
     s.used = s.used + new - cost
-    if new > 65535 and s.width == 8 then rebuild(s, s.size, 13) end
-    call('SETRANGE', s.key, offset_of(s, low), write(s, instant, new))
+    if new > 65535 and s.width == 8 then rebuild(s, line, size(s) + BUFFER, 13) end
+    set(s, low, instant, new)
     if new == 0 and instant == s.newest then
       s.newest = 0
       for i = low - 1, 0, -1 do
@@ -272,20 +347,19 @@ do
         end
       end
     end
-    call('SETRANGE', s.key, 0, pack_header(s))
+    write_header(s)
     return true
   end
 
-  local function line_of(log, notes, buffer)
-    local raw = call('GETRANGE', KEYS[log], 0, HEADER - 1)
+  -- A line as `admit.lua` has it, from the log itself; nil if there is none.
+  local function window_of(log)
+    local raw = call('GETRANGE', KEYS[log], '0', '523')
     if #raw == 0 then return nil end
     local s = {}
     unpack_header(s, raw)
-    local line = { key = log, notes = notes, kind = 2, slice = 0, window = s.window, horizon = s.window,
-                   capacity = MAX_TOTAL, least = s.window, life = s.window + buffer, modulus = modulus_of(2, s.window) }
-    return line
+    return s.window
   end
 
   kinds[2] = { load = load, past = past, keep_newest = keep_newest, record = record, wait = wait,
-               reset = reset, save = save, amend = amend, line_of = line_of }
+               reset = reset, save = save, amend = amend, window_of = window_of }
 end

@@ -1,17 +1,19 @@
 
 -- Settles admissions, one after another, at one instant.
 --
--- plan   expire-buffer, number of settlements; of each: key, notes, log, instant, cost charged, cost really,
+-- plan   min-expire, expire-buffer, number of settlements; of each: key, notes, log, instant, cost charged, cost really,
 --        seq (which text)
 -- reply  of each: 0 done, 1 settled before, 2 gone
 -- The shape stored with a key says how it counts, so a settlement need not.
 
+local min_expire, buffer, settlements = take('<ddd')
+
 -- A line as `admit.lua` has it, from a shape; what it says of limits does not matter here.
-local function line_of(shape, key, buffer)
+local function line_of(shape, key, notes, kind)
   local algorithm, a, b, c = string.match(shape, '^(%S+) (%d+) ?(%d*) ?(%d*)$')
   a, b, c = tonumber(a), tonumber(b), tonumber(c)
-  local line = { key = key, shape = shape, window = a, horizon = a, slice = 0, capacity = MAX_TOTAL }
-  if algorithm == 'sliding-window' then line.kind = 1
+  local line = { key = key, notes = notes, shape = shape, window = a, horizon = a, slice = 0, capacity = MAX_TOTAL }
+  if algorithm == 'sliding-window' then line.kind = kind
   elseif algorithm == 'time-slice' then
     line.kind = 1
     line.slice = math.ceil(a / b)
@@ -22,8 +24,8 @@ local function line_of(shape, key, buffer)
     line.rate, line.per, line.capacity = a, b, c
     line.horizon = math.ceil(b * c / a)
   else error('SGFOREIGN') end
-  line.least = line.horizon
-  line.life = line.horizon + buffer
+  line.life = math.max(min_expire, line.horizon + buffer)
+  line.period = math.max(1, line.life - line.horizon - math.floor(buffer / 2))
   line.modulus = modulus_of(line.kind, line.horizon)
   return line
 end
@@ -59,25 +61,26 @@ local function settle(line, at, from, to, seq)
   if line.kind > 2 then
     kind.save(s, line)
   elseif s.marks then
-    if line.kind == 2 then call('ZREMRANGEBYSCORE', s.notes, '-inf', s.cut) end
+    if line.kind == 2 then call('ZREMRANGEBYSCORE', s.notes, '-inf', format('%d', s.cut)) end
     call('ZADD', s.notes, unpack(s.marks))
-    if line.kind == 2 then call('PEXPIREAT', s.notes, math.ceil((s.at + line.life) / 1000)) end
+    if line.kind == 2 then call('PEXPIREAT', s.notes, format('%d', math.ceil((s.at + line.life) / 1000))) end
   end
   return outcome
 end
 
-local reply = { now }
-local buffer, settlements = take('<dd')
+local reply = { struct.pack('<d', now) }
 for i = 1, settlements do
   local key, notes, log, at, from, to, seq = take('<ddddddd')
   local shape = shape_of(KEYS[key])
   local outcome = 2
   if shape then
-    outcome = settle(line_of(shape, key, buffer), at, from, to, ARGV[seq])
-  elseif kinds[2] then
-    local line = kinds[2].line_of(log, notes, buffer)
-    if line then outcome = settle(line, at, from, to, ARGV[seq]) end
+    outcome = settle(line_of(shape, key, key, 1), at, from, to, ARGV[seq])
+  else
+    local window = kinds[2].window_of(log)
+    if window then
+      outcome = settle(line_of(format('sliding-window %d', window), log, notes, 2), at, from, to, ARGV[seq])
+    end
   end
-  reply[i + 1] = outcome
+  reply[i + 1] = struct.pack('<d', outcome)
 end
-return reply
+return table.concat(reply)

@@ -3,10 +3,12 @@
 --
 --   score           member            meaning
 --   -total          u                 permits in use
---   -instant        t                 when the newest entry that counts was recorded
---   -instant        l                 when something was last recorded or seen to leave, if later than `t`
+--   -instant        <shape>           when the newest entry that counts was recorded; its name is the algorithm
+--                                     and the window
+--   -instant        l                 when something was last recorded or seen to leave, if later than that
+--   -cost           m                 what every entry costs, if that is not 1; 0 if they differ or there are
+--                                     notes (`sliding-window`)
 --   -instant        c                 when the key was created (`time-slice`)
---   -instant        <shape>           when the key expires; its name is the algorithm and the window
 --   instant         <hex>[*cost[.n]]  what was admitted at that instant: permits, and the number of the next
 --                                     admission of that instant, if it is not the second
 --   instant         id:…, settled:…, void:…   notes on single admissions: see notes.lua
@@ -24,8 +26,8 @@ do
   end
 
   local function write_name(at, modulus, cost, count)
-    if count > 1 then return format('%x*%.0f.%.0f', at % modulus, cost, count) end
-    if cost ~= 1 then return format('%x*%.0f', at % modulus, cost) end
+    if count > 1 then return format('%x*%d.%d', at % modulus, cost, count) end
+    if cost ~= 1 then return format('%x*%d', at % modulus, cost) end
     return format('%x', at % modulus)
   end
 
@@ -39,8 +41,8 @@ do
     local at, cut, found, i, score = now, now - window, nil, nil, nil
     local s
     while true do
-      found = call('ZRANGEBYSCORE', key, '-inf', cut, 'WITHSCORES', 'LIMIT', 0, 512)
-      s = { key = key, notes = key, shape = shape, used = 0, newest = 0, later = 0, expires = 0,
+      found = call('ZRANGEBYSCORE', key, '-inf', format('%d', cut), 'WITHSCORES', 'LIMIT', '0', '512')
+      s = { key = key, notes = key, shape = shape, used = 0, newest = 0, later = 0, alike = 1,
             gone = 0, add = 0, count = 0, first = 1, loaded = 0, offset = 0 }
       local stored
       i = 1
@@ -49,22 +51,22 @@ do
         score = tonumber(found[i + 1])
         if score > 0 then break end
         if name == 'u' then s.used = -score
-        elseif name == 't' then s.newest = -score
         elseif name == 'l' then s.later = -score
         elseif name == 'c' then s.created = -score
-        else stored, s.expires = name, -score end
+        elseif name == 'm' then s.alike = -score
+        else stored, s.newest = name, -score end
         i = i + 2
       end
       if stored ~= shape then
         if found[1] and not stored then error('SGFOREIGN') end
-        s = { key = key, notes = key, shape = shape, used = 0, newest = 0, later = 0, expires = 0, last = 0, before = 0,
+        s = { key = key, notes = key, shape = shape, used = 0, newest = 0, later = 0, alike = 1, last = 0, before = 0, pushed = 0,
               gone = 0, add = 0, count = 0, first = 1, loaded = 0, offset = 0, whole = true, fresh = true,
               replace = stored ~= nil, at = at, cut = cut }
         return s
       end
       s.last = s.later
       if line.slice == 0 and s.newest > s.last then s.last = s.newest end
-      s.before = s.last
+      s.before, s.pushed = s.last, s.newest
       if s.last <= at then break end
       at, cut = s.last, s.last - window
     end
@@ -73,7 +75,7 @@ do
       s.stale = true
       local latest = s.later > s.newest and s.later or s.newest
       if #found == 1024 and latest <= cut then
-        s.gone, s.replace, s.whole = s.used, true, true
+        s.gone, s.replace, s.whole, s.alike = s.used, true, true, 1
       else
         local offset = 0
         while true do
@@ -84,7 +86,7 @@ do
           end
           if #found < 1024 then break end
           offset = offset + 512
-          found, i = call('ZRANGEBYSCORE', key, '-inf', cut, 'WITHSCORES', 'LIMIT', offset, 512), 1
+          found, i = call('ZRANGEBYSCORE', key, '-inf', format('%d', cut), 'WITHSCORES', 'LIMIT', offset, 512), 1
         end
       end
       if s.gone > 0 then
@@ -103,7 +105,7 @@ do
   local function fetch(s, n, size)
     while s.loaded < n and not s.whole do
       if not s.names then s.names, s.costs, s.ats = {}, {}, {} end
-      local found = call('ZRANGEBYSCORE', s.key, '(' .. format('%.0f', s.cut), '+inf', 'WITHSCORES',
+      local found = call('ZRANGEBYSCORE', s.key, format('(%d', s.cut), '+inf', 'WITHSCORES',
         'LIMIT', s.offset, size)
       for i = 1, #found, 2 do
         if is_entry(found[i]) then
@@ -195,10 +197,19 @@ do
     return s.newest + line.window - s.at
   end
 
-  local function expire(s, line)
-    if s.expires >= s.at + line.least then return false end
-    s.expires = s.at + line.life
-    return true
+  -- The first admission in each `period` sets when the key expires: late enough for the others. That of a
+  -- slice is not known, so there every one does.
+  local function pushes(s, line)
+    return s.count > 0 and (line.slice > 0 or s.at - fmod(s.at, line.period) > s.pushed) or s.replace
+  end
+
+  -- What `m` says after this is saved.
+  local function alike_after(s, line)
+    local cost = (s.held_cost or 0) + s.add
+    if s.marks or s.clipped or s.held then return 0 end
+    if s.fresh or s.replace then return s.count > 0 and cost or 1 end
+    if s.count == 0 or cost == s.alike then return s.alike end
+    return 0
   end
 
   local function save(s, line)
@@ -206,38 +217,28 @@ do
     local key = s.key
     if s.replace then
       call('UNLINK', key)
-      s.expires = 0
+      s.pushed = 0
     elseif s.stale then
-      call('ZREMRANGEBYSCORE', key, 1, s.cut)
+      call('ZREMRANGEBYSCORE', key, '1', format('%d', s.cut))
     end
-    local push = expire(s, line)
+    local push = pushes(s, line)
     local name = s.count > 0
       and write_name(s.date, line.modulus, s.held_cost + s.add, s.held_count + s.count)
     if s.held and not s.replace and s.held ~= name then call('ZREM', key, s.held) end
-    if name and not (push or s.clipped or s.marks) and line.slice == 0 then
-      call('ZADD', key, -s.used, 'u', -s.newest, 't', s.date, name)
-      return
+    local members = s.marks or {}
+    local function add(score, member)
+      members[#members + 1] = format('%d', score)
+      members[#members + 1] = member
     end
-    local pairs_to_add = s.marks or {}
-    local n = #pairs_to_add
-    pairs_to_add[n + 1], pairs_to_add[n + 2], pairs_to_add[n + 3], pairs_to_add[n + 4] =
-      -s.used, 'u', -s.newest, 't'
-    n = n + 4
-    if name then
-      pairs_to_add[n + 1], pairs_to_add[n + 2] = s.date, name
-      n = n + 2
-    end
-    if push then
-      pairs_to_add[n + 1], pairs_to_add[n + 2] = -s.expires, s.shape
-      n = n + 2
-    end
-    if line.slice > 0 and (s.fresh or s.replace) then
-      pairs_to_add[n + 1], pairs_to_add[n + 2] = -s.at, 'c'
-      n = n + 2
-    end
-    if s.last > s.newest or line.slice > 0 then
-      pairs_to_add[n + 1], pairs_to_add[n + 2] = -s.last, 'l'
-      n = n + 2
+    add(-s.used, 'u')
+    add(-s.newest, s.shape)
+    if name then add(s.date, name) end
+    if s.last > s.newest or line.slice > 0 then add(-s.last, 'l') end
+    if line.slice == 0 then
+      local alike = alike_after(s, line)
+      if alike ~= s.alike or s.replace and alike ~= 1 then add(-alike, 'm') end
+    elseif s.fresh or s.replace then
+      add(-s.at, 'c')
     end
     for clipped, left in pairs(s.clipped or {}) do
       call('ZREM', key, clipped)
@@ -245,8 +246,8 @@ do
         call('ZADD', key, left[1], write_name(left[1], line.modulus, left[2], left[4]))
       end
     end
-    call('ZADD', key, unpack(pairs_to_add))
-    if push then call('PEXPIREAT', key, math.ceil(s.expires / 1000)) end
+    call('ZADD', key, unpack(members))
+    if push then call('PEXPIREAT', key, format('%d', math.ceil((s.at + line.life) / 1000))) end
   end
 
   -- Corrects what is recorded at `at`; false if nothing is.
@@ -267,7 +268,7 @@ do
     s.used = s.used + new - cost
     if new == 0 and at == s.newest then
       s.newest = 0
-      local below, size = '(' .. format('%.0f', at), 4
+      local below, size = format('(%d', at), 4
       local offset = 0
       while s.newest == 0 do
         local found = call('ZREVRANGEBYSCORE', key, below, 1, 'WITHSCORES', 'LIMIT', offset, size)
@@ -281,8 +282,9 @@ do
       end
     end
     call('ZREM', key, name)
-    call('ZADD', key, at, write_name(at, line.modulus, new, count), -s.used, 'u', -s.newest, 't')
-    if s.last > s.newest then call('ZADD', key, -s.last, 'l') end
+    call('ZADD', key, format('%d', at), write_name(at, line.modulus, new, count),
+      format('-%d', s.used), 'u', format('-%d', s.newest), s.shape, '0', 'm')
+    if s.last > s.newest then call('ZADD', key, format('-%d', s.last), 'l') end
     return true
   end
 

@@ -1,0 +1,21 @@
+
+local MAX_TOTAL = 9007199254740991
+
+local plan, position = ARGV[1], 1
+
+local function take(fields)
+  local a, b, c, d, e, f, g, h, i, j, k, l, m = struct.unpack(fields, plan, position)
+  position = position + 8 * (#fields - 1)
+  return a, b, c, d, e, f, g, h, i, j, k, l, m
+end
+
+-- What instants are named modulo: short, and unique for twice as long as they count. The time that a bucket
+-- takes to fill changes with its rate, so there they are named in full.
+local function modulus_of(kind, horizon)
+  if kind > 2 then return 2 ^ 52 end
+  local modulus = 16
+  while modulus <= 2 * horizon do modulus = modulus * 16 end
+  return modulus
+end
+
+local kinds = {}

@@ -1,0 +1,91 @@
+
+-- The common case, before anything else is set up: asks of one exact window, alike, on a clock that moves on.
+-- What it cannot do it leaves to the rest of the script, and has then written nothing. The layout and what it
+-- means is in zset.lua.
+--
+-- If every entry costs the same (see `m`), the permits that leave are counted by removing them, and the entry
+-- whose leaving makes room is found by its rank.
+
+do
+  local key, shape = KEYS[1], ARGV[2]
+  local window, capacity, _, _, _, _, period, life, modulus, _, times, _, cost =
+    struct.unpack('<ddddddddddddd', ARGV[1], 41)
+  local head = call('ZMSCORE', key, 'u', shape, 'm', 'l')
+  local used, newest, alike, able = 0, 0, 1, not head[1]
+  local has_m, has_l = head[3], head[4]
+  if head[2] then
+    used, newest = -head[1], -head[2]
+    if has_m then alike = -has_m end
+    able = newest < now and not (has_l and -has_l >= now)
+  end
+  if able then
+    local cut, gone, found = now - window, 0, nil
+    if newest > 0 then
+      if newest <= cut and not (has_l and -has_l > cut) then
+        -- The key was idle: dropping it whole is cheaper than emptying it.
+        call('UNLINK', key)
+        gone, newest, alike, has_m, has_l = used, 0, 1, nil, nil
+      elseif alike > 0 then
+        gone = alike * call('ZREMRANGEBYSCORE', key, '1', format('%d', cut))
+      else
+        found = call('ZRANGEBYSCORE', key, '1', format('%d', cut), 'LIMIT', '0', '256')
+        for i = 1, #found do
+          local name = found[i]
+          if string.byte(name) <= 102 then
+            local star = string.find(name, '*', 1, true)
+            gone = gone + (star and string.match(name, '^%d+', star + 1) or 1)
+          end
+        end
+        able = #found < 256
+      end
+      used = used - gone
+    end
+    local room = capacity - used
+    local granted = 0
+    if room >= cost then
+      granted = times == 1 and 1 or (room - fmod(room, cost)) / cost
+      if granted > times then granted = times end
+    end
+    if granted < times and alike == 0 then able = false end
+    if able then
+      local before, retry = used, 0
+      if granted > 0 then
+        local total = granted * cost
+        local at, name = format('%d', now), nil
+        if granted > 1 then
+          name = format('%x*%d.%d', now % modulus, total, granted)
+        elseif cost > 1 then
+          name = format('%x*%d', now % modulus, total)
+        else
+          name = format('%x', now % modulus)
+        end
+        used = used + total
+        if found and found[1] then call('ZREMRANGEBYSCORE', key, '1', format('%d', cut)) end
+        if total ~= alike and alike > 0 then
+          has_m = newest > 0 and '0' or format('-%d', total)
+          call('ZADD', key, format('-%d', used), 'u', '-' .. at, shape, at, name, has_m, 'm')
+        else
+          call('ZADD', key, format('-%d', used), 'u', '-' .. at, shape, at, name)
+        end
+        if newest == 0 or now - now % period > newest then
+          call('PEXPIREAT', key, format('%d', math.ceil((now + life) / 1000)))
+        end
+        newest = now
+      elseif gone > 0 then
+        has_l = true
+        call('ZADD', key, format('-%d', used), 'u', format('-%d', now), 'l')
+      end
+      if granted < times then
+        local nth = used + cost - capacity + alike - 1
+        nth = (nth - fmod(nth, alike)) / alike
+        retry = window
+        if nth * alike <= before then
+          local rank = format('%d', 1 + (has_m and 1 or 0) + (has_l and 1 or 0) + nth)
+          retry = call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + window - now
+        end
+      end
+      local reset = used > 0 and newest + window - now or 0
+      return struct.pack('<ddddddd', now, granted, used, retry, reset, now, 0)
+    end
+  end
+end
