@@ -65,7 +65,7 @@ impl<'a> Plan<'a> {
                     let alike = 1 + after.iter().take_while(|other| is_like(other, check)).count();
                     let alike = if repeats(check) { alike } else { 1 };
                     let line = lines.get(&named(check)).copied().unwrap_or_default();
-                    ops.numbers(&[alike as u64, line, check.cost, 0]);
+                    ops.numbers(&[alike as u64, check.cost, line, 0]);
                     runs.push(Run::Alike(alike));
                     rest = &rest[alike..];
                 }
@@ -139,12 +139,12 @@ fn line(key: u64, notes: u64, kind: Kind, shape: u64, quota: &Quota, expiry: Exp
         notes,
         kind as u64,
         shape,
-        quota.window().get(),
-        quota.capacity(),
         u64::from(quota.count() == Count::Attempts),
         extra,
         per,
         quota.horizon().get(),
+        quota.window().get(),
+        quota.capacity(),
         expiry.period(quota).get(),
         expiry.life(quota).get(),
         layout::modulus(quota),

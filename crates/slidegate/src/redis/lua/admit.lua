@@ -1,9 +1,9 @@
 
 -- Admits a batch of asks, in order, at one instant. Each key is read once and written once.
 --
--- plan   number of lines; of each line: key, notes, kind, shape, window, capacity, attempts, slice | rate,
---        per, horizon, period, life, modulus. A line is a key and the quota it is judged by.
---        number of asks; of each ask either a run: times, line, cost, 0 (that many asks of one check, alike)
+-- plan   number of lines; of each line: key, notes, kind, shape, attempts, slice | rate, per, horizon, window,
+--        capacity, period, life, modulus. A line is a key and the quota it is judged by.
+--        number of asks; of each ask either a run: times, cost, line, 0 (that many asks of one check, alike)
 --        or 0, peek, checks, id, and of each check: line, cost, enforced, digits
 -- reply  of a run: granted, used, retry after, reset after, recorded under, first number
 --        of a check: outcome, used, retry after, reset after, recorded under, number
@@ -11,7 +11,7 @@
 
 local lines, states = {}, {}
 for i = 1, take('<d') do
-  local key, notes, kind, shape, window, capacity, attempts, a, per, horizon, period, life, modulus =
+  local key, notes, kind, shape, attempts, a, per, horizon, window, capacity, period, life, modulus =
     take('<ddddddddddddd')
   lines[i] = {
     key = key, notes = notes, kind = kind, shape = ARGV[shape], window = window, capacity = capacity,
@@ -102,7 +102,7 @@ end
 
 for _ = 1, take('<d') do
   local times, a, b, c = take('<dddd')
-  if times > 0 then run(times, lines[a], b) else ask(a, b, c) end
+  if times > 0 then run(times, lines[b], a) else ask(a, b, c) end
 end
 
 for _, held in pairs(states) do kinds[held.line.kind].save(held.state, held.line) end

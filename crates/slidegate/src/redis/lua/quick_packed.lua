@@ -1,29 +1,37 @@
 
 -- The common case, before anything else is set up: asks of one packed window, alike, on a clock that moves on,
--- when what leaves is in the front and what comes fits among the recent. What it cannot do it leaves to the rest
--- of the script, and has then written nothing. The layout is in packed.lua.
+-- in a log that need not grow. What it cannot do it leaves to the rest of the script, and has then written
+-- nothing. The layout is in packed.lua.
 
 do
   local key = KEYS[1]
-  local window, capacity, _, _, _, _, period, life, _, _, times, _, cost =
-    struct.unpack('<ddddddddddddd', ARGV[1], 41)
+  local window, capacity, period, life, _, _, times, cost =
+    struct.unpack('<dddddddd', ARGV[1], 73)
   local raw = call('GETRANGE', key, '0', '363')
   if #raw == 364 and times * cost <= 65535 then
     local mark, width, room, head, size, used, newest, last, oldest, counted, places, from, to, recent =
       struct.unpack('<c4ddddddddddddd', raw)
     local cut, able = now - window, mark == 'sgp1' and width == 8 and counted == window and last < now
     if able and used > 0 then
-      local gone = 0
-      while oldest <= cut and from < to do
-        local time, held = struct.unpack('>I6I2', raw, 237 + from * 8)
-        oldest = now - (now - time) % 281474976710656
-        if oldest <= cut then
-          gone, from = gone + held, from + 1
-          able = from < to
+      local gone, front, base, refills = 0, raw, 237, 0
+      while able and oldest <= cut do
+        if from == to then
+          -- The ring's oldest become the front.
+          local n = math.min(16, size, room - head)
+          refills = refills + 1
+          able = n > 0 and refills < 4
+          if able then
+            local start = 364 + head * 8
+            front, base = call('GETRANGE', key, format('%d', start), format('%d', start + n * 8 - 1)), 1
+            from, to, head, size = 0, n, (head + n) % room, size - n
+          end
+        end
+        if able then
+          local time, held = struct.unpack('>I6I2', front, base + from * 8)
+          oldest = now - (now - time) % 281474976710656
+          if oldest <= cut then gone, from = gone + held, from + 1 end
         end
       end
-      -- With no front, what is oldest is elsewhere.
-      if oldest <= cut then able = false end
       if able then
         used = used - gone
         local left = capacity - used
@@ -32,13 +40,14 @@ do
           granted = times == 1 and 1 or (left - fmod(left, cost)) / cost
           if granted > times then granted = times end
         end
-        if granted > 0 and recent == 16 then able = false end
+        local tail = (head + size) % room
+        if granted > 0 and recent == 16 then able = size + 16 <= room and tail + 16 <= room end
         if granted < times then
           local needed, i = used + granted * cost + cost - capacity, from
           able = able and from < to
           while able and needed > 0 do
             if i < to then
-              local time, held = struct.unpack('>I6I2', raw, 237 + i * 8)
+              local time, held = struct.unpack('>I6I2', front, base + i * 8)
               needed, i = needed - held, i + 1
               retry = window - (now - time) % 281474976710656
             else
@@ -47,11 +56,15 @@ do
           end
         end
         if able then
-          local added = ''
+          local newer = string.sub(raw, 109, 108 + recent * 8)
           if granted > 0 then
+            if recent == 16 then
+              call('SETRANGE', key, format('%d', 364 + tail * 8), newer)
+              newer, recent, size = '', 0, size + 16
+            end
             used = used + granted * cost
-            added = struct.pack('>I6I2', now % 281474976710656, granted * cost)
-            places = granted
+            newer = newer .. struct.pack('>I6I2', now % 281474976710656, granted * cost)
+            recent, places = recent + 1, granted
             if now - now % period > newest then
               call('PEXPIREAT', key, format('%d', math.ceil((now + life) / 1000)))
             end
@@ -60,9 +73,9 @@ do
             last = now
           end
           if granted > 0 or gone > 0 then
+            if refills > 0 then newer = newer .. string.rep('\0', 128 - #newer) .. front end
             call('SETRANGE', key, '0', struct.pack('<c4ddddddddddddd', mark, width, room, head, size, used, newest,
-              last, oldest, window, places, from, to, granted > 0 and recent + 1 or recent)
-              .. string.sub(raw, 109, 108 + recent * 8) .. added)
+              last, oldest, window, places, from, to, recent) .. newer)
           end
           return struct.pack('<ddddddd', now, granted, used, retry, newest + window - now, now, 0)
         end

@@ -8,23 +8,23 @@
 
 do
   local key, shape = KEYS[1], ARGV[2]
-  local window, capacity, _, _, _, _, period, life, modulus, _, times, _, cost =
-    struct.unpack('<ddddddddddddd', ARGV[1], 41)
+  local window, capacity, period, life, modulus, _, times, cost =
+    struct.unpack('<dddddddd', ARGV[1], 73)
   local head = call('ZMSCORE', key, 'u', shape, 'm', 'l')
-  local used, newest, alike, able = 0, 0, 1, not head[1]
-  local has_m, has_l = head[3], head[4]
-  if head[2] then
+  local fresh = not head[2]
+  local used, newest, alike, later, able = 0, 0, 1, 0, not head[1]
+  if not fresh then
     used, newest = -head[1], -head[2]
-    if has_m then alike = -has_m end
-    able = newest < now and not (has_l and -has_l >= now)
+    alike, later = -head[3], -head[4]
+    able = newest < now and later < now
   end
   if able then
     local cut, gone, found = now - window, 0, nil
-    if newest > 0 then
-      if newest <= cut and not (has_l and -has_l > cut) then
+    if not fresh then
+      if newest <= cut and later <= cut then
         -- The key was idle: dropping it whole is cheaper than emptying it.
         call('UNLINK', key)
-        gone, newest, alike, has_m, has_l = used, 0, 1, nil, nil
+        gone, newest, alike, fresh = used, 0, 1, true
       elseif alike > 0 then
         gone = alike * call('ZREMRANGEBYSCORE', key, '1', format('%d', cut))
       else
@@ -61,18 +61,18 @@ do
         end
         used = used + total
         if found and found[1] then call('ZREMRANGEBYSCORE', key, '1', format('%d', cut)) end
-        if total ~= alike and alike > 0 then
-          has_m = newest > 0 and '0' or format('-%d', total)
-          call('ZADD', key, format('-%d', used), 'u', '-' .. at, shape, at, name, has_m, 'm')
+        if fresh then
+          call('ZADD', key, format('-%d', used), 'u', '-' .. at, shape, at, name, format('-%d', total), 'm', '0', 'l')
+        elseif total ~= alike and alike > 0 then
+          call('ZADD', key, format('-%d', used), 'u', '-' .. at, shape, at, name, '0', 'm')
         else
           call('ZADD', key, format('-%d', used), 'u', '-' .. at, shape, at, name)
         end
-        if newest == 0 or now - now % period > newest then
+        if now - now % period > newest then
           call('PEXPIREAT', key, format('%d', math.ceil((now + life) / 1000)))
         end
         newest = now
       elseif gone > 0 then
-        has_l = true
         call('ZADD', key, format('-%d', used), 'u', format('-%d', now), 'l')
       end
       if granted < times then
@@ -80,7 +80,7 @@ do
         nth = (nth - fmod(nth, alike)) / alike
         retry = window
         if nth * alike <= before then
-          local rank = format('%d', 1 + (has_m and 1 or 0) + (has_l and 1 or 0) + nth)
+          local rank = format('%d', 3 + nth)
           retry = call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + window - now
         end
       end

@@ -6,8 +6,7 @@
 --   -instant        <shape>           when the newest entry that counts was recorded; its name is the algorithm
 --                                     and the window
 --   -instant        l                 when something was last recorded or seen to leave, if later than that
---   -cost           m                 what every entry costs, if that is not 1; 0 if they differ or there are
---                                     notes (`sliding-window`)
+--   -cost           m                 what every entry costs; 0 if they differ or there are notes
 --   -instant        c                 when the key was created (`time-slice`)
 --   instant         <hex>[*cost[.n]]  what was admitted at that instant: permits, and the number of the next
 --                                     admission of that instant, if it is not the second
@@ -204,7 +203,7 @@ do
   end
 
   -- What `m` says after this is saved.
-  local function alike_after(s, line)
+  local function alike_after(s)
     local cost = (s.held_cost or 0) + s.add
     if s.marks or s.clipped or s.held then return 0 end
     if s.fresh or s.replace then return s.count > 0 and cost or 1 end
@@ -233,13 +232,10 @@ do
     add(-s.used, 'u')
     add(-s.newest, s.shape)
     if name then add(s.date, name) end
-    if s.last > s.newest or line.slice > 0 then add(-s.last, 'l') end
-    if line.slice == 0 then
-      local alike = alike_after(s, line)
-      if alike ~= s.alike or s.replace and alike ~= 1 then add(-alike, 'm') end
-    elseif s.fresh or s.replace then
-      add(-s.at, 'c')
-    end
+    local new, alike = s.fresh or s.replace, alike_after(s)
+    if s.last > s.newest or line.slice > 0 then add(-s.last, 'l') elseif new then add(0, 'l') end
+    if new or alike ~= s.alike then add(-alike, 'm') end
+    if new and line.slice > 0 then add(-s.at, 'c') end
     for clipped, left in pairs(s.clipped or {}) do
       call('ZREM', key, clipped)
       if left[2] > 0 then
