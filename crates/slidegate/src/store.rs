@@ -21,7 +21,8 @@ pub trait Store: Send + Sync {
     /// Judges a batch of asks.
     fn admit(&self, asks: &[Ask]) -> impl Future<Output = Result<Readings, Error>> + Send;
 
-    /// Corrects past admissions to what they really cost, in one step. One answer each, in their order.
+    /// Corrects past admissions to what they really cost, in one step. One answer each, in their order. Those of
+    /// one reservation name different keys; a store may settle a key that comes twice in a second step.
     fn settle(&self, settlements: &[Settlement]) -> impl Future<Output = Result<Receipt, Error>> + Send;
 
     /// What is counted under `key`; none if nothing is.

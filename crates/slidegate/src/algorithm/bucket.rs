@@ -37,6 +37,17 @@ impl Bucket {
         bucket
     }
 
+    #[cfg(feature = "redis")]
+    pub(super) fn restore(&mut self, since: Micros, missing: u64, gone: Micros) {
+        (self.since, self.gone) = (since, gone);
+        self.set(i128::from(self.full()) - i128::from(missing));
+    }
+
+    #[cfg(feature = "redis")]
+    pub(super) fn kept(&self) -> super::Counted {
+        super::Counted::Missing { units: (self.full() - self.level).unsigned_abs(), gone: self.gone }
+    }
+
     fn full(&self) -> i64 {
         self.units(self.burst)
     }

@@ -20,6 +20,11 @@ impl Fixed {
         self.window == quota.window()
     }
 
+    #[cfg(feature = "redis")]
+    pub(super) fn restore(&mut self, last: Micros, used: u64) {
+        (self.start, self.used) = (self.start_of(last), used);
+    }
+
     #[inline]
     fn start_of(&self, at: Micros) -> Micros {
         Micros::new(at.get() - at.get() % self.window.get())

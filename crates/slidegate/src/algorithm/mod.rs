@@ -79,6 +79,26 @@ pub(crate) enum Opinion {
     Repeated(Entry),
 }
 
+/// What a store keeps of a key.
+#[cfg(feature = "redis")]
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    pub(crate) last: Micros,
+    pub(crate) counted: Counted,
+}
+
+/// The count itself, by algorithm.
+#[cfg(feature = "redis")]
+#[derive(Clone, Debug)]
+pub(crate) enum Counted {
+    /// A window: what was recorded, oldest first, one per instant.
+    Entries(Vec<(Micros, u64)>),
+    /// A fixed window.
+    Used(u64),
+    /// A bucket: what it lacks, and until when admissions have stopped mattering.
+    Missing { units: u64, gone: Micros },
+}
+
 /// What the ask as a whole lets a key record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recording {
@@ -239,6 +259,42 @@ impl State {
         with_counter!(self, counter => {
             counter.entries().into_iter().map(|(at, cost)| (at, cost, counter.leaves(at))).collect()
         })
+    }
+
+    /// A state as a store has kept it, with the ids that are asked about.
+    #[cfg(feature = "redis")]
+    pub(crate) fn restored(quota: &Quota, kept: Kept, ids: Vec<(RequestId, Entry)>) -> Self {
+        let mut state = State::new(quota);
+        match (&mut state.kind, kept.counted) {
+            (Kind::Window(window), Counted::Entries(entries)) => window.restore(&entries),
+            (Kind::Fixed(fixed), Counted::Used(used)) => fixed.restore(kept.last, used),
+            (Kind::Bucket(bucket), Counted::Missing { units, gone }) => {
+                bucket.restore(kept.last, units, gone)
+            }
+            _ => {}
+        }
+        state.last = kept.last;
+        for (id, entry) in ids {
+            state.notes.get_or_insert_default().remember(id, entry);
+        }
+        state
+    }
+
+    /// What a store must keep of it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn kept(&self) -> Kept {
+        let counted = match &self.kind {
+            Kind::Window(window) => Counted::Entries(window.entries()),
+            Kind::Fixed(fixed) => Counted::Used(fixed.used()),
+            Kind::Bucket(bucket) => bucket.kept(),
+        };
+        Kept { last: self.last, counted }
+    }
+
+    /// How many admissions and attempts were recorded so far, in this state.
+    #[cfg(feature = "redis")]
+    pub(crate) fn recorded(&self) -> u64 {
+        self.seq & ((1 << COUNT_BITS) - 1)
     }
 
     /// Gives back memory that a burst left behind.

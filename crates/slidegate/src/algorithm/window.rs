@@ -63,6 +63,13 @@ impl Window {
         self.log.heap_bytes()
     }
 
+    #[cfg(feature = "redis")]
+    pub(super) fn restore(&mut self, entries: &[(Micros, u64)]) {
+        for &(at, cost) in entries {
+            self.log.add(at, cost, u64::MAX);
+        }
+    }
+
     /// What is admitted at `now` counts from the end of its slice.
     #[inline]
     fn dated(&self, now: Micros) -> Micros {

@@ -91,15 +91,20 @@ impl Connections {
         })
     }
 
-    /// A connection for one call; waits for a place, but not for long.
-    pub(super) async fn get(&self) -> Result<Lent<'_>, Error> {
-        let place = match self.in_flight.try_acquire() {
-            Ok(place) => place,
+    /// A place among the calls in flight; waits for one, but not for long.
+    pub(super) async fn place(&self) -> Result<SemaphorePermit<'_>, Error> {
+        match self.in_flight.try_acquire() {
+            Ok(place) => Ok(place),
             Err(_) => match tokio::time::timeout(self.max_wait, self.in_flight.acquire()).await {
-                Ok(Ok(place)) => place,
-                _ => return Err(self.overloaded()),
+                Ok(Ok(place)) => Ok(place),
+                _ => Err(self.overloaded()),
             },
-        };
+        }
+    }
+
+    /// A connection for one call.
+    pub(super) async fn get(&self) -> Result<Lent<'_>, Error> {
+        let place = self.place().await?;
         let link = &self.links[self.next.fetch_add(1, Ordering::Relaxed) % self.links.len()];
         Ok(Lent { connection: link.get().await?, link, _place: place })
     }

@@ -2,7 +2,7 @@
 
 use redis::Pipeline;
 
-use super::layout::{self};
+use super::held::{Held, HeldEntry};
 use super::{Inner, RedisStore, bad_reply};
 use crate::{Algorithm, Counted, Error, Inspection, Key, MAX_INSPECTED, Micros, Quota};
 
@@ -84,16 +84,6 @@ impl RedisStore {
     }
 }
 
-/// What a key holds, before it is known what of it still counts.
-struct Held {
-    quota: Quota,
-    used: u64,
-    newest: u64,
-    last: u64,
-    /// Oldest first.
-    entries: Vec<(u64, u64)>,
-}
-
 impl Inner {
     pub(super) async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
         let (main, log) = (self.names.main(key), self.names.log(key));
@@ -112,8 +102,7 @@ impl Inner {
             members.last().is_some_and(|(_, score)| *score <= cut)
         };
         // A key that was idle may hold pages of what no longer counts.
-        while members.len() % PAGE == 0 && read_members(&members).is_some_and(|held| expired(&members, &held))
-        {
+        while members.len() % PAGE == 0 && Held::read(&members).is_some_and(|held| expired(&members, &held)) {
             let start = members.len();
             let mut command = redis::cmd("ZRANGE");
             command.arg(&main).arg(start).arg(start + PAGE - 1).arg("WITHSCORES");
@@ -124,19 +113,22 @@ impl Inner {
             }
             members.extend(page);
         }
-        let held = read_members(&members).or_else(|| packed.as_deref().and_then(read_log));
+        let held = Held::read(&members).or_else(|| packed.as_deref().and_then(read_log));
         Ok(held.and_then(|held| inspection(held, now)))
     }
 }
 
 fn inspection(held: Held, now: u64) -> Option<Inspection> {
-    let Held { quota, used, newest, last, entries } = held;
+    let Held { quota, used, newest, entries, .. } = held;
+    let last = held.last;
     let now = now.max(last);
     let window = quota.window().get();
     let (used, reset_after, entries) = match quota.algorithm() {
         Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } => {
-            let (gone, left): (Vec<_>, Vec<_>) = entries.into_iter().partition(|(at, _)| at + window <= now);
-            let gone: u64 = gone.iter().map(|(_, cost)| cost).sum();
+            let (gone, left): (Vec<_>, Vec<_>) =
+                entries.into_iter().partition(|entry| entry.at + window <= now);
+            let gone: u64 = gone.iter().map(|entry| entry.cost).sum();
+            let left = left.into_iter().map(|entry| (entry.at, entry.cost)).collect();
             (used.saturating_sub(gone), (newest + window).saturating_sub(now), left)
         }
         Algorithm::FixedWindow => {
@@ -167,36 +159,6 @@ fn inspection(held: Held, now: u64) -> Option<Inspection> {
     })
 }
 
-/// Reads the members of a sorted set, lowest score first; none if it is not one of ours.
-fn read_members(members: &[(String, f64)]) -> Option<Held> {
-    let header = |name: &str| {
-        let found = members.iter().take(16).find(|(member, score)| member == name && *score <= 0.0);
-        found.map_or(0, |(_, score)| -*score as u64)
-    };
-    let shapes = members.iter().take(16).filter(|(member, score)| *score <= 0.0 && member.len() > 1);
-    let quota = shapes.filter_map(|(member, _)| layout::quota_of(member)).next()?;
-    let sliding = quota.algorithm() == Algorithm::SlidingWindow;
-    let windowed = matches!(quota.algorithm(), Algorithm::SlidingWindow | Algorithm::TimeSlice { .. });
-    let changed = members.iter().take(16).find(|(member, score)| *score <= 0.0 && member.len() > 1);
-    let changed = changed.map_or(0, |(_, score)| -*score as u64);
-    let (newest, last) = (changed, if windowed { header("l") } else { changed });
-    let entries = members
-        .iter()
-        .filter(|(member, score)| *score > 0.0 && member.bytes().next().is_some_and(|first| first <= b'f'));
-    Some(Held {
-        used: header("u"),
-        newest,
-        last: if sliding { last.max(newest) } else { last },
-        entries: entries.map(|(member, score)| (*score as u64, cost_of(member))).collect(),
-        quota,
-    })
-}
-
-fn cost_of(member: &str) -> u64 {
-    let Some((_, cost)) = member.split_once('*') else { return 1 };
-    cost.split('.').next().and_then(|cost| cost.parse().ok()).unwrap_or(0)
-}
-
 /// Reads a packed log; none if it is not one.
 fn read_log(log: &[u8]) -> Option<Held> {
     let (header, slots) = log.split_at_checked(HEADER)?;
@@ -215,7 +177,7 @@ fn read_log(log: &[u8]) -> Option<Held> {
         let number = |bytes: &[u8]| bytes.iter().fold(0u64, |number, &byte| number << 8 | u64::from(byte));
         let (time, cost) = record.split_at_checked(6)?;
         let at = last - (last.wrapping_sub(number(time)) & ((1 << 48) - 1));
-        entries.push((at, number(cost)));
+        entries.push(HeldEntry { at, cost: number(cost), count: 1, name: String::new() });
     }
-    Some(Held { quota, used, newest, last, entries })
+    Some(Held { used, newest, last, entries, ..Held::new(quota) })
 }

@@ -7,11 +7,13 @@
 
 mod connection;
 mod fault;
+mod held;
 mod inspect;
 mod layout;
 mod options;
 mod plan;
 mod script;
+mod transaction;
 
 use std::sync::Arc;
 
@@ -24,6 +26,7 @@ use self::options::Expiry;
 pub use self::options::{DEFAULT_PREFIX, MAX_BATCH_SIZE, RedisMode, RedisOptions, RedisTls};
 use self::plan::Plan;
 use self::script::Scripts;
+use self::transaction::Transactions;
 use crate::{Ask, Error, Fault, Inspection, Key, Readings, Receipt, Settlement, Store};
 
 /// Counts in Redis. Clones share their connections.
@@ -37,6 +40,8 @@ pub struct RedisStore {
 struct Inner {
     connections: Connections,
     scripts: Scripts,
+    transactions: Transactions,
+    mode: RedisMode,
     names: Names,
     expiry: Expiry,
     batch_size: usize,
@@ -55,6 +60,8 @@ impl RedisStore {
             inner: Arc::new(Inner {
                 connections: Connections::new(options)?,
                 scripts: Scripts::default(),
+                transactions: Transactions::default(),
+                mode: options.mode,
                 names: Names::new(&options.prefix),
                 expiry: Expiry::new(options),
                 batch_size: options.batch_size,
@@ -74,6 +81,10 @@ impl Store for RedisStore {
         let inner = &*self.inner;
         let mut readings = Readings::new();
         for asks in asks.chunks(inner.batch_size) {
+            if inner.mode == RedisMode::Transaction {
+                readings.extend(inner.admit_watched(asks).await?);
+                continue;
+            }
             let plan = Plan::new(asks, &inner.names, inner.expiry);
             let reply = inner.scripts.admit(&inner.connections, plan.parts, &plan.arguments).await?;
             readings.extend(plan.readings(reply)?);
@@ -83,6 +94,9 @@ impl Store for RedisStore {
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
         let inner = &*self.inner;
+        if inner.mode == RedisMode::Transaction {
+            return inner.settle_watched(settlements).await;
+        }
         let arguments = plan::settlement_plan(settlements, &inner.names, inner.expiry);
         let reply = inner.scripts.settle(&inner.connections, &arguments).await?;
         let (at, settled) = plan::settled(reply, settlements.len())?;

@@ -1,10 +1,11 @@
 //! One suite for every store: random operations, each answer compared with the pure algorithm.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Ask, Check, Count, Encoding, Key, MemoryStore, Quota, RedisOptions, RedisStore, RequestId,
-    Settlement, Store, SystemClock,
+    Algorithm, Ask, Check, Count, Encoding, Error, Inspection, Key, MemoryStore, Quota, Readings, Receipt,
+    RedisMode, RedisOptions, RedisStore, RequestId, Settlement, Store, SystemClock,
 };
 
 use crate::oracle::Oracle;
@@ -159,7 +160,7 @@ impl Traffic {
                 24..=28 if !oracle.charges.is_empty() => {
                     let n = 1 + dice.below(2).min(oracle.charges.len() as u64 - 1);
                     let recent = (oracle.charges.len() as u64).min(40);
-                    let settlements: Vec<Settlement> = (0..n)
+                    let mut settlements: Vec<Settlement> = (0..n)
                         .map(|_| {
                             let i = oracle.charges.len() - 1 - dice.below(recent) as usize;
                             let (key, entry) = oracle.charges[i].clone();
@@ -178,6 +179,9 @@ impl Traffic {
                             Settlement { key, entry, permits }
                         })
                         .collect();
+                    if settlements.len() == 2 && settlements[0].key == settlements[1].key {
+                        settlements.pop();
+                    }
                     let receipt = store.settle(&settlements).await.unwrap();
                     for (settlement, settled) in settlements.iter().zip(receipt.settled) {
                         oracle.settled(settlement, receipt.at, settled);
@@ -260,6 +264,52 @@ async fn redis_packed() {
     conforms("packed on Redis 7", &store(&server), Encoding::Packed, ENOUGH).await;
 }
 
+fn transactions(server: &Server) -> RedisStore {
+    let options = RedisOptions { mode: RedisMode::Transaction, ..RedisOptions::new(server.url()) };
+    RedisStore::with_options(&options).unwrap()
+}
+
+#[tokio::test]
+async fn redis_transactions() {
+    let server = Server::start(Flavour::Redis7);
+    conforms("transactions on Redis 7", &transactions(&server), Encoding::Zset, ENOUGH).await;
+}
+
+/// Two stores on the same keys, in turns.
+struct InTurns(RedisStore, RedisStore, AtomicUsize);
+
+impl InTurns {
+    fn next(&self) -> &RedisStore {
+        if self.2.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) { &self.0 } else { &self.1 }
+    }
+}
+
+impl Store for InTurns {
+    async fn admit(&self, asks: &[Ask]) -> Result<Readings, Error> {
+        self.next().admit(asks).await
+    }
+
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
+        self.next().settle(settlements).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
+        self.next().inspect(key).await
+    }
+
+    async fn reset(&self, key: &Key) -> Result<bool, Error> {
+        self.next().reset(key).await
+    }
+}
+
+/// Both leave the same behind, so that nodes of one deployment may differ.
+#[tokio::test]
+async fn scripts_and_transactions_share_keys() {
+    let server = Server::start(Flavour::Redis7);
+    let both = InTurns(store(&server), transactions(&server), AtomicUsize::new(0));
+    conforms("scripts and transactions in turns", &both, Encoding::Zset, SOME).await;
+}
+
 #[tokio::test]
 async fn other_servers() {
     for flavour in [Flavour::Redis62, Flavour::Valkey9] {
@@ -267,5 +317,6 @@ async fn other_servers() {
         let store = store(&server);
         conforms(&format!("zset on {flavour:?}"), &store, Encoding::Zset, SOME).await;
         conforms(&format!("packed on {flavour:?}"), &store, Encoding::Packed, SOME).await;
+        conforms(&format!("transactions on {flavour:?}"), &transactions(&server), Encoding::Zset, SOME).await;
     }
 }

@@ -1,0 +1,102 @@
+//! What a sorted set of ours says, read in Rust: see `lua/zset.lua` and `lua/counters.lua`.
+
+use super::layout;
+use crate::{Algorithm, Quota};
+
+/// One key, before it is known what of it still counts.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) quota: Quota,
+    /// Permits; of a bucket, missing units.
+    pub(super) used: u64,
+    /// When the newest entry that counts was recorded; of a counter, when it last changed.
+    pub(super) newest: u64,
+    /// When something was last recorded or seen to leave.
+    pub(super) last: u64,
+    /// What every entry costs; 0 if they differ.
+    pub(super) alike: u64,
+    pub(super) created: u64,
+    pub(super) next: u64,
+    pub(super) gone: u64,
+    /// Oldest first.
+    pub(super) entries: Vec<HeldEntry>,
+}
+
+/// What was admitted at one instant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HeldEntry {
+    pub(super) at: u64,
+    pub(super) cost: u64,
+    /// The number of the next admission of that instant.
+    pub(super) count: u64,
+    pub(super) name: String,
+}
+
+impl Held {
+    pub(super) fn new(quota: Quota) -> Self {
+        Held {
+            quota,
+            used: 0,
+            newest: 0,
+            last: 0,
+            alike: 1,
+            created: 0,
+            next: 0,
+            gone: 0,
+            entries: Vec::new(),
+        }
+    }
+
+    /// Reads members, lowest score first; none if they are not those of one of our keys.
+    pub(super) fn read(members: &[(String, f64)]) -> Option<Self> {
+        let header = members.iter().take_while(|(_, score)| *score <= 0.0);
+        let quota = header.clone().find_map(|(name, _)| layout::quota_of(name))?;
+        let mut held = Held::new(quota);
+        let mut later = 0;
+        for (name, score) in header {
+            let value = -*score as u64;
+            match name.as_str() {
+                "u" => held.used = value,
+                "l" => later = value,
+                "m" => held.alike = value,
+                "c" => held.created = value,
+                "n" => held.next = value,
+                "g" => held.gone = value,
+                _ => held.newest = value,
+            }
+        }
+        held.last = match quota.algorithm() {
+            Algorithm::TimeSlice { .. } => later,
+            _ => held.newest.max(later),
+        };
+        held.entries = members.iter().filter_map(|(name, score)| HeldEntry::read(name, *score)).collect();
+        Some(held)
+    }
+}
+
+impl HeldEntry {
+    /// None if it is a header or a note.
+    pub(super) fn read(name: &str, score: f64) -> Option<Self> {
+        if score <= 0.0 || name.bytes().next()? > b'f' {
+            return None;
+        }
+        let (cost, count) = match name.split_once('*') {
+            None => (1, 1),
+            Some((_, numbers)) => match numbers.split_once('.') {
+                None => (numbers.parse().ok()?, 1),
+                Some((cost, count)) => (cost.parse().ok()?, count.parse().ok()?),
+            },
+        };
+        Some(HeldEntry { at: score as u64, cost, count, name: name.to_owned() })
+    }
+
+    /// The name of an entry, as `write_name` in Lua makes it.
+    pub(super) fn name(at: u64, modulus: u64, cost: u64, count: u64) -> String {
+        let instant = at % modulus;
+        match (cost, count) {
+            (_, 2..) => format!("{instant:x}*{cost}.{count}"),
+            (1, _) => format!("{instant:x}"),
+            _ => format!("{instant:x}*{cost}"),
+        }
+    }
+}
