@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 
 use crate::acquire::AcquireArgs;
 use crate::config::{Config, ConfigFile, DEFAULT_HTTP, DEMO, StoreKind};
+use crate::store::AnyStore;
 use crate::{acquire, serve};
 
 /// Exact, atomic, explainable rate limiting: at most `limit` permits in any interval of length `window`.
@@ -49,19 +50,13 @@ struct ServeArgs {
     /// Rules and settings; demo rules without it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where to count: `memory` is this process, and goes with it
-    #[arg(long, value_name = "STORE", value_parser = parse_store)]
+    /// Where to count: `memory` is this process, and goes with it; `redis`, or an address such as
+    /// redis://user:password@host:6379, is shared by all that count there [default: memory]
+    #[arg(long, value_name = "STORE", env = "SLIDEGATE_STORE", hide_env_values = true)]
     store: Option<StoreKind>,
     /// Where HTTP listens [default: 127.0.0.1:8080]; port 0 picks a free one and prints it
     #[arg(long, value_name = "ADDR")]
     http: Option<SocketAddr>,
-}
-
-fn parse_store(text: &str) -> Result<StoreKind, String> {
-    match text {
-        "memory" => Ok(StoreKind::Memory),
-        _ => Err("the store must be `memory`".to_owned()),
-    }
 }
 
 /// Runs the command line of this process.
@@ -87,6 +82,11 @@ pub(crate) fn fail(message: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
+/// What a person should know, while it goes on.
+pub(crate) fn warn(message: &str) {
+    let _ = writeln!(io::stderr(), "slidegate: {message}");
+}
+
 /// A closed pipe, such as `slidegate schema | head`, is not an error.
 pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stdout(), "{text}");
@@ -106,10 +106,16 @@ fn serve_command(args: ServeArgs) -> Result<(), String> {
     runtime.block_on(async {
         let listener = TcpListener::bind(address).await.map_err(|error| cannot_listen(address, &error))?;
         let address = listener.local_addr().map_err(|error| cannot_listen(address, &error))?;
-        let limiter = match store {
-            StoreKind::Memory => Arc::new(Limiter::new(MemoryStore::new(), config.rules)),
+        let store = match store {
+            StoreKind::Memory => AnyStore::Memory(MemoryStore::new()),
+            StoreKind::Redis(url) => {
+                let options = config.redis.options(url.as_deref())?;
+                AnyStore::redis(&options).map_err(|error| error.to_string())?
+            }
         };
-        greet(address, store, &rules, args.config.is_none());
+        greet(address, &store, &rules, args.config.is_none());
+        tokio::spawn(store.clone().introduce());
+        let limiter = Arc::new(Limiter::new(store, config.rules));
         let served = serve::run(listener, limiter, serve::Limits::default(), serve::signalled()).await;
         served.map_err(|error| format!("stopped: {error}"))
     })
@@ -133,9 +139,9 @@ fn read(path: &Path) -> io::Result<String> {
     if path == Path::new("-") { io::read_to_string(io::stdin()) } else { std::fs::read_to_string(path) }
 }
 
-fn greet(address: SocketAddr, store: StoreKind, rules: &str, demo: bool) {
+fn greet(address: SocketAddr, store: &AnyStore, rules: &str, demo: bool) {
     let version = env!("CARGO_PKG_VERSION");
-    say(&format!("slidegate {version}  rules: {rules}  store: {}", store.as_str()));
+    say(&format!("slidegate {version}  rules: {rules}  store: {}", store.place()));
     say(&format!("listening on http://{address}"));
     let post = format!("curl -s http://{address}/v1/acquire -H 'content-type: application/json' -d");
     if demo {

@@ -3,7 +3,7 @@
 //! # Layout
 //!
 //! [`cli`] is what a person types, [`config`] the file, checked. [`serve`] binds, accepts and shuts down;
-//! [`http`] is the one door so far: bytes to a [`slidegate::Request`], a [`slidegate::Decision`] to bytes.
+//! [`store`] is where it counts; [`http`] is the one door so far: bytes to a [`slidegate::Request`], a [`slidegate::Decision`] to bytes.
 //! [`acquire`] is a client for scripts and people. The binary only calls [`cli::run`].
 
 #![forbid(unsafe_code)]
@@ -14,3 +14,4 @@ pub mod cli;
 pub mod config;
 pub mod http;
 pub mod serve;
+pub mod store;

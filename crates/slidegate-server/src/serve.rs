@@ -8,12 +8,13 @@ use std::time::Duration;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use slidegate::{Limiter, MemoryStore};
+use slidegate::Limiter;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_io_timeout::TimeoutStream;
 
 use crate::http;
+use crate::store::AnyStore;
 
 /// What a client may take of the server.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +43,7 @@ impl Default for Limits {
 /// Answers HTTP on `listener` until `shutdown` completes, then finishes what is in flight.
 pub async fn run(
     listener: TcpListener,
-    limiter: Arc<Limiter<MemoryStore>>,
+    limiter: Arc<Limiter<AnyStore>>,
     limits: Limits,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {

@@ -17,9 +17,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::json;
-use slidegate::{Limiter, MemoryStore};
+use slidegate::Limiter;
 
 use self::error::ApiError;
+use crate::store::AnyStore;
 
 /// The largest body of a single request, in bytes.
 pub const MAX_BODY: usize = 64 << 10;
@@ -30,7 +31,7 @@ pub const MAX_BATCH_BODY: usize = 1 << 20;
 /// The most requests in a batch.
 pub const MAX_BATCH: usize = 1_000;
 
-pub(crate) type Shared = Arc<Limiter<MemoryStore>>;
+pub(crate) type Shared = Arc<Limiter<AnyStore>>;
 
 /// Every route. A request that takes longer than `timeout` to arrive and be answered is given up.
 pub fn router(limiter: Shared, timeout: Duration) -> Router {
@@ -78,7 +79,14 @@ async fn healthz() -> impl IntoResponse {
 /// Ready: decisions can be made.
 async fn readyz(State(limiter): State<Shared>) -> impl IntoResponse {
     let rules = limiter.rules().iter().count();
-    Json(json!({ "ready": true, "store": "memory", "rules": rules }))
+    let store = limiter.store().name();
+    match limiter.store().ready().await {
+        Ok(()) => (StatusCode::OK, Json(json!({ "ready": true, "store": store, "rules": rules }))),
+        Err(error) => {
+            let body = json!({ "ready": false, "store": store, "rules": rules, "reason": error.to_string() });
+            (StatusCode::SERVICE_UNAVAILABLE, Json(body))
+        }
+    }
 }
 
 async fn index() -> &'static str {

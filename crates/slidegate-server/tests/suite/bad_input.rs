@@ -391,8 +391,8 @@ const COMMANDS: &[(&[&str], &str)] = &[
         "error: invalid value 'here' for '--http <ADDR>': invalid socket address syntax",
     ),
     (
-        &["serve", "--store", "redis"],
-        "error: invalid value 'redis' for '--store <STORE>': the store must be `memory`",
+        &["serve", "--store", "memcached"],
+        "error: invalid value 'memcached' for '--store <STORE>': the store must be `memory`, `redis`, or an address such as redis://127.0.0.1:6379",
     ),
     (
         &["serve", "--http", "1.1.1.1:80"],

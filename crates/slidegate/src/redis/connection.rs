@@ -59,7 +59,7 @@ struct Failed {
 /// A connection, and a place among the calls in flight, for the length of one call.
 pub(super) struct Lent<'c> {
     connection: Arc<MultiplexedConnection>,
-    link: &'c Arc<Link>,
+    connections: &'c Connections,
     _place: SemaphorePermit<'c>,
 }
 
@@ -106,7 +106,13 @@ impl Connections {
     pub(super) async fn get(&self) -> Result<Lent<'_>, Error> {
         let place = self.place().await?;
         let link = &self.links[self.next.fetch_add(1, Ordering::Relaxed) % self.links.len()];
-        Ok(Lent { connection: link.get().await?, link, _place: place })
+        match link.get().await {
+            Ok(connection) => Ok(Lent { connection, connections: self, _place: place }),
+            Err(error) => {
+                self.drop_all();
+                Err(error)
+            }
+        }
     }
 
     /// A connection of its own, for what must not be mixed with other callers' commands.
@@ -116,6 +122,14 @@ impl Connections {
 
     pub(super) fn address(&self) -> &str {
         &self.links[0].address
+    }
+
+    /// When one cannot connect or breaks, most likely all are broken.
+    #[cold]
+    fn drop_all(&self) {
+        for link in &self.links {
+            link.live.store(None);
+        }
     }
 
     #[cold]
@@ -143,7 +157,7 @@ impl Lent<'_> {
 
     /// What a failure means, and what to do about it.
     pub(super) fn explain(&self, error: RedisError) -> Error {
-        explain(&error, &self.link.address)
+        explain(&error, self.connections.address())
     }
 
     /// A connection that broke is not lent again.
@@ -152,7 +166,7 @@ impl Lent<'_> {
             && error.is_io_error()
             && !error.is_timeout()
         {
-            self.link.drop_broken(&self.connection);
+            self.connections.drop_all();
         }
         answer
     }
@@ -195,7 +209,10 @@ impl Link {
         let connecting = self.client.get_multiplexed_async_connection_with_config(&self.config);
         connecting.await.map_err(|error| match explain(&error, &self.address) {
             // What fails here was never asked.
-            error if error.outcome_unknown() => Error::store(Fault::Unreachable, error.to_string()),
+            unknown if unknown.outcome_unknown() => Error::store(
+                Fault::Unreachable,
+                format!("Redis at {} cannot be reached: {error}", self.address),
+            ),
             error => error,
         })
     }

@@ -113,8 +113,9 @@ impl Inner {
             }
             members.extend(page);
         }
-        let held = Held::read(&members).or_else(|| packed.as_deref().and_then(read_log));
-        Ok(held.and_then(|held| inspection(held, now)))
+        // A rule that changed its encoding has left both behind.
+        let log = || packed.as_deref().and_then(read_log).and_then(|held| inspection(held, now));
+        Ok(Held::read(&members).and_then(|held| inspection(held, now)).or_else(log))
     }
 }
 

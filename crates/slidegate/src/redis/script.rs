@@ -91,6 +91,13 @@ impl Arguments {
     }
 }
 
+/// Redis 6.2 lets a script write whatever it likes once it has written anything, also when its memory is full.
+/// So before all else something is written that changes nothing, and is refused if so.
+const PROBE: &str = "\
+local probe = redis.pcall('ZADD', KEYS[1], 'XX', '0', 'probe')
+if type(probe) == 'table' and probe.err and string.find(probe.err, 'OOM', 1, true) then return probe end
+";
+
 /// One text, as servers with and without the shebang take it.
 struct Variants {
     /// With it Redis 7 refuses the whole script when its memory is full, before anything is written.
@@ -100,7 +107,7 @@ struct Variants {
 
 impl Variants {
     fn new(text: &str) -> Self {
-        Variants { strict: Script::new(&format!("#!lua\n{text}")), plain: Script::new(text) }
+        Variants { strict: Script::new(&strict(text)), plain: Script::new(&plain(text)) }
     }
 }
 
@@ -149,7 +156,7 @@ impl Scripts {
             if !is_noscript(&error) {
                 return Err(connection.explain(error));
             }
-            let text = if plain { text.clone() } else { format!("#!lua\n{text}") };
+            let text = if plain { self::plain(text) } else { strict(text) };
             match connection.send(&command("EVAL", &text, arguments)).await {
                 Err(error) if !plain && takes_no_shebang(&error) => {
                     self.plain.store(true, Ordering::Relaxed);
@@ -158,6 +165,14 @@ impl Scripts {
             }
         }
     }
+}
+
+fn strict(text: &str) -> String {
+    format!("#!lua\n{text}")
+}
+
+fn plain(text: &str) -> String {
+    format!("{PROBE}{text}")
 }
 
 fn prepared(text: String) -> (Variants, String) {

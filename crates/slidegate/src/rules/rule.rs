@@ -179,6 +179,11 @@ impl Rule {
         &self.name
     }
 
+    /// How Redis stores its counts.
+    pub fn stored_as(&self) -> Encoding {
+        self.encoding
+    }
+
     /// What it allows, overrides aside.
     pub fn quota(&self) -> Quota {
         self.quota

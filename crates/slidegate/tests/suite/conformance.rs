@@ -218,6 +218,13 @@ fn key(n: u64) -> Key {
     Key::new("trace", [("key", n.to_string().as_str())])
 }
 
+/// Leaves nothing behind for the next trace.
+pub(crate) async fn forget<S: Store>(store: &S) {
+    for n in 0..KEYS {
+        store.reset(&key(n)).await.unwrap();
+    }
+}
+
 /// Plays traces of several seeds, and says what was seen.
 pub(crate) async fn conforms<S: Store>(name: &str, store: &S, encoding: Encoding, operations: usize) {
     let seeds = 12;
@@ -227,9 +234,7 @@ pub(crate) async fn conforms<S: Store>(name: &str, store: &S, encoding: Encoding
         let oracle = Traffic { encoding, exact, hot, seed }.play(store, operations / seeds as usize).await;
         let seen = &oracle.seen;
         total += operations / seeds as usize;
-        for n in 0..KEYS {
-            store.reset(&key(n)).await.unwrap();
-        }
+        forget(store).await;
         let all = [seen.charged, seen.refused, seen.repeated, seen.impossible, seen.done, seen.already];
         let seen_all = all.iter().all(|&n| n > 0) && seen.gone > 0 && seen.inspected > 0;
         assert!(if hot { seen.charged > 0 && seen.refused > 0 } else { seen_all }, "{seen:?}");

@@ -40,13 +40,28 @@ impl Server {
         Self::with(flavour, &[], &[])
     }
 
+    /// On a port that was chosen before.
+    pub(crate) fn at(flavour: Flavour, port: u16) -> Self {
+        Self::with_port(flavour, Some(port), &[], &[])
+    }
+
     /// With further arguments and environment variables.
     pub(crate) fn with(flavour: Flavour, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        Self::with_port(flavour, None, arguments, environment)
+    }
+
+    fn with_port(
+        flavour: Flavour,
+        chosen: Option<u16>,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let program = flavour.program();
         let dir = tempfile::tempdir().unwrap();
         for _ in 0..10 {
             // Someone else may take the port before the server does; then it exits, and another is tried.
-            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let port = chosen.unwrap_or_else(free);
             let mut child = Command::new(&program)
                 .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
                 .args(["--save", "", "--appendonly", "no"])
@@ -113,7 +128,7 @@ impl Server {
     }
 
     /// No key may outlive its use: each has a time to live.
-    fn assert_ttls(&self) {
+    pub(crate) fn assert_ttls(&self) {
         let mut connection = self.client();
         let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
         for key in keys {

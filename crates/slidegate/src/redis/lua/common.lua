@@ -18,4 +18,11 @@ local function modulus_of(kind, horizon)
   return modulus
 end
 
+-- What is stored is not ours, so it is left alone.
+local function check_ours(key, stored)
+  if stored and not string.find(stored, '^%l+%-%l+ %d') or not stored and call('EXISTS', key) == 1 then
+    error('SGFOREIGN')
+  end
+end
+
 local kinds = {}

@@ -35,7 +35,7 @@ do
       elseif name == 'g' then s.g = score
       elseif #name > 1 then s.stored, s.last = name, score end
     end
-    if found[1] and not s.stored then error('SGFOREIGN') end
+    if s.stored ~= line.shape then check_ours(key, s.stored) end
     s.pushed = s.last
     return s
   end

@@ -24,10 +24,10 @@ do
   end
 
   local function unpack_header(s, raw)
-    local mark, from, to, recent
-    mark, s.width, s.room, s.head, s.size, s.used, s.newest, s.last, s.oldest, s.window, s.places, from, to,
+    if #raw < HEADER or string.sub(raw, 1, 4) ~= MARK then error('SGFOREIGN') end
+    local _, from, to, recent
+    _, s.width, s.room, s.head, s.size, s.used, s.newest, s.last, s.oldest, s.window, s.places, from, to,
       recent = struct.unpack(FIELDS, raw)
-    if mark ~= MARK then error('SGFOREIGN') end
     local front = HEADER + BUFFER * s.width
     s.recent = string.sub(raw, HEADER + 1, HEADER + recent * s.width)
     s.front = string.sub(raw, front + from * s.width + 1, front + to * s.width)

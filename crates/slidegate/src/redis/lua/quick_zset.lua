@@ -17,6 +17,8 @@ do
     used, newest = -head[1], -head[2]
     alike, later = -head[3], -head[4]
     able = newest < now and later < now
+  elseif able then
+    able = call('EXISTS', key) == 0
   end
   if able then
     local cut, gone, found = now - window, 0, nil

@@ -57,7 +57,7 @@ do
         i = i + 2
       end
       if stored ~= shape then
-        if found[1] and not stored then error('SGFOREIGN') end
+        check_ours(key, stored)
         s = { key = key, notes = key, shape = shape, used = 0, newest = 0, later = 0, alike = 1, last = 0, before = 0, pushed = 0,
               gone = 0, add = 0, count = 0, first = 1, loaded = 0, offset = 0, whole = true, fresh = true,
               replace = stored ~= nil, at = at, cut = cut }

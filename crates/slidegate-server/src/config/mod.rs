@@ -1,11 +1,16 @@
 //! The configuration file: rules, and where to listen. Raw text in, checked values out, every mistake at once.
 
+mod redis;
+
 use std::net::SocketAddr;
+use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::yaml::{Fields, Node, Reader};
 use slidegate::{AdHocFile, Error, RuleFile, Rules};
+
+pub use self::redis::{DEFAULT_URL, RedisConfig, RedisFile, RedisModeFile, RedisTlsFile};
 
 /// The file that `serve` uses when it is given none.
 pub const DEMO: &str = include_str!("demo.yaml");
@@ -15,18 +20,25 @@ pub const DEFAULT_HTTP: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8080);
 
 /// Where counts are kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum StoreKind {
     /// In this process.
     #[default]
     Memory,
+    /// In Redis: at this address, or at that of `redis`.
+    Redis(Option<String>),
 }
 
-impl StoreKind {
-    /// As it is written.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            StoreKind::Memory => "memory",
+impl FromStr for StoreKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "memory" => Ok(StoreKind::Memory),
+            "redis" => Ok(StoreKind::Redis(None)),
+            url if redis::is_url(url) => Ok(StoreKind::Redis(Some(url.to_owned()))),
+            _ => Err("the store must be `memory`, `redis`, or an address such as redis://127.0.0.1:6379"
+                .to_owned()),
         }
     }
 }
@@ -40,6 +52,8 @@ pub struct Config {
     pub http: Option<SocketAddr>,
     /// Where to count; the command line beats it.
     pub store: Option<StoreKind>,
+    /// How to reach Redis, if that is where.
+    pub redis: RedisConfig,
 }
 
 impl Config {
@@ -47,7 +61,7 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self, Error> {
         let node = Node::parse(text)?;
         let mut reader = Reader::default();
-        let mut known = vec!["listen", "store"];
+        let mut known = vec!["listen", "store", "redis"];
         known.extend(slidegate::FILE_FIELDS);
         let fields = reader.fields(&node, "the file", &known);
         let config = fields.and_then(|fields| read(&fields, &mut reader));
@@ -57,10 +71,26 @@ impl Config {
 
 fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Config> {
     let http = fields.get("listen").and_then(|node| read_listen(node, reader));
-    let store =
-        fields.get("store").and_then(|node| reader.word(node, "store", &[("memory", StoreKind::Memory)]));
+    let store = fields.get("store").and_then(|node| read_store(node, reader));
+    let node = fields.get("redis");
+    let redis = node.map_or(Some(RedisConfig::default()), |node| redis::read(node, reader));
     let rules = Rules::read(fields, reader)?;
-    Some(Config { rules, http, store })
+    if let (Some(node), Some(redis)) = (node, &redis) {
+        redis::check_encodings(node, reader, redis, &rules);
+    }
+    Some(Config { rules, http, store, redis: redis? })
+}
+
+fn read_store(node: &Node, reader: &mut Reader) -> Option<StoreKind> {
+    let text = reader.text(node, "store")?;
+    match text.parse() {
+        Ok(store) => Some(store),
+        Err(message) => {
+            // What was written may hold a password, so it is not repeated.
+            reader.problem(node, message);
+            None
+        }
+    }
 }
 
 fn read_listen(node: &Node, reader: &mut Reader) -> Option<SocketAddr> {
@@ -87,9 +117,12 @@ pub struct ConfigFile {
     /// Where to listen.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub listen: Option<ListenFile>,
-    /// Where to count: `memory` is this process.
+    /// Where to count: `memory` is this process; `redis` is where `redis` says; or an address, `redis://…`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub store: Option<StoreFile>,
+    pub store: Option<String>,
+    /// How to reach Redis, and what to store there.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub redis: Option<RedisFile>,
     /// The bounds that requests which name their own limit must keep.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ad_hoc: Option<AdHocFile>,
@@ -105,13 +138,4 @@ pub struct ListenFile {
     /// HTTP: an address and a port; port 0 picks a free one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub http: Option<String>,
-}
-
-/// Where to count.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(rename = "Store")]
-pub enum StoreFile {
-    /// In this process.
-    Memory,
 }

@@ -1,0 +1,219 @@
+//! The `redis` part of the file.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use slidegate::yaml::{Node, Reader};
+use slidegate::{Encoding, Error, RedisMode, RedisOptions, RedisTls, Rules};
+
+/// Where Redis is unless told otherwise.
+pub const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
+
+/// How to reach Redis, with certificates still in their files.
+#[derive(Clone, Debug)]
+pub struct RedisConfig {
+    options: RedisOptions,
+    ca: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+impl Default for RedisConfig {
+    fn default() -> Self {
+        RedisConfig { options: RedisOptions::new(DEFAULT_URL), ca: None, cert: None, key: None }
+    }
+}
+
+impl RedisConfig {
+    /// What the store needs, at `url` if one is given; reads the certificates.
+    pub fn options(&self, url: Option<&str>) -> Result<RedisOptions, String> {
+        let read = |path: &Option<PathBuf>| match path {
+            None => Ok(None),
+            Some(path) => std::fs::read(path)
+                .map(Some)
+                .map_err(|error| format!("cannot read {}: {error}", path.display())),
+        };
+        let mut options = self.options.clone();
+        options.tls = RedisTls { ca: read(&self.ca)?, cert: read(&self.cert)?, key: read(&self.key)? };
+        if let Some(url) = url {
+            options.url = url.to_owned();
+        }
+        Ok(options)
+    }
+}
+
+const FIELDS: [&str; 14] = [
+    "url",
+    "tls",
+    "connections",
+    "connect-timeout",
+    "response-timeout",
+    "keep-alive",
+    "health-check",
+    "max-in-flight",
+    "max-wait",
+    "batch-size",
+    "min-expire",
+    "expire-buffer",
+    "mode",
+    "prefix",
+];
+
+/// Whether a text is an address of Redis.
+pub(super) fn is_url(text: &str) -> bool {
+    ["redis://", "rediss://", "redis+unix://", "unix://"].iter().any(|scheme| text.starts_with(scheme))
+}
+
+pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<RedisConfig> {
+    let fields = reader.fields(node, "redis", &FIELDS)?;
+    let mut config = RedisConfig::default();
+    let options = &mut config.options;
+    if let Some(node) = fields.get("url") {
+        let url = reader.text(node, "url")?;
+        reader.accept(node, check_url(url))?;
+        options.url = url.to_owned();
+    }
+    let numbers = [
+        ("connections", &mut options.connections),
+        ("max-in-flight", &mut options.max_in_flight),
+        ("batch-size", &mut options.batch_size),
+    ];
+    for (name, place) in numbers {
+        if let Some(number) = fields.get(name).and_then(|node| reader.whole(node, name)) {
+            *place = usize::try_from(number).unwrap_or(usize::MAX);
+        }
+    }
+    let durations = [
+        ("connect-timeout", &mut options.connect_timeout),
+        ("response-timeout", &mut options.response_timeout),
+        ("keep-alive", &mut options.keep_alive),
+        ("health-check", &mut options.health_check),
+        ("max-wait", &mut options.max_wait),
+        ("min-expire", &mut options.min_expire),
+        ("expire-buffer", &mut options.expire_buffer),
+    ];
+    for (name, place) in durations {
+        if let Some(duration) = fields.get(name).and_then(|node| reader.duration(node, name)) {
+            *place = duration.into();
+        }
+    }
+    if let Some(node) = fields.get("mode") {
+        let words = [("script", RedisMode::Script), ("transaction", RedisMode::Transaction)];
+        options.mode = reader.word(node, "mode", &words).unwrap_or_default();
+    }
+    if let Some(prefix) = fields.get("prefix").and_then(|node| reader.text(node, "prefix")) {
+        options.prefix = prefix.to_owned();
+    }
+    reader.accept(node, options.check());
+    if let Some(node) = fields.get("tls")
+        && let Some(tls) = reader.fields(node, "tls", &["ca", "cert", "key"])
+    {
+        let mut path = |name: &str| tls.get(name).and_then(|node| reader.text(node, name)).map(PathBuf::from);
+        (config.ca, config.cert, config.key) = (path("ca"), path("cert"), path("key"));
+        if config.cert.is_some() != config.key.is_some() {
+            reader.problem(node, "tls needs both `cert` and `key`, or neither");
+        }
+        if !config.options.url.starts_with("rediss://") {
+            reader.problem(node, "tls needs a url that starts with rediss://");
+        }
+    }
+    Some(config)
+}
+
+fn check_url(url: &str) -> Result<(), Error> {
+    if is_url(url) {
+        return Ok(());
+    }
+    Err(Error::invalid("url must look like redis://[user:password@]host:port[/db], or rediss:// for TLS"))
+}
+
+/// A packed log is read and written by scripts.
+pub(super) fn check_encodings(node: &Node, reader: &mut Reader, config: &RedisConfig, rules: &Rules) {
+    let packed = rules.iter().find(|rule| rule.stored_as() == Encoding::Packed);
+    if let (RedisMode::Transaction, Some(rule)) = (config.options.mode, packed) {
+        reader.problem(
+            node,
+            format!("mode: transaction cannot store rule `{}`, which has encoding: packed", rule.name()),
+        );
+    }
+}
+
+/// How to reach Redis, and what to store there.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[schemars(rename = "Redis")]
+pub struct RedisFile {
+    /// `redis://[user:password@]host:port[/db]`, or `rediss://` for TLS. redis://127.0.0.1:6379, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub url: Option<String>,
+    /// Certificates, for `rediss://`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub tls: Option<RedisTlsFile>,
+    /// How many connections to share. 2, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schemars(range(min = 1, max = 64))]
+    pub connections: Option<u64>,
+    /// How long an attempt to connect may take. 1s, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub connect_timeout: Option<String>,
+    /// How long an answer may take. 500ms, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub response_timeout: Option<String>,
+    /// How long a connection may be silent before TCP asks. 15s, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub keep_alive: Option<String>,
+    /// How often a connection is asked whether it still answers. 5s, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub health_check: Option<String>,
+    /// The most calls at once. 4096, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max_in_flight: Option<u64>,
+    /// How long a call may wait for a place among them. 50ms, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub max_wait: Option<String>,
+    /// The most requests in one call. 100, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schemars(range(min = 1, max = 1_000))]
+    pub batch_size: Option<u64>,
+    /// No key expires sooner. 60s, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub min_expire: Option<String>,
+    /// How much longer than what it counts a key is kept. 10s, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub expire_buffer: Option<String>,
+    /// How decisions are made atomic: `script`, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub mode: Option<RedisModeFile>,
+    /// What every key starts with. sg, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub prefix: Option<String>,
+}
+
+/// Files with certificates in PEM.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[schemars(rename = "RedisTls")]
+pub struct RedisTlsFile {
+    /// Whom to trust; whom the system trusts, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ca: Option<String>,
+    /// Who we are.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cert: Option<String>,
+    /// The key of `cert`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub key: Option<String>,
+}
+
+/// How decisions are made atomic.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "RedisMode")]
+pub enum RedisModeFile {
+    /// By a script: one round trip.
+    Script,
+    /// By WATCH, MULTI and EXEC, where scripts are not to be had.
+    Transaction,
+}

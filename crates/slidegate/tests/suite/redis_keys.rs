@@ -1,0 +1,193 @@
+//! What is left in Redis: keys that expire, can be listed, looked at and forgotten, and cost what is said.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use slidegate::{
+    Algorithm, Ask, Check, Encoding, Key, Outcome, Quota, RedisMode, RedisOptions, RedisStore, RequestId,
+    Settlement, Store,
+};
+
+use crate::redis_server::{Flavour, Server};
+
+fn key(name: &str) -> Key {
+    Key::new("k", [("n", name)])
+}
+
+/// Every kind of key, with notes.
+async fn write_everything(store: &RedisStore, packed: bool) -> usize {
+    let quota = Quota::new(10, Duration::from_millis(300)).unwrap();
+    let bucket = Quota::new(100, Duration::from_millis(300)).unwrap();
+    let quotas = [
+        quota,
+        quota.with_algorithm(Algorithm::TimeSlice { slices: 3 }).unwrap(),
+        quota.with_algorithm(Algorithm::FixedWindow).unwrap(),
+        bucket.with_algorithm(Algorithm::TokenBucket { burst: 20 }).unwrap(),
+    ];
+    let mut written = 0;
+    for (i, quota) in quotas.into_iter().enumerate() {
+        for n in 0..6 {
+            let check = Check::new(key(&format!("{i}.{n}")), quota, 2);
+            let ask = Ask::one(check).unwrap().with_id(RequestId::new("a").unwrap());
+            let verdict = store.admit(&[ask]).await.unwrap()[0].verdicts[0];
+            assert_eq!(verdict.outcome, Outcome::Charged);
+            let key = key(&format!("{i}.{n}"));
+            store.settle(&[Settlement { key, entry: verdict.entry, permits: n % 3 }]).await.unwrap();
+            written += 1;
+        }
+    }
+    if packed {
+        let check = Check { encoding: Encoding::Packed, ..Check::new(key("p"), quota, 1) };
+        let ask = Ask::one(check).unwrap().with_id(RequestId::new("a").unwrap());
+        store.admit(&[ask]).await.unwrap();
+        written += 2;
+    }
+    written
+}
+
+#[tokio::test]
+async fn nothing_outlives_its_use() {
+    for flavour in Flavour::ALL {
+        let server = Server::start(flavour);
+        for mode in [RedisMode::Script, RedisMode::Transaction] {
+            let (none, some) = (Duration::ZERO, Duration::from_millis(100));
+            let options = RedisOptions {
+                min_expire: none,
+                expire_buffer: some,
+                mode,
+                ..RedisOptions::new(server.url())
+            };
+            let store = RedisStore::with_options(&options).unwrap();
+            let written = write_everything(&store, mode == RedisMode::Script).await;
+            let size: usize = redis::from_redis_value(server.run("DBSIZE")).unwrap();
+            assert!(size > 0 && size <= written, "{size} of {written}");
+            server.assert_ttls();
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            assert_eq!(server.run("DBSIZE"), redis::Value::Int(0), "{flavour:?} {mode:?}");
+        }
+    }
+}
+
+/// With the defaults: a minute at least, and ten seconds longer than the window. Keys in use are kept.
+#[tokio::test]
+async fn how_long_keys_are_kept() {
+    let server = Server::start(Flavour::Redis7);
+    for mode in [RedisMode::Script, RedisMode::Transaction] {
+        let store =
+            RedisStore::with_options(&RedisOptions { mode, ..RedisOptions::new(server.url()) }).unwrap();
+        for (seconds, most) in [(1, 60_000), (50, 60_000), (100, 110_000), (3_600, 3_610_000)] {
+            let quota = Quota::new(1_000, Duration::from_secs(seconds)).unwrap();
+            let name = format!("{mode:?}{seconds}");
+            for encoding in [Encoding::Zset, Encoding::Packed] {
+                if (mode, encoding) == (RedisMode::Transaction, Encoding::Packed) {
+                    continue;
+                }
+                for _ in 0..3 {
+                    let check = Check { encoding, ..Check::new(key(&name), quota, 1) };
+                    store.admit(&[Ask::one(check).unwrap()]).await.unwrap();
+                }
+                let suffix = if encoding == Encoding::Packed { ":log" } else { "" };
+                let ttl: u64 =
+                    redis::from_redis_value(server.run(&format!("PTTL sg:{{k:n={name}}}{suffix}"))).unwrap();
+                let least = seconds * 1_000 + 5_000;
+                assert!((least..=most + 1).contains(&ttl), "{name}{suffix}: {ttl}");
+            }
+        }
+    }
+}
+
+/// A key that is used for longer than it was given at first is given more.
+#[tokio::test]
+async fn a_key_in_use_does_not_expire() {
+    let server = Server::start(Flavour::Redis7);
+    let (least, buffer) = (Duration::from_millis(300), Duration::from_millis(60));
+    for mode in [RedisMode::Script, RedisMode::Transaction] {
+        let options = RedisOptions {
+            min_expire: least,
+            expire_buffer: buffer,
+            mode,
+            ..RedisOptions::new(server.url())
+        };
+        let store = RedisStore::with_options(&options).unwrap();
+        let quotas = [
+            Algorithm::SlidingWindow,
+            Algorithm::TimeSlice { slices: 2 },
+            Algorithm::TokenBucket { burst: 500 },
+        ]
+        .map(|algorithm| {
+            Quota::new(500, Duration::from_millis(400)).unwrap().with_algorithm(algorithm).unwrap()
+        });
+        for step in 0..120 {
+            for (i, quota) in quotas.iter().enumerate() {
+                let check = Check::new(key(&format!("{mode:?}{i}")), *quota, 1);
+                let verdict = store.admit(&[Ask::one(check).unwrap()]).await.unwrap()[0].verdicts[0];
+                assert!(step == 0 || i == 2 || verdict.used > 1, "{mode:?} {i}: forgotten at step {step}");
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn keys_are_listed_in_pages() {
+    let server = Server::start(Flavour::Redis7).without_ttl_check();
+    let store = RedisStore::new(&server.url()).unwrap();
+    let odd =
+        RedisStore::with_options(&RedisOptions { prefix: "s".into(), ..RedisOptions::new(server.url()) })
+            .unwrap();
+    let quota = Quota::per_minute(5).unwrap();
+    let mut expected = BTreeSet::new();
+    for n in 0..500 {
+        let name = format!("{{{n}}}*[?");
+        let encoding = if n % 2 == 0 { Encoding::Zset } else { Encoding::Packed };
+        let check = Check { encoding, ..Check::new(key(&name), quota, 1) };
+        let ask = Ask::one(check).unwrap().with_id(RequestId::new("a").unwrap());
+        store.admit(&[ask]).await.unwrap();
+        expected.insert(key(&name).to_string());
+        server.run(&format!("SET other{n} x"));
+    }
+    let (mut found, mut cursor, mut pages) = (BTreeSet::new(), 0, 0);
+    loop {
+        let page = store.keys(cursor, 50).await.unwrap();
+        found.extend(page.keys.iter().map(Key::to_string));
+        pages += 1;
+        match page.next {
+            Some(next) => cursor = next,
+            None => break,
+        }
+    }
+    assert_eq!(found, expected);
+    assert!(pages > 5);
+    assert!(odd.keys(0, 10_000).await.unwrap().keys.is_empty(), "another deployment's keys are not ours");
+    // Each can be looked at and forgotten by the name it was listed under.
+    for name in found {
+        let key = Key::printed(&name);
+        assert_eq!(store.inspect(&key).await.unwrap().unwrap().used, 1);
+        assert!(store.reset(&key).await.unwrap());
+        assert!(!store.reset(&key).await.unwrap());
+    }
+    assert!(store.keys(0, 10_000).await.unwrap().keys.is_empty());
+}
+
+#[tokio::test]
+async fn one_entry_an_admission_and_ten_bytes_packed() {
+    let server = Server::start(Flavour::Redis7);
+    let store = RedisStore::new(&server.url()).unwrap();
+    let quota = Quota::per_hour(1_000_000_000).unwrap();
+    for (cost, most) in [(1, 5), (1_000_000, 5)] {
+        let name = format!("c{cost}");
+        store.admit(&[Ask::one(Check::new(key(&name), quota, cost)).unwrap()]).await.unwrap();
+        let members: u64 = redis::from_redis_value(server.run(&format!("ZCARD sg:{{k:n={name}}}"))).unwrap();
+        assert!(members <= most, "{members} members for one admission of {cost}");
+    }
+    let check = Check { encoding: Encoding::Packed, ..Check::new(key("p"), quota, 1) };
+    let ask = [Ask::one(check).unwrap()];
+    let n = 20_000;
+    for _ in 0..n {
+        store.admit(&ask).await.unwrap();
+    }
+    let bytes: u64 = redis::from_redis_value(server.run("MEMORY USAGE sg:{k:n=p}:log")).unwrap();
+    eprintln!("packed: {:.2} bytes an event at {n} events", bytes as f64 / f64::from(n));
+    assert!(bytes <= 10 * u64::from(n as u32) + 700);
+    assert_eq!(store.inspect(&key("p")).await.unwrap().unwrap().used, u64::from(n as u32));
+}
