@@ -6,6 +6,8 @@
 //!
 //! The layout is that of the scripts, so both can work on the same keys. Of a window only the oldest entries are
 //! read; the others stand together at the newest instant, and if a decision depends on one of them, all are read.
+//!
+//! A refusal writes nothing, so it may come before an admission that is dated earlier but not yet written.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -210,11 +212,22 @@ impl Inner {
         }
         let mut writes = Pipeline::new();
         writes.atomic();
+        let mut read_only = Vec::new();
         for ((i, slot), loaded) in slots.iter().enumerate().zip(&loaded) {
-            if let Some(slot) = slot
-                && !slot.write(&mut writes, loaded, self.expiry)
-            {
+            let Some(slot) = slot else { continue };
+            let before = writes.len();
+            if !slot.write(&mut writes, loaded, self.expiry) {
                 return Err(Missed::Part(i));
+            }
+            if writes.len() == before && loaded.held.is_some() {
+                read_only.push((slot, loaded));
+            }
+        }
+        // What it read is touched too, so that nobody writes there later with an earlier instant: those that
+        // write are in the order of their instants, on every key they were judged by.
+        if !writes.is_empty() {
+            for (slot, loaded) in read_only {
+                slot.expire(&mut writes, &loaded.name, self.expiry.life(&slot.quota).get());
             }
         }
         commit(connection, writes).await?;

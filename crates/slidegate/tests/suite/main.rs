@@ -9,6 +9,7 @@ mod keys; // no two requests share a key by accident, and no key is longer than 
 mod limiter; // the straight path: acquire, peek, batch, settle, wait
 mod memory; // keys come and go: sweeping, the bound, eight bytes an event, no allocation
 mod oracle; // replays what a store decided, and compares
+mod processes; // several processes on one Redis: nothing over, nothing lost
 mod redis_faults; // bad replies and bad servers: each a typed error that says what to do
 mod redis_keys; // what is left in Redis: expiry, listing, size
 mod redis_server; // a real server, free port, killed on drop
