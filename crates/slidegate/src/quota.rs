@@ -20,6 +20,9 @@ pub const MIN_WINDOW: Micros = Micros::from_millis(1);
 /// The most slices a `time-slice` window may be cut into.
 pub const MAX_SLICES: u32 = 10_000;
 
+/// The longest slice: a thousand numbers a microsecond are then exact.
+const MAX_SLICE: Micros = Micros::from_secs(90 * 24 * 3600);
+
 /// What a total may reach; integers are exact up to here in every store.
 pub(crate) const MAX_TOTAL: u64 = (1 << 53) - 1;
 
@@ -216,11 +219,15 @@ pub(crate) fn check_window(window: Micros) -> Result<(), Error> {
 }
 
 pub(crate) fn check_slices(slices: u32, window: Micros) -> Result<(), Error> {
-    if (2..=MAX_SLICES).contains(&slices) && u64::from(slices) <= window.get() {
+    if (2..=MAX_SLICES).contains(&slices)
+        && u64::from(slices) <= window.get()
+        && slice(window, slices) <= MAX_SLICE
+    {
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "slices must be between 2 and {MAX_SLICES}, and at most one a microsecond, not {slices}"
+        "slices must be between 2 and {MAX_SLICES}, at most one a microsecond, and none longer than {MAX_SLICE}, \
+         not {slices}"
     )))
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::quota::MAX_LIMIT;
+use crate::rules::MAX_RULES;
 use crate::{Entry, Error, Key, Micros, Settlement};
 
 /// The longest reservation, in bytes.
@@ -78,6 +79,9 @@ fn read(mut text: &str) -> Option<Vec<(Key, Entry)>> {
         let [at, seq, cost, length] = numbers;
         let (key, rest) = text.split_at_checked(usize::try_from(length).ok()?)?;
         if key.is_empty() || key.contains(char::is_control) || cost > MAX_LIMIT || seq == u64::MAX {
+            return None;
+        }
+        if charges.len() == MAX_RULES || key.contains(['{', '}']) {
             return None;
         }
         charges.push((Key::printed(key), Entry { at: Micros::new(at), seq, cost }));

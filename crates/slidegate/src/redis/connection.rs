@@ -5,7 +5,7 @@
 //! is then unknown, and the next call makes another. While Redis is away, attempts are spaced out, and calls in
 //! between fail at once with what the last attempt said.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use redis::aio::MultiplexedConnection;
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use redis::{ClientTlsConfig, Pipeline, RedisError, RedisResult, TlsCertificates, Value};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use super::RedisOptions;
 use super::fault::explain;
@@ -41,11 +41,21 @@ struct Link {
     config: AsyncConnectionConfig,
     address: String,
     health_check: Duration,
-    live: ArcSwapOption<MultiplexedConnection>,
+    live: ArcSwapOption<Live>,
     /// Held while connecting, so that one caller does and the others wait for it.
     connecting: tokio::sync::Mutex<()>,
     failed: Mutex<Option<Failed>>,
+    /// Shared by all links: numbers the connections.
+    made: Arc<AtomicU64>,
+    /// Something speaks against the connection: it is asked at once.
+    doubt: Arc<Notify>,
     clock: SystemClock,
+}
+
+/// A connection, and which of all that were made.
+struct Live {
+    connection: MultiplexedConnection,
+    made: u64,
 }
 
 /// The last attempt failed, and the next may be made `until` later.
@@ -58,7 +68,7 @@ struct Failed {
 
 /// A connection, and a place among the calls in flight, for the length of one call.
 pub(super) struct Lent<'c> {
-    connection: Arc<MultiplexedConnection>,
+    connection: Arc<Live>,
     connections: &'c Connections,
     _place: SemaphorePermit<'c>,
 }
@@ -70,6 +80,7 @@ impl Connections {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(options.connect_timeout))
             .set_response_timeout(Some(options.response_timeout));
+        let made = Arc::new(AtomicU64::new(0));
         let link = || {
             Arc::new(Link {
                 client: client.clone(),
@@ -79,6 +90,8 @@ impl Connections {
                 live: ArcSwapOption::empty(),
                 connecting: tokio::sync::Mutex::new(()),
                 failed: Mutex::new(None),
+                made: Arc::clone(&made),
+                doubt: Arc::new(Notify::new()),
                 clock: SystemClock::new(),
             })
         };
@@ -109,7 +122,8 @@ impl Connections {
         match link.get().await {
             Ok(connection) => Ok(Lent { connection, connections: self, _place: place }),
             Err(error) => {
-                self.drop_all();
+                // If one cannot be made, the others may be broken without having noticed.
+                self.links.iter().for_each(|link| link.doubt.notify_waiters());
                 Err(error)
             }
         }
@@ -124,11 +138,14 @@ impl Connections {
         &self.links[0].address
     }
 
-    /// When one cannot connect or breaks, most likely all are broken.
+    /// When one breaks, those that were made before it did are most likely broken too.
     #[cold]
-    fn drop_all(&self) {
+    fn drop_older(&self, broken: &Arc<Live>) {
         for link in &self.links {
-            link.live.store(None);
+            let current = link.live.load();
+            if current.as_ref().is_some_and(|live| live.made < broken.made + self.links.len() as u64) {
+                link.live.compare_and_swap(&current, None);
+            }
         }
     }
 
@@ -145,13 +162,13 @@ impl Connections {
 
 impl Lent<'_> {
     pub(super) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
-        let answer = MultiplexedConnection::clone(&self.connection).send_packed_command(command).await;
+        let answer = self.connection.connection.clone().send_packed_command(command).await;
         self.note(answer.and_then(Value::extract_error))
     }
 
     /// Several commands, answered together.
     pub(super) async fn send_all(&mut self, pipeline: &Pipeline) -> RedisResult<Value> {
-        let answer = pipeline.query_async(&mut MultiplexedConnection::clone(&self.connection)).await;
+        let answer = pipeline.query_async(&mut self.connection.connection.clone()).await;
         self.note(answer)
     }
 
@@ -166,14 +183,14 @@ impl Lent<'_> {
             && error.is_io_error()
             && !error.is_timeout()
         {
-            self.connections.drop_all();
+            self.connections.drop_older(&self.connection);
         }
         answer
     }
 }
 
 impl Link {
-    async fn get(self: &Arc<Self>) -> Result<Arc<MultiplexedConnection>, Error> {
+    async fn get(self: &Arc<Self>) -> Result<Arc<Live>, Error> {
         if let Some(connection) = self.live.load_full() {
             return Ok(connection);
         }
@@ -190,7 +207,8 @@ impl Link {
         match self.connect().await {
             Ok(connection) => {
                 *self.failed.lock() = None;
-                let connection = Arc::new(connection);
+                let made = self.made.fetch_add(1, Ordering::Relaxed);
+                let connection = Arc::new(Live { connection, made });
                 self.live.store(Some(Arc::clone(&connection)));
                 tokio::spawn(watch(Arc::downgrade(self), Arc::clone(&connection)));
                 Ok(connection)
@@ -217,7 +235,7 @@ impl Link {
         })
     }
 
-    fn drop_broken(&self, broken: &Arc<MultiplexedConnection>) {
+    fn drop_broken(&self, broken: &Arc<Live>) {
         let current = self.live.load();
         if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, broken)) {
             self.live.compare_and_swap(&current, None);
@@ -226,11 +244,15 @@ impl Link {
 }
 
 /// Asks a connection now and then whether it still answers, and drops it if it does not.
-async fn watch(link: Weak<Link>, connection: Arc<MultiplexedConnection>) {
+async fn watch(link: Weak<Link>, connection: Arc<Live>) {
     loop {
-        let Some(period) = link.upgrade().map(|link| link.health_check) else { return };
-        tokio::time::sleep(period).await;
-        let mut asked = MultiplexedConnection::clone(&connection);
+        let Some((period, doubt)) = link.upgrade().map(|link| (link.health_check, Arc::clone(&link.doubt)))
+        else {
+            return;
+        };
+        // Either way it is asked now.
+        let _ = tokio::time::timeout(period, doubt.notified()).await;
+        let mut asked = connection.connection.clone();
         let answer = asked.send_packed_command(&redis::cmd("PING")).await;
         let Some(link) = link.upgrade() else { return };
         let replaced = !link.live.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, &connection));

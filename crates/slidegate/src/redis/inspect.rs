@@ -127,10 +127,10 @@ fn inspection(held: Held, now: u64) -> Option<Inspection> {
     let (used, reset_after, entries) = match quota.algorithm() {
         Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } => {
             let (gone, left): (Vec<_>, Vec<_>) =
-                entries.into_iter().partition(|entry| entry.at + window <= now);
+                entries.into_iter().partition(|entry| entry.at.saturating_add(window) <= now);
             let gone: u64 = gone.iter().map(|entry| entry.cost).sum();
             let left = left.into_iter().map(|entry| (entry.at, entry.cost)).collect();
-            (used.saturating_sub(gone), (newest + window).saturating_sub(now), left)
+            (used.saturating_sub(gone), newest.saturating_add(window).saturating_sub(now), left)
         }
         Algorithm::FixedWindow => {
             let start = now - now % window;
@@ -171,13 +171,16 @@ fn read_log(log: &[u8]) -> Option<Held> {
     let quota = Quota::new(crate::MAX_LIMIT, Micros::new(window).into()).ok()?;
     // Which slots of what follows the header: the front, the ring, the recent.
     let front = (from..to).map(|i| BUFFER + i);
+    if width > 16 || room.max(head).max(size).max(to).max(recent) > slots.len() {
+        return None;
+    }
     let ring = (0..size).map(|i| 2 * BUFFER + (head + i) % room.max(1));
     let mut entries = Vec::new();
     for slot in front.chain(ring).chain(0..recent) {
         let record = slots.get(slot * width..(slot + 1) * width)?;
         let number = |bytes: &[u8]| bytes.iter().fold(0u64, |number, &byte| number << 8 | u64::from(byte));
         let (time, cost) = record.split_at_checked(6)?;
-        let at = last - (last.wrapping_sub(number(time)) & ((1 << 48) - 1));
+        let at = last.saturating_sub(last.wrapping_sub(number(time)) & ((1 << 48) - 1));
         entries.push(HeldEntry { at, cost: number(cost), count: 1, name: String::new() });
     }
     Some(Held { used, newest, last, entries, ..Held::new(quota) })

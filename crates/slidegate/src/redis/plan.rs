@@ -38,8 +38,7 @@ impl<'a> Plan<'a> {
     pub(super) fn new(asks: &'a [Ask], names: &Names, expiry: Expiry) -> Self {
         let (mut arguments, mut parts) = (Arguments::default(), Parts::default());
         let mut lines = Lines::default();
-        let mut keys: HashMap<(&Key, Encoding), (u64, u64), foldhash::quality::RandomState> =
-            HashMap::default();
+        let mut keys: HashMap<(&Key, bool), (u64, u64), foldhash::quality::RandomState> = HashMap::default();
         let mut table = Arguments::default();
         for check in asks.iter().flat_map(Ask::checks) {
             let next = lines.len() as u64 + 1;
@@ -47,7 +46,7 @@ impl<'a> Plan<'a> {
                 let kind = Kind::of(check);
                 parts.add_kind(kind);
                 let (key, notes) = *keys
-                    .entry((&check.key, check.encoding))
+                    .entry((&check.key, kind == Kind::Packed))
                     .or_insert_with(|| add_key(&mut arguments, names, check, kind));
                 let shape = arguments.text(layout::shape(&check.quota));
                 table.numbers(&line(key, notes, kind, shape, &check.quota, expiry));
@@ -95,7 +94,10 @@ impl<'a> Plan<'a> {
         for run in &self.runs {
             match run {
                 Run::Alike(times) => {
-                    let reply = numbers.take()?;
+                    let reply: [u64; 6] = numbers.take()?;
+                    if reply[0] > *times as u64 {
+                        return Err(bad_reply());
+                    }
                     for i in 0..*times {
                         let ask = asks.next().ok_or_else(bad_reply)?;
                         let check = ask.checks().first().ok_or_else(bad_reply)?;
@@ -212,9 +214,10 @@ fn in_run(check: &Check, reply: [u64; 6], i: u64) -> Result<Verdict, Error> {
     };
     if i < granted {
         verdict.outcome = Outcome::Charged;
-        verdict.used = used.checked_sub((granted - 1 - i) * check.cost).ok_or_else(bad_reply)?;
+        let later = (granted - 1 - i).checked_mul(check.cost);
+        verdict.used = later.and_then(|later| used.checked_sub(later)).ok_or_else(bad_reply)?;
         verdict.retry_after = Micros::ZERO;
-        verdict.entry = Entry { at: Micros::new(date), seq: place + i, cost: check.cost };
+        verdict.entry = Entry { at: Micros::new(date), seq: place.saturating_add(i), cost: check.cost };
     }
     Ok(verdict)
 }
@@ -229,7 +232,7 @@ fn judged(ask: &Ask, check: &Check, reply: [u64; 6]) -> Result<Verdict, Error> {
         _ => return Err(bad_reply()),
     };
     let seq = match ask.id() {
-        Some(id) => layout::digits(id, check.cost) * 100 + place,
+        Some(id) => layout::digits(id, check.cost) * 100 + place.min(99),
         None => place,
     };
     let entry = match outcome {

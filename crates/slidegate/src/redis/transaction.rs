@@ -41,6 +41,9 @@ const EAGER: u32 = 4;
 /// Members read of a window at first.
 const SOME: usize = 64;
 
+/// Connections that are kept for the next transaction.
+const MAX_IDLE: usize = 64;
+
 /// Callers of one key in one process go one after the other.
 const LANES: usize = 64;
 
@@ -76,8 +79,8 @@ enum Done {
 enum Missed {
     /// Another client was quicker.
     Conflict,
-    /// All of this key must be read.
-    Part(usize),
+    /// All of these keys must be read.
+    Part(Vec<usize>),
     Failed(RedisError),
     Wrong(Error),
 }
@@ -128,8 +131,8 @@ impl Inner {
     async fn attempt(&self, keys: &[&Key], work: Work<'_>) -> Result<Done, Error> {
         let _place = self.connections.place().await?;
         let _lanes = self.transactions.lanes(keys).await;
-        let mut whole = Vec::new();
-        for tried in 0..TRIES {
+        let (mut whole, mut tried) = (Vec::new(), 0);
+        while tried < TRIES {
             let mut connection = self.transactions.take(&self.connections).await?;
             let done = match work {
                 Work::Admit(asks, keys) => {
@@ -141,19 +144,24 @@ impl Inner {
             };
             match done {
                 Ok(done) => {
-                    self.transactions.idle.lock().push(connection);
+                    self.transactions.give_back(connection);
                     return Ok(done);
                 }
-                Err(Missed::Failed(error)) => return Err(explain(&error, self.connections.address())),
+                Err(Missed::Failed(error)) => {
+                    // If one is broken, so are those that have waited.
+                    self.transactions.idle.lock().clear();
+                    return Err(explain(&error, self.connections.address()));
+                }
                 Err(Missed::Wrong(error)) => return Err(error),
-                Err(Missed::Part(key)) => whole.push(key),
-                Err(Missed::Conflict) => {}
+                // Each key is added once, so this ends.
+                Err(Missed::Part(keys)) => whole.extend(keys),
+                Err(Missed::Conflict) => tried += 1,
             }
             // What was watched is no concern of the next one's.
             if redis::cmd("UNWATCH").exec_async(&mut connection).await.is_ok() {
-                self.transactions.idle.lock().push(connection);
+                self.transactions.give_back(connection);
             }
-            if tried >= EAGER {
+            if tried > EAGER {
                 tokio::time::sleep(Duration::from_millis(1 + u64::from(tried) % 7)).await;
             }
         }
@@ -201,8 +209,8 @@ impl Inner {
                 if verdict.outcome == Outcome::Charged {
                     verdict.entry.seq = slot.number(ask.id(), check.cost, verdict.entry, recorded);
                 }
-                if verdict.outcome == Outcome::Refused && slot.reaches_lump(verdict.retry_after) {
-                    return Err(Missed::Part(i));
+                if verdict.retry_after > Micros::ZERO && slot.reaches_lump(verdict.retry_after) {
+                    return Err(Missed::Part(vec![i]));
                 }
             }
             for (slot, &i) in open.into_iter().zip(&indices) {
@@ -217,7 +225,7 @@ impl Inner {
             let Some(slot) = slot else { continue };
             let before = writes.len();
             if !slot.write(&mut writes, loaded, self.expiry) {
-                return Err(Missed::Part(i));
+                return Err(Missed::Part(vec![i]));
             }
             if writes.len() == before && loaded.held.is_some() {
                 read_only.push((slot, loaded));
@@ -227,7 +235,7 @@ impl Inner {
         // write are in the order of their instants, on every key they were judged by.
         if !writes.is_empty() {
             for (slot, loaded) in read_only {
-                slot.expire(&mut writes, &loaded.name, self.expiry.life(&slot.quota).get());
+                slot.touch(&mut writes, loaded, self.expiry);
             }
         }
         commit(connection, writes).await?;
@@ -279,7 +287,7 @@ impl Inner {
             }
             settled.push(outcome);
             if !slot.write(&mut writes, loaded, self.expiry) {
-                return Err(Missed::Part(i));
+                return Err(Missed::Part(vec![i]));
             }
         }
         commit(connection, writes).await?;
@@ -296,6 +304,13 @@ impl Transactions {
         match idle {
             Some(connection) => Ok(connection),
             None => connections.own().await,
+        }
+    }
+
+    fn give_back(&self, connection: MultiplexedConnection) {
+        let mut idle = self.idle.lock();
+        if idle.len() < MAX_IDLE {
+            idle.push(connection);
         }
     }
 
@@ -343,6 +358,7 @@ async fn load(
     let (seconds, micros) = time.ok_or_else(|| Missed::Wrong(bad_reply()))?;
     let now = seconds * 1_000_000 + micros;
     let mut loaded = Vec::with_capacity(names.len());
+    let mut parts = Vec::new();
     for (i, value) in values.enumerate() {
         let members: Members = redis::from_redis_value(value).map_err(|_| Missed::Wrong(bad_reply()))?;
         let held = Held::read(&members);
@@ -356,7 +372,7 @@ async fn load(
                 members.last().is_some_and(|(_, score)| *score as u64 + held.quota.window().get() <= at);
             let sliced = matches!(held.quota.algorithm(), Algorithm::TimeSlice { .. });
             if expired || sliced || at == held.last {
-                return Err(Missed::Part(i));
+                parts.push(i);
             }
         }
         let oldest = members.iter().find(|(_, score)| *score > 0.0).map(|(_, score)| *score as u64);
@@ -368,6 +384,9 @@ async fn load(
             ids: Vec::new(),
             void: HashMap::new(),
         });
+    }
+    if !parts.is_empty() {
+        return Err(Missed::Part(parts));
     }
     Ok((now, loaded))
 }
@@ -537,6 +556,10 @@ impl Slot {
         let held_entry = held.entries.iter().find(|entry| entry.at == date).cloned();
         let counts = held_entry.as_ref().map_or(0, |entry| entry.count);
         let next = match quota.algorithm() {
+            // What was recorded now was refunded: its numbers must not come again.
+            Algorithm::SlidingWindow if held_entry.is_none() && held.last == at => {
+                now % 1_000_000_000 * 1_000
+            }
             Algorithm::SlidingWindow => counts,
             Algorithm::TimeSlice { .. } => counts.max(at % quota.grain().get() * 1_000),
             _ => held.next,
@@ -601,7 +624,7 @@ impl Slot {
         let window = held.quota.window().get();
         let at = entry.at.get();
         let (ahead, left) = match (held.quota.algorithm(), self.state.kept().counted) {
-            (Algorithm::FixedWindow, _) => (0, at - at % window + window <= self.at),
+            (Algorithm::FixedWindow, _) => (0, (at - at % window).saturating_add(window) <= self.at),
             (_, Counted::Missing { gone, .. }) => (0, entry.at <= gone),
             (Algorithm::TimeSlice { .. }, _) => {
                 (held.quota.grain().get() - 1, at.saturating_add(window) <= self.at)
@@ -625,7 +648,7 @@ impl Slot {
             Counted::Entries(_) => {
                 let Some(found) = found.filter(|found| found.cost > 0) else { return false };
                 if let Algorithm::TimeSlice { .. } = held.quota.algorithm() {
-                    let made = at.get() + 1 + seq / 1_000 - held.quota.grain().get();
+                    let made = (at.get() + 1 + seq / 1_000).saturating_sub(held.quota.grain().get());
                     if !named && made < held.created {
                         return false;
                     }
@@ -633,7 +656,7 @@ impl Slot {
                 if !named && seq >= found.count {
                     return false;
                 }
-                let others = self.state.used() - found.cost;
+                let others = self.state.used().saturating_sub(found.cost);
                 let cost = now(found.cost, MAX_TOTAL - others);
                 let cut = self.at.saturating_sub(held.quota.window().get());
                 let newest =
@@ -731,7 +754,10 @@ impl Slot {
         }
         if let Some(Amended { used: amended, entry: Some((entry, cost)), newest: left }) = &self.amended {
             writes.cmd("ZREM").arg(name).arg(&entry.name);
-            add.arg(entry.at).arg(HeldEntry::name(entry.at, modulus, *cost, entry.count));
+            let sliced = matches!(quota.algorithm(), Algorithm::TimeSlice { .. });
+            if *cost > 0 || entry.at == self.at || sliced {
+                add.arg(entry.at).arg(HeldEntry::name(entry.at, modulus, *cost, entry.count));
+            }
             (used, newest) = (*amended, left.unwrap_or(newest));
         }
         add.arg(negative(used)).arg("u").arg(negative(newest)).arg(layout::shape(quota));
@@ -815,6 +841,17 @@ impl Slot {
         if reshaped || owed > 0 || self.at - self.at % period > pushed {
             self.expire(writes, name, expiry.life(quota).get() + owed);
         }
+    }
+
+    /// Sets when a key expires that is not changed otherwise.
+    fn touch(&self, writes: &mut Pipeline, loaded: &Loaded, expiry: Expiry) {
+        let Some(held) = &loaded.held else { return };
+        let owed = match held.quota.algorithm() {
+            Algorithm::TokenBucket { .. } => held.used.div_ceil(held.quota.rate().0),
+            _ => 0,
+        };
+        let life = expiry.life(&held.quota).max(expiry.life(&self.quota));
+        self.expire(writes, &loaded.name, life.get() + owed);
     }
 
     fn add_marks(&self, add: &mut Cmd) {

@@ -339,12 +339,19 @@ do
     set(s, low, instant, new)
     if new == 0 and instant == s.newest then
       s.newest = 0
-      for i = low - 1, 0, -1 do
-        local earlier, counted = at(s, i)
-        if counted > 0 then
-          s.newest = earlier
-          break
+      local above = low
+      while s.used > 0 and s.newest == 0 and above > 0 do
+        local from = math.max(above - 512, 0)
+        local i = from
+        while i < above do
+          local raw, n = records(s, i, above - i)
+          for j = 0, n - 1 do
+            local earlier, counted = read(s, raw, j * s.width + 1)
+            if counted > 0 then s.newest = earlier end
+          end
+          i = i + n
         end
+        above = from
       end
     end
     write_header(s)

@@ -53,7 +53,7 @@ do
         elseif name == 'l' then s.later = -score
         elseif name == 'c' then s.created = -score
         elseif name == 'm' then s.alike = -score
-        else stored, s.newest = name, -score end
+        elseif #name > 1 then stored, s.newest = name, -score end
         i = i + 2
       end
       if stored ~= shape then
@@ -85,7 +85,12 @@ do
           end
           if #found < 1024 then break end
           offset = offset + 512
-          found, i = call('ZRANGEBYSCORE', key, '-inf', format('%d', cut), 'WITHSCORES', 'LIMIT', offset, 512), 1
+          found, i = call('ZRANGE', key, format('%d', offset), format('%d', offset + 511), 'WITHSCORES'), 1
+          -- By rank it may reach into what still counts.
+          local last = #found
+          while last > 0 and tonumber(found[last]) > cut do
+            found[last], found[last - 1], last = nil, nil, last - 2
+          end
         end
       end
       if s.gone > 0 then
@@ -100,12 +105,15 @@ do
     return at <= s.cut
   end
 
-  -- Makes sure that the n-th oldest entry is loaded, if there is one.
+  -- Makes sure that the n-th oldest entry is loaded, if there is one. Reads by rank, and more each time.
   local function fetch(s, n, size)
     while s.loaded < n and not s.whole do
-      if not s.names then s.names, s.costs, s.ats = {}, {}, {} end
-      local found = call('ZRANGEBYSCORE', s.key, format('(%d', s.cut), '+inf', 'WITHSCORES',
-        'LIMIT', s.offset, size)
+      if not s.names then
+        s.names, s.costs, s.ats = {}, {}, {}
+        s.offset = call('ZCOUNT', s.key, '-inf', format('%d', s.cut))
+      end
+      size = math.max(size, s.chunk or 1)
+      local found = call('ZRANGE', s.key, format('%d', s.offset), format('%d', s.offset + size - 1), 'WITHSCORES')
       for i = 1, #found, 2 do
         if is_entry(found[i]) then
           local loaded = s.loaded + 1
@@ -116,7 +124,7 @@ do
       end
       s.offset = s.offset + size
       s.whole = #found < 2 * size
-      size = size < 256 and size * 8 or 1024
+      s.chunk = size < 128 and size * 8 or 1024
     end
     return s.loaded >= n
   end
@@ -138,6 +146,9 @@ do
         s.held = name
         local cost, count = read_name(name)
         s.held_cost, s.held_count = cost, math.max(s.held_count, count)
+      elseif slice == 0 then
+        -- What was recorded now was refunded: its numbers must not come again.
+        s.held_count = fmod(now, 1e9) * 1000
       end
     end
   end
@@ -264,22 +275,27 @@ do
     s.used = s.used + new - cost
     if new == 0 and at == s.newest then
       s.newest = 0
-      local below, size = format('(%d', at), 4
-      local offset = 0
-      while s.newest == 0 do
-        local found = call('ZREVRANGEBYSCORE', key, below, 1, 'WITHSCORES', 'LIMIT', offset, size)
-        for i = 1, #found, 2 do
-          if s.newest == 0 and is_entry(found[i]) and read_name(found[i]) > 0 then
-            s.newest = tonumber(found[i + 1])
+      -- Downwards by rank, past notes and what was refunded, to the next that counts.
+      local above, size = call('ZRANK', key, name), 16
+      while s.used > 0 and s.newest == 0 and above > 0 do
+        local from = math.max(above - size, 0)
+        local found = call('ZRANGE', key, format('%d', from), format('%d', above - 1), 'WITHSCORES')
+        for i = #found - 1, 1, -2 do
+          local score = tonumber(found[i + 1])
+          if score > 0 and is_entry(found[i]) and read_name(found[i]) > 0 then
+            s.newest = score
+            break
           end
         end
-        if #found < 2 * size then break end
-        offset, size = offset + size, 512
+        above, size = from, 1024
       end
     end
     call('ZREM', key, name)
-    call('ZADD', key, format('%d', at), write_name(at, line.modulus, new, count),
-      format('-%d', s.used), 'u', format('-%d', s.newest), s.shape, '0', 'm')
+    -- A refunded instant is forgotten, unless others may join it: the present one, and slices, which are few.
+    if new > 0 or at == s.at or line.slice > 0 then
+      call('ZADD', key, format('%d', at), write_name(at, line.modulus, new, count))
+    end
+    call('ZADD', key, format('-%d', s.used), 'u', format('-%d', s.newest), s.shape, '0', 'm')
     if s.last > s.newest then call('ZADD', key, format('-%d', s.last), 'l') end
     return true
   end
