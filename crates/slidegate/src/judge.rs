@@ -24,7 +24,7 @@ pub fn judge(ask: &Ask, now: Micros, states: &mut impl States) -> Reading {
         let asked = asked(ask, i);
         let state = states.state(i);
         let now = state.roll(now, asked.quota);
-        let opinion = state.consider(asked);
+        let opinion = state.consider(now, asked);
         if check.enforced && opinion.refuses() && refused_by.is_none() {
             refused_by = Some(i);
         }

@@ -62,7 +62,7 @@ impl<C: Counter> View<'_, C> {
     #[inline(always)]
     pub(super) fn admit(mut self, now: Micros, asked: Asked<'_>) -> (Micros, Verdict) {
         let now = self.roll(now, asked.quota);
-        let opinion = self.consider(asked);
+        let opinion = self.consider(now, asked);
         let recording = if opinion.refuses() { Recording::Attempts } else { Recording::All };
         (now, self.conclude(now, asked, opinion, recording))
     }
@@ -71,14 +71,14 @@ impl<C: Counter> View<'_, C> {
     pub(super) fn roll(&mut self, now: Micros, quota: &Quota) -> Micros {
         let now = self.pass(now);
         self.counter.adopt(quota);
-        self.age(now);
+        self.age();
         now
     }
 
     #[inline(always)]
     pub(super) fn advance(&mut self, now: Micros) -> Micros {
         let now = self.pass(now);
-        self.age(now);
+        self.age();
         now
     }
 
@@ -93,27 +93,29 @@ impl<C: Counter> View<'_, C> {
     }
 
     #[inline(always)]
-    fn age(&mut self, now: Micros) {
+    fn age(&mut self) {
         if self.notes.is_some() {
-            self.age_notes(now);
+            self.age_notes();
         }
     }
 
     #[cold]
-    fn age_notes(&mut self, now: Micros) {
+    /// Forgets what has left for good: the key's time never runs back before its last instant.
+    fn age_notes(&mut self) {
         if let Some(notes) = self.notes {
-            notes.forget(|at| self.counter.left(at, now));
+            notes.forget(|at| self.counter.left(at, *self.last));
         }
     }
 
     #[inline(always)]
-    pub(super) fn consider(&self, asked: Asked<'_>) -> Opinion {
+    pub(super) fn consider(&self, now: Micros, asked: Asked<'_>) -> Opinion {
         let (cost, capacity) = (asked.cost, asked.quota.capacity());
         if cost > capacity {
             return Opinion::Impossible;
         }
         if let (Some(id), Some(notes)) = (asked.id, &self.notes)
             && let Some(known) = notes.find(id, cost)
+            && !self.counter.left(known.at, now)
         {
             return Opinion::Repeated(known);
         }

@@ -195,8 +195,8 @@ impl State {
     }
 
     /// Whether a check fits at the instant rolled to. Changes nothing.
-    pub(crate) fn consider(&mut self, asked: Asked<'_>) -> Opinion {
-        with_view!(self, view => view.consider(asked))
+    pub(crate) fn consider(&mut self, now: Micros, asked: Asked<'_>) -> Opinion {
+        with_view!(self, view => view.consider(now, asked))
     }
 
     /// Acts on an opinion: records what is to be counted, and reads the result.

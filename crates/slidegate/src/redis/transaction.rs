@@ -804,7 +804,8 @@ impl Slot {
         let shape = layout::shape(quota);
         let stored = held.map(|held| layout::shape(&held.quota));
         let reshaped = stored.as_ref() != Some(&shape);
-        let moved = held.is_some_and(|held| held.last != kept.last.get());
+        // Taking on another rate and the first one again may leave less than there was.
+        let moved = held.is_some_and(|held| held.last != kept.last.get() || held.used != used);
         if self.recorded == 0 && !moved && !reshaped && self.amended.is_none() {
             return;
         }

@@ -140,13 +140,15 @@ impl Brute {
             self.note_gone(now);
         }
         self.quota = quota;
-        let left: Vec<Recorded> = self.entries.iter().filter(|e| self.left(e.at, now)).cloned().collect();
-        self.entries.retain(|e| !left.iter().any(|gone| gone.seq == e.seq));
-        if left.iter().any(|gone| gone.cost > 0) {
+        if self.entries.iter().any(|e| e.cost > 0 && self.left(e.at, now)) {
             self.last = now;
         }
+        // What was refunded or only noted is forgotten when it cannot come back.
+        let (last, entries) = (self.last, std::mem::take(&mut self.entries));
+        let stays = |e: &Recorded| !self.left(e.at, if e.cost > 0 { now } else { last });
+        self.entries = entries.into_iter().filter(stays).collect();
         let forgotten: Vec<(u8, u64)> =
-            self.known.iter().filter(|(_, k)| self.left(k.at, now)).map(|(id, _)| *id).collect();
+            self.known.iter().filter(|(_, k)| self.left(k.at, last)).map(|(id, _)| *id).collect();
         for id in forgotten {
             self.known.remove(&id);
         }
@@ -209,7 +211,8 @@ impl Brute {
             let missing = (i128::from(cost) * i128::from(self.window()) - self.level).max(0);
             return missing.unsigned_abs().div_ceil(u128::from(self.quota.limit())) as u64;
         }
-        let mut instants: Vec<u64> = self.entries.iter().map(|e| self.leaves(e.at)).collect();
+        let counted = self.entries.iter().filter(|e| e.cost > 0);
+        let mut instants: Vec<u64> = counted.map(|e| self.leaves(e.at)).collect();
         instants.push(now);
         instants.sort_unstable();
         let fits = |instant: &u64| {
@@ -283,7 +286,8 @@ pub(crate) fn judge(
         let now = key.roll(now.get(), check.quota);
         let capacity = check.quota.capacity();
         // Another cost is another request.
-        let known = id.and_then(|id| key.known.get(&(id, check.cost)));
+        let known =
+            id.and_then(|id| key.known.get(&(id, check.cost))).filter(|known| !key.left(known.at, now));
         opinions.push((
             now,
             match known {

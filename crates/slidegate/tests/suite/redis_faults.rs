@@ -126,16 +126,26 @@ async fn passwords_and_permissions() {
     };
     for mode in [RedisMode::Script, RedisMode::Transaction] {
         let store = limited(mode);
-        let oracle =
-            crate::conformance::Traffic { encoding: Encoding::Zset, exact: false, hot: false, seed: 3 };
+        let oracle = crate::conformance::Traffic {
+            encoding: Encoding::Zset,
+            exact: false,
+            hot: false,
+            steady: false,
+            seed: 3,
+        };
         oracle.play(&store, 3_000).await;
         crate::conformance::forget(&store).await;
         store.ping().await.unwrap();
         store.report().await.unwrap();
         store.keys(0, 10).await.unwrap();
         if mode == RedisMode::Script {
-            let oracle =
-                crate::conformance::Traffic { encoding: Encoding::Packed, exact: true, hot: false, seed: 3 };
+            let oracle = crate::conformance::Traffic {
+                encoding: Encoding::Packed,
+                exact: true,
+                hot: false,
+                steady: false,
+                seed: 3,
+            };
             oracle.play(&store, 3_000).await;
             crate::conformance::forget(&store).await;
         }

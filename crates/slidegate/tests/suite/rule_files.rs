@@ -123,12 +123,12 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "rules:
   - { name: a, limit: 5, window: 1s, algorithm: time-slice, slices: 1 }",
-        "2:69: slices must be between 2 and 10000, at most one a microsecond, and none longer than 90days, not 1",
+        "2:69: slices must be between 2 and 10000, at most one a microsecond, and none longer than 90d, not 1",
     ),
     (
         "rules:
   - { name: a, limit: 5, window: 1s, algorithm: time-slice, slices: 100000 }",
-        "2:69: slices must be between 2 and 10000, at most one a microsecond, and none longer than 90days, not 100000",
+        "2:69: slices must be between 2 and 10000, at most one a microsecond, and none longer than 90d, not 100000",
     ),
     (
         "rules:
@@ -375,7 +375,7 @@ rules: []",
   - { name: a b, limit: 0, window: 1s, algorithm: time-slice, slices: 1, key: [ip, ip], overrides: [{ key: { ip: x }, limt: 5 }] }",
         "2:13: a rule name must be 1 to 64 letters, digits or any of `._/-`, and start with a letter or digit
 2:25: limit must be between 1 and 1000000000000, not 0
-2:71: slices must be between 2 and 10000, at most one a microsecond, and none longer than 90days, not 1
+2:71: slices must be between 2 and 10000, at most one a microsecond, and none longer than 90d, not 1
 2:79: key names `ip` twice
 2:101: an override needs `limit` or `burst`
 2:119: unknown field `limt` in an override: it may have `key`, `limit`, `burst`",
