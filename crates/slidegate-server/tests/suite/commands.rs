@@ -59,7 +59,7 @@ fn acquire_exits_with_the_decision() {
 fn validate_lists_every_mistake() {
     let good = run(&["validate", "-"], slidegate_server::config::DEMO);
     assert_eq!((good.status.code(), stdout(&good).as_str()), (Some(0), "-: ok, 4 rules\n"));
-    let bad = "listen: { http: here, htp: x }\nstore: redis\nlisten2: 5\nrules:\n  - { name: a, limit: 0, window: 1s }\n";
+    let bad = "listen: { http: here, htp: x }\nstore: rediss\nlisten2: 5\nrules:\n  - { name: a, limit: 0, window: 1s }\n";
     let bad = run(&["validate", "-"], bad);
     assert_eq!(bad.status.code(), Some(1));
     let told = String::from_utf8(bad.stderr).unwrap();
@@ -68,8 +68,8 @@ fn validate_lists_every_mistake() {
         [
             "-:1:17: http must be an address and a port such as 127.0.0.1:8080, not \"here\"",
             "-:1:23: unknown field `htp` in listen: it may have `http`",
-            "-:2:8: store must be one of memory, not \"redis\"",
-            "-:3:1: unknown field `listen2` in the file: it may have `listen`, `store`, `rules`, `ad-hoc`",
+            "-:2:8: the store must be `memory`, `redis`, or an address such as redis://127.0.0.1:6379",
+            "-:3:1: unknown field `listen2` in the file: it may have `listen`, `store`, `redis`, `rules`, `ad-hoc`",
             "-:5:23: limit must be between 1 and 1000000000000, not 0",
         ]
     );

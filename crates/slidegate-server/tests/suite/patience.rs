@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use slidegate::{Limiter, MemoryStore, Rules};
 use slidegate_server::serve::{self, Limits};
+use slidegate_server::store::AnyStore;
 use tokio::sync::oneshot;
 
 use crate::server::{Answer, Server};
@@ -57,7 +58,7 @@ async fn impatient(
 ) -> (String, oneshot::Sender<()>, tokio::task::JoinHandle<std::io::Result<()>>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let limiter = Arc::new(Limiter::new(MemoryStore::new(), Rules::new([]).unwrap()));
+    let limiter = Arc::new(Limiter::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap()));
     let (stop, stopped) = oneshot::channel::<()>();
     let served = tokio::spawn(serve::run(listener, limiter, limits, async {
         let _ = stopped.await;

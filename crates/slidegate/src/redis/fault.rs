@@ -8,7 +8,7 @@ use crate::{Error, Fault};
 const FOREIGN: &str = "SGFOREIGN";
 
 /// Server errors by their code, what they are, and what to do.
-const CODES: [(&str, Fault, &str); 22] = [
+const CODES: [(&str, Fault, &str); 23] = [
     (
         "WRONGTYPE",
         Fault::WrongType,
@@ -46,6 +46,11 @@ const CODES: [(&str, Fault, &str); 22] = [
     ("UNKILLABLE", Fault::Busy, "it is busy with a long script"),
     ("NOSCRIPT", Fault::Other, "it forgot a script that it was just given"),
     ("max number of clients", Fault::Overloaded, "it has no connections left (maxclients)"),
+    (
+        "can't run this command",
+        Fault::NotAllowed,
+        "this user lacks a permission: docs/redis.md lists the commands that are needed",
+    ),
     (
         "unknown command",
         Fault::Other,

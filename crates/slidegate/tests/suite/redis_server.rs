@@ -1,4 +1,5 @@
 //! A real server for a test: on a free port, in a temporary folder, killed when it goes out of scope.
+#![allow(dead_code, reason = "shared by two suites")]
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -42,7 +43,14 @@ impl Server {
 
     /// On a port that was chosen before.
     pub(crate) fn at(flavour: Flavour, port: u16) -> Self {
-        Self::with_port(flavour, Some(port), &[], &[])
+        Self::at_with(flavour, port, &[])
+    }
+
+    pub(crate) fn at_with(flavour: Flavour, port: u16, arguments: &[&str]) -> Self {
+        let mut server = Self::with_port(flavour, Some(port), arguments, &[]);
+        // It may want a password.
+        server.check_ttl = arguments.is_empty();
+        server
     }
 
     /// With further arguments and environment variables.

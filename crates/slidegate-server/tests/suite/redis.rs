@@ -1,0 +1,180 @@
+//! Counting in Redis, from the door: shared by servers, there or not, told apart from a refusal.
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::json;
+use slidegate_server::config::Config;
+
+use crate::redis_server::{Flavour, Server as Redis};
+use crate::server::{BINARY, Server};
+
+const RULES: &str = "rules: [{ name: api, key: [user], limit: 5, window: 1m }]";
+
+fn with_store(url: &str, rest: &str) -> Server {
+    Server::with_rules(&format!("store: {url}\n{rest}\n{RULES}\n"))
+}
+
+fn ask(server: &Server) -> u16 {
+    server.post("/v1/acquire", r#"{"attributes":{"user":"alice"}}"#).status
+}
+
+#[test]
+fn two_servers_share_one_count() {
+    let redis = Redis::start(Flavour::Redis7);
+    let one = with_store(&redis.url(), "");
+    let two = with_store("redis", &format!("redis: {{ url: \"{}\" }}", redis.url()));
+    assert!(one.greeting.contains(&format!("store: redis at 127.0.0.1:{}", redis.port)));
+    let answers: Vec<u16> = [&one, &two, &one, &two, &one, &two, &one].map(ask).into();
+    assert_eq!(answers, [200, 200, 200, 200, 200, 429, 429]);
+    assert_eq!(one.get("/readyz").json(), json!({ "ready": true, "store": "redis", "rules": 1 }));
+    let refused = two.post("/v1/acquire", r#"{"attributes":{"user":"alice"}}"#).json();
+    assert_eq!((&refused["denied_by"], &refused["limits"][0]["used"]), (&json!("api"), &json!(5)));
+}
+
+#[test]
+fn a_reservation_is_settled_at_another_server() {
+    let redis = Redis::start(Flavour::Redis7);
+    let (one, two) = (with_store(&redis.url(), ""), with_store(&redis.url(), ""));
+    let body = r#"{"attributes":{"user":"alice"},"permits":4}"#;
+    let reservation = one.post("/v1/acquire", body).json()["reservation"].clone();
+    assert_eq!(two.post("/v1/acquire", body).status, 429);
+    let settle = json!({ "reservation": reservation, "permits": 1 }).to_string();
+    assert_eq!(two.post("/v1/settle", &settle).json(), json!({ "settled": "done" }));
+    assert_eq!(one.post("/v1/settle", &settle).json(), json!({ "settled": "already" }));
+    assert_eq!(one.post("/v1/acquire", body).status, 200);
+}
+
+#[test]
+fn a_batch_larger_than_one_call() {
+    let redis = Redis::start(Flavour::Redis7);
+    let server = with_store(&redis.url(), "redis: { batch-size: 100 }");
+    let requests: Vec<_> = (0..250)
+        .map(|n| json!({ "resource": format!("r{}", n % 125), "limit": 1, "window": "1m" }))
+        .collect();
+    let answer = server.post("/v1/acquire/batch", &json!({ "requests": requests }).to_string()).json();
+    let results = answer["results"].as_array().unwrap();
+    let allowed: Vec<bool> = results.iter().map(|result| result["allowed"] == true).collect();
+    assert_eq!(allowed.len(), 250);
+    assert!(allowed[..125].iter().all(|allowed| *allowed) && !allowed[125..].iter().any(|allowed| *allowed));
+    let calls = format!("{:?}", redis.run("INFO commandstats"));
+    let calls = calls
+        .split("cmdstat_evalsha:calls=")
+        .nth(1)
+        .and_then(|rest| rest.split(',').next())
+        .unwrap()
+        .to_owned();
+    // Three parts, and no more: each a round trip. The first finds that its script is not there yet.
+    assert_eq!(calls, "3");
+}
+
+#[test]
+fn it_starts_before_redis_does() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let server = with_store(&format!("redis://:hush@127.0.0.1:{port}"), "");
+    let ready = server.get("/readyz");
+    assert_eq!(ready.status, 503);
+    assert_eq!(ready.json()["ready"], false);
+    let reason = ready.json()["reason"].to_string();
+    assert!(reason.contains(&format!("Redis at 127.0.0.1:{port} cannot be reached")), "{reason}");
+    let answer = server.post("/v1/acquire", r#"{"attributes":{"user":"alice"}}"#);
+    assert_eq!((answer.status, &answer.json()["error"]["code"]), (503, &json!("unavailable")));
+    assert!(!format!("{}{reason}{}", server.greeting, answer.json()).contains("hush"));
+    assert_eq!(server.get("/healthz").status, 200);
+    let _redis = Redis::at_with(Flavour::Redis7, port, &["--requirepass", "hush"]);
+    for _ in 0..100 {
+        if server.get("/readyz").status == 200 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(ask(&server), 200);
+}
+
+#[test]
+fn it_warns_when_counts_could_be_evicted() {
+    let settings = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
+    let redis = Redis::with(Flavour::Redis7, &settings, &[]);
+    let mut child = Command::new(BINARY)
+        .args(["serve", "--http", "127.0.0.1:0", "--store", &redis.url()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(800));
+    child.kill().unwrap();
+    let mut told = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+    child.wait().unwrap();
+    assert!(
+        told.contains("maxmemory-policy is allkeys-lru") && told.contains("set it to noeviction"),
+        "{told}"
+    );
+}
+
+/// A file, and exactly what is said about it.
+const BROKEN: &[(&str, &str)] = &[
+    ("redis: 5", "1:8: redis must be a mapping, not 5"),
+    (
+        "redis: { host: x }",
+        "1:10: unknown field `host` in redis: it may have `url`, `tls`, `connections`, `connect-timeout`, `response-timeout`, `keep-alive`, `health-check`, `max-in-flight`, `max-wait`, `batch-size`, `min-expire`, `expire-buffer`, `mode`, `prefix`",
+    ),
+    (
+        "redis: { url: \"http://user:hush@x\" }",
+        "1:15: url must look like redis://[user:password@]host:port[/db], or rediss:// for TLS",
+    ),
+    ("redis: { connections: 0 }", "1:8: connections must be between 1 and 64, not 0"),
+    ("redis: { batch-size: 1001 }", "1:8: batch-size must be between 1 and 1000, not 1001"),
+    (
+        "redis: { response-timeout: soon }",
+        "1:28: response-timeout must be a length of time such as 250ms, 5s or 1h, not \"soon\"",
+    ),
+    ("redis: { max-wait: 2m }", "1:8: max-wait must be between 0s and 1m, not 2m"),
+    ("redis: { mode: lua }", "1:16: mode must be one of script, transaction, not \"lua\""),
+    ("redis: { prefix: \"a b\" }", "1:8: prefix must be 1 to 32 letters, digits or any of `._-`"),
+    ("redis: { tls: { ca: x } }", "1:15: tls needs a url that starts with rediss://"),
+    ("redis: { url: \"rediss://x\", tls: { cert: x } }", "1:34: tls needs both `cert` and `key`, or neither"),
+    (
+        "redis: { mode: transaction }\nrules: [{ name: a, limit: 1, window: 1s, encoding: packed }]",
+        "1:8: mode: transaction cannot store rule `a`, which has encoding: packed",
+    ),
+];
+
+#[test]
+fn mistakes_are_told_exactly() {
+    for (text, expected) in BROKEN {
+        let text = if text.contains("rules:") { (*text).to_owned() } else { format!("{text}\nrules: []") };
+        let told = Config::parse(&text).unwrap_err().to_string();
+        assert_eq!(told, *expected, "{text}");
+    }
+}
+
+#[test]
+fn every_field() {
+    let text = "store: redis
+redis:
+  url: rediss://user:password@host:6380/2
+  tls: { ca: ca.pem, cert: cert.pem, key: key.pem }
+  connections: 4
+  connect-timeout: 2s
+  response-timeout: 100ms
+  keep-alive: 30s
+  health-check: 1s
+  max-in-flight: 1000
+  max-wait: 10ms
+  batch-size: 50
+  min-expire: 2m
+  expire-buffer: 30s
+  mode: script
+  prefix: acme.sg
+rules: []
+";
+    let config = Config::parse(text).unwrap();
+    let error = config.redis.options(None).unwrap_err();
+    assert!(error.starts_with("cannot read ca.pem: "), "{error}");
+    let schema = Command::new(BINARY).arg("schema").output().unwrap();
+    let schema: serde_json::Value = serde_json::from_slice(&schema.stdout).unwrap();
+    let value: serde_json::Value = serde_saphyr::from_str(text).unwrap();
+    assert!(jsonschema::validator_for(&schema).unwrap().is_valid(&value));
+}
