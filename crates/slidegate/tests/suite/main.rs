@@ -13,5 +13,6 @@ mod processes; // several processes on one Redis: nothing over, nothing lost
 mod redis_faults; // bad replies and bad servers: each a typed error that says what to do
 mod redis_keys; // what is left in Redis: expiry, listing, size
 mod redis_server; // a real server, free port, killed on drop
+mod redis_tls; // TLS to Redis
 mod rule_files; // every mistake in a file, with its line and its exact message
 mod timelines; // the source documents' timelines, to the permit

@@ -1,0 +1,81 @@
+//! TLS to Redis: whom we trust, and who we say we are.
+
+use std::path::Path;
+use std::process::Command;
+
+use slidegate::{
+    Ask, Check, Fault, Key, Outcome, Quota, RedisMode, RedisOptions, RedisStore, RedisTls, Store,
+};
+
+use crate::redis_server::{Flavour, Server};
+
+fn openssl(dir: &Path, line: &str) {
+    let output = Command::new("openssl").args(line.split(' ')).current_dir(dir).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A certificate authority, and certificates of a server and a client.
+fn certificates(dir: &Path) {
+    openssl(dir, "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.pem");
+    for name in ["server", "client"] {
+        openssl(
+            dir,
+            &format!("req -newkey rsa:2048 -nodes -subj /CN={name} -keyout {name}.key -out {name}.csr"),
+        );
+        std::fs::write(
+            dir.join("ext"),
+            "subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n",
+        )
+        .unwrap();
+        openssl(
+            dir,
+            &format!(
+                "x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile ext -out {name}.pem"
+            ),
+        );
+    }
+}
+
+#[tokio::test]
+async fn trust_and_identity() {
+    let dir = tempfile::tempdir().unwrap();
+    certificates(dir.path());
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (cert, key, ca, tls_port) =
+        (path("server.pem"), path("server.key"), path("ca.pem"), port.to_string());
+    let server = Server::with(
+        Flavour::Redis7,
+        &[
+            "--tls-port",
+            &tls_port,
+            "--tls-cert-file",
+            &cert,
+            "--tls-key-file",
+            &key,
+            "--tls-ca-cert-file",
+            &ca,
+            "--tls-auth-clients",
+            "yes",
+        ],
+        &[],
+    );
+    let read = |name: &str| Some(std::fs::read(dir.path().join(name)).unwrap());
+    let ask = || [Ask::one(Check::new(Key::new("tls", []), Quota::per_minute(9).unwrap(), 1)).unwrap()];
+    let store = |tls, mode| {
+        let url = format!("rediss://localhost:{port}");
+        RedisStore::with_options(&RedisOptions { tls, mode, ..RedisOptions::new(url) }).unwrap()
+    };
+    let all = RedisTls { ca: read("ca.pem"), cert: read("client.pem"), key: read("client.key") };
+    for mode in [RedisMode::Script, RedisMode::Transaction] {
+        let readings = store(all.clone(), mode).admit(&ask()).await.unwrap();
+        assert_eq!(readings[0].verdicts[0].outcome, Outcome::Charged);
+    }
+    // Neither a stranger's server nor a client that will not say who it is.
+    for tls in [RedisTls::default(), RedisTls { ca: read("ca.pem"), ..RedisTls::default() }] {
+        let error = store(tls, RedisMode::Script).admit(&ask()).await.unwrap_err();
+        assert_eq!(error.fault(), Some(Fault::Unreachable), "{error}");
+    }
+    let plain = RedisStore::with_options(&RedisOptions { tls: all, ..RedisOptions::new(server.url()) });
+    assert!(plain.err().unwrap().to_string().contains("rediss://"));
+}
