@@ -40,13 +40,13 @@
 //!
 //! - What is allowed: [`Quota`], [`Algorithm`], [`Count`]. What applies: [`Rule`], [`Rules`], [`AdHoc`].
 //! - What decides: [`State`] is one key and the algorithms over it, pure; [`judge`] is an ask over several.
-//! - Who counts: [`Store`] is the contract, [`MemoryStore`] keeps it in this process.
+//! - Who counts: [`Store`] is the contract, [`MemoryStore`] keeps it in this process, `RedisStore` in Redis.
 //! - Time is a parameter: [`Clock`], [`SystemClock`], and [`ManualClock`] for tests.
 //!
 //! # Features
 //!
-//! `yaml` (default): rules from a file. `schema`: the file's JSON Schema. Without default features it is the
-//! pure core and the memory store.
+//! `yaml` (default): rules from a file. `schema`: the file's JSON Schema. `redis`: counts that processes share.
+//! Without default features it is the pure core and the memory store.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::print_stdout, clippy::print_stderr)]

@@ -1,7 +1,7 @@
 //! What may be used: a limit, a window, and how the two are counted.
 //!
 //! A [`Quota`] is checked when it is made, so no algorithm ever meets a limit of zero or a window that
-//! overflows. Its numbers stay below 2^53: Redis scripts compute in doubles and must agree to the last
+//! overflows. Its numbers stay below 2^51: Redis scripts compute in doubles and must agree to the last
 //! permit.
 
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub const MAX_SLICES: u32 = 10_000;
 const MAX_SLICE: Micros = Micros::from_secs(90 * 24 * 3600);
 
 /// What a total may reach; integers are exact up to here in every store.
-pub(crate) const MAX_TOTAL: u64 = (1 << 53) - 1;
+pub(crate) const MAX_TOTAL: u64 = (1 << 51) - 1;
 
 /// How a quota is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

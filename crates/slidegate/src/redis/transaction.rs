@@ -760,7 +760,7 @@ impl Slot {
             }
             (used, newest) = (*amended, left.unwrap_or(newest));
         }
-        add.arg(negative(used)).arg("u").arg(negative(newest)).arg(layout::shape(quota));
+        add.arg(negative(newest)).arg(layout::shape(quota));
         let last = kept.last.get();
         let sliced = matches!(quota.algorithm(), Algorithm::TimeSlice { .. });
         if last > newest || sliced || self.fresh {
@@ -777,6 +777,8 @@ impl Slot {
             (Some(held), _) => held.alike,
         };
         add.arg(negative(alike)).arg("m");
+        let more = if alike == 1 { 0.0 } else { 0.25 } + if last > newest { 0.5 } else { 0.0 };
+        add.arg(-(used as f64 + more)).arg("u");
         if sliced && self.fresh {
             add.arg(negative(self.at)).arg("c");
         }

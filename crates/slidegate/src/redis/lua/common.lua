@@ -1,5 +1,7 @@
 
-local MAX_TOTAL = 9007199254740991
+local fmod = math.fmod
+
+local MAX_TOTAL = 2251799813685247
 
 local plan, position = ARGV[1], 1
 

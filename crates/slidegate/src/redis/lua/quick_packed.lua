@@ -9,9 +9,10 @@ do
     struct.unpack('<dddddddd', ARGV[1], 73)
   local raw = call('GETRANGE', key, '0', '363')
   if #raw == 364 and times * cost <= 65535 then
-    local mark, width, room, head, size, used, newest, last, oldest, counted, places, from, to, recent =
-      struct.unpack('<c4ddddddddddddd', raw)
-    local cut, able = now - window, mark == 'sgp1' and width == 8 and counted == window and last < now
+    -- Its width and its window tell it from something else, for now.
+    local width, room, head, size, used, newest, last, oldest, counted, places, from, to, recent =
+      struct.unpack('<ddddddddddddd', raw, 5)
+    local cut, able = now - window, width == 8 and counted == window and last < now
     if able and used > 0 then
       local gone, front, base, refills = 0, raw, 237, 0
       while able and oldest <= cut do
@@ -37,7 +38,7 @@ do
         local left = capacity - used
         local granted, retry = 0, 0
         if left >= cost then
-          granted = times == 1 and 1 or (left - fmod(left, cost)) / cost
+          granted = times == 1 and 1 or (left - left % cost) / cost
           if granted > times then granted = times end
         end
         local tail = (head + size) % room
@@ -74,9 +75,10 @@ do
           end
           if granted > 0 or gone > 0 then
             if refills > 0 then newer = newer .. string.rep('\0', 128 - #newer) .. front end
-            call('SETRANGE', key, '0', struct.pack('<c4ddddddddddddd', mark, width, room, head, size, used, newest,
+            call('SETRANGE', key, '0', struct.pack('<c4ddddddddddddd', 'sgp1', width, room, head, size, used, newest,
               last, oldest, window, places, from, to, recent) .. newer)
           end
+          if granted == times then return struct.pack('<dddd', now, granted, used, window) end
           return struct.pack('<ddddddd', now, granted, used, retry, newest + window - now, now, 0)
         end
       end

@@ -2,7 +2,7 @@
 -- Kind 1, `sliding-window` and `time-slice`: one sorted set.
 --
 --   score           member            meaning
---   -total          u                 permits in use
+--   -total          u                 permits in use; a quarter more if `m` is not 1, half more if `l` is later
 --   -instant        <shape>           when the newest entry that counts was recorded; its name is the algorithm
 --                                     and the window
 --   -instant        l                 when something was last recorded or seen to leave, if later than that
@@ -30,6 +30,12 @@ do
     return format('%x', at % modulus)
   end
 
+  -- The total, and whether there is more to know: so that most decisions need not look.
+  local function write_used(s, alike)
+    local more = (alike == 1 and 0 or 0.25) + (s.last > s.newest and 0.5 or 0)
+    return more == 0 and format('-%d', s.used) or format('-%.2f', s.used + more)
+  end
+
   local function is_entry(name)
     return string.byte(name) <= 102 -- f
   end
@@ -49,7 +55,7 @@ do
         local name = found[i]
         score = tonumber(found[i + 1])
         if score > 0 then break end
-        if name == 'u' then s.used = -score
+        if name == 'u' then s.used = math.floor(-score)
         elseif name == 'l' then s.later = -score
         elseif name == 'c' then s.created = -score
         elseif name == 'm' then s.alike = -score
@@ -240,12 +246,13 @@ do
       members[#members + 1] = format('%d', score)
       members[#members + 1] = member
     end
-    add(-s.used, 'u')
     add(-s.newest, s.shape)
     if name then add(s.date, name) end
     local new, alike = s.fresh or s.replace, alike_after(s)
     if s.last > s.newest or line.slice > 0 then add(-s.last, 'l') elseif new then add(0, 'l') end
     if new or alike ~= s.alike then add(-alike, 'm') end
+    members[#members + 1] = write_used(s, alike)
+    members[#members + 1] = 'u'
     if new and line.slice > 0 then add(-s.at, 'c') end
     for clipped, left in pairs(s.clipped or {}) do
       call('ZREM', key, clipped)
@@ -295,7 +302,7 @@ do
     if new > 0 or at == s.at or line.slice > 0 then
       call('ZADD', key, format('%d', at), write_name(at, line.modulus, new, count))
     end
-    call('ZADD', key, format('-%d', s.used), 'u', format('-%d', s.newest), s.shape, '0', 'm')
+    call('ZADD', key, write_used(s, 0), 'u', format('-%d', s.newest), s.shape, '0', 'm')
     if s.last > s.newest then call('ZADD', key, format('-%d', s.last), 'l') end
     return true
   end
