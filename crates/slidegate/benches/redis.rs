@@ -214,7 +214,7 @@ fn held(connection: &mut redis::Connection, row: &Row) -> (f64, f64) {
     let events: f64 = if name.ends_with(":log") {
         let header: Vec<u8> = redis::cmd("GETRANGE").arg(name).arg(4).arg(107).query(connection).unwrap();
         let fields: Vec<f64> = header.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
-        fields[3] + fields[11] - fields[10] + fields[12]
+        fields[3] + fields[5] - fields[11] + fields[12]
     } else {
         redis::cmd("ZCOUNT").arg(name).arg(1).arg("+inf").query(connection).unwrap()
     };

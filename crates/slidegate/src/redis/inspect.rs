@@ -166,8 +166,8 @@ fn read_log(log: &[u8]) -> Option<Held> {
     let fields = header.strip_prefix(MARK)?.as_chunks::<8>().0;
     let field = |i: usize| fields.get(i).map(|bytes| f64::from_le_bytes(*bytes) as usize);
     let [width, room, head, size] = [field(0)?, field(1)?, field(2)?, field(3)?];
-    let [used, newest, last, window] = [field(4)?, field(5)?, field(6)?, field(8)?].map(|n| n as u64);
-    let [from, to, recent] = [field(10)?, field(11)?, field(12)?];
+    let [window, used, newest, last] = [field(4)?, field(6)?, field(7)?, field(8)?].map(|n| n as u64);
+    let [to, from, recent] = [field(5)?, field(11)?, field(12)?];
     let quota = Quota::new(crate::MAX_LIMIT, Micros::new(window).into()).ok()?;
     // Which slots of what follows the header: the front, the ring, the recent.
     let front = (from..to).map(|i| BUFFER + i);

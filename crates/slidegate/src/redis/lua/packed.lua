@@ -2,9 +2,9 @@
 -- Kind 2, `sliding-window` packed: a string.
 --
 --   header   108 bytes: the mark `sgp1`, then thirteen doubles: bytes a record, records the ring has room for,
---            its first, how many it has, permits in use, newest instant that counts, last instant, the oldest
---            record's instant, window, the number of the next admission at the newest record's instant, where
---            the front begins, where it ends, how many are recent
+--            its first, how many it has, window, where the front ends; and what every admission changes: permits
+--            in use, newest instant that counts, last instant, the oldest record's instant, the number of the
+--            next admission at the newest record's instant, where the front begins, how many are recent
 --   recent   the newest records, up to 16
 --   front    the oldest records, up to 16
 --   ring     the records between them
@@ -19,14 +19,14 @@ do
   local HEADER, FIELDS, MARK, BUFFER = 108, '<c4ddddddddddddd', 'sgp1', 16
 
   local function pack_header(s)
-    return struct.pack(FIELDS, MARK, s.width, s.room, s.head, s.size, s.used, s.newest, s.last, s.oldest,
-      s.window, s.places, 0, #s.front / s.width, #s.recent / s.width)
+    return struct.pack(FIELDS, MARK, s.width, s.room, s.head, s.size, s.window, #s.front / s.width, s.used,
+      s.newest, s.last, s.oldest, s.places, 0, #s.recent / s.width)
   end
 
   local function unpack_header(s, raw)
     if #raw < HEADER or string.sub(raw, 1, 4) ~= MARK then error('SGFOREIGN') end
     local _, from, to, recent
-    _, s.width, s.room, s.head, s.size, s.used, s.newest, s.last, s.oldest, s.window, s.places, from, to,
+    _, s.width, s.room, s.head, s.size, s.window, to, s.used, s.newest, s.last, s.oldest, s.places, from,
       recent = struct.unpack(FIELDS, raw)
     local front = HEADER + BUFFER * s.width
     s.recent = string.sub(raw, HEADER + 1, HEADER + recent * s.width)

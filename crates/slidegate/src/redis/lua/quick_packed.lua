@@ -10,7 +10,7 @@ do
   local raw = call('GETRANGE', key, '0', '363')
   if #raw == 364 and times * cost <= 65535 then
     -- Its width and its window tell it from something else, for now.
-    local width, room, head, size, used, newest, last, oldest, counted, places, from, to, recent =
+    local width, room, head, size, counted, to, used, newest, last, oldest, places, from, recent =
       struct.unpack('<ddddddddddddd', raw, 5)
     local cut, able = now - window, width == 8 and counted == window and last < now
     if able and used > 0 then
@@ -57,11 +57,11 @@ do
           end
         end
         if able then
-          local newer = string.sub(raw, 109, 108 + recent * 8)
+          local newer, moved = string.sub(raw, 109, 108 + recent * 8), refills > 0
           if granted > 0 then
             if recent == 16 then
               call('SETRANGE', key, format('%d', 364 + tail * 8), newer)
-              newer, recent, size = '', 0, size + 16
+              newer, recent, size, moved = '', 0, size + 16, true
             end
             used = used + granted * cost
             newer = newer .. struct.pack('>I6I2', now % 281474976710656, granted * cost)
@@ -75,8 +75,13 @@ do
           end
           if granted > 0 or gone > 0 then
             if refills > 0 then newer = newer .. string.rep('\0', 128 - #newer) .. front end
-            call('SETRANGE', key, '0', struct.pack('<c4ddddddddddddd', 'sgp1', width, room, head, size, used, newest,
-              last, oldest, window, places, from, to, recent) .. newer)
+            local changed = struct.pack('<ddddddd', used, newest, last, oldest, places, from, recent)
+            if moved then
+              call('SETRANGE', key, '0',
+                struct.pack('<c4dddddd', 'sgp1', width, room, head, size, window, to) .. changed .. newer)
+            else
+              call('SETRANGE', key, '52', changed .. newer)
+            end
           end
           if granted == times then return struct.pack('<dddd', now, granted, used, window) end
           return struct.pack('<ddddddd', now, granted, used, retry, newest + window - now, now, 0)
