@@ -1,6 +1,6 @@
 //! Redis: our script against the source documents' own, on one local server, in one run.
 //!
-//! `cargo bench -p slidegate --bench redis [seconds]` prints a table. Contenders take turns, round after
+//! `cargo bench -p slidegate --bench redis [-- seconds [events…]]` prints a table. Contenders take turns, round after
 //! round, because the speed of a machine drifts; a figure is the median of its rounds, a ratio that of the
 //! rounds' ratios. Every key is kept at its number of events: as one is admitted, one leaves.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
@@ -228,7 +228,12 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 #[tokio::main]
 async fn main() {
-    let seconds: f64 = std::env::args().filter_map(|a| a.parse().ok()).next().unwrap_or(0.5);
+    let numbers: Vec<f64> = std::env::args().filter_map(|a| a.parse().ok()).collect();
+    let seconds = numbers.first().copied().unwrap_or(0.5);
+    let sizes: Vec<u64> = match numbers.get(1) {
+        Some(_) => numbers[1..].iter().map(|&n| n as u64).collect(),
+        None => vec![100, 1_000, 100_000],
+    };
     let rounds = 5;
     let server = Server::start();
     let client = redis::Client::open(server.url()).unwrap();
@@ -245,7 +250,7 @@ async fn main() {
         "callers: how many ask at once, over one connection. Ratio: decisions a second against (a) with as many."
     );
     println!("redis µs: time in the script a decision. calls: redis.call a decision.\n");
-    for events in [100, 1_000, 100_000] {
+    for events in sizes {
         let rows: Vec<Row> = [
             ("(a) source documents, one a call", seed.clone(), 1, 1),
             ("(b) ours, one ask a call", ours(zset, 1), 1, 1),

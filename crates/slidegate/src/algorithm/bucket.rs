@@ -52,7 +52,7 @@ impl Bucket {
         self.units(self.burst)
     }
 
-    /// At most 2^53 for every cost a bucket admits; see `Quota`.
+    /// At most 2^51 for every cost a bucket admits; see `Quota`.
     fn units(&self, permits: u64) -> i64 {
         i64::try_from(permits.saturating_mul(self.rate.1)).unwrap_or(i64::MAX)
     }

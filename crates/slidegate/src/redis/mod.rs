@@ -31,7 +31,19 @@ use crate::{Ask, Error, Fault, Inspection, Key, Readings, Receipt, Settlement, S
 
 /// Counts in Redis. Clones share their connections.
 ///
-/// Making one does not connect: the first call does, so a process starts whether Redis is there or not.
+/// Making one does not connect: the first call does, so a process starts whether Redis is there or not. Use it
+/// in a tokio runtime.
+///
+/// ```no_run
+/// # async fn run() -> Result<(), slidegate::Error> {
+/// use slidegate::{Limiter, Quota, RedisStore, Rule, Rules};
+///
+/// let rule = Rule::new("per-user", Quota::per_minute(100)?)?.per(["user"])?;
+/// let limiter = Limiter::new(RedisStore::new("redis://127.0.0.1:6379")?, Rules::new([rule])?);
+/// let decision = limiter.acquire(slidegate::Request::new([("user", "alice")])).await?;
+/// println!("{}", if decision.allowed() { "go on" } else { "too many" });
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct RedisStore {
     inner: Arc<Inner>,

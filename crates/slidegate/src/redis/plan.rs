@@ -36,6 +36,9 @@ type Lines<'a> = HashMap<(&'a Key, Quota, Encoding), u64, foldhash::quality::Ran
 
 impl<'a> Plan<'a> {
     pub(super) fn new(asks: &'a [Ask], names: &Names, expiry: Expiry) -> Self {
+        if let Some(plan) = Plan::of_one_run(asks, names, expiry) {
+            return plan;
+        }
         let (mut arguments, mut parts) = (Arguments::default(), Parts::default());
         let mut lines = Lines::default();
         let mut keys: HashMap<(&Key, bool), (u64, u64), foldhash::quality::RandomState> = HashMap::default();
@@ -75,14 +78,30 @@ impl<'a> Plan<'a> {
                 }
             }
         }
-        if let ([Run::Alike(_)], Some(check)) = (runs.as_slice(), asks.first().and_then(alone))
-            && repeats(check)
-        {
-            parts.add_quick(Kind::of(check), &check.quota);
-        }
         arguments.numbers(&[runs.len() as u64]);
         arguments.plan.append(&mut ops.plan);
         Plan { arguments, parts, asks, runs }
+    }
+
+    /// What most calls are: one ask, or several alike, of one check. Nothing to look up.
+    fn of_one_run(asks: &'a [Ask], names: &Names, expiry: Expiry) -> Option<Self> {
+        let check = alone(asks.first()?)?;
+        if asks.len() > 1 && !(repeats(check) && asks[1..].iter().all(|ask| is_like(ask, check))) {
+            return None;
+        }
+        let (mut arguments, mut parts) = (Arguments::default(), Parts::default());
+        let kind = Kind::of(check);
+        parts.add_kind(kind);
+        if repeats(check) {
+            parts.add_quick(kind, &check.quota);
+        }
+        let (key, notes) = add_key(&mut arguments, names, check, kind);
+        let shape = arguments.text(layout::shape(&check.quota));
+        arguments.plan.reserve_exact(19 * size_of::<f64>());
+        arguments.numbers(&[1]);
+        arguments.numbers(&line(key, notes, kind, shape, &check.quota, expiry));
+        arguments.numbers(&[1, asks.len() as u64, check.cost, 1, 0]);
+        Some(Plan { arguments, parts, asks, runs: vec![Run::Alike(asks.len())] })
     }
 
     /// Reads the reply.

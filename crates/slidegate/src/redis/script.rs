@@ -83,7 +83,7 @@ impl Arguments {
         self.texts.len() as u64 + 1
     }
 
-    /// Every number is below 2^53, so nothing is lost.
+    /// Every number is below 2^53, so nothing is lost on the way.
     pub(super) fn numbers(&mut self, numbers: &[u64]) {
         for &number in numbers {
             self.plan.extend_from_slice(&(number as f64).to_le_bytes());
