@@ -6,6 +6,9 @@ use super::held::{Held, HeldEntry};
 use super::{Inner, RedisStore, bad_reply};
 use crate::{Algorithm, Counted, Error, Inspection, Key, MAX_INSPECTED, Micros, Quota};
 
+/// Members of a sorted set and their scores.
+type Members = Vec<(String, f64)>;
+
 /// Members read at once.
 const PAGE: usize = 10_000;
 
@@ -87,13 +90,13 @@ impl RedisStore {
 impl Inner {
     pub(super) async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
         let (main, log) = (self.names.main(key), self.names.log(key));
-        let mut members: Vec<(String, f64)> = Vec::new();
+        let mut members = Members::new();
         let mut connection = self.connections.get().await?;
         let mut pipeline = Pipeline::new();
         pipeline.atomic().cmd("TIME").cmd("ZRANGE").arg(&main).arg(0).arg(PAGE - 1).arg("WITHSCORES");
         pipeline.cmd("GET").arg(&log);
         let answer = connection.send_all(&pipeline).await.map_err(|error| connection.explain(error))?;
-        let (time, page, packed): ((u64, u64), Vec<(String, f64)>, Option<Vec<u8>>) =
+        let (time, page, packed): ((u64, u64), Members, Option<Vec<u8>>) =
             redis::from_redis_value(answer).map_err(|_| bad_reply())?;
         let now = time.0 * 1_000_000 + time.1;
         members.extend(page);
@@ -102,7 +105,9 @@ impl Inner {
             members.last().is_some_and(|(_, score)| *score <= cut)
         };
         // A key that was idle may hold pages of what no longer counts.
-        while members.len() % PAGE == 0 && Held::read(&members).is_some_and(|held| expired(&members, &held)) {
+        while members.len().is_multiple_of(PAGE)
+            && Held::read(&members).is_some_and(|held| expired(&members, &held))
+        {
             let start = members.len();
             let mut command = redis::cmd("ZRANGE");
             command.arg(&main).arg(start).arg(start + PAGE - 1).arg("WITHSCORES");

@@ -73,7 +73,8 @@ impl Traffic {
             4 | 5 => Algorithm::TokenBucket { burst: if dice.one_in(10) { 30 } else { 9 } },
             _ => Algorithm::SlidingWindow,
         };
-        let count = if n == 1 || (n == 5 && self.seed % 2 == 0) { Count::Attempts } else { Count::Admitted };
+        let count =
+            if n == 1 || (n == 5 && self.seed.is_multiple_of(2)) { Count::Attempts } else { Count::Admitted };
         quota.with_algorithm(algorithm).unwrap().with_count(count)
     }
 
