@@ -1,6 +1,6 @@
 //! Counting in Redis, from the door: shared by servers, there or not, told apart from a refusal.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -102,10 +102,8 @@ fn it_warns_when_counts_could_be_evicted() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    std::thread::sleep(Duration::from_millis(800));
+    let told = BufReader::new(child.stderr.take().unwrap()).lines().next().unwrap().unwrap();
     child.kill().unwrap();
-    let mut told = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
     child.wait().unwrap();
     assert!(
         told.contains("maxmemory-policy is allkeys-lru") && told.contains("set it to noeviction"),

@@ -29,10 +29,10 @@ fn key(n: u64) -> Key {
 fn quota(n: u64) -> Quota {
     let quota = |limit, millis| Quota::new(limit, Duration::from_millis(millis)).unwrap();
     match n {
-        0 => quota(400, 200),
-        1 => quota(300, 210),
-        2 => quota(150, 190),
-        _ => quota(200, 220).with_count(Count::Attempts),
+        0 => quota(150, 200),
+        1 => quota(100, 210),
+        2 => quota(40, 190),
+        _ => quota(60, 220).with_count(Count::Attempts),
     }
 }
 
