@@ -7,18 +7,15 @@ use crate::{Error, Fault};
 /// Why the script stopped by itself: what it found is not ours. See `error('SGFOREIGN')`.
 const FOREIGN: &str = "SGFOREIGN";
 
+pub(super) const NOT_OURS: &str =
+    "something else is stored under one of our keys: delete it, or set another redis.prefix";
+pub(super) const CLUSTER: &str = "it is a node of a cluster, which a single redis.url cannot address";
+const PERMISSION: &str = "this user lacks a permission: docs/redis.md lists the commands that are needed";
+
 /// Server errors by their code, what they are, and what to do.
 const CODES: [(&str, Fault, &str); 23] = [
-    (
-        "WRONGTYPE",
-        Fault::WrongType,
-        "something else is stored under one of our keys: delete it, or set another redis.prefix",
-    ),
-    (
-        FOREIGN,
-        Fault::WrongType,
-        "something else is stored under one of our keys: delete it, or set another redis.prefix",
-    ),
+    ("WRONGTYPE", Fault::WrongType, NOT_OURS),
+    (FOREIGN, Fault::WrongType, NOT_OURS),
     ("READONLY", Fault::ReadOnly, "it is a read-only replica: point redis.url at the primary"),
     ("OOM", Fault::OutOfMemory, "its memory is full (maxmemory): raise it, or shorten windows"),
     ("LOADING", Fault::Loading, "it is still loading its data: it will answer when it is done"),
@@ -30,27 +27,19 @@ const CODES: [(&str, Fault, &str); 23] = [
     ("BUSY", Fault::Busy, "it is busy with a long script: see SCRIPT KILL"),
     ("NOAUTH", Fault::NotAllowed, "it wants a password: put it in redis.url as redis://user:password@host"),
     ("WRONGPASS", Fault::NotAllowed, "it does not accept this user and password: correct redis.url"),
-    (
-        "NOPERM",
-        Fault::NotAllowed,
-        "this user lacks a permission: docs/redis.md lists the commands that are needed",
-    ),
+    ("NOPERM", Fault::NotAllowed, PERMISSION),
     ("DENIED", Fault::NotAllowed, "it refuses connections from here: see its protected-mode and bind"),
-    ("MOVED", Fault::Cluster, "it is a node of a cluster, which a single redis.url cannot address"),
-    ("ASK", Fault::Cluster, "it is a node of a cluster, which a single redis.url cannot address"),
-    ("CROSSSLOT", Fault::Cluster, "it is a node of a cluster, which a single redis.url cannot address"),
-    ("CLUSTERDOWN", Fault::Cluster, "it is a node of a cluster, which a single redis.url cannot address"),
-    ("TRYAGAIN", Fault::Cluster, "it is a node of a cluster, which a single redis.url cannot address"),
+    ("MOVED", Fault::Cluster, CLUSTER),
+    ("ASK", Fault::Cluster, CLUSTER),
+    ("CROSSSLOT", Fault::Cluster, CLUSTER),
+    ("CLUSTERDOWN", Fault::Cluster, CLUSTER),
+    ("TRYAGAIN", Fault::Cluster, CLUSTER),
     ("NOREPLICAS", Fault::Other, "it has too few replicas to write (min-replicas-to-write)"),
     ("MISCONF", Fault::Other, "it refuses writes because it cannot save to disk: see its log"),
     ("UNKILLABLE", Fault::Busy, "it is busy with a long script"),
     ("NOSCRIPT", Fault::Other, "it forgot a script that it was just given"),
     ("max number of clients", Fault::Overloaded, "it has no connections left (maxclients)"),
-    (
-        "can't run this command",
-        Fault::NotAllowed,
-        "this user lacks a permission: docs/redis.md lists the commands that are needed",
-    ),
+    ("can't run this command", Fault::NotAllowed, PERMISSION),
     (
         "unknown command",
         Fault::Other,

@@ -2,6 +2,7 @@
 
 use redis::Pipeline;
 
+use super::fault::CLUSTER;
 use super::held::{Held, HeldEntry};
 use super::{Inner, RedisStore, bad_reply};
 use crate::{Algorithm, Counted, Error, Inspection, Key, MAX_INSPECTED, Micros, Quota};
@@ -80,7 +81,7 @@ impl RedisStore {
             ));
         }
         if field("cluster_enabled") == Some("1") {
-            warnings.push("it is a node of a cluster, which a single redis.url cannot address".to_owned());
+            warnings.push(CLUSTER.to_owned());
         }
         let version = field("valkey_version").or(field("redis_version")).unwrap_or("unknown").to_owned();
         Ok(ServerReport { version, warnings })
@@ -98,7 +99,7 @@ impl Inner {
         let answer = connection.send_all(&pipeline).await.map_err(|error| connection.explain(error))?;
         let (time, page, packed): ((u64, u64), Members, Option<Vec<u8>>) =
             redis::from_redis_value(answer).map_err(|_| bad_reply())?;
-        let now = time.0 * 1_000_000 + time.1;
+        let now = time.0.saturating_mul(1_000_000).saturating_add(time.1);
         members.extend(page);
         let expired = |members: &[(String, f64)], held: &Held| {
             let cut = now.max(held.last).saturating_sub(held.quota.window().get()) as f64;
@@ -112,7 +113,7 @@ impl Inner {
             let mut command = redis::cmd("ZRANGE");
             command.arg(&main).arg(start).arg(start + PAGE - 1).arg("WITHSCORES");
             let answer = connection.send(&command).await.map_err(|error| connection.explain(error))?;
-            let page: Vec<(String, f64)> = redis::from_redis_value(answer).map_err(|_| bad_reply())?;
+            let page: Members = redis::from_redis_value(answer).map_err(|_| bad_reply())?;
             if page.is_empty() {
                 break;
             }

@@ -5,9 +5,9 @@
 --        [2..] texts the plan refers to by number: shapes, request ids, sequence numbers
 -- reply  little-endian doubles: the instant in microseconds, then what `admit.lua` or `settle.lua` says
 --
--- Invariant: every number is a whole one below 2^51, or with a half or a quarter, so doubles are exact. Numbers go to `redis.call` as
--- text made with `%d`; `..` would print 14 digits, and `redis.call` by itself prints 17, slowly. `%` and `/` are
--- used only where their result is exact: by powers of two, or of what divides.
+-- Invariant: every number is a whole one below 2^51, or that and a half or a quarter, so doubles are exact. Numbers
+-- go to hot calls as text made with `%d`; `..` would print 14 digits, and `redis.call` by itself prints 17, slowly.
+-- `%` and `/` are used only where their result is exact.
 --
 -- Why parts: a script runs from its top each time, so it is put together from the parts a batch needs.
 -- Every kind of counter has the same functions, those of `trait Counter` in Rust.

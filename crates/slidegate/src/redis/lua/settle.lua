@@ -1,8 +1,8 @@
 
 -- Settles admissions, one after another, at one instant.
 --
--- plan   min-expire, expire-buffer, number of settlements; of each: key, notes, log, instant, cost charged, cost really,
---        seq (which text)
+-- plan   min-expire, expire-buffer, number of settlements; of each: key, notes, log, instant, cost charged, cost
+--        really, seq (which text)
 -- reply  of each: 0 done, 1 settled before, 2 gone
 -- The shape stored with a key says how it counts, so a settlement need not.
 

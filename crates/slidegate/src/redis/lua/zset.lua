@@ -40,6 +40,11 @@ do
     return string.byte(name) <= 102 -- f
   end
 
+  local function blank(key, shape, at, cut)
+    return { key = key, notes = key, shape = shape, at = at, cut = cut, used = 0, newest = 0, later = 0, last = 0,
+             before = 0, pushed = 0, alike = 1, gone = 0, add = 0, count = 0, first = 1, loaded = 0 }
+  end
+
   -- Reads the header, and rolls to the present: what has left is summed up, and trimmed when saved.
   local function load(line)
     local key, window, shape = KEYS[line.key], line.window, line.shape
@@ -47,8 +52,7 @@ do
     local s
     while true do
       found = call('ZRANGEBYSCORE', key, '-inf', format('%d', cut), 'WITHSCORES', 'LIMIT', '0', '512')
-      s = { key = key, notes = key, shape = shape, used = 0, newest = 0, later = 0, alike = 1,
-            gone = 0, add = 0, count = 0, first = 1, loaded = 0, offset = 0 }
+      s = blank(key, shape, at, cut)
       local stored
       i = 1
       while found[i] do
@@ -64,9 +68,8 @@ do
       end
       if stored ~= shape then
         check_ours(key, stored)
-        s = { key = key, notes = key, shape = shape, used = 0, newest = 0, later = 0, alike = 1, last = 0, before = 0, pushed = 0,
-              gone = 0, add = 0, count = 0, first = 1, loaded = 0, offset = 0, whole = true, fresh = true,
-              replace = stored ~= nil, at = at, cut = cut }
+        s = blank(key, shape, at, cut)
+        s.fresh, s.whole, s.replace = true, true, stored ~= nil
         return s
       end
       s.last = s.later
@@ -75,7 +78,6 @@ do
       if s.last <= at then break end
       at, cut = s.last, s.last - window
     end
-    s.at, s.cut = at, cut
     if found[i] then
       s.stale = true
       local latest = s.later > s.newest and s.later or s.newest

@@ -1,0 +1,150 @@
+//! What is read of the keys that are watched.
+
+use std::collections::HashMap;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Pipeline, RedisError, Value};
+
+use super::Missed;
+use crate::redis::fault::NOT_OURS;
+use crate::redis::held::{Held, HeldEntry};
+use crate::redis::{bad_reply, layout};
+use crate::{Algorithm, Entry, Error, Fault, Micros, Quota, RequestId};
+
+/// Members read of a window at first.
+const SOME: usize = 64;
+
+type Members = Vec<(String, f64)>;
+
+/// One key, as it was read.
+pub(super) struct Loaded {
+    pub(super) name: String,
+    pub(super) held: Option<Held>,
+    /// Whether all of it was read.
+    pub(super) whole: bool,
+    /// The lowest score above zero: the oldest entry or note.
+    pub(super) oldest: Option<u64>,
+    /// Admissions of the requests that are asked about: id, entry.
+    pub(super) ids: Vec<(RequestId, Entry)>,
+    /// Requests that were refunded: when, and how often in that instant.
+    pub(super) void: HashMap<String, (u64, u64)>,
+}
+
+/// Watches the keys, reads the time, and what is needed of each key.
+pub(super) async fn load(
+    connection: &mut MultiplexedConnection,
+    names: &[String],
+    whole: &[usize],
+) -> Result<(u64, Vec<Loaded>), Missed> {
+    let mut read = Pipeline::new();
+    read.cmd("WATCH").arg(names).cmd("TIME");
+    for (i, name) in names.iter().enumerate() {
+        let last = if whole.contains(&i) { -1 } else { SOME as i64 - 1 };
+        read.cmd("ZRANGE").arg(name).arg(0).arg(last).arg("WITHSCORES");
+    }
+    let values: Vec<Value> = read.query_async(connection).await?;
+    let mut values = values.into_iter().skip(1);
+    let time: Option<(u64, u64)> = values.next().and_then(|time| redis::from_redis_value(time).ok());
+    let (seconds, micros) = time.ok_or_else(|| Missed::Wrong(bad_reply()))?;
+    let now = seconds.saturating_mul(1_000_000).saturating_add(micros);
+    let mut loaded = Vec::with_capacity(names.len());
+    let mut parts = Vec::new();
+    for (i, value) in values.enumerate() {
+        let members: Members = redis::from_redis_value(value).map_err(|_| Missed::Wrong(bad_reply()))?;
+        let held = Held::read(&members);
+        if held.is_none() && !members.is_empty() {
+            return Err(Missed::Wrong(Error::store(Fault::WrongType, NOT_OURS)));
+        }
+        let all = whole.contains(&i) || members.len() < SOME;
+        if let (Some(held), false) = (&held, all) {
+            let at = now.max(held.last);
+            let expired =
+                members.last().is_some_and(|(_, score)| *score as u64 + held.quota.window().get() <= at);
+            let sliced = matches!(held.quota.algorithm(), Algorithm::TimeSlice { .. });
+            if expired || sliced || at == held.last {
+                parts.push(i);
+            }
+        }
+        let oldest = members.iter().find(|(_, score)| *score > 0.0).map(|(_, score)| *score as u64);
+        loaded.push(Loaded {
+            name: names[i].clone(),
+            held,
+            whole: all,
+            oldest,
+            ids: Vec::new(),
+            void: HashMap::new(),
+        });
+    }
+    if !parts.is_empty() {
+        return Err(Missed::Part(parts));
+    }
+    Ok((now, loaded))
+}
+
+impl Loaded {
+    /// Looks up whether a request was admitted: `known` in `lua/notes.lua`.
+    pub(super) async fn find_id(
+        &mut self,
+        connection: &mut MultiplexedConnection,
+        id: &RequestId,
+        cost: u64,
+        quota: &Quota,
+    ) -> Result<(), Missed> {
+        let Some(held) = &self.held else { return Ok(()) };
+        let name = layout::id_note(id, cost);
+        if !same_shape(&held.quota, quota) || self.ids.iter().any(|(known, e)| known == id && e.cost == cost)
+        {
+            return Ok(());
+        }
+        let key = &self.name;
+        let mut score = async |member: &str| -> Result<Option<u64>, RedisError> {
+            let found: Option<f64> =
+                redis::cmd("ZSCORE").arg(key).arg(member).query_async(connection).await?;
+            Ok(found.map(|score| score as u64))
+        };
+        let Some(at) = score(&name).await? else { return Ok(()) };
+        let digits = layout::digits(id, cost) * 100;
+        let mut k = 0;
+        while score(&note("void:", quota, at, digits + k)).await? == Some(at) {
+            k += 1;
+            if k > 99 || score(&format!("{name}/{k}")).await? != Some(at) {
+                self.void.insert(name, (at, k.min(99)));
+                return Ok(());
+            }
+        }
+        self.ids.push((id.clone(), Entry { at: Micros::new(at), seq: digits + k, cost }));
+        Ok(())
+    }
+}
+
+/// Whether a key that counts by one quota goes on with the other.
+pub(super) fn same_shape(held: &Quota, asked: &Quota) -> bool {
+    let bucket = |quota: &Quota| matches!(quota.algorithm(), Algorithm::TokenBucket { .. });
+    bucket(held) && bucket(asked) || layout::shape(held) == layout::shape(asked)
+}
+
+pub(super) fn note(what: &str, quota: &Quota, at: u64, seq: u64) -> String {
+    format!("{what}{:x}.{seq}", at % layout::modulus(quota))
+}
+
+/// The newest entry that counts below an instant; 0 if there is none.
+pub(super) async fn newest_below(
+    connection: &mut MultiplexedConnection,
+    name: &str,
+    at: u64,
+) -> Result<u64, RedisError> {
+    let (mut start, mut size) = (0, 16);
+    loop {
+        let mut command = redis::cmd("ZREVRANGEBYSCORE");
+        command.arg(name).arg(format!("({at}")).arg(1).arg("WITHSCORES").arg("LIMIT").arg(start).arg(size);
+        let found: Members = command.query_async(connection).await?;
+        let entries = found.iter().filter_map(|(name, score)| HeldEntry::read(name, *score));
+        if let Some(entry) = entries.into_iter().find(|entry| entry.cost > 0) {
+            return Ok(entry.at);
+        }
+        if found.len() < size {
+            return Ok(0);
+        }
+        (start, size) = (start + size, 512);
+    }
+}

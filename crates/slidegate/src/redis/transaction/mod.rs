@@ -1,0 +1,331 @@
+//! `mode: transaction`: the same decisions without scripts, for servers and proxies that do not run them.
+//!
+//! WATCH the keys, read what is needed of them into a [`State`](crate::State), let the pure algorithm judge, and write what
+//! has changed in MULTI / EXEC. If another client changed a key meanwhile, EXEC writes nothing and it is all
+//! done again, a bounded number of times; callers of one key in one process wait for each other instead.
+//!
+//! The layout is that of the scripts, so both can work on the same keys. Of a window only the oldest entries are
+//! read; the others stand together at the newest instant, and if a decision depends on one of them, all are read.
+//!
+//! A refusal writes nothing, so it may come before an admission that is dated earlier but not yet written.
+
+mod load;
+mod slot;
+mod write;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use redis::aio::MultiplexedConnection;
+use redis::{Pipeline, RedisError, Value};
+use smallvec::SmallVec;
+use tokio::sync::MutexGuard;
+
+use self::load::{load, newest_below, note};
+use self::slot::{NAMED, Open, Slot};
+use super::connection::Connections;
+use super::fault::explain;
+use super::held::HeldEntry;
+use super::{Inner, bad_reply};
+use crate::judge::judge;
+use crate::{
+    Ask, Encoding, Error, Fault, Key, Micros, Outcome, Reading, Readings, Receipt, Settled, Settlement,
+};
+
+/// How often a decision is tried anew when others change its keys.
+const TRIES: u32 = 100;
+
+/// Tries that follow at once; later ones wait a little.
+const EAGER: u32 = 4;
+
+/// Connections that are kept for the next transaction.
+const MAX_IDLE: usize = 64;
+
+/// Callers of one key in one process go one after the other.
+const LANES: usize = 64;
+
+/// What transactions need besides the store.
+pub(super) struct Transactions {
+    /// A transaction has a connection to itself.
+    idle: Mutex<Vec<MultiplexedConnection>>,
+    lanes: [tokio::sync::Mutex<()>; LANES],
+}
+
+impl Default for Transactions {
+    fn default() -> Self {
+        Transactions { idle: Mutex::default(), lanes: std::array::from_fn(|_| tokio::sync::Mutex::new(())) }
+    }
+}
+
+/// What is tried.
+#[derive(Clone, Copy)]
+enum Work<'a> {
+    Admit(&'a [Ask], &'a [&'a Key]),
+    Settle(&'a [Settlement]),
+}
+
+/// What came of it.
+enum Done {
+    Admitted(Readings),
+    Settled(Receipt),
+}
+
+/// Why a try did not succeed.
+enum Missed {
+    /// Another client was quicker.
+    Conflict,
+    /// All of these keys must be read.
+    Part(Vec<usize>),
+    Failed(RedisError),
+    Wrong(Error),
+}
+
+impl From<RedisError> for Missed {
+    fn from(error: RedisError) -> Self {
+        Missed::Failed(error)
+    }
+}
+
+impl Inner {
+    pub(super) async fn admit_watched(&self, asks: &[Ask]) -> Result<Readings, Error> {
+        let checks = || asks.iter().flat_map(Ask::checks);
+        if checks().any(|check| check.encoding == Encoding::Packed) {
+            return Err(Error::invalid("`encoding: packed` needs scripts: not with redis.mode transaction"));
+        }
+        let mut keys: Vec<&Key> = Vec::new();
+        for check in checks() {
+            if !keys.contains(&&check.key) {
+                keys.push(&check.key);
+            }
+        }
+        match self.attempt(&keys, Work::Admit(asks, &keys)).await? {
+            Done::Admitted(readings) => Ok(readings),
+            Done::Settled(_) => Err(bad_reply()),
+        }
+    }
+
+    pub(super) async fn settle_watched(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
+        let mut receipt = Receipt { at: Micros::ZERO, settled: Vec::new() };
+        let mut rest = settlements;
+        while !rest.is_empty() {
+            // One transaction for as many as have different keys.
+            let twice = (1..rest.len()).find(|&i| rest[..i].iter().any(|other| other.key == rest[i].key));
+            let (now, later) = rest.split_at(twice.unwrap_or(rest.len()));
+            let keys: Vec<&Key> = now.iter().map(|settlement| &settlement.key).collect();
+            let Done::Settled(part) = self.attempt(&keys, Work::Settle(now)).await? else {
+                return Err(bad_reply());
+            };
+            receipt.at = part.at;
+            receipt.settled.extend(part.settled);
+            rest = later;
+        }
+        Ok(receipt)
+    }
+
+    /// Tries until it succeeds, fails, or has been beaten too often.
+    async fn attempt(&self, keys: &[&Key], work: Work<'_>) -> Result<Done, Error> {
+        let _place = self.connections.place().await?;
+        let _lanes = self.transactions.lanes(keys).await;
+        let (mut whole, mut tried) = (Vec::new(), 0);
+        while tried < TRIES {
+            let mut connection = self.transactions.take(&self.connections).await?;
+            let done = match work {
+                Work::Admit(asks, keys) => {
+                    self.try_admit(&mut connection, asks, keys, &whole).await.map(Done::Admitted)
+                }
+                Work::Settle(settlements) => {
+                    self.try_settle(&mut connection, settlements, &whole).await.map(Done::Settled)
+                }
+            };
+            match done {
+                Ok(done) => {
+                    self.transactions.give_back(connection);
+                    return Ok(done);
+                }
+                Err(Missed::Failed(error)) => {
+                    // If one is broken, so are those that have waited.
+                    self.transactions.idle.lock().clear();
+                    return Err(explain(&error, self.connections.address()));
+                }
+                Err(Missed::Wrong(error)) => return Err(error),
+                // Each key is added once, so this ends.
+                Err(Missed::Part(keys)) => whole.extend(keys),
+                Err(Missed::Conflict) => tried += 1,
+            }
+            // What was watched is no concern of the next one's.
+            if redis::cmd("UNWATCH").exec_async(&mut connection).await.is_ok() {
+                self.transactions.give_back(connection);
+            }
+            if tried > EAGER {
+                tokio::time::sleep(Duration::from_millis(1 + u64::from(tried) % 7)).await;
+            }
+        }
+        Err(Error::store(
+            Fault::Conflict,
+            format!(
+                "others changed the same keys {TRIES} times while this was decided: use scripts for hot keys"
+            ),
+        ))
+    }
+
+    async fn try_admit(
+        &self,
+        connection: &mut MultiplexedConnection,
+        asks: &[Ask],
+        keys: &[&Key],
+        whole: &[usize],
+    ) -> Result<Readings, Missed> {
+        let names: Vec<String> = keys.iter().map(|key| self.names.main(key)).collect();
+        let (now, mut loaded) = load(connection, &names, whole).await?;
+        let places: HashMap<&Key, usize, foldhash::quality::RandomState> =
+            keys.iter().enumerate().map(|(i, key)| (*key, i)).collect();
+        for ask in asks {
+            let Some(id) = ask.id() else { continue };
+            for check in ask.checks() {
+                loaded[places[&check.key]].find_id(connection, id, check.cost, &check.quota).await?;
+            }
+        }
+        let mut slots: Vec<Option<Slot>> = loaded.iter().map(|_| None).collect();
+        let mut readings = Readings::new();
+        for ask in asks {
+            let indices: SmallVec<[usize; 4]> = ask.checks().iter().map(|c| places[&c.key]).collect();
+            let mut open: Vec<Slot> = Vec::with_capacity(indices.len());
+            for (check, &i) in ask.checks().iter().zip(&indices) {
+                let held = slots[i].take().filter(|slot| slot.state.suits(&check.quota));
+                open.push(held.unwrap_or_else(|| Slot::open(&loaded[i], &check.quota, now)));
+            }
+            let reading = judge(ask, Micros::new(now), &mut Open(&mut open));
+            let mut verdicts = reading.verdicts;
+            for (((check, verdict), slot), &i) in
+                ask.checks().iter().zip(&mut verdicts).zip(&mut open).zip(&indices)
+            {
+                slot.quota = check.quota;
+                let recorded = slot.note_recorded();
+                if verdict.outcome == Outcome::Charged {
+                    verdict.entry.seq = slot.number(ask.id(), check.cost, verdict.entry, recorded);
+                }
+                if verdict.retry_after > Micros::ZERO && slot.reaches_lump(verdict.retry_after) {
+                    return Err(Missed::Part(vec![i]));
+                }
+            }
+            for (slot, &i) in open.into_iter().zip(&indices) {
+                slots[i] = Some(slot);
+            }
+            readings.push(Reading { at: reading.at, verdicts });
+        }
+        let mut writes = Pipeline::new();
+        writes.atomic();
+        let mut read_only = Vec::new();
+        for ((i, slot), loaded) in slots.iter().enumerate().zip(&loaded) {
+            let Some(slot) = slot else { continue };
+            let before = writes.len();
+            if !slot.write(&mut writes, loaded, self.expiry) {
+                return Err(Missed::Part(vec![i]));
+            }
+            if writes.len() == before && loaded.held.is_some() {
+                read_only.push((slot, loaded));
+            }
+        }
+        // What it read is touched too, so that nobody writes there later with an earlier instant: those that
+        // write are in the order of their instants, on every key they were judged by.
+        if !writes.is_empty() {
+            for (slot, loaded) in read_only {
+                slot.touch(&mut writes, loaded, self.expiry);
+            }
+        }
+        commit(connection, writes).await?;
+        Ok(readings)
+    }
+
+    async fn try_settle(
+        &self,
+        connection: &mut MultiplexedConnection,
+        settlements: &[Settlement],
+        whole: &[usize],
+    ) -> Result<Receipt, Missed> {
+        let names: Vec<String> = settlements.iter().map(|s| self.names.main(&s.key)).collect();
+        let (now, loaded) = load(connection, &names, whole).await?;
+        let mut writes = Pipeline::new();
+        writes.atomic();
+        let mut settled = Vec::new();
+        for (((i, settlement), name), loaded) in settlements.iter().enumerate().zip(&names).zip(&loaded) {
+            let Some(held) = &loaded.held else {
+                settled.push(Settled::Gone);
+                continue;
+            };
+            let quota = held.quota;
+            let mut slot = Slot::open(loaded, &quota, now);
+            slot.state.inspect(Micros::new(now));
+            let marker = note("settled:", &quota, settlement.entry.at.get(), settlement.entry.seq);
+            let mut look = Pipeline::new();
+            look.cmd("ZSCORE").arg(name).arg(&marker);
+            let instant = settlement.entry.at.get();
+            look.cmd("ZRANGEBYSCORE").arg(name).arg(instant).arg(instant).arg("LIMIT").arg(0).arg(1);
+            let (noted, found): (Option<f64>, Vec<String>) = look.query_async(connection).await?;
+            let outcome = if !slot.counts(held, &settlement.entry) {
+                Settled::Gone
+            } else if noted == Some(instant as f64) {
+                Settled::Already
+            } else {
+                let entry = found.first().and_then(|found| HeldEntry::read(found, instant as f64));
+                let below = match slot.needs_below(held, settlement) {
+                    true => newest_below(connection, name, instant).await?,
+                    false => 0,
+                };
+                if slot.amend(held, settlement, entry, below) { Settled::Done } else { Settled::Gone }
+            };
+            if outcome == Settled::Done {
+                slot.marks.push((instant, marker));
+                if settlement.permits == 0 && settlement.entry.seq >= NAMED {
+                    slot.marks.push((instant, note("void:", &quota, instant, settlement.entry.seq)));
+                }
+            }
+            settled.push(outcome);
+            if !slot.write(&mut writes, loaded, self.expiry) {
+                return Err(Missed::Part(vec![i]));
+            }
+        }
+        commit(connection, writes).await?;
+        Ok(Receipt { at: Micros::new(now), settled })
+    }
+}
+
+impl Transactions {
+    async fn take(&self, connections: &Connections) -> Result<MultiplexedConnection, Error> {
+        let idle = self.idle.lock().pop();
+        match idle {
+            Some(connection) => Ok(connection),
+            None => connections.own().await,
+        }
+    }
+
+    fn give_back(&self, connection: MultiplexedConnection) {
+        let mut idle = self.idle.lock();
+        if idle.len() < MAX_IDLE {
+            idle.push(connection);
+        }
+    }
+
+    async fn lanes(&self, keys: &[&Key]) -> Vec<MutexGuard<'_, ()>> {
+        let mut lanes: Vec<usize> = keys.iter().map(|key| key.hash() as usize % LANES).collect();
+        lanes.sort_unstable();
+        lanes.dedup();
+        let mut held = Vec::with_capacity(lanes.len());
+        for lane in lanes {
+            held.push(self.lanes[lane].lock().await);
+        }
+        held
+    }
+}
+
+/// Writes if nobody else has; also when there is nothing to write, to know that nobody has.
+async fn commit(connection: &mut MultiplexedConnection, mut writes: Pipeline) -> Result<(), Missed> {
+    if writes.is_empty() {
+        writes.cmd("PING");
+    }
+    match writes.query_async::<Value>(connection).await? {
+        Value::Nil => Err(Missed::Conflict),
+        _ => Ok(()),
+    }
+}
