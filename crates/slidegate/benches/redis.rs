@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use redis::aio::MultiplexedConnection;
 use slidegate::{Ask, Check, Encoding, Key, Outcome, Quota, RedisOptions, RedisStore, Store};
 
-/// The "optimised" script of source document 000, word for word.
+/// The "optimised" script of source document 000, without its comments.
 const SEED: &str = r"
 local function sliding_window_rate_limit()
     local key = KEYS[1]

@@ -125,8 +125,9 @@ impl Oracle {
     }
 
     pub(crate) fn inspected(&mut self, key: &Key, theirs: Option<&Inspection>) {
-        self.seen.inspected += 1;
+        // Nothing counted is no answer to compare: what still counted a moment ago may have left.
         let Some(theirs) = theirs else { return };
+        self.seen.inspected += 1;
         let held = self.keys.get(key).unwrap_or_else(|| panic!("{key} should not be there"));
         let mut state = held.state.clone();
         let verdict = state.admit(theirs.at, &held.quota, 0);

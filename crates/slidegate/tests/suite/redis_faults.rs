@@ -150,7 +150,12 @@ async fn passwords_and_permissions() {
             crate::conformance::forget(&store).await;
         }
     }
-    redis::cmd("ACL").arg(&["SETUSER", "slidegate", "-evalsha", "-eval"]).exec(&mut admin).unwrap();
+    redis::cmd("ACL").arg(&["SETUSER", "slidegate", "-watch", "-unwatch"]).exec(&mut admin).unwrap();
+    limited(RedisMode::Script).admit(&[ask("a")]).await.unwrap();
+    redis::cmd("ACL")
+        .arg(&["SETUSER", "slidegate", "+watch", "+unwatch", "-evalsha", "-eval"])
+        .exec(&mut admin)
+        .unwrap();
     fails(&limited(RedisMode::Script), ask("a"), Fault::NotAllowed, "docs/redis.md").await;
     limited(RedisMode::Transaction).admit(&[ask("a")]).await.unwrap();
 }
