@@ -30,6 +30,8 @@ pub struct Check {
     pub enforced: bool,
     /// How Redis stores it; other stores do not look at it.
     pub encoding: Encoding,
+    /// What to answer if the store cannot decide; only a guard looks at it, and has an answer for none.
+    pub on_error: Option<OnError>,
     /// The rule's place among the rules that made this ask; stores do not look at it.
     pub rule: u32,
 }
@@ -44,11 +46,23 @@ pub enum Encoding {
     Packed,
 }
 
+/// What to answer while a store cannot decide.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnError {
+    /// Decide in this process, by this node's share of the limit and what it has admitted itself.
+    #[default]
+    Local,
+    /// Allow.
+    Open,
+    /// Refuse.
+    Closed,
+}
+
 impl Check {
     /// An enforced check.
     #[inline]
     pub fn new(key: Key, quota: Quota, cost: u64) -> Self {
-        Check { key, quota, cost, enforced: true, encoding: Encoding::default(), rule: 0 }
+        Check { key, quota, cost, enforced: true, encoding: Encoding::default(), on_error: None, rule: 0 }
     }
 }
 

@@ -5,22 +5,32 @@ use std::sync::Arc;
 use crate::rules::{Mode, Rules};
 use crate::{Ask, Check, Count, Key, Micros, Outcome, Quota, Reading, Reservation, Verdict};
 
-/// Who decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Who decided. Where several did, each for other rules, the last of these that took part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Source {
-    /// The store.
-    Store,
     /// No rule applied, so nothing was asked.
     NoRule,
+    /// The store.
+    #[default]
+    Store,
+    /// This process, because the store could not: by this node's share of the limit.
+    Local,
+    /// Nobody: the store could not, and the rule says to allow then.
+    FailOpen,
+    /// Nobody: the store could not, and the rule says to refuse then.
+    FailClosed,
 }
 
 impl Source {
     /// As it is written in answers and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
-            Source::Store => "store",
             Source::NoRule => "no-rule",
+            Source::Store => "store",
+            Source::Local => "local",
+            Source::FailOpen => "fail-open",
+            Source::FailClosed => "fail-closed",
         }
     }
 }
@@ -31,12 +41,11 @@ pub struct Decision {
     rules: Arc<Rules>,
     ask: Ask,
     reading: Reading,
-    source: Source,
 }
 
 impl Decision {
-    pub(crate) fn new(rules: Arc<Rules>, ask: Ask, reading: Reading, source: Source) -> Self {
-        Decision { rules, ask, reading, source }
+    pub(crate) fn new(rules: Arc<Rules>, ask: Ask, reading: Reading) -> Self {
+        Decision { rules, ask, reading }
     }
 
     /// Whether the request may go on.
@@ -86,7 +95,7 @@ impl Decision {
 
     /// Who decided.
     pub fn source(&self) -> Source {
-        self.source
+        self.reading.source
     }
 
     /// The instant, by the store's clock, at which it was decided; zero if no rule applied.

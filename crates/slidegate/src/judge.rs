@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::{Asked, Opinion, Recording};
-use crate::{Ask, Micros, Reading, State};
+use crate::{Ask, Micros, Reading, Source, State};
 
 /// Where an ask finds the state of its checks: the memory store's shards, or an oracle's map.
 pub trait States {
@@ -39,7 +39,7 @@ pub fn judge(ask: &Ask, now: Micros, states: &mut impl States) -> Reading {
         };
         states.state(i).conclude(now, asked(ask, i), opinion, recording)
     });
-    Reading { at: now, verdicts: verdicts.collect() }
+    Reading { at: now, source: Source::Store, verdicts: verdicts.collect() }
 }
 
 /// The common case: one check, recorded if it fits.
@@ -47,7 +47,7 @@ pub fn judge(ask: &Ask, now: Micros, states: &mut impl States) -> Reading {
 pub(crate) fn judge_one(ask: &Ask, now: Micros, state: &mut State) -> Reading {
     let asked = asked(ask, 0);
     let (at, verdict) = state.admit_alone(now, asked);
-    Reading { at, verdicts: SmallVec::from_buf([verdict]) }
+    Reading { at, source: Source::Store, verdicts: SmallVec::from_buf([verdict]) }
 }
 
 #[inline]

@@ -77,7 +77,7 @@ pub use self::redis::{
     DEFAULT_PREFIX, KeyPage, MAX_BATCH_SIZE, RedisMode, RedisOptions, RedisStore, RedisTls, ServerReport,
 };
 pub use algorithm::{Entry, State};
-pub use ask::{Ask, Check, Encoding, MAX_ID, RequestId};
+pub use ask::{Ask, Check, Encoding, MAX_ID, OnError, RequestId};
 pub use clock::{Clock, ManualClock, Sleep, SystemClock};
 pub use decision::{Decision, Limit, Source};
 pub use error::{Error, Fault, Problem};

@@ -97,7 +97,7 @@ impl<S: Store> Limiter<S> {
                 return Ok(no_rule(&rules, ask));
             }
             let reading = readings.next().ok_or_else(short_answer)?;
-            Ok(Decision::new(Arc::clone(&rules), ask, reading, Source::Store))
+            Ok(Decision::new(Arc::clone(&rules), ask, reading))
         });
         Ok(decided.collect())
     }
@@ -169,14 +169,14 @@ impl<S: Store> Limiter<S> {
         }
         let readings = self.store.admit(std::slice::from_ref(&ask)).await?;
         let reading = readings.into_iter().next().ok_or_else(short_answer)?;
-        Ok(Decision::new(rules, ask, reading, Source::Store))
+        Ok(Decision::new(rules, ask, reading))
     }
 }
 
 /// A request that meets no rule is allowed, and no store is asked.
 fn no_rule(rules: &Arc<Rules>, ask: Ask) -> Decision {
-    let reading = Reading { at: Micros::ZERO, verdicts: SmallVec::new() };
-    Decision::new(Arc::clone(rules), ask, reading, Source::NoRule)
+    let reading = Reading { at: Micros::ZERO, source: Source::NoRule, verdicts: SmallVec::new() };
+    Decision::new(Arc::clone(rules), ask, reading)
 }
 
 fn short_answer() -> Error {

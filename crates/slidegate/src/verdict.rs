@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::{Entry, Micros};
+use crate::{Entry, Micros, Source};
 
 /// What became of one check.
 // As wide as its neighbours in a verdict: a byte and its padding are copied in pieces, and the next read stalls.
@@ -56,6 +56,8 @@ impl Verdict {
 pub struct Reading {
     /// The instant, by the store's clock, at which the ask was judged. An oracle replays it from this.
     pub at: Micros,
+    /// Who judged it.
+    pub source: Source,
     /// One verdict per check of the ask, in its order.
     pub verdicts: SmallVec<[Verdict; 1]>,
 }

@@ -11,7 +11,7 @@ use super::{Expiry, bad_reply};
 use crate::quota::MAX_TOTAL;
 use crate::{
     Algorithm, Ask, Check, Count, Encoding, Entry, Error, Key, Micros, Outcome, Quota, Reading, Readings,
-    Settled, Settlement, Verdict,
+    Settled, Settlement, Source, Verdict,
 };
 
 /// What is sent, and how to read what comes back.
@@ -126,13 +126,21 @@ impl<'a> Plan<'a> {
                         let ask = asks.next().ok_or_else(bad_reply)?;
                         let check = ask.checks().first().ok_or_else(bad_reply)?;
                         let verdict = in_run(check, reply, i as u64)?;
-                        readings.push(Reading { at, verdicts: SmallVec::from_buf([verdict]) });
+                        readings.push(Reading {
+                            at,
+                            source: Source::Store,
+                            verdicts: SmallVec::from_buf([verdict]),
+                        });
                     }
                 }
                 Run::One => {
                     let ask = asks.next().ok_or_else(bad_reply)?;
                     let verdicts = ask.checks().iter().map(|check| judged(ask, check, numbers.take()?));
-                    readings.push(Reading { at, verdicts: verdicts.collect::<Result<_, _>>()? });
+                    readings.push(Reading {
+                        at,
+                        source: Source::Store,
+                        verdicts: verdicts.collect::<Result<_, _>>()?,
+                    });
                 }
             }
         }

@@ -11,10 +11,10 @@ use std::collections::HashSet;
 
 pub use self::ad_hoc::{AdHoc, Bounds};
 #[cfg(feature = "yaml")]
-pub use self::parse::FILE_FIELDS;
+pub use self::parse::{FILE_FIELDS, read_on_error};
 pub use self::rule::{DEFAULT_CODE, MAX_KEY_ATTRIBUTES, Mode, Pattern, Rule};
 #[cfg(feature = "schema")]
-pub use self::schema::{AdHocFile, BoundsFile, OverrideFile, RuleFile};
+pub use self::schema::{AdHocFile, BoundsFile, OnErrorFile, OverrideFile, RuleFile};
 use crate::ask::too_many_permits;
 use crate::quota::MAX_LIMIT;
 use crate::request::{Subject, check_attributes};

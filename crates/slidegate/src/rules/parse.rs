@@ -7,12 +7,12 @@ use super::rule::{Mode, Pattern, Rule};
 use super::{AdHoc, Bounds, MAX_RULES, Rules};
 use crate::quota::{MAX_WINDOW, check_limit, check_slices, check_window};
 use crate::yaml::{Fields, Node, Reader};
-use crate::{Algorithm, Count, Encoding, Error, Micros, Quota};
+use crate::{Algorithm, Count, Encoding, Error, Micros, OnError, Quota};
 
 /// The fields of a file that belong to the rules. A file may have others, which the server reads.
 pub const FILE_FIELDS: [&str; 2] = ["rules", "ad-hoc"];
 
-const RULE_FIELDS: [&str; 13] = [
+const RULE_FIELDS: [&str; 14] = [
     "name",
     "match",
     "key",
@@ -25,6 +25,7 @@ const RULE_FIELDS: [&str; 13] = [
     "code",
     "mode",
     "encoding",
+    "on-error",
     "overrides",
 ];
 
@@ -96,7 +97,8 @@ fn read_rule<'n>(node: &'n Node, reader: &mut Reader, names: &mut HashSet<&'n st
     let mode = fields.get("mode").map_or(Some(Mode::default()), |node| read_mode(node, reader));
     let code = fields.get("code").map_or(Some(super::DEFAULT_CODE), |node| read_code(node, reader));
     // What is wrong so far keeps nothing from being checked after it.
-    let sound = (name, quota, mode, code);
+    let on_error = fields.get("on-error").map_or(Some(None), |node| read_on_error(node, reader).map(Some));
+    let sound = (name, quota, mode, code, on_error);
     let mut rule = Rule::named(name.unwrap_or("unnamed"), quota.unwrap_or(usual_quota()?));
     let mut sound_key = true;
     if let Some((node, names)) = key {
@@ -110,8 +112,11 @@ fn read_rule<'n>(node: &'n Node, reader: &mut Reader, names: &mut HashSet<&'n st
     }
     let sound_encoding = read_encoding(&fields, reader, &mut rule, quota.is_some());
     read_overrides(&fields, reader, &mut rule, quota.is_some(), sound_key);
-    let ((Some(_), Some(_), Some(mode), Some(code)), true) = (sound, sound_encoding) else { return None };
+    let ((Some(_), Some(_), Some(mode), Some(code), Some(on_error)), true) = (sound, sound_encoding) else {
+        return None;
+    };
     rule.conditions = conditions;
+    rule.on_error = on_error;
     Some(rule.mode(mode).code(code))
 }
 
@@ -194,6 +199,12 @@ fn read_slices(node: Option<&Node>, reader: &mut Reader, window: Micros) -> Opti
     let slices = u32::try_from(reader.whole(node, "slices")?).unwrap_or(u32::MAX);
     reader.accept(node, check_slices(slices, window))?;
     Some(slices)
+}
+
+/// A failure policy, as files write it.
+pub fn read_on_error(node: &Node, reader: &mut Reader) -> Option<OnError> {
+    let words = [("local", OnError::Local), ("open", OnError::Open), ("closed", OnError::Closed)];
+    reader.word(node, "on-error", &words)
 }
 
 fn read_mode(node: &Node, reader: &mut Reader) -> Option<Mode> {

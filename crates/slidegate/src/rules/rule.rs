@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::num::NonZeroU32;
 
 use crate::request::check_name;
-use crate::{Algorithm, Check, Encoding, Error, Key, Quota};
+use crate::{Algorithm, Check, Encoding, Error, Key, OnError, Quota};
 
 /// The most attributes a rule may be keyed by.
 pub const MAX_KEY_ATTRIBUTES: usize = 8;
@@ -65,6 +65,7 @@ pub struct Rule {
     pub(crate) quota: Quota,
     pub(crate) mode: Mode,
     pub(crate) encoding: Encoding,
+    pub(crate) on_error: Option<OnError>,
     pub(crate) code: NonZeroU32,
     /// By the values of the key attributes, in their order.
     pub(crate) overrides: HashMap<Vec<String>, Quota>,
@@ -88,6 +89,7 @@ impl Rule {
             quota,
             mode: Mode::default(),
             encoding: Encoding::default(),
+            on_error: None,
             code: DEFAULT_CODE,
             overrides: HashMap::new(),
         }
@@ -143,6 +145,13 @@ impl Rule {
         }
         self.encoding = encoding;
         Ok(self)
+    }
+
+    /// What to answer while the store cannot decide; the guard's default, unless given.
+    #[must_use]
+    pub fn on_error(mut self, on_error: OnError) -> Self {
+        self.on_error = Some(on_error);
+        self
     }
 
     /// The number a refusal carries.
@@ -214,7 +223,15 @@ impl Rule {
             self.overrides.get(&values).copied().unwrap_or(self.quota)
         };
         let enforced = self.mode == Mode::Enforce;
-        Some(Check { key, quota, cost: permits, enforced, encoding: self.encoding, rule })
+        Some(Check {
+            key,
+            quota,
+            cost: permits,
+            enforced,
+            encoding: self.encoding,
+            on_error: self.on_error,
+            rule,
+        })
     }
 }
 

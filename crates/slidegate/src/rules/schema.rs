@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{AdHoc, Bounds, Mode, Pattern, Rule};
-use crate::{Algorithm, Count, Encoding, Quota};
+use crate::{Algorithm, Count, Encoding, OnError, Quota};
 
 /// A rule: when it applies, what it counts, and how much of it is allowed.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -51,6 +51,9 @@ pub struct RuleFile {
     /// How Redis stores it: `packed` for `sliding-window` only.
     #[serde(default)]
     pub encoding: EncodingFile,
+    /// What to answer while Redis cannot decide. What `guard` says, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub on_error: Option<OnErrorFile>,
     /// Other limits for single keys.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub overrides: Vec<OverrideFile>,
@@ -123,6 +126,29 @@ pub enum EncodingFile {
     Zset,
     /// A packed log: ten bytes an event or fewer.
     Packed,
+}
+
+/// What to answer while Redis cannot decide.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "OnError")]
+pub enum OnErrorFile {
+    /// Decide in this process, by this node's share of the limit.
+    Local,
+    /// Allow.
+    Open,
+    /// Refuse.
+    Closed,
+}
+
+impl From<OnError> for OnErrorFile {
+    fn from(on_error: OnError) -> Self {
+        match on_error {
+            OnError::Local => OnErrorFile::Local,
+            OnError::Open => OnErrorFile::Open,
+            OnError::Closed => OnErrorFile::Closed,
+        }
+    }
 }
 
 /// Another limit for one key.
@@ -205,6 +231,7 @@ impl From<&Rule> for RuleFile {
                 Encoding::Zset => EncodingFile::Zset,
                 Encoding::Packed => EncodingFile::Packed,
             },
+            on_error: rule.on_error.map(Into::into),
             overrides: overrides(rule),
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use slidegate::{
     Ask, Check, Count, Encoding, Entry, Key, Micros, Outcome, Quota, Reading, RedisMode, RedisOptions,
-    RedisStore, Store, Verdict,
+    RedisStore, Source, Store, Verdict,
 };
 
 use crate::conformance::Dice;
@@ -123,7 +123,7 @@ fn read_line(line: &str, encoding: Encoding) -> Option<(Ask, Reading)> {
             entry: Entry { at: Micros::new(numbers[5]), seq: numbers[6], cost: numbers[0] },
         });
     }
-    Some((Ask::new(checks).unwrap(), Reading { at, verdicts: verdicts.into() }))
+    Some((Ask::new(checks).unwrap(), Reading { at, source: Source::Store, verdicts: verdicts.into() }))
 }
 
 /// Runs the processes, replays what they were told, and looks for windows that are over.

@@ -212,7 +212,7 @@ impl Inner {
             for (slot, &i) in open.into_iter().zip(&indices) {
                 slots[i] = Some(slot);
             }
-            readings.push(Reading { at: reading.at, verdicts });
+            readings.push(Reading { verdicts, ..reading });
         }
         let mut writes = Pipeline::new();
         writes.atomic();
