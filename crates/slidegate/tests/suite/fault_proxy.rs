@@ -2,7 +2,7 @@
 //!
 //! Start it in front of a server, give its URL to what is tested, and change the fault at any moment. A fault
 //! holds for connections that are open and for those to come. When `set` has returned, nothing more passes that
-//! the fault forbids. It has one thread of its own, so tests may be `async` or not; dropping it closes everything.
+//! the fault forbids; connections that it ends have ended. It has one thread of its own, so tests may be `async` or not; dropping it closes everything.
 //!
 //! ```ignore
 //! let server = Server::start(Flavour::Redis7);
@@ -15,23 +15,21 @@
 //! ```
 //!
 //! As in TCP, no byte is lost in the middle of a connection: what a fault holds back is passed when it ends,
-//! or is lost with the connection. What waits in the proxy is at most 16 reads of 16 KiB in each direction;
+//! or is lost with the connection. What waits in the proxy is at most 1,024 reads of 4 KiB in each direction;
 //! while nothing may pass it does not read, so senders feel it as they would feel a full network.
 #![allow(dead_code, reason = "shared by tests that each use some of it")]
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::resp_commands::Commands;
+use crate::fault_wires::Wires;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -59,29 +57,9 @@ pub(crate) enum Fault {
     CutAfterCommands(u64),
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
-    Requests,
-    Answers,
-}
-
-impl Fault {
-    fn stalls(self, side: Side) -> bool {
-        match self {
-            Fault::BlackHole | Fault::Reset | Fault::Refuse => true,
-            Fault::HalfOpen => side == Side::Answers,
-            _ => false,
-        }
-    }
-
-    fn ends_connections(self) -> bool {
-        matches!(self, Fault::Reset | Fault::Refuse)
-    }
-}
-
 pub(crate) struct FaultProxy {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    wires: Arc<Wires>,
     /// None only while it is dropped, which ends the thread.
     orders: Option<mpsc::UnboundedSender<Order>>,
     thread: Option<JoinHandle<()>>,
@@ -90,40 +68,25 @@ pub(crate) struct FaultProxy {
 /// A fault to set, if any, and whom to tell when what came before is done.
 type Order = (Option<Fault>, std::sync::mpsc::Sender<()>);
 
-struct Shared {
-    /// Changed by the proxy's thread only, so a task that looked at it may act until it next waits.
-    fault: watch::Sender<Fault>,
-    target: Mutex<SocketAddr>,
-    accepted: AtomicU64,
-    requested: AtomicU64,
-    answered: AtomicU64,
-}
-
 impl FaultProxy {
     /// On a free port, passing everything to the target.
     pub(crate) fn start(target: SocketAddr) -> FaultProxy {
-        let shared = Arc::new(Shared {
-            fault: watch::Sender::new(Fault::None),
-            target: Mutex::new(target),
-            accepted: AtomicU64::new(0),
-            requested: AtomicU64::new(0),
-            answered: AtomicU64::new(0),
-        });
+        let wires = Arc::new(Wires::to(target));
         let (orders, inbox) = mpsc::unbounded_channel();
         let (tell, told) = std::sync::mpsc::channel();
         let thread = std::thread::spawn({
-            let shared = Arc::clone(&shared);
+            let wires = Arc::clone(&wires);
             move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 runtime.block_on(async {
-                    let door = Door::open((Ipv4Addr::LOCALHOST, 0).into());
-                    tell.send(door.address()).unwrap();
-                    shared.run(door, inbox).await;
+                    let listener = Door::bind((Ipv4Addr::LOCALHOST, 0).into()).listen(BACKLOG).unwrap();
+                    tell.send(listener.local_addr().unwrap()).unwrap();
+                    run(&wires, Door::Open(listener), inbox).await;
                 });
             }
         });
         let address = told.recv().unwrap();
-        FaultProxy { address, shared, orders: Some(orders), thread: Some(thread) }
+        FaultProxy { address, wires, orders: Some(orders), thread: Some(thread) }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -142,7 +105,7 @@ impl FaultProxy {
     /// What holds now: `None` again after a cut.
     pub(crate) fn fault(&self) -> Fault {
         self.order(None);
-        *self.shared.fault.borrow()
+        *self.wires.fault.borrow()
     }
 
     fn order(&self, fault: Option<Fault>) {
@@ -159,22 +122,22 @@ impl FaultProxy {
 
     /// Where new connections go; those that are open stay where they are.
     pub(crate) fn retarget(&self, target: SocketAddr) {
-        *self.shared.target.lock().unwrap_or_else(PoisonError::into_inner) = target;
+        *self.wires.target() = target;
     }
 
     /// Connections accepted since the start.
     pub(crate) fn connections(&self) -> u64 {
-        self.counted(&self.shared.accepted)
+        self.counted(&self.wires.accepted)
     }
 
     /// Bytes passed to the server since the start.
     pub(crate) fn bytes_to_server(&self) -> u64 {
-        self.counted(&self.shared.requested)
+        self.counted(&self.wires.requested)
     }
 
     /// Bytes passed to clients since the start.
     pub(crate) fn bytes_to_client(&self) -> u64 {
-        self.counted(&self.shared.answered)
+        self.counted(&self.wires.answered)
     }
 }
 
@@ -185,6 +148,8 @@ impl Drop for FaultProxy {
         assert!(ended.is_ok() || std::thread::panicking(), "the proxy's thread panicked");
     }
 }
+
+const BACKLOG: u32 = 1_024;
 
 /// The port is bound either way, so that nobody else is given it meanwhile.
 enum Door {
@@ -200,17 +165,6 @@ impl Door {
         socket
     }
 
-    fn open(address: SocketAddr) -> Door {
-        Door::Open(Door::bind(address).listen(1024).unwrap())
-    }
-
-    fn address(&self) -> SocketAddr {
-        match self {
-            Door::Open(listener) => listener.local_addr().unwrap(),
-            Door::Shut(socket) => socket.local_addr().unwrap(),
-        }
-    }
-
     fn turned(self, open: bool) -> Door {
         match self {
             Door::Open(listener) if !open => {
@@ -218,7 +172,7 @@ impl Door {
                 drop(listener);
                 Door::Shut(Door::bind(address))
             }
-            Door::Shut(socket) if open => Door::Open(socket.listen(1024).unwrap()),
+            Door::Shut(socket) if open => Door::Open(socket.listen(BACKLOG).unwrap()),
             door => door,
         }
     }
@@ -231,191 +185,30 @@ impl Door {
     }
 }
 
-/// Why a connection ended.
-enum End {
-    Closed,
-    Reset,
-    Cut,
-}
-
-impl From<std::io::Error> for End {
-    fn from(_: std::io::Error) -> End {
-        End::Reset
-    }
-}
-
-impl Shared {
-    /// Until the proxy is dropped; then its connections are, too.
-    async fn run(self: &Arc<Self>, mut door: Door, mut orders: mpsc::UnboundedReceiver<Order>) {
-        let mut connections = JoinSet::new();
-        loop {
-            tokio::select! {
-                order = orders.recv() => {
-                    let Some((fault, done)) = order else { return };
-                    if let Some(fault) = fault {
-                        door = door.turned(fault != Fault::Refuse);
-                        self.fault.send_replace(fault);
+/// Until the proxy is dropped; then its connections are, too.
+async fn run(wires: &Arc<Wires>, mut door: Door, mut orders: mpsc::UnboundedReceiver<Order>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            order = orders.recv() => {
+                let Some((fault, done)) = order else { return };
+                if let Some(fault) = fault {
+                    door = door.turned(fault != Fault::Refuse);
+                    wires.fault.send_replace(fault);
+                    if fault.ends_connections() {
+                        // Or one that is not awake yet would miss a fault that is soon over.
+                        while let Some(ended) = connections.join_next().await {
+                            ended.unwrap();
+                        }
                     }
-                    let _ = done.send(());
                 }
-                client = door.accept() => {
-                    self.accepted.fetch_add(1, Ordering::SeqCst);
-                    connections.spawn(Arc::clone(self).connection(client));
-                }
-                Some(ended) = connections.join_next() => ended.unwrap(),
+                let _ = done.send(());
             }
-        }
-    }
-
-    async fn connection(self: Arc<Self>, mut client: TcpStream) {
-        // In a black hole there is nobody behind the proxy.
-        let first = *self.fault.subscribe().wait_for(|fault| *fault != Fault::BlackHole).await.unwrap();
-        if first.ends_connections() {
-            return close(first == Fault::Reset, [client]);
-        }
-        let target = *self.target.lock().unwrap_or_else(PoisonError::into_inner);
-        let Ok(mut server) = TcpStream::connect(target).await else { return };
-        let _ = (client.set_nodelay(true), server.set_nodelay(true));
-        let end = {
-            let (from_client, to_client) = client.split();
-            let (from_server, to_server) = server.split();
-            let requests = self.pass(Side::Requests, from_client, to_server);
-            let answers = self.pass(Side::Answers, from_server, to_client);
-            let passed = async { tokio::try_join!(requests, answers).err().unwrap_or(End::Closed) };
-            let mut fault = self.fault.subscribe();
-            tokio::select! {
-                biased;
-                fault = fault.wait_for(|fault| fault.ends_connections()) => match *fault.unwrap() {
-                    Fault::Reset => End::Reset,
-                    _ => End::Closed,
-                },
-                end = passed => end,
+            client = door.accept() => {
+                wires.accepted.fetch_add(1, Ordering::SeqCst);
+                connections.spawn(Arc::clone(wires).connection(client));
             }
-        };
-        if let End::Cut = end {
-            drop(client);
-            // The server may still be at it: it reads to the end, answers into the void, and hangs up.
-            let _ = server.shutdown().await;
-            let mut void = [0; 4096];
-            let hang_up = async { while let Ok(1..) = server.read(&mut void).await {} };
-            let _ = tokio::time::timeout(Duration::from_secs(10), hang_up).await;
-        } else {
-            close(matches!(end, End::Reset), [client, server]);
-        }
-    }
-
-    /// One direction, until its sender closes it.
-    async fn pass(&self, side: Side, from: ReadHalf<'_>, to: WriteHalf<'_>) -> Result<(), End> {
-        let (sender, receiver) = mpsc::channel(16);
-        tokio::try_join!(self.read(side, from, sender), self.write(side, to, receiver))?;
-        Ok(())
-    }
-
-    #[expect(clippy::disallowed_methods, reason = "a delay is counted from when a byte came")]
-    async fn read(&self, side: Side, from: ReadHalf<'_>, queue: mpsc::Sender<Chunk>) -> Result<(), End> {
-        let mut fault = self.fault.subscribe();
-        let mut buffer = vec![0; 16 * 1024];
-        // Never fails: the writer ends later, or both end.
-        while let Ok(place) = queue.reserve().await {
-            if fault.borrow_and_update().stalls(side) {
-                let _ = fault.changed().await;
-                continue;
-            }
-            tokio::select! {
-                biased;
-                _ = fault.changed() => continue,
-                ready = from.readable() => ready?,
-            }
-            match from.try_read(&mut buffer) {
-                Ok(0) => break,
-                Ok(read) => place.send((Instant::now(), buffer[..read].to_vec())),
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    }
-
-    async fn write(
-        &self,
-        side: Side,
-        mut to: WriteHalf<'_>,
-        mut queue: mpsc::Receiver<Chunk>,
-    ) -> Result<(), End> {
-        let mut fault = self.fault.subscribe();
-        let mut commands = Commands::default();
-        while let Some((came, chunk)) = queue.recv().await {
-            let mut rest = &chunk[..];
-            while !rest.is_empty() {
-                let now = *fault.borrow_and_update();
-                if now.stalls(side) {
-                    let _ = fault.changed().await;
-                    continue;
-                }
-                let wait = match now {
-                    Fault::Delay(delay) => delay.saturating_sub(came.elapsed()),
-                    Fault::Drip { every, .. } => every,
-                    _ => Duration::ZERO,
-                };
-                let turn = async {
-                    if !wait.is_zero() {
-                        tokio::time::sleep(wait).await;
-                    }
-                    to.writable().await
-                };
-                tokio::select! {
-                    biased;
-                    _ = fault.changed() => continue,
-                    ready = turn => ready?,
-                }
-                let most = match now {
-                    Fault::Drip { bytes, .. } => bytes.max(1),
-                    Fault::CutAfterBytes(left) if side == Side::Requests => left as usize,
-                    Fault::CutAfterCommands(left) if side == Side::Requests => commands.end_of(left, rest),
-                    _ => rest.len(),
-                };
-                let written = match to.try_write(&rest[..most.min(rest.len())]) {
-                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
-                    written => written?,
-                };
-                let complete = commands.read(&rest[..written]);
-                rest = &rest[written..];
-                self.count(side, written, complete)?;
-            }
-        }
-        to.shutdown().await?;
-        Ok(())
-    }
-
-    /// What was passed; whether that was the last before a cut.
-    fn count(&self, side: Side, bytes: usize, commands: u64) -> Result<(), End> {
-        let counter = if side == Side::Requests { &self.requested } else { &self.answered };
-        counter.fetch_add(bytes as u64, Ordering::SeqCst);
-        if side == Side::Answers {
-            return Ok(());
-        }
-        let now = *self.fault.borrow();
-        let next = match now {
-            Fault::CutAfterBytes(left) => Fault::CutAfterBytes(left - bytes as u64),
-            Fault::CutAfterCommands(left) => Fault::CutAfterCommands(left - commands),
-            _ => return Ok(()),
-        };
-        let cut = matches!(next, Fault::CutAfterBytes(0) | Fault::CutAfterCommands(0));
-        self.fault.send_if_modified(|fault| {
-            *fault = if cut { Fault::None } else { next };
-            *fault != now
-        });
-        if cut { Err(End::Cut) } else { Ok(()) }
-    }
-}
-
-/// When it came, and what.
-type Chunk = (Instant, Vec<u8>);
-
-fn close<const N: usize>(reset: bool, streams: [TcpStream; N]) {
-    for stream in streams {
-        if reset {
-            let _ = stream.set_zero_linger();
+            Some(ended) = connections.join_next() => ended.unwrap(),
         }
     }
 }

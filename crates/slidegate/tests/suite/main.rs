@@ -7,6 +7,7 @@ mod conformance; // one suite for every store: memory, Redis zset, packed, trans
 mod definition; // random operations agree with the definition, and retry_after is exact from both sides
 mod fault_proxy; // a network that fails as told, between a client and a server
 mod fault_proxy_checks; // each fault, as a plain client sees it
+mod fault_wires; // what passes through the proxy, and when
 mod keys; // no two requests share a key by accident, and no key is longer than it may be
 mod limiter; // the straight path: acquire, peek, batch, settle, wait
 mod memory; // keys come and go: sweeping, the bound, eight bytes an event, no allocation

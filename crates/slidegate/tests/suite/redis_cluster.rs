@@ -6,12 +6,10 @@
 #![allow(dead_code, reason = "shared by tests that each use some of it")]
 
 use std::collections::BTreeSet;
-use std::net::TcpListener;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::redis_server::{Flavour, Server, eventually};
+use crate::redis_server::{Flavour, Server, eventually, lasting_port};
 
 const SHARDS: usize = 3;
 const SLOTS: [&str; SHARDS] = ["0 5460", "5461 10922", "10923 16383"];
@@ -69,7 +67,7 @@ impl Cluster {
 
     /// The port of each shard's primary, as the living nodes have it; a killed one until another is elected.
     pub(crate) fn primaries(&self) -> [u16; SHARDS] {
-        primaries(&self.view(), &self.nodes)
+        primaries(&self.view(), &self.nodes).map(|port| port.expect("a primary of each shard"))
     }
 
     /// The port of the node that has the slot.
@@ -135,7 +133,9 @@ impl Cluster {
 
     /// Waits until shard `i` has another primary than `old` and all living nodes serve; its port.
     pub(crate) fn wait_for_failover(&self, i: usize, old: u16) -> u16 {
-        self.wait("a replica is elected", |view| primaries(view, &self.nodes)[i] != old);
+        self.wait("a replica is elected", |view| {
+            primaries(view, &self.nodes)[i].is_some_and(|port| port != old)
+        });
         self.wait_until_ok();
         self.primaries()[i]
     }
@@ -234,11 +234,11 @@ fn owner(view: &[Entry], slot: u16) -> Option<u16> {
 }
 
 /// Of two that call themselves primary of a shard, the one elected last.
-fn primaries(view: &[Entry], nodes: &[Server]) -> [u16; SHARDS] {
+fn primaries(view: &[Entry], nodes: &[Server]) -> [Option<u16>; SHARDS] {
     std::array::from_fn(|i| {
         let of_shard = |entry: &&Entry| [nodes[i].port, nodes[i + SHARDS].port].contains(&entry.port);
         let candidates = view.iter().filter(of_shard).filter(|entry| entry.has("master"));
-        candidates.max_by_key(|entry| entry.epoch).expect("a primary of each shard").port
+        candidates.max_by_key(|entry| entry.epoch).map(|entry| entry.port)
     })
 }
 
@@ -255,18 +255,7 @@ fn node() -> Server {
     let further = ["--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no"];
     // Replicas are there at once, not after five seconds.
     let sync = ["--repl-diskless-sync-delay", "0"];
-    Server::at_with(Flavour::Redis7, free_pair(), &[&arguments[..], &further, &sync].concat())
-}
-
-/// A port that is free together with its bus port, 10,000 above, both below those that systems hand out.
-fn free_pair() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    // Another process starts elsewhere.
-    let first = std::process::id() * 61;
-    let mut tries =
-        (0..10_000).map(|_| 12_000 + ((first + NEXT.fetch_add(1, Ordering::SeqCst)) % 10_000) as u16);
-    tries.find(|port| is_free(*port) && is_free(port + 10_000)).expect("two free ports")
+    Server::at_with(Flavour::Redis7, lasting_port(), &[&arguments[..], &further, &sync].concat())
 }
 
 #[test]
@@ -337,6 +326,6 @@ fn a_replica_takes_over_and_the_old_primary_follows_it() {
     cluster.pause(new);
     assert_eq!(cluster.wait_for_failover(shard, new), old);
     cluster.resume(new);
-    cluster.wait("all agree", |view| primaries(view, &cluster.nodes) == before);
+    cluster.wait("all agree", |view| primaries(view, &cluster.nodes) == before.map(Some));
     assert_eq!(cluster.node(old).run("GET a"), redis::Value::BulkString(b"5".into()));
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::redis_server::{Flavour, Server, eventually};
+use crate::redis_server::{Flavour, Server, eventually, lasting_port};
 
 pub(crate) struct Sentinels {
     nodes: [Server; 2],
@@ -16,7 +16,7 @@ impl Sentinels {
 
     /// Returns when the sentinels know the replica and each other.
     pub(crate) fn start() -> Sentinels {
-        let start = |arguments: &[&str]| Server::with(Flavour::Redis7, arguments, &[]).without_ttl_check();
+        let start = |arguments: &[&str]| Server::at_with(Flavour::Redis7, lasting_port(), arguments);
         // Replicas are there at once, not after five seconds.
         let primary = start(&["--repl-diskless-sync-delay", "0"]);
         let port = primary.port.to_string();

@@ -4,6 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -190,6 +191,18 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(50));
     }
     panic!("not in 30 s: {what}");
+}
+
+/// A port for a server that will be down for a while: below those that systems hand out, so that nobody is given
+/// it meanwhile. The port 10,000 above, where nodes of a cluster talk, is free as well.
+pub(crate) fn lasting_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    // Another process begins elsewhere.
+    let first = std::process::id().wrapping_mul(61) % 10_000;
+    let mut ports =
+        (0..10_000).map(|_| 12_000 + ((first + NEXT.fetch_add(1, Ordering::SeqCst)) % 10_000) as u16);
+    ports.find(|port| is_free(*port) && is_free(port + 10_000)).expect("two free ports")
 }
 
 /// The process, once it accepts connections; None if it gave up.
