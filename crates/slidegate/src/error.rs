@@ -40,8 +40,10 @@ pub enum Fault {
     NotAllowed,
     /// Something else is stored under one of our keys.
     WrongType,
-    /// It is a node of a cluster, and was addressed as a single server.
+    /// A cluster is not in order, or one of its nodes was addressed as a single server.
     Cluster,
+    /// It is not the one that counted before, and what that one had is not yet written back; nothing was sent.
+    Restarted,
     /// Others changed the same keys again and again; nothing was written.
     Conflict,
     /// It answered something that is not an answer.
@@ -65,6 +67,7 @@ impl Fault {
             Fault::NotAllowed => "not-allowed",
             Fault::WrongType => "wrong-type",
             Fault::Cluster => "cluster",
+            Fault::Restarted => "restarted",
             Fault::Conflict => "conflict",
             Fault::Protocol => "protocol",
             Fault::Other => "other",

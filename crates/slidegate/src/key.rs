@@ -5,6 +5,9 @@
 //! can pass for another rule's. Braces are escaped too: inside `sg:{…}` they would let a caller choose the
 //! Redis slot. A long value is replaced by its digest, so a key has a bounded length; a digest starts with
 //! `#`, and a value that does is escaped.
+//!
+//! A key with a tag reads `{tenant=acme}per-user:user=bob`: what stands in the braces decides where it is
+//! counted, so all keys of one tag are together. Nothing else of a key has braces.
 
 use std::fmt::{self, Write};
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -39,17 +42,36 @@ static HASHER: LazyLock<foldhash::quality::RandomState> = LazyLock::new(Default:
 impl Key {
     /// The key of `rule` for these attribute values.
     pub fn new<'a>(rule: &str, values: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
-        let mut text = CompactString::default();
+        Key::written(CompactString::default(), rule, values)
+    }
+
+    /// The same, counted where every key with this tag is: an attribute and its value.
+    ///
+    /// ```
+    /// # use slidegate::Key;
+    /// let key = Key::tagged(("tenant", "acme"), "per-user", [("user", "bob")]);
+    /// assert_eq!(key.as_str(), "{tenant=acme}per-user:user=bob");
+    /// ```
+    pub fn tagged<'a>(
+        (name, value): (&str, &str),
+        rule: &str,
+        values: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Self {
+        let mut text = CompactString::const_new("{");
+        write_attribute(&mut text, name, value);
+        text.push('}');
+        Key::written(text, rule, values)
+    }
+
+    fn written<'a>(
+        mut text: CompactString,
+        rule: &str,
+        values: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Self {
         escape(&mut text, rule);
         for (name, value) in values {
             text.push(':');
-            escape(&mut text, name);
-            text.push('=');
-            if value.len() > MAX_PLAIN_VALUE {
-                digest(&mut text, value);
-            } else {
-                escape(&mut text, value);
-            }
+            write_attribute(&mut text, name, value);
         }
         Key::from_text(text)
     }
@@ -62,6 +84,12 @@ impl Key {
     /// The key as it is stored and printed.
     pub fn as_str(&self) -> &str {
         &self.text
+    }
+
+    /// What stands in the braces, if it has a tag.
+    pub fn tag(&self) -> Option<&str> {
+        let (tag, _) = self.text.strip_prefix('{')?.split_once('}')?;
+        (!tag.is_empty()).then_some(tag)
     }
 
     #[inline]
@@ -96,6 +124,16 @@ impl Hash for Key {
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
+    }
+}
+
+fn write_attribute(text: &mut CompactString, name: &str, value: &str) {
+    escape(text, name);
+    text.push('=');
+    if value.len() > MAX_PLAIN_VALUE {
+        digest(text, value);
+    } else {
+        escape(text, value);
     }
 }
 

@@ -61,6 +61,8 @@ mod key;
 mod limiter;
 mod memory;
 mod micros;
+#[cfg(feature = "redis")]
+mod parts;
 mod quota;
 #[cfg(feature = "redis")]
 mod redis;
@@ -74,7 +76,8 @@ pub mod yaml;
 
 #[cfg(feature = "redis")]
 pub use self::redis::{
-    DEFAULT_PREFIX, KeyPage, MAX_BATCH_SIZE, RedisMode, RedisOptions, RedisStore, RedisTls, ServerReport,
+    DEFAULT_PREFIX, KeyPage, MAX_BATCH_SIZE, RedisMode, RedisOptions, RedisSentinel, RedisStore, RedisTls,
+    RedisTopology, ServerReport,
 };
 pub use algorithm::{Entry, State};
 pub use ask::{Ask, Check, Encoding, MAX_ID, OnError, RequestId};

@@ -81,11 +81,18 @@ fn read(mut text: &str) -> Option<Vec<(Key, Entry)>> {
         if key.is_empty() || key.contains(char::is_control) || cost > MAX_LIMIT || seq == u64::MAX {
             return None;
         }
-        if charges.len() == MAX_RULES || key.contains(['{', '}']) {
+        let key = Key::printed(key);
+        if charges.len() == MAX_RULES || !has_braces_of_a_key(&key) {
             return None;
         }
-        charges.push((Key::printed(key), Entry { at: Micros::new(at), seq, cost }));
+        charges.push((key, Entry { at: Micros::new(at), seq, cost }));
         text = rest;
     }
     Some(charges)
+}
+
+/// Braces would let whoever sends a reservation choose where it is settled: a tag has one pair, in front.
+fn has_braces_of_a_key(key: &Key) -> bool {
+    let (tag, braces) = (key.tag(), key.as_str().matches(['{', '}']).count());
+    braces == if tag.is_some() { 2 } else { 0 }
 }

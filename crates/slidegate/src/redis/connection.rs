@@ -12,13 +12,13 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
-use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
-use redis::{ClientTlsConfig, Pipeline, RedisError, RedisResult, TlsCertificates, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, RedisResult, Value};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use super::RedisOptions;
 use super::fault::explain;
+use super::life::{Lives, Purpose};
+use super::topology::{Sentinel, check_role};
 use crate::{Clock, Error, Fault, Micros, SystemClock};
 
 /// The wait after the first failed attempt to connect; it doubles with each.
@@ -33,13 +33,21 @@ pub(super) struct Connections {
     in_flight: Semaphore,
     max_in_flight: usize,
     max_wait: Duration,
+    target: Arc<Target>,
+    lives: Arc<Lives>,
+}
+
+/// Where connections are made to.
+pub(super) enum Target {
+    Fixed { client: Client, address: Arc<str> },
+    Sentinel { sentinel: Box<Sentinel>, address: Arc<str> },
 }
 
 /// One connection, alive or not.
 struct Link {
-    client: Client,
+    target: Arc<Target>,
+    lives: Arc<Lives>,
     config: AsyncConnectionConfig,
-    address: String,
     health_check: Duration,
     live: ArcSwapOption<Live>,
     /// Held while connecting, so that one caller does and the others wait for it.
@@ -54,8 +62,16 @@ struct Link {
 
 /// A connection, and which of all that were made.
 struct Live {
-    connection: MultiplexedConnection,
     made: u64,
+    own: Own,
+}
+
+/// A connection, to where, and to which life of what is there.
+#[derive(Clone)]
+pub(super) struct Own {
+    pub(super) connection: MultiplexedConnection,
+    pub(super) address: Arc<str>,
+    pub(super) life: u64,
 }
 
 /// The last attempt failed, and the next may be made `until` later.
@@ -74,18 +90,17 @@ pub(super) struct Lent<'c> {
 }
 
 impl Connections {
-    pub(super) fn new(options: &RedisOptions) -> Result<Self, Error> {
-        let client = client(options)?;
-        let address = options.address();
+    pub(super) fn new(target: Target, lives: Arc<Lives>, options: &RedisOptions) -> Self {
+        let target = Arc::new(target);
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(options.connect_timeout))
             .set_response_timeout(Some(options.response_timeout));
         let made = Arc::new(AtomicU64::new(0));
         let link = || {
             Arc::new(Link {
-                client: client.clone(),
+                target: Arc::clone(&target),
+                lives: Arc::clone(&lives),
                 config: config.clone(),
-                address: address.clone(),
                 health_check: options.health_check,
                 live: ArcSwapOption::empty(),
                 connecting: tokio::sync::Mutex::new(()),
@@ -95,13 +110,15 @@ impl Connections {
                 clock: SystemClock::new(),
             })
         };
-        Ok(Connections {
+        Connections {
             links: (0..options.connections).map(|_| link()).collect(),
             next: AtomicUsize::new(0),
             in_flight: Semaphore::new(options.max_in_flight),
             max_in_flight: options.max_in_flight,
             max_wait: options.max_wait,
-        })
+            target,
+            lives,
+        }
     }
 
     /// A place among the calls in flight; waits for one, but not for long.
@@ -116,26 +133,37 @@ impl Connections {
     }
 
     /// A connection for one call.
-    pub(super) async fn get(&self) -> Result<Lent<'_>, Error> {
+    pub(super) async fn get(&self, purpose: Purpose) -> Result<Lent<'_>, Error> {
         let place = self.place().await?;
         let link = &self.links[self.next.fetch_add(1, Ordering::Relaxed) % self.links.len()];
-        match link.get().await {
-            Ok(connection) => Ok(Lent { connection, connections: self, _place: place }),
-            Err(error) => {
-                // If one cannot be made, the others may be broken without having noticed.
-                self.links.iter().for_each(|link| link.doubt.notify_waiters());
-                Err(error)
+        loop {
+            match link.get().await {
+                Ok(connection) if connection.own.life == self.lives.now() => {
+                    if purpose == Purpose::Decide {
+                        self.lives.check(connection.own.life, &connection.own.address)?;
+                    }
+                    return Ok(Lent { connection, connections: self, _place: place });
+                }
+                // It leads to what counts no more.
+                Ok(connection) => link.drop_broken(&connection),
+                Err(error) => {
+                    // If one cannot be made, the others may be broken without having noticed.
+                    self.links.iter().for_each(|link| link.doubt.notify_waiters());
+                    return Err(error);
+                }
             }
         }
     }
 
     /// A connection of its own, for what must not be mixed with other callers' commands.
-    pub(super) async fn own(&self) -> Result<MultiplexedConnection, Error> {
+    pub(super) async fn own(&self) -> Result<Own, Error> {
         self.links[0].connect().await
     }
 
     pub(super) fn address(&self) -> &str {
-        &self.links[0].address
+        match &*self.target {
+            Target::Fixed { address, .. } | Target::Sentinel { address, .. } => address,
+        }
     }
 
     /// When one breaks, those that were made before it did are most likely broken too.
@@ -162,28 +190,42 @@ impl Connections {
 
 impl Lent<'_> {
     pub(super) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
-        let answer = self.connection.connection.clone().send_packed_command(command).await;
+        let answer = self.connection.own.connection.clone().send_packed_command(command).await;
+        self.note(answer.and_then(Value::extract_error))
+    }
+
+    /// After an ASK: what follows ASKING at once is answered also for a slot that is still on its way.
+    pub(super) async fn send_asking(&mut self, command: Cmd) -> RedisResult<Value> {
+        let mut pipeline = Pipeline::with_capacity(2);
+        pipeline.cmd("ASKING").add_command(command);
+        let answer = self.connection.own.connection.clone().send_packed_commands(&pipeline, 1, 1).await;
+        let answer = answer.map(|values| values.into_iter().next().unwrap_or(Value::Nil));
         self.note(answer.and_then(Value::extract_error))
     }
 
     /// Several commands, answered together.
     pub(super) async fn send_all(&mut self, pipeline: &Pipeline) -> RedisResult<Value> {
-        let answer = pipeline.query_async(&mut self.connection.connection.clone()).await;
+        let answer = pipeline.query_async(&mut self.connection.own.connection.clone()).await;
         self.note(answer)
     }
 
     /// What a failure means, and what to do about it.
     pub(super) fn explain(&self, error: RedisError) -> Error {
-        explain(&error, self.connections.address())
+        explain(&error, &self.connection.own.address)
     }
 
-    /// A connection that broke is not lent again.
+    pub(super) fn life(&self) -> u64 {
+        self.connection.own.life
+    }
+
+    /// A connection that broke is not lent again; nor one that leads to what is a primary no more.
     fn note<T>(&self, answer: RedisResult<T>) -> RedisResult<T> {
-        if let Err(error) = &answer
-            && error.is_io_error()
-            && !error.is_timeout()
-        {
-            self.connections.drop_older(&self.connection);
+        if let Err(error) = &answer {
+            let broke = error.is_io_error() && !error.is_timeout();
+            let followed = matches!(*self.connections.target, Target::Sentinel { .. });
+            if broke || followed && error.code() == Some("READONLY") {
+                self.connections.drop_older(&self.connection);
+            }
         }
         answer
     }
@@ -205,10 +247,10 @@ impl Link {
             return Err(error.clone());
         }
         match self.connect().await {
-            Ok(connection) => {
+            Ok(own) => {
                 *self.failed.lock() = None;
                 let made = self.made.fetch_add(1, Ordering::Relaxed);
-                let connection = Arc::new(Live { connection, made });
+                let connection = Arc::new(Live { made, own });
                 self.live.store(Some(Arc::clone(&connection)));
                 tokio::spawn(watch(Arc::downgrade(self), Arc::clone(&connection)));
                 Ok(connection)
@@ -223,16 +265,19 @@ impl Link {
         }
     }
 
-    async fn connect(&self) -> Result<MultiplexedConnection, Error> {
-        let connecting = self.client.get_multiplexed_async_connection_with_config(&self.config);
-        connecting.await.map_err(|error| match explain(&error, &self.address) {
-            // What fails here was never asked.
-            unknown if unknown.outcome_unknown() => Error::store(
-                Fault::Unreachable,
-                format!("Redis at {} cannot be reached: {error}", self.address),
-            ),
-            error => error,
-        })
+    async fn connect(&self) -> Result<Own, Error> {
+        let (client, address) = match &*self.target {
+            Target::Fixed { client, address } => (client.clone(), Arc::clone(address)),
+            Target::Sentinel { sentinel, .. } => sentinel.find().await?,
+        };
+        let connecting = client.get_multiplexed_async_connection_with_config(&self.config);
+        let mut connection = connecting.await.map_err(|error| unreachable(&error, &address))?;
+        if let Target::Sentinel { .. } = *self.target {
+            check_role(&mut connection, &address).await?;
+        }
+        let run_id = run_id(&mut connection).await.map_err(|error| unreachable(&error, &address))?;
+        let life = self.lives.met(&run_id);
+        Ok(Own { connection, address, life })
     }
 
     fn drop_broken(&self, broken: &Arc<Live>) {
@@ -252,53 +297,41 @@ async fn watch(link: Weak<Link>, connection: Arc<Live>) {
         };
         // Either way it is asked now.
         let _ = tokio::time::timeout(period, doubt.notified()).await;
-        let mut asked = connection.connection.clone();
+        let mut asked = connection.own.connection.clone();
         let answer = asked.send_packed_command(&redis::cmd("PING")).await;
         let Some(link) = link.upgrade() else { return };
+        let left = match &*link.target {
+            Target::Fixed { .. } => false,
+            Target::Sentinel { sentinel, .. } => sentinel.has_left(&connection.own.address).await,
+        };
         let replaced = !link.live.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, &connection));
         // A server that answers with an error is there.
-        if replaced || answer.is_err_and(|error| error.is_io_error()) {
+        if replaced || left || answer.is_err_and(|error| error.is_io_error()) {
             link.drop_broken(&connection);
             return;
         }
     }
 }
 
-fn client(options: &RedisOptions) -> Result<Client, Error> {
-    let info = info(options)?;
-    let tls = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
-    let client = match (tls, options.tls.is_default()) {
-        (false, false) => {
-            return Err(Error::invalid("redis.tls needs a url that starts with rediss://"));
+/// Which process answers. One that may not say, or is a proxy, is taken for the same each time.
+async fn run_id(connection: &mut MultiplexedConnection) -> RedisResult<String> {
+    match redis::cmd("INFO").arg("server").query_async::<Value>(connection).await {
+        Ok(info) => {
+            let info: String = redis::from_redis_value(info).unwrap_or_default();
+            let run_id = info.lines().find_map(|line| line.strip_prefix("run_id:"));
+            Ok(run_id.unwrap_or_default().trim().to_owned())
         }
-        (_, true) => Client::open(info),
-        (true, false) => {
-            let tls = &options.tls;
-            let client_tls = match (&tls.cert, &tls.key) {
-                (Some(cert), Some(key)) => {
-                    Some(ClientTlsConfig { client_cert: cert.clone(), client_key: key.clone() })
-                }
-                (None, None) => None,
-                _ => return Err(Error::invalid("redis.tls needs both `cert` and `key`, or neither")),
-            };
-            Client::build_with_tls(info, TlsCertificates { client_tls, root_cert: tls.ca.clone() })
-        }
-    };
-    client.map_err(|error| bad_url(&error))
+        Err(error) if error.code() == Some("NOPERM") || error.code() == Some("ERR") => Ok(String::new()),
+        Err(error) => Err(error),
+    }
 }
 
-fn info(options: &RedisOptions) -> Result<ConnectionInfo, Error> {
-    let info = options.url.as_str().into_connection_info().map_err(|error| bad_url(&error))?;
-    let keep_alive = TcpKeepalive::new().with_time(options.keep_alive).with_interval(options.keep_alive);
-    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keep_alive);
-    let redis = info.redis_settings().clone().set_lib_name("slidegate", env!("CARGO_PKG_VERSION"));
-    Ok(info.set_tcp_settings(tcp).set_redis_settings(redis))
-}
-
-/// Never repeats the url: it may hold a password.
-fn bad_url(error: &RedisError) -> Error {
-    let detail = error.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();
-    Error::invalid(format!(
-        "the redis url must look like redis://[user:password@]host:port[/db], or rediss:// for TLS{detail}"
-    ))
+/// What fails while connecting was never asked.
+fn unreachable(error: &RedisError, address: &str) -> Error {
+    match explain(error, address) {
+        unknown if unknown.outcome_unknown() => {
+            Error::store(Fault::Unreachable, format!("Redis at {address} cannot be reached: {error}"))
+        }
+        error => error,
+    }
 }

@@ -81,6 +81,31 @@ pub(super) fn explain(error: &RedisError, address: &str) -> Error {
     }
 }
 
+/// What a node of a cluster says instead of doing something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Redirect {
+    /// The slot is there for good; an empty address is one that was not told.
+    Moved(String),
+    /// This key is there, for now.
+    Ask(String),
+    /// Some of the keys are here and some are there.
+    Again,
+    /// The cluster is not in order.
+    Down,
+}
+
+/// A script's calls may fail with such words inside; only a whole answer says that nothing was done.
+pub(super) fn redirect(error: &RedisError) -> Option<Redirect> {
+    let to = || error.redirect_node().map(|(address, _)| address.to_owned()).unwrap_or_default();
+    match error.kind() {
+        ErrorKind::Server(ServerErrorKind::Moved) => Some(Redirect::Moved(to())),
+        ErrorKind::Server(ServerErrorKind::Ask) => Some(Redirect::Ask(to())),
+        ErrorKind::Server(ServerErrorKind::TryAgain) => Some(Redirect::Again),
+        ErrorKind::Server(ServerErrorKind::ClusterDown) => Some(Redirect::Down),
+        _ => None,
+    }
+}
+
 /// Whether `word` stands alone in `text`: ASK is not in TASK.
 fn contains_word(text: &str, word: &str) -> bool {
     let bound = |c: Option<char>| !c.is_some_and(char::is_alphanumeric);

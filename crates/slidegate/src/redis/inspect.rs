@@ -1,11 +1,15 @@
 //! Looking without touching: what a key counts, which keys there are, and how the server is set up.
 
-use redis::Pipeline;
+use futures_util::future::join_all;
+use redis::{Cmd, FromRedisValue, Pipeline};
 
 use super::fault::CLUSTER;
 use super::held::{Held, HeldEntry};
+use super::life::Purpose;
+use super::server::Call;
+use super::topology::{Place, ServerId};
 use super::{Inner, RedisStore, bad_reply};
-use crate::{Algorithm, Counted, Error, Inspection, Key, MAX_INSPECTED, Micros, Quota};
+use crate::{Algorithm, Counted, Error, Fault, Inspection, Key, MAX_INSPECTED, Micros, Quota};
 
 /// Members of a sorted set and their scores.
 type Members = Vec<(String, f64)>;
@@ -37,35 +41,72 @@ pub struct ServerReport {
 }
 
 impl RedisStore {
-    /// Some of the keys that are stored: from `cursor`, which is 0 at first. Looks at about `count` keys of the
+    /// Some of the keys that are stored: from `cursor`, which is 0 at first. Looks at about `count` keys of one
     /// server, which may be none of ours.
     pub async fn keys(&self, cursor: u64, count: usize) -> Result<KeyPage, Error> {
-        let inner = &*self.inner;
-        let mut connection = inner.connections.get().await?;
+        let Inner { topology, names, .. } = &*self.inner;
+        let servers = topology.servers().await?;
+        let (number, cursor) = if topology.is_one() { (0, cursor) } else { split_cursor(cursor) };
+        let Some(&at) = servers.iter().find(|server| u64::from(server.0) >= number) else {
+            return Ok(KeyPage { keys: Vec::new(), next: None });
+        };
+        // A server that is gone meanwhile is passed over.
+        let cursor = if u64::from(at.0) == number { cursor } else { 0 };
         let mut command = redis::cmd("SCAN");
-        command.arg(cursor).arg("MATCH").arg(inner.names.pattern()).arg("COUNT").arg(count.clamp(1, 10_000));
-        let answer = connection.send(&command).await.map_err(|error| connection.explain(error))?;
-        let (next, names): (u64, Vec<String>) = redis::from_redis_value(answer).map_err(|_| bad_reply())?;
-        let mut keys: Vec<Key> = names.iter().filter_map(|name| inner.names.key_of(name)).collect();
+        command.arg(cursor).arg("MATCH").arg(names.pattern()).arg("COUNT").arg(count.clamp(1, 10_000));
+        let answer = self.inner.at(at, Call::Command(&command)).await?;
+        let (next, found): (u64, Vec<String>) = redis::from_redis_value(answer).map_err(|_| bad_reply())?;
+        let mut keys: Vec<Key> = found.iter().filter_map(|name| names.key_of(name)).collect();
         keys.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
         keys.dedup();
-        Ok(KeyPage { keys, next: (next != 0).then_some(next) })
+        let next = match (next, servers.iter().find(|server| **server > at)) {
+            (0, None) => None,
+            (0, Some(server)) => Some(join_cursor(u64::from(server.0), 0)?),
+            (next, _) if topology.is_one() => Some(next),
+            (next, _) => Some(join_cursor(u64::from(at.0), next)?),
+        };
+        Ok(KeyPage { keys, next })
     }
 
-    /// Whether Redis answers.
+    /// Whether every server answers; the error says which do not.
     pub async fn ping(&self) -> Result<(), Error> {
-        let mut connection = self.inner.connections.get().await?;
-        let answer = connection.send(&redis::cmd("PING")).await;
-        answer.map(|_| ()).map_err(|error| connection.explain(error))
+        let servers = self.inner.topology.servers().await?;
+        let ping = redis::cmd("PING");
+        let answers = servers.iter().map(|&server| self.inner.at(server, Call::Command(&ping)));
+        let failed: Vec<Error> = join_all(answers).await.into_iter().filter_map(Result::err).collect();
+        match failed.first() {
+            None => Ok(()),
+            Some(error) if servers.len() == 1 => Err(error.clone()),
+            Some(error) => {
+                let (n, all) = (failed.len(), servers.len());
+                let said: Vec<String> = failed.iter().map(Error::to_string).collect();
+                let message = format!("{n} of {all} servers do not answer: {}", said.join("; "));
+                Err(Error::store(error.fault().unwrap_or(Fault::Other), message))
+            }
+        }
     }
 
-    /// How the server is set up, and what of that should be changed.
+    /// How the servers are set up, and what of that should be changed. Of several versions it has the first.
     pub async fn report(&self) -> Result<ServerReport, Error> {
-        let mut connection = self.inner.connections.get().await?;
+        let topology = &self.inner.topology;
+        let servers = topology.servers().await?;
+        let mut all = ServerReport { version: String::new(), warnings: Vec::new() };
+        for &server in &servers {
+            let report = self.report_of(server).await?;
+            let address = self.server_address(server);
+            let said = |warning| if servers.len() == 1 { warning } else { format!("{address}: {warning}") };
+            all.warnings.extend(report.warnings.into_iter().map(said));
+            if all.version.is_empty() {
+                all.version = report.version;
+            }
+        }
+        Ok(all)
+    }
+
+    async fn report_of(&self, server: ServerId) -> Result<ServerReport, Error> {
         let mut texts = Vec::new();
         for section in ["server", "memory", "cluster"] {
-            let answer = connection.send(redis::cmd("INFO").arg(section)).await;
-            let answer = answer.map_err(|error| connection.explain(error))?;
+            let answer = self.inner.at(server, Call::Command(redis::cmd("INFO").arg(section))).await?;
             texts.push(redis::from_redis_value::<String>(answer).map_err(|_| bad_reply())?);
         }
         let text = texts.concat();
@@ -80,7 +121,7 @@ impl RedisStore {
                  counted is admitted again; set it to noeviction"
             ));
         }
-        if field("cluster_enabled") == Some("1") {
+        if field("cluster_enabled") == Some("1") && !self.inner.topology.is_cluster() {
             warnings.push(CLUSTER.to_owned());
         }
         let version = field("valkey_version").or(field("redis_version")).unwrap_or("unknown").to_owned();
@@ -88,19 +129,29 @@ impl RedisStore {
     }
 }
 
+/// The bits of a cursor that are the server's own; the others say which server.
+const CURSOR_BITS: u32 = 52;
+
+fn split_cursor(cursor: u64) -> (u64, u64) {
+    (cursor >> CURSOR_BITS, cursor & ((1 << CURSOR_BITS) - 1))
+}
+
+fn join_cursor(server: u64, cursor: u64) -> Result<u64, Error> {
+    if cursor >> CURSOR_BITS > 0 || server >> (u64::BITS - CURSOR_BITS) > 0 {
+        return Err(bad_reply());
+    }
+    Ok(server << CURSOR_BITS | cursor)
+}
+
+/// What is read of a key: when, its members, its packed log.
+type Read = ((u64, u64), Members, Option<Vec<u8>>);
+
 impl Inner {
     pub(super) async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
+        let place = self.topology.place_of(key, &self.names);
         let (main, log) = (self.names.main(key), self.names.log(key));
-        let mut members = Members::new();
-        let mut connection = self.connections.get().await?;
-        let mut pipeline = Pipeline::new();
-        pipeline.atomic().cmd("TIME").cmd("ZRANGE").arg(&main).arg(0).arg(PAGE - 1).arg("WITHSCORES");
-        pipeline.cmd("GET").arg(&log);
-        let answer = connection.send_all(&pipeline).await.map_err(|error| connection.explain(error))?;
-        let (time, page, packed): ((u64, u64), Members, Option<Vec<u8>>) =
-            redis::from_redis_value(answer).map_err(|_| bad_reply())?;
+        let (time, mut members, packed) = self.read_key(place, &main, &log).await?;
         let now = time.0.saturating_mul(1_000_000).saturating_add(time.1);
-        members.extend(page);
         let expired = |members: &[(String, f64)], held: &Held| {
             let cut = now.max(held.last).saturating_sub(held.quota.window().get()) as f64;
             members.last().is_some_and(|(_, score)| *score <= cut)
@@ -110,10 +161,7 @@ impl Inner {
             && Held::read(&members).is_some_and(|held| expired(&members, &held))
         {
             let start = members.len();
-            let mut command = redis::cmd("ZRANGE");
-            command.arg(&main).arg(start).arg(start + PAGE - 1).arg("WITHSCORES");
-            let answer = connection.send(&command).await.map_err(|error| connection.explain(error))?;
-            let page: Members = redis::from_redis_value(answer).map_err(|_| bad_reply())?;
+            let page: Members = self.look(place, &page(&main, start)).await?;
             if page.is_empty() {
                 break;
             }
@@ -123,6 +171,30 @@ impl Inner {
         let log = || packed.as_deref().and_then(read_log).and_then(|held| inspection(held, now));
         Ok(Held::read(&members).and_then(|held| inspection(held, now)).or_else(log))
     }
+
+    /// At one instant, except in a cluster: while a slot moves, each key is asked for by itself.
+    async fn read_key(&self, place: Place, main: &str, log: &str) -> Result<Read, Error> {
+        if self.topology.is_cluster() {
+            let time = self.look(place, &redis::cmd("TIME")).await?;
+            let members = self.look(place, &page(main, 0)).await?;
+            return Ok((time, members, self.look(place, redis::cmd("GET").arg(log)).await?));
+        }
+        let mut pipeline = Pipeline::new();
+        pipeline.atomic().cmd("TIME").add_command(page(main, 0)).cmd("GET").arg(log);
+        let answer = self.topology.call(place, Purpose::Look, Call::All(&pipeline)).await?;
+        redis::from_redis_value(answer).map_err(|_| bad_reply())
+    }
+
+    async fn look<T: FromRedisValue>(&self, place: Place, command: &Cmd) -> Result<T, Error> {
+        let answer = self.topology.call(place, Purpose::Look, Call::Command(command)).await?;
+        redis::from_redis_value(answer).map_err(|_| bad_reply())
+    }
+}
+
+fn page(main: &str, start: usize) -> Cmd {
+    let mut command = redis::cmd("ZRANGE");
+    command.arg(main).arg(start).arg(start + PAGE - 1).arg("WITHSCORES");
+    command
 }
 
 fn inspection(held: Held, now: u64) -> Option<Inspection> {

@@ -35,20 +35,28 @@ impl Names {
         Names { prefix: prefix.to_owned() }
     }
 
-    /// Where `key` is counted. The braces make it one slot of a cluster with what else belongs to it; the
-    /// text of a key has none.
+    /// Where `key` is counted. The braces make it one slot of a cluster with what else belongs to it: those of
+    /// its tag, or else around all of it.
     pub(super) fn main(&self, key: &Key) -> String {
-        format!("{}:{{{key}}}", self.prefix)
+        self.name(key, "")
     }
 
     /// Where `key` is counted if it is packed.
     pub(super) fn log(&self, key: &Key) -> String {
-        format!("{}:{{{key}}}:log", self.prefix)
+        self.name(key, ":log")
     }
 
     /// Where a packed key has its notes.
     pub(super) fn notes(&self, key: &Key) -> String {
-        format!("{}:{{{key}}}:notes", self.prefix)
+        self.name(key, ":notes")
+    }
+
+    fn name(&self, key: &Key, suffix: &str) -> String {
+        let prefix = &self.prefix;
+        match key.tag() {
+            None => format!("{prefix}:{{{key}}}{suffix}"),
+            Some(_) => format!("{prefix}:{key}{suffix}"),
+        }
     }
 
     /// Matches every key of the deployment, and nothing else of it.
@@ -58,9 +66,15 @@ impl Names {
 
     /// The key that is counted under a name, if it is one of ours.
     pub(super) fn key_of(&self, name: &str) -> Option<Key> {
-        let rest = name.strip_prefix(&self.prefix)?.strip_prefix(":{")?;
-        let (text, suffix) = rest.split_once('}')?;
-        matches!(suffix, "" | ":log" | ":notes").then(|| Key::printed(text))
+        let text = name.strip_prefix(&self.prefix)?.strip_prefix(':')?;
+        let (inside, after) = text.strip_prefix('{')?.split_once('}')?;
+        if matches!(after, "" | ":log" | ":notes") {
+            return Some(Key::printed(inside));
+        }
+        // An attribute always has a `=`, so none is taken for a suffix.
+        let text = text.strip_suffix(":log").or_else(|| text.strip_suffix(":notes")).unwrap_or(text);
+        let ours = !after.starts_with(':') && !after.contains(['{', '}']);
+        Some(Key::printed(text)).filter(|key| ours && key.tag().is_some())
     }
 }
 

@@ -3,29 +3,39 @@
 //! One script admits a batch: it reads each key once, judges the asks in order by the server's own clock, and
 //! writes each key once. What it decides is what [`judge`](crate::judge()) decides; the tests replay one
 //! against the other. `lua/` has the script, in parts; [`layout`] has the names; `transaction` does the same
-//! without scripts.
+//! without scripts. [`topology`] knows which server has a key; [`batch`] splits what goes to several.
 
+mod batch;
+mod client;
 mod connection;
 mod fault;
 mod held;
 mod inspect;
 mod layout;
+mod life;
 mod options;
 mod plan;
 mod script;
+mod server;
+mod servers;
+mod topology;
 mod transaction;
 
 use std::sync::Arc;
 
 use redis::Value;
 
-use self::connection::Connections;
 pub use self::inspect::{KeyPage, ServerReport};
 use self::layout::Names;
+use self::life::Purpose;
 use self::options::Expiry;
-pub use self::options::{DEFAULT_PREFIX, MAX_BATCH_SIZE, RedisMode, RedisOptions, RedisTls};
+pub use self::options::{
+    DEFAULT_PREFIX, MAX_BATCH_SIZE, RedisMode, RedisOptions, RedisSentinel, RedisTls, RedisTopology,
+};
 use self::plan::Plan;
 use self::script::Scripts;
+use self::server::Call;
+use self::topology::{Place, Topology};
 use self::transaction::Transactions;
 use crate::{Ask, Error, Fault, Inspection, Key, Readings, Receipt, Settlement, Store};
 
@@ -50,7 +60,8 @@ pub struct RedisStore {
 }
 
 struct Inner {
-    connections: Connections,
+    topology: Topology,
+    address: String,
     scripts: Scripts,
     transactions: Transactions,
     mode: RedisMode,
@@ -70,7 +81,8 @@ impl RedisStore {
         options.check()?;
         Ok(RedisStore {
             inner: Arc::new(Inner {
-                connections: Connections::new(options)?,
+                topology: Topology::new(options)?,
+                address: options.address(),
                 scripts: Scripts::default(),
                 transactions: Transactions::default(),
                 mode: options.mode,
@@ -81,38 +93,28 @@ impl RedisStore {
         })
     }
 
-    /// Where it counts, without the password.
+    /// Where it counts, without passwords.
     pub fn address(&self) -> &str {
-        self.inner.connections.address()
+        &self.inner.address
     }
 }
 
 impl Store for RedisStore {
-    /// A batch of more than `batch-size` asks is judged in parts, one after the other, each at its instant.
+    /// A batch of more than `batch-size` asks is judged in parts, one after the other, each at its instant. In a
+    /// cluster asks are judged in order slot by slot, on several servers server by server, each at its instant;
+    /// an ask over several of those is admitted in one after the other, and given back if one refuses.
     async fn admit(&self, asks: &[Ask]) -> Result<Readings, Error> {
-        let inner = &*self.inner;
-        let mut readings = Readings::new();
-        for asks in asks.chunks(inner.batch_size) {
-            if inner.mode == RedisMode::Transaction {
-                readings.extend(inner.admit_watched(asks).await?);
-                continue;
-            }
-            let plan = Plan::new(asks, &inner.names, inner.expiry);
-            let reply = inner.scripts.admit(&inner.connections, plan.parts, &plan.arguments).await?;
-            readings.extend(plan.readings(reply)?);
+        if self.inner.topology.is_one() {
+            return self.inner.admit_at(0, asks).await;
         }
-        Ok(readings)
+        self.inner.admit_in_places(asks).await
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
-        let inner = &*self.inner;
-        if inner.mode == RedisMode::Transaction {
-            return inner.settle_watched(settlements).await;
+        if self.inner.topology.is_one() {
+            return self.inner.settle_at(0, settlements).await;
         }
-        let arguments = plan::settlement_plan(settlements, &inner.names, inner.expiry);
-        let reply = inner.scripts.settle(&inner.connections, &arguments).await?;
-        let (at, settled) = plan::settled(reply, settlements.len())?;
-        Ok(Receipt { at, settled })
+        self.inner.settle_in_places(settlements).await
     }
 
     async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
@@ -120,15 +122,49 @@ impl Store for RedisStore {
     }
 
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
-        let names = &self.inner.names;
-        let mut connection = self.inner.connections.get().await?;
-        let mut command = redis::cmd("UNLINK");
-        command.arg(names.main(key)).arg(names.log(key)).arg(names.notes(key));
-        match connection.send(&command).await {
-            Ok(Value::Int(removed)) => Ok(removed > 0),
-            Ok(_) => Err(bad_reply()),
-            Err(error) => Err(connection.explain(error)),
+        let Inner { topology, names, .. } = &*self.inner;
+        let place = topology.place_of(key, names);
+        let all = [names.main(key), names.log(key), names.notes(key)];
+        let mut removed = 0;
+        // While a slot moves, a command for several keys may find some here and some there.
+        for some in all.chunks(if topology.is_cluster() { 1 } else { all.len() }) {
+            let mut command = redis::cmd("UNLINK");
+            command.arg(some);
+            match topology.call(place, Purpose::Decide, Call::Command(&command)).await? {
+                Value::Int(n) => removed += n,
+                _ => return Err(bad_reply()),
+            }
         }
+        Ok(removed > 0)
+    }
+}
+
+impl Inner {
+    /// Asks whose keys are all in one place.
+    async fn admit_at(&self, place: Place, asks: &[Ask]) -> Result<Readings, Error> {
+        let mut readings = Readings::new();
+        for asks in asks.chunks(self.batch_size) {
+            if self.mode == RedisMode::Transaction {
+                readings.extend(self.admit_watched(place, asks).await?);
+                continue;
+            }
+            let plan = Plan::new(asks, &self.names, self.expiry);
+            let call = Call::Script(self.scripts.admit(plan.parts), &plan.arguments);
+            let reply = self.topology.call(place, Purpose::Decide, call).await?;
+            readings.extend(plan.readings(reply)?);
+        }
+        Ok(readings)
+    }
+
+    async fn settle_at(&self, place: Place, settlements: &[Settlement]) -> Result<Receipt, Error> {
+        if self.mode == RedisMode::Transaction {
+            return self.settle_watched(place, settlements).await;
+        }
+        let arguments = plan::settlement_plan(settlements, &self.names, self.expiry);
+        let call = Call::Script(self.scripts.settle(), &arguments);
+        let reply = self.topology.call(place, Purpose::Decide, call).await?;
+        let (at, settled) = plan::settled(reply, settlements.len())?;
+        Ok(Receipt { at, settled })
     }
 }
 

@@ -11,6 +11,9 @@ pub const DEFAULT_PREFIX: &str = "sg";
 /// The most asks in one call of the script.
 pub const MAX_BATCH_SIZE: usize = 1_000;
 
+/// The most servers that can be named.
+const MAX_SERVERS: usize = 1_000;
+
 /// How decisions are made atomic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RedisMode {
@@ -22,12 +25,42 @@ pub enum RedisMode {
     Transaction,
 }
 
-/// How to reach Redis, and what to store there. Made by [`RedisOptions::new`]; every field has a default that
-/// suits most.
+/// Which servers count, and what of it each of them has.
+///
+/// A url is `redis://[user:password@]host:port[/db]`; `rediss://` for TLS; `redis+unix:///path` for a socket.
+#[derive(Clone, PartialEq, Eq)]
+pub enum RedisTopology {
+    /// One server has everything.
+    One(String),
+    /// A Redis Cluster: these are some of its nodes, enough of them that one can be asked for the others. Users,
+    /// passwords and TLS are taken from the first, also for nodes that are not named.
+    Cluster(Vec<String>),
+    /// Servers that do not know of each other. Each key is on one of them; another server takes only its share
+    /// of the keys, and one that is gone affects only its own.
+    Shards(Vec<String>),
+    /// The primary that sentinels watch over.
+    Sentinel(RedisSentinel),
+}
+
+/// Sentinels, and whom they watch over.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RedisSentinel {
+    /// The name the sentinels have for it.
+    pub master: String,
+    /// The urls of the sentinels, with their own users and passwords. `rediss://` is TLS to the primary too.
+    pub nodes: Vec<String>,
+    /// The user at the primary.
+    pub username: Option<String>,
+    /// The password at the primary.
+    pub password: Option<String>,
+}
+
+/// How to reach Redis, and what to store there. Made by [`RedisOptions::new`] and its sisters; every field has a
+/// default that suits most.
 #[derive(Clone)]
 pub struct RedisOptions {
-    /// `redis://[user:password@]host:port[/db]`; `rediss://` for TLS; `redis+unix:///path` for a socket.
-    pub url: String,
+    /// Which servers count.
+    pub topology: RedisTopology,
     /// Certificates, for `rediss://`.
     pub tls: RedisTls,
     /// How many connections to share. More than a few help only when one is saturated.
@@ -76,8 +109,33 @@ impl RedisTls {
 impl RedisOptions {
     /// Redis at `url`, with defaults.
     pub fn new(url: impl Into<String>) -> Self {
+        RedisOptions::at(RedisTopology::One(url.into()))
+    }
+
+    /// A cluster, some of whose nodes have these urls.
+    pub fn cluster<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Self {
+        RedisOptions::at(RedisTopology::Cluster(urls.into_iter().map(Into::into).collect()))
+    }
+
+    /// Independent servers that share the keys.
+    pub fn shards<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Self {
+        RedisOptions::at(RedisTopology::Shards(urls.into_iter().map(Into::into).collect()))
+    }
+
+    /// The primary that the sentinels at these urls call `master`.
+    pub fn sentinel<U: Into<String>>(master: impl Into<String>, urls: impl IntoIterator<Item = U>) -> Self {
+        RedisOptions::at(RedisTopology::Sentinel(RedisSentinel {
+            master: master.into(),
+            nodes: urls.into_iter().map(Into::into).collect(),
+            username: None,
+            password: None,
+        }))
+    }
+
+    /// These servers, with defaults.
+    pub fn at(topology: RedisTopology) -> Self {
         RedisOptions {
-            url: url.into(),
+            topology,
             tls: RedisTls::default(),
             connections: 2,
             connect_timeout: Duration::from_secs(1),
@@ -112,15 +170,77 @@ impl RedisOptions {
         if self.prefix.is_empty() || self.prefix.len() > 32 || !self.prefix.bytes().all(allowed) {
             return Err(Error::invalid("prefix must be 1 to 32 letters, digits or any of `._-`"));
         }
-        Ok(())
+        self.topology.check()
     }
 
-    /// Where it is, without the password.
+    /// Where it is, without passwords.
     pub fn address(&self) -> String {
-        let rest = self.url.split_once("://").map_or(self.url.as_str(), |(_, rest)| rest);
-        let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
-        rest.split(['?', '#']).next().unwrap_or_default().to_owned()
+        self.topology.address()
     }
+}
+
+impl RedisTopology {
+    /// The urls it has.
+    pub fn urls(&self) -> &[String] {
+        match self {
+            RedisTopology::One(url) => std::slice::from_ref(url),
+            RedisTopology::Cluster(urls) | RedisTopology::Shards(urls) => urls,
+            RedisTopology::Sentinel(sentinel) => &sentinel.nodes,
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let addresses: Vec<String> = self.urls().iter().map(|url| address_of(url)).collect();
+        let what = match self {
+            RedisTopology::One(_) => return Ok(()),
+            RedisTopology::Cluster(_) => "cluster",
+            RedisTopology::Shards(_) => "shards",
+            RedisTopology::Sentinel(_) => "sentinel.nodes",
+        };
+        within(&format!("the number of {what}"), addresses.len(), 1, MAX_SERVERS)?;
+        if let Some(twice) = (1..addresses.len()).find(|&i| addresses[..i].contains(&addresses[i])) {
+            return Err(Error::invalid(format!("{what} names {} twice", addresses[twice])));
+        }
+        match self {
+            RedisTopology::Sentinel(RedisSentinel { master, .. }) if master.is_empty() => {
+                Err(Error::invalid("sentinel.master is empty: give the name the sentinels have for it"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn address(&self) -> String {
+        let addresses: Vec<String> = self.urls().iter().map(|url| address_of(url)).collect();
+        let addresses = addresses.join(", ");
+        match self {
+            RedisTopology::One(_) => addresses,
+            RedisTopology::Cluster(_) => format!("the cluster of {addresses}"),
+            RedisTopology::Shards(_) => format!("the shards {addresses}"),
+            RedisTopology::Sentinel(sentinel) => {
+                format!("{} of the sentinels {addresses}", sentinel.master)
+            }
+        }
+    }
+}
+
+/// Passwords do not go to a log.
+impl fmt::Debug for RedisTopology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.address())
+    }
+}
+
+impl fmt::Debug for RedisSentinel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.master)
+    }
+}
+
+/// Where a url leads, without user and password.
+pub(super) fn address_of(url: &str) -> String {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
+    rest.split(['?', '#']).next().unwrap_or_default().to_owned()
 }
 
 /// The password does not go to a log.

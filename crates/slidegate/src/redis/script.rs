@@ -1,13 +1,11 @@
 //! The scripts: put together from parts, called by their digest, loaded where they are missing.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use redis::{Cmd, RedisError, Script, Value};
+use redis::{Cmd, Script};
 
-use super::connection::Connections;
 use super::layout::Kind;
-use crate::{Algorithm, Error, Quota};
+use crate::{Algorithm, Quota};
 
 const HEAD: &str = include_str!("lua/head.lua");
 const QUICK_ZSET: &str = include_str!("lua/quick_zset.lua");
@@ -98,72 +96,44 @@ local probe = redis.pcall('ZADD', KEYS[1], 'XX', '0', 'probe')
 if type(probe) == 'table' and probe.err and string.find(probe.err, 'OOM', 1, true) then return probe end
 ";
 
-/// One text, as servers with and without the shebang take it.
-struct Variants {
+/// One script, as servers with and without the shebang take it.
+pub(super) struct Prepared {
     /// With it Redis 7 refuses the whole script when its memory is full, before anything is written.
     strict: Script,
     plain: Script,
+    text: String,
 }
 
-impl Variants {
-    fn new(text: &str) -> Self {
-        Variants { strict: Script::new(&strict(text)), plain: Script::new(&plain(text)) }
+impl Prepared {
+    fn new(text: String) -> Self {
+        Prepared { strict: Script::new(&strict(&text)), plain: Script::new(&plain(&text)), text }
+    }
+
+    pub(super) fn by_digest(&self, plain: bool, arguments: &Arguments) -> Cmd {
+        let digest = if plain { self.plain.get_hash() } else { self.strict.get_hash() };
+        command("EVALSHA", digest, arguments)
+    }
+
+    pub(super) fn by_text(&self, plain: bool, arguments: &Arguments) -> Cmd {
+        let text = if plain { self::plain(&self.text) } else { strict(&self.text) };
+        command("EVAL", &text, arguments)
     }
 }
 
 /// The scripts of one store.
 #[derive(Default)]
 pub(super) struct Scripts {
-    admit: [OnceLock<(Variants, String)>; 32],
-    settle: OnceLock<(Variants, String)>,
-    /// The server takes no shebang: Redis 6.2.
-    plain: AtomicBool,
+    admit: [OnceLock<Prepared>; 32],
+    settle: OnceLock<Prepared>,
 }
 
 impl Scripts {
-    pub(super) async fn admit(
-        &self,
-        connections: &Connections,
-        parts: Parts,
-        arguments: &Arguments,
-    ) -> Result<Value, Error> {
-        let script = self.admit[usize::from(parts.0)].get_or_init(|| prepared(parts.text() + ADMIT));
-        self.call(connections, script, arguments).await
+    pub(super) fn admit(&self, parts: Parts) -> &Prepared {
+        self.admit[usize::from(parts.0)].get_or_init(|| Prepared::new(parts.text() + ADMIT))
     }
 
-    pub(super) async fn settle(
-        &self,
-        connections: &Connections,
-        arguments: &Arguments,
-    ) -> Result<Value, Error> {
-        let script = self.settle.get_or_init(|| prepared(Parts::ALL.text() + SETTLE));
-        self.call(connections, script, arguments).await
-    }
-
-    /// By digest; and where the server does not know it, by its text, on the same connection.
-    async fn call(
-        &self,
-        connections: &Connections,
-        (variants, text): &(Variants, String),
-        arguments: &Arguments,
-    ) -> Result<Value, Error> {
-        let mut connection = connections.get().await?;
-        loop {
-            let plain = self.plain.load(Ordering::Relaxed);
-            let digest = if plain { variants.plain.get_hash() } else { variants.strict.get_hash() };
-            let answer = connection.send(&command("EVALSHA", digest, arguments)).await;
-            let Err(error) = answer else { return answer.map_err(|error| connection.explain(error)) };
-            if !is_noscript(&error) {
-                return Err(connection.explain(error));
-            }
-            let text = if plain { self::plain(text) } else { strict(text) };
-            match connection.send(&command("EVAL", &text, arguments)).await {
-                Err(error) if !plain && takes_no_shebang(&error) => {
-                    self.plain.store(true, Ordering::Relaxed);
-                }
-                answer => return answer.map_err(|error| connection.explain(error)),
-            }
-        }
+    pub(super) fn settle(&self) -> &Prepared {
+        self.settle.get_or_init(|| Prepared::new(Parts::ALL.text() + SETTLE))
     }
 }
 
@@ -173,10 +143,6 @@ fn strict(text: &str) -> String {
 
 fn plain(text: &str) -> String {
     format!("{PROBE}{text}")
-}
-
-fn prepared(text: String) -> (Variants, String) {
-    (Variants::new(&text), text)
 }
 
 fn command(name: &str, script: &str, arguments: &Arguments) -> Cmd {
@@ -190,12 +156,4 @@ fn command(name: &str, script: &str, arguments: &Arguments) -> Cmd {
         command.arg(text);
     }
     command
-}
-
-fn is_noscript(error: &RedisError) -> bool {
-    error.kind() == redis::ErrorKind::Server(redis::ServerErrorKind::NoScript)
-}
-
-fn takes_no_shebang(error: &RedisError) -> bool {
-    error.to_string().contains("compiling script")
 }

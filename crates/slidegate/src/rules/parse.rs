@@ -12,10 +12,11 @@ use crate::{Algorithm, Count, Encoding, Error, Micros, OnError, Quota};
 /// The fields of a file that belong to the rules. A file may have others, which the server reads.
 pub const FILE_FIELDS: [&str; 2] = ["rules", "ad-hoc"];
 
-const RULE_FIELDS: [&str; 14] = [
+const RULE_FIELDS: [&str; 15] = [
     "name",
     "match",
     "key",
+    "tag",
     "limit",
     "window",
     "algorithm",
@@ -110,9 +111,12 @@ fn read_rule<'n>(node: &'n Node, reader: &mut Reader, names: &mut HashSet<&'n st
             }
         }
     }
+    let sound_tag = read_tag(&fields, reader, &mut rule, sound_key);
     let sound_encoding = read_encoding(&fields, reader, &mut rule, quota.is_some());
     read_overrides(&fields, reader, &mut rule, quota.is_some(), sound_key);
-    let ((Some(_), Some(_), Some(mode), Some(code), Some(on_error)), true) = (sound, sound_encoding) else {
+    let ((Some(_), Some(_), Some(mode), Some(code), Some(on_error)), true) =
+        (sound, sound_encoding && sound_tag)
+    else {
         return None;
     };
     rule.conditions = conditions;
@@ -256,6 +260,20 @@ fn read_key<'n>(fields: &Fields<'n>, reader: &mut Reader) -> Option<(&'n Node, V
     let node = fields.get("key")?;
     let items = reader.list(node, "key")?;
     Some((node, items.iter().filter_map(|item| reader.text(item, "an attribute name")).collect()))
+}
+
+/// False if it is not sound. Whether the key names it is checked only where that is sound.
+fn read_tag(fields: &Fields<'_>, reader: &mut Reader, rule: &mut Rule, sound_key: bool) -> bool {
+    let Some(node) = fields.get("tag") else { return true };
+    let Some(tag) = reader.text(node, "tag") else { return false };
+    if !sound_key {
+        return true;
+    }
+    match reader.accept(node, rule.clone().tag(tag)) {
+        Some(tagged) => *rule = tagged,
+        None => return false,
+    }
+    true
 }
 
 /// An override's quota and key are checked against the rule's own only where those are sound.

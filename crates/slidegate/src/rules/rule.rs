@@ -62,6 +62,8 @@ pub struct Rule {
     pub(crate) name: String,
     pub(crate) conditions: Vec<(String, Vec<Pattern>)>,
     pub(crate) key: Vec<String>,
+    /// Which of `key` decides where it is counted.
+    pub(crate) tag: Option<usize>,
     pub(crate) quota: Quota,
     pub(crate) mode: Mode,
     pub(crate) encoding: Encoding,
@@ -86,6 +88,7 @@ impl Rule {
             name: name.to_owned(),
             conditions: Vec::new(),
             key: Vec::new(),
+            tag: None,
             quota,
             mode: Mode::default(),
             encoding: Encoding::default(),
@@ -128,6 +131,17 @@ impl Rule {
             let n = self.key.len();
             return Err(Error::invalid(format!("key may name {MAX_KEY_ATTRIBUTES} attributes, not {n}")));
         }
+        Ok(self)
+    }
+
+    /// Counts where all rules with this tag and the same value of it do, such as one tenant's: one slot of a
+    /// cluster, one of several servers. After [`Rule::per`], which must name it.
+    pub fn tag(mut self, attribute: &str) -> Result<Self, Error> {
+        let Some(place) = self.key.iter().position(|known| known == attribute) else {
+            let key = self.key.join(", ");
+            return Err(Error::invalid(format!("tag must be one of key [{key}], not \"{attribute}\"")));
+        };
+        self.tag = Some(place);
         Ok(self)
     }
 
@@ -203,6 +217,11 @@ impl Rule {
         self.key.iter().map(String::as_str)
     }
 
+    /// Which of them decides where it is counted.
+    pub fn tagged_by(&self) -> Option<&str> {
+        self.tag.and_then(|tag| self.key.get(tag)).map(String::as_str)
+    }
+
     pub(super) fn check(&self, attributes: &[(&str, &str)], permits: u64, rule: u32) -> Option<Check> {
         if self.mode == Mode::Off {
             return None;
@@ -215,7 +234,13 @@ impl Rule {
             return None;
         }
         let values = || self.key.iter().filter_map(|name| Some((name.as_str(), find(name)?)));
-        let key = Key::new(&self.name, values());
+        let key = match self.tag {
+            None => Key::new(&self.name, values()),
+            Some(tag) => {
+                let others = values().enumerate().filter(|(i, _)| *i != tag).map(|(_, value)| value);
+                Key::tagged(values().nth(tag)?, &self.name, others)
+            }
+        };
         let quota = if self.overrides.is_empty() {
             self.quota
         } else {

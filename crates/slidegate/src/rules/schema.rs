@@ -22,6 +22,9 @@ pub struct RuleFile {
     /// The attributes that the count is kept by; none counts all requests together.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub key: Vec<String>,
+    /// One of `key`: all rules with this tag count one value of it in one slot of a cluster, on one server.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub tag: Option<String>,
     /// How many permits in a window; the refill of a token bucket.
     #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub limit: u64,
@@ -204,6 +207,7 @@ impl From<&Rule> for RuleFile {
             name: rule.name.clone(),
             r#match: rule.conditions.iter().map(|(name, any)| (name.clone(), patterns(any))).collect(),
             key: rule.key.clone(),
+            tag: rule.tagged_by().map(str::to_owned),
             limit: quota.limit(),
             window: quota.window().to_string(),
             algorithm: match quota.algorithm() {

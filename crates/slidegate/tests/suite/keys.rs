@@ -42,6 +42,39 @@ proptest! {
     }
 
     #[test]
+    fn tagged_keys_differ_too(
+        pairs in prop::collection::vec((nasty(), nasty(), 0..3u8), 2..40)
+    ) {
+        let mut seen: HashMap<String, (String, String, u8)> = HashMap::new();
+        for (a, b, kind) in pairs {
+            let (x, y) = (("x", a.as_str()), ("y", b.as_str()));
+            let key = match kind {
+                0 => Key::new("rule", [x, y]),
+                1 => Key::tagged(x, "rule", [y]),
+                _ => Key::tagged(y, "rule", [x]),
+            };
+            let values = (a.clone(), b.clone(), kind);
+            let before = seen.insert(key.to_string(), values.clone());
+            prop_assert!(before.is_none_or(|before| before == values), "{} means two things", key);
+        }
+    }
+
+    /// The slot is made of the tag alone: one pair of braces, in front.
+    #[test]
+    fn no_value_changes_the_slot(tenant in nasty(), user in nasty(), other in nasty()) {
+        let key = |rule, user: &str| Key::tagged(("t", &tenant), rule, [("u", user)]);
+        let (one, two) = (key("a", &user), key("b", &other));
+        prop_assert_eq!(one.tag(), two.tag());
+        prop_assert!(one.tag().is_some());
+        for key in [one, two] {
+            prop_assert_eq!(key.as_str().matches(['{', '}']).count(), 2);
+            prop_assert_eq!(key.as_str().find('{'), Some(0));
+        }
+        let elsewhere = Key::tagged(("t", &other), "a", [("u", user.as_str())]);
+        prop_assert_eq!(elsewhere.tag() == key("a", &user).tag(), tenant == other);
+    }
+
+    #[test]
     fn no_value_can_steer(value in nasty()) {
         let key = Key::new("rule", [("x", value.as_str())]).to_string();
         let steering = |c: char| c == '{' || c == '}' || c == ' ' || c.is_control();

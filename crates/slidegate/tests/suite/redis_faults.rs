@@ -5,8 +5,8 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use slidegate::{
-    Ask, Check, Encoding, Error, Fault, Key, Outcome, Quota, RedisMode, RedisOptions, RedisStore, RequestId,
-    Store,
+    Ask, Check, Encoding, Error, Fault, Key, Outcome, Quota, RedisMode, RedisOptions, RedisStore,
+    RedisTopology, RequestId, Store,
 };
 
 use crate::redis_server::{Flavour, Server};
@@ -399,7 +399,7 @@ async fn options_out_of_bounds() {
     assert_eq!(with(|o| o.prefix = "a{b".into()), "prefix must be 1 to 32 letters, digits or any of `._-`");
     let bad = with(|o| o.response_timeout = Duration::ZERO);
     assert_eq!(bad, "response-timeout must be between 1ms and 1m, not 0s");
-    let bad = with(|o| o.url = "http://user:hush@x".into());
+    let bad = with(|o| o.topology = RedisTopology::One("http://user:hush@x".into()));
     assert!(bad.starts_with("the redis url must look like redis://"), "{bad}");
     assert!(!bad.contains("hush"));
     let secret = RedisOptions::new("redis://user:hush@host:1/2?protocol=resp3");

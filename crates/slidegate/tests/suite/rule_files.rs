@@ -192,6 +192,21 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "rules:
+  - { name: a, key: [user], tag: tenant, limit: 1, window: 1s }",
+        "2:34: tag must be one of key [user], not \"tenant\"",
+    ),
+    (
+        "rules:
+  - { name: a, tag: tenant, limit: 1, window: 1s }",
+        "2:21: tag must be one of key [], not \"tenant\"",
+    ),
+    (
+        "rules:
+  - { name: a, key: [user], tag: [user], limit: 1, window: 1s }",
+        "2:34: tag must be a text, not a list",
+    ),
+    (
+        "rules:
   - { name: a, limit: 5, window: 1s, key: [5] }",
         r#"2:44: an attribute name must be text, not 5: write "5" in quotes"#,
     ),
@@ -228,7 +243,7 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "rules:
   - { name: a, limit: 5, window: 1s, windw: 1s }",
-        "2:38: unknown field `windw` in a rule: it may have `name`, `match`, `key`, `limit`, `window`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `encoding`, `overrides`",
+        "2:38: unknown field `windw` in a rule: it may have `name`, `match`, `key`, `tag`, `limit`, `window`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `encoding`, `overrides`",
     ),
     (
         "rules:
@@ -350,7 +365,7 @@ limit: 5",
 4:13: window must be a length of time such as 250ms, 5s or 1h, not "soon"
 5:11: mode must be one of enforce, shadow, off, not "on"
 6:5: rule `second` needs `limit`
-7:5: unknown field `limt` in a rule: it may have `name`, `match`, `key`, `limit`, `window`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `encoding`, `overrides`
+7:5: unknown field `limt` in a rule: it may have `name`, `match`, `key`, `tag`, `limit`, `window`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `encoding`, `overrides`
 9:11: another rule is named `first` already
 12:10: key must be a list, not "ip""#,
     ),

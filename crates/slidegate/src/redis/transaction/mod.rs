@@ -16,17 +16,18 @@ mod write;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{Pipeline, RedisError, Value};
+use redis::{ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
 use smallvec::SmallVec;
 use tokio::sync::MutexGuard;
 
 use self::load::{load, newest_below, note};
 use self::slot::{NAMED, Open, Slot};
-use super::connection::Connections;
-use super::fault::explain;
+use super::fault::{Redirect, explain, redirect};
 use super::held::HeldEntry;
+use super::life::Purpose;
+use super::server::{self, Server};
+use super::topology::Place;
 use super::{Inner, bad_reply};
 use crate::judge::judge;
 use crate::{
@@ -39,22 +40,17 @@ const TRIES: u32 = 100;
 /// Tries that follow at once; later ones wait a little.
 const EAGER: u32 = 4;
 
-/// Connections that are kept for the next transaction.
-const MAX_IDLE: usize = 64;
-
 /// Callers of one key in one process go one after the other.
 const LANES: usize = 64;
 
 /// What transactions need besides the store.
 pub(super) struct Transactions {
-    /// A transaction has a connection to itself.
-    idle: Mutex<Vec<MultiplexedConnection>>,
     lanes: [tokio::sync::Mutex<()>; LANES],
 }
 
 impl Default for Transactions {
     fn default() -> Self {
-        Transactions { idle: Mutex::default(), lanes: std::array::from_fn(|_| tokio::sync::Mutex::new(())) }
+        Transactions { lanes: std::array::from_fn(|_| tokio::sync::Mutex::new(())) }
     }
 }
 
@@ -88,7 +84,7 @@ impl From<RedisError> for Missed {
 }
 
 impl Inner {
-    pub(super) async fn admit_watched(&self, asks: &[Ask]) -> Result<Readings, Error> {
+    pub(super) async fn admit_watched(&self, place: Place, asks: &[Ask]) -> Result<Readings, Error> {
         let checks = || asks.iter().flat_map(Ask::checks);
         if checks().any(|check| check.encoding == Encoding::Packed) {
             return Err(Error::invalid("`encoding: packed` needs scripts: not with redis.mode transaction"));
@@ -99,13 +95,17 @@ impl Inner {
                 keys.push(&check.key);
             }
         }
-        match self.attempt(&keys, Work::Admit(asks, &keys)).await? {
+        match self.attempt(place, &keys, Work::Admit(asks, &keys)).await? {
             Done::Admitted(readings) => Ok(readings),
             Done::Settled(_) => Err(bad_reply()),
         }
     }
 
-    pub(super) async fn settle_watched(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
+    pub(super) async fn settle_watched(
+        &self,
+        place: Place,
+        settlements: &[Settlement],
+    ) -> Result<Receipt, Error> {
         let mut receipt = Receipt { at: Micros::ZERO, settled: Vec::new() };
         let mut rest = settlements;
         while !rest.is_empty() {
@@ -113,7 +113,7 @@ impl Inner {
             let twice = (1..rest.len()).find(|&i| rest[..i].iter().any(|other| other.key == rest[i].key));
             let (now, later) = rest.split_at(twice.unwrap_or(rest.len()));
             let keys: Vec<&Key> = now.iter().map(|settlement| &settlement.key).collect();
-            let Done::Settled(part) = self.attempt(&keys, Work::Settle(now)).await? else {
+            let Done::Settled(part) = self.attempt(place, &keys, Work::Settle(now)).await? else {
                 return Err(bad_reply());
             };
             receipt.at = part.at;
@@ -123,50 +123,72 @@ impl Inner {
         Ok(receipt)
     }
 
-    /// Tries until it succeeds, fails, or has been beaten too often.
-    async fn attempt(&self, keys: &[&Key], work: Work<'_>) -> Result<Done, Error> {
-        let _place = self.connections.place().await?;
+    /// Follows the keys to the server that has them.
+    async fn attempt(&self, place: Place, keys: &[&Key], work: Work<'_>) -> Result<Done, Error> {
         let _lanes = self.transactions.lanes(keys).await;
+        let mut chase = self.topology.pursue(place);
+        loop {
+            let server = chase.server().await?;
+            match self.attempt_at(&server, work).await {
+                Ok(done) => return Ok(done),
+                Err(missed) => chase.missed(missed).await?,
+            }
+        }
+    }
+
+    /// Tries until it succeeds, fails, or has been beaten too often.
+    async fn attempt_at(&self, server: &Server, work: Work<'_>) -> Result<Done, server::Missed> {
+        let failed = server::Missed::Failed;
+        let _place = server.connections.place().await.map_err(failed)?;
         let (mut whole, mut tried) = (Vec::new(), 0);
         while tried < TRIES {
-            let mut connection = self.transactions.take(&self.connections).await?;
+            let mut own = server.take(Purpose::Decide).await.map_err(failed)?;
             let done = match work {
                 Work::Admit(asks, keys) => {
-                    self.try_admit(&mut connection, asks, keys, &whole).await.map(Done::Admitted)
+                    self.try_admit(&mut own.connection, asks, keys, &whole).await.map(Done::Admitted)
                 }
                 Work::Settle(settlements) => {
-                    self.try_settle(&mut connection, settlements, &whole).await.map(Done::Settled)
+                    self.try_settle(&mut own.connection, settlements, &whole).await.map(Done::Settled)
                 }
             };
             match done {
                 Ok(done) => {
-                    self.transactions.give_back(connection);
+                    server.put_back(own);
                     return Ok(done);
                 }
                 Err(Missed::Failed(error)) => {
-                    // If one is broken, so are those that have waited.
-                    self.transactions.idle.lock().clear();
-                    return Err(explain(&error, self.connections.address()));
+                    let explained = explain(&error, &own.address);
+                    // A slot may leave between WATCH and EXEC, which then does nothing.
+                    let left = explained.fault() == Some(Fault::Cluster)
+                        && error.kind() == ErrorKind::Server(ServerErrorKind::ExecAbort);
+                    return Err(match redirect(&error).or_else(|| left.then_some(Redirect::Again)) {
+                        // What was watched goes with the connection.
+                        Some(redirect) => server::Missed::Redirected(redirect, explained),
+                        None => {
+                            server.drop_idle();
+                            failed(explained)
+                        }
+                    });
                 }
-                Err(Missed::Wrong(error)) => return Err(error),
+                Err(Missed::Wrong(error)) => return Err(failed(error)),
                 // Each key is added once, so this ends.
                 Err(Missed::Part(keys)) => whole.extend(keys),
                 Err(Missed::Conflict) => tried += 1,
             }
             // What was watched is no concern of the next one's.
-            if redis::cmd("UNWATCH").exec_async(&mut connection).await.is_ok() {
-                self.transactions.give_back(connection);
+            if redis::cmd("UNWATCH").exec_async(&mut own.connection).await.is_ok() {
+                server.put_back(own);
             }
             if tried > EAGER {
                 tokio::time::sleep(Duration::from_millis(1 + u64::from(tried) % 7)).await;
             }
         }
-        Err(Error::store(
+        Err(failed(Error::store(
             Fault::Conflict,
             format!(
                 "others changed the same keys {TRIES} times while this was decided: use scripts for hot keys"
             ),
-        ))
+        )))
     }
 
     async fn try_admit(
@@ -292,21 +314,6 @@ impl Inner {
 }
 
 impl Transactions {
-    async fn take(&self, connections: &Connections) -> Result<MultiplexedConnection, Error> {
-        let idle = self.idle.lock().pop();
-        match idle {
-            Some(connection) => Ok(connection),
-            None => connections.own().await,
-        }
-    }
-
-    fn give_back(&self, connection: MultiplexedConnection) {
-        let mut idle = self.idle.lock();
-        if idle.len() < MAX_IDLE {
-            idle.push(connection);
-        }
-    }
-
     async fn lanes(&self, keys: &[&Key]) -> Vec<MutexGuard<'_, ()>> {
         let mut lanes: Vec<usize> = keys.iter().map(|key| key.hash() as usize % LANES).collect();
         lanes.sort_unstable();

@@ -1,0 +1,123 @@
+//! Servers that do not know of each other: each key has one, by rendezvous hashing.
+//!
+//! A server's weight for a key is a hash of both, and the heaviest has the key. So one that is added takes its
+//! share from all others, one that is removed leaves its share to all others, and no other key moves. The hash is
+//! the same in every process and every version: of digests, byte by byte.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use hrw_hash::{HrwNode, HrwNodes};
+use sha2::{Digest, Sha256};
+
+use super::{Place, Server, ServerId};
+use crate::{Error, Key};
+
+pub(super) struct Shards {
+    servers: Vec<Arc<Server>>,
+    nodes: HrwNodes<Node>,
+}
+
+/// A server by its address, and its number.
+#[derive(PartialEq, Eq)]
+struct Node {
+    digest: [u8; 8],
+    place: Place,
+}
+
+impl Hash for Node {
+    /// The number is where the address stands in a list, which is nobody's affair.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write(&self.digest);
+    }
+}
+
+impl HrwNode for Node {}
+
+/// What decides where a key is.
+struct Tag<'k>(&'k str);
+
+impl Hash for Tag<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write(&digest(self.0));
+    }
+}
+
+fn digest(text: &str) -> [u8; 8] {
+    let digest = Sha256::digest(text.as_bytes());
+    std::array::from_fn(|i| digest[i])
+}
+
+impl Shards {
+    pub(super) fn new(servers: Vec<Arc<Server>>) -> Self {
+        let nodes = nodes(servers.iter().map(|server| server.address()));
+        Shards { servers, nodes }
+    }
+
+    pub(super) fn place_of(&self, key: &Key) -> Place {
+        place_in(&self.nodes, key)
+    }
+
+    pub(super) fn server(&self, place: Place) -> Result<&Arc<Server>, Error> {
+        self.servers.get(usize::from(place)).ok_or_else(|| Error::invalid("there is no such shard"))
+    }
+
+    pub(super) fn servers(&self) -> Vec<ServerId> {
+        (0..).map(ServerId).take(self.servers.len()).collect()
+    }
+}
+
+fn nodes<'a>(addresses: impl Iterator<Item = &'a str>) -> HrwNodes<Node> {
+    HrwNodes::new(addresses.zip(0..).map(|(address, place)| Node { digest: digest(address), place }))
+}
+
+fn place_in(nodes: &HrwNodes<Node>, key: &Key) -> Place {
+    let tag = Tag(key.tag().unwrap_or(key.as_str()));
+    nodes.sorted(&tag).next().map_or(0, |node| node.place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEYS: u32 = 100_000;
+
+    /// The address of each key's server.
+    fn spread(addresses: &[&'static str]) -> Vec<&'static str> {
+        let nodes = nodes(addresses.iter().copied());
+        let place = |n: u32| place_in(&nodes, &Key::new("r", [("user", n.to_string().as_str())]));
+        (0..KEYS).map(|n| addresses[usize::from(place(n))]).collect()
+    }
+
+    #[test]
+    fn a_fifth_server_takes_a_fifth() {
+        let (four, five) =
+            (spread(&["a:1", "b:1", "c:1", "d:1"]), spread(&["a:1", "b:1", "c:1", "d:1", "e:1"]));
+        let moved = four.iter().zip(&five).filter(|(before, after)| before != after);
+        assert!(moved.clone().all(|(_, after)| *after == "e:1"), "only to the new one");
+        let fraction = moved.count() as f64 / f64::from(KEYS);
+        println!("a fifth server: {:.2} % of {KEYS} keys moved", 100.0 * fraction);
+        assert!((0.19..0.21).contains(&fraction), "{fraction}");
+        let most = ["a:1", "b:1", "c:1", "d:1"].map(|server| four.iter().filter(|s| **s == server).count());
+        assert!(most.iter().all(|n| (24_000..26_000).contains(n)), "{most:?}");
+    }
+
+    #[test]
+    fn a_removed_server_moves_only_its_own() {
+        let (four, three) = (spread(&["a:1", "b:1", "c:1", "d:1"]), spread(&["d:1", "a:1", "c:1"]));
+        let moved = four.iter().zip(&three).filter(|(before, after)| before != after);
+        assert!(moved.clone().all(|(before, _)| *before == "b:1"));
+        println!("a server less of four: {:.2} % of {KEYS} keys moved", moved.count() as f64 / 1_000.0);
+    }
+
+    /// Processes of other versions must agree; a change of these numbers moves everyone's keys.
+    #[test]
+    fn where_keys_are_never_changes() {
+        let nodes = nodes(["a:1", "b:1", "c:1", "d:1"].into_iter());
+        let places = (0..16).map(|n: u32| place_in(&nodes, &Key::new("r", [("n", n.to_string().as_str())])));
+        assert_eq!(places.collect::<Vec<_>>(), [0; 16]);
+        let tagged =
+            |user: String| place_in(&nodes, &Key::tagged(("t", "acme"), "r", [("user", user.as_str())]));
+        assert!((0..100).all(|n: u32| tagged(n.to_string()) == tagged("x".to_owned())));
+    }
+}
