@@ -96,6 +96,12 @@ impl Ask {
         Ask { checks: checks.collect(), id: None, peek: false }
     }
 
+    /// The same question of other checks, which name different keys.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_checks(&self, checks: impl Iterator<Item = Check>) -> Self {
+        Ask { checks: checks.collect(), id: self.id.clone(), peek: self.peek }
+    }
+
     /// With a request id: asking again under it is not charged again.
     #[must_use]
     pub fn with_id(mut self, id: RequestId) -> Self {

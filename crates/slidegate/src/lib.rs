@@ -56,6 +56,8 @@ mod ask;
 mod clock;
 mod decision;
 mod error;
+#[cfg(feature = "redis")]
+mod guard;
 mod judge;
 mod key;
 mod limiter;
@@ -84,6 +86,8 @@ pub use ask::{Ask, Check, Encoding, MAX_ID, OnError, RequestId};
 pub use clock::{Clock, ManualClock, Sleep, SystemClock};
 pub use decision::{Decision, Limit, Source};
 pub use error::{Error, Fault, Problem};
+#[cfg(feature = "redis")]
+pub use guard::{BreakerState, Guard, GuardOptions, GuardStats, MirrorStats, ServerStats};
 pub use judge::{States, judge};
 pub use key::{Key, MAX_PLAIN_VALUE};
 pub use limiter::Limiter;

@@ -59,6 +59,11 @@ impl Names {
         }
     }
 
+    /// Where processes say that they are there.
+    pub(super) fn nodes(&self, tag: &str) -> String {
+        format!("{}:{{{tag}}}:nodes", self.prefix)
+    }
+
     /// Matches every key of the deployment, and nothing else of it.
     pub(super) fn pattern(&self) -> String {
         format!("{}:{{*", self.prefix)

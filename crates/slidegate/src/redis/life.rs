@@ -48,6 +48,10 @@ impl Lives {
         self.now()
     }
 
+    pub(super) fn run_id(&self) -> String {
+        self.run_id.lock().clone()
+    }
+
     /// What it has is not what counted before, though it is the same process: a replica that was promoted.
     pub(super) fn begin(&self) {
         let _known = self.run_id.lock();

@@ -9,6 +9,7 @@ mod batch;
 mod client;
 mod connection;
 mod fault;
+mod heal;
 mod held;
 mod inspect;
 mod layout;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 
 use redis::Value;
 
+pub(crate) use self::heal::{HealLine, Met, Writer};
 pub use self::inspect::{KeyPage, ServerReport};
 use self::layout::Names;
 use self::life::Purpose;
@@ -35,6 +37,7 @@ pub use self::options::{
 use self::plan::Plan;
 use self::script::Scripts;
 use self::server::Call;
+pub(crate) use self::servers::ServerId;
 use self::topology::{Place, Topology};
 use self::transaction::Transactions;
 use crate::{Ask, Error, Fault, Inspection, Key, Readings, Receipt, Settlement, Store};

@@ -6,6 +6,7 @@ use redis::Value;
 use smallvec::SmallVec;
 
 use super::layout::{self, Kind, Names};
+use super::heal::{HealLine, Healed, Writer};
 use super::script::{Arguments, Parts};
 use super::{Expiry, bad_reply};
 use crate::quota::MAX_TOTAL;
@@ -309,6 +310,47 @@ pub(super) fn settled(reply: Value, expected: usize) -> Result<(Micros, Vec<Sett
     }
     numbers.finish()?;
     Ok((at, settled))
+}
+
+/// What a node had admitted, for `lua/heal.lua`.
+pub(super) fn heal_plan<'l>(
+    writer: Writer<'_>,
+    batch: &str,
+    lines: impl ExactSizeIterator<Item = &'l HealLine>,
+    names: &Names,
+    expiry: Expiry,
+) -> Arguments {
+    let mut arguments = Arguments::default();
+    let node = arguments.text(writer.node.to_owned());
+    // The first digits tell one run from another.
+    let run = arguments.text(writer.run.chars().take(8).collect());
+    let batch = arguments.text(batch.to_owned());
+    arguments.numbers(&[node, run, batch, u64::from(writer.lost), lines.len() as u64]);
+    for HealLine { key, quota, encoding, entries } in lines {
+        let check = Check { encoding: *encoding, ..Check::new(key.clone(), *quota, 0) };
+        let kind = Kind::of(&check);
+        let (key, notes) = add_key(&mut arguments, names, &check, kind);
+        let shape = arguments.text(layout::shape(quota));
+        arguments.numbers(&line(key, notes, kind, shape, quota, expiry));
+        arguments.numbers(&[entries.len() as u64]);
+        for (at, cost, admitted) in entries {
+            arguments.numbers(&[at.get(), *cost, u64::from(*admitted)]);
+        }
+    }
+    arguments
+}
+
+/// What became of each line of it.
+pub(super) fn healed(reply: Value, expected: usize) -> Result<Vec<Healed>, Error> {
+    let mut numbers = Numbers::new(reply)?;
+    numbers.next()?;
+    let mut healed = Vec::with_capacity(expected);
+    for _ in 0..expected {
+        let [added, used] = numbers.take()?;
+        healed.push(Healed { added, used });
+    }
+    numbers.finish()?;
+    Ok(healed)
 }
 
 /// A reply of whole numbers, none below zero, as little-endian doubles.

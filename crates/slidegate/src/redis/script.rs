@@ -17,6 +17,7 @@ const PACKED: &str = include_str!("lua/packed.lua");
 const COUNTERS: &str = include_str!("lua/counters.lua");
 const ADMIT: &str = include_str!("lua/admit.lua");
 const SETTLE: &str = include_str!("lua/settle.lua");
+const HEAL: &str = include_str!("lua/heal.lua");
 
 /// Which parts a call needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,6 +126,7 @@ impl Prepared {
 pub(super) struct Scripts {
     admit: [OnceLock<Prepared>; 32],
     settle: OnceLock<Prepared>,
+    heal: OnceLock<Prepared>,
 }
 
 impl Scripts {
@@ -134,6 +136,10 @@ impl Scripts {
 
     pub(super) fn settle(&self) -> &Prepared {
         self.settle.get_or_init(|| Prepared::new(Parts::ALL.text() + SETTLE))
+    }
+
+    pub(super) fn heal(&self) -> &Prepared {
+        self.heal.get_or_init(|| Prepared::new(Parts::ALL.text() + HEAL))
     }
 }
 

@@ -9,7 +9,6 @@ pub(crate) use super::topology::ServerId;
 use super::{Inner, RedisStore};
 use crate::{Error, Key};
 
-#[allow(dead_code, reason = "for the store that writes back what was lost")]
 impl RedisStore {
     /// Where `key` is counted; in a cluster by the map of slots as it is now.
     pub(crate) fn server_of(&self, key: &Key) -> ServerId {
@@ -31,6 +30,11 @@ impl RedisStore {
     /// Which life of the server is there now; connects if need be.
     pub(crate) async fn life(&self, server: ServerId) -> Result<u64, Error> {
         self.inner.server(server)?.life().await
+    }
+
+    /// The run id of the server, as it was last met.
+    pub(super) fn run_of(&self, server: ServerId) -> String {
+        self.inner.server(server).map(|server| server.lives.run_id()).unwrap_or_default()
     }
 
     /// Whether decisions wait until a server's life is acknowledged. They fail with

@@ -5,6 +5,7 @@ mod brute; // the definition of every algorithm, with no thought of speed
 mod concurrency; // threads on one hot key and on shared keys: nothing over, nothing half charged
 mod conformance; // one suite for every store: memory, Redis zset, packed, transactions
 mod definition; // random operations agree with the definition, and retry_after is exact from both sides
+mod deployment; // several nodes on the same servers, their callers, and what these were told
 mod fault_proxy; // a network that fails as told, between a client and a server
 mod fault_proxy_checks; // each fault, as a plain client sees it
 mod fault_wires; // what passes through the proxy, and when
@@ -12,6 +13,7 @@ mod keys; // no two requests share a key by accident, and no key is longer than 
 mod limiter; // the straight path: acquire, peek, batch, settle, wait
 mod memory; // keys come and go: sweeping, the bound, eight bytes an event, no allocation
 mod oracle; // replays what a store decided, and compares
+mod outages; // Redis goes away and comes back: what all nodes admit stays within the limits
 mod processes; // several processes on one Redis: nothing over, nothing lost
 mod redis_cluster; // a real cluster: three primaries, a replica each, slots that move
 mod redis_faults; // bad replies and bad servers: each a typed error that says what to do

@@ -55,7 +55,7 @@ do
   end
 
   local function save(s, line, life)
-    if s.count == 0 and (s.fresh or not s.moved) then return end
+    if s.count == 0 and not s.healed and (s.fresh or not s.moved) then return end
     local key = s.key
     if s.replace then call('UNLINK', key) end
     if s.stored and s.stored ~= s.shape and not s.replace then call('ZREM', key, s.stored) end
@@ -127,6 +127,25 @@ do
     s.used = math.min(math.max(s.used - from, 0) + to, MAX_TOTAL)
     s.moved = true
     return true
+  end
+
+  -- See heal.lua.
+  function fixed.heal(s, line, entries, by)
+    local cost = 0
+    for _, entry in ipairs(entries) do
+      if entry.at >= s.start then cost = cost + entry.cost end
+      if s.fresh and entry.at < s.c then s.c = entry.at end
+    end
+    if cost == 0 then return 0 end
+    local added = cost
+    if by.lost then
+      added = by.declared(s, s.start, s.used, cost)
+    elseif not by.new_batch(s, s.start) then
+      return 0
+    end
+    s.used, s.last, s.moved, s.healed = s.used + added, s.at, true, true
+    fixed.save(s, line)
+    return added
   end
 
   local bucket = {}
@@ -226,6 +245,32 @@ do
     s.missing = math.min(math.max(s.missing + (to - from) * line.per, 0), MAX_TOTAL)
     s.moved = true
     return true
+  end
+
+  -- See heal.lua. What lacks is kept as permits, rounded up.
+  function bucket.heal(s, line, entries, by)
+    local missing, last = 0, 0
+    for _, entry in ipairs(entries) do
+      missing = math.max(0, missing - (entry.at - last) * line.rate) + entry.cost * line.per
+      last = entry.at
+      if s.fresh and entry.at < s.c then s.c = entry.at end
+    end
+    missing = math.max(0, missing - math.max(0, s.at - last) * line.rate)
+    local cost = div_ceil(math.min(missing, MAX_TOTAL), line.per)
+    if cost == 0 then return 0 end
+    local added = cost
+    if by.lost then
+      added = by.declared(s, s.at, div_ceil(s.missing, line.per), cost, 1)
+    elseif not by.new_batch(s, s.at) then
+      return 0
+    end
+    s.missing = math.min(s.missing + added * line.per, MAX_TOTAL)
+    set_used(s, line)
+    s.last, s.moved, s.healed = s.at, true, true
+    local used = s.used
+    bucket.save(s, line)
+    s.used = used
+    return added
   end
 
   kinds[3], kinds[4] = fixed, bucket

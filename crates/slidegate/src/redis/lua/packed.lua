@@ -235,6 +235,21 @@ do
     return (block - 10 - fixed - (block - 10 - fixed) % width) / width
   end
 
+  -- Writes the log anew: all records in `body`, and room for `n`.
+  local function lay(s, line, body, n, width)
+    local front = math.min(BUFFER * width, #body)
+    s.width, s.head, s.room = width, 0, room_for(width, n)
+    s.front, s.recent, s.size = string.sub(body, 1, front), '', (#body - front) / width
+    local function padded(text, bytes)
+      return text .. string.rep('\0', bytes - #text)
+    end
+    call('SET', s.key, pack_header(s) .. string.rep('\0', BUFFER * width) .. padded(s.front, BUFFER * width)
+      .. padded(string.sub(body, front + 1), s.room * width))
+    call('PEXPIREAT', s.key, format('%d', math.ceil((math.max(s.at, s.newest) + line.life) / 1000)))
+    if s.fresh then call('UNLINK', s.notes) end
+    s.fresh = false
+  end
+
   -- The log from its parts: as it is written, or anew in records of another width.
   local function rebuild(s, line, n, width)
     local parts, i, all = {}, 0, size(s)
@@ -251,18 +266,7 @@ do
       parts[#parts + 1] = raw
       i = i + got
     end
-    local body = table.concat(parts)
-    local front = math.min(BUFFER, all) * width
-    s.width, s.head, s.room = width, 0, room_for(width, n)
-    s.front, s.recent, s.size = string.sub(body, 1, front), '', (#body - front) / width
-    local function padded(text, bytes)
-      return text .. string.rep('\0', bytes - #text)
-    end
-    call('SET', s.key, pack_header(s) .. string.rep('\0', BUFFER * width) .. padded(s.front, BUFFER * width)
-      .. padded(string.sub(body, front + 1), s.room * width))
-    call('PEXPIREAT', s.key, format('%d', math.ceil((s.at + line.life) / 1000)))
-    if s.fresh then call('UNLINK', s.notes) end
-    s.fresh = false
+    lay(s, line, table.concat(parts), n, width)
   end
 
   -- Puts what is recent into the ring, which has room for it.
@@ -358,6 +362,50 @@ do
     return true
   end
 
+  -- See heal.lua. The log is written anew.
+  local function heal(s, line, entries, by)
+    save(s, line)
+    if not by.new_batch(s, entries[#entries].at) then return 0 end
+    local all, order = {}, {}
+    local i, n = 0, size(s)
+    local function hold(at, cost)
+      if not all[at] then order[#order + 1] = at end
+      all[at] = (all[at] or 0) + cost
+    end
+    while i < n do
+      local raw, got = records(s, i, n - i)
+      for j = 0, got - 1 do hold(read(s, raw, j * s.width + 1)) end
+      i = i + got
+    end
+    local added, width = 0, s.width
+    for _, entry in ipairs(entries) do
+      -- A record is read as not after the present.
+      local at = math.min(entry.at, s.at)
+      local need = entry.cost - (entry.admitted and all[at] or 0)
+      if at > s.cut and need > 0 then
+        hold(at, need)
+        added = added + need
+        if all[at] > 65535 then width = 13 end
+        if at > s.newest then s.newest = at end
+      end
+    end
+    if added > 0 then
+      table.sort(order)
+      local body = {}
+      for k, at in ipairs(order) do
+        body[k] = struct.pack(width == 8 and '>I6I2' or '>I6I7', at % 2 ^ 48, all[at])
+      end
+      s.used, s.oldest, s.places = s.used + added, order[1], 1
+      s.last = math.max(s.last, s.newest)
+      lay(s, line, table.concat(body), #order + BUFFER, width)
+    end
+    if not s.fresh then
+      call('ZADD', s.notes, unpack(s.marks))
+      call('PEXPIREAT', s.notes, format('%d', math.ceil((math.max(s.at, s.newest) + line.life) / 1000)))
+    end
+    return added
+  end
+
   -- A line as `admit.lua` has it, from the log itself; nil if there is none.
   local function window_of(log)
     local raw = call('GETRANGE', KEYS[log], '0', '523')
@@ -368,5 +416,5 @@ do
   end
 
   kinds[2] = { load = load, past = past, keep_newest = keep_newest, record = record, wait = wait,
-               reset = reset, save = save, amend = amend, window_of = window_of }
+               reset = reset, save = save, amend = amend, heal = heal, window_of = window_of }
 end

@@ -10,7 +10,8 @@
 --   -instant        c                 when the key was created (`time-slice`)
 --   instant         <hex>[*cost[.n]]  what was admitted at that instant: permits, and the number of the next
 --                                     admission of that instant, if it is not the second
---   instant         id:…, settled:…, void:…   notes on single admissions: see notes.lua
+--   instant         <hex>-<node>[*cost]   what a node had admitted at that instant and wrote back: see heal.lua
+--   instant         id:…, settled:…, void:…, heal:…   notes on single admissions: see notes.lua
 --
 -- There is one entry an instant. Its name is the instant modulo a power of 16 above twice the window, so it
 -- is short and unique while it counts. Entries sort before notes of the same instant. One range from the
@@ -309,6 +310,69 @@ do
     return true
   end
 
+  -- Adds `cost` to what `name` counts at `at`; a new entry if there is none.
+  local function raise(s, at, name, held, cost)
+    if name then call('ZREM', s.key, name) end
+    call('ZADD', s.key, format('%d', at), held)
+    s.used = s.used + cost
+    if at > s.newest then s.newest = at end
+  end
+
+  -- See heal.lua. An entry that a node writes back is named `<hex>-<node>[*cost]`.
+  local function heal(s, line, entries, by)
+    local key, modulus, added, alike = s.key, line.modulus, 0, s.alike
+    save(s, line)
+    if s.fresh and s.replace then call('UNLINK', key) end
+    if s.replace then alike = 1 end
+    s.gone, s.clipped, s.replace = 0, nil, false
+    local empty = s.used == 0
+    if line.slice > 0 and not by.lost and not by.new_batch(s, entries[1].at) then return 0 end
+    for _, entry in ipairs(entries) do
+      local at, cost = entry.at, entry.cost
+      if at > s.cut then
+        local base = format('%x-%s', at % modulus, by.node)
+        local own, held, regular = 0, nil, 0
+        local found = call('ZRANGEBYSCORE', key, format('%d', at), format('%d', at))
+        for _, name in ipairs(found) do
+          if is_entry(name) then
+            if string.sub(name, 1, #base) == base then
+              own, held = read_name(name), name
+            elseif not string.find(name, '-', 1, true) then
+              regular = read_name(name)
+            end
+          end
+        end
+        local need
+        if line.slice > 0 then
+          need = by.lost and by.declared(s, at, regular, cost) or cost
+        else
+          need = cost - own - (entry.admitted and regular or 0)
+        end
+        if need > 0 then
+          local total = own + need
+          raise(s, at, held, total == 1 and base or format('%s*%d', base, total), need)
+          added = added + need
+          if empty and added == need then alike = total elseif total ~= alike then alike = 0 end
+        end
+      end
+    end
+    if added == 0 and not s.marks then return 0 end
+    if s.marks then alike = 0 end
+    if s.fresh then
+      call('ZADD', key, '0', 'l')
+      if line.slice > 0 then
+        call('ZADD', key, format('-%d', entries[1].at - line.slice), 'c', format('-%d', s.at), 'l')
+        s.last = s.at
+      end
+    end
+    call('ZADD', key, write_used(s, alike), 'u', format('-%d', s.newest), s.shape,
+      alike == 0 and '0' or format('-%d', alike), 'm')
+    if s.last > s.newest or line.slice > 0 then call('ZADD', key, format('-%d', s.last), 'l') end
+    if s.marks then call('ZADD', key, unpack(s.marks)) end
+    call('PEXPIREAT', key, format('%d', math.ceil((math.max(s.at, s.newest) + line.life) / 1000)))
+    return added
+  end
+
   kinds[1] = { load = load, past = past, keep_newest = keep_newest, record = record, wait = wait,
-               reset = reset, save = save, amend = amend }
+               reset = reset, save = save, amend = amend, heal = heal }
 end

@@ -25,6 +25,12 @@ use crate::{Error, Key};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ServerId(pub(super) u16);
 
+impl ServerId {
+    pub(crate) fn index(self) -> usize {
+        self.0.into()
+    }
+}
+
 /// Keys of one place go in one call: a slot of a cluster, or the number of a server.
 pub(super) type Place = u16;
 

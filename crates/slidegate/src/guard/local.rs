@@ -1,0 +1,212 @@
+//! Deciding without the store: by this node's share, and by what it has admitted itself.
+//!
+//! With `n` nodes alive each may use the n-th part of a limit. That alone is not enough: what the others admitted
+//! before the store went away counts for one window more, and nobody here knows of it. So in that first window
+//! a key that is in use right now may use no more than what this node itself had in use: the nodes together had
+//! no more than the limit, so they go on with no more. A key that was quiet here gets its part of what was left
+//! when the store last spoke of it.
+
+use super::log::Noted;
+use super::mirror::{Mirror, Record};
+use crate::judge::{States, judge};
+use crate::{
+    Algorithm, Ask, Check, Count, Entry, Key, Micros, Outcome, Quota, Reading, Source, State, Verdict,
+};
+
+/// A key that the store spoke of this shortly before it went away is in use on other nodes too, for all we know.
+const IN_USE: Micros = Micros::from_millis(100);
+
+/// Set in the sequence number of an admission made without the store.
+pub(super) const MADE_HERE: u64 = 1 << 62;
+
+/// What decides a key without the store.
+pub(super) struct Local {
+    /// Which outage it is for.
+    outage: u64,
+    state: State,
+    /// What may be in use here until the first window has passed, and when that is.
+    cap: u64,
+    until: Micros,
+}
+
+impl Local {
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Local>() + self.state.heap_bytes()
+    }
+}
+
+/// A time without the store, as one node sees it. Instants are those of the server's clock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outage {
+    pub(super) number: u64,
+    pub(super) since: Micros,
+    pub(super) now: Micros,
+    /// How far the server's clock may be behind `now`.
+    pub(super) spread: Micros,
+    /// How many nodes share a limit, and which of them this is.
+    pub(super) nodes: u64,
+    pub(super) rank: u64,
+}
+
+impl Outage {
+    fn share(&self, whole: u64) -> u64 {
+        whole / self.nodes + u64::from(self.rank < whole % self.nodes)
+    }
+}
+
+/// What is used of a quota here: by its `capacity` permits. None if that is none, or cannot be counted.
+fn part_of(quota: &Quota, capacity: u64, outage: &Outage) -> Option<Quota> {
+    let part = match quota.algorithm() {
+        Algorithm::TokenBucket { .. } => {
+            // A bucket is shared by filling it more slowly.
+            let window = quota.window().get().checked_mul(outage.nodes)?;
+            let burst = Algorithm::TokenBucket { burst: capacity };
+            Quota::new(quota.limit(), Micros::new(window).into()).and_then(|part| part.with_algorithm(burst))
+        }
+        algorithm => {
+            Quota::new(capacity, quota.window().into()).and_then(|part| part.with_algorithm(algorithm))
+        }
+    };
+    Some(part.ok()?.with_count(quota.count()))
+}
+
+impl Record {
+    /// Makes what decides for this outage, from what was admitted here.
+    fn prime(&mut self, outage: &Outage) {
+        if self.local.as_ref().is_some_and(|local| local.outage == outage.number) {
+            return;
+        }
+        let (whole, horizon) = (self.quota.capacity(), self.quota.horizon());
+        let own = self.log.used_after(outage.since.since(horizon));
+        let left = if self.seen.plus(IN_USE) >= outage.since {
+            0
+        } else if self.seen.plus(horizon) <= outage.since {
+            whole
+        } else {
+            whole.saturating_sub(self.used)
+        };
+        let cap = own.saturating_add(outage.share(left)).min(outage.share(whole));
+        let mut state = State::new(&self.quota);
+        if let Some(part) = part_of(&self.quota, cap.max(1), outage) {
+            // Counted as attempts: more may have been admitted than is allowed from now on.
+            let part = part.with_count(Count::Attempts);
+            state = State::new(&part);
+            for noted in self.log.iter() {
+                state.admit(noted.at.plus(outage.spread), &part, noted.cost.min(part.capacity()));
+            }
+        }
+        let until = outage.since.plus(horizon);
+        self.local = Some(Box::new(Local { outage: outage.number, state, cap, until }));
+    }
+}
+
+/// One check, and what decides it here.
+struct Place {
+    check: Check,
+    state: State,
+    /// What may be in use of it here; 0 admits nothing.
+    capacity: u64,
+}
+
+struct Places(Vec<Place>);
+
+impl States for Places {
+    fn state(&mut self, i: usize) -> &mut State {
+        &mut self.0[i].state
+    }
+}
+
+/// Judges `ask` without the store. What it admits is remembered as not yet written, unless the store is `asked`
+/// too.
+pub(super) fn decide(mirror: &Mirror, ask: &Ask, outage: &Outage, asked: bool) -> Reading {
+    let mut locked = mirror.lock(ask.checks().iter().map(|check| &check.key));
+    let mut places = Vec::with_capacity(ask.checks().len());
+    for check in ask.checks() {
+        let record = locked.records(&check.key).and_then(|records| mirror.record(records, check));
+        let place = match record {
+            Some(record) => take(record, check, outage),
+            // No room to remember it: what cannot be counted is not admitted.
+            None => place(check, State::new(&check.quota), 0, outage),
+        };
+        places.push(place);
+    }
+    let here = Ask::distinct(places.iter().map(|place| place.check.clone()));
+    let here = match ask.id() {
+        Some(id) => here.with_id(id.clone()),
+        None => here,
+    };
+    let here = if ask.is_peek() { here.peek() } else { here };
+    let mut places = Places(places);
+    let mut reading = judge(&here, outage.now, &mut places);
+    reading.source = Source::Local;
+    for ((check, place), verdict) in ask.checks().iter().zip(places.0).zip(&mut reading.verdicts) {
+        let Place { state, capacity, .. } = place;
+        let repeated = verdict.entry.at < outage.now;
+        translate(verdict, check, capacity);
+        let records = locked.records(&check.key);
+        let Some(record) = records.and_then(|records| records.get_mut(&check.key)) else { continue };
+        if let Some(local) = &mut record.local {
+            local.state = state;
+        }
+        if verdict.outcome == Outcome::Charged && !asked && !repeated {
+            let noted = Noted { at: verdict.entry.at, cost: check.cost, written: false };
+            mirror.add(record, noted, outage.now);
+        }
+    }
+    reading
+}
+
+/// Undoes what `decide` recorded for an ask that the store did not admit.
+pub(super) fn undo(mirror: &Mirror, ask: &Ask, reading: &Reading, now: Micros) {
+    for (check, verdict) in ask.checks().iter().zip(&reading.verdicts) {
+        if verdict.outcome == Outcome::Charged && check.quota.count() == Count::Admitted {
+            settle(mirror, &check.key, verdict.entry, 0, now);
+        }
+    }
+}
+
+/// Corrects an admission in what decides here.
+pub(super) fn settle(mirror: &Mirror, key: &Key, entry: Entry, to: u64, now: Micros) {
+    let mut locked = mirror.lock(std::iter::once(key));
+    let record = locked.records(key).and_then(|records| records.get_mut(key));
+    if let Some(local) = record.and_then(|record| record.local.as_mut()) {
+        local.state.settle(now, Entry { seq: entry.seq & !MADE_HERE, ..entry }, to);
+    }
+}
+
+fn take(record: &mut Record, check: &Check, outage: &Outage) -> Place {
+    record.prime(outage);
+    let whole = check.quota.capacity();
+    let mut capacity = outage.share(whole);
+    let mut state = State::new(&check.quota);
+    if let Some(local) = &mut record.local {
+        if outage.now < local.until {
+            capacity = capacity.min(local.cap);
+        }
+        std::mem::swap(&mut state, &mut local.state);
+    }
+    place(check, state, capacity, outage)
+}
+
+fn place(check: &Check, mut state: State, capacity: u64, outage: &Outage) -> Place {
+    let part = part_of(&check.quota, capacity.max(1), outage);
+    let capacity = if part.is_some() { capacity } else { 0 };
+    let quota = part.unwrap_or(check.quota);
+    if !state.suits(&quota) {
+        state = State::new(&quota);
+    }
+    // A quota allows one permit at least; where none is allowed, what is asked for is made not to fit.
+    let cost = if capacity == 0 && check.cost > 0 { quota.capacity() + 1 } else { check.cost };
+    Place { check: Check { quota, cost, ..check.clone() }, state, capacity }
+}
+
+/// In terms of the check as it was asked.
+fn translate(verdict: &mut Verdict, check: &Check, capacity: u64) {
+    verdict.limit = capacity;
+    verdict.entry.seq |= MADE_HERE;
+    // It does not fit here, but it may when the store is back.
+    if verdict.outcome == Outcome::Impossible && check.cost <= check.quota.capacity() {
+        verdict.outcome = Outcome::Refused;
+        verdict.retry_after = check.quota.horizon();
+    }
+}

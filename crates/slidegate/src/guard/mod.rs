@@ -1,0 +1,532 @@
+//! A store that always answers in time: when Redis is slow, gone, or not what it was.
+//!
+//! Every decision has a deadline. A server that fails again and again is not asked (`breaker`), and decisions are
+//! made here (`local`), from what this node itself had admitted (`mirror`). When the server is back, what was
+//! admitted meanwhile, and what it may have lost, is written back before it is asked again (`keeper`).
+
+mod breaker;
+mod clockwork;
+mod keeper;
+mod local;
+mod log;
+mod mirror;
+mod options;
+mod peers;
+mod watched;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures_util::future::join_all;
+use parking_lot::RwLock;
+use smallvec::SmallVec;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+pub use self::breaker::BreakerState;
+use self::local::MADE_HERE;
+use self::mirror::Mirror;
+pub use self::mirror::MirrorStats;
+pub use self::options::GuardOptions;
+pub use self::watched::ServerStats;
+use self::watched::{Phase, Watched};
+use crate::parts::{self, Places};
+use crate::redis::ServerId;
+use crate::{
+    Ask, Check, Clock, Entry, Error, Fault, Inspection, Key, Micros, OnError, Outcome, Reading, Readings,
+    Receipt, RedisStore, Settled, Settlement, Source, Store, SystemClock, Verdict,
+};
+
+/// A [`RedisStore`] that always answers in time. Clones share everything.
+///
+/// Each decision says who made it: see [`Decision::source`](crate::Decision::source). Use it in a tokio runtime.
+///
+/// ```no_run
+/// # fn run() -> Result<(), slidegate::Error> {
+/// use slidegate::{Guard, GuardOptions, Limiter, OnError, Quota, RedisStore, Rule, Rules};
+///
+/// let rule = Rule::new("per-user", Quota::per_minute(100)?)?.per(["user"])?.on_error(OnError::Local);
+/// let store = Guard::new(RedisStore::new("redis://127.0.0.1:6379")?, GuardOptions::default())?;
+/// let limiter = Limiter::new(store, Rules::new([rule])?);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Guard {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    store: RedisStore,
+    options: GuardOptions,
+    clock: Arc<dyn Clock>,
+    mirror: Mirror,
+    servers: RwLock<Vec<Arc<Watched>>>,
+    in_flight: Arc<Semaphore>,
+    /// What this process is called among those that count on the same servers.
+    name: String,
+    chance: AtomicU64,
+    late: AtomicU64,
+    overloaded: AtomicU64,
+    /// How many servers there were when the first was met.
+    first: OnceLock<usize>,
+}
+
+/// What a guard sees and does.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct GuardStats {
+    /// The servers that were asked so far.
+    pub servers: Vec<ServerStats>,
+    /// What is remembered of what this process had admitted.
+    pub mirror: MirrorStats,
+    /// Calls to the store that have not ended.
+    pub in_flight: usize,
+    /// Answers of the store that came after their deadline.
+    pub late: u64,
+    /// Decisions that were made without the store because too many calls were in flight.
+    pub overloaded: u64,
+}
+
+/// A call to the store that outlives its caller.
+type Call = Pin<Box<dyn Future<Output = Result<Readings, Error>> + Send>>;
+
+/// What became of a call by its deadline.
+enum Answer {
+    Readings(Readings),
+    Failed(Error),
+    /// It goes on.
+    Late(Call),
+}
+
+impl Guard {
+    /// Guards `store`.
+    pub fn new(store: RedisStore, options: GuardOptions) -> Result<Self, Error> {
+        Self::with_clock(store, options, SystemClock::new())
+    }
+
+    /// The same on another clock, which should run as the servers' clocks do.
+    pub fn with_clock(
+        store: RedisStore,
+        options: GuardOptions,
+        clock: impl Clock + 'static,
+    ) -> Result<Self, Error> {
+        options.check()?;
+        // A server that is not the one that counted before must wait until it has everything back.
+        store.hold(options.mirror > 0);
+        let seed = chance_from_nowhere();
+        Ok(Guard {
+            inner: Arc::new(Inner {
+                mirror: Mirror::new(options.mirror),
+                servers: RwLock::default(),
+                in_flight: Arc::new(Semaphore::new(options.max_in_flight)),
+                name: peers::name(seed),
+                chance: AtomicU64::new(seed),
+                late: AtomicU64::new(0),
+                overloaded: AtomicU64::new(0),
+                first: OnceLock::new(),
+                clock: Arc::new(clock),
+                store,
+                options,
+            }),
+        })
+    }
+
+    /// The store it guards.
+    pub fn store(&self) -> &RedisStore {
+        &self.inner.store
+    }
+
+    /// What it sees and does. Walks over every key it remembers: for a metrics page, not for a hot path.
+    pub fn stats(&self) -> GuardStats {
+        let inner = &*self.inner;
+        GuardStats {
+            servers: inner.servers.read().iter().map(|server| server.stats(inner)).collect(),
+            mirror: inner.mirror.stats(),
+            in_flight: inner.options.max_in_flight - inner.in_flight.available_permits(),
+            late: inner.late.load(Ordering::Relaxed),
+            overloaded: inner.overloaded.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Asks the servers from now on, not only when the first decision needs them, and tells the other processes
+    /// that this one is there.
+    pub fn start(&self) {
+        for server in self.inner.store.servers() {
+            self.inner.watched(server);
+        }
+    }
+
+    /// Tells the other processes that this one is gone, so that their share of the limits grows at once.
+    pub async fn leave(&self) {
+        let servers: Vec<_> = self.inner.servers.read().clone();
+        for server in servers {
+            server.leave(&self.inner).await;
+        }
+    }
+}
+
+impl Inner {
+    /// The server with this number, watched from now on.
+    fn watched(self: &Arc<Self>, id: ServerId) -> Arc<Watched> {
+        if let Some(server) = self.servers.read().iter().find(|server| server.id == id) {
+            return Arc::clone(server);
+        }
+        let mut servers = self.servers.write();
+        if let Some(server) = servers.iter().find(|server| server.id == id) {
+            return Arc::clone(server);
+        }
+        let server = Arc::new(Watched::new(id, self));
+        servers.push(Arc::clone(&server));
+        tokio::spawn(keeper::keep(Arc::downgrade(self), Arc::clone(&server)));
+        server
+    }
+
+    fn chance(&self) -> u64 {
+        // The steps of a Weyl sequence, mixed.
+        let step = self.chance.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
+        let mixed = (step ^ step >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed ^ mixed >> 27
+    }
+
+    /// Asks on one server.
+    async fn admit_on(self: &Arc<Self>, server: &Arc<Watched>, asks: &[Ask]) -> Result<Readings, Error> {
+        match server.phase() {
+            Phase::Direct => {}
+            Phase::Away => return Ok(asks.iter().map(|ask| self.without_store(server, ask)).collect()),
+            Phase::Joining => return self.with_both(server, asks).await,
+        }
+        if !server.is_met()
+            && let Err(error) = self.introduce(server).await
+        {
+            return self.conclude(server, asks, Answer::Failed(error), Micros::ZERO);
+        }
+        let sent = self.clock.now();
+        let answer = self.call(asks).await;
+        self.conclude(server, asks, answer, sent)
+    }
+
+    #[cold]
+    async fn introduce(&self, server: &Watched) -> Result<(), Error> {
+        let introduced = tokio::time::timeout(self.options.deadline, keeper::introduce(self, server)).await;
+        introduced.unwrap_or_else(|_| {
+            let address = self.store.server_address(server.id);
+            Err(Error::store(Fault::Timeout, format!("Redis at {address} did not answer in time")))
+        })
+    }
+
+    /// Whether a server was there when the first was met: later ones took over from others.
+    fn is_first(&self, server: ServerId) -> bool {
+        server.index() < *self.first.get_or_init(|| self.store.servers().len())
+    }
+
+    /// Takes the store's answer, or makes one without it.
+    fn conclude(
+        self: &Arc<Self>,
+        server: &Arc<Watched>,
+        asks: &[Ask],
+        answer: Answer,
+        sent: Micros,
+    ) -> Result<Readings, Error> {
+        match answer {
+            Answer::Readings(readings) => {
+                if let Some(first) = readings.first() {
+                    server.answered(sent, self.clock.now(), first.at);
+                }
+                for (ask, reading) in asks.iter().zip(&readings) {
+                    if !ask.is_peek() {
+                        self.mirror.answered(ask.checks(), reading);
+                    }
+                }
+                Ok(readings)
+            }
+            Answer::Failed(error) => {
+                let Some(fault) = error.fault() else { return Err(error) };
+                server.failed(self, fault);
+                Ok(asks.iter().map(|ask| self.without_store(server, ask)).collect())
+            }
+            Answer::Late(call) => {
+                server.failed(self, Fault::Timeout);
+                let readings: Readings = asks.iter().map(|ask| self.without_store(server, ask)).collect();
+                self.late.fetch_add(1, Ordering::Relaxed);
+                let (inner, asks, told) = (Arc::clone(self), asks.to_vec(), readings.clone());
+                tokio::spawn(async move {
+                    if let Ok(late) = call.await {
+                        inner.reconcile(&asks, &told, &late).await;
+                    }
+                });
+                Ok(readings)
+            }
+        }
+    }
+
+    /// Asks the store, until the deadline.
+    async fn call(&self, asks: &[Ask]) -> Answer {
+        let Ok(place) = Arc::clone(&self.in_flight).try_acquire_owned() else {
+            self.overloaded.fetch_add(1, Ordering::Relaxed);
+            let message = format!("{} calls to Redis are in flight: raise max-in-flight", self.options.max_in_flight);
+            return Answer::Failed(Error::store(Fault::Overloaded, message));
+        };
+        let mut call: Call = Box::pin(admit(self.store.clone(), asks.into(), place));
+        match tokio::time::timeout(self.options.deadline, &mut call).await {
+            Ok(Ok(readings)) => Answer::Readings(readings),
+            Ok(Err(error)) => Answer::Failed(error),
+            Err(_) => Answer::Late(call),
+        }
+    }
+
+    /// The answer came after the caller was told something else: what was told must be what is counted.
+    async fn reconcile(&self, asks: &[Ask], told: &[Reading], late: &[Reading]) {
+        let mut refunds = Vec::new();
+        for ((ask, told), late) in asks.iter().zip(told).zip(late) {
+            let allowed = !refuses(ask, told);
+            for ((check, told), late_verdict) in ask.checks().iter().zip(&told.verdicts).zip(&late.verdicts) {
+                if late_verdict.outcome != Outcome::Charged || late_verdict.entry.at < late.at {
+                    continue;
+                }
+                if !allowed {
+                    let (key, entry) = (check.key.clone(), late_verdict.entry);
+                    refunds.push(Settlement { key, entry, permits: 0 });
+                } else if told.outcome == Outcome::Charged {
+                    // It is counted in the store, so it need not be written there.
+                    self.mirror.settled(&check.key, told.entry.at, check.cost, 0);
+                }
+            }
+            if allowed {
+                self.mirror.answered(ask.checks(), late);
+            }
+        }
+        for refund in refunds {
+            // If it cannot be given back it counts until it leaves: stricter, never looser.
+            let _ = self.store.settle(&[refund]).await;
+        }
+    }
+
+    /// The server is back, but others may not have written to it yet: both it and this node's share must allow.
+    async fn with_both(self: &Arc<Self>, server: &Arc<Watched>, asks: &[Ask]) -> Result<Readings, Error> {
+        let mut readings = Readings::new();
+        for ask in asks {
+            readings.push(self.with_both_one(server, ask).await?);
+        }
+        Ok(readings)
+    }
+
+    async fn with_both_one(self: &Arc<Self>, server: &Arc<Watched>, ask: &Ask) -> Result<Reading, Error> {
+        let outage = server.outage(self);
+        let here = local::decide(&self.mirror, &self.only(ask, OnError::Local), &outage, true);
+        if refuses(&self.only(ask, OnError::Local), &here) {
+            return Ok(self.fill(ask, here));
+        }
+        let sent = self.clock.now();
+        let asks = std::slice::from_ref(ask);
+        let answer = self.call(asks).await;
+        let admitted = matches!(&answer, Answer::Readings(all) if all.iter().all(|reading| !refuses(ask, reading)));
+        if !admitted {
+            local::undo(&self.mirror, &self.only(ask, OnError::Local), &here, outage.now);
+        }
+        let readings = self.conclude(server, asks, answer, sent)?;
+        readings.into_iter().next().ok_or_else(nothing)
+    }
+
+    /// Answers by what each rule wants while its server does not.
+    fn without_store(self: &Arc<Self>, server: &Arc<Watched>, ask: &Ask) -> Reading {
+        let closed = |check: &Check| check.enforced && self.policy(check) == OnError::Closed;
+        let at = server.now(self);
+        if ask.checks().iter().any(closed) {
+            let retry_after = server.until_probe(self);
+            let verdicts = ask.checks().iter().map(|check| {
+                let outcome = if closed(check) { Outcome::Refused } else { Outcome::Fits };
+                unjudged(check, outcome, if closed(check) { retry_after } else { Micros::ZERO })
+            });
+            return Reading { at, source: Source::FailClosed, verdicts: verdicts.collect() };
+        }
+        let local = self.only(ask, OnError::Local);
+        if local.checks().is_empty() {
+            let verdicts = ask.checks().iter().map(|check| unjudged(check, Outcome::Fits, Micros::ZERO));
+            return Reading { at, source: Source::FailOpen, verdicts: verdicts.collect() };
+        }
+        let _deciding = server.deciding.read();
+        let here = local::decide(&self.mirror, &local, &server.outage(self), false);
+        self.fill(ask, here)
+    }
+
+    fn policy(&self, check: &Check) -> OnError {
+        check.on_error.unwrap_or(self.options.on_error)
+    }
+
+    /// The checks of an ask with this policy.
+    fn only(&self, ask: &Ask, policy: OnError) -> Ask {
+        ask.with_checks(ask.checks().iter().filter(|check| self.policy(check) == policy).cloned())
+    }
+
+    /// The reading of `ask` from that of its checks that were judged here.
+    fn fill(&self, ask: &Ask, here: Reading) -> Reading {
+        let mut judged = here.verdicts.into_iter();
+        let verdicts = ask.checks().iter().map(|check| {
+            let verdict = if self.policy(check) == OnError::Local { judged.next() } else { None };
+            verdict.unwrap_or_else(|| unjudged(check, Outcome::Fits, Micros::ZERO))
+        });
+        Reading { verdicts: verdicts.collect(), ..here }
+    }
+}
+
+impl Store for Guard {
+    async fn admit(&self, asks: &[Ask]) -> Result<Readings, Error> {
+        if let [ask] = asks {
+            return Ok(SmallVec::from_buf([self.inner.admit_one(ask).await?]));
+        }
+        self.inner.admit_many(asks).await
+    }
+
+    /// Corrects what was admitted here at once, and the rest in the store. While a server is given up, what it
+    /// has admitted cannot be settled.
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
+        self.inner.settle(settlements).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
+        self.inner.store.inspect(key).await
+    }
+
+    async fn reset(&self, key: &Key) -> Result<bool, Error> {
+        self.inner.mirror.forget(key);
+        self.inner.store.reset(key).await
+    }
+}
+
+impl Inner {
+    async fn admit_one(self: &Arc<Self>, ask: &Ask) -> Result<Reading, Error> {
+        let Some(first) = ask.checks().first() else {
+            return Ok(Reading { at: Micros::ZERO, source: Source::NoRule, verdicts: SmallVec::new() });
+        };
+        if let Some(parts) = parts::split(ask, |check| self.store.server_of(&check.key)) {
+            return parts::admit(Arc::new(Guard { inner: Arc::clone(self) }), ask, parts).await;
+        }
+        let server = self.watched(self.store.server_of(&first.key));
+        let readings = self.admit_on(&server, std::slice::from_ref(ask)).await?;
+        readings.into_iter().next().ok_or_else(nothing)
+    }
+
+    /// One call per server, all at once; asks over several servers by themselves.
+    async fn admit_many(self: &Arc<Self>, asks: &[Ask]) -> Result<Readings, Error> {
+        let mut groups: Vec<(ServerId, Vec<usize>)> = Vec::new();
+        let mut alone = Vec::new();
+        for (i, ask) in asks.iter().enumerate() {
+            let server_of = |check: &Check| self.store.server_of(&check.key);
+            match ask.checks().first() {
+                Some(first) if parts::split(ask, server_of).is_none() => {
+                    let server = server_of(first);
+                    match groups.iter_mut().find(|(known, _)| *known == server) {
+                        Some((_, places)) => places.push(i),
+                        None => groups.push((server, vec![i])),
+                    }
+                }
+                _ => alone.push(i),
+            }
+        }
+        let grouped = groups.into_iter().map(async |(server, places)| {
+            let server = self.watched(server);
+            let group: Vec<Ask> = places.iter().map(|&i| asks[i].clone()).collect();
+            let readings = self.admit_on(&server, &group).await?;
+            Ok::<_, Error>(places.into_iter().zip(readings).collect::<Vec<_>>())
+        });
+        let single = alone.into_iter().map(async |i| Ok::<_, Error>(vec![(i, self.admit_one(&asks[i]).await?)]));
+        let (grouped, single) = tokio::join!(join_all(grouped), join_all(single));
+        let mut readings: Vec<(usize, Reading)> = Vec::with_capacity(asks.len());
+        for part in grouped.into_iter().chain(single) {
+            readings.extend(part?);
+        }
+        readings.sort_unstable_by_key(|(i, _)| *i);
+        if readings.len() != asks.len() {
+            return Err(nothing());
+        }
+        Ok(readings.into_iter().map(|(_, reading)| reading).collect())
+    }
+
+    async fn settle(self: &Arc<Self>, settlements: &[Settlement]) -> Result<Receipt, Error> {
+        let mut settled = vec![Settled::Gone; settlements.len()];
+        let mut at = self.clock.now();
+        let mut to_store = Vec::new();
+        for (i, settlement) in settlements.iter().enumerate() {
+            let Settlement { key, entry, permits } = settlement;
+            let server = self.watched(self.store.server_of(key));
+            let made_here = entry.seq & MADE_HERE != 0;
+            if made_here {
+                local::settle(&self.mirror, key, *entry, *permits, server.now(self));
+            }
+            if made_here && self.mirror.settled_unwritten(key, *entry, *permits) {
+                settled[i] = Settled::Done;
+                continue;
+            }
+            if server.phase() == Phase::Away {
+                return Err(Error::store(
+                    Fault::Unreachable,
+                    format!(
+                        "Redis at {} does not answer: settle again when it does",
+                        self.store.server_address(server.id)
+                    ),
+                ));
+            }
+            // What was written back is the first of its instant.
+            let seq = if made_here { 0 } else { entry.seq };
+            to_store.push((i, Settlement { entry: Entry { seq, ..*entry }, ..settlement.clone() }));
+        }
+        if to_store.is_empty() {
+            return Ok(Receipt { at, settled });
+        }
+        let asked: Vec<Settlement> = to_store.iter().map(|(_, settlement)| settlement.clone()).collect();
+        let receipt = self.store.settle(&asked).await?;
+        at = receipt.at;
+        for ((i, settlement), outcome) in to_store.iter().zip(receipt.settled) {
+            settled[*i] = outcome;
+            if outcome == Settled::Done {
+                let Settlement { key, entry, permits } = settlement;
+                self.mirror.settled(key, entry.at, entry.cost, *permits);
+            }
+        }
+        Ok(Receipt { at, settled })
+    }
+}
+
+impl Places for Guard {
+    type Place = ServerId;
+
+    async fn admit_part(&self, server: &ServerId, ask: Ask) -> Result<Reading, Error> {
+        let server = self.inner.watched(*server);
+        let readings = self.inner.admit_on(&server, std::slice::from_ref(&ask)).await?;
+        readings.into_iter().next().ok_or_else(nothing)
+    }
+
+    async fn give_back(&self, _: &ServerId, settlements: Vec<Settlement>) -> Result<(), Error> {
+        self.inner.settle(&settlements).await.map(|_| ())
+    }
+}
+
+async fn admit(
+    store: RedisStore,
+    asks: SmallVec<[Ask; 1]>,
+    _place: OwnedSemaphorePermit,
+) -> Result<Readings, Error> {
+    store.admit(&asks).await
+}
+
+fn nothing() -> Error {
+    Error::unavailable("the store answered fewer asks than it was given")
+}
+
+/// Of a check that nobody looked at.
+fn unjudged(check: &Check, outcome: Outcome, retry_after: Micros) -> Verdict {
+    let limit = check.quota.capacity();
+    Verdict { outcome, limit, used: 0, retry_after, reset_after: retry_after, entry: Entry::default() }
+}
+
+fn refuses(ask: &Ask, reading: &Reading) -> bool {
+    let pairs = ask.checks().iter().zip(&reading.verdicts);
+    pairs.into_iter().any(|(check, verdict)| check.enforced && verdict.outcome.refuses())
+}
+
+/// Any number.
+fn chance_from_nowhere() -> u64 {
+    use std::hash::BuildHasher;
+    std::hash::RandomState::new().hash_one(std::process::id())
+}

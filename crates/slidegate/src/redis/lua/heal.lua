@@ -1,0 +1,70 @@
+
+-- Writes back what a node had admitted: this server may have lost it, or was not there when it was admitted.
+--
+-- plan   node, life, batch, lost (texts; whether what the server had may be lost), number of lines; of each line:
+--        what it is in admit.lua, how many entries, and of each: instant, cost, whether the server had admitted it
+-- reply  of each line: permits added, permits in use
+--
+-- Written twice, nothing is added twice. An exact window knows its entries by their instants: one that the server
+-- admitted is there or was lost, and one that the node admitted by itself has the node's name. Other counters keep
+-- a sum: what the nodes say they have admitted, less what the server still had when the first of them spoke.
+
+local node, life, batch, lost, count = take('<ddddd')
+node, life, batch = ARGV[node], ARGV[life], ARGV[batch]
+
+-- What to add to a sum of which `have` is left, when this node has admitted `cost` of it. Noted at `date`; looked
+-- for from there on, or from `from` on.
+local function declared(s, date, have, cost, from)
+  local mark = 'heal:' .. life .. '.'
+  local before, mine, base = 0, 0, nil
+  if not s.fresh then
+    for _, name in ipairs(call('ZRANGEBYSCORE', s.notes, format('%d', from or date), from and '+inf' or format('%d', date))) do
+      if string.sub(name, 1, #mark) == mark then
+        local who, value = string.match(name, '^([^*]*)%*(%d+)$', #mark + 1)
+        value = tonumber(value)
+        if who == 'base' then
+          base = value
+        else
+          before = before + value
+          if who == node then mine = value end
+        end
+      end
+    end
+  end
+  if not base then
+    base = have
+    add_note(s, format('%sbase*%d', mark, base), date)
+  end
+  if cost <= mine then return 0 end
+  if mine > 0 then call('ZREM', s.notes, format('%s%s*%d', mark, node, mine)) end
+  add_note(s, format('%s%s*%d', mark, node, cost), date)
+  return math.max(0, before - mine + cost - base) - math.max(0, before - base)
+end
+
+-- Whether this batch is new to a key; it is noted at `date`.
+local function new_batch(s, date)
+  local name = 'heal:' .. node .. '/' .. batch
+  if noted(s, name) then return false end
+  add_note(s, name, date)
+  return true
+end
+
+local reply = { struct.pack('<d', now) }
+for i = 1, count do
+  local key, notes, kind, shape, _, a, per, horizon, window, capacity, period, expiry, modulus =
+    take('<ddddddddddddd')
+  local line = {
+    key = key, notes = notes, kind = kind, shape = ARGV[shape], window = window, capacity = capacity, slice = a,
+    rate = a, per = per, horizon = horizon, period = period, life = expiry, modulus = modulus,
+  }
+  local entries = {}
+  for j = 1, take('<d') do
+    local at, cost, admitted = take('<ddd')
+    entries[j] = { at = at, cost = cost, admitted = admitted == 1 }
+  end
+  local s = kinds[kind].load(line)
+  local added = kinds[kind].heal(s, line, entries,
+    { node = node, lost = lost == 1, declared = declared, new_batch = new_batch })
+  reply[i + 1] = struct.pack('<dd', added, s.used)
+end
+return table.concat(reply)

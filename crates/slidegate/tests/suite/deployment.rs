@@ -1,0 +1,168 @@
+//! Several nodes on the same servers, their callers, and what these were told.
+#![allow(dead_code, reason = "shared by tests that each use some of it")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use slidegate::{
+    Algorithm, Ask, Check, Clock, Encoding, Guard, GuardOptions, Key, Micros, OnError, Outcome, Quota,
+    RedisOptions, RedisStore, Source, Store, SystemClock,
+};
+
+use crate::conformance::Dice;
+
+/// One answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    pub key: u64,
+    pub cost: u64,
+    /// When it was recorded, by the server or by the node's estimate of it; meaningful if it was allowed.
+    pub at: u64,
+    pub allowed: bool,
+    pub source: Source,
+    /// By the callers' clock.
+    pub asked: u64,
+    pub answered: u64,
+}
+
+/// What is asked: keys 0 to 4, each with its own quota.
+pub(crate) const KEYS: u64 = 5;
+
+pub(crate) fn quota(key: u64) -> Quota {
+    let quota = |limit, millis| Quota::new(limit, Duration::from_millis(millis)).unwrap();
+    match key {
+        0 => quota(60, 1_000),
+        1 => quota(100, 700),
+        2 => quota(45, 1_000),
+        3 => quota(50, 1_000).with_algorithm(Algorithm::TimeSlice { slices: 10 }).unwrap(),
+        _ => quota(70, 1_000).with_algorithm(Algorithm::FixedWindow).unwrap(),
+    }
+}
+
+pub(crate) fn check(key: u64, cost: u64) -> Check {
+    let encoding = if key == 2 { Encoding::Packed } else { Encoding::Zset };
+    let name = Key::new("shared", [("n", key.to_string().as_str())]);
+    Check { encoding, on_error: Some(OnError::Local), ..Check::new(name, quota(key), cost) }
+}
+
+/// Nodes that are asked as fast as they answer, until they are stopped.
+pub(crate) struct Deployment {
+    pub nodes: Vec<Guard>,
+    callers: Vec<tokio::task::JoinHandle<Vec<Told>>>,
+    stop: Arc<AtomicBool>,
+    pub clock: SystemClock,
+}
+
+impl Deployment {
+    /// `callers` on each of `nodes`, with a pause of up to `pause` between asks.
+    pub(crate) async fn start(
+        nodes: usize,
+        callers: u64,
+        pause: Duration,
+        redis: &RedisOptions,
+        options: &GuardOptions,
+    ) -> Self {
+        let mut deployment = Deployment {
+            nodes: Vec::new(),
+            callers: Vec::new(),
+            stop: Arc::default(),
+            clock: SystemClock::new(),
+        };
+        for _ in 0..nodes {
+            let guard = Guard::new(RedisStore::with_options(redis).unwrap(), options.clone()).unwrap();
+            guard.start();
+            deployment.nodes.push(guard);
+        }
+        // They know of each other.
+        for _ in 0..500 {
+            let all = deployment.nodes.iter().flat_map(|guard| guard.stats().servers);
+            if all.clone().count() >= nodes && all.clone().all(|server| server.nodes == nodes as u64) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        for (n, guard) in deployment.nodes.iter().enumerate() {
+            for caller in 0..callers {
+                let (guard, stop, clock) = (guard.clone(), Arc::clone(&deployment.stop), deployment.clock.clone());
+                let mut dice = Dice::new(n as u64 * 1_000 + caller + 1);
+                deployment.callers.push(tokio::spawn(async move {
+                    let mut told = Vec::new();
+                    while !stop.load(Ordering::Relaxed) {
+                        told.push(ask(&guard, &clock, &mut dice).await);
+                        let wait = dice.below(pause.as_micros() as u64 + 1);
+                        tokio::time::sleep(Duration::from_micros(wait)).await;
+                    }
+                    told
+                }));
+            }
+        }
+        deployment
+    }
+
+    /// Ends the callers; everything they were told, in the order of answers.
+    pub(crate) async fn stop(self) -> Vec<Told> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut all = Vec::new();
+        for caller in self.callers {
+            all.extend(caller.await.unwrap());
+        }
+        for guard in &self.nodes {
+            guard.leave().await;
+        }
+        all.sort_by_key(|told: &Told| told.answered);
+        all
+    }
+}
+
+async fn ask(guard: &Guard, clock: &SystemClock, dice: &mut Dice) -> Told {
+    let key = dice.below(KEYS);
+    let cost = if key == 1 { 1 + dice.below(3) } else { 1 };
+    let ask = Ask::one(check(key, cost)).unwrap();
+    let asked = clock.now().get();
+    let readings = guard.admit(std::slice::from_ref(&ask)).await.unwrap();
+    let answered = clock.now().get();
+    let verdict = readings[0].verdicts[0];
+    let allowed = verdict.outcome == Outcome::Charged;
+    Told { key, cost, at: verdict.entry.at.get(), allowed, source: readings[0].source, asked, answered }
+}
+
+/// The most permits allowed in any window of `window`, by the instants that `at` gives.
+pub(crate) fn peak(told: &[Told], key: u64, window: u64, at: impl Fn(&Told) -> u64) -> u64 {
+    let mut charged: Vec<(u64, u64)> =
+        told.iter().filter(|told| told.allowed && told.key == key).map(|told| (at(told), told.cost)).collect();
+    charged.sort_unstable();
+    let (mut first, mut held, mut peak) = (0, 0, 0);
+    for (at, cost) in &charged {
+        held += cost;
+        while charged[first].0 + window <= *at {
+            held -= charged[first].1;
+            first += 1;
+        }
+        peak = peak.max(held);
+    }
+    peak
+}
+
+/// The most permits in any window of a key as the nodes dated them; of a fixed window, between two turns of it.
+pub(crate) fn worst(told: &[Told], key: u64) -> u64 {
+    let window = quota(key).window().get();
+    match quota(key).algorithm() {
+        Algorithm::FixedWindow => {
+            let mut windows = std::collections::HashMap::new();
+            for told in told.iter().filter(|told| told.allowed && told.key == key) {
+                *windows.entry(told.at / window).or_insert(0) += told.cost;
+            }
+            windows.into_values().max().unwrap_or(0)
+        }
+        _ => peak(told, key, window, |told| told.at),
+    }
+}
+
+pub(crate) fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+pub(crate) fn micros(d: Duration) -> u64 {
+    Micros::from(d).get()
+}
