@@ -2,9 +2,9 @@
 //!
 //! With `n` nodes alive each may use the n-th part of a limit. That alone is not enough: what the others admitted
 //! before the store went away counts for one window more, and nobody here knows of it. So in that first window
-//! a key that is in use right now may use no more than what this node itself had in use: the nodes together had
-//! no more than the limit, so they go on with no more. A key that was quiet here gets its part of what was left
-//! when the store last spoke of it.
+//! a key that was at its limit lately may use no more than what this node itself had in use: the nodes together
+//! had no more than the limit, so they go on with no more. Any other key gets its part of what was left when the
+//! store last spoke of it.
 
 use super::log::Noted;
 use super::mirror::{Mirror, Record};
@@ -12,9 +12,6 @@ use crate::judge::{States, judge};
 use crate::{
     Algorithm, Ask, Check, Count, Entry, Key, Micros, Outcome, Quota, Reading, Source, State, Verdict,
 };
-
-/// A key that the store spoke of this shortly before it went away is in use on other nodes too, for all we know.
-const IN_USE: Micros = Micros::from_millis(100);
 
 /// Set in the sequence number of an admission made without the store.
 pub(super) const MADE_HERE: u64 = 1 << 62;
@@ -77,8 +74,8 @@ impl Record {
             return;
         }
         let (whole, horizon) = (self.quota.capacity(), self.quota.horizon());
-        let own = self.log.used_after(outage.since.since(horizon));
-        let left = if self.seen.plus(IN_USE) >= outage.since {
+        let own = self.used_at(outage.since);
+        let left = if self.full.plus(horizon) > outage.since {
             0
         } else if self.seen.plus(horizon) <= outage.since {
             whole
@@ -95,8 +92,30 @@ impl Record {
                 state.admit(noted.at.plus(outage.spread), &part, noted.cost.min(part.capacity()));
             }
         }
-        let until = outage.since.plus(horizon);
+        let until = left_by(&self.quota, outage.since);
         self.local = Some(Box::new(Local { outage: outage.number, state, cap, until }));
+    }
+}
+
+impl Record {
+    /// What this node itself has in use at `now`.
+    fn used_at(&self, now: Micros) -> u64 {
+        let mut state = State::new(&self.quota);
+        for noted in self.log.iter().filter(|noted| noted.at <= now.plus(self.quota.grain())) {
+            state.admit(noted.at.min(now), &self.quota, noted.cost);
+        }
+        state.inspect(now)
+    }
+}
+
+/// When everything that was admitted up to `now`, by anybody, has left.
+fn left_by(quota: &Quota, now: Micros) -> Micros {
+    match quota.algorithm() {
+        Algorithm::FixedWindow => {
+            let window = quota.window().get();
+            Micros::new((now.get() / window + 1) * window)
+        }
+        _ => now.plus(quota.horizon()),
     }
 }
 

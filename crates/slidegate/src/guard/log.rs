@@ -79,11 +79,6 @@ impl Log {
         self.words.iter().map(|&word| self.read(word))
     }
 
-    /// Permits admitted after `cut`.
-    pub(super) fn used_after(&self, cut: Micros) -> u64 {
-        self.iter().filter(|noted| noted.at > cut).map(|noted| noted.cost).sum()
-    }
-
     /// The store has these now.
     pub(super) fn mark_written(&mut self, written: &[Noted]) {
         for noted in written.iter().filter(|noted| !noted.written) {
@@ -157,7 +152,6 @@ mod tests {
         let expected =
             [(5, 1, true), (7, 3, true), (9, 70_000, false), (9, 2, true)].map(|(a, c, w)| noted(now + a, c, w));
         assert_eq!(all, expected);
-        assert_eq!(log.used_after(Micros::new(now + 5)), 70_005);
         log.mark_written(&all);
         assert!(log.iter().all(|noted| noted.written));
         assert!(log.settle(Micros::new(now + 9), 2, 0));

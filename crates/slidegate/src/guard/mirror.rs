@@ -39,6 +39,8 @@ pub(super) struct Record {
     /// When the store last answered for it, by its clock, and what was in use then.
     pub(super) seen: Micros,
     pub(super) used: u64,
+    /// When the store last had no room for as much again.
+    pub(super) full: Micros,
     /// What decides without the store.
     pub(super) local: Option<Box<Local>>,
 }
@@ -72,6 +74,7 @@ impl Record {
             log: Log::default(),
             seen: Micros::ZERO,
             used: 0,
+            full: Micros::ZERO,
             local: None,
         }
     }
@@ -110,6 +113,9 @@ impl Mirror {
             let Some(record) = self.record(&mut records, check) else { continue };
             record.seen = record.seen.max(reading.at);
             record.used = verdict.used;
+            if verdict.used.saturating_add(check.cost) > verdict.limit {
+                record.full = record.seen;
+            }
             if admitted {
                 let noted = Noted { at: verdict.entry.at, cost: check.cost, written: true };
                 self.add(record, noted, reading.at);
