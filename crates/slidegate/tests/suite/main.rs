@@ -5,14 +5,20 @@ mod brute; // the definition of every algorithm, with no thought of speed
 mod concurrency; // threads on one hot key and on shared keys: nothing over, nothing half charged
 mod conformance; // one suite for every store: memory, Redis zset, packed, transactions
 mod definition; // random operations agree with the definition, and retry_after is exact from both sides
+mod fault_proxy; // a network that fails as told, between a client and a server
+mod fault_proxy_checks; // each fault, as a plain client sees it
+mod fault_wires; // what passes through the proxy, and when
 mod keys; // no two requests share a key by accident, and no key is longer than it may be
 mod limiter; // the straight path: acquire, peek, batch, settle, wait
 mod memory; // keys come and go: sweeping, the bound, eight bytes an event, no allocation
 mod oracle; // replays what a store decided, and compares
 mod processes; // several processes on one Redis: nothing over, nothing lost
+mod redis_cluster; // a real cluster: three primaries, a replica each, slots that move
 mod redis_faults; // bad replies and bad servers: each a typed error that says what to do
 mod redis_keys; // what is left in Redis: expiry, listing, size
+mod redis_sentinel; // a primary, its replica, and three sentinels that watch them
 mod redis_server; // a real server, free port, killed on drop
 mod redis_tls; // TLS to Redis
+mod resp_commands; // where commands end in what a client sends
 mod rule_files; // every mistake in a file, with its line and its exact message
 mod timelines; // the source documents' timelines, to the permit

@@ -1,9 +1,11 @@
 //! A real server for a test: on a free port, in a temporary folder, killed when it goes out of scope.
 #![allow(dead_code, reason = "shared by two suites")]
 
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,11 +31,17 @@ impl Flavour {
 }
 
 pub(crate) struct Server {
-    child: Child,
+    process: Mutex<Process>,
     pub port: u16,
     pub dir: tempfile::TempDir,
     /// Whether every key that is left must have a time to live.
     check_ttl: bool,
+}
+
+struct Process {
+    start: Command,
+    /// None after `kill`.
+    child: Option<Child>,
 }
 
 impl Server {
@@ -70,7 +78,14 @@ impl Server {
             // Someone else may take the port before the server does; then it exits, and another is tried.
             let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
             let port = chosen.unwrap_or_else(free);
-            let mut child = Command::new(&program)
+            let mut start = Command::new(&program);
+            if arguments.contains(&"--sentinel") {
+                // A sentinel writes what it learns into a file, which has to be the first argument.
+                let file = dir.path().join("sentinel.conf");
+                std::fs::write(&file, "").unwrap();
+                start.arg(file);
+            }
+            start
                 .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
                 .args(["--save", "", "--appendonly", "no"])
                 .arg("--dir")
@@ -78,22 +93,37 @@ impl Server {
                 .args(arguments)
                 .envs(environment.iter().copied())
                 .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap_or_else(|error| panic!("{}: {error}; run scripts/tools.sh", program.display()));
-            for _ in 0..400 {
-                if child.try_wait().unwrap().is_some() {
-                    break;
-                }
-                if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
-                    return Server { child, port, dir, check_ttl: true };
-                }
-                std::thread::sleep(Duration::from_millis(10));
+                .stderr(Stdio::null());
+            if let Some(child) = listening(&mut start, port) {
+                let process = Mutex::new(Process { start, child: Some(child) });
+                return Server { process, port, dir, check_ttl: true };
             }
+        }
+        panic!("{} does not start", program.display());
+    }
+
+    fn process(&self) -> MutexGuard<'_, Process> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// At once, as `kill -9` does. It is gone when this returns; its folder stays.
+    pub(crate) fn kill(&self) {
+        if let Some(mut child) = self.process().child.take() {
             let _ = child.kill();
             let _ = child.wait();
         }
-        panic!("{} does not start", program.display());
+    }
+
+    pub(crate) fn is_killed(&self) -> bool {
+        self.process().child.is_none()
+    }
+
+    /// After `kill`, or instead of it: the same port, arguments and folder, without the keys.
+    pub(crate) fn restart(&self) {
+        self.kill();
+        let mut process = self.process();
+        let child = listening(&mut process.start, self.port);
+        process.child = Some(child.expect("it started here before"));
     }
 
     /// For tests that put their own keys there, or leave the server unable to answer.
@@ -104,6 +134,10 @@ impl Server {
 
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
     /// A plain connection, as any other client has it.
@@ -131,7 +165,8 @@ impl Server {
 
     /// Stops the process for a while, as a machine under load would.
     pub(crate) fn signal(&self, signal: &str) {
-        let killed = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
+        let id = self.process().child.as_ref().expect("it was killed").id();
+        let killed = Command::new("kill").args([signal, &id.to_string()]).status().unwrap();
         assert!(killed.success());
     }
 
@@ -147,13 +182,54 @@ impl Server {
     }
 }
 
+/// Waits for what happens in its own time, and names it if it does not.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..600 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("not in 30 s: {what}");
+}
+
+/// A port for a server that will be down for a while: below those that systems hand out, so that nobody is given
+/// it meanwhile. The port 10,000 above, where nodes of a cluster talk, is free as well.
+pub(crate) fn lasting_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    // Another process begins elsewhere.
+    let first = std::process::id().wrapping_mul(61) % 10_000;
+    let mut ports =
+        (0..10_000).map(|_| 12_000 + ((first + NEXT.fetch_add(1, Ordering::SeqCst)) % 10_000) as u16);
+    ports.find(|port| is_free(*port) && is_free(port + 10_000)).expect("two free ports")
+}
+
+/// The process, once it accepts connections; None if it gave up.
+fn listening(start: &mut Command, port: u16) -> Option<Child> {
+    let mut child = start.spawn().unwrap_or_else(|error| {
+        panic!("{}: {error}; run scripts/tools.sh", start.get_program().display());
+    });
+    for _ in 0..400 {
+        if child.try_wait().unwrap().is_some() {
+            return None;
+        }
+        if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
+            return Some(child);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    None
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
-        let checked = self.check_ttl && !std::thread::panicking();
+        let checked = self.check_ttl && !self.is_killed() && !std::thread::panicking();
         let outcome =
             checked.then(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.assert_ttls())));
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
         if let Some(Err(panic)) = outcome {
             std::panic::resume_unwind(panic);
         }

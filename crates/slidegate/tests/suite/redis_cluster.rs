@@ -1,0 +1,331 @@
+//! A real cluster for a test: three primaries with a replica each, on ports of their own, gone on drop.
+//!
+//! Shard `i` is the nodes `i` and `i + 3`, whichever of them is its primary now. A node that was killed or paused
+//! is not asked. What changes the cluster returns when every living node knows of it, except `kill_primary`,
+//! `pause`, `resume` and `restart`: after those, wait for what the test is about.
+#![allow(dead_code, reason = "shared by tests that each use some of it")]
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use std::sync::{Mutex, PoisonError};
+
+use crate::redis_server::{Flavour, Server, eventually, lasting_port};
+
+const SHARDS: usize = 3;
+const SLOTS: [&str; SHARDS] = ["0 5460", "5461 10922", "10923 16383"];
+
+pub(crate) struct Cluster {
+    nodes: Vec<Server>,
+    paused: Mutex<BTreeSet<u16>>,
+}
+
+/// Where a slot is on its way. Between `Opened` and `Closed`, a key that is not at its old node is asked for at
+/// the new one (`ASK`), and keys that are on both sides cannot be used together (`TRYAGAIN`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Opened,
+    /// So many keys are there by now.
+    Moved(usize),
+    Closed,
+}
+
+impl Cluster {
+    /// Takes some seconds: nodes have to meet, and primaries wait before they accept writes.
+    pub(crate) fn start() -> Cluster {
+        let nodes: Vec<Server> = (0..2 * SHARDS).map(|_| node()).collect();
+        for (i, node) in nodes.iter().enumerate() {
+            // Their own from the start, or they would have to find out that they collide.
+            node.run(&format!("CLUSTER SET-CONFIG-EPOCH {}", i + 1));
+            if let Some(slots) = SLOTS.get(i) {
+                node.run(&format!("CLUSTER ADDSLOTSRANGE {slots}"));
+            }
+        }
+        for (i, node) in nodes.iter().enumerate() {
+            for other in &nodes[i + 1..] {
+                node.run(&format!("CLUSTER MEET 127.0.0.1 {}", other.port));
+            }
+        }
+        let cluster = Cluster { nodes, paused: Mutex::default() };
+        cluster.wait("all have met", |view| {
+            view.len() == 2 * SHARDS && view.iter().all(|entry| entry.connected && !entry.has("handshake"))
+        });
+        let (primaries, replicas) = cluster.nodes.split_at(SHARDS);
+        for (primary, replica) in primaries.iter().zip(replicas) {
+            replica.run(&format!("CLUSTER REPLICATE {}", id(primary)));
+        }
+        cluster.wait("all know the replicas", |view| {
+            view.iter().filter(|entry| entry.has("slave")).count() == SHARDS
+        });
+        cluster.wait_until_ok();
+        cluster
+    }
+
+    /// Of all nodes, also of those that are down.
+    pub(crate) fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(Server::url).collect()
+    }
+
+    /// The port of each shard's primary, as the living nodes have it; a killed one until another is elected.
+    pub(crate) fn primaries(&self) -> [u16; SHARDS] {
+        primaries(&self.view(), &self.nodes).map(|port| port.expect("a primary of each shard"))
+    }
+
+    /// The port of the node that has the slot.
+    pub(crate) fn node_of_slot(&self, slot: u16) -> u16 {
+        owner(&self.view(), slot).expect("every slot has an owner")
+    }
+
+    pub(crate) fn slot_of(&self, key: &str) -> u16 {
+        let slot = redis::cmd("CLUSTER").arg("KEYSLOT").arg(key).query(&mut self.living()[0].client());
+        slot.unwrap()
+    }
+
+    pub(crate) fn node(&self, port: u16) -> &Server {
+        self.nodes.iter().find(|node| node.port == port).expect("a port of this cluster")
+    }
+
+    /// Moves a slot with its keys to another primary, as an operator would.
+    pub(crate) fn migrate_slot(&self, slot: u16, to: u16) {
+        self.migrate_slot_by(slot, to, 100, |_| {});
+    }
+
+    /// As `migrate_slot`, so many keys at a time, and calls back after each step: there, wait or look.
+    pub(crate) fn migrate_slot_by(&self, slot: u16, to: u16, keys: usize, mut after: impl FnMut(Step)) {
+        let (source, target) = (self.node(self.node_of_slot(slot)), self.node(to));
+        assert_ne!(source.port, to, "slot {slot} is there already");
+        let (source_id, target_id) = (id(source), id(target));
+        target.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {source_id}"));
+        source.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {target_id}"));
+        after(Step::Opened);
+        let mut connection = source.client();
+        let mut moved = 0;
+        loop {
+            let mut list = redis::cmd("CLUSTER");
+            list.arg("GETKEYSINSLOT").arg(slot).arg(keys);
+            let batch: Vec<Vec<u8>> = list.query(&mut connection).unwrap();
+            if batch.is_empty() {
+                break;
+            }
+            let mut migrate = redis::cmd("MIGRATE");
+            migrate.arg("127.0.0.1").arg(to).arg("").arg(0).arg(5_000).arg("KEYS").arg(&batch);
+            // NOKEY if they expired meanwhile.
+            migrate.query::<String>(&mut connection).unwrap();
+            moved += batch.len();
+            after(Step::Moved(moved));
+        }
+        // The new owner first: until the old one knows, it sends clients there.
+        let rest = self.primaries().map(|port| self.node(port));
+        let others = rest.into_iter().filter(|node| node.port != to && node.port != source.port);
+        for node in [target, source].into_iter().chain(others.filter(|node| self.is_living(node))) {
+            node.run(&format!("CLUSTER SETSLOT {slot} NODE {target_id}"));
+        }
+        self.wait("all know the new owner", |view| owner(view, slot) == Some(to));
+        after(Step::Closed);
+    }
+
+    /// `kill -9` to the primary of shard `i`; its port.
+    pub(crate) fn kill_primary(&self, i: usize) -> u16 {
+        let port = self.primaries()[i];
+        self.node(port).kill();
+        self.paused().remove(&port);
+        port
+    }
+
+    /// Waits until shard `i` has another primary than `old` and all living nodes serve; its port.
+    pub(crate) fn wait_for_failover(&self, i: usize, old: u16) -> u16 {
+        self.wait("a replica is elected", |view| {
+            primaries(view, &self.nodes)[i].is_some_and(|port| port != old)
+        });
+        self.wait_until_ok();
+        self.primaries()[i]
+    }
+
+    /// Starts a node again, without keys, as the member that it was.
+    pub(crate) fn restart(&self, port: u16) {
+        self.node(port).restart();
+        self.paused().remove(&port);
+    }
+
+    /// Waits until every living node serves and every living replica follows its primary.
+    pub(crate) fn wait_until_ok(&self) {
+        let says = |node: &Server, section: &str, words: &str| text(node, section).contains(words);
+        let ok = |node: &&Server| {
+            says(node, "CLUSTER INFO", "cluster_state:ok")
+                && (says(node, "INFO replication", "role:master")
+                    || says(node, "INFO replication", "master_link_status:up"))
+        };
+        eventually("all serve", || self.living().iter().all(ok));
+    }
+
+    /// SIGSTOP: it keeps its connections and says nothing.
+    pub(crate) fn pause(&self, port: u16) {
+        self.paused().insert(port);
+        self.node(port).signal("-STOP");
+    }
+
+    pub(crate) fn resume(&self, port: u16) {
+        self.node(port).signal("-CONT");
+        self.paused().remove(&port);
+    }
+
+    fn paused(&self) -> std::sync::MutexGuard<'_, BTreeSet<u16>> {
+        self.paused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_living(&self, node: &Server) -> bool {
+        !node.is_killed() && !self.paused().contains(&node.port)
+    }
+
+    fn living(&self) -> Vec<&Server> {
+        self.nodes.iter().filter(|node| self.is_living(node)).collect()
+    }
+
+    fn view(&self) -> Vec<Entry> {
+        view(self.living().first().expect("a living node"))
+    }
+
+    /// Until it holds in the eyes of every living node.
+    fn wait(&self, what: &str, holds: impl Fn(&[Entry]) -> bool) {
+        eventually(what, || self.living().iter().all(|node| holds(&view(node))));
+    }
+}
+
+/// What one node thinks of another, or of itself.
+struct Entry {
+    port: u16,
+    flags: String,
+    epoch: u64,
+    connected: bool,
+    slots: Vec<RangeInclusive<u16>>,
+}
+
+impl Entry {
+    fn has(&self, flag: &str) -> bool {
+        self.flags.split(',').any(|word| word == flag)
+    }
+
+    /// A line of CLUSTER NODES: id, ip:port@bus, flags, primary, ping, pong, epoch, link, slots.
+    fn read(line: &str) -> Entry {
+        let words: Vec<&str> = line.split(' ').collect();
+        let port = words[1].split(['@', ',']).next().and_then(|address| address.rsplit(':').next());
+        // A slot on its way is in brackets, and still its owner's.
+        let slots = words[8..].iter().filter(|word| !word.starts_with('['));
+        let slots = slots.map(|word| {
+            let (first, last) = word.split_once('-').unwrap_or((word, word));
+            first.parse().unwrap()..=last.parse().unwrap()
+        });
+        Entry {
+            port: port.unwrap().parse().unwrap(),
+            flags: words[2].to_owned(),
+            epoch: words[6].parse().unwrap(),
+            connected: words[7] == "connected",
+            slots: slots.collect(),
+        }
+    }
+}
+
+fn view(node: &Server) -> Vec<Entry> {
+    text(node, "CLUSTER NODES").lines().map(Entry::read).collect()
+}
+
+fn owner(view: &[Entry], slot: u16) -> Option<u16> {
+    let has = |entry: &&Entry| entry.slots.iter().any(|range| range.contains(&slot));
+    view.iter().find(has).map(|entry| entry.port)
+}
+
+/// Of two that call themselves primary of a shard, the one elected last.
+fn primaries(view: &[Entry], nodes: &[Server]) -> [Option<u16>; SHARDS] {
+    std::array::from_fn(|i| {
+        let of_shard = |entry: &&Entry| [nodes[i].port, nodes[i + SHARDS].port].contains(&entry.port);
+        let candidates = view.iter().filter(of_shard).filter(|entry| entry.has("master"));
+        candidates.max_by_key(|entry| entry.epoch).map(|entry| entry.port)
+    })
+}
+
+fn id(node: &Server) -> String {
+    text(node, "CLUSTER MYID")
+}
+
+fn text(node: &Server, command: &str) -> String {
+    redis::from_redis_value(node.run(command)).unwrap()
+}
+
+fn node() -> Server {
+    let arguments = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
+    let further = ["--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no"];
+    // Replicas are there at once, not after five seconds.
+    let sync = ["--repl-diskless-sync-delay", "0"];
+    Server::at_with(Flavour::Redis7, lasting_port(), &[&arguments[..], &further, &sync].concat())
+}
+
+#[test]
+fn a_slot_moves_with_its_keys() {
+    let cluster = Cluster::start();
+    let slot = cluster.slot_of("{tag}");
+    let (source, target) = {
+        let from = cluster.node_of_slot(slot);
+        (from, cluster.primaries().into_iter().find(|port| *port != from).unwrap())
+    };
+    let mut old = cluster.node(source).client();
+    let mut new = cluster.node(target).client();
+    for n in 0..1_000 {
+        redis::cmd("SET").arg(format!("{{tag}}{n}")).arg(n).exec(&mut old).unwrap();
+    }
+    let code = |connection: &mut redis::Connection, command: &str| {
+        let mut words = command.split(' ');
+        let mut command = redis::cmd(words.next().unwrap());
+        words.for_each(|word| {
+            command.arg(word);
+        });
+        command.exec(connection).err().and_then(|error| error.code().map(str::to_owned)).unwrap_or_default()
+    };
+    let mut steps = Vec::new();
+    cluster.migrate_slot_by(slot, target, 300, |step| {
+        if step == Step::Moved(300) {
+            let moved: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut new).unwrap();
+            let stayed: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut old).unwrap();
+            assert_eq!((moved.len(), stayed.len()), (300, 700));
+            assert_eq!(code(&mut old, &format!("GET {}", stayed[0])), "");
+            assert_eq!(code(&mut old, &format!("GET {}", moved[0])), "ASK");
+            assert_eq!(code(&mut old, &format!("MGET {} {}", moved[0], stayed[0])), "TRYAGAIN");
+            assert_eq!(code(&mut new, &format!("GET {}", moved[0])), "MOVED");
+        }
+        steps.push(step);
+    });
+    let moves = [300, 600, 900, 1_000].map(Step::Moved);
+    assert_eq!(steps, [&[Step::Opened], &moves[..], &[Step::Closed]].concat());
+    assert_eq!(cluster.node_of_slot(slot), target);
+    let sum: u64 = (0..1_000)
+        .map(|n| redis::cmd("GET").arg(format!("{{tag}}{n}")).query::<u64>(&mut new).unwrap())
+        .sum();
+    assert_eq!(sum, 999 * 1_000 / 2);
+    assert_eq!(code(&mut old, "GET {tag}0"), "MOVED");
+    cluster.migrate_slot(slot, source);
+    assert_eq!(code(&mut old, "GET {tag}0"), "");
+}
+
+#[test]
+fn a_replica_takes_over_and_the_old_primary_follows_it() {
+    let cluster = Cluster::start();
+    let before = cluster.primaries();
+    let slot = cluster.slot_of("a");
+    let shard = before.iter().position(|port| *port == cluster.node_of_slot(slot)).unwrap();
+    cluster.node(before[shard]).run("SET a 5");
+    cluster.node(before[shard]).run("WAIT 1 1000");
+    let old = cluster.kill_primary(shard);
+    assert_eq!(old, before[shard]);
+    let new = cluster.wait_for_failover(shard, old);
+    assert_eq!(cluster.node_of_slot(slot), new);
+    assert_eq!(cluster.node(new).run("GET a"), redis::Value::BulkString(b"5".into()));
+    cluster.restart(old);
+    cluster.wait("the old primary follows", |view| {
+        view.iter().any(|entry| entry.port == old && entry.has("slave") && !entry.has("fail"))
+    });
+    cluster.wait_until_ok();
+    // And back, by a primary that only seems to be gone.
+    cluster.pause(new);
+    assert_eq!(cluster.wait_for_failover(shard, new), old);
+    cluster.resume(new);
+    cluster.wait("all agree", |view| primaries(view, &cluster.nodes) == before.map(Some));
+    assert_eq!(cluster.node(old).run("GET a"), redis::Value::BulkString(b"5".into()));
+}

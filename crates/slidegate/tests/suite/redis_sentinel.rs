@@ -1,0 +1,117 @@
+//! A primary, its replica, and three sentinels that watch them, two of which decide. Gone on drop.
+#![allow(dead_code, reason = "shared by tests that each use some of it")]
+
+use std::collections::HashMap;
+
+use crate::redis_server::{Flavour, Server, eventually, lasting_port};
+
+pub(crate) struct Sentinels {
+    nodes: [Server; 2],
+    sentinels: [Server; 3],
+}
+
+impl Sentinels {
+    /// The name of the primary among the sentinels.
+    pub(crate) const NAME: &str = "slidegate";
+
+    /// Returns when the sentinels know the replica and each other.
+    pub(crate) fn start() -> Sentinels {
+        let start = |arguments: &[&str]| Server::at_with(Flavour::Redis7, lasting_port(), arguments);
+        // Replicas are there at once, not after five seconds.
+        let primary = start(&["--repl-diskless-sync-delay", "0"]);
+        let port = primary.port.to_string();
+        let replica = start(&["--repl-diskless-sync-delay", "0", "--replicaof", "127.0.0.1", &port]);
+        eventually("the replica follows", || info(&replica).contains("master_link_status:up"));
+        let name = Self::NAME;
+        let sentinels = [(); 3].map(|()| {
+            let sentinel = start(&["--sentinel"]);
+            sentinel.run(&format!("SENTINEL MONITOR {name} 127.0.0.1 {port} 2"));
+            sentinel.run(&format!("SENTINEL SET {name} down-after-milliseconds 500 failover-timeout 2000"));
+            sentinel
+        });
+        let known = |sentinel: &Server| {
+            let told: HashMap<String, String> =
+                redis::from_redis_value(sentinel.run(&format!("SENTINEL MASTER {name}"))).unwrap();
+            told["num-slaves"] == "1" && told["num-other-sentinels"] == "2" && told["flags"] == "master"
+        };
+        eventually("the sentinels know all", || sentinels.iter().all(known));
+        Sentinels { nodes: [primary, replica], sentinels }
+    }
+
+    /// The URLs of the sentinels, which clients ask first.
+    pub(crate) fn sentinels(&self) -> Vec<String> {
+        self.sentinels.iter().map(Server::url).collect()
+    }
+
+    /// The URLs of the primary and the replica, in no order that lasts.
+    pub(crate) fn nodes(&self) -> Vec<String> {
+        self.nodes.iter().map(Server::url).collect()
+    }
+
+    pub(crate) fn node(&self, port: u16) -> &Server {
+        self.nodes.iter().find(|node| node.port == port).expect("a port of these nodes")
+    }
+
+    /// The port that the living sentinels say, once they say the same.
+    pub(crate) fn master_port(&self) -> u16 {
+        self.agreed(|_| true)
+    }
+
+    /// `kill -9`; its port.
+    pub(crate) fn kill_master(&self) -> u16 {
+        let port = self.master_port();
+        self.node(port).kill();
+        port
+    }
+
+    pub(crate) fn kill_sentinel(&self, i: usize) {
+        self.sentinels[i].kill();
+    }
+
+    /// Waits until the sentinels say another port than `old`, and that node accepts writes.
+    pub(crate) fn wait_for_failover(&self, old: u16) -> u16 {
+        let new = self.agreed(|port| port != old);
+        eventually("the replica is a primary", || info(self.node(new)).contains("role:master"));
+        new
+    }
+
+    /// Starts a node again, without keys. The sentinels make it a replica if another was elected.
+    pub(crate) fn restart(&self, port: u16) {
+        self.node(port).restart();
+    }
+
+    fn agreed(&self, accepts: impl Fn(u16) -> bool) -> u16 {
+        let mut agreed = None;
+        eventually("the sentinels agree", || {
+            let living = self.sentinels.iter().filter(|sentinel| !sentinel.is_killed());
+            let mut ports = living.map(|sentinel| {
+                let answer = sentinel.run(&format!("SENTINEL GET-MASTER-ADDR-BY-NAME {}", Self::NAME));
+                let (_, port): (String, u16) = redis::from_redis_value(answer).unwrap();
+                port
+            });
+            agreed = ports.next().filter(|first| ports.all(|port| port == *first) && accepts(*first));
+            agreed.is_some()
+        });
+        agreed.unwrap()
+    }
+}
+
+fn info(node: &Server) -> String {
+    redis::from_redis_value(node.run("INFO replication")).unwrap()
+}
+
+#[test]
+fn sentinels_promote_the_replica_and_make_the_old_primary_follow() {
+    let sentinels = Sentinels::start();
+    let first = sentinels.master_port();
+    sentinels.node(first).run("SET a 5");
+    sentinels.node(first).run("WAIT 1 1000");
+    assert_eq!(sentinels.kill_master(), first);
+    let second = sentinels.wait_for_failover(first);
+    assert_ne!(first, second);
+    assert_eq!(sentinels.node(second).run("GET a"), redis::Value::BulkString(b"5".into()));
+    sentinels.restart(first);
+    eventually("the old primary follows", || {
+        info(sentinels.node(first)).contains(&format!("master_port:{second}"))
+    });
+}
