@@ -442,7 +442,7 @@ fn slot_of_name(name: &str) -> Place {
     slot_of_tag(inside.filter(|tag| !tag.is_empty()).unwrap_or(name).as_bytes())
 }
 
-fn slot_of_tag(tag: &[u8]) -> Place {
+pub(in crate::redis) fn slot_of_tag(tag: &[u8]) -> Place {
     crc16::State::<crc16::XMODEM>::calculate(tag) % SLOTS
 }
 

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::Value;
 
+#[cfg(test)]
+pub(super) use self::cluster::slot_of_tag;
 use self::cluster::{Cluster, Pursuit};
 pub(super) use self::sentinel::{Sentinel, check_role};
 use self::shards::Shards;
