@@ -39,7 +39,7 @@ pub(super) struct Connections {
 
 /// Where connections are made to.
 pub(super) enum Target {
-    Fixed { client: Client, address: Arc<str> },
+    Fixed { client: Box<Client>, address: Arc<str> },
     Sentinel { sentinel: Box<Sentinel>, address: Arc<str> },
 }
 
@@ -281,7 +281,7 @@ impl Link {
 
     async fn connect(&self) -> Result<Own, Error> {
         let (client, address) = match &*self.target {
-            Target::Fixed { client, address } => (client.clone(), Arc::clone(address)),
+            Target::Fixed { client, address } => (Client::clone(client), Arc::clone(address)),
             Target::Sentinel { sentinel, .. } => sentinel.find().await?,
         };
         let connecting = client.get_multiplexed_async_connection_with_config(&self.config);

@@ -170,7 +170,7 @@ impl Chase<'_> {
 }
 
 fn fixed(url: &str, options: &RedisOptions, hold: &Arc<AtomicBool>) -> Result<Server, Error> {
-    let client = client(info(url, options)?, options)?;
+    let client = Box::new(client(info(url, options)?, options)?);
     let address = address_of(url).into();
     Ok(Server::new(Target::Fixed { client, address }, options, hold))
 }
