@@ -1,6 +1,7 @@
 //! The configuration file: rules, and where to listen. Raw text in, checked values out, every mistake at once.
 
 mod redis;
+mod topology;
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -11,6 +12,7 @@ use slidegate::yaml::{Fields, Node, Reader};
 use slidegate::{AdHocFile, Error, RuleFile, Rules};
 
 pub use self::redis::{DEFAULT_URL, RedisConfig, RedisFile, RedisModeFile, RedisTlsFile};
+pub use self::topology::SentinelFile;
 
 /// The file that `serve` uses when it is given none.
 pub const DEMO: &str = include_str!("demo.yaml");

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::yaml::{Node, Reader};
-use slidegate::{Encoding, Error, RedisMode, RedisOptions, RedisTls, Rules};
+use slidegate::{Encoding, RedisMode, RedisOptions, RedisTls, RedisTopology, Rules};
+
+use super::topology::{self, SentinelFile};
 
 /// Where Redis is unless told otherwise.
 pub const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
@@ -37,14 +39,17 @@ impl RedisConfig {
         let mut options = self.options.clone();
         options.tls = RedisTls { ca: read(&self.ca)?, cert: read(&self.cert)?, key: read(&self.key)? };
         if let Some(url) = url {
-            options.url = url.to_owned();
+            options.topology = RedisTopology::One(url.to_owned());
         }
         Ok(options)
     }
 }
 
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 17] = [
     "url",
+    "cluster",
+    "shards",
+    "sentinel",
     "tls",
     "connections",
     "connect-timeout",
@@ -69,10 +74,8 @@ pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<RedisConfig> {
     let fields = reader.fields(node, "redis", &FIELDS)?;
     let mut config = RedisConfig::default();
     let options = &mut config.options;
-    if let Some(node) = fields.get("url") {
-        let url = reader.text(node, "url")?;
-        reader.accept(node, check_url(url))?;
-        options.url = url.to_owned();
+    if let Some(topology) = topology::read(&fields, reader)? {
+        options.topology = topology;
     }
     let numbers = [
         ("connections", &mut options.connections),
@@ -114,18 +117,11 @@ pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<RedisConfig> {
         if config.cert.is_some() != config.key.is_some() {
             reader.problem(node, "tls needs both `cert` and `key`, or neither");
         }
-        if !config.options.url.starts_with("rediss://") {
+        if !config.options.topology.urls().iter().all(|url| url.starts_with("rediss://")) {
             reader.problem(node, "tls needs a url that starts with rediss://");
         }
     }
     Some(config)
-}
-
-fn check_url(url: &str) -> Result<(), Error> {
-    if is_url(url) {
-        return Ok(());
-    }
-    Err(Error::invalid("url must look like redis://[user:password@]host:port[/db], or rediss:// for TLS"))
 }
 
 /// A packed log is read and written by scripts.
@@ -147,6 +143,17 @@ pub struct RedisFile {
     /// `redis://[user:password@]host:port[/db]`, or `rediss://` for TLS. redis://127.0.0.1:6379, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub url: Option<String>,
+    /// Instead of `url`: a Redis Cluster, by the urls of some of its nodes.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schemars(length(min = 1))]
+    pub cluster: Option<Vec<String>>,
+    /// Instead of `url`: servers that do not know of each other and share the keys.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schemars(length(min = 1))]
+    pub shards: Option<Vec<String>>,
+    /// Instead of `url`: the primary that sentinels watch over.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub sentinel: Option<SentinelFile>,
     /// Certificates, for `rediss://`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tls: Option<RedisTlsFile>,

@@ -116,11 +116,41 @@ const BROKEN: &[(&str, &str)] = &[
     ("redis: 5", "1:8: redis must be a mapping, not 5"),
     (
         "redis: { host: x }",
-        "1:10: unknown field `host` in redis: it may have `url`, `tls`, `connections`, `connect-timeout`, `response-timeout`, `keep-alive`, `health-check`, `max-in-flight`, `max-wait`, `batch-size`, `min-expire`, `expire-buffer`, `mode`, `prefix`",
+        "1:10: unknown field `host` in redis: it may have `url`, `cluster`, `shards`, `sentinel`, `tls`, `connections`, `connect-timeout`, `response-timeout`, `keep-alive`, `health-check`, `max-in-flight`, `max-wait`, `batch-size`, `min-expire`, `expire-buffer`, `mode`, `prefix`",
     ),
     (
         "redis: { url: \"http://user:hush@x\" }",
         "1:15: url must look like redis://[user:password@]host:port[/db], or rediss:// for TLS",
+    ),
+    (
+        "redis: { url: \"redis://a\", cluster: [\"redis://b\"] }",
+        "1:37: redis has `url` already: give that or `cluster`, not both",
+    ),
+    ("redis: { cluster: redis://a }", "1:19: cluster must be a list, not \"redis://a\""),
+    ("redis: { cluster: [] }", "1:8: cluster must name 1 to 1000 urls, not 0"),
+    (
+        "redis: { shards: [\"redis://u:hush@a:1\", \"redis://b:1\", \"redis://:hush@a:1\"] }",
+        "1:8: shards names a:1 twice",
+    ),
+    (
+        "redis:\n  shards:\n    - http://user:hush@x\n    - 5",
+        "3:7: url must look like redis://[user:password@]host:port[/db], or rediss:// for TLS\n4:7: url must be text, not 5: write \"5\" in quotes",
+    ),
+    (
+        "redis: { sentinel: { name: x } }",
+        "1:20: sentinel needs `master`\n1:20: sentinel needs `nodes`\n1:22: unknown field `name` in sentinel: it may have `master`, `nodes`, `username`, `password`",
+    ),
+    (
+        "redis: { sentinel: { master: \"\", nodes: [\"redis://a\"] } }",
+        "1:8: sentinel.master is empty: give the name the sentinels have for it",
+    ),
+    (
+        "redis: { sentinel: { master: m, nodes: [\"redis://a\"], password: 4711 } }",
+        "1:65: password must be text: write it in quotes",
+    ),
+    (
+        "redis: { cluster: [\"rediss://a\", \"redis://b\"], tls: { ca: x } }",
+        "1:53: tls needs a url that starts with rediss://",
     ),
     ("redis: { connections: 0 }", "1:8: connections must be between 1 and 64, not 0"),
     ("redis: { batch-size: 1001 }", "1:8: batch-size must be between 1 and 1000, not 1001"),
@@ -175,4 +205,43 @@ rules: []
     let schema: serde_json::Value = serde_json::from_slice(&schema.stdout).unwrap();
     let value: serde_json::Value = serde_saphyr::from_str(text).unwrap();
     assert!(jsonschema::validator_for(&schema).unwrap().is_valid(&value));
+}
+
+/// A file with other topologies says where it counts, without passwords, and its schema accepts it.
+#[test]
+fn every_topology() {
+    let schema = Command::new(BINARY).arg("schema").output().unwrap();
+    let schema: serde_json::Value = serde_json::from_slice(&schema.stdout).unwrap();
+    let topologies = [
+        ("cluster: [\"redis://u:hush@a:1\", \"redis://b:2\"]", "the cluster of a:1, b:2"),
+        ("shards: [\"redis://u:hush@a:1\", \"redis://b:2\"]", "the shards a:1, b:2"),
+        (
+            "sentinel: { master: m, nodes: [\"redis://u:hush@a:1\"], username: u, password: hush }",
+            "m of the sentinels a:1",
+        ),
+    ];
+    for (topology, place) in topologies {
+        let text = format!("store: redis\nredis: {{ {topology} }}\nrules: []");
+        let options = Config::parse(&text).unwrap().redis.options(None).unwrap();
+        assert_eq!(options.address(), place);
+        assert!(!format!("{options:?}").contains("hush"));
+        let value: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+        assert!(jsonschema::validator_for(&schema).unwrap().is_valid(&value), "{text}");
+    }
+}
+
+/// `/readyz` names the servers that do not answer.
+#[test]
+fn it_is_not_ready_without_one_of_its_shards() {
+    let servers = [(); 2].map(|()| Redis::start(Flavour::Redis7));
+    let urls: Vec<String> = servers.iter().map(|server| format!("\"{}\"", server.url())).collect();
+    let server = with_store("redis", &format!("redis: {{ shards: [{}] }}", urls.join(", ")));
+    assert_eq!(server.get("/readyz").status, 200);
+    servers[1].kill();
+    let ready = server.get("/readyz");
+    assert_eq!(ready.status, 503);
+    let reason = ready.json()["reason"].to_string();
+    assert!(reason.contains("1 of 2 servers do not answer"), "{reason}");
+    assert!(reason.contains(&format!("127.0.0.1:{}", servers[1].port)), "{reason}");
+    assert!(!reason.contains(&format!("127.0.0.1:{}", servers[0].port)), "{reason}");
 }

@@ -39,7 +39,7 @@ pub(super) struct Connections {
 
 /// Where connections are made to.
 pub(super) enum Target {
-    Fixed { client: Client, address: Arc<str> },
+    Fixed { client: Box<Client>, address: Arc<str> },
     Sentinel { sentinel: Box<Sentinel>, address: Arc<str> },
 }
 
@@ -52,7 +52,8 @@ struct Link {
     live: ArcSwapOption<Live>,
     /// Held while connecting, so that one caller does and the others wait for it.
     connecting: tokio::sync::Mutex<()>,
-    failed: Mutex<Option<Failed>>,
+    /// Shared by all links: if one could connect, the next need not wait.
+    failed: Arc<Mutex<Option<Failed>>>,
     /// Shared by all links: numbers the connections.
     made: Arc<AtomicU64>,
     /// Something speaks against the connection: it is asked at once.
@@ -95,7 +96,8 @@ impl Connections {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(options.connect_timeout))
             .set_response_timeout(Some(options.response_timeout));
-        let made = Arc::new(AtomicU64::new(0));
+        let (made, failed) = (Arc::new(AtomicU64::new(0)), Arc::default());
+        let clock = SystemClock::new();
         let link = || {
             Arc::new(Link {
                 target: Arc::clone(&target),
@@ -104,10 +106,10 @@ impl Connections {
                 health_check: options.health_check,
                 live: ArcSwapOption::empty(),
                 connecting: tokio::sync::Mutex::new(()),
-                failed: Mutex::new(None),
+                failed: Arc::clone(&failed),
                 made: Arc::clone(&made),
                 doubt: Arc::new(Notify::new()),
-                clock: SystemClock::new(),
+                clock: clock.clone(),
             })
         };
         Connections {
@@ -246,10 +248,19 @@ impl Link {
         {
             return Err(error.clone());
         }
-        match self.connect().await {
+        let made_before = self.made.load(Ordering::Relaxed);
+        let connected = match self.connect().await {
+            // Another link could meanwhile: what led here was old news.
+            Err(_) if self.made.load(Ordering::Relaxed) != made_before => self.connect().await,
+            connected => connected,
+        };
+        match connected {
             Ok(own) => {
-                *self.failed.lock() = None;
-                let made = self.made.fetch_add(1, Ordering::Relaxed);
+                let made = {
+                    let mut failed = self.failed.lock();
+                    *failed = None;
+                    self.made.fetch_add(1, Ordering::Relaxed)
+                };
                 let connection = Arc::new(Live { made, own });
                 self.live.store(Some(Arc::clone(&connection)));
                 tokio::spawn(watch(Arc::downgrade(self), Arc::clone(&connection)));
@@ -259,7 +270,10 @@ impl Link {
                 let pause = before.map_or(FIRST_PAUSE, |failed| failed.pause.plus(failed.pause));
                 let pause = pause.min(LONGEST_PAUSE);
                 let until = self.clock.now().plus(pause);
-                *self.failed.lock() = Some(Failed { error: error.clone(), pause, until });
+                let mut failed = self.failed.lock();
+                if self.made.load(Ordering::Relaxed) == made_before {
+                    *failed = Some(Failed { error: error.clone(), pause, until });
+                }
                 Err(error)
             }
         }
@@ -267,7 +281,7 @@ impl Link {
 
     async fn connect(&self) -> Result<Own, Error> {
         let (client, address) = match &*self.target {
-            Target::Fixed { client, address } => (client.clone(), Arc::clone(address)),
+            Target::Fixed { client, address } => (Client::clone(client), Arc::clone(address)),
             Target::Sentinel { sentinel, .. } => sentinel.find().await?,
         };
         let connecting = client.get_multiplexed_async_connection_with_config(&self.config);

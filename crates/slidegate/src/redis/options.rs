@@ -197,7 +197,10 @@ impl RedisTopology {
             RedisTopology::Shards(_) => "shards",
             RedisTopology::Sentinel(_) => "sentinel.nodes",
         };
-        within(&format!("the number of {what}"), addresses.len(), 1, MAX_SERVERS)?;
+        if addresses.is_empty() || addresses.len() > MAX_SERVERS {
+            let n = addresses.len();
+            return Err(Error::invalid(format!("{what} must name 1 to {MAX_SERVERS} urls, not {n}")));
+        }
         if let Some(twice) = (1..addresses.len()).find(|&i| addresses[..i].contains(&addresses[i])) {
             return Err(Error::invalid(format!("{what} names {} twice", addresses[twice])));
         }

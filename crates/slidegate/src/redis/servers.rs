@@ -71,3 +71,121 @@ impl Inner {
         self.topology.server(server).ok_or_else(|| Error::invalid("there is no such server"))
     }
 }
+
+#[cfg(test)]
+#[path = "../../tests/suite/redis_server.rs"]
+mod redis_server;
+
+#[cfg(test)]
+mod tests {
+    use redis::Pipeline;
+
+    use super::redis_server::{Flavour, Server};
+    use crate::{Ask, Check, Fault, Key, Quota, RedisMode, RedisOptions, RedisStore, Store};
+
+    fn ask() -> [Ask; 1] {
+        [Ask::one(Check::new(Key::new("k", []), Quota::per_hour(100).unwrap(), 1)).unwrap()]
+    }
+
+    async fn fault(store: &RedisStore) -> Option<Fault> {
+        for _ in 0..200 {
+            match store.admit(&ask()).await {
+                Ok(_) => return None,
+                Err(error) if matches!(error.fault(), Some(Fault::Lost | Fault::Unreachable)) => {
+                    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                }
+                Err(error) => {
+                    assert!(!error.outcome_unknown());
+                    return error.fault();
+                }
+            }
+        }
+        panic!("it does not come back")
+    }
+
+    #[tokio::test]
+    async fn a_new_life_waits_until_it_is_acknowledged() {
+        for mode in [RedisMode::Script, RedisMode::Transaction] {
+            let server = Server::start(Flavour::Redis7);
+            let options = RedisOptions { mode, ..RedisOptions::new(server.url()) };
+            let store = RedisStore::with_options(&options).unwrap();
+            let id = store.server_of(&Key::new("k", []));
+            assert_eq!(
+                (store.servers(), store.server_address(id)),
+                (vec![id], format!("127.0.0.1:{}", server.port))
+            );
+            assert_eq!(fault(&store).await, None);
+            store.hold(true);
+            assert_eq!(fault(&store).await, Some(Fault::Restarted));
+            assert_eq!(store.life(id).await.unwrap(), 1);
+            store.acknowledge(id, 1);
+            assert_eq!(fault(&store).await, None);
+            server.restart();
+            assert_eq!(fault(&store).await, Some(Fault::Restarted));
+            let key = Key::new("k", []);
+            assert_eq!(store.reset(&key).await.unwrap_err().fault(), Some(Fault::Restarted));
+            assert!(store.inspect(&key).await.unwrap().is_none());
+            let told = store.admit(&ask()).await.unwrap_err().to_string();
+            let words = "is not the one that counted before: waiting until what it lost is written back";
+            assert!(told.ends_with(words), "{told}");
+            let mut pipeline = Pipeline::new();
+            pipeline.cmd("SET").arg("sg:{0}:x").arg(5).cmd("GET").arg("sg:{0}:x").cmd("DEL").arg("sg:{0}:x");
+            let answer: (String, u64, u64) =
+                redis::from_redis_value(store.run(id, &pipeline).await.unwrap()).unwrap();
+            assert_eq!(answer, ("OK".to_owned(), 5, 1));
+            let life = store.life(id).await.unwrap();
+            assert_eq!(life, 2);
+            store.acknowledge(id, 1);
+            assert_eq!(fault(&store).await, Some(Fault::Restarted));
+            store.acknowledge(id, life);
+            assert_eq!(fault(&store).await, None);
+            store.hold(false);
+            server.restart();
+            assert_eq!(fault(&store).await, None);
+            assert_eq!(store.life(id).await.unwrap(), 3);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_was_not_a_primary_is_a_new_life() {
+        let node = || {
+            let arguments = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
+            Server::at_with(Flavour::Redis7, super::redis_server::lasting_port(), &arguments)
+        };
+        let (one, two) = (node(), node());
+        one.run("CLUSTER ADDSLOTSRANGE 0 16383");
+        one.run(&format!("CLUSTER MEET 127.0.0.1 {}", two.port));
+        super::redis_server::eventually("they have met", || {
+            let info = |server: &Server| format!("{:?}", server.run("CLUSTER INFO"));
+            [&one, &two].iter().all(|node| {
+                info(node).contains("cluster_state:ok") && info(node).contains("cluster_known_nodes:2")
+            })
+        });
+        let options = RedisOptions::cluster([one.url()]);
+        let store = RedisStore::with_options(&options).unwrap();
+        store.hold(true);
+        assert_eq!(fault(&store).await, Some(Fault::Restarted));
+        let [first] = store.servers()[..] else { panic!() };
+        assert_eq!(store.life(first).await.unwrap(), 1);
+        store.acknowledge(first, 1);
+        assert_eq!(fault(&store).await, None);
+        let slot = super::super::topology::slot_of_tag(b"k");
+        // The tag that each has, and after the move of one slot, that the other has.
+        assert_eq!(store.coordination_tag(first), "0");
+        let id: String = redis::from_redis_value(two.run("CLUSTER MYID")).unwrap();
+        store.reset(&Key::new("k", [])).await.unwrap();
+        for node in [&two, &one] {
+            node.run(&format!("CLUSTER SETSLOT {slot} NODE {id}"));
+        }
+        assert_eq!(fault(&store).await, Some(Fault::Restarted));
+        let second = store.server_of(&Key::new("k", []));
+        assert_ne!(first, second);
+        let tag = store.coordination_tag(second);
+        assert_eq!(super::super::topology::slot_of_tag(tag.as_bytes()), slot);
+        let life = store.life(second).await.unwrap();
+        store.acknowledge(second, life);
+        assert_eq!(fault(&store).await, None);
+        assert_eq!(store.life(first).await.unwrap(), 1);
+        assert_eq!(store.servers(), [first, second]);
+    }
+}

@@ -24,3 +24,4 @@ mod redis_tls; // TLS to Redis
 mod resp_commands; // where commands end in what a client sends
 mod rule_files; // every mistake in a file, with its line and its exact message
 mod timelines; // the source documents' timelines, to the permit
+mod topologies; // Redis in many servers: slots that move, nodes that die, asks over several places

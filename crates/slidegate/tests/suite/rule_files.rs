@@ -203,7 +203,7 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "rules:
   - { name: a, key: [user], tag: [user], limit: 1, window: 1s }",
-        "2:34: tag must be a text, not a list",
+        "2:34: tag must be text, not a list",
     ),
     (
         "rules:

@@ -302,7 +302,7 @@ impl Cluster {
         let address = format!("{host}:{port}");
         let named = self.named.iter().find(|(named, _)| *named == address).or(self.named.first());
         let (_, like) = named.ok_or_else(bad_reply)?;
-        let client = client(info_at(like, host, port), &self.options)?;
+        let client = Box::new(client(info_at(like, host, port), &self.options)?);
         let target = Target::Fixed { client, address: address.into() };
         let server = Arc::new(Server::new(target, &self.options, &self.hold));
         map.nodes.push(Node { host: host.to_owned(), port, server, standing: Standing::Other });
@@ -352,21 +352,31 @@ impl Pursuit<'_> {
     /// Finds out where to try next; the error if nothing is to be tried, or no longer.
     pub(super) async fn missed(&mut self, missed: Missed, can_ask: bool) -> Result<(), Error> {
         let error = match missed {
-            Missed::Redirected(redirect, error) => {
+            Missed::Redirected(redirect, _) => {
                 let from = self.followed.0.clone();
-                match redirect {
+                let what = match redirect {
                     Redirect::Moved(to) => {
                         // If it cannot be followed now, the next try says so.
                         let _ = self.cluster.moved(self.slot, &to, &from, self.version).await;
+                        "MOVED: its nodes do not agree who has it"
                     }
-                    Redirect::Ask(to) if can_ask => self.ask = Some(self.cluster.importing(&to, &from)?),
-                    Redirect::Ask(_) | Redirect::Again => self.tries = self.tries.max(EAGER),
+                    Redirect::Ask(to) if can_ask => {
+                        self.ask = Some(self.cluster.importing(&to, &from)?);
+                        "ASK: it is on its way to another node"
+                    }
+                    Redirect::Ask(_) | Redirect::Again => {
+                        self.tries = self.tries.max(EAGER);
+                        "TRYAGAIN: it is on its way to another node"
+                    }
                     Redirect::Down => {
                         self.tries = self.tries.max(EAGER);
                         let _ = self.cluster.read(self.version).await;
+                        "CLUSTERDOWN: see CLUSTER INFO"
                     }
-                }
-                error
+                };
+                let message =
+                    format!("the cluster did not answer for slot {} in time, but {what}", self.slot);
+                Error::store(Fault::Cluster, message)
             }
             Missed::Failed(error) if error.fault() == Some(Fault::Unreachable) => {
                 self.tries = self.tries.max(EAGER);
@@ -442,7 +452,7 @@ fn slot_of_name(name: &str) -> Place {
     slot_of_tag(inside.filter(|tag| !tag.is_empty()).unwrap_or(name).as_bytes())
 }
 
-fn slot_of_tag(tag: &[u8]) -> Place {
+pub(in crate::redis) fn slot_of_tag(tag: &[u8]) -> Place {
     crc16::State::<crc16::XMODEM>::calculate(tag) % SLOTS
 }
 

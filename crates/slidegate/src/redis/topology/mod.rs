@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::Value;
 
+#[cfg(test)]
+pub(super) use self::cluster::slot_of_tag;
 use self::cluster::{Cluster, Pursuit};
 pub(super) use self::sentinel::{Sentinel, check_role};
 use self::shards::Shards;
@@ -174,7 +176,7 @@ impl Chase<'_> {
 }
 
 fn fixed(url: &str, options: &RedisOptions, hold: &Arc<AtomicBool>) -> Result<Server, Error> {
-    let client = client(info(url, options)?, options)?;
+    let client = Box::new(client(info(url, options)?, options)?);
     let address = address_of(url).into();
     Ok(Server::new(Target::Fixed { client, address }, options, hold))
 }

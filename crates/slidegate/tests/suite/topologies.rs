@@ -1,0 +1,485 @@
+//! Redis in many servers: a cluster whose slots move and whose nodes die, independent servers, sentinels.
+//!
+//! `TOPOLOGY_DECISIONS` and `TOPOLOGY_SLOTS` make the first test longer, `TOPOLOGY_ASKS` the second.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use slidegate::{
+    Ask, Check, Count, Encoding, Fault, Key, Outcome, Quota, Reading, RedisMode, RedisOptions, RedisStore,
+    Request, RequestId, Rules, Settled, Settlement, Store,
+};
+
+use crate::conformance::Dice;
+use crate::oracle::Oracle;
+use crate::redis_cluster::Cluster;
+use crate::redis_sentinel::Sentinels;
+use crate::redis_server::{Flavour, Server};
+
+/// How many, unless the environment says otherwise.
+fn number(name: &str, usual: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+/// A machine that is busy with other tests is not at fault.
+fn patient(options: RedisOptions) -> RedisOptions {
+    let patience = Duration::from_secs(20);
+    RedisOptions { response_timeout: patience, connect_timeout: patience, max_wait: patience, ..options }
+}
+
+fn clustered(cluster: &Cluster) -> RedisStore {
+    RedisStore::with_options(&patient(RedisOptions::cluster(cluster.urls()))).unwrap()
+}
+
+fn key(n: u64) -> Key {
+    Key::new("moving", [("n", n.to_string().as_str())])
+}
+
+/// What happened to one key.
+enum Event {
+    Asked(Ask, Reading),
+    Settled(Settlement, Settled),
+}
+
+/// Callers ask and settle while slots move from node to node: none gets an error, and what each was told is what
+/// the algorithm says, key by key, in the order of instants.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_move_and_nobody_notices() {
+    let (decisions, slots) = (number("TOPOLOGY_DECISIONS", 20_000), number("TOPOLOGY_SLOTS", 50));
+    const KEYS: u64 = 48;
+    let cluster = Arc::new(Cluster::start());
+    let store = clustered(&cluster);
+    let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let mover = {
+        let (cluster, stop) = (Arc::clone(&cluster), Arc::clone(&stop));
+        std::thread::spawn(move || {
+            let keys = (0..KEYS).map(|n| format!("{{{}}}", key(n)));
+            let used: Vec<u16> =
+                keys.map(|name| cluster.slot_of(&name)).collect::<BTreeSet<_>>().into_iter().collect();
+            for n in 0..slots as usize {
+                let slot = used[n % used.len()];
+                let from = cluster.node_of_slot(slot);
+                let to = cluster.primaries().into_iter().find(|port| *port != from).unwrap();
+                cluster.migrate_slot(slot, to);
+            }
+            stop.store(true, Ordering::Relaxed);
+        })
+    };
+    let callers: Vec<_> = (0..16)
+        .map(|caller| {
+            let (store, stop, done) = (store.clone(), Arc::clone(&stop), Arc::clone(&done));
+            tokio::spawn(async move {
+                let mut dice = Dice::new(caller + 1);
+                let mut history = Vec::new();
+                while !stop.load(Ordering::Relaxed) || done.load(Ordering::Relaxed) < decisions {
+                    done.fetch_add(1, Ordering::Relaxed);
+                    let ask = moving(&mut dice, KEYS);
+                    let reading = store.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
+                    let verdict = reading.verdicts[0];
+                    let key = ask.checks()[0].key.clone();
+                    history.push((reading.at, Event::Asked(ask, reading)));
+                    if verdict.outcome == Outcome::Charged && dice.below(8) == 0 {
+                        let settlement = Settlement { key, entry: verdict.entry, permits: dice.below(2) };
+                        let receipt = store.settle(std::slice::from_ref(&settlement)).await.unwrap();
+                        history.push((receipt.at, Event::Settled(settlement, receipt.settled[0])));
+                    }
+                }
+                history
+            })
+        })
+        .collect();
+    let mut history = Vec::new();
+    for caller in callers {
+        history.extend(caller.await.unwrap());
+    }
+    mover.join().unwrap();
+    history.sort_by_key(|(at, _)| *at);
+    let mut oracle = Oracle::default();
+    for (at, event) in &history {
+        match event {
+            Event::Asked(ask, reading) => oracle.admitted(ask, reading),
+            Event::Settled(settlement, settled) => oracle.settled(settlement, *at, *settled),
+        }
+    }
+    let seen = &oracle.seen;
+    assert!(seen.refused > 0 && seen.done > 0, "{seen:?}");
+    eprintln!(
+        "cluster: {} decisions while {slots} slots moved: 0 errors, 0 differences; {} charged, {} refused, {} settled",
+        seen.asks, seen.charged, seen.refused, seen.done
+    );
+}
+
+fn moving(dice: &mut Dice, keys: u64) -> Ask {
+    let n = dice.below(keys);
+    let quota = Quota::new(20 + n, Duration::from_millis(100 + n)).unwrap();
+    let encoding = if n.is_multiple_of(4) { Encoding::Packed } else { Encoding::Zset };
+    Ask::one(Check { encoding, ..Check::new(key(n), quota, 1 + dice.below(3)) }).unwrap()
+}
+
+fn counter(what: &str, n: u64) -> Key {
+    Key::new(what, [("n", n.to_string().as_str())])
+}
+
+/// A user, a tenant and everyone: three slots. About half of `asks` fit.
+fn crossing(dice: &mut Dice, asks: u64, id: Option<&str>) -> Ask {
+    let user = dice.below(200);
+    let quota = |limit| Quota::per_hour(limit).unwrap();
+    let cost = 1 + dice.below(3);
+    let mut checks = vec![
+        Check::new(counter("all", 0), quota(1_000_000_000), cost),
+        Check::new(counter("tenant", user % 7), quota(asks / 7), cost),
+        Check::new(counter("user", user), quota(asks / 160), cost),
+    ];
+    if dice.below(2) == 0 {
+        checks.reverse();
+    }
+    let ask = Ask::new(checks).unwrap();
+    match id {
+        Some(id) => ask.with_id(RequestId::new(id).unwrap()),
+        None => ask,
+    }
+}
+
+/// What should be counted, by what callers were granted.
+fn add_up(totals: &mut HashMap<Key, u64>, ask: &Ask, reading: &Reading) -> bool {
+    let granted = !reading.verdicts.iter().any(|verdict| verdict.outcome.refuses());
+    for (check, verdict) in ask.checks().iter().zip(&reading.verdicts) {
+        let charged = verdict.outcome == Outcome::Charged;
+        assert_eq!(charged, granted, "all or nothing: {reading:?}");
+        assert!(verdict.used <= verdict.limit);
+        *totals.entry(check.key.clone()).or_default() += if granted { check.cost } else { 0 };
+    }
+    granted
+}
+
+async fn crosses(name: &str, store: &RedisStore, asks: u64) {
+    let callers: Vec<_> = (0..32)
+        .map(|caller| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let (mut dice, mut totals) = (Dice::new(caller + 77), HashMap::new());
+                let (mut granted, mut refused, mut left) = (0, 0, Vec::new());
+                for n in 0..asks / 32 {
+                    let id = format!("{caller}.{n}");
+                    let ask = crossing(&mut dice, asks, (n % 3 == 0).then_some(id.as_str()));
+                    let admit = store.admit(std::slice::from_ref(&ask));
+                    // Some callers do not wait for the answer.
+                    if n % 33 == 0 {
+                        let wait = Duration::from_micros(dice.below(2_000));
+                        let _ = tokio::time::timeout(wait, admit).await;
+                        left.push(ask);
+                        continue;
+                    }
+                    let reading = admit.await.unwrap().remove(0);
+                    if add_up(&mut totals, &ask, &reading) { granted += 1 } else { refused += 1 }
+                }
+                (totals, granted, refused, left)
+            })
+        })
+        .collect();
+    let (mut totals, mut granted, mut refused, mut all_left) = (HashMap::<Key, u64>::new(), 0, 0, Vec::new());
+    for caller in callers {
+        let (part, g, r, left) = caller.await.unwrap();
+        part.into_iter().for_each(|(key, cost)| *totals.entry(key).or_default() += cost);
+        (granted, refused) = (granted + g, refused + r);
+        all_left.extend(left);
+    }
+    // What was begun without a caller is carried through; its id tells how it ended.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for ask in &all_left {
+        let reading = store.admit(std::slice::from_ref(ask)).await.unwrap().remove(0);
+        if add_up(&mut totals, ask, &reading) { granted += 1 } else { refused += 1 }
+    }
+    let mut leaked = 0;
+    for (key, expected) in &totals {
+        let used = store.inspect(key).await.unwrap().map_or(0, |inspection| inspection.used);
+        if used != *expected {
+            eprintln!("{name}: {key} counts {used}, granted were {expected}");
+            leaked += used.abs_diff(*expected);
+        }
+    }
+    eprintln!(
+        "{name}: {granted} granted and {refused} refused over three places, {} callers left: {leaked} permits leaked",
+        all_left.len()
+    );
+    assert!(granted > 0 && refused > 0 && !all_left.is_empty());
+    assert_eq!(leaked, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn asks_over_several_slots_leak_nothing() {
+    let cluster = Cluster::start();
+    crosses("cluster", &clustered(&cluster), number("TOPOLOGY_ASKS", 20_000)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn asks_over_several_servers_leak_nothing() {
+    let servers = [(); 3].map(|()| Server::start(Flavour::Redis7));
+    let urls = servers.iter().map(Server::url);
+    for mode in [RedisMode::Script, RedisMode::Transaction] {
+        servers.iter().for_each(|server| drop(server.run("FLUSHALL")));
+        let options = RedisOptions { mode, ..patient(RedisOptions::shards(urls.clone())) };
+        let asks = if mode == RedisMode::Script { 10_000 } else { 2_000 };
+        crosses(&format!("shards, {mode:?}"), &RedisStore::with_options(&options).unwrap(), asks).await;
+    }
+}
+
+/// Attempts are recorded up to the first refusal, as if all were in one place.
+#[tokio::test]
+async fn attempts_over_several_slots() {
+    let cluster = Cluster::start();
+    let store = clustered(&cluster);
+    let quota = |limit| Quota::per_hour(limit).unwrap();
+    let (first, second, third) = (counter("first", 0), counter("second", 0), counter("third", 0));
+    let ask = || {
+        Ask::new([
+            Check::new(first.clone(), quota(100).with_count(Count::Attempts), 1),
+            Check::new(second.clone(), quota(3), 1),
+            Check::new(third.clone(), quota(100).with_count(Count::Attempts), 1),
+        ])
+        .unwrap()
+    };
+    for n in 1..=10 {
+        let reading = store.admit(&[ask()]).await.unwrap().remove(0);
+        let outcomes: Vec<Outcome> = reading.verdicts.iter().map(|verdict| verdict.outcome).collect();
+        let used: Vec<u64> = reading.verdicts.iter().map(|verdict| verdict.used).collect();
+        if n <= 3 {
+            assert_eq!((outcomes, used), (vec![Outcome::Charged; 3], vec![n; 3]));
+        } else {
+            let expected = vec![Outcome::Fits, Outcome::Refused, Outcome::Fits];
+            assert_eq!((outcomes, used), (expected, vec![n, 3, 3]));
+        }
+        assert_eq!(store.admit(&[ask().peek()]).await.unwrap()[0].verdicts[0].used, n);
+    }
+    // Without attempts, a refusal leaves nothing behind, and tells of every check.
+    let plain = Ask::new([Check::new(third.clone(), quota(100), 5), Check::new(second.clone(), quota(3), 1)]);
+    let reading = store.admit(&[plain.unwrap()]).await.unwrap().remove(0);
+    let (given_back, refused) = (reading.verdicts[0], reading.verdicts[1]);
+    assert_eq!((given_back.outcome, given_back.used), (Outcome::Fits, 3));
+    assert_eq!((refused.outcome, refused.used), (Outcome::Refused, 3));
+    // A shadow does not refuse.
+    let shadow = Check { enforced: false, ..Check::new(second.clone(), quota(3), 1) };
+    let ask = Ask::new([shadow, Check::new(third.clone(), quota(100), 5)]).unwrap();
+    let reading = store.admit(&[ask]).await.unwrap().remove(0);
+    assert_eq!(reading.verdicts[0].outcome, Outcome::Refused);
+    assert_eq!((reading.verdicts[1].outcome, reading.verdicts[1].used), (Outcome::Charged, 8));
+}
+
+/// A batch over many slots is answered in the order of its asks; keys are listed from all nodes, and reset.
+#[tokio::test]
+async fn batches_listings_and_reports_go_to_all() {
+    let cluster = Cluster::start();
+    let store = clustered(&cluster);
+    store.ping().await.unwrap();
+    let report = store.report().await.unwrap();
+    assert!(report.version.starts_with('7') && report.warnings.is_empty(), "{report:?}");
+    let quota = Quota::per_hour(3).unwrap();
+    for mode in [RedisMode::Script, RedisMode::Transaction] {
+        let options = RedisOptions { mode, ..patient(RedisOptions::cluster(cluster.urls())) };
+        let store = RedisStore::with_options(&options).unwrap();
+        let one = |n: u64| Check::new(key(n), quota, 1);
+        let mut asks: Vec<Ask> = (0..200).map(|n| Ask::one(one(n % 40)).unwrap()).collect();
+        asks.push(Ask::new([one(1_000), one(1_001), one(1_002)]).unwrap());
+        let readings = store.admit(&asks).await.unwrap();
+        for (n, reading) in readings[..200].iter().enumerate() {
+            let expected = if n < 120 { Outcome::Charged } else { Outcome::Refused };
+            assert_eq!(reading.verdicts[0].outcome, expected, "{n}");
+            assert_eq!(reading.verdicts[0].used, (n as u64 / 40 + 1).min(3));
+        }
+        assert_eq!(readings[200].verdicts.len(), 3);
+        let (mut found, mut cursor) = (BTreeSet::new(), 0);
+        loop {
+            let page = store.keys(cursor, 10).await.unwrap();
+            found.extend(page.keys.iter().map(Key::to_string));
+            match page.next {
+                Some(next) => cursor = next,
+                None => break,
+            }
+        }
+        assert_eq!(found.len(), 43);
+        let settlements: Vec<Settlement> = (0..40)
+            .map(|n| Settlement { key: key(n as u64), entry: readings[n].verdicts[0].entry, permits: 0 })
+            .collect();
+        let receipt = store.settle(&settlements).await.unwrap();
+        assert!(receipt.settled.iter().all(|settled| *settled == Settled::Done));
+        for name in found {
+            let key = Key::printed(&name);
+            assert!(store.inspect(&key).await.unwrap().is_some_and(|found| (1..=2).contains(&found.used)));
+            assert!(store.reset(&key).await.unwrap() && !store.reset(&key).await.unwrap());
+        }
+    }
+}
+
+/// All rules of one tenant are in one slot, and judged as one.
+#[tokio::test]
+async fn a_tag_brings_rules_together() {
+    let cluster = Cluster::start();
+    let rules = Rules::from_yaml(
+        "rules:
+  - { name: per-user, key: [user, tenant], tag: tenant, limit: 2, window: 1h }
+  - { name: per-tenant, key: [tenant], tag: tenant, limit: 5, window: 1h, encoding: packed }
+  - { name: per-api, key: [tenant, api], tag: tenant, limit: 9, window: 1h, algorithm: token-bucket }
+",
+    )
+    .unwrap();
+    let limiter = slidegate::Limiter::new(clustered(&cluster), rules);
+    let ask = |user| Request::new([("tenant", "{acme}"), ("user", user), ("api", "}/x{")]);
+    let decision = limiter.acquire(ask("bob")).await.unwrap();
+    assert!(decision.allowed());
+    let reservation = decision.reservation().unwrap().to_string();
+    assert_eq!(limiter.settle(&reservation.parse().unwrap(), 0).await.unwrap(), Settled::Done);
+    for _ in 0..2 {
+        assert!(limiter.acquire(ask("bob")).await.unwrap().allowed());
+    }
+    assert_eq!(limiter.acquire(ask("bob")).await.unwrap().denied_by(), Some("per-user"));
+    let (mut names, mut slots) = (BTreeSet::new(), BTreeSet::new());
+    for port in cluster.primaries() {
+        let found: Vec<String> = redis::from_redis_value(cluster.node(port).run("KEYS *")).unwrap();
+        slots.extend(found.iter().map(|name| cluster.slot_of(name)));
+        names.extend(found);
+    }
+    let expected = [
+        "sg:{tenant=%7Bacme%7D}per-api:api=%7D/x%7B",
+        "sg:{tenant=%7Bacme%7D}per-tenant:log",
+        "sg:{tenant=%7Bacme%7D}per-tenant:notes",
+        "sg:{tenant=%7Bacme%7D}per-user:user=bob",
+    ];
+    assert_eq!(names.iter().map(String::as_str).collect::<Vec<_>>(), expected);
+    assert_eq!(slots.len(), 1);
+    let key = Key::printed("{tenant=%7Bacme%7D}per-tenant");
+    assert_eq!(limiter.inspect(&key).await.unwrap().unwrap().used, 2);
+    let bad =
+        ["1.2.3.8.{a=b}{c}", "1.2.3.8.x{a=b}yz", "1.2.3.8.{}abcdef", "1.2.3.8.{a=bcdef", "1.2.3.8.{a}b}cde"];
+    assert!(bad.iter().all(|text| text.parse::<slidegate::Reservation>().is_err()));
+}
+
+/// A primary is killed: the others go on as if nothing were, and its slots as soon as a replica has them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_of_a_cluster_dies() {
+    let cluster = Arc::new(Cluster::start());
+    let store = RedisStore::with_options(&RedisOptions::cluster(cluster.urls())).unwrap();
+    let primaries = cluster.primaries();
+    for port in primaries {
+        cluster.node(port).run("CONFIG SET cluster-require-full-coverage no");
+    }
+    let quota = Quota::per_hour(1_000_000).unwrap();
+    let shard = |n: u64| {
+        let owner = cluster.node_of_slot(cluster.slot_of(&format!("{{{}}}", key(n))));
+        primaries.iter().position(|port| *port == owner).unwrap()
+    };
+    let of = |wanted: usize| (0..).find(|n| shard(*n) == wanted).unwrap();
+    let (dying, living) = (of(0), of(1));
+    let ask = move |n| [Ask::one(Check::new(key(n), quota, 1)).unwrap()];
+    for n in [dying, living] {
+        store.admit(&ask(n)).await.unwrap();
+    }
+    let killed = cluster.kill_primary(0);
+    let waiting = {
+        let cluster = Arc::clone(&cluster);
+        tokio::task::spawn_blocking(move || cluster.wait_for_failover(0, killed))
+    };
+    let (mut failed, mut unaffected) = (0, 0);
+    let resumed = loop {
+        store.admit(&ask(living)).await.unwrap();
+        unaffected += 1;
+        match store.admit(&ask(dying)).await {
+            Ok(readings) => break readings,
+            Err(error) => {
+                let known = [Fault::Unreachable, Fault::Lost, Fault::Cluster].map(Some);
+                assert!(known.contains(&error.fault()), "{error}");
+                failed += 1;
+            }
+        }
+        assert!(failed < 200, "it does not resume");
+    };
+    waiting.await.unwrap();
+    assert_eq!(resumed[0].verdicts[0].outcome, Outcome::Charged);
+    eprintln!(
+        "cluster: a primary was killed: {failed} decisions failed, then on; {unaffected} of another shard went on"
+    );
+    for _ in 0..100 {
+        store.admit(&ask(dying)).await.unwrap();
+        store.admit(&ask(living)).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_of_sentinels_dies() {
+    let sentinels = Arc::new(Sentinels::start());
+    let options = RedisOptions::sentinel(Sentinels::NAME, sentinels.sentinels());
+    let store =
+        RedisStore::with_options(&RedisOptions { health_check: Duration::from_millis(200), ..options })
+            .unwrap();
+    let ask = [Ask::one(Check::new(key(0), Quota::per_hour(1_000_000).unwrap(), 1)).unwrap()];
+    store.admit(&ask).await.unwrap();
+    // One sentinel less is enough.
+    sentinels.kill_sentinel(0);
+    let killed = sentinels.kill_master();
+    let mut failed = 0;
+    while store.admit(&ask).await.is_err() {
+        failed += 1;
+        assert!(failed < 3_000, "it does not resume");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    eprintln!("sentinel: the primary was killed: {failed} decisions failed, then on");
+    sentinels.wait_for_failover(killed);
+    for _ in 0..100 {
+        store.admit(&ask).await.unwrap();
+    }
+    store.ping().await.unwrap();
+    let unknown = RedisOptions::sentinel("nobody", sentinels.sentinels());
+    let error = RedisStore::with_options(&unknown).unwrap().ping().await.unwrap_err();
+    assert!(error.to_string().contains("knows no `nobody`: correct master"), "{error}");
+}
+
+/// A server that is gone affects only its own keys.
+#[tokio::test]
+async fn a_shard_dies() {
+    let servers = [(); 2].map(|()| Server::start(Flavour::Redis7).without_ttl_check());
+    let urls = servers.iter().map(Server::url);
+    let store = RedisStore::with_options(&RedisOptions::shards(urls)).unwrap();
+    let quota = Quota::per_hour(1_000_000).unwrap();
+    let ask = |n| [Ask::one(Check::new(key(n), quota, 1)).unwrap()];
+    for n in 0..100 {
+        store.admit(&ask(n)).await.unwrap();
+    }
+    let on = |server: &Server| -> BTreeSet<String> {
+        let names: Vec<String> = redis::from_redis_value(server.run("KEYS *")).unwrap();
+        names.into_iter().collect()
+    };
+    let (gone, there) = (on(&servers[0]), on(&servers[1]));
+    assert!(gone.len() > 25 && there.len() > 25 && gone.len() + there.len() == 100);
+    store.ping().await.unwrap();
+    servers[0].kill();
+    for round in 0..3 {
+        for n in 0..100 {
+            let here = there.contains(&format!("sg:{{{}}}", key(n)));
+            match store.admit(&ask(n)).await {
+                Ok(_) => assert!(here),
+                Err(error) => assert!(!here && round <= 3, "{error}"),
+            }
+        }
+    }
+    let told = store.ping().await.unwrap_err().to_string();
+    let dead = format!("127.0.0.1:{}", servers[0].port);
+    assert!(told.starts_with("1 of 2 servers do not answer: ") && told.contains(&dead), "{told}");
+    // Of an ask over both nothing stays charged.
+    let number =
+        |names: &BTreeSet<String>| (0..100).find(|n| names.contains(&format!("sg:{{{}}}", key(*n)))).unwrap();
+    let (living, dead) = (number(&there), number(&gone));
+    let both = Ask::new([living, dead].map(|n| Check::new(key(n), quota, 1))).unwrap();
+    assert_eq!(store.admit(&[both]).await.unwrap_err().fault(), Some(Fault::Unreachable));
+    assert_eq!(store.inspect(&key(living)).await.unwrap().unwrap().used, 4);
+    let batch: Vec<Ask> = [living, dead].iter().flat_map(|n| ask(*n)).collect();
+    assert_eq!(store.admit(&batch).await.unwrap_err().fault(), Some(Fault::Unreachable));
+    for _ in 0..100 {
+        if store.inspect(&key(living)).await.unwrap().unwrap().used == 4 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(store.inspect(&key(living)).await.unwrap().unwrap().used, 4);
+    eprintln!("shards: one of two died: its {} keys failed, the other {} went on", gone.len(), there.len());
+}
