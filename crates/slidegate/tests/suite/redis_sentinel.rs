@@ -25,6 +25,8 @@ impl Sentinels {
         let name = Self::NAME;
         let sentinels = [(); 3].map(|()| {
             let sentinel = start(&["--sentinel"]);
+            // They look every ten seconds, and four times two seconds before they correct a node: a test would wait.
+            sentinel.run("SENTINEL DEBUG info-period 500 publish-period 250");
             sentinel.run(&format!("SENTINEL MONITOR {name} 127.0.0.1 {port} 2"));
             sentinel.run(&format!("SENTINEL SET {name} down-after-milliseconds 500 failover-timeout 2000"));
             sentinel
