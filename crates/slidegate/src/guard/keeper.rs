@@ -165,7 +165,7 @@ pub(super) async fn leave(inner: &Arc<Inner>, server: &Watched) -> Result<(), Er
 /// Writes what the server does not have, or all of it if it may have `lost` what it had; how many keys.
 async fn write_back(inner: &Arc<Inner>, server: &Watched, run: &str, lost: bool) -> Result<usize, Error> {
     let mut written = 0;
-    let writer = Writer { node: &inner.name, run, lost };
+    let writer = Writer { node: &inner.name, run, lost, since: server.outage(inner).since };
     for step in 0..Mirror::STEPS {
         let now = server.now(inner);
         let ours = |key: &crate::Key| inner.store.server_of(key) == server.id;
@@ -202,12 +202,7 @@ fn in_steps(owed: Owed) -> Vec<Owed> {
 }
 
 fn line(owed: &Owed) -> HealLine {
-    HealLine {
-        key: owed.key.clone(),
-        quota: owed.quota,
-        encoding: owed.encoding,
-        entries: condensed(owed),
-    }
+    HealLine { key: owed.key.clone(), quota: owed.quota, encoding: owed.encoding, entries: condensed(owed) }
 }
 
 /// Instants, costs, and whether the server had admitted them. A sum does not need them one by one.

@@ -149,8 +149,8 @@ mod tests {
             log.add(noted(now + at, cost, written));
         }
         let all: Vec<Noted> = log.iter().collect();
-        let expected =
-            [(5, 1, true), (7, 3, true), (9, 70_000, false), (9, 2, true)].map(|(a, c, w)| noted(now + a, c, w));
+        let expected = [(5, 1, true), (7, 3, true), (9, 70_000, false), (9, 2, true)]
+            .map(|(a, c, w)| noted(now + a, c, w));
         assert_eq!(all, expected);
         log.mark_written(&all);
         assert!(log.iter().all(|noted| noted.written));

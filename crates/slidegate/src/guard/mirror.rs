@@ -142,7 +142,8 @@ impl Mirror {
     pub(super) fn settled_unwritten(&self, key: &Key, entry: Entry, to: u64) -> bool {
         let mut records = self.shard(key);
         let Some(record) = records.get_mut(key) else { return false };
-        if !record.log.iter().any(|noted| noted.at == entry.at && noted.cost == entry.cost && !noted.written) {
+        if !record.log.iter().any(|noted| noted.at == entry.at && noted.cost == entry.cost && !noted.written)
+        {
             return false;
         }
         drop(records);
@@ -183,7 +184,13 @@ impl Mirror {
 
     /// What the store does not have, of the keys that `ours` picks; or all that counts by `now`, if it `lost`
     /// what it had. In steps, so that nobody waits for all of it.
-    pub(super) fn owed(&self, step: usize, ours: impl Fn(&Key) -> bool, lost: bool, now: Micros) -> Vec<Owed> {
+    pub(super) fn owed(
+        &self,
+        step: usize,
+        ours: impl Fn(&Key) -> bool,
+        lost: bool,
+        now: Micros,
+    ) -> Vec<Owed> {
         let Some(shard) = self.shards.get(step) else { return Vec::new() };
         let mut owed = Vec::new();
         for (key, record) in &mut *shard.lock() {
@@ -209,7 +216,8 @@ impl Mirror {
 
     /// Walks over every key: for a metrics page, not for a hot path.
     pub(super) fn stats(&self) -> MirrorStats {
-        let mut stats = MirrorStats { dropped: self.dropped.load(Ordering::Relaxed), ..MirrorStats::default() };
+        let mut stats =
+            MirrorStats { dropped: self.dropped.load(Ordering::Relaxed), ..MirrorStats::default() };
         for shard in &self.shards {
             let records = shard.lock();
             stats.keys += records.len();

@@ -16,8 +16,8 @@ mod watched;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use futures_util::future::join_all;
 use parking_lot::RwLock;
@@ -29,6 +29,7 @@ use self::local::MADE_HERE;
 use self::mirror::Mirror;
 pub use self::mirror::MirrorStats;
 pub use self::options::GuardOptions;
+pub(crate) use self::options::{lasts, within};
 pub use self::watched::ServerStats;
 use self::watched::{Phase, Watched};
 use crate::parts::{self, Places};
@@ -264,7 +265,8 @@ impl Inner {
     async fn call(&self, asks: &[Ask]) -> Answer {
         let Ok(place) = Arc::clone(&self.in_flight).try_acquire_owned() else {
             self.overloaded.fetch_add(1, Ordering::Relaxed);
-            let message = format!("{} calls to Redis are in flight: raise max-in-flight", self.options.max_in_flight);
+            let message =
+                format!("{} calls to Redis are in flight: raise max-in-flight", self.options.max_in_flight);
             return Answer::Failed(Error::store(Fault::Overloaded, message));
         };
         let mut call: Call = Box::pin(admit(self.store.clone(), asks.into(), place));
@@ -320,7 +322,8 @@ impl Inner {
         let sent = self.clock.now();
         let asks = std::slice::from_ref(ask);
         let answer = self.call(asks).await;
-        let admitted = matches!(&answer, Answer::Readings(all) if all.iter().all(|reading| !refuses(ask, reading)));
+        let admitted =
+            matches!(&answer, Answer::Readings(all) if all.iter().all(|reading| !refuses(ask, reading)));
         if !admitted {
             local::undo(&self.mirror, &self.only(ask, OnError::Local), &here, outage.now);
         }
@@ -430,7 +433,8 @@ impl Inner {
             let readings = self.admit_on(&server, &group).await?;
             Ok::<_, Error>(places.into_iter().zip(readings).collect::<Vec<_>>())
         });
-        let single = alone.into_iter().map(async |i| Ok::<_, Error>(vec![(i, self.admit_one(&asks[i]).await?)]));
+        let single =
+            alone.into_iter().map(async |i| Ok::<_, Error>(vec![(i, self.admit_one(&asks[i]).await?)]));
         let (grouped, single) = tokio::join!(join_all(grouped), join_all(single));
         let mut readings: Vec<(usize, Reading)> = Vec::with_capacity(asks.len());
         for part in grouped.into_iter().chain(single) {

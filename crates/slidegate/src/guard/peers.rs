@@ -43,7 +43,8 @@ struct Peer {
 
 /// A name for this process among the others: six letters and digits.
 pub(super) fn name(chance: u64) -> String {
-    let digit = |i: u32| char::from(b"0123456789abcdefghijklmnopqrstuvwxyz"[(chance / 36u64.pow(i) % 36) as usize]);
+    let digit =
+        |i: u32| char::from(b"0123456789abcdefghijklmnopqrstuvwxyz"[(chance / 36u64.pow(i) % 36) as usize]);
     (0..6).map(digit).collect()
 }
 
@@ -65,7 +66,13 @@ impl Peers {
 
     /// Takes what everybody said. Until this node is `settled` nobody is given up and the shares stay: the others
     /// may still decide by them.
-    pub(super) fn heard(&mut self, all: Vec<(String, String)>, now: Micros, heartbeat: Micros, settled: bool) {
+    pub(super) fn heard(
+        &mut self,
+        all: Vec<(String, String)>,
+        now: Micros,
+        heartbeat: Micros,
+        settled: bool,
+    ) {
         for (name, said) in all.into_iter().filter(|(name, _)| *name != self.me) {
             let new = self.others.get(&name).is_none_or(|peer| peer.said != said);
             if new {
@@ -124,7 +131,12 @@ mod tests {
         let mut peers = Peers::new("m");
         assert_eq!(peers.share(), (1, 0));
         let at = Micros::from_secs;
-        peers.heard(said(&[("a", "1 direct r"), ("m", "1 direct r"), ("z", "7 direct r")]), at(100), BEAT, true);
+        peers.heard(
+            said(&[("a", "1 direct r"), ("m", "1 direct r"), ("z", "7 direct r")]),
+            at(100),
+            BEAT,
+            true,
+        );
         assert_eq!(peers.share(), (3, 1));
         peers.heard(said(&[("a", "2 direct r"), ("z", "7 direct r")]), at(103), BEAT, true);
         assert_eq!(peers.share(), (3, 1));

@@ -81,6 +81,8 @@ struct Failed {
     error: Error,
     pause: Micros,
     until: Micros,
+    /// How many connections had been made by all links: when there are more, the wait is over.
+    made: u64,
 }
 
 /// A connection, and a place among the calls in flight, for the length of one call.
@@ -243,8 +245,9 @@ impl Link {
             return Ok(connection);
         }
         let before = self.failed.lock().clone();
-        if let Some(Failed { error, until, .. }) = &before
+        if let Some(Failed { error, until, made, .. }) = &before
             && self.clock.now() < *until
+            && *made == self.made.load(Ordering::Relaxed)
         {
             return Err(error.clone());
         }
@@ -272,7 +275,7 @@ impl Link {
                 let until = self.clock.now().plus(pause);
                 let mut failed = self.failed.lock();
                 if self.made.load(Ordering::Relaxed) == made_before {
-                    *failed = Some(Failed { error: error.clone(), pause, until });
+                    *failed = Some(Failed { error: error.clone(), pause, until, made: made_before });
                 }
                 Err(error)
             }

@@ -28,12 +28,13 @@ pub(crate) struct Healed {
     pub(crate) used: u64,
 }
 
-/// Who writes back: a node, to a server that runs as `run`, and whether that may have lost what it had.
+/// Who writes back: a node, to a server that runs as `run`, that was away since then and may have lost what it had.
 #[derive(Clone, Copy)]
 pub(crate) struct Writer<'w> {
     pub(crate) node: &'w str,
     pub(crate) run: &'w str,
     pub(crate) lost: bool,
+    pub(crate) since: Micros,
 }
 
 /// A server, as it is now.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::guard::{lasts, within};
 use crate::{Error, Micros, Quota};
 
 /// What keys start with unless told otherwise.
@@ -256,21 +257,6 @@ impl fmt::Debug for RedisOptions {
             .field("prefix", &self.prefix)
             .finish_non_exhaustive()
     }
-}
-
-fn within(name: &str, value: usize, min: usize, max: usize) -> Result<(), Error> {
-    if (min..=max).contains(&value) {
-        return Ok(());
-    }
-    Err(Error::invalid(format!("{name} must be between {min} and {max}, not {value}")))
-}
-
-fn lasts(name: &str, value: Duration, min: Duration, max: Duration) -> Result<(), Error> {
-    if (min..=max).contains(&value) {
-        return Ok(());
-    }
-    let [min, max, value] = [min, max, value].map(Micros::from);
-    Err(Error::invalid(format!("{name} must be between {min} and {max}, not {value}")))
 }
 
 /// How long keys are kept.

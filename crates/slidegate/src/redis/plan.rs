@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use redis::Value;
 use smallvec::SmallVec;
 
-use super::layout::{self, Kind, Names};
 use super::heal::{HealLine, Healed, Writer};
+use super::layout::{self, Kind, Names};
 use super::script::{Arguments, Parts};
 use super::{Expiry, bad_reply};
 use crate::quota::MAX_TOTAL;
@@ -325,7 +325,7 @@ pub(super) fn heal_plan<'l>(
     // The first digits tell one run from another.
     let run = arguments.text(writer.run.chars().take(8).collect());
     let batch = arguments.text(batch.to_owned());
-    arguments.numbers(&[node, run, batch, u64::from(writer.lost), lines.len() as u64]);
+    arguments.numbers(&[node, run, batch, u64::from(writer.lost), writer.since.get(), lines.len() as u64]);
     for HealLine { key, quota, encoding, entries } in lines {
         let check = Check { encoding: *encoding, ..Check::new(key.clone(), *quota, 0) };
         let kind = Kind::of(&check);

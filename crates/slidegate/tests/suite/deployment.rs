@@ -15,6 +15,7 @@ use crate::conformance::Dice;
 /// One answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told {
+    pub node: usize,
     pub key: u64,
     pub cost: u64,
     /// When it was recorded, by the server or by the node's estimate of it; meaningful if it was allowed.
@@ -84,12 +85,13 @@ impl Deployment {
         }
         for (n, guard) in deployment.nodes.iter().enumerate() {
             for caller in 0..callers {
-                let (guard, stop, clock) = (guard.clone(), Arc::clone(&deployment.stop), deployment.clock.clone());
+                let (guard, stop, clock) =
+                    (guard.clone(), Arc::clone(&deployment.stop), deployment.clock.clone());
                 let mut dice = Dice::new(n as u64 * 1_000 + caller + 1);
                 deployment.callers.push(tokio::spawn(async move {
                     let mut told = Vec::new();
                     while !stop.load(Ordering::Relaxed) {
-                        told.push(ask(&guard, &clock, &mut dice).await);
+                        told.push(Told { node: n, ..ask(&guard, &clock, &mut dice).await });
                         let wait = dice.below(pause.as_micros() as u64 + 1);
                         tokio::time::sleep(Duration::from_micros(wait)).await;
                     }
@@ -124,13 +126,25 @@ async fn ask(guard: &Guard, clock: &SystemClock, dice: &mut Dice) -> Told {
     let answered = clock.now().get();
     let verdict = readings[0].verdicts[0];
     let allowed = verdict.outcome == Outcome::Charged;
-    Told { key, cost, at: verdict.entry.at.get(), allowed, source: readings[0].source, asked, answered }
+    Told {
+        node: 0,
+        key,
+        cost,
+        at: verdict.entry.at.get(),
+        allowed,
+        source: readings[0].source,
+        asked,
+        answered,
+    }
 }
 
 /// The most permits allowed in any window of `window`, by the instants that `at` gives.
 pub(crate) fn peak(told: &[Told], key: u64, window: u64, at: impl Fn(&Told) -> u64) -> u64 {
-    let mut charged: Vec<(u64, u64)> =
-        told.iter().filter(|told| told.allowed && told.key == key).map(|told| (at(told), told.cost)).collect();
+    let mut charged: Vec<(u64, u64)> = told
+        .iter()
+        .filter(|told| told.allowed && told.key == key)
+        .map(|told| (at(told), told.cost))
+        .collect();
     charged.sort_unstable();
     let (mut first, mut held, mut peak) = (0, 0, 0);
     for (at, cost) in &charged {

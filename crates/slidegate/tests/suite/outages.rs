@@ -36,9 +36,6 @@ async fn restarts(options: &GuardOptions, rounds: u64) -> Run {
         tokio::time::sleep(ms(2_500)).await;
     }
     let stats: Vec<_> = deployment.nodes.iter().flat_map(|guard| guard.stats().servers).collect();
-    let outages: Vec<(u64, Option<slidegate::Fault>)> = stats.iter().map(|server| (server.outages, server.fault)).collect();
-    let late: Vec<u64> = deployment.nodes.iter().map(|guard| guard.stats().late).collect();
-    eprintln!("outages of each node: {outages:?}; late answers: {late:?}");
     let excess = stats.iter().map(|server| server.excess).sum();
     let written_back = stats.iter().map(|server| server.written_back).sum();
     Run { told: deployment.stop().await, excess, written_back }
@@ -65,7 +62,6 @@ async fn three_nodes_stay_within_the_limits_although_redis_comes_back_empty() {
         count(&told, Source::Store),
         count(&told, Source::Local),
     );
-    over(&told).iter().filter(|(key, ..)| *key == 4).for_each(|(key, ..)| explain(&told, *key));
     assert_eq!(over(&told), []);
     assert!(count(&told, Source::Local) > 100 && count(&told, Source::Store) > 100);
     assert!(written_back > 0);
@@ -92,22 +88,4 @@ async fn without_the_mirror_an_empty_redis_admits_again() {
     let over = over(&told);
     eprintln!("outages without the mirror: over in (key, most in a window, limit): {over:?}");
     assert!(!over.is_empty());
-}
-
-/// Prints the windows that are over, for whoever looks for the reason.
-fn explain(told: &[Told], key: u64) {
-    let window = quota(key).window().get();
-    let mut windows: std::collections::BTreeMap<u64, Vec<&Told>> = Default::default();
-    for told in told.iter().filter(|told| told.key == key && told.allowed) {
-        windows.entry(told.at / window).or_default().push(told);
-    }
-    for (n, all) in windows {
-        let sum: u64 = all.iter().map(|told| told.cost).sum();
-        if sum > quota(key).limit() {
-            eprintln!("window {n}: {sum}");
-            for t in all {
-                eprintln!("  {:>8} {:?} answered {:>8}", t.at - n * window, t.source, t.answered as i64 - (n * window) as i64);
-            }
-        }
-    }
 }

@@ -139,7 +139,7 @@ do
     if cost == 0 then return 0 end
     local added = cost
     if by.lost then
-      added = by.declared(s, s.start, s.used, cost)
+      added = by.declared(s, s.start, s.start, s.used, cost)
     elseif not by.new_batch(s, s.start) then
       return 0
     end
@@ -260,7 +260,7 @@ do
     if cost == 0 then return 0 end
     local added = cost
     if by.lost then
-      added = by.declared(s, s.at, div_ceil(s.missing, line.per), cost, 1)
+      added = by.declared(s, s.at, 0, div_ceil(s.missing, line.per), cost, 1)
     elseif not by.new_batch(s, s.at) then
       return 0
     end

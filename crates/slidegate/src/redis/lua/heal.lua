@@ -1,20 +1,21 @@
 
 -- Writes back what a node had admitted: this server may have lost it, or was not there when it was admitted.
 --
--- plan   node, life, batch, lost (texts; whether what the server had may be lost), number of lines; of each line:
---        what it is in admit.lua, how many entries, and of each: instant, cost, whether the server had admitted it
+-- plan   node, life, batch (texts), whether what the server had may be lost, since when it was away, number of lines;
+--        of each line: what it is in admit.lua, how many entries, and of each: instant, cost, whether the server had
+--        admitted it
 -- reply  of each line: permits added, permits in use
 --
 -- Written twice, nothing is added twice. An exact window knows its entries by their instants: one that the server
 -- admitted is there or was lost, and one that the node admitted by itself has the node's name. Other counters keep
 -- a sum: what the nodes say they have admitted, less what the server still had when the first of them spoke.
 
-local node, life, batch, lost, count = take('<ddddd')
+local node, life, batch, lost, since, count = take('<dddddd')
 node, life, batch = ARGV[node], ARGV[life], ARGV[batch]
 
--- What to add to a sum of which `have` is left, when this node has admitted `cost` of it. Noted at `date`; looked
--- for from there on, or from `from` on.
-local function declared(s, date, have, cost, from)
+-- What to add to a sum of which `have` is left, when this node has admitted `cost` of it. Nothing is left of one that
+-- `began` after the server was away. Noted at `date`; looked for there, or from `from` on.
+local function declared(s, date, began, have, cost, from)
   local mark = 'heal:' .. life .. '.'
   local before, mine, base = 0, 0, nil
   if not s.fresh then
@@ -32,7 +33,7 @@ local function declared(s, date, have, cost, from)
     end
   end
   if not base then
-    base = have
+    base = (began >= since or (s.c or s.created or 0) >= since) and 0 or have
     add_note(s, format('%sbase*%d', mark, base), date)
   end
   if cost <= mine then return 0 end

@@ -344,7 +344,7 @@ do
         end
         local need
         if line.slice > 0 then
-          need = by.lost and by.declared(s, at, regular, cost) or cost
+          need = by.lost and by.declared(s, at, at - line.slice + 1, regular, cost) or cost
         else
           need = cost - own - (entry.admitted and regular or 0)
         end
