@@ -47,7 +47,7 @@ impl Log {
             self.big.push((at, cost));
             BIG
         };
-        let word = at.get() % TIMES << TIME_SHIFT | if written { 0 } else { UNWRITTEN } | small;
+        let word = ((at.get() % TIMES) << TIME_SHIFT) | if written { 0 } else { UNWRITTEN } | small;
         // Answers come in about the order of their instants.
         let mut place = self.words.len();
         while place > 0 && self.at(self.words[place - 1]) > at {
