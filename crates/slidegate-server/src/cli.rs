@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use slidegate::{Limiter, MemoryStore};
@@ -14,6 +15,9 @@ use crate::acquire::AcquireArgs;
 use crate::config::{Config, ConfigFile, DEFAULT_HTTP, DEMO, StoreKind};
 use crate::store::AnyStore;
 use crate::{acquire, serve};
+
+/// How long the other processes may take to be told that this one stops.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Exact, atomic, explainable rate limiting: at most `limit` permits in any interval of length `window`.
 ///
@@ -110,13 +114,15 @@ fn serve_command(args: ServeArgs) -> Result<(), String> {
             StoreKind::Memory => AnyStore::Memory(MemoryStore::new()),
             StoreKind::Redis(url) => {
                 let options = config.redis.options(url.as_deref())?;
-                AnyStore::redis(&options).map_err(|error| error.to_string())?
+                AnyStore::redis(&options, &config.guard).map_err(|error| error.to_string())?
             }
         };
         greet(address, &store, &rules, args.config.is_none());
         tokio::spawn(store.clone().introduce());
-        let limiter = Arc::new(Limiter::new(store, config.rules));
+        let limiter = Arc::new(Limiter::new(store.clone(), config.rules));
         let served = serve::run(listener, limiter, serve::Limits::default(), serve::signalled()).await;
+        // Whoever cannot be told will find out.
+        let _ = tokio::time::timeout(GOODBYE, store.leave()).await;
         served.map_err(|error| format!("stopped: {error}"))
     })
 }

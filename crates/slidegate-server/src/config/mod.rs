@@ -1,5 +1,6 @@
 //! The configuration file: rules, and where to listen. Raw text in, checked values out, every mistake at once.
 
+mod guard;
 mod redis;
 mod topology;
 
@@ -9,8 +10,9 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::yaml::{Fields, Node, Reader};
-use slidegate::{AdHocFile, Error, RuleFile, Rules};
+use slidegate::{AdHocFile, Error, GuardOptions, RuleFile, Rules};
 
+pub use self::guard::GuardFile;
 pub use self::redis::{DEFAULT_URL, RedisConfig, RedisFile, RedisModeFile, RedisTlsFile};
 pub use self::topology::SentinelFile;
 
@@ -56,6 +58,8 @@ pub struct Config {
     pub store: Option<StoreKind>,
     /// How to reach Redis, if that is where.
     pub redis: RedisConfig,
+    /// What happens when it does not answer.
+    pub guard: GuardOptions,
 }
 
 impl Config {
@@ -63,7 +67,7 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self, Error> {
         let node = Node::parse(text)?;
         let mut reader = Reader::default();
-        let mut known = vec!["listen", "store", "redis"];
+        let mut known = vec!["listen", "store", "redis", "guard"];
         known.extend(slidegate::FILE_FIELDS);
         let fields = reader.fields(&node, "the file", &known);
         let config = fields.and_then(|fields| read(&fields, &mut reader));
@@ -76,11 +80,12 @@ fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Config> {
     let store = fields.get("store").and_then(|node| read_store(node, reader));
     let node = fields.get("redis");
     let redis = node.map_or(Some(RedisConfig::default()), |node| redis::read(node, reader));
+    let guard = fields.get("guard").map_or(Some(GuardOptions::default()), |node| guard::read(node, reader));
     let rules = Rules::read(fields, reader)?;
     if let (Some(node), Some(redis)) = (node, &redis) {
         redis::check_encodings(node, reader, redis, &rules);
     }
-    Some(Config { rules, http, store, redis: redis? })
+    Some(Config { rules, http, store, redis: redis?, guard: guard? })
 }
 
 fn read_store(node: &Node, reader: &mut Reader) -> Option<StoreKind> {
@@ -125,6 +130,9 @@ pub struct ConfigFile {
     /// How to reach Redis, and what to store there.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub redis: Option<RedisFile>,
+    /// What happens when Redis does not answer.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub guard: Option<GuardFile>,
     /// The bounds that requests which name their own limit must keep.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ad_hoc: Option<AdHocFile>,

@@ -6,6 +6,7 @@ mod error;
 mod headers;
 mod rules;
 mod settle;
+mod store;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use serde_json::json;
 use slidegate::Limiter;
 
 use self::error::ApiError;
-use crate::store::AnyStore;
+use crate::store::{AnyStore, Readiness};
 
 /// The largest body of a single request, in bytes.
 pub const MAX_BODY: usize = 64 << 10;
@@ -41,6 +42,7 @@ pub fn router(limiter: Shared, timeout: Duration) -> Router {
         .route("/v1/acquire/batch", post(acquire::batch).layer(DefaultBodyLimit::max(MAX_BATCH_BODY)))
         .route("/v1/settle", post(settle::settle))
         .route("/v1/rules", get(rules::rules))
+        .route("/v1/store", get(store::store))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/", get(index))
@@ -81,8 +83,14 @@ async fn readyz(State(limiter): State<Shared>) -> impl IntoResponse {
     let rules = limiter.rules().iter().count();
     let store = limiter.store().name();
     match limiter.store().ready().await {
-        Ok(()) => (StatusCode::OK, Json(json!({ "ready": true, "store": store, "rules": rules }))),
-        Err(error) => {
+        Readiness::Ready => (StatusCode::OK, Json(json!({ "ready": true, "store": store, "rules": rules }))),
+        // Taking every node out of service would make an outage of Redis one of everything.
+        Readiness::Degraded(error) => {
+            let degraded = error.to_string();
+            let body = json!({ "ready": true, "store": store, "rules": rules, "degraded": degraded });
+            (StatusCode::OK, Json(body))
+        }
+        Readiness::NotReady(error) => {
             let body = json!({ "ready": false, "store": store, "rules": rules, "reason": error.to_string() });
             (StatusCode::SERVICE_UNAVAILABLE, Json(body))
         }
@@ -97,6 +105,6 @@ async fn index() -> &'static str {
      POST /v1/acquire/batch  {\"requests\":[…]}\n\
      POST /v1/peek           as acquire, charges nothing\n\
      POST /v1/settle         {\"reservation\":\"…\",\"permits\":0}\n\
-     GET  /v1/rules\n\
+     GET  /v1/rules  /v1/store\n\
      GET  /healthz  /readyz\n"
 }

@@ -13,6 +13,7 @@ pub(super) async fn rules(State(limiter): State<Shared>) -> Json<ConfigFile> {
         listen: None,
         store: None,
         redis: None,
+        guard: None,
         ad_hoc: Some(AdHocFile::from(rules.ad_hoc())),
         rules: rules.iter().map(RuleFile::from).collect(),
     })

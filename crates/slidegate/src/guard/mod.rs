@@ -138,11 +138,16 @@ impl Guard {
         &self.inner.store
     }
 
+    /// The servers that were asked so far.
+    pub fn servers(&self) -> Vec<ServerStats> {
+        self.inner.servers.read().iter().map(|server| server.stats(&self.inner)).collect()
+    }
+
     /// What it sees and does. Walks over every key it remembers: for a metrics page, not for a hot path.
     pub fn stats(&self) -> GuardStats {
         let inner = &*self.inner;
         GuardStats {
-            servers: inner.servers.read().iter().map(|server| server.stats(inner)).collect(),
+            servers: self.servers(),
             mirror: inner.mirror.stats(),
             in_flight: inner.options.max_in_flight - inner.in_flight.available_permits(),
             late: inner.late.load(Ordering::Relaxed),

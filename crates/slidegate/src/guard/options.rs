@@ -13,6 +13,8 @@ pub struct GuardOptions {
     pub max_in_flight: usize,
     /// What to answer without the store, for rules that do not say.
     pub on_error: OnError,
+    /// How many processes share the limits, until a server has told.
+    pub nodes: u32,
     /// After so many failures in a row a server is not asked any more.
     pub failures: u32,
     /// So many probes in a row must be answered before it is asked again.
@@ -35,6 +37,7 @@ impl Default for GuardOptions {
             deadline: Duration::from_millis(50),
             max_in_flight: 4_096,
             on_error: OnError::default(),
+            nodes: 1,
             failures: 5,
             probes: 2,
             first_pause: Duration::from_millis(50),
@@ -56,6 +59,7 @@ impl GuardOptions {
         lasts("heartbeat", self.heartbeat, Duration::from_millis(50), minute)?;
         lasts("write-back", self.write_back, Duration::ZERO, minute)?;
         within("max-in-flight", self.max_in_flight, 1, 1_000_000)?;
+        within("nodes", self.nodes as usize, 1, 10_000)?;
         within("failures", self.failures as usize, 1, 1_000)?;
         within("probes", self.probes as usize, 1, 1_000)?;
         within("mirror", self.mirror, 0, 1_000_000_000)

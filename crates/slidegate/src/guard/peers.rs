@@ -49,8 +49,10 @@ pub(super) fn name(chance: u64) -> String {
 }
 
 impl Peers {
-    pub(super) fn new(me: &str) -> Self {
-        Peers { me: me.to_owned(), counter: 0, others: BTreeMap::new(), share: (1, 0) }
+    /// One of `nodes`, as far as is known.
+    pub(super) fn new(me: &str, nodes: u32) -> Self {
+        let nodes = u64::from(nodes.max(1));
+        Peers { me: me.to_owned(), counter: 0, others: BTreeMap::new(), share: (nodes, nodes - 1) }
     }
 
     /// What to say next on a server that runs as `run`.
@@ -128,7 +130,7 @@ mod tests {
 
     #[test]
     fn who_counts_up_is_there() {
-        let mut peers = Peers::new("m");
+        let mut peers = Peers::new("m", 1);
         assert_eq!(peers.share(), (1, 0));
         let at = Micros::from_secs;
         peers.heard(
@@ -146,7 +148,7 @@ mod tests {
 
     #[test]
     fn back_is_who_says_so_of_this_run_and_after() {
-        let mut peers = Peers::new("m");
+        let mut peers = Peers::new("m", 1);
         let at = Micros::from_secs;
         peers.heard(said(&[("a", "1 direct r"), ("z", "7 direct r")]), at(100), BEAT, true);
         assert!(!peers.are_back("r", at(101)), "said before");

@@ -92,7 +92,7 @@ impl Watched {
                 fault: None,
             }),
             clockwork: Mutex::default(),
-            peers: Mutex::new(Peers::new(&inner.name)),
+            peers: Mutex::new(Peers::new(&inner.name, inner.options.nodes)),
             changed: Notify::new(),
             written_back: AtomicU64::new(0),
             excess: AtomicU64::new(0),
