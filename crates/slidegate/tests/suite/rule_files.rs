@@ -241,9 +241,13 @@ const BROKEN: &[(&str, &str)] = &[
         "2:55: `api` is given twice in match",
     ),
     (
+        "rules:\n  - { name: a, limit: 1, window: 1s, on-error: ask }",
+        "2:50: on-error must be one of local, open, closed, not \"ask\"",
+    ),
+    (
         "rules:
   - { name: a, limit: 5, window: 1s, windw: 1s }",
-        "2:38: unknown field `windw` in a rule: it may have `name`, `match`, `key`, `tag`, `limit`, `window`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `encoding`, `overrides`",
+        "2:38: unknown field `windw` in a rule: it may have `name`, `match`, `key`, `tag`, `limit`, `window`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `encoding`, `on-error`, `overrides`",
     ),
     (
         "rules:
@@ -365,7 +369,7 @@ limit: 5",
 4:13: window must be a length of time such as 250ms, 5s or 1h, not "soon"
 5:11: mode must be one of enforce, shadow, off, not "on"
 6:5: rule `second` needs `limit`
-7:5: unknown field `limt` in a rule: it may have `name`, `match`, `key`, `tag`, `limit`, `window`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `encoding`, `overrides`
+7:5: unknown field `limt` in a rule: it may have `name`, `match`, `key`, `tag`, `limit`, `window`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `encoding`, `on-error`, `overrides`
 9:11: another rule is named `first` already
 12:10: key must be a list, not "ip""#,
     ),
