@@ -242,7 +242,7 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, on-error: ask }",
-        "2:50: on-error must be one of local, open, closed, not \"ask\"",
+        "2:48: on-error must be one of local, open, closed, not \"ask\"",
     ),
     (
         "rules:
