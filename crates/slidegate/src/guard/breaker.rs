@@ -106,7 +106,7 @@ impl Breaker {
     /// A probe came to its end; whether that closes the breaker.
     pub(super) fn probed(&mut self, answered: bool, now: Micros, chance: u64) -> bool {
         let so_far = match self.state {
-            State::Closed { .. } => return false,
+            State::Closed { .. } => return answered,
             State::Open { .. } => 0,
             State::HalfOpen { answered } => answered,
         };

@@ -14,7 +14,7 @@ use super::mirror::{Mirror, Owed};
 use super::peers::Saying;
 use super::watched::{Phase, Watched};
 use crate::redis::{HealLine, Met, Writer};
-use crate::{Error, Fault, Micros};
+use crate::{Algorithm, Error, Fault, Key, Micros};
 
 /// The wait between two looks at whether the others have written back.
 const LOOK: Duration = Duration::from_millis(20);
@@ -32,6 +32,10 @@ pub(super) async fn keep(inner: Weak<Inner>, server: Arc<Watched>) {
     loop {
         let wait = {
             let Some(inner) = inner.upgrade() else { return };
+            inner.find_once().await;
+            if inner.is_retired(&server) {
+                return;
+            }
             match server.phase() {
                 Phase::Direct => beat(&inner, &server).await,
                 Phase::Away => probe(&inner, &server).await,
@@ -42,20 +46,13 @@ pub(super) async fn keep(inner: Weak<Inner>, server: Arc<Watched>) {
     }
 }
 
-/// Says that this process is there, and writes what was admitted without the server while it was thought to be.
+/// Writes what was admitted without the server while it was thought to be there, and says that this process is.
 async fn beat(inner: &Arc<Inner>, server: &Watched) -> Duration {
     let heartbeat = inner.options.heartbeat;
-    let written = match introduce(inner, server).await {
-        Ok(()) => match say(inner, server, Saying::Direct).await {
-            Ok(met) => write_back(inner, server, &met.run, false).await.map(|_| ()),
-            Err(error) => Err(error),
-        },
-        Err(error) => Err(error),
-    };
-    match written {
+    match beat_once(inner, server).await {
         Ok(()) => {
-            let now = server.now(inner);
-            inner.mirror.sweep(|key| inner.store.server_of(key) == server.id, now);
+            let now = server.earliest(inner);
+            inner.mirror.sweep(|key| inner.store.server_of(key) == server.id, now, true);
         }
         Err(error) => server.failed(inner, error.fault().unwrap_or(Fault::Other)),
     }
@@ -66,8 +63,14 @@ async fn beat(inner: &Arc<Inner>, server: &Watched) -> Duration {
     heartbeat.mul_f64(0.9 + (inner.chance() % 200) as f64 / 1_000.0)
 }
 
+async fn beat_once(inner: &Arc<Inner>, server: &Watched) -> Result<(), Error> {
+    let met = introduce(inner, server).await?;
+    write_back(inner, server, &met, false).await?;
+    say(inner, server, Saying::Direct, &met).await
+}
+
 /// Makes sure that the server is the one that was met before. The first that are met have lost nothing of ours.
-pub(super) async fn introduce(inner: &Inner, server: &Watched) -> Result<(), Error> {
+pub(super) async fn introduce(inner: &Inner, server: &Watched) -> Result<Met, Error> {
     let met = inner.store.meet(server.id).await?;
     let known = server.life.load(Ordering::Relaxed);
     let first = known == 0 && inner.is_first(server.id);
@@ -76,7 +79,7 @@ pub(super) async fn introduce(inner: &Inner, server: &Watched) -> Result<(), Err
         server.life.store(met.life, Ordering::Relaxed);
     }
     if first || met.life == known {
-        return Ok(());
+        return Ok(met);
     }
     let address = inner.store.server_address(server.id);
     Err(Error::store(Fault::Restarted, format!("Redis at {address} is not the one that counted before")))
@@ -88,7 +91,13 @@ async fn probe(inner: &Arc<Inner>, server: &Watched) -> Duration {
     if wait > Micros::ZERO {
         return wait.into();
     }
-    let answered = say(inner, server, Saying::Away).await;
+    let answered = probe_once(inner, server).await;
+    if answered.is_err() {
+        // Another may have taken over.
+        inner.look_around().await;
+        let now = server.earliest(inner);
+        inner.mirror.sweep(|key| inner.store.server_of(key) == server.id, now, false);
+    }
     if !server.probed(inner, answered.is_ok()) {
         return Duration::ZERO;
     }
@@ -99,21 +108,33 @@ async fn probe(inner: &Arc<Inner>, server: &Watched) -> Duration {
     Duration::ZERO
 }
 
+async fn probe_once(inner: &Arc<Inner>, server: &Watched) -> Result<Met, Error> {
+    let met = inner.store.meet(server.id).await?;
+    say(inner, server, Saying::Away, &met).await?;
+    server.answered_again(inner.clock.now());
+    Ok(met)
+}
+
 /// Writes back what the server lacks, and goes over to asking it.
 async fn return_to(inner: &Arc<Inner>, server: &Watched, met: &Met) -> Result<(), Error> {
     let known = server.life.load(Ordering::Relaxed);
-    let lost = known != 0 && met.life != known;
-    write_back(inner, server, &met.run, lost || known == 0).await?;
+    if met.life != known {
+        write_back(inner, server, met, true).await?;
+    }
     for _ in 0..ROUNDS {
-        if write_back(inner, server, &met.run, false).await? == 0 {
+        if write_back(inner, server, met, false).await? == 0 {
             break;
         }
     }
     inner.store.acknowledge(server.id, met.life);
     server.life.store(met.life, Ordering::Relaxed);
+    if !server.is_closed() {
+        // Calls that were still on their way to it failed meanwhile.
+        return Err(Error::unavailable("it failed again"));
+    }
     server.set_phase(Phase::Joining);
     // What was admitted until just now.
-    write_back(inner, server, &met.run, false).await?;
+    write_back(inner, server, met, false).await?;
     Ok(())
 }
 
@@ -121,9 +142,9 @@ async fn return_to(inner: &Arc<Inner>, server: &Watched, met: &Met) -> Result<()
 async fn join(inner: &Arc<Inner>, server: &Watched) -> Duration {
     let started = inner.clock.now();
     let patience = Micros::from(inner.options.write_back);
-    let since = server.since_here();
+    let since = server.answered_again(started);
     loop {
-        match say(inner, server, Saying::Joined).await {
+        match join_once(inner, server).await {
             Ok(met) => {
                 let back = server.peers.lock().are_back(&met.run, since);
                 if back || inner.clock.now().since(started) >= patience {
@@ -140,13 +161,21 @@ async fn join(inner: &Arc<Inner>, server: &Watched) -> Duration {
     }
 }
 
+async fn join_once(inner: &Arc<Inner>, server: &Watched) -> Result<Met, Error> {
+    let met = introduce(inner, server).await?;
+    write_back(inner, server, &met, false).await?;
+    say(inner, server, Saying::Joined, &met).await?;
+    Ok(met)
+}
+
 /// Tells the server where this process stands, and reads where the others do.
-async fn say(inner: &Arc<Inner>, server: &Watched, what: Saying) -> Result<Met, Error> {
-    let met = inner.store.meet(server.id).await?;
+async fn say(inner: &Arc<Inner>, server: &Watched, what: Saying, met: &Met) -> Result<(), Error> {
     let said = server.peers.lock().say(what, &met.run);
     let heartbeat = Micros::from(inner.options.heartbeat);
-    let all = inner.store.say(server.id, &inner.name, &said, heartbeat).await?;
+    let sent = inner.clock.now();
+    let (at, all) = inner.store.say(server.id, &inner.name, &said, heartbeat).await?;
     let now = inner.clock.now();
+    server.told_time(sent, now, at);
     let forgotten = {
         let mut peers = server.peers.lock();
         peers.heard(all, now, heartbeat, what == Saying::Direct);
@@ -155,7 +184,7 @@ async fn say(inner: &Arc<Inner>, server: &Watched, what: Saying) -> Result<Met, 
     if !forgotten.is_empty() {
         inner.store.unsay(server.id, &forgotten).await?;
     }
-    Ok(met)
+    Ok(())
 }
 
 pub(super) async fn leave(inner: &Arc<Inner>, server: &Watched) -> Result<(), Error> {
@@ -163,58 +192,66 @@ pub(super) async fn leave(inner: &Arc<Inner>, server: &Watched) -> Result<(), Er
 }
 
 /// Writes what the server does not have, or all of it if it may have `lost` what it had; how many keys.
-async fn write_back(inner: &Arc<Inner>, server: &Watched, run: &str, lost: bool) -> Result<usize, Error> {
+async fn write_back(inner: &Arc<Inner>, server: &Watched, met: &Met, lost: bool) -> Result<usize, Error> {
+    if !inner.store.can_heal() {
+        return Ok(0);
+    }
+    let (nodes, _) = server.peers.lock().share();
+    let since = server.outage(inner).since;
+    let writer = Writer { node: &inner.name, run: &met.run, lost, since, nodes };
+    let ours = |key: &Key| inner.store.server_of(key) == server.id;
     let mut written = 0;
-    let writer = Writer { node: &inner.name, run, lost, since: server.outage(inner).since };
-    for step in 0..Mirror::STEPS {
-        let now = server.now(inner);
-        let ours = |key: &crate::Key| inner.store.server_of(key) == server.id;
-        let owed = inner.mirror.owed(step, ours, lost, now);
-        let owed: Vec<Owed> = owed.into_iter().flat_map(in_steps).collect();
-        for some in owed.chunks(STEP) {
-            let lines: Vec<HealLine> = some.iter().map(line).collect();
-            let batch = format!("{:x}", inner.chance());
-            for (owed, healed) in some.iter().zip(inner.store.heal(writer, &batch, &lines).await?) {
-                inner.mirror.written(owed);
+    for step in 0..if lost { Mirror::STEPS } else { 1 } {
+        let owed = match lost {
+            true => inner.mirror.all(step, ours, server.earliest(inner)),
+            false => inner.mirror.unwritten(ours),
+        };
+        let lines: Vec<(usize, HealLine)> = owed
+            .iter()
+            .enumerate()
+            .flat_map(|(i, owed)| lines(inner, owed, lost).map(move |line| (i, line)))
+            .collect();
+        let mut rest = lines.as_slice();
+        while !rest.is_empty() {
+            let (some, after) = rest.split_at(step_of(rest));
+            let some_lines: Vec<&HealLine> = some.iter().map(|(_, line)| line).collect();
+            let healed = match inner.store.heal(writer, &some_lines).await {
+                Ok(healed) => healed,
+                Err(error) => {
+                    inner.mirror.still_unwritten(&owed);
+                    return Err(error);
+                }
+            };
+            for ((i, _), healed) in some.iter().zip(healed) {
                 server.written_back.fetch_add(healed.added, Ordering::Relaxed);
-                let over = healed.used.saturating_sub(owed.quota.capacity()).min(healed.added);
+                let over = healed.used.saturating_sub(owed[*i].quota.capacity()).min(healed.added);
                 server.excess.fetch_add(over, Ordering::Relaxed);
-                written += 1;
             }
+            rest = after;
         }
+        owed.iter().for_each(|owed| inner.mirror.written(owed));
+        written += owed.len();
     }
     Ok(written)
 }
 
+/// How many lines go in one step.
+fn step_of(lines: &[(usize, HealLine)]) -> usize {
+    let mut entries = 0;
+    let fit = lines.iter().take(STEP).take_while(|(_, line)| {
+        entries += line.entries.len();
+        entries <= STEP_ENTRIES
+    });
+    fit.count().max(1)
+}
+
 /// A key with many admissions in parts, if they can be told apart.
-fn in_steps(owed: Owed) -> Vec<Owed> {
-    use crate::Algorithm::SlidingWindow;
-    if owed.entries.len() <= STEP_ENTRIES || owed.quota.algorithm() != SlidingWindow {
-        return vec![owed];
-    }
-    let part = |entries: &[super::log::Noted]| Owed {
-        key: owed.key.clone(),
-        quota: owed.quota,
-        encoding: owed.encoding,
-        entries: entries.to_vec(),
-    };
-    owed.entries.chunks(STEP_ENTRIES).map(part).collect()
-}
-
-fn line(owed: &Owed) -> HealLine {
-    HealLine { key: owed.key.clone(), quota: owed.quota, encoding: owed.encoding, entries: condensed(owed) }
-}
-
-/// Instants, costs, and whether the server had admitted them. A sum does not need them one by one.
-fn condensed(owed: &Owed) -> Vec<(Micros, u64, bool)> {
-    let mut entries: Vec<(Micros, u64, bool)> = Vec::new();
-    let summed = matches!(owed.quota.algorithm(), crate::Algorithm::TimeSlice { .. });
-    for noted in &owed.entries {
-        match entries.last_mut() {
-            Some((at, cost, _)) if summed && *at == noted.at => *cost += noted.cost,
-            Some((at, cost, written)) if *at == noted.at && *written == noted.written => *cost += noted.cost,
-            _ => entries.push((noted.at, noted.cost, noted.written)),
-        }
-    }
-    entries
+fn lines(inner: &Inner, owed: &Owed, lost: bool) -> impl Iterator<Item = HealLine> {
+    let exact = owed.quota.algorithm() == Algorithm::SlidingWindow;
+    // An exact window knows what it has by the instant, so it is told all of an instant; a sum, what to add to it.
+    let entries = if exact && !lost { inner.mirror.whole_instants(owed) } else { owed.instants() };
+    let size = if exact { STEP_ENTRIES } else { entries.len().max(1) };
+    let parts: Vec<Vec<(Micros, u64, bool)>> = entries.chunks(size).map(<[_]>::to_vec).collect();
+    let (key, quota, encoding) = (owed.key.clone(), owed.quota, owed.encoding);
+    parts.into_iter().map(move |entries| HealLine { key: key.clone(), quota, encoding, entries })
 }

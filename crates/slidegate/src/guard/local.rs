@@ -10,11 +10,18 @@ use super::log::Noted;
 use super::mirror::{Mirror, Record};
 use crate::judge::{States, judge};
 use crate::{
-    Algorithm, Ask, Check, Count, Entry, Key, Micros, Outcome, Quota, Reading, Source, State, Verdict,
+    Algorithm, Ask, Check, Count, Entry, Key, Micros, Outcome, Quota, Reading, Settled, Source, State,
+    Verdict,
 };
 
-/// Set in the sequence number of an admission made without the store.
-pub(super) const MADE_HERE: u64 = 1 << 62;
+/// Set in the sequence number of an admission made without the store. No number of the store's is as large: its
+/// largest have 19 digits.
+const MADE_HERE: u64 = 0xF << 60;
+
+/// Whether an admission was made without the store.
+pub(super) fn is_made_here(entry: Entry) -> bool {
+    entry.seq >= MADE_HERE
+}
 
 /// What decides a key without the store.
 pub(super) struct Local {
@@ -27,6 +34,10 @@ pub(super) struct Local {
 }
 
 impl Local {
+    pub(super) fn is_idle(&self, now: Micros) -> bool {
+        self.until <= now && self.state.idle_at() <= now
+    }
+
     pub(super) fn bytes(&self) -> usize {
         size_of::<Local>() + self.state.heap_bytes()
     }
@@ -125,6 +136,8 @@ struct Place {
     state: State,
     /// What may be in use of it here; 0 admits nothing.
     capacity: u64,
+    /// Whether the state is the record's, and goes back there.
+    taken: bool,
 }
 
 struct Places(Vec<Place>);
@@ -143,9 +156,9 @@ pub(super) fn decide(mirror: &Mirror, ask: &Ask, outage: &Outage, asked: bool) -
     for check in ask.checks() {
         let record = locked.records(&check.key).and_then(|records| mirror.record(records, check));
         let place = match record {
-            Some(record) => take(record, check, outage),
+            Some(record) if asked || !mirror.is_full() => take(record, check, outage),
             // No room to remember it: what cannot be counted is not admitted.
-            None => place(check, State::new(&check.quota), 0, outage),
+            _ => place(check, State::new(&check.quota), 0, outage, false),
         };
         places.push(place);
     }
@@ -159,17 +172,17 @@ pub(super) fn decide(mirror: &Mirror, ask: &Ask, outage: &Outage, asked: bool) -
     let mut reading = judge(&here, outage.now, &mut places);
     reading.source = Source::Local;
     for ((check, place), verdict) in ask.checks().iter().zip(places.0).zip(&mut reading.verdicts) {
-        let Place { state, capacity, .. } = place;
+        let Place { state, capacity, taken, .. } = place;
         let repeated = verdict.entry.at < outage.now;
         translate(verdict, check, capacity);
         let records = locked.records(&check.key);
         let Some(record) = records.and_then(|records| records.get_mut(&check.key)) else { continue };
-        if let Some(local) = &mut record.local {
+        if taken && let Some(local) = &mut record.local {
             local.state = state;
         }
         if verdict.outcome == Outcome::Charged && !asked && !repeated {
             let noted = Noted { at: verdict.entry.at, cost: check.cost, written: false };
-            mirror.add(record, noted, outage.now);
+            mirror.add(&check.key, record, noted, outage.now);
         }
     }
     reading
@@ -184,13 +197,12 @@ pub(super) fn undo(mirror: &Mirror, ask: &Ask, reading: &Reading, now: Micros) {
     }
 }
 
-/// Corrects an admission in what decides here.
-pub(super) fn settle(mirror: &Mirror, key: &Key, entry: Entry, to: u64, now: Micros) {
+/// Corrects an admission in what decides here; none if nothing does now.
+pub(super) fn settle(mirror: &Mirror, key: &Key, entry: Entry, to: u64, now: Micros) -> Option<Settled> {
     let mut locked = mirror.lock(std::iter::once(key));
-    let record = locked.records(key).and_then(|records| records.get_mut(key));
-    if let Some(local) = record.and_then(|record| record.local.as_mut()) {
-        local.state.settle(now, Entry { seq: entry.seq & !MADE_HERE, ..entry }, to);
-    }
+    let record = locked.records(key).and_then(|records| records.get_mut(key))?;
+    let local = record.local.as_mut()?;
+    Some(local.state.settle(now, Entry { seq: entry.seq & !MADE_HERE, ..entry }, to))
 }
 
 fn take(record: &mut Record, check: &Check, outage: &Outage) -> Place {
@@ -204,10 +216,10 @@ fn take(record: &mut Record, check: &Check, outage: &Outage) -> Place {
         }
         std::mem::swap(&mut state, &mut local.state);
     }
-    place(check, state, capacity, outage)
+    place(check, state, capacity, outage, true)
 }
 
-fn place(check: &Check, mut state: State, capacity: u64, outage: &Outage) -> Place {
+fn place(check: &Check, mut state: State, capacity: u64, outage: &Outage, taken: bool) -> Place {
     let part = part_of(&check.quota, capacity.max(1), outage);
     let capacity = if part.is_some() { capacity } else { 0 };
     let quota = part.unwrap_or(check.quota);
@@ -216,7 +228,7 @@ fn place(check: &Check, mut state: State, capacity: u64, outage: &Outage) -> Pla
     }
     // A quota allows one permit at least; where none is allowed, what is asked for is made not to fit.
     let cost = if capacity == 0 && check.cost > 0 { quota.capacity() + 1 } else { check.cost };
-    Place { check: Check { quota, cost, ..check.clone() }, state, capacity }
+    Place { check: Check { quota, cost, ..check.clone() }, state, capacity, taken }
 }
 
 /// In terms of the check as it was asked.

@@ -3,14 +3,14 @@
 //! It serves twice: decisions made without the store start from it, and a server that lost what it counted is
 //! given it back. Bounded: when it is full, further keys and admissions are not remembered, and counted.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
 use super::local::Local;
 use super::log::{Log, Noted};
-use crate::{Check, Encoding, Entry, Key, Micros, Outcome, Quota, Reading, State};
+use crate::{Check, Encoding, Key, Micros, Outcome, Quota, Reading, State};
 
 const SHARDS: usize = 32;
 
@@ -18,7 +18,7 @@ const SHARDS: usize = 32;
 const MAX_WHEN_OFF: usize = 1_000_000;
 
 /// What a key takes beside its admissions, in admissions.
-const KEY_WEIGHT: usize = 16;
+const KEY_WEIGHT: usize = 24;
 
 pub(super) struct Mirror {
     shards: Box<[Mutex<Records>]>,
@@ -27,6 +27,8 @@ pub(super) struct Mirror {
     max: usize,
     held: AtomicUsize,
     dropped: AtomicU64,
+    /// Keys with something that the store does not have.
+    unwritten: Mutex<HashSet<Key, foldhash::quality::RandomState>>,
 }
 
 pub(super) type Records = HashMap<Key, Record, foldhash::quality::RandomState>;
@@ -66,6 +68,30 @@ pub(super) struct Owed {
     pub(super) entries: Vec<Noted>,
 }
 
+impl Owed {
+    fn new(key: &Key, record: &Record, entries: Vec<Noted>) -> Self {
+        Owed { key: key.clone(), quota: record.quota, encoding: record.encoding, entries }
+    }
+
+    /// Its instants, each with all that was admitted at it, and whether any of that the store had admitted.
+    pub(super) fn instants(&self) -> Vec<(Micros, u64, bool)> {
+        let mut whole = Vec::new();
+        self.entries.iter().for_each(|noted| merge(&mut whole, *noted));
+        whole
+    }
+}
+
+/// Adds to what was admitted at an instant, which is the last or comes after it.
+fn merge(whole: &mut Vec<(Micros, u64, bool)>, noted: Noted) {
+    match whole.last_mut() {
+        Some((at, cost, written)) if *at == noted.at => {
+            *cost = cost.saturating_add(noted.cost);
+            *written |= noted.written;
+        }
+        _ => whole.push((noted.at, noted.cost, noted.written)),
+    }
+}
+
 impl Record {
     fn new(check: &Check) -> Self {
         Record {
@@ -85,7 +111,7 @@ impl Record {
     }
 
     fn is_idle(&self, now: Micros) -> bool {
-        self.log.len() == 0 && self.seen <= self.cut(now)
+        self.log.len() == 0 && self.local.is_none() && self.seen <= self.cut(now)
     }
 }
 
@@ -97,11 +123,12 @@ impl Mirror {
             max: if max > 0 { max } else { MAX_WHEN_OFF },
             held: AtomicUsize::new(0),
             dropped: AtomicU64::new(0),
+            unwritten: Mutex::default(),
         }
     }
 
-    /// Notes what the store answered.
-    pub(super) fn answered(&self, checks: &[Check], reading: &Reading) {
+    /// Notes what the store answered. What a server answered that is not there any more must be `written` again.
+    pub(super) fn answered(&self, checks: &[Check], reading: &Reading, written: bool) {
         if !self.on {
             return;
         }
@@ -111,53 +138,47 @@ impl Mirror {
                 verdict.outcome == Outcome::Charged && check.cost > 0 && verdict.entry.at >= reading.at;
             let mut records = self.shard(&check.key);
             let Some(record) = self.record(&mut records, check) else { continue };
-            record.seen = record.seen.max(reading.at);
-            record.used = verdict.used;
+            if reading.at >= record.seen {
+                (record.seen, record.used) = (reading.at, verdict.used);
+            }
             if verdict.used.saturating_add(check.cost) > verdict.limit {
-                record.full = record.seen;
+                record.full = record.full.max(reading.at);
             }
             if admitted {
-                let noted = Noted { at: verdict.entry.at, cost: check.cost, written: true };
-                self.add(record, noted, reading.at);
+                let noted = Noted { at: verdict.entry.at, cost: check.cost, written };
+                self.add(&check.key, record, noted, reading.at);
             }
         }
     }
 
-    /// Remembers an admission.
-    pub(super) fn add(&self, record: &mut Record, noted: Noted, now: Micros) {
+    /// Remembers an admission, if there is room.
+    pub(super) fn add(&self, key: &Key, record: &mut Record, noted: Noted, now: Micros) {
         if !self.on {
             return;
         }
-        let gone = record.log.trim(record.cut(now));
-        self.held.fetch_sub(gone, Ordering::Relaxed);
+        let cut = record.cut(now);
+        self.change(record, |log| log.trim(cut));
         if self.is_full() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        record.log.add(noted);
-        self.held.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The same, if it is one that the store does not have.
-    pub(super) fn settled_unwritten(&self, key: &Key, entry: Entry, to: u64) -> bool {
-        let mut records = self.shard(key);
-        let Some(record) = records.get_mut(key) else { return false };
-        if !record.log.iter().any(|noted| noted.at == entry.at && noted.cost == entry.cost && !noted.written)
-        {
-            return false;
+        self.change(record, |log| log.add(noted));
+        if !noted.written {
+            self.unwritten.lock().insert(key.clone());
         }
-        drop(records);
-        self.settled(key, entry.at, entry.cost, to)
     }
 
-    /// An admission really cost something else; whether it was remembered.
-    pub(super) fn settled(&self, key: &Key, at: Micros, from: u64, to: u64) -> bool {
+    /// An admission that the store has really cost something else.
+    pub(super) fn settled(&self, key: &Key, at: Micros, from: u64, to: u64) {
+        if let Some(record) = self.shard(key).get_mut(key) {
+            self.change(record, |log| log.settle(at, from, to, true));
+        }
+    }
+
+    /// The same of one that the store does not have; whether it is one.
+    pub(super) fn settled_unwritten(&self, key: &Key, at: Micros, from: u64, to: u64) -> bool {
         let mut records = self.shard(key);
-        let Some(record) = records.get_mut(key) else { return false };
-        let before = record.log.len();
-        let found = record.log.settle(at, from, to);
-        self.held.fetch_sub(before - record.log.len().min(before), Ordering::Relaxed);
-        found
+        records.get_mut(key).is_some_and(|record| self.change(record, |log| log.settle(at, from, to, false)))
     }
 
     pub(super) fn forget(&self, key: &Key) {
@@ -166,43 +187,79 @@ impl Mirror {
         }
     }
 
-    /// Drops what no longer counts, of the keys that `ours` picks, and what decided them without their server.
-    pub(super) fn sweep(&self, ours: impl Fn(&Key) -> bool, now: Micros) {
+    /// Drops what no longer counts of the keys that `ours` picks, and what decided them without their server if it
+    /// is `back`.
+    pub(super) fn sweep(&self, ours: impl Fn(&Key) -> bool, now: Micros, back: bool) {
         for shard in &self.shards {
             shard.lock().retain(|key, record| {
                 if !ours(key) {
                     return true;
                 }
-                record.local = None;
-                let gone = record.log.trim(record.cut(now));
+                let cut = record.cut(now);
+                self.change(record, |log| log.trim(cut));
+                if back || record.local.as_ref().is_some_and(|local| local.is_idle(now)) {
+                    record.local = None;
+                }
                 let idle = record.is_idle(now);
-                self.held.fetch_sub(if idle { gone + KEY_WEIGHT } else { gone }, Ordering::Relaxed);
+                if idle {
+                    self.held.fetch_sub(KEY_WEIGHT, Ordering::Relaxed);
+                }
                 !idle
             });
         }
     }
 
-    /// What the store does not have, of the keys that `ours` picks; or all that counts by `now`, if it `lost`
-    /// what it had. In steps, so that nobody waits for all of it.
-    pub(super) fn owed(
-        &self,
-        step: usize,
-        ours: impl Fn(&Key) -> bool,
-        lost: bool,
-        now: Micros,
-    ) -> Vec<Owed> {
+    /// Everything that counts by `now`, of the keys that `ours` picks, for a server that may have lost it. In steps,
+    /// so that nobody waits for all of it.
+    pub(super) fn all(&self, step: usize, ours: impl Fn(&Key) -> bool, now: Micros) -> Vec<Owed> {
         let Some(shard) = self.shards.get(step) else { return Vec::new() };
         let mut owed = Vec::new();
         for (key, record) in &mut *shard.lock() {
-            let gone = record.log.trim(record.cut(now));
-            self.held.fetch_sub(gone, Ordering::Relaxed);
-            let entries: Vec<Noted> = record.log.iter().filter(|noted| lost || !noted.written).collect();
-            if !entries.is_empty() && ours(key) {
-                let (quota, encoding) = (record.quota, record.encoding);
-                owed.push(Owed { key: key.clone(), quota, encoding, entries });
+            let cut = record.cut(now);
+            self.change(record, |log| log.trim(cut));
+            if record.log.len() > 0 && ours(key) {
+                owed.push(Owed::new(key, record, record.log.iter().collect()));
             }
         }
         owed
+    }
+
+    /// What the store does not have, of the keys that `ours` picks.
+    pub(super) fn unwritten(&self, ours: impl Fn(&Key) -> bool) -> Vec<Owed> {
+        let keys: Vec<Key> = {
+            let mut unwritten = self.unwritten.lock();
+            let (ours, others) = std::mem::take(&mut *unwritten).into_iter().partition(|key| ours(key));
+            *unwritten = others;
+            let ours: HashSet<Key, foldhash::quality::RandomState> = ours;
+            ours.into_iter().collect()
+        };
+        let mut owed = Vec::new();
+        for key in keys {
+            let records = self.shard(&key);
+            let Some(record) = records.get(&key) else { continue };
+            let entries: Vec<Noted> = record.log.iter().filter(|noted| !noted.written).collect();
+            if !entries.is_empty() {
+                owed.push(Owed::new(&key, record, entries));
+            }
+        }
+        owed
+    }
+
+    /// They could not be written now.
+    pub(super) fn still_unwritten<'o>(&self, owed: impl IntoIterator<Item = &'o Owed>) {
+        self.unwritten.lock().extend(owed.into_iter().map(|owed| owed.key.clone()));
+    }
+
+    /// All that was admitted at the instants of `owed`, and whether any of it the store had admitted.
+    pub(super) fn whole_instants(&self, owed: &Owed) -> Vec<(Micros, u64, bool)> {
+        let records = self.shard(&owed.key);
+        let Some(record) = records.get(&owed.key) else { return Vec::new() };
+        let mut whole: Vec<(Micros, u64, bool)> = Vec::new();
+        let instants: HashSet<Micros> = owed.entries.iter().map(|noted| noted.at).collect();
+        for noted in record.log.iter().filter(|noted| instants.contains(&noted.at)) {
+            merge(&mut whole, noted);
+        }
+        whole
     }
 
     pub(super) const STEPS: usize = SHARDS;
@@ -262,7 +319,20 @@ impl Mirror {
         Some(record)
     }
 
-    fn is_full(&self) -> bool {
+    /// Changes a log, and keeps count of what is held.
+    fn change<T>(&self, record: &mut Record, change: impl FnOnce(&mut Log) -> T) -> T {
+        let before = record.log.len();
+        let changed = change(&mut record.log);
+        let after = record.log.len();
+        if after >= before {
+            self.held.fetch_add(after - before, Ordering::Relaxed);
+        } else {
+            self.held.fetch_sub(before - after, Ordering::Relaxed);
+        }
+        changed
+    }
+
+    pub(super) fn is_full(&self) -> bool {
         self.held.load(Ordering::Relaxed) >= self.max
     }
 

@@ -25,7 +25,7 @@ use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub use self::breaker::BreakerState;
-use self::local::MADE_HERE;
+use self::local::is_made_here;
 use self::mirror::Mirror;
 pub use self::mirror::MirrorStats;
 pub use self::options::GuardOptions;
@@ -69,8 +69,10 @@ struct Inner {
     chance: AtomicU64,
     late: AtomicU64,
     overloaded: AtomicU64,
-    /// How many servers there were when the first was met.
-    first: OnceLock<usize>,
+    /// How many times without a server there were, of all of them.
+    outages: AtomicU64,
+    /// The servers that there were when the first was met.
+    first: OnceLock<Vec<ServerId>>,
 }
 
 /// What a guard sees and does.
@@ -91,6 +93,13 @@ pub struct GuardStats {
 
 /// A call to the store that outlives its caller.
 type Call = Pin<Box<dyn Future<Output = Result<Readings, Error>> + Send>>;
+
+/// When a call was sent, and to which life of its server.
+#[derive(Clone, Copy)]
+struct Asked {
+    sent: Micros,
+    life: u64,
+}
 
 /// What became of a call by its deadline.
 enum Answer {
@@ -125,6 +134,7 @@ impl Guard {
                 chance: AtomicU64::new(seed),
                 late: AtomicU64::new(0),
                 overloaded: AtomicU64::new(0),
+                outages: AtomicU64::new(0),
                 first: OnceLock::new(),
                 clock: Arc::new(clock),
                 store,
@@ -182,7 +192,8 @@ impl Inner {
         if let Some(server) = servers.iter().find(|server| server.id == id) {
             return Arc::clone(server);
         }
-        let server = Arc::new(Watched::new(id, self));
+        let another = servers.iter().max_by_key(|another| another.peers.lock().share().0);
+        let server = Arc::new(Watched::new(id, self, another.map(|another| &**another)));
         servers.push(Arc::clone(&server));
         tokio::spawn(keeper::keep(Arc::downgrade(self), Arc::clone(&server)));
         server
@@ -205,17 +216,21 @@ impl Inner {
         if !server.is_met()
             && let Err(error) = self.introduce(server).await
         {
-            return self.conclude(server, asks, Answer::Failed(error), Micros::ZERO);
+            return self.conclude(server, asks, Answer::Failed(error), self.asked(server));
         }
-        let sent = self.clock.now();
+        let asked = self.asked(server);
         let answer = self.call(asks).await;
-        self.conclude(server, asks, answer, sent)
+        self.conclude(server, asks, answer, asked)
+    }
+
+    fn asked(&self, server: &Watched) -> Asked {
+        Asked { sent: self.clock.now(), life: server.life.load(Ordering::Acquire) }
     }
 
     #[cold]
     async fn introduce(&self, server: &Watched) -> Result<(), Error> {
         let introduced = tokio::time::timeout(self.options.deadline, keeper::introduce(self, server)).await;
-        introduced.unwrap_or_else(|_| {
+        introduced.map(|met| met.map(|_| ())).unwrap_or_else(|_| {
             let address = self.store.server_address(server.id);
             Err(Error::store(Fault::Timeout, format!("Redis at {address} did not answer in time")))
         })
@@ -223,7 +238,35 @@ impl Inner {
 
     /// Whether a server was there when the first was met: later ones took over from others.
     fn is_first(&self, server: ServerId) -> bool {
-        server.index() < *self.first.get_or_init(|| self.store.servers().len())
+        self.first.get().is_some_and(|first| first.contains(&server))
+    }
+
+    /// Finds out which servers there are, the first time.
+    #[cold]
+    async fn find(&self) -> Result<(), Error> {
+        let found = tokio::time::timeout(self.options.deadline, self.store.find()).await;
+        found.unwrap_or_else(|_| Err(Error::store(Fault::Timeout, "the cluster did not answer in time")))?;
+        self.first.get_or_init(|| self.store.servers());
+        Ok(())
+    }
+
+    /// Finds out which servers there are now, and watches them.
+    async fn look_around(self: &Arc<Self>) {
+        if self.store.look_around().await.is_ok() {
+            self.first.get_or_init(|| self.store.servers());
+            for server in self.store.servers() {
+                self.watched(server);
+            }
+        }
+    }
+
+    /// Whether a server counts nothing any more; it is then forgotten.
+    fn is_retired(&self, server: &Watched) -> bool {
+        let retired = self.first.get().is_some() && !self.store.servers().contains(&server.id);
+        if retired {
+            self.servers.write().retain(|known| known.id != server.id);
+        }
+        retired
     }
 
     /// Takes the store's answer, or makes one without it.
@@ -232,16 +275,18 @@ impl Inner {
         server: &Arc<Watched>,
         asks: &[Ask],
         answer: Answer,
-        sent: Micros,
+        asked: Asked,
     ) -> Result<Readings, Error> {
         match answer {
             Answer::Readings(readings) => {
                 if let Some(first) = readings.first() {
-                    server.answered(sent, self.clock.now(), first.at);
+                    server.answered(asked.sent, self.clock.now(), first.at);
                 }
+                // What another life has admitted, this one does not have.
+                let there = server.life.load(Ordering::Acquire) == asked.life;
                 for (ask, reading) in asks.iter().zip(&readings) {
                     if !ask.is_peek() {
-                        self.mirror.answered(ask.checks(), reading);
+                        self.mirror.answered(ask.checks(), reading, there);
                     }
                 }
                 Ok(readings)
@@ -249,17 +294,25 @@ impl Inner {
             Answer::Failed(error) => {
                 let Some(fault) = error.fault() else { return Err(error) };
                 server.failed(self, fault);
-                Ok(asks.iter().map(|ask| self.without_store(server, ask)).collect())
+                let readings = asks.iter().map(|ask| self.without_store(server, ask)).collect();
+                server.changed.notify_one();
+                Ok(readings)
             }
             Answer::Late(call) => {
                 server.failed(self, Fault::Timeout);
                 let readings: Readings = asks.iter().map(|ask| self.without_store(server, ask)).collect();
                 self.late.fetch_add(1, Ordering::Relaxed);
                 let (inner, asks, told) = (Arc::clone(self), asks.to_vec(), readings.clone());
+                let server = Arc::clone(server);
                 tokio::spawn(async move {
-                    if let Ok(late) = call.await {
+                    let late = call.await;
+                    // What another life has admitted is gone with it.
+                    if let Ok(late) = late
+                        && server.life.load(Ordering::Acquire) == asked.life
+                    {
                         inner.reconcile(&asks, &told, &late).await;
                     }
+                    server.changed.notify_one();
                 });
                 Ok(readings)
             }
@@ -288,7 +341,10 @@ impl Inner {
         for ((ask, told), late) in asks.iter().zip(told).zip(late) {
             let allowed = !refuses(ask, told);
             for ((check, told), late_verdict) in ask.checks().iter().zip(&told.verdicts).zip(&late.verdicts) {
-                if late_verdict.outcome != Outcome::Charged || late_verdict.entry.at < late.at {
+                // With an id it may be what was charged before: that is not to be given back.
+                let found =
+                    late_verdict.entry.at < late.at || ask.id().is_some() && late_verdict.entry.at > late.at;
+                if late_verdict.outcome != Outcome::Charged || found {
                     continue;
                 }
                 if !allowed {
@@ -296,11 +352,11 @@ impl Inner {
                     refunds.push(Settlement { key, entry, permits: 0 });
                 } else if told.outcome == Outcome::Charged {
                     // It is counted in the store, so it need not be written there.
-                    self.mirror.settled(&check.key, told.entry.at, check.cost, 0);
+                    self.mirror.settled_unwritten(&check.key, told.entry.at, check.cost, 0);
                 }
             }
             if allowed {
-                self.mirror.answered(ask.checks(), late);
+                self.mirror.answered(ask.checks(), late, true);
             }
         }
         for refund in refunds {
@@ -313,7 +369,11 @@ impl Inner {
     async fn with_both(self: &Arc<Self>, server: &Arc<Watched>, asks: &[Ask]) -> Result<Readings, Error> {
         let mut readings = Readings::new();
         for ask in asks {
-            readings.push(self.with_both_one(server, ask).await?);
+            readings.push(match server.phase() {
+                // It failed meanwhile: nobody waits for it once more.
+                Phase::Away => self.without_store(server, ask),
+                _ => self.with_both_one(server, ask).await?,
+            });
         }
         Ok(readings)
     }
@@ -324,7 +384,7 @@ impl Inner {
         if refuses(&self.only(ask, OnError::Local), &here) {
             return Ok(self.fill(ask, here));
         }
-        let sent = self.clock.now();
+        let asked = self.asked(server);
         let asks = std::slice::from_ref(ask);
         let answer = self.call(asks).await;
         let admitted =
@@ -332,7 +392,7 @@ impl Inner {
         if !admitted {
             local::undo(&self.mirror, &self.only(ask, OnError::Local), &here, outage.now);
         }
-        let readings = self.conclude(server, asks, answer, sent)?;
+        let readings = self.conclude(server, asks, answer, asked)?;
         readings.into_iter().next().ok_or_else(nothing)
     }
 
@@ -407,6 +467,7 @@ impl Inner {
         let Some(first) = ask.checks().first() else {
             return Ok(Reading { at: Micros::ZERO, source: Source::NoRule, verdicts: SmallVec::new() });
         };
+        self.find_once().await;
         if let Some(parts) = parts::split(ask, |check| self.store.server_of(&check.key)) {
             return parts::admit(Arc::new(Guard { inner: Arc::clone(self) }), ask, parts).await;
         }
@@ -415,8 +476,17 @@ impl Inner {
         readings.into_iter().next().ok_or_else(nothing)
     }
 
+    /// Which servers there are must be known before keys are given to them. If that cannot be found out, the first
+    /// stands for them all, and does not answer.
+    async fn find_once(&self) {
+        if self.first.get().is_none() {
+            let _ = self.find().await;
+        }
+    }
+
     /// One call per server, all at once; asks over several servers by themselves.
     async fn admit_many(self: &Arc<Self>, asks: &[Ask]) -> Result<Readings, Error> {
+        self.find_once().await;
         let mut groups: Vec<(ServerId, Vec<usize>)> = Vec::new();
         let mut alone = Vec::new();
         for (i, ask) in asks.iter().enumerate() {
@@ -459,13 +529,17 @@ impl Inner {
         for (i, settlement) in settlements.iter().enumerate() {
             let Settlement { key, entry, permits } = settlement;
             let server = self.watched(self.store.server_of(key));
-            let made_here = entry.seq & MADE_HERE != 0;
+            let made_here = is_made_here(*entry);
             if made_here {
-                local::settle(&self.mirror, key, *entry, *permits, server.now(self));
-            }
-            if made_here && self.mirror.settled_unwritten(key, *entry, *permits) {
-                settled[i] = Settled::Done;
-                continue;
+                let here = local::settle(&self.mirror, key, *entry, *permits, server.now(self));
+                if let Some(outcome @ (Settled::Already | Settled::Gone)) = here {
+                    settled[i] = outcome;
+                    continue;
+                }
+                if self.mirror.settled_unwritten(key, entry.at, entry.cost, *permits) {
+                    settled[i] = Settled::Done;
+                    continue;
+                }
             }
             if server.phase() == Phase::Away {
                 return Err(Error::store(
@@ -476,8 +550,7 @@ impl Inner {
                     ),
                 ));
             }
-            // What was written back is the first of its instant.
-            let seq = if made_here { 0 } else { entry.seq };
+            let seq = if made_here { number_of(&self.name, *entry) } else { entry.seq };
             to_store.push((i, Settlement { entry: Entry { seq, ..*entry }, ..settlement.clone() }));
         }
         if to_store.is_empty() {
@@ -521,6 +594,15 @@ async fn admit(
 
 fn nothing() -> Error {
     Error::unavailable("the store answered fewer asks than it was given")
+}
+
+/// As what an admission that was written back is settled: a number like those of requests with an id, which stand
+/// for themselves.
+fn number_of(node: &str, entry: Entry) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    (node, entry.at, entry.seq).hash(&mut hasher);
+    1_000_000_000_000_000_000 + hasher.finish() % 9_000_000_000_000_000_000
 }
 
 /// Of a check that nobody looked at.

@@ -108,12 +108,13 @@ impl Peers {
         self.share
     }
 
-    /// Whether everybody who was there has written back to the server that runs as `run`, after `since`.
+    /// Whether everybody who was there has written back to the server that runs as `run`, and said so after `since`,
+    /// when this node first read again what was said: that may have been said long before.
     pub(super) fn are_back(&self, run: &str, since: Micros) -> bool {
         self.others.values().filter(|peer| peer.alive).all(|peer| {
             let mut words = peer.said.split(' ').skip(1);
             let (what, there) = (words.next(), words.next());
-            peer.heard >= since && there == Some(run) && matches!(what, Some("direct" | "joined"))
+            peer.heard > since && there == Some(run) && matches!(what, Some("direct" | "joined"))
         })
     }
 }

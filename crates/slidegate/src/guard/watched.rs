@@ -50,8 +50,8 @@ struct Trouble {
     /// Which time without it this is, and since when by its own clock.
     outage: u64,
     since: Micros,
-    /// The same by ours.
-    since_here: Micros,
+    /// When, by our clock, it first answered again.
+    answered_again: Option<Micros>,
     fault: Option<Fault>,
 }
 
@@ -78,7 +78,9 @@ pub struct ServerStats {
 }
 
 impl Watched {
-    pub(super) fn new(id: ServerId, inner: &Inner) -> Self {
+    /// One that takes over from `another` has its clock and its nodes, for all we know.
+    pub(super) fn new(id: ServerId, inner: &Inner, another: Option<&Watched>) -> Self {
+        let peers = another.map(|another| another.peers.lock().clone());
         Watched {
             id,
             phase: AtomicU8::new(Phase::Direct as u8),
@@ -88,11 +90,11 @@ impl Watched {
                 breaker: Breaker::new(&inner.options),
                 outage: 0,
                 since: Micros::ZERO,
-                since_here: Micros::ZERO,
+                answered_again: None,
                 fault: None,
             }),
-            clockwork: Mutex::default(),
-            peers: Mutex::new(Peers::new(&inner.name, inner.options.nodes)),
+            clockwork: Mutex::new(another.map(|another| *another.clockwork.lock()).unwrap_or_default()),
+            peers: Mutex::new(peers.unwrap_or_else(|| Peers::new(&inner.name, inner.options.nodes))),
             changed: Notify::new(),
             written_back: AtomicU64::new(0),
             excess: AtomicU64::new(0),
@@ -138,12 +140,13 @@ impl Watched {
     #[cold]
     pub(super) fn failed(&self, inner: &Inner, fault: Fault) {
         let now = inner.clock.now();
+        let latest = self.clockwork.lock().latest(now);
         let mut trouble = self.trouble.lock();
         trouble.fault = Some(fault);
         if !self.troubled.swap(true, Ordering::Relaxed) {
-            trouble.outage += 1;
-            trouble.since = self.clockwork.lock().latest(now);
-            trouble.since_here = now;
+            trouble.outage = inner.outages.fetch_add(1, Ordering::Relaxed) + 1;
+            trouble.since = latest;
+            trouble.answered_again = None;
         }
         let opened = match fault {
             // What is wrong with one call or one key says nothing of the server.
@@ -166,11 +169,14 @@ impl Watched {
     /// The time without it, for a decision that is made now.
     pub(super) fn outage(&self, inner: &Inner) -> Outage {
         let clockwork = *self.clockwork.lock();
-        let trouble = self.trouble.lock();
         let (nodes, rank) = self.peers.lock().share();
+        let (number, since) = {
+            let trouble = self.trouble.lock();
+            (trouble.outage, trouble.since)
+        };
         Outage {
-            number: trouble.outage,
-            since: trouble.since,
+            number,
+            since,
             now: clockwork.latest(inner.clock.now()),
             spread: clockwork.spread(),
             nodes,
@@ -178,9 +184,24 @@ impl Watched {
         }
     }
 
-    /// Since when it is away, by our clock.
-    pub(super) fn since_here(&self) -> Micros {
-        self.trouble.lock().since_here
+    /// When, by our clock, it first answered again.
+    pub(super) fn answered_again(&self, now: Micros) -> Micros {
+        *self.trouble.lock().answered_again.get_or_insert(now)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.breaker_state() == BreakerState::Closed
+    }
+
+    /// What time it is there, at the earliest.
+    pub(super) fn earliest(&self, inner: &Inner) -> Micros {
+        let clockwork = *self.clockwork.lock();
+        clockwork.latest(inner.clock.now()).since(clockwork.spread())
+    }
+
+    /// What time it said it was, outside of any decision.
+    pub(super) fn told_time(&self, sent: Micros, received: Micros, at: Micros) {
+        self.clockwork.lock().answered(sent, received, at);
     }
 
     /// What time it is there, at the latest.
@@ -209,15 +230,18 @@ impl Watched {
     }
 
     pub(super) fn stats(&self, inner: &Inner) -> ServerStats {
+        // One lock at a time: a temporary in the expression below would be held to its end.
+        let (nodes, _) = self.peers.lock().share();
+        let fault = self.trouble.lock().fault;
         ServerStats {
             address: inner.store.server_address(self.id),
             breaker: self.breaker_state(),
             direct: self.phase() == Phase::Direct,
-            nodes: self.peers.lock().share().0,
+            nodes,
             outages: self.outages.load(Ordering::Relaxed),
             written_back: self.written_back.load(Ordering::Relaxed),
             excess: self.excess.load(Ordering::Relaxed),
-            fault: self.trouble.lock().fault,
+            fault,
         }
     }
 }

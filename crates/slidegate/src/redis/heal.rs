@@ -35,6 +35,8 @@ pub(crate) struct Writer<'w> {
     pub(crate) run: &'w str,
     pub(crate) lost: bool,
     pub(crate) since: Micros,
+    /// How many nodes there are to write back.
+    pub(crate) nodes: u64,
 }
 
 /// A server, as it is now.
@@ -52,23 +54,39 @@ impl RedisStore {
         Ok(Met { life, run: self.run_of(server) })
     }
 
-    /// Says something to everybody who counts on a server; what everybody said, by name.
+    /// Finds out which servers there are, if that is not known.
+    pub(crate) async fn find(&self) -> Result<(), Error> {
+        self.inner.topology.servers().await.map(|_| ())
+    }
+
+    /// Finds out which servers there are now.
+    pub(crate) async fn look_around(&self) -> Result<(), Error> {
+        self.inner.topology.look_around().await
+    }
+
+    /// Whether what was lost can be written back: it takes a script.
+    pub(crate) fn can_heal(&self) -> bool {
+        self.inner.mode == RedisMode::Script
+    }
+
+    /// Says something to everybody who counts on a server; what time it is there, and what everybody said, by name.
     pub(crate) async fn say(
         &self,
         server: ServerId,
         name: &str,
         said: &str,
         heartbeat: Micros,
-    ) -> Result<Vec<(String, String)>, Error> {
+    ) -> Result<(Micros, Vec<(String, String)>), Error> {
         let nodes = self.nodes_of(server);
         let life = SAID_FOR.max(Micros::new(heartbeat.get().saturating_mul(10)));
         let mut pipeline = Pipeline::new();
         pipeline.cmd("HSET").arg(&nodes).arg(name).arg(said).ignore();
         pipeline.cmd("PEXPIRE").arg(&nodes).arg(life.ceil_millis()).ignore();
-        pipeline.cmd("HGETALL").arg(&nodes);
+        pipeline.cmd("TIME").cmd("HGETALL").arg(&nodes);
         let answer = self.run(server, &pipeline).await?;
-        let (all,): (Vec<(String, String)>,) = redis::from_redis_value(answer).map_err(|_| bad_reply())?;
-        Ok(all)
+        let ((seconds, micros), all): ((u64, u64), Vec<(String, String)>) =
+            redis::from_redis_value(answer).map_err(|_| bad_reply())?;
+        Ok((Micros::from_secs(seconds).plus(Micros::new(micros)), all))
     }
 
     /// Removes what these have said.
@@ -78,18 +96,10 @@ impl RedisStore {
         self.run(server, &pipeline).await.map(|_| ())
     }
 
-    /// Writes back what a node had admitted; twice is as good as once. Without scripts nothing is.
-    pub(crate) async fn heal(
-        &self,
-        writer: Writer<'_>,
-        batch: &str,
-        lines: &[HealLine],
-    ) -> Result<Vec<Healed>, Error> {
-        let Inner { topology, names, expiry, scripts, mode, .. } = &*self.inner;
+    /// Writes back what a node had admitted; twice is as good as once.
+    pub(crate) async fn heal(&self, writer: Writer<'_>, lines: &[&HealLine]) -> Result<Vec<Healed>, Error> {
+        let Inner { topology, names, expiry, scripts, .. } = &*self.inner;
         let mut healed = vec![Healed::default(); lines.len()];
-        if *mode == RedisMode::Transaction {
-            return Ok(healed);
-        }
         let mut places: Vec<(Place, Vec<usize>)> = Vec::new();
         for (i, line) in lines.iter().enumerate() {
             let place = topology.place_of(&line.key, names);
@@ -99,8 +109,8 @@ impl RedisStore {
             }
         }
         for (place, which) in places {
-            let some = which.iter().map(|&i| &lines[i]);
-            let arguments = plan::heal_plan(writer, batch, some, names, *expiry);
+            let some: Vec<&HealLine> = which.iter().map(|&i| lines[i]).collect();
+            let arguments = plan::heal_plan(writer, &some, names, *expiry);
             let call = Call::Script(scripts.heal(), &arguments);
             let reply = topology.call(place, Purpose::Look, call).await?;
             for (i, outcome) in which.iter().zip(plan::healed(reply, which.len())?) {

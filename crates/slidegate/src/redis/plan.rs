@@ -313,19 +313,14 @@ pub(super) fn settled(reply: Value, expected: usize) -> Result<(Micros, Vec<Sett
 }
 
 /// What a node had admitted, for `lua/heal.lua`.
-pub(super) fn heal_plan<'l>(
-    writer: Writer<'_>,
-    batch: &str,
-    lines: impl ExactSizeIterator<Item = &'l HealLine>,
-    names: &Names,
-    expiry: Expiry,
-) -> Arguments {
+pub(super) fn heal_plan(writer: Writer<'_>, lines: &[&HealLine], names: &Names, expiry: Expiry) -> Arguments {
     let mut arguments = Arguments::default();
     let node = arguments.text(writer.node.to_owned());
     // The first digits tell one run from another.
     let run = arguments.text(writer.run.chars().take(8).collect());
-    let batch = arguments.text(batch.to_owned());
-    arguments.numbers(&[node, run, batch, u64::from(writer.lost), writer.since.get(), lines.len() as u64]);
+    let batch = arguments.text(batch(writer, lines));
+    let Writer { lost, since, nodes, .. } = writer;
+    arguments.numbers(&[node, run, batch, u64::from(lost), since.get(), nodes, lines.len() as u64]);
     for HealLine { key, quota, encoding, entries } in lines {
         let check = Check { encoding: *encoding, ..Check::new(key.clone(), *quota, 0) };
         let kind = Kind::of(&check);
@@ -338,6 +333,17 @@ pub(super) fn heal_plan<'l>(
         }
     }
     arguments
+}
+
+/// The same for the same lines, so that one that is sent again is known.
+fn batch(writer: Writer<'_>, lines: &[&HealLine]) -> String {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    writer.run.hash(&mut hasher);
+    for line in lines {
+        (line.key.as_str(), &line.entries).hash(&mut hasher);
+    }
+    format!("{:x}", hasher.finish())
 }
 
 /// What became of each line of it.

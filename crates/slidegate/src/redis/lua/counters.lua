@@ -131,7 +131,13 @@ do
 
   -- See heal.lua.
   function fixed.heal(s, line, entries, by)
-    local cost = 0
+    local cost, newest = 0, entries[#entries].at
+    if newest > s.at then
+      -- It was dated ahead, and may belong to the next window.
+      s.at, s.start = newest, newest - fmod(newest, line.window)
+      s.cut = s.start - 1
+      if s.last < s.start then s.used = 0 end
+    end
     for _, entry in ipairs(entries) do
       if entry.at >= s.start then cost = cost + entry.cost end
       if s.fresh and entry.at < s.c then s.c = entry.at end
@@ -250,12 +256,14 @@ do
   -- See heal.lua. What lacks is kept as permits, rounded up.
   function bucket.heal(s, line, entries, by)
     local missing, last = 0, 0
+    -- What is refilled, is refilled for all nodes together.
+    local rate = math.floor(line.rate / by.nodes)
     for _, entry in ipairs(entries) do
-      missing = math.max(0, missing - (entry.at - last) * line.rate) + entry.cost * line.per
+      missing = math.max(0, missing - (entry.at - last) * rate) + entry.cost * line.per
       last = entry.at
       if s.fresh and entry.at < s.c then s.c = entry.at end
     end
-    missing = math.max(0, missing - math.max(0, s.at - last) * line.rate)
+    missing = math.max(0, missing - math.max(0, s.at - last) * rate)
     local cost = div_ceil(math.min(missing, MAX_TOTAL), line.per)
     if cost == 0 then return 0 end
     local added = cost

@@ -1,8 +1,8 @@
 
 -- Writes back what a node had admitted: this server may have lost it, or was not there when it was admitted.
 --
--- plan   node, life, batch (texts), whether what the server had may be lost, since when it was away, number of lines;
---        of each line: what it is in admit.lua, how many entries, and of each: instant, cost, whether the server had
+-- plan   node, life, batch (texts), whether what the server had may be lost, since when it was away, how many nodes
+--        write back, number of lines; of each line: what it is in admit.lua, how many entries, and of each: instant, cost, whether the server had
 --        admitted it
 -- reply  of each line: permits added, permits in use
 --
@@ -10,7 +10,7 @@
 -- admitted is there or was lost, and one that the node admitted by itself has the node's name. Other counters keep
 -- a sum: what the nodes say they have admitted, less what the server still had when the first of them spoke.
 
-local node, life, batch, lost, since, count = take('<dddddd')
+local node, life, batch, lost, since, nodes, count = take('<ddddddd')
 node, life, batch = ARGV[node], ARGV[life], ARGV[batch]
 
 -- What to add to a sum of which `have` is left, when this node has admitted `cost` of it. Nothing is left of one that
@@ -65,7 +65,7 @@ for i = 1, count do
   end
   local s = kinds[kind].load(line)
   local added = kinds[kind].heal(s, line, entries,
-    { node = node, lost = lost == 1, declared = declared, new_batch = new_batch })
+    { node = node, nodes = nodes, lost = lost == 1, declared = declared, new_batch = new_batch })
   reply[i + 1] = struct.pack('<dd', added, s.used)
 end
 return table.concat(reply)

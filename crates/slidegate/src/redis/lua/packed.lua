@@ -377,7 +377,7 @@ do
       for j = 0, got - 1 do hold(read(s, raw, j * s.width + 1)) end
       i = i + got
     end
-    local added, width = 0, s.width
+    local added, width, newest = 0, s.width, s.newest
     for _, entry in ipairs(entries) do
       -- A record is read as not after the present.
       local at = math.min(entry.at, s.at)
@@ -395,7 +395,8 @@ do
       for k, at in ipairs(order) do
         body[k] = struct.pack(width == 8 and '>I6I2' or '>I6I7', at % 2 ^ 48, all[at])
       end
-      s.used, s.oldest, s.places = s.used + added, order[1], 1
+      s.used, s.oldest = s.used + added, order[1]
+      if s.newest > newest then s.places = 1 end
       s.last = math.max(s.last, s.newest)
       lay(s, line, table.concat(body), #order + BUFFER, width)
     end

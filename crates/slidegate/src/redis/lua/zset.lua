@@ -352,7 +352,7 @@ do
           local total = own + need
           raise(s, at, held, total == 1 and base or format('%s*%d', base, total), need)
           added = added + need
-          if empty and added == need then alike = total elseif total ~= alike then alike = 0 end
+          if empty and alike > 0 and added == need then alike = total elseif total ~= alike then alike = 0 end
         end
       end
     end

@@ -180,6 +180,11 @@ impl Cluster {
         }
     }
 
+    /// Reads the map, whatever it said.
+    pub(super) async fn read_again(&self) -> Result<(), Error> {
+        self.read(self.map.load().version).await
+    }
+
     pub(super) fn primaries(&self) -> Vec<ServerId> {
         let map = self.map.load();
         let nodes = map.nodes.iter().zip(0..);
@@ -199,6 +204,9 @@ impl Cluster {
 
     pub(super) fn tag_of(&self, server: ServerId) -> String {
         let map = self.map.load();
+        if !map.owners.contains(&server.0) {
+            return "0".to_owned();
+        }
         let owned = |tag: &String| map.owners[usize::from(slot_of_tag(tag.as_bytes()))] == server.0;
         // Enough to meet every slot.
         (0..1_000_000u32).map(|n| n.to_string()).find(owned).unwrap_or_else(|| "0".to_owned())
