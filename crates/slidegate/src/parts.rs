@@ -201,12 +201,17 @@ impl<S: Places> Sequence<S> {
         Ok(waits.map(|(attempt, verdict)| attempt.then_some(verdict.retry_after)).collect())
     }
 
+    /// Whoever waits for the answer does not wait for a place that does not take back what it gave.
     async fn give_back(&self, admitted: &[Admitted]) {
-        let charges = self.parts.iter().zip(admitted);
-        join_all(
-            charges.map(|(part, admitted)| give_back(&*self.places, &part.place, admitted.charges.clone())),
-        )
-        .await;
+        let charges = self.parts.iter().zip(admitted).filter(|(_, admitted)| !admitted.charges.is_empty());
+        let once = charges.map(async |(part, admitted)| {
+            let (place, charges) = (part.place.clone(), admitted.charges.clone());
+            if self.places.give_back(&place, charges.clone()).await.is_err() {
+                let places = Arc::clone(&self.places);
+                tokio::spawn(async move { give_back(&*places, &place, charges).await });
+            }
+        });
+        join_all(once).await;
     }
 
     async fn peek(&self, parts: &[Part<S::Place>]) -> Result<Vec<Reading>, Error> {

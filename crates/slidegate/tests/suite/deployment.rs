@@ -27,8 +27,8 @@ pub(crate) struct Told {
     pub answered: u64,
 }
 
-/// What is asked: keys 0 to 4, each with its own quota.
-pub(crate) const KEYS: u64 = 5;
+/// What is asked: keys 0 to 5, each with its own quota.
+pub(crate) const KEYS: u64 = 6;
 
 pub(crate) fn quota(key: u64) -> Quota {
     let quota = |limit, millis| Quota::new(limit, Duration::from_millis(millis)).unwrap();
@@ -37,7 +37,8 @@ pub(crate) fn quota(key: u64) -> Quota {
         1 => quota(100, 700),
         2 => quota(45, 1_000),
         3 => quota(50, 1_000).with_algorithm(Algorithm::TimeSlice { slices: 10 }).unwrap(),
-        _ => quota(70, 1_000).with_algorithm(Algorithm::FixedWindow).unwrap(),
+        4 => quota(70, 1_000).with_algorithm(Algorithm::FixedWindow).unwrap(),
+        _ => quota(60, 1_000).with_algorithm(Algorithm::TokenBucket { burst: 30 }).unwrap(),
     }
 }
 
@@ -158,7 +159,8 @@ pub(crate) fn peak(told: &[Told], key: u64, window: u64, at: impl Fn(&Told) -> u
     peak
 }
 
-/// The most permits in any window of a key as the nodes dated them; of a fixed window, between two turns of it.
+/// The most permits in any window of a key as the nodes dated them; of a fixed window, between two turns of it; of a
+/// bucket, the most that was ever missing from it.
 pub(crate) fn worst(told: &[Told], key: u64) -> u64 {
     let window = quota(key).window().get();
     match quota(key).algorithm() {
@@ -168,6 +170,18 @@ pub(crate) fn worst(told: &[Told], key: u64) -> u64 {
                 *windows.entry(told.at / window).or_insert(0) += told.cost;
             }
             windows.into_values().max().unwrap_or(0)
+        }
+        Algorithm::TokenBucket { .. } => {
+            let mut all: Vec<&Told> = told.iter().filter(|told| told.allowed && told.key == key).collect();
+            all.sort_by_key(|told| told.at);
+            let (mut missing, mut last, mut most) = (0.0f64, 0, 0.0f64);
+            for told in all {
+                let refilled = (told.at - last) as f64 * quota(key).limit() as f64 / window as f64;
+                missing = (missing - refilled).max(0.0) + told.cost as f64;
+                (last, most) = (told.at, most.max(missing));
+            }
+            // What is missing by less than a millionth is reckoning.
+            (most - 1e-6).ceil() as u64
         }
         _ => peak(told, key, window, |told| told.at),
     }

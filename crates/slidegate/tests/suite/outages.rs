@@ -25,14 +25,19 @@ struct Run {
 
 /// Three nodes; the server is killed and comes back empty, some times.
 async fn restarts(options: &GuardOptions, rounds: u64) -> Run {
+    away(options, rounds, Server::kill, Server::restart).await
+}
+
+/// Three nodes; the server goes away and comes back, some times.
+async fn away(options: &GuardOptions, rounds: u64, go: impl Fn(&Server), back: impl Fn(&Server)) -> Run {
     let server = Server::start(Flavour::Redis7);
     let redis = RedisOptions::new(server.url());
     let deployment = Deployment::start(3, 3, ms(3), &redis, options).await;
     tokio::time::sleep(ms(1_200)).await;
     for round in 0..rounds {
-        server.kill();
+        go(&server);
         tokio::time::sleep(ms(if round % 2 == 0 { 300 } else { 1_500 })).await;
-        server.restart();
+        back(&server);
         tokio::time::sleep(ms(2_500)).await;
     }
     let stats: Vec<_> = deployment.nodes.iter().flat_map(|guard| guard.stats().servers).collect();
@@ -43,7 +48,7 @@ async fn restarts(options: &GuardOptions, rounds: u64) -> Run {
 
 /// Keys whose limit was passed in some window, with the worst of it.
 fn over(told: &[Told]) -> Vec<(u64, u64, u64)> {
-    let all = (0..KEYS).map(|key| (key, worst(told, key), quota(key).limit()));
+    let all = (0..KEYS).map(|key| (key, worst(told, key), quota(key).capacity()));
     all.filter(|(_, worst, limit)| worst > limit).collect()
 }
 
@@ -53,10 +58,21 @@ fn count(told: &[Told], source: Source) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_nodes_stay_within_the_limits_although_redis_comes_back_empty() {
-    let Run { told, excess, written_back } = restarts(&options(), times("SLIDEGATE_OUTAGES", 2)).await;
-    let worst: Vec<(u64, u64)> = (0..KEYS).map(|key| (worst(&told, key), quota(key).limit())).collect();
+    within_the_limits("restarts", restarts(&options(), times("SLIDEGATE_OUTAGES", 2)).await);
+}
+
+/// It hangs, and comes back with all it had, and with what was asked of it meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_nodes_stay_within_the_limits_although_redis_hangs() {
+    let (stop, go_on) = (|server: &Server| server.signal("-STOP"), |server: &Server| server.signal("-CONT"));
+    within_the_limits("hangs", away(&options(), times("SLIDEGATE_OUTAGES", 2), stop, go_on).await);
+}
+
+fn within_the_limits(what: &str, run: Run) {
+    let Run { told, excess, written_back } = run;
+    let worst: Vec<(u64, u64)> = (0..KEYS).map(|key| (worst(&told, key), quota(key).capacity())).collect();
     eprintln!(
-        "outages: {} answers, {} by the store, {} local; {written_back} permits written back, excess {excess}; \
+        "{what}: {} answers, {} by the store, {} local; {written_back} permits written back, excess {excess}; \
          most in any window of each key and its limit: {worst:?}",
         told.len(),
         count(&told, Source::Store),
