@@ -65,7 +65,7 @@ async fn beat(inner: &Arc<Inner>, server: &Watched) -> Duration {
 
 async fn beat_once(inner: &Arc<Inner>, server: &Watched) -> Result<(), Error> {
     let met = introduce(inner, server).await?;
-    write_back(inner, server, &met, false).await?;
+    write_back(inner, server, &met).await?;
     say(inner, server, Saying::Direct, &met).await
 }
 
@@ -117,12 +117,10 @@ async fn probe_once(inner: &Arc<Inner>, server: &Watched) -> Result<Met, Error> 
 
 /// Writes back what the server lacks, and goes over to asking it.
 async fn return_to(inner: &Arc<Inner>, server: &Watched, met: &Met) -> Result<(), Error> {
-    let known = server.life.load(Ordering::Relaxed);
-    if met.life != known {
-        write_back(inner, server, met, true).await?;
-    }
+    let lost = met.life != server.life.load(Ordering::Relaxed);
+    write_all(inner, server, met, lost).await?;
     for _ in 0..ROUNDS {
-        if write_back(inner, server, met, false).await? == 0 {
+        if write_back(inner, server, met).await? == 0 {
             break;
         }
     }
@@ -134,7 +132,7 @@ async fn return_to(inner: &Arc<Inner>, server: &Watched, met: &Met) -> Result<()
     }
     server.set_phase(Phase::Joining);
     // What was admitted until just now.
-    write_back(inner, server, met, false).await?;
+    write_back(inner, server, met).await?;
     Ok(())
 }
 
@@ -163,7 +161,7 @@ async fn join(inner: &Arc<Inner>, server: &Watched) -> Duration {
 
 async fn join_once(inner: &Arc<Inner>, server: &Watched) -> Result<Met, Error> {
     let met = introduce(inner, server).await?;
-    write_back(inner, server, &met, false).await?;
+    write_back(inner, server, &met).await?;
     say(inner, server, Saying::Joined, &met).await?;
     Ok(met)
 }
@@ -179,6 +177,7 @@ async fn say(inner: &Arc<Inner>, server: &Watched, what: Saying, met: &Met) -> R
     let forgotten = {
         let mut peers = server.peers.lock();
         peers.heard(all, now, heartbeat, what == Saying::Direct);
+        inner.mirror.set_nodes(peers.share().0);
         peers.forgotten(now)
     };
     if !forgotten.is_empty() {
@@ -191,48 +190,62 @@ pub(super) async fn leave(inner: &Arc<Inner>, server: &Watched) -> Result<(), Er
     inner.store.unsay(server.id, std::slice::from_ref(&inner.name)).await
 }
 
-/// Writes what the server does not have, or all of it if it may have `lost` what it had; how many keys.
-async fn write_back(inner: &Arc<Inner>, server: &Watched, met: &Met, lost: bool) -> Result<usize, Error> {
+/// Writes all that counts and that the server may have `lost`; if it did not, what is missing from buckets, which it
+/// has refilled meanwhile as if nobody had taken from them.
+async fn write_all(inner: &Arc<Inner>, server: &Watched, met: &Met, lost: bool) -> Result<(), Error> {
+    let ours = |key: &Key| inner.store.server_of(key) == server.id;
+    for step in 0..Mirror::STEPS {
+        let now = server.now(inner);
+        let owed = inner.mirror.all(step, ours, lost, now);
+        write(inner, server, met, true, &owed).await?;
+        for owed in &owed {
+            match owed.quota.algorithm() {
+                Algorithm::TokenBucket { .. } => inner.mirror.written_whole(&owed.key, now),
+                _ => inner.mirror.written(owed),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes what the server does not have; how many keys.
+async fn write_back(inner: &Arc<Inner>, server: &Watched, met: &Met) -> Result<usize, Error> {
+    let owed = inner.mirror.unwritten(|key| inner.store.server_of(key) == server.id);
+    if let Err(error) = write(inner, server, met, false, &owed).await {
+        inner.mirror.still_unwritten(&owed);
+        return Err(error);
+    }
+    owed.iter().for_each(|owed| inner.mirror.written(owed));
+    Ok(owed.len())
+}
+
+async fn write(
+    inner: &Arc<Inner>,
+    server: &Watched,
+    met: &Met,
+    lost: bool,
+    owed: &[Owed],
+) -> Result<(), Error> {
     if !inner.store.can_heal() {
-        return Ok(0);
+        return Ok(());
     }
     let (nodes, _) = server.peers.lock().share();
     let since = server.outage(inner).since;
     let writer = Writer { node: &inner.name, run: &met.run, lost, since, nodes };
-    let ours = |key: &Key| inner.store.server_of(key) == server.id;
-    let mut written = 0;
-    for step in 0..if lost { Mirror::STEPS } else { 1 } {
-        let owed = match lost {
-            true => inner.mirror.all(step, ours, server.earliest(inner)),
-            false => inner.mirror.unwritten(ours),
-        };
-        let lines: Vec<(usize, HealLine)> = owed
-            .iter()
-            .enumerate()
-            .flat_map(|(i, owed)| lines(inner, owed, lost).map(move |line| (i, line)))
-            .collect();
-        let mut rest = lines.as_slice();
-        while !rest.is_empty() {
-            let (some, after) = rest.split_at(step_of(rest));
-            let some_lines: Vec<&HealLine> = some.iter().map(|(_, line)| line).collect();
-            let healed = match inner.store.heal(writer, &some_lines).await {
-                Ok(healed) => healed,
-                Err(error) => {
-                    inner.mirror.still_unwritten(&owed);
-                    return Err(error);
-                }
-            };
-            for ((i, _), healed) in some.iter().zip(healed) {
-                server.written_back.fetch_add(healed.added, Ordering::Relaxed);
-                let over = healed.used.saturating_sub(owed[*i].quota.capacity()).min(healed.added);
-                server.excess.fetch_add(over, Ordering::Relaxed);
-            }
-            rest = after;
+    let lines: Vec<(usize, HealLine)> =
+        (0..).zip(owed).flat_map(|(i, owed)| lines(inner, owed, lost).map(move |line| (i, line))).collect();
+    let mut rest = lines.as_slice();
+    while !rest.is_empty() {
+        let (some, after) = rest.split_at(step_of(rest));
+        let some_lines: Vec<&HealLine> = some.iter().map(|(_, line)| line).collect();
+        for ((i, _), healed) in some.iter().zip(inner.store.heal(writer, &some_lines).await?) {
+            server.written_back.fetch_add(healed.added, Ordering::Relaxed);
+            let over = healed.used.saturating_sub(owed[*i].quota.capacity()).min(healed.added);
+            server.excess.fetch_add(over, Ordering::Relaxed);
         }
-        owed.iter().for_each(|owed| inner.mirror.written(owed));
-        written += owed.len();
+        rest = after;
     }
-    Ok(written)
+    Ok(())
 }
 
 /// How many lines go in one step.

@@ -85,7 +85,7 @@ impl Record {
             return;
         }
         let (whole, horizon) = (self.quota.capacity(), self.quota.horizon());
-        let own = self.used_at(outage.since);
+        let own = self.used_at(outage.since, outage.nodes);
         let left = if self.full.plus(horizon) > outage.since {
             0
         } else if self.seen.plus(horizon) <= outage.since {
@@ -99,8 +99,13 @@ impl Record {
             // Counted as attempts: more may have been admitted than is allowed from now on.
             let part = part.with_count(Count::Attempts);
             state = State::new(&part);
-            for noted in self.log.iter() {
-                state.admit(noted.at.plus(outage.spread), &part, noted.cost.min(part.capacity()));
+            for noted in self.taken(outage.since, outage.nodes) {
+                let (at, cost) = (noted.at.plus(outage.spread), noted.cost.min(part.capacity()));
+                let entry = state.admit(at, &part, cost).entry;
+                if self.is_bucket() && cost < noted.cost {
+                    // It lacks more than it may hold from now on, and refills that first.
+                    state.settle(at, entry, noted.cost);
+                }
             }
         }
         let until = left_by(&self.quota, outage.since);
@@ -110,7 +115,10 @@ impl Record {
 
 impl Record {
     /// What this node itself has in use at `now`.
-    fn used_at(&self, now: Micros) -> u64 {
+    fn used_at(&self, now: Micros, nodes: u64) -> u64 {
+        if self.is_bucket() {
+            return self.level.at(now, &self.quota, nodes).ceil() as u64;
+        }
         let mut state = State::new(&self.quota);
         for noted in self.log.iter().filter(|noted| noted.at <= now.plus(self.quota.grain())) {
             state.admit(noted.at.min(now), &self.quota, noted.cost);

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
+use super::level::Level;
 use super::local::Local;
 use super::log::{Log, Noted};
-use crate::{Check, Encoding, Key, Micros, Outcome, Quota, Reading, State};
+use crate::{Algorithm, Check, Encoding, Key, Micros, Outcome, Quota, Reading, State};
 
 const SHARDS: usize = 32;
 
@@ -27,6 +28,8 @@ pub(super) struct Mirror {
     max: usize,
     held: AtomicUsize,
     dropped: AtomicU64,
+    /// How many nodes share the limits, at most.
+    nodes: AtomicU64,
     /// Keys with something that the store does not have.
     unwritten: Mutex<HashSet<Key, foldhash::quality::RandomState>>,
 }
@@ -38,6 +41,8 @@ pub(super) struct Record {
     pub(super) quota: Quota,
     pub(super) encoding: Encoding,
     pub(super) log: Log,
+    /// Of a bucket: what this node has taken out of it.
+    pub(super) level: Level,
     /// When the store last answered for it, by its clock, and what was in use then.
     pub(super) seen: Micros,
     pub(super) used: u64,
@@ -98,6 +103,7 @@ impl Record {
             quota: check.quota,
             encoding: check.encoding,
             log: Log::default(),
+            level: Level::default(),
             seen: Micros::ZERO,
             used: 0,
             full: Micros::ZERO,
@@ -110,8 +116,23 @@ impl Record {
         now.since(self.quota.horizon())
     }
 
+    pub(super) fn is_bucket(&self) -> bool {
+        matches!(self.quota.algorithm(), Algorithm::TokenBucket { .. })
+    }
+
+    /// What was admitted here and counts; of a bucket, what is missing from it as if it were taken at once.
+    pub(super) fn taken(&self, now: Micros, nodes: u64) -> Vec<Noted> {
+        if !self.is_bucket() {
+            return self.log.iter().collect();
+        }
+        let cost = self.level.at(now, &self.quota, nodes).ceil() as u64;
+        let at = now.max(self.level.last());
+        (cost > 0).then_some(Noted { at, cost, written: true }).into_iter().collect()
+    }
+
     fn is_idle(&self, now: Micros) -> bool {
-        self.log.len() == 0 && self.local.is_none() && self.seen <= self.cut(now)
+        let empty = !self.is_bucket() || self.level.at(now, &self.quota, 1) == 0.0;
+        empty && self.log.len() == 0 && self.local.is_none() && self.seen <= self.cut(now)
     }
 }
 
@@ -123,6 +144,7 @@ impl Mirror {
             max: if max > 0 { max } else { MAX_WHEN_OFF },
             held: AtomicUsize::new(0),
             dropped: AtomicU64::new(0),
+            nodes: AtomicU64::new(1),
             unwritten: Mutex::default(),
         }
     }
@@ -163,6 +185,9 @@ impl Mirror {
             return;
         }
         self.change(record, |log| log.add(noted));
+        if record.is_bucket() {
+            record.level.take(noted.at, noted.cost, &record.quota, self.nodes());
+        }
         if !noted.written {
             self.unwritten.lock().insert(key.clone());
         }
@@ -170,15 +195,22 @@ impl Mirror {
 
     /// An admission that the store has really cost something else.
     pub(super) fn settled(&self, key: &Key, at: Micros, from: u64, to: u64) {
-        if let Some(record) = self.shard(key).get_mut(key) {
-            self.change(record, |log| log.settle(at, from, to, true));
+        if let Some(record) = self.shard(key).get_mut(key)
+            && self.change(record, |log| log.settle(at, from, to, true))
+        {
+            record.level.correct(from, to);
         }
     }
 
     /// The same of one that the store does not have; whether it is one.
     pub(super) fn settled_unwritten(&self, key: &Key, at: Micros, from: u64, to: u64) -> bool {
         let mut records = self.shard(key);
-        records.get_mut(key).is_some_and(|record| self.change(record, |log| log.settle(at, from, to, false)))
+        let Some(record) = records.get_mut(key) else { return false };
+        let found = self.change(record, |log| log.settle(at, from, to, false));
+        if found {
+            record.level.correct(from, to);
+        }
+        found
     }
 
     pub(super) fn forget(&self, key: &Key) {
@@ -209,16 +241,21 @@ impl Mirror {
         }
     }
 
-    /// Everything that counts by `now`, of the keys that `ours` picks, for a server that may have lost it. In steps,
-    /// so that nobody waits for all of it.
-    pub(super) fn all(&self, step: usize, ours: impl Fn(&Key) -> bool, now: Micros) -> Vec<Owed> {
+    /// Everything that counts by `now`, of the keys that `ours` picks, for a server that may have `lost` it; else only
+    /// of buckets, for what is missing from one is not the sum of what was taken. In steps, so that nobody waits for
+    /// all of it.
+    pub(super) fn all(&self, step: usize, ours: impl Fn(&Key) -> bool, lost: bool, now: Micros) -> Vec<Owed> {
         let Some(shard) = self.shards.get(step) else { return Vec::new() };
         let mut owed = Vec::new();
         for (key, record) in &mut *shard.lock() {
             let cut = record.cut(now);
             self.change(record, |log| log.trim(cut));
-            if record.log.len() > 0 && ours(key) {
-                owed.push(Owed::new(key, record, record.log.iter().collect()));
+            if !ours(key) || !lost && !record.is_bucket() {
+                continue;
+            }
+            let entries = record.taken(now, self.nodes());
+            if !entries.is_empty() {
+                owed.push(Owed::new(key, record, entries));
             }
         }
         owed
@@ -262,12 +299,29 @@ impl Mirror {
         whole
     }
 
+    /// How many nodes share the limits.
+    pub(super) fn nodes(&self) -> u64 {
+        self.nodes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_nodes(&self, nodes: u64) {
+        self.nodes.store(nodes, Ordering::Relaxed);
+    }
+
     pub(super) const STEPS: usize = SHARDS;
 
     /// The store has these now.
     pub(super) fn written(&self, owed: &Owed) {
         if let Some(record) = self.shard(&owed.key).get_mut(&owed.key) {
-            record.log.mark_written(&owed.entries);
+            self.change(record, |log| log.mark_written(&owed.entries));
+        }
+    }
+
+    /// The store has everything of a bucket up to `now`: it was told what is missing.
+    pub(super) fn written_whole(&self, key: &Key, now: Micros) {
+        if let Some(record) = self.shard(key).get_mut(key) {
+            let all: Vec<Noted> = record.log.iter().filter(|noted| noted.at <= now).collect();
+            self.change(record, |log| log.mark_written(&all));
         }
     }
 

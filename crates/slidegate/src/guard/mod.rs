@@ -7,6 +7,7 @@
 mod breaker;
 mod clockwork;
 mod keeper;
+mod level;
 mod local;
 mod log;
 mod mirror;
