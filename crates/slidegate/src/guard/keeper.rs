@@ -162,6 +162,8 @@ async fn join(inner: &Arc<Inner>, server: &Watched) -> Duration {
 async fn join_once(inner: &Arc<Inner>, server: &Watched) -> Result<Met, Error> {
     let met = introduce(inner, server).await?;
     write_back(inner, server, &met).await?;
+    // A bucket is refilled for all, also with what the others have not yet said that they took.
+    write_all(inner, server, &met, false).await?;
     say(inner, server, Saying::Joined, &met).await?;
     Ok(met)
 }

@@ -268,7 +268,7 @@ do
     if cost == 0 then return 0 end
     local added = cost
     if by.lost then
-      added = by.declared(s, s.at, 0, div_ceil(s.missing, line.per), cost, 1)
+      added = by.lacking(s, div_ceil(s.missing, line.per), cost)
     elseif not by.new_batch(s, s.at) then
       return 0
     end

@@ -13,33 +13,51 @@
 local node, life, batch, lost, since, nodes, count = take('<ddddddd')
 node, life, batch = ARGV[node], ARGV[life], ARGV[batch]
 
--- What to add to a sum of which `have` is left, when this node has admitted `cost` of it. Nothing is left of one that
--- `began` after the server was away. Noted at `date`; looked for there, or from `from` on.
-local function declared(s, date, began, have, cost, from)
+-- What the nodes have said they admitted, noted from `from` to `to`: together, this one, and what was there before.
+local function said(s, from, to)
   local mark = 'heal:' .. life .. '.'
-  local before, mine, base = 0, 0, nil
+  local together, mine, base = 0, 0, nil
   if not s.fresh then
-    for _, name in ipairs(call('ZRANGEBYSCORE', s.notes, format('%d', from or date), from and '+inf' or format('%d', date))) do
+    for _, name in ipairs(call('ZRANGEBYSCORE', s.notes, from, to)) do
       if string.sub(name, 1, #mark) == mark then
         local who, value = string.match(name, '^([^*]*)%*(%d+)$', #mark + 1)
         value = tonumber(value)
         if who == 'base' then
           base = value
         else
-          before = before + value
+          together = together + value
           if who == node then mine = value end
         end
       end
     end
   end
+  return together, mine, base
+end
+
+local function say(s, date, who, value, before)
+  if before > 0 then call('ZREM', s.notes, format('heal:%s.%s*%d', life, who, before)) end
+  add_note(s, format('heal:%s.%s*%d', life, who, value), date)
+end
+
+-- What to add to a sum of which `have` is left, when this node has admitted `cost` of it. Nothing is left of one that
+-- `began` after the server was away. Noted at `date`.
+local function declared(s, date, began, have, cost)
+  local together, mine, base = said(s, format('%d', date), format('%d', date))
   if not base then
     base = (began >= since or (s.c or s.created or 0) >= since) and 0 or have
-    add_note(s, format('%sbase*%d', mark, base), date)
+    say(s, date, 'base', base, 0)
   end
   if cost <= mine then return 0 end
-  if mine > 0 then call('ZREM', s.notes, format('%s%s*%d', mark, node, mine)) end
-  add_note(s, format('%s%s*%d', mark, node, cost), date)
-  return math.max(0, before - mine + cost - base) - math.max(0, before - base)
+  say(s, date, node, cost, mine)
+  return math.max(0, together - mine + cost - base) - math.max(0, together - base)
+end
+
+-- What to add to what is missing from a bucket, when this node lacks `cost` of it: all that the nodes lack together is
+-- missing. They say it again until all have, because it is refilled meanwhile.
+local function lacking(s, have, cost)
+  local together, mine = said(s, '1', '+inf')
+  say(s, s.at, node, cost, mine)
+  return math.max(0, together - mine + cost - have)
 end
 
 -- Whether this batch is new to a key; it is noted at `date`.
@@ -65,7 +83,8 @@ for i = 1, count do
   end
   local s = kinds[kind].load(line)
   local added = kinds[kind].heal(s, line, entries,
-    { node = node, nodes = nodes, lost = lost == 1, declared = declared, new_batch = new_batch })
+    { node = node, nodes = nodes, lost = lost == 1, declared = declared, lacking = lacking,
+      new_batch = new_batch })
   reply[i + 1] = struct.pack('<dd', added, s.used)
 end
 return table.concat(reply)
