@@ -18,7 +18,7 @@ node, life, batch = ARGV[node], ARGV[life], ARGV[batch]
 local function declared(s, date, began, have, cost, from)
   local mark = 'heal:' .. life .. '.'
   local before, mine, base = 0, 0, nil
-  if not s.fresh then
+  if s.has_notes then
     for _, name in ipairs(call('ZRANGEBYSCORE', s.notes, format('%d', from or date), from and '+inf' or format('%d', date))) do
       if string.sub(name, 1, #mark) == mark then
         local who, value = string.match(name, '^([^*]*)%*(%d+)$', #mark + 1)
