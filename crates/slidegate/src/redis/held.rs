@@ -15,6 +15,8 @@ pub(super) struct Held {
     pub(super) last: u64,
     /// What every entry costs; 0 if they differ.
     pub(super) alike: u64,
+    /// Whether this count of a window has notes.
+    pub(super) has_notes: bool,
     pub(super) created: u64,
     pub(super) next: u64,
     pub(super) gone: u64,
@@ -33,6 +35,11 @@ pub(super) struct HeldEntry {
 }
 
 impl Held {
+    /// Whether it is a window, which has its notes apart.
+    pub(super) fn is_window(quota: &Quota) -> bool {
+        matches!(quota.algorithm(), Algorithm::SlidingWindow | Algorithm::TimeSlice { .. })
+    }
+
     pub(super) fn new(quota: Quota) -> Self {
         Held {
             quota,
@@ -40,6 +47,7 @@ impl Held {
             newest: 0,
             last: 0,
             alike: 1,
+            has_notes: false,
             created: 0,
             next: 0,
             gone: 0,
@@ -62,7 +70,7 @@ impl Held {
                 "c" => held.created = value,
                 "n" => held.next = value,
                 "g" => held.gone = value,
-                _ => held.newest = value,
+                _ => (held.newest, held.has_notes) = (value, score.fract() != 0.0),
             }
         }
         held.last = match quota.algorithm() {

@@ -19,6 +19,27 @@ pub(super) enum Kind {
     Bucket = 4,
 }
 
+/// What is stored of a key. The two encodings of a window have nothing in common, so that a rule which changes
+/// from one to the other and back finds what it had noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Part {
+    Main,
+    Notes,
+    Log,
+    LogNotes,
+}
+
+impl Part {
+    fn suffix(self) -> &'static str {
+        match self {
+            Part::Main => "",
+            Part::Notes => ":notes",
+            Part::Log => ":log",
+            Part::LogNotes => ":log:notes",
+        }
+    }
+}
+
 impl Kind {
     pub(super) fn of(check: &Check) -> Self {
         match (check.quota.algorithm(), check.encoding) {
@@ -26,6 +47,16 @@ impl Kind {
             (Algorithm::SlidingWindow | Algorithm::TimeSlice { .. }, _) => Kind::Zset,
             (Algorithm::FixedWindow, _) => Kind::Fixed,
             (Algorithm::TokenBucket { .. }, _) => Kind::Bucket,
+        }
+    }
+
+    /// Where it is counted, and where it is noted if not there. Starting a log anew forgets its notes, so every call
+    /// names them; a sorted set says itself whether it has any.
+    pub(super) fn parts(self, notes: bool) -> (Part, Option<Part>) {
+        match self {
+            Kind::Zset => (Part::Main, notes.then_some(Part::Notes)),
+            Kind::Packed => (Part::Log, Some(Part::LogNotes)),
+            Kind::Fixed | Kind::Bucket => (Part::Main, None),
         }
     }
 }
@@ -38,21 +69,26 @@ impl Names {
     /// Where `key` is counted. The braces make it one slot of a cluster with what else belongs to it: those of
     /// its tag, or else around all of it.
     pub(super) fn main(&self, key: &Key) -> String {
-        self.name(key, "")
+        self.name(key, Part::Main)
+    }
+
+    /// Where the notes are on what a window counts in `main`.
+    pub(super) fn notes(&self, key: &Key) -> String {
+        self.name(key, Part::Notes)
     }
 
     /// Where `key` is counted if it is packed.
     pub(super) fn log(&self, key: &Key) -> String {
-        self.name(key, ":log")
+        self.name(key, Part::Log)
     }
 
-    /// Where a packed key has its notes.
-    pub(super) fn notes(&self, key: &Key) -> String {
-        self.name(key, ":notes")
+    /// Every name that `key` may have something under.
+    pub(super) fn all(&self, key: &Key) -> [String; 4] {
+        [Part::Main, Part::Notes, Part::Log, Part::LogNotes].map(|part| self.name(key, part))
     }
 
-    fn name(&self, key: &Key, suffix: &str) -> String {
-        let prefix = &self.prefix;
+    pub(super) fn name(&self, key: &Key, part: Part) -> String {
+        let (prefix, suffix) = (&self.prefix, part.suffix());
         match key.tag() {
             None => format!("{prefix}:{{{key}}}{suffix}"),
             Some(_) => format!("{prefix}:{key}{suffix}"),
@@ -73,11 +109,12 @@ impl Names {
     pub(super) fn key_of(&self, name: &str) -> Option<Key> {
         let text = name.strip_prefix(&self.prefix)?.strip_prefix(':')?;
         let (inside, after) = text.strip_prefix('{')?.split_once('}')?;
-        if matches!(after, "" | ":log" | ":notes") {
+        if matches!(after, "" | ":notes" | ":log" | ":log:notes") {
             return Some(Key::printed(inside));
         }
         // An attribute always has a `=`, so none is taken for a suffix.
-        let text = text.strip_suffix(":log").or_else(|| text.strip_suffix(":notes")).unwrap_or(text);
+        let text = text.strip_suffix(":notes").unwrap_or(text);
+        let text = text.strip_suffix(":log").unwrap_or(text);
         let ours = !after.starts_with(':') && !after.contains(['{', '}']);
         Some(Key::printed(text)).filter(|key| ours && key.tag().is_some())
     }

@@ -127,7 +127,7 @@ impl Store for RedisStore {
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
         let Inner { topology, names, .. } = &*self.inner;
         let place = topology.place_of(key, names);
-        let all = [names.main(key), names.log(key), names.notes(key)];
+        let all = names.all(key);
         let mut removed = 0;
         // While a slot moves, a command for several keys may find some here and some there.
         for some in all.chunks(if topology.is_cluster() { 1 } else { all.len() }) {

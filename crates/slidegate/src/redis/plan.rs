@@ -6,7 +6,7 @@ use redis::Value;
 use smallvec::SmallVec;
 
 use super::heal::{HealLine, Healed, Writer};
-use super::layout::{self, Kind, Names};
+use super::layout::{self, Kind, Names, Part};
 use super::script::{Arguments, Parts};
 use super::{Expiry, bad_reply};
 use crate::quota::MAX_TOTAL;
@@ -32,6 +32,9 @@ enum Run {
     One,
 }
 
+/// Which of `KEYS` something is.
+type Numbered<'a> = HashMap<(&'a Key, Part), u64, foldhash::quality::RandomState>;
+
 /// A key and a quota, and which line of the plan they are.
 type Lines<'a> = HashMap<(&'a Key, Quota, Encoding), u64, foldhash::quality::RandomState>;
 
@@ -42,16 +45,24 @@ impl<'a> Plan<'a> {
         }
         let (mut arguments, mut parts) = (Arguments::default(), Parts::default());
         let mut lines = Lines::default();
-        let mut keys: HashMap<(&Key, bool), (u64, u64), foldhash::quality::RandomState> = HashMap::default();
+        let mut keys = Numbered::default();
         let mut table = Arguments::default();
-        for check in asks.iter().flat_map(Ask::checks) {
+        // Those with ids first: where one of them has its notes, all lines of that key do.
+        let with_ids = asks.iter().filter(|ask| ask.id().is_some());
+        let ordered = with_ids.chain(asks.iter().filter(|ask| ask.id().is_none()));
+        for (ask, check) in ordered.flat_map(|ask| ask.checks().iter().map(move |check| (ask, check))) {
             let next = lines.len() as u64 + 1;
             lines.entry(named(check)).or_insert_with(|| {
                 let kind = Kind::of(check);
                 parts.add_kind(kind);
-                let (key, notes) = *keys
-                    .entry((&check.key, kind == Kind::Packed))
-                    .or_insert_with(|| add_key(&mut arguments, names, check, kind));
+                let noted = ask.id().is_some() || keys.contains_key(&(&check.key, Part::Notes));
+                let (counted, notes) = kind.parts(noted);
+                let mut number = |part| {
+                    *keys
+                        .entry((&check.key, part))
+                        .or_insert_with(|| arguments.key(names.name(&check.key, part)))
+                };
+                let (key, notes) = (number(counted), notes.map_or(0, number));
                 let shape = arguments.text(layout::shape(&check.quota));
                 table.numbers(&line(key, notes, kind, shape, &check.quota, expiry));
                 next
@@ -96,7 +107,7 @@ impl<'a> Plan<'a> {
         if repeats(check) {
             parts.add_quick(kind, &check.quota);
         }
-        let (key, notes) = add_key(&mut arguments, names, check, kind);
+        let (key, notes) = add_keys(&mut arguments, names, &check.key, kind.parts(false));
         let shape = arguments.text(layout::shape(&check.quota));
         arguments.plan.reserve_exact(19 * size_of::<f64>());
         arguments.numbers(&[1]);
@@ -150,17 +161,15 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The keys a check is counted in: the first, and that of its notes.
-fn add_key(arguments: &mut Arguments, names: &Names, check: &Check, kind: Kind) -> (u64, u64) {
-    if kind == Kind::Packed {
-        arguments.keys.push(names.log(&check.key));
-        arguments.keys.push(names.notes(&check.key));
-        let last = arguments.keys.len() as u64;
-        return (last - 1, last);
-    }
-    arguments.keys.push(names.main(&check.key));
-    let last = arguments.keys.len() as u64;
-    (last, last)
+/// Adds where a key is counted, and where it is noted; 0 if that is not needed.
+fn add_keys(
+    arguments: &mut Arguments,
+    names: &Names,
+    key: &Key,
+    (counted, notes): (Part, Option<Part>),
+) -> (u64, u64) {
+    let counted = arguments.key(names.name(key, counted));
+    (counted, notes.map_or(0, |notes| arguments.key(names.name(key, notes))))
 }
 
 fn line(key: u64, notes: u64, kind: Kind, shape: u64, quota: &Quota, expiry: Expiry) -> [u64; 13] {
@@ -287,10 +296,10 @@ pub(super) fn settlement_plan(settlements: &[Settlement], names: &Names, expiry:
     let mut arguments = Arguments::default();
     arguments.numbers(&[expiry.min.get(), expiry.buffer.get(), settlements.len() as u64]);
     for Settlement { key, entry, permits } in settlements {
-        arguments.keys.extend([names.main(key), names.notes(key), names.log(key)]);
-        let last = arguments.keys.len() as u64;
+        let keys = names.all(key).map(|name| arguments.key(name));
         let seq = arguments.text(entry.seq.to_string());
-        arguments.numbers(&[last - 2, last - 1, last, entry.at.get(), entry.cost, *permits, seq]);
+        arguments.numbers(&keys);
+        arguments.numbers(&[entry.at.get(), entry.cost, *permits, seq]);
     }
     arguments
 }
@@ -324,7 +333,7 @@ pub(super) fn heal_plan(writer: Writer<'_>, lines: &[&HealLine], names: &Names, 
     for HealLine { key, quota, encoding, entries } in lines {
         let check = Check { encoding: *encoding, ..Check::new(key.clone(), *quota, 0) };
         let kind = Kind::of(&check);
-        let (key, notes) = add_key(&mut arguments, names, &check, kind);
+        let (key, notes) = add_keys(&mut arguments, names, &check.key, kind.parts(true));
         let shape = arguments.text(layout::shape(quota));
         arguments.numbers(&line(key, notes, kind, shape, quota, expiry));
         arguments.numbers(&[entries.len() as u64]);

@@ -57,10 +57,10 @@ impl Parts {
             (self.has(Parts::QUICK.0 | 1), QUICK_ZSET),
             (self.has(Parts::QUICK.0 | 2), QUICK_PACKED),
             (true, COMMON),
+            (self.has(Parts::NOTES.0), NOTES),
             (self.has(1), ZSET),
             (self.has(2), PACKED),
             (self.has(4), COUNTERS),
-            (self.has(Parts::NOTES.0), NOTES),
         ];
         parts.iter().filter(|(needed, _)| *needed).map(|(_, text)| *text).collect()
     }
@@ -76,6 +76,12 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
+    /// The number of a key in `KEYS`.
+    pub(super) fn key(&mut self, name: String) -> u64 {
+        self.keys.push(name);
+        self.keys.len() as u64
+    }
+
     /// The number of a text in `ARGV`, of which the plan is the first.
     pub(super) fn text(&mut self, text: String) -> u64 {
         self.texts.push(text);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use slidegate::{
     Algorithm, Ask, Check, Encoding, Key, Micros, Outcome, Quota, RedisMode, RedisOptions, RedisStore,
-    RequestId, Settlement, Store,
+    RequestId, Settled, Settlement, Store,
 };
 
 use crate::redis_server::{Flavour, Server};
@@ -33,7 +33,8 @@ async fn write_everything(store: &RedisStore, packed: bool) -> usize {
             assert_eq!(verdict.outcome, Outcome::Charged);
             let key = key(&format!("{i}.{n}"));
             store.settle(&[Settlement { key, entry: verdict.entry, permits: n % 3 }]).await.unwrap();
-            written += 1;
+            // A window has its notes apart.
+            written += if i < 2 { 2 } else { 1 };
         }
     }
     if packed {
@@ -137,6 +138,79 @@ async fn a_key_in_use_does_not_expire() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
+}
+
+/// What is noted of a window is apart from what it counts, so refunds leave the others as they were; and what was
+/// noted of a count is forgotten with it, also by a call that does not look at notes.
+#[tokio::test]
+async fn notes_are_apart_and_go_with_their_count() {
+    let server = Server::start(Flavour::Redis7);
+    for mode in [RedisMode::Script, RedisMode::Transaction] {
+        let store =
+            RedisStore::with_options(&RedisOptions { mode, ..RedisOptions::new(server.url()) }).unwrap();
+        let (quota, key) = (Quota::per_hour(1_000).unwrap(), key(&format!("{mode:?}")));
+        let name = format!("sg:{{{key}}}");
+        let plain = |quota, cost| Ask::one(Check::new(key.clone(), quota, cost)).unwrap();
+        let named = |quota, cost| plain(quota, cost).with_id(RequestId::new("a").unwrap());
+        let admit = async |ask: Ask| store.admit(&[ask]).await.unwrap()[0].verdicts[0];
+        let settle = async |entry, permits| {
+            let settlement = Settlement { key: key.clone(), entry, permits };
+            store.settle(&[settlement]).await.unwrap().settled[0]
+        };
+        let alike = || -> f64 { redis::from_redis_value(server.run(&format!("ZSCORE {name} m"))).unwrap() };
+        let count = |key: &str| -> u64 {
+            redis::from_redis_value(server.run(&format!("ZCARD {name}{key}"))).unwrap()
+        };
+        let first = admit(named(quota, 3)).await.entry;
+        assert_eq!(admit(named(quota, 3)).await.entry, first, "{mode:?}");
+        for n in 1..=20 {
+            let entry = admit(plain(quota, 3)).await.entry;
+            assert_eq!(settle(entry, 0).await, Settled::Done);
+            assert_eq!(settle(entry, 0).await, Settled::Already);
+            let reading = admit(plain(quota, 3).peek()).await;
+            assert_eq!(reading.used, 3, "{mode:?}");
+            // Four members are the header.
+            assert_eq!((count(""), count(":notes"), alike()), (5, 1 + n, -3.0), "{mode:?}");
+        }
+        let second = admit(plain(quota, 3)).await.entry;
+        assert_eq!(settle(second, 2).await, Settled::Done);
+        assert_eq!((count(""), alike()), (6, 0.0));
+        // Another shape, and back.
+        let other = Quota::per_minute(1_000).unwrap();
+        assert_eq!(admit(plain(other, 1)).await.used, 1);
+        assert_eq!(admit(plain(quota, 1)).await.used, 1);
+        assert_eq!(settle(first, 0).await, Settled::Gone);
+        assert_eq!(admit(named(quota, 3)).await.used, 4, "{mode:?}: its id was of the count before");
+        assert_eq!(admit(named(quota, 3)).await.used, 4, "{mode:?}");
+        assert_eq!(count(":notes"), 1);
+        server.assert_ttls();
+    }
+}
+
+/// A rule that changes its encoding and back finds what it had, and what it had noted.
+#[tokio::test]
+async fn encodings_have_their_own_notes() {
+    let server = Server::start(Flavour::Redis7);
+    let store = RedisStore::new(&server.url()).unwrap();
+    let quota = Quota::per_hour(10).unwrap();
+    let admit = async |encoding, id: &str| {
+        let check = Check { encoding, ..Check::new(key("e"), quota, 1) };
+        let ask = Ask::one(check).unwrap().with_id(RequestId::new(id).unwrap());
+        store.admit(&[ask]).await.unwrap()[0].verdicts[0]
+    };
+    let settle = async |entry| {
+        store.settle(&[Settlement { key: key("e"), entry, permits: 0 }]).await.unwrap().settled[0]
+    };
+    let before = admit(Encoding::Zset, "a").await.entry;
+    admit(Encoding::Zset, "b").await;
+    assert_eq!(settle(before).await, Settled::Done);
+    let packed = admit(Encoding::Packed, "c").await.entry;
+    assert_eq!(settle(before).await, Settled::Already);
+    assert_eq!(admit(Encoding::Zset, "b").await.used, 1);
+    assert_eq!(settle(packed).await, Settled::Done);
+    assert_eq!(settle(packed).await, Settled::Already);
+    assert!(store.reset(&key("e")).await.unwrap());
+    assert_eq!(server.run("DBSIZE"), redis::Value::Int(0));
 }
 
 #[tokio::test]

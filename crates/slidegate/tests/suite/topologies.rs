@@ -343,8 +343,9 @@ async fn a_tag_brings_rules_together() {
     let expected = [
         "sg:{tenant=%7Bacme%7D}per-api:api=%7D/x%7B",
         "sg:{tenant=%7Bacme%7D}per-tenant:log",
-        "sg:{tenant=%7Bacme%7D}per-tenant:notes",
+        "sg:{tenant=%7Bacme%7D}per-tenant:log:notes",
         "sg:{tenant=%7Bacme%7D}per-user:user=bob",
+        "sg:{tenant=%7Bacme%7D}per-user:user=bob:notes",
     ];
     assert_eq!(names.iter().map(String::as_str).collect::<Vec<_>>(), expected);
     assert_eq!(slots.len(), 1);

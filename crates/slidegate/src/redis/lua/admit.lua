@@ -2,7 +2,8 @@
 -- Admits a batch of asks, in order, at one instant. Each key is read once and written once.
 --
 -- plan   number of lines; of each line: key, notes, kind, shape, attempts, slice | rate, per, horizon, window,
---        capacity, period, life, modulus. A line is a key and the quota it is judged by.
+--        capacity, period, life, modulus. A line is a key and the quota it is judged by; notes is 0 if they are
+--        not apart, or not needed.
 --        number of asks; of each ask either a run: times, cost, line, 0 (that many asks of one check, alike)
 --        or 0, peek, checks, id, and of each check: line, cost, enforced, digits
 -- reply  of a run: granted, used, retry after, reset after, recorded under, first number

@@ -82,7 +82,7 @@ do
   function fixed.load(line)
     local s = header(line)
     if s.stored == line.shape then
-      s.fresh = false
+      s.fresh, s.has_notes = false, true
       if s.last > s.at then s.at = s.last end
     else
       blank(s)
@@ -195,7 +195,7 @@ do
       return s
     end
     rate, per, burst = tonumber(rate), tonumber(per), tonumber(burst)
-    s.fresh = false
+    s.fresh, s.has_notes = false, true
     s.missing = s.used
     if s.last > s.at then s.at = s.last end
     local elapsed = s.at - s.last

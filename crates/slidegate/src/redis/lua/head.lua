@@ -1,6 +1,6 @@
 -- Slidegate: admits and settles, exactly and atomically, by the clock of this server.
 --
--- KEYS   the keys that are counted in, each once; a packed key is followed by the key of its notes
+-- KEYS   the keys that are counted in, and those of their notes where notes are apart and may be needed, each once
 -- ARGV   [1] the plan: little-endian doubles, read in order by `take`
 --        [2..] texts the plan refers to by number: shapes, request ids, sequence numbers
 -- reply  little-endian doubles: the instant in microseconds, then what `admit.lua` or `settle.lua` says

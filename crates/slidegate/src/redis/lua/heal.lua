@@ -17,7 +17,7 @@ node, life, batch = ARGV[node], ARGV[life], ARGV[batch]
 local function said(s, from, to)
   local mark = 'heal:' .. life .. '.'
   local together, mine, base = 0, 0, nil
-  if not s.fresh then
+  if s.has_notes then
     for _, name in ipairs(call('ZRANGEBYSCORE', s.notes, from, to)) do
       if string.sub(name, 1, #mark) == mark then
         local who, value = string.match(name, '^([^*]*)%*(%d+)$', #mark + 1)

@@ -1,6 +1,7 @@
 
 -- Notes on single admissions: members of a sorted set, scored with the instant of their admission, so that
--- they leave with it. In the key itself, or for a packed log in a key of its own.
+-- they leave with it. Windows have a key of their own for them, which only a call that needs notes names: what counts
+-- stays as it would be without them. Counters have them in the key itself.
 --
 --   id:<id>*<cost>[/k]   this request was admitted
 --   settled:<hex>.<seq>  this admission was settled; the first settlement stands
@@ -9,6 +10,9 @@
 -- An admission without an id is numbered by its place among those of its instant. One with an id has a number
 -- made from it: 17 digits and two for k, which counts how often it was refunded and came again in one instant.
 -- So a named reservation of a slice still settles after a reset, if it does in the same slice.
+--
+-- A call that does not name the notes may start a count anew, so the count says whether it has any (`s.has_notes`).
+-- If it has none, what is found there is of a count before it, and goes before the first is written.
 
 local function note_name(what, line, at, seq)
   return what .. format('%x', at % line.modulus) .. '.' .. seq
@@ -16,7 +20,7 @@ end
 
 -- When this was noted. A name may come again after its instant has left, so the instant must agree.
 local function noted(s, name)
-  return not s.fresh and tonumber(call('ZSCORE', s.notes, name) or nil)
+  return s.has_notes and tonumber(call('ZSCORE', s.notes, name) or nil)
 end
 
 local function add_note(s, name, at)
@@ -24,6 +28,18 @@ local function add_note(s, name, at)
   marks[#marks + 1] = format('%d', at)
   marks[#marks + 1] = name
   s.marks = marks
+end
+
+-- Writes the notes of a window, which live as long as what they are about.
+local function write_notes(s, line)
+  if s.has_notes then
+    call('ZREMRANGEBYSCORE', s.notes, '-inf', format('%d', s.cut))
+  else
+    call('UNLINK', s.notes)
+  end
+  call('ZADD', s.notes, unpack(s.marks))
+  call('PEXPIREAT', s.notes, format('%d', math.ceil((math.max(s.at, s.newest) + line.life) / 1000)))
+  s.has_notes = true
 end
 
 -- The admission of this request, if it still counts: its instant and k.

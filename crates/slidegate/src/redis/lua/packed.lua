@@ -131,7 +131,7 @@ do
     if #raw == 0 then return s end
     unpack_header(s, raw)
     if s.window ~= line.window then return blank(key, line) end
-    s.fresh = false
+    s.fresh, s.has_notes = false, true
     s.before, s.pushed = s.last, s.newest
     if s.last > s.at then s.at, s.cut = s.last, s.last - s.window end
     s.latest = s.at
@@ -247,7 +247,7 @@ do
       .. padded(string.sub(body, front + 1), s.room * width))
     call('PEXPIREAT', s.key, format('%d', math.ceil((math.max(s.at, s.newest) + line.life) / 1000)))
     if s.fresh then call('UNLINK', s.notes) end
-    s.fresh = false
+    s.fresh, s.has_notes = false, true
   end
 
   -- The log from its parts: as it is written, or anew in records of another width.
@@ -320,11 +320,7 @@ do
     if s.count > 0 and s.at - fmod(s.at, line.period) > s.pushed then
       call('PEXPIREAT', s.key, format('%d', math.ceil((s.at + line.life) / 1000)))
     end
-    if s.marks then
-      call('ZREMRANGEBYSCORE', s.notes, '-inf', format('%d', s.cut))
-      call('ZADD', s.notes, unpack(s.marks))
-      call('PEXPIREAT', s.notes, format('%d', math.ceil((s.at + line.life) / 1000)))
-    end
+    if s.marks then write_notes(s, line) end
   end
 
   local function amend(s, line, instant, from, to, seq)
@@ -400,10 +396,7 @@ do
       s.last = math.max(s.last, s.newest)
       lay(s, line, table.concat(body), #order + BUFFER, width)
     end
-    if not s.fresh then
-      call('ZADD', s.notes, unpack(s.marks))
-      call('PEXPIREAT', s.notes, format('%d', math.ceil((math.max(s.at, s.newest) + line.life) / 1000)))
-    end
+    if not s.fresh then write_notes(s, line) end
     return added
   end
 

@@ -12,9 +12,10 @@ do
     struct.unpack('<dddddddd', ARGV[1], 73)
   local head = cost == 1 and call('ZMSCORE', key, 'u', shape) or call('ZMSCORE', key, 'u', shape, 'm')
   local fresh = not head[2]
-  local used, newest, alike, later, able = 0, 0, 1, 0, not head[1]
+  local used, newest, alike, later, able, notes = 0, 0, 1, 0, not head[1], ''
   if not fresh then
     used, newest = -head[1], -head[2]
+    if newest % 1 > 0 then newest, notes = newest - 0.5, '.5' end
     local more = used % 1
     if more > 0 then
       used = used - more
@@ -31,17 +32,14 @@ do
       if newest <= cut and later <= cut then
         -- The key was idle: dropping it whole is cheaper than emptying it.
         call('UNLINK', key)
-        gone, newest, alike, fresh = used, 0, 1, true
+        gone, newest, alike, notes, fresh = used, 0, 1, '', true
       elseif alike > 0 then
         gone = alike * call('ZREMRANGEBYSCORE', key, '1', format('%d', cut))
       else
         found = call('ZRANGEBYSCORE', key, '1', format('%d', cut), 'LIMIT', '0', '256')
         for i = 1, #found do
-          local name = found[i]
-          if string.byte(name) <= 102 then
-            local star = string.find(name, '*', 1, true)
-            gone = gone + (star and string.match(name, '^%d+', star + 1) or 1)
-          end
+          local star = string.find(found[i], '*', 1, true)
+          gone = gone + (star and string.match(found[i], '^%d+', star + 1) or 1)
         end
         able = #found < 256
       end
@@ -72,9 +70,9 @@ do
           call('ZADD', key, format(total == 1 and '-%d' or '-%d.25', used), 'u', '-' .. at, shape, at, name,
             format('-%d', total), 'm', '0', 'l')
         elseif total ~= alike and alike > 0 then
-          call('ZADD', key, format('-%d.25', used), 'u', '-' .. at, shape, at, name, '0', 'm')
+          call('ZADD', key, format('-%d.25', used), 'u', '-' .. at .. notes, shape, at, name, '0', 'm')
         else
-          call('ZADD', key, format(alike == 1 and '-%d' or '-%d.25', used), 'u', '-' .. at, shape, at, name)
+          call('ZADD', key, format(alike == 1 and '-%d' or '-%d.25', used), 'u', '-' .. at .. notes, shape, at, name)
         end
         if now - now % period > newest then
           call('PEXPIREAT', key, format('%d', math.ceil((now + life) / 1000)))

@@ -1,8 +1,8 @@
 
 -- Settles admissions, one after another, at one instant.
 --
--- plan   min-expire, expire-buffer, number of settlements; of each: key, notes, log, instant, cost charged, cost
---        really, seq (which text)
+-- plan   min-expire, expire-buffer, number of settlements; of each: key, its notes, log, its notes, instant, cost
+--        charged, cost really, seq (which text)
 -- reply  of each: 0 done, 1 settled before, 2 gone
 -- The shape stored with a key says how it counts, so a settlement need not.
 
@@ -61,26 +61,24 @@ local function settle(line, at, from, to, seq)
   if line.kind > 2 then
     kind.save(s, line)
   elseif s.marks then
-    if line.kind == 2 then call('ZREMRANGEBYSCORE', s.notes, '-inf', format('%d', s.cut)) end
-    call('ZADD', s.notes, unpack(s.marks))
-    if line.kind == 2 then call('PEXPIREAT', s.notes, format('%d', math.ceil((s.at + line.life) / 1000))) end
+    write_notes(s, line)
   end
   return outcome
 end
 
 local reply = { struct.pack('<d', now) }
 for i = 1, settlements do
-  local key, notes, log, at, from, to, seq = take('<ddddddd')
+  local key, notes, log, log_notes, at, from, to, seq = take('<dddddddd')
   local shape = shape_of(KEYS[key])
   local outcome = 2
   if shape then
-    outcome = settle(line_of(shape, key, key, 1), at, from, to, ARGV[seq])
+    outcome = settle(line_of(shape, key, notes, 1), at, from, to, ARGV[seq])
   end
   -- A rule that changed its encoding has left both behind.
   if outcome == 2 then
     local window = kinds[2].window_of(log)
     if window then
-      outcome = settle(line_of(format('sliding-window %d', window), log, notes, 2), at, from, to, ARGV[seq])
+      outcome = settle(line_of(format('sliding-window %d', window), log, log_notes, 2), at, from, to, ARGV[seq])
     end
   end
   reply[i + 1] = struct.pack('<d', outcome)

@@ -3,19 +3,18 @@
 --
 --   score           member            meaning
 --   -total          u                 permits in use; a quarter more if `m` is not 1, half more if `l` is later
---   -instant        <shape>           when the newest entry that counts was recorded; its name is the algorithm
---                                     and the window
+--   -instant        <shape>           when the newest entry that counts was recorded, and half more if this count has
+--                                     notes; its name is the algorithm and the window
 --   -instant        l                 when something was last recorded or seen to leave, if later than that
---   -cost           m                 what every entry costs; 0 if they differ or there are notes
+--   -cost           m                 what every entry costs; 0 if they differ
 --   -instant        c                 when the key was created (`time-slice`)
 --   instant         <hex>[*cost[.n]]  what was admitted at that instant: permits, and the number of the next
 --                                     admission of that instant, if it is not the second
 --   instant         <hex>-<node>[*cost]   what a node had admitted at that instant and wrote back: see heal.lua
---   instant         id:…, settled:…, void:…, heal:…   notes on single admissions: see notes.lua
 --
 -- There is one entry an instant. Its name is the instant modulo a power of 16 above twice the window, so it
--- is short and unique while it counts. Entries sort before notes of the same instant. One range from the
--- bottom to where the window begins reads the header and what has left together.
+-- is short and unique while it counts. One range from the bottom to where the window begins reads the header and
+-- what has left together. Notes on single admissions are in `<key>:notes`: see notes.lua.
 
 do
   local function read_name(name)
@@ -37,23 +36,24 @@ do
     return more == 0 and format('-%d', s.used) or format('-%.2f', s.used + more)
   end
 
-  local function is_entry(name)
-    return string.byte(name) <= 102 -- f
+  -- When the newest was recorded, and whether there are notes.
+  local function write_newest(s, has_notes)
+    return format(has_notes and '-%d.5' or '-%d', s.newest)
   end
 
-  local function blank(key, shape, at, cut)
-    return { key = key, notes = key, shape = shape, at = at, cut = cut, used = 0, newest = 0, later = 0, last = 0,
+  local function blank(key, notes, shape, at, cut)
+    return { key = key, notes = notes, shape = shape, at = at, cut = cut, used = 0, newest = 0, later = 0, last = 0,
              before = 0, pushed = 0, alike = 1, gone = 0, add = 0, count = 0, first = 1, loaded = 0 }
   end
 
   -- Reads the header, and rolls to the present: what has left is summed up, and trimmed when saved.
   local function load(line)
-    local key, window, shape = KEYS[line.key], line.window, line.shape
+    local key, notes, window, shape = KEYS[line.key], KEYS[line.notes], line.window, line.shape
     local at, cut, found, i, score = now, now - window, nil, nil, nil
     local s
     while true do
       found = call('ZRANGEBYSCORE', key, '-inf', format('%d', cut), 'WITHSCORES', 'LIMIT', '0', '512')
-      s = blank(key, shape, at, cut)
+      s = blank(key, notes, shape, at, cut)
       local stored
       i = 1
       while found[i] do
@@ -64,12 +64,12 @@ do
         elseif name == 'l' then s.later = -score
         elseif name == 'c' then s.created = -score
         elseif name == 'm' then s.alike = -score
-        elseif #name > 1 then stored, s.newest = name, -score end
+        elseif #name > 1 then stored, s.newest, s.has_notes = name, math.floor(-score), score % 1 > 0 end
         i = i + 2
       end
       if stored ~= shape then
         check_ours(key, stored)
-        s = blank(key, shape, at, cut)
+        s = blank(key, notes, shape, at, cut)
         s.fresh, s.whole, s.replace = true, true, stored ~= nil
         return s
       end
@@ -83,13 +83,12 @@ do
       s.stale = true
       local latest = s.later > s.newest and s.later or s.newest
       if #found == 1024 and latest <= cut then
-        s.gone, s.replace, s.whole, s.alike = s.used, true, true, 1
+        s.gone, s.replace, s.whole, s.alike, s.has_notes = s.used, true, true, 1, false
       else
         local offset = 0
         while true do
           while found[i] do
-            local name = found[i]
-            if is_entry(name) then s.gone = s.gone + read_name(name) end
+            s.gone = s.gone + read_name(found[i])
             i = i + 2
           end
           if #found < 1024 then break end
@@ -124,12 +123,10 @@ do
       size = math.max(size, s.chunk or 1)
       local found = call('ZRANGE', s.key, format('%d', s.offset), format('%d', s.offset + size - 1), 'WITHSCORES')
       for i = 1, #found, 2 do
-        if is_entry(found[i]) then
-          local loaded = s.loaded + 1
-          s.loaded = loaded
-          s.names[loaded], s.ats[loaded] = found[i], tonumber(found[i + 1])
-          s.costs[loaded] = read_name(found[i])
-        end
+        local loaded = s.loaded + 1
+        s.loaded = loaded
+        s.names[loaded], s.ats[loaded] = found[i], tonumber(found[i + 1])
+        s.costs[loaded] = read_name(found[i])
       end
       s.offset = s.offset + size
       s.whole = #found < 2 * size
@@ -151,7 +148,7 @@ do
     s.date, s.held_cost, s.held_count = date, 0, slice > 0 and fmod(at, slice) * 1000 or 0
     if before == date and not s.fresh then
       local name = call('ZRANGEBYSCORE', s.key, date, date, 'LIMIT', 0, 1)[1]
-      if name and is_entry(name) then
+      if name then
         s.held = name
         local cost, count = read_name(name)
         s.held_cost, s.held_count = cost, math.max(s.held_count, count)
@@ -225,7 +222,7 @@ do
   -- What `m` says after this is saved.
   local function alike_after(s)
     local cost = (s.held_cost or 0) + s.add
-    if s.marks or s.clipped or s.held then return 0 end
+    if s.clipped or s.held then return 0 end
     if s.fresh or s.replace then return s.count > 0 and cost or 1 end
     if s.count == 0 or cost == s.alike then return s.alike end
     return 0
@@ -244,12 +241,11 @@ do
     local name = s.count > 0
       and write_name(s.date, line.modulus, s.held_cost + s.add, s.held_count + s.count)
     if s.held and not s.replace and s.held ~= name then call('ZREM', key, s.held) end
-    local members = s.marks or {}
+    local members = { write_newest(s, s.has_notes or s.marks), s.shape }
     local function add(score, member)
       members[#members + 1] = format('%d', score)
       members[#members + 1] = member
     end
-    add(-s.newest, s.shape)
     if name then add(s.date, name) end
     local new, alike = s.fresh or s.replace, alike_after(s)
     if s.last > s.newest or line.slice > 0 then add(-s.last, 'l') elseif new then add(0, 'l') end
@@ -265,13 +261,27 @@ do
     end
     call('ZADD', key, unpack(members))
     if push then call('PEXPIREAT', key, format('%d', math.ceil((s.at + line.life) / 1000))) end
+    if s.marks then write_notes(s, line) end
   end
 
-  -- Corrects what is recorded at `at`; false if nothing is.
+  -- The newest entry that counts. There are few that do not: see amend.
+  local function find_newest(key)
+    local offset, size = 0, 1
+    while true do
+      local found = call('ZREVRANGEBYSCORE', key, '+inf', '1', 'WITHSCORES', 'LIMIT', offset, size)
+      for i = 1, #found, 2 do
+        if read_name(found[i]) > 0 then return tonumber(found[i + 1]) end
+      end
+      if #found < 2 * size then return 0 end
+      offset, size = offset + size, 64
+    end
+  end
+
+  -- Corrects what is recorded at `at`, which is noted next; false if nothing is.
   local function amend(s, line, at, from, to, seq)
     local key = s.key
     local name = call('ZRANGEBYSCORE', key, at, at, 'LIMIT', 0, 1)[1]
-    if not name or not is_entry(name) then return false end
+    if not name then return false end
     local cost, count = read_name(name)
     if cost == 0 then return false end
     if seq < 1e18 then
@@ -283,30 +293,25 @@ do
     local room = MAX_TOTAL - (s.used - cost)
     local new = math.min(math.max(cost - from, 0) + to, room)
     s.used = s.used + new - cost
-    if new == 0 and at == s.newest then
-      s.newest = 0
-      -- Downwards by rank, past notes and what was refunded, to the next that counts.
-      local above, size = call('ZRANK', key, name), 16
-      while s.used > 0 and s.newest == 0 and above > 0 do
-        local from = math.max(above - size, 0)
-        local found = call('ZRANGE', key, format('%d', from), format('%d', above - 1), 'WITHSCORES')
-        for i = #found - 1, 1, -2 do
-          local score = tonumber(found[i + 1])
-          if score > 0 and is_entry(found[i]) and read_name(found[i]) > 0 then
-            s.newest = score
-            break
-          end
-        end
-        above, size = from, 1024
-      end
-    end
     call('ZREM', key, name)
-    -- A refunded instant is forgotten, unless others may join it: the present one, and slices, which are few.
-    if new > 0 or at == s.at or line.slice > 0 then
-      call('ZADD', key, format('%d', at), write_name(at, line.modulus, new, count))
+    if new == 0 and at == s.newest then s.newest = s.used > 0 and find_newest(key) or 0 end
+    local members = {}
+    local function add(score, member)
+      members[#members + 1] = score
+      members[#members + 1] = member
     end
-    call('ZADD', key, write_used(s, 0), 'u', format('-%d', s.newest), s.shape, '0', 'm')
-    if s.last > s.newest then call('ZADD', key, format('-%d', s.last), 'l') end
+    -- A refunded instant is forgotten, unless others may join it: the present one, and slices, which are few.
+    local stays = new > 0 or at == s.at or line.slice > 0
+    if stays then add(format('%d', at), write_name(at, line.modulus, new, count)) end
+    -- Without it the others are still alike.
+    if stays and new ~= cost then
+      s.alike = 0
+      add('0', 'm')
+    end
+    add(write_used(s, s.alike), 'u')
+    add(write_newest(s, true), s.shape)
+    if s.last > s.newest then add(format('-%d', s.last), 'l') end
+    call('ZADD', key, unpack(members))
     return true
   end
 
@@ -334,12 +339,10 @@ do
         local own, held, regular = 0, nil, 0
         local found = call('ZRANGEBYSCORE', key, format('%d', at), format('%d', at))
         for _, name in ipairs(found) do
-          if is_entry(name) then
-            if string.sub(name, 1, #base) == base then
-              own, held = read_name(name), name
-            elseif not string.find(name, '-', 1, true) then
-              regular = read_name(name)
-            end
+          if string.sub(name, 1, #base) == base then
+            own, held = read_name(name), name
+          elseif not string.find(name, '-', 1, true) then
+            regular = read_name(name)
           end
         end
         local need
@@ -357,7 +360,6 @@ do
       end
     end
     if added == 0 and not s.marks then return 0 end
-    if s.marks then alike = 0 end
     if s.fresh then
       call('ZADD', key, '0', 'l')
       if line.slice > 0 then
@@ -365,11 +367,11 @@ do
         s.last = s.at
       end
     end
-    call('ZADD', key, write_used(s, alike), 'u', format('-%d', s.newest), s.shape,
+    call('ZADD', key, write_used(s, alike), 'u', write_newest(s, s.has_notes or s.marks), s.shape,
       alike == 0 and '0' or format('-%d', alike), 'm')
     if s.last > s.newest or line.slice > 0 then call('ZADD', key, format('-%d', s.last), 'l') end
-    if s.marks then call('ZADD', key, unpack(s.marks)) end
     call('PEXPIREAT', key, format('%d', math.ceil((math.max(s.at, s.newest) + line.life) / 1000)))
+    if s.marks then write_notes(s, line) end
     return added
   end
 

@@ -19,10 +19,12 @@ type Members = Vec<(String, f64)>;
 /// One key, as it was read.
 pub(super) struct Loaded {
     pub(super) name: String,
+    /// Where a window has its notes.
+    pub(super) notes: String,
     pub(super) held: Option<Held>,
     /// Whether all of it was read.
     pub(super) whole: bool,
-    /// The lowest score above zero: the oldest entry or note.
+    /// The lowest score above zero: the oldest entry, or note of a counter.
     pub(super) oldest: Option<u64>,
     /// Admissions of the requests that are asked about: id, entry.
     pub(super) ids: Vec<(RequestId, Entry)>,
@@ -30,15 +32,27 @@ pub(super) struct Loaded {
     pub(super) void: HashMap<String, (u64, u64)>,
 }
 
+/// What is read of one key.
+pub(super) struct Wanted {
+    pub(super) name: String,
+    pub(super) notes: String,
+    /// Whether its notes matter.
+    pub(super) noted: bool,
+}
+
 /// Watches the keys, reads the time, and what is needed of each key.
 pub(super) async fn load(
     connection: &mut MultiplexedConnection,
-    names: &[String],
+    wanted: Vec<Wanted>,
     whole: &[usize],
 ) -> Result<(u64, Vec<Loaded>), Missed> {
     let mut read = Pipeline::new();
-    read.cmd("WATCH").arg(names).cmd("TIME");
-    for (i, name) in names.iter().enumerate() {
+    read.cmd("WATCH");
+    for Wanted { name, notes, noted } in &wanted {
+        read.arg(name).arg(noted.then_some(notes));
+    }
+    read.cmd("TIME");
+    for (i, Wanted { name, .. }) in wanted.iter().enumerate() {
         let last = if whole.contains(&i) { -1 } else { SOME as i64 - 1 };
         read.cmd("ZRANGE").arg(name).arg(0).arg(last).arg("WITHSCORES");
     }
@@ -47,9 +61,9 @@ pub(super) async fn load(
     let time: Option<(u64, u64)> = values.next().and_then(|time| redis::from_redis_value(time).ok());
     let (seconds, micros) = time.ok_or_else(|| Missed::Wrong(bad_reply()))?;
     let now = seconds.saturating_mul(1_000_000).saturating_add(micros);
-    let mut loaded = Vec::with_capacity(names.len());
+    let mut loaded = Vec::with_capacity(wanted.len());
     let mut parts = Vec::new();
-    for (i, value) in values.enumerate() {
+    for ((i, wanted), value) in wanted.into_iter().enumerate().zip(values) {
         let members: Members = redis::from_redis_value(value).map_err(|_| Missed::Wrong(bad_reply()))?;
         let held = Held::read(&members);
         if held.is_none() && !members.is_empty() {
@@ -67,7 +81,8 @@ pub(super) async fn load(
         }
         let oldest = members.iter().find(|(_, score)| *score > 0.0).map(|(_, score)| *score as u64);
         loaded.push(Loaded {
-            name: names[i].clone(),
+            name: wanted.name,
+            notes: wanted.notes,
             held,
             whole: all,
             oldest,
@@ -82,6 +97,15 @@ pub(super) async fn load(
 }
 
 impl Loaded {
+    /// Where the notes are on what is held; none if there are none.
+    pub(super) fn noted_in(&self) -> Option<&str> {
+        let held = self.held.as_ref()?;
+        match Held::is_window(&held.quota) {
+            true => held.has_notes.then_some(&self.notes),
+            false => Some(&self.name),
+        }
+    }
+
     /// Looks up whether a request was admitted: `known` in `lua/notes.lua`.
     pub(super) async fn find_id(
         &mut self,
@@ -96,7 +120,7 @@ impl Loaded {
         {
             return Ok(());
         }
-        let key = &self.name;
+        let Some(key) = self.noted_in() else { return Ok(()) };
         let mut score = async |member: &str| -> Result<Option<u64>, RedisError> {
             let found: Option<f64> =
                 redis::cmd("ZSCORE").arg(key).arg(member).query_async(connection).await?;
@@ -127,24 +151,24 @@ pub(super) fn note(what: &str, quota: &Quota, at: u64, seq: u64) -> String {
     format!("{what}{:x}.{seq}", at % layout::modulus(quota))
 }
 
-/// The newest entry that counts below an instant; 0 if there is none.
-pub(super) async fn newest_below(
+/// When the newest entry was recorded that counts, besides this one; 0 if there is none.
+pub(super) async fn newest_besides(
     connection: &mut MultiplexedConnection,
     name: &str,
-    at: u64,
+    entry: &HeldEntry,
 ) -> Result<u64, RedisError> {
-    let (mut start, mut size) = (0, 16);
+    let (mut start, mut size) = (0, 2);
     loop {
         let mut command = redis::cmd("ZREVRANGEBYSCORE");
-        command.arg(name).arg(format!("({at}")).arg(1).arg("WITHSCORES").arg("LIMIT").arg(start).arg(size);
+        command.arg(name).arg("+inf").arg(1).arg("WITHSCORES").arg("LIMIT").arg(start).arg(size);
         let found: Members = command.query_async(connection).await?;
-        let entries = found.iter().filter_map(|(name, score)| HeldEntry::read(name, *score));
-        if let Some(entry) = entries.into_iter().find(|entry| entry.cost > 0) {
-            return Ok(entry.at);
+        let mut entries = found.iter().filter_map(|(name, score)| HeldEntry::read(name, *score));
+        if let Some(other) = entries.find(|other| other.cost > 0 && other.name != entry.name) {
+            return Ok(other.at);
         }
         if found.len() < size {
             return Ok(0);
         }
-        (start, size) = (start + size, 512);
+        (start, size) = (start + size, 64);
     }
 }

@@ -21,10 +21,10 @@ use redis::{ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
 use smallvec::SmallVec;
 use tokio::sync::MutexGuard;
 
-use self::load::{load, newest_below, note};
+use self::load::{Wanted, load, newest_besides, note};
 use self::slot::{NAMED, Open, Slot};
 use super::fault::{Redirect, explain, redirect};
-use super::held::HeldEntry;
+use super::held::{Held, HeldEntry};
 use super::life::Purpose;
 use super::server::{self, Server};
 use super::topology::Place;
@@ -198,8 +198,12 @@ impl Inner {
         keys: &[&Key],
         whole: &[usize],
     ) -> Result<Readings, Missed> {
-        let names: Vec<String> = keys.iter().map(|key| self.names.main(key)).collect();
-        let (now, mut loaded) = load(connection, &names, whole).await?;
+        let noted = |key: &Key| {
+            let mut checks = asks.iter().filter(|ask| ask.id().is_some()).flat_map(Ask::checks);
+            checks.any(|check| check.key == *key && Held::is_window(&check.quota))
+        };
+        let wanted = keys.iter().map(|key| self.wanted(key, noted(key))).collect();
+        let (now, mut loaded) = load(connection, wanted, whole).await?;
         let places: HashMap<&Key, usize, foldhash::quality::RandomState> =
             keys.iter().enumerate().map(|(i, key)| (*key, i)).collect();
         for ask in asks {
@@ -266,12 +270,12 @@ impl Inner {
         settlements: &[Settlement],
         whole: &[usize],
     ) -> Result<Receipt, Missed> {
-        let names: Vec<String> = settlements.iter().map(|s| self.names.main(&s.key)).collect();
-        let (now, loaded) = load(connection, &names, whole).await?;
+        let wanted = settlements.iter().map(|settlement| self.wanted(&settlement.key, true)).collect();
+        let (now, loaded) = load(connection, wanted, whole).await?;
         let mut writes = Pipeline::new();
         writes.atomic();
         let mut settled = Vec::new();
-        for (((i, settlement), name), loaded) in settlements.iter().enumerate().zip(&names).zip(&loaded) {
+        for ((i, settlement), loaded) in settlements.iter().enumerate().zip(&loaded) {
             let Some(held) = &loaded.held else {
                 settled.push(Settled::Gone);
                 continue;
@@ -281,8 +285,9 @@ impl Inner {
             slot.state.inspect(Micros::new(now));
             let marker = note("settled:", &quota, settlement.entry.at.get(), settlement.entry.seq);
             let mut look = Pipeline::new();
-            look.cmd("ZSCORE").arg(name).arg(&marker);
-            let instant = settlement.entry.at.get();
+            let (name, instant) = (&loaded.name, settlement.entry.at.get());
+            // Without notes there is no such member in the key itself either.
+            look.cmd("ZSCORE").arg(loaded.noted_in().unwrap_or(name)).arg(&marker);
             look.cmd("ZRANGEBYSCORE").arg(name).arg(instant).arg(instant).arg("LIMIT").arg(0).arg(1);
             let (noted, found): (Option<f64>, Vec<String>) = look.query_async(connection).await?;
             let outcome = if !slot.counts(held, &settlement.entry) {
@@ -291,11 +296,11 @@ impl Inner {
                 Settled::Already
             } else {
                 let entry = found.first().and_then(|found| HeldEntry::read(found, instant as f64));
-                let below = match slot.needs_below(held, settlement) {
-                    true => newest_below(connection, name, instant).await?,
-                    false => 0,
+                let newest = match entry.as_ref().filter(|_| slot.takes_newest(held, settlement)) {
+                    Some(entry) => newest_besides(connection, name, entry).await?,
+                    None => 0,
                 };
-                if slot.amend(held, settlement, entry, below) { Settled::Done } else { Settled::Gone }
+                if slot.amend(held, settlement, entry, newest) { Settled::Done } else { Settled::Gone }
             };
             if outcome == Settled::Done {
                 slot.marks.push((instant, marker));
@@ -310,6 +315,10 @@ impl Inner {
         }
         commit(connection, writes).await?;
         Ok(Receipt { at: Micros::new(now), settled })
+    }
+
+    fn wanted(&self, key: &Key, noted: bool) -> Wanted {
+        Wanted { name: self.names.main(key), notes: self.names.notes(key), noted }
     }
 }
 

@@ -177,7 +177,7 @@ impl Slot {
     }
 
     /// Whether a settlement takes away the newest entry, so that another is.
-    pub(super) fn needs_below(&self, held: &Held, settlement: &Settlement) -> bool {
+    pub(super) fn takes_newest(&self, held: &Held, settlement: &Settlement) -> bool {
         settlement.permits == 0 && settlement.entry.at.get() == held.newest
     }
 
@@ -187,7 +187,7 @@ impl Slot {
         held: &Held,
         settlement: &Settlement,
         found: Option<HeldEntry>,
-        below: u64,
+        newest: u64,
     ) -> bool {
         let Settlement { entry: Entry { at, seq, cost: from }, permits: to, .. } = *settlement;
         let named = seq >= NAMED;
@@ -208,7 +208,7 @@ impl Slot {
                 let cost = now(found.cost, MAX_TOTAL - others);
                 let cut = self.at.saturating_sub(held.quota.window().get());
                 let newest =
-                    (cost == 0 && found.at == held.newest).then_some(if below > cut { below } else { 0 });
+                    (cost == 0 && found.at == held.newest).then_some(if newest > cut { newest } else { 0 });
                 Amended { used: others + cost, entry: Some((found, cost)), newest }
             }
             _ if at.get() < held.created || !named && !(held.created..held.next).contains(&seq) => {

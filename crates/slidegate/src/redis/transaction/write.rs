@@ -85,26 +85,28 @@ impl Slot {
             add.arg(date).arg(new);
             new_cost = Some(cost);
         }
+        let sliced = matches!(quota.algorithm(), Algorithm::TimeSlice { .. });
+        // Without an entry the others are still alike.
+        let mut alters = false;
         if let Some(Amended { used: amended, entry: Some((entry, cost)), newest: left }) = &self.amended {
             writes.cmd("ZREM").arg(name).arg(&entry.name);
-            let sliced = matches!(quota.algorithm(), Algorithm::TimeSlice { .. });
-            if *cost > 0 || entry.at == self.at || sliced {
+            let stays = *cost > 0 || entry.at == self.at || sliced;
+            if stays {
                 add.arg(entry.at).arg(HeldEntry::name(entry.at, modulus, *cost, entry.count));
             }
+            alters = stays && *cost != entry.cost;
             (used, newest) = (*amended, left.unwrap_or(newest));
         }
-        add.arg(negative(newest)).arg(layout::shape(quota));
+        let had_notes = held.is_some_and(|held| held.has_notes);
+        let half = if had_notes || !self.marks.is_empty() { ".5" } else { "" };
+        add.arg(negative(newest) + half).arg(layout::shape(quota));
         let last = kept.last.get();
-        let sliced = matches!(quota.algorithm(), Algorithm::TimeSlice { .. });
         if last > newest || sliced || self.fresh {
             add.arg(negative(if last > newest || sliced { last } else { 0 })).arg("l");
         }
-        let plain = self.marks.is_empty()
-            && clipped.is_empty()
-            && self.amended.is_none()
-            && self.held_entry.is_none();
+        let joins = self.recorded > 0 && self.held_entry.is_some();
         let alike = match (held, new_cost) {
-            _ if !plain => 0,
+            _ if alters || joins || !clipped.is_empty() => 0,
             (None, cost) => cost.unwrap_or(1),
             (Some(held), Some(cost)) if cost != held.alike => 0,
             (Some(held), _) => held.alike,
@@ -115,12 +117,24 @@ impl Slot {
         if sliced && self.fresh {
             add.arg(negative(self.at)).arg("c");
         }
-        self.add_marks(&mut add);
         writes.add_command(add);
-        let period = expiry.period(quota).get();
+        let (period, life) = (expiry.period(quota).get(), expiry.life(quota).get());
         let pushed = held.map_or(0, |held| held.newest);
         if self.recorded > 0 && (sliced || self.at - self.at % period > pushed) {
-            self.expire(writes, name, expiry.life(quota).get());
+            self.expire(writes, name, life);
+        }
+        if !self.marks.is_empty() {
+            let notes = &loaded.notes;
+            if had_notes {
+                writes.cmd("ZREMRANGEBYSCORE").arg(notes).arg("-inf").arg(cut);
+            } else {
+                writes.cmd("UNLINK").arg(notes);
+            }
+            let mut add = redis::cmd("ZADD");
+            add.arg(notes);
+            self.add_marks(&mut add);
+            writes.add_command(add);
+            self.expire(writes, notes, life);
         }
         true
     }
