@@ -254,6 +254,7 @@ do
       missing = math.max(0, missing - (entry.at - last) * line.rate) + entry.cost * line.per
       last = entry.at
       if s.fresh and entry.at < s.c then s.c = entry.at end
+      if s.fresh and entry.at <= s.g then s.g = entry.at - 1 end
     end
     missing = math.max(0, missing - math.max(0, s.at - last) * line.rate)
     local cost = div_ceil(math.min(missing, MAX_TOTAL), line.per)
