@@ -78,6 +78,11 @@ impl RedisStore {
         self.run(server, &pipeline).await.map(|_| ())
     }
 
+    /// Whether it can be given back what it lost.
+    pub(crate) fn heals(&self) -> bool {
+        self.inner.mode == RedisMode::Script
+    }
+
     /// Writes back what a node had admitted; twice is as good as once. Without scripts nothing is.
     pub(crate) async fn heal(
         &self,
@@ -85,9 +90,9 @@ impl RedisStore {
         batch: &str,
         lines: &[HealLine],
     ) -> Result<Vec<Healed>, Error> {
-        let Inner { topology, names, expiry, scripts, mode, .. } = &*self.inner;
+        let Inner { topology, names, expiry, scripts, .. } = &*self.inner;
         let mut healed = vec![Healed::default(); lines.len()];
-        if *mode == RedisMode::Transaction {
+        if !self.heals() {
             return Ok(healed);
         }
         let mut places: Vec<(Place, Vec<usize>)> = Vec::new();

@@ -21,6 +21,11 @@ impl RedisStore {
         self.inner.topology.known_servers()
     }
 
+    /// Finds out which servers count now, where that changes.
+    pub(crate) async fn look_again(&self) -> Result<(), Error> {
+        self.inner.topology.look_again().await
+    }
+
     /// Without the password.
     pub(crate) fn server_address(&self, server: ServerId) -> String {
         let server = self.inner.topology.server(server);

@@ -27,12 +27,6 @@ use crate::{Error, Key};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ServerId(pub(super) u16);
 
-impl ServerId {
-    pub(crate) fn index(self) -> usize {
-        self.0.into()
-    }
-}
-
 /// Keys of one place go in one call: a slot of a cluster, or the number of a server.
 pub(super) type Place = u16;
 
@@ -111,6 +105,14 @@ impl Topology {
             cluster.find().await?;
         }
         Ok(self.known_servers())
+    }
+
+    /// Finds out who has what now, where that changes: nobody tells when a node has died.
+    pub(super) async fn look_again(&self) -> Result<(), Error> {
+        match &self.kind {
+            Kind::Cluster(cluster) => cluster.look_again().await,
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn known_servers(&self) -> Vec<ServerId> {
