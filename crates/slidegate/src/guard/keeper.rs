@@ -89,6 +89,10 @@ async fn probe(inner: &Arc<Inner>, server: &Watched) -> Duration {
         return wait.into();
     }
     let answered = say(inner, server, Saying::Away).await;
+    if answered.is_err() {
+        // Another may have taken over from it: nobody asks this one, so nobody else finds out.
+        let _ = inner.store.look_again().await;
+    }
     if !server.probed(inner, answered.is_ok()) {
         return Duration::ZERO;
     }
@@ -121,11 +125,11 @@ async fn return_to(inner: &Arc<Inner>, server: &Watched, met: &Met) -> Result<()
 async fn join(inner: &Arc<Inner>, server: &Watched) -> Duration {
     let started = inner.clock.now();
     let patience = Micros::from(inner.options.write_back);
-    let since = server.since_here();
     loop {
         match say(inner, server, Saying::Joined).await {
             Ok(met) => {
-                let back = server.peers.lock().are_back(&met.run, since);
+                // What was read when it was probed may have been said before it went away.
+                let back = server.peers.lock().are_back(&met.run, started);
                 if back || inner.clock.now().since(started) >= patience {
                     server.set_phase(Phase::Direct);
                     return Duration::ZERO;
@@ -159,7 +163,7 @@ async fn say(inner: &Arc<Inner>, server: &Watched, what: Saying) -> Result<Met, 
 }
 
 pub(super) async fn leave(inner: &Arc<Inner>, server: &Watched) -> Result<(), Error> {
-    inner.store.unsay(server.id, std::slice::from_ref(&inner.name)).await
+    say(inner, server, Saying::Left).await.map(|_| ())
 }
 
 /// Writes what the server does not have, or all of it if it may have `lost` what it had; how many keys.
@@ -174,8 +178,13 @@ async fn write_back(inner: &Arc<Inner>, server: &Watched, run: &str, lost: bool)
         for some in owed.chunks(STEP) {
             let lines: Vec<HealLine> = some.iter().map(line).collect();
             let batch = format!("{:x}", inner.chance());
-            for (owed, healed) in some.iter().zip(inner.store.heal(writer, &batch, &lines).await?) {
-                inner.mirror.written(owed);
+            // While they are on their way they are the server's: a late answer must not find them here.
+            some.iter().for_each(|owed| inner.mirror.mark(owed, true));
+            let healed = inner.store.heal(writer, &batch, &lines).await;
+            if healed.is_err() {
+                some.iter().for_each(|owed| inner.mirror.mark(owed, false));
+            }
+            for (owed, healed) in some.iter().zip(healed?) {
                 server.written_back.fetch_add(healed.added, Ordering::Relaxed);
                 let over = healed.used.saturating_sub(owed.quota.capacity()).min(healed.added);
                 server.excess.fetch_add(over, Ordering::Relaxed);

@@ -13,8 +13,14 @@ use crate::{
     Algorithm, Ask, Check, Count, Entry, Key, Micros, Outcome, Quota, Reading, Source, State, Verdict,
 };
 
-/// Set in the sequence number of an admission made without the store.
-pub(super) const MADE_HERE: u64 = 1 << 62;
+/// Set in the sequence number of an admission made without the store: more than the store gives out, also for a
+/// request id.
+pub(super) const MADE_HERE: u64 = 3 << 62;
+
+/// Whether an admission was made without the store.
+pub(super) fn is_made_here(entry: &Entry) -> bool {
+    entry.seq >= MADE_HERE
+}
 
 /// What decides a key without the store.
 pub(super) struct Local {
@@ -88,11 +94,15 @@ impl Record {
             // Counted as attempts: more may have been admitted than is allowed from now on.
             let part = part.with_count(Count::Attempts);
             state = State::new(&part);
+            // The end of a slice is exact.
+            let sliced = matches!(self.quota.algorithm(), Algorithm::TimeSlice { .. });
+            let spread = if sliced { Micros::ZERO } else { outage.spread };
             for noted in self.log.iter() {
-                state.admit(noted.at.plus(outage.spread), &part, noted.cost.min(part.capacity()));
+                state.admit(noted.at.plus(spread), &part, noted.cost.min(part.capacity()));
             }
         }
-        let until = left_by(&self.quota, outage.since);
+        // A clock that was set back has what was admitted before ahead of it.
+        let until = left_by(&self.quota, outage.since.max(self.seen));
         self.local = Some(Box::new(Local { outage: outage.number, state, cap, until }));
     }
 }

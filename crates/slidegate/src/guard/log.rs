@@ -79,11 +79,12 @@ impl Log {
         self.words.iter().map(|&word| self.read(word))
     }
 
-    /// The store has these now.
-    pub(super) fn mark_written(&mut self, written: &[Noted]) {
-        for noted in written.iter().filter(|noted| !noted.written) {
-            if let Some(place) = self.find(noted.at, |word| word & UNWRITTEN != 0) {
-                self.words[place] &= !UNWRITTEN;
+    /// The store has those of `some` that were unwritten; or does not, after all.
+    pub(super) fn mark(&mut self, some: &[Noted], written: bool) {
+        for noted in some.iter().filter(|noted| !noted.written) {
+            let other = |word: u64| (word & UNWRITTEN != 0) == written && self.read(word).cost == noted.cost;
+            if let Some(place) = self.find(noted.at, other) {
+                self.words[place] ^= UNWRITTEN;
             }
         }
     }
@@ -152,8 +153,11 @@ mod tests {
         let expected = [(5, 1, true), (7, 3, true), (9, 70_000, false), (9, 2, true)]
             .map(|(a, c, w)| noted(now + a, c, w));
         assert_eq!(all, expected);
-        log.mark_written(&all);
+        log.mark(&all, true);
         assert!(log.iter().all(|noted| noted.written));
+        log.mark(&all, false);
+        assert_eq!(log.iter().collect::<Vec<_>>(), all);
+        log.mark(&all, true);
         assert!(log.settle(Micros::new(now + 9), 2, 0));
         assert!(log.settle(Micros::new(now + 9), 70_000, 4));
         assert!(!log.settle(Micros::new(now + 8), 1, 0));

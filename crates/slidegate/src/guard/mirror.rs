@@ -207,10 +207,10 @@ impl Mirror {
 
     pub(super) const STEPS: usize = SHARDS;
 
-    /// The store has these now.
-    pub(super) fn written(&self, owed: &Owed) {
+    /// The store has what it did not have of these; or does not, after all.
+    pub(super) fn mark(&self, owed: &Owed, written: bool) {
         if let Some(record) = self.shard(&owed.key).get_mut(&owed.key) {
-            record.log.mark_written(&owed.entries);
+            record.log.mark(&owed.entries, written);
         }
     }
 

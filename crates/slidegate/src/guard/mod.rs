@@ -18,6 +18,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use parking_lot::RwLock;
@@ -25,7 +26,6 @@ use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub use self::breaker::BreakerState;
-use self::local::MADE_HERE;
 use self::mirror::Mirror;
 pub use self::mirror::MirrorStats;
 pub use self::options::GuardOptions;
@@ -69,8 +69,8 @@ struct Inner {
     chance: AtomicU64,
     late: AtomicU64,
     overloaded: AtomicU64,
-    /// How many servers there were when the first was met.
-    first: OnceLock<usize>,
+    /// The servers that counted when the first was met.
+    first: OnceLock<Vec<ServerId>>,
 }
 
 /// What a guard sees and does.
@@ -177,7 +177,7 @@ impl Inner {
         if let Some(server) = servers.iter().find(|server| server.id == id) {
             return Arc::clone(server);
         }
-        let server = Arc::new(Watched::new(id, self));
+        let server = Arc::new(Watched::new(id, self, &servers));
         servers.push(Arc::clone(&server));
         tokio::spawn(keeper::keep(Arc::downgrade(self), Arc::clone(&server)));
         server
@@ -197,13 +197,16 @@ impl Inner {
             Phase::Away => return Ok(asks.iter().map(|ask| self.without_store(server, ask)).collect()),
             Phase::Joining => return self.with_both(server, asks).await,
         }
-        if !server.is_met()
-            && let Err(error) = self.introduce(server).await
-        {
-            return self.conclude(server, asks, Answer::Failed(error), Micros::ZERO);
+        let mut left = self.options.deadline;
+        if !server.is_met() {
+            let asked = self.clock.now();
+            if let Err(error) = self.introduce(server).await {
+                return self.conclude(server, asks, Answer::Failed(error), Micros::ZERO);
+            }
+            left = self.left(asked);
         }
         let sent = self.clock.now();
-        let answer = self.call(asks).await;
+        let answer = self.call(asks, left).await;
         self.conclude(server, asks, answer, sent)
     }
 
@@ -218,7 +221,7 @@ impl Inner {
 
     /// Whether a server was there when the first was met: later ones took over from others.
     fn is_first(&self, server: ServerId) -> bool {
-        server.index() < *self.first.get_or_init(|| self.store.servers().len())
+        self.first.get_or_init(|| self.store.servers()).contains(&server)
     }
 
     /// Takes the store's answer, or makes one without it.
@@ -261,8 +264,13 @@ impl Inner {
         }
     }
 
-    /// Asks the store, until the deadline.
-    async fn call(&self, asks: &[Ask]) -> Answer {
+    /// What is left of the deadline of a decision that was asked for then.
+    fn left(&self, asked: Micros) -> Duration {
+        self.options.deadline.saturating_sub(self.clock.now().since(asked).into())
+    }
+
+    /// Asks the store, and waits for it no longer than `left`.
+    async fn call(&self, asks: &[Ask], left: Duration) -> Answer {
         let Ok(place) = Arc::clone(&self.in_flight).try_acquire_owned() else {
             self.overloaded.fetch_add(1, Ordering::Relaxed);
             let message =
@@ -270,7 +278,7 @@ impl Inner {
             return Answer::Failed(Error::store(Fault::Overloaded, message));
         };
         let mut call: Call = Box::pin(admit(self.store.clone(), asks.into(), place));
-        match tokio::time::timeout(self.options.deadline, &mut call).await {
+        match tokio::time::timeout(left, &mut call).await {
             Ok(Ok(readings)) => Answer::Readings(readings),
             Ok(Err(error)) => Answer::Failed(error),
             Err(_) => Answer::Late(call),
@@ -282,20 +290,24 @@ impl Inner {
         let mut refunds = Vec::new();
         for ((ask, told), late) in asks.iter().zip(told).zip(late) {
             let allowed = !refuses(ask, told);
-            for ((check, told), late_verdict) in ask.checks().iter().zip(&told.verdicts).zip(&late.verdicts) {
+            let mut late = late.clone();
+            for ((check, told), late_verdict) in
+                ask.checks().iter().zip(&told.verdicts).zip(&mut late.verdicts)
+            {
                 if late_verdict.outcome != Outcome::Charged || late_verdict.entry.at < late.at {
                     continue;
                 }
-                if !allowed {
+                // It is counted in the store, so it need not be written there; unless it was already.
+                let twice = told.outcome == Outcome::Charged
+                    && !self.mirror.settled_unwritten(&check.key, told.entry, 0);
+                if !allowed || twice {
                     let (key, entry) = (check.key.clone(), late_verdict.entry);
                     refunds.push(Settlement { key, entry, permits: 0 });
-                } else if told.outcome == Outcome::Charged {
-                    // It is counted in the store, so it need not be written there.
-                    self.mirror.settled(&check.key, told.entry.at, check.cost, 0);
+                    late_verdict.outcome = Outcome::Fits;
                 }
             }
             if allowed {
-                self.mirror.answered(ask.checks(), late);
+                self.mirror.answered(ask.checks(), &late);
             }
         }
         for refund in refunds {
@@ -306,14 +318,26 @@ impl Inner {
 
     /// The server is back, but others may not have written to it yet: both it and this node's share must allow.
     async fn with_both(self: &Arc<Self>, server: &Arc<Watched>, asks: &[Ask]) -> Result<Readings, Error> {
+        let asked = self.clock.now();
         let mut readings = Readings::new();
         for ask in asks {
-            readings.push(self.with_both_one(server, ask).await?);
+            // All of them have one deadline.
+            let left = self.left(asked);
+            readings.push(if left.is_zero() || server.phase() == Phase::Away {
+                self.without_store(server, ask)
+            } else {
+                self.with_both_one(server, ask, left).await?
+            });
         }
         Ok(readings)
     }
 
-    async fn with_both_one(self: &Arc<Self>, server: &Arc<Watched>, ask: &Ask) -> Result<Reading, Error> {
+    async fn with_both_one(
+        self: &Arc<Self>,
+        server: &Arc<Watched>,
+        ask: &Ask,
+        left: Duration,
+    ) -> Result<Reading, Error> {
         let outage = server.outage(self);
         let here = local::decide(&self.mirror, &self.only(ask, OnError::Local), &outage, true);
         if refuses(&self.only(ask, OnError::Local), &here) {
@@ -321,7 +345,7 @@ impl Inner {
         }
         let sent = self.clock.now();
         let asks = std::slice::from_ref(ask);
-        let answer = self.call(asks).await;
+        let answer = self.call(asks, left).await;
         let admitted =
             matches!(&answer, Answer::Readings(all) if all.iter().all(|reading| !refuses(ask, reading)));
         if !admitted {
@@ -454,7 +478,7 @@ impl Inner {
         for (i, settlement) in settlements.iter().enumerate() {
             let Settlement { key, entry, permits } = settlement;
             let server = self.watched(self.store.server_of(key));
-            let made_here = entry.seq & MADE_HERE != 0;
+            let made_here = local::is_made_here(entry);
             if made_here {
                 local::settle(&self.mirror, key, *entry, *permits, server.now(self));
             }
@@ -471,9 +495,10 @@ impl Inner {
                     ),
                 ));
             }
-            // What was written back is the first of its instant.
-            let seq = if made_here { 0 } else { entry.seq };
-            to_store.push((i, Settlement { entry: Entry { seq, ..*entry }, ..settlement.clone() }));
+            // Where nothing is written back, there is nothing to settle.
+            if !made_here || self.store.heals() {
+                to_store.push((i, settlement.clone()));
+            }
         }
         if to_store.is_empty() {
             return Ok(Receipt { at, settled });

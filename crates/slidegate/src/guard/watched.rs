@@ -50,8 +50,6 @@ struct Trouble {
     /// Which time without it this is, and since when by its own clock.
     outage: u64,
     since: Micros,
-    /// The same by ours.
-    since_here: Micros,
     fault: Option<Fault>,
 }
 
@@ -78,7 +76,12 @@ pub struct ServerStats {
 }
 
 impl Watched {
-    pub(super) fn new(id: ServerId, inner: &Inner) -> Self {
+    /// One that is met after others may take over from them: who else counts and what time it is are as they were
+    /// there, until it is known better.
+    pub(super) fn new(id: ServerId, inner: &Inner, others: &[Arc<Watched>]) -> Self {
+        let like = others.iter().max_by_key(|other| other.peers.lock().share().0);
+        let peers = like.map_or_else(|| Peers::new(&inner.name), |like| like.peers.lock().clone());
+        let clockwork = like.map(|like| *like.clockwork.lock()).unwrap_or_default();
         Watched {
             id,
             phase: AtomicU8::new(Phase::Direct as u8),
@@ -88,11 +91,10 @@ impl Watched {
                 breaker: Breaker::new(&inner.options),
                 outage: 0,
                 since: Micros::ZERO,
-                since_here: Micros::ZERO,
                 fault: None,
             }),
-            clockwork: Mutex::default(),
-            peers: Mutex::new(Peers::new(&inner.name)),
+            clockwork: Mutex::new(clockwork),
+            peers: Mutex::new(peers),
             changed: Notify::new(),
             written_back: AtomicU64::new(0),
             excess: AtomicU64::new(0),
@@ -143,7 +145,6 @@ impl Watched {
         if !self.troubled.swap(true, Ordering::Relaxed) {
             trouble.outage += 1;
             trouble.since = self.clockwork.lock().latest(now);
-            trouble.since_here = now;
         }
         let opened = match fault {
             // What is wrong with one call or one key says nothing of the server.
@@ -176,11 +177,6 @@ impl Watched {
             nodes,
             rank,
         }
-    }
-
-    /// Since when it is away, by our clock.
-    pub(super) fn since_here(&self) -> Micros {
-        self.trouble.lock().since_here
     }
 
     /// What time it is there, at the latest.
