@@ -94,11 +94,8 @@ impl Record {
             // Counted as attempts: more may have been admitted than is allowed from now on.
             let part = part.with_count(Count::Attempts);
             state = State::new(&part);
-            // The end of a slice is exact.
-            let sliced = matches!(self.quota.algorithm(), Algorithm::TimeSlice { .. });
-            let spread = if sliced { Micros::ZERO } else { outage.spread };
             for noted in self.log.iter() {
-                state.admit(noted.at.plus(spread), &part, noted.cost.min(part.capacity()));
+                state.admit(noted.at.plus(outage.spread), &part, noted.cost.min(part.capacity()));
             }
         }
         // A clock that was set back has what was admitted before ahead of it.
