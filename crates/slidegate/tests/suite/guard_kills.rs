@@ -43,8 +43,8 @@ pub(crate) fn over(told: &[Told], keys: &[u64]) -> Vec<(u64, u64, u64)> {
 }
 
 /// Not yet none over: about one kill in ten comes while a window fills, and then nodes share what was left when the store
-/// last spoke to each of them, which others may have taken since. Also while answers are late, one or two are.
-pub(crate) fn assert_nearly_exact(over: &[(u64, u64, u64)]) {
+/// last spoke to each of them, which others may have taken since.
+fn assert_nearly_exact(over: &[(u64, u64, u64)]) {
     for (key, most, limit) in over {
         assert!(*most <= limit + limit / 10, "key {key}: {most} of {limit}");
     }
