@@ -52,7 +52,9 @@ async fn beat(inner: &Arc<Inner>, server: &Watched) -> Duration {
     match beat_once(inner, server).await {
         Ok(()) => {
             let now = server.earliest(inner);
-            inner.mirror.sweep(|key| inner.store.server_of(key) == server.id, now, true);
+            // It may have been given up meanwhile.
+            let back = server.phase() == Phase::Direct;
+            inner.mirror.sweep(|key| inner.store.server_of(key) == server.id, now, back);
         }
         Err(error) => server.failed(inner, error.fault().unwrap_or(Fault::Other)),
     }
@@ -189,7 +191,8 @@ async fn say(inner: &Arc<Inner>, server: &Watched, what: Saying, met: &Met) -> R
 }
 
 pub(super) async fn leave(inner: &Arc<Inner>, server: &Watched) -> Result<(), Error> {
-    inner.store.unsay(server.id, std::slice::from_ref(&inner.name)).await
+    let met = inner.store.meet(server.id).await?;
+    say(inner, server, Saying::Left, &met).await
 }
 
 /// Writes all that counts and that the server may have `lost`; if it did not, what is missing from buckets, which it
@@ -213,12 +216,11 @@ async fn write_all(inner: &Arc<Inner>, server: &Watched, met: &Met, lost: bool) 
 /// Writes what the server does not have; how many keys.
 async fn write_back(inner: &Arc<Inner>, server: &Watched, met: &Met) -> Result<usize, Error> {
     let owed = inner.mirror.unwritten(|key| inner.store.server_of(key) == server.id);
-    if let Err(error) = write(inner, server, met, false, &owed).await {
-        inner.mirror.still_unwritten(&owed);
-        return Err(error);
+    let written = write(inner, server, met, false, &owed).await;
+    if written.is_err() {
+        inner.mirror.not_written(&owed);
     }
-    owed.iter().for_each(|owed| inner.mirror.written(owed));
-    Ok(owed.len())
+    written.map(|()| owed.len())
 }
 
 async fn write(
@@ -235,7 +237,7 @@ async fn write(
     let since = server.outage(inner).since;
     let writer = Writer { node: &inner.name, run: &met.run, lost, since, nodes };
     let lines: Vec<(usize, HealLine)> =
-        (0..).zip(owed).flat_map(|(i, owed)| lines(inner, owed, lost).map(move |line| (i, line))).collect();
+        (0..).zip(owed).flat_map(|(i, owed)| lines(owed).map(move |line| (i, line))).collect();
     let mut rest = lines.as_slice();
     while !rest.is_empty() {
         let (some, after) = rest.split_at(step_of(rest));
@@ -261,10 +263,10 @@ fn step_of(lines: &[(usize, HealLine)]) -> usize {
 }
 
 /// A key with many admissions in parts, if they can be told apart.
-fn lines(inner: &Inner, owed: &Owed, lost: bool) -> impl Iterator<Item = HealLine> {
+fn lines(owed: &Owed) -> impl Iterator<Item = HealLine> {
     let exact = owed.quota.algorithm() == Algorithm::SlidingWindow;
     // An exact window knows what it has by the instant, so it is told all of an instant; a sum, what to add to it.
-    let entries = if exact && !lost { inner.mirror.whole_instants(owed) } else { owed.instants() };
+    let entries = if exact { owed.whole.clone() } else { owed.instants() };
     let size = if exact { STEP_ENTRIES } else { entries.len().max(1) };
     let parts: Vec<Vec<(Micros, u64, bool)>> = entries.chunks(size).map(<[_]>::to_vec).collect();
     let (key, quota, encoding) = (owed.key.clone(), owed.quota, owed.encoding);

@@ -95,8 +95,10 @@ impl Record {
         };
         let cap = own.saturating_add(outage.share(left)).min(outage.share(whole));
         let mut state = State::new(&self.quota);
-        if let Some(part) = part_of(&self.quota, cap.max(1), outage) {
-            // Counted as attempts: more may have been admitted than is allowed from now on.
+        // What is in a bucket stays in it when it becomes smaller, so it is as small from the start.
+        let room = if self.is_bucket() { cap } else { outage.share(whole) };
+        if let Some(part) = part_of(&self.quota, room.max(1), outage) {
+            // Counted as attempts: more may have been admitted than this node's share.
             let part = part.with_count(Count::Attempts);
             state = State::new(&part);
             for noted in self.taken(outage.since, outage.nodes) {
@@ -108,7 +110,8 @@ impl Record {
                 }
             }
         }
-        let until = left_by(&self.quota, outage.since);
+        // A clock that was set back has what was admitted before ahead of it.
+        let until = left_by(&self.quota, outage.since.max(self.seen));
         self.local = Some(Box::new(Local { outage: outage.number, state, cap, until }));
     }
 }

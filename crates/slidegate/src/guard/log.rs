@@ -88,6 +88,15 @@ impl Log {
         }
     }
 
+    /// The store does not have these, after all.
+    pub(super) fn mark_unwritten(&mut self, unwritten: &[Noted]) {
+        for &Noted { at, cost, .. } in unwritten.iter().filter(|noted| !noted.written) {
+            if self.settle(at, cost, 0, true) {
+                self.add(Noted { at, cost, written: false });
+            }
+        }
+    }
+
     /// Of what was admitted at `at`, `from` really cost `to`; whether that much was found.
     pub(super) fn settle(&mut self, at: Micros, from: u64, to: u64, written: bool) -> bool {
         let Ok(place) = self.find(at, written) else { return false };
@@ -199,6 +208,8 @@ mod tests {
         assert!(log.settle(Micros::new(NOW + 11), 1, 0, false));
         log.mark_written(&snapshot);
         assert_eq!(all(&log), [(9, 5, false), (9, 40_002, true)]);
+        log.mark_unwritten(&snapshot[..1]);
+        assert_eq!(all(&log), [(9, 2, true), (9, 40_005, false)]);
     }
 
     #[test]

@@ -71,11 +71,18 @@ pub(super) struct Owed {
     pub(super) quota: Quota,
     pub(super) encoding: Encoding,
     pub(super) entries: Vec<Noted>,
+    /// All that was admitted at their instants, and whether any of that the store had admitted.
+    pub(super) whole: Vec<(Micros, u64, bool)>,
 }
 
 impl Owed {
     fn new(key: &Key, record: &Record, entries: Vec<Noted>) -> Self {
-        Owed { key: key.clone(), quota: record.quota, encoding: record.encoding, entries }
+        let instants: HashSet<Micros> = entries.iter().map(|noted| noted.at).collect();
+        let mut whole = Vec::new();
+        for noted in record.log.iter().filter(|noted| instants.contains(&noted.at)) {
+            merge(&mut whole, noted);
+        }
+        Owed { key: key.clone(), quota: record.quota, encoding: record.encoding, entries, whole }
     }
 
     /// Its instants, each with all that was admitted at it, and whether any of that the store had admitted.
@@ -261,7 +268,8 @@ impl Mirror {
         owed
     }
 
-    /// What the store does not have, of the keys that `ours` picks.
+    /// What the store does not have, of the keys that `ours` picks. From now on it is the store's: a late answer must
+    /// not find it here while it is on its way.
     pub(super) fn unwritten(&self, ours: impl Fn(&Key) -> bool) -> Vec<Owed> {
         let keys: Vec<Key> = {
             let mut unwritten = self.unwritten.lock();
@@ -272,31 +280,26 @@ impl Mirror {
         };
         let mut owed = Vec::new();
         for key in keys {
-            let records = self.shard(&key);
-            let Some(record) = records.get(&key) else { continue };
+            let mut records = self.shard(&key);
+            let Some(record) = records.get_mut(&key) else { continue };
             let entries: Vec<Noted> = record.log.iter().filter(|noted| !noted.written).collect();
             if !entries.is_empty() {
-                owed.push(Owed::new(&key, record, entries));
+                let one = Owed::new(&key, record, entries);
+                self.change(record, |log| log.mark_written(&one.entries));
+                owed.push(one);
             }
         }
         owed
     }
 
-    /// They could not be written now.
-    pub(super) fn still_unwritten<'o>(&self, owed: impl IntoIterator<Item = &'o Owed>) {
-        self.unwritten.lock().extend(owed.into_iter().map(|owed| owed.key.clone()));
-    }
-
-    /// All that was admitted at the instants of `owed`, and whether any of it the store had admitted.
-    pub(super) fn whole_instants(&self, owed: &Owed) -> Vec<(Micros, u64, bool)> {
-        let records = self.shard(&owed.key);
-        let Some(record) = records.get(&owed.key) else { return Vec::new() };
-        let mut whole: Vec<(Micros, u64, bool)> = Vec::new();
-        let instants: HashSet<Micros> = owed.entries.iter().map(|noted| noted.at).collect();
-        for noted in record.log.iter().filter(|noted| instants.contains(&noted.at)) {
-            merge(&mut whole, noted);
+    /// They could not be written, after all.
+    pub(super) fn not_written(&self, owed: &[Owed]) {
+        for owed in owed {
+            if let Some(record) = self.shard(&owed.key).get_mut(&owed.key) {
+                self.change(record, |log| log.mark_unwritten(&owed.entries));
+            }
+            self.unwritten.lock().insert(owed.key.clone());
         }
-        whole
     }
 
     /// How many nodes share the limits.

@@ -19,6 +19,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use parking_lot::RwLock;
@@ -214,13 +215,16 @@ impl Inner {
             Phase::Away => return Ok(asks.iter().map(|ask| self.without_store(server, ask)).collect()),
             Phase::Joining => return self.with_both(server, asks).await,
         }
-        if !server.is_met()
-            && let Err(error) = self.introduce(server).await
-        {
-            return self.conclude(server, asks, Answer::Failed(error), self.asked(server));
+        let mut left = self.options.deadline;
+        if !server.is_met() {
+            let begun = self.clock.now();
+            if let Err(error) = self.introduce(server).await {
+                return self.conclude(server, asks, Answer::Failed(error), self.asked(server));
+            }
+            left = self.left(begun);
         }
         let asked = self.asked(server);
-        let answer = self.call(asks).await;
+        let answer = self.call(asks, left).await;
         self.conclude(server, asks, answer, asked)
     }
 
@@ -320,8 +324,13 @@ impl Inner {
         }
     }
 
-    /// Asks the store, until the deadline.
-    async fn call(&self, asks: &[Ask]) -> Answer {
+    /// What is left of the deadline of a decision that was asked for then.
+    fn left(&self, begun: Micros) -> Duration {
+        self.options.deadline.saturating_sub(self.clock.now().since(begun).into())
+    }
+
+    /// Asks the store, and waits for it no longer than `left`.
+    async fn call(&self, asks: &[Ask], left: Duration) -> Answer {
         let Ok(place) = Arc::clone(&self.in_flight).try_acquire_owned() else {
             self.overloaded.fetch_add(1, Ordering::Relaxed);
             let message =
@@ -329,7 +338,7 @@ impl Inner {
             return Answer::Failed(Error::store(Fault::Overloaded, message));
         };
         let mut call: Call = Box::pin(admit(self.store.clone(), asks.into(), place));
-        match tokio::time::timeout(self.options.deadline, &mut call).await {
+        match tokio::time::timeout(left, &mut call).await {
             Ok(Ok(readings)) => Answer::Readings(readings),
             Ok(Err(error)) => Answer::Failed(error),
             Err(_) => Answer::Late(call),
@@ -341,23 +350,27 @@ impl Inner {
         let mut refunds = Vec::new();
         for ((ask, told), late) in asks.iter().zip(told).zip(late) {
             let allowed = !refuses(ask, told);
-            for ((check, told), late_verdict) in ask.checks().iter().zip(&told.verdicts).zip(&late.verdicts) {
+            let mut late = late.clone();
+            for ((check, told), late_verdict) in
+                ask.checks().iter().zip(&told.verdicts).zip(&mut late.verdicts)
+            {
                 // With an id it may be what was charged before: that is not to be given back.
                 let found =
                     late_verdict.entry.at < late.at || ask.id().is_some() && late_verdict.entry.at > late.at;
                 if late_verdict.outcome != Outcome::Charged || found {
                     continue;
                 }
-                if !allowed {
+                // It is counted in the store, so it need not be written there; unless it was already.
+                let twice = told.outcome == Outcome::Charged
+                    && !self.mirror.settled_unwritten(&check.key, told.entry.at, check.cost, 0);
+                if !allowed || twice {
                     let (key, entry) = (check.key.clone(), late_verdict.entry);
                     refunds.push(Settlement { key, entry, permits: 0 });
-                } else if told.outcome == Outcome::Charged {
-                    // It is counted in the store, so it need not be written there.
-                    self.mirror.settled_unwritten(&check.key, told.entry.at, check.cost, 0);
+                    late_verdict.outcome = Outcome::Fits;
                 }
             }
             if allowed {
-                self.mirror.answered(ask.checks(), late, true);
+                self.mirror.answered(ask.checks(), &late, true);
             }
         }
         for refund in refunds {
@@ -368,18 +381,26 @@ impl Inner {
 
     /// The server is back, but others may not have written to it yet: both it and this node's share must allow.
     async fn with_both(self: &Arc<Self>, server: &Arc<Watched>, asks: &[Ask]) -> Result<Readings, Error> {
+        let begun = self.clock.now();
         let mut readings = Readings::new();
         for ask in asks {
-            readings.push(match server.phase() {
-                // It failed meanwhile: nobody waits for it once more.
-                Phase::Away => self.without_store(server, ask),
-                _ => self.with_both_one(server, ask).await?,
+            // All of them have one deadline, and nobody waits for a server that failed meanwhile.
+            let left = self.left(begun);
+            readings.push(if left.is_zero() || server.phase() == Phase::Away {
+                self.without_store(server, ask)
+            } else {
+                self.with_both_one(server, ask, left).await?
             });
         }
         Ok(readings)
     }
 
-    async fn with_both_one(self: &Arc<Self>, server: &Arc<Watched>, ask: &Ask) -> Result<Reading, Error> {
+    async fn with_both_one(
+        self: &Arc<Self>,
+        server: &Arc<Watched>,
+        ask: &Ask,
+        left: Duration,
+    ) -> Result<Reading, Error> {
         let outage = server.outage(self);
         let here = local::decide(&self.mirror, &self.only(ask, OnError::Local), &outage, true);
         if refuses(&self.only(ask, OnError::Local), &here) {
@@ -387,7 +408,7 @@ impl Inner {
         }
         let asked = self.asked(server);
         let asks = std::slice::from_ref(ask);
-        let answer = self.call(asks).await;
+        let answer = self.call(asks, left).await;
         let admitted =
             matches!(&answer, Answer::Readings(all) if all.iter().all(|reading| !refuses(ask, reading)));
         if !admitted {
@@ -550,6 +571,10 @@ impl Inner {
                         self.store.server_address(server.id)
                     ),
                 ));
+            }
+            // Where nothing is written back, there is nothing to settle.
+            if made_here && !self.store.can_heal() {
+                continue;
             }
             let seq = if made_here { number_of(&self.name, *entry) } else { entry.seq };
             to_store.push((i, Settlement { entry: Entry { seq, ..*entry }, ..settlement.clone() }));

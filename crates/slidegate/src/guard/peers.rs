@@ -21,6 +21,8 @@ pub(super) enum Saying {
     Joined,
     /// It decides by itself.
     Away,
+    /// It decides nothing any more.
+    Left,
 }
 
 #[derive(Clone, Debug)]
@@ -39,6 +41,12 @@ struct Peer {
     heard: Micros,
     /// Whether it was there when this node last knew.
     alive: bool,
+}
+
+impl Peer {
+    fn has_left(&self) -> bool {
+        self.said.split(' ').nth(1) == Some("left")
+    }
 }
 
 /// A name for this process among the others: six letters and digits.
@@ -62,6 +70,7 @@ impl Peers {
             Saying::Direct => "direct",
             Saying::Joined => "joined",
             Saying::Away => "away",
+            Saying::Left => "left",
         };
         format!("{} {what} {run}", self.counter)
     }
@@ -86,7 +95,7 @@ impl Peers {
         }
         let silence = Micros::new(heartbeat.get() * MISSED + heartbeat.get() / 2);
         for peer in self.others.values_mut() {
-            peer.alive = now.since(peer.heard) <= silence;
+            peer.alive = now.since(peer.heard) <= silence && !peer.has_left();
         }
         let alive = || self.others.iter().filter(|(_, peer)| peer.alive);
         let before = alive().filter(|(name, _)| **name < self.me).count();
@@ -114,7 +123,8 @@ impl Peers {
         self.others.values().filter(|peer| peer.alive).all(|peer| {
             let mut words = peer.said.split(' ').skip(1);
             let (what, there) = (words.next(), words.next());
-            peer.heard > since && there == Some(run) && matches!(what, Some("direct" | "joined"))
+            let written = there == Some(run) && matches!(what, Some("direct" | "joined"));
+            peer.has_left() || peer.heard > since && written
         })
     }
 }
@@ -145,6 +155,11 @@ mod tests {
         assert_eq!(peers.share(), (3, 1));
         peers.heard(said(&[("a", "3 direct r"), ("z", "7 direct r")]), at(104), BEAT, true);
         assert_eq!(peers.share(), (2, 1), "z has said nothing new for more than three heartbeats");
+        peers.heard(said(&[("a", "4 left r")]), at(105), BEAT, false);
+        assert_eq!(peers.share(), (2, 1), "shares stay while they are decided by");
+        assert!(peers.are_back("q", at(106)), "nobody waits for one that left");
+        peers.heard(said(&[("a", "4 left r")]), at(105), BEAT, true);
+        assert_eq!(peers.share(), (1, 0));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! One suite for every store: random operations, each answer compared with the pure algorithm.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -340,30 +341,48 @@ async fn other_servers() {
     }
 }
 
+/// A clock for one server, which can be set.
+pub(crate) struct Faketime {
+    library: PathBuf,
+    file: tempfile::NamedTempFile,
+}
+
+impl Faketime {
+    pub(crate) fn start() -> Self {
+        let library = std::fs::read_dir("/usr/lib")
+            .unwrap()
+            .filter_map(|entry| Some(entry.ok()?.path().join("faketime/libfaketime.so.1")))
+            .find(|path| path.exists())
+            .expect("libfaketime: run scripts/tools.sh");
+        Faketime { library, file: tempfile::NamedTempFile::new().unwrap() }
+    }
+
+    /// So many milliseconds from real time. By rename: half a file would be no time at all.
+    pub(crate) fn set(&self, millis: i64) {
+        let next = self.file.path().with_extension("next");
+        std::fs::write(&next, format!("{:+}.{:03}\n", millis / 1_000, millis % 1_000)).unwrap();
+        std::fs::rename(&next, self.file.path()).unwrap();
+    }
+
+    /// For the server.
+    pub(crate) fn environment(&self) -> [(&str, &str); 4] {
+        [
+            ("LD_PRELOAD", self.library.to_str().unwrap()),
+            ("FAKETIME_TIMESTAMP_FILE", self.file.path().to_str().unwrap()),
+            ("FAKETIME_NO_CACHE", "1"),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+        ]
+    }
+}
+
 /// A server whose clock is set back and forth while it is asked: stricter for that step, never looser, and the
 /// same as the algorithm says.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_steps() {
-    let library = std::fs::read_dir("/usr/lib")
-        .unwrap()
-        .filter_map(|entry| Some(entry.ok()?.path().join("faketime/libfaketime.so.1")))
-        .find(|path| path.exists())
-        .expect("libfaketime: run scripts/tools.sh");
-    let file = tempfile::NamedTempFile::new().unwrap();
-    // By rename: half a file would be no time at all.
-    let set = |millis: i64| {
-        let next = file.path().with_extension("next");
-        std::fs::write(&next, format!("{:+}.{:03}\n", millis / 1_000, millis % 1_000)).unwrap();
-        std::fs::rename(&next, file.path()).unwrap();
-    };
+    let time = Faketime::start();
+    let set = |millis| time.set(millis);
     set(10_000);
-    let environment = [
-        ("LD_PRELOAD", library.to_str().unwrap()),
-        ("FAKETIME_TIMESTAMP_FILE", file.path().to_str().unwrap()),
-        ("FAKETIME_NO_CACHE", "1"),
-        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-    ];
-    let server = Server::with(Flavour::Valkey9, &[], &environment);
+    let server = Server::with(Flavour::Valkey9, &[], &time.environment());
     let (script, transaction) = (store(&server), transactions(&server));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Ask, Check, Clock, Encoding, Guard, GuardOptions, Key, Micros, OnError, Outcome, Quota,
-    RedisOptions, RedisStore, Source, Store, SystemClock,
+    Algorithm, Ask, Check, Clock, Encoding, Guard, GuardOptions, Key, Micros, OnError, Quota, RedisOptions,
+    RedisStore, Source, Store, SystemClock,
 };
 
 use crate::conformance::Dice;
@@ -27,8 +27,14 @@ pub(crate) struct Told {
     pub answered: u64,
 }
 
-/// What is asked: keys 0 to 5, each with its own quota.
+/// What is asked: keys 0 to 5, each with its own quota, decided in the process while the store cannot.
 pub(crate) const KEYS: u64 = 6;
+/// Allowed while the store cannot decide, and refused.
+pub(crate) const OPEN: u64 = 6;
+pub(crate) const CLOSED: u64 = 7;
+/// Windows that outlast a failover, decided in the process meanwhile, and refused.
+pub(crate) const LONG: u64 = 8;
+pub(crate) const LONG_CLOSED: u64 = 9;
 
 pub(crate) fn quota(key: u64) -> Quota {
     let quota = |limit, millis| Quota::new(limit, Duration::from_millis(millis)).unwrap();
@@ -38,14 +44,24 @@ pub(crate) fn quota(key: u64) -> Quota {
         2 => quota(45, 1_000),
         3 => quota(50, 1_000).with_algorithm(Algorithm::TimeSlice { slices: 10 }).unwrap(),
         4 => quota(70, 1_000).with_algorithm(Algorithm::FixedWindow).unwrap(),
-        _ => quota(60, 1_000).with_algorithm(Algorithm::TokenBucket { burst: 30 }).unwrap(),
+        5 => quota(60, 1_000).with_algorithm(Algorithm::TokenBucket { burst: 30 }).unwrap(),
+        LONG | LONG_CLOSED => quota(1_500, 6_000),
+        _ => quota(40, 1_000),
     }
 }
 
 pub(crate) fn check(key: u64, cost: u64) -> Check {
     let encoding = if key == 2 { Encoding::Packed } else { Encoding::Zset };
-    let name = Key::new("shared", [("n", key.to_string().as_str())]);
-    Check { encoding, on_error: Some(OnError::Local), ..Check::new(name, quota(key), cost) }
+    let on_error = match key {
+        OPEN => OnError::Open,
+        CLOSED | LONG_CLOSED => OnError::Closed,
+        _ => OnError::Local,
+    };
+    Check { encoding, on_error: Some(on_error), ..Check::new(name(key), quota(key), cost) }
+}
+
+pub(crate) fn name(key: u64) -> Key {
+    Key::new("shared", [("n", key.to_string().as_str())])
 }
 
 /// Nodes that are asked as fast as they answer, until they are stopped.
@@ -65,6 +81,18 @@ impl Deployment {
         redis: &RedisOptions,
         options: &GuardOptions,
     ) -> Self {
+        Self::asking(&[0, 1, 2, 3, 4, 5], nodes, callers, pause, redis, options).await
+    }
+
+    /// The same of these keys, one as often as the other.
+    pub(crate) async fn asking(
+        keys: &'static [u64],
+        nodes: usize,
+        callers: u64,
+        pause: Duration,
+        redis: &RedisOptions,
+        options: &GuardOptions,
+    ) -> Self {
         let mut deployment = Deployment {
             nodes: Vec::new(),
             callers: Vec::new(),
@@ -73,6 +101,8 @@ impl Deployment {
         };
         for _ in 0..nodes {
             let guard = Guard::new(RedisStore::with_options(redis).unwrap(), options.clone()).unwrap();
+            // A cluster has to be found before its nodes can be told.
+            guard.store().ping().await.unwrap();
             guard.start();
             deployment.nodes.push(guard);
         }
@@ -92,7 +122,7 @@ impl Deployment {
                 deployment.callers.push(tokio::spawn(async move {
                     let mut told = Vec::new();
                     while !stop.load(Ordering::Relaxed) {
-                        told.push(Told { node: n, ..ask(&guard, &clock, &mut dice).await });
+                        told.push(Told { node: n, ..ask(keys, &guard, &clock, &mut dice).await });
                         let wait = dice.below(pause.as_micros() as u64 + 1);
                         tokio::time::sleep(Duration::from_micros(wait)).await;
                     }
@@ -118,15 +148,16 @@ impl Deployment {
     }
 }
 
-async fn ask(guard: &Guard, clock: &SystemClock, dice: &mut Dice) -> Told {
-    let key = dice.below(KEYS);
+async fn ask(keys: &[u64], guard: &Guard, clock: &SystemClock, dice: &mut Dice) -> Told {
+    let key = keys[dice.below(keys.len() as u64) as usize];
     let cost = if key == 1 { 1 + dice.below(3) } else { 1 };
     let ask = Ask::one(check(key, cost)).unwrap();
     let asked = clock.now().get();
     let readings = guard.admit(std::slice::from_ref(&ask)).await.unwrap();
     let answered = clock.now().get();
     let verdict = readings[0].verdicts[0];
-    let allowed = verdict.outcome == Outcome::Charged;
+    // Of a single check, only what nobody judged is allowed and not charged.
+    let allowed = !verdict.outcome.refuses();
     Told {
         node: 0,
         key,
@@ -193,4 +224,15 @@ pub(crate) fn ms(n: u64) -> Duration {
 
 pub(crate) fn micros(d: Duration) -> u64 {
     Micros::from(d).get()
+}
+
+/// Waits for what happens in its own time while the runtime goes on, and names it if it does not.
+pub(crate) async fn soon(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..2_000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(ms(10)).await;
+    }
+    panic!("not in 20 s: {what}");
 }

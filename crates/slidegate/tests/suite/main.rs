@@ -9,6 +9,11 @@ mod deployment; // several nodes on the same servers, their callers, and what th
 mod fault_proxy; // a network that fails as told, between a client and a server
 mod fault_proxy_checks; // each fault, as a plain client sees it
 mod fault_wires; // what passes through the proxy, and when
+mod guard_answers; // what a guard answers without the store, and what becomes of that when it is back
+mod guard_failover; // a primary dies with its last writes: the nodes remember them
+mod guard_faults; // a network that fails, scripts that vanish, a clock that is set: bounded, quick, exact
+mod guard_kills; // a server is killed under load: who decides meanwhile, how soon, and how soon it is back
+mod guard_write_back; // each way to count: what a server lost is written back to it, once
 mod keys; // no two requests share a key by accident, and no key is longer than it may be
 mod limiter; // the straight path: acquire, peek, batch, settle, wait
 mod memory; // keys come and go: sweeping, the bound, eight bytes an event, no allocation
@@ -25,3 +30,4 @@ mod resp_commands; // where commands end in what a client sends
 mod rule_files; // every mistake in a file, with its line and its exact message
 mod timelines; // the source documents' timelines, to the permit
 mod topologies; // Redis in many servers: slots that move, nodes that die, asks over several places
+mod watchdog; // how long answers took, less what the machine took from all

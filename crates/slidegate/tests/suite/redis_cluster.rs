@@ -84,6 +84,12 @@ impl Cluster {
         self.nodes.iter().find(|node| node.port == port).expect("a port of this cluster")
     }
 
+    /// The other node of its shard.
+    pub(crate) fn partner(&self, port: u16) -> &Server {
+        let i = self.nodes.iter().position(|node| node.port == port).expect("a port of this cluster");
+        &self.nodes[(i + SHARDS) % self.nodes.len()]
+    }
+
     /// Moves a slot with its keys to another primary, as an operator would.
     pub(crate) fn migrate_slot(&self, slot: u16, to: u16) {
         self.migrate_slot_by(slot, to, 100, |_| {});

@@ -54,6 +54,11 @@ impl Sentinels {
         self.nodes.iter().find(|node| node.port == port).expect("a port of these nodes")
     }
 
+    /// The other node.
+    pub(crate) fn partner(&self, port: u16) -> &Server {
+        self.nodes.iter().find(|node| node.port != port).expect("two nodes")
+    }
+
     /// The port that the living sentinels say, once they say the same.
     pub(crate) fn master_port(&self) -> u16 {
         self.agreed(|_| true)

@@ -256,12 +256,13 @@ do
   -- See heal.lua. What lacks is kept as permits, rounded up.
   function bucket.heal(s, line, entries, by)
     local missing, last = 0, 0
+    -- What was admitted as long ago as it takes to fill may be settled yet.
+    if s.fresh then s.c, s.g = s.at - line.horizon, s.at - line.horizon end
     -- What is refilled, is refilled for all nodes together.
     local rate = math.floor(line.rate / by.nodes)
     for _, entry in ipairs(entries) do
       missing = math.max(0, missing - (entry.at - last) * rate) + entry.cost * line.per
       last = entry.at
-      if s.fresh and entry.at < s.c then s.c = entry.at end
     end
     missing = math.max(0, missing - math.max(0, s.at - last) * rate)
     local cost = div_ceil(math.min(missing, MAX_TOTAL), line.per)

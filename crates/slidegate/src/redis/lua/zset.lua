@@ -336,9 +336,10 @@ do
       local at, cost = entry.at, entry.cost
       if at > s.cut then
         local base = format('%x-%s', at % modulus, by.node)
-        local own, held, regular = 0, nil, 0
+        local own, held, regular, all = 0, nil, 0, 0
         local found = call('ZRANGEBYSCORE', key, format('%d', at), format('%d', at))
         for _, name in ipairs(found) do
+          all = all + read_name(name)
           if string.sub(name, 1, #base) == base then
             own, held = read_name(name), name
           elseif not string.find(name, '-', 1, true) then
@@ -347,7 +348,7 @@ do
         end
         local need
         if line.slice > 0 then
-          need = by.lost and by.declared(s, at, at - line.slice + 1, regular, cost) or cost
+          need = by.lost and by.declared(s, at, at - line.slice + 1, all, cost) or cost
         else
           need = cost - own - (entry.admitted and regular or 0)
         end

@@ -1,0 +1,231 @@
+//! A primary dies with writes that its replica never had, and the replica takes over.
+//!
+//! The replica is stopped and its link is cut before the last writes, so that they are lost for certain, and then
+//! goes on without them. `GUARD_FAILOVERS` does it more often.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use slidegate::{Clock, GuardOptions, Key, RedisOptions, Source};
+
+use crate::deployment::{Deployment, LONG, LONG_CLOSED, Told, ms, name, quota, worst};
+use crate::guard_kills::{first_by_store, number, over};
+use crate::redis_cluster::Cluster;
+use crate::redis_sentinel::Sentinels;
+use crate::redis_server::Server;
+use crate::watchdog::Watchdog;
+
+/// A primary and its replica, the one of a shard or the only ones. Nodes are named by their ports.
+trait Pair: Send + Sync + 'static {
+    fn redis(&self) -> RedisOptions;
+    /// Who counts a key.
+    fn primary(&self, key: &Key) -> u16;
+    /// Any of the nodes, and the one it shares its data with.
+    fn both(&self, port: u16) -> (&Server, &Server);
+    /// Starts a dead one, which becomes a replica.
+    fn repair(&self, dead: u16);
+}
+
+impl Pair for Cluster {
+    fn redis(&self) -> RedisOptions {
+        RedisOptions::cluster(self.urls())
+    }
+
+    fn primary(&self, key: &Key) -> u16 {
+        self.node_of_slot(self.slot_of(&stored(key)))
+    }
+
+    fn both(&self, port: u16) -> (&Server, &Server) {
+        (self.node(port), self.partner(port))
+    }
+
+    fn repair(&self, dead: u16) {
+        self.restart(dead);
+        self.wait_until_ok();
+    }
+}
+
+impl Pair for Sentinels {
+    fn redis(&self) -> RedisOptions {
+        let options = RedisOptions::sentinel(Sentinels::NAME, self.sentinels());
+        RedisOptions { health_check: ms(200), ..options }
+    }
+
+    fn primary(&self, _: &Key) -> u16 {
+        self.master_port()
+    }
+
+    fn both(&self, port: u16) -> (&Server, &Server) {
+        (self.node(port), self.partner(port))
+    }
+
+    fn repair(&self, dead: u16) {
+        self.restart(dead);
+    }
+}
+
+fn stored(key: &Key) -> String {
+    format!("sg:{{{key}}}")
+}
+
+/// The instants that a server has of a key, as anybody can read them.
+fn instants(server: &Server, key: &Key) -> BTreeSet<u64> {
+    let mut connection = server.client();
+    // A node of a cluster wants to hear it; others do not know it.
+    let _ = redis::cmd("READONLY").exec(&mut connection);
+    let mut read = redis::cmd("ZRANGEBYSCORE");
+    read.arg(stored(key)).arg("(0").arg("+inf").arg("WITHSCORES");
+    let members: Vec<(String, f64)> = read.query(&mut connection).unwrap();
+    members.into_iter().map(|(_, score)| score as u64).collect()
+}
+
+/// From now on nothing that the primary counts is copied.
+fn cut_off(pair: &impl Pair, primary: u16) {
+    let (primary, replica) = pair.both(primary);
+    replica.signal("-STOP");
+    primary.run("CLIENT KILL TYPE replica");
+}
+
+/// Returns when the replica is the primary: the instants it had of `key` before that.
+fn promote(pair: &impl Pair, primary: u16, key: &Key) -> BTreeSet<u64> {
+    let (primary, replica) = pair.both(primary);
+    primary.kill();
+    replica.signal("-CONT");
+    let had = instants(replica, key);
+    // Sentinels close connections when they promote.
+    let role = || {
+        let mut connection = redis::Client::open(replica.url()).unwrap().get_connection()?;
+        redis::cmd("INFO").arg("replication").query::<String>(&mut connection)
+    };
+    for _ in 0..4_000 {
+        if role().is_ok_and(|role| role.contains("role:master")) {
+            return had;
+        }
+        std::thread::sleep(ms(5));
+    }
+    panic!("the replica is not promoted");
+}
+
+/// What a run came to.
+struct Run {
+    told: Vec<Told>,
+    /// The key that is counted by who dies, and the permits of it that died.
+    key: u64,
+    lost: u64,
+    /// The slowest return of a node to the store, counted from the promotion.
+    slowest: Duration,
+    excess: u64,
+}
+
+impl Run {
+    fn over(&self) -> u64 {
+        worst(&self.told, self.key).saturating_sub(quota(self.key).limit())
+    }
+
+    fn print(&self, what: &str) {
+        let count = |source| self.told.iter().filter(|told| told.source == source).count();
+        eprintln!(
+            "{what}: {} answers, {} by the store, {} local, {} refused without it; {} permits lost, over by {} of {}; \
+             slowest return after the promotion {:?}; excess {}",
+            self.told.len(),
+            count(Source::Store),
+            count(Source::Local),
+            count(Source::FailClosed),
+            self.lost,
+            self.over(),
+            quota(self.key).limit(),
+            self.slowest,
+            self.excess,
+        );
+    }
+}
+
+/// Two nodes ask for `keys` while the primary of the last of them dies, some times.
+async fn fail_over(pair: impl Pair, keys: &'static [u64], options: &GuardOptions, times: u64) -> Run {
+    const NODES: usize = 2;
+    let (pair, key) = (Arc::new(pair), *keys.last().unwrap());
+    let deployment = Deployment::asking(keys, NODES, 3, ms(8), &pair.redis(), options).await;
+    let watchdog = Watchdog::start(&deployment.clock);
+    tokio::time::sleep(ms(600)).await;
+    // When each was promoted, and what it had.
+    let mut failovers = Vec::new();
+    for time in 0..times {
+        let there = Arc::clone(&pair);
+        let primary = blocking(move || there.primary(&name(key))).await;
+        let there = Arc::clone(&pair);
+        blocking(move || cut_off(&*there, primary)).await;
+        tokio::time::sleep(ms(300)).await;
+        let there = Arc::clone(&pair);
+        let had = blocking(move || promote(&*there, primary, &name(key))).await;
+        failovers.push((deployment.clock.now().get(), had));
+        tokio::time::sleep(ms(3_500)).await;
+        if time + 1 < times {
+            let there = Arc::clone(&pair);
+            blocking(move || there.repair(primary)).await;
+            tokio::time::sleep(ms(1_000)).await;
+        }
+    }
+    let servers: Vec<_> = deployment.nodes.iter().flat_map(|guard| guard.stats().servers).collect();
+    let told = deployment.stop().await;
+    let (mut lost, mut slowest) = (0, Duration::ZERO);
+    for (promoted, had) in &failovers {
+        let window = quota(key).window().get();
+        let counts = |told: &&Told| {
+            let by_store = told.key == key && told.allowed && told.source == Source::Store;
+            by_store && told.answered < *promoted && told.at + window > *promoted
+        };
+        let died = told.iter().filter(counts).filter(|told| !had.contains(&told.at));
+        lost += died.map(|told| told.cost).sum::<u64>();
+        for first in first_by_store(&told, NODES, *promoted, Some(key)) {
+            assert_ne!(first, u64::MAX, "a node did not return");
+            slowest = slowest.max(watchdog.between(*promoted, first));
+        }
+    }
+    Run { told, key, lost, slowest, excess: servers.iter().map(|server| server.excess).sum() }
+}
+
+async fn blocking<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(what).await.unwrap()
+}
+
+fn options() -> GuardOptions {
+    GuardOptions { heartbeat: ms(200), ..GuardOptions::default() }
+}
+
+/// Of the key whose writes were lost. Short windows are printed: they can be over by what nodes took for left, as in
+/// `guard_kills`, also on shards that lost nothing, because a cluster that is down is down for all.
+fn assert_exact(run: &Run) {
+    assert!(run.lost > 0);
+    eprintln!("short windows over (key, most, limit): {:?}", over(&run.told, &[0, 1, 2]));
+    assert_eq!(over(&run.told, &[LONG]), []);
+    assert!(run.slowest <= ms(2_000));
+}
+
+#[tokio::test]
+async fn a_replica_of_a_cluster_takes_over_without_the_last_writes() {
+    let cluster = blocking(Cluster::start).await;
+    let times = number("GUARD_FAILOVERS", 1);
+    let run = fail_over(cluster, &[0, 1, 2, LONG, LONG], &options(), times).await;
+    run.print("cluster, with the mirror");
+    assert_exact(&run);
+}
+
+#[tokio::test]
+async fn a_replica_of_sentinels_takes_over_without_the_last_writes() {
+    let sentinels = blocking(Sentinels::start).await;
+    let run = fail_over(sentinels, &[0, 1, 2, LONG, LONG], &options(), 1).await;
+    run.print("sentinels, with the mirror");
+    assert_exact(&run);
+}
+
+/// What the mirror is for. Nothing is allowed without the store here, so what is over was lost.
+#[tokio::test]
+async fn without_the_mirror_what_was_lost_is_admitted_again() {
+    let cluster = blocking(Cluster::start).await;
+    let options = GuardOptions { mirror: 0, ..options() };
+    let run = fail_over(cluster, &[LONG_CLOSED], &options, 1).await;
+    run.print("cluster, without the mirror");
+    assert!(run.lost > 0 && run.over() > 0);
+    assert!(run.over() <= run.lost);
+}

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# The long forms of the tests that go on until they are told to stop: faults, failovers, slots that move, outages.
+# Takes long, the bad networks alone five minutes. One test after the other, so that each has the machine to itself.
+# Prints their figures. `scripts/soak.sh kills` does only the steps whose name contains `kills`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+bash scripts/tools.sh
+echo "building in release mode"
+cargo test --release -q -p slidegate --test suite --no-run
+
+figures=$(mktemp)
+trap 'rm -f "$figures"' EXIT
+failed=()
+
+# A name, the tests whose path begins with this, and the environment that makes them long.
+step() {
+    local name=$1 tests=$2
+    shift 2
+    [[ $name == *"${only:-}"* ]] || return 0
+    echo "== $name: $* $tests"
+    local begun=$SECONDS
+    if env "$@" cargo test --release -q -p slidegate --test suite "$tests" -- --test-threads=1 --nocapture 2>&1 |
+        tee -a "$figures"; then
+        echo "== $name: passed after $((SECONDS - begun)) s" | tee -a "$figures"
+    else
+        echo "== $name: FAILED after $((SECONDS - begun)) s" | tee -a "$figures"
+        failed+=("$name")
+    fi
+}
+
+only=${1:-}
+step kills guard_kills:: GUARD_KILLS=20
+step failovers guard_failover:: GUARD_FAILOVERS=5
+step network guard_faults::a_network GUARD_FAULT_MS=60000
+step scripts guard_faults::scripts GUARD_FLUSHES=20000
+step clock guard_faults::a_clock
+step answers guard_answers::
+step write-back guard_write_back::
+step slots topologies::slots TOPOLOGY_DECISIONS=1000000 TOPOLOGY_SLOTS=500
+step asks topologies::asks TOPOLOGY_ASKS=200000
+step outages outages:: SLIDEGATE_OUTAGES=20
+
+echo
+echo "== figures"
+grep -vE '^(running|test |\.*$|cargo|[[:space:]]*$)' "$figures" || true
+if [ ${#failed[@]} -gt 0 ]; then
+    echo "failed: ${failed[*]}"
+    exit 1
+fi
