@@ -209,7 +209,7 @@ mod tests {
         log.mark_written(&snapshot);
         assert_eq!(all(&log), [(9, 5, false), (9, 40_002, true)]);
         log.mark_unwritten(&snapshot[..1]);
-        assert_eq!(all(&log), [(9, 2, true), (9, 40_005, false)]);
+        assert_eq!(all(&log), [(9, 40_005, false), (9, 2, true)]);
     }
 
     #[test]

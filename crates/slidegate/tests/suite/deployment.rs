@@ -70,6 +70,7 @@ pub(crate) struct Deployment {
     callers: Vec<tokio::task::JoinHandle<Vec<Told>>>,
     stop: Arc<AtomicBool>,
     pub clock: SystemClock,
+    _turn: tokio::sync::MutexGuard<'static, ()>,
 }
 
 impl Deployment {
@@ -98,6 +99,7 @@ impl Deployment {
             callers: Vec::new(),
             stop: Arc::default(),
             clock: SystemClock::new(),
+            _turn: crate::processes::TURN.lock().await,
         };
         for _ in 0..nodes {
             let guard = Guard::new(RedisStore::with_options(redis).unwrap(), options.clone()).unwrap();

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use slidegate::{
@@ -11,12 +10,14 @@ use slidegate::{
     RedisStore, Source, Store, Verdict,
 };
 
+use tokio::sync::Mutex;
+
 use crate::conformance::Dice;
 use crate::oracle::Oracle;
 use crate::redis_server::{Flavour, Server};
 
-/// One after the other: each keeps the machine busy by itself.
-static TURN: Mutex<()> = Mutex::new(());
+/// One after the other: each keeps the machine busy by itself, and what is timed must not wait for it.
+pub(crate) static TURN: Mutex<()> = Mutex::const_new(());
 
 const PROCESSES: u64 = 4;
 const CLIENTS: u64 = 32;
@@ -128,7 +129,7 @@ fn read_line(line: &str, encoding: Encoding) -> Option<(Ask, Reading)> {
 
 /// Runs the processes, replays what they were told, and looks for windows that are over.
 fn run(mode: &str, millis: u64) {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = TURN.blocking_lock();
     let server = Server::start(Flavour::Redis7);
     let program = std::env::current_exe().unwrap();
     let processes: Vec<_> = (0..PROCESSES)
