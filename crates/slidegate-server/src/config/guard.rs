@@ -79,7 +79,7 @@ pub struct GuardFile {
     /// The longest wait between probes. 500ms, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub longest_pause: Option<String>,
-    /// The most admissions to remember, so that they can be written back; 0 remembers none. 1000000, unless given.
+    /// The most admissions to remember, so that they can be written back; 0 remembers none. 4000000, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(max = 1_000_000_000))]
     pub mirror: Option<u64>,

@@ -15,6 +15,7 @@ mod options;
 mod peers;
 mod watched;
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +23,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -73,8 +74,9 @@ struct Inner {
     overloaded: AtomicU64,
     /// How many times without a server there were, of all of them.
     outages: AtomicU64,
-    /// The servers that there were when the first was met.
+    /// The servers that there were when the first was met, and those that were given up since for others.
     first: OnceLock<Vec<ServerId>>,
+    retired: Mutex<HashSet<ServerId>>,
 }
 
 /// What a guard sees and does.
@@ -138,6 +140,7 @@ impl Guard {
                 overloaded: AtomicU64::new(0),
                 outages: AtomicU64::new(0),
                 first: OnceLock::new(),
+                retired: Mutex::default(),
                 clock: Arc::new(clock),
                 store,
                 options,
@@ -243,7 +246,9 @@ impl Inner {
 
     /// Whether a server was there when the first was met: later ones took over from others.
     fn is_first(&self, server: ServerId) -> bool {
-        self.first.get().is_some_and(|first| first.contains(&server))
+        let first = self.first.get().is_some_and(|first| first.contains(&server));
+        // One that comes back has missed what was admitted meanwhile.
+        first && !self.retired.lock().contains(&server)
     }
 
     /// Finds out which servers there are, the first time.
@@ -269,6 +274,7 @@ impl Inner {
     fn is_retired(&self, server: &Watched) -> bool {
         let retired = self.first.get().is_some() && !self.store.servers().contains(&server.id);
         if retired {
+            self.retired.lock().insert(server.id);
             self.servers.write().retain(|known| known.id != server.id);
         }
         retired

@@ -42,7 +42,7 @@ impl Default for GuardOptions {
             probes: 2,
             first_pause: Duration::from_millis(50),
             longest_pause: Duration::from_millis(500),
-            mirror: 1_000_000,
+            mirror: 4_000_000,
             heartbeat: Duration::from_secs(1),
             write_back: Duration::from_secs(2),
         }

@@ -193,8 +193,8 @@ fn options() -> GuardOptions {
     GuardOptions { heartbeat: ms(200), ..GuardOptions::default() }
 }
 
-/// Of the key whose writes were lost. Short windows are printed: they can be over by what nodes took for left, as in
-/// `guard_kills`, also on shards that lost nothing, because a cluster that is down is down for all.
+/// Of the key whose writes were lost. Short windows are printed: on a busy machine they can be over as in `guard_kills`,
+/// also on shards that lost nothing, because a cluster that is down is down for all.
 fn assert_exact(run: &Run) {
     assert!(run.lost > 0);
     eprintln!("short windows over (key, most, limit): {:?}", over(&run.told, &[0, 1, 2]));
