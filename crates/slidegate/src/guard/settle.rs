@@ -1,0 +1,70 @@
+//! Corrections: of what this node admitted by itself, here; of the rest, in the store.
+
+use std::sync::Arc;
+
+use super::local::is_made_here;
+use super::watched::Phase;
+use super::{Inner, local};
+use crate::{Clock, Entry, Error, Fault, Receipt, Settled, Settlement, Store};
+
+impl Inner {
+    pub(super) async fn settle(self: &Arc<Self>, settlements: &[Settlement]) -> Result<Receipt, Error> {
+        let mut settled = vec![Settled::Gone; settlements.len()];
+        let mut at = self.clock.now();
+        let mut to_store = Vec::new();
+        for (i, settlement) in settlements.iter().enumerate() {
+            let Settlement { key, entry, permits } = settlement;
+            let server = self.watched(self.store.server_of(key));
+            let made_here = is_made_here(*entry);
+            if made_here {
+                let here = local::settle(&self.mirror, key, *entry, *permits, server.now(self));
+                if let Some(outcome @ (Settled::Already | Settled::Gone)) = here {
+                    settled[i] = outcome;
+                    continue;
+                }
+                if self.mirror.settled_unwritten(key, entry.at, entry.cost, *permits) {
+                    settled[i] = Settled::Done;
+                    continue;
+                }
+            }
+            if server.phase() == Phase::Away {
+                return Err(Error::store(
+                    Fault::Unreachable,
+                    format!(
+                        "Redis at {} does not answer: settle again when it does",
+                        self.store.server_address(server.id)
+                    ),
+                ));
+            }
+            // Where nothing is written back, there is nothing to settle.
+            if made_here && !self.store.can_heal() {
+                continue;
+            }
+            let seq = if made_here { number_of(&self.name, *entry) } else { entry.seq };
+            to_store.push((i, Settlement { entry: Entry { seq, ..*entry }, ..settlement.clone() }));
+        }
+        if to_store.is_empty() {
+            return Ok(Receipt { at, settled });
+        }
+        let asked: Vec<Settlement> = to_store.iter().map(|(_, settlement)| settlement.clone()).collect();
+        let receipt = self.store.settle(&asked).await?;
+        at = receipt.at;
+        for ((i, settlement), outcome) in to_store.iter().zip(receipt.settled) {
+            settled[*i] = outcome;
+            if outcome == Settled::Done {
+                let Settlement { key, entry, permits } = settlement;
+                self.mirror.settled(key, entry.at, entry.cost, *permits);
+            }
+        }
+        Ok(Receipt { at, settled })
+    }
+}
+
+/// As what an admission that was written back is settled: a number like those of requests with an id, which stand
+/// for themselves.
+fn number_of(node: &str, entry: Entry) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    (node, entry.at, entry.seq).hash(&mut hasher);
+    1_000_000_000_000_000_000 + hasher.finish() % 9_000_000_000_000_000_000
+}
