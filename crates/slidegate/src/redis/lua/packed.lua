@@ -375,8 +375,7 @@ do
     end
     local added, width, newest = 0, s.width, s.newest
     for _, entry in ipairs(entries) do
-      -- A record is read as not after the present.
-      local at = math.min(entry.at, s.at)
+      local at = entry.at
       local need = entry.cost - (entry.admitted and all[at] or 0)
       if at > s.cut and need > 0 then
         hold(at, need)
