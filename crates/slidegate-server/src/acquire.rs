@@ -7,6 +7,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 use slidegate::MAX_LIMIT;
 
+use crate::access;
 use crate::cli::{fail, say};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -16,7 +17,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 #[command(after_help = "Examples:\n  \
     slidegate acquire api=/login ip=1.2.3.4 user=alice\n  \
     slidegate acquire --resource user123 --limit 10 --window 1s --permits 2\n  \
-    slidegate acquire api=/chat user=alice && ./chat || echo 'try later'")]
+    slidegate acquire api=/chat user=alice && ./chat || echo 'try later'\n\n\
+    A server with tokens is shown the one in SLIDEGATE_TOKEN.")]
 pub struct AcquireArgs {
     /// Attributes of the request, such as ip=1.2.3.4
     #[arg(value_name = "NAME=VALUE", required_unless_present = "resource")]
@@ -97,10 +99,12 @@ fn post(args: &AcquireArgs, body: &Value) -> Result<Value, String> {
     let url = format!("{}/v1/{call}", args.url.trim_end_matches('/'));
     let config =
         ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(TIMEOUT)).build();
-    let sent = ureq::Agent::new_with_config(config)
-        .post(&url)
-        .header("content-type", "application/json")
-        .send(body.to_string());
+    let mut request =
+        ureq::Agent::new_with_config(config).post(&url).header("content-type", "application/json");
+    if let Some(shown) = access::shown() {
+        request = request.header("authorization", shown);
+    }
+    let sent = request.send(body.to_string());
     let mut response = sent.map_err(|error| format!("no answer from {url}: {error}"))?;
     let text =
         response.body_mut().read_to_string().map_err(|error| format!("no answer from {url}: {error}"))?;

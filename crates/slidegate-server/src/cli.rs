@@ -1,5 +1,6 @@
 //! The command line. Flags come in as text and go on as checked values.
 
+use std::env::VarError;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,13 +9,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use slidegate::{Limiter, MemoryStore};
-use tokio::net::TcpListener;
+use slidegate::{MemoryStore, RedisStore};
 
+use crate::access::{Access, TOKEN_VARIABLE, Token};
 use crate::acquire::AcquireArgs;
-use crate::config::{Config, ConfigFile, DEFAULT_HTTP, DEMO, StoreKind};
+use crate::bench::BenchArgs;
+use crate::config::{AccessConfig, Config, ConfigFile, Listen, Place, StoreKind};
+use crate::gate::Gate;
+use crate::rulebook::{Files, Hangup};
+use crate::serve::Doors;
 use crate::store::AnyStore;
-use crate::{acquire, serve};
+use crate::tls::Tls;
+use crate::{acquire, bench, envoy, listen, rulebook, serve};
+
+/// The variable with a token that lets change rules and counts.
+const ADMIN_TOKEN: &str = "SLIDEGATE_ADMIN_TOKEN";
+
+/// The shortest token.
+const MIN_TOKEN: usize = 16;
+
+/// Open files that every door full of connections needs.
+const OPEN_FILES: u64 = 45_000;
 
 /// How long the other processes may take to be told that this one stops.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -45,8 +60,23 @@ enum Command {
     },
     /// Print the JSON Schema of the configuration file, for editors and checks
     Schema,
+    /// Turn another limiter's files into ours, and print the result; exit code 0, 1 if there are mistakes
+    #[command(subcommand)]
+    Import(Import),
     /// Ask a running server for permits; exit code 0 allowed, 1 denied, 2 error
     Acquire(AcquireArgs),
+    /// Ask as much as you like and print how fast it was; exit code 0 if there were decisions, 1 if none, 2 error
+    Bench(BenchArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum Import {
+    /// Files of envoyproxy/ratelimit, each a domain and its descriptors
+    Envoy {
+        /// The files, or - for standard input
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -54,13 +84,25 @@ struct ServeArgs {
     /// Rules and settings; demo rules without it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Also the rules of every *.yaml and *.yml in a directory of envoyproxy/ratelimit, after those of --config
+    #[arg(long, value_name = "DIR")]
+    envoy_config: Option<PathBuf>,
     /// Where to count: `memory` is this process, and goes with it; `redis`, or an address such as
     /// redis://user:password@host:6379, is shared by all that count there [default: memory]
     #[arg(long, value_name = "STORE", env = "SLIDEGATE_STORE", hide_env_values = true)]
     store: Option<StoreKind>,
-    /// Where HTTP listens [default: 127.0.0.1:8080]; port 0 picks a free one and prints it
+    /// Where HTTP listens [default: 127.0.0.1:8080]; port 0 picks a free one and prints it, `off` closes it
     #[arg(long, value_name = "ADDR")]
-    http: Option<SocketAddr>,
+    http: Option<Place>,
+    /// Where gRPC listens, for Envoy [default: 127.0.0.1:8081]
+    #[arg(long, value_name = "ADDR")]
+    grpc: Option<Place>,
+    /// Where the Redis protocol is spoken [default: 127.0.0.1:6380]
+    #[arg(long, value_name = "ADDR")]
+    resp: Option<Place>,
+    /// Where HTTP listens for what changes rules and counts, which is then refused everywhere else [default: off]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<Place>,
 }
 
 /// Runs the command line of this process.
@@ -71,7 +113,9 @@ pub fn run() -> ExitCode {
         Some(Command::Serve(args)) => serve_command(args),
         Some(Command::Validate { file }) => return validate(&file),
         Some(Command::Schema) => schema(),
+        Some(Command::Import(Import::Envoy { files })) => return import_envoy(&files),
         Some(Command::Acquire(args)) => return acquire::run(args),
+        Some(Command::Bench(args)) => return bench::run(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -97,47 +141,136 @@ pub(crate) fn say(text: &str) {
 }
 
 fn serve_command(args: ServeArgs) -> Result<(), String> {
-    let (config, rules) = match &args.config {
-        Some(path) => (load(path)?, path.display().to_string()),
-        None => (
-            Config::parse(DEMO).map_err(|error| format!("the demo rules: {error}"))?,
-            "demo rules".to_owned(),
-        ),
-    };
-    let address = args.http.or(config.http).unwrap_or(DEFAULT_HTTP);
-    let store = args.store.or(config.store).unwrap_or_default();
+    let files = Files::new(args.config, args.envoy_config);
+    let watch = files.watch();
+    let config = files.load()?;
+    let source = files.name();
+    let listen = Listen { http: args.http, grpc: args.grpc, resp: args.resp, admin: args.admin };
+    let listen = listen.or(config.listen).or(Listen::DEFAULT);
+    let store = args.store.or(config.store.clone()).unwrap_or_default();
+    let access = access(&config.access)?;
+    // A connection is an open file. What cannot be had is told when it lacks.
+    let _ = rlimit::increase_nofile_limit(OPEN_FILES);
     let runtime = tokio::runtime::Runtime::new().map_err(|error| format!("cannot start: {error}"))?;
     runtime.block_on(async {
-        let listener = TcpListener::bind(address).await.map_err(|error| cannot_listen(address, &error))?;
-        let address = listener.local_addr().map_err(|error| cannot_listen(address, &error))?;
-        let store = match store {
-            StoreKind::Memory => AnyStore::Memory(MemoryStore::new()),
-            StoreKind::Redis(url) => {
-                let options = config.redis.options(url.as_deref())?;
-                AnyStore::redis(&options, &config.guard).map_err(|error| error.to_string())?
-            }
-        };
-        greet(address, &store, &rules, args.config.is_none());
+        let tls = config.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
+        let (doors, places) = open_doors(listen, tls.clone()).await?;
+        let store = open(store, &config)?;
+        let shared_rules = if config.rules.is_known() { None } else { Some(shared_rules(&store)?) };
+        let gate = Gate::new(store.clone(), config.rules, source);
+        let gate = Arc::new(Gate {
+            shared_rules: shared_rules.clone(),
+            access,
+            authorize: config.authorize,
+            redis: config.redis,
+            ..gate
+        });
         tokio::spawn(store.clone().introduce());
-        let limiter = Arc::new(Limiter::new(store.clone(), config.rules));
-        let served = serve::run(listener, limiter, serve::Limits::default(), serve::signalled()).await;
+        if let Some(tls) = tls {
+            tokio::spawn(tls.follow());
+        }
+        let signalled = serve::signalled();
+        let (source, demo) = (gate.rules.current().source.clone(), files.is_demo());
+        let (hangup, following) = (Hangup::new(), Arc::clone(&gate));
+        match shared_rules {
+            Some(store) => drop(tokio::spawn(rulebook::follow_shared(store, hangup, following))),
+            None => drop(tokio::spawn(files.follow(watch, hangup, following))),
+        }
+        // Who is told that it runs may signal it.
+        greet(&places, &store, &source, demo);
+        serve::run(doors, gate, signalled).await;
         // Whoever cannot be told will find out.
         let _ = tokio::time::timeout(GOODBYE, store.leave()).await;
-        served.map_err(|error| format!("stopped: {error}"))
+        Ok(())
     })
 }
 
-fn cannot_listen(address: SocketAddr, error: &io::Error) -> String {
-    format!("cannot listen on {address}: {error}; choose another with --http, or port 0 for a free one")
+/// Where rules are that all nodes share.
+fn shared_rules(store: &AnyStore) -> Result<RedisStore, String> {
+    let store = store.redis_store().cloned();
+    store.ok_or_else(|| "`rules: redis` needs `store: redis`: that is where they are".to_owned())
 }
 
-fn load(path: &Path) -> Result<Config, String> {
+/// The tokens of the environment and of the files that `access` names.
+fn access(config: &AccessConfig) -> Result<Access, String> {
+    let data = tokens(TOKEN_VARIABLE, config.tokens.as_deref())?;
+    let admin = tokens(ADMIN_TOKEN, config.admin_tokens.as_deref())?;
+    Ok(Access::new(data, admin))
+}
+
+fn tokens(variable: &str, file: Option<&Path>) -> Result<Vec<Token>, String> {
+    let mut texts: Vec<String> = Vec::new();
+    match std::env::var(variable) {
+        Ok(text) if text.trim().is_empty() => {
+            return Err(format!("{variable} is empty: give a token, or unset it"));
+        }
+        Ok(text) => texts.push(text.trim().to_owned()),
+        Err(VarError::NotPresent) => {}
+        Err(VarError::NotUnicode(_)) => return Err(format!("{variable} must be text")),
+    }
+    if let Some(path) = file {
+        let name = path.display();
+        let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {name}: {error}"))?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        texts.extend(lines.map(str::to_owned));
+        if texts.is_empty() {
+            return Err(format!("{name} has no token: one a line"));
+        }
+    }
+    if texts.iter().any(|text| text.len() < MIN_TOKEN) {
+        // The token itself is nobody's business.
+        return Err(format!("a token needs at least {MIN_TOKEN} characters: try `openssl rand -hex 32`"));
+    }
+    Ok(texts.iter().map(|text| Token::new(text.as_bytes())).collect())
+}
+
+/// Which door is where, by the scheme of its address.
+type Places = Vec<(String, SocketAddr)>;
+
+/// Binds every door that is not closed, and says which is where.
+async fn open_doors(listen: Listen, tls: Option<Arc<Tls>>) -> Result<(Doors, Places), String> {
+    let mut places = Vec::new();
+    let secure = if tls.is_some() { "s" } else { "" };
+    let mut bind = async |place, flag, scheme| match place {
+        None | Some(Place::Off) => Ok(None),
+        Some(Place::At(address)) => {
+            let (listener, address) = listen::bind(address, flag).await?;
+            places.push((format!("{scheme}{secure}"), address));
+            Ok::<_, String>(Some(listener))
+        }
+    };
+    let doors = Doors {
+        http: bind(listen.http, "http", "http").await?,
+        grpc: bind(listen.grpc, "grpc", "grpc").await?,
+        resp: bind(listen.resp, "resp", "redis").await?,
+        admin: bind(listen.admin, "admin", "admin http").await?,
+        tls,
+    };
+    if places.is_empty() {
+        return Err("every door is off: there would be nobody to answer".to_owned());
+    }
+    Ok((doors, places))
+}
+
+/// The store of that kind, as the file says how to reach it.
+pub(crate) fn open(store: StoreKind, config: &Config) -> Result<AnyStore, String> {
+    match store {
+        StoreKind::Memory => Ok(AnyStore::Memory(MemoryStore::new())),
+        StoreKind::Redis(url) => {
+            let options = config.redis.options(url.as_deref())?;
+            AnyStore::redis(&options, &config.guard, &config.hot_keys).map_err(|error| error.to_string())
+        }
+    }
+}
+
+/// Reads and checks a file; says every mistake.
+pub(crate) fn load(path: &Path) -> Result<Config, String> {
     let name = path.display();
     let text = read(path).map_err(|error| format!("cannot read {name}: {error}"))?;
     Config::parse(&text).map_err(|error| {
         let problems: Vec<String> =
             error.problems().iter().map(|problem| format!("  {name}:{problem}")).collect();
-        format!("{name} has mistakes, so nothing was started:\n{}", problems.join("\n"))
+        format!("{name} has mistakes:\n{}", problems.join("\n"))
     })
 }
 
@@ -145,22 +278,30 @@ fn read(path: &Path) -> io::Result<String> {
     if path == Path::new("-") { io::read_to_string(io::stdin()) } else { std::fs::read_to_string(path) }
 }
 
-fn greet(address: SocketAddr, store: &AnyStore, rules: &str, demo: bool) {
+fn greet(places: &Places, store: &AnyStore, rules: &str, demo: bool) {
     let version = env!("CARGO_PKG_VERSION");
     say(&format!("slidegate {version}  rules: {rules}  store: {}", store.place()));
-    say(&format!("listening on http://{address}"));
-    let post = format!("curl -s http://{address}/v1/acquire -H 'content-type: application/json' -d");
-    if demo {
-        say("\ntry the login guard (the fourth within five seconds is refused):");
-        say(&format!(
-            "  {post} '{{\"attributes\":{{\"api\":\"/login\",\"ip\":\"1.2.3.4\",\"user\":\"alice\"}}}}'"
-        ));
-    } else {
-        say("\ntry it:");
-        say(&format!("  curl -s http://{address}/v1/rules"));
+    for (scheme, address) in places {
+        say(&format!("listening on {scheme}://{address}"));
     }
-    say("or bring your own limit:");
-    say(&format!("  {post} '{{\"resource\":\"user123\",\"limit\":10,\"window\":\"1s\"}}'"));
+    if let Some((scheme, address)) = places.iter().find(|(scheme, _)| scheme.starts_with("http")) {
+        let post = format!("curl -s {scheme}://{address}/v1/acquire -H 'content-type: application/json' -d");
+        if demo {
+            say("\ntry the login guard (the fourth within five seconds is refused):");
+            say(&format!(
+                "  {post} '{{\"attributes\":{{\"api\":\"/login\",\"ip\":\"1.2.3.4\",\"user\":\"alice\"}}}}'"
+            ));
+        } else {
+            say("\ntry it:");
+            say(&format!("  curl -s {scheme}://{address}/v1/rules"));
+        }
+        say("or bring your own limit:");
+        say(&format!("  {post} '{{\"resource\":\"user123\",\"limit\":10,\"window\":\"1s\"}}'"));
+    }
+    if let Some((scheme, address)) = places.iter().find(|(scheme, _)| scheme.starts_with("redis")) {
+        say(&format!("  redis-cli -u {scheme}://{address} SG.ACQUIRE user123 10 1000"));
+    }
+    say("ready");
 }
 
 fn validate(path: &Path) -> ExitCode {
@@ -179,6 +320,26 @@ fn validate(path: &Path) -> ExitCode {
             for problem in error.problems() {
                 let _ = writeln!(io::stderr(), "{name}:{problem}");
             }
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn import_envoy(paths: &[PathBuf]) -> ExitCode {
+    let mut files = Vec::new();
+    for path in paths {
+        match read(path) {
+            Ok(text) => files.push((path.display().to_string(), text)),
+            Err(error) => return fail(&format!("cannot read {}: {error}", path.display())),
+        }
+    }
+    match envoy::import(&files) {
+        Ok(text) => {
+            say(text.trim_end());
+            ExitCode::SUCCESS
+        }
+        Err(mistakes) => {
+            let _ = writeln!(io::stderr(), "{}", mistakes.join("\n"));
             ExitCode::from(1)
         }
     }

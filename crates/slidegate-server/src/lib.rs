@@ -2,16 +2,35 @@
 //!
 //! # Layout
 //!
-//! [`cli`] is what a person types, [`config`] the file, checked. [`serve`] binds, accepts and shuts down;
-//! [`store`] is where it counts; [`http`] is the one door so far: bytes to a [`slidegate::Request`], a [`slidegate::Decision`] to bytes.
-//! [`acquire`] is a client for scripts and people. The binary only calls [`cli::run`].
+//! [`cli`] is what a person types, [`config`] the file, checked. [`serve`] opens and closes the doors, [`listen`] accepts
+//! connections for them. Each door, [`http`], `grpc` and `resp`, makes a [`slidegate::Request`] of bytes and bytes of a
+//! [`slidegate::Decision`]; all decide with one [`gate::Gate`]. [`store`] is where it counts, [`access`] who may ask.
+//! [`mod@envoy`] turns the files of envoyproxy/ratelimit into rules.
+//! [`acquire`] is a client for scripts and people, [`mod@bench`] a load generator. The binary only calls [`cli::run`].
 
 #![forbid(unsafe_code)]
+// A decision by Redis is a future of many layers.
+#![recursion_limit = "256"]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod access;
 pub mod acquire;
+pub mod bench;
 pub mod cli;
 pub mod config;
+pub mod envoy;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
+pub mod gate;
+mod grpc;
 pub mod http;
+pub mod listen;
+mod resp;
+pub mod rulebook;
 pub mod serve;
 pub mod store;
+pub mod tls;
+mod value;
+mod watch;
+mod within;

@@ -5,9 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use slidegate::{
-    Ask, Error, Guard, GuardOptions, GuardStats, Inspection, Key, MemoryStore, Readings, Receipt,
-    RedisOptions, RedisStore, ServerStats, Settlement, Store,
+    Ask, Clock, CoalesceStats, Error, Guard, GuardOptions, GuardStats, HotKeyOptions, HotKeys, Inspection,
+    Key, LeaseStats, MemoryStore, Micros, Readings, Receipt, RedisOptions, RedisStore, ServerStats,
+    Settlement, Store, SystemClock,
 };
+
+use tokio::sync::Mutex;
 
 use crate::cli::warn;
 
@@ -20,12 +23,29 @@ pub enum AnyStore {
     Redis(Redis),
 }
 
-/// Redis, guarded.
+/// Redis, guarded, and quick where keys are hot.
 #[derive(Clone)]
 pub struct Redis {
+    store: HotKeys,
     guard: Guard,
     /// Whether it has ever answered.
     met: Arc<AtomicBool>,
+    /// When it was last asked whether it is there, and what came of it.
+    asked: Arc<Mutex<Option<Asked>>>,
+    clock: SystemClock,
+}
+
+/// When, and what was wrong, if anything was.
+type Asked = (Micros, Option<Error>);
+
+/// What is seen and done around Redis.
+pub struct RedisStats {
+    /// Deadlines, breakers, and what was admitted without it.
+    pub guard: GuardStats,
+    /// Permits taken in advance.
+    pub lease: LeaseStats,
+    /// Calls, and the asks in them.
+    pub coalesce: CoalesceStats,
 }
 
 /// Whether decisions can be made, and what is not as it should be.
@@ -38,6 +58,9 @@ pub enum Readiness {
     NotReady(Error),
 }
 
+/// How long an answer to whether Redis is there is good.
+const FRESH: Duration = Duration::from_millis(500);
+
 /// How long to wait before Redis is asked again whether it is there.
 const AGAIN: Duration = Duration::from_secs(2);
 
@@ -46,10 +69,21 @@ const LOOK: Duration = Duration::from_millis(250);
 
 impl AnyStore {
     /// Counts in Redis. It need not be there yet.
-    pub fn redis(options: &RedisOptions, guard: &GuardOptions) -> Result<Self, Error> {
+    pub fn redis(
+        options: &RedisOptions,
+        guard: &GuardOptions,
+        hot_keys: &HotKeyOptions,
+    ) -> Result<Self, Error> {
         let guard = GuardOptions { max_in_flight: options.max_in_flight, ..guard.clone() };
         let guard = Guard::new(RedisStore::with_options(options)?, guard)?;
-        Ok(AnyStore::Redis(Redis { guard, met: Arc::default() }))
+        let store = HotKeys::around(guard.clone(), hot_keys)?;
+        Ok(AnyStore::Redis(Redis {
+            store,
+            guard,
+            met: Arc::default(),
+            asked: Arc::default(),
+            clock: SystemClock::new(),
+        }))
     }
 
     /// Its kind, in a word.
@@ -68,24 +102,36 @@ impl AnyStore {
         }
     }
 
-    /// Whether decisions can be made now.
-    pub async fn ready(&self) -> Readiness {
-        let AnyStore::Redis(redis) = self else { return Readiness::Ready };
-        match redis.guard.store().ping().await {
-            Ok(()) => {
-                redis.met.store(true, Ordering::Relaxed);
-                Readiness::Ready
-            }
-            Err(error) if redis.met.load(Ordering::Relaxed) => Readiness::Degraded(error),
-            Err(error) => Readiness::NotReady(error),
+    /// Redis itself, for what is not a decision.
+    pub(crate) fn redis_store(&self) -> Option<&RedisStore> {
+        match self {
+            AnyStore::Memory(_) => None,
+            AnyStore::Redis(redis) => Some(redis.guard.store()),
         }
     }
 
-    /// What a guard sees and does; none in memory.
-    pub fn stats(&self) -> Option<GuardStats> {
+    /// Whether decisions can be made now.
+    pub async fn ready(&self) -> Readiness {
+        let AnyStore::Redis(redis) = self else { return Readiness::Ready };
+        match redis.is_there().await {
+            None => {
+                redis.met.store(true, Ordering::Relaxed);
+                Readiness::Ready
+            }
+            Some(error) if redis.met.load(Ordering::Relaxed) => Readiness::Degraded(error),
+            Some(error) => Readiness::NotReady(error),
+        }
+    }
+
+    /// What is seen and done around Redis; none in memory.
+    pub fn stats(&self) -> Option<RedisStats> {
         match self {
             AnyStore::Memory(_) => None,
-            AnyStore::Redis(redis) => Some(redis.guard.stats()),
+            AnyStore::Redis(Redis { store, guard, .. }) => Some(RedisStats {
+                guard: guard.stats(),
+                lease: store.stats(),
+                coalesce: store.store().store().stats(),
+            }),
         }
     }
 
@@ -97,15 +143,29 @@ impl AnyStore {
         redis.watch().await;
     }
 
-    /// Says goodbye to the other processes.
+    /// Gives back what it has taken in advance, and says goodbye to the other processes.
     pub async fn leave(&self) {
         if let AnyStore::Redis(redis) = self {
-            redis.guard.leave().await;
+            tokio::join!(redis.store.give_back(), redis.guard.leave());
         }
     }
 }
 
 impl Redis {
+    /// What is wrong with it, if anything is. However often this is asked, Redis is asked only now and then: strangers may
+    /// ask whether we are ready.
+    async fn is_there(&self) -> Option<Error> {
+        let mut asked = self.asked.lock().await;
+        let now = self.clock.now();
+        let fresh = asked.as_ref().filter(|(at, _)| Duration::from(now).saturating_sub((*at).into()) < FRESH);
+        if let Some((_, wrong)) = fresh {
+            return wrong.clone();
+        }
+        let wrong = self.guard.store().ping().await.err();
+        *asked = Some((self.clock.now(), wrong.clone()));
+        wrong
+    }
+
     /// Waits for it as long as it takes.
     async fn report(&self) {
         let store = self.guard.store();
@@ -165,28 +225,28 @@ impl Store for AnyStore {
     async fn admit(&self, asks: &[Ask]) -> Result<Readings, Error> {
         match self {
             AnyStore::Memory(store) => store.admit(asks).await,
-            AnyStore::Redis(redis) => redis.guard.admit(asks).await,
+            AnyStore::Redis(redis) => redis.store.admit(asks).await,
         }
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
         match self {
             AnyStore::Memory(store) => store.settle(settlements).await,
-            AnyStore::Redis(redis) => redis.guard.settle(settlements).await,
+            AnyStore::Redis(redis) => redis.store.settle(settlements).await,
         }
     }
 
     async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
         match self {
             AnyStore::Memory(store) => store.inspect(key).await,
-            AnyStore::Redis(redis) => redis.guard.inspect(key).await,
+            AnyStore::Redis(redis) => redis.store.inspect(key).await,
         }
     }
 
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
         match self {
             AnyStore::Memory(store) => store.reset(key).await,
-            AnyStore::Redis(redis) => redis.guard.reset(key).await,
+            AnyStore::Redis(redis) => redis.store.reset(key).await,
         }
     }
 }

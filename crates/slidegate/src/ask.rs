@@ -2,12 +2,13 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::num::NonZeroU32;
 
 use compact_str::CompactString;
 use smallvec::SmallVec;
 
 use crate::quota::MAX_LIMIT;
-use crate::{Error, Key, Quota};
+use crate::{Error, Key, Micros, Quota};
 
 /// One question: do all these checks fit? Judged and charged as one.
 #[derive(Clone, Debug)]
@@ -15,6 +16,8 @@ pub struct Ask {
     checks: SmallVec<[Check; 1]>,
     id: Option<RequestId>,
     peek: bool,
+    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
+    waited: Micros,
 }
 
 /// One key, what it may use, and what this request would use of it.
@@ -32,6 +35,9 @@ pub struct Check {
     pub encoding: Encoding,
     /// What to answer if the store cannot decide; only a guard looks at it, and has an answer for none.
     pub on_error: Option<OnError>,
+    /// How many permits a node may take in advance, for itself, until the slice ends; none takes none. Only for
+    /// `time-slice`: see [`Lease`](crate::Lease).
+    pub lease: Option<NonZeroU32>,
     /// The rule's place among the rules that made this ask; stores do not look at it.
     pub rule: u32,
 }
@@ -62,7 +68,16 @@ impl Check {
     /// An enforced check.
     #[inline]
     pub fn new(key: Key, quota: Quota, cost: u64) -> Self {
-        Check { key, quota, cost, enforced: true, encoding: Encoding::default(), on_error: None, rule: 0 }
+        Check {
+            key,
+            quota,
+            cost,
+            enforced: true,
+            encoding: Encoding::default(),
+            on_error: None,
+            lease: None,
+            rule: 0,
+        }
     }
 }
 
@@ -88,18 +103,18 @@ impl Ask {
         if check.cost > MAX_LIMIT {
             return Err(too_many_permits(check.cost));
         }
-        Ok(Ask { checks: SmallVec::from_buf([check]), id: None, peek: false })
+        Ok(Ask { checks: SmallVec::from_buf([check]), id: None, peek: false, waited: Micros::ZERO })
     }
 
     /// Checks that are known to name different keys and to cost no more than they may.
     pub(crate) fn distinct(checks: impl Iterator<Item = Check>) -> Self {
-        Ask { checks: checks.collect(), id: None, peek: false }
+        Ask { checks: checks.collect(), id: None, peek: false, waited: Micros::ZERO }
     }
 
     /// The same question of other checks, which name different keys.
     #[cfg(feature = "redis")]
     pub(crate) fn with_checks(&self, checks: impl Iterator<Item = Check>) -> Self {
-        Ask { checks: checks.collect(), id: self.id.clone(), peek: self.peek }
+        Ask { checks: checks.collect(), id: self.id.clone(), peek: self.peek, waited: self.waited }
     }
 
     /// With a request id: asking again under it is not charged again.
@@ -132,6 +147,17 @@ impl Ask {
     #[inline]
     pub fn is_peek(&self) -> bool {
         self.peek
+    }
+
+    /// How much of the time that a guard gives it is gone already.
+    #[cfg(feature = "redis")]
+    pub(crate) fn waited(&self) -> Micros {
+        self.waited
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn set_waited(&mut self, waited: Micros) {
+        self.waited = waited;
     }
 }
 

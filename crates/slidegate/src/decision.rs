@@ -11,9 +11,15 @@ use crate::{Ask, Check, Count, Key, Micros, Outcome, Quota, Reading, Reservation
 pub enum Source {
     /// No rule applied, so nothing was asked.
     NoRule,
+    /// This process, because a rule blocks the request, so nothing was asked.
+    Blocked,
     /// The store.
     #[default]
     Store,
+    /// This process, because the store had refused it and it cannot fit yet.
+    DenyCache,
+    /// This process, out of permits that it has taken from the store in advance.
+    Lease,
     /// This process, because the store could not: by this node's share of the limit.
     Local,
     /// Nobody: the store could not, and the rule says to allow then.
@@ -27,7 +33,10 @@ impl Source {
     pub fn as_str(self) -> &'static str {
         match self {
             Source::NoRule => "no-rule",
+            Source::Blocked => "blocked",
             Source::Store => "store",
+            Source::DenyCache => "deny-cache",
+            Source::Lease => "lease",
             Source::Local => "local",
             Source::FailOpen => "fail-open",
             Source::FailClosed => "fail-closed",
@@ -74,10 +83,12 @@ impl Decision {
         enforced.map(|limit| limit.retry_after()).max().unwrap_or_default()
     }
 
-    /// Every limit that applies, in the order of the rules.
+    /// Every limit that applies and was looked at, in the order of the rules. A refusal that was known already
+    /// (see [`Source::DenyCache`] and [`Source::Blocked`]) lists only the limit that it is by.
     pub fn limits(&self) -> impl Iterator<Item = Limit<'_>> {
         let pairs = self.ask.checks().iter().zip(&self.reading.verdicts);
-        pairs.map(|(check, verdict)| Limit { rules: &self.rules, check, verdict })
+        let judged = pairs.filter(|(_, verdict)| verdict.outcome != Outcome::Unjudged);
+        judged.map(|(check, verdict)| Limit { rules: &self.rules, check, verdict })
     }
 
     /// What [`Limiter::settle`](crate::Limiter::settle) needs to refund or correct this admission; none if
@@ -98,7 +109,7 @@ impl Decision {
         self.reading.source
     }
 
-    /// The instant, by the store's clock, at which it was decided; zero if no rule applied.
+    /// The instant, by the store's clock, at which it was decided; zero if it was not asked.
     pub fn at(&self) -> Micros {
         self.reading.at
     }

@@ -109,6 +109,10 @@ impl Error {
         Error::store(Fault::Other, message)
     }
 
+    pub(crate) fn short_answer() -> Self {
+        Error::unavailable("the store answered fewer asks than it was given")
+    }
+
     /// A store that could not decide, and why.
     pub fn store(fault: Fault, message: impl Into<String>) -> Self {
         Kind::Store { fault, message: message.into() }.into()

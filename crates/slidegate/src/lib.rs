@@ -41,6 +41,7 @@
 //! - What is allowed: [`Quota`], [`Algorithm`], [`Count`]. What applies: [`Rule`], [`Rules`], [`AdHoc`].
 //! - What decides: [`State`] is one key and the algorithms over it, pure; [`judge`] is an ask over several.
 //! - Who counts: [`Store`] is the contract, [`MemoryStore`] keeps it in this process, `RedisStore` in Redis.
+//! - What makes a store tougher or faster is a store around it: `Guard`, `Coalesce`, [`DenyCache`], `Lease`.
 //! - Time is a parameter: [`Clock`], [`SystemClock`], and [`ManualClock`] for tests.
 //!
 //! # Features
@@ -54,12 +55,22 @@
 mod algorithm;
 mod ask;
 mod clock;
+#[cfg(feature = "redis")]
+mod coalesce;
 mod decision;
+mod deny_cache;
 mod error;
+#[cfg(all(fuzzing, feature = "redis"))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(feature = "redis")]
 mod guard;
+#[cfg(feature = "redis")]
+mod hot_keys;
 mod judge;
 mod key;
+#[cfg(feature = "redis")]
+mod lease;
 mod limiter;
 mod memory;
 mod micros;
@@ -72,6 +83,7 @@ mod request;
 mod reservation;
 mod rules;
 mod store;
+mod together;
 mod verdict;
 #[cfg(feature = "yaml")]
 pub mod yaml;
@@ -79,17 +91,24 @@ pub mod yaml;
 #[cfg(feature = "redis")]
 pub use self::redis::{
     DEFAULT_PREFIX, KeyPage, MAX_BATCH_SIZE, RedisMode, RedisOptions, RedisSentinel, RedisStore, RedisTls,
-    RedisTopology, ServerReport,
+    RedisTopology, ServerReport, SharedText,
 };
 pub use algorithm::{Entry, State};
 pub use ask::{Ask, Check, Encoding, MAX_ID, OnError, RequestId};
 pub use clock::{Clock, ManualClock, Sleep, SystemClock};
+#[cfg(feature = "redis")]
+pub use coalesce::{Coalesce, CoalesceOptions, CoalesceStats};
 pub use decision::{Decision, Limit, Source};
+pub use deny_cache::{DEFAULT_MAX_REFUSALS, DenyCache};
 pub use error::{Error, Fault, Problem};
 #[cfg(feature = "redis")]
 pub use guard::{BreakerState, Guard, GuardOptions, GuardStats, MirrorStats, ServerStats};
+#[cfg(feature = "redis")]
+pub use hot_keys::{HotKeyOptions, HotKeys};
 pub use judge::{States, judge};
 pub use key::{Key, MAX_PLAIN_VALUE};
+#[cfg(feature = "redis")]
+pub use lease::{Lease, LeaseStats};
 pub use limiter::Limiter;
 pub use memory::{DEFAULT_MAX_KEYS, MemoryStats, MemoryStore};
 pub use micros::Micros;
@@ -97,7 +116,7 @@ pub use quota::{Algorithm, Count, MAX_LIMIT, MAX_SLICES, MAX_WINDOW, MIN_WINDOW,
 pub use request::{MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE, PLAIN_ATTRIBUTE, Request};
 pub use reservation::{MAX_RESERVATION, Reservation};
 pub use rules::*;
-pub use store::{Settlement, Store};
+pub use store::{Listener, Settlement, Store};
 pub use verdict::{
     Counted, Inspection, MAX_INSPECTED, Outcome, Reading, Readings, Receipt, Settled, Verdict,
 };

@@ -12,8 +12,8 @@ use crate::quota::MAX_LIMIT;
 use crate::request::PLAIN_ATTRIBUTE;
 use crate::rules::{Rule, Rules};
 use crate::{
-    Ask, Clock, Decision, Error, Inspection, Key, MemoryStore, Micros, Quota, Reading, Receipt, Request,
-    Reservation, Settled, Store, SystemClock,
+    Ask, Check, Clock, Decision, Entry, Error, Inspection, Key, MemoryStore, Micros, Outcome, Quota, Reading,
+    Receipt, Request, Reservation, Settled, Store, SystemClock, Verdict,
 };
 
 /// Decides requests by rules, and counts in a store. Share it in an `Arc`.
@@ -85,21 +85,30 @@ impl<S: Store> Limiter<S> {
         requests: &[Request<'_>],
     ) -> Result<Vec<Result<Decision, Error>>, Error> {
         let rules = self.rules.load_full();
-        let mut answers: Vec<Result<Ask, Error>> =
-            requests.iter().map(|request| rules.ask(request)).collect();
-        let asks: Vec<Ask> =
-            answers.iter().flatten().filter(|ask| !ask.checks().is_empty()).cloned().collect();
-        let mut readings =
-            if asks.is_empty() { Default::default() } else { self.store.admit(&asks).await? }.into_iter();
-        let decided = answers.drain(..).map(|ask| {
-            let ask = ask?;
-            if ask.checks().is_empty() {
-                return Ok(no_rule(&rules, ask));
-            }
-            let reading = readings.next().ok_or_else(short_answer)?;
-            Ok(Decision::new(Arc::clone(&rules), ask, reading))
+        let mut asks = Vec::with_capacity(requests.len());
+        // What the store is not asked; for the others, none.
+        let answers: Vec<Option<Result<Decision, Error>>> = requests
+            .iter()
+            .map(|request| match rules.ask(request) {
+                Ok(ask) => match unasked(&rules, &ask) {
+                    Some(reading) => Some(Ok(Decision::new(Arc::clone(&rules), ask, reading))),
+                    None => {
+                        asks.push(ask);
+                        None
+                    }
+                },
+                Err(error) => Some(Err(error)),
+            })
+            .collect();
+        let readings = if asks.is_empty() { Default::default() } else { self.store.admit(&asks).await? };
+        let mut decided = asks.into_iter().zip(readings);
+        let answers = answers.into_iter().map(|answer| {
+            answer.unwrap_or_else(|| {
+                let (ask, reading) = decided.next().ok_or_else(Error::short_answer)?;
+                Ok(Decision::new(Arc::clone(&rules), ask, reading))
+            })
         });
-        Ok(decided.collect())
+        Ok(answers.collect())
     }
 
     /// Asks, and if it is refused waits exactly as long as it must and asks again, until it is allowed or
@@ -154,8 +163,8 @@ impl<S: Store> Limiter<S> {
 
     /// Puts other rules in force at once. A new limit keeps the counts; a new algorithm, window or key starts
     /// them anew.
-    pub fn set_rules(&self, rules: Rules) {
-        self.rules.store(Arc::new(rules));
+    pub fn set_rules(&self, rules: impl Into<Arc<Rules>>) {
+        self.rules.store(rules.into());
     }
 
     /// The store it counts in.
@@ -164,21 +173,34 @@ impl<S: Store> Limiter<S> {
     }
 
     async fn decide(&self, rules: Arc<Rules>, ask: Ask) -> Result<Decision, Error> {
-        if ask.checks().is_empty() {
-            return Ok(no_rule(&rules, ask));
+        if let Some(reading) = unasked(&rules, &ask) {
+            return Ok(Decision::new(rules, ask, reading));
         }
         let readings = self.store.admit(std::slice::from_ref(&ask)).await?;
-        let reading = readings.into_iter().next().ok_or_else(short_answer)?;
+        let reading = readings.into_iter().next().ok_or_else(Error::short_answer)?;
         Ok(Decision::new(rules, ask, reading))
     }
 }
 
-/// A request that meets no rule is allowed, and no store is asked.
-fn no_rule(rules: &Arc<Rules>, ask: Ask) -> Decision {
-    let reading = Reading { at: Micros::ZERO, source: Source::NoRule, verdicts: SmallVec::new() };
-    Decision::new(Arc::clone(rules), ask, reading)
+/// What needs no store: a request that meets no rule is allowed, one that meets a blocked rule is refused.
+pub(crate) fn unasked(rules: &Rules, ask: &Ask) -> Option<Reading> {
+    if ask.checks().is_empty() {
+        return Some(Reading { at: Micros::ZERO, source: Source::NoRule, verdicts: SmallVec::new() });
+    }
+    rules.blocks(ask).then(|| {
+        let verdicts = ask.checks().iter().map(|check| blocked_or_unjudged(rules, check));
+        Reading { at: Micros::ZERO, source: Source::Blocked, verdicts: verdicts.collect() }
+    })
 }
 
-fn short_answer() -> Error {
-    Error::unavailable("the store answered fewer asks than it was given")
+fn blocked_or_unjudged(rules: &Rules, check: &Check) -> Verdict {
+    let blocked = rules.blocks_check(check);
+    Verdict {
+        outcome: if blocked { Outcome::Impossible } else { Outcome::Unjudged },
+        limit: 0,
+        used: 0,
+        retry_after: if blocked { check.quota.horizon() } else { Micros::ZERO },
+        reset_after: Micros::ZERO,
+        entry: Entry::default(),
+    }
 }

@@ -77,6 +77,15 @@ pub struct Quota {
 }
 
 impl Quota {
+    /// Where a quota has to stand but means nothing.
+    pub(crate) const STAND_IN: Quota = Quota {
+        limit: 1,
+        window: Micros::from_secs(24 * 3600),
+        algorithm: Algorithm::SlidingWindow,
+        count: Count::Admitted,
+        divisor: 1,
+    };
+
     /// At most `limit` permits in any interval of length `window`.
     pub fn new(limit: u64, window: Duration) -> Result<Self, Error> {
         Self::checked(limit, window.into(), Algorithm::default())

@@ -39,7 +39,15 @@ pub(crate) enum Subject<'a> {
     /// The rules find what applies.
     Attributes(SmallVec<[(&'a str, &'a str); 4]>),
     /// The caller names its own limit, within the configured bounds.
-    Resource { name: &'a str, limit: Option<u64>, window: Option<Micros> },
+    Resource { name: &'a str, own: Own },
+}
+
+/// What a request names of its own limit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Own {
+    pub(crate) limit: Option<u64>,
+    pub(crate) window: Option<Micros>,
+    pub(crate) burst: Option<u64>,
 }
 
 impl<'a> Request<'a> {
@@ -51,7 +59,7 @@ impl<'a> Request<'a> {
     /// A request for one permit of a limit that it names itself; see [`Request::limit`] and
     /// [`Request::window`].
     pub fn resource(name: &'a str) -> Self {
-        Request { subject: Subject::Resource { name, limit: None, window: None }, permits: 1, id: None }
+        Request { subject: Subject::Resource { name, own: Own::default() }, permits: 1, id: None }
     }
 
     /// How many permits; 0 only looks.
@@ -70,18 +78,26 @@ impl<'a> Request<'a> {
 
     /// The limit of a [resource](Request::resource).
     #[must_use]
-    pub fn limit(mut self, own: u64) -> Self {
-        if let Subject::Resource { limit, .. } = &mut self.subject {
-            *limit = Some(own);
-        }
-        self
+    pub fn limit(self, limit: u64) -> Self {
+        self.own(|own| own.limit = Some(limit))
     }
 
     /// The window of a [resource](Request::resource).
     #[must_use]
-    pub fn window(mut self, own: Duration) -> Self {
-        if let Subject::Resource { window, .. } = &mut self.subject {
-            *window = Some(own.into());
+    pub fn window(self, window: Duration) -> Self {
+        self.own(|own| own.window = Some(window.into()))
+    }
+
+    /// Makes a [resource](Request::resource) a token bucket of so many permits, refilled at its limit per window, and
+    /// counted apart from the resource of the same name that is none.
+    #[must_use]
+    pub fn burst(self, burst: u64) -> Self {
+        self.own(|own| own.burst = Some(burst))
+    }
+
+    fn own(mut self, name: impl FnOnce(&mut Own)) -> Self {
+        if let Subject::Resource { own, .. } = &mut self.subject {
+            name(own);
         }
         self
     }

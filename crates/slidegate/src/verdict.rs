@@ -17,6 +17,8 @@ pub enum Outcome {
     Refused,
     /// It costs more than the limit, so it never fits.
     Impossible,
+    /// Nobody looked: another rule was known to refuse the ask.
+    Unjudged,
 }
 
 impl Outcome {

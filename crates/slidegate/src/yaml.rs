@@ -50,9 +50,22 @@ impl Node {
         };
         serde_saphyr::from_str_with_options(text, options).map_err(|error| {
             let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
-            let message = syntax_message(&error.without_snippet().to_string());
+            let message = one_line(&syntax_message(&error.without_snippet().to_string()));
             Error::file(vec![Problem { line: line.max(1), column: column.max(1), message }])
         })
+    }
+
+    /// Whether this is just that word.
+    pub fn is_word(&self, word: &str) -> bool {
+        matches!(&self.value, Value::Text(text) if text == word)
+    }
+
+    /// The same where something else than text is wanted: what stands there may be a secret in the wrong place.
+    fn describe_shape(&self) -> String {
+        match &self.value {
+            Value::Text(text) if text.len() >= 16 || text.contains("://") => "a text".into(),
+            _ => self.describe(),
+        }
     }
 
     /// What this is, for a message: `text "5s"`, `a list`.
@@ -82,6 +95,15 @@ fn syntax_message(text: &str) -> String {
         }
         m => m.to_owned(),
     }
+}
+
+/// A message that has something in it that others wrote, as a terminal can show it.
+pub fn one_line(message: &str) -> String {
+    let mut line = String::with_capacity(message.len());
+    for c in message.chars() {
+        if c.is_control() { line.extend(c.escape_debug()) } else { line.push(c) }
+    }
+    line
 }
 
 /// Enough of a caller's text to recognise it, on one line.
@@ -179,7 +201,8 @@ pub struct Reader {
 impl Reader {
     /// Notes a mistake at `node`.
     pub fn problem(&mut self, node: &Node, message: impl Into<String>) {
-        self.problems.push(Problem { line: node.line, column: node.column, message: message.into() });
+        let message = one_line(&message.into());
+        self.problems.push(Problem { line: node.line, column: node.column, message });
     }
 
     /// The result, if nothing was wrong.
@@ -214,7 +237,7 @@ impl Reader {
     /// The entries of a mapping whose names are the user's own.
     pub fn entries<'n>(&mut self, node: &'n Node, what: &str) -> Option<Vec<(&'n Node, String, &'n Node)>> {
         let Value::Map(map) = &node.value else {
-            self.problem(node, format!("{what} must be a mapping, not {}", node.describe()));
+            self.problem(node, format!("{what} must be a mapping, not {}", node.describe_shape()));
             return None;
         };
         let (mut entries, mut names) = (Vec::new(), HashSet::new());
@@ -234,7 +257,7 @@ impl Reader {
         match &node.value {
             Value::List(items) => Some(items),
             _ => {
-                self.problem(node, format!("{what} must be a list, not {}", node.describe()));
+                self.problem(node, format!("{what} must be a list, not {}", node.describe_shape()));
                 None
             }
         }
@@ -264,6 +287,20 @@ impl Reader {
         }
     }
 
+    /// Text; or a number or a flag as `source`, the whole file, has it, for files in which quotes make no difference.
+    pub fn written(&mut self, node: &Node, what: &str, source: &str) -> Option<String> {
+        if let Value::Bool(_) | Value::Integer(_) | Value::Float(_) = node.value {
+            let place = |n: u64| usize::try_from(n.saturating_sub(1)).unwrap_or(usize::MAX);
+            let line = source.lines().nth(place(node.line)).unwrap_or_default();
+            let rest: String = line.chars().skip(place(node.column)).collect();
+            let token = rest.split([' ', '\t', ',', ']', '}']).next().unwrap_or_default();
+            if Node::parse(token).is_ok_and(|read| read.describe() == node.describe()) {
+                return Some(token.to_owned());
+            }
+        }
+        self.text(node, what).map(str::to_owned)
+    }
+
     /// A whole number that is not negative.
     pub fn whole(&mut self, node: &Node, what: &str) -> Option<u64> {
         if let Value::Integer(n) = node.value
@@ -272,6 +309,15 @@ impl Reader {
             return Some(n);
         }
         self.problem(node, format!("{what} must be a whole number, not {}", node.describe()));
+        None
+    }
+
+    /// `true` or `false`.
+    pub fn flag(&mut self, node: &Node, what: &str) -> Option<bool> {
+        if let Value::Bool(flag) = node.value {
+            return Some(flag);
+        }
+        self.problem(node, format!("{what} must be true or false, not {}", node.describe()));
         None
     }
 

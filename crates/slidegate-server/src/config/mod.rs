@@ -1,27 +1,31 @@
 //! The configuration file: rules, and where to listen. Raw text in, checked values out, every mistake at once.
 
+mod access;
+mod authorize;
 mod guard;
+mod hot_keys;
+mod listen;
 mod redis;
 mod topology;
 
-use std::net::SocketAddr;
 use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::yaml::{Fields, Node, Reader};
-use slidegate::{AdHocFile, Error, GuardOptions, RuleFile, Rules};
+use slidegate::{AdHocFile, Error, GuardOptions, HotKeyOptions, RuleFile, Rules};
 
+pub use self::access::{AccessConfig, AccessFile, TlsConfig, TlsFile};
+pub(crate) use self::authorize::deny_status;
+pub use self::authorize::{AuthorizeConfig, AuthorizeFile, Origin};
 pub use self::guard::GuardFile;
+pub use self::hot_keys::HotKeysFile;
+pub use self::listen::{Listen, ListenFile, Place};
 pub use self::redis::{DEFAULT_URL, RedisConfig, RedisFile, RedisModeFile, RedisTlsFile};
 pub use self::topology::SentinelFile;
 
 /// The file that `serve` uses when it is given none.
 pub const DEMO: &str = include_str!("demo.yaml");
-
-/// Where HTTP listens unless told otherwise.
-pub const DEFAULT_HTTP: SocketAddr =
-    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8080);
 
 /// Where counts are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,16 +54,24 @@ impl FromStr for StoreKind {
 /// A checked file.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The rules.
+    /// The rules; unknown if they are in Redis.
     pub rules: Rules,
     /// Where to listen; the command line beats it.
-    pub http: Option<SocketAddr>,
+    pub listen: Listen,
+    /// Who may ask.
+    pub access: AccessConfig,
+    /// How it is encrypted, if it is.
+    pub tls: Option<TlsConfig>,
+    /// What `/v1/authorize` goes by.
+    pub authorize: AuthorizeConfig,
     /// Where to count; the command line beats it.
     pub store: Option<StoreKind>,
     /// How to reach Redis, if that is where.
     pub redis: RedisConfig,
     /// What happens when it does not answer.
     pub guard: GuardOptions,
+    /// What is done for hot keys there.
+    pub hot_keys: HotKeyOptions,
 }
 
 impl Config {
@@ -67,25 +79,59 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self, Error> {
         let node = Node::parse(text)?;
         let mut reader = Reader::default();
-        let mut known = vec!["listen", "store", "redis", "guard"];
+        let mut known = vec!["listen", "access", "tls", "authorize", "store", "redis", "guard", "hot-keys"];
         known.extend(slidegate::FILE_FIELDS);
         let fields = reader.fields(&node, "the file", &known);
         let config = fields.and_then(|fields| read(&fields, &mut reader));
         reader.finish(config)
     }
+
+    /// Checks rules that come alone, or as `GET /v1/rules` shows them.
+    pub fn parse_rules(text: &str, redis: &RedisConfig) -> Result<Rules, Error> {
+        let node = Node::parse(text)?;
+        let mut reader = Reader::default();
+        let mut known = vec!["version", "hash", "source", "failure"];
+        known.extend(slidegate::FILE_FIELDS);
+        let rules =
+            reader.fields(&node, "the rules", &known).and_then(|fields| Rules::read(&fields, &mut reader));
+        if let Some(rules) = &rules {
+            redis::check_encodings(&node, &mut reader, redis, rules);
+        }
+        reader.finish(rules)
+    }
 }
 
 fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Config> {
-    let http = fields.get("listen").and_then(|node| read_listen(node, reader));
+    let listen = fields.get("listen").map_or(Some(Listen::default()), |node| listen::read(node, reader));
+    let access =
+        fields.get("access").map_or(Some(AccessConfig::default()), |node| access::read(node, reader));
+    let tls = fields.get("tls").map_or(Some(None), |node| access::read_tls(node, reader).map(Some));
+    let authorize = fields.get("authorize");
+    let authorize = authorize.map_or(Some(AuthorizeConfig::default()), |node| authorize::read(node, reader));
     let store = fields.get("store").and_then(|node| read_store(node, reader));
     let node = fields.get("redis");
     let redis = node.map_or(Some(RedisConfig::default()), |node| redis::read(node, reader));
     let guard = fields.get("guard").map_or(Some(GuardOptions::default()), |node| guard::read(node, reader));
-    let rules = Rules::read(fields, reader)?;
+    let hot_keys = fields.get("hot-keys");
+    let hot_keys = hot_keys.map_or(Some(HotKeyOptions::default()), |node| hot_keys::read(node, reader));
+    let rules = match fields.get("rules") {
+        Some(node) if node.is_word("redis") => reader.accept(node, Rules::unknown())?,
+        _ => Rules::read(fields, reader)?,
+    };
     if let (Some(node), Some(redis)) = (node, &redis) {
         redis::check_encodings(node, reader, redis, &rules);
     }
-    Some(Config { rules, http, store, redis: redis?, guard: guard? })
+    Some(Config {
+        rules,
+        listen: listen?,
+        access: access?,
+        tls: tls?,
+        authorize: authorize?,
+        store,
+        redis: redis?,
+        guard: guard?,
+        hot_keys: hot_keys?,
+    })
 }
 
 fn read_store(node: &Node, reader: &mut Reader) -> Option<StoreKind> {
@@ -100,22 +146,6 @@ fn read_store(node: &Node, reader: &mut Reader) -> Option<StoreKind> {
     }
 }
 
-fn read_listen(node: &Node, reader: &mut Reader) -> Option<SocketAddr> {
-    let fields = reader.fields(node, "listen", &["http"])?;
-    let node = fields.get("http")?;
-    let text = reader.text(node, "http")?;
-    match text.parse() {
-        Ok(address) => Some(address),
-        Err(_) => {
-            reader.problem(
-                node,
-                format!("http must be an address and a port such as 127.0.0.1:8080, not \"{text}\""),
-            );
-            None
-        }
-    }
-}
-
 /// The file, for `slidegate schema`.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -124,6 +154,15 @@ pub struct ConfigFile {
     /// Where to listen.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub listen: Option<ListenFile>,
+    /// Who may ask, and who may change things.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub access: Option<AccessFile>,
+    /// Encrypts every door.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub tls: Option<TlsFile>,
+    /// What `/v1/authorize` makes of what a proxy says.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub authorize: Option<AuthorizeFile>,
     /// Where to count: `memory` is this process; `redis` is where `redis` says; or an address, `redis://…`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub store: Option<String>,
@@ -133,19 +172,32 @@ pub struct ConfigFile {
     /// What happens when Redis does not answer.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub guard: Option<GuardFile>,
+    /// What is done so that one key cannot wear Redis out.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub hot_keys: Option<HotKeysFile>,
     /// The bounds that requests which name their own limit must keep.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ad_hoc: Option<AdHocFile>,
-    /// The rules, in the order in which they are judged.
-    pub rules: Vec<RuleFile>,
+    /// The rules, in the order in which they are judged; or `redis`, where every node finds them and `PUT /v1/rules`
+    /// puts them.
+    pub rules: RulesFile,
 }
 
-/// Where to listen.
+/// The rules, or where they are.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-#[schemars(rename = "Listen")]
-pub struct ListenFile {
-    /// HTTP: an address and a port; port 0 picks a free one.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub http: Option<String>,
+#[serde(untagged)]
+#[schemars(rename = "Rules")]
+pub enum RulesFile {
+    /// In this file.
+    Here(Vec<RuleFile>),
+    /// Shared by all nodes.
+    There(RulesPlace),
+}
+
+/// Where rules are that are not in the file.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum RulesPlace {
+    /// In Redis.
+    Redis,
 }

@@ -1,56 +1,142 @@
 //! `POST /v1/acquire`, `/v1/peek` and `/v1/acquire/batch`.
 
-use axum::Json;
-use axum::extract::{RawQuery, State};
-use axum::http::StatusCode;
+use axum::body::{Body, HttpBody};
+use axum::extract::State;
+use axum::http::{Request, StatusCode};
 use axum::response::{IntoResponse, Response};
+use axum::{BoxError, Json};
+use bytes::BytesMut;
+use http_body_util::Limited;
+use schemars::JsonSchema;
 use serde::Serialize;
-use slidegate::{Decision, Error};
+use serde_json::json as value;
+use slidegate::{Decision, Error, Limiter};
 
-use super::body::{AcquireBody, BatchBody, DecisionBody, JsonBytes};
-use super::error::{ApiError, ErrorBody};
-use super::{Shared, headers};
+use super::answer::{Answer, json};
+use super::body::{AcquireBody, BatchBody, DecisionBody, JsonBytes, read_json};
+use super::call::{ALLOWED, Call, REFUSED, Who};
+use super::error::{ApiError, Code, ErrorBody};
+use super::route::Route;
+use super::{MAX_BATCH_BODY, MAX_BODY, Shared, headers};
+use crate::store::AnyStore;
 
-pub(super) async fn acquire(
-    State(limiter): State<Shared>,
-    RawQuery(query): RawQuery,
-    body: JsonBytes,
-) -> Result<Response, ApiError> {
-    let body: AcquireBody<'_> = body.read()?;
-    let decision = limiter.acquire(body.request()?).await?;
-    Ok(answer(&decision, query))
+/// What is asked about a request: to have its permits, or whether it could.
+#[derive(Clone, Copy)]
+pub(super) enum Question {
+    Acquire,
+    Peek,
 }
 
-pub(super) async fn peek(
-    State(limiter): State<Shared>,
-    RawQuery(query): RawQuery,
-    body: JsonBytes,
-) -> Result<Response, ApiError> {
-    let body: AcquireBody<'_> = body.read()?;
-    let decision = limiter.peek(body.request()?).await?;
-    Ok(answer(&decision, query))
+/// What may be wrong with any body.
+const FAILS: [Code; 7] = [
+    Code::InvalidJson,
+    Code::InvalidRequest,
+    Code::PermitsExceedLimit,
+    Code::Timeout,
+    Code::TooLarge,
+    Code::UnsupportedMediaType,
+    Code::Unavailable,
+];
+
+const LOGIN: &str = r#"{"attributes":{"api":"/login","ip":"1.2.3.4","user":"alice"}}"#;
+const ALLOWS: &str = r#"{"allowed":true,"code":0,"denied_by":null,"retry_after_ms":0,"limits":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","limit":3,"used":1,"remaining":2,"retry_after_ms":0,"reset_after_ms":5000},{"rule":"login-per-user","key":"login-per-user:user=alice","limit":5,"used":1,"remaining":4,"retry_after_ms":0,"reset_after_ms":60000}],"reservation":null,"source":"store"}"#;
+const REFUSES: &str = r#"{"allowed":false,"code":10007,"denied_by":"login-per-ip","retry_after_ms":4986,"limits":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","limit":3,"used":3,"remaining":0,"retry_after_ms":4986,"reset_after_ms":5000},{"rule":"login-per-user","key":"login-per-user:user=alice","limit":5,"used":3,"remaining":2,"retry_after_ms":0,"reset_after_ms":59993}],"reservation":null,"source":"store"}"#;
+const OWN: &str = r#"{"resource":"user123","limit":10,"window":"1s","permits":3}"#;
+const ALLOWS_OWN: &str = r#"{"allowed":true,"code":0,"denied_by":null,"retry_after_ms":0,"limits":[{"rule":"ad-hoc","key":"ad-hoc:resource=user123:window=1s","limit":10,"used":3,"remaining":7,"retry_after_ms":0,"reset_after_ms":1000}],"reservation":"1794774215407676.0.3.33.ad-hoc:resource=user123:window=1s","source":"store"}"#;
+
+impl Question {
+    pub(super) fn route(self) -> Route {
+        let (path, id, summary) = match self {
+            Question::Acquire => ("/v1/acquire", "acquire", "Ask for permits"),
+            Question::Peek => ("/v1/peek", "peek", "What acquire would answer; charges nothing"),
+        };
+        let call = Call::new(Who::Asking, id, summary)
+            .parameter(
+                "query",
+                "headers",
+                "`x-ratelimit` adds the older headers.",
+                value!({ "type": "string" }),
+            )
+            .takes::<AcquireBody<'_>>(&[LOGIN, OWN])
+            .answers::<DecisionBody<'_>>("200", "Allowed", &[ALLOWS, ALLOWS_OWN])
+            .headed(&ALLOWED)
+            .answers::<DecisionBody<'_>>("429", "Refused", &[REFUSES])
+            .headed(&REFUSED)
+            .fails(&FAILS);
+        let handler = async move |State(gate): State<Shared>, request: Request<Body>| {
+            self.answer_when_here(&gate.limiter, request).await.map(Body::from)
+        };
+        Route::new(path).post(handler, call)
+    }
+
+    pub(super) fn of(method: &str, path: &str) -> Option<Self> {
+        match (method, path) {
+            ("POST", "/v1/acquire") => Some(Question::Acquire),
+            ("POST", "/v1/peek") => Some(Question::Peek),
+            _ => None,
+        }
+    }
+
+    pub(super) async fn answer_when_here<B>(self, limiter: &Limiter<AnyStore>, request: Request<B>) -> Answer
+    where
+        B: HttpBody<Error: Into<BoxError>>,
+    {
+        let older = headers::older(request.uri().query());
+        match JsonBytes::arrive(request.map(|body| Limited::new(body, MAX_BODY))).await {
+            Ok(body) => self.answer(limiter, body.as_slice(), older).await,
+            Err(error) => error.into_answer(),
+        }
+    }
+
+    pub(super) async fn answer(self, limiter: &Limiter<AnyStore>, body: &[u8], older: bool) -> Answer {
+        match self.decide(limiter, body).await {
+            Ok(decision) => answer(&decision, older),
+            Err(error) => error.into_answer(),
+        }
+    }
+
+    async fn decide(self, limiter: &Limiter<AnyStore>, body: &[u8]) -> Result<Decision, ApiError> {
+        let body: AcquireBody<'_> = read_json(body)?;
+        let request = body.request()?;
+        Ok(match self {
+            Question::Acquire => limiter.acquire(request).await?,
+            Question::Peek => limiter.peek(request).await?,
+        })
+    }
 }
 
-/// `?headers=x-ratelimit` asks for the older headers too.
-fn answer(decision: &Decision, query: Option<String>) -> Response {
-    let older = query.is_some_and(|query| query.split('&').any(|wish| wish == "headers=x-ratelimit"));
+fn answer(decision: &Decision, older: bool) -> Answer {
     let status = if decision.allowed() { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
-    (status, headers::of(decision, older), Json(DecisionBody::from(decision))).into_response()
+    // One buffer for the values of headers and the body; most decisions fit.
+    let mut text = BytesMut::with_capacity(768);
+    let headers = headers::of(decision, older, &mut text);
+    json(status, headers, text, &DecisionBody::from(decision))
+}
+
+pub(super) fn batch_route() -> Route {
+    let call =
+        Call::new(Who::Asking, "acquire-batch", "Ask for permits of several requests, each on its own")
+            .takes::<BatchBody<'_>>(&[
+                r#"{"requests":[{"resource":"user123","limit":10,"window":"1s","permits":3}]}"#,
+            ])
+            .answers::<BatchAnswer<'_>>("200", "A decision or an error for each, in order", &[])
+            .fails(&FAILS);
+    Route::new("/v1/acquire/batch").post(batch, call).up_to(MAX_BATCH_BODY)
 }
 
 /// Each request is judged on its own: a bad or a refused one does not stop the others.
-pub(super) async fn batch(State(limiter): State<Shared>, body: JsonBytes) -> Result<Response, ApiError> {
-    let body: BatchBody<'_> = body.read()?;
+async fn batch(State(gate): State<Shared>, body: JsonBytes) -> Result<Response, ApiError> {
+    let body: BatchBody<'_> = read_json(body.as_slice())?;
     let requests: Vec<_> = body.requests.iter().map(AcquireBody::request).collect();
     let good: Vec<_> = requests.iter().flatten().cloned().collect();
-    let mut decided = limiter.acquire_many(&good).await?.into_iter();
+    let mut decided = gate.limiter.acquire_many(&good).await?.into_iter();
     let answers: Vec<Result<Decision, Error>> = requests
         .into_iter()
         .map(|request| request.and_then(|_| decided.next().unwrap_or_else(|| Err(missing()))))
         .collect();
     let results = answers.iter().map(|answer| match answer {
-        Ok(decision) => Answer::Decision(DecisionBody::from(decision)),
-        Err(error) => Answer::Error(ApiError::from(error.clone()).into_body()),
+        Ok(decision) => OneOf::Decision(DecisionBody::from(decision)),
+        Err(error) => OneOf::Error(ApiError::from(error.clone()).into_body()),
     });
     Ok(Json(BatchAnswer { results: results.collect() }).into_response())
 }
@@ -59,14 +145,16 @@ fn missing() -> Error {
     Error::unavailable("the store answered fewer requests than it was given")
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Answers")]
 struct BatchAnswer<'d> {
-    results: Vec<Answer<'d>>,
+    results: Vec<OneOf<'d>>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(untagged)]
-enum Answer<'d> {
+#[schemars(inline)]
+enum OneOf<'d> {
     Decision(DecisionBody<'d>),
     Error(ErrorBody),
 }

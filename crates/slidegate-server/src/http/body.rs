@@ -3,15 +3,23 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use axum::body::{Body, Bytes};
-use axum::extract::{FromRequest, Request};
-use axum::http::{StatusCode, header};
-use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Serialize};
-use slidegate::{Decision, Error, MAX_LIMIT, Micros, Mode, RequestId};
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::FromRequest;
+use axum::http::{Request, header};
+use axum::{BoxError, RequestExt};
+use http_body_util::{BodyExt, LengthLimitError};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::json;
+use slidegate::yaml::one_line;
+use slidegate::{
+    Decision, Error, Limit, MAX_ATTRIBUTES, MAX_ID, MAX_LIMIT, MAX_NAME, MAX_VALUE, Micros, Mode, RequestId,
+    Reservation,
+};
 
 use super::MAX_BATCH;
-use super::error::ApiError;
+use super::error::{ApiError, Code};
 
 /// A body that says it is JSON, whole and within its size.
 pub(super) struct JsonBytes(Bytes);
@@ -19,66 +27,103 @@ pub(super) struct JsonBytes(Bytes);
 impl<S: Send + Sync> FromRequest<S> for JsonBytes {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request<Body>, state: &S) -> Result<Self, ApiError> {
-        let kind =
-            request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
-        let kind = kind.split(';').next().unwrap_or("").trim();
-        if !kind.eq_ignore_ascii_case("application/json") {
-            return Err(ApiError::new(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "unsupported-media-type",
-                "the body must be JSON: send `content-type: application/json`",
-            ));
-        }
-        match Bytes::from_request(request, state).await {
-            Ok(bytes) => Ok(JsonBytes(bytes)),
-            Err(rejection) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
-                let message = "the body is too large: 65536 bytes at most, 1048576 for a batch";
-                Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", message))
-            }
-            Err(_) => Err(ApiError::bad_request("invalid-json", "the body did not arrive whole")),
-        }
+    async fn from_request(request: Request<Body>, _: &S) -> Result<Self, ApiError> {
+        JsonBytes::arrive(request.with_limited_body()).await
     }
 }
 
 impl JsonBytes {
-    pub(super) fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, ApiError> {
-        // Serde would take a list of the fields' values as well.
-        if self.0.trim_ascii_start().first() == Some(&b'[') {
-            return Err(ApiError::bad_request("invalid-json", "the body must be an object, not a list"));
+    /// Waits for the rest of a request whose body gives up beyond its size.
+    pub(super) async fn arrive<B>(request: Request<B>) -> Result<Self, ApiError>
+    where
+        B: HttpBody<Error: Into<BoxError>>,
+    {
+        if !request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| is_json(kind.as_bytes())) {
+            return Err(ApiError::new(
+                Code::UnsupportedMediaType,
+                "the body must be JSON: send `content-type: application/json`",
+            ));
         }
-        serde_json::from_slice(&self.0).map_err(|error| {
-            ApiError::bad_request("invalid-json", format!("the body is not as it should be: {error}"))
-        })
+        match request.into_body().collect().await.map_err(Into::into) {
+            Ok(body) => Ok(JsonBytes(body.to_bytes())),
+            Err(error) if too_large(&*error) => {
+                let message = "the body is too large: 65536 bytes at most, 1048576 for a batch";
+                Err(ApiError::new(Code::TooLarge, message))
+            }
+            Err(_) => Err(ApiError::new(Code::InvalidJson, "the body did not arrive whole")),
+        }
+    }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        &self.0
     }
 }
 
-/// For bodies that borrow nothing.
-pub(super) fn owned<T: DeserializeOwned>(bytes: &JsonBytes) -> Result<T, ApiError> {
-    bytes.read()
+/// Whether a content type is JSON's, whatever its parameters are.
+pub(super) fn is_json(kind: &[u8]) -> bool {
+    let kind = kind.split(|&b| b == b';').next().unwrap_or_default();
+    kind.trim_ascii().eq_ignore_ascii_case(b"application/json")
 }
 
-/// What `acquire` and `peek` take.
-#[derive(Debug, Deserialize)]
+pub(super) fn read_json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, ApiError> {
+    // Serde would take a list of the fields' values as well.
+    if bytes.trim_ascii_start().first() == Some(&b'[') {
+        return Err(ApiError::new(Code::InvalidJson, "the body must be an object, not a list"));
+    }
+    serde_json::from_slice(bytes).map_err(|error| {
+        // It may name a field, as it was written.
+        let error = one_line(&error.to_string());
+        ApiError::new(Code::InvalidJson, format!("the body is not as it should be: {error}"))
+    })
+}
+
+fn too_large(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source()).any(|error| error.is::<LengthLimitError>())
+}
+
+/// A request for permits: of the rules that apply to its `attributes`, or of its own `resource`.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "an object with `attributes` or `resource`")]
+#[schemars(rename = "Acquire", transform = one_of_the_two)]
 pub(super) struct AcquireBody<'a> {
+    /// What the request is about: the rules say what of it counts.
     #[serde(borrow)]
     attributes: Option<Attributes<'a>>,
+    /// What to limit by the limit that the request brings.
     #[serde(borrow)]
+    #[schemars(length(min = 1, max = MAX_VALUE))]
     resource: Option<Cow<'a, str>>,
+    /// The limit of `resource`, within the bounds of `ad-hoc`.
     limit: Option<Whole>,
+    /// The window of `resource`, within the bounds of `ad-hoc`: a length of time such as `250ms`, `5s` or `1h`.
     #[serde(borrow)]
     window: Option<Cow<'a, str>>,
+    /// How many; 0 only looks. 1, unless given.
     permits: Option<Whole>,
+    /// The same request asked again under the same id is not charged again.
     #[serde(borrow)]
+    #[schemars(length(min = 1, max = MAX_ID), pattern(r"^[A-Za-z0-9._:-]+$"))]
     id: Option<Cow<'a, str>>,
 }
 
-/// What `acquire/batch` takes.
-#[derive(Debug, Deserialize)]
+/// What [`AcquireBody::request`] asks of the fields together.
+fn one_of_the_two(schema: &mut Schema) {
+    let (text, object, nothing) =
+        (json!({ "type": "string" }), json!({ "type": "object" }), json!({ "type": "null" }));
+    let ways = json!([
+        { "required": ["attributes"], "properties": { "attributes": object, "resource": nothing, "limit": nothing, "window": nothing } },
+        { "required": ["resource"], "properties": { "resource": text, "attributes": nothing } },
+    ]);
+    schema.insert("oneOf".to_owned(), ways);
+}
+
+/// Several requests.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "an object with `requests`")]
+#[schemars(rename = "Batch")]
 pub(super) struct BatchBody<'a> {
     #[serde(borrow, deserialize_with = "no_more_than_a_batch")]
+    #[schemars(length(max = MAX_BATCH))]
     pub(super) requests: Vec<AcquireBody<'a>>,
 }
 
@@ -165,6 +210,20 @@ impl<'de> Deserialize<'de> for Whole {
 
 struct WholeVisitor;
 
+impl JsonSchema for Whole {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Whole".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "integer", "minimum": 0, "maximum": MAX_LIMIT })
+    }
+}
+
 impl Visitor<'_> for WholeVisitor {
     type Value = Whole;
 
@@ -184,6 +243,25 @@ struct Attributes<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(AttributesVisitor)
+    }
+}
+
+impl JsonSchema for Attributes<'_> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Attributes".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "object",
+            "maxProperties": MAX_ATTRIBUTES,
+            "propertyNames": { "pattern": format!("^[A-Za-z0-9_.-]{{1,{MAX_NAME}}}$") },
+            "additionalProperties": { "type": "string", "minLength": 1, "maxLength": MAX_VALUE },
+        })
     }
 }
 
@@ -210,34 +288,64 @@ impl<'de> Visitor<'de> for AttributesVisitor {
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// The answer to one request.
-#[derive(Debug, Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Decision")]
 pub(super) struct DecisionBody<'d> {
     allowed: bool,
+    /// 0 if allowed, or that of the rule that refused.
     code: u32,
+    /// The rule that refused.
     denied_by: Option<&'d str>,
+    /// The exact wait until it could be allowed, rounded up.
     retry_after_ms: u64,
-    limits: Vec<LimitBody<'d>>,
-    reservation: Option<String>,
+    /// Every rule that was looked at, in order.
+    #[schemars(with = "Vec<LimitBody<'_>>")]
+    limits: LimitsBody<'d>,
+    /// What `settle` takes.
+    #[schemars(with = "Option<String>")]
+    reservation: Option<ReservationBody>,
+    /// Who decided: `store`, `no-rule`, `blocked`, `deny-cache`, `lease`, `local`, `fail-open` or `fail-closed`.
     source: &'static str,
 }
 
-#[derive(Debug, Serialize)]
+/// A list that is written as it is read.
+struct LimitsBody<'d>(&'d Decision);
+
+impl Serialize for LimitsBody<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.limits().map(LimitBody::from))
+    }
+}
+
+struct ReservationBody(Reservation);
+
+impl Serialize for ReservationBody {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+/// One rule's part in a decision.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Limit")]
 struct LimitBody<'d> {
     rule: &'d str,
+    /// What it is counted under; see `/v1/keys/{key}`.
     key: &'d str,
     limit: u64,
     used: u64,
     remaining: u64,
     retry_after_ms: u64,
+    /// Until nothing of it counts any more.
     reset_after_ms: u64,
     /// Only on shadow rules: whether it would have refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     would_refuse: Option<bool>,
 }
 
-impl<'d> From<&'d Decision> for DecisionBody<'d> {
-    fn from(decision: &'d Decision) -> Self {
-        let limits = decision.limits().map(|limit| LimitBody {
+impl<'d> From<Limit<'d>> for LimitBody<'d> {
+    fn from(limit: Limit<'d>) -> Self {
+        LimitBody {
             rule: limit.rule(),
             key: limit.key().as_str(),
             limit: limit.limit(),
@@ -246,14 +354,19 @@ impl<'d> From<&'d Decision> for DecisionBody<'d> {
             retry_after_ms: millis(limit.retry_after()),
             reset_after_ms: millis(limit.reset_after()),
             would_refuse: (limit.mode() == Mode::Shadow).then_some(limit.outcome().refuses()),
-        });
+        }
+    }
+}
+
+impl<'d> From<&'d Decision> for DecisionBody<'d> {
+    fn from(decision: &'d Decision) -> Self {
         DecisionBody {
             allowed: decision.allowed(),
             code: decision.code(),
             denied_by: decision.denied_by(),
             retry_after_ms: millis(decision.retry_after()),
-            limits: limits.collect(),
-            reservation: decision.reservation().map(|reservation| reservation.to_string()),
+            limits: LimitsBody(decision),
+            reservation: decision.reservation().map(ReservationBody),
             source: decision.source().as_str(),
         }
     }

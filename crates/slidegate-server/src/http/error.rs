@@ -1,36 +1,105 @@
 //! What a client is told when its request cannot be answered.
 
-use axum::Json;
-use axum::http::StatusCode;
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use bytes::BytesMut;
+use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::Error;
+
+use super::answer::{Answer, json};
+
+/// What is wrong, for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "ErrorCode")]
+pub(super) enum Code {
+    InvalidJson,
+    InvalidRequest,
+    InvalidRules,
+    InvalidKey,
+    PermitsExceedLimit,
+    Unauthorized,
+    Closed,
+    NotHere,
+    ByAPage,
+    UntrustedProxy,
+    NotFound,
+    NoSuchKey,
+    MethodNotAllowed,
+    Timeout,
+    TooLarge,
+    UnsupportedMediaType,
+    Unavailable,
+}
+
+impl Code {
+    /// The status it comes with, and what it says.
+    pub(super) fn meaning(self) -> (StatusCode, &'static str) {
+        match self {
+            Code::InvalidJson => (StatusCode::BAD_REQUEST, "the body is not the JSON it should be"),
+            Code::InvalidRequest => (StatusCode::BAD_REQUEST, "the request says what it may not"),
+            Code::InvalidRules => (StatusCode::BAD_REQUEST, "the rules have mistakes: all of them are told"),
+            Code::InvalidKey => (StatusCode::BAD_REQUEST, "this cannot be a key"),
+            Code::PermitsExceedLimit => (StatusCode::BAD_REQUEST, "more permits than the limit ever allows"),
+            Code::Unauthorized => (StatusCode::UNAUTHORIZED, "a token is needed, and this is none of them"),
+            Code::Closed => {
+                (StatusCode::FORBIDDEN, "nobody may change anything: there is no token that would do")
+            }
+            Code::NotHere => (StatusCode::FORBIDDEN, "changes are made at another door"),
+            Code::ByAPage => (StatusCode::FORBIDDEN, "without an admin token nothing is changed for a page"),
+            Code::UntrustedProxy => (StatusCode::FORBIDDEN, "who asks is not one of the trusted proxies"),
+            Code::NotFound => (StatusCode::NOT_FOUND, "there is no such path"),
+            Code::NoSuchKey => (StatusCode::NOT_FOUND, "nothing is counted under this key"),
+            Code::MethodNotAllowed => {
+                (StatusCode::METHOD_NOT_ALLOWED, "the path takes the methods of `Allow`")
+            }
+            Code::Timeout => (StatusCode::REQUEST_TIMEOUT, "the request took too long to arrive"),
+            Code::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "the body is too large"),
+            Code::UnsupportedMediaType => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "the body is not said to be JSON")
+            }
+            Code::Unavailable => {
+                (StatusCode::SERVICE_UNAVAILABLE, "the store or the rules cannot be reached")
+            }
+        }
+    }
+}
 
 /// `{"error":{"code","message"}}` and its status.
 #[derive(Debug)]
 pub(super) struct ApiError {
-    status: StatusCode,
     body: ErrorBody,
 }
 
-#[derive(Debug, Serialize)]
+/// Why a request was not answered.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Error")]
 pub(super) struct ErrorBody {
     error: Detail,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
 struct Detail {
-    code: &'static str,
+    code: Code,
+    /// What was wrong, where, and what would be right: for people.
     message: String,
 }
 
 impl ApiError {
-    pub(super) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        ApiError { status, body: ErrorBody { error: Detail { code, message: message.into() } } }
+    pub(super) fn new(code: Code, message: impl Into<String>) -> Self {
+        ApiError { body: ErrorBody { error: Detail { code, message: message.into() } } }
     }
 
-    pub(super) fn bad_request(code: &'static str, message: impl Into<String>) -> Self {
-        ApiError::new(StatusCode::BAD_REQUEST, code, message)
+    pub(super) fn into_answer(self) -> Answer {
+        let (status, _) = self.body.error.code.meaning();
+        let mut headers = HeaderMap::new();
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        json(status, headers, BytesMut::new(), &self.body)
     }
 
     /// The body alone, for an answer among others.
@@ -43,17 +112,17 @@ impl From<Error> for ApiError {
     fn from(error: Error) -> Self {
         let message = error.to_string();
         if error.is_too_costly() {
-            ApiError::bad_request("permits-exceed-limit", message)
+            ApiError::new(Code::PermitsExceedLimit, message)
         } else if error.is_unavailable() {
-            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
+            ApiError::new(Code::Unavailable, message)
         } else {
-            ApiError::bad_request("invalid-request", message)
+            ApiError::new(Code::InvalidRequest, message)
         }
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        (self.status, Json(self.body)).into_response()
+        self.into_answer().map(Body::from)
     }
 }

@@ -1,64 +1,101 @@
 //! Rate-limit headers: IETF draft 10, and the older ones for those who ask.
 
-use std::fmt::Write;
+use std::fmt;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use bytes::BytesMut;
 use slidegate::{Decision, Limit, Mode};
 
-/// The headers of a decision. Only enforced rules show: a shadow is not the client's business.
-pub(super) fn of(decision: &Decision, older: bool) -> HeaderMap {
+/// `?headers=x-ratelimit` asks for the older headers too.
+pub(super) fn older(query: Option<&str>) -> bool {
+    query.is_some_and(|query| query.split('&').any(|wish| wish == "headers=x-ratelimit"))
+}
+
+/// The headers of a decision, written into `text`. Only enforced rules show: a shadow is not the client's business.
+pub(super) fn of(decision: &Decision, older: bool, text: &mut BytesMut) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    let (mut policy, mut state) = (String::new(), String::new());
-    for limit in enforced(decision) {
-        separate(&mut policy);
-        separate(&mut state);
-        let (rule, window) = (limit.rule(), limit.quota().window());
-        // Writing to a string does not fail.
-        let _ = write!(policy, "\"{rule}\";q={}", limit.limit());
-        if window.get() % 1_000_000 == 0 {
-            let _ = write!(policy, ";w={}", window.ceil_secs());
+    let mut set = |name, text: &mut BytesMut| {
+        // Rule names are checked to be plain ASCII, so every value is acceptable.
+        if let Ok(value) = HeaderValue::from_maybe_shared(text.split().freeze()) {
+            headers.insert(name, value);
         }
-        let _ = write!(state, "\"{rule}\";r={};t={}", limit.remaining(), limit.reset_after().ceil_secs());
+    };
+    policy(text, enforced(decision));
+    if !text.is_empty() {
+        set(HeaderName::from_static(POLICY), text);
     }
-    if !policy.is_empty() {
-        insert(&mut headers, HeaderName::from_static("ratelimit-policy"), &policy);
-        insert(&mut headers, HeaderName::from_static("ratelimit"), &state);
+    state(text, enforced(decision));
+    if !text.is_empty() {
+        set(HeaderName::from_static(STATE), text);
     }
+    let mut number = |name, n| {
+        write(text, itoa::Buffer::new().format(n));
+        set(name, text);
+    };
     if !decision.allowed() {
-        insert(&mut headers, header::RETRY_AFTER, &decision.retry_after().ceil_secs().to_string());
+        number(header::RETRY_AFTER, decision.retry_after().ceil_secs());
     }
     if older && let Some(limit) = tightest(decision) {
-        insert(&mut headers, HeaderName::from_static("x-ratelimit-limit"), &limit.limit().to_string());
-        insert(
-            &mut headers,
-            HeaderName::from_static("x-ratelimit-remaining"),
-            &limit.remaining().to_string(),
-        );
-        let reset = limit.reset_after().ceil_secs().to_string();
-        insert(&mut headers, HeaderName::from_static("x-ratelimit-reset"), &reset);
+        number(HeaderName::from_static("x-ratelimit-limit"), limit.limit());
+        number(HeaderName::from_static("x-ratelimit-remaining"), limit.remaining());
+        number(HeaderName::from_static("x-ratelimit-reset"), limit.reset_after().ceil_secs());
     }
     headers
 }
 
-fn enforced(decision: &Decision) -> impl Iterator<Item = Limit<'_>> {
+/// The name of the header that [`policy`] writes.
+pub(crate) const POLICY: &str = "ratelimit-policy";
+
+/// The name of the header that [`state`] writes.
+pub(crate) const STATE: &str = "ratelimit";
+
+/// What is allowed, an item a limit.
+pub(crate) fn policy<'d>(text: &mut impl fmt::Write, limits: impl Iterator<Item = Limit<'d>>) {
+    for (n, limit) in limits.enumerate() {
+        let window = limit.quota().window();
+        item(text, n, limit.rule(), "q", limit.limit());
+        if window.get() % 1_000_000 == 0 {
+            parameter(text, "w", window.ceil_secs());
+        }
+    }
+}
+
+/// What is left, an item a limit.
+pub(crate) fn state<'d>(text: &mut impl fmt::Write, limits: impl Iterator<Item = Limit<'d>>) {
+    for (n, limit) in limits.enumerate() {
+        item(text, n, limit.rule(), "r", limit.remaining());
+        parameter(text, "t", limit.reset_after().ceil_secs());
+    }
+}
+
+/// The limits that are the client's business.
+pub(crate) fn enforced(decision: &Decision) -> impl Iterator<Item = Limit<'_>> {
     decision.limits().filter(|limit| limit.mode() == Mode::Enforce)
 }
 
-/// The one limit that the older headers have room for: the one that refused, or has least left.
-fn tightest(decision: &Decision) -> Option<Limit<'_>> {
+/// The one limit to name where there is room for one: the one that refused, or has least left.
+pub(crate) fn tightest(decision: &Decision) -> Option<Limit<'_>> {
     let refused = enforced(decision).find(|limit| limit.outcome().refuses());
     refused.or_else(|| enforced(decision).min_by_key(|limit| limit.remaining()))
 }
 
-fn separate(list: &mut String) {
-    if !list.is_empty() {
-        list.push_str(", ");
-    }
+/// The `n`-th item of a list, with its first parameter.
+fn item(list: &mut impl fmt::Write, n: usize, rule: &str, name: &str, value: u64) {
+    write(list, if n == 0 { "\"" } else { ", \"" });
+    write(list, rule);
+    write(list, "\"");
+    parameter(list, name, value);
 }
 
-/// Rule names are checked to be plain ASCII, so every value is acceptable.
-fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
-    if let Ok(value) = HeaderValue::from_str(value) {
-        headers.insert(name, value);
-    }
+fn parameter(item: &mut impl fmt::Write, name: &str, n: u64) {
+    write(item, ";");
+    write(item, name);
+    write(item, "=");
+    write(item, itoa::Buffer::new().format(n));
+}
+
+/// Each decision writes these: formatting would take longer than deciding.
+fn write(text: &mut impl fmt::Write, part: &str) {
+    // A buffer takes everything.
+    let _ = text.write_str(part);
 }

@@ -1,27 +1,50 @@
 //! The HTTP door: JSON in, a decision out.
 
 mod acquire;
+mod answer;
+mod authorize;
 mod body;
+mod call;
+mod client;
+mod connection;
+mod entry;
 mod error;
-mod headers;
+pub(crate) mod headers;
+mod health;
+mod keys;
+mod lane;
+mod metrics;
+mod openapi;
+mod path;
+mod route;
 mod rules;
 mod settle;
 mod store;
 
+use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{StatusCode, header};
-use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use axum::{Json, Router};
-use serde_json::json;
-use slidegate::Limiter;
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::DefaultBodyLimit;
+use axum::http::{HeaderValue, Request, Response, header};
+use http_body_util::{Either, Full};
+use hyper::body::Incoming;
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
+use slidegate::SystemClock;
 
-use self::error::ApiError;
-use crate::store::{AnyStore, Readiness};
+use self::acquire::Question;
+use self::answer::Answer;
+use self::call::{Call, Who};
+use self::error::{ApiError, Code};
+use self::route::Route;
+use crate::gate::Gate;
+use crate::listen::{self, Stop, Stream};
+use crate::tls::Protocol;
+use crate::within::within;
 
 /// The largest body of a single request, in bytes.
 pub const MAX_BODY: usize = 64 << 10;
@@ -29,72 +52,115 @@ pub const MAX_BODY: usize = 64 << 10;
 /// The largest body of a batch, in bytes.
 pub const MAX_BATCH_BODY: usize = 1 << 20;
 
+/// The largest set of rules, in bytes.
+pub const MAX_RULES_BODY: usize = 4 << 20;
+
 /// The most requests in a batch.
 pub const MAX_BATCH: usize = 1_000;
 
-pub(crate) type Shared = Arc<Limiter<AnyStore>>;
+pub(crate) type Shared = Arc<Gate>;
 
-/// Every route. A request that takes longer than `timeout` to arrive and be answered is given up.
-pub fn router(limiter: Shared, timeout: Duration) -> Router {
-    Router::new()
-        .route("/v1/acquire", post(acquire::acquire))
-        .route("/v1/peek", post(acquire::peek))
-        .route("/v1/acquire/batch", post(acquire::batch).layer(DefaultBodyLimit::max(MAX_BATCH_BODY)))
-        .route("/v1/settle", post(settle::settle))
-        .route("/v1/rules", get(rules::rules))
-        .route("/v1/store", get(store::store))
-        .route("/healthz", get(healthz))
-        .route("/readyz", get(readyz))
-        .route("/", get(index))
-        .fallback(async || {
-            ApiError::new(StatusCode::NOT_FOUND, "not-found", "there is nothing here: see GET /")
-        })
+/// What may be asked at a door.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Decisions; and changes, by those who show a token for them, unless there is another door for those.
+    Asking {
+        /// Whether this is the door for changes as well.
+        may_change: bool,
+    },
+    /// Everything: whoever can reach it may change things, with a token if there is one.
+    Admin,
+}
+
+/// Where requests come in. One that takes too long to arrive and be answered is given up.
+pub(crate) struct Door {
+    gate: Shared,
+    role: Role,
+    /// Knows every path.
+    router: TowerToHyperService<Router>,
+    clock: SystemClock,
+}
+
+/// Of an answer made here, or by the router.
+type DoorBody = Either<Full<Bytes>, Body>;
+
+impl Door {
+    pub(crate) fn new(gate: Shared, role: Role) -> Self {
+        let router = TowerToHyperService::new(router(Arc::clone(&gate)));
+        Door { gate, role, router, clock: SystemClock::new() }
+    }
+
+    fn timeout(&self) -> Duration {
+        self.gate.limits.request
+    }
+
+    /// A decision takes less time than a router, so the paths that most requests have do not go through it.
+    pub(crate) async fn answer(&self, request: Request<Incoming>) -> Response<DoorBody> {
+        if let Err(error) = self.admits(request.method(), request.uri().path(), request.headers()) {
+            return error.into_answer().map(|body| Either::Left(Full::new(body)));
+        }
+        match Question::of(request.method().as_str(), request.uri().path()) {
+            Some(question) => {
+                let answer = pin!(question.answer_when_here(&self.gate.limiter, request));
+                let answer = within(self.timeout(), answer).await.unwrap_or_else(too_late);
+                answer.map(|body| Either::Left(Full::new(body)))
+            }
+            None => match within(self.timeout(), pin!(self.router.call(request))).await {
+                Some(Ok(response)) => response.map(Either::Right),
+                None => too_late().map(|body| Either::Left(Full::new(body))),
+            },
+        }
+    }
+}
+
+impl listen::Door for Door {
+    const PROTOCOL: Protocol = Protocol::Http;
+
+    async fn serve(self: Arc<Self>, stream: impl Stream, peer: SocketAddr, stop: Stop) {
+        let _ = connection::serve(self, stream, peer, stop).await;
+    }
+}
+
+fn too_late() -> Answer {
+    let error = ApiError::new(Code::Timeout, "the request took too long to arrive");
+    let mut answer = error.into_answer();
+    // What is left of the body would be taken for the next request.
+    answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    answer
+}
+
+/// Everything that may be asked.
+fn routes() -> Vec<Route> {
+    vec![
+        Question::Acquire.route(),
+        Question::Peek.route(),
+        acquire::batch_route(),
+        settle::route(),
+        authorize::route(),
+        rules::route(),
+        keys::route(),
+        store::route(),
+        health::alive(),
+        health::ready(),
+        metrics::route(),
+        openapi::route(),
+        Route::new("/").get(
+            index,
+            Call::new(Who::Asking, "index", "What may be asked here").answers_text("200", "For people"),
+        ),
+    ]
+}
+
+fn router(gate: Shared) -> Router {
+    routes()
+        .into_iter()
+        .fold(Router::new(), |router, route| route.add_to(router))
+        .fallback(async || ApiError::new(Code::NotFound, "there is nothing here: see GET /"))
         .method_not_allowed_fallback(async || {
-            ApiError::new(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "method-not-allowed",
-                "this path takes another method: see GET /",
-            )
+            ApiError::new(Code::MethodNotAllowed, "this path takes another method: see GET /")
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .layer(middleware::from_fn(move |request, next| in_time(request, next, timeout)))
-        .with_state(limiter)
-}
-
-async fn in_time(request: Request, next: Next, timeout: Duration) -> Response {
-    match tokio::time::timeout(timeout, next.run(request)).await {
-        Ok(response) => response,
-        Err(_) => {
-            let error =
-                ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the request took too long to arrive");
-            // What is left of the body would be taken for the next request.
-            ([(header::CONNECTION, "close")], error).into_response()
-        }
-    }
-}
-
-/// Alive: the process answers.
-async fn healthz() -> impl IntoResponse {
-    Json(json!({ "status": "ok" }))
-}
-
-/// Ready: decisions can be made.
-async fn readyz(State(limiter): State<Shared>) -> impl IntoResponse {
-    let rules = limiter.rules().iter().count();
-    let store = limiter.store().name();
-    match limiter.store().ready().await {
-        Readiness::Ready => (StatusCode::OK, Json(json!({ "ready": true, "store": store, "rules": rules }))),
-        // Taking every node out of service would make an outage of Redis one of everything.
-        Readiness::Degraded(error) => {
-            let degraded = error.to_string();
-            let body = json!({ "ready": true, "store": store, "rules": rules, "degraded": degraded });
-            (StatusCode::OK, Json(body))
-        }
-        Readiness::NotReady(error) => {
-            let body = json!({ "ready": false, "store": store, "rules": rules, "reason": error.to_string() });
-            (StatusCode::SERVICE_UNAVAILABLE, Json(body))
-        }
-    }
+        .with_state(gate)
 }
 
 async fn index() -> &'static str {
@@ -105,6 +171,10 @@ async fn index() -> &'static str {
      POST /v1/acquire/batch  {\"requests\":[…]}\n\
      POST /v1/peek           as acquire, charges nothing\n\
      POST /v1/settle         {\"reservation\":\"…\",\"permits\":0}\n\
+     GET  /v1/authorize      for nginx, Traefik and Caddy: attributes from headers\n\
      GET  /v1/rules  /v1/store\n\
-     GET  /healthz  /readyz\n"
+     PUT  /v1/rules          other rules, as YAML or JSON: with `authorization: Bearer TOKEN`\n\
+     GET  /v1/keys/KEY       what is counted under a key; DELETE forgets it: with the token too\n\
+     GET  /healthz  /readyz  /metrics\n\
+     GET  /openapi.json      all of it, for programs\n"
 }

@@ -2,27 +2,68 @@
 
 use axum::Json;
 use axum::extract::State;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use slidegate::Settled;
 
 use super::Shared;
-use super::body::{JsonBytes, Whole, owned};
-use super::error::ApiError;
+use super::body::{JsonBytes, Whole, read_json};
+use super::call::{Call, Who};
+use super::error::{ApiError, Code};
+use super::route::Route;
 
-#[derive(Deserialize)]
+/// What was admitted, and what it really cost.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "an object with `reservation` and `permits`")]
+#[schemars(rename = "Settle")]
 struct SettleBody {
+    /// That of the decision.
     reservation: String,
+    /// 0 is a refund.
     permits: Whole,
 }
 
-pub(super) async fn settle(State(limiter): State<Shared>, body: JsonBytes) -> Result<Json<Value>, ApiError> {
-    let SettleBody { reservation, permits: Whole(permits) } = owned(&body)?;
-    let settled = match limiter.settle(&reservation.parse()?, permits).await? {
-        Settled::Done => "done",
-        Settled::Already => "already",
-        Settled::Gone => "gone",
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Settled")]
+struct SettledBody {
+    settled: Outcome,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
+enum Outcome {
+    /// It is corrected.
+    Done,
+    /// It was corrected before: nothing has changed.
+    Already,
+    /// It counts no longer: nothing has changed.
+    Gone,
+}
+
+pub(super) fn route() -> Route {
+    let call = Call::new(Who::Asking, "settle", "Refund an admission, or correct it to what it really cost")
+        .takes::<SettleBody>(&[
+            r#"{"reservation":"1794774215407676.0.3.33.ad-hoc:resource=user123:window=1s","permits":1}"#,
+        ])
+        .answers::<SettledBody>("200", "What became of it", &[r#"{"settled":"gone"}"#])
+        .fails(&[
+            Code::InvalidJson,
+            Code::InvalidRequest,
+            Code::Timeout,
+            Code::TooLarge,
+            Code::UnsupportedMediaType,
+            Code::Unavailable,
+        ]);
+    Route::new("/v1/settle").post(settle, call)
+}
+
+async fn settle(State(gate): State<Shared>, body: JsonBytes) -> Result<Json<SettledBody>, ApiError> {
+    let SettleBody { reservation, permits: Whole(permits) } = read_json(body.as_slice())?;
+    let settled = match gate.limiter.settle(&reservation.parse()?, permits).await? {
+        Settled::Done => Outcome::Done,
+        Settled::Already => Outcome::Already,
+        Settled::Gone => Outcome::Gone,
     };
-    Ok(Json(json!({ "settled": settled })))
+    Ok(Json(SettledBody { settled }))
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::server::{BINARY, Server};
 
 /// A path, a body, and exactly what is answered.
-const REQUESTS: &[(&str, &str, u16, &str, &str)] = &[
+pub(crate) const REQUESTS: &[(&str, &str, u16, &str, &str)] = &[
     (
         "/v1/acquire",
         "",
@@ -99,6 +99,13 @@ const REQUESTS: &[(&str, &str, u16, &str, &str)] = &[
         400,
         "invalid-json",
         "the body is not as it should be: unknown field `permit`, expected one of `attributes`, `resource`, `limit`, `window`, `permits`, `id` at line 1 column 35",
+    ),
+    (
+        "/v1/acquire",
+        r#"{"\u001b[1m\n":5}"#,
+        400,
+        "invalid-json",
+        r"the body is not as it should be: unknown field `\u{1b}[1m\n`, expected one of `attributes`, `resource`, `limit`, `window`, `permits`, `id` at line 1 column 14",
     ),
     (
         "/v1/acquire",
@@ -388,7 +395,7 @@ const COMMANDS: &[(&[&str], &str)] = &[
     ),
     (
         &["serve", "--http", "here"],
-        "error: invalid value 'here' for '--http <ADDR>': invalid socket address syntax",
+        "error: invalid value 'here' for '--http <ADDR>': must be an address and a port such as 127.0.0.1:8080, or `off`, not \"here\"",
     ),
     (
         &["serve", "--store", "memcached"],
@@ -400,7 +407,7 @@ const COMMANDS: &[(&[&str], &str)] = &[
     ),
     (
         &["--http", "127.0.0.1:99999"],
-        "error: invalid value '127.0.0.1:99999' for '--http <ADDR>': invalid socket address syntax",
+        "error: invalid value '127.0.0.1:99999' for '--http <ADDR>': must be an address and a port such as 127.0.0.1:8080, or `off`, not \"127.0.0.1:99999\"",
     ),
 ];
 

@@ -66,10 +66,10 @@ fn validate_lists_every_mistake() {
     assert_eq!(
         told.lines().collect::<Vec<_>>(),
         [
-            "-:1:17: http must be an address and a port such as 127.0.0.1:8080, not \"here\"",
-            "-:1:23: unknown field `htp` in listen: it may have `http`",
+            "-:1:17: http must be an address and a port such as 127.0.0.1:8080, or `off`, not \"here\"",
+            "-:1:23: unknown field `htp` in listen: it may have `http`, `grpc`, `resp`, `admin`",
             "-:2:8: the store must be `memory`, `redis`, or an address such as redis://127.0.0.1:6379",
-            "-:3:1: unknown field `listen2` in the file: it may have `listen`, `store`, `redis`, `guard`, `rules`, `ad-hoc`",
+            "-:3:1: unknown field `listen2` in the file: it may have `listen`, `access`, `tls`, `authorize`, `store`, `redis`, `guard`, `hot-keys`, `rules`, `ad-hoc`, `edition`",
             "-:5:23: limit must be between 1 and 1000000000000, not 0",
         ]
     );
@@ -83,9 +83,7 @@ fn a_bad_file_starts_nothing() {
     let output = run(&["--config", path], "");
     assert_eq!(output.status.code(), Some(2));
     let told = String::from_utf8(output.stderr).unwrap();
-    let expected = format!(
-        "slidegate: {path} has mistakes, so nothing was started:\n  {path}:1:9: rule `a` needs `limit`\n"
-    );
+    let expected = format!("slidegate: {path} has mistakes:\n  {path}:1:9: rule `a` needs `limit`\n");
     assert_eq!(told, expected);
 }
 
@@ -119,6 +117,11 @@ fn the_schema_knows_good_from_bad() {
         "rules: [{ name: a, limit: 5, window: 1s, windw: 1s }]",
         "rules: [{ name: a, limit: 5, window: 1s, algorithm: time-slice, slices: 1 }]",
         "rules: [{ name: a, limit: 5, window: 1s, match: { api: [] } }]",
+        "rules: [{ name: a }]",
+        "rules: [{ name: a, limit: 5 }]",
+        "rules: [{ name: a, limit: 5, window: 1s, unlimited: true }]",
+        "rules: [{ name: a, unlimited: true, blocked: true }]",
+        "rules: [{ name: a, unlimited: false }]",
     ] {
         let bad = format!("{{ {} }}", bad.trim_matches(['{', '}']));
         assert!(slidegate_server::config::Config::parse(&bad).is_err(), "{bad}");
@@ -139,7 +142,10 @@ fn help_teaches() {
         "validate",
         "schema",
         "acquire",
+        "bench",
+        "import",
         "--config",
+        "--envoy-config",
         "--http",
         "--store",
         "slidegate acquire api=/login",

@@ -1,13 +1,35 @@
 //! The server from outside, one module per promise.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stderr)]
+// A decision by Redis is a future of many layers.
+#![recursion_limit = "256"]
 
+mod access; // who may ask and who may change
+mod authorize; // whom a proxy asks about, and whose word is taken
 mod bad_input; // whatever a stranger sends is refused with a clear word, and changes nothing
+mod bench; // the load generator: counts that add up, latencies that hide nothing
+#[path = "../../../slidegate/tests/suite/certificates.rs"]
+mod certificates; // made by openssl
+mod clients; // what docs/clients.md shows runs, in every language
 mod commands; // serve, validate, schema, acquire: what they print and how they exit
+mod crowd; // thousands who want nothing, and a stop in the middle of the rush
 mod decisions; // bodies, statuses and headers of decisions
 mod dependencies; // nothing we depend on needs a newer Rust than we say
+mod envoy; // a real Envoy in front: exactly the limit, its headers, its failure modes
+mod envoy_config; // envoyproxy/ratelimit's files limit here what they limit there
+mod grpc; // Envoy's rate-limit service: statuses, caps, deadlines, health, reflection
+mod http2_client; // HTTP/2 without gRPC
+mod lane; // the short way of usual requests answers as hyper does
+mod openapi; // every answer is as /openapi.json describes it
 mod patience; // slow clients are given up, and stopping loses no answer
+mod proxies; // nginx, Traefik and Caddy ask before they pass a request on
 mod readme; // the README's lines answer as printed
 mod redis; // counting in Redis, from the door
 #[path = "../../../slidegate/tests/suite/redis_server.rs"]
 mod redis_server; // a real Redis, free port, killed on drop
+mod reload; // rules that change while they are used
+mod resp; // the Redis protocol: commands, numbers, clients, and whatever strangers send
 mod server; // a real server on a free port, killed on drop
+mod shared_rules; // every node follows one set of rules
+mod stub; // a server that answers as a test wants it to
+mod tls; // every door can be encrypted, and certificates change while it runs
+mod upstream; // a server behind a proxy

@@ -5,8 +5,10 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::{Limiter, MemoryStore, Rules};
-use slidegate_server::serve::{self, Limits};
+use slidegate::{MemoryStore, Rules};
+use slidegate_server::gate::Gate;
+use slidegate_server::listen::Limits;
+use slidegate_server::serve::{self, Doors};
 use slidegate_server::store::AnyStore;
 use tokio::sync::oneshot;
 
@@ -53,14 +55,14 @@ fn stopping_answers_what_is_in_flight() {
 }
 
 /// A server in this process with little patience.
-async fn impatient(
-    limits: Limits,
-) -> (String, oneshot::Sender<()>, tokio::task::JoinHandle<std::io::Result<()>>) {
+async fn impatient(limits: Limits) -> (String, oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let limiter = Arc::new(Limiter::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap()));
+    let gate = Gate::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "a test");
+    let gate = Arc::new(Gate { limits, ..gate });
+    let doors = Doors { http: Some(listener), ..Doors::default() };
     let (stop, stopped) = oneshot::channel::<()>();
-    let served = tokio::spawn(serve::run(listener, limiter, limits, async {
+    let served = tokio::spawn(serve::run(doors, gate, async {
         let _ = stopped.await;
     }));
     (address, stop, served)
@@ -116,31 +118,48 @@ async fn idle_connections_make_room() {
 /// One client asks for megabytes and reads none; there is room for only one connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_read_makes_room() {
-    let (address, _stop, _) =
-        impatient(Limits { head: Duration::from_secs(60), connections: 1, ..short() }).await;
-    let mut deaf = TcpStream::connect(&address).unwrap();
     let requests = vec![BODY; 1_000].join(",");
     let batch = format!("{{\"requests\":[{requests}]}}");
-    let head =
-        head(batch.len()).replace("/v1/acquire", "/v1/acquire/batch").replace("connection: close\r\n", "");
-    let asking = std::thread::spawn(move || {
-        // Sixty answers of a quarter of a megabyte are more than the sockets hold between them.
-        for _ in 0..60 {
-            let asked = deaf.write_all(head.as_bytes()).and_then(|()| deaf.write_all(batch.as_bytes()));
-            if asked.is_err() {
-                break;
-            }
+    // Answers of a quarter of a megabyte by hyper, and many small ones on the short way.
+    for (path, body, times) in [("/v1/acquire/batch", batch.as_str(), 60), ("/v1/acquire", BODY, 100_000)] {
+        let (address, _stop, _) =
+            impatient(Limits { head: Duration::from_secs(60), connections: 1, ..short() }).await;
+        let head = head(body.len()).replace("/v1/acquire", path).replace("connection: close\r\n", "");
+        let request = head + body;
+        let mut deaf = TcpStream::connect(&address).unwrap();
+        let asking = std::thread::spawn(move || {
+            // The answers are more than the sockets hold between them.
+            let _ = (0..times).try_for_each(|_| deaf.write_all(request.as_bytes()));
+            // It stays open: only the server can end it.
+            deaf
+        });
+        let mut next = TcpStream::connect(&address).unwrap();
+        next.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        next.write_all(self::head(BODY.len()).as_bytes()).unwrap();
+        next.write_all(BODY.as_bytes()).unwrap();
+        let answer = read_all(next).await;
+        assert!(answer.starts_with("HTTP/1.1 429 ") || answer.starts_with("HTTP/1.1 200 "), "{answer:?}");
+        drop(asking.join().unwrap());
+    }
+}
+
+/// Connections that were used and are kept end when the server stops, and when nothing comes for long.
+#[tokio::test(flavor = "multi_thread")]
+async fn kept_connections_end() {
+    for stops in [true, false] {
+        let idle = Duration::from_millis(if stops { 60_000 } else { 100 });
+        let (address, stop, _served) = impatient(Limits { head: idle, ..short() }).await;
+        let mut kept = TcpStream::connect(&address).unwrap();
+        kept.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let request = head(BODY.len()).replace("connection: close\r\n", "") + BODY;
+        let mut answer = [0; 1_024];
+        for _ in 0..3 {
+            kept.write_all(request.as_bytes()).unwrap();
+            assert!(kept.read(&mut answer).unwrap() > 0);
         }
-        // It stays open: only the server can end it.
-        deaf
-    });
-    let mut next = TcpStream::connect(&address).unwrap();
-    next.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    next.write_all(self::head(BODY.len()).as_bytes()).unwrap();
-    next.write_all(BODY.as_bytes()).unwrap();
-    let answer = read_all(next).await;
-    assert!(answer.starts_with("HTTP/1.1 429 ") || answer.starts_with("HTTP/1.1 200 "), "{answer:?}");
-    drop(asking.join().unwrap());
+        let _stop = if stops { stop.send(()).map(|()| None) } else { Ok(Some(stop)) };
+        assert_eq!(read_all(kept).await, "", "it ends without another answer");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -150,5 +169,5 @@ async fn stopping_does_not_wait_for_ever() {
     stuck.write_all(b"POST /v1/acq").unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
     stop.send(()).unwrap();
-    tokio::time::timeout(Duration::from_secs(10), served).await.expect("it stops").unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(10), served).await.expect("it stops").unwrap();
 }

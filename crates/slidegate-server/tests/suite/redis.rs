@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use slidegate_server::config::Config;
 
-use crate::redis_server::{Flavour, Server as Redis};
+use crate::redis_server::{Flavour, Server as Redis, eventually};
 use crate::server::{BINARY, Server};
 
 const RULES: &str = "rules: [{ name: api, key: [user], limit: 5, window: 1m }]";
@@ -119,6 +119,13 @@ fn each_rule_says_what_happens_without_redis() {
     assert_eq!(["a", "b", "c"].map(post), [200, 200, 200].map(|status| told(status, "store")));
     assert_eq!(post("a"), told(429, "store"));
     redis.kill();
+    // What was refused is known to be, until it is known that nothing is heard any more.
+    for _ in 0..100 {
+        if post("a") != told(429, "deny-cache") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
     assert_eq!((post("a"), post("a")), (told(200, "fail-open"), told(200, "fail-open")));
     assert_eq!(post("b"), told(429, "fail-closed"));
     let refused = server.post("/v1/acquire", r#"{"attributes":{"b":"x"}}"#);
@@ -202,7 +209,7 @@ const BROKEN: &[(&str, &str)] = &[
         "redis: { url: \"redis://a\", cluster: [\"redis://b\"] }",
         "1:37: redis has `url` already: give that or `cluster`, not both",
     ),
-    ("redis: { cluster: redis://a }", "1:19: cluster must be a list, not \"redis://a\""),
+    ("redis: { cluster: redis://a }", "1:19: cluster must be a list, not a text"),
     ("redis: { cluster: [] }", "1:8: cluster must name 1 to 1000 urls, not 0"),
     (
         "redis: { shards: [\"redis://u:hush@a:1\", \"redis://b:1\", \"redis://:hush@a:1\"] }",
@@ -247,6 +254,13 @@ const BROKEN: &[(&str, &str)] = &[
         "guard: { timeout: 1s }",
         "1:10: unknown field `timeout` in guard: it may have `deadline`, `on-error`, `nodes`, `failures`, `probes`, `first-pause`, `longest-pause`, `mirror`, `heartbeat`, `write-back`",
     ),
+    ("hot-keys: { coalesce: yes please }", "1:23: coalesce must be true or false, not \"yes please\""),
+    ("hot-keys: { max-waiting: 0 }", "1:11: max-waiting must be between 1 and 1000000, not 0"),
+    ("hot-keys: { deny-cache: 10000001 }", "1:11: deny-cache must be between 0 and 10000000, not 10000001"),
+    (
+        "hot-keys: { lease: 1 }",
+        "1:13: unknown field `lease` in hot-keys: it may have `coalesce`, `max-waiting`, `deny-cache`",
+    ),
     (
         "redis: { mode: transaction }\nrules: [{ name: a, limit: 1, window: 1s, encoding: packed }]",
         "1:8: mode: transaction cannot store rule `a`, which has encoding: packed",
@@ -280,7 +294,8 @@ redis:
   expire-buffer: 30s
   mode: script
   prefix: acme.sg
-rules: []
+hot-keys: { coalesce: false, max-waiting: 5, deny-cache: 0 }
+rules: [{ name: hot, limit: 1000, window: 1s, lease: { permits: 100, ttl: 100ms } }]
 ";
     let config = Config::parse(text).unwrap();
     let error = config.redis.options(None).unwrap_err();
@@ -322,10 +337,76 @@ fn it_says_which_of_its_shards_does_not_answer() {
     let server = with_store("redis", &format!("redis: {{ shards: [{}] }}", urls.join(", ")));
     assert_eq!(server.get("/readyz").status, 200);
     servers[1].kill();
+    // It is asked now and then, however often we are.
+    eventually("it is noticed", || server.get("/readyz").json()["degraded"].is_string());
     let ready = server.get("/readyz");
     assert_eq!(ready.status, 200, "decisions can still be made");
     let reason = ready.json()["degraded"].to_string();
     assert!(reason.contains("1 of 2 servers do not answer"), "{reason}");
     assert!(reason.contains(&format!("127.0.0.1:{}", servers[1].port)), "{reason}");
     assert!(!reason.contains(&format!("127.0.0.1:{}", servers[0].port)), "{reason}");
+}
+
+/// A flood that is refused is answered by the server itself; Redis hears of it once in a while.
+#[test]
+fn a_refused_flood_costs_redis_nothing() {
+    let redis = Redis::start(Flavour::Redis7);
+    let server = with_store(&redis.url(), "");
+    let post = || server.post("/v1/acquire", r#"{"resource":"hot","limit":5,"window":"1h"}"#);
+    for _ in 0..5 {
+        assert_eq!(post().status, 200);
+    }
+    let scripts = || {
+        let info: String = redis::from_redis_value(redis.run("INFO commandstats")).unwrap();
+        let line =
+            info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=").map(str::to_owned));
+        line.unwrap().split(',').next().unwrap().parse::<u64>().unwrap()
+    };
+    // The first refusals are Redis's, until this node listens to what others free.
+    for _ in 0..200 {
+        if post().json()["source"] == "deny-cache" {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let before = scripts();
+    for _ in 0..500 {
+        let refused = post();
+        assert_eq!((refused.status, &refused.json()["source"]), (429, &json!("deny-cache")));
+        assert_eq!(refused.json()["limits"][0]["used"], 5);
+        assert!(refused.json()["limits"][0]["retry_after_ms"].as_u64() > Some(3_500_000));
+        assert!(refused.header("retry-after").is_some());
+    }
+    assert!(scripts() - before < 5, "{}", scripts() - before);
+}
+
+/// A node hands out what it took in advance, and gives back the rest when it is stopped.
+#[test]
+fn leases_are_given_back_when_it_stops() {
+    let redis = Redis::start(Flavour::Redis7);
+    let text = format!(
+        "store: {}\nrules: [{{ name: hot, limit: 1000, window: 10m, lease: {{ permits: 100, ttl: 1m }} }}]",
+        redis.url()
+    );
+    let mut server = Server::with_rules(&text);
+    let mut leased = 0;
+    for _ in 0..100 {
+        let answer = server.post("/v1/acquire", r#"{"attributes":{"a":"b"}}"#);
+        assert_eq!(answer.status, 200);
+        leased += u64::from(answer.json()["source"] == "lease");
+    }
+    assert!(leased > 30, "{leased}");
+    let rule = &server.get("/v1/rules").json()["rules"][0];
+    assert_eq!((&rule["algorithm"], &rule["lease"]["ttl"]), (&json!("time-slice"), &json!("1m")));
+    let used = |server: &Server| {
+        let peek = server.post("/v1/peek", r#"{"attributes":{"a":"b"}}"#).json();
+        peek["limits"][0]["used"].as_u64().unwrap()
+    };
+    let store = server.get("/v1/store").json();
+    let idle = store["leases"]["idle_permits"].as_u64().unwrap();
+    // Unless the minute turned just then.
+    assert_eq!((store["leases"]["keys"].as_u64(), used(&server)), (Some(1), 100 + idle), "{store}");
+    server.terminate();
+    assert!(server.wait().success());
+    assert_eq!(used(&Server::with_rules(&text)), 100);
 }

@@ -10,9 +10,13 @@ use serde_json::Value;
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_slidegate");
 
 pub(crate) struct Server {
-    child: Child,
+    /// None if it was started by somebody else.
+    child: Option<Child>,
+    /// Of HTTP.
     pub(crate) address: String,
     pub(crate) greeting: String,
+    /// Stays there: it is looked at again.
+    config: Option<tempfile::NamedTempFile>,
 }
 
 impl Server {
@@ -23,37 +27,81 @@ impl Server {
 
     /// With these rules.
     pub(crate) fn with_rules(rules: &str) -> Self {
+        Self::with_env(&[], rules, &[])
+    }
+
+    /// With these rules, variables and arguments.
+    pub(crate) fn with_env(variables: &[(&str, &str)], rules: &str, arguments: &[&str]) -> Self {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(rules.as_bytes()).unwrap();
-        Self::start(&["--config", file.path().to_str().unwrap()])
+        let config = ["--config", file.path().to_str().unwrap()];
+        let mut server = Self::launch(variables, &[&config, arguments].concat());
+        server.config = Some(file);
+        server
+    }
+
+    /// One that runs already, by the address of its HTTP door.
+    pub(crate) fn at(address: &str) -> Self {
+        Server { child: None, address: address.to_owned(), greeting: String::new(), config: None }
     }
 
     pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::launch(&[], arguments)
+    }
+
+    /// With these variables.
+    pub(crate) fn start_with(variables: &[(&str, &str)], arguments: &[&str]) -> Self {
+        Self::launch(variables, arguments)
+    }
+
+    fn launch(variables: &[(&str, &str)], arguments: &[&str]) -> Self {
         let mut command = Command::new(BINARY);
-        command.args(["serve", "--http", "127.0.0.1:0"]).args(arguments).stdout(Stdio::piped());
+        command.envs(variables.iter().copied());
+        let any = "127.0.0.1:0";
+        command
+            .args(["serve", "--http", any, "--grpc", any, "--resp", any])
+            .args(arguments)
+            .stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut greeting = String::new();
-        let mut address = None;
-        // The greeting ends with the second example.
-        while greeting.matches("curl").count() < 2 {
-            let line = lines.next().expect("the server starts").unwrap();
-            if let Some(rest) = line.strip_prefix("listening on http://") {
-                address = Some(rest.to_owned());
-            }
-            greeting += &(line + "\n");
+        while !greeting.ends_with("ready\n") {
+            greeting += &(lines.next().expect("the server starts").unwrap() + "\n");
         }
-        Server { child, address: address.expect("it says where it listens"), greeting }
+        let mut server = Server { child: Some(child), address: String::new(), greeting, config: None };
+        let scheme = if server.greeting.contains("https://") { "https" } else { "http" };
+        server.address = server.door(scheme).to_owned();
+        server
+    }
+
+    /// Where a door listens: `http`, `grpc`, `redis` or `admin http`.
+    pub(crate) fn door(&self, scheme: &str) -> &str {
+        let start = format!("listening on {scheme}://");
+        let mut lines = self.greeting.lines();
+        lines.find_map(|line| line.strip_prefix(&start)).expect("it says where it listens")
     }
 
     /// Sends SIGTERM, as an orchestrator does.
     pub(crate) fn terminate(&self) {
-        let killed = Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
-        assert!(killed.success());
+        self.signal("TERM");
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let child = self.child.as_ref().expect("it was started here");
+        let told = Command::new("kill").args(["-s", name]).arg(child.id().to_string()).status().unwrap();
+        assert!(told.success());
+    }
+
+    /// Bytes of memory that it has.
+    pub(crate) fn resident(&self) -> u64 {
+        let child = self.child.as_ref().expect("it was started here");
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     }
 
     pub(crate) fn wait(&mut self) -> std::process::ExitStatus {
-        self.child.wait().unwrap()
+        self.child.as_mut().expect("it was started here").wait().unwrap()
     }
 
     pub(crate) fn post(&self, path: &str, body: &str) -> Answer {
@@ -92,8 +140,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
@@ -116,6 +166,12 @@ impl Answer {
 
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("not JSON: {}", self.body))
+    }
+
+    /// A header that a proxy may have written otherwise.
+    pub(crate) fn header_in_any_case(&self, name: &str) -> Option<&str> {
+        let mut pairs = self.head.lines().filter_map(|line| line.split_once(": "));
+        pairs.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {

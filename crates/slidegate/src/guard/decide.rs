@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::watched::{Phase, Watched};
-use super::{Inner, keeper, local, nothing};
+use super::{Inner, keeper, local};
 use crate::{
     Ask, Check, Entry, Error, Fault, Micros, OnError, Outcome, Reading, Readings, RedisStore, Settlement,
     Source, Store, Verdict,
@@ -46,17 +46,103 @@ impl Inner {
             Phase::Away => return Ok(asks.iter().map(|ask| self.without_store(server, ask)).collect()),
             Phase::Joining => return self.with_both(server, asks).await,
         }
-        let mut left = self.options.deadline;
+        let waited = asks.iter().map(Ask::waited).max().unwrap_or_default();
+        let mut left = self.options.deadline.saturating_sub(waited.into());
         if !server.is_met() {
             let begun = self.clock.now();
             if let Err(error) = self.introduce(server).await {
                 return self.conclude(server, asks, Answer::Failed(error), self.asked(server));
             }
-            left = self.left(begun);
+            left = left.saturating_sub(self.clock.now().since(begun).into());
         }
         let asked = self.asked(server);
+        if left.is_zero() {
+            // They waited for a call that was not answered, and have no time left for another.
+            server.failed(self, Fault::Timeout, 1);
+            return Ok(asks.iter().map(|ask| self.without_store(server, ask)).collect());
+        }
         let answer = self.call(asks, left).await;
-        self.conclude(server, asks, answer, asked)
+        match answer {
+            // What is wrong with the key of one is not the others' affair.
+            Answer::Failed(error) if asks.len() > 1 && error.fault() == Some(Fault::WrongType) => {
+                self.one_by_one(server, asks, asked.sent).await
+            }
+            answer => self.conclude(server, asks, answer, asked),
+        }
+    }
+
+    #[cold]
+    async fn one_by_one(
+        self: &Arc<Self>,
+        server: &Arc<Watched>,
+        asks: &[Ask],
+        begun: Micros,
+    ) -> Result<Readings, Error> {
+        let mut readings = Readings::new();
+        for ask in asks.chunks(1) {
+            let asked = self.asked(server);
+            let answer = self.call(ask, self.left(begun)).await;
+            readings.extend(self.conclude(server, ask, answer, asked)?);
+        }
+        Ok(readings)
+    }
+
+    /// Permits in advance: by the server or not at all. What comes too late is given back.
+    pub(super) async fn admit_run(self: &Arc<Self>, ask: &Ask, times: usize) -> Result<Readings, Error> {
+        let away = || Error::store(Fault::Unreachable, "nothing is taken in advance while Redis is away");
+        let [check] = ask.checks() else { return Err(away()) };
+        self.find_once().await;
+        let server = self.watched(self.store.server_of(&check.key));
+        if server.phase() != Phase::Direct || !server.is_met() {
+            return Err(away());
+        }
+        let asked = self.asked(&server);
+        let is_there = move |server: &Watched| server.life.load(Ordering::Acquire) == asked.life;
+        let (store, owned) = (self.store.clone(), ask.clone());
+        let mut call: Call = Box::pin(async move { store.admit_run(&owned, times).await });
+        match tokio::time::timeout(self.options.deadline, &mut call).await {
+            Ok(Ok(readings)) => {
+                let direct = {
+                    let _deciding = server.deciding.read();
+                    let direct = server.phase() == Phase::Direct && is_there(&server);
+                    if direct {
+                        self.mirror.took(check, &readings, true);
+                    }
+                    direct
+                };
+                if !direct {
+                    // Meanwhile this node decides by itself, and does not count on these.
+                    if is_there(&server) {
+                        let _ = self.store.give_back(&check.key, &charged(&readings)).await;
+                    }
+                    return Err(away());
+                }
+                if let Some(first) = readings.first() {
+                    server.answered(asked.sent, self.clock.now(), first.at);
+                }
+                Ok(readings)
+            }
+            Ok(Err(error)) => {
+                if let Some(fault) = error.fault() {
+                    server.failed(self, fault, 1);
+                    server.changed.notify_one();
+                }
+                Err(error)
+            }
+            Err(_) => {
+                server.failed(self, Fault::Timeout, 1);
+                let (store, key) = (self.store.clone(), check.key.clone());
+                tokio::spawn(async move {
+                    let late = call.await.unwrap_or_default();
+                    // What another life has admitted is gone with it. If it cannot be given back it counts until it leaves:
+                    // stricter, never looser.
+                    if is_there(&server) {
+                        let _ = store.give_back(&key, &charged(&late)).await;
+                    }
+                });
+                Err(Error::store(Fault::Timeout, "Redis did not answer in time"))
+            }
+        }
     }
 
     fn asked(&self, server: &Watched) -> Asked {
@@ -96,13 +182,15 @@ impl Inner {
             }
             Answer::Failed(error) => {
                 let Some(fault) = error.fault() else { return Err(error) };
-                server.failed(self, fault);
+                server.failed(self, fault, asks.len());
                 let readings = asks.iter().map(|ask| self.without_store(server, ask)).collect();
                 server.changed.notify_one();
                 Ok(readings)
             }
             Answer::Late(call) => {
-                server.failed(self, Fault::Timeout);
+                // A server that was given less than its time has failed once, however many waited.
+                let in_full = asks.iter().all(|ask| ask.waited() == Micros::ZERO);
+                server.failed(self, Fault::Timeout, if in_full { asks.len() } else { 1 });
                 let readings: Readings = asks.iter().map(|ask| self.without_store(server, ask)).collect();
                 self.late.fetch_add(1, Ordering::Relaxed);
                 let (inner, asks, told) = (Arc::clone(self), asks.to_vec(), readings.clone());
@@ -213,7 +301,7 @@ impl Inner {
             local::undo(&self.mirror, &self.only(ask, OnError::Local), &here, outage.now);
         }
         let readings = self.conclude(server, asks, answer, asked)?;
-        readings.into_iter().next().ok_or_else(nothing)
+        readings.into_iter().next().ok_or_else(Error::short_answer)
     }
 
     /// Answers by what each rule wants while its server does not.
@@ -264,6 +352,12 @@ async fn admit(
     _place: OwnedSemaphorePermit,
 ) -> Result<Readings, Error> {
     store.admit(&asks).await
+}
+
+/// What was charged of them.
+fn charged(readings: &[Reading]) -> Vec<Entry> {
+    let verdicts = readings.iter().flat_map(|reading| &reading.verdicts);
+    verdicts.filter(|verdict| verdict.outcome == Outcome::Charged).map(|verdict| verdict.entry).collect()
 }
 
 /// Of a check that nobody looked at.

@@ -56,7 +56,7 @@ async fn beat(inner: &Arc<Inner>, server: &Watched) -> Duration {
             let back = server.phase() == Phase::Direct;
             inner.mirror.sweep(|key| inner.store.server_of(key) == server.id, now, back);
         }
-        Err(error) => server.failed(inner, error.fault().unwrap_or(Fault::Other)),
+        Err(error) => server.failed(inner, error.fault().unwrap_or(Fault::Other), 1),
     }
     if server.phase() != Phase::Direct {
         return Duration::ZERO;
@@ -105,7 +105,7 @@ async fn probe(inner: &Arc<Inner>, server: &Watched) -> Duration {
     }
     match answered {
         Ok(met) if return_to(inner, server, &met).await.is_ok() => {}
-        _ => server.failed(inner, Fault::Restarted),
+        _ => server.failed(inner, Fault::Restarted, 1),
     }
     Duration::ZERO
 }
@@ -152,7 +152,7 @@ async fn join(inner: &Arc<Inner>, server: &Watched) -> Duration {
                     return Duration::ZERO;
                 }
             }
-            Err(error) => server.failed(inner, error.fault().unwrap_or(Fault::Other)),
+            Err(error) => server.failed(inner, error.fault().unwrap_or(Fault::Other), 1),
         }
         if server.phase() != Phase::Joining {
             return Duration::ZERO;

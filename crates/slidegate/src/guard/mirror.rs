@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::level::Level;
 use super::local::Local;
 use super::log::{Log, Noted};
-use crate::{Algorithm, Check, Encoding, Key, Micros, Outcome, Quota, Reading, State};
+use crate::{Algorithm, Check, Encoding, Key, Micros, Outcome, Quota, Reading, State, Verdict};
 
 const SHARDS: usize = 32;
 
@@ -158,25 +158,41 @@ impl Mirror {
 
     /// Notes what the store answered. What a server answered that is not there any more must be `written` again.
     pub(super) fn answered(&self, checks: &[Check], reading: &Reading, written: bool) {
+        for (check, verdict) in checks.iter().zip(&reading.verdicts) {
+            self.judged(check, check.cost, verdict, reading.at, written);
+        }
+    }
+
+    /// Notes permits that were taken together, in advance.
+    pub(super) fn took(&self, check: &Check, readings: &[Reading], written: bool) {
+        let charged = |reading: &&Reading| {
+            reading.verdicts.first().is_some_and(|verdict| verdict.outcome == Outcome::Charged)
+        };
+        // They are of one instant, so they are one entry.
+        let last = readings.iter().rfind(charged).and_then(|last| Some((last.at, last.verdicts.first()?)));
+        if let Some((at, verdict)) = last {
+            let granted = readings.iter().filter(charged).count() as u64;
+            self.judged(check, check.cost.saturating_mul(granted), verdict, at, written);
+        }
+    }
+
+    /// Notes one verdict of the store; what it charged counts `cost`.
+    fn judged(&self, check: &Check, cost: u64, verdict: &Verdict, at: Micros, written: bool) {
         if !self.on {
             return;
         }
-        for (check, verdict) in checks.iter().zip(&reading.verdicts) {
-            // One that was found again by its id was noted the first time.
-            let admitted =
-                verdict.outcome == Outcome::Charged && check.cost > 0 && verdict.entry.at >= reading.at;
-            let mut records = self.shard(&check.key);
-            let Some(record) = self.record(&mut records, check) else { continue };
-            if reading.at >= record.seen {
-                (record.seen, record.used) = (reading.at, verdict.used);
-            }
-            if verdict.used.saturating_add(check.cost) > verdict.limit {
-                record.full = record.full.max(reading.at);
-            }
-            if admitted {
-                let noted = Noted { at: verdict.entry.at, cost: check.cost, written };
-                self.add(&check.key, record, noted, reading.at);
-            }
+        // One that was found again by its id was noted the first time.
+        let admitted = verdict.outcome == Outcome::Charged && cost > 0 && verdict.entry.at >= at;
+        let mut records = self.shard(&check.key);
+        let Some(record) = self.record(&mut records, check) else { return };
+        if at >= record.seen {
+            (record.seen, record.used) = (at, verdict.used);
+        }
+        if verdict.used.saturating_add(check.cost) > verdict.limit {
+            record.full = record.full.max(at);
+        }
+        if admitted {
+            self.add(&check.key, record, Noted { at: verdict.entry.at, cost, written }, at);
         }
     }
 

@@ -20,7 +20,7 @@ mod watched;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
@@ -35,7 +35,8 @@ pub use self::watched::ServerStats;
 use self::watched::Watched;
 use crate::redis::ServerId;
 use crate::{
-    Ask, Clock, Error, Fault, Inspection, Key, Readings, Receipt, RedisStore, Settlement, Store, SystemClock,
+    Ask, Clock, Entry, Error, Fault, Inspection, Key, Listener, Readings, Receipt, RedisStore, Settlement,
+    Store, SystemClock,
 };
 
 /// A [`RedisStore`] that always answers in time. Clones share everything.
@@ -234,10 +235,18 @@ impl Store for Guard {
         self.inner.admit_many(asks).await
     }
 
+    async fn admit_run(&self, ask: &Ask, times: usize) -> Result<Readings, Error> {
+        self.inner.admit_run(ask, times).await
+    }
+
     /// Corrects what was admitted here at once, and the rest in the store. While a server is given up, what it
     /// has admitted cannot be settled.
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
         self.inner.settle(settlements).await
+    }
+
+    async fn give_back(&self, key: &Key, entries: &[Entry]) -> Result<(), Error> {
+        self.inner.give_back(key, entries).await
     }
 
     async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
@@ -248,10 +257,14 @@ impl Store for Guard {
         self.inner.mirror.forget(key);
         self.inner.store.reset(key).await
     }
-}
 
-fn nothing() -> Error {
-    Error::unavailable("the store answered fewer asks than it was given")
+    fn lane(&self, key: &Key) -> u16 {
+        self.inner.store.lane(key)
+    }
+
+    fn listen(&self, listener: Weak<dyn Listener>) {
+        self.inner.store.listen(listener);
+    }
 }
 
 /// Any number.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::local::is_made_here;
 use super::watched::Phase;
 use super::{Inner, local};
-use crate::{Clock, Entry, Error, Fault, Receipt, Settled, Settlement, Store};
+use crate::{Clock, Entry, Error, Fault, Key, Receipt, Settled, Settlement, Store};
 
 impl Inner {
     pub(super) async fn settle(self: &Arc<Self>, settlements: &[Settlement]) -> Result<Receipt, Error> {
@@ -57,6 +57,15 @@ impl Inner {
             }
         }
         Ok(Receipt { at, settled })
+    }
+
+    /// What was taken in advance was taken from a server, so it is given back to one.
+    pub(super) async fn give_back(&self, key: &Key, entries: &[Entry]) -> Result<(), Error> {
+        self.store.give_back(key, entries).await?;
+        for entry in entries {
+            self.mirror.settled(key, entry.at, entry.cost, 0);
+        }
+        Ok(())
     }
 }
 

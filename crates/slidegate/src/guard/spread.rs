@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 
-use super::{Guard, Inner, nothing};
+use super::{Guard, Inner};
 use crate::parts::{self, Places};
 use crate::redis::ServerId;
 use crate::{Ask, Check, Error, Micros, Reading, Readings, Settlement, Source};
@@ -21,7 +21,7 @@ impl Inner {
         }
         let server = self.watched(self.store.server_of(&first.key));
         let readings = self.admit_on(&server, std::slice::from_ref(ask)).await?;
-        readings.into_iter().next().ok_or_else(nothing)
+        readings.into_iter().next().ok_or_else(Error::short_answer)
     }
 
     /// Which servers there are must be known before keys are given to them. If that cannot be found out, the first
@@ -32,9 +32,23 @@ impl Inner {
         }
     }
 
+    /// The server of all of them, if it is one.
+    fn only_server(&self, asks: &[Ask]) -> Option<ServerId> {
+        let mut servers = asks.iter().map(|ask| {
+            let mut servers = ask.checks().iter().map(|check| self.store.server_of(&check.key));
+            let first = servers.next()?;
+            servers.all(|server| server == first).then_some(first)
+        });
+        let first = servers.next()??;
+        servers.all(|server| server == Some(first)).then_some(first)
+    }
+
     /// One call per server, all at once; asks over several servers by themselves.
     pub(super) async fn admit_many(self: &Arc<Self>, asks: &[Ask]) -> Result<Readings, Error> {
         self.find_once().await;
+        if let Some(server) = self.only_server(asks) {
+            return self.admit_on(&self.watched(server), asks).await;
+        }
         let mut groups: Vec<(ServerId, Vec<usize>)> = Vec::new();
         let mut alone = Vec::new();
         for (i, ask) in asks.iter().enumerate() {
@@ -65,7 +79,7 @@ impl Inner {
         }
         readings.sort_unstable_by_key(|(i, _)| *i);
         if readings.len() != asks.len() {
-            return Err(nothing());
+            return Err(Error::short_answer());
         }
         Ok(readings.into_iter().map(|(_, reading)| reading).collect())
     }
@@ -77,7 +91,7 @@ impl Places for Guard {
     async fn admit_part(&self, server: &ServerId, ask: Ask) -> Result<Reading, Error> {
         let server = self.inner.watched(*server);
         let readings = self.inner.admit_on(&server, std::slice::from_ref(&ask)).await?;
-        readings.into_iter().next().ok_or_else(nothing)
+        readings.into_iter().next().ok_or_else(Error::short_answer)
     }
 
     async fn give_back(&self, _: &ServerId, settlements: Vec<Settlement>) -> Result<(), Error> {

@@ -136,9 +136,9 @@ impl Watched {
         }
     }
 
-    /// It did not.
+    /// It did not, and so many decisions had to do without.
     #[cold]
-    pub(super) fn failed(&self, inner: &Inner, fault: Fault) {
+    pub(super) fn failed(&self, inner: &Inner, fault: Fault, decisions: usize) {
         let now = inner.clock.now();
         let latest = self.clockwork.lock().latest(now);
         let mut trouble = self.trouble.lock();
@@ -156,7 +156,7 @@ impl Watched {
                 trouble.breaker.open(now, inner.chance());
                 true
             }
-            _ => trouble.breaker.failed(now, inner.chance()),
+            _ => (0..decisions).any(|_| trouble.breaker.failed(now, inner.chance())),
         };
         drop(trouble);
         if opened && self.phase() != Phase::Away {

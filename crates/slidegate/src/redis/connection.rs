@@ -33,6 +33,7 @@ pub(super) struct Connections {
     in_flight: Semaphore,
     max_in_flight: usize,
     max_wait: Duration,
+    response_timeout: Duration,
     target: Arc<Target>,
     lives: Arc<Lives>,
 }
@@ -120,6 +121,7 @@ impl Connections {
             in_flight: Semaphore::new(options.max_in_flight),
             max_in_flight: options.max_in_flight,
             max_wait: options.max_wait,
+            response_timeout: options.response_timeout,
             target,
             lives,
         }
@@ -162,6 +164,19 @@ impl Connections {
     /// A connection of its own, for what must not be mixed with other callers' commands.
     pub(super) async fn own(&self) -> Result<Own, Error> {
         self.links[0].connect().await
+    }
+
+    /// Makes connections of another kind to where these lead.
+    pub(super) async fn client(&self) -> Result<Client, Error> {
+        match &*self.target {
+            Target::Fixed { client, .. } => Ok(Client::clone(client)),
+            Target::Sentinel { sentinel, .. } => Ok(sentinel.find().await?.0),
+        }
+    }
+
+    /// How long an answer may take.
+    pub(super) fn patience(&self) -> Duration {
+        self.response_timeout
     }
 
     pub(super) fn address(&self) -> &str {

@@ -95,6 +95,16 @@ impl Names {
         }
     }
 
+    /// The channel on which processes say what they freed.
+    pub(super) fn freed(&self) -> String {
+        format!("{}:freed", self.prefix)
+    }
+
+    /// Where a text is that all processes read.
+    pub(super) fn shared(&self, name: &str) -> String {
+        format!("{}:{{{name}}}:shared", self.prefix)
+    }
+
     /// Where processes say that they are there.
     pub(super) fn nodes(&self, tag: &str) -> String {
         format!("{}:{{{tag}}}:nodes", self.prefix)

@@ -9,6 +9,7 @@ mod batch;
 mod client;
 mod connection;
 mod fault;
+mod freed;
 mod heal;
 mod held;
 mod inspect;
@@ -19,13 +20,15 @@ mod plan;
 mod script;
 mod server;
 mod servers;
+mod shared;
 mod topology;
 mod transaction;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use redis::Value;
 
+use self::freed::RESET;
 pub(crate) use self::heal::{HealLine, Met, Writer};
 pub use self::inspect::{KeyPage, ServerReport};
 use self::layout::Names;
@@ -38,9 +41,11 @@ use self::plan::Plan;
 use self::script::Scripts;
 use self::server::Call;
 pub(crate) use self::servers::ServerId;
+pub use self::shared::SharedText;
 use self::topology::{Place, Topology};
 use self::transaction::Transactions;
-use crate::{Ask, Error, Fault, Inspection, Key, Readings, Receipt, Settlement, Store};
+use crate::store::give_back_singly;
+use crate::{Ask, Entry, Error, Fault, Inspection, Key, Listener, Readings, Receipt, Settlement, Store};
 
 /// Counts in Redis. Clones share their connections.
 ///
@@ -96,6 +101,10 @@ impl RedisStore {
         })
     }
 
+    pub(crate) fn batch_size(&self) -> usize {
+        self.inner.batch_size
+    }
+
     /// Where it counts, without passwords.
     pub fn address(&self) -> &str {
         &self.inner.address
@@ -113,11 +122,45 @@ impl Store for RedisStore {
         self.inner.admit_in_places(asks).await
     }
 
+    async fn admit_run(&self, ask: &Ask, times: usize) -> Result<Readings, Error> {
+        let inner = &*self.inner;
+        let plan = plan::run_plan(ask, times, &inner.names, inner.expiry);
+        let (Some((arguments, parts)), RedisMode::Script) = (plan, inner.mode) else {
+            return self.admit(&vec![ask.clone(); times]).await;
+        };
+        let place = ask.checks().first().map_or(0, |check| inner.topology.place_of(&check.key, &inner.names));
+        let call = Call::Script(inner.scripts.admit(parts), &arguments);
+        let reply = inner.topology.call(place, Purpose::Decide, call).await?;
+        plan::run_readings(ask, times, reply)
+    }
+
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
         if self.inner.topology.is_one() {
             return self.inner.settle_at(0, settlements).await;
         }
         self.inner.settle_in_places(settlements).await
+    }
+
+    /// Those of one instant in one step: as if they were one admission, the first of them, which leaves one note. If that
+    /// was forgotten by a reset, so were most of them, and none is given back.
+    async fn give_back(&self, key: &Key, entries: &[Entry]) -> Result<(), Error> {
+        if self.inner.mode != RedisMode::Script {
+            return give_back_singly(self, key, entries).await;
+        }
+        let mut instants: Vec<Settlement> = Vec::new();
+        for entry in entries {
+            match instants.iter_mut().find(|known| known.entry.at == entry.at) {
+                Some(Settlement { entry: known, .. }) => {
+                    known.cost = known.cost.saturating_add(entry.cost);
+                    known.seq = known.seq.min(entry.seq);
+                }
+                None => instants.push(Settlement { key: key.clone(), entry: *entry, permits: 0 }),
+            }
+        }
+        for instant in instants {
+            self.settle(std::slice::from_ref(&instant)).await?;
+        }
+        Ok(())
     }
 
     async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
@@ -128,17 +171,31 @@ impl Store for RedisStore {
         let Inner { topology, names, .. } = &*self.inner;
         let place = topology.place_of(key, names);
         let all = names.all(key);
-        let mut removed = 0;
+        let (mut removed, mut failed) = (0, None);
         // While a slot moves, a command for several keys may find some here and some there.
         for some in all.chunks(if topology.is_cluster() { 1 } else { all.len() }) {
             let mut command = redis::cmd("UNLINK");
             command.arg(some);
-            match topology.call(place, Purpose::Decide, Call::Command(&command)).await? {
-                Value::Int(n) => removed += n,
-                _ => return Err(bad_reply()),
+            match topology.call(place, Purpose::Decide, Call::Command(&command)).await {
+                Ok(Value::Int(n)) => removed += n,
+                Ok(_) => failed = Some(bad_reply()),
+                Err(error) => failed = Some(error),
             }
         }
-        Ok(removed > 0)
+        // Also if only a part of it was forgotten.
+        let mut command = redis::cmd("PUBLISH");
+        command.arg(names.freed()).arg(format!("{RESET}{key}"));
+        // Who may not publish is not heard: others may then refuse for as long as they were told to.
+        let _ = topology.call(place, Purpose::Decide, Call::Command(&command)).await;
+        failed.map_or(Ok(removed > 0), Err)
+    }
+
+    fn lane(&self, key: &Key) -> u16 {
+        if self.inner.topology.is_one() { 0 } else { self.server_of(key).0 }
+    }
+
+    fn listen(&self, listener: Weak<dyn Listener>) {
+        self.tell(listener);
     }
 }
 
@@ -146,7 +203,10 @@ impl Inner {
     /// Asks whose keys are all in one place.
     async fn admit_at(&self, place: Place, asks: &[Ask]) -> Result<Readings, Error> {
         let mut readings = Readings::new();
-        for asks in asks.chunks(self.batch_size) {
+        let mut rest = asks;
+        while !rest.is_empty() {
+            let (asks, later) = rest.split_at(plan::first_batch(rest, self.batch_size));
+            rest = later;
             if self.mode == RedisMode::Transaction {
                 readings.extend(self.admit_watched(place, asks).await?);
                 continue;
@@ -173,4 +233,9 @@ impl Inner {
 
 fn bad_reply() -> Error {
     Error::store(Fault::Protocol, "Redis gave an answer that is not one of our script's: is it Redis?")
+}
+
+#[cfg(fuzzing)]
+pub(crate) fn main_name(prefix: &str, key: &crate::Key) -> String {
+    layout::Names::new(prefix).main(key)
 }

@@ -20,8 +20,15 @@ pub(super) struct Plan<'a> {
     pub(super) arguments: Arguments,
     pub(super) parts: Parts,
     asks: &'a [Ask],
+    order: Order,
+}
+
+/// Which answer is whose.
+enum Order {
     /// How many asks each answer is for: runs of more than one are alike and have one check.
-    runs: Vec<Run>,
+    Runs(Vec<Run>),
+    /// Of each ask, the run that it is in and its place there; of each run, how long it is, and its window.
+    Grouped(Vec<(u32, u32)>, Vec<(u32, Micros)>),
 }
 
 #[derive(Clone, Copy)]
@@ -41,6 +48,9 @@ type Lines<'a> = HashMap<(&'a Key, Quota, Encoding), u64, foldhash::quality::Ran
 impl<'a> Plan<'a> {
     pub(super) fn new(asks: &'a [Ask], names: &Names, expiry: Expiry) -> Self {
         if let Some(plan) = Plan::of_one_run(asks, names, expiry) {
+            return plan;
+        }
+        if let Some(plan) = Plan::of_windows(asks, names, expiry) {
             return plan;
         }
         let (mut arguments, mut parts) = (Arguments::default(), Parts::default());
@@ -92,7 +102,7 @@ impl<'a> Plan<'a> {
         }
         arguments.numbers(&[runs.len() as u64]);
         arguments.plan.append(&mut ops.plan);
-        Plan { arguments, parts, asks, runs }
+        Plan { arguments, parts, asks, order: Order::Runs(runs) }
     }
 
     /// What most calls are: one ask, or several alike, of one check. Nothing to look up.
@@ -101,48 +111,76 @@ impl<'a> Plan<'a> {
         if asks.len() > 1 && !(repeats(check) && asks[1..].iter().all(|ask| is_like(ask, check))) {
             return None;
         }
-        let (mut arguments, mut parts) = (Arguments::default(), Parts::default());
-        let kind = Kind::of(check);
-        parts.add_kind(kind);
-        if repeats(check) {
-            parts.add_quick(kind, &check.quota);
+        let (arguments, parts) = run(check, asks.len(), names, expiry);
+        Some(Plan { arguments, parts, asks, order: Order::Runs(vec![Run::Alike(asks.len())]) })
+    }
+
+    /// What callers of many keys send together: asks of exact windows in sorted sets, those of one key alike. Each
+    /// key is a line and a run, in the same order.
+    fn of_windows(asks: &'a [Ask], names: &Names, expiry: Expiry) -> Option<Self> {
+        let mut firsts: Vec<&Check> = Vec::new();
+        let mut lengths: Vec<u32> = Vec::new();
+        let mut places = Vec::with_capacity(asks.len());
+        let mut known: HashMap<&Key, u32, foldhash::quality::RandomState> = HashMap::default();
+        for ask in asks {
+            let check = alone(ask).filter(|check| repeats(check) && is_exact(check))?;
+            let run = *known.entry(&check.key).or_insert_with(|| {
+                firsts.push(check);
+                lengths.push(0);
+                firsts.len() as u32 - 1
+            });
+            if !is_like(ask, firsts[run as usize]) {
+                return None;
+            }
+            let length = &mut lengths[run as usize];
+            places.push((run, *length));
+            *length += 1;
         }
-        let (key, notes) = add_keys(&mut arguments, names, &check.key, kind.parts(false));
-        let shape = arguments.text(layout::shape(&check.quota));
-        arguments.plan.reserve_exact(19 * size_of::<f64>());
-        arguments.numbers(&[1]);
-        arguments.numbers(&line(key, notes, kind, shape, &check.quota, expiry));
-        arguments.numbers(&[1, asks.len() as u64, check.cost, 1, 0]);
-        Some(Plan { arguments, parts, asks, runs: vec![Run::Alike(asks.len())] })
+        let (mut arguments, mut parts) = (Arguments::default(), Parts::default());
+        parts.add_quick(Kind::Zset);
+        arguments.plan.reserve_exact((2 + 17 * firsts.len()) * size_of::<f64>());
+        arguments.numbers(&[firsts.len() as u64]);
+        let mut shapes: HashMap<Micros, u64, foldhash::quality::RandomState> = HashMap::default();
+        for check in &firsts {
+            let key = arguments.key(names.name(&check.key, Part::Main));
+            let shape = *shapes
+                .entry(check.quota.window())
+                .or_insert_with(|| arguments.text(layout::shape(&check.quota)));
+            arguments.numbers(&line(key, 0, Kind::Zset, shape, &check.quota, expiry));
+        }
+        arguments.numbers(&[firsts.len() as u64]);
+        let mut before = None;
+        for ((i, check), length) in firsts.iter().enumerate().zip(&lengths) {
+            let same = before.replace(check.quota) == Some(check.quota);
+            arguments.numbers(&[u64::from(*length), check.cost, i as u64 + 1, u64::from(same)]);
+        }
+        let windows = firsts.iter().map(|check| check.quota.window());
+        let runs = lengths.into_iter().zip(windows).collect();
+        Some(Plan { arguments, parts, asks, order: Order::Grouped(places, runs) })
     }
 
     /// Reads the reply.
     pub(super) fn readings(&self, reply: Value) -> Result<Readings, Error> {
         let mut numbers = Numbers::new(reply)?;
         let at = Micros::new(numbers.next()?);
+        let readings = match &self.order {
+            Order::Runs(runs) => self.in_order(at, runs, &mut numbers)?,
+            Order::Grouped(places, lengths) => self.in_groups(at, places, lengths, &mut numbers)?,
+        };
+        numbers.finish()?;
+        Ok(readings)
+    }
+
+    fn in_order(&self, at: Micros, runs: &[Run], numbers: &mut Numbers) -> Result<Readings, Error> {
         let mut readings = Readings::new();
         let mut asks = self.asks.iter();
-        for run in &self.runs {
+        for run in runs {
             match run {
                 Run::Alike(times) => {
-                    let reply: [u64; 6] = if numbers.is_short() {
-                        let [granted, used, reset_after] = numbers.take()?;
-                        [granted, used, 0, reset_after, at.get(), 0]
-                    } else {
-                        numbers.take()?
-                    };
-                    if reply[0] > *times as u64 {
-                        return Err(bad_reply());
-                    }
+                    let reply = numbers.take_run(at, *times as u64)?;
                     for i in 0..*times {
                         let ask = asks.next().ok_or_else(bad_reply)?;
-                        let check = ask.checks().first().ok_or_else(bad_reply)?;
-                        let verdict = in_run(check, reply, i as u64)?;
-                        readings.push(Reading {
-                            at,
-                            source: Source::Store,
-                            verdicts: SmallVec::from_buf([verdict]),
-                        });
+                        readings.push(of_run(at, ask, reply, i as u64)?);
                     }
                 }
                 Run::One => {
@@ -156,9 +194,82 @@ impl<'a> Plan<'a> {
                 }
             }
         }
-        numbers.finish()?;
         Ok(readings)
     }
+
+    fn in_groups(
+        &self,
+        at: Micros,
+        places: &[(u32, u32)],
+        lengths: &[(u32, Micros)],
+        numbers: &mut Numbers,
+    ) -> Result<Readings, Error> {
+        let mut replies = Vec::with_capacity(lengths.len());
+        for (length, window) in lengths {
+            let reply: [u64; 6] = if numbers.is_and_a_half() {
+                let [granted, used] = numbers.take()?;
+                [granted, used, 0, window.get(), at.get(), 0]
+            } else {
+                numbers.take()?
+            };
+            if reply[0] > u64::from(*length) {
+                return Err(bad_reply());
+            }
+            replies.push(reply);
+        }
+        let asked = self.asks.iter().zip(places);
+        asked.map(|(ask, (run, i))| of_run(at, ask, replies[*run as usize], u64::from(*i))).collect()
+    }
+}
+
+/// The arguments for so many asks of one check, alike.
+fn run(check: &Check, times: usize, names: &Names, expiry: Expiry) -> (Arguments, Parts) {
+    let (mut arguments, mut parts) = (Arguments::default(), Parts::default());
+    let kind = Kind::of(check);
+    parts.add_kind(kind);
+    if repeats(check) && (kind == Kind::Packed || is_exact(check)) {
+        parts.add_quick(kind);
+    }
+    let (key, notes) = add_keys(&mut arguments, names, &check.key, kind.parts(false));
+    let shape = arguments.text(layout::shape(&check.quota));
+    arguments.plan.reserve_exact(19 * size_of::<f64>());
+    arguments.numbers(&[1]);
+    arguments.numbers(&line(key, notes, kind, shape, &check.quota, expiry));
+    arguments.numbers(&[1, times as u64, check.cost, 1, 0]);
+    (arguments, parts)
+}
+
+/// The same ask so many times over, if it can be asked so.
+pub(super) fn run_plan(ask: &Ask, times: usize, names: &Names, expiry: Expiry) -> Option<(Arguments, Parts)> {
+    alone(ask).filter(|check| repeats(check)).map(|check| run(check, times, names, expiry))
+}
+
+/// What it was answered.
+pub(super) fn run_readings(ask: &Ask, times: usize, reply: Value) -> Result<Readings, Error> {
+    let mut numbers = Numbers::new(reply)?;
+    let at = Micros::new(numbers.next()?);
+    let reply = numbers.take_run(at, times as u64)?;
+    numbers.finish()?;
+    (0..times as u64).map(|i| of_run(at, ask, reply, i)).collect()
+}
+
+/// The reading of the `i`-th ask of a run.
+fn of_run(at: Micros, ask: &Ask, reply: [u64; 6], i: u64) -> Result<Reading, Error> {
+    let check = ask.checks().first().ok_or_else(bad_reply)?;
+    let verdict = in_run(check, reply, i)?;
+    Ok(Reading { at, source: Source::Store, verdicts: SmallVec::from_buf([verdict]) })
+}
+
+/// A window of single admissions in a sorted set.
+fn is_exact(check: &Check) -> bool {
+    Kind::of(check) == Kind::Zset && check.quota.algorithm() == Algorithm::SlidingWindow
+}
+
+/// How many of `asks` go in one call: so many, or all that are alike.
+pub(super) fn first_batch(asks: &[Ask], size: usize) -> usize {
+    let alike = |check| asks.iter().take_while(|ask| is_like(ask, check)).count();
+    let run = asks.first().and_then(alone).filter(|check| repeats(check)).map_or(0, alike);
+    run.max(size).min(asks.len())
 }
 
 /// Adds where a key is counted, and where it is noted; 0 if that is not needed.
@@ -294,12 +405,14 @@ fn judged(ask: &Ask, check: &Check, reply: [u64; 6]) -> Result<Verdict, Error> {
 /// The arguments that settle.
 pub(super) fn settlement_plan(settlements: &[Settlement], names: &Names, expiry: Expiry) -> Arguments {
     let mut arguments = Arguments::default();
-    arguments.numbers(&[expiry.min.get(), expiry.buffer.get(), settlements.len() as u64]);
+    let channel = arguments.text(names.freed());
+    arguments.numbers(&[expiry.min.get(), expiry.buffer.get(), channel, settlements.len() as u64]);
     for Settlement { key, entry, permits } in settlements {
         let keys = names.all(key).map(|name| arguments.key(name));
         let seq = arguments.text(entry.seq.to_string());
         arguments.numbers(&keys);
-        arguments.numbers(&[entry.at.get(), entry.cost, *permits, seq]);
+        let name = arguments.text(key.as_str().to_owned());
+        arguments.numbers(&[entry.at.get(), entry.cost, *permits, seq, name]);
     }
     arguments
 }
@@ -385,6 +498,23 @@ impl Numbers {
     /// All of one run was granted, at this instant and nothing before it: see `lua/quick_zset.lua`.
     fn is_short(&self) -> bool {
         self.bytes.len() == 4 * size_of::<f64>()
+    }
+
+    /// The answer to a run of so many.
+    fn take_run(&mut self, at: Micros, times: u64) -> Result<[u64; 6], Error> {
+        let reply = if self.is_short() {
+            let [granted, used, reset_after] = self.take()?;
+            [granted, used, 0, reset_after, at.get(), 0]
+        } else {
+            self.take()?
+        };
+        if reply[0] > times { Err(bad_reply()) } else { Ok(reply) }
+    }
+
+    /// The next is a number and a half: see `lua/quick_zset.lua`.
+    fn is_and_a_half(&self) -> bool {
+        let next = self.bytes.get(self.read..).and_then(|rest| rest.first_chunk());
+        next.is_some_and(|next| f64::from_le_bytes(*next).fract() == 0.5)
     }
 
     fn next(&mut self) -> Result<u64, Error> {

@@ -5,7 +5,6 @@ use std::sync::OnceLock;
 use redis::{Cmd, Script};
 
 use super::layout::Kind;
-use crate::{Algorithm, Quota};
 
 const HEAD: &str = include_str!("lua/head.lua");
 const QUICK_ZSET: &str = include_str!("lua/quick_zset.lua");
@@ -29,22 +28,25 @@ impl Parts {
     const QUICK: Parts = Parts(0b1_0000);
 
     pub(super) fn add_kind(&mut self, kind: Kind) {
-        self.0 |= match kind {
+        self.0 |= Parts::of(kind);
+    }
+
+    fn of(kind: Kind) -> u8 {
+        match kind {
             Kind::Zset => 1,
             Kind::Packed => 2,
             Kind::Fixed | Kind::Bucket => 4,
-        };
+        }
     }
 
     pub(super) fn add_notes(&mut self) {
         self.0 |= Parts::NOTES.0;
     }
 
-    /// One run of asks that are alike, which has a way of its own.
-    pub(super) fn add_quick(&mut self, kind: Kind, quota: &Quota) {
-        if kind == Kind::Packed || (kind == Kind::Zset && quota.algorithm() == Algorithm::SlidingWindow) {
-            self.0 |= Parts::QUICK.0;
-        }
+    /// Runs of asks that are alike, each of a key of its own, which have a way of their own: one of a log, any number of
+    /// sorted sets.
+    pub(super) fn add_quick(&mut self, kind: Kind) {
+        self.0 |= Parts::QUICK.0 | Parts::of(kind);
     }
 
     fn has(self, bits: u8) -> bool {

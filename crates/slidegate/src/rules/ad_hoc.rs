@@ -1,8 +1,10 @@
 //! Requests that name their own limit, and the bounds they must keep.
 
+use compact_str::ToCompactString;
+
 use crate::quota::{MAX_LIMIT, MAX_WINDOW, MIN_WINDOW};
-use crate::request::check_value;
-use crate::{Check, Error, Key, Micros, Quota};
+use crate::request::{Own, check_value};
+use crate::{Algorithm, Check, Error, Key, Micros, Quota};
 
 /// What a caller gets who names no number, and between what a named one must lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +19,8 @@ pub struct Bounds<T> {
 
 /// The bounds of limits and windows that requests bring themselves.
 ///
-/// A resource's counts belong to its window: the same resource with another window is counted anew.
+/// A resource's counts belong to its window: the same resource with another window is counted anew. The burst of a
+/// bucket may be as much as a limit, and as little as 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdHoc {
     limit: Bounds<u64>,
@@ -55,23 +58,22 @@ impl AdHoc {
         self.window
     }
 
-    pub(super) fn quota(&self, limit: Option<u64>, window: Option<Micros>) -> Result<Quota, Error> {
-        let limit = within("limit", limit, self.limit)?;
-        let window = within("window", window, self.window)?;
-        Quota::new(limit, window.into())
+    pub(super) fn quota(&self, own: Own) -> Result<Quota, Error> {
+        let limit = within("limit", own.limit, self.limit)?;
+        let window = within("window", own.window, self.window)?;
+        let quota = Quota::new(limit, window.into())?;
+        let Some(burst) = own.burst else { return Ok(quota) };
+        let burst = within("burst", Some(burst), Bounds { min: 1, ..self.limit })?;
+        quota.with_algorithm(Algorithm::TokenBucket { burst })
     }
 
-    pub(super) fn check(
-        &self,
-        resource: &str,
-        limit: Option<u64>,
-        window: Option<Micros>,
-        permits: u64,
-    ) -> Result<Check, Error> {
+    pub(super) fn check(&self, resource: &str, own: Own, permits: u64) -> Result<Check, Error> {
         check_value(&"`resource`", resource)?;
-        let quota = self.quota(limit, window)?;
-        let window = quota.window().to_string();
-        let key = Key::new(super::AD_HOC, [("resource", resource), ("window", window.as_str())]);
+        let quota = self.quota(own)?;
+        let window = quota.window().to_compact_string();
+        // Another algorithm starts a count anew, so a bucket has a key of its own.
+        let name = if own.burst.is_some() { "bucket" } else { "resource" };
+        let key = Key::new(super::AD_HOC, [(name, resource), ("window", window.as_str())]);
         Ok(Check { rule: u32::MAX, ..Check::new(key, quota, permits) })
     }
 }

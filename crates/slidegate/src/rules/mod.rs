@@ -1,24 +1,29 @@
 //! Rules: which limits a request meets. Pure: a request goes in, an [`Ask`] comes out.
 
 mod ad_hoc;
+mod choice;
 #[cfg(feature = "yaml")]
 mod parse;
 mod rule;
 #[cfg(feature = "schema")]
 mod schema;
+mod together;
 
 use std::collections::HashSet;
 
 pub use self::ad_hoc::{AdHoc, Bounds};
+use self::choice::{Choice, Kind, Replaced};
 #[cfg(feature = "yaml")]
 pub use self::parse::{FILE_FIELDS, read_on_error};
-pub use self::rule::{DEFAULT_CODE, MAX_KEY_ATTRIBUTES, Mode, Pattern, Rule};
+pub use self::rule::{DEFAULT_CODE, MAX_KEY_ATTRIBUTES, MAX_LEASE, Mode, Pattern, Rule};
 #[cfg(feature = "schema")]
-pub use self::schema::{AdHocFile, BoundsFile, OnErrorFile, OverrideFile, RuleFile};
+pub use self::schema::{AdHocFile, BoundsFile, LeaseFile, OnErrorFile, OverrideFile, RuleFile};
+pub use self::together::MAX_TOGETHER;
+pub(crate) use self::together::Together;
 use crate::ask::too_many_permits;
 use crate::quota::MAX_LIMIT;
-use crate::request::{Subject, check_attributes};
-use crate::{Ask, Error, Request};
+use crate::request::{Own, Subject, check_attributes};
+use crate::{Ask, Check, Error, Request};
 
 /// The name under which requests that bring their own limit are counted and reported.
 pub const AD_HOC: &str = "ad-hoc";
@@ -30,16 +35,19 @@ pub const MAX_RULES: usize = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     rules: Vec<Rule>,
+    choice: Option<Choice>,
     ad_hoc: AdHoc,
     /// Stands in for a rule in the answers to requests that bring their own limit.
     own_limit: Rule,
+    /// Whether these are the rules, or stand for some that are not known yet.
+    known: bool,
 }
 
 impl Rules {
-    /// These rules, in this order. No two may have the same name.
+    /// These rules, in this order. No two may have the same name, and what one replaces must be among them.
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, Error> {
         let ad_hoc = AdHoc::default();
-        let own_limit = Rule::named(AD_HOC, ad_hoc.quota(None, None)?);
+        let own_limit = Rule::named(AD_HOC, ad_hoc.quota(Own::default())?);
         let rules: Vec<Rule> = rules.into_iter().collect();
         if rules.len() > MAX_RULES {
             return Err(Error::invalid(format!("there may be {MAX_RULES} rules, not {}", rules.len())));
@@ -48,7 +56,27 @@ impl Rules {
         if let Some(rule) = rules.iter().find(|rule| !names.insert(rule.name.as_str())) {
             return Err(Error::invalid(format!("two rules are named `{}`", rule.name)));
         }
-        Ok(Rules { rules, ad_hoc, own_limit })
+        let choice = Choice::new(&rules)?;
+        Ok(Rules { rules, choice, ad_hoc, own_limit, known: true })
+    }
+
+    /// Stands for rules that are not known yet: whatever is asked, it cannot be decided.
+    pub fn unknown() -> Result<Self, Error> {
+        Ok(Rules { known: false, ..Rules::new([])? })
+    }
+
+    /// Whether these are the rules.
+    pub fn is_known(&self) -> bool {
+        self.known
+    }
+
+    pub(super) fn check_known(&self) -> Result<(), Error> {
+        if self.known { Ok(()) } else { Err(not_known()) }
+    }
+
+    /// The same rules, and these after them.
+    pub fn and(self, more: impl IntoIterator<Item = Rule>) -> Result<Self, Error> {
+        Ok(Rules::new(self.rules.into_iter().chain(more))?.with_ad_hoc(self.ad_hoc))
     }
 
     /// The same rules with other bounds for requests that bring their own limit.
@@ -72,6 +100,7 @@ impl Rules {
     ///
     /// Fails if the request is not acceptable, or asks for more than an enforced rule will ever allow.
     pub fn ask(&self, request: &Request<'_>) -> Result<Ask, Error> {
+        self.check_known()?;
         let permits = request.permits;
         if permits > MAX_LIMIT {
             return Err(too_many_permits(permits));
@@ -79,16 +108,23 @@ impl Rules {
         let mut ask = match &request.subject {
             Subject::Attributes(attributes) => {
                 check_attributes(attributes)?;
-                let numbered = self.rules.iter().zip(0u32..);
                 // Rules have different names, so their keys differ.
-                Ask::distinct(numbered.filter_map(|(rule, i)| rule.check(attributes, permits, i)))
+                match &self.choice {
+                    None => {
+                        let numbered = self.rules.iter().zip(0u32..);
+                        Ask::distinct(numbered.filter_map(|(rule, i)| rule.check(attributes, permits, i)))
+                    }
+                    Some(choice) => {
+                        let mut replaced = Replaced::new();
+                        let checks = choice.checks(&self.rules, attributes, permits, &mut replaced);
+                        Ask::distinct(checks.into_iter().filter(|check| !replaced.contains(&check.rule)))
+                    }
+                }
             }
-            Subject::Resource { name, limit, window } => {
-                Ask::one(self.ad_hoc.check(name, *limit, *window, permits)?)?
-            }
+            Subject::Resource { name, own } => Ask::one(self.ad_hoc.check(name, *own, permits)?)?,
         };
         for check in ask.checks() {
-            if check.enforced && check.cost > check.quota.capacity() {
+            if check.enforced && check.cost > check.quota.capacity() && !self.blocks(&ask) {
                 let rule = self.rule(check.rule).name();
                 return Err(Error::too_costly(rule, permits, check.quota.capacity()));
             }
@@ -99,8 +135,22 @@ impl Rules {
         Ok(ask)
     }
 
+    /// Whether a rule refuses this ask whatever the store says.
+    pub(crate) fn blocks(&self, ask: &Ask) -> bool {
+        self.choice.is_some() && ask.checks().iter().any(|check| self.blocks_check(check))
+    }
+
+    pub(crate) fn blocks_check(&self, check: &Check) -> bool {
+        self.rule(check.rule).kind == Kind::Blocked
+    }
+
     /// The rule that a check of an [`Ask`] made here came from.
     pub(crate) fn rule(&self, number: u32) -> &Rule {
         self.rules.get(number as usize).unwrap_or(&self.own_limit)
     }
+}
+
+#[cold]
+fn not_known() -> Error {
+    Error::unavailable("the rules are not known yet")
 }

@@ -3,22 +3,29 @@
 use std::collections::HashSet;
 use std::num::NonZeroU32;
 
+use super::choice::{Kind, no_such_rule};
 use super::rule::{Mode, Pattern, Rule};
 use super::{AdHoc, Bounds, MAX_RULES, Rules};
 use crate::quota::{MAX_WINDOW, check_limit, check_slices, check_window};
 use crate::yaml::{Fields, Node, Reader};
 use crate::{Algorithm, Count, Encoding, Error, Micros, OnError, Quota};
 
-/// The fields of a file that belong to the rules. A file may have others, which the server reads.
-pub const FILE_FIELDS: [&str; 2] = ["rules", "ad-hoc"];
+/// The fields of a file that belong to the rules. A file may have others, which the server reads. `edition` is what a
+/// server says of its rules, and means nothing in a file.
+pub const FILE_FIELDS: [&str; 3] = ["rules", "ad-hoc", "edition"];
 
-const RULE_FIELDS: [&str; 15] = [
+const RULE_FIELDS: [&str; 21] = [
     "name",
     "match",
     "key",
+    "only",
+    "group",
+    "replaces",
     "tag",
     "limit",
     "window",
+    "unlimited",
+    "blocked",
     "algorithm",
     "burst",
     "slices",
@@ -27,6 +34,22 @@ const RULE_FIELDS: [&str; 15] = [
     "mode",
     "encoding",
     "on-error",
+    "lease",
+    "overrides",
+];
+
+/// What says how to count, and so belongs to limited rules.
+const COUNTING_FIELDS: [&str; 11] = [
+    "tag",
+    "limit",
+    "window",
+    "algorithm",
+    "burst",
+    "slices",
+    "count",
+    "encoding",
+    "on-error",
+    "lease",
     "overrides",
 ];
 
@@ -71,7 +94,7 @@ impl Rules {
             Some(node) => read_ad_hoc(node, reader),
             None => Some(AdHoc::default()),
         };
-        let (mut rules, mut names) = (Vec::new(), HashSet::new());
+        let (mut rules, mut names, mut replaced) = (Vec::new(), HashSet::new(), Vec::new());
         if let Some(node) = fields.required(reader, "rules", "the file") {
             let items = reader.list(node, "rules")?;
             if items.len() > MAX_RULES {
@@ -79,7 +102,10 @@ impl Rules {
                 return None;
             }
             for item in items {
-                rules.extend(read_rule(item, reader, &mut names));
+                rules.extend(read_rule(item, reader, &mut names, &mut replaced));
+            }
+            for (node, name) in replaced.into_iter().filter(|(_, name)| !names.contains(name)) {
+                reader.problem(node, no_such_rule(name).to_string());
             }
         }
         let rules = Rules::new(rules).ok()?;
@@ -87,20 +113,26 @@ impl Rules {
     }
 }
 
-/// Reads one rule; `names` are those of the rules before it, good or bad.
-fn read_rule<'n>(node: &'n Node, reader: &mut Reader, names: &mut HashSet<&'n str>) -> Option<Rule> {
+/// Reads one rule; `names` are those of the rules before it, good or bad, and `replaced` those that it replaces.
+fn read_rule<'n>(
+    node: &'n Node,
+    reader: &mut Reader,
+    names: &mut HashSet<&'n str>,
+    replaced: &mut Vec<(&'n Node, &'n str)>,
+) -> Option<Rule> {
     let fields = reader.fields(node, "a rule", &RULE_FIELDS)?;
     let name = read_name(&fields, reader, names);
     let what = name.map_or("a rule".to_owned(), |name| format!("rule `{name}`"));
-    let quota = read_quota(&fields, reader, &what);
+    let kind = read_kind(&fields, reader);
+    let limited = kind == Some(Kind::Limited);
+    let quota = if limited { read_quota(&fields, reader, &what) } else { None };
     let conditions = read_match(&fields, reader);
     let key = read_key(&fields, reader);
-    let mode = fields.get("mode").map_or(Some(Mode::default()), |node| read_mode(node, reader));
+    let mode = fields.get("mode").map_or(Some(Mode::default()), |node| read_mode(node, reader, kind));
     let code = fields.get("code").map_or(Some(super::DEFAULT_CODE), |node| read_code(node, reader));
     // What is wrong so far keeps nothing from being checked after it.
-    let on_error = fields.get("on-error").map_or(Some(None), |node| read_on_error(node, reader).map(Some));
-    let sound = (name, quota, mode, code, on_error);
-    let mut rule = Rule::named(name.unwrap_or("unnamed"), quota.unwrap_or(usual_quota()?));
+    let mut rule = Rule::named(name.unwrap_or("unnamed"), quota.unwrap_or(Quota::STAND_IN));
+    let mut sound = name.is_some() && (quota.is_some() || !limited);
     let mut sound_key = true;
     if let Some((node, names)) = key {
         match rule.clone().per(names) {
@@ -111,22 +143,69 @@ fn read_rule<'n>(node: &'n Node, reader: &mut Reader, names: &mut HashSet<&'n st
             }
         }
     }
-    let sound_tag = read_tag(&fields, reader, &mut rule, sound_key);
-    let sound_encoding = read_encoding(&fields, reader, &mut rule, quota.is_some());
-    read_overrides(&fields, reader, &mut rule, quota.is_some(), sound_key);
-    let ((Some(_), Some(_), Some(mode), Some(code), Some(on_error)), true) =
-        (sound, sound_encoding && sound_tag)
-    else {
-        return None;
-    };
+    if limited {
+        sound &= read_tag(&fields, reader, &mut rule, sound_key);
+        sound &= read_encoding(&fields, reader, &mut rule, quota.is_some());
+        sound &= read_lease(&fields, reader, &mut rule, quota.is_some());
+        read_overrides(&fields, reader, &mut rule, quota.is_some(), sound_key);
+        if let Some(node) = fields.get("on-error") {
+            rule.on_error = read_on_error(node, reader);
+        }
+    }
+    rule = read_choice(&fields, reader, rule, replaced)?;
     rule.conditions = conditions;
-    rule.on_error = on_error;
-    Some(rule.mode(mode).code(code))
+    rule.kind = kind?;
+    sound.then_some(rule.mode(mode?).code(code?))
 }
 
-/// Stands in for a quota with mistakes while the rest of its rule is checked.
-fn usual_quota() -> Option<Quota> {
-    Quota::per_second(1).ok()
+/// What a rule does, and that it has no fields of what it does not.
+fn read_kind(fields: &Fields<'_>, reader: &mut Reader) -> Option<Kind> {
+    let unlimited = read_flag(fields, reader, "unlimited");
+    let blocked = read_flag(fields, reader, "blocked");
+    let (kind, word) = match (unlimited?, blocked?) {
+        (false, false) => return Some(Kind::Limited),
+        (true, false) => (Kind::Unlimited, "unlimited"),
+        (false, true) => (Kind::Blocked, "blocked"),
+        (true, true) => {
+            reader.problem(fields.node(), "a rule is `unlimited` or `blocked`, not both");
+            return None;
+        }
+    };
+    // What is never refused has no code either.
+    let code = (kind == Kind::Unlimited).then_some("code");
+    for name in COUNTING_FIELDS.into_iter().chain(code) {
+        if let Some(node) = fields.get(name) {
+            reader.problem(node, format!("`{name}` does not go with `{word}: true`"));
+        }
+    }
+    Some(kind)
+}
+
+/// False if it is not given.
+fn read_flag(fields: &Fields<'_>, reader: &mut Reader, name: &str) -> Option<bool> {
+    fields.get(name).map_or(Some(false), |node| reader.flag(node, name))
+}
+
+/// When the rule is looked at, of those that apply. What it replaces is checked when all names are known.
+fn read_choice<'n>(
+    fields: &Fields<'n>,
+    reader: &mut Reader,
+    mut rule: Rule,
+    replaced: &mut Vec<(&'n Node, &'n str)>,
+) -> Option<Rule> {
+    rule.only = read_flag(fields, reader, "only").unwrap_or_default();
+    if let Some(node) = fields.get("group")
+        && let Some(name) = reader.text(node, "group")
+    {
+        rule = reader.accept(node, rule.clone().group(name)).unwrap_or(rule);
+    }
+    let Some(node) = fields.get("replaces") else { return Some(rule) };
+    for node in reader.list(node, "replaces").unwrap_or_default() {
+        let Some(name) = reader.text(node, "a rule name") else { continue };
+        rule = reader.accept(node, rule.replaces([name]))?;
+        replaced.push((node, name));
+    }
+    Some(rule)
 }
 
 fn read_name<'n>(fields: &Fields<'n>, reader: &mut Reader, names: &mut HashSet<&'n str>) -> Option<&'n str> {
@@ -211,8 +290,16 @@ pub fn read_on_error(node: &Node, reader: &mut Reader) -> Option<OnError> {
     reader.word(node, "on-error", &words)
 }
 
-fn read_mode(node: &Node, reader: &mut Reader) -> Option<Mode> {
-    reader.word(node, "mode", &[("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)])
+fn read_mode(node: &Node, reader: &mut Reader, kind: Option<Kind>) -> Option<Mode> {
+    let words = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
+    let mode = reader.word(node, "mode", &words)?;
+    if mode == Mode::Shadow && kind == Some(Kind::Blocked) {
+        reader.problem(
+            node,
+            "a blocked rule counts nothing that a shadow could show: mode must be enforce or off",
+        );
+    }
+    Some(mode)
 }
 
 /// False if it is not sound. Whether it goes with the algorithm is checked only where that is.
@@ -225,6 +312,24 @@ fn read_encoding(fields: &Fields<'_>, reader: &mut Reader, rule: &mut Rule, soun
     }
     match reader.accept(node, rule.clone().encoding(encoding)) {
         Some(encoded) => *rule = encoded,
+        None => return false,
+    }
+    true
+}
+
+/// False if it is not sound. Whether it goes with the quota is checked only where that is.
+fn read_lease(fields: &Fields<'_>, reader: &mut Reader, rule: &mut Rule, sound_quota: bool) -> bool {
+    let Some(node) = fields.get("lease") else { return true };
+    let Some(terms) = reader.fields(node, "lease", &["permits", "ttl"]) else { return false };
+    let permits =
+        terms.required(reader, "permits", "lease").and_then(|node| reader.whole(node, "lease.permits"));
+    let ttl = terms.required(reader, "ttl", "lease").and_then(|node| reader.duration(node, "lease.ttl"));
+    let (Some(permits), Some(ttl)) = (permits, ttl) else { return false };
+    if !sound_quota {
+        return true;
+    }
+    match reader.accept(node, rule.clone().lease(u32::try_from(permits).unwrap_or(u32::MAX), ttl.into())) {
+        Some(leased) => *rule = leased,
         None => return false,
     }
     true

@@ -2,12 +2,17 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
+use std::time::Duration;
 
+use super::choice::Kind;
 use crate::request::check_name;
-use crate::{Algorithm, Check, Encoding, Error, Key, OnError, Quota};
+use crate::{Algorithm, Check, Count, Encoding, Error, Key, MAX_SLICES, Micros, OnError, Quota};
 
 /// The most attributes a rule may be keyed by.
 pub const MAX_KEY_ATTRIBUTES: usize = 8;
+
+/// The most permits that one lease may take.
+pub const MAX_LEASE: u32 = 10_000;
 
 /// Whether a rule may refuse.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,10 +69,17 @@ pub struct Rule {
     pub(crate) key: Vec<String>,
     /// Which of `key` decides where it is counted.
     pub(crate) tag: Option<usize>,
+    /// Stands for nothing unless the rule is limited.
     pub(crate) quota: Quota,
+    pub(crate) kind: Kind,
     pub(crate) mode: Mode,
+    pub(crate) group: Option<String>,
+    pub(crate) only: bool,
+    /// Names of other rules.
+    pub(crate) replaces: Vec<String>,
     pub(crate) encoding: Encoding,
     pub(crate) on_error: Option<OnError>,
+    pub(crate) lease: Option<NonZeroU32>,
     pub(crate) code: NonZeroU32,
     /// By the values of the key attributes, in their order.
     pub(crate) overrides: HashMap<Vec<String>, Quota>,
@@ -90,9 +102,14 @@ impl Rule {
             key: Vec::new(),
             tag: None,
             quota,
+            kind: Kind::default(),
             mode: Mode::default(),
+            group: None,
+            only: false,
+            replaces: Vec::new(),
             encoding: Encoding::default(),
             on_error: None,
+            lease: None,
             code: DEFAULT_CODE,
             overrides: HashMap::new(),
         }
@@ -168,6 +185,30 @@ impl Rule {
         self
     }
 
+    /// Lets each node take up to so many permits in advance and keep them for at most `ttl`, which must go into the
+    /// window a whole number of times. It is then counted as a `time-slice` of such slices: never more than the limit
+    /// in any window, but what is admitted may count for up to `ttl` longer. Only a [`Lease`](crate::Lease) does it.
+    pub fn lease(mut self, permits: u32, ttl: Duration) -> Result<Self, Error> {
+        let Some(lease) = NonZeroU32::new(permits).filter(|n| (2..=MAX_LEASE).contains(&n.get())) else {
+            return Err(Error::invalid(format!(
+                "lease.permits must be between 2 and {MAX_LEASE}, not {permits}"
+            )));
+        };
+        if self.quota.count() == Count::Attempts {
+            return Err(Error::invalid("`lease` is for admissions: not with count: attempts"));
+        }
+        if self.encoding == Encoding::Packed {
+            return Err(Error::invalid("`lease` is counted in slices: not with encoding: packed"));
+        }
+        let algorithm = leased_algorithm(&self.quota, ttl.into())?;
+        self.quota = self.quota.with_algorithm(algorithm)?;
+        for quota in self.overrides.values_mut() {
+            *quota = quota.with_algorithm(leased_algorithm(quota, ttl.into())?)?;
+        }
+        self.lease = Some(lease);
+        Ok(self)
+    }
+
     /// The number a refusal carries.
     #[must_use]
     pub fn code(mut self, code: NonZeroU32) -> Self {
@@ -191,6 +232,10 @@ impl Rule {
             return Err(Error::invalid(format!("an override names all of key [{}]", self.key.join(", "))));
         }
         let values = values.into_iter().map(str::to_owned).collect();
+        let quota = match self.leased() {
+            Some((_, ttl)) => quota.with_algorithm(leased_algorithm(&quota, ttl)?)?,
+            None => quota,
+        };
         if self.overrides.insert(values, quota).is_some() {
             return Err(Error::invalid("another override names the same key"));
         }
@@ -205,6 +250,11 @@ impl Rule {
     /// How Redis stores its counts.
     pub fn stored_as(&self) -> Encoding {
         self.encoding
+    }
+
+    /// How many permits a node may take in advance, and how long it keeps them.
+    pub fn leased(&self) -> Option<(NonZeroU32, Micros)> {
+        self.lease.map(|permits| (permits, self.quota.grain()))
     }
 
     /// What it allows, overrides aside.
@@ -222,18 +272,28 @@ impl Rule {
         self.tag.and_then(|tag| self.key.get(tag)).map(String::as_str)
     }
 
-    pub(super) fn check(&self, attributes: &[(&str, &str)], permits: u64, rule: u32) -> Option<Check> {
-        if self.mode == Mode::Off {
-            return None;
-        }
-        let find = |name: &str| attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+    #[inline]
+    pub(super) fn applies(&self, attributes: &[(&str, &str)]) -> bool {
         let holds = |(name, patterns): &(String, Vec<Pattern>)| {
-            find(name).is_some_and(|value| patterns.iter().any(|pattern| pattern.holds(value)))
+            find(attributes, name).is_some_and(|value| patterns.iter().any(|pattern| pattern.holds(value)))
         };
-        if !self.conditions.iter().all(holds) || !self.key.iter().all(|name| find(name).is_some()) {
+        self.mode != Mode::Off
+            && self.conditions.iter().all(holds)
+            && self.key.iter().all(|name| find(attributes, name).is_some())
+            && (!self.only || attributes.iter().all(|(name, _)| self.names(name)))
+    }
+
+    fn names(&self, attribute: &str) -> bool {
+        let mut named = self.conditions.iter().map(|(name, _)| name).chain(&self.key);
+        named.any(|name| name == attribute)
+    }
+
+    #[inline]
+    pub(super) fn check(&self, attributes: &[(&str, &str)], permits: u64, rule: u32) -> Option<Check> {
+        if !self.applies(attributes) {
             return None;
         }
-        let values = || self.key.iter().filter_map(|name| Some((name.as_str(), find(name)?)));
+        let values = || self.key.iter().filter_map(|name| Some((name.as_str(), find(attributes, name)?)));
         let key = match self.tag {
             None => Key::new(&self.name, values()),
             Some(tag) => {
@@ -255,23 +315,57 @@ impl Rule {
             enforced,
             encoding: self.encoding,
             on_error: self.on_error,
+            lease: self.lease,
             rule,
         })
     }
 }
 
+#[inline]
+fn find<'a>(attributes: &[(&str, &'a str)], name: &str) -> Option<&'a str> {
+    attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+}
+
+/// How a quota with a lease is counted: in slices, so that what is handed out before a slice ends can be dated there.
+fn leased_algorithm(quota: &Quota, ttl: Micros) -> Result<Algorithm, Error> {
+    let window = quota.window();
+    let slices = window.get().checked_div(ttl.get()).and_then(|slices| u32::try_from(slices).ok());
+    let fits = slices.is_some_and(|slices| {
+        (2..=MAX_SLICES).contains(&slices) && u64::from(slices) * ttl.get() == window.get()
+    });
+    let Some(slices) = slices.filter(|_| fits) else {
+        return Err(Error::invalid(format!(
+            "lease.ttl must go into the window of {window} a whole number of times, from 2 to {MAX_SLICES}, not {ttl}"
+        )));
+    };
+    let algorithm = Algorithm::TimeSlice { slices };
+    match quota.algorithm() {
+        Algorithm::SlidingWindow => Ok(algorithm),
+        sliced if sliced == algorithm => Ok(algorithm),
+        Algorithm::TimeSlice { .. } => {
+            Err(Error::invalid(format!("lease.ttl must be one slice, which is {}, not {ttl}", quota.grain())))
+        }
+        _ => Err(Error::invalid("`lease` belongs to algorithm: sliding-window or time-slice")),
+    }
+}
+
 /// A rule name goes into headers, metrics and keys: letters, digits, `.`, `_`, `/` and `-`.
 pub(crate) fn check_rule_name(name: &str) -> Result<(), Error> {
-    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._/-".contains(&b);
-    let starts = name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric);
-    if !starts || name.len() > 64 || !name.bytes().all(allowed) {
-        return Err(Error::invalid(
-            "a rule name must be 1 to 64 letters, digits or any of `._/-`, and start with a letter or digit",
-        ));
-    }
+    check_label("a rule name", name)?;
     if name == super::AD_HOC {
         return Err(Error::invalid(format!(
             "the rule name `{name}` is taken by requests that name their own limit"
+        )));
+    }
+    Ok(())
+}
+
+pub(super) fn check_label(what: &str, name: &str) -> Result<(), Error> {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._/-".contains(&b);
+    let starts = name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric);
+    if !starts || name.len() > 64 || !name.bytes().all(allowed) {
+        return Err(Error::invalid(format!(
+            "{what} must be 1 to 64 letters, digits or any of `._/-`, and start with a letter or digit"
         )));
     }
     Ok(())

@@ -5,13 +5,18 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::choice::Kind;
 use super::{AdHoc, Bounds, Mode, Pattern, Rule};
 use crate::{Algorithm, Count, Encoding, OnError, Quota};
 
 /// A rule: when it applies, what it counts, and how much of it is allowed.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-#[schemars(rename = "Rule")]
+#[schemars(rename = "Rule", extend("oneOf" = [
+    { "required": ["limit", "window"] },
+    { "required": ["unlimited"], "properties": { "unlimited": { "const": true } } },
+    { "required": ["blocked"], "properties": { "blocked": { "const": true } } }
+]))]
 pub struct RuleFile {
     /// Letters, digits, `.`, `_`, `/` and `-`; no two rules have the same.
     #[schemars(length(min = 1, max = 64), pattern(r"^[A-Za-z0-9][A-Za-z0-9._/-]*$"))]
@@ -22,17 +27,35 @@ pub struct RuleFile {
     /// The attributes that the count is kept by; none counts all requests together.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub key: Vec<String>,
+    /// Applies only to requests that have no other attributes than those in `match` and `key`.
+    #[serde(skip_serializing_if = "is_false", default)]
+    pub only: bool,
+    /// Of the rules of one group only the first that applies to a request is looked at.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schemars(length(min = 1, max = 64), pattern(r"^[A-Za-z0-9][A-Za-z0-9._/-]*$"))]
+    pub group: Option<String>,
+    /// Other rules, which are not looked at where this one applies.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub replaces: Vec<String>,
+    /// Instead of `limit` and `window`: counts nothing and refuses nothing.
+    #[serde(skip_serializing_if = "is_false", default)]
+    pub unlimited: bool,
+    /// Instead of `limit` and `window`: counts nothing and refuses everything.
+    #[serde(skip_serializing_if = "is_false", default)]
+    pub blocked: bool,
     /// One of `key`: all rules with this tag count one value of it in one slot of a cluster, on one server.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tag: Option<String>,
     /// How many permits in a window; the refill of a token bucket.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
-    pub limit: u64,
+    pub limit: Option<u64>,
     /// A length of time such as `250ms`, `5s` or `1h`.
-    pub window: String,
-    /// How it is counted.
-    #[serde(default)]
-    pub algorithm: AlgorithmFile,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub window: Option<String>,
+    /// How it is counted. `sliding-window`, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub algorithm: Option<AlgorithmFile>,
     /// `token-bucket` only: the most that can be taken at once. The limit, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
@@ -41,29 +64,60 @@ pub struct RuleFile {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 2, max = 10_000))]
     pub slices: Option<u32>,
-    /// Whether refused requests count too.
-    #[serde(default)]
-    pub count: CountFile,
+    /// Whether refused requests count too. `admitted`, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub count: Option<CountFile>,
     /// The number a refusal carries. 429, unless given.
-    #[serde(default = "default_code")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 1))]
-    pub code: u32,
-    /// Whether it may refuse.
-    #[serde(default)]
-    pub mode: ModeFile,
-    /// How Redis stores it: `packed` for `sliding-window` only.
-    #[serde(default)]
-    pub encoding: EncodingFile,
+    pub code: Option<u32>,
+    /// Whether it may refuse. `enforce`, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub mode: Option<ModeFile>,
+    /// How Redis stores it: `packed` for `sliding-window` only. `zset`, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub encoding: Option<EncodingFile>,
     /// What to answer while Redis cannot decide. What `guard` says, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub on_error: Option<OnErrorFile>,
+    /// Lets each node take permits in advance: for `sliding-window`, which is then counted in slices, or `time-slice`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub lease: Option<LeaseFile>,
     /// Other limits for single keys.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub overrides: Vec<OverrideFile>,
 }
 
-fn default_code() -> u32 {
-    super::DEFAULT_CODE.get()
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+impl RuleFile {
+    /// The same rule without what it would be anyway.
+    #[must_use]
+    pub fn brief(mut self) -> Self {
+        fn unusual<T: PartialEq>(field: &mut Option<T>, usual: T) {
+            *field = field.take().filter(|value| *value != usual);
+        }
+        unusual(&mut self.algorithm, AlgorithmFile::default());
+        unusual(&mut self.count, CountFile::default());
+        unusual(&mut self.code, super::DEFAULT_CODE.get());
+        unusual(&mut self.mode, ModeFile::default());
+        unusual(&mut self.encoding, EncodingFile::default());
+        self
+    }
+}
+
+/// What a node may take in advance.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[schemars(rename = "Lease")]
+pub struct LeaseFile {
+    /// The most permits that one node takes at once.
+    #[schemars(range(min = 2, max = 10_000))]
+    pub permits: u32,
+    /// How long it may keep them; goes into the window a whole number of times.
+    pub ttl: String,
 }
 
 /// One value or prefix, or several.
@@ -202,40 +256,48 @@ pub struct BoundsFile<T> {
 
 impl From<&Rule> for RuleFile {
     fn from(rule: &Rule) -> Self {
-        let quota = rule.quota;
+        let (quota, limited) = (rule.quota, rule.is_limited());
         RuleFile {
             name: rule.name.clone(),
             r#match: rule.conditions.iter().map(|(name, any)| (name.clone(), patterns(any))).collect(),
             key: rule.key.clone(),
+            only: rule.only,
+            group: rule.group.clone(),
+            replaces: rule.replaces.clone(),
+            unlimited: rule.kind == Kind::Unlimited,
+            blocked: rule.kind == Kind::Blocked,
             tag: rule.tagged_by().map(str::to_owned),
-            limit: quota.limit(),
-            window: quota.window().to_string(),
-            algorithm: match quota.algorithm() {
+            limit: limited.then_some(quota.limit()),
+            window: limited.then(|| quota.window().to_string()),
+            algorithm: limited.then_some(match quota.algorithm() {
                 Algorithm::SlidingWindow => AlgorithmFile::SlidingWindow,
                 Algorithm::FixedWindow => AlgorithmFile::FixedWindow,
                 Algorithm::TimeSlice { .. } => AlgorithmFile::TimeSlice,
                 Algorithm::TokenBucket { .. } => AlgorithmFile::TokenBucket,
-            },
+            }),
             burst: burst(quota),
             slices: match quota.algorithm() {
                 Algorithm::TimeSlice { slices } => Some(slices),
                 _ => None,
             },
-            count: match quota.count() {
+            count: limited.then_some(match quota.count() {
                 Count::Admitted => CountFile::Admitted,
                 Count::Attempts => CountFile::Attempts,
-            },
-            code: rule.code.get(),
-            mode: match rule.mode {
+            }),
+            code: (rule.kind != Kind::Unlimited).then_some(rule.code.get()),
+            mode: Some(match rule.mode {
                 Mode::Enforce => ModeFile::Enforce,
                 Mode::Shadow => ModeFile::Shadow,
                 Mode::Off => ModeFile::Off,
-            },
-            encoding: match rule.encoding {
+            }),
+            encoding: limited.then_some(match rule.encoding {
                 Encoding::Zset => EncodingFile::Zset,
                 Encoding::Packed => EncodingFile::Packed,
-            },
-            on_error: rule.on_error.map(Into::into),
+            }),
+            on_error: rule.on_error.map(Into::into).filter(|_| limited),
+            lease: rule
+                .leased()
+                .map(|(permits, ttl)| LeaseFile { permits: permits.get(), ttl: ttl.to_string() }),
             overrides: overrides(rule),
         }
     }

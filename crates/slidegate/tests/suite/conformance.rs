@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use slidegate::{
     Algorithm, Ask, Check, Count, Encoding, Error, Inspection, Key, MemoryStore, Quota, Readings, Receipt,
-    RedisMode, RedisOptions, RedisStore, RequestId, Settlement, Store, SystemClock,
+    RedisMode, RedisOptions, RedisStore, RequestId, Settled, Settlement, Store, SystemClock,
 };
 
 use crate::oracle::Oracle;
@@ -425,4 +425,50 @@ async fn a_clock_that_steps() {
         eprintln!("60000 operations while the clock was set {steps} times, 0 differences");
         assert!(steps > 100);
     });
+}
+
+/// What was only out of sight while the clock was ahead is still known when it is set back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_steps_back_brings_back_notes() {
+    let time = Faketime::start();
+    time.set(10_000);
+    // The server looks when it next wakes.
+    let set = async |millis| {
+        time.set(millis);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
+    let server = Server::with(Flavour::Valkey9, &[], &time.environment());
+    let (script, transaction) = (store(&server), transactions(&server));
+    let exact = Quota::new(9, Duration::from_secs(5)).unwrap();
+    let slices = exact.with_algorithm(Algorithm::TimeSlice { slices: 5 }).unwrap();
+    let cases = [
+        (&script, Encoding::Zset, slices),
+        (&script, Encoding::Zset, exact),
+        (&script, Encoding::Packed, exact),
+        (&transaction, Encoding::Zset, slices),
+        (&transaction, Encoding::Zset, exact),
+    ];
+    for (n, (store, encoding, quota)) in cases.into_iter().enumerate() {
+        set(10_000).await;
+        let key = key(n as u64);
+        let admit = async || {
+            let check = Check { encoding, ..Check::new(key.clone(), quota, 1) };
+            let readings = store.admit(&[Ask::one(check).unwrap()]).await.unwrap();
+            (readings[0].at, readings[0].verdicts[0].entry)
+        };
+        let refund = async |entry| {
+            let settlement = Settlement { key: key.clone(), entry, permits: 0 };
+            store.settle(&[settlement]).await.unwrap().settled[0]
+        };
+        let (_, first) = admit().await;
+        assert_eq!(refund(first).await, Settled::Done);
+        set(11_500).await;
+        let (now, second) = admit().await;
+        // The first is just out of the window, the second is not.
+        let ahead = first.at.get() as i64 + 5_200_000 - now.get() as i64;
+        set(11_500 + ahead / 1_000).await;
+        assert_eq!(refund(second).await, Settled::Done, "case {n}");
+        set(11_600).await;
+        assert_eq!(refund(first).await, Settled::Already, "case {n}");
+    }
 }

@@ -30,6 +30,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::fault_wires::Wires;
+use crate::redis_server::lasting_port;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -79,7 +80,8 @@ impl FaultProxy {
             move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 runtime.block_on(async {
-                    let listener = Door::bind((Ipv4Addr::LOCALHOST, 0).into()).listen(BACKLOG).unwrap();
+                    let listener =
+                        Door::bind((Ipv4Addr::LOCALHOST, lasting_port()).into()).listen(BACKLOG).unwrap();
                     tell.send(listener.local_addr().unwrap()).unwrap();
                     run(&wires, Door::Open(listener), inbox).await;
                 });

@@ -246,6 +246,29 @@ async fn own_limits_within_bounds() {
 }
 
 #[tokio::test]
+async fn own_buckets_within_bounds() {
+    let Setup { limiter, .. } = setup([]);
+    let window = |limit| Request::resource("user123").limit(limit).window(Duration::from_secs(60));
+    let bucket = |burst| window(1).burst(burst);
+    for remaining in [1, 0] {
+        let decision = limiter.acquire(bucket(2)).await.unwrap();
+        let limit = decision.limits().next().unwrap();
+        assert_eq!((limit.limit(), limit.remaining()), (2, remaining));
+        assert_eq!(limit.key().as_str(), "ad-hoc:bucket=user123:window=1m");
+    }
+    assert!(limiter.acquire(window(1)).await.unwrap().allowed(), "a window of that name is another count");
+    let refused = limiter.acquire(bucket(2)).await.unwrap();
+    assert_eq!((refused.allowed(), refused.retry_after()), (false, Micros::from_secs(60)));
+    for (request, message) in [
+        (bucket(0), "burst must be between 1 and 100000, not 0"),
+        (bucket(100_001), "burst must be between 1 and 100000, not 100001"),
+        (window(0).burst(1), "limit must be between 1 and 100000, not 0"),
+    ] {
+        assert_eq!(limiter.acquire(request).await.unwrap_err().to_string(), message);
+    }
+}
+
+#[tokio::test]
 async fn overrides_give_one_key_another_limit() {
     let quota = Quota::per_minute(1).unwrap();
     let vip = Rule::new("r", quota).unwrap().per(["key"]).unwrap();

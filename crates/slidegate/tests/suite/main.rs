@@ -2,9 +2,12 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stderr)]
 
 mod brute; // the definition of every algorithm, with no thought of speed
+mod certificates; // made by openssl
+mod choice; // groups, exceptions, blocks and replacements: which of the rules that apply are looked at
 mod concurrency; // threads on one hot key and on shared keys: nothing over, nothing half charged
 mod conformance; // one suite for every store: memory, Redis zset, packed, transactions
 mod definition; // random operations agree with the definition, and retry_after is exact from both sides
+mod deny_cache; // refusals that the store is not asked for again
 mod deployment; // several nodes on the same servers, their callers, and what these were told
 mod fault_proxy; // a network that fails as told, between a client and a server
 mod fault_proxy_checks; // each fault, as a plain client sees it
@@ -15,6 +18,7 @@ mod guard_faults; // a network that fails, scripts that vanish, a clock that is 
 mod guard_kills; // a server is killed under load: who decides meanwhile, how soon, and how soon it is back
 mod guard_write_back; // each way to count: what a server lost is written back to it, once
 mod keys; // no two requests share a key by accident, and no key is longer than it may be
+mod lease; // permits taken in advance: never over, whatever becomes of who took them
 mod limiter; // the straight path: acquire, peek, batch, settle, wait
 mod memory; // keys come and go: sweeping, the bound, eight bytes an event, no allocation
 mod oracle; // replays what a store decided, and compares
@@ -29,5 +33,7 @@ mod redis_tls; // TLS to Redis
 mod resp_commands; // where commands end in what a client sends
 mod rule_files; // every mistake in a file, with its line and its exact message
 mod timelines; // the source documents' timelines, to the permit
+mod together; // several requests as one: all or nothing, one charge a key
 mod topologies; // Redis in many servers: slots that move, nodes that die, asks over several places
-mod watchdog; // how long answers took, less what the machine took from all
+mod watchdog;
+mod wrappers; // what makes a store faster decides as the store does // how long answers took, less what the machine took from all

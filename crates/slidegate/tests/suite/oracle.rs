@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use slidegate::{
-    Ask, Count, Entry, Inspection, Key, Micros, Outcome, Quota, Reading, Settled, Settlement, State, States,
-    judge,
+    Ask, Check, Count, Entry, Inspection, Key, Micros, Outcome, Quota, Reading, Settled, Settlement, Source,
+    State, States, Verdict, judge,
 };
 
 /// Requests that name themselves are numbered from here on.
@@ -34,6 +34,8 @@ pub(crate) struct Seen {
     pub already: usize,
     pub gone: usize,
     pub inspected: usize,
+    /// Refused without asking the store.
+    pub known: usize,
 }
 
 struct Held {
@@ -51,8 +53,37 @@ impl States for Picked<'_> {
 }
 
 impl Oracle {
+    /// A refusal that the store was not asked for: at that instant it would have refused as well, and its wait would
+    /// have been no shorter. Where nothing at all fits, every number is the same.
+    fn refused_again(&mut self, ask: &Ask, reading: &Reading) {
+        let mut judged = ask.checks().iter().zip(&reading.verdicts);
+        let (check, theirs) = judged.find(|(_, verdict)| verdict.outcome != Outcome::Unjudged).unwrap();
+        assert!(judged.all(|(_, verdict)| verdict.outcome == Outcome::Unjudged));
+        assert!(check.enforced && theirs.outcome.refuses() && check.quota.count() == Count::Admitted);
+        let ours = self.would_be(check, reading.at);
+        assert_eq!(theirs.outcome, ours.outcome, "{} at {:?}: {theirs:?}, {ours:?}", check.key, reading.at);
+        assert!(theirs.retry_after <= ours.retry_after, "{theirs:?}, {ours:?}");
+        // Unless more was admitted meanwhile, under a higher limit.
+        if check.cost == 1 && theirs.used == check.quota.capacity() && ours.used == theirs.used {
+            assert_eq!(*theirs, Verdict { entry: theirs.entry, ..ours }, "{} at {:?}", check.key, reading.at);
+        }
+        self.seen.known += 1;
+    }
+
+    /// What the check would be answered at that instant.
+    pub(crate) fn would_be(&self, check: &Check, at: Micros) -> Verdict {
+        let known = self.keys.get(&check.key).filter(|held| held.state.suits(&check.quota));
+        let mut state =
+            known.map_or_else(|| State::of_generation(&check.quota, 0), |held| held.state.clone());
+        let ask = Ask::one(check.clone()).unwrap().peek();
+        judge(&ask, at, &mut Picked(vec![&mut state])).verdicts[0]
+    }
+
     /// What the ask should have been answered, and whether it was.
     pub(crate) fn admitted(&mut self, ask: &Ask, reading: &Reading) {
+        if reading.source == Source::DenyCache {
+            return self.refused_again(ask, reading);
+        }
         let mut states: Vec<State> = Vec::new();
         for check in ask.checks() {
             let known = self.keys.get(&check.key).filter(|held| held.state.suits(&check.quota));
@@ -99,7 +130,7 @@ impl Oracle {
                 Outcome::Charged => self.seen.charged += 1,
                 Outcome::Refused => self.seen.refused += 1,
                 Outcome::Impossible => self.seen.impossible += 1,
-                Outcome::Fits => {}
+                Outcome::Fits | Outcome::Unjudged => {}
             }
             let kept = self.keys.get(&check.key).is_some_and(|held| held.state.suits(&check.quota));
             // A store keeps a new state only if something was recorded.

@@ -37,7 +37,7 @@ fn quota(n: u64) -> Quota {
     }
 }
 
-fn ask(dice: &mut Dice, encoding: Encoding) -> Ask {
+pub(crate) fn ask(dice: &mut Dice, encoding: Encoding) -> Ask {
     let check = |n: u64, cost| Check { encoding, ..Check::new(key(n), quota(n), cost) };
     let cost = 1 + dice.below(3);
     let ask = match dice.below(8) {

@@ -5,8 +5,8 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use slidegate::{
-    Ask, Check, Encoding, Error, Fault, Key, Outcome, Quota, RedisMode, RedisOptions, RedisStore,
-    RedisTopology, RequestId, Store,
+    Ask, Check, Encoding, Error, Fault, Guard, GuardOptions, HotKeyOptions, HotKeys, Key, Outcome, Quota,
+    RedisMode, RedisOptions, RedisStore, RedisTopology, RequestId, Source, Store,
 };
 
 use crate::redis_server::{Flavour, Server};
@@ -150,6 +150,25 @@ async fn passwords_and_permissions() {
             crate::conformance::forget(&store).await;
         }
     }
+    // It is enough for everything around the store as well: nodes tell each other what they free, and that they are there.
+    let patient = GuardOptions { deadline: Duration::from_secs(20), ..GuardOptions::default() };
+    let guard = Guard::new(limited(RedisMode::Script), patient).unwrap();
+    let hot = HotKeys::around(guard.clone(), &HotKeyOptions::default()).unwrap();
+    let once = Ask::one(Check::new(Key::new("once", []), Quota::per_hour(1).unwrap(), 1)).unwrap();
+    let mut sources = Vec::new();
+    for _ in 0..500 {
+        sources.push(hot.admit(std::slice::from_ref(&once)).await.unwrap()[0].source);
+        if sources.last() == Some(&Source::DenyCache) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(sources.len() > 1 && sources.pop() == Some(Source::DenyCache));
+    assert!(sources.iter().all(|source| *source == Source::Store), "{sources:?}");
+    assert_eq!((guard.servers()[0].direct, guard.servers()[0].outages), (true, 0));
+    hot.reset(&Key::new("once", [])).await.unwrap();
+    guard.leave().await;
+    drop((hot, guard));
     redis::cmd("ACL").arg(&["SETUSER", "slidegate", "-watch", "-unwatch"]).exec(&mut admin).unwrap();
     limited(RedisMode::Script).admit(&[ask("a")]).await.unwrap();
     redis::cmd("ACL")

@@ -1,6 +1,6 @@
 //! Every mistake in a file is reported with its line and what would be right: one broken file per mistake.
 
-use slidegate::Rules;
+use slidegate::{RuleFile, Rules};
 
 /// A file, and exactly what is said about it.
 const BROKEN: &[(&str, &str)] = &[
@@ -245,9 +245,41 @@ const BROKEN: &[(&str, &str)] = &[
         "2:48: on-error must be one of local, open, closed, not \"ask\"",
     ),
     (
+        "rules:\n  - { name: a, limit: 1, window: 1s, lease: 5 }",
+        "2:45: lease must be a mapping, not 5",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, lease: {} }",
+        "2:45: lease needs `permits`\n2:45: lease needs `ttl`",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, lease: { permits: 1, ttl: 100ms } }",
+        "2:45: lease.permits must be between 2 and 10000, not 1",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, lease: { permits: 10, ttl: 300ms } }",
+        "2:45: lease.ttl must go into the window of 1s a whole number of times, from 2 to 10000, not 300ms",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, count: attempts, lease: { permits: 10, ttl: 100ms } }",
+        "2:62: `lease` is for admissions: not with count: attempts",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, encoding: packed, lease: { permits: 10, ttl: 100ms } }",
+        "2:63: `lease` is counted in slices: not with encoding: packed",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: token-bucket, lease: { permits: 10, ttl: 100ms } }",
+        "2:70: `lease` belongs to algorithm: sliding-window or time-slice",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: time-slice, slices: 5, lease: { permits: 10, ttl: 100ms } }",
+        "2:79: lease.ttl must be one slice, which is 200ms, not 100ms",
+    ),
+    (
         "rules:
   - { name: a, limit: 5, window: 1s, windw: 1s }",
-        "2:38: unknown field `windw` in a rule: it may have `name`, `match`, `key`, `tag`, `limit`, `window`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `encoding`, `on-error`, `overrides`",
+        "2:38: unknown field `windw` in a rule: it may have `name`, `match`, `key`, `only`, `group`, `replaces`, `tag`, `limit`, `window`, `unlimited`, `blocked`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `encoding`, `on-error`, `lease`, `overrides`",
     ),
     (
         "rules:
@@ -349,7 +381,7 @@ limit: 5",
     (
         "rulez: []",
         "1:1: the file needs `rules`
-1:1: unknown field `rulez` in the file: it may have `rules`, `ad-hoc`",
+1:1: unknown field `rulez` in the file: it may have `rules`, `ad-hoc`, `edition`",
     ),
     (
         "rules:
@@ -369,7 +401,7 @@ limit: 5",
 4:13: window must be a length of time such as 250ms, 5s or 1h, not "soon"
 5:11: mode must be one of enforce, shadow, off, not "on"
 6:5: rule `second` needs `limit`
-7:5: unknown field `limt` in a rule: it may have `name`, `match`, `key`, `tag`, `limit`, `window`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `encoding`, `on-error`, `overrides`
+7:5: unknown field `limt` in a rule: it may have `name`, `match`, `key`, `only`, `group`, `replaces`, `tag`, `limit`, `window`, `unlimited`, `blocked`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `encoding`, `on-error`, `lease`, `overrides`
 9:11: another rule is named `first` already
 12:10: key must be a list, not "ip""#,
     ),
@@ -403,6 +435,54 @@ rules: []",
         "rules: [{ name: a, limit: 5, window: 1s, overrides: [{ key: { ip: x }, limit: 3 }] }]",
         "1:63: unknown field `ip` in the key of an override: it may have none",
     ),
+    (
+        "rules:
+  - { name: a, unlimited: true, limit: 5, window: 1s, overrides: [], code: 5 }",
+        "2:40: `limit` does not go with `unlimited: true`
+2:51: `window` does not go with `unlimited: true`
+2:66: `overrides` does not go with `unlimited: true`
+2:76: `code` does not go with `unlimited: true`",
+    ),
+    (
+        "rules:
+  - { name: a, blocked: true, lease: 5, mode: shadow, code: 5 }",
+        "2:38: `lease` does not go with `blocked: true`
+2:47: a blocked rule counts nothing that a shadow could show: mode must be enforce or off",
+    ),
+    (
+        r#"rules: [{ name: a, limit: 5, window: 1s, match: { "\n": [] } }]"#,
+        r"1:51: an attribute name must be 1 to 64 letters, digits or any of `_-.`
+1:57: match `\n` is an empty list, which nothing matches",
+    ),
+    (
+        "rules: [{ name: a, unlimited: true, blocked: true }]",
+        "1:9: a rule is `unlimited` or `blocked`, not both",
+    ),
+    (
+        "rules: [{ name: a, unlimited: yes }, { name: b, blocked: 5 }, { name: c, unlimited: false }]",
+        r#"1:31: unlimited must be true or false, not "yes"
+1:58: blocked must be true or false, not 5
+1:63: rule `c` needs `limit`
+1:63: rule `c` needs `window`"#,
+    ),
+    (
+        "rules: [{ name: a, limit: 5, window: 1s, only: 1, group: two words, replaces: b }]",
+        r#"1:48: only must be true or false, not 1
+1:58: a group name must be 1 to 64 letters, digits or any of `._/-`, and start with a letter or digit
+1:79: replaces must be a list, not "b""#,
+    ),
+    (
+        "rules: [{ name: a, limit: 5, window: 1s, replaces: [a, b, 5] }]",
+        "1:53: rule `a` cannot replace itself",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, replaces: [b, c, 5] }
+  - { name: b, limit: 0, window: 1s }",
+        r#"2:52: replaces names `c`, which is no rule
+2:55: a rule name must be text, not 5: write "5" in quotes
+3:23: limit must be between 1 and 1000000000000, not 0"#,
+    ),
 ];
 
 #[test]
@@ -424,6 +504,21 @@ fn a_file_of_five_megabytes_is_not_read() {
 #[test]
 fn a_full_file() {
     let rules = Rules::from_yaml(include_str!("full.yaml")).unwrap();
-    assert_eq!(rules.iter().count(), 7);
+    assert_eq!(rules.iter().count(), 10);
     assert_eq!(Rules::from_yaml("rules: []").unwrap().iter().count(), 0);
+}
+
+/// What `GET /v1/rules` shows is a file that says the same; JSON is YAML. So is it with what goes without saying left out.
+#[test]
+fn rules_as_a_file_are_the_rules() {
+    let rules = Rules::from_yaml(include_str!("full.yaml")).unwrap();
+    let files = [
+        rules.iter().map(RuleFile::from).collect(),
+        rules.iter().map(|rule| RuleFile::from(rule).brief()).collect(),
+    ];
+    let shown = files.map(|rules: Vec<RuleFile>| serde_json::json!({ "rules": rules }).to_string());
+    for shown in &shown {
+        assert_eq!(Rules::from_yaml(shown).unwrap(), rules);
+    }
+    assert!(shown[1].len() * 3 < shown[0].len() * 2, "{}", shown[1]);
 }

@@ -4,7 +4,8 @@
 -- plan   number of lines; of each line: key, notes, kind, shape, attempts, slice | rate, per, horizon, window,
 --        capacity, period, life, modulus. A line is a key and the quota it is judged by; notes is 0 if they are
 --        not apart, or not needed.
---        number of asks; of each ask either a run: times, cost, line, 0 (that many asks of one check, alike)
+--        number of asks; of each ask either a run: times, cost, line, and whether its quota is that of the run before, if
+--        each has a line of its own (that many asks of one check, alike)
 --        or 0, peek, checks, id, and of each check: line, cost, enforced, digits
 -- reply  of a run: granted, used, retry after, reset after, recorded under, first number
 --        of a check: outcome, used, retry after, reset after, recorded under, number
@@ -31,6 +32,17 @@ local function state(line)
   local loaded = kinds[line.kind].load(line)
   states[line.key] = { state = loaded, line = line }
   return loaded
+end
+
+-- What is not ours is found before anything is written. A key that is counted in two ways is read when its turn comes:
+-- the first changes what the second finds.
+local ways = {}
+for i = 1, #lines do
+  local key = lines[i].key
+  ways[key] = (ways[key] or 0) + 1
+end
+for i = 1, #lines do
+  if not answered[i] and ways[lines[i].key] == 1 then state(lines[i]) end
 end
 
 local reply = { struct.pack('<d', now) }
@@ -101,9 +113,15 @@ local function ask(peek, checks, id)
   end
 end
 
-for _ = 1, take('<d') do
+for i = 1, take('<d') do
   local times, a, b, c = take('<dddd')
-  if times > 0 then run(times, lines[b], a) else ask(a, b, c) end
+  if answered[i] then
+    reply[#reply + 1] = answered[i]
+  elseif times > 0 then
+    run(times, lines[b], a)
+  else
+    ask(a, b, c)
+  end
 end
 
 for _, held in pairs(states) do kinds[held.line.kind].save(held.state, held.line) end

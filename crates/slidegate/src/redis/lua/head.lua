@@ -16,3 +16,6 @@ local call, format = redis.call, string.format
 
 local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
+
+-- What is answered before the rest of the script is set up, by the number of its ask in the plan.
+local answered = {}

@@ -30,10 +30,11 @@ local function add_note(s, name, at)
   s.marks = marks
 end
 
--- Writes the notes of a window, which live as long as what they are about.
+-- Writes the notes of a window, which live as long as what they are about: a clock that is set back may bring back
+-- what it had not let go.
 local function write_notes(s, line)
   if s.has_notes then
-    call('ZREMRANGEBYSCORE', s.notes, '-inf', format('%d', s.cut))
+    call('ZREMRANGEBYSCORE', s.notes, '-inf', format('%d', s.last - line.window))
   else
     call('UNLINK', s.notes)
   end

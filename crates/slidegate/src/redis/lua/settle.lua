@@ -1,12 +1,15 @@
 
 -- Settles admissions, one after another, at one instant.
 --
--- plan   min-expire, expire-buffer, number of settlements; of each: key, its notes, log, its notes, instant, cost
---        charged, cost really, seq (which text)
+-- plan   min-expire, expire-buffer, channel, number of settlements; of each: key, its notes, log, its notes, instant,
+--        cost charged, cost really, seq and name (which text)
+--
+-- What gives something back is published, so that nobody goes on refusing what fits again. Whoever may not publish is
+-- not heard.
 -- reply  of each: 0 done, 1 settled before, 2 gone
 -- The shape stored with a key says how it counts, so a settlement need not.
 
-local min_expire, buffer, settlements = take('<ddd')
+local min_expire, buffer, channel, settlements = take('<dddd')
 
 -- A line as `admit.lua` has it, from a shape; what it says of limits does not matter here.
 local function line_of(shape, key, notes, kind)
@@ -68,7 +71,7 @@ end
 
 local reply = { struct.pack('<d', now) }
 for i = 1, settlements do
-  local key, notes, log, log_notes, at, from, to, seq = take('<dddddddd')
+  local key, notes, log, log_notes, at, from, to, seq, name = take('<ddddddddd')
   local shape = shape_of(KEYS[key])
   local outcome = 2
   if shape then
@@ -81,6 +84,7 @@ for i = 1, settlements do
       outcome = settle(line_of(format('sliding-window %d', window), log, log_notes, 2), at, from, to, ARGV[seq])
     end
   end
+  if outcome == 0 and to < from then redis.pcall('PUBLISH', ARGV[channel], ARGV[name]) end
   reply[i + 1] = struct.pack('<d', outcome)
 end
 return table.concat(reply)

@@ -25,7 +25,7 @@ use crate::{Error, Key};
 
 /// One of a store's servers. The same number means the same address for as long as the store lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct ServerId(pub(super) u16);
+pub(crate) struct ServerId(pub(in crate::redis) u16);
 
 /// Keys of one place go in one call: a slot of a cluster, or the number of a server.
 pub(super) type Place = u16;

@@ -24,6 +24,7 @@ use tokio::sync::MutexGuard;
 use self::load::{Wanted, load, newest_besides, note};
 use self::slot::{NAMED, Open, Slot};
 use super::fault::{Redirect, explain, redirect};
+use super::freed::frees;
 use super::held::{Held, HeldEntry};
 use super::life::Purpose;
 use super::server::{self, Server};
@@ -314,6 +315,14 @@ impl Inner {
             }
         }
         commit(connection, writes).await?;
+        let done = settlements.iter().zip(&settled).filter(|(_, settled)| **settled == Settled::Done);
+        let freed = done.map(|(settlement, _)| settlement).filter(|settlement| frees(settlement));
+        let mut told = Pipeline::new();
+        self.add_freed(&mut told, freed.map(|settlement| &settlement.key));
+        if !told.is_empty() {
+            // Whoever may not publish is not heard.
+            let _ = told.exec_async(connection).await;
+        }
         Ok(Receipt { at: Micros::new(now), settled })
     }
 

@@ -126,6 +126,8 @@ impl Slot {
         if !self.marks.is_empty() {
             let notes = &loaded.notes;
             if had_notes {
+                // A clock that is set back may bring back what was not let go.
+                let cut = last.saturating_sub(quota.window().get());
                 writes.cmd("ZREMRANGEBYSCORE").arg(notes).arg("-inf").arg(cut);
             } else {
                 writes.cmd("UNLINK").arg(notes);

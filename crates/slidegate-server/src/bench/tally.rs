@@ -1,0 +1,178 @@
+//! What came back, counted while it comes.
+
+use std::borrow::Cow;
+
+use hdrhistogram::Histogram;
+use parking_lot::Mutex;
+use serde::{Serialize, Serializer};
+
+/// What an ask was answered.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) allowed: bool,
+    /// Who decided, in the word of the answer.
+    pub(super) source: Cow<'static, str>,
+}
+
+/// The longest time that is told apart, in microseconds: an hour.
+const LONGEST: u64 = 3_600_000_000;
+
+/// How many different words are counted each for itself.
+const MOST_WORDS: usize = 16;
+
+/// The longest word, in characters; a server may answer anything.
+const LONGEST_WORD: usize = 200;
+
+/// Counts of words that others choose, so their number is bounded.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Words {
+    counts: Vec<(String, u64)>,
+    others: u64,
+}
+
+impl Words {
+    pub(super) fn add(&mut self, word: &str, count: u64) {
+        // A handful at most, and the first is nearly always it.
+        if let Some((_, known)) = self.counts.iter_mut().find(|(known, _)| known == word) {
+            *known += count;
+        } else if word.chars().nth(LONGEST_WORD).is_some() {
+            self.add(&word.chars().take(LONGEST_WORD).collect::<String>(), count);
+        } else if self.counts.len() < MOST_WORDS {
+            self.counts.push((word.to_owned(), count));
+        } else {
+            self.others += count;
+        }
+    }
+
+    fn merge(&mut self, other: &Words) {
+        other.counts.iter().for_each(|(word, count)| self.add(word, *count));
+        self.others += other.others;
+    }
+
+    /// The most frequent first; what was too many to tell apart last.
+    pub(super) fn sorted(&self) -> Vec<(String, u64)> {
+        let mut counts = self.counts.clone();
+        counts.sort_by(|(a, n), (b, m)| m.cmp(n).then_with(|| a.cmp(b)));
+        counts.extend((self.others > 0).then(|| ("(others)".to_owned(), self.others)));
+        counts
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        self.others + self.counts.iter().map(|(_, count)| count).sum::<u64>()
+    }
+}
+
+/// An object of words and their counts.
+impl Serialize for Words {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.sorted())
+    }
+}
+
+/// What some of the callers were answered.
+#[derive(Debug)]
+pub(super) struct Tally {
+    pub(super) allowed: u64,
+    pub(super) refused: u64,
+    pub(super) errors: Words,
+    pub(super) sources: Words,
+    /// Of every decision, in microseconds, from when it should have been asked.
+    pub(super) latency: Histogram<u64>,
+    /// How late a caller woke that had waited for its time, in microseconds.
+    pub(super) woke_late: Histogram<u64>,
+    /// Asks that no caller was free for when they were due.
+    pub(super) late: u64,
+    /// When the last answer came.
+    pub(super) last: u64,
+}
+
+impl Tally {
+    /// Three digits of every latency.
+    pub(super) fn new() -> Result<Self, String> {
+        let histogram = |digits| Histogram::new_with_bounds(1, LONGEST, digits);
+        let made = histogram(3).and_then(|latency| Ok((latency, histogram(2)?)));
+        let (latency, woke_late) = made.map_err(|error| error.to_string())?;
+        let (errors, sources) = Default::default();
+        Ok(Tally { allowed: 0, refused: 0, errors, sources, latency, woke_late, late: 0, last: 0 })
+    }
+
+    /// Counts an ask that took `latency` until `now`.
+    pub(super) fn record(&mut self, answer: &Result<Answer, String>, latency: u64, now: u64) {
+        self.last = self.last.max(now);
+        match answer {
+            Ok(Answer { allowed, source }) => {
+                *(if *allowed { &mut self.allowed } else { &mut self.refused }) += 1;
+                self.sources.add(source, 1);
+                self.latency.saturating_record(latency);
+            }
+            Err(message) => self.errors.add(message, 1),
+        }
+    }
+
+    /// Every ask, answered or not.
+    pub(super) fn asked(&self) -> u64 {
+        self.allowed + self.refused + self.errors.total()
+    }
+
+    fn merge(&mut self, other: &Tally) -> Result<(), String> {
+        self.allowed += other.allowed;
+        self.refused += other.refused;
+        self.errors.merge(&other.errors);
+        self.sources.merge(&other.sources);
+        self.late += other.late;
+        self.last = self.last.max(other.last);
+        let added = self.latency.add(&other.latency).and_then(|()| self.woke_late.add(&other.woke_late));
+        added.map_err(|error| error.to_string())
+    }
+}
+
+/// The tallies of all callers. A histogram for each of ten thousand callers would fill the memory, one for all
+/// would have them wait for each other.
+#[derive(Debug)]
+pub(super) struct Tallies(Vec<Mutex<Tally>>);
+
+impl Tallies {
+    pub(super) fn new(callers: usize) -> Result<Self, String> {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        (0..callers.min(4 * cores))
+            .map(|_| Tally::new().map(Mutex::new))
+            .collect::<Result<_, _>>()
+            .map(Tallies)
+    }
+
+    /// The one that a caller counts in.
+    pub(super) fn of(&self, caller: usize) -> &Mutex<Tally> {
+        &self.0[caller % self.0.len()]
+    }
+
+    /// How many were asked so far.
+    pub(super) fn asked(&self) -> u64 {
+        self.0.iter().map(|tally| tally.lock().asked()).sum()
+    }
+
+    /// All of them together.
+    pub(super) fn total(&self) -> Result<Tally, String> {
+        let mut total = Tally::new()?;
+        self.0.iter().try_for_each(|tally| total.merge(&tally.lock()))?;
+        Ok(total)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_bounded_and_none_is_lost() {
+        let mut words = Words::default();
+        for n in 0..100 {
+            words.add(&format!("{n}{}", "x".repeat(1_000)), 2);
+        }
+        words.add("0", 500);
+        assert_eq!(words.total(), 700);
+        let sorted = words.sorted();
+        assert_eq!(sorted.len(), MOST_WORDS + 1);
+        assert!(sorted.iter().all(|(word, _)| word.chars().count() <= LONGEST_WORD));
+        assert_eq!(sorted.last().unwrap(), &("(others)".to_owned(), 2 * 84 + 500));
+    }
+}

@@ -1,0 +1,42 @@
+//! The `hot-keys` part of the file: what is done so that one key cannot wear Redis out.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use slidegate::HotKeyOptions;
+use slidegate::yaml::{Node, Reader};
+
+const FIELDS: [&str; 3] = ["coalesce", "max-waiting", "deny-cache"];
+
+pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<HotKeyOptions> {
+    let fields = reader.fields(node, "hot-keys", &FIELDS)?;
+    let mut options = HotKeyOptions::default();
+    if let Some(node) = fields.get("coalesce") {
+        options.coalesce = reader.flag(node, "coalesce")?;
+    }
+    let numbers = [("max-waiting", &mut options.max_waiting), ("deny-cache", &mut options.deny_cache)];
+    for (name, place) in numbers {
+        if let Some(number) = fields.get(name).and_then(|node| reader.whole(node, name)) {
+            *place = usize::try_from(number).unwrap_or(usize::MAX);
+        }
+    }
+    reader.accept(node, options.check())?;
+    Some(options)
+}
+
+/// What is done so that one key cannot wear Redis out. None of it changes what is decided.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[schemars(rename = "HotKeys")]
+pub struct HotKeysFile {
+    /// Whether requests that arrive while Redis is asked share the next call to it. true, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub coalesce: Option<bool>,
+    /// The most requests that wait for the next call to one server; others go alone. 10000, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max_waiting: Option<u64>,
+    /// How many refusals are remembered until they could be allowed; 0 remembers none. 65536, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schemars(range(max = 10_000_000))]
+    pub deny_cache: Option<u64>,
+}

@@ -1,0 +1,40 @@
+//! Names for rules that have none: their path, as far as a rule's name can hold it.
+//!
+//! A name depends on nothing but the path, because counts belong to it: other descriptors come and go without it. What
+//! a name cannot hold is replaced, or cut off, and a digest of the path is added.
+
+use sha2::{Digest, Sha256};
+
+/// The longest name of a rule or a group.
+const MAX_LABEL: usize = 64;
+
+/// The name of a path of a domain, such as `mongo_cps/database_users`.
+pub(super) fn label<'p>(domain: &'p str, path: impl IntoIterator<Item = &'p str>) -> String {
+    let mut digest = Sha256::new();
+    let (mut name, mut whole) = (String::new(), true);
+    for part in std::iter::once(domain).chain(path) {
+        // Lengths keep parts apart.
+        digest.update((part.len() as u64).to_be_bytes());
+        digest.update(part);
+        if !name.is_empty() {
+            name.push('/');
+        }
+        for c in part.chars() {
+            let holds = c.is_ascii_alphanumeric() || "._-".contains(c);
+            whole &= holds;
+            name.push(if holds { c } else { '-' });
+        }
+    }
+    if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        name.insert(0, 'x');
+        whole = false;
+    }
+    if !whole || name.len() > MAX_LABEL {
+        name.truncate(MAX_LABEL - 9);
+        name.push('-');
+        for byte in &digest.finalize()[..4] {
+            name.push_str(&format!("{byte:02x}"));
+        }
+    }
+    name
+}

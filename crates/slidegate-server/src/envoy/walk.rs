@@ -1,0 +1,121 @@
+//! Their walk down the tree, as an ordered list of which the first that applies is meant.
+//!
+//! A request's entries are walked one by one: at each level the exact value beats a wildcard, the first wildcard in
+//! the file beats the next, and any of them a key without a value. There is no way back: if what was chosen has
+//! nothing for the next entry, nothing applies, though another branch had. In a list that becomes a [`Path`] without a
+//! limit, behind those of its branch and ahead of the branches it keeps out; where it would keep out nothing it is
+//! left out.
+
+use super::file::{Descriptor, Domain, RateLimit, Value};
+
+/// Requests with the same keys in the same order, and the descriptors that choose among them. Of the keys beyond the
+/// descriptors any value will do.
+pub(super) struct Path<'t, 'n> {
+    pub(super) descriptors: Vec<&'t Descriptor<'n>>,
+    /// None where nothing applies.
+    pub(super) limit: Option<&'t RateLimit<'n>>,
+}
+
+impl Path<'_, '_> {
+    pub(super) fn value(&self, level: usize) -> &Value {
+        self.descriptors.get(level).map_or(&Value::Any, |descriptor| &descriptor.value)
+    }
+
+    fn meets(&self, other: &Self) -> bool {
+        let levels = self.descriptors.len().min(other.descriptors.len());
+        (0..levels).all(|level| meets(self.value(level), other.value(level)))
+    }
+
+    fn covers(&self, other: &Self) -> bool {
+        (0..self.descriptors.len()).all(|level| covers(self.value(level), other.value(level)))
+    }
+}
+
+/// The keys of every descriptor with a limit, from the top, in the order of the file; none twice.
+pub(super) fn key_lists<'t>(domain: &'t Domain<'_>) -> Vec<Vec<&'t str>> {
+    let mut lists = Vec::new();
+    let mut known = std::collections::HashSet::new();
+    fn collect<'t>(
+        siblings: &'t [Descriptor<'_>],
+        keys: &mut Vec<&'t str>,
+        found: &mut impl FnMut(&[&'t str]),
+    ) {
+        for descriptor in siblings {
+            keys.push(&descriptor.key);
+            if descriptor.limit.is_some() {
+                found(keys);
+            }
+            collect(&descriptor.descriptors, keys, found);
+            keys.pop();
+        }
+    }
+    collect(&domain.descriptors, &mut Vec::new(), &mut |keys| {
+        if known.insert(keys.to_vec()) {
+            lists.push(keys.to_vec());
+        }
+    });
+    lists
+}
+
+/// What may apply to requests with these keys, in the order in which it is tried.
+pub(super) fn paths<'t, 'n>(domain: &'t Domain<'n>, keys: &[&str]) -> Vec<Path<'t, 'n>> {
+    let mut all = Vec::new();
+    walk(&domain.descriptors, keys, &mut Vec::new(), &mut all);
+    let mut kept: Vec<Path<'t, 'n>> = Vec::new();
+    let mut rest = all.into_iter();
+    while let Some(path) = rest.next() {
+        let needed = || rest.as_slice().iter().any(|later| later.limit.is_some() && later.meets(&path));
+        let settled = || kept.iter().rev().any(|earlier| earlier.covers(&path));
+        if path.limit.is_some() || (!settled() && needed()) {
+            kept.push(path);
+        }
+    }
+    kept
+}
+
+fn walk<'t, 'n>(
+    siblings: &'t [Descriptor<'n>],
+    keys: &[&str],
+    above: &mut Vec<&'t Descriptor<'n>>,
+    all: &mut Vec<Path<'t, 'n>>,
+) {
+    let Some((key, below)) = keys.split_first() else { return };
+    let mut chosen: Vec<&'t Descriptor<'n>> = siblings.iter().filter(|sibling| sibling.key == *key).collect();
+    chosen.sort_by_key(|descriptor| match descriptor.value {
+        Value::Is(_) => 0,
+        Value::StartsWith(_) => 1,
+        Value::Any => 2,
+    });
+    for descriptor in chosen {
+        above.push(descriptor);
+        walk(&descriptor.descriptors, below, above, all);
+        let limit = if below.is_empty() { descriptor.limit.as_ref() } else { None };
+        all.push(Path { descriptors: above.clone(), limit });
+        above.pop();
+    }
+}
+
+/// Whether a text can be both.
+fn meets(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Any, _) | (_, Value::Any) => true,
+        (Value::Is(a), Value::Is(b)) => a == b,
+        (Value::Is(text), Value::StartsWith(prefix)) | (Value::StartsWith(prefix), Value::Is(text)) => {
+            text.starts_with(prefix.as_str())
+        }
+        (Value::StartsWith(a), Value::StartsWith(b)) => {
+            a.starts_with(b.as_str()) || b.starts_with(a.as_str())
+        }
+    }
+}
+
+/// Whether every text that is `b` is `a`.
+fn covers(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Any, _) => true,
+        (Value::StartsWith(a), Value::Is(b) | Value::StartsWith(b)) => b.starts_with(a.as_str()),
+        (Value::StartsWith(a), Value::Any) => a.is_empty(),
+        (Value::Is(a), Value::Is(b)) => a == b,
+        (Value::Is(_), _) => false,
+    }
+}

@@ -1,0 +1,131 @@
+//! What `fuzz/` reaches that nobody else should: doors without a network. Not in the product.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll};
+
+use parking_lot::Mutex;
+use slidegate::{MemoryStore, Rules, SystemClock};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+use crate::access::{Access, Token};
+use crate::gate::Gate;
+use crate::http::Role;
+use crate::listen::Door;
+use crate::rulebook::RulesBody;
+use crate::store::AnyStore;
+use crate::{grpc, http, resp};
+
+/// What lets ask at a closed door.
+pub const TOKEN: &str = "open sesame";
+
+/// One of each kind.
+const RULES: &str = "
+rules:
+  - { name: ip, match: { api: [/login, /search*] }, key: [ip], limit: 3, window: 5s, count: attempts }
+  - { name: bucket, key: [user], limit: 5, window: 60s, algorithm: token-bucket, burst: 9 }
+  - { name: slices, key: [user, tenant], tag: tenant, limit: 5, window: 60s, algorithm: time-slice, mode: shadow }
+  - { name: fixed, match: { domain: d }, limit: 4, window: 1h, algorithm: fixed-window, code: 7 }
+  - { name: never, match: { plan: none }, blocked: true }
+  - { name: always, match: { plan: all }, group: g, unlimited: true, replaces: [ip] }
+";
+
+static RUNTIME: LazyLock<Runtime> =
+    LazyLock::new(|| tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime"));
+
+static KNOWN_RULES: LazyLock<Rules> = LazyLock::new(|| Rules::from_yaml(RULES).expect("rules"));
+
+/// Counts nothing yet; `closed` to those without [`TOKEN`].
+fn gate(closed: bool) -> Arc<Gate> {
+    let store = MemoryStore::with_clock(SystemClock::new(), 128);
+    let mut gate = Gate::new(AnyStore::Memory(store), KNOWN_RULES.clone(), "fuzzing");
+    if closed {
+        gate.access = Access::new(vec![Token::new(TOKEN.as_bytes())], Vec::new());
+    }
+    Arc::new(gate)
+}
+
+/// What the HTTP door answers to bytes that come in these pieces.
+pub fn http(pieces: &[&[u8]], closed: bool) -> Vec<u8> {
+    talk(http::Door::new(gate(closed), Role::Asking { may_change: true }), pieces)
+}
+
+/// What the RESP door answers to bytes that come in these pieces.
+pub fn resp(pieces: &[&[u8]], closed: bool) -> Vec<u8> {
+    talk(resp::Door::new(gate(closed)), pieces)
+}
+
+/// How many answers the RESP door owes a client that may ask.
+pub fn resp_due(bytes: &[u8]) -> usize {
+    resp::fuzzing::due(bytes)
+}
+
+/// What the gRPC door answers to `ShouldRateLimit` with a body in these pieces: frames, or a status with its text.
+pub fn should_rate_limit(pieces: &[&[u8]]) -> Result<Vec<u8>, (i32, String)> {
+    let gate = gate(false);
+    RUNTIME
+        .block_on(grpc::fuzzing::should_rate_limit(&gate.limiter, pieces))
+        .map_err(|status| (status.code().into(), status.message().to_owned()))
+}
+
+/// The rules as `GET /v1/rules` shows them.
+pub fn rules_json(rules: &Rules) -> String {
+    serde_json::to_string(&RulesBody::from(rules)).expect("our own types can be written")
+}
+
+fn talk<D: Door>(door: D, pieces: &[&[u8]]) -> Vec<u8> {
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let heard = pieces.iter().rev().map(|piece| piece.to_vec()).collect();
+    let stream = Wire { heard, said: Arc::clone(&said) };
+    let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+    let (_going_on, stop) = watch::channel(());
+    RUNTIME.block_on(Arc::new(door).serve(stream, peer, stop));
+    std::mem::take(&mut said.lock())
+}
+
+/// A client that has said all it will, and takes every answer.
+struct Wire {
+    /// The last first.
+    heard: Vec<Vec<u8>>,
+    said: Arc<Mutex<Vec<u8>>>,
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        while let Some(mut piece) = self.heard.pop() {
+            if piece.is_empty() {
+                continue;
+            }
+            let rest = piece.split_off(piece.len().min(buffer.remaining()));
+            buffer.put_slice(&piece);
+            if !rest.is_empty() {
+                self.heard.push(rest);
+            }
+            break;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.said.lock().extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,202 @@
+//! What Envoy asks, as requests: a descriptor is one request, whose attributes are the domain and the entries.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
+    Entry, RateLimitOverride,
+};
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
+use slidegate::{MAX_ATTRIBUTES, MAX_VALUE, Request};
+use tonic::Status;
+
+use crate::envoy::DOMAIN;
+use crate::value::short;
+
+/// The most descriptors of one request.
+const MAX_DESCRIPTORS: usize = 64;
+
+/// The most entries of one descriptor: one attribute is the domain.
+const MAX_ENTRIES: usize = MAX_ATTRIBUTES - 1;
+
+/// The units that Envoy has words for, in seconds.
+pub(super) const UNITS: [(RateLimitUnit, u64); 6] = [
+    (RateLimitUnit::Second, 1),
+    (RateLimitUnit::Minute, 60),
+    (RateLimitUnit::Hour, 3600),
+    (RateLimitUnit::Day, 24 * 3600),
+    (RateLimitUnit::Month, 30 * 24 * 3600),
+    (RateLimitUnit::Year, 365 * 24 * 3600),
+];
+
+/// The descriptors of one request, checked.
+pub(super) struct Descriptors {
+    domain: String,
+    descriptors: Vec<Descriptor>,
+}
+
+pub(super) struct Descriptor {
+    /// With the attributes' names as keys.
+    entries: Vec<Entry>,
+    permits: u64,
+    own: Option<OwnLimit>,
+}
+
+/// The limit that a descriptor brings.
+pub(super) struct OwnLimit {
+    resource: String,
+    pub(super) limit: u32,
+    pub(super) unit: RateLimitUnit,
+    window: Duration,
+}
+
+impl Descriptors {
+    pub(super) fn check(asked: RateLimitRequest) -> Result<Self, Status> {
+        let RateLimitRequest { domain, descriptors, hits_addend } = asked;
+        if domain.is_empty() {
+            return Err(Status::invalid_argument("domain is empty"));
+        }
+        if descriptors.is_empty() || descriptors.len() > MAX_DESCRIPTORS {
+            let n = descriptors.len();
+            let message = format!("a request needs 1 to {MAX_DESCRIPTORS} descriptors, and has {n}");
+            return Err(Status::invalid_argument(message));
+        }
+        let permits = u64::from(hits_addend).max(1);
+        let descriptors = descriptors.into_iter().enumerate().map(|(n, descriptor)| {
+            let wrong = |problem: String| Status::invalid_argument(format!("descriptors[{n}]{problem}"));
+            Descriptor::check(descriptor, &domain, permits).map_err(wrong)
+        });
+        Ok(Descriptors { descriptors: descriptors.collect::<Result<_, _>>()?, domain })
+    }
+
+    /// A request for each; one whose own limit is 0 cannot be asked.
+    pub(super) fn requests(&self) -> impl ExactSizeIterator<Item = Result<Request<'_>, &OwnLimit>> {
+        self.descriptors.iter().map(|descriptor| descriptor.request(&self.domain))
+    }
+}
+
+impl Descriptor {
+    fn check(descriptor: RateLimitDescriptor, domain: &str, permits: u64) -> Result<Self, String> {
+        let RateLimitDescriptor { mut entries, limit, hits_addend, is_negative_hits } = descriptor;
+        if is_negative_hits {
+            return Err(".is_negative_hits is not supported: nothing is given back this way".to_owned());
+        }
+        if entries.len() > MAX_ENTRIES {
+            return Err(format!(" has {} entries; {MAX_ENTRIES} are accepted", entries.len()));
+        }
+        let own = limit.map(|limit| OwnLimit::check(limit, domain, &entries)).transpose()?;
+        name_apart(&mut entries);
+        for Entry { value, .. } in &mut entries {
+            if value.len() > MAX_VALUE {
+                *value = short(value.as_str().into()).into_owned();
+            }
+        }
+        // Here 0 is meant: it looks.
+        let permits = hits_addend.map_or(permits, |addend| addend.value);
+        Ok(Descriptor { entries, permits, own })
+    }
+
+    fn request<'d>(&'d self, domain: &'d str) -> Result<Request<'d>, &'d OwnLimit> {
+        let request = match &self.own {
+            Some(own) if own.limit == 0 => return Err(own),
+            Some(own) => Request::resource(&own.resource).limit(own.limit.into()).window(own.window),
+            None => {
+                let given = self.entries.iter().filter(|entry| !entry.value.is_empty());
+                let attributes = given.map(|entry| (entry.key.as_str(), entry.value.as_str()));
+                Request::new(std::iter::once((DOMAIN, domain)).chain(attributes))
+            }
+        };
+        Ok(request.permits(self.permits))
+    }
+}
+
+impl OwnLimit {
+    fn check(limit: RateLimitOverride, domain: &str, entries: &[Entry]) -> Result<Self, String> {
+        let unit = UNITS.iter().find(|(unit, _)| *unit as i32 == limit.unit);
+        let (unit, seconds) = unit.ok_or_else(|| {
+            format!(".limit.unit must be SECOND, MINUTE, HOUR, DAY, MONTH or YEAR, not {}", limit.unit)
+        })?;
+        Ok(OwnLimit {
+            resource: short(resource(domain, entries).into()).into_owned(),
+            limit: limit.requests_per_unit,
+            unit: *unit,
+            window: Duration::from_secs(*seconds),
+        })
+    }
+}
+
+/// The second entry of one key is `key.2`, the third `key.3`. The first `domain` is the domain.
+fn name_apart(entries: &mut [Entry]) {
+    // From the last on, so that those before still have their keys.
+    for i in (0..entries.len()).rev() {
+        let (before, rest) = entries.split_at_mut(i);
+        let Some(Entry { key, .. }) = rest.first_mut() else { continue };
+        let earlier = before.iter().filter(|other| other.key == *key).count() + usize::from(key == DOMAIN);
+        if earlier > 0 {
+            let _ = write!(key, ".{}", earlier + 1);
+        }
+    }
+}
+
+/// One text for the domain and the entries, and another for any others: what separates is escaped.
+fn resource(domain: &str, entries: &[Entry]) -> String {
+    let mut text = String::with_capacity(64);
+    escape(&mut text, domain);
+    for Entry { key, value } in entries {
+        text.push('|');
+        escape(&mut text, key);
+        text.push('=');
+        escape(&mut text, value);
+    }
+    text
+}
+
+fn escape(text: &mut String, part: &str) {
+    for c in part.chars() {
+        if matches!(c, '|' | '=' | '\\') {
+            text.push('\\');
+        }
+        text.push(c);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(pairs: &[(&str, &str)]) -> Vec<Entry> {
+        let entry =
+            |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
+        pairs.iter().map(entry).collect()
+    }
+
+    #[test]
+    fn repeated_keys_are_numbered() {
+        let mut entries = entries(&[("a", "1"), ("b", "2"), ("a", ""), ("domain", "3"), ("a", "4")]);
+        name_apart(&mut entries);
+        let keys: Vec<_> = entries.iter().map(|entry| entry.key.as_str()).collect();
+        assert_eq!(keys, ["a", "b", "a.2", "domain.2", "a.3"]);
+        // As the rules of envoyproxy/ratelimit's files have them.
+        let theirs =
+            crate::envoy::attributes("d", [("a", "1"), ("b", "2"), ("a", ""), ("domain", "3"), ("a", "4")]);
+        assert!(theirs.iter().skip(1).map(|(name, _)| name.as_ref()).eq(keys));
+    }
+
+    #[test]
+    fn resources_differ_where_anything_does() {
+        let texts = [
+            resource("d", &entries(&[("a", "1"), ("b", "2")])),
+            resource("d", &entries(&[("a", "1|b=2")])),
+            resource("d", &entries(&[("a", "1\\"), ("b", "2")])),
+            resource("d|a=1", &entries(&[("b", "2")])),
+            resource("d", &entries(&[("a=1|b", "2")])),
+        ];
+        assert_eq!(texts[0], "d|a=1|b=2");
+        assert_eq!(texts[1], r"d|a=1\|b\=2");
+        for (i, text) in texts.iter().enumerate() {
+            assert!(!texts[..i].contains(text), "{text}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The gRPC door: Envoy's rate-limit service, with health and reflection.
+//!
+//! A decision takes less time than a router or a task, so what Envoy asks goes neither through tonic's routes nor, if
+//! it can be answered at once, through a task of its own ([`at_once`]). Health and reflection are tonic's.
+
+mod at_once;
+mod deadline;
+mod descriptor;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
+mod health;
+mod rate_limit;
+mod reflection;
+mod response;
+mod unary;
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+
+use http_body_util::Either;
+use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
+use hyper::server::conn::http2;
+use hyper::service::{Service, service_fn};
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio_io_timeout::TimeoutStream;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::service::Routes;
+
+use self::at_once::AtOnce;
+use self::unary::Reply;
+use crate::access::bearer;
+use crate::gate::Gate;
+use crate::listen::{self, Stop, Stream};
+use crate::tls::Protocol;
+use crate::within::within;
+
+/// The largest message, in bytes: a client of Envoy's can make a descriptor as long as its headers may be.
+const MAX_MESSAGE: usize = 1 << 20;
+
+/// What may be on its way to us of one call; of a connection it is four times that.
+const WINDOW: u32 = 128 << 10;
+
+/// The most calls at once on one connection.
+const MAX_STREAMS: u32 = 1024;
+
+/// The largest headers of a call, in bytes.
+const MAX_HEADERS: u32 = 16 << 10;
+
+/// The service that Envoy asks, by its full name.
+const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
+
+/// Its one method.
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// Of an answer made here, or by tonic.
+type DoorBody = Either<Reply, Body>;
+
+/// In a box, because hyper moves it.
+type Answering = Pin<Box<dyn Future<Output = Result<Response<DoorBody>, Infallible>> + Send>>;
+
+/// Answers gRPC.
+pub(crate) struct Door {
+    gate: Arc<Gate>,
+    /// Everything but [`SHOULD_RATE_LIMIT`].
+    routes: TowerToHyperService<Routes>,
+}
+
+impl Door {
+    pub(crate) fn new(gate: Arc<Gate>) -> Self {
+        let routes = reflection::add_to(Routes::new(health::server(Arc::clone(&gate))));
+        Door { gate, routes: TowerToHyperService::new(routes.prepare()) }
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Response<DoorBody> {
+        if !is_grpc(&request) {
+            let mut answer = Response::new(Either::Right(Body::empty()));
+            *answer.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+            return answer;
+        }
+        if !self.may_ask(&request) {
+            return refusal(Status::unauthenticated("this needs a token: authorization: Bearer …"));
+        }
+        let patience = match deadline::of(request.headers(), self.gate.limits.request) {
+            Ok(patience) => patience,
+            Err(status) => return refusal(status),
+        };
+        if request.method() == Method::POST && request.uri().path() == SHOULD_RATE_LIMIT {
+            let decided = pin!(async {
+                let asked = unary::message(request.into_body()).await?;
+                rate_limit::decide(&self.gate.limiter, asked).await
+            });
+            match within(patience, decided).await {
+                Some(Ok(response)) => unary::reply(&response).map(Either::Left),
+                Some(Err(status)) => refusal(status),
+                None => refusal(deadline::passed()),
+            }
+        } else {
+            match within(patience, pin!(self.routes.call(request))).await {
+                Some(Ok(response)) => response.map(Either::Right),
+                None => refusal(deadline::passed()),
+            }
+        }
+    }
+
+    /// Whoever balances load has no token, and learns nothing from whether this server is well.
+    fn may_ask<B>(&self, request: &Request<B>) -> bool {
+        let shown = || request.headers().get(AUTHORIZATION).and_then(|header| bearer(header.as_bytes()));
+        let access = &self.gate.access;
+        access.is_open() || request.uri().path().starts_with(health::PREFIX) || access.may_ask(shown())
+    }
+}
+
+fn is_grpc<B>(request: &Request<B>) -> bool {
+    let kind = request.headers().get(CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+fn refusal(status: Status) -> Response<DoorBody> {
+    status.into_http::<Body>().map(Either::Right)
+}
+
+impl listen::Door for Door {
+    const PROTOCOL: Protocol = Protocol::Grpc;
+
+    async fn serve(self: Arc<Self>, stream: impl Stream, _peer: SocketAddr, mut stop: Stop) {
+        let limits = self.gate.limits;
+        let mut stream = TimeoutStream::new(stream);
+        // A peer that is there answers a ping at least; one that never begins to speak HTTP/2 gets none.
+        stream.set_read_timeout(Some(limits.head + limits.request));
+        stream.set_write_timeout(Some(limits.request));
+
+        let mut server = http2::Builder::new(AtOnce);
+        server
+            .timer(TokioTimer::new())
+            .keep_alive_interval(limits.head)
+            .keep_alive_timeout(limits.request)
+            .max_concurrent_streams(MAX_STREAMS)
+            // Envoy gives up a call by a reset: a stall of ours is no reason to close the connection on the others.
+            .max_pending_accept_reset_streams(MAX_STREAMS as usize)
+            .max_header_list_size(MAX_HEADERS)
+            // Nearly any message fits, and a connection holds no more than a few of them.
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(4 * WINDOW)
+            .max_send_buf_size(WINDOW as usize)
+            .auto_date_header(false);
+        let stopping = stop.clone();
+        let service = service_fn(move |mut request: Request<Incoming>| -> Answering {
+            let door = Arc::clone(&self);
+            if request.uri().path().starts_with(health::PREFIX) {
+                request.extensions_mut().insert(stopping.clone());
+            }
+            Box::pin(async move { Ok(door.answer(request).await) })
+        });
+        let mut connection = pin!(server.serve_connection(TokioIo::new(Box::pin(stream)), service));
+        tokio::select! {
+            _ = &mut connection => return,
+            _ = stop.changed() => connection.as_mut().graceful_shutdown(),
+        }
+        let _ = connection.await;
+    }
+}

@@ -1,0 +1,24 @@
+//! What is served here, told to tools such as grpcurl.
+
+use tonic::service::Routes;
+use tonic_reflection::server::Builder;
+
+/// Made by `scripts/descriptors.sh`.
+const RATE_LIMIT_SERVICE: &[u8] = include_bytes!("rate_limit_service.bin");
+
+/// The routes with both versions of reflection.
+pub(super) fn add_to(mut routes: Routes) -> Routes {
+    let describe = || {
+        Builder::configure()
+            .register_encoded_file_descriptor_set(RATE_LIMIT_SERVICE)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    // What is built in can be read: the tests ask for it.
+    if let Ok(v1) = describe().build_v1() {
+        routes = routes.add_service(v1.max_decoding_message_size(super::MAX_MESSAGE));
+    }
+    if let Ok(v1alpha) = describe().build_v1alpha() {
+        routes = routes.add_service(v1alpha.max_decoding_message_size(super::MAX_MESSAGE));
+    }
+    routes
+}

@@ -1,0 +1,142 @@
+//! Decisions as Envoy reads them: a status for each descriptor, and headers for the client.
+
+use std::fmt::Write;
+
+use envoy_types::pb::envoy::config::core::v3::HeaderValue;
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
+    Code, DescriptorStatus, RateLimit,
+};
+use envoy_types::pb::google::protobuf::Duration;
+use slidegate::{Decision, Limit, Micros};
+
+use super::descriptor::OwnLimit;
+use crate::http::headers;
+
+/// What became of one descriptor.
+pub(super) enum Answer<'a> {
+    Decided(&'a Decision),
+    /// It brings a limit of 0.
+    Nothing(&'a OwnLimit),
+    /// It asks for more than there ever is, beside one that was refused anyway.
+    Unknown,
+}
+
+impl<'a> Answer<'a> {
+    fn allowed(&self) -> bool {
+        matches!(self, Answer::Decided(decision) if decision.allowed())
+    }
+
+    fn decision(&self) -> Option<&'a Decision> {
+        match self {
+            Answer::Decided(decision) => Some(decision),
+            _ => None,
+        }
+    }
+
+    fn status(&self) -> DescriptorStatus {
+        let mut status = DescriptorStatus { code: code(self.allowed()), ..DescriptorStatus::default() };
+        match self {
+            Answer::Decided(decision) => {
+                if let Some(limit) = headers::tightest(decision) {
+                    let wait = if decision.allowed() { limit.reset_after() } else { decision.retry_after() };
+                    status.current_limit = Some(current(&limit));
+                    status.limit_remaining = saturated(limit.remaining());
+                    status.duration_until_reset = Some(seconds(wait));
+                }
+            }
+            Answer::Nothing(own) => {
+                let unit = own.unit as i32;
+                status.current_limit = Some(RateLimit { unit, ..RateLimit::default() });
+            }
+            Answer::Unknown => {}
+        }
+        status
+    }
+}
+
+pub(super) fn response(answers: &[Answer<'_>]) -> RateLimitResponse {
+    RateLimitResponse {
+        overall_code: code(answers.iter().all(Answer::allowed)),
+        statuses: answers.iter().map(Answer::status).collect(),
+        response_headers_to_add: client_headers(answers),
+        ..RateLimitResponse::default()
+    }
+}
+
+fn code(allowed: bool) -> i32 {
+    if allowed { Code::Ok as i32 } else { Code::OverLimit as i32 }
+}
+
+fn current(limit: &Limit<'_>) -> RateLimit {
+    RateLimit {
+        name: limit.rule().to_owned(),
+        requests_per_unit: saturated(limit.limit()),
+        unit: unit(limit.quota().window()) as i32,
+    }
+}
+
+/// The unit that is this window; unknown if none is.
+fn unit(window: Micros) -> Unit {
+    const DAY: u64 = 24 * 3600;
+    if !window.get().is_multiple_of(1_000_000) {
+        return Unit::Unknown;
+    }
+    match window.get() / 1_000_000 {
+        1 => Unit::Second,
+        60 => Unit::Minute,
+        3600 => Unit::Hour,
+        DAY => Unit::Day,
+        n if n == 7 * DAY => Unit::Week,
+        n if n == 30 * DAY => Unit::Month,
+        n if n == 365 * DAY => Unit::Year,
+        _ => Unit::Unknown,
+    }
+}
+
+/// Whole seconds, up: Envoy tells its client only those, and cuts off the rest.
+fn seconds(wait: Micros) -> Duration {
+    Duration { seconds: i64::try_from(wait.ceil_secs()).unwrap_or(i64::MAX), nanos: 0 }
+}
+
+fn saturated(n: u64) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+/// The headers that the HTTP door has, of all decisions together.
+fn client_headers(answers: &[Answer<'_>]) -> Vec<HeaderValue> {
+    let limits = limits(answers);
+    let mut headers = Vec::with_capacity(3);
+    let mut add = |key: &str, value: String| {
+        headers.push(HeaderValue { key: key.to_owned(), value, raw_value: Vec::new() });
+    };
+    if !limits.is_empty() {
+        let room = || String::with_capacity(48 * limits.len());
+        let (mut policy, mut state) = (room(), room());
+        headers::policy(&mut policy, limits.iter().copied());
+        headers::state(&mut state, limits.iter().copied());
+        add(headers::POLICY, policy);
+        add(headers::STATE, state);
+    }
+    let refused = answers.iter().filter_map(Answer::decision).filter(|decision| !decision.allowed());
+    if let Some(wait) = refused.map(|decision| decision.retry_after()).max() {
+        let mut text = String::new();
+        let _ = write!(text, "{}", wait.ceil_secs());
+        add("retry-after", text);
+    }
+    headers
+}
+
+/// One limit a rule: if several descriptors meet it, the one with least left.
+fn limits<'d>(answers: &[Answer<'d>]) -> Vec<Limit<'d>> {
+    let mut limits: Vec<Limit<'d>> = Vec::new();
+    for limit in answers.iter().filter_map(Answer::decision).flat_map(headers::enforced) {
+        match limits.iter_mut().find(|known| known.rule() == limit.rule()) {
+            Some(known) if limit.remaining() < known.remaining() => *known = limit,
+            Some(_) => {}
+            None => limits.push(limit),
+        }
+    }
+    limits
+}

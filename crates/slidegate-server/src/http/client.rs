@@ -1,0 +1,80 @@
+//! Who the client behind a proxy is. Pure.
+
+use std::net::IpAddr;
+
+use ipnet::{IpNet, Ipv6Net};
+
+/// The client's address: the last in the chain that no trusted proxy vouches for.
+///
+/// Each proxy appends the address it was asked from, so the chain is walked from its end, which is ours to see, as long
+/// as whoever wrote an address is trusted. What a client writes itself stands before that and is never reached.
+pub(super) fn client<'h>(
+    peer: IpAddr,
+    forwarded: impl DoubleEndedIterator<Item = &'h str>,
+    trusted: &[IpNet],
+) -> IpAddr {
+    let mut client = peer.to_canonical();
+    for text in forwarded.rev() {
+        if !trusted.iter().any(|net| net.contains(&client)) {
+            break;
+        }
+        // What is not an address was not written by a proxy that could be trusted.
+        let Some(address) = address(text.trim()) else { break };
+        client = address.to_canonical();
+    }
+    client
+}
+
+/// An address, with or without a port, in brackets or not.
+fn address(text: &str) -> Option<IpAddr> {
+    if let Ok(address) = text.parse() {
+        return Some(address);
+    }
+    if let Some((inside, _)) = text.strip_prefix('[').and_then(|text| text.split_once(']')) {
+        return inside.parse().ok();
+    }
+    let (host, _port) = text.rsplit_once(':')?;
+    host.parse().ok().filter(IpAddr::is_ipv4)
+}
+
+/// What one client is counted under: an IPv4 address, or the network that an IPv6 address is one of.
+pub(super) fn counted(address: IpAddr, ipv6_prefix: u8) -> String {
+    match address {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(v6) if ipv6_prefix < 128 => {
+            Ipv6Net::new(v6, ipv6_prefix).map_or_else(|_| v6.to_string(), |net| net.trunc().to_string())
+        }
+        IpAddr::V6(v6) => v6.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(peer: &str, forwarded: &str) -> String {
+        let trusted = ["127.0.0.0/8", "10.0.0.0/8", "fd00::/8"].map(|net| net.parse().unwrap());
+        counted(client(peer.parse().unwrap(), forwarded.split(','), &trusted), 64)
+    }
+
+    #[test]
+    fn only_the_word_of_trusted_proxies_is_taken() {
+        let cases = [
+            ("127.0.0.1", "", "127.0.0.1"),
+            ("127.0.0.1", "1.2.3.4", "1.2.3.4"),
+            ("9.9.9.9", "1.2.3.4", "9.9.9.9"),
+            ("127.0.0.1", "6.6.6.6, 1.2.3.4", "1.2.3.4"),
+            ("127.0.0.1", "6.6.6.6, 1.2.3.4, 10.0.0.7", "1.2.3.4"),
+            ("127.0.0.1", "10.1.1.1, 10.0.0.7", "10.1.1.1"),
+            ("127.0.0.1", "1.2.3.4, nonsense, 10.0.0.7", "10.0.0.7"),
+            ("127.0.0.1", "1.2.3.4:5678", "1.2.3.4"),
+            ("127.0.0.1", "[2001:db8:1:2:3::4]:80", "2001:db8:1:2::/64"),
+            ("127.0.0.1", "2001:db8:1:2:ffff::1", "2001:db8:1:2::/64"),
+            ("::ffff:127.0.0.1", "::ffff:1.2.3.4", "1.2.3.4"),
+            ("fd00::1", "2001:db8::1, fd00::2", "2001:db8::/64"),
+        ];
+        for (peer, forwarded, expected) in cases {
+            assert_eq!(find(peer, forwarded), expected, "{peer} said {forwarded}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The RESP door: every Redis client is a client.
+//!
+//! `words` finds commands in bytes, `asked` makes requests of those that decide and numbers of decisions, `client` answers
+//! the others, `answers` writes; `connection` reads, decides what came together in one call, and has all the patience.
+
+mod answers;
+mod asked;
+mod client;
+mod connection;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
+mod words;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use slidegate::SystemClock;
+
+use self::client::Plain;
+use crate::gate::Gate;
+use crate::listen::{self, Stop, Stream};
+use crate::tls::Protocol;
+
+/// How many commands there are.
+const COMMANDS: i64 = 17;
+
+/// Answers in the Redis protocol.
+pub(crate) struct Door {
+    gate: Arc<Gate>,
+    clock: SystemClock,
+    /// Connections so far, which are their ids.
+    connections: AtomicU64,
+}
+
+impl Door {
+    pub(crate) fn new(gate: Arc<Gate>) -> Self {
+        Door { gate, clock: SystemClock::new(), connections: AtomicU64::new(0) }
+    }
+
+    fn next_id(&self) -> u64 {
+        self.connections.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
+impl listen::Door for Door {
+    const PROTOCOL: Protocol = Protocol::Resp;
+
+    async fn serve(self: Arc<Self>, mut stream: impl Stream, peer: SocketAddr, stop: Stop) {
+        let _ = connection::serve(&self, &mut stream, peer, &stop).await;
+    }
+}
+
+/// What a command's name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Name {
+    Acquire,
+    Check,
+    Peek,
+    Settle,
+    Cell,
+    Crab,
+    Plain(Plain),
+}
+
+impl Name {
+    fn of(word: &[u8]) -> Option<Self> {
+        let mut upper = [0; 11];
+        let upper = upper.get_mut(..word.len())?;
+        upper.copy_from_slice(word);
+        upper.make_ascii_uppercase();
+        Some(match &*upper {
+            b"SG.ACQUIRE" => Name::Acquire,
+            b"SG.CHECK" => Name::Check,
+            b"SG.PEEK" => Name::Peek,
+            b"SG.SETTLE" => Name::Settle,
+            b"CL.THROTTLE" => Name::Cell,
+            b"THROTTLE" => Name::Crab,
+            b"AUTH" => Name::Plain(Plain::Auth),
+            b"CLIENT" => Name::Plain(Plain::Client),
+            b"COMMAND" => Name::Plain(Plain::Command),
+            b"CONFIG" => Name::Plain(Plain::Config),
+            b"ECHO" => Name::Plain(Plain::Echo),
+            b"HELLO" => Name::Plain(Plain::Hello),
+            b"INFO" => Name::Plain(Plain::Info),
+            b"PING" => Name::Plain(Plain::Ping),
+            b"QUIT" => Name::Plain(Plain::Quit),
+            b"RESET" => Name::Plain(Plain::Reset),
+            b"SELECT" => Name::Plain(Plain::Select),
+            _ => return None,
+        })
+    }
+}

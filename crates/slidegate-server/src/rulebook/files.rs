@@ -1,0 +1,125 @@
+//! Rules from files, put in force when these change.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use slidegate::Rules;
+
+use crate::cli::load;
+use crate::config::{Config, DEMO};
+use crate::envoy;
+use crate::gate::Gate;
+use crate::watch::{LOOK, Watch};
+
+use super::Hangup;
+
+/// The files that the rules are read from: ours, and a directory of envoyproxy/ratelimit's. The demo rules without any.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    config: Option<PathBuf>,
+    envoy: Option<PathBuf>,
+    /// Standard input can be read once.
+    read: Arc<OnceLock<Config>>,
+}
+
+impl Files {
+    pub(crate) fn new(config: Option<PathBuf>, envoy: Option<PathBuf>) -> Self {
+        Files { config, envoy, read: Arc::default() }
+    }
+
+    pub(crate) fn is_demo(&self) -> bool {
+        self.config.is_none() && self.envoy.is_none()
+    }
+
+    /// For people.
+    pub(crate) fn name(&self) -> String {
+        let names: Vec<String> = [&self.config, &self.envoy]
+            .into_iter()
+            .flatten()
+            .map(|path| path.display().to_string())
+            .collect();
+        if names.is_empty() { "demo rules".to_owned() } else { names.join(", ") }
+    }
+
+    /// Reads and checks them all; says every mistake.
+    pub(crate) fn load(&self) -> Result<Config, String> {
+        let mut config = match &self.config {
+            Some(path) if path == Path::new("-") => self.load_once(path)?,
+            Some(path) => load(path)?,
+            None => Config::parse(DEMO).map_err(|error| format!("the demo rules: {error}"))?,
+        };
+        if let Some(directory) = &self.envoy {
+            let more = envoy::load(directory)?;
+            let own = match &self.config {
+                Some(_) if !config.rules.is_known() => {
+                    return Err(
+                        "`rules: redis` and --envoy-config do not go together: import the files".to_owned()
+                    );
+                }
+                Some(_) => config.rules,
+                None => Rules::new([]).map_err(|error| error.to_string())?,
+            };
+            config.rules = own.and(more).map_err(|error| format!("{}: {error}", self.name()))?;
+        }
+        Ok(config)
+    }
+
+    fn load_once(&self, path: &Path) -> Result<Config, String> {
+        if let Some(config) = self.read.get() {
+            return Ok(config.clone());
+        }
+        let config = load(path)?;
+        Ok(self.read.get_or_init(|| config).clone())
+    }
+
+    /// What may change. Standard input is read once.
+    fn paths(&self) -> Vec<PathBuf> {
+        let own = self.config.iter().filter(|path| path.as_path() != Path::new("-")).cloned();
+        let theirs = self.envoy.iter().flat_map(|directory| envoy::files(directory).unwrap_or_default());
+        own.chain(theirs).collect()
+    }
+
+    /// To be made before they are read: what changes after that is noticed.
+    pub(crate) fn watch(&self) -> Watch {
+        Watch::new(self.paths())
+    }
+
+    /// Puts what the files say in force whenever they change, or a signal asks for it. What else was put in force stays
+    /// for as long as they say the same.
+    pub(crate) async fn follow(self, mut watch: Watch, mut hangup: Hangup, gate: Arc<Gate>) {
+        let mut said = gate.rules.current().hash.clone();
+        loop {
+            let asked = tokio::select! {
+                () = hangup.asked() => true,
+                () = tokio::time::sleep(LOOK) => false,
+            };
+            if !watch.changed(self.paths()) && !asked {
+                continue;
+            }
+            let files = self.clone();
+            let loaded = tokio::task::spawn_blocking(move || files.load()).await;
+            let loaded = loaded.unwrap_or_else(|_| Err("reading it failed".to_owned()));
+            match loaded {
+                Ok(config) if !config.rules.is_known() => {
+                    gate.keep_rules(
+                        &self.name(),
+                        "`rules: redis` is followed from the next start on".to_owned(),
+                    );
+                    watch.know(self.paths());
+                }
+                Ok(config) if watch.know(self.paths()) => {
+                    let now = super::hash(&config.rules);
+                    if asked || now != said {
+                        gate.change_rules(config.rules, &self.name(), None);
+                    }
+                    gate.rules.mend();
+                    said = now;
+                }
+                // It changed while it was read.
+                Ok(_) => {}
+                // Looked at again until it is right.
+                Err(message) => gate.keep_rules(&self.name(), message),
+            }
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Who may ask and who may change: by tokens, at the right door, and never by default.
+
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+
+use crate::server::{Answer, BINARY, Server};
+
+const DATA: &str = "data-token-0123456789";
+const ADMIN: &str = "admin-token-0123456789";
+const RULES: &str = "rules: [{ name: one, key: [user], limit: 1, window: 1m }]";
+const ASK: &str = r#"{"attributes":{"user":"a"}}"#;
+
+fn with_token(server: &Server, method: &str, path: &str, token: &str, body: &str) -> Answer {
+    let token = format!("Bearer {token}");
+    let headers = [("authorization", token.as_str()), ("content-type", "application/json")];
+    server.send(method, path, &headers, body)
+}
+
+/// Everything that changes something, or shows what only those should see who may.
+const CHANGES: [(&str, &str); 4] = [
+    ("PUT", "/v1/rules"),
+    ("GET", "/v1/keys/one:user=a"),
+    ("DELETE", "/v1/keys/one:user=a"),
+    ("PATCH", "/v1/keys/one:user=a"),
+];
+
+#[test]
+fn without_a_token_nothing_is_changed() {
+    let closed = Server::with_rules(RULES);
+    let guarded = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], RULES, &[]);
+    for (method, path) in CHANGES {
+        // Whatever is shown: there is no token that would do.
+        for token in ["", ADMIN, DATA] {
+            let answer = with_token(&closed, method, path, token, "rules: []");
+            assert_eq!(answer.status, 403, "{method} {path}: {}", answer.body);
+        }
+        for token in ["", "wrong", DATA, &ADMIN[1..], &format!("{ADMIN}x"), &ADMIN.to_uppercase()] {
+            let answer = with_token(&guarded, method, path, token, "rules: []");
+            assert_eq!(answer.status, 401, "{method} {path} with {token}: {}", answer.body);
+            assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
+        }
+        let answer = guarded.send(method, path, &[], "rules: []");
+        assert_eq!(answer.status, 401, "{method} {path}: {}", answer.body);
+    }
+    for server in [&closed, &guarded] {
+        assert_eq!(server.get("/v1/rules").json()["rules"][0]["name"], "one");
+        assert_eq!(server.post("/v1/acquire", ASK).status, 200, "and asking needs none");
+    }
+}
+
+#[test]
+fn with_the_token_rules_are_replaced_and_keys_forgotten() {
+    let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], RULES, &[]);
+    assert_eq!(server.post("/v1/acquire", ASK).status, 200);
+    assert_eq!(server.post("/v1/acquire", ASK).status, 429);
+    let key = with_token(&server, "GET", "/v1/keys/one:user=a", ADMIN, "");
+    assert_eq!((key.status, key.json()["used"].as_u64()), (200, Some(1)), "{}", key.body);
+    assert_eq!(with_token(&server, "DELETE", "/v1/keys/one:user=a", ADMIN, "").json()["reset"], true);
+    assert_eq!(with_token(&server, "GET", "/v1/keys/one:user=a", ADMIN, "").status, 404);
+    assert_eq!(with_token(&server, "DELETE", "/v1/keys/one:user=a", ADMIN, "").json()["reset"], false);
+    assert_eq!(server.post("/v1/acquire", ASK).status, 200);
+
+    // A key is found as an answer prints it.
+    let odd = r#"{"attributes":{"user":"2001:db8::1 %"}}"#;
+    let key = server.post("/v1/acquire", odd).json()["limits"][0]["key"].as_str().unwrap().to_owned();
+    assert_eq!(key, "one:user=2001%3Adb8%3A%3A1%20%25");
+    assert_eq!(with_token(&server, "GET", &format!("/v1/keys/{key}"), ADMIN, "").json()["key"], key.as_str());
+    assert_eq!(with_token(&server, "DELETE", &format!("/v1/keys/{key}"), ADMIN, "").json()["reset"], true);
+
+    // Counts are kept: one of three is used.
+    let three = RULES.replace("limit: 1", "limit: 3");
+    let put = with_token(&server, "PUT", "/v1/rules", ADMIN, &three);
+    assert_eq!((put.status, put.json()["edition"]["version"].as_u64()), (200, Some(2)), "{}", put.body);
+    let statuses: Vec<u16> = (0..3).map(|_| server.post("/v1/acquire", ASK).status).collect();
+    assert_eq!(statuses, [200, 200, 429]);
+
+    // What GET shows can be sent back, and is no other edition.
+    let shown = server.get("/v1/rules").body;
+    let put = with_token(&server, "PUT", "/v1/rules", ADMIN, &shown);
+    assert_eq!((put.status, put.json()["edition"]["version"].as_u64()), (200, Some(2)), "{}", put.body);
+
+    let bad = with_token(
+        &server,
+        "PUT",
+        "/v1/rules",
+        ADMIN,
+        "rules: [{ name: one, limit: 0, window: 1m }, { nam: x }]",
+    );
+    assert_eq!(bad.status, 400);
+    let message = bad.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("limit") && message.contains("nam"), "every mistake: {message}");
+    assert_eq!(server.get("/v1/rules").body, shown, "nothing has changed");
+}
+
+#[test]
+fn asking_needs_a_token_where_there_is_one() {
+    let env = [("SLIDEGATE_TOKEN", DATA), ("SLIDEGATE_ADMIN_TOKEN", ADMIN)];
+    let server = Server::with_env(&env, RULES, &[]);
+    for path in ["/v1/acquire", "/v1/peek", "/v1/acquire/batch", "/v1/settle"] {
+        assert_eq!(server.post(path, ASK).status, 401, "{path}");
+        assert_eq!(with_token(&server, "POST", path, "wrong-token-0123456789", ASK).status, 401, "{path}");
+    }
+    for path in ["/", "/v1/rules", "/v1/store", "/v1/authorize", "/nowhere"] {
+        assert_eq!(server.get(path).status, 401, "{path}");
+    }
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(server.get(path).status, 200, "{path}");
+    }
+    assert_eq!(with_token(&server, "POST", "/v1/acquire", DATA, ASK).status, 200);
+    assert_eq!(with_token(&server, "POST", "/v1/acquire", ADMIN, ASK).status, 429, "who may change may ask");
+    assert_eq!(with_token(&server, "PUT", "/v1/rules", DATA, RULES).status, 401);
+    // Our own client shows what it has.
+    let url = format!("http://{}", server.address);
+    let acquire = |token: &str| {
+        let mut command = Command::new(BINARY);
+        command
+            .args(["acquire", "--url", &url, "user=b"])
+            .env("SLIDEGATE_TOKEN", token)
+            .status()
+            .unwrap()
+            .code()
+    };
+    assert_eq!([acquire(""), acquire(DATA), acquire(DATA)], [Some(2), Some(0), Some(1)]);
+    // On one connection, by the short way: no token, then a wrong one, then the right one.
+    let mut stream = server.connect();
+    for (token, status) in [
+        ("", "401"),
+        ("authorization: Bearer wrong\r\n", "401"),
+        ("authorization: bearer data-token-0123456789\r\n", "429"),
+    ] {
+        let text = format!(
+            "POST /v1/acquire HTTP/1.1\r\nhost: x\r\n{token}content-type: application/json\r\ncontent-length: {}\r\n\r\n{ASK}",
+            ASK.len()
+        );
+        stream.write_all(text.as_bytes()).unwrap();
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).unwrap();
+        assert_eq!(&head[9..], status.as_bytes(), "{token}");
+        let mut rest = vec![0; 4096];
+        while !rest.ends_with(b"}") {
+            let n = stream.read(&mut rest).unwrap();
+            rest.truncate(n);
+            if rest.ends_with(b"}") {
+                break;
+            }
+            rest.resize(4096, 0);
+        }
+    }
+}
+
+#[test]
+fn changes_have_a_door_of_their_own() {
+    let server = Server::with_env(&[], RULES, &["--admin", "127.0.0.1:0"]);
+    let other = server.door("admin http").to_owned();
+    for (method, path) in CHANGES {
+        let answer = server.send(method, path, &[], RULES);
+        assert_eq!(
+            (answer.status, &answer.json()["error"]["code"]),
+            (403, &"not-here".into()),
+            "{method} {path}"
+        );
+    }
+    let admin = Server::at(&other);
+    let three = RULES.replace("limit: 1", "limit: 3");
+    assert_eq!(admin.send("PUT", "/v1/rules", &[], &three).status, 200, "whoever reaches it may");
+    assert_eq!(server.get("/v1/rules").json()["rules"][0]["limit"], 3);
+
+    let page = admin.send("PUT", "/v1/rules", &[("origin", "http://evil.example")], RULES);
+    assert_eq!(page.status, 403, "a page of a browser may not: {}", page.body);
+
+    let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], RULES, &["--admin", "127.0.0.1:0"]);
+    let admin = Server::at(server.door("admin http"));
+    assert_eq!(admin.send("PUT", "/v1/rules", &[], &three).status, 401, "with the token, if there is one");
+    assert_eq!(with_token(&admin, "PUT", "/v1/rules", ADMIN, &three).status, 200);
+    assert_eq!(
+        with_token(&server, "PUT", "/v1/rules", ADMIN, &three).status,
+        403,
+        "and not at the other door"
+    );
+}
+
+#[test]
+fn tokens_come_from_files_and_are_never_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("data"), format!("\n{DATA}\nanother-token-0123456789\n")).unwrap();
+    std::fs::write(path("admin"), ADMIN).unwrap();
+    let config =
+        format!("access: {{ tokens-file: {}, admin-tokens-file: {} }}\n{RULES}", path("data"), path("admin"));
+    std::fs::write(path("config"), &config).unwrap();
+    let any = "127.0.0.1:0";
+    let arguments = ["serve", "--http", any, "--grpc", any, "--resp", any, "--config", &path("config")];
+    let mut command = Command::new(BINARY);
+    let mut child = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut greeting = String::new();
+    let mut stdout = child.stdout.take().unwrap();
+    while !greeting.contains("ready\n") {
+        let mut some = [0; 512];
+        let n = stdout.read(&mut some).unwrap();
+        assert!(n > 0, "it starts");
+        greeting += str::from_utf8(&some[..n]).unwrap();
+    }
+    let address = greeting.lines().find_map(|line| line.strip_prefix("listening on http://")).unwrap();
+    let server = Server::at(address);
+    assert_eq!(server.post("/v1/acquire", ASK).status, 401);
+    for token in [DATA, "another-token-0123456789", ADMIN] {
+        assert_ne!(with_token(&server, "POST", "/v1/acquire", token, ASK).status, 401);
+    }
+    assert_eq!(with_token(&server, "PUT", "/v1/rules", ADMIN, "rules: nonsense").status, 400);
+    assert_eq!(with_token(&server, "PUT", "/v1/rules", DATA, RULES).status, 401);
+    let shown = with_token(&server, "GET", "/v1/rules", DATA, "").body;
+    let _ = child.kill();
+    let output = child.wait_with_output().unwrap();
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).unwrap();
+    let printed = format!("{greeting}{rest}{}{shown}", String::from_utf8_lossy(&output.stderr));
+    for token in [DATA, ADMIN, "another-token-0123456789"] {
+        assert!(!printed.contains(token), "{printed}");
+    }
+
+    // An empty one is a mistake, not an open door.
+    let refused =
+        Command::new(BINARY).args(["serve", "--http", any]).env("SLIDEGATE_TOKEN", "").output().unwrap();
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("is empty"));
+
+    // A short one is no token, and is not repeated either.
+    let refused = Command::new(BINARY)
+        .args(["serve", "--http", any])
+        .env("SLIDEGATE_ADMIN_TOKEN", "hunter2")
+        .output()
+        .unwrap();
+    let message = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        !refused.status.success() && message.contains("16 characters") && !message.contains("hunter2"),
+        "{message}"
+    );
+}

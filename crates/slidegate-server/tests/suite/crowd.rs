@@ -1,0 +1,118 @@
+//! Crowds: thousands of connections that want nothing, and a stop in the middle of the rush.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use slidegate::{Clock, SystemClock};
+
+use crate::redis_server::{Flavour, Server as Redis};
+use crate::server::Server;
+
+const SLOW: usize = 1_000;
+const IDLE: usize = 5_000;
+
+fn request(body: &str) -> String {
+    format!(
+        "POST /v1/acquire HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// A thousand that send their headers byte by byte and five thousand that send nothing, at all doors.
+#[test]
+fn those_who_idle_keep_nobody_waiting() {
+    let needed = (SLOW + IDLE + 200) as u64;
+    let allowed = rlimit::increase_nofile_limit(needed).unwrap();
+    assert!(
+        allowed >= needed,
+        "this test needs {needed} open files, and may have {allowed}: `ulimit -n {needed}`"
+    );
+    let server = Server::with_rules("rules: [{ name: one, key: [user], limit: 1000000, window: 1h }]");
+    let memory = || server.resident();
+    let before = memory();
+    let doors = [server.door("http"), server.door("grpc"), server.door("redis")];
+    let _idle: Vec<TcpStream> = (0..IDLE).map(|i| TcpStream::connect(doors[i % 3]).unwrap()).collect();
+    let mut slow: Vec<TcpStream> = (0..SLOW).map(|_| TcpStream::connect(doors[0]).unwrap()).collect();
+    let text = request(r#"{"attributes":{"user":"slow"}}"#);
+    let clock = SystemClock::new();
+    let mut longest = Duration::ZERO;
+    let mut healthy = server.connect();
+    let ask = request(r#"{"attributes":{"user":"healthy"}}"#);
+    let mut asked = 0;
+    for byte in text.as_bytes().iter().take(30) {
+        for client in &mut slow {
+            client.write_all(std::slice::from_ref(byte)).unwrap();
+        }
+        for _ in 0..20 {
+            let start = Duration::from(clock.now());
+            healthy.write_all(ask.as_bytes()).unwrap();
+            let mut answer = [0; 2_048];
+            let n = healthy.read(&mut answer).unwrap();
+            assert!(answer[..n].starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&answer[..n]));
+            longest = longest.max(Duration::from(clock.now()) - start);
+            asked += 1;
+        }
+    }
+    let grown = memory().saturating_sub(before);
+    let each = grown / (SLOW + IDLE) as u64;
+    eprintln!(
+        "{asked} answers beside {SLOW} slow and {IDLE} idle connections, the longest in {longest:?}; {each} bytes each"
+    );
+    assert!(each < 40 << 10, "{each} bytes a connection");
+    // New ones are let in as well.
+    assert_eq!(server.post("/v1/acquire", r#"{"attributes":{"user":"new"}}"#).status, 200);
+}
+
+/// Stopped in the middle of a rush, what was counted was answered: Redis remembers what was counted.
+#[test]
+fn a_stop_under_load_loses_no_answer() {
+    let redis = Redis::start(Flavour::Redis7);
+    for door in ["http", "redis"] {
+        let rules =
+            format!("store: {}\nrules: [{{ name: {door}, limit: 1000000, window: 1h }}]", redis.url());
+        let mut server = Server::with_rules(&rules);
+        let answered = AtomicU64::new(0);
+        let stopped = AtomicBool::new(false);
+        let address = server.door(door).to_owned();
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let ask = match door {
+                        "http" => request(r#"{"attributes":{"user":"a"}}"#),
+                        _ => "*3\r\n$8\r\nSG.CHECK\r\n$4\r\nuser\r\n$1\r\na\r\n".to_owned(),
+                    };
+                    let yes: &[u8] = if door == "http" { b"HTTP/1.1 200 " } else { b"*5\r\n:1\r\n" };
+                    let mut stream = TcpStream::connect(&address).unwrap();
+                    let mut answer = [0; 4_096];
+                    // Until the server closes: before the next request was read, or never.
+                    while stream.write_all(ask.as_bytes()).is_ok() {
+                        match stream.read(&mut answer) {
+                            Ok(n) if n > 0 => {
+                                assert!(
+                                    answer[..n].starts_with(yes),
+                                    "{}",
+                                    String::from_utf8_lossy(&answer[..n])
+                                );
+                                answered.fetch_add(1, Ordering::Relaxed);
+                            }
+                            _ => break,
+                        }
+                    }
+                    assert!(stopped.load(Ordering::Relaxed), "nobody is left alone while it runs");
+                });
+            }
+            std::thread::sleep(Duration::from_millis(700));
+            stopped.store(true, Ordering::Relaxed);
+            server.terminate();
+        });
+        assert!(server.wait().success());
+        let answered = answered.load(Ordering::Relaxed);
+        let counted: f64 =
+            ::redis::cmd("ZSCORE").arg(format!("sg:{{{door}}}")).arg("u").query(&mut redis.client()).unwrap();
+        eprintln!("{door}: {answered} answers until it stopped");
+        assert!(answered > 100);
+        assert_eq!(answered, (-counted).floor() as u64, "what was counted was answered");
+    }
+}

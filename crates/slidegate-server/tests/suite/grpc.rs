@@ -1,0 +1,547 @@
+//! The gRPC door, asked by tonic's client.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
+    Entry, RateLimitOverride,
+};
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use envoy_types::pb::google::protobuf::{Duration as Wait, UInt64Value};
+use slidegate::{MemoryStore, Rules};
+use slidegate_server::access::{Access, Token};
+use slidegate_server::gate::Gate;
+use slidegate_server::listen::Limits;
+use slidegate_server::serve::{self, Doors};
+use slidegate_server::store::AnyStore;
+use tokio::sync::oneshot;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+
+use crate::http2_client;
+use crate::redis_server::{Flavour, Server as Redis};
+use crate::server::Server;
+
+const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
+
+const RULES: &str = "
+ad-hoc: { limit: { default: 10, min: 1, max: 100 } }
+rules:
+  - { name: user, match: { domain: shop }, key: [user], limit: 5, window: 1m }
+  - { name: item, match: { domain: shop }, key: [item], limit: 3, window: 90s }
+  - { name: pair, match: { domain: pairs }, key: [tag, tag.2], limit: 1, window: 1h }
+  - { name: both-small, match: { domain: both }, key: [who], limit: 2, window: 1h }
+  - { name: both-large, match: { domain: both }, key: [who], limit: 9, window: 1s }
+  - { name: watch, mode: shadow, match: { domain: watched }, limit: 1, window: 1h }
+";
+
+/// A channel in a runtime: tests are not async, so that they can wait for processes.
+struct Client {
+    runtime: tokio::runtime::Runtime,
+    channel: Channel,
+}
+
+impl Client {
+    fn of(server: &Server) -> Self {
+        Self::at(server.door("grpc"))
+    }
+
+    fn at(address: &str) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let endpoint = Endpoint::new(format!("http://{address}")).unwrap();
+        let channel = runtime.block_on(endpoint.connect()).unwrap();
+        Client { runtime, channel }
+    }
+
+    fn ask(&self, request: impl tonic::IntoRequest<RateLimitRequest>) -> Result<RateLimitResponse, Status> {
+        let mut client = RateLimitServiceClient::new(self.channel.clone());
+        self.runtime.block_on(client.should_rate_limit(request)).map(tonic::Response::into_inner)
+    }
+
+    fn codes(&self, request: RateLimitRequest) -> Vec<i32> {
+        let response = self.ask(request).unwrap();
+        let each = response.statuses.iter().map(|status| status.code);
+        std::iter::once(response.overall_code).chain(each).collect()
+    }
+
+    fn health(&self, service: &str) -> Result<i32, Status> {
+        let mut client = HealthClient::new(self.channel.clone());
+        let request = HealthCheckRequest { service: service.to_owned() };
+        self.runtime.block_on(client.check(request)).map(|answer| answer.into_inner().status)
+    }
+}
+
+fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
+    let entry = |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
+    RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..Default::default() }
+}
+
+fn asked(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimitRequest {
+    let descriptors = descriptors.iter().map(|entries| descriptor(entries)).collect();
+    RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 }
+}
+
+fn overriding(entries: &[(&str, &str)], requests_per_unit: u32, unit: i32) -> RateLimitRequest {
+    let mut request = asked("shop", &[entries]);
+    request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit, unit });
+    request
+}
+
+/// What a status says: code, rule, limit, unit, remaining, seconds.
+fn told(status: &DescriptorStatus) -> (i32, &str, u32, i32, u32, i64) {
+    let limit = status.current_limit.as_ref().unwrap();
+    let wait = status.duration_until_reset.unwrap();
+    assert_eq!(wait, Wait { seconds: wait.seconds, nanos: 0 });
+    let (unit, limit, name) = (limit.unit, limit.requests_per_unit, limit.name.as_str());
+    (status.code, name, limit, unit, status.limit_remaining, wait.seconds)
+}
+
+fn header<'r>(response: &'r RateLimitResponse, name: &str) -> Option<&'r str> {
+    let headers = &response.response_headers_to_add;
+    headers.iter().find(|header| header.key == name).map(|header| header.value.as_str())
+}
+
+const OK: i32 = Code::Ok as i32;
+const OVER: i32 = Code::OverLimit as i32;
+
+#[test]
+fn statuses_and_headers() {
+    let server = Server::with_rules(RULES);
+    let client = Client::of(&server);
+    let ann = asked("shop", &[&[("user", "ann")]]);
+    for left in (0..5).rev() {
+        let response = client.ask(ann.clone()).unwrap();
+        assert_eq!(response.overall_code, OK);
+        assert_eq!(told(&response.statuses[0]), (OK, "user", 5, Unit::Minute as i32, left, 60));
+        assert_eq!(header(&response, "ratelimit-policy"), Some(r#""user";q=5;w=60"#));
+        assert_eq!(header(&response, "ratelimit"), Some(format!(r#""user";r={left};t=60"#).as_str()));
+        assert_eq!(header(&response, "retry-after"), None);
+    }
+    let response = client.ask(ann).unwrap();
+    assert_eq!((response.overall_code, response.statuses.len()), (OVER, 1));
+    let (code, name, limit, unit, left, wait) = told(&response.statuses[0]);
+    assert_eq!((code, name, limit, unit, left), (OVER, "user", 5, Unit::Minute as i32, 0));
+    assert!((30..=60).contains(&wait), "{wait}");
+    assert_eq!(header(&response, "retry-after"), Some(wait.to_string().as_str()));
+
+    // Not one of Envoy's units.
+    let response = client.ask(asked("shop", &[&[("item", "7")]])).unwrap();
+    assert_eq!(told(&response.statuses[0]), (OK, "item", 3, Unit::Unknown as i32, 2, 90));
+}
+
+#[test]
+fn of_several_rules_the_tightest_shows() {
+    let server = Server::with_rules(RULES);
+    let client = Client::of(&server);
+    let both = asked("both", &[&[("who", "x")]]);
+    for left in [1, 0] {
+        let response = client.ask(both.clone()).unwrap();
+        assert_eq!(told(&response.statuses[0]), (OK, "both-small", 2, Unit::Hour as i32, left, 3600));
+        let policy = r#""both-small";q=2;w=3600, "both-large";q=9;w=1"#;
+        assert_eq!(header(&response, "ratelimit-policy"), Some(policy));
+    }
+    let response = client.ask(both).unwrap();
+    assert_eq!(told(&response.statuses[0]).1, "both-small");
+}
+
+#[test]
+fn no_rule_and_shadows_do_not_show() {
+    let server = Server::with_rules(RULES);
+    let client = Client::of(&server);
+    for domain in ["elsewhere", "watched", "watched"] {
+        let response = client.ask(asked(domain, &[&[("user", "ann")], &[]])).unwrap();
+        assert_eq!(response.overall_code, OK);
+        let quiet = DescriptorStatus { code: OK, ..Default::default() };
+        assert_eq!(response.statuses, [quiet.clone(), quiet]);
+        assert!(response.response_headers_to_add.is_empty());
+    }
+}
+
+#[test]
+fn all_or_nothing() {
+    let server = Server::with_rules(RULES);
+    let client = Client::of(&server);
+    let both = asked("shop", &[&[("user", "ann")], &[("item", "7")]]);
+    for _ in 0..3 {
+        assert_eq!(client.codes(both.clone()), [OK, OK, OK]);
+    }
+    for _ in 0..10 {
+        let response = client.ask(both.clone()).unwrap();
+        assert_eq!(response.overall_code, OVER);
+        // She has two left, and was not charged for what the item refused.
+        let ann = told(&response.statuses[0]);
+        assert_eq!((ann.0, ann.1, ann.4), (OK, "user", 2));
+        assert_eq!((told(&response.statuses[1]).0, told(&response.statuses[1]).4), (OVER, 0));
+        assert_eq!(header(&response, "ratelimit-policy"), Some(r#""user";q=5;w=60, "item";q=3;w=90"#));
+    }
+    let alone = asked("shop", &[&[("user", "ann")]]);
+    assert_eq!([(); 3].map(|()| client.codes(alone.clone())[0]), [OK, OK, OVER]);
+}
+
+#[test]
+fn one_key_in_two_descriptors_is_charged_for_both() {
+    let server = Server::with_rules(RULES);
+    let client = Client::of(&server);
+    let twice = asked("shop", &[&[("user", "ann")], &[("user", "ann"), ("more", "x")]]);
+    assert_eq!([(); 3].map(|()| client.codes(twice.clone())[0]), [OK, OK, OVER]);
+    assert_eq!(client.codes(asked("shop", &[&[("user", "ann")]])), [OK, OK]);
+}
+
+#[test]
+fn hits() {
+    let server = Server::with_rules(RULES);
+    let client = Client::of(&server);
+    let hits = |request: u32, descriptor: Option<u64>| {
+        let mut asked = asked("shop", &[&[("user", "ann")]]);
+        asked.hits_addend = request;
+        asked.descriptors[0].hits_addend = descriptor.map(|value| UInt64Value { value });
+        let response = client.ask(asked).unwrap();
+        (response.overall_code, response.statuses[0].limit_remaining)
+    };
+    assert_eq!(hits(2, None), (OK, 3));
+    assert_eq!(hits(4, None), (OVER, 3));
+    assert_eq!(hits(4, Some(1)), (OK, 2));
+    assert_eq!(hits(4, Some(0)), (OK, 2));
+    // More than there ever is: refused, because an error would let it pass.
+    assert_eq!(hits(6, None), (OVER, 2));
+    assert_eq!(hits(1, Some(1_000_000_000_000)).0, OVER);
+    assert_eq!(hits(0, None), (OK, 1));
+}
+
+#[test]
+fn attributes() {
+    let server = Server::with_rules(RULES);
+    let client = Client::of(&server);
+    let pair = |first, second| client.codes(asked("pairs", &[&[("tag", first), ("tag", second)]]))[0];
+    assert_eq!([pair("a", "b"), pair("a", "b"), pair("b", "a")], [OK, OVER, OK]);
+    // An empty one is left out, so the rule does not apply.
+    assert_eq!([pair("a", ""), pair("a", ""), pair("", "a"), pair("", "a")], [OK; 4]);
+    // The domain is not taken for another by an entry of that name.
+    let disguised = asked("elsewhere", &[&[("domain", "pairs"), ("tag", "a"), ("tag", "b")]]);
+    assert_eq!(client.codes(disguised), [OK, OK]);
+}
+
+#[test]
+fn a_limit_in_the_descriptor() {
+    let server = Server::with_rules(RULES);
+    let client = Client::of(&server);
+    let own = overriding(&[("user", "ann")], 2, 2);
+    let response = client.ask(own.clone()).unwrap();
+    assert_eq!(told(&response.statuses[0]), (OK, "ad-hoc", 2, Unit::Minute as i32, 1, 60));
+    assert_eq!([(); 2].map(|()| client.codes(own.clone())[0]), [OK, OVER]);
+    // Other entries are counted apart, also where they look alike when joined.
+    assert_eq!(client.codes(overriding(&[("user", "ann|x=y")], 1, 2)), [OK, OK]);
+    assert_eq!(client.codes(overriding(&[("user", "ann"), ("x", "y")], 1, 2)), [OK, OK]);
+
+    let message = |request| {
+        let status = client.ask(request).unwrap_err();
+        assert_eq!(status.code(), tonic::Code::InvalidArgument);
+        status.message().to_owned()
+    };
+    let of = |limit, unit| overriding(&[("user", "ann")], limit, unit);
+    assert_eq!(message(of(101, 2)), "limit must be between 1 and 100, not 101");
+    assert!(message(of(5, 4)).starts_with("window must be between 1s and "), "{}", message(of(5, 4)));
+    let units = "descriptors[0].limit.unit must be SECOND, MINUTE, HOUR, DAY, MONTH or YEAR, not 0";
+    assert_eq!(message(of(5, 0)), units);
+}
+
+#[test]
+fn a_limit_of_nothing_refuses_all() {
+    let server = Server::with_rules(RULES);
+    let client = Client::of(&server);
+    let mut request = overriding(&[("user", "ann")], 0, 2);
+    request.descriptors.push(descriptor(&[("user", "bob")]));
+    for _ in 0..7 {
+        let response = client.ask(request.clone()).unwrap();
+        assert_eq!(response.overall_code, OVER);
+        let limit = response.statuses[0].current_limit.as_ref().unwrap();
+        assert_eq!((limit.requests_per_unit, limit.unit), (0, Unit::Minute as i32));
+        assert_eq!(response.statuses[1].limit_remaining, 5);
+    }
+}
+
+#[test]
+fn what_is_not_acceptable() {
+    let server = Server::with_rules(RULES);
+    let client = Client::of(&server);
+    let refused = |request| {
+        let status = client.ask(request).unwrap_err();
+        (status.code(), status.message().to_owned())
+    };
+    let invalid = |message: &str| (tonic::Code::InvalidArgument, message.to_owned());
+    assert_eq!(refused(asked("", &[&[("user", "x")]])), invalid("domain is empty"));
+    assert_eq!(refused(asked("shop", &[])), invalid("a request needs 1 to 64 descriptors, and has 0"));
+    let many = vec![[("user", "x")].as_slice(); 65];
+    assert_eq!(refused(asked("shop", &many)), invalid("a request needs 1 to 64 descriptors, and has 65"));
+    let entries = vec![("user", "x"); 32];
+    let message = "descriptors[1] has 32 entries; 31 are accepted";
+    assert_eq!(refused(asked("shop", &[&[], &entries])), invalid(message));
+    let mut negative = asked("shop", &[&[("user", "x")]]);
+    negative.descriptors[0].is_negative_hits = true;
+    let message = "descriptors[0].is_negative_hits is not supported: nothing is given back this way";
+    assert_eq!(refused(negative), invalid(message));
+    assert_eq!(refused(asked("shop", &[&[("no spaces", "x")]])).0, tonic::Code::InvalidArgument);
+    let twice = asked("shop", &[&[("a.2", "x"), ("a", "x"), ("a", "x")]]);
+    assert_eq!(refused(twice), invalid("attribute `a.2` is given twice"));
+    let large = "x".repeat(1_100_000);
+    let large = refused(asked("shop", &[&[("user", &large)]]));
+    assert_eq!(large.0, tonic::Code::ResourceExhausted);
+    assert!(large.1.starts_with("a message may have 1048576 bytes, not 1100"), "{}", large.1);
+    // Nobody leaves a limit by a long header: what is long is counted too.
+    for long in ["x".repeat(9_000), "x".repeat(70_000)] {
+        let codes: Vec<i32> = (0..6).map(|_| client.codes(asked("shop", &[&[("user", &long)]]))[0]).collect();
+        assert_eq!(codes, [OK, OK, OK, OK, OK, OVER]);
+    }
+    // As many as are accepted are, and nothing of the above was counted.
+    let many = vec![[("user", "x")].as_slice(); 64];
+    assert_eq!(client.codes(asked("shop", &many))[0], OVER);
+    assert_eq!(client.ask(asked("shop", &[&[("user", "x")]])).unwrap().statuses[0].limit_remaining, 4);
+}
+
+/// As it is sent.
+fn message(request: &RateLimitRequest) -> Vec<u8> {
+    let message = prost::Message::encode_to_vec(request);
+    let mut bytes = vec![0, 0, 0, 0, message.len().try_into().unwrap()];
+    bytes.extend(message);
+    bytes
+}
+
+/// A call with this body, as bytes: the status that it ends with.
+fn raw(client: &http2_client::Client, headers: &[(&str, &str)], body: &[u8]) -> (u16, String) {
+    client.call(&format!("/{SERVICE}/ShouldRateLimit"), headers, Some(body))
+}
+
+#[test]
+fn bytes_that_are_no_message() {
+    let server = Server::with_rules(RULES);
+    let client = http2_client::Client::of(server.door("grpc"));
+    let code = |body: &[u8]| raw(&client, &[], body).1;
+    assert_eq!(code(b""), "3");
+    assert_eq!(code(b"\0\0"), "3");
+    assert_eq!(code(b"\0\0\0\0\x05ab"), "3");
+    assert_eq!(code(b"\0\0\0\0\x02\xff\xff"), "3");
+    assert_eq!(code(b"\0\0\0\0\0\0\0\0\0\0"), "3");
+    assert_eq!(code(b"\x01\0\0\0\0"), "12");
+    assert_eq!(code(b"\0\xff\xff\xff\xff"), "8");
+    assert_eq!(raw(&client, &[("content-type", "application/json")], b"{}").0, 415);
+    assert_eq!(client.call("/nobody/knows", &[], Some(b"\0\0\0\0\0")).1, "12");
+}
+
+#[test]
+fn garbage_on_the_port() {
+    let server = Server::with_rules(RULES);
+    for garbage in [
+        b"GET / HTTP/1.1\r\nhost: x\r\n\r\n".as_slice(),
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+        &[0x16, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3],
+        &[0; 4096],
+    ] {
+        let mut stream = TcpStream::connect(server.door("grpc")).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        // It closes, perhaps before it has read all; what it says does not matter.
+        let _ = stream.write_all(garbage);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    assert_eq!(Client::of(&server).codes(asked("shop", &[&[("user", "ann")]])), [OK, OK]);
+}
+
+#[test]
+fn a_deadline_that_passes_while_redis_is_asked() {
+    let redis = Redis::start(Flavour::Redis7);
+    let rules =
+        RULES.replace("ad-hoc", &format!("store: {}\nguard: {{ deadline: 20s }}\nad-hoc", redis.url()));
+    let server = Server::with_rules(&rules);
+    // tonic's client would give up by itself.
+    let client = http2_client::Client::of(server.door("grpc"));
+    let within = |timeout| {
+        raw(&client, &[("grpc-timeout", timeout)], &message(&asked("shop", &[&[("user", "ann")]]))).1
+    };
+    assert_eq!([within("20S"), within("0n"), within("soon")], ["0", "4", "3"]);
+    redis.signal("-STOP");
+    let late = within("200m");
+    redis.signal("-CONT");
+    assert_eq!(late, "4");
+}
+
+#[test]
+fn a_deadline_that_passes_while_the_message_arrives() {
+    let server = Server::with_rules(RULES);
+    let client = http2_client::Client::of(server.door("grpc"));
+    let path = format!("/{SERVICE}/ShouldRateLimit");
+    assert_eq!(client.call(&path, &[("grpc-timeout", "100m")], None).1, "4");
+}
+
+/// The server in this process, with limits and tokens that the command line has no words for.
+struct Here {
+    address: String,
+    stop: oneshot::Sender<()>,
+    stopped: std::thread::JoinHandle<()>,
+}
+
+fn here(access: Access, limits: Limits) -> Here {
+    let (told, address) = std::sync::mpsc::channel();
+    let (stop, stopping) = oneshot::channel();
+    let stopped = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        runtime.unwrap().block_on(async move {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            told.send(listener.local_addr().unwrap().to_string()).unwrap();
+            let mut gate = Gate::new(
+                AnyStore::Memory(MemoryStore::new()),
+                Rules::from_yaml("rules: []").unwrap(),
+                "a test",
+            );
+            (gate.access, gate.limits) = (access, limits);
+            let doors = Doors { grpc: Some(listener), ..Doors::default() };
+            serve::run(doors, Arc::new(gate), async { stopping.await.unwrap_or_default() }).await;
+        });
+    });
+    Here { address: address.recv().unwrap(), stop, stopped }
+}
+
+#[test]
+fn tokens() {
+    let server = here(Access::new(vec![Token::new(b"hush")], vec![]), Limits::default());
+    let client = Client::at(&server.address);
+    let with = |header: Option<&str>| {
+        let mut request = Request::new(asked("shop", &[&[("user", "ann")]]));
+        if let Some(header) = header {
+            request.metadata_mut().insert("authorization", header.parse().unwrap());
+        }
+        client.ask(request).map_err(|status| status.code())
+    };
+    assert!(with(Some("Bearer hush")).is_ok());
+    for wrong in [None, Some("Bearer hus"), Some("Basic hush"), Some("hush")] {
+        assert_eq!(with(wrong), Err(tonic::Code::Unauthenticated));
+    }
+    assert_eq!(client.health("").unwrap(), 1);
+    let raw = http2_client::Client::of(&server.address);
+    let reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+    assert_eq!(raw.call(reflection, &[], Some(b"")).1, "16");
+    assert_ne!(raw.call(reflection, &[("authorization", "bearer hush")], Some(b"")).1, "16");
+}
+
+#[test]
+fn health() {
+    let server = Server::with_rules(RULES);
+    let client = Client::of(&server);
+    assert_eq!(client.health("").unwrap(), 1);
+    assert_eq!(client.health(SERVICE).unwrap(), 1);
+    assert_eq!(client.health("nobody").unwrap_err().code(), tonic::Code::NotFound);
+    // Before Redis has ever answered, nothing can be decided.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let server = Server::with_rules(&format!("store: redis://127.0.0.1:{port}\nrules: []"));
+    let client = Client::of(&server);
+    assert_eq!(client.health("").unwrap(), 2);
+    let mut health = HealthClient::new(client.channel.clone());
+    client.runtime.block_on(async {
+        let watch = |service: &str| HealthCheckRequest { service: service.to_owned() };
+        let mut watched = health.watch(watch(SERVICE)).await.unwrap().into_inner();
+        assert_eq!(watched.message().await.unwrap().unwrap().status, 2);
+        let _redis = Redis::at(Flavour::Redis7, port);
+        assert_eq!(watched.message().await.unwrap().unwrap().status, 1);
+        let mut unknown = health.watch(watch("nobody")).await.unwrap().into_inner();
+        assert_eq!(unknown.message().await.unwrap().unwrap().status, 3);
+    });
+}
+
+#[test]
+fn reflection() {
+    use tonic_reflection::pb::v1::ServerReflectionRequest;
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+    let server = Server::with_rules(RULES);
+    let client = Client::of(&server);
+    let ask = |message: MessageRequest| {
+        let request = ServerReflectionRequest { host: String::new(), message_request: Some(message) };
+        let mut client_v1 = ServerReflectionClient::new(client.channel.clone());
+        client.runtime.block_on(async {
+            let requests = tonic::codegen::tokio_stream::once(request);
+            let mut answers = client_v1.server_reflection_info(requests).await.unwrap().into_inner();
+            answers.message().await.unwrap().unwrap().message_response.unwrap()
+        })
+    };
+    let MessageResponse::ListServicesResponse(list) = ask(MessageRequest::ListServices(String::new())) else {
+        panic!("no list");
+    };
+    let names: Vec<_> = list.service.iter().map(|service| service.name.as_str()).collect();
+    assert_eq!(names, [SERVICE, "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"]);
+    // A tool that wants to ask needs the service's file and whatever that uses.
+    let mut wanted = vec![MessageRequest::FileContainingSymbol(SERVICE.to_owned())];
+    let mut files = Vec::new();
+    while let Some(message) = wanted.pop() {
+        let MessageResponse::FileDescriptorResponse(found) = ask(message) else { panic!("no file") };
+        let file: File = prost::Message::decode(found.file_descriptor_proto[0].as_slice()).unwrap();
+        let new = file.dependency.iter().filter(|name| !files.contains(*name));
+        wanted.extend(new.map(|name| MessageRequest::FileByFilename(name.clone())));
+        files.push(file.name);
+    }
+    assert!(files.contains(&"envoy/extensions/common/ratelimit/v3/ratelimit.proto".to_owned()));
+    let raw = http2_client::Client::of(server.door("grpc"));
+    let alpha = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
+    assert_ne!(raw.call(alpha, &[], Some(b"")).1, "12");
+}
+
+/// As much of a file's descriptor as the test needs.
+#[derive(Clone, PartialEq, prost::Message)]
+struct File {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, repeated, tag = "3")]
+    dependency: Vec<String>,
+}
+
+#[test]
+fn silent_peers_are_given_up() {
+    let limits =
+        Limits { head: Duration::from_millis(100), request: Duration::from_millis(200), ..Limits::default() };
+    let server = here(Access::default(), limits);
+    let closed = |first: &[u8]| {
+        let mut stream = TcpStream::connect(&server.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.write_all(first).unwrap();
+        // Reads to the end: it is closed, and not by the timeout.
+        stream.read_to_end(&mut Vec::new()).is_ok()
+    };
+    assert!(closed(b""));
+    assert!(closed(b"PRI * HTTP/2.0\r\n\r\nSM"));
+    // HTTP/2, but it answers no ping.
+    assert!(closed(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"));
+    // One that answers pings may be idle for as long as it likes.
+    let client = Client::at(&server.address);
+    client.runtime.block_on(async { tokio::time::sleep(Duration::from_secs(1)).await });
+    assert_eq!(client.codes(asked("shop", &[&[("user", "ann")]])), [OK, OK]);
+}
+
+#[test]
+fn stopping_answers_what_is_in_flight() {
+    let server = here(Access::default(), Limits::default());
+    let client = Client::at(&server.address);
+    let raw = http2_client::Client::of(&server.address);
+    let mut health = HealthClient::new(client.channel.clone());
+    let request = HealthCheckRequest { service: String::new() };
+    let mut watched = client.runtime.block_on(health.watch(request)).unwrap().into_inner();
+    assert_eq!(client.runtime.block_on(watched.message()).unwrap().unwrap().status, 1);
+    let path = format!("/{SERVICE}/ShouldRateLimit");
+    let (arrived, answered) = raw.begin(&path);
+    arrived.recv().unwrap();
+    server.stop.send(()).unwrap();
+    // Who watches is told, and lets it stop.
+    client.runtime.block_on(async {
+        assert_eq!(watched.message().await.unwrap().unwrap().status, 2);
+        assert!(watched.message().await.unwrap().is_none());
+    });
+    assert_eq!(answered(message(&asked("shop", &[&[("user", "ann")]]))).1, "0");
+    drop((raw, client));
+    server.stopped.join().unwrap();
+}

@@ -1,0 +1,132 @@
+//! The short way of usual requests and hyper give the same answers, in order, on one connection.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+
+use crate::bad_input::REQUESTS;
+use crate::server::{Answer, Server};
+
+/// Sends the short way past: only hyper takes a request with this header.
+const TO_HYPER: &str = "upgrade: none\r\n";
+
+fn request(path: &str, headers: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{headers}content-length: {length}\r\n\r\n{body}"
+    )
+}
+
+/// A connection that is kept, and reads one answer at a time.
+struct Kept(BufReader<TcpStream>);
+
+impl Kept {
+    fn new(server: &Server) -> Self {
+        Kept(BufReader::new(server.connect()))
+    }
+
+    fn send(&mut self, bytes: &str) {
+        self.0.get_mut().write_all(bytes.as_bytes()).unwrap();
+    }
+
+    fn read(&mut self) -> Answer {
+        let mut bytes = String::new();
+        while !bytes.ends_with("\r\n\r\n") {
+            assert!(self.0.read_line(&mut bytes).unwrap() > 0, "no answer after {bytes:?}");
+        }
+        let length = Answer::read(bytes.as_bytes()).header("content-length").unwrap().parse().unwrap();
+        let mut body = vec![0; length];
+        self.0.read_exact(&mut body).unwrap();
+        Answer::read(&[bytes.as_bytes(), &body].concat()[..])
+    }
+
+    fn ask(&mut self, bytes: &str) -> Answer {
+        self.send(bytes);
+        self.read()
+    }
+}
+
+/// Head and body without what differs from one moment to the next: numbers, and the order of headers.
+fn alike(answer: &Answer) -> (u16, Vec<String>, String) {
+    let without_numbers = |text: &str| {
+        let mut plain: Vec<char> = text.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+        plain.dedup_by(|a, b| *a == '0' && *b == '0');
+        plain.into_iter().collect::<String>()
+    };
+    let (date, lines): (Vec<&str>, Vec<&str>) =
+        answer.head.lines().partition(|line| line.starts_with("date: "));
+    assert!(date.len() == 1 && date[0].ends_with(" GMT"), "{}", answer.head);
+    let mut head: Vec<String> = lines.into_iter().map(without_numbers).collect();
+    head.sort();
+    (answer.status, head, without_numbers(&answer.body))
+}
+
+#[test]
+fn both_ways_answer_alike() {
+    let server = Server::demo();
+    let (mut short, mut hyper) = (Kept::new(&server), Kept::new(&server));
+    let mut compare = |path: &str, here: &str, there: &str| {
+        let answers = (short.ask(&request(path, "", here)), hyper.ask(&request(path, TO_HYPER, there)));
+        assert_eq!(alike(&answers.0), alike(&answers.1), "{path} {here}");
+    };
+    for path in ["/v1/acquire", "/v1/acquire?headers=x-ratelimit", "/v1/peek", "/v1/acquire?x=%7B#y"] {
+        for rest in ["", r#","permits":2"#, r#","permits":0"#, r#","id":"a""#] {
+            let body = |name: &str| format!(r#"{{"resource":"{name}","limit":2,"window":"1h"{rest}}}"#);
+            compare(path, &body("r1"), &body("r2"));
+        }
+    }
+    // Everything else takes the connection to hyper, so it comes last.
+    for usual in [true, false] {
+        for (path, body, ..) in REQUESTS.iter().filter(|(path, ..)| (*path == "/v1/acquire") == usual) {
+            compare(path, body, body);
+        }
+    }
+}
+
+/// Many requests in one piece, of which some are not for the short way.
+#[test]
+fn answers_come_in_order() {
+    let server = Server::demo();
+    let mut kept = Kept::new(&server);
+    let one = request("/v1/acquire", "", r#"{"resource":"r","limit":100,"window":"1h"}"#);
+    let keep_alive = one.replace("host: x", "Host: x\r\nConnection: Keep-Alive");
+    let healthz = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
+    // The last is sent in two parts.
+    let (first, rest) = one.split_at(one.len() - 10);
+    kept.send(&[&one, &keep_alive, &one, healthz, &one, first].concat());
+    let used = |kept: &mut Kept| kept.read().json()["limits"][0]["used"].as_u64();
+    assert_eq!([(); 3].map(|()| used(&mut kept)), [Some(1), Some(2), Some(3)]);
+    assert_eq!(kept.read().body, r#"{"status":"ok"}"#);
+    assert_eq!(used(&mut kept), Some(4));
+    kept.send(rest);
+    assert_eq!(used(&mut kept), Some(5));
+}
+
+/// A client may say at once that it will say no more, such as `nc -N`.
+#[test]
+fn who_says_no_more_is_answered() {
+    let server = Server::demo();
+    for headers in ["", TO_HYPER] {
+        let mut kept = Kept::new(&server);
+        kept.send(&request("/v1/acquire", headers, r#"{"resource":"r"}"#).repeat(3));
+        kept.0.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answers = String::new();
+        kept.0.read_to_string(&mut answers).unwrap();
+        assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), 3, "{headers} {answers}");
+    }
+}
+
+/// What could be read in two ways is read in none.
+#[test]
+fn doubtful_lengths_are_refused() {
+    let server = Server::demo();
+    let good = request("/v1/acquire", "", r#"{"resource":"doubt","limit":9}"#);
+    for header in ["content-length: 5\r\n", "content-length: +30\r\n", "transfer-encoding: gzip\r\n"] {
+        let mut kept = Kept::new(&server);
+        kept.send(&good.replace("content-type", &format!("{header}content-type")));
+        let mut answer = String::new();
+        let _ = kept.0.read_to_string(&mut answer);
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{header} {answer}");
+    }
+    let peek = server.post("/v1/peek", r#"{"resource":"doubt","limit":9}"#);
+    assert_eq!(peek.json()["limits"][0]["used"], 0, "and nothing was charged");
+}

@@ -1,0 +1,84 @@
+//! Schemathesis asks everything that `/openapi.json` describes, and much that it does not: every answer is as described.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::server::Server;
+
+const ADMIN: &str = "admin-token-0123456789";
+const DEMO: &str = include_str!("../../src/config/demo.yaml");
+const SETTINGS: &str = include_str!("schemathesis.toml");
+
+/// Checks what `server` answers with every check of schemathesis but those that its settings say why not.
+fn schemathesis(server: &Server, settings: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("schemathesis.toml"), format!("{SETTINGS}\n{settings}")).unwrap();
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools");
+    let program = tools.join("schemathesis/bin/schemathesis");
+    let program = program.canonicalize().expect("scripts/tools.sh installs schemathesis");
+    let run = Command::new(program)
+        .current_dir(folder.path())
+        .args(["run", &format!("http://{}/openapi.json", server.address)])
+        .args(["--phases", "examples,coverage,fuzzing", "--max-examples", "20", "--seed", "1"])
+        .args(["--generation-database", "none", "--continue-on-failure", "--no-color", "--warnings", "off"])
+        .output()
+        .unwrap();
+    let [report, errors] = [&run.stdout, &run.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    assert!(run.status.success(), "{report}\n{errors}");
+    assert!(report.contains("Tested: 21"), "it asks all there is: {report}");
+}
+
+#[test]
+fn without_a_token() {
+    let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], DEMO, &[]);
+    schemathesis(&server, "");
+    assert_eq!(server.get("/v1/rules").json()["edition"]["version"], 1, "nobody may change them");
+}
+
+#[test]
+fn with_a_token() {
+    let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], DEMO, &[]);
+    schemathesis(&server, &format!("[auth.openapi.token]\nbearer = \"{ADMIN}\"\n"));
+    assert_ne!(server.get("/v1/rules").json()["edition"]["version"], 1, "it has put rules");
+}
+
+/// At every door, for whoever may ask there.
+#[test]
+fn it_is_shown_to_those_who_may_ask() {
+    const DATA: &str = "data-token-0123456789";
+    let server = Server::with_env(&[("SLIDEGATE_TOKEN", DATA)], DEMO, &["--admin", "127.0.0.1:0"]);
+    for address in [server.address.as_str(), server.door("admin http")] {
+        let door = Server::at(address);
+        assert_eq!(door.get("/openapi.json").status, 401);
+        let token = format!("Bearer {DATA}");
+        let answer = door.send("GET", "/openapi.json", &[("authorization", &token)], "");
+        assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/json")));
+        assert_eq!(answer.json()["openapi"], "3.1.0");
+        let index = door.send("GET", "/", &[("authorization", &token)], "");
+        assert!(index.body.contains("/openapi.json"), "{}", index.body);
+    }
+}
+
+/// Errors are JSON, also those that axum notices.
+#[test]
+fn errors_are_as_described() {
+    let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], DEMO, &[]);
+    let token = format!("Bearer {ADMIN}");
+    let large = "#".repeat((4 << 20) + 1);
+    for (method, path, body, status, code) in [
+        ("GET", "/v1/authorize?permits=some", "", 400, "invalid-request"),
+        ("GET", "/v1/keys/%ff", "", 400, "invalid-key"),
+        ("PUT", "/v1/rules", large.as_str(), 413, "too-large"),
+        ("PUT", "/v1/acquire", "", 405, "method-not-allowed"),
+        ("GET", "/nowhere", "", 404, "not-found"),
+    ] {
+        let answer = server.send(method, path, &[("authorization", &token)], body);
+        assert_eq!(
+            (answer.status, &answer.json()["error"]["code"]),
+            (status, &code.into()),
+            "{method} {path}"
+        );
+        assert_eq!(answer.header("allow").is_some(), status == 405, "{method} {path}");
+    }
+}

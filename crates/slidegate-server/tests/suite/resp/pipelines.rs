@@ -1,0 +1,127 @@
+//! Many commands at once.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use slidegate::Request;
+
+use super::wire::{Door, bulk, encode, simple};
+
+/// Eight clients, each with many commands in flight: exactly `limit` pass, and each is answered in its order.
+#[test]
+fn exactly_the_limit_in_order() {
+    let door = Door::open();
+    let allowed = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for who in 0..8 {
+            let (door, allowed) = (&door, &allowed);
+            scope.spawn(move || {
+                let mut client = door.client();
+                for round in 0..40 {
+                    let mut bytes = Vec::new();
+                    for i in 0..30 {
+                        bytes.extend(encode("SG.ACQUIRE hot 5000 3600000"));
+                        if i % 7 == who % 7 {
+                            bytes.extend(encode(&format!("ECHO {who}-{round}-{i}")));
+                        }
+                    }
+                    // Longer than what is read at once, and cut anywhere.
+                    let (first, second) = bytes.split_at((round * 97 + 13) % bytes.len());
+                    client.send(first);
+                    client.send(second);
+                    let mut last = i64::MAX;
+                    for i in 0..30 {
+                        let numbers = client.read().unwrap().numbers();
+                        allowed.fetch_add(numbers[0].unsigned_abs(), Ordering::Relaxed);
+                        assert!(numbers[2] <= last, "what is left grows less");
+                        last = numbers[2];
+                        if i % 7 == who % 7 {
+                            assert_eq!(client.read(), Some(bulk(&format!("{who}-{round}-{i}"))));
+                        }
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(allowed.into_inner(), 5_000, "of 9600");
+}
+
+/// More in one go than there are in a batch, and than fits the buffers.
+#[test]
+fn a_long_pipeline() {
+    let door = Door::open();
+    let mut client = door.client();
+    client.send(&encode("SG.ACQUIRE long 1000 60000").repeat(3_000));
+    let allowed = (0..3_000).filter(|_| client.read().unwrap().numbers()[0] == 1).count();
+    assert_eq!(allowed, 1_000);
+    assert_eq!(client.ask("PING"), simple("PONG"));
+}
+
+#[test]
+fn every_answer_in_its_place() {
+    let door = Door::open();
+    let mut client = door.client();
+    let commands = [
+        "SG.ACQUIRE a 2 60000",
+        "SG.ACQUIRE a 2",
+        "SG.ACQUIRE a 2 60000",
+        "NOSUCH",
+        "SG.ACQUIRE a 2 60000",
+        "SG.ACQUIRE a 2 1",
+        "SG.PEEK ACQUIRE a 3 60000",
+        "CL.THROTTLE a 0 1 60 5",
+        "CL.THROTTLE a 0 1 60",
+        "THROTTLE a 1 1 60",
+        "SG.SETTLE x 0",
+        "PING",
+    ];
+    client.send(&commands.map(encode).concat());
+    let mut read = || client.read().unwrap();
+    assert_eq!(read().numbers()[..3], [1, 2, 1]);
+    assert!(read().error().starts_with("ERR wrong number of arguments"));
+    assert_eq!(read().numbers()[..3], [1, 2, 0]);
+    assert_eq!(read().error(), "ERR unknown command 'NOSUCH'");
+    assert_eq!(read().numbers()[..3], [0, 2, 0]);
+    assert_eq!(read().error(), "ERR window must be between 1s and 1h, not 1ms");
+    assert_eq!(read().numbers()[..3], [1, 3, 1]);
+    assert_eq!(read().numbers()[..4], [1, 1, 1, -1]);
+    assert_eq!(read().numbers()[..4], [0, 1, 0, -1]);
+    assert_eq!(read().numbers()[..3], [0, 1, 0]);
+    assert!(read().error().starts_with("ERR reservation is not one"));
+    assert_eq!(read(), simple("PONG"));
+}
+
+/// Clients ask without a pause while the server stops: what was charged is what they were told.
+#[test]
+fn stopping_loses_no_answer() {
+    for pipeline in [1, 16] {
+        let mut door = Door::open();
+        let (told, stopped) = (AtomicU64::new(0), AtomicBool::new(false));
+        let commands = encode("SG.ACQUIRE hot 100000 3600000").repeat(pipeline);
+        let clients: Vec<_> = (0..6).map(|_| door.client()).collect();
+        std::thread::scope(|scope| {
+            for mut client in clients {
+                let (told, commands, stopped) = (&told, &commands, &stopped);
+                scope.spawn(move || {
+                    while client.try_send(commands) {
+                        for _ in 0..pipeline {
+                            let Some(answer) = client.read() else {
+                                assert!(stopped.load(Ordering::SeqCst), "only who stops hangs up");
+                                return;
+                            };
+                            told.fetch_add(answer.numbers()[0].unsigned_abs(), Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            stopped.store(true, Ordering::SeqCst);
+            door.stop();
+        });
+        let hot = Request::resource("hot").limit(100_000).window(Duration::from_secs(3_600));
+        let decision = door.block_on(door.gate.limiter.peek(hot)).unwrap();
+        let told = told.into_inner();
+        assert!(told > 0);
+        assert_eq!(decision.limits().next().unwrap().used(), told);
+    }
+}

@@ -1,0 +1,74 @@
+//! A server that answers as a test wants it to: late, wrong, or not at all.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(crate) const ALLOWED: &str = r#"{"allowed":true,"source":"store"}"#;
+
+/// Lives until the test's process ends.
+pub(crate) struct Stub {
+    pub(crate) url: String,
+    seen: Arc<AtomicU64>,
+}
+
+impl Stub {
+    /// Answers the n-th `acquire`, from 0, with what `answer` makes of n; it may take its time. Others are allowed.
+    pub(crate) fn start(answer: impl Fn(u64) -> String + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let seen = Arc::new(AtomicU64::new(0));
+        let (answer, counter) = (Arc::new(answer), Arc::clone(&seen));
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (answer, counter) = (Arc::clone(&answer), Arc::clone(&counter));
+                std::thread::spawn(move || talk(&stream.unwrap(), &*answer, &counter));
+            }
+        });
+        Stub { url, seen }
+    }
+
+    /// How often `acquire` was called.
+    pub(crate) fn seen(&self) -> u64 {
+        self.seen.load(Ordering::SeqCst)
+    }
+}
+
+/// A whole answer.
+pub(crate) fn answer(status: u16, body: &str) -> String {
+    format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
+
+/// One connection, until either side closes it.
+fn talk(stream: &TcpStream, of: &dyn Fn(u64) -> String, seen: &AtomicU64) {
+    stream.set_nodelay(true).unwrap();
+    let mut reader = BufReader::new(stream);
+    let mut writer = stream;
+    loop {
+        let (mut first, mut length) = (String::new(), 0);
+        if reader.read_line(&mut first).unwrap_or(0) == 0 {
+            return;
+        }
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line).unwrap_or(0) == 0 || line == "\r\n" {
+                break;
+            }
+            if let Some(number) = line.strip_prefix("content-length: ") {
+                length = number.trim().parse().unwrap();
+            }
+        }
+        let mut body = vec![0; length];
+        if reader.read_exact(&mut body).is_err() {
+            return;
+        }
+        let text = match first.contains("/v1/acquire") {
+            true => of(seen.fetch_add(1, Ordering::SeqCst)),
+            false => answer(200, ALLOWED),
+        };
+        if writer.write_all(text.as_bytes()).is_err() || text.contains("connection: close") {
+            return;
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Every door can be encrypted, clients may have to say who they are, and certificates change while it runs.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::certificates::certificates;
+use crate::redis_server::eventually;
+use crate::server::Server;
+
+const RULES: &str = "rules: [{ name: one, key: [user], limit: 1, window: 1m }]";
+
+fn curl(dir: &Path, arguments: &[&str], url: &str) -> Output {
+    let mut command = Command::new("curl");
+    command
+        .args(["-sS", "--noproxy", "*", "--max-time", "20"])
+        .args(arguments)
+        .arg(url)
+        .current_dir(dir)
+        .output()
+        .unwrap()
+}
+
+fn serve(dir: &Path, client_ca: bool) -> Server {
+    let path = |name: &str| dir.join(name).display().to_string();
+    let client = if client_ca { format!(", client-ca: {}", path("ca.pem")) } else { String::new() };
+    let tls =
+        format!("tls: {{ certificate: {}, key: {}{client} }}\n", path("server.pem"), path("server.key"));
+    Server::with_rules(&(tls + RULES))
+}
+
+#[test]
+fn what_is_said_is_encrypted() {
+    let dir = tempfile::tempdir().unwrap();
+    certificates(dir.path());
+    let server = serve(dir.path(), false);
+    let url = format!("https://{}/v1/acquire", server.address);
+    let post = [
+        "--cacert",
+        "ca.pem",
+        "-H",
+        "content-type: application/json",
+        "-d",
+        r#"{"attributes":{"user":"a"}}"#,
+    ];
+    // Two requests of one connection: the short way is encrypted as well.
+    let twice = [&post[..], &[&url]].concat();
+    let output = curl(dir.path(), &twice, &url);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains(r#"{"allowed":true"#) && text.contains(r#"{"allowed":false"#), "{text}");
+    assert!(!curl(dir.path(), &[], &url).status.success(), "who does not trust us does not talk to us");
+    let plain = format!("http://{}/v1/acquire", server.address);
+    assert!(!curl(dir.path(), &[], &plain).status.success(), "nothing is said in the clear");
+    // The other doors decide inside it as well.
+    let (host, port) = server.door("rediss").split_once(':').unwrap();
+    let redis = Command::new("redis-cli")
+        .args(["--tls", "--cacert", "ca.pem", "-h", host, "-p", port, "SG.CHECK", "user", "a"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    assert!(redis.stdout.starts_with(b"0\n1\n0\n"), "{redis:?}");
+    let call = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+    std::fs::write(dir.path().join("call"), b"\0\0\0\0\0").unwrap();
+    let grpc =
+        ["--cacert", "ca.pem", "--http2", "-i", "-H", "content-type: application/grpc", "-H", "te: trailers"];
+    let grpc = [&grpc[..], &["--data-binary", "@call"]].concat();
+    let said = curl(dir.path(), &grpc, &format!("https://{}{call}", server.door("grpcs")));
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.contains("grpc-status: 3") && said.contains("domain"), "{said}");
+    for (door, protocol, chosen) in [("https", "http/1.1,h2", "http/1.1"), ("grpcs", "h2", "h2")] {
+        let output = Command::new("openssl")
+            .args(["s_client", "-alpn", protocol, "-CAfile", "ca.pem", "-connect", server.door(door)])
+            .current_dir(dir.path())
+            .stdin(std::process::Stdio::null())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            text.contains("Verify return code: 0") && text.contains(&format!("ALPN protocol: {chosen}")),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn clients_say_who_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    certificates(dir.path());
+    let server = serve(dir.path(), true);
+    let url = format!("https://{}/healthz", server.address);
+    let stranger = curl(dir.path(), &["--cacert", "ca.pem"], &url);
+    assert!(!stranger.status.success(), "{stranger:?}");
+    let known = ["--cacert", "ca.pem", "--cert", "client.pem", "--key", "client.key"];
+    assert!(curl(dir.path(), &known, &url).status.success());
+}
+
+#[test]
+fn certificates_are_read_again() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    certificates(dir.path());
+    certificates(other.path());
+    let server = serve(dir.path(), false);
+    let url = format!("https://{}/healthz", server.address);
+    let by = |authority: &Path| {
+        curl(dir.path(), &["--cacert", authority.join("ca.pem").to_str().unwrap()], &url).status.success()
+    };
+    assert!(by(dir.path()) && !by(other.path()));
+    // Half of a change is none: the key does not belong to the certificate.
+    std::fs::copy(other.path().join("server.key"), dir.path().join("server.key")).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(800));
+    assert!(by(dir.path()), "what was good stays");
+    std::fs::copy(other.path().join("server.pem"), dir.path().join("server.pem")).unwrap();
+    eventually("the new certificate", || by(other.path()));
+    assert!(!by(dir.path()));
+}
+
+#[test]
+fn a_bad_certificate_starts_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in [("server.pem", "nothing"), ("server.key", "nothing")] {
+        std::fs::write(dir.path().join(name), text).unwrap();
+    }
+    let config = dir.path().join("config");
+    std::fs::write(
+        &config,
+        format!("tls: {{ certificate: {0}/server.pem, key: {0}/server.key }}\n{RULES}", dir.path().display()),
+    )
+    .unwrap();
+    let output = Command::new(crate::server::BINARY)
+        .args(["serve", "--http", "127.0.0.1:0", "--grpc", "off", "--resp", "off", "--config"])
+        .arg(&config)
+        .output()
+        .unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && message.contains("tls: cannot use"), "{message}");
+}

@@ -1,0 +1,147 @@
+//! A table of refusals with a fixed number of places. Looking something up writes nothing that others read.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use arc_swap::{ArcSwapOption, Guard};
+use smallvec::SmallVec;
+
+use super::Stamp;
+use crate::{Ask, Check, Entry, Key, Micros, Outcome, Quota, Reading, Source, Verdict};
+
+/// How many places a key may be at.
+const WAYS: usize = 4;
+
+/// What was refused, and until when it is.
+pub(super) struct Refusal {
+    key: Key,
+    pub(super) quota: Quota,
+    pub(super) cost: u64,
+    verdict: Verdict,
+    /// When it was judged, by the store's clock, and when it was sent, by ours.
+    at: Micros,
+    sent: Micros,
+    pub(super) until: Micros,
+    pub(super) stamp: Stamp,
+}
+
+pub(super) struct Table {
+    sets: Box<[Set]>,
+    /// Whether anything was ever put into it.
+    used: AtomicBool,
+}
+
+/// Where a key may be: found by a part of its hash before anything else is read.
+#[derive(Default)]
+struct Set {
+    tags: [AtomicU32; WAYS],
+    refusals: [ArcSwapOption<Refusal>; WAYS],
+}
+
+impl Refusal {
+    pub(super) fn new(check: &Check, verdict: &Verdict, at: Micros, sent: Micros, stamp: Stamp) -> Self {
+        let (key, until) = (check.key.clone(), sent.plus(verdict.retry_after));
+        Refusal { key, quota: check.quota, cost: check.cost, verdict: *verdict, at, sent, until, stamp }
+    }
+
+    /// The same again: to an ask whose `i`-th check it refuses, at `now`.
+    pub(super) fn again(&self, ask: &Ask, i: usize, now: Micros) -> Reading {
+        // Nothing, if another has sent it since this one looked at the clock.
+        let passed = now.since(self.sent);
+        let refused = Verdict {
+            retry_after: self.verdict.retry_after.since(passed),
+            reset_after: self.verdict.reset_after.since(passed),
+            ..self.verdict
+        };
+        let verdicts = match ask.checks() {
+            [_] => SmallVec::from_buf([refused]),
+            checks => checks
+                .iter()
+                .enumerate()
+                .map(|(n, check)| if n == i { refused } else { unjudged(check) })
+                .collect(),
+        };
+        Reading { at: self.at.plus(passed), source: Source::DenyCache, verdicts }
+    }
+}
+
+fn unjudged(check: &Check) -> Verdict {
+    Verdict {
+        outcome: Outcome::Unjudged,
+        limit: check.quota.capacity(),
+        used: 0,
+        retry_after: Micros::ZERO,
+        reset_after: Micros::ZERO,
+        entry: Entry::default(),
+    }
+}
+
+impl Table {
+    pub(super) fn new(places: usize) -> Self {
+        let sets = if places == 0 { 0 } else { places.div_ceil(WAYS).next_power_of_two() };
+        Table { sets: (0..sets).map(|_| Set::default()).collect(), used: AtomicBool::new(false) }
+    }
+
+    /// How many places it has.
+    pub(super) fn size(&self) -> usize {
+        self.sets.len() * WAYS
+    }
+
+    /// Whether nothing was ever put into it.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        !self.used.load(Ordering::Relaxed)
+    }
+
+    /// What is remembered of `key`, if it holds.
+    #[inline]
+    pub(super) fn find(
+        &self,
+        key: &Key,
+        holds: impl Fn(&Refusal) -> bool,
+    ) -> Option<Guard<Option<Arc<Refusal>>>> {
+        let (set, tag) = self.place(key);
+        for (known, refusal) in set.tags.iter().zip(&set.refusals) {
+            if known.load(Ordering::Relaxed) == tag {
+                let found = refusal.load();
+                if found.as_ref().is_some_and(|refusal| refusal.key == *key && holds(refusal)) {
+                    return Some(found);
+                }
+            }
+        }
+        None
+    }
+
+    /// Remembers a refusal in the place of an older one of its key, or of the one that ends first.
+    pub(super) fn put(&self, refusal: Refusal, now: Micros) {
+        let (set, tag) = self.place(&refusal.key);
+        let (mut place, mut soonest) = (0, Micros::new(u64::MAX));
+        for (way, held) in set.refusals.iter().enumerate() {
+            let held = held.load();
+            if let Some(held) = held.as_ref().filter(|held| held.key == refusal.key) {
+                let as_good = held.quota == refusal.quota && held.stamp == refusal.stamp && now < held.until;
+                // Of two costs the smaller one refuses more.
+                if as_good && held.cost < refusal.cost {
+                    return;
+                }
+                place = way;
+                break;
+            }
+            let until = held.as_ref().map_or(Micros::ZERO, |held| held.until);
+            if until < soonest {
+                (place, soonest) = (way, until);
+            }
+        }
+        set.refusals[place].store(Some(Arc::new(refusal)));
+        set.tags[place].store(tag, Ordering::Release);
+        self.used.store(true, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn place(&self, key: &Key) -> (&Set, u32) {
+        let hash = key.hash();
+        let set = &self.sets[(hash as usize) & (self.sets.len() - 1)];
+        // Never 0, which is nobody's.
+        (set, (hash >> 32) as u32 | 1)
+    }
+}

@@ -1,0 +1,16 @@
+//! What `fuzz/` reaches that nobody else should. Not in the product.
+
+use crate::{DEFAULT_PREFIX, Key, Reservation};
+
+/// What Redis is asked to hash of a key, and what the key says it hashes.
+pub fn hashed(key: &Key) -> (String, String) {
+    let name = crate::redis::main_name(DEFAULT_PREFIX, key);
+    let inside = name.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    let inside = inside.map(|(inside, _)| inside).filter(|inside| !inside.is_empty()).unwrap_or(&name);
+    (inside.to_owned(), key.tag().unwrap_or(key.as_str()).to_owned())
+}
+
+/// The keys of a reservation.
+pub fn keys(reservation: &Reservation) -> Vec<Key> {
+    reservation.settlements(0).into_iter().map(|settlement| settlement.key).collect()
+}

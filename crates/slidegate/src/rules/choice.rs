@@ -1,0 +1,159 @@
+//! Which of the rules that apply are looked at: of a group only the first, and none that another one replaces.
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+use super::Rule;
+use super::rule::{check_label, check_rule_name};
+use crate::{Check, Error, Quota};
+
+/// What a rule does with what it applies to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It counts, and refuses what is over its quota.
+    #[default]
+    Limited,
+    /// It counts nothing and refuses nothing.
+    Unlimited,
+    /// It counts nothing and refuses everything.
+    Blocked,
+}
+
+impl Rule {
+    /// A rule that counts and refuses nothing: an exception, ahead of the rest of its [group](Rule::group).
+    ///
+    /// ```
+    /// use slidegate::{Quota, Rule, Rules};
+    /// let rules = Rules::new([
+    ///     Rule::unlimited("staff")?.when("user", ["staff-*"])?.group("per-user")?,
+    ///     Rule::new("others", Quota::per_second(10)?)?.per(["user"])?.group("per-user")?,
+    /// ])?;
+    /// # Ok::<(), slidegate::Error>(())
+    /// ```
+    pub fn unlimited(name: &str) -> Result<Self, Error> {
+        check_rule_name(name)?;
+        Ok(Rule::countless(name, Kind::Unlimited))
+    }
+
+    /// A rule that counts nothing and refuses everything, without asking the store. As a
+    /// [shadow](crate::Mode::Shadow) it refuses nothing either, and is like [`Rule::unlimited`].
+    pub fn blocked(name: &str) -> Result<Self, Error> {
+        check_rule_name(name)?;
+        Ok(Rule::countless(name, Kind::Blocked))
+    }
+
+    pub(super) fn countless(name: &str, kind: Kind) -> Self {
+        Rule { kind, ..Rule::named(name, Quota::STAND_IN) }
+    }
+
+    /// Of the rules of one group only the first that applies to a request is looked at.
+    pub fn group(mut self, name: &str) -> Result<Self, Error> {
+        check_label("a group name", name)?;
+        self.group = Some(name.to_owned());
+        Ok(self)
+    }
+
+    /// Applies only to requests that have no other attributes than those named by [`Rule::when`] and [`Rule::per`].
+    #[must_use]
+    pub fn only(mut self) -> Self {
+        self.only = true;
+        self
+    }
+
+    /// Where this rule applies, these are not looked at, nor for any other request of the same
+    /// [`acquire_together`](crate::Limiter::acquire_together). They still end their [group](Rule::group), and what
+    /// they replace stays replaced.
+    pub fn replaces<'r>(mut self, rules: impl IntoIterator<Item = &'r str>) -> Result<Self, Error> {
+        for rule in rules {
+            if rule == self.name {
+                return Err(Error::invalid(format!("rule `{rule}` cannot replace itself")));
+            }
+            self.replaces.push(rule.to_owned());
+        }
+        Ok(self)
+    }
+
+    /// Whether it is limited: neither unlimited nor blocked.
+    pub fn is_limited(&self) -> bool {
+        self.kind == Kind::Limited
+    }
+
+    /// Whether it is looked at wherever it applies, whatever other rules there are.
+    pub(super) fn is_plain(&self) -> bool {
+        self.is_limited() && self.group.is_none() && self.replaces.is_empty()
+    }
+}
+
+/// The checks of one request.
+pub(super) type Checks = SmallVec<[Check; 1]>;
+
+/// The numbers of the rules that others replace.
+pub(super) type Replaced = SmallVec<[u32; 4]>;
+
+/// What the rules say of each other, by their numbers. A set of rules that say nothing has none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Choice {
+    /// The group of each rule.
+    groups: Vec<Option<u32>>,
+    /// The rules that each replaces.
+    replaces: Vec<Replaced>,
+}
+
+impl Choice {
+    pub(super) fn new(rules: &[Rule]) -> Result<Option<Self>, Error> {
+        if rules.iter().all(Rule::is_plain) {
+            return Ok(None);
+        }
+        let mut numbers = HashMap::new();
+        let groups = rules.iter().map(|rule| {
+            let next = numbers.len() as u32;
+            rule.group.as_deref().map(|group| *numbers.entry(group).or_insert(next))
+        });
+        let groups = groups.collect();
+        let names: HashMap<&str, u32> = rules.iter().map(Rule::name).zip(0..).collect();
+        let numbered = |rule: &Rule| {
+            let number = |name: &String| names.get(name.as_str()).copied().ok_or_else(|| no_such_rule(name));
+            rule.replaces.iter().map(number).collect()
+        };
+        let replaces = rules.iter().map(numbered).collect::<Result<_, Error>>()?;
+        Ok(Some(Choice { groups, replaces }))
+    }
+
+    /// The checks of every rule that is looked at for these attributes, but for those that others replace: their
+    /// numbers are added to `replaced`.
+    pub(super) fn checks(
+        &self,
+        rules: &[Rule],
+        attributes: &[(&str, &str)],
+        permits: u64,
+        replaced: &mut Replaced,
+    ) -> Checks {
+        let mut ended: SmallVec<[u32; 4]> = SmallVec::new();
+        let mut checks = Checks::new();
+        let numbered = rules.iter().zip(0u32..);
+        for ((rule, number), (group, replaces)) in numbered.zip(self.groups.iter().zip(&self.replaces)) {
+            if group.is_some_and(|group| ended.contains(&group)) || !rule.applies(attributes) {
+                continue;
+            }
+            ended.extend(*group);
+            replaced.extend_from_slice(replaces);
+            let check = rule.check(attributes, permits, number);
+            match rule.kind {
+                Kind::Limited => checks.extend(check),
+                Kind::Unlimited => {}
+                // More than there is, so that any store refuses it too.
+                Kind::Blocked => checks.extend(
+                    check
+                        .filter(|check| check.enforced)
+                        .map(|check| Check { cost: check.quota.capacity() + 1, ..check }),
+                ),
+            }
+        }
+        checks
+    }
+}
+
+pub(super) fn no_such_rule(name: &str) -> Error {
+    Error::invalid(format!("replaces names `{name}`, which is no rule"))
+}

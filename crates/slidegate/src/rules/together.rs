@@ -1,0 +1,97 @@
+//! Several requests as one ask: what each of them meets, and one check for each key.
+
+use std::collections::HashMap;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::Rules;
+use super::choice::{Checks, Replaced};
+use crate::ask::too_many_permits;
+use crate::quota::MAX_LIMIT;
+use crate::request::{Subject, check_attributes};
+use crate::{Ask, Check, Error, Key, Request};
+
+/// The most requests that can be asked together.
+pub const MAX_TOGETHER: usize = 64;
+
+/// The most checks that they can come to.
+const MAX_CHECKS: usize = 1024;
+
+/// Requests that are judged and charged as one.
+pub(crate) struct Together {
+    pub ask: Ask,
+    /// For each request, the places of its checks in the ask.
+    pub places: Vec<SmallVec<[usize; 2]>>,
+}
+
+impl Rules {
+    /// What to ask the store for all of these. What costs more than a rule will ever allow is asked, and refused.
+    pub(crate) fn ask_together(&self, requests: &[Request<'_>]) -> Result<Together, Error> {
+        self.check_known()?;
+        if requests.len() > MAX_TOGETHER {
+            let n = requests.len();
+            return Err(Error::invalid(format!("{MAX_TOGETHER} requests can be asked together, not {n}")));
+        }
+        let mut replaced = Replaced::new();
+        let met: Vec<Checks> =
+            requests.iter().map(|request| self.meet(request, &mut replaced)).collect::<Result<_, _>>()?;
+        let mut checks = Checks::new();
+        let mut known: HashMap<Key, usize> = HashMap::new();
+        let mut places = Vec::with_capacity(met.len());
+        for met in met {
+            let mut own = SmallVec::new();
+            for check in met.into_iter().filter(|check| !replaced.contains(&check.rule)) {
+                let place = *known.entry(check.key.clone()).or_insert(checks.len());
+                match checks.get_mut(place) {
+                    Some(first) => merge(first, &check)?,
+                    None => checks.push(check),
+                }
+                own.push(place);
+            }
+            places.push(own);
+        }
+        if checks.len() > MAX_CHECKS {
+            let n = checks.len();
+            return Err(Error::invalid(format!("requests together may meet {MAX_CHECKS} limits, not {n}")));
+        }
+        let mut ask = Ask::distinct(checks.into_iter());
+        if let Some(id) = requests.first().and_then(|request| request.id.clone()) {
+            ask = ask.with_id(id);
+        }
+        Ok(Together { ask, places })
+    }
+
+    fn meet(&self, request: &Request<'_>, replaced: &mut Replaced) -> Result<Checks, Error> {
+        let permits = request.permits;
+        if permits > MAX_LIMIT {
+            return Err(too_many_permits(permits));
+        }
+        match &request.subject {
+            Subject::Attributes(attributes) => {
+                check_attributes(attributes)?;
+                Ok(match &self.choice {
+                    None => {
+                        let numbered = self.rules.iter().zip(0u32..);
+                        numbered.filter_map(|(rule, i)| rule.check(attributes, permits, i)).collect()
+                    }
+                    Some(choice) => choice.checks(&self.rules, attributes, permits, replaced),
+                })
+            }
+            Subject::Resource { name, own } => Ok(smallvec![self.ad_hoc.check(name, *own, permits)?]),
+        }
+    }
+}
+
+/// Two requests that meet one key cost it as much as both. Only requests that bring their own limit can differ in
+/// it; the lower one counts then.
+fn merge(first: &mut Check, second: &Check) -> Result<(), Error> {
+    let cost = first.cost + second.cost;
+    if cost > MAX_LIMIT {
+        return Err(too_many_permits(cost));
+    }
+    first.cost = cost;
+    if second.quota.limit() < first.quota.limit() {
+        first.quota = second.quota;
+    }
+    Ok(())
+}

@@ -1,0 +1,379 @@
+//! Refusals that the store is not asked for again: never one that would have been allowed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use slidegate::{
+    Ask, Check, Clock, Count, DenyCache, Key, ManualClock, MemoryStore, Micros, Outcome, Quota, Reading,
+    RedisMode, RedisOptions, RedisStore, RequestId, Rule, Rules, Settlement, Source, Store, SystemClock,
+};
+
+use crate::conformance::Dice;
+use crate::fault_proxy::{Fault, FaultProxy};
+use crate::oracle::Oracle;
+use crate::processes::TURN;
+use crate::redis_server::{Flavour, Server};
+use crate::wrappers::Recorder;
+
+fn quota(limit: u64, millis: u64) -> Quota {
+    Quota::new(limit, Duration::from_millis(millis)).unwrap()
+}
+
+fn check(rule: &str, limit: u64, cost: u64) -> Check {
+    Check::new(Key::new(rule, []), quota(limit, 1_000), cost)
+}
+
+struct World {
+    clock: ManualClock,
+    store: DenyCache<Recorder<MemoryStore<ManualClock>>>,
+}
+
+impl World {
+    fn new() -> Self {
+        let clock = ManualClock::at(Micros::from_secs(1_000));
+        let memory = Recorder::new(MemoryStore::with_clock(clock.clone(), 100));
+        World { store: DenyCache::with_clock(memory, 1_000, clock.clone()), clock }
+    }
+
+    async fn ask(&self, checks: impl IntoIterator<Item = Check>) -> Reading {
+        self.store.admit(&[Ask::new(checks).unwrap()]).await.unwrap().remove(0)
+    }
+
+    /// How many asks reached the store.
+    fn asked(&self) -> usize {
+        self.store.store().log.lock().len()
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_holds_until_its_wait_is_over() {
+    let world = World::new();
+    assert_eq!(world.ask([check("k", 10, 8)]).await.source, Source::Store);
+    world.clock.advance(Micros::from_millis(100));
+    let refused = world.ask([check("k", 10, 3)]).await;
+    assert_eq!((refused.source, refused.verdicts[0].retry_after), (Source::Store, Micros::from_millis(900)));
+    // The same and a larger cost are refused here; a smaller one may fit.
+    world.clock.advance(Micros::from_millis(50));
+    for cost in [3, 4, 10] {
+        let again = world.ask([check("k", 10, cost)]).await;
+        let verdict = again.verdicts[0];
+        assert_eq!((again.source, verdict.outcome), (Source::DenyCache, Outcome::Refused));
+        assert_eq!((verdict.used, verdict.retry_after), (8, Micros::from_millis(850)));
+        assert_eq!(again.at, world.clock_now());
+    }
+    assert_eq!(world.asked(), 2);
+    assert_eq!(world.ask([check("k", 10, 2)]).await.verdicts[0].outcome, Outcome::Charged);
+    // One microsecond before, and then.
+    world.ask([check("k", 10, 1)]).await;
+    world.clock.set(Micros::new(1_000_999_999));
+    assert_eq!(world.ask([check("k", 10, 1)]).await.source, Source::DenyCache);
+    world.clock.advance(Micros::new(1));
+    let then = world.ask([check("k", 10, 1)]).await;
+    assert_eq!((then.source, then.verdicts[0].outcome), (Source::Store, Outcome::Charged));
+}
+
+impl World {
+    fn clock_now(&self) -> Micros {
+        self.clock.now()
+    }
+}
+
+#[tokio::test]
+async fn what_is_never_refused_here() {
+    let world = World::new();
+    // What can never fit.
+    for _ in 0..2 {
+        let never = world.ask([check("never", 10, 11)]).await;
+        assert_eq!((never.source, never.verdicts[0].outcome), (Source::Store, Outcome::Impossible));
+    }
+    // Attempts count though they are refused, also where another rule is known to refuse.
+    let attempts = |limit| {
+        let check = check("attempts", limit, 1);
+        Check { quota: check.quota.with_count(Count::Attempts), ..check }
+    };
+    world.ask([check("k", 1, 1)]).await;
+    world.ask([check("k", 1, 1)]).await;
+    for _ in 0..3 {
+        assert_eq!(world.ask([attempts(1)]).await.source, Source::Store);
+        assert_eq!(world.ask([attempts(9), check("k", 1, 1)]).await.source, Source::Store);
+    }
+    // After the refusing one they are not recorded, so nothing is lost.
+    assert_eq!(world.ask([check("k", 1, 1), attempts(9)]).await.source, Source::DenyCache);
+    // A request may have been admitted before, elsewhere.
+    let named = Ask::new([check("k", 1, 1)]).unwrap().with_id(RequestId::new("r").unwrap());
+    assert_eq!(world.store.admit(&[named]).await.unwrap()[0].source, Source::Store);
+    // A shadow refuses nothing.
+    let shadow = |rule| Check { enforced: false, ..check(rule, 1, 1) };
+    world.ask([shadow("s")]).await;
+    for _ in 0..2 {
+        let reading = world.ask([shadow("s")]).await;
+        assert_eq!((reading.source, reading.verdicts[0].outcome), (Source::Store, Outcome::Refused));
+    }
+    // Another limit is another question, and what was refused before it must be asked again.
+    assert_eq!(world.ask([check("k", 1, 1)]).await.source, Source::DenyCache);
+    assert_eq!(world.ask([check("k", 2, 1)]).await.verdicts[0].outcome, Outcome::Charged);
+    assert_eq!(world.ask([check("k", 1, 1)]).await.source, Source::Store);
+    assert_eq!(world.ask([check("k", 1, 1)]).await.source, Source::DenyCache);
+}
+
+#[tokio::test]
+async fn a_refusal_lists_the_rule_that_it_is_by() {
+    let rules = Rules::from_yaml(
+        "rules: [{ name: user, key: [user], limit: 5, window: 1m }, { name: all, limit: 1, window: 1m, code: 7 }]",
+    )
+    .unwrap();
+    let limiter = slidegate::Limiter::new(DenyCache::new(MemoryStore::new()), rules);
+    for user in ["a", "b", "c"] {
+        let decision = limiter.acquire(slidegate::Request::new([("user", user)])).await.unwrap();
+        let limits: Vec<&str> = decision.limits().map(|limit| limit.rule()).collect();
+        match user {
+            "a" => assert!(decision.allowed()),
+            "b" => assert_eq!((decision.source(), limits), (Source::Store, vec!["user", "all"])),
+            // A user that was never seen is refused by what is known of all.
+            _ => {
+                assert_eq!((decision.source(), limits), (Source::DenyCache, vec!["all"]));
+                assert_eq!((decision.denied_by(), decision.code()), (Some("all"), 7));
+                assert!(decision.retry_after() > Micros::from_secs(55) && decision.reservation().is_none());
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_freed_here_is_known_at_once() {
+    let world = World::new();
+    let charged = world.ask([check("k", 1, 1)]).await.verdicts[0].entry;
+    let key = Key::new("k", []);
+    for _ in 0..2 {
+        assert!(world.ask([check("k", 1, 1)]).await.verdicts[0].outcome.refuses());
+    }
+    assert_eq!(world.asked(), 2);
+    world.store.settle(&[Settlement { key: key.clone(), entry: charged, permits: 0 }]).await.unwrap();
+    assert_eq!(world.ask([check("k", 1, 1)]).await.verdicts[0].outcome, Outcome::Charged);
+    world.ask([check("k", 1, 1)]).await;
+    assert_eq!(world.ask([check("k", 1, 1)]).await.source, Source::DenyCache);
+    world.store.reset(&key).await.unwrap();
+    assert_eq!(world.ask([check("k", 1, 1)]).await.verdicts[0].outcome, Outcome::Charged);
+}
+
+#[tokio::test]
+async fn it_is_bounded_and_forgets_what_ends_first() {
+    let clock = ManualClock::at(Micros::from_secs(1_000));
+    let memory = Recorder::new(MemoryStore::with_clock(clock.clone(), 100_000));
+    let store = DenyCache::with_clock(memory, 64, clock.clone());
+    let ask = |n: u64| {
+        let key = Key::new("k", [("n", n.to_string().as_str())]);
+        Ask::one(Check::new(key, Quota::per_hour(1).unwrap(), 1)).unwrap()
+    };
+    for n in 0..10_000 {
+        store.admit(&[ask(n)]).await.unwrap();
+        store.admit(&[ask(n)]).await.unwrap();
+    }
+    let mut known = 0;
+    for n in 0..10_000 {
+        known += u64::from(store.admit(&[ask(n)]).await.unwrap()[0].source == Source::DenyCache);
+    }
+    // Asking again remembers others, so some of the first 64 are known twice over; never more than have places.
+    assert!(known <= 64 && known > 0, "{known}");
+}
+
+fn redis(url: String) -> RedisStore {
+    let options = RedisOptions { response_timeout: Duration::from_secs(20), ..RedisOptions::new(url) };
+    RedisStore::with_options(&options).unwrap()
+}
+
+/// Asks until it is refused here, without asking Redis.
+async fn known<S: Store>(node: &S, ask: &Ask) {
+    for _ in 0..500 {
+        if node.admit(std::slice::from_ref(ask)).await.unwrap()[0].source == Source::DenyCache {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it is asked again and again");
+}
+
+/// Whether it is allowed within a time in which a message arrives on any machine.
+async fn allowed_soon<S: Store>(node: &S, ask: &Ask) -> bool {
+    for _ in 0..500 {
+        if node.admit(std::slice::from_ref(ask)).await.unwrap()[0].verdicts[0].outcome == Outcome::Charged {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    false
+}
+
+/// Another node settles or resets; this one hears of it. By script and by transaction, also with a log.
+#[tokio::test]
+async fn what_others_free_is_heard_of() {
+    let server = Server::start(Flavour::Redis7);
+    for mode in [RedisMode::Script, RedisMode::Transaction] {
+        let options = RedisOptions {
+            mode,
+            response_timeout: Duration::from_secs(20),
+            ..RedisOptions::new(server.url())
+        };
+        let node = || DenyCache::new(RedisStore::with_options(&options).unwrap());
+        let (here, there) = (node(), node());
+        let key = Key::new("k", [("mode", format!("{mode:?}").as_str())]);
+        let ask = Ask::one(Check::new(key.clone(), Quota::per_hour(1).unwrap(), 1)).unwrap();
+        let entry = there.admit(std::slice::from_ref(&ask)).await.unwrap()[0].verdicts[0].entry;
+        known(&here, &ask).await;
+        there.settle(&[Settlement { key: key.clone(), entry, permits: 0 }]).await.unwrap();
+        assert!(allowed_soon(&here, &ask).await);
+        known(&here, &ask).await;
+        there.reset(&key).await.unwrap();
+        assert!(allowed_soon(&here, &ask).await);
+    }
+}
+
+/// While nothing is heard of what others free, nothing is refused here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_hears_nothing_asks() {
+    let server = Server::start(Flavour::Redis7);
+    let proxy = FaultProxy::start(server.address());
+    let here = DenyCache::new(redis(proxy.url()));
+    let ask = Ask::one(Check::new(Key::new("k", []), Quota::per_hour(1).unwrap(), 1)).unwrap();
+    here.admit(std::slice::from_ref(&ask)).await.unwrap();
+    known(&here, &ask).await;
+    // The connection breaks: what was known is forgotten, and the store is asked until it is heard again.
+    proxy.set(Fault::Reset);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let answer = here.admit(std::slice::from_ref(&ask)).await;
+    assert!(answer.is_err(), "{answer:?}");
+    proxy.set(Fault::None);
+    let asked = |node: &DenyCache<RedisStore>| {
+        let (node, ask) = (node.clone(), ask.clone());
+        async move {
+            loop {
+                if let Ok(readings) = node.admit(std::slice::from_ref(&ask)).await {
+                    return readings[0].source;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    };
+    assert_eq!(asked(&here).await, Source::Store);
+    known(&here, &ask).await;
+    // A user that may not listen is never refused here.
+    server.run("ACL SETUSER deaf on nopass ~* +@all resetchannels");
+    let deaf = DenyCache::new(redis(format!("redis://deaf:x@127.0.0.1:{}", server.port)));
+    for _ in 0..20 {
+        assert_eq!(deaf.admit(std::slice::from_ref(&ask)).await.unwrap()[0].source, Source::Store);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// By which node, and when the ask began or the settlement was done as it saw it.
+struct Event {
+    node: u64,
+    seen: Micros,
+    what: What,
+}
+
+enum What {
+    Asked(Ask, Reading),
+    Settled(Settlement, Micros, slidegate::Settled),
+}
+
+/// Four nodes on one Redis: callers ask and refund, and limits are raised and lowered. Every refusal that was made
+/// without asking is held against all that happened: it may be wrong only while the news is on its way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_false_refusal_once_the_news_is_there() {
+    let _turn = TURN.lock().await;
+    let server = Server::start(Flavour::Redis7);
+    let events: Arc<Mutex<Vec<(Micros, Event)>>> = Arc::default();
+    let raised = Arc::new(AtomicBool::new(false));
+    let clock = SystemClock::new();
+    let mut tasks = Vec::new();
+    for node in 0..4u64 {
+        let store = DenyCache::new(redis(server.url()));
+        for caller in 0..8u64 {
+            let (store, events, raised) = (store.clone(), Arc::clone(&events), Arc::clone(&raised));
+            let clock = clock.clone();
+            tasks.push(tokio::spawn(async move {
+                let mut dice = Dice::new(node * 100 + caller + 1);
+                let end = clock.now().get() + 4_000_000;
+                let mut held: Vec<(Key, slidegate::Entry)> = Vec::new();
+                while clock.now().get() < end {
+                    let n = dice.below(3);
+                    let key = Key::new("k", [("n", n.to_string().as_str())]);
+                    let limit = if raised.load(Ordering::Relaxed) { 15 } else { 10 };
+                    let check = Check::new(key.clone(), quota(limit, 300), 1 + dice.below(2) * (n % 2));
+                    let ask = Ask::one(check).unwrap();
+                    let seen = clock.now();
+                    let reading = store.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
+                    if reading.verdicts[0].outcome == Outcome::Charged {
+                        held.push((key, reading.verdicts[0].entry));
+                    }
+                    events.lock().push((reading.at, Event { node, seen, what: What::Asked(ask, reading) }));
+                    if !held.is_empty() && dice.below(3) == 0 {
+                        let (key, entry) = held.swap_remove(dice.below(held.len() as u64) as usize);
+                        let settlement = Settlement { key, entry, permits: 0 };
+                        let receipt = store.settle(std::slice::from_ref(&settlement)).await.unwrap();
+                        let (at, seen) = (receipt.at, clock.now());
+                        let what = What::Settled(settlement, at, receipt.settled[0]);
+                        events.lock().push((at, Event { node, seen, what }));
+                    }
+                    if caller == 0 && dice.below(200) == 0 {
+                        raised.fetch_xor(true, Ordering::Relaxed);
+                    }
+                    tokio::time::sleep(Duration::from_micros(dice.below(3_000))).await;
+                }
+            }));
+        }
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let mut events = std::mem::take(&mut *events.lock());
+    events.sort_by_key(|(at, _)| *at);
+    let mut oracle = Oracle::default();
+    let mut freed: HashMap<Key, (Micros, u64, Micros)> = HashMap::new();
+    let (mut known, mut early, mut own, mut latest) = (0, 0, 0, Micros::ZERO);
+    for (at, Event { node, seen, what }) in &events {
+        match what {
+            What::Asked(ask, reading) if reading.source == Source::DenyCache => {
+                let check = &ask.checks()[0];
+                known += 1;
+                if !oracle.would_be(check, *at).outcome.refuses() {
+                    early += 1;
+                    let (freed, by, done) = freed[&check.key];
+                    latest = latest.max(Micros::new(at.get().saturating_sub(freed.get())));
+                    // What this node itself had freed before it was asked.
+                    own += u64::from(by == *node && done < *seen);
+                }
+            }
+            What::Asked(ask, reading) => oracle.admitted(ask, reading),
+            What::Settled(settlement, at, settled) => {
+                oracle.settled(settlement, *at, *settled);
+                freed.insert(settlement.key.clone(), (*at, *node, *seen));
+            }
+        }
+    }
+    eprintln!(
+        "{} events of 4 nodes, {known} refused without asking, {early} of them while the news was on its way, which \
+         took {latest} at most; none later, and none by the node that freed it",
+        events.len()
+    );
+    assert_eq!(own, 0);
+    assert!(known > 200 && oracle.seen.done > 200);
+    assert!(latest < Micros::from_millis(500), "{latest}");
+}
+
+/// A rule that is replaced by one with a higher limit allows at once.
+#[tokio::test]
+async fn a_raised_limit_is_not_refused_by_what_was_known() {
+    let rules = |limit| Rules::new([Rule::new("r", Quota::per_hour(limit).unwrap()).unwrap()]).unwrap();
+    let limiter = slidegate::Limiter::new(DenyCache::new(MemoryStore::new()), rules(1));
+    let ask = || limiter.acquire(slidegate::Request::new([("a", "b")]));
+    assert!(ask().await.unwrap().allowed());
+    assert!(!ask().await.unwrap().allowed());
+    assert_eq!(ask().await.unwrap().source(), Source::DenyCache);
+    limiter.set_rules(rules(2));
+    assert!(ask().await.unwrap().allowed());
+}

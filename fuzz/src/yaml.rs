@@ -1,0 +1,52 @@
+//! What must hold of files, good or bad.
+
+use slidegate::{Algorithm, Error, MAX_LIMIT, MAX_RULES, MAX_SLICES, MAX_WINDOW, MIN_WINDOW, Rules};
+use slidegate_server::config::{Config, RedisConfig};
+use slidegate_server::fuzzing::rules_json;
+
+/// Every mistake is in the file, in order, and told in a line.
+#[track_caller]
+pub fn mistakes(text: &str, error: &Error) {
+    let problems = error.problems();
+    assert!(!problems.is_empty(), "refused, and nothing is wrong");
+    assert!(problems.is_sorted(), "in the order of their lines");
+    // A file may end in the middle of something; and YAML has more line ends than one.
+    let lines = 2 + text.matches(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).count() as u64;
+    for problem in problems {
+        crate::told(&problem.message);
+        assert!((1..=lines).contains(&problem.line), "{problem} of {lines} lines");
+        assert!(problem.column >= 1);
+    }
+}
+
+/// Rules keep their bounds, and what is shown of them are the same rules.
+#[track_caller]
+pub fn rules(rules: &Rules) {
+    assert!(rules.iter().count() <= MAX_RULES);
+    for rule in rules.iter() {
+        let quota = rule.quota();
+        assert!((1..=MAX_LIMIT).contains(&quota.limit()) && (1..=MAX_LIMIT).contains(&quota.capacity()));
+        assert!((MIN_WINDOW..=MAX_WINDOW).contains(&quota.window()));
+        if let Algorithm::TimeSlice { slices } = quota.algorithm() {
+            assert!((2..=MAX_SLICES).contains(&slices));
+        }
+        assert!(rule.tagged_by().is_none_or(|tag| rule.key().any(|name| name == tag)));
+        assert!(rule.name().len() <= 64 && rule.name().bytes().all(|b| b.is_ascii_graphic()));
+    }
+    let shown = rules_json(rules);
+    match Config::parse_rules(&shown, &RedisConfig::default()) {
+        Ok(read) => same(&read, rules),
+        Err(error) => panic!("{error} in what is shown: {shown}"),
+    }
+}
+
+/// The same rules, but for the order of attributes in a `match`.
+#[track_caller]
+pub fn same(read: &Rules, rules: &Rules) {
+    assert_eq!(rules_json(read), rules_json(rules));
+    for (read, rule) in read.iter().zip(rules.iter()) {
+        assert_eq!(read.quota(), rule.quota());
+        assert!(read.key().eq(rule.key()) && read.tagged_by() == rule.tagged_by());
+        assert!(read.stored_as() == rule.stored_as() && read.leased() == rule.leased());
+    }
+}

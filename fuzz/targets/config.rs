@@ -1,0 +1,13 @@
+//! Configuration files: mistakes are told, what is accepted keeps its bounds.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use slidegate_fuzz::{bounded, yaml};
+use slidegate_server::config::Config;
+
+fuzz_target!(|text: &str| {
+    match bounded(text.len(), 64 << 20, 1 << 10, || Config::parse(text)) {
+        Ok(config) => yaml::rules(&config.rules),
+        Err(error) => yaml::mistakes(text, &error),
+    }
+});

@@ -1,0 +1,49 @@
+//! Bytes at the HTTP door, cut as the first byte says: answers are well-formed, and the same whether the lane reads the
+//! requests or hyper does, however they arrive.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use slidegate_fuzz::http::{Answer, answers};
+use slidegate_fuzz::{bounded, cut};
+use slidegate_server::fuzzing::http;
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((whole, pieces)) = cut(bytes) else { return };
+    if whole.windows(5).any(|word| word == b"HEAD ") {
+        // Its answer says how long a body would be that it does not have.
+        return;
+    }
+    let closed = whole.len() % 8 == 7;
+    let said = |pieces: &[&[u8]]| {
+        answers(&bounded(whole.len(), 4 << 20, 256, || http(pieces, closed)))
+            .iter()
+            .filter(|answer| !by_hyper(answer))
+            .map(|answer| (answer.status, timeless(answer)))
+            .collect::<Vec<_>>()
+    };
+    let split = said(&pieces);
+    // Half of a request goes to hyper, and everything after it.
+    let (first, rest) = whole.split_at(whole.len().min(1));
+    same(&said(&[first, rest]), &split);
+    same(&said(&[whole]), &split);
+});
+
+/// A connection may end after an answer that did not wait for all of its request; not after a decision.
+#[track_caller]
+fn same(one: &[(u16, String)], other: &[(u16, String)]) {
+    let both = one.len().min(other.len());
+    assert_eq!(one[..both], other[..both]);
+    let decisions = one[..both].iter().all(|(_, body)| body.starts_with("{\"allowed\""));
+    assert!(one.len() == other.len() || !decisions, "{one:?} {other:?}");
+}
+
+/// That it goes on, or that this is not HTTP: said when it is known, which depends on what has arrived.
+fn by_hyper(answer: &Answer) -> bool {
+    answer.status == 100 || (answer.status >= 400 && answer.body.is_empty())
+}
+
+/// Without numbers.
+fn timeless(answer: &Answer) -> String {
+    let text = String::from_utf8(answer.body.clone()).expect("answers are text");
+    text.chars().filter(|c| !c.is_ascii_digit()).collect()
+}

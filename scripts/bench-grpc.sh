@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# The gRPC door beside throttlecrab-server's: the same client (h2load) and the same load, in turns, both counting in
+# memory. Prints a row a turn, then the medians, and of the turns' ratios the median. Asserts nothing.
+#
+#   ROUNDS=5 TURN=3 CONNECTIONS=8 STREAMS=32   how long and how much; a turn is so many seconds
+#   BESIDE=path/to/slidegate                   another build of ours instead of throttlecrab, to see what a change brings
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/need.sh
+source scripts/beside.sh
+
+rounds=${ROUNDS:-5} turn=${TURN:-3} connections=${CONNECTIONS:-8} streams=${STREAMS:-32}
+
+need h2load nghttp2-client
+need curl curl
+need python3 python3
+[ -n "${BESIDE:-}" ] || need_throttlecrab
+prepare
+
+# Each limit is for one key. A limit of 1 is one that throttlecrab 0.4 does not keep.
+echo 'rules:
+  - { name: admit, match: { domain: admit }, key: [key], limit: 1000000000, window: 1m }
+  - { name: refuse, match: { domain: refuse }, key: [key], limit: 2, window: 1m }' >"$work/rules.yaml"
+ours=(serve --config "$work/rules.yaml" --store memory --http off --resp off --grpc 127.0.0.1:PORT)
+start slidegate target/release/slidegate "${ours[@]}"
+if [ -n "${BESIDE:-}" ]; then
+    other=beside
+    start beside "$BESIDE" "${ours[@]}"
+else
+    # Its quickest: it logs nothing, and keeps no list of the keys it refused.
+    other=throttlecrab
+    start throttlecrab $crab/bin/throttlecrab-server --grpc --grpc-host 127.0.0.1 --grpc-port PORT --store periodic \
+        --log-level error --max-denied-keys 0
+fi
+
+# The messages: for each load, a file for Envoy's service and one for throttlecrab's.
+python3 - "$work" <<'P'
+import sys
+
+def varint(n):
+    low, n = n & 127, n >> 7
+    return bytes([low | 128]) + varint(n) if n else bytes([low])
+
+def number(field, n):
+    return varint(field << 3) + varint(n)
+
+def text(field, value):
+    value = value if isinstance(value, bytes) else value.encode()
+    return varint(field << 3 | 2) + varint(len(value)) + value
+
+def write(name, message):
+    with open(f"{sys.argv[1]}/{name}", "wb") as file:
+        file.write(b"\0" + len(message).to_bytes(4, "big") + message)
+
+for load, limit in (("admit", 10**9), ("refuse", 2)):
+    entry = text(1, "key") + text(2, "user1")
+    write(f"{load}.slidegate", text(1, load) + text(2, text(1, entry)))
+    write(f"{load}.throttlecrab",
+          text(1, f"{load}-user1") + number(2, limit) + number(3, limit) + number(4, 60) + number(5, 1))
+P
+cp "$work/admit.slidegate" "$work/admit.beside"
+cp "$work/refuse.slidegate" "$work/refuse.beside"
+
+url() {
+    local path=envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit
+    [ "$1" != throttlecrab ] || path=throttlecrab.RateLimiter/Throttle
+    echo "http://127.0.0.1:${ports[$1]}/$path"
+}
+
+# One turn: requests a second, and mean latency in microseconds. Every answer must have come.
+turn() {
+    h2load -t 1 -c "$connections" -m "$streams" -D "$turn" --warm-up-time=1 -d "$work/$2.$1" \
+        -H 'content-type: application/grpc' -H 'te: trailers' "$(url "$1")" >"$work/h2load.txt"
+    awk '/^finished in/ { rate = $4 }
+         /^requests:/ && ($10 != "0" || $12 != "0" || $14 != "0") { bad = $0 }
+         /^time for request:/ { mean = $6 }
+         END {
+             if (bad != "") print bad > "/dev/stderr"
+             unit = mean; gsub(/[0-9.]/, "", unit); sub(/[a-z]+$/, "", mean)
+             print rate, mean * (unit == "ms" ? 1000 : unit == "s" ? 1000000 : 1)
+         }' "$work/h2load.txt"
+}
+
+# That it did what the load says: both have it in the first field of the message.
+decided() {
+    curl -s --http2-prior-knowledge -H 'content-type: application/grpc' -H 'te: trailers' \
+        --data-binary "@$work/$2.$1" "$(url "$1")" -o "$work/answer"
+    case $(od -An -tx1 -j5 -N2 "$work/answer" | tr -d ' \n') in
+    0801) echo true ;;
+    *) echo false ;;
+    esac
+}
+
+echo "h2load -t 1 -c $connections -m $streams -D $turn, $(nproc) cores, $rounds rounds"
+echo
+echo "| load | round | | requests/s | mean µs |"
+echo "|---|--:|---|--:|--:|"
+for load in admit refuse; do
+    for round in $(seq 1 "$rounds"); do
+        # Who goes first alternates.
+        order=(slidegate "$other")
+        [ $((round % 2)) = 1 ] || order=("$other" slidegate)
+        for who in "${order[@]}"; do
+            quiet
+            read -r per_second mean < <(turn "$who" "$load")
+            echo "| $load | $round | $who | $per_second | $mean |"
+            echo "$per_second $mean" >>"$work/$load.$who.figures"
+        done
+    done
+    for who in slidegate "$other"; do
+        echo "$load: allowed $(decided "$who" "$load")" >>"$work/decided.$who"
+    done
+done
+
+echo
+echo "| load | slidegate requests/s | mean µs | $other requests/s | mean µs | x requests/s |"
+echo "|---|--:|--:|--:|--:|--:|"
+for load in admit refuse; do
+    a=$work/$load.slidegate.figures b=$work/$load.$other.figures
+    row="| $load |"
+    for file in "$a" "$b"; do
+        for column in 1 2; do
+            row+=" $(cut -d' ' -f$column "$file" | median) |"
+        done
+    done
+    row+=" $(paste -d' ' <(cut -d' ' -f1 "$a") <(cut -d' ' -f1 "$b") | awk '{ print $1 / $2 }' | median |
+        awk '{ printf "%.2f", $1 }') |"
+    echo "$row"
+done
+echo
+for who in slidegate "$other"; do
+    echo "$who: $(sort -u "$work/decided.$who" | paste -sd, | sed 's/,/, /g')"
+done

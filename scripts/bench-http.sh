@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# The HTTP door beside throttlecrab-server: the same client (wrk) and the same load, in turns, both counting in memory.
+# Prints a row a turn, then the medians, and of the turns' ratios the median. Asserts nothing.
+#
+#   ROUNDS=5 TURN=3 CONNECTIONS=64 THREADS=1   how long and how much; a turn is so many seconds
+#   BESIDE=path/to/slidegate                   another build of ours instead of throttlecrab, to see what a change brings
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/need.sh
+source scripts/beside.sh
+
+rounds=${ROUNDS:-5} turn=${TURN:-3} connections=${CONNECTIONS:-64} threads=${THREADS:-1}
+
+need wrk wrk
+need curl curl
+[ -n "${BESIDE:-}" ] || need_throttlecrab
+prepare
+
+# A limit that no turn reaches is more than a request may usually name.
+echo 'ad-hoc: { limit: { default: 1, min: 1, max: 1000000000 } }
+rules: []' >"$work/rules.yaml"
+ours=(serve --config "$work/rules.yaml" --store memory --http 127.0.0.1:PORT)
+start slidegate target/release/slidegate "${ours[@]}"
+if [ -n "${BESIDE:-}" ]; then
+    other=beside
+    start beside "$BESIDE" "${ours[@]}"
+else
+    # Its quickest: it logs nothing, and keeps no list of the keys it refused.
+    other=throttlecrab
+    start throttlecrab $crab/bin/throttlecrab-server --http --http-host 127.0.0.1 --http-port PORT --store periodic \
+        --log-level error --max-denied-keys 0
+fi
+
+# What a contender is asked under a load, whose keys are its own: the path and the body.
+question() {
+    # With a burst of 1, throttlecrab 0.4 refuses nothing.
+    local who=$1 load=$2 limit=2
+    [ "$load" = refuse ] || limit=1000000000
+    if [ "$who" = throttlecrab ]; then
+        echo "/throttle {\"key\":\"$load-KEY\",\"max_burst\":$limit,\"count_per_period\":$limit,\"period\":60}"
+    else
+        echo "/v1/acquire {\"resource\":\"$load-KEY\",\"limit\":$limit,\"window\":\"60s\"}"
+    fi
+}
+
+# One turn: requests a second, median and 99th percentile of latency in microseconds.
+turn() {
+    local path body
+    read -r path body < <(question "$1" "$2")
+    wrk -t "$threads" -c "$connections" -d "${turn}s" -s scripts/bench-http.lua "http://127.0.0.1:${ports[$1]}" -- \
+        "$path" "$body" "$3" | tail -1
+}
+
+# That it did what the load says.
+decided() {
+    local path body
+    read -r path body < <(question "$1" "$2")
+    curl -s -H 'content-type: application/json' -d "${body/KEY/user1}" "http://127.0.0.1:${ports[$1]}$path" |
+        grep -o '"allowed":[a-z]*' | sed 's/.*://'
+}
+
+
+echo "wrk -t $threads -c $connections -d ${turn}s, $(nproc) cores, $rounds rounds"
+echo
+echo "| load | keys | round | | requests/s | p50 µs | p99 µs |"
+echo "|---|--:|--:|---|--:|--:|--:|"
+for load in admit refuse; do
+    for keys in 1 10000; do
+        for round in $(seq 1 "$rounds"); do
+            # Who goes first alternates.
+            order=(slidegate "$other")
+            [ $((round % 2)) = 1 ] || order=("$other" slidegate)
+            for who in "${order[@]}"; do
+                quiet
+                read -r per_second p50 p99 < <(turn "$who" "$load" "$keys")
+                echo "| $load | $keys | $round | $who | $per_second | $p50 | $p99 |"
+                echo "$per_second $p50 $p99" >>"$work/$load.$keys.$who"
+            done
+        done
+        for who in slidegate "$other"; do
+            echo "$load: allowed $(decided "$who" "$load")" >>"$work/decided.$who"
+        done
+    done
+done
+
+echo
+echo "| load | keys | slidegate requests/s | p50 µs | p99 µs | $other requests/s | p50 µs | p99 µs | x requests/s | x p99 |"
+echo "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+for load in admit refuse; do
+    for keys in 1 10000; do
+        a=$work/$load.$keys.slidegate b=$work/$load.$keys.$other
+        row="| $load | $keys |"
+        for file in "$a" "$b"; do
+            for column in 1 2 3; do
+                row+=" $(cut -d' ' -f$column "$file" | median) |"
+            done
+        done
+        for column in 1 3; do
+            row+=" $(paste -d' ' <(cut -d' ' -f$column "$a") <(cut -d' ' -f$column "$b") | awk '{ print $1 / $2 }' |
+                median | awk '{ printf "%.2f", $1 }') |"
+        done
+        echo "$row"
+    done
+done
+echo
+for who in slidegate "$other"; do
+    echo "$who: $(sort -u "$work/decided.$who" | paste -sd, | sed 's/,/, /g')"
+done
