@@ -29,6 +29,18 @@ pub enum Source {
 }
 
 impl Source {
+    /// All there are, in their order.
+    pub const ALL: [Source; 8] = [
+        Source::NoRule,
+        Source::Blocked,
+        Source::Store,
+        Source::DenyCache,
+        Source::Lease,
+        Source::Local,
+        Source::FailOpen,
+        Source::FailClosed,
+    ];
+
     /// As it is written in answers and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -104,6 +116,11 @@ impl Decision {
         Reservation::new(charges.collect())
     }
 
+    /// The rules it was made by.
+    pub fn rules(&self) -> &Arc<Rules> {
+        &self.rules
+    }
+
     /// Who decided.
     pub fn source(&self) -> Source {
         self.reading.source
@@ -131,6 +148,17 @@ impl<'d> Limit<'d> {
     /// The rule's name.
     pub fn rule(&self) -> &'d str {
         self.rules.rule(self.check.rule).name()
+    }
+
+    /// The rule's place among [`Decision::rules`], from 0, so that whoever counts by rule need not look for its name. Of
+    /// a limit that the request brought itself, which is no rule's, one that is past them all: `u32::MAX`.
+    pub fn index(&self) -> usize {
+        self.check.rule as usize
+    }
+
+    /// What the request uses of it, if it is charged.
+    pub fn cost(&self) -> u64 {
+        self.check.cost
     }
 
     /// Whether the rule only watches.

@@ -53,6 +53,26 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// Every one there is, in the order in which they are declared.
+    #[cfg(feature = "redis")]
+    pub(crate) const ALL: [Fault; 15] = [
+        Fault::Unreachable,
+        Fault::Lost,
+        Fault::Timeout,
+        Fault::Overloaded,
+        Fault::Busy,
+        Fault::Loading,
+        Fault::ReadOnly,
+        Fault::OutOfMemory,
+        Fault::NotAllowed,
+        Fault::WrongType,
+        Fault::Cluster,
+        Fault::Restarted,
+        Fault::Conflict,
+        Fault::Protocol,
+        Fault::Other,
+    ];
+
     /// As it is written in metrics.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -92,6 +92,17 @@ impl Key {
         (!tag.is_empty()).then_some(tag)
     }
 
+    /// The name of the rule it belongs to.
+    ///
+    /// ```
+    /// # use slidegate::Key;
+    /// assert_eq!(Key::tagged(("tenant", "acme"), "per-user", [("user", "bob")]).rule(), "per-user");
+    /// ```
+    pub fn rule(&self) -> &str {
+        let after = self.tag().map_or(0, |tag| tag.len() + 2);
+        self.text[after..].split(':').next().unwrap_or_default()
+    }
+
     #[inline]
     pub(crate) fn hash(&self) -> u64 {
         self.hash

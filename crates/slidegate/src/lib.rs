@@ -54,6 +54,7 @@
 
 mod algorithm;
 mod ask;
+mod audit;
 mod clock;
 #[cfg(feature = "redis")]
 mod coalesce;
@@ -83,6 +84,7 @@ mod request;
 mod reservation;
 mod rules;
 mod store;
+mod tally;
 mod together;
 mod verdict;
 #[cfg(feature = "yaml")]
@@ -90,16 +92,18 @@ pub mod yaml;
 
 #[cfg(feature = "redis")]
 pub use self::redis::{
-    DEFAULT_PREFIX, KeyPage, MAX_BATCH_SIZE, RedisMode, RedisOptions, RedisSentinel, RedisStore, RedisTls,
-    RedisTopology, ServerReport, SharedText,
+    BATCH_BOUNDS, CALL_BOUNDS, CallStats, Cleaned, DEFAULT_PREFIX, KeyPage, MAX_AUDITED, MAX_BATCH_SIZE,
+    RedisMode, RedisOptions, RedisSentinel, RedisStore, RedisTls, RedisTopology, RuleWeight, ServerMemory,
+    ServerReport, SharedText, Weight,
 };
 pub use algorithm::{Entry, State};
 pub use ask::{Ask, Check, Encoding, MAX_ID, OnError, RequestId};
+pub use audit::{Audit, Discrepancy};
 pub use clock::{Clock, ManualClock, Sleep, SystemClock};
 #[cfg(feature = "redis")]
 pub use coalesce::{Coalesce, CoalesceOptions, CoalesceStats};
 pub use decision::{Decision, Limit, Source};
-pub use deny_cache::{DEFAULT_MAX_REFUSALS, DenyCache};
+pub use deny_cache::{DEFAULT_MAX_REFUSALS, DenyCache, DenyCacheStats};
 pub use error::{Error, Fault, Problem};
 #[cfg(feature = "redis")]
 pub use guard::{BreakerState, Guard, GuardOptions, GuardStats, MirrorStats, ServerStats};

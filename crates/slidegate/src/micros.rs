@@ -57,7 +57,7 @@ impl Micros {
     }
 
     /// The time from `earlier` to `self`; none if `earlier` is later.
-    pub(crate) const fn since(self, earlier: Micros) -> Micros {
+    pub const fn since(self, earlier: Micros) -> Micros {
         Micros(self.0.saturating_sub(earlier.0))
     }
 }

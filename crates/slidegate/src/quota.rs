@@ -47,6 +47,18 @@ pub enum Algorithm {
     },
 }
 
+impl Algorithm {
+    /// As it is written in files and answers.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Algorithm::SlidingWindow => "sliding-window",
+            Algorithm::FixedWindow => "fixed-window",
+            Algorithm::TimeSlice { .. } => "time-slice",
+            Algorithm::TokenBucket { .. } => "token-bucket",
+        }
+    }
+}
+
 /// What a rule counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Count {

@@ -87,6 +87,16 @@ impl Log {
         (self.oldest != NEVER).then_some(self.newest)
     }
 
+    #[cfg(test)]
+    pub(super) fn spoil(&mut self, total: u64) {
+        self.total = total;
+    }
+
+    /// When the oldest entry was made.
+    pub(super) fn oldest(&self) -> Option<Micros> {
+        (self.oldest != NEVER).then_some(self.oldest)
+    }
+
     /// Every entry, oldest first, one per instant.
     pub(super) fn entries(&self) -> Vec<(Micros, u64)> {
         let mut entries: Vec<(Micros, u64)> = Vec::new();
@@ -190,6 +200,11 @@ impl Log {
     /// Gives back memory that the log has not needed for a while.
     pub(super) fn shrink(&mut self) {
         self.words.shrink();
+    }
+
+    /// Words that are held: one an instant, or a few for a great cost.
+    pub(super) fn words(&self) -> usize {
+        self.words.len()
     }
 
     /// Heap bytes held.

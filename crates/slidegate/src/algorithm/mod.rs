@@ -19,7 +19,7 @@ pub use self::notes::Entry;
 use self::notes::Notes;
 use self::window::Window;
 use crate::verdict::{Settled, Verdict};
-use crate::{Algorithm, Micros, Quota, RequestId};
+use crate::{Algorithm, Discrepancy, Micros, Quota, RequestId};
 
 /// What is remembered of one key.
 ///
@@ -229,6 +229,15 @@ impl State {
         self.used()
     }
 
+    /// Permits in use at `now` by the running total, and by the entries; what of it does not agree.
+    pub(crate) fn audit(&mut self, now: Micros) -> (u64, u64, Vec<Discrepancy>) {
+        let kept = self.inspect(now);
+        let Kind::Window(window) = &self.kind else { return (kept, kept, Vec::new()) };
+        let (counted, ends) = window.recount();
+        let total = (kept != counted).then_some(Discrepancy::Total { kept, counted });
+        (kept, counted, total.into_iter().chain(ends).collect())
+    }
+
     /// Whether nothing was ever recorded.
     pub(crate) fn is_blank(&self) -> bool {
         self.seq.trailing_zeros() >= COUNT_BITS
@@ -307,6 +316,14 @@ impl State {
         }
     }
 
+    /// How much it remembers one by one.
+    pub(crate) fn events(&self) -> usize {
+        match &self.kind {
+            Kind::Window(window) => window.events(),
+            _ => 0,
+        }
+    }
+
     /// Bytes on the heap, notes estimated.
     pub(crate) fn heap_bytes(&self) -> usize {
         let log = match &self.kind {
@@ -314,5 +331,27 @@ impl State {
             _ => 0,
         };
         log + self.notes.as_ref().map_or(0, |notes| size_of::<Notes>() + notes.len() * 96)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kind, State};
+    use crate::{Discrepancy, Micros, Quota};
+
+    #[test]
+    fn a_total_that_is_not_the_sum_is_told() {
+        let quota = Quota::per_minute(100).unwrap();
+        let mut state = State::new(&quota);
+        for n in 1..=20 {
+            state.admit(Micros::from_secs(n), &quota, 1 + n % 3);
+        }
+        // The first ten have left.
+        let now = Micros::from_secs(70);
+        assert_eq!(state.audit(now), (21, 21, Vec::new()));
+        let Kind::Window(window) = &mut state.kind else { panic!() };
+        window.spoil(7);
+        let told = vec![Discrepancy::Total { kept: 7, counted: 21 }];
+        assert_eq!(state.audit(now), (7, 21, told));
     }
 }

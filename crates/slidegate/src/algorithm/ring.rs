@@ -17,6 +17,10 @@ impl Ring {
         self.len == 0
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.len as usize
+    }
+
     pub(super) fn capacity(&self) -> usize {
         self.slots.len()
     }

@@ -7,7 +7,7 @@
 use super::counter::Counter;
 use super::log::Log;
 use crate::quota::{MAX_TOTAL, slice};
-use crate::{Algorithm, Entry, Micros, Quota};
+use crate::{Algorithm, Discrepancy, Entry, Micros, Quota};
 
 #[repr(C)]
 #[derive(Clone, Debug)]
@@ -55,8 +55,29 @@ impl Window {
         self.shape == Shape::of(quota)
     }
 
+    /// What the entries say is in use, and which end of the log is not where it is said to be.
+    pub(super) fn recount(&self) -> (u64, Option<Discrepancy>) {
+        let entries = self.log.entries();
+        let counted = entries.iter().map(|(_, cost)| cost).sum();
+        let (first, last) = (entries.first().map(|(at, _)| *at), entries.last().map(|(at, _)| *at));
+        let said = |at: Option<Micros>| at.unwrap_or_default();
+        let newest = Discrepancy::Newest { kept: said(self.log.newest()), counted: said(last) };
+        let oldest = Discrepancy::Oldest { kept: said(self.log.oldest()), counted: said(first) };
+        let wrong = [(self.log.newest() != last, newest), (self.log.oldest() != first, oldest)];
+        (counted, wrong.into_iter().find_map(|(wrong, end)| wrong.then_some(end)))
+    }
+
+    #[cfg(test)]
+    pub(super) fn spoil(&mut self, total: u64) {
+        self.log.spoil(total);
+    }
+
     pub(super) fn shrink(&mut self) {
         self.log.shrink();
+    }
+
+    pub(super) fn events(&self) -> usize {
+        self.log.words()
     }
 
     pub(super) fn heap_bytes(&self) -> usize {

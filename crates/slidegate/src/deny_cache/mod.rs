@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 
 use self::table::{Refusal, Table};
 use crate::store::HEARD_LANES;
+use crate::tally::Tally;
 use crate::{
     Ask, Check, Clock, Count, Entry, Error, Inspection, Key, Listener, Micros, Outcome, Reading, Readings,
     Receipt, Settlement, Source, Store, SystemClock,
@@ -40,6 +41,15 @@ struct Inner<S> {
     memory: Arc<Memory>,
     clock: Arc<dyn Clock>,
     listens: Once,
+    hits: Tally,
+}
+
+/// What a deny cache has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DenyCacheStats {
+    /// Asks that it refused without asking the store.
+    pub hits: u64,
 }
 
 /// What was refused, and what has been freed since.
@@ -85,6 +95,7 @@ impl<S: Store> DenyCache<S> {
                 memory: Arc::new(memory),
                 clock: Arc::new(clock),
                 listens: Once::new(),
+                hits: Tally::default(),
             }),
         }
     }
@@ -92,6 +103,11 @@ impl<S: Store> DenyCache<S> {
     /// The store within.
     pub fn store(&self) -> &S {
         &self.inner.store
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> DenyCacheStats {
+        DenyCacheStats { hits: self.inner.hits.sum() }
     }
 }
 
@@ -235,7 +251,10 @@ impl<S: Store> Inner<S> {
     /// A batch is judged at one instant: all of it here, or all of it there.
     async fn ask_many(&self, asks: &[Ask]) -> Result<Readings, Error> {
         match asks.iter().map(|ask| self.refuse(ask)).collect() {
-            Some(refused) => Ok(refused),
+            Some(refused) => {
+                self.hits.add(asks.len() as u64);
+                Ok(refused)
+            }
             None => self.ask(asks).await,
         }
     }
@@ -254,6 +273,7 @@ impl<S: Store> Store for DenyCache<S> {
     async fn admit(&self, asks: &[Ask]) -> Result<Readings, Error> {
         if let [ask] = asks {
             if let Some(refused) = self.inner.refuse(ask) {
+                self.inner.hits.add(1);
                 return Ok(SmallVec::from_buf([refused]));
             }
             self.listen_once();

@@ -132,7 +132,7 @@ async fn return_to(inner: &Arc<Inner>, server: &Watched, met: &Met) -> Result<()
         // Calls that were still on their way to it failed meanwhile.
         return Err(Error::unavailable("it failed again"));
     }
-    server.set_phase(Phase::Joining);
+    server.set_phase(inner, Phase::Joining);
     // What was admitted until just now.
     write_back(inner, server, met).await?;
     Ok(())
@@ -148,7 +148,7 @@ async fn join(inner: &Arc<Inner>, server: &Watched) -> Duration {
             Ok(met) => {
                 let back = server.peers.lock().are_back(&met.run, since);
                 if back || inner.clock.now().since(started) >= patience {
-                    server.set_phase(Phase::Direct);
+                    server.set_phase(inner, Phase::Direct);
                     return Duration::ZERO;
                 }
             }

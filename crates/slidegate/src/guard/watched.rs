@@ -53,6 +53,10 @@ struct Trouble {
     /// When, by our clock, it first answered again.
     answered_again: Option<Micros>,
     fault: Option<Fault>,
+    /// How long this node decided without it, before `away_since`.
+    away: Micros,
+    /// When, by our clock, this node began to; none if it does not.
+    away_since: Option<Micros>,
 }
 
 /// One server, as a guard sees it.
@@ -69,12 +73,25 @@ pub struct ServerStats {
     pub nodes: u64,
     /// Times that it was given up.
     pub outages: u64,
+    /// How long it was given up, all times together: this node decided without it.
+    pub away: Micros,
     /// Permits that were written back to it.
     pub written_back: u64,
     /// Permits by which that took keys above their limit: what was admitted twice.
     pub excess: u64,
     /// Why it last failed.
     pub fault: Option<Fault>,
+}
+
+impl Trouble {
+    fn away_until(&self, now: Micros) -> Micros {
+        self.away.plus(self.away_since.map_or(Micros::ZERO, |since| now.since(since)))
+    }
+
+    fn note_away(&mut self, away: bool, now: Micros) {
+        self.away = self.away_until(now);
+        self.away_since = away.then_some(now);
+    }
 }
 
 impl Watched {
@@ -92,6 +109,8 @@ impl Watched {
                 since: Micros::ZERO,
                 answered_again: None,
                 fault: None,
+                away: Micros::ZERO,
+                away_since: None,
             }),
             clockwork: Mutex::new(another.map(|another| *another.clockwork.lock()).unwrap_or_default()),
             peers: Mutex::new(peers.unwrap_or_else(|| Peers::new(&inner.name, inner.options.nodes))),
@@ -113,9 +132,10 @@ impl Watched {
     }
 
     /// Waits for the decisions that are being made without it, and lets none begin meanwhile.
-    pub(super) fn set_phase(&self, phase: Phase) {
+    pub(super) fn set_phase(&self, inner: &Inner, phase: Phase) {
         let _deciding = self.deciding.write();
         self.phase.store(phase as u8, Ordering::Release);
+        self.trouble.lock().note_away(phase == Phase::Away, inner.clock.now());
         if phase != Phase::Away {
             self.troubled.store(false, Ordering::Relaxed);
         }
@@ -160,7 +180,7 @@ impl Watched {
         };
         drop(trouble);
         if opened && self.phase() != Phase::Away {
-            self.set_phase(Phase::Away);
+            self.set_phase(inner, Phase::Away);
             self.outages.fetch_add(1, Ordering::Relaxed);
             self.changed.notify_one();
         }
@@ -232,13 +252,17 @@ impl Watched {
     pub(super) fn stats(&self, inner: &Inner) -> ServerStats {
         // One lock at a time: a temporary in the expression below would be held to its end.
         let (nodes, _) = self.peers.lock().share();
-        let fault = self.trouble.lock().fault;
+        let (fault, away) = {
+            let trouble = self.trouble.lock();
+            (trouble.fault, trouble.away_until(inner.clock.now()))
+        };
         ServerStats {
             address: inner.store.server_address(self.id),
             breaker: self.breaker_state(),
             direct: self.phase() == Phase::Direct,
             nodes,
             outages: self.outages.load(Ordering::Relaxed),
+            away,
             written_back: self.written_back.load(Ordering::Relaxed),
             excess: self.excess.load(Ordering::Relaxed),
             fault,

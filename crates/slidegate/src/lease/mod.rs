@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use self::pool::{Block, Handed, Pool};
+use crate::tally::Tally;
 use crate::{
     Algorithm, Ask, Check, Clock, Count, Entry, Error, Inspection, Key, Listener, Micros, Outcome, Reading,
     Readings, Receipt, Settlement, Source, Store, SystemClock,
@@ -45,6 +46,7 @@ struct Inner<S> {
     listens: Once,
     /// Numbers the blocks.
     made: AtomicU64,
+    answered: Tally,
 }
 
 /// What is held of all keys.
@@ -92,6 +94,8 @@ pub struct LeaseStats {
     pub keys: usize,
     /// Permits that are held and not handed out.
     pub idle: u64,
+    /// Asks that were answered out of what was held, so far.
+    pub answered: u64,
 }
 
 impl<S: Store + 'static> Lease<S> {
@@ -108,6 +112,7 @@ impl<S: Store + 'static> Lease<S> {
             pools: Arc::new(Pools::new()),
             listens: Once::new(),
             made: AtomicU64::new(0),
+            answered: Tally::default(),
         };
         Lease { inner: Arc::new(inner) }
     }
@@ -119,7 +124,7 @@ impl<S: Store + 'static> Lease<S> {
 
     /// What is held in advance.
     pub fn stats(&self) -> LeaseStats {
-        let mut stats = LeaseStats::default();
+        let mut stats = LeaseStats { answered: self.inner.answered.sum(), ..LeaseStats::default() };
         for shard in &self.inner.pools.shards {
             let shard = shard.lock();
             stats.keys += shard.len();
@@ -177,6 +182,7 @@ impl<S: Store + 'static> Inner<S> {
             handed.push(one);
         }
         if handed.len() == ask.checks().len() {
+            self.answered.add(1);
             let at = handed.iter().map(|one| one.at).max().unwrap_or_default();
             let verdicts = handed.iter().map(Handed::verdict).collect();
             return Some(Reading { at, source: Source::Lease, verdicts });

@@ -27,8 +27,8 @@ use self::lock::{Guard, Lock};
 use self::shard::Shard;
 use crate::judge::{self, States};
 use crate::{
-    Ask, Check, Clock, Counted, Error, Inspection, Key, MAX_INSPECTED, Micros, Readings, Receipt, Settled,
-    Settlement, State, Store, SystemClock,
+    Ask, Audit, Check, Clock, Counted, Error, Inspection, Key, MAX_INSPECTED, Micros, Readings, Receipt,
+    Settled, Settlement, State, Store, SystemClock,
 };
 
 /// How many keys a store holds unless told otherwise.
@@ -66,6 +66,8 @@ struct Inner<C> {
 pub struct MemoryStats {
     /// Keys held.
     pub keys: usize,
+    /// Admissions remembered one by one; those of one microsecond are one, and one of a great cost may be a few.
+    pub events: usize,
     /// Keys that still counted something and had to make room.
     pub evicted: u64,
     /// Keys that had nothing left to remember, and were dropped.
@@ -118,6 +120,15 @@ impl<C: Clock> MemoryStore<C> {
     /// Drops the keys that have nothing left to remember, shard by shard.
     pub fn sweep(&self) {
         self.inner.sweep();
+    }
+
+    /// Counts `key` again from its entries, and says what does not agree with its running total; none if it is not
+    /// held. Fixed windows and buckets have only a total. Nothing expires here.
+    pub fn audit(&self, key: &Key) -> Option<Audit> {
+        let mut shard = self.inner.shard(key).lock();
+        let at = shard.instant(self.inner.clock.now());
+        let (kept, counted, discrepancies) = shard.find(key)?.audit(at);
+        Some(Audit { at, counted, kept, expires_after: None, discrepancies, repaired: false })
     }
 
     /// What is held now. Walks over every key: for a metrics page, not for a hot path.

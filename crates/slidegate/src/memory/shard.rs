@@ -124,8 +124,11 @@ impl Shard {
         stats.keys += self.table.len();
         stats.evicted += self.evicted;
         stats.swept += self.swept;
-        let heap = self.table.iter().map(|slot| slot.state.heap_bytes() + Key::heap_bytes(&slot.key));
-        stats.bytes += self.table.allocation_size() + heap.sum::<usize>();
+        stats.bytes += self.table.allocation_size();
+        for slot in &self.table {
+            stats.events += slot.state.events();
+            stats.bytes += slot.state.heap_bytes() + Key::heap_bytes(&slot.key);
+        }
     }
 
     /// Drops an idle key, or else the youngest, of those next to `start`.

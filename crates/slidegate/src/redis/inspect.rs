@@ -5,6 +5,7 @@ use redis::{Cmd, FromRedisValue, Pipeline};
 
 use super::fault::CLUSTER;
 use super::held::{Held, HeldEntry};
+use super::layout::{Names, Part};
 use super::life::Purpose;
 use super::server::Call;
 use super::topology::{Place, ServerId};
@@ -44,28 +45,11 @@ impl RedisStore {
     /// Some of the keys that are stored: from `cursor`, which is 0 at first. Looks at about `count` keys of one
     /// server, which may be none of ours.
     pub async fn keys(&self, cursor: u64, count: usize) -> Result<KeyPage, Error> {
-        let Inner { topology, names, .. } = &*self.inner;
-        let servers = topology.servers().await?;
-        let (number, cursor) = if topology.is_one() { (0, cursor) } else { split_cursor(cursor) };
-        let Some(&at) = servers.iter().find(|server| u64::from(server.0) >= number) else {
-            return Ok(KeyPage { keys: Vec::new(), next: None });
-        };
-        // A server that is gone meanwhile is passed over.
-        let cursor = if u64::from(at.0) == number { cursor } else { 0 };
-        let mut command = redis::cmd("SCAN");
-        command.arg(cursor).arg("MATCH").arg(names.pattern()).arg("COUNT").arg(count.clamp(1, 10_000));
-        let answer = self.inner.at(at, Call::Command(&command)).await?;
-        let (next, found): (u64, Vec<String>) = redis::from_redis_value(answer).map_err(|_| bad_reply())?;
-        let mut keys: Vec<Key> = found.iter().filter_map(|name| names.key_of(name)).collect();
+        let found = self.inner.scan(cursor, count).await?;
+        let mut keys: Vec<Key> = found.parts.into_iter().map(|(key, _)| key).collect();
         keys.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
         keys.dedup();
-        let next = match (next, servers.iter().find(|server| **server > at)) {
-            (0, None) => None,
-            (0, Some(server)) => Some(join_cursor(u64::from(server.0), 0)?),
-            (next, _) if topology.is_one() => Some(next),
-            (next, _) => Some(join_cursor(u64::from(at.0), next)?),
-        };
-        Ok(KeyPage { keys, next })
+        Ok(KeyPage { keys, next: found.next })
     }
 
     /// Whether every server answers; the error says which do not.
@@ -104,15 +88,11 @@ impl RedisStore {
     }
 
     async fn report_of(&self, server: ServerId) -> Result<ServerReport, Error> {
-        let mut texts = Vec::new();
+        let mut info = Info::default();
         for section in ["server", "memory", "cluster"] {
-            let answer = self.inner.at(server, Call::Command(redis::cmd("INFO").arg(section))).await?;
-            texts.push(redis::from_redis_value::<String>(answer).map_err(|_| bad_reply())?);
+            info.0 += &self.inner.info(server, section).await?.0;
         }
-        let text = texts.concat();
-        let field = |name: &str| {
-            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
-        };
+        let field = |name| info.field(name);
         let mut warnings = Vec::new();
         let policy = field("maxmemory_policy").unwrap_or("noeviction");
         if policy != "noeviction" && field("maxmemory").is_some_and(|bytes| bytes != "0") {
@@ -127,6 +107,25 @@ impl RedisStore {
         let version = field("valkey_version").or(field("redis_version")).unwrap_or("unknown").to_owned();
         Ok(ServerReport { version, warnings })
     }
+}
+
+/// What a server says of itself.
+#[derive(Default)]
+pub(super) struct Info(String);
+
+impl Info {
+    pub(super) fn field(&self, name: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    }
+}
+
+/// Some of what is stored under names like ours, and where to go on.
+#[derive(Default)]
+pub(super) struct Scanned {
+    pub(super) parts: Vec<(Key, Part)>,
+    /// How many have such a name and are none of ours.
+    pub(super) foreign: u64,
+    pub(super) next: Option<u64>,
 }
 
 /// The bits of a cursor that are the server's own; the others say which server.
@@ -147,6 +146,45 @@ fn join_cursor(server: u64, cursor: u64) -> Result<u64, Error> {
 type Read = ((u64, u64), Members, Option<Vec<u8>>);
 
 impl Inner {
+    /// From `cursor` on, which is 0 at first, about `count` keys of one server.
+    pub(super) async fn scan(&self, cursor: u64, count: usize) -> Result<Scanned, Error> {
+        let Inner { topology, names, .. } = self;
+        let servers = topology.servers().await?;
+        let (number, cursor) = if topology.is_one() { (0, cursor) } else { split_cursor(cursor) };
+        let Some(&at) = servers.iter().find(|server| u64::from(server.0) >= number) else {
+            return Ok(Scanned::default());
+        };
+        // A server that is gone meanwhile is passed over.
+        let cursor = if u64::from(at.0) == number { cursor } else { 0 };
+        let mut command = redis::cmd("SCAN");
+        command.arg(cursor).arg("MATCH").arg(names.pattern()).arg("COUNT").arg(count.clamp(1, 10_000));
+        let (next, found): (u64, Vec<Vec<u8>>) = self.ask(at, &command).await?;
+        let next = match (next, servers.iter().find(|server| **server > at)) {
+            (0, None) => None,
+            (0, Some(server)) => Some(join_cursor(u64::from(server.0), 0)?),
+            (next, _) if topology.is_one() => Some(next),
+            (next, _) => Some(join_cursor(u64::from(at.0), next)?),
+        };
+        let mut scanned = Scanned { next, ..Scanned::default() };
+        for name in found {
+            match names.parse(&name) {
+                Some(part) => scanned.parts.push(part),
+                None => scanned.foreign += u64::from(!Names::is_apart(&name)),
+            }
+        }
+        Ok(scanned)
+    }
+
+    /// Asks one server.
+    pub(super) async fn ask<T: FromRedisValue>(&self, server: ServerId, command: &Cmd) -> Result<T, Error> {
+        let answer = self.at(server, Call::Command(command)).await?;
+        redis::from_redis_value(answer).map_err(|_| bad_reply())
+    }
+
+    pub(super) async fn info(&self, server: ServerId, section: &str) -> Result<Info, Error> {
+        Ok(Info(self.ask(server, redis::cmd("INFO").arg(section)).await?))
+    }
+
     pub(super) async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
         let place = self.topology.place_of(key, &self.names);
         let (main, log) = (self.names.main(key), self.names.log(key));

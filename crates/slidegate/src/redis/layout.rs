@@ -30,6 +30,8 @@ pub(super) enum Part {
 }
 
 impl Part {
+    const ALL: [Part; 4] = [Part::Main, Part::Notes, Part::Log, Part::LogNotes];
+
     fn suffix(self) -> &'static str {
         match self {
             Part::Main => "",
@@ -84,7 +86,7 @@ impl Names {
 
     /// Every name that `key` may have something under.
     pub(super) fn all(&self, key: &Key) -> [String; 4] {
-        [Part::Main, Part::Notes, Part::Log, Part::LogNotes].map(|part| self.name(key, part))
+        Part::ALL.map(|part| self.name(key, part))
     }
 
     pub(super) fn name(&self, key: &Key, part: Part) -> String {
@@ -115,18 +117,23 @@ impl Names {
         format!("{}:{{*", self.prefix)
     }
 
-    /// The key that is counted under a name, if it is one of ours.
-    pub(super) fn key_of(&self, name: &str) -> Option<Key> {
-        let text = name.strip_prefix(&self.prefix)?.strip_prefix(':')?;
+    /// The key that a name is of, and what of it, if it is one of ours.
+    pub(super) fn parse(&self, name: &[u8]) -> Option<(Key, Part)> {
+        let text = str::from_utf8(name).ok()?.strip_prefix(&self.prefix)?.strip_prefix(':')?;
         let (inside, after) = text.strip_prefix('{')?.split_once('}')?;
-        if matches!(after, "" | ":notes" | ":log" | ":log:notes") {
-            return Some(Key::printed(inside));
+        if let Some(part) = Part::ALL.into_iter().find(|part| part.suffix() == after) {
+            return Some((Key::printed(inside), part));
         }
-        // An attribute always has a `=`, so none is taken for a suffix.
-        let text = text.strip_suffix(":notes").unwrap_or(text);
-        let text = text.strip_suffix(":log").unwrap_or(text);
+        // An attribute always has a `=`, so none is taken for a suffix. The longest fits.
+        let part = Part::ALL.into_iter().rev().find(|part| text.ends_with(part.suffix()))?;
+        let key = Key::printed(text.strip_suffix(part.suffix())?);
         let ours = !after.starts_with(':') && !after.contains(['{', '}']);
-        Some(Key::printed(text)).filter(|key| ours && key.tag().is_some())
+        Some((key, part)).filter(|(key, _)| ours && key.tag().is_some())
+    }
+
+    /// Whether a name is of something that belongs to the deployment and counts nothing.
+    pub(super) fn is_apart(name: &[u8]) -> bool {
+        name.ends_with(b"}:shared") || name.ends_with(b"}:nodes")
     }
 }
 

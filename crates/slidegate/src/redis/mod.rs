@@ -5,7 +5,10 @@
 //! against the other. `lua/` has the script, in parts; [`layout`] has the names; `transaction` does the same
 //! without scripts. [`topology`] knows which server has a key; [`batch`] splits what goes to several.
 
+mod audit;
 mod batch;
+mod calls;
+mod clean;
 mod client;
 mod connection;
 mod fault;
@@ -15,6 +18,7 @@ mod held;
 mod inspect;
 mod layout;
 mod life;
+mod numbers;
 mod options;
 mod plan;
 mod script;
@@ -23,11 +27,16 @@ mod servers;
 mod shared;
 mod topology;
 mod transaction;
+mod weigh;
 
 use std::sync::{Arc, Weak};
 
 use redis::Value;
 
+pub use self::audit::MAX_AUDITED;
+use self::calls::Calls;
+pub use self::calls::{BATCH_BOUNDS, CALL_BOUNDS, CallStats};
+pub use self::clean::Cleaned;
 use self::freed::RESET;
 pub(crate) use self::heal::{HealLine, Met, Writer};
 pub use self::inspect::{KeyPage, ServerReport};
@@ -44,6 +53,7 @@ pub(crate) use self::servers::ServerId;
 pub use self::shared::SharedText;
 use self::topology::{Place, Topology};
 use self::transaction::Transactions;
+pub use self::weigh::{RuleWeight, ServerMemory, Weight};
 use crate::store::give_back_singly;
 use crate::{Ask, Entry, Error, Fault, Inspection, Key, Listener, Readings, Receipt, Settlement, Store};
 
@@ -76,6 +86,7 @@ struct Inner {
     names: Names,
     expiry: Expiry,
     batch_size: usize,
+    calls: Calls,
 }
 
 impl RedisStore {
@@ -97,6 +108,7 @@ impl RedisStore {
                 names: Names::new(&options.prefix),
                 expiry: Expiry::new(options),
                 batch_size: options.batch_size,
+                calls: Calls::default(),
             }),
         })
     }
@@ -130,7 +142,7 @@ impl Store for RedisStore {
         };
         let place = ask.checks().first().map_or(0, |check| inner.topology.place_of(&check.key, &inner.names));
         let call = Call::Script(inner.scripts.admit(parts), &arguments);
-        let reply = inner.topology.call(place, Purpose::Decide, call).await?;
+        let reply = inner.counted(times, inner.topology.call(place, Purpose::Decide, call)).await?;
         plan::run_readings(ask, times, reply)
     }
 
@@ -208,12 +220,12 @@ impl Inner {
             let (asks, later) = rest.split_at(plan::first_batch(rest, self.batch_size));
             rest = later;
             if self.mode == RedisMode::Transaction {
-                readings.extend(self.admit_watched(place, asks).await?);
+                readings.extend(self.counted(asks.len(), self.admit_watched(place, asks)).await?);
                 continue;
             }
             let plan = Plan::new(asks, &self.names, self.expiry);
             let call = Call::Script(self.scripts.admit(plan.parts), &plan.arguments);
-            let reply = self.topology.call(place, Purpose::Decide, call).await?;
+            let reply = self.counted(asks.len(), self.topology.call(place, Purpose::Decide, call)).await?;
             readings.extend(plan.readings(reply)?);
         }
         Ok(readings)
@@ -221,11 +233,11 @@ impl Inner {
 
     async fn settle_at(&self, place: Place, settlements: &[Settlement]) -> Result<Receipt, Error> {
         if self.mode == RedisMode::Transaction {
-            return self.settle_watched(place, settlements).await;
+            return self.counted(0, self.settle_watched(place, settlements)).await;
         }
         let arguments = plan::settlement_plan(settlements, &self.names, self.expiry);
         let call = Call::Script(self.scripts.settle(), &arguments);
-        let reply = self.topology.call(place, Purpose::Decide, call).await?;
+        let reply = self.counted(0, self.topology.call(place, Purpose::Decide, call)).await?;
         let (at, settled) = plan::settled(reply, settlements.len())?;
         Ok(Receipt { at, settled })
     }

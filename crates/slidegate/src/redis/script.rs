@@ -4,7 +4,9 @@ use std::sync::OnceLock;
 
 use redis::{Cmd, Script};
 
-use super::layout::Kind;
+use super::layout::{Kind, Names};
+use super::options::Expiry;
+use crate::Key;
 
 const HEAD: &str = include_str!("lua/head.lua");
 const QUICK_ZSET: &str = include_str!("lua/quick_zset.lua");
@@ -17,6 +19,10 @@ const COUNTERS: &str = include_str!("lua/counters.lua");
 const ADMIT: &str = include_str!("lua/admit.lua");
 const SETTLE: &str = include_str!("lua/settle.lua");
 const HEAL: &str = include_str!("lua/heal.lua");
+const SHAPE: &str = include_str!("lua/shape.lua");
+const SURVEY: &str = include_str!("lua/survey.lua");
+const AUDIT: &str = include_str!("lua/audit.lua");
+const CLEAN: &str = include_str!("lua/clean.lua");
 
 /// Which parts a call needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +84,13 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
+    /// All that may be stored of one key, and how long it is kept: for `lua/survey.lua`.
+    pub(super) fn of_key(key: &Key, names: &Names, expiry: Expiry) -> Self {
+        let mut arguments = Arguments { keys: names.all(key).into(), ..Arguments::default() };
+        arguments.numbers(&[expiry.min.get(), expiry.buffer.get()]);
+        arguments
+    }
+
     /// The number of a key in `KEYS`.
     pub(super) fn key(&mut self, name: String) -> u64 {
         self.keys.push(name);
@@ -111,11 +124,22 @@ pub(super) struct Prepared {
     strict: Script,
     plain: Script,
     text: String,
+    when: When,
+}
+
+/// When a script is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    /// Not when the memory of Redis is full.
+    Room,
+    /// Always: it takes no more than it finds.
+    Always,
 }
 
 impl Prepared {
-    fn new(text: String) -> Self {
-        Prepared { strict: Script::new(&strict(&text)), plain: Script::new(&plain(&text)), text }
+    fn new(text: String, when: When) -> Self {
+        let (strict, plain) = (Script::new(&when.strict(&text)), Script::new(&when.plain(&text)));
+        Prepared { strict, plain, text, when }
     }
 
     pub(super) fn by_digest(&self, plain: bool, arguments: &Arguments) -> Cmd {
@@ -124,7 +148,7 @@ impl Prepared {
     }
 
     pub(super) fn by_text(&self, plain: bool, arguments: &Arguments) -> Cmd {
-        let text = if plain { self::plain(&self.text) } else { strict(&self.text) };
+        let text = if plain { self.when.plain(&self.text) } else { self.when.strict(&self.text) };
         command("EVAL", &text, arguments)
     }
 }
@@ -135,28 +159,42 @@ pub(super) struct Scripts {
     admit: [OnceLock<Prepared>; 32],
     settle: OnceLock<Prepared>,
     heal: OnceLock<Prepared>,
+    audit: OnceLock<Prepared>,
+    clean: OnceLock<Prepared>,
 }
 
 impl Scripts {
     pub(super) fn admit(&self, parts: Parts) -> &Prepared {
-        self.admit[usize::from(parts.0)].get_or_init(|| Prepared::new(parts.text() + ADMIT))
+        self.admit[usize::from(parts.0)].get_or_init(|| Prepared::new(parts.text() + ADMIT, When::Room))
     }
 
     pub(super) fn settle(&self) -> &Prepared {
-        self.settle.get_or_init(|| Prepared::new(Parts::ALL.text() + SETTLE))
+        self.settle.get_or_init(|| Prepared::new(Parts::ALL.text() + SHAPE + SETTLE, When::Room))
     }
 
     pub(super) fn heal(&self) -> &Prepared {
-        self.heal.get_or_init(|| Prepared::new(Parts::ALL.text() + HEAL))
+        self.heal.get_or_init(|| Prepared::new(Parts::ALL.text() + HEAL, When::Room))
+    }
+
+    pub(super) fn audit(&self) -> &Prepared {
+        self.audit.get_or_init(|| Prepared::new(Parts::ALL.text() + SHAPE + SURVEY + AUDIT, When::Always))
+    }
+
+    pub(super) fn clean(&self) -> &Prepared {
+        self.clean.get_or_init(|| Prepared::new(Parts::ALL.text() + SHAPE + SURVEY + CLEAN, When::Always))
     }
 }
 
-fn strict(text: &str) -> String {
-    format!("#!lua\n{text}")
-}
+impl When {
+    fn strict(self, text: &str) -> String {
+        let flags = if self == When::Always { " flags=allow-oom" } else { "" };
+        format!("#!lua{flags}\n{text}")
+    }
 
-fn plain(text: &str) -> String {
-    format!("{PROBE}{text}")
+    fn plain(self, text: &str) -> String {
+        let probe = if self == When::Always { "" } else { PROBE };
+        format!("{probe}{text}")
+    }
 }
 
 fn command(name: &str, script: &str, arguments: &Arguments) -> Cmd {

@@ -23,7 +23,7 @@ pub(crate) use self::together::Together;
 use crate::ask::too_many_permits;
 use crate::quota::MAX_LIMIT;
 use crate::request::{Own, Subject, check_attributes};
-use crate::{Ask, Check, Error, Request};
+use crate::{Ask, Check, Error, Key, Quota, Request};
 
 /// The name under which requests that bring their own limit are counted and reported.
 pub const AD_HOC: &str = "ad-hoc";
@@ -89,6 +89,12 @@ impl Rules {
     /// The rules, in the order in which they are judged.
     pub fn iter(&self) -> impl Iterator<Item = &Rule> {
         self.rules.iter()
+    }
+
+    /// The rule that counts under `key`, and what it allows there; none if no rule does. Looks at all of them.
+    pub fn find(&self, key: &Key) -> Option<(&Rule, Quota)> {
+        let rule = self.rules.iter().find(|rule| rule.name() == key.rule())?;
+        Some((rule, rule.quota_under(key)))
     }
 
     /// The bounds for requests that bring their own limit.

@@ -26,6 +26,17 @@ pub enum Mode {
     Off,
 }
 
+impl Mode {
+    /// As it is written in files and answers.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Mode::Enforce => "enforce",
+            Mode::Shadow => "shadow",
+            Mode::Off => "off",
+        }
+    }
+}
+
 /// What an attribute must be for a rule to apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
@@ -247,6 +258,11 @@ impl Rule {
         &self.name
     }
 
+    /// Whether it may refuse.
+    pub fn in_mode(&self) -> Mode {
+        self.mode
+    }
+
     /// How Redis stores its counts.
     pub fn stored_as(&self) -> Encoding {
         self.encoding
@@ -294,13 +310,7 @@ impl Rule {
             return None;
         }
         let values = || self.key.iter().filter_map(|name| Some((name.as_str(), find(attributes, name)?)));
-        let key = match self.tag {
-            None => Key::new(&self.name, values()),
-            Some(tag) => {
-                let others = values().enumerate().filter(|(i, _)| *i != tag).map(|(_, value)| value);
-                Key::tagged(values().nth(tag)?, &self.name, others)
-            }
-        };
+        let key = self.key_of(values)?;
         let quota = if self.overrides.is_empty() {
             self.quota
         } else {
@@ -318,6 +328,29 @@ impl Rule {
             lease: self.lease,
             rule,
         })
+    }
+}
+
+impl Rule {
+    /// The key of these values of its attributes.
+    #[inline]
+    fn key_of<'a, V: Iterator<Item = (&'a str, &'a str)>>(&self, values: impl Fn() -> V) -> Option<Key> {
+        match self.tag {
+            None => Some(Key::new(&self.name, values())),
+            Some(tag) => {
+                let others = values().enumerate().filter(|(i, _)| *i != tag).map(|(_, value)| value);
+                Some(Key::tagged(values().nth(tag)?, &self.name, others))
+            }
+        }
+    }
+
+    /// What it allows under one of its keys.
+    pub(super) fn quota_under(&self, key: &Key) -> Quota {
+        let is = |values: &[String]| {
+            let pairs = || self.key.iter().zip(values).map(|(name, value)| (name.as_str(), value.as_str()));
+            self.key_of(pairs).as_ref() == Some(key)
+        };
+        self.overrides.iter().find(|(values, _)| is(values)).map_or(self.quota, |(_, quota)| *quota)
     }
 }
 

@@ -130,3 +130,25 @@ fn rules_that_cannot_be() {
     assert_eq!(both.iter().map(Rule::name).collect::<Vec<_>>(), ["a", "b"]);
     assert!(both.and([rule("a")]).is_err());
 }
+
+/// Whoever counts by rule finds it without its name.
+#[tokio::test]
+async fn a_limit_knows_its_place_and_its_cost() {
+    let limiter = limiter(
+        "rules:
+  - { name: off, mode: off, limit: 1, window: 1s }
+  - { name: user, key: [user], limit: 10, window: 1s }
+  - { name: all, mode: shadow, limit: 1, window: 1s }",
+    );
+    let decision = limiter.acquire(Request::new([("user", "u")]).permits(2)).await.unwrap();
+    let found: Vec<_> = decision.limits().map(|limit| (limit.index(), limit.cost())).collect();
+    assert_eq!(found, [(1, 2), (2, 2)]);
+    for limit in decision.limits() {
+        assert_eq!(decision.rules().iter().nth(limit.index()).unwrap().name(), limit.rule());
+    }
+    // One that a request brings itself is no rule's.
+    let decision = limiter.acquire(Request::resource("r").limit(5)).await.unwrap();
+    let limit = decision.limits().next().unwrap();
+    assert_eq!((limit.rule(), limit.index(), limit.cost()), ("ad-hoc", u32::MAX as usize, 1));
+    assert!(decision.rules().iter().nth(limit.index()).is_none());
+}

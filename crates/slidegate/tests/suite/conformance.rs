@@ -45,7 +45,7 @@ pub(crate) struct Traffic {
     pub seed: u64,
 }
 
-const KEYS: u64 = 6;
+pub(crate) const KEYS: u64 = 6;
 
 impl Traffic {
     /// The quota of key `n`, now: limits change, and once in a while more than that.
@@ -220,7 +220,7 @@ impl Traffic {
     }
 }
 
-fn key(n: u64) -> Key {
+pub(crate) fn key(n: u64) -> Key {
     Key::new("trace", [("key", n.to_string().as_str())])
 }
 

@@ -1,11 +1,15 @@
 //! The library from outside, one module per promise.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stderr)]
 
+mod audit; // keys that were spoilt by hand: found, told, repaired
+mod audit_healthy; // keys that were not: nothing is said of them
 mod brute; // the definition of every algorithm, with no thought of speed
 mod certificates; // made by openssl
 mod choice; // groups, exceptions, blocks and replacements: which of the rules that apply are looked at
+mod clean; // what is of no use goes, and no decision is another for it
 mod concurrency; // threads on one hot key and on shared keys: nothing over, nothing half charged
 mod conformance; // one suite for every store: memory, Redis zset, packed, transactions
+mod costs; // calls, answers without one, memory: counted
 mod definition; // random operations agree with the definition, and retry_after is exact from both sides
 mod deny_cache; // refusals that the store is not asked for again
 mod deployment; // several nodes on the same servers, their callers, and what these were told

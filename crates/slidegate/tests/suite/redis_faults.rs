@@ -138,6 +138,11 @@ async fn passwords_and_permissions() {
         store.ping().await.unwrap();
         store.report().await.unwrap();
         store.keys(0, 10).await.unwrap();
+        store.memory().await.unwrap();
+        store.admit(&[ask("a")]).await.unwrap();
+        assert!(store.weigh(10).await.unwrap().bytes > 0);
+        assert!(store.audit(&key("a"), None, true).await.unwrap().is_some());
+        store.clean(0, 100).await.unwrap();
         if mode == RedisMode::Script {
             let oracle = crate::conformance::Traffic {
                 encoding: Encoding::Packed,

@@ -399,15 +399,16 @@ do
     return added
   end
 
-  -- A line as `admit.lua` has it, from the log itself; nil if there is none.
+  -- The window of a log, and how many records it has; nil if there is none.
   local function window_of(log)
     local raw = call('GETRANGE', KEYS[log], '0', '523')
     if #raw == 0 then return nil end
     local s = {}
     unpack_header(s, raw)
-    return s.window
+    return s.window, size(s)
   end
 
   kinds[2] = { load = load, past = past, keep_newest = keep_newest, record = record, wait = wait,
-               reset = reset, save = save, amend = amend, heal = heal, window_of = window_of }
+               reset = reset, save = save, amend = amend, heal = heal, window_of = window_of,
+               unpack_header = unpack_header, size = size, records = records, read = read, lay = lay }
 end

@@ -9,37 +9,7 @@
 -- reply  of each: 0 done, 1 settled before, 2 gone
 -- The shape stored with a key says how it counts, so a settlement need not.
 
-local min_expire, buffer, channel, settlements = take('<dddd')
-
--- A line as `admit.lua` has it, from a shape; what it says of limits does not matter here.
-local function line_of(shape, key, notes, kind)
-  local algorithm, a, b, c = string.match(shape, '^(%S+) (%d+) ?(%d*) ?(%d*)$')
-  a, b, c = tonumber(a), tonumber(b), tonumber(c)
-  local line = { key = key, notes = notes, shape = shape, window = a, horizon = a, slice = 0, capacity = MAX_TOTAL }
-  if algorithm == 'sliding-window' then line.kind = kind
-  elseif algorithm == 'time-slice' then
-    line.kind = 1
-    line.slice = math.ceil(a / b)
-    line.horizon = a + line.slice
-  elseif algorithm == 'fixed-window' then line.kind = 3
-  elseif algorithm == 'token-bucket' then
-    line.kind = 4
-    line.rate, line.per, line.capacity = a, b, c
-    line.horizon = math.ceil(b * c / a)
-  else error('SGFOREIGN') end
-  line.life = math.max(min_expire, line.horizon + buffer)
-  line.period = math.max(1, line.life - line.horizon - math.floor(buffer / 2))
-  line.modulus = modulus_of(line.kind, line.horizon)
-  return line
-end
-
-local function shape_of(key)
-  local found = call('ZRANGEBYSCORE', key, '-inf', 0)
-  for i = 1, #found do
-    if #found[i] > 1 then return found[i] end
-  end
-  if found[1] then check_ours(key, found[1]) end
-end
+local channel, settlements = take('<dd')
 
 local function settle(line, at, from, to, seq)
   local kind = kinds[line.kind]
@@ -75,7 +45,8 @@ for i = 1, settlements do
   local shape = shape_of(KEYS[key])
   local outcome = 2
   if shape then
-    outcome = settle(line_of(shape, key, notes, 1), at, from, to, ARGV[seq])
+    local line = line_of(shape, key, notes, 1) or error('SGFOREIGN')
+    outcome = settle(line, at, from, to, ARGV[seq])
   end
   -- A rule that changed its encoding has left both behind.
   if outcome == 2 then

@@ -377,5 +377,6 @@ do
   end
 
   kinds[1] = { load = load, past = past, keep_newest = keep_newest, record = record, wait = wait,
-               reset = reset, save = save, amend = amend, heal = heal }
+               reset = reset, save = save, amend = amend, heal = heal, write_used = write_used,
+               write_newest = write_newest }
 end

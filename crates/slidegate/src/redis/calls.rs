@@ -1,0 +1,97 @@
+//! What the store's calls to Redis cost: how many, how long, how much in each.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Inner;
+use crate::{Clock, Error, Fault, Micros, RedisStore, SystemClock};
+
+/// The bounds of [`CallStats::durations`], in microseconds: a call is in the first place whose bound it does not pass.
+pub const CALL_BOUNDS: [u64; 14] =
+    [50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000];
+
+/// The bounds of [`CallStats::batches`], in asks.
+pub const BATCH_BOUNDS: [u64; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000];
+
+/// What the calls that decide and settle have cost, since the store was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CallStats {
+    /// Calls that were made, also those that failed. One that is redirected in a cluster is one, and so are the round
+    /// trips of a transaction.
+    pub calls: u64,
+    /// Asks that were decided in them.
+    pub asks: u64,
+    /// How many calls took how long: one number for each of [`CALL_BOUNDS`], and one for what took longer.
+    pub durations: Vec<u64>,
+    /// How long they took together.
+    pub time: Micros,
+    /// How many calls had how many asks: one number for each of [`BATCH_BOUNDS`], and one for more. Calls that
+    /// settle have none, and are not among them.
+    pub batches: Vec<u64>,
+    /// How many failed, and why: every fault there is.
+    pub errors: Vec<(Fault, u64)>,
+}
+
+/// Where they are counted.
+#[derive(Default)]
+pub(super) struct Calls {
+    clock: SystemClock,
+    asks: AtomicU64,
+    time: AtomicU64,
+    durations: [AtomicU64; CALL_BOUNDS.len() + 1],
+    batches: [AtomicU64; BATCH_BOUNDS.len() + 1],
+    errors: [AtomicU64; Fault::ALL.len()],
+}
+
+impl RedisStore {
+    /// What its calls to Redis have cost so far.
+    pub fn calls(&self) -> CallStats {
+        let calls = &self.inner.calls;
+        let all = |counts: &[AtomicU64]| counts.iter().map(read).collect::<Vec<u64>>();
+        let durations = all(&calls.durations);
+        CallStats {
+            calls: durations.iter().sum(),
+            asks: read(&calls.asks),
+            time: Micros::new(read(&calls.time)),
+            durations,
+            batches: all(&calls.batches),
+            errors: Fault::ALL.into_iter().zip(all(&calls.errors)).collect(),
+        }
+    }
+}
+
+impl Inner {
+    /// Makes a call that decides so many asks, or settles if there are none, and counts it.
+    pub(super) async fn counted<T>(
+        &self,
+        asks: usize,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let calls = &self.calls;
+        let started = calls.clock.now();
+        let answer = call.await;
+        let took = calls.clock.now().since(started).get();
+        add(&calls.durations[place(&CALL_BOUNDS, took)], 1);
+        add(&calls.time, took);
+        if asks > 0 {
+            add(&calls.batches[place(&BATCH_BOUNDS, asks as u64)], 1);
+        }
+        match &answer {
+            Ok(_) => add(&calls.asks, asks as u64),
+            Err(error) => add(&calls.errors[error.fault().unwrap_or(Fault::Other) as usize], 1),
+        }
+        answer
+    }
+}
+
+fn read(count: &AtomicU64) -> u64 {
+    count.load(Ordering::Relaxed)
+}
+
+fn add(count: &AtomicU64, n: u64) {
+    count.fetch_add(n, Ordering::Relaxed);
+}
+
+fn place(bounds: &[u64], value: u64) -> usize {
+    bounds.partition_point(|bound| *bound < value)
+}

@@ -1,0 +1,151 @@
+
+-- Counts again what the entries of a key say, and compares that with its header, which decisions go by.
+--
+-- plan   whether to repair, and how many entries are too many to look at
+-- reply  the instant; of the count and of the log: 0 if it is not there, or too large; 2 if it is not ours, and how long until it expires; or 1,
+--        that, the instant, permits counted, permits kept, whether the total is wrong, and the cost of all, the newest
+--        entry as it is kept and as it is, the oldest likewise, for how long it must be kept, and whether it was repaired
+--
+-- Why here: between looking and repairing nothing may be decided. What leaves by ageing alone is no discrepancy.
+
+local repair, most = take('<dd')
+repair = repair == 1
+
+-- What is wrong may be any number.
+local function plain(number)
+  return number >= 0 and math.min(math.floor(number), MAX_TOTAL) or 0
+end
+
+-- The newest that counts, given that of the entries. One that has left was seen to leave a window later.
+local function newest_of(found, kept, last, window)
+  return found == 0 and last >= kept + window and kept or found
+end
+
+local function audit_window(line, h)
+  local key, ats, costs, found = KEYS[1], {}, {}, 0
+  local ours = each_member(key, math.huge, function(name, score)
+    if score <= 0 then return true end
+    local cost = cost_of(line, name, score)
+    if cost then
+      ats[#ats + 1], costs[#costs + 1] = score, cost
+      if cost > 0 then found = score end
+    end
+    return cost
+  end)
+  if not ours then return nil end
+  local kept = math.floor(h.newest)
+  local newest = newest_of(found, kept, h.l, line.window)
+  local last = line.slice == 0 and math.max(h.l, newest) or h.l
+  local at = math.max(now, last)
+  local cut, counted, gone, alike, wrong = at - line.window, 0, 0, nil, false
+  -- A quarter says to look at what all cost, else it is 1.
+  local said = (h.u or 0) % 0.5 > 0 and h.m or 1
+  for i, cost in ipairs(costs) do
+    wrong = wrong or h.m > 0 and cost ~= h.m or said > 0 and cost ~= said
+    if ats[i] > cut then
+      counted = counted + cost
+      alike = (alike or cost) == cost and cost or 0
+    else
+      gone = gone + cost
+    end
+  end
+  local used = kinds[1].load(line).used
+  local s = { at = at, newest = newest, used = counted, last = gone > 0 and at or last }
+  return {
+    state = s, counted = counted, kept = used, newest = { kept, newest }, oldest = { 0, 0 }, costs = wrong,
+    total = not h.u or math.floor(h.u) ~= counted + gone and used ~= counted,
+    leaves = counted > 0 and newest + line.window or 0,
+    mend = function()
+      alike = alike or 1
+      local later = (line.slice > 0 or s.last > newest) and s.last or 0
+      call('ZREMRANGEBYSCORE', key, '1', format('%d', cut))
+      call('ZADD', key, kinds[1].write_used(s, alike), 'u', kinds[1].write_newest(s, h.newest % 1 > 0), line.shape,
+        format('-%d', later), 'l', format('-%d', alike), 'm')
+    end,
+  }
+end
+
+local function audit_log(line)
+  local log, key = kinds[2], KEYS[3]
+  local s = { key = key }
+  log.unpack_header(s, call('GETRANGE', key, '0', '523'))
+  s.latest, s.at = math.max(now, s.last), math.max(now, s.last)
+  local cut, n, i = s.at - line.window, log.size(s), 0
+  local counted, gone, found, oldest, before, body = 0, 0, 0, nil, -1, {}
+  while i < n do
+    local raw, got = log.records(s, i, n - i)
+    for j = 0, got - 1 do
+      local instant, cost = log.read(s, raw, j * s.width + 1)
+      if instant <= before then return nil end
+      oldest, before = oldest or instant, instant
+      if cost > 0 then found = instant end
+      if instant > cut then
+        counted = counted + cost
+        body[#body + 1] = string.sub(raw, j * s.width + 1, (j + 1) * s.width)
+      else
+        gone = gone + cost
+      end
+    end
+    i = i + got
+  end
+  local used = log.load(line).used
+  local newest = newest_of(found, s.newest, s.last, line.window)
+  return {
+    state = s, counted = counted, kept = used, newest = { s.newest, newest }, costs = false,
+    oldest = { s.oldest, oldest or s.oldest },
+    total = s.used ~= counted + gone and used ~= counted,
+    leaves = counted > 0 and newest + line.window or 0,
+    mend = function()
+      s.used, s.newest, s.oldest = counted, newest, oldest or 0
+      if gone > 0 then s.last = s.at end
+      if body[1] then s.oldest = log.read(s, body[1], 1) end
+      log.lay(s, line, table.concat(body), #body + 16, s.width)
+    end,
+  }
+end
+
+-- A counter has nothing but its total.
+local function audit_counter(line)
+  local ours = each_member(KEYS[1], math.huge, function(name, score) return score <= 0 or is_note(name) end)
+  if not ours then return nil end
+  local s = kinds[line.kind].load(line)
+  return {
+    state = s, counted = s.used, kept = s.used, newest = { 0, 0 }, oldest = { 0, 0 }, costs = false, total = false,
+    leaves = s.used > 0 and s.at + kinds[line.kind].reset(s, line) or 0,
+  }
+end
+
+local function flag(whether)
+  return whether and 1 or 0
+end
+
+local function audit(key, expected)
+  local kind = type_of(key)
+  if kind == 'none' then return struct.pack('<d', 0) end
+  local large = kind == 'zset' and call('ZCOUNT', key, '-inf', '+inf') > most
+    or kind == 'string' and #call('GETRANGE', key, format('%d', 8 * most), format('%d', 8 * most)) > 0
+  if large then return struct.pack('<d', 0) end
+  local line, h, a
+  if kind == expected then
+    if expected == 'string' then line = read_log() else line, h = read_header() end
+    local see = line and (line.kind == 2 and audit_log or line.kind == 1 and audit_window or audit_counter)
+    a = see and see(line, h)
+  end
+  local left = call('PTTL', key)
+  -- Read after it, so that what lives just long enough is not said to live too short.
+  local later = call('TIME')
+  later = later[1] * 1000000 + later[2]
+  local expires = left < 0 and 0 or math.max(plain(left * 1000), 1)
+  if not a then return struct.pack('<dd', 2, expires) end
+  local needed = math.max(0, a.leaves - later)
+  local wrong = a.total or a.costs or a.newest[1] ~= a.newest[2] or a.oldest[1] ~= a.oldest[2]
+  local short = expires == 0 or expires < needed
+  -- In this order, as clean.lua says why.
+  if repair and (wrong or short) then call('PEXPIREAT', key, expiry_of(a.state, line)) end
+  if repair and wrong then a.mend() end
+  return struct.pack('<ddddddddddddd', 1, expires, plain(a.state.at), plain(a.counted), plain(a.kept), flag(a.total),
+    flag(a.costs), plain(a.newest[1]), plain(a.newest[2]), plain(a.oldest[1]), plain(a.oldest[2]), plain(needed),
+    flag(repair and (wrong or short)))
+end
+
+return struct.pack('<d', now) .. audit(KEYS[1], 'zset') .. audit(KEYS[3], 'string')

@@ -1,0 +1,37 @@
+
+-- How a key counts, from the shape that is stored with it: for what is not told.
+--
+-- plan   begins with min-expire and expire-buffer
+
+local min_expire, buffer = take('<dd')
+
+-- A line as `admit.lua` has it, from a shape; nil if it is none. What it says of limits does not matter here.
+local function line_of(shape, key, notes, kind)
+  local algorithm, a, b, c = string.match(shape, '^(%S+) (%d+) ?(%d*) ?(%d*)$')
+  a, b, c = tonumber(a), tonumber(b), tonumber(c)
+  if not a or a == 0 or b == 0 or c == 0 then return nil end
+  local line = { key = key, notes = notes, shape = shape, window = a, horizon = a, slice = 0, capacity = MAX_TOTAL }
+  if algorithm == 'sliding-window' then line.kind = kind
+  elseif algorithm == 'time-slice' and b then
+    line.kind = 1
+    line.slice = math.ceil(a / b)
+    line.horizon = a + line.slice
+  elseif algorithm == 'fixed-window' then line.kind = 3
+  elseif algorithm == 'token-bucket' and c then
+    line.kind = 4
+    line.rate, line.per, line.capacity = a, b, c
+    line.horizon = math.ceil(b * c / a)
+  else return nil end
+  line.life = math.max(min_expire, line.horizon + buffer)
+  line.period = math.max(1, line.life - line.horizon - math.floor(buffer / 2))
+  line.modulus = modulus_of(line.kind, line.horizon)
+  return line
+end
+
+local function shape_of(key)
+  local found = call('ZRANGEBYSCORE', key, '-inf', 0)
+  for i = 1, #found do
+    if #found[i] > 1 then return found[i] end
+  end
+  if found[1] then check_ours(key, found[1]) end
+end

@@ -1,0 +1,38 @@
+//! Counting on hot paths.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+/// Threads that count at once without meeting.
+const STRIPES: usize = 32;
+
+/// A count that many threads add to: each has a cache line of its own, so that none waits for another's.
+#[derive(Debug)]
+pub(crate) struct Tally(Box<[CachePadded<AtomicU64>]>);
+
+thread_local! {
+    static STRIPE: usize = {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        THREADS.fetch_add(1, Ordering::Relaxed) % STRIPES
+    };
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Tally((0..STRIPES).map(|_| CachePadded::default()).collect())
+    }
+}
+
+impl Tally {
+    #[inline]
+    pub(crate) fn add(&self, n: u64) {
+        // A thread that ends has no stripe any more, and takes the first.
+        let stripe = STRIPE.try_with(|stripe| *stripe).unwrap_or(0);
+        self.0[stripe].fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sum(&self) -> u64 {
+        self.0.iter().map(|stripe| stripe.load(Ordering::Relaxed)).sum()
+    }
+}

@@ -1,0 +1,296 @@
+//! Counting keys again: what is wrong is found, told and repaired.
+
+use std::time::Duration;
+
+use slidegate::{
+    Algorithm, Ask, Audit, Check, Discrepancy, Encoding, Key, MAX_AUDITED, Micros, Quota, RedisStore,
+    Settlement, Store,
+};
+
+use crate::audit_healthy::{is_well, patient_store};
+use crate::oracle::Oracle;
+use crate::redis_server::{Flavour, Server};
+
+/// A key on a server, and what it should count.
+struct Bench {
+    store: RedisStore,
+    connection: parking_lot::Mutex<redis::Connection>,
+    oracle: Oracle,
+    check: Check,
+}
+
+const SHORT: Duration = Duration::from_secs(3);
+const LONG: Duration = Duration::from_secs(300 * 86_400);
+
+impl Bench {
+    /// With some admissions.
+    async fn new(server: &Server, name: &str, way: &str, window: Duration) -> Bench {
+        let quota = Quota::new(100, window).unwrap();
+        let quota = match way {
+            "slices" => quota.with_algorithm(Algorithm::TimeSlice { slices: 10 }).unwrap(),
+            "fixed" => quota.with_algorithm(Algorithm::FixedWindow).unwrap(),
+            "bucket" => quota.with_algorithm(Algorithm::TokenBucket { burst: 50 }).unwrap(),
+            _ => quota,
+        };
+        let encoding = if way == "packed" { Encoding::Packed } else { Encoding::Zset };
+        let check = Check { encoding, ..Check::new(Key::new(name, [("way", way)]), quota, 1) };
+        let connection = parking_lot::Mutex::new(server.client());
+        let mut bench = Bench { store: patient_store(server), connection, oracle: Oracle::default(), check };
+        bench.decide(&[1, 2, 3, 1, 1]).await;
+        bench
+    }
+
+    async fn decide(&mut self, costs: &[u64]) {
+        for &cost in costs {
+            let ask = Ask::one(Check { cost, ..self.check.clone() }).unwrap();
+            let readings = self.store.admit(std::slice::from_ref(&ask)).await.unwrap();
+            self.oracle.admitted(&ask, &readings[0]);
+        }
+    }
+
+    async fn settle(&mut self, permits: u64) {
+        let (key, entry) = self.oracle.charges.pop().unwrap();
+        let settlement = Settlement { key, entry, permits };
+        let receipt = self.store.settle(std::slice::from_ref(&settlement)).await.unwrap();
+        self.oracle.settled(&settlement, receipt.at, receipt.settled[0]);
+    }
+
+    async fn audit(&self, repair: bool) -> Audit {
+        self.store.audit(&self.check.key, None, repair).await.unwrap().unwrap()
+    }
+
+    /// Where it is stored.
+    fn name(&self) -> String {
+        let suffix = if self.check.encoding == Encoding::Packed { ":log" } else { "" };
+        format!("sg:{{{}}}{suffix}", self.check.key)
+    }
+
+    fn shape(&self) -> String {
+        let window = self.check.quota.window().get();
+        match self.check.quota.algorithm() {
+            Algorithm::TimeSlice { slices } => format!("time-slice {window} {slices}"),
+            _ => format!("sliding-window {window}"),
+        }
+    }
+
+    fn run<T: redis::FromRedisValue>(&self, command: &str, arguments: &[&str]) -> T {
+        let mut command = redis::cmd(command);
+        command.arg(self.name()).arg(arguments);
+        command.query(&mut self.connection.lock()).unwrap()
+    }
+
+    /// Writes a number of a packed log's header.
+    fn write(&self, field: usize, number: f64) {
+        let mut command = redis::cmd("SETRANGE");
+        command.arg(self.name()).arg(4 + 8 * field).arg(&number.to_le_bytes()[..]);
+        command.exec(&mut self.connection.lock()).unwrap();
+    }
+}
+
+fn causes(audit: &Audit) -> Vec<&'static str> {
+    audit.discrepancies.iter().map(Discrepancy::as_str).collect()
+}
+
+/// Found by whoever looks, repaired by whoever may, and right from then on, also when it leaves.
+async fn found_and_repaired(mut bench: Bench, expected: &[&str], spoil: impl AsyncFn(&Bench)) {
+    let what = format!("{} {expected:?}", bench.check.key);
+    let before = bench.audit(true).await;
+    assert!(is_well(&before) && before.counted == 8, "{what}: {before:?}");
+    assert!(before.expires_after.is_some());
+    spoil(&bench).await;
+    let found = bench.audit(false).await;
+    assert_eq!((causes(&found).as_slice(), found.repaired), (expected, false), "{what}: {found:?}");
+    assert!(found.counted == 8 || bench.check.quota.window() == SHORT.into());
+    let repaired = bench.audit(true).await;
+    assert_eq!((causes(&repaired).as_slice(), repaired.repaired), (expected, true), "{what}: {repaired:?}");
+    let after = bench.audit(true).await;
+    assert!(is_well(&after), "{what}: {after:?}");
+    bench.decide(&[2]).await;
+    bench.settle(1).await;
+    bench.settle(0).await;
+    bench.decide(&[1, 100, 80]).await;
+    if bench.check.quota.window() == SHORT.into() {
+        tokio::time::sleep(SHORT + Duration::from_millis(400)).await;
+        bench.decide(&[1, 1, 5]).await;
+        bench.settle(0).await;
+        bench.decide(&[93, 1, 1]).await;
+    }
+    let last = bench.audit(false).await;
+    assert!(is_well(&last), "{what}: {last:?}");
+}
+
+#[tokio::test]
+async fn a_wrong_header_is_put_right() {
+    let server = Server::start(Flavour::Redis7);
+    let now = || {
+        let (seconds, micros): (i64, i64) = redis::from_redis_value(server.run("TIME")).unwrap();
+        seconds * 1_000_000 + micros
+    };
+    let hour = 3_600_000_000;
+    let add = async |bench: &Bench, score: &str, member: &str| bench.run::<()>("ZADD", &[score, member]);
+    for way in ["exact", "slices"] {
+        let new = async |name: &str| Bench::new(&server, name, way, SHORT).await;
+        tokio::join!(
+            found_and_repaired(new("low").await, &["total"], async |b| add(b, "-2.25", "u").await),
+            found_and_repaired(new("high").await, &["total"], async |b| add(b, "-90.25", "u").await),
+            found_and_repaired(new("bare").await, &["total", "costs"], async |b| add(b, "-2", "u").await),
+            found_and_repaired(new("none").await, &["total", "costs"], async |b| b.run::<()>("ZREM", &["u"])),
+            found_and_repaired(new("alike").await, &["costs"], async |b| add(b, "-2", "m").await),
+            found_and_repaired(new("old").await, &["newest"], async |b| {
+                add(b, &format!("-{}", now() - hour), &b.shape()).await;
+            }),
+            found_and_repaired(new("ahead").await, &["newest"], async |b| {
+                add(b, &format!("-{}", now() + hour), &b.shape()).await;
+            }),
+            found_and_repaired(new("all").await, &["total", "newest", "costs", "no-expiry"], async |b| {
+                add(b, &format!("-{}", now() - hour), &b.shape()).await;
+                add(b, "-4", "u").await;
+                b.run::<()>("PERSIST", &[]);
+            }),
+        );
+    }
+    let new = async |name: &str| Bench::new(&server, name, "packed", SHORT).await;
+    tokio::join!(
+        found_and_repaired(new("low").await, &["total"], async |b| b.write(6, 2.0)),
+        found_and_repaired(new("high").await, &["total"], async |b| b.write(6, 90.0)),
+        found_and_repaired(new("below").await, &["total"], async |b| b.write(6, -3.0)),
+        found_and_repaired(new("old").await, &["newest"], async |b| b.write(7, (now() - hour) as f64)),
+        found_and_repaired(new("oldest").await, &["oldest"], async |b| b.write(9, (now() + hour) as f64)),
+        found_and_repaired(new("all").await, &["total", "newest", "oldest"], async |b| {
+            b.write(6, 1.0);
+            b.write(7, 5.0);
+            b.write(9, 7.0);
+        }),
+    );
+}
+
+#[tokio::test]
+async fn a_wrong_expiry_is_put_right() {
+    let server = Server::start(Flavour::Redis62);
+    for way in ["exact", "slices", "packed", "fixed", "bucket"] {
+        let new = async |name: &str| Bench::new(&server, name, way, LONG).await;
+        found_and_repaired(new("never").await, &["no-expiry"], async |b| b.run::<()>("PERSIST", &[])).await;
+        let soon = async |b: &Bench| b.run::<()>("PEXPIRE", &["60000"]);
+        found_and_repaired(new("soon").await, &["short-expiry"], soon).await;
+    }
+    let (tuesday, minute) = (Bench::new(&server, "words", "exact", LONG).await, Micros::from_secs(60));
+    tuesday.run::<()>("PEXPIRE", &["60000"]);
+    let found = tuesday.audit(false).await;
+    assert!(found.expires_after.is_some_and(|left| left <= minute), "{found:?}");
+    let [Discrepancy::ShortExpiry { expires_after, needed }] = found.discrepancies[..] else { panic!() };
+    assert!(expires_after <= minute && needed > Micros::from_secs(299 * 86_400) && needed <= LONG.into());
+}
+
+/// What is not ours is told, and stays as it is.
+#[tokio::test]
+async fn what_cannot_be_read_is_left_alone() {
+    let server = Server::start(Flavour::Redis7).without_ttl_check();
+    let spoils: &[(&str, &[&[&str]])] = &[
+        ("exact", &[&["SET", "x"], &["ZADD", "5", "hello"], &["ZADD", "-5", "hello"], &["ZREM", "l"]]),
+        ("exact", &[&["ZADD", "1700000000000000", "abc"], &["ZADD", "0.5", "a"], &["ZADD", "inf", "a"]]),
+        ("slices", &[&["ZADD", "5", "id:x*1"], &["ZADD", "-5", "sliding-window 7"]]),
+        (
+            "packed",
+            &[&["SET", "x"], &["SET", ""], &["SETRANGE", "4", "xxxxxxxx"], &["SETRANGE", "28", "xxxxxxxx"]],
+        ),
+        ("packed", &[&["SETRANGE", "0", "sgp2"]]),
+        ("fixed", &[&["ZADD", "5", "hello"], &["ZREM", "n"], &["ZREM", "u"], &["ZADD", "-1.5", "u"]]),
+        ("bucket", &[&["ZREM", "g"], &["ZADD", "-5", "token-bucket 1 2 3"], &["SET", "x"]]),
+    ];
+    for (i, (way, commands)) in spoils.iter().enumerate() {
+        for (j, command) in commands.iter().enumerate() {
+            let bench = Bench::new(&server, &format!("odd{i}.{j}"), way, LONG).await;
+            bench.run::<redis::Value>(command[0], &command[1..]);
+            let before: Option<Vec<u8>> = bench.run("DUMP", &[]);
+            assert!(before.is_some());
+            for repair in [false, true] {
+                let found = bench.audit(repair).await;
+                let told = (causes(&found), found.counted, found.kept, found.repaired);
+                assert_eq!(told, (vec!["unreadable"], 0, 0, false), "{way} {command:?}: {found:?}");
+            }
+            assert_eq!(bench.run::<Option<Vec<u8>>>("DUMP", &[]), before, "{way} {command:?}");
+        }
+    }
+    // A list where a log should be, and a log where a count should be.
+    let bench = Bench::new(&server, "odd", "exact", LONG).await;
+    let name = bench.name();
+    server.run(&format!("RPUSH {name}:log x"));
+    let found = bench.audit(true).await;
+    assert_eq!((causes(&found), found.counted, found.kept), (vec!["unreadable"], 8, 8));
+    assert_eq!(bench.store.audit(&Key::new("nothing", []), Some(1), true).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn more_than_the_limit_is_told_and_both_encodings_are_looked_at() {
+    let server = Server::start(Flavour::Valkey9);
+    for way in ["exact", "slices", "packed", "fixed", "bucket"] {
+        let bench = Bench::new(&server, "over", way, LONG).await;
+        let audit =
+            async |limit| bench.store.audit(&bench.check.key, Some(limit), true).await.unwrap().unwrap();
+        assert!(is_well(&audit(8).await), "{way}");
+        let over = audit(7).await;
+        assert_eq!(over.discrepancies, [Discrepancy::OverLimit { counted: 8, limit: 7 }], "{way}");
+        assert!(!over.repaired);
+    }
+    let mut bench = Bench::new(&server, "both", "packed", LONG).await;
+    bench.check.encoding = Encoding::Zset;
+    let ask = Ask::one(bench.check.clone()).unwrap();
+    bench.store.admit(&[ask]).await.unwrap();
+    assert_eq!(bench.audit(true).await.counted, 1);
+    bench.check.encoding = Encoding::Packed;
+    bench.write(6, 3.0);
+    let found = bench.audit(true).await;
+    assert_eq!((found.counted, found.repaired), (1, true));
+    assert_eq!(found.discrepancies, [Discrepancy::Total { kept: 3, counted: 8 }]);
+    assert!(is_well(&bench.audit(false).await));
+    server.run(&format!("UNLINK sg:{{{}}}", bench.check.key));
+    assert_eq!(bench.audit(false).await.counted, 8);
+}
+
+#[test]
+fn causes_and_words() {
+    let (one, two) = (Micros::from_secs(1), Micros::from_secs(120));
+    let all = [
+        (Discrepancy::Total { kept: 3, counted: 5 }, "the total says 3, and the entries 5"),
+        (Discrepancy::OverLimit { counted: 5, limit: 4 }, "5 count, and the limit is 4"),
+        (Discrepancy::NoExpiry, "it would never be forgotten"),
+        (
+            Discrepancy::ShortExpiry { expires_after: one, needed: two },
+            "it would be forgotten in 1s, and counts for 2m",
+        ),
+        (
+            Discrepancy::Newest { kept: one, counted: two },
+            "the newest entry is said to be of 1000000 us, and is of 120000000 us",
+        ),
+        (
+            Discrepancy::Oldest { kept: one, counted: two },
+            "the oldest entry is said to be of 1000000 us, and is of 120000000 us",
+        ),
+        (Discrepancy::Costs, "the entries are said to cost the same, and do not"),
+        (Discrepancy::Unreadable, "something that is not ours is stored there"),
+    ];
+    for ((discrepancy, words), cause) in all.iter().zip(Discrepancy::CAUSES) {
+        assert_eq!((discrepancy.to_string().as_str(), discrepancy.as_str()), (*words, cause));
+    }
+}
+
+/// Redis would do nothing else meanwhile.
+#[tokio::test]
+async fn a_key_with_very_many_entries_is_not_looked_at() {
+    let server = Server::start(Flavour::Redis7);
+    let store = patient_store(&server);
+    let quota = Quota::new(1_000_000, LONG).unwrap();
+    for encoding in [Encoding::Zset, Encoding::Packed] {
+        let name = format!("{encoding:?}").to_lowercase();
+        let check = Check { encoding, ..Check::new(Key::new("many", [("way", name.as_str())]), quota, 1) };
+        let ask = Ask::one(check.clone()).unwrap();
+        store.admit(std::slice::from_ref(&ask)).await.unwrap();
+        assert!(store.audit(&check.key, None, false).await.unwrap().is_some());
+        // Each at an instant of its own.
+        while store.inspect(&check.key).await.unwrap().unwrap().used <= MAX_AUDITED {
+            let asks = (0..500).map(|_| store.admit(std::slice::from_ref(&ask)));
+            futures_util::future::try_join_all(asks).await.unwrap();
+        }
+        assert_eq!(store.audit(&check.key, None, false).await.unwrap(), None, "{name}");
+    }
+}

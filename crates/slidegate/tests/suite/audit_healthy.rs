@@ -1,0 +1,206 @@
+//! Counting keys again: nothing is said of what is right, whatever is decided meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use slidegate::{
+    Algorithm, Ask, Audit, Check, Count, Encoding, Entry, Error, Inspection, Key, MemoryStore, Outcome,
+    Quota, Readings, Receipt, RedisMode, RedisOptions, RedisStore, Settlement, Store,
+};
+
+use crate::conformance::{Dice, KEYS, conforms, key};
+use crate::redis_server::{Flavour, Server};
+
+pub(crate) fn patient(server: &Server) -> RedisOptions {
+    let patience = Duration::from_secs(20);
+    let options = RedisOptions::new(server.url());
+    RedisOptions { response_timeout: patience, connect_timeout: patience, max_wait: patience, ..options }
+}
+
+pub(crate) fn patient_store(server: &Server) -> RedisStore {
+    RedisStore::with_options(&patient(server)).unwrap()
+}
+
+pub(crate) fn is_well(audit: &Audit) -> bool {
+    audit.discrepancies.is_empty() && audit.counted == audit.kept && !audit.repaired
+}
+
+/// Looks at a key after each call, and tidies up now and then: a store as good as the one within.
+struct Looked {
+    store: RedisStore,
+    turn: AtomicU64,
+}
+
+impl Looked {
+    async fn look(&self) {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let key = key(turn % KEYS);
+        if turn.is_multiple_of(3) {
+            let audit = self.store.audit(&key, None, turn.is_multiple_of(2)).await.unwrap();
+            assert!(audit.iter().all(is_well), "{key}: {audit:?}");
+        }
+        if turn.is_multiple_of(10) {
+            let cleaned = self.store.clean(0, 1_000).await.unwrap();
+            assert_eq!((cleaned.foreign, cleaned.expiries), (0, 0));
+        }
+    }
+}
+
+impl Store for Looked {
+    async fn admit(&self, asks: &[Ask]) -> Result<Readings, Error> {
+        let readings = self.store.admit(asks).await;
+        self.look().await;
+        readings
+    }
+
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
+        let receipt = self.store.settle(settlements).await;
+        self.look().await;
+        receipt
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
+        self.store.inspect(key).await
+    }
+
+    async fn reset(&self, key: &Key) -> Result<bool, Error> {
+        self.store.reset(key).await
+    }
+}
+
+/// Every algorithm and encoding, with ids, settlements and resets: nothing to say, and the same decisions as ever.
+#[tokio::test]
+async fn nothing_is_said_of_healthy_keys() {
+    for flavour in Flavour::ALL {
+        let server = Server::start(flavour);
+        for encoding in [Encoding::Zset, Encoding::Packed] {
+            let looked = Looked { store: patient_store(&server), turn: AtomicU64::new(0) };
+            conforms(&format!("{flavour:?} {encoding:?}, looked at"), &looked, encoding, 12_000).await;
+        }
+        let options = RedisOptions { mode: RedisMode::Transaction, ..patient(&server) };
+        let store = RedisStore::with_options(&options).unwrap();
+        let looked = Looked { store, turn: AtomicU64::new(0) };
+        conforms(&format!("{flavour:?} transactions, looked at"), &looked, Encoding::Zset, 6_000).await;
+    }
+}
+
+/// One of each kind, with windows that end soon.
+pub(crate) fn ways(name: &str) -> Vec<Check> {
+    let quota = |limit, millis| Quota::new(limit, Duration::from_millis(millis)).unwrap();
+    let exact = quota(200, 40);
+    let quotas = [
+        exact,
+        exact.with_count(Count::Attempts),
+        exact.with_algorithm(Algorithm::TimeSlice { slices: 4 }).unwrap(),
+        exact.with_algorithm(Algorithm::FixedWindow).unwrap(),
+        exact.with_algorithm(Algorithm::TokenBucket { burst: 50 }).unwrap(),
+        quota(10_000, 900),
+    ];
+    let key = |i: usize| Key::new(name, [("n", i.to_string().as_str())]);
+    let mut checks: Vec<Check> =
+        quotas.iter().enumerate().map(|(i, quota)| Check::new(key(i), *quota, 1)).collect();
+    for (i, quota) in [(6, quotas[0]), (7, quotas[1]), (8, quotas[5])] {
+        checks.push(Check { encoding: Encoding::Packed, ..Check::new(key(i), quota, 1) });
+    }
+    checks
+}
+
+/// Callers ask and settle, others look: an audit never comes upon something half done. Keys are kept no longer than
+/// they must be.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_said_while_others_decide() {
+    let server = Server::start(Flavour::Redis7);
+    for mode in [RedisMode::Script, RedisMode::Transaction] {
+        let (none, little) = (Duration::ZERO, Duration::from_millis(7));
+        let options = RedisOptions { mode, min_expire: none, expire_buffer: little, ..patient(&server) };
+        let store = RedisStore::with_options(&options).unwrap();
+        let checks: Vec<Check> = ways(&format!("{mode:?}"))
+            .into_iter()
+            .filter(|check| mode == RedisMode::Script || check.encoding == Encoding::Zset)
+            .collect();
+        let (asked, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let callers = (0..4).map(|n| {
+            let (store, checks, asked) = (store.clone(), checks.clone(), Arc::clone(&asked));
+            let rounds = if mode == RedisMode::Script { 700 } else { 250 };
+            tokio::spawn(async move {
+                let mut dice = Dice::new(n + 1);
+                let mut charges: Vec<(Key, Entry)> = Vec::new();
+                for _ in 0..rounds {
+                    let asks: Vec<Ask> = (0..1 + dice.below(8))
+                        .map(|_| {
+                            let check = checks[dice.below(checks.len() as u64) as usize].clone();
+                            Ask::one(Check { cost: 1 + dice.below(3), ..check }).unwrap()
+                        })
+                        .collect();
+                    let readings = store.admit(&asks).await.unwrap();
+                    asked.fetch_add(asks.len() as u64, Ordering::Relaxed);
+                    for (ask, reading) in asks.iter().zip(readings) {
+                        let (check, verdict) = (&ask.checks()[0], reading.verdicts[0]);
+                        let admitted = check.quota.count() == Count::Admitted;
+                        if verdict.outcome == Outcome::Charged && admitted {
+                            charges.push((check.key.clone(), verdict.entry));
+                        }
+                    }
+                    while charges.len() > 20 || !charges.is_empty() && dice.below(3) == 0 {
+                        let (key, entry) = charges.swap_remove(dice.below(charges.len() as u64) as usize);
+                        let settlement = Settlement { key, entry, permits: dice.below(5) };
+                        store.settle(&[settlement]).await.unwrap();
+                    }
+                }
+            })
+        });
+        let callers: Vec<_> = callers.collect();
+        let looker = {
+            let (store, checks, stop) = (store.clone(), checks.clone(), Arc::clone(&stop));
+            tokio::spawn(async move {
+                let (mut audits, mut found) = (0u64, 0u64);
+                while !stop.load(Ordering::Relaxed) {
+                    for check in &checks {
+                        let audit = store.audit(&check.key, None, audits % 2 == 0).await.unwrap();
+                        assert!(audit.iter().all(is_well), "{}: {audit:?}", check.key);
+                        found += audit.iter().filter(|audit| audit.counted > 0).count() as u64;
+                        audits += 1;
+                    }
+                }
+                (audits, found)
+            })
+        };
+        for caller in callers {
+            caller.await.unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+        let (audits, found) = looker.await.unwrap();
+        let asked = asked.load(Ordering::Relaxed);
+        eprintln!("{mode:?}: {asked} asks, {audits} audits, {found} of what counts, 0 discrepancies");
+        assert!(found > 50);
+    }
+}
+
+#[tokio::test]
+async fn memory_is_counted_again_too() {
+    let store = MemoryStore::new();
+    let mut dice = Dice::new(7);
+    let checks = ways("memory");
+    let (mut audits, mut charges) = (0, Vec::new());
+    for _ in 0..30_000 {
+        let check = checks[dice.below(checks.len() as u64) as usize].clone();
+        let check = Check { cost: 1 + dice.below(3) * dice.below(40_000), ..check };
+        let ask = Ask::one(check).unwrap();
+        let reading = store.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
+        let key = ask.checks()[0].key.clone();
+        if reading.verdicts[0].outcome == Outcome::Charged {
+            charges.push((key.clone(), reading.verdicts[0].entry));
+        }
+        if dice.below(3) == 0 && !charges.is_empty() {
+            let (key, entry) = charges.swap_remove(dice.below(charges.len() as u64) as usize);
+            store.settle(&[Settlement { key, entry, permits: dice.below(90_000) }]).await.unwrap();
+        }
+        if let Some(audit) = store.audit(&key) {
+            assert!(is_well(&audit) && audit.expires_after.is_none(), "{key}: {audit:?}");
+            audits += 1;
+        }
+    }
+    assert!(audits > 20_000, "{audits}");
+    assert_eq!(store.audit(&Key::new("nothing", [])), None);
+}
