@@ -11,6 +11,7 @@ cargo test --workspace --all-features "$@" | tee "$log"
 for example in crates/slidegate/examples/*.rs; do
     name=$(basename "$example" .rs)
     echo "example $name"
-    cargo run -q -p slidegate --example "$name"
+    # Made with the tests.
+    "${CARGO_TARGET_DIR:-target}/debug/examples/$name"
 done
 awk '/^test result:/ { passed += $4; failed += $6 } END { print passed " passed, " failed " failed" }' "$log"

@@ -14,6 +14,9 @@ need javac default-jdk-headless
 need redis-server redis-server
 need redis-cli redis-tools
 need faketime faketime
+need prometheus prometheus
+need chromium chromium
+need chromedriver chromium-driver
 
 tools=target/tools
 site() {
@@ -45,4 +48,10 @@ if [ ! -x $tools/schemathesis/bin/schemathesis ]; then
     # Apart from the others: it brings many packages.
     python3 -m venv $tools/schemathesis
     $tools/schemathesis/bin/pip install -q schemathesis==4.32.5
+fi
+if [ ! -f $tools/axe.min.js ]; then
+    echo "installing axe-core into $tools"
+    # It is in this package for Python.
+    $tools/bin/pip install -q --no-deps axe-playwright-python==0.1.8
+    cp "$(site)/axe_playwright_python/axe.min.js" $tools/axe.min.js
 fi

@@ -16,11 +16,12 @@ use crate::acquire::AcquireArgs;
 use crate::bench::BenchArgs;
 use crate::config::{AccessConfig, Config, ConfigFile, Listen, Place, StoreKind};
 use crate::gate::Gate;
+use crate::log::{self, LogArgs};
 use crate::rulebook::{Files, Hangup};
 use crate::serve::Doors;
 use crate::store::AnyStore;
 use crate::tls::Tls;
-use crate::{acquire, bench, envoy, listen, rulebook, serve};
+use crate::{acquire, bench, envoy, listen, monitor, rulebook, serve};
 
 /// The variable with a token that lets change rules and counts.
 const ADMIN_TOKEN: &str = "SLIDEGATE_ADMIN_TOKEN";
@@ -103,19 +104,24 @@ struct ServeArgs {
     /// Where HTTP listens for what changes rules and counts, which is then refused everywhere else [default: off]
     #[arg(long, value_name = "ADDR")]
     admin: Option<Place>,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 /// Runs the command line of this process.
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
-    let done = match cli.command {
-        None => serve_command(cli.serve),
-        Some(Command::Serve(args)) => serve_command(args),
-        Some(Command::Validate { file }) => return validate(&file),
-        Some(Command::Schema) => schema(),
-        Some(Command::Import(Import::Envoy { files })) => return import_envoy(&files),
-        Some(Command::Acquire(args)) => return acquire::run(args),
-        Some(Command::Bench(args)) => return bench::run(args),
+    let command = cli.command.unwrap_or(Command::Serve(cli.serve));
+    if !matches!(command, Command::Serve(_)) {
+        log::plain();
+    }
+    let done = match command {
+        Command::Serve(args) => serve_command(args),
+        Command::Validate { file } => return validate(&file),
+        Command::Schema => schema(),
+        Command::Import(Import::Envoy { files }) => return import_envoy(&files),
+        Command::Acquire(args) => return acquire::run(args),
+        Command::Bench(args) => return bench::run(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -125,14 +131,13 @@ pub fn run() -> ExitCode {
 
 /// Says what went wrong; exit code 2.
 pub(crate) fn fail(message: &str) -> ExitCode {
-    // Nothing is left to do if even that cannot be said.
-    let _ = writeln!(io::stderr(), "slidegate: {message}");
+    tracing::error!("{message}");
     ExitCode::from(2)
 }
 
 /// What a person should know, while it goes on.
 pub(crate) fn warn(message: &str) {
-    let _ = writeln!(io::stderr(), "slidegate: {message}");
+    tracing::warn!("{message}");
 }
 
 /// A closed pipe, such as `slidegate schema | head`, is not an error.
@@ -141,6 +146,15 @@ pub(crate) fn say(text: &str) {
 }
 
 fn serve_command(args: ServeArgs) -> Result<(), String> {
+    let runtime = tokio::runtime::Runtime::new().map_err(|error| {
+        log::plain();
+        format!("cannot start: {error}")
+    })?;
+    let log_keys = args.log.log_keys;
+    let logging = {
+        let _inside = runtime.enter();
+        args.log.start()?
+    };
     let files = Files::new(args.config, args.envoy_config);
     let watch = files.watch();
     let config = files.load()?;
@@ -151,21 +165,24 @@ fn serve_command(args: ServeArgs) -> Result<(), String> {
     let access = access(&config.access)?;
     // A connection is an open file. What cannot be had is told when it lacks.
     let _ = rlimit::increase_nofile_limit(OPEN_FILES);
-    let runtime = tokio::runtime::Runtime::new().map_err(|error| format!("cannot start: {error}"))?;
-    runtime.block_on(async {
+    let served = runtime.block_on(async {
         let tls = config.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
         let (doors, places) = open_doors(listen, tls.clone()).await?;
         let store = open(store, &config)?;
         let shared_rules = if config.rules.is_known() { None } else { Some(shared_rules(&store)?) };
         let gate = Gate::new(store.clone(), config.rules, source);
-        let gate = Arc::new(Gate {
+        let mut gate = Gate {
             shared_rules: shared_rules.clone(),
             access,
             authorize: config.authorize,
             redis: config.redis,
+            log_keys,
             ..gate
-        });
+        };
+        gate.record.on = config.monitor.decisions;
+        let gate = Arc::new(gate);
         tokio::spawn(store.clone().introduce());
+        tokio::spawn(monitor::watch(Arc::clone(&gate), config.monitor));
         if let Some(tls) = tls {
             tokio::spawn(tls.follow());
         }
@@ -182,7 +199,9 @@ fn serve_command(args: ServeArgs) -> Result<(), String> {
         // Whoever cannot be told will find out.
         let _ = tokio::time::timeout(GOODBYE, store.leave()).await;
         Ok(())
-    })
+    });
+    logging.finish();
+    served
 }
 
 /// Where rules are that all nodes share.
@@ -285,6 +304,7 @@ fn greet(places: &Places, store: &AnyStore, rules: &str, demo: bool) {
         say(&format!("listening on {scheme}://{address}"));
     }
     if let Some((scheme, address)) = places.iter().find(|(scheme, _)| scheme.starts_with("http")) {
+        say(&format!("dashboard: {scheme}://{address}/"));
         let post = format!("curl -s {scheme}://{address}/v1/acquire -H 'content-type: application/json' -d");
         if demo {
             say("\ntry the login guard (the fourth within five seconds is refused):");

@@ -18,6 +18,7 @@ use crate::http::Role;
 use crate::listen::Door;
 use crate::rulebook::RulesBody;
 use crate::store::AnyStore;
+use crate::tls::Protocol;
 use crate::{grpc, http, resp};
 
 /// What lets ask at a closed door.
@@ -68,7 +69,7 @@ pub fn resp_due(bytes: &[u8]) -> usize {
 pub fn should_rate_limit(pieces: &[&[u8]]) -> Result<Vec<u8>, (i32, String)> {
     let gate = gate(false);
     RUNTIME
-        .block_on(grpc::fuzzing::should_rate_limit(&gate.limiter, pieces))
+        .block_on(grpc::fuzzing::should_rate_limit(gate.deciding(Protocol::Grpc), pieces))
         .map_err(|status| (status.code().into(), status.message().to_owned()))
 }
 

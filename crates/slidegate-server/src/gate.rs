@@ -1,15 +1,26 @@
 //! What every door decides with.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use slidegate::{Error, Limiter, RedisStore, Rules};
+use parking_lot::Mutex;
+use slidegate::{Error, Key, Limiter, MemoryStats, Micros, RedisStore, Rules};
 
 use crate::access::Access;
-use crate::cli::{say, warn};
+use crate::cli::warn;
 use crate::config::{AuthorizeConfig, RedisConfig};
 use crate::listen::Limits;
+use crate::live::Live;
+use crate::log;
+use crate::monitor::Monitor;
+use crate::record::{Deciding, Record};
 use crate::rulebook::{self, Edition, RuleBook};
 use crate::store::AnyStore;
+use crate::tls::Protocol;
+use crate::trace::Caller;
+
+/// How long what the memory store held is told.
+const HELD_FOR: Micros = Micros::from_secs(5);
 
 /// One server's rules, counts, and who may ask: shared by its doors.
 pub struct Gate {
@@ -27,12 +38,23 @@ pub struct Gate {
     pub shared_rules: Option<RedisStore>,
     /// What rules must suit.
     pub redis: RedisConfig,
+    /// Whether logs have keys as they are; their digests otherwise.
+    pub log_keys: bool,
+    /// What was decided.
+    pub(crate) record: Record,
+    /// Who looks on.
+    pub(crate) live: Live,
+    /// What the server has found about itself.
+    pub(crate) monitor: Monitor,
+    /// What the memory store holds, and when that was so.
+    pub(crate) held: Mutex<Option<(Micros, MemoryStats)>>,
 }
 
 impl Gate {
     /// Open to everyone who can reach it; nobody may change anything.
     pub fn new(store: AnyStore, rules: Rules, source: impl Into<String>) -> Self {
         let limiter = Limiter::new(store, rules);
+        let record = Record::new(limiter.rules());
         let rules = RuleBook::new(limiter.rules(), source);
         let (access, limits) = (Access::default(), Limits::default());
         Gate {
@@ -43,7 +65,43 @@ impl Gate {
             authorize: AuthorizeConfig::default(),
             shared_rules: None,
             redis: RedisConfig::default(),
+            log_keys: false,
+            record,
+            live: Live::default(),
+            monitor: Monitor::default(),
+            held: Mutex::default(),
         }
+    }
+
+    /// What the memory store holds, or held a few seconds ago; none in Redis. To find out it looks at every key.
+    pub(crate) fn held(&self) -> Option<MemoryStats> {
+        // Who comes meanwhile waits for the same answer.
+        let mut held = self.held.lock();
+        let now = self.record.now();
+        match &*held {
+            Some((since, stats)) if now.since(*since) < HELD_FOR => Some(*stats),
+            _ => {
+                let stats = self.limiter.store().memory_stats()?;
+                *held = Some((now, stats));
+                Some(stats)
+            }
+        }
+    }
+
+    /// What the door of a protocol decides with.
+    pub(crate) fn deciding(&self, door: Protocol) -> Deciding<'_> {
+        Deciding {
+            limiter: &self.limiter,
+            record: &self.record,
+            door,
+            log_keys: self.log_keys,
+            caller: Caller::default(),
+        }
+    }
+
+    /// A key as logs may have it.
+    pub(crate) fn shown<'k>(&self, key: &'k Key) -> Cow<'k, str> {
+        log::shown(key, self.log_keys)
     }
 
     /// Puts other rules in force, and says so if they are others.
@@ -51,9 +109,10 @@ impl Gate {
         let before = self.rules.current();
         let edition = self.rules.change(&self.limiter, rules, source, version);
         if edition.version != before.version {
+            self.record.follow(&self.limiter);
             let Edition { version, hash, rules, .. } = &*edition;
             let n = rules.iter().count();
-            say(&format!("rules: version {version}, hash {hash}, {n} in all, from {source}"));
+            tracing::info!("rules: version {version}, hash {hash}, {n} in all, from {source}");
         }
         edition
     }

@@ -5,6 +5,7 @@
 //! [`cli`] is what a person types, [`config`] the file, checked. [`serve`] opens and closes the doors, [`listen`] accepts
 //! connections for them. Each door, [`http`], `grpc` and `resp`, makes a [`slidegate::Request`] of bytes and bytes of a
 //! [`slidegate::Decision`]; all decide with one [`gate::Gate`]. [`store`] is where it counts, [`access`] who may ask.
+//! `log` says what happens, `trace` has a span for every decision.
 //! [`mod@envoy`] turns the files of envoyproxy/ratelimit into rules.
 //! [`acquire`] is a client for scripts and people, [`mod@bench`] a load generator. The binary only calls [`cli::run`].
 
@@ -26,11 +27,16 @@ pub mod gate;
 mod grpc;
 pub mod http;
 pub mod listen;
+mod live;
+mod log;
+mod monitor;
+mod record;
 mod resp;
 pub mod rulebook;
 pub mod serve;
 pub mod store;
 pub mod tls;
+mod trace;
 mod value;
 mod watch;
 mod within;

@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
+use crate::gate::Gate;
 use crate::tls::{Protocol, Tls};
 
 /// What a client may take of the server.
@@ -49,6 +50,9 @@ pub trait Door: Send + Sync + 'static {
     /// Which.
     const PROTOCOL: Protocol;
 
+    /// What it decides with.
+    fn gate(&self) -> &Gate;
+
     /// Answers one connection until it ends, or `stop` is told and what is in flight is answered.
     ///
     /// What goes wrong on a connection is its client's affair, so there is nothing to return.
@@ -65,9 +69,9 @@ pub(crate) async fn accept<D: Door>(
     listener: TcpListener,
     door: Arc<D>,
     tls: Option<Arc<Tls>>,
-    limits: Limits,
     mut stop: Stop,
 ) {
+    let limits = door.gate().limits;
     let connections = Arc::new(Semaphore::new(limits.connections));
     loop {
         let accept = async {
@@ -93,7 +97,7 @@ pub(crate) async fn accept<D: Door>(
         match &tls {
             None => {
                 tokio::spawn(async move {
-                    door.serve(stream, peer, stop).await;
+                    serve(door, stream, peer, stop).await;
                     drop(permit);
                 });
             }
@@ -101,13 +105,20 @@ pub(crate) async fn accept<D: Door>(
                 let handshake = tls.accept(D::PROTOCOL, stream);
                 tokio::spawn(async move {
                     if let Ok(Ok(stream)) = tokio::time::timeout(limits.request, handshake).await {
-                        door.serve(stream, peer, stop).await;
+                        serve(door, stream, peer, stop).await;
                     }
                     drop(permit);
                 });
             }
         }
     }
+}
+
+/// Serves a connection, and counts it meanwhile.
+async fn serve<D: Door>(door: Arc<D>, stream: impl Stream, peer: SocketAddr, stop: Stop) {
+    let served = Arc::clone(&door);
+    let _connected = served.gate().record.connected(D::PROTOCOL);
+    door.serve(stream, peer, stop).await;
 }
 
 /// How long a client may take to notice that nothing more is said.

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use crate::gate::Gate;
 use crate::tls::Tls;
-use crate::{grpc, http, listen, resp};
+use crate::{grpc, http, listen, live, resp};
 
 /// Where each door listens; none is closed.
 #[derive(Default)]
@@ -28,30 +28,33 @@ pub struct Doors {
 /// Answers at all doors until `shutdown` completes, then finishes what is in flight.
 pub async fn run(doors: Doors, gate: Arc<Gate>, shutdown: impl Future<Output = ()>) {
     let (stop, stopped) = watch::channel(());
-    let limits = gate.limits;
+    let shutdown_limit = gate.limits.shutdown;
     let Doors { http, grpc, resp, admin, tls } = doors;
     let separate = admin.is_some();
     if let Some(listener) = http {
         let door = http::Door::new(Arc::clone(&gate), http::Role::Asking { may_change: !separate });
-        tokio::spawn(listen::accept(listener, Arc::new(door), tls.clone(), limits, stopped.clone()));
+        tokio::spawn(listen::accept(listener, Arc::new(door), tls.clone(), stopped.clone()));
     }
     if let Some(listener) = admin {
         let door = http::Door::new(Arc::clone(&gate), http::Role::Admin);
-        tokio::spawn(listen::accept(listener, Arc::new(door), tls.clone(), limits, stopped.clone()));
+        tokio::spawn(listen::accept(listener, Arc::new(door), tls.clone(), stopped.clone()));
     }
     if let Some(listener) = grpc {
         let door = grpc::Door::new(Arc::clone(&gate));
-        tokio::spawn(listen::accept(listener, Arc::new(door), tls.clone(), limits, stopped.clone()));
+        tokio::spawn(listen::accept(listener, Arc::new(door), tls.clone(), stopped.clone()));
     }
     if let Some(listener) = resp {
         let door = resp::Door::new(Arc::clone(&gate));
-        tokio::spawn(listen::accept(listener, Arc::new(door), tls, limits, stopped.clone()));
+        tokio::spawn(listen::accept(listener, Arc::new(door), tls, stopped.clone()));
     }
     drop(stopped);
+    let beating = tokio::spawn(live::beat(Arc::clone(&gate)));
     shutdown.await;
     let _ = stop.send(());
+    gate.live.stop();
     // Whatever is still open then belongs to a client that does not read.
-    let _ = tokio::time::timeout(limits.shutdown, stop.closed()).await;
+    let _ = tokio::time::timeout(shutdown_limit, stop.closed()).await;
+    beating.abort();
 }
 
 /// Completes on Ctrl-C or SIGTERM, from when this is called: who is told that the server runs may stop it.

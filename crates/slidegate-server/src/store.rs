@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use slidegate::{
-    Ask, Clock, CoalesceStats, Error, Guard, GuardOptions, GuardStats, HotKeyOptions, HotKeys, Inspection,
-    Key, LeaseStats, MemoryStore, Micros, Readings, Receipt, RedisOptions, RedisStore, ServerStats,
-    Settlement, Store, SystemClock,
+    Ask, Audit, CallStats, Clock, CoalesceStats, DenyCacheStats, Error, Guard, GuardOptions, GuardStats,
+    HotKeyOptions, HotKeys, Inspection, Key, LeaseStats, MemoryStats, MemoryStore, Micros, Readings, Receipt,
+    RedisOptions, RedisStore, ServerStats, Settlement, Store, SystemClock,
 };
 
 use tokio::sync::Mutex;
@@ -46,6 +46,10 @@ pub struct RedisStats {
     pub lease: LeaseStats,
     /// Calls, and the asks in them.
     pub coalesce: CoalesceStats,
+    /// Refusals that were known already.
+    pub deny_cache: DenyCacheStats,
+    /// What calls to Redis cost.
+    pub calls: CallStats,
 }
 
 /// Whether decisions can be made, and what is not as it should be.
@@ -123,6 +127,27 @@ impl AnyStore {
         }
     }
 
+    /// Counts `key` again from its entries; none if nothing is counted.
+    pub(crate) async fn audit(
+        &self,
+        key: &Key,
+        limit: Option<u64>,
+        repair: bool,
+    ) -> Result<Option<Audit>, Error> {
+        match self {
+            AnyStore::Memory(store) => Ok(store.audit(key)),
+            AnyStore::Redis(redis) => redis.guard.store().audit(key, limit, repair).await,
+        }
+    }
+
+    /// What is held in memory; none in Redis.
+    pub fn memory_stats(&self) -> Option<MemoryStats> {
+        match self {
+            AnyStore::Memory(store) => Some(store.stats()),
+            AnyStore::Redis(_) => None,
+        }
+    }
+
     /// What is seen and done around Redis; none in memory.
     pub fn stats(&self) -> Option<RedisStats> {
         match self {
@@ -131,6 +156,8 @@ impl AnyStore {
                 guard: guard.stats(),
                 lease: store.stats(),
                 coalesce: store.store().store().stats(),
+                deny_cache: store.store().stats(),
+                calls: guard.store().calls(),
             }),
         }
     }

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::cli::{say, warn};
+use crate::cli::warn;
 use crate::config::TlsConfig;
 use crate::watch::{LOOK, Watch};
 
@@ -29,6 +29,19 @@ pub enum Protocol {
     Grpc,
     /// Redis clients do not ask.
     Resp,
+}
+
+impl Protocol {
+    pub(crate) const ALL: [Protocol; 3] = [Protocol::Http, Protocol::Grpc, Protocol::Resp];
+
+    /// As it is written in metrics.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Protocol::Http => "http",
+            Protocol::Grpc => "grpc",
+            Protocol::Resp => "resp",
+        }
+    }
 }
 
 /// Certificates, and what is done with them.
@@ -78,7 +91,7 @@ impl Tls {
             match Configs::read(&self.files) {
                 Ok(configs) if watch.know(paths(&self.files)) => {
                     self.current.store(Arc::new(configs));
-                    say("tls: the certificates were read again");
+                    tracing::info!("tls: the certificates were read again");
                     told = None;
                 }
                 Ok(_) => {}

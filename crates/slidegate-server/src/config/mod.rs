@@ -5,6 +5,7 @@ mod authorize;
 mod guard;
 mod hot_keys;
 mod listen;
+mod monitor;
 mod redis;
 mod topology;
 
@@ -21,6 +22,7 @@ pub use self::authorize::{AuthorizeConfig, AuthorizeFile, Origin};
 pub use self::guard::GuardFile;
 pub use self::hot_keys::HotKeysFile;
 pub use self::listen::{Listen, ListenFile, Place};
+pub use self::monitor::{AccuracyConfig, AccuracyFile, MemoryConfig, MemoryFile, MonitorConfig, MonitorFile};
 pub use self::redis::{DEFAULT_URL, RedisConfig, RedisFile, RedisModeFile, RedisTlsFile};
 pub use self::topology::SentinelFile;
 
@@ -72,6 +74,8 @@ pub struct Config {
     pub guard: GuardOptions,
     /// What is done for hot keys there.
     pub hot_keys: HotKeyOptions,
+    /// How the server checks itself.
+    pub monitor: MonitorConfig,
 }
 
 impl Config {
@@ -79,7 +83,8 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self, Error> {
         let node = Node::parse(text)?;
         let mut reader = Reader::default();
-        let mut known = vec!["listen", "access", "tls", "authorize", "store", "redis", "guard", "hot-keys"];
+        let mut known =
+            vec!["listen", "access", "tls", "authorize", "store", "redis", "guard", "hot-keys", "monitor"];
         known.extend(slidegate::FILE_FIELDS);
         let fields = reader.fields(&node, "the file", &known);
         let config = fields.and_then(|fields| read(&fields, &mut reader));
@@ -114,6 +119,8 @@ fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Config> {
     let guard = fields.get("guard").map_or(Some(GuardOptions::default()), |node| guard::read(node, reader));
     let hot_keys = fields.get("hot-keys");
     let hot_keys = hot_keys.map_or(Some(HotKeyOptions::default()), |node| hot_keys::read(node, reader));
+    let monitor = fields.get("monitor");
+    let monitor = monitor.map_or(Some(MonitorConfig::default()), |node| monitor::read(node, reader));
     let rules = match fields.get("rules") {
         Some(node) if node.is_word("redis") => reader.accept(node, Rules::unknown())?,
         _ => Rules::read(fields, reader)?,
@@ -131,6 +138,7 @@ fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Config> {
         redis: redis?,
         guard: guard?,
         hot_keys: hot_keys?,
+        monitor: monitor?,
     })
 }
 
@@ -175,6 +183,9 @@ pub struct ConfigFile {
     /// What is done so that one key cannot wear Redis out.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub hot_keys: Option<HotKeysFile>,
+    /// How the server checks its own counts, and Redis's memory.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub monitor: Option<MonitorFile>,
     /// The bounds that requests which name their own limit must keep.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ad_hoc: Option<AdHocFile>,

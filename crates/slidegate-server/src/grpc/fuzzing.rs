@@ -7,20 +7,16 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame};
-use slidegate::Limiter;
 use tonic::Status;
 
 use super::{rate_limit, unary};
-use crate::store::AnyStore;
+use crate::record::Deciding;
 
 /// The frames of an answer to a call whose body comes in these pieces.
-pub(crate) async fn should_rate_limit(
-    limiter: &Limiter<AnyStore>,
-    pieces: &[&[u8]],
-) -> Result<Vec<u8>, Status> {
+pub(crate) async fn should_rate_limit(deciding: Deciding<'_>, pieces: &[&[u8]]) -> Result<Vec<u8>, Status> {
     let pieces = pieces.iter().rev().map(|piece| Bytes::copy_from_slice(piece)).collect();
     let asked = unary::message(Pieces(pieces)).await?;
-    let response = rate_limit::decide(limiter, asked).await?;
+    let response = rate_limit::decide(deciding, asked).await?;
     let Ok(body) = unary::reply(&response).into_body().collect().await;
     Ok(body.to_bytes().to_vec())
 }

@@ -39,6 +39,7 @@ use crate::access::bearer;
 use crate::gate::Gate;
 use crate::listen::{self, Stop, Stream};
 use crate::tls::Protocol;
+use crate::trace::Caller;
 use crate::within::within;
 
 /// The largest message, in bytes: a client of Envoy's can make a descriptor as long as its headers may be.
@@ -92,9 +93,10 @@ impl Door {
             Err(status) => return refusal(status),
         };
         if request.method() == Method::POST && request.uri().path() == SHOULD_RATE_LIMIT {
+            let deciding = self.gate.deciding(Protocol::Grpc).called_by(Caller::of(request.headers()));
             let decided = pin!(async {
                 let asked = unary::message(request.into_body()).await?;
-                rate_limit::decide(&self.gate.limiter, asked).await
+                rate_limit::decide(deciding, asked).await
             });
             match within(patience, decided).await {
                 Some(Ok(response)) => unary::reply(&response).map(Either::Left),
@@ -128,6 +130,10 @@ fn refusal(status: Status) -> Response<DoorBody> {
 
 impl listen::Door for Door {
     const PROTOCOL: Protocol = Protocol::Grpc;
+
+    fn gate(&self) -> &Gate {
+        &self.gate
+    }
 
     async fn serve(self: Arc<Self>, stream: impl Stream, _peer: SocketAddr, mut stop: Stop) {
         let limits = self.gate.limits;

@@ -1,50 +1,51 @@
 //! `ShouldRateLimit`: all descriptors of a request are admitted, or none is.
 
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use slidegate::{Decision, Error, Limiter, Request};
+use slidegate::{Decision, Error, Request};
 use tonic::Status;
 
 use super::descriptor::Descriptors;
 use super::response::{Answer, response};
-use crate::store::AnyStore;
+use crate::record::Deciding;
 
 pub(super) async fn decide(
-    limiter: &Limiter<AnyStore>,
+    deciding: Deciding<'_>,
     asked: RateLimitRequest,
 ) -> Result<RateLimitResponse, Status> {
     let descriptors = Descriptors::check(asked)?;
     let decided = match descriptors.requests().collect::<Result<Vec<_>, _>>() {
-        Ok(requests) => acquire(limiter, &requests)
+        Ok(requests) => acquire(deciding, &requests)
             .await
             .map(|decisions| response(&decisions.iter().map(Answer::Decided).collect::<Vec<_>>())),
-        Err(_) => refuse(limiter, &descriptors).await,
+        Err(_) => refuse(deciding, &descriptors).await,
     };
     decided.map_err(status)
 }
 
 /// One is the usual case, and needs no list. What can never fit is refused: an error would let Envoy allow it.
-async fn acquire(limiter: &Limiter<AnyStore>, requests: &[Request<'_>]) -> Result<Vec<Decision>, Error> {
+async fn acquire(deciding: Deciding<'_>, requests: &[Request<'_>]) -> Result<Vec<Decision>, Error> {
     if let [request] = requests {
-        match limiter.acquire(request.clone()).await {
+        match deciding.acquire(request.clone()).await {
             Err(error) if error.is_too_costly() => {}
             decided => return Ok(vec![decided?]),
         }
     }
-    limiter.acquire_together(requests).await
+    deciding.acquire_together(requests).await
 }
 
 /// A limit of 0 refuses them all; what the others would be told is only looked up.
-async fn refuse(limiter: &Limiter<AnyStore>, descriptors: &Descriptors) -> Result<RateLimitResponse, Error> {
+async fn refuse(deciding: Deciding<'_>, descriptors: &Descriptors) -> Result<RateLimitResponse, Error> {
     let mut decisions = Vec::new();
     for request in descriptors.requests() {
         decisions.push(match request {
-            Ok(request) => match limiter.peek(request).await {
+            Ok(request) => match deciding.peek(request).await {
                 Err(error) if error.is_too_costly() => None,
                 decided => Some(decided?),
             },
             Err(_) => None,
         });
     }
+    deciding.record.refused(deciding.door);
     let answers = descriptors.requests().zip(&decisions).map(|answer| match answer {
         (_, Some(decision)) => Answer::Decided(decision),
         (Err(own), None) => Answer::Nothing(own),

@@ -10,7 +10,7 @@ use http_body_util::Limited;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json as value;
-use slidegate::{Decision, Error, Limiter};
+use slidegate::{Decision, Error};
 
 use super::answer::{Answer, json};
 use super::body::{AcquireBody, BatchBody, DecisionBody, JsonBytes, read_json};
@@ -18,7 +18,9 @@ use super::call::{ALLOWED, Call, REFUSED, Who};
 use super::error::{ApiError, Code, ErrorBody};
 use super::route::Route;
 use super::{MAX_BATCH_BODY, MAX_BODY, Shared, headers};
-use crate::store::AnyStore;
+use crate::record::Deciding;
+use crate::tls::Protocol;
+use crate::trace::Caller;
 
 /// What is asked about a request: to have its permits, or whether it could.
 #[derive(Clone, Copy)]
@@ -64,7 +66,7 @@ impl Question {
             .headed(&REFUSED)
             .fails(&FAILS);
         let handler = async move |State(gate): State<Shared>, request: Request<Body>| {
-            self.answer_when_here(&gate.limiter, request).await.map(Body::from)
+            self.answer_when_here(gate.deciding(Protocol::Http), request).await.map(Body::from)
         };
         Route::new(path).post(handler, call)
     }
@@ -77,30 +79,31 @@ impl Question {
         }
     }
 
-    pub(super) async fn answer_when_here<B>(self, limiter: &Limiter<AnyStore>, request: Request<B>) -> Answer
+    pub(super) async fn answer_when_here<B>(self, deciding: Deciding<'_>, request: Request<B>) -> Answer
     where
         B: HttpBody<Error: Into<BoxError>>,
     {
         let older = headers::older(request.uri().query());
+        let deciding = deciding.called_by(Caller::of(request.headers()));
         match JsonBytes::arrive(request.map(|body| Limited::new(body, MAX_BODY))).await {
-            Ok(body) => self.answer(limiter, body.as_slice(), older).await,
+            Ok(body) => self.answer(deciding, body.as_slice(), older).await,
             Err(error) => error.into_answer(),
         }
     }
 
-    pub(super) async fn answer(self, limiter: &Limiter<AnyStore>, body: &[u8], older: bool) -> Answer {
-        match self.decide(limiter, body).await {
+    pub(super) async fn answer(self, deciding: Deciding<'_>, body: &[u8], older: bool) -> Answer {
+        match self.decide(deciding, body).await {
             Ok(decision) => answer(&decision, older),
             Err(error) => error.into_answer(),
         }
     }
 
-    async fn decide(self, limiter: &Limiter<AnyStore>, body: &[u8]) -> Result<Decision, ApiError> {
+    async fn decide(self, deciding: Deciding<'_>, body: &[u8]) -> Result<Decision, ApiError> {
         let body: AcquireBody<'_> = read_json(body)?;
         let request = body.request()?;
         Ok(match self {
-            Question::Acquire => limiter.acquire(request).await?,
-            Question::Peek => limiter.peek(request).await?,
+            Question::Acquire => deciding.acquire(request).await?,
+            Question::Peek => deciding.peek(request).await?,
         })
     }
 }
@@ -125,11 +128,12 @@ pub(super) fn batch_route() -> Route {
 }
 
 /// Each request is judged on its own: a bad or a refused one does not stop the others.
-async fn batch(State(gate): State<Shared>, body: JsonBytes) -> Result<Response, ApiError> {
+async fn batch(State(gate): State<Shared>, caller: Caller, body: JsonBytes) -> Result<Response, ApiError> {
     let body: BatchBody<'_> = read_json(body.as_slice())?;
     let requests: Vec<_> = body.requests.iter().map(AcquireBody::request).collect();
     let good: Vec<_> = requests.iter().flatten().cloned().collect();
-    let mut decided = gate.limiter.acquire_many(&good).await?.into_iter();
+    let deciding = gate.deciding(Protocol::Http).called_by(caller);
+    let mut decided = deciding.acquire_many(&good).await?.into_iter();
     let answers: Vec<Result<Decision, Error>> = requests
         .into_iter()
         .map(|request| request.and_then(|_| decided.next().unwrap_or_else(|| Err(missing()))))

@@ -21,6 +21,8 @@ use super::error::{ApiError, Code};
 use super::route::Route;
 use super::{Shared, headers, path};
 use crate::config::{AuthorizeConfig, Origin, deny_status};
+use crate::tls::Protocol;
+use crate::trace::Caller;
 use crate::value::short;
 
 /// Who is at the other end of the connection.
@@ -106,7 +108,8 @@ async fn authorize(
     let attributes = told.attributes();
     let pairs = attributes.iter().map(|(name, value)| (*name, &**value));
     let request = Request::new(pairs).permits(wishes.permits.unwrap_or(1));
-    let decision = gate.limiter.acquire(request).await?;
+    let deciding = gate.deciding(Protocol::Http).called_by(Caller::of(&head));
+    let decision = deciding.acquire(request).await?;
     Ok(answer(&decision, denied, wishes.headers.as_deref() == Some("x-ratelimit")))
 }
 

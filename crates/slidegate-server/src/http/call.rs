@@ -46,6 +46,8 @@ struct Answer {
     description: &'static str,
     headers: Vec<&'static str>,
     content: Option<Content>,
+    /// The same in another way.
+    other: Option<Content>,
 }
 
 #[derive(Clone)]
@@ -115,8 +117,23 @@ impl Call {
         self.with(status, description, Some(Content::new::<T>(&[JSON], examples)))
     }
 
-    pub(super) fn answers_text(self, status: &'static str, description: &'static str) -> Self {
-        self.with(status, description, Some(Content::new::<String>(&["text/plain; charset=utf-8"], &[])))
+    /// Answers with text of one of these kinds.
+    pub(super) fn answers_text(
+        self,
+        status: &'static str,
+        description: &'static str,
+        kinds: &'static [&'static str],
+    ) -> Self {
+        self.with(status, description, Some(Content::new::<String>(kinds, &[])))
+    }
+
+    /// Answers with server-sent events like these.
+    pub(super) fn answers_events<T: JsonSchema>(
+        self,
+        status: &'static str,
+        description: &'static str,
+    ) -> Self {
+        self.with(status, description, Some(Content::new::<T>(&["text/event-stream"], &[])))
     }
 
     pub(super) fn answers_metrics(self, status: &'static str, description: &'static str) -> Self {
@@ -128,7 +145,15 @@ impl Call {
     }
 
     fn with(mut self, status: &'static str, description: &'static str, content: Option<Content>) -> Self {
-        self.answers.push(Answer { status, description, headers: Vec::new(), content });
+        self.answers.push(Answer { status, description, headers: Vec::new(), content, other: None });
+        self
+    }
+
+    /// What was described last may come in these kinds as well, if they are asked for.
+    pub(super) fn or_as<T: JsonSchema>(mut self, kinds: &'static [&'static str]) -> Self {
+        if let Some(Answer { other, .. }) = self.answers.last_mut() {
+            *other = Some(Content::new::<T>(kinds, &[]));
+        }
         self
     }
 
@@ -168,10 +193,17 @@ impl Call {
             call["requestBody"] = json!({ "required": true, "content": body.describe(&mut schemas.read) });
         }
         let mut responses = self.failures(&mut schemas.written);
-        for Answer { status, description, headers, content } in &self.answers {
+        for Answer { status, description, headers, content, other } in &self.answers {
             let mut answer = json!({ "description": description });
             if let Some(content) = content {
                 answer["content"] = content.describe(&mut schemas.written);
+            }
+            if let Some(Value::Object(other)) =
+                other.as_ref().map(|other| other.describe(&mut schemas.written))
+            {
+                for (kind, content) in other {
+                    answer["content"][kind] = content;
+                }
             }
             for name in headers {
                 answer["headers"][*name] = json!({ "$ref": format!("#/components/headers/{name}") });

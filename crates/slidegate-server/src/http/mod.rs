@@ -7,12 +7,14 @@ mod body;
 mod call;
 mod client;
 mod connection;
+mod dashboard;
 mod entry;
 mod error;
 pub(crate) mod headers;
 mod health;
 mod keys;
 mod lane;
+mod live;
 mod metrics;
 mod openapi;
 mod path;
@@ -20,6 +22,7 @@ mod route;
 mod rules;
 mod settle;
 mod store;
+mod top;
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -38,11 +41,13 @@ use slidegate::SystemClock;
 
 use self::acquire::Question;
 use self::answer::Answer;
-use self::call::{Call, Who};
 use self::error::{ApiError, Code};
 use self::route::Route;
+pub(crate) use self::rules::EditionBody;
+pub(crate) use self::store::StoreBody;
 use crate::gate::Gate;
 use crate::listen::{self, Stop, Stream};
+use crate::record::Deciding;
 use crate::tls::Protocol;
 use crate::within::within;
 
@@ -90,6 +95,10 @@ impl Door {
         Door { gate, role, router, clock: SystemClock::new() }
     }
 
+    fn deciding(&self) -> Deciding<'_> {
+        self.gate.deciding(Protocol::Http)
+    }
+
     fn timeout(&self) -> Duration {
         self.gate.limits.request
     }
@@ -101,7 +110,7 @@ impl Door {
         }
         match Question::of(request.method().as_str(), request.uri().path()) {
             Some(question) => {
-                let answer = pin!(question.answer_when_here(&self.gate.limiter, request));
+                let answer = pin!(question.answer_when_here(self.deciding(), request));
                 let answer = within(self.timeout(), answer).await.unwrap_or_else(too_late);
                 answer.map(|body| Either::Left(Full::new(body)))
             }
@@ -115,6 +124,10 @@ impl Door {
 
 impl listen::Door for Door {
     const PROTOCOL: Protocol = Protocol::Http;
+
+    fn gate(&self) -> &Gate {
+        &self.gate
+    }
 
     async fn serve(self: Arc<Self>, stream: impl Stream, peer: SocketAddr, stop: Stop) {
         let _ = connection::serve(self, stream, peer, stop).await;
@@ -140,14 +153,14 @@ fn routes() -> Vec<Route> {
         rules::route(),
         keys::route(),
         store::route(),
+        top::route(),
+        live::route(),
         health::alive(),
         health::ready(),
         metrics::route(),
         openapi::route(),
-        Route::new("/").get(
-            index,
-            Call::new(Who::Asking, "index", "What may be asked here").answers_text("200", "For people"),
-        ),
+        dashboard::index(),
+        dashboard::file(),
     ]
 }
 
@@ -161,20 +174,4 @@ fn router(gate: Shared) -> Router {
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(gate)
-}
-
-async fn index() -> &'static str {
-    "Slidegate\n\
-     \n\
-     POST /v1/acquire        {\"attributes\":{\"api\":\"/login\",\"ip\":\"1.2.3.4\"},\"permits\":1}\n\
-     POST /v1/acquire        {\"resource\":\"user123\",\"limit\":10,\"window\":\"1s\"}\n\
-     POST /v1/acquire/batch  {\"requests\":[…]}\n\
-     POST /v1/peek           as acquire, charges nothing\n\
-     POST /v1/settle         {\"reservation\":\"…\",\"permits\":0}\n\
-     GET  /v1/authorize      for nginx, Traefik and Caddy: attributes from headers\n\
-     GET  /v1/rules  /v1/store\n\
-     PUT  /v1/rules          other rules, as YAML or JSON: with `authorization: Bearer TOKEN`\n\
-     GET  /v1/keys/KEY       what is counted under a key; DELETE forgets it: with the token too\n\
-     GET  /healthz  /readyz  /metrics\n\
-     GET  /openapi.json      all of it, for programs\n"
 }

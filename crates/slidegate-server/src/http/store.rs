@@ -4,21 +4,37 @@ use axum::Json;
 use axum::extract::State;
 use schemars::JsonSchema;
 use serde::Serialize;
-use slidegate::{GuardStats, MirrorStats, ServerStats};
+use slidegate::{GuardStats, MemoryStats, MirrorStats, ServerStats};
 
 use super::Shared;
 use super::call::{Call, Who};
 use super::route::Route;
+use crate::gate::Gate;
 use crate::store::RedisStats;
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Store")]
-pub(super) struct StoreBody {
+pub(crate) struct StoreBody {
     /// `memory` or `redis`.
     store: &'static str,
+    /// With memory only.
+    #[serde(flatten)]
+    memory: Option<MemoryBody>,
     /// With Redis only.
     #[serde(flatten)]
     redis: Option<RedisBody>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct MemoryBody {
+    keys: usize,
+    /// Admissions remembered one by one.
+    events: usize,
+    bytes: usize,
+    /// Keys that still counted something and had to make room.
+    evicted: u64,
+    /// Keys that had nothing left to remember.
+    swept: u64,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -33,6 +49,7 @@ struct RedisBody {
     overloaded: u64,
     coalesced: CoalescedBody,
     leases: LeasesBody,
+    calls: CallsBody,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -52,6 +69,10 @@ struct ServerBody {
     /// Permits by which that took keys above their limit.
     excess: u64,
     last_fault: Option<&'static str>,
+    /// Bytes in use when its memory was last looked at.
+    used_memory: Option<u64>,
+    /// Its `maxmemory`, if it has one.
+    max_memory: Option<u64>,
 }
 
 /// What this node admitted itself, in case Redis loses it.
@@ -72,6 +93,17 @@ struct CoalescedBody {
     asks: u64,
 }
 
+/// Calls to Redis, since the server started.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "StoreCalls")]
+struct CallsBody {
+    calls: u64,
+    /// How long they took, on average.
+    mean_us: Option<u64>,
+    /// How many failed.
+    errors: u64,
+}
+
 /// Permits taken in advance.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "StoreLeases")]
@@ -90,12 +122,31 @@ pub(super) fn route() -> Route {
 }
 
 async fn store(State(gate): State<Shared>) -> Json<StoreBody> {
-    let store = gate.limiter.store();
-    Json(StoreBody { store: store.name(), redis: store.stats().map(RedisBody::from) })
+    Json(StoreBody::of(&gate))
+}
+
+impl StoreBody {
+    pub(crate) fn of(gate: &Gate) -> Self {
+        let store = gate.limiter.store();
+        let memory = gate.held().map(|stats: MemoryStats| MemoryBody {
+            keys: stats.keys,
+            events: stats.events,
+            bytes: stats.bytes,
+            evicted: stats.evicted,
+            swept: stats.swept,
+        });
+        let mut redis = store.stats().map(RedisBody::from);
+        for server in redis.iter_mut().flat_map(|redis| &mut redis.servers) {
+            let memory = gate.monitor.memory.of(&server.address);
+            server.used_memory = memory.as_ref().map(|memory| memory.used);
+            server.max_memory = memory.map(|memory| memory.max).filter(|max| *max > 0);
+        }
+        StoreBody { store: store.name(), memory, redis }
+    }
 }
 
 impl From<RedisStats> for RedisBody {
-    fn from(RedisStats { guard, lease, coalesce }: RedisStats) -> Self {
+    fn from(RedisStats { guard, lease, coalesce, calls, .. }: RedisStats) -> Self {
         let GuardStats { servers, mirror, in_flight, late, overloaded, .. } = guard;
         let MirrorStats { keys, entries, bytes, dropped } = mirror;
         RedisBody {
@@ -106,6 +157,11 @@ impl From<RedisStats> for RedisBody {
             overloaded,
             coalesced: CoalescedBody { calls: coalesce.calls, asks: coalesce.asks },
             leases: LeasesBody { keys: lease.keys, idle_permits: lease.idle },
+            calls: CallsBody {
+                calls: calls.calls,
+                mean_us: calls.time.get().checked_div(calls.calls),
+                errors: calls.errors.iter().map(|(_, count)| count).sum(),
+            },
         }
     }
 }
@@ -121,6 +177,8 @@ impl From<ServerStats> for ServerBody {
             excess: stats.excess,
             last_fault: stats.fault.map(|fault| fault.as_str()),
             address: stats.address,
+            used_memory: None,
+            max_memory: None,
         }
     }
 }

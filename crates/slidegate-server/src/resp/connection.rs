@@ -13,6 +13,7 @@ use super::asked::{self, Asked, Shape};
 use super::client::{Client, Then};
 use super::{Door, Name, words};
 use crate::listen::{Stop, Stream, part};
+use crate::tls::Protocol;
 use crate::within::within;
 
 /// What is read at once, unless one command is more. Of an idle connection this is what it costs.
@@ -173,7 +174,8 @@ impl<S: Stream> Connection<'_, S> {
             Some(Name::Peek) => match Asked::peek(rest) {
                 Ok(Asked { request, shape }) => {
                     let timeout = self.timeout();
-                    let peeked = pin!(self.door.gate.limiter.peek(request));
+                    let deciding = self.door.gate.deciding(Protocol::Resp);
+                    let peeked = pin!(deciding.peek(request));
                     let peeked = in_time(timeout, peeked).await;
                     self.write(shape, peeked);
                 }
@@ -204,7 +206,8 @@ impl<S: Stream> Connection<'_, S> {
 
     async fn decide_one(&mut self, request: Request<'_>, shape: Shape) {
         let timeout = self.timeout();
-        let decided = pin!(self.door.gate.limiter.acquire(request));
+        let deciding = self.door.gate.deciding(Protocol::Resp);
+        let decided = pin!(deciding.acquire(request));
         let decided = in_time(timeout, decided).await;
         self.write(shape, decided);
     }
@@ -215,7 +218,8 @@ impl<S: Stream> Connection<'_, S> {
         let mut decisions = if batch.requests.is_empty() {
             Ok(Vec::new())
         } else {
-            let decided = pin!(self.door.gate.limiter.acquire_many(&batch.requests));
+            let deciding = self.door.gate.deciding(Protocol::Resp);
+            let decided = pin!(deciding.acquire_many(&batch.requests));
             in_time(timeout, decided).await
         }
         .map(Vec::into_iter);

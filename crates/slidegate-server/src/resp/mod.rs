@@ -46,6 +46,10 @@ impl Door {
 impl listen::Door for Door {
     const PROTOCOL: Protocol = Protocol::Resp;
 
+    fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
     async fn serve(self: Arc<Self>, mut stream: impl Stream, peer: SocketAddr, stop: Stop) {
         let _ = connection::serve(&self, &mut stream, peer, &stop).await;
     }

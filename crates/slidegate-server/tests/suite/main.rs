@@ -12,6 +12,7 @@ mod certificates; // made by openssl
 mod clients; // what docs/clients.md shows runs, in every language
 mod commands; // serve, validate, schema, acquire: what they print and how they exit
 mod crowd; // thousands who want nothing, and a stop in the middle of the rush
+mod dashboard; // the dashboard, in a real browser
 mod decisions; // bodies, statuses and headers of decisions
 mod dependencies; // nothing we depend on needs a newer Rust than we say
 mod envoy; // a real Envoy in front: exactly the limit, its headers, its failure modes
@@ -19,8 +20,12 @@ mod envoy_config; // envoyproxy/ratelimit's files limit here what they limit the
 mod grpc; // Envoy's rate-limit service: statuses, caps, deadlines, health, reflection
 mod http2_client; // HTTP/2 without gRPC
 mod lane; // the short way of usual requests answers as hyper does
+mod live; // what a dashboard is told: seconds, hot keys, a key's window
+mod metrics; // what Prometheus is told, bounded and documented
+mod monitor; // counts that are wrong are found and put right, and Redis's memory is looked after
 mod openapi; // every answer is as /openapi.json describes it
 mod patience; // slow clients are given up, and stopping loses no answer
+mod prometheus; // a real Prometheus scrapes, and its alerts fire and clear
 mod proxies; // nginx, Traefik and Caddy ask before they pass a request on
 mod readme; // the README's lines answer as printed
 mod redis; // counting in Redis, from the door
@@ -32,4 +37,5 @@ mod server; // a real server on a free port, killed on drop
 mod shared_rules; // every node follows one set of rules
 mod stub; // a server that answers as a test wants it to
 mod tls; // every door can be encrypted, and certificates change while it runs
+mod tracing; // logs: text, JSON, a line a decision, spans for a collector; no token, and no key unless asked for
 mod upstream; // a server behind a proxy

@@ -58,8 +58,9 @@ fn stopping_answers_what_is_in_flight() {
 async fn impatient(limits: Limits) -> (String, oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let gate = Gate::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "a test");
-    let gate = Arc::new(Gate { limits, ..gate });
+    let mut gate = Gate::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "a test");
+    gate.limits = limits;
+    let gate = Arc::new(gate);
     let doors = Doors { http: Some(listener), ..Doors::default() };
     let (stop, stopped) = oneshot::channel::<()>();
     let served = tokio::spawn(serve::run(doors, gate, async {

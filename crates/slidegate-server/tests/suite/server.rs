@@ -1,7 +1,9 @@
 //! The real binary, on a free port, killed on drop.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -32,12 +34,31 @@ impl Server {
 
     /// With these rules, variables and arguments.
     pub(crate) fn with_env(variables: &[(&str, &str)], rules: &str, arguments: &[&str]) -> Self {
+        Self::with_stderr(Stdio::inherit(), variables, rules, arguments)
+    }
+
+    /// The same, with its logs in a file.
+    pub(crate) fn logging_to(
+        log: &File,
+        variables: &[(&str, &str)],
+        rules: &str,
+        arguments: &[&str],
+    ) -> Self {
+        Self::with_stderr(log.try_clone().unwrap().into(), variables, rules, arguments)
+    }
+
+    fn with_stderr(stderr: Stdio, variables: &[(&str, &str)], rules: &str, arguments: &[&str]) -> Self {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(rules.as_bytes()).unwrap();
         let config = ["--config", file.path().to_str().unwrap()];
-        let mut server = Self::launch(variables, &[&config, arguments].concat());
+        let mut server = Self::launch(stderr, variables, &[&config, arguments].concat());
         server.config = Some(file);
         server
+    }
+
+    /// The file with its rules.
+    pub(crate) fn config(&self) -> &Path {
+        self.config.as_ref().expect("it has one").path()
     }
 
     /// One that runs already, by the address of its HTTP door.
@@ -46,22 +67,23 @@ impl Server {
     }
 
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        Self::launch(&[], arguments)
+        Self::launch(Stdio::inherit(), &[], arguments)
     }
 
     /// With these variables.
     pub(crate) fn start_with(variables: &[(&str, &str)], arguments: &[&str]) -> Self {
-        Self::launch(variables, arguments)
+        Self::launch(Stdio::inherit(), variables, arguments)
     }
 
-    fn launch(variables: &[(&str, &str)], arguments: &[&str]) -> Self {
+    fn launch(stderr: Stdio, variables: &[(&str, &str)], arguments: &[&str]) -> Self {
         let mut command = Command::new(BINARY);
         command.envs(variables.iter().copied());
         let any = "127.0.0.1:0";
         command
             .args(["serve", "--http", any, "--grpc", any, "--resp", any])
             .args(arguments)
-            .stdout(Stdio::piped());
+            .stdout(Stdio::piped())
+            .stderr(stderr);
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut greeting = String::new();

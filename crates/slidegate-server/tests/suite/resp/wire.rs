@@ -41,8 +41,9 @@ impl Door {
 
     pub(crate) fn with(limits: Limits, access: Access) -> Self {
         let runtime = Runtime::new().unwrap();
-        let gate = Gate::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "a test");
-        let gate = Arc::new(Gate { limits, access, ..gate });
+        let mut gate = Gate::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "a test");
+        (gate.limits, gate.access) = (limits, access);
+        let gate = Arc::new(gate);
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let doors = Doors { resp: Some(listener), ..Doors::default() };

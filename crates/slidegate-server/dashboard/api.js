@@ -1,0 +1,91 @@
+// Calls to the server this page came from. Addresses are taken from this file's own, so that a proxy may serve the
+// page under a path.
+
+const BASE = new URL("../", import.meta.url);
+const KEPT = "slidegate-token";
+
+let token = null;
+try {
+  token = sessionStorage.getItem(KEPT);
+} catch {
+  // Without storage the token lasts as long as the page.
+}
+
+/** Why a call was not answered: `code` for programs, `message` for people. Without a status nobody was reached. */
+export class ApiError extends Error {
+  constructor(status, code, message) {
+    super(message);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+export const hasToken = () => token != null;
+
+export function setToken(value) {
+  token = value || null;
+  try {
+    if (token) sessionStorage.setItem(KEPT, token);
+    else sessionStorage.removeItem(KEPT);
+  } catch {
+    // As above.
+  }
+}
+
+/** The answer as it comes, for what is read while it arrives. */
+export async function open(path, { method = "GET", body, type, signal } = {}) {
+  const headers = new Headers();
+  if (token) headers.set("authorization", `Bearer ${token}`);
+  if (type) headers.set("content-type", type);
+  try {
+    return await fetch(new URL(path, BASE), { method, body, headers, signal, cache: "no-store", credentials: "same-origin" });
+  } catch (error) {
+    if (error.name === "AbortError" || error.name === "TimeoutError") throw error;
+    throw new ApiError(0, "unreachable", "The server does not answer.");
+  }
+}
+
+export async function failure(response) {
+  let said = null;
+  try {
+    said = (await response.json()).error;
+  } catch {
+    // A proxy's own page, or nothing.
+  }
+  return new ApiError(response.status, said?.code ?? "", said?.message ?? `The server answers ${response.status}.`);
+}
+
+async function ask(path, options = {}) {
+  const timeout = AbortSignal.timeout(15_000);
+  const signal = options.signal ? AbortSignal.any([options.signal, timeout]) : timeout;
+  let response;
+  try {
+    response = await open(path, { ...options, signal });
+  } catch (error) {
+    if (error.name === "TimeoutError") throw new ApiError(0, "timeout", "The server took more than 15 s.");
+    throw error;
+  }
+  if (!response.ok && !options.also?.includes(response.status)) throw await failure(response);
+  return response;
+}
+
+const json = async (path, options) => (await ask(path, options)).json();
+const post = (path, body, also) => json(path, { method: "POST", body: JSON.stringify(body), type: "application/json", also });
+
+/** A key in an address. A segment that an address would swallow keeps its slashes to itself. */
+export function keyPath(key) {
+  const segments = key.split("/");
+  const swallowed = segments.some((segment) => segment === "" || segment === "." || segment === "..");
+  return `v1/keys/${swallowed ? encodeURIComponent(key) : segments.map(encodeURIComponent).join("/")}`;
+}
+
+export const top = (period, rule) => json(`v1/top?${new URLSearchParams(rule ? { period, rule } : { period })}`);
+export const inspect = (key, signal) => json(keyPath(key), { signal });
+export const reset = (key) => json(keyPath(key), { method: "DELETE" });
+export const acquire = (request) => post("v1/acquire", request, [429]);
+export const peek = (request) => post("v1/peek", request, [429]);
+export const settle = (reservation, permits) => post("v1/settle", { reservation, permits });
+export const rules = () => json("v1/rules");
+export const rulesYaml = async () => (await ask("v1/rules?format=yaml")).text();
+export const putRules = (body, type = "application/yaml") => json("v1/rules", { method: "PUT", body, type });
+export const checkRules = (body, type = "application/yaml") => json("v1/rules?dry-run=true", { method: "PUT", body, type });

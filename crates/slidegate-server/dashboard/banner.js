@@ -1,0 +1,27 @@
+// What everybody who looks should know, one notice for each reason.
+
+import { $, el, text } from "./dom.js";
+
+const shown = new Map();
+
+/** Shows, changes or (level null) takes away the notice for `reason`. `action` is `[label, call]`. */
+export function notice(reason, level, title = "", detail = "", action = null) {
+  let node = shown.get(reason);
+  if (level == null) {
+    node?.remove();
+    shown.delete(reason);
+    return;
+  }
+  if (!node) {
+    node = el("div", { class: "notice", "data-reason": reason }, el("div", {}, el("b"), el("p")));
+    node.append(action ? el("button", { type: "button", onclick: action[1] }, action[0])
+      : el("button", { type: "button", class: "quiet", "aria-label": "Take this away", onclick: () => notice(reason, null) }, "✕"));
+    shown.set(reason, node);
+    $("banner").append(node);
+  }
+  node.dataset.level = level;
+  const [heading, words] = node.firstChild.children;
+  text(heading, title);
+  text(words, detail);
+  words.hidden = !detail;
+}

@@ -1,0 +1,48 @@
+// Elements. Text goes in as text, never as markup: keys and rules are written by strangers.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export const $ = (id) => document.getElementById(id);
+
+export function el(name, attributes = {}, ...children) {
+  return fill(document.createElement(name), attributes, children);
+}
+
+export function svg(name, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG, name), attributes, children);
+}
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === false || value == null) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.filter((child) => child != null));
+  return node;
+}
+
+/** Touches the page only if something is new. */
+export function text(node, value) {
+  const written = String(value);
+  if (node.textContent !== written) node.textContent = written;
+}
+
+export function attribute(node, name, value) {
+  const written = String(value);
+  if (node.getAttribute(name) !== written) node.setAttribute(name, written);
+}
+
+export function meter(node, share) {
+  const bar = node.firstElementChild;
+  const width = `${Math.round(Math.min(1, Math.max(0, share || 0)) * 1000) / 10}%`;
+  if (bar.style.width !== width) bar.style.width = width;
+  attribute(node, "data-full", share >= 1);
+}
+
+export function say(node, message, bad = false) {
+  text(node, message);
+  attribute(node, "data-bad", bad);
+}
+
+export const still = matchMedia("(prefers-reduced-motion: reduce)");

@@ -1,0 +1,92 @@
+// The live feed: one connection, asked for again whenever it is lost.
+
+import { open, failure } from "./api.js";
+import { events } from "./events.js";
+
+const FIRST_WAIT = 500;
+const LONGEST_WAIT = 15_000;
+/** A feed that has said nothing for this long is lost: it speaks every second. */
+const SILENCE = 6000;
+
+export class Live {
+  /** `on` has `history`, `tick`, `state(name, detail)` and `unauthorized()`. */
+  constructor(on) {
+    this.on = on;
+    this.wake = () => {};
+    this.current = null;
+  }
+
+  /** Connects at once: first, with another token, or because somebody is tired of waiting. */
+  restart() {
+    this.again = true;
+    this.current?.abort();
+    this.wake();
+    if (!this.running) this.run();
+  }
+
+  async run() {
+    this.running = true;
+    let delay = FIRST_WAIT;
+    for (;;) {
+      this.again = false;
+      let error = null;
+      try {
+        await this.follow(() => (delay = FIRST_WAIT));
+      } catch (caught) {
+        error = caught;
+      }
+      if (this.again) {
+        delay = FIRST_WAIT;
+        continue;
+      }
+      if (error?.status === 401) {
+        this.on.state("unauthorized", { message: "a token is needed" });
+        this.on.unauthorized();
+        await this.pause(0);
+        continue;
+      }
+      const pause = delay * (0.75 + Math.random() / 2);
+      this.on.state("lost", { message: error?.message ?? "The server ended it.", until: Date.now() + pause });
+      await this.pause(pause);
+      delay = Math.min(delay * 2, LONGEST_WAIT);
+    }
+  }
+
+  async follow(heard) {
+    const call = (this.current = new AbortController());
+    let silent;
+    const listen = () => {
+      clearTimeout(silent);
+      silent = setTimeout(() => call.abort(), SILENCE);
+    };
+    listen();
+    try {
+      const response = await open("v1/live", { signal: call.signal });
+      if (!response.ok) throw await failure(response);
+      for await (const { event, data } of events(response.body)) {
+        listen();
+        if (event !== "history" && event !== "tick") continue;
+        heard();
+        this.on.state("ok", {});
+        this.on[event](JSON.parse(data));
+      }
+    } catch (error) {
+      if (error.name === "AbortError") throw new Error("It has gone silent.");
+      throw error;
+    } finally {
+      clearTimeout(silent);
+      call.abort();
+    }
+  }
+
+  /** Until somebody wakes it, or the time is up; 0 is no time at all. */
+  pause(ms) {
+    return new Promise((resolve) => {
+      const timer = ms ? setTimeout(resolve, ms) : null;
+      this.wake = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+    });
+  }
+}

@@ -1,0 +1,100 @@
+// The table of rules. At most 50 rows are drawn, however many rules there are; a filter finds the others.
+
+import { $, attribute, el, meter, text } from "./dom.js";
+import { algorithmWords, brief, count, limitWords, micros, share } from "./words.js";
+import { mayChange, onAccess } from "./access.js";
+import { Minutes, drawSpark, spark } from "./spark.js";
+import { flip } from "./mode.js";
+
+const ROWS = 50;
+
+export class RulesTable {
+  constructor() {
+    this.rules = [];
+    this.rows = new Map();
+    this.minutes = new Minutes();
+    this.body = $("rules-body");
+    this.body.append(...Array.from({ length: 4 }, () =>
+      el("tr", { class: "skeleton-row", role: "row" }, ...Array.from({ length: 9 }, () => el("td", { role: "cell" }, el("span"))))));
+    $("rules-filter").addEventListener("input", () => this.draw());
+    $("rules-order").addEventListener("change", () => this.draw());
+    onAccess(() => this.draw());
+  }
+
+  tick({ rules, rules_count: all }) {
+    this.all = all ?? rules.length;
+    this.rules = rules;
+    this.minutes.add(rules);
+    this.draw();
+  }
+
+  chosen() {
+    const wanted = $("rules-filter").value.trim().toLowerCase();
+    const found = this.rules.filter(({ rule, key }) => !wanted || `${rule} ${key?.join(" ") ?? ""}`.toLowerCase().includes(wanted));
+    const by = { refused: (rule) => rule.refused_minute, usage: (rule) => rule.usage ?? -1 }[$("rules-order").value];
+    return by ? found.sort((a, b) => by(b) - by(a)) : found;
+  }
+
+  draw() {
+    if (!this.rules.length && document.body.classList.contains("loading")) return;
+    const found = this.chosen();
+    const shown = found.slice(0, ROWS);
+    const rows = shown.map((rule) => this.row(rule));
+    // Rows are moved only if their order is new: a row that is moved loses its focus.
+    if (rows.length !== this.body.children.length || rows.some((row, i) => this.body.children[i] !== row)) this.body.replaceChildren(...rows);
+    for (const name of this.rows.keys()) if (!shown.some(({ rule }) => rule === name)) this.rows.delete(name);
+    text($("rules-count"), this.all ? count(this.all) : "");
+    const note = $("rules-note");
+    note.hidden = shown.length > 0 && found.length <= ROWS;
+    text(note, !this.rules.length ? "There are no rules." : !found.length ? (this.all > this.rules.length ? `None of the ${count(this.rules.length)} busiest rules has this in its name or its key.` : "No rule has this in its name or its key.") : `${ROWS} of ${count(found.length)} are shown: filter for the others.`);
+  }
+
+  row(rule) {
+    let row = this.rows.get(rule.rule);
+    if (!row) this.rows.set(rule.rule, (row = build(rule.rule)));
+    const { parts: cells } = row;
+    text(cells.key, rule.key?.length ? `for each ${rule.key.join(", ")}` : "all together");
+    text(cells.limit, limitWords(rule.limit, rule.window_ms));
+    const effective = rule.effective_limit != null && rule.effective_limit !== rule.limit;
+    text(cells.algorithm, algorithmWords(rule.algorithm) + (effective ? `, now ${count(rule.effective_limit)}` : ""));
+    text(cells.mode, rule.mode);
+    attribute(cells.mode, "data-mode", rule.mode);
+    const other = { enforce: "shadow", shadow: "enforce" }[rule.mode];
+    cells.flip.hidden = !mayChange() || !other;
+    text(cells.flip, `to ${other}`);
+    attribute(cells.flip, "aria-label", `Put ${rule.rule} to ${other}`);
+    cells.flip.onclick = () => flip(rule.rule, other);
+    meter(cells.meter, rule.usage);
+    text(cells.usage, rule.usage == null ? "–" : `${Math.round(rule.usage * 100)}%`);
+    text(cells.allowed, brief(rule.allowed));
+    text(cells.refused, brief(rule.refused));
+    cells.refused.classList.toggle("refusing", rule.refused > 0);
+    const asked = rule.allowed_minute + rule.refused_minute;
+    text(cells.share, asked ? share(rule.refused_minute / asked) : "–");
+    text(cells.time, micros(rule.mean_us));
+    drawSpark(cells.spark, this.minutes.of(rule.rule));
+    return row;
+  }
+}
+
+function build(name) {
+  const cells = {
+    key: el("small"), limit: el("span"), algorithm: el("small"), mode: el("span", { class: "tag" }),
+    flip: el("button", { type: "button", class: "link" }), meter: el("span", { class: "meter" }, el("i")), usage: el("span", { class: "n" }),
+    spark: spark(),
+  };
+  const cell = (label, ...children) => el("td", { role: "cell", "data-label": label }, ...children);
+  for (const [id, label] of [["allowed", "Allowed/s"], ["refused", "Refused/s"], ["share", "Refused %"], ["time", "Mean time"]]) {
+    cells[id] = cell(label);
+    cells[id].className = "n";
+  }
+  const limit = cell("Limit", cells.limit, cells.algorithm);
+  limit.className = "limit";
+  const mode = cell("Mode", cells.mode, cells.flip);
+  mode.className = "mode";
+  const row = el("tr", { role: "row", "data-rule": name }, el("th", { role: "rowheader", scope: "row" }, name, cells.key), limit, mode,
+    cell("Fullest key", el("div", { class: "usage" }, cells.meter, cells.usage)),
+    cells.allowed, cells.refused, cells.share, cells.time, cell("Last minute", cells.spark));
+  row.parts = cells;
+  return row;
+}

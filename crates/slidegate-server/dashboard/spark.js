@@ -1,0 +1,49 @@
+// The last minute of a rule in a thumbnail: allowed below, refused on top.
+
+import { attribute, svg } from "./dom.js";
+
+const [WIDTH, HEIGHT, POINTS] = [100, 26, 60];
+
+/** The newest values of many rules. */
+export class Minutes {
+  constructor() {
+    this.byRule = new Map();
+  }
+
+  add(rules) {
+    const before = this.byRule;
+    this.byRule = new Map();
+    for (const { rule, allowed, refused } of rules) {
+      const kept = before.get(rule) ?? [];
+      kept.push([allowed, refused]);
+      if (kept.length > POINTS) kept.shift();
+      this.byRule.set(rule, kept);
+    }
+  }
+
+  of(rule) {
+    return this.byRule.get(rule) ?? [];
+  }
+}
+
+export function spark() {
+  return svg("svg", { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" },
+    svg("line", { class: "grid", x1: 0, x2: WIDTH, y1: HEIGHT - 0.5, y2: HEIGHT - 0.5 }),
+    svg("path", { class: "area-refused", fill: "var(--refused)" }),
+    svg("path", { class: "area-allowed" }),
+    svg("path", { class: "line-allowed", "vector-effect": "non-scaling-stroke" }));
+}
+
+export function drawSpark(picture, minute) {
+  const [, refused, allowed, line] = picture.children;
+  if (!minute.length) return;
+  const most = Math.max(1, ...minute.map(([a, r]) => a + r));
+  const x = (i) => (((POINTS - minute.length + i) / (POINTS - 1)) * WIDTH).toFixed(1);
+  const y = (n) => (HEIGHT - 1 - (n / most) * (HEIGHT - 3)).toFixed(1);
+  const low = minute.map(([a], i) => `${x(i)} ${y(a)}`);
+  const high = minute.map(([a, r], i) => `${x(i)} ${y(a + r)}`);
+  const [start, end] = [`${x(0)} ${HEIGHT}`, `${x(minute.length - 1)} ${HEIGHT}`];
+  attribute(allowed, "d", `M${start}L${low.join("L")}L${end}Z`);
+  attribute(refused, "d", `M${high.join("L")}L${low.reverse().join("L")}Z`);
+  attribute(line, "d", `M${low.reverse().join("L")}`);
+}

@@ -1,0 +1,143 @@
+// Try it: asks the server as any client would, and shows its answer.
+
+import { $, el, meter, say, text } from "./dom.js";
+import { acquire, peek, rules, settle } from "./api.js";
+import { because } from "./access.js";
+import { count, wait } from "./words.js";
+
+/** What an attribute may be, so that an example can be asked at once. */
+const EXAMPLES = { ip: "1.2.3.4", user: "alice", "api-key": "key-1", api: "/", tenant: "acme", method: "GET" };
+
+export class TryIt {
+  /** `inspect(key)` opens one. */
+  constructor(inspect) {
+    this.inspect = inspect;
+    this.rules = [];
+    for (const input of document.querySelectorAll("#try-kind input")) {
+      input.addEventListener("change", () => {
+        $("try-rules").hidden = input.value !== "rules";
+        $("try-own").hidden = input.value !== "own";
+      });
+    }
+    $("try-rule").addEventListener("change", () => this.example());
+    $("try-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.ask(acquire, false);
+    });
+    $("try-peek").addEventListener("click", () => this.ask(peek, true));
+    $("try-again").addEventListener("click", () => this.ask(acquire, false));
+    $("try-refund").addEventListener("click", () => this.refund());
+  }
+
+  /** The rules are read again when another edition is in force. */
+  async tick({ edition }) {
+    if (edition.hash === this.edition) return;
+    this.edition = edition.hash;
+    try {
+      this.rules = (await rules()).rules;
+    } catch {
+      this.edition = null;
+      return;
+    }
+    const chosen = $("try-rule").value;
+    $("try-rule").replaceChildren(el("option", { value: "" }, "no example"), ...this.rules.slice(0, 1000).map(({ name }) => el("option", { value: name }, name)));
+    $("try-rule").value = this.rules.some(({ name }) => name === chosen) ? chosen : "";
+  }
+
+  example() {
+    const rule = this.rules.find(({ name }) => name === $("try-rule").value);
+    if (!rule) return;
+    const lines = new Map();
+    for (const [name, patterns] of Object.entries(rule.match ?? {})) lines.set(name, String([patterns].flat()[0]).replace(/\*$/, "example"));
+    for (const name of rule.key ?? []) if (!lines.has(name)) lines.set(name, EXAMPLES[name] ?? "example");
+    $("try-attributes").value = [...lines].map(([name, value]) => `${name}=${value}`).join("\n");
+  }
+
+  request() {
+    const body = {};
+    const permits = $("try-permits").value.trim();
+    if (permits) body.permits = Number(permits);
+    if (document.querySelector("#try-kind input:checked").value === "own") {
+      body.resource = $("try-resource").value;
+      if ($("try-limit").value) body.limit = Number($("try-limit").value);
+      if ($("try-window").value.trim()) body.window = $("try-window").value.trim();
+      return body;
+    }
+    body.attributes = {};
+    for (const line of $("try-attributes").value.split("\n")) {
+      if (!line.trim()) continue;
+      const at = line.indexOf("=");
+      if (at < 1) throw new Error(`An attribute is name=value, not “${line.trim()}”.`);
+      body.attributes[line.slice(0, at).trim()] = line.slice(at + 1).trim();
+    }
+    return body;
+  }
+
+  async ask(question, onlyLooks) {
+    say($("try-settled"), "");
+    let request;
+    try {
+      request = this.request();
+      this.show(await question(request), onlyLooks || request.permits === 0);
+    } catch (error) {
+      this.verdict("", "!", "Not decided");
+      text($("try-detail"), error.status === undefined ? error.message : because(error));
+      $("try-limits").replaceChildren();
+      $("try-again").hidden = $("try-refund").hidden = true;
+      this.countDown(0);
+    }
+  }
+
+  verdict(allowed, mark, words) {
+    $("try-verdict").dataset.allowed = allowed;
+    text($("try-mark"), mark);
+    text($("try-said"), words);
+  }
+
+  show(decision, onlyLooks) {
+    const { allowed, denied_by, limits, reservation, code, source, retry_after_ms } = decision;
+    const said = allowed ? (onlyLooks ? "Would be allowed" : "Allowed") : `${onlyLooks ? "Would be refused" : "Refused"}${denied_by ? ` by ${denied_by}` : ""}`;
+    this.verdict(allowed, allowed ? "✓" : "✕", said);
+    text($("try-detail"), [allowed ? null : `Code ${code}`, `decided by ${source}`, limits.length ? null : "no rule applies"].filter(Boolean).join(", "));
+    $("try-limits").replaceChildren(...limits.slice(0, 50).map((limit) => this.limit(limit, denied_by)));
+    this.reservation = reservation;
+    $("try-refund").hidden = !reservation || onlyLooks;
+    $("try-refund").disabled = false;
+    $("try-again").hidden = allowed;
+    this.countDown(allowed ? 0 : retry_after_ms);
+  }
+
+  limit(limit, deniedBy) {
+    const bar = el("span", { class: "meter" }, el("i"));
+    meter(bar, limit.limit ? limit.used / limit.limit : 1);
+    const refuses = limit.rule === deniedBy ? "refused" : limit.would_refuse ? "shadow: would refuse" : "";
+    const said = `${count(limit.used)} of ${count(limit.limit)} used, ${count(limit.remaining)} left`;
+    return el("li", { "data-key": limit.key },
+      el("div", { class: "row" }, el("b", {}, limit.rule, refuses ? el("small", {}, ` ${refuses}`) : null), el("span", {}, said)), bar,
+      el("button", { type: "button", class: "link", title: "Inspect this key", onclick: () => this.inspect(limit.key) }, limit.key));
+  }
+
+  countDown(ms) {
+    clearInterval(this.timer);
+    const until = performance.now() + ms;
+    const show = () => {
+      const left = until - performance.now();
+      $("try-again").disabled = left > 0;
+      $("try-again").classList.toggle("main", left <= 0);
+      text($("try-wait"), $("try-again").hidden ? "" : left > 0 ? `Again in ${wait(left)}` : "Try again");
+      if (left <= 0) clearInterval(this.timer);
+    };
+    this.timer = setInterval(show, 100);
+    show();
+  }
+
+  async refund() {
+    try {
+      const { settled } = await settle(this.reservation, 0);
+      $("try-refund").disabled = true;
+      say($("try-settled"), { done: "Refunded.", already: "It was refunded before.", gone: "It counts no longer: nothing to refund." }[settled] ?? settled);
+    } catch (error) {
+      say($("try-settled"), because(error), true);
+    }
+  }
+}

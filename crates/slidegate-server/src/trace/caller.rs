@@ -1,0 +1,162 @@
+//! Who asks, as W3C's `traceparent` header says: our span is a child of theirs. Nothing to know without `otel`.
+
+use std::convert::Infallible;
+
+use axum::extract::FromRequestParts;
+use axum::http::HeaderMap;
+use axum::http::request::Parts;
+use tracing::Span;
+
+const HEADER: &str = "traceparent";
+
+/// The caller's span, if it said so.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Caller {
+    #[cfg(feature = "otel")]
+    said: Said,
+}
+
+impl Caller {
+    /// By the headers of a request.
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        let mut caller = Caller::default();
+        if cfg!(feature = "otel") && super::wanted() {
+            let values = headers.get_all(HEADER).iter();
+            values.for_each(|value| caller.hear(HEADER, value.as_bytes()));
+        }
+        caller
+    }
+
+    /// Takes note of a header, if it is the one.
+    #[inline]
+    pub(crate) fn hear(&mut self, name: &str, value: &[u8]) {
+        #[cfg(feature = "otel")]
+        if name.eq_ignore_ascii_case(HEADER) && super::wanted() {
+            self.said = match self.said {
+                Said::Nothing => Parent::read(value).map_or(Said::Nonsense, Said::Parent),
+                _ => Said::Nonsense,
+            };
+        }
+        #[cfg(not(feature = "otel"))]
+        let _ = (name, value);
+    }
+
+    /// Makes `span` a child of the caller's.
+    pub(super) fn adopt(self, span: &Span) {
+        #[cfg(feature = "otel")]
+        if let Said::Parent(parent) = self.said {
+            parent.adopt(span);
+        }
+        #[cfg(not(feature = "otel"))]
+        let _ = span;
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Caller {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Caller::of(&parts.headers))
+    }
+}
+
+#[cfg(feature = "otel")]
+use self::parent::{Parent, Said};
+
+#[cfg(feature = "otel")]
+mod parent {
+    use opentelemetry::Context;
+    use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
+    use tracing::Span;
+    use tracing_opentelemetry::OpenTelemetrySpanExt;
+
+    #[derive(Clone, Copy, Debug, Default)]
+    pub(super) enum Said {
+        #[default]
+        Nothing,
+        Parent(Parent),
+        /// Something else, or several things: it has no parent then.
+        Nonsense,
+    }
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) struct Parent {
+        trace: [u8; 16],
+        span: [u8; 8],
+        sampled: bool,
+    }
+
+    impl Parent {
+        /// `00-TRACE-SPAN-FLAGS` in lower-case hex. A later version may say more after that.
+        pub(super) fn read(value: &[u8]) -> Option<Self> {
+            let (known, more) = value.split_at_checked(55)?;
+            let [version] = bytes(&known[..2])?;
+            let ends = if version == 0 { more.is_empty() } else { more.is_empty() || more[0] == b'-' };
+            let dashes = [2, 35, 52].iter().all(|at| known[*at] == b'-');
+            let (trace, span) = (bytes(&known[3..35])?, bytes(&known[36..52])?);
+            let [flags]: [u8; 1] = bytes(&known[53..])?;
+            let names_something = trace != [0; 16] && span != [0; 8];
+            let right = version != 0xff && ends && dashes && names_something;
+            right.then_some(Parent { trace, span, sampled: flags & 1 == 1 })
+        }
+
+        pub(super) fn adopt(self, span: &Span) {
+            let flags = if self.sampled { TraceFlags::SAMPLED } else { TraceFlags::default() };
+            let (trace_id, span_id) = (TraceId::from_bytes(self.trace), SpanId::from_bytes(self.span));
+            let context = SpanContext::new(trace_id, span_id, flags, true, TraceState::default());
+            // Where nothing is exported there is nothing to adopt.
+            let _ = span.set_parent(Context::new().with_remote_span_context(context));
+        }
+    }
+
+    /// Two digits a byte.
+    fn bytes<const N: usize>(hex: &[u8]) -> Option<[u8; N]> {
+        let digit = |c: u8| match c {
+            b'0'..=b'9' => Some(c - b'0'),
+            b'a'..=b'f' => Some(c - b'a' + 10),
+            _ => None,
+        };
+        let mut bytes = [0; N];
+        for (byte, pair) in bytes.iter_mut().zip(hex.chunks_exact(2)) {
+            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+        }
+        Some(bytes)
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+        #[test]
+        fn read_strictly_or_not_at_all() {
+            let parent = Parent::read(GOOD.as_bytes()).unwrap();
+            assert_eq!((parent.trace[0], parent.trace[15], parent.span[7]), (0x0a, 0x9c, 0x31));
+            assert!(parent.sampled && !Parent::read(GOOD.replace("-01", "-02").as_bytes()).unwrap().sampled);
+            // A version that is not known yet.
+            for later in [GOOD.replacen("00", "cc", 1), GOOD.replacen("00", "cc", 1) + "-more"] {
+                assert_eq!(Parent::read(later.as_bytes()), Some(parent), "{later}");
+            }
+            let zero = |n| "0".repeat(n);
+            for bad in [
+                String::new(),
+                GOOD[..54].to_owned(),
+                format!("{GOOD}-more"),
+                format!("{GOOD}0"),
+                format!(" {GOOD}"),
+                GOOD.to_uppercase(),
+                GOOD.replace('-', "_"),
+                GOOD.replacen("00", "ff", 1),
+                GOOD.replacen("00", "0x", 1),
+                GOOD.replacen("00", "cc", 1) + ".more",
+                GOOD.replace("0af7651916cd43dd8448eb211c80319c", &zero(32)),
+                GOOD.replace("b7ad6b7169203331", &zero(16)),
+                GOOD.replace("0af7", "0ag7"),
+                GOOD.replace("0af7", "0é7"),
+            ] {
+                assert_eq!(Parent::read(bad.as_bytes()), None, "{bad}");
+            }
+        }
+    }
+}

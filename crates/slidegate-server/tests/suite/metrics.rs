@@ -1,0 +1,163 @@
+//! What Prometheus is told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use crate::redis_server::{self, Flavour};
+use crate::server::Server;
+
+const RULES: &str = "
+rules:
+  - { name: login, match: { api: /login }, key: [ip], limit: 3, window: 1h }
+  - { name: watched, match: { api: /login }, key: [user], limit: 1, window: 1h, mode: shadow }
+  - { name: never, match: { plan: none }, blocked: true }
+";
+
+const LOGIN: &str = r#"{"attributes":{"api":"/login","ip":"1.2.3.4","user":"alice"}}"#;
+
+/// A metric's type, its help, and the names of its labels.
+type Told = BTreeMap<String, (String, String, BTreeSet<String>)>;
+
+fn told(page: &str) -> Told {
+    let mut all = Told::new();
+    let mut helps = BTreeMap::new();
+    for line in page.lines() {
+        if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
+            helps.insert(name.to_owned(), help.trim_end_matches('.').to_owned());
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
+        {
+            all.insert(name.to_owned(), (kind.to_owned(), helps[name].clone(), BTreeSet::new()));
+        } else if let Some((name, labels)) = line.split_once('{') {
+            let family = all.keys().rfind(|known| name.starts_with(known.as_str())).unwrap().clone();
+            let labels = labels.split_once('}').unwrap().0;
+            let names = labels.split("\",").map(|pair| pair.split_once('=').unwrap().0.to_owned());
+            all.get_mut(&family).unwrap().2.extend(names.filter(|name| name != "le"));
+        }
+    }
+    all
+}
+
+/// The lines of its table.
+fn documented() -> Told {
+    let page = include_str!("../../../../docs/metrics.md");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
+    let row = |row: &str| {
+        let cells: Vec<&str> = row.trim_end_matches(" |").split(" | ").collect();
+        let [name, kind, labels, help] = cells[..] else { panic!("a row has four cells: {row}") };
+        let labels = labels.split(", ").map(|label| label.trim_matches('`').to_owned());
+        let labels = labels.filter(|label| !label.is_empty()).collect();
+        (name.trim_end_matches('`').to_owned(), (kind.to_owned(), help.to_owned(), labels))
+    };
+    rows.map(row).collect()
+}
+
+#[test]
+fn the_page_and_its_description_say_the_same() {
+    let redis = redis_server::Server::start(Flavour::Redis7);
+    let memory = Server::with_rules(RULES);
+    let url = redis.url();
+    let monitor = format!("monitor: {{ accuracy: {{ every: 100ms }} }}\n{RULES}");
+    let shared = Server::with_env(&[], &monitor, &["--store", &url]);
+    let mut all = Told::new();
+    for server in [&memory, &shared] {
+        server.post("/v1/acquire", LOGIN);
+        redis_server::eventually("counts are checked", || {
+            server.address == memory.address
+                || server.get("/metrics").body.contains("slidegate_accuracy_ratio 1")
+        });
+        let answer = server.get("/metrics");
+        assert_eq!(
+            answer.header("content-type"),
+            Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
+        );
+        assert!(answer.body.ends_with("# EOF\n"));
+        for (name, (kind, help, labels)) in told(&answer.body) {
+            let known = all.entry(name).or_insert((kind, help, BTreeSet::new()));
+            known.2.extend(labels);
+        }
+    }
+    let documented = documented();
+    for (name, told) in &all {
+        let (kind, help, labels) = told;
+        let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
+        let row = format!("| `{name}` | {kind} | {} | {help} |", labels.join(", "));
+        assert_eq!(documented.get(name), Some(told), "docs/metrics.md should say:\n{row}");
+    }
+    let gone: Vec<&String> = documented.keys().filter(|name| !all.contains_key(*name)).collect();
+    assert!(gone.is_empty(), "there is no {gone:?}");
+}
+
+/// The value of the series that has all of these.
+fn value(page: &str, parts: &[&str]) -> f64 {
+    let line =
+        page.lines().find(|line| !line.starts_with('#') && parts.iter().all(|part| line.contains(part)));
+    line.unwrap_or_else(|| panic!("{parts:?}: {page}")).rsplit_once(' ').unwrap().1.parse().unwrap()
+}
+
+#[test]
+fn decisions_are_counted_at_every_door() {
+    let server = Server::with_rules(RULES);
+    for _ in 0..5 {
+        server.post("/v1/acquire", LOGIN);
+        server.post("/v1/peek", LOGIN);
+    }
+    server.post("/v1/acquire", r#"{"attributes":{"plan":"none"}}"#);
+    server.post("/v1/acquire", r#"{"attributes":{"other":"one"}}"#);
+    server.post("/v1/acquire", r#"{"attributes":{"api":"/login","ip":"1","user":"u"},"permits":9}"#);
+    let mut resp = TcpStream::connect(server.door("redis")).unwrap();
+    let commands = b"SG.ACQUIRE bob 2 60000\r\nSG.ACQUIRE bob 2 60000\r\nSG.ACQUIRE bob 2 60000\r\nQUIT\r\n";
+    resp.write_all(commands).unwrap();
+    resp.read_to_end(&mut Vec::new()).unwrap();
+    let page = server.get("/metrics").body;
+    let decisions = "slidegate_decisions_total";
+    for (parts, count) in [
+        ([decisions, "rule=\"login\"", "verdict=\"allowed\",source=\"store\""], 3.0),
+        ([decisions, "rule=\"login\"", "verdict=\"refused\",source=\"store\""], 2.0),
+        ([decisions, "rule=\"watched\"", "verdict=\"would-refuse\",source=\"store\""], 4.0),
+        ([decisions, "rule=\"never\"", "verdict=\"refused\",source=\"blocked\""], 1.0),
+        ([decisions, "rule=\"ad-hoc\"", "verdict=\"refused\",source=\"store\""], 1.0),
+        (["slidegate_requests_total", "door=\"http\",verdict=\"allowed\"", "source=\"store\""], 3.0),
+        (["slidegate_requests_total", "door=\"http\",verdict=\"refused\"", "source=\"store\""], 2.0),
+        (["slidegate_requests_total", "door=\"http\",verdict=\"allowed\"", "source=\"no-rule\""], 1.0),
+        (["slidegate_requests_total", "door=\"resp\",verdict=\"allowed\"", "source=\"store\""], 2.0),
+        (["slidegate_decision_duration_seconds_count", "door=\"resp\"", "source=\"store\""], 3.0),
+        (["slidegate_failures_total", "door=\"http\"", "kind=\"invalid\""], 1.0),
+    ] {
+        assert_eq!(value(&page, &parts), count, "{parts:?}");
+    }
+    assert_eq!(value(&page, &["slidegate_rule_limit{rule=\"login\"}"]), 3.0);
+}
+
+/// Keys in one write, so that they are asked about together.
+const TOGETHER: usize = 1_000;
+
+/// Whatever callers send, there are no more series than before.
+#[test]
+fn a_million_keys_add_no_series() {
+    let rules = "rules: [{ name: one, key: [resource], limit: 1, window: 1h }]";
+    let server = Server::with_rules(rules);
+    let series = || server.get("/metrics").body.lines().filter(|line| !line.starts_with('#')).count();
+    server.post("/v1/acquire", r#"{"resource":"first"}"#);
+    let before = series();
+    let mut stream = TcpStream::connect(server.door("redis")).unwrap();
+    stream.set_nodelay(true).unwrap();
+    let mut reader = stream.try_clone().unwrap();
+    let read = std::thread::spawn(move || {
+        let mut answers = Vec::new();
+        reader.read_to_end(&mut answers).unwrap();
+        answers.iter().filter(|byte| **byte == b'*').count()
+    });
+    for batch in 0..1_000_000 / TOGETHER {
+        let commands: String =
+            (0..TOGETHER).map(|n| format!("SG.ACQUIRE key-{batch}-{n} 5 60000\r\n")).collect();
+        stream.write_all(commands.as_bytes()).unwrap();
+    }
+    stream.write_all(b"QUIT\r\n").unwrap();
+    assert_eq!(read.join().unwrap(), 1_000_000);
+    // Those of the RESP door were not there before.
+    let after = series();
+    assert!(after <= before + 2, "{before} series, then {after}");
+    assert!(server.get("/v1/top").body.len() < 10_000);
+    assert_eq!(value(&server.get("/metrics").body, &["rule=\"ad-hoc\"", "verdict=\"allowed\""]), 1_000_001.0);
+}

@@ -1,0 +1,106 @@
+//! The server checks itself: counts that were spoilt by hand, and a Redis that runs out of memory.
+
+use crate::redis_server::{self, Flavour, eventually};
+use crate::server::Server;
+
+const RULES: &str = "rules: [{ name: one, key: [user], limit: 5, window: 1h }]";
+const ASK: &str = r#"{"attributes":{"user":"alice"}}"#;
+const KEY: &str = "sg:{one:user=alice}";
+
+fn told(server: &Server, line: &str) -> bool {
+    server.get("/metrics").body.lines().any(|known| known == line)
+}
+
+fn used(server: &Server) -> u64 {
+    server.post("/v1/peek", ASK).json()["limits"][0]["used"].as_u64().unwrap()
+}
+
+#[test]
+fn a_wrong_total_is_found_told_and_put_right() {
+    let redis = redis_server::Server::start(Flavour::Redis7);
+    let monitor =
+        format!("monitor: {{ accuracy: {{ every: 100ms }} }}\nhot-keys: {{ deny-cache: 0 }}\n{RULES}");
+    let server = Server::with_env(&[], &monitor, &["--store", &redis.url()]);
+    assert!(!server.get("/metrics").body.contains("\nslidegate_accuracy_ratio "), "nothing was checked yet");
+    for _ in 0..3 {
+        server.post("/v1/acquire", ASK);
+    }
+    eventually("all is well", || told(&server, "slidegate_accuracy_ratio 1.0"));
+    assert!(told(&server, "slidegate_accuracy_wrong_keys_total 0"));
+    // The running total, which decisions go by; its fraction says how entries are read.
+    let score: f64 = redis::from_redis_value(redis.run(&format!("ZSCORE {KEY} u"))).unwrap();
+    redis.run(&format!("ZADD {KEY} {} u", score - 2.0));
+    eventually("it is put right", || told(&server, "slidegate_accuracy_repaired_keys_total 1"));
+    assert!(told(&server, "slidegate_accuracy_discrepancies_total{cause=\"total\"} 1"));
+    assert_eq!(used(&server), 3, "what the entries say");
+    redis.run(&format!("PERSIST {KEY}"));
+    eventually("it expires again", || {
+        told(&server, "slidegate_accuracy_discrepancies_total{cause=\"no-expiry\"} 1")
+    });
+    let left: i64 = redis::from_redis_value(redis.run(&format!("PTTL {KEY}"))).unwrap();
+    assert!(left > 3_500_000, "{left}");
+    eventually("all is well again", || told(&server, "slidegate_accuracy_ratio 1.0"));
+}
+
+#[test]
+fn what_is_not_to_be_repaired_stays() {
+    let redis = redis_server::Server::start(Flavour::Redis7);
+    let monitor = format!("monitor: {{ accuracy: {{ every: 100ms, repair: false }} }}\n{RULES}");
+    let server = Server::with_env(&[], &monitor, &["--store", &redis.url()]);
+    server.post("/v1/acquire", ASK);
+    let score: f64 = redis::from_redis_value(redis.run(&format!("ZSCORE {KEY} u"))).unwrap();
+    redis.run(&format!("ZADD {KEY} {} u", score - 1.0));
+    eventually("it is told", || told(&server, "slidegate_accuracy_ratio 0.0"));
+    assert!(told(&server, "slidegate_accuracy_repaired_keys_total 0"));
+    assert_eq!(used(&server), 2);
+}
+
+#[test]
+fn the_memory_store_is_checked_as_well() {
+    let server = Server::with_rules(&format!("monitor: {{ accuracy: {{ every: 100ms }} }}\n{RULES}"));
+    server.post("/v1/acquire", ASK);
+    eventually("all is well", || told(&server, "slidegate_accuracy_ratio 1.0"));
+}
+
+#[test]
+fn memory_that_gets_short_is_cleaned_up() {
+    let redis = redis_server::Server::start(Flavour::Redis7).without_ttl_check();
+    let rules = "rules: [{ name: one, key: [user], limit: 100, window: 1s }, { name: two, key: [tenant], limit: 5, window: 1h }]";
+    let quiet = Server::with_env(
+        &[],
+        &format!("monitor: {{ memory: {{ every: 'off' }} }}\n{rules}"),
+        &["--store", &redis.url()],
+    );
+    for n in 0..200 {
+        quiet.post("/v1/acquire", &format!(r#"{{"attributes":{{"user":"u{n}"}},"permits":3}}"#));
+    }
+    quiet.post("/v1/acquire", r#"{"attributes":{"tenant":"acme"},"permits":2}"#);
+    // What was restored by hand, say, and would stay for ever.
+    for n in 0..200 {
+        redis.run(&format!("PERSIST sg:{{one:user=u{n}}}"));
+    }
+    redis.run("SET other kept");
+    redis.run("ZADD sg:{not-ours} 1 a");
+    redis.run("PERSIST sg:{not-ours}");
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let keys = || -> u64 { redis::from_redis_value(redis.run("DBSIZE")).unwrap() };
+    assert!(keys() >= 203, "{}", keys());
+    let watched =
+        format!("monitor: {{ memory: {{ every: 200ms, threshold: 1%, max-bytes: 1000000 }} }}\n{rules}");
+    let server = Server::with_env(&[], &watched, &["--store", &redis.url()]);
+    eventually("keys are dropped", || keys() < 20);
+    eventually("what that freed is told", || !told(&server, "slidegate_cleanup_dropped_keys_total 0"));
+    let page = server.get("/metrics").body;
+    for line in [
+        "slidegate_redis_memory_used_bytes{server=",
+        "slidegate_redis_own_keys ",
+        "slidegate_cleanup_freed_bytes_total ",
+    ] {
+        assert!(page.contains(line), "{line}{page}");
+    }
+    let there =
+        |name: &str| -> bool { redis::from_redis_value(redis.run(&format!("EXISTS {name}"))).unwrap() };
+    assert!(there("other") && there("sg:{not-ours}"), "what is not ours is not touched");
+    let acme = server.post("/v1/peek", r#"{"attributes":{"tenant":"acme"}}"#).json();
+    assert_eq!(acme["limits"][0]["used"], 2, "and what counts still does");
+}

@@ -1,0 +1,143 @@
+//! A real Prometheus with the alerts of `deploy/prometheus`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::redis_server::{self, Flavour, eventually, lasting_port};
+use crate::server::Server;
+
+fn deploy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
+}
+
+fn promtool(arguments: &[&str]) {
+    let run = Command::new("promtool").args(arguments).current_dir(deploy().join("prometheus")).output();
+    let run = run.expect("scripts/tools.sh installs Prometheus");
+    let said = String::from_utf8_lossy(&run.stdout) + String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{said}");
+}
+
+#[test]
+fn alerts_fire_when_they_should() {
+    promtool(&["check", "rules", "alerts.yaml"]);
+    promtool(&["test", "rules", "alerts.test.yaml"]);
+}
+
+/// Each alert says what is the matter, and leads to what to do about it.
+#[test]
+fn every_alert_leads_somewhere() {
+    let alerts = fs::read_to_string(deploy().join("prometheus/alerts.yaml")).unwrap();
+    let tests = fs::read_to_string(deploy().join("prometheus/alerts.test.yaml")).unwrap();
+    let operations = include_str!("../../../../docs/operations.md");
+    let names: Vec<&str> = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    assert!(names.len() >= 10, "{names:?}");
+    for name in names {
+        assert!(
+            operations.contains(&format!("\n### {name}\n")),
+            "docs/operations.md says what to do about {name}"
+        );
+        let link = format!("runbook: docs/operations.md#{}\n", name.to_lowercase());
+        assert!(alerts.contains(&link), "{link}");
+        assert!(tests.contains(&format!("alertname: {name}\n")), "alerts.test.yaml shows {name}");
+    }
+}
+
+/// Every metric that an alert or the Grafana dashboard asks for is there.
+#[test]
+fn what_is_asked_for_is_told() {
+    let documented = include_str!("../../../../docs/metrics.md");
+    for file in ["prometheus/alerts.yaml", "grafana/slidegate.json"] {
+        let text = fs::read_to_string(deploy().join(file)).unwrap();
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        for name in words.filter(|word| word.starts_with("slidegate_")) {
+            let known = ["_total", "_bucket", "_sum", "_count", "_info", ""].iter().any(|suffix| {
+                let family = name.strip_suffix(suffix).unwrap_or(name);
+                documented.contains(&format!("| `{family}` |"))
+            });
+            assert!(known, "{file} asks for {name}");
+        }
+    }
+}
+
+struct Prometheus {
+    child: Child,
+    address: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Prometheus {
+    /// Looks at `target` often, and waits for nothing before it alerts.
+    fn start(target: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let alerts = fs::read_to_string(deploy().join("prometheus/alerts.yaml")).unwrap();
+        let hasty: String = alerts
+            .lines()
+            .filter(|line| !line.trim().starts_with("for: "))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        fs::write(folder.path().join("alerts.yaml"), hasty).unwrap();
+        let config = format!(
+            "global: {{ scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms }}\n\
+             rule_files: [alerts.yaml]\n\
+             scrape_configs: [{{ job_name: slidegate, static_configs: [{{ targets: ['{target}'] }}] }}]\n"
+        );
+        fs::write(folder.path().join("prometheus.yml"), config).unwrap();
+        let address = format!("127.0.0.1:{}", lasting_port());
+        let child = Command::new("prometheus")
+            .arg(format!("--config.file={}", folder.path().join("prometheus.yml").display()))
+            .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
+            .arg(format!("--web.listen-address={address}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("scripts/tools.sh installs Prometheus");
+        let prometheus = Prometheus { child, address, _folder: folder };
+        eventually("Prometheus is ready", || prometheus.get("/-/ready").is_some());
+        prometheus
+    }
+
+    fn get(&self, path: &str) -> Option<String> {
+        ureq::get(format!("http://{}{path}", self.address)).call().ok()?.body_mut().read_to_string().ok()
+    }
+
+    fn json(&self, path: &str) -> Value {
+        self.get(path).and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+    }
+
+    fn fires(&self, alert: &str) -> bool {
+        let alerts = self.json("/api/v1/alerts");
+        let mut alerts = alerts["data"]["alerts"].as_array().into_iter().flatten();
+        alerts.any(|one| one["labels"]["alertname"] == alert && one["state"] == "firing")
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn redis_goes_and_the_alert_fires_until_it_is_back() {
+    let redis = redis_server::Server::at(Flavour::Redis7, lasting_port());
+    let rules = "rules: [{ name: one, key: [user], limit: 5, window: 1m }]";
+    let server = Server::with_env(&[], rules, &["--store", &redis.url()]);
+    let prometheus = Prometheus::start(&server.address);
+    let ask = || server.post("/v1/acquire", r#"{"attributes":{"user":"alice"}}"#).status;
+    ask();
+    let up = || {
+        prometheus.json("/api/v1/query?query=slidegate_redis_direct")["data"]["result"][0]["value"][1] == "1"
+    };
+    eventually("it is scraped", up);
+    assert!(!prometheus.fires("SlidegateRedisAway"));
+    redis.kill();
+    eventually("the alert fires", || ask() > 0 && prometheus.fires("SlidegateRedisAway"));
+    redis.restart();
+    eventually("the alert clears", || ask() > 0 && !prometheus.fires("SlidegateRedisAway"));
+    let targets = prometheus.json("/api/v1/targets");
+    assert_eq!(targets["data"]["activeTargets"][0]["lastError"], "", "every scrape is understood");
+}

@@ -1,0 +1,357 @@
+//! What is logged: as text and as JSON, a line for every decision, and nothing that is nobody's business.
+
+#[cfg(feature = "otel")]
+mod otlp; // a collector gets the spans, as children of their callers'
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tonic::transport::Endpoint;
+
+use crate::server::{BINARY, Server};
+
+const RULES: &str = "
+ad-hoc: { limit: { default: 10, min: 1, max: 100 } }
+rules: [{ name: one, key: [user], limit: 2, window: 1h }]
+";
+
+/// A server, and what it logs.
+struct Logged {
+    server: Server,
+    log: tempfile::NamedTempFile,
+}
+
+impl Logged {
+    fn new(variables: &[(&str, &str)], rules: &str, arguments: &[&str]) -> Self {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let file: &File = log.as_file();
+        Logged { server: Server::logging_to(file, variables, rules, arguments), log }
+    }
+
+    /// What it has logged so far.
+    fn so_far(&self) -> String {
+        fs::read_to_string(self.log.path()).unwrap()
+    }
+
+    fn until(&self, text: &str) -> String {
+        for _ in 0..400 {
+            let log = self.so_far();
+            if log.contains(text) {
+                return log;
+            }
+            std::thread::sleep(Duration::from_millis(25));
+        }
+        panic!("no {text} in {}", self.so_far());
+    }
+
+    /// Stops it. Everything it has logged.
+    fn stop(mut self) -> String {
+        self.server.terminate();
+        assert!(self.server.wait().success());
+        self.so_far()
+    }
+
+    /// Stops it. What it has logged of decisions, without how long they took.
+    fn decisions(self) -> Vec<Value> {
+        let lines = objects(&self.stop());
+        let mut decisions: Vec<Value> =
+            lines.into_iter().filter(|line| line["message"] == "decision").collect();
+        for decision in &mut decisions {
+            let decision = decision.as_object_mut().unwrap();
+            assert!(decision.remove("took_us").unwrap().as_u64().unwrap() < 10_000_000);
+            assert_eq!(decision.remove("level").unwrap(), "DEBUG");
+            decision.remove("timestamp").unwrap();
+            decision.remove("message").unwrap();
+        }
+        decisions
+    }
+}
+
+/// Every line is an object that says when, how bad, and what.
+fn objects(log: &str) -> Vec<Value> {
+    let object = |line: &str| {
+        let object: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        let timestamp = object["timestamp"].as_str().unwrap();
+        assert!(timestamp.len() == 27 && timestamp.ends_with('Z'), "{line}");
+        assert!(["ERROR", "WARN", "INFO", "DEBUG"].contains(&object["level"].as_str().unwrap()), "{line}");
+        assert!(!object["message"].as_str().unwrap().is_empty(), "{line}");
+        object
+    };
+    log.lines().map(object).collect()
+}
+
+/// A key as it is logged.
+fn digest(key: &str) -> String {
+    let rule = key.split(':').next().unwrap();
+    let digest = Sha256::digest(key);
+    digest[..8].iter().fold(format!("{rule}:#"), |text, byte| text + &format!("{byte:02x}"))
+}
+
+/// By the short way, unless a header sends it to hyper.
+fn post(stream: &mut TcpStream, path: &str, headers: &str, body: &str) -> u16 {
+    let length = body.len();
+    let head = "HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+    // At once, so that what is refused by its head has arrived whole.
+    let request = format!("POST {path} {head}{headers}content-length: {length}\r\n\r\n{body}");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut reader = BufReader::new(stream);
+    let (mut head, mut length) = (String::new(), 0);
+    while !head.ends_with("\r\n\r\n") {
+        let at = head.len();
+        assert!(reader.read_line(&mut head).unwrap() > 0, "no answer after {head:?}");
+        if let Some(value) = head[at..].strip_prefix("content-length: ") {
+            length = value.trim().parse().unwrap();
+        }
+    }
+    reader.read_exact(&mut vec![0; length]).unwrap();
+    head.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+/// Sends commands at once, and reads until an answer ends like this.
+fn redis(address: &str, commands: &str, last: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.write_all(commands.as_bytes()).unwrap();
+    let mut answers = Vec::new();
+    while !answers.ends_with(last.as_bytes()) {
+        let mut some = [0; 1024];
+        let n = stream.read(&mut some).unwrap();
+        assert!(n > 0, "{}", String::from_utf8_lossy(&answers));
+        answers.extend_from_slice(&some[..n]);
+    }
+    String::from_utf8(answers).unwrap()
+}
+
+/// Asks as Envoy does, once for all these users. Whether it was answered.
+fn envoy(address: &str, users: &[&str], headers: &[(&'static str, &str)]) -> bool {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let channel = Endpoint::new(format!("http://{address}")).unwrap().connect().await.unwrap();
+        let descriptor = |user: &&str| {
+            let entry = Entry { key: "user".to_owned(), value: (*user).to_owned() };
+            RateLimitDescriptor { entries: vec![entry], ..Default::default() }
+        };
+        let descriptors = users.iter().map(descriptor).collect();
+        let asked = RateLimitRequest { domain: "shop".to_owned(), descriptors, hits_addend: 0 };
+        let mut asked = tonic::Request::new(asked);
+        for (name, value) in headers {
+            asked.metadata_mut().insert(*name, value.parse().unwrap());
+        }
+        RateLimitServiceClient::new(channel).should_rate_limit(asked).await.is_ok()
+    })
+}
+
+const ASK: &str = r#"{"attributes":{"user":"ann"}}"#;
+
+#[test]
+fn text_is_for_people() {
+    let logged = Logged::new(&[], RULES, &[]);
+    assert!(logged.server.greeting.ends_with("ready\n"));
+    assert_eq!(logged.server.post("/v1/acquire", ASK).status, 200);
+    assert_eq!(logged.so_far(), "", "nothing has happened that anybody must know");
+    let config = logged.server.config().to_owned();
+    let name = config.display();
+    fs::write(&config, RULES.replace("limit: 2", "limit: 3")).unwrap();
+    let log = logged.until("\n");
+    assert!(log.starts_with("slidegate: rules: version 2, hash "), "{log}");
+    assert!(log.ends_with(&format!(", 1 in all, from {name}\n")), "{log}");
+    fs::write(&config, "rules: [{ name: one, limit: 0, window: 1m }]").unwrap();
+    let log = logged.until("mistakes");
+    let told = format!("\nslidegate: the rules stay as they are: {name} has mistakes:\n  {name}:1:");
+    assert!(log.contains(&told), "{log}");
+    logged.stop();
+
+    // What ends it is told whatever is logged.
+    let mut command = Command::new(BINARY);
+    let broken = command.args(["serve", "--log-level", "error", "--config", "/nowhere"]).output().unwrap();
+    let told = String::from_utf8(broken.stderr).unwrap();
+    assert!(told.starts_with("slidegate: cannot read /nowhere: ") && told.lines().count() == 1, "{told}");
+}
+
+#[test]
+fn json_is_one_object_a_line() {
+    let logged = Logged::new(&[("SLIDEGATE_LOG", "json")], RULES, &[]);
+    assert!(logged.server.greeting.ends_with("ready\n"), "the greeting is for people");
+    let config = logged.server.config().to_owned();
+    fs::write(&config, RULES.replace("limit: 2", "limit: 3")).unwrap();
+    logged.until("version 2");
+    fs::write(&config, "rules: [{ name: one, limit: 0, window: 1m }]").unwrap();
+    logged.until("mistakes");
+    let lines = objects(&logged.stop());
+    let levels: Vec<&str> = lines.iter().map(|line| line["level"].as_str().unwrap()).collect();
+    assert_eq!(levels, ["INFO", "WARN"]);
+    assert!(lines[0]["message"].as_str().unwrap().starts_with("rules: version 2, hash "));
+    assert!(lines[1]["message"].as_str().unwrap().contains(" has mistakes:\n  "));
+
+    // Flags go before variables.
+    let arguments = ["serve", "--log", "json", "--config", "/nowhere"];
+    let broken = Command::new(BINARY).args(arguments).env("SLIDEGATE_LOG", "text").output().unwrap();
+    let lines = objects(str::from_utf8(&broken.stderr).unwrap());
+    assert_eq!((lines.len(), &lines[0]["level"]), (1, &json!("ERROR")));
+
+    // Other commands are run by people.
+    let variables = [("SLIDEGATE_LOG", "json"), ("SLIDEGATE_LOG_LEVEL", "error")];
+    let check = Command::new(BINARY).args(["validate", "/nowhere"]).envs(variables).output().unwrap();
+    assert_eq!(check.status.code(), Some(2));
+    assert!(String::from_utf8(check.stderr).unwrap().starts_with("slidegate: cannot read /nowhere: "));
+}
+
+#[test]
+fn what_is_below_the_level_is_not_logged() {
+    let logged = Logged::new(&[("SLIDEGATE_LOG_LEVEL", "warn")], RULES, &["--log", "json"]);
+    let config = logged.server.config().to_owned();
+    fs::write(&config, RULES.replace("limit: 2", "limit: 3")).unwrap();
+    while logged.server.get("/v1/rules").json()["rules"][0]["limit"] != 3 {
+        std::thread::sleep(Duration::from_millis(25));
+    }
+    fs::write(&config, "rules: [{ name: one, limit: 0, window: 1m }]").unwrap();
+    logged.until("mistakes");
+    let lines = objects(&logged.stop());
+    assert_eq!((lines.len(), &lines[0]["level"]), (1, &json!("WARN")));
+}
+
+#[test]
+fn a_decision_is_one_line_at_every_door() {
+    let logged = Logged::new(&[], RULES, &["--log", "json", "--log-level", "debug"]);
+    let server = &logged.server;
+    let mut stream = server.connect();
+    // By the short way: the third is one too many.
+    let statuses = [(); 3].map(|()| post(&mut stream, "/v1/acquire", "", ASK));
+    assert_eq!(statuses, [200, 200, 429]);
+    assert_eq!(post(&mut stream, "/v1/peek", "", r#"{"attributes":{"user":"bob"},"permits":2}"#), 200);
+    // By hyper.
+    assert_eq!(post(&mut stream, "/v1/acquire", "upgrade: none\r\n", ASK), 429);
+    assert_eq!(post(&mut stream, "/v1/acquire", "", r#"{"attributes":{"user":"bob"},"permits":3}"#), 400);
+    assert_eq!(post(&mut stream, "/v1/acquire", "", r#"{"attributes":{"other":"bob"}}"#), 200);
+    // By the router.
+    let batch = r#"{"requests":[{"attributes":{"user":"cid"}},{"resource":"r","limit":5,"window":"1s","permits":3}]}"#;
+    assert_eq!(post(&mut stream, "/v1/acquire/batch", "", batch), 200);
+    // What is no request, or asks for no decision, is none.
+    assert_eq!(post(&mut stream, "/v1/acquire", "", "{"), 400);
+    assert_eq!(server.get("/v1/rules").status, 200);
+    // Pipelined.
+    let commands = "SG.CHECK user dan\r\nSG.CHECK user dan\r\nPING\r\nSG.CHECK user dan\r\nSG.PEEK ACQUIRE r 5 1000\r\nECHO end\r\n";
+    redis(server.door("redis"), commands, "end\r\n");
+    assert!(envoy(server.door("grpc"), &["eve"], &[]));
+    assert!(envoy(server.door("grpc"), &["ann", "eve"], &[]));
+
+    let key = |user: &str| digest(&format!("one:user={user}"));
+    let own = digest("ad-hoc:resource=r:window=1s");
+    let allowed = |door: &str, keys: &str| json!({ "door": door, "kind": "acquire", "permits": 1, "allowed": true, "source": "store", "keys": keys });
+    let refused = |door: &str, keys: &str| {
+        let mut line = allowed(door, keys);
+        line["allowed"] = false.into();
+        line["denied_by"] = "one".into();
+        line
+    };
+    let with = |mut line: Value, name: &str, value: Value| {
+        line[name] = value;
+        line
+    };
+    let expected = [
+        allowed("http", &key("ann")),
+        allowed("http", &key("ann")),
+        refused("http", &key("ann")),
+        with(with(allowed("http", &key("bob")), "kind", "peek".into()), "permits", 2.into()),
+        refused("http", &key("ann")),
+        json!({ "door": "http", "kind": "acquire", "error": "permits-exceed-limit" }),
+        json!({ "door": "http", "kind": "acquire", "allowed": true, "source": "no-rule" }),
+        allowed("http", &key("cid")),
+        with(allowed("http", &own), "permits", 3.into()),
+        allowed("resp", &key("dan")),
+        allowed("resp", &key("dan")),
+        refused("resp", &key("dan")),
+        with(allowed("resp", &own), "kind", "peek".into()),
+        allowed("grpc", &key("eve")),
+        with(refused("grpc", &format!("{} {}", key("ann"), key("eve"))), "requests", 2.into()),
+    ];
+    let decisions = logged.decisions();
+    for (decision, expected) in decisions.iter().zip(&expected) {
+        assert_eq!(decision, expected);
+    }
+    assert_eq!(decisions.len(), expected.len(), "{decisions:#?}");
+}
+
+/// Names that would break a line, or a terminal.
+const NASTY: &str =
+    r#"{"attributes":{"user":"ann\nslidegate: forged\r\u001b[2J\u009b31m\u202e\u2028\u0000 \"'"}}"#;
+
+#[test]
+fn keys_are_logged_only_if_asked_for() {
+    for (arguments, plain) in
+        [(&["--log-level", "debug"][..], false), (&["--log-level", "debug", "--log-keys"], true)]
+    {
+        let logged = Logged::new(&[], RULES, arguments);
+        assert_eq!(logged.server.post("/v1/acquire", ASK).status, 200);
+        assert_eq!(logged.server.post("/v1/acquire", NASTY).status, 200);
+        let log = logged.stop();
+        let lines: Vec<&str> = log.lines().collect();
+        assert_eq!(lines.len(), 2, "{log:?}");
+        assert!(
+            !log.chars().any(|c| c.is_control() && c != '\n' || "\u{202e}\u{2028}".contains(c)),
+            "{log:?}"
+        );
+        let shown = if plain { "one:user=ann".to_owned() } else { digest("one:user=ann") };
+        let start = format!(
+            "slidegate: decision door=http kind=acquire permits=1 allowed=true source=store keys={shown} took_us="
+        );
+        assert!(lines[0].starts_with(&start), "{log}");
+        assert!(lines.iter().all(|line| line.starts_with("slidegate: decision ")), "{log}");
+        assert_eq!(log.contains("ann"), plain, "{log}");
+
+        let logged = Logged::new(&[("SLIDEGATE_LOG", "json")], RULES, arguments);
+        assert_eq!(logged.server.post("/v1/acquire", NASTY).status, 200);
+        let lines = objects(&logged.stop());
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert_eq!(lines[0]["keys"].as_str().unwrap().contains("ann"), plain, "{lines:?}");
+    }
+}
+
+#[test]
+fn tokens_are_never_logged() {
+    const DATA: &str = "data-token-0123456789";
+    const ADMIN: &str = "admin-token-0123456789";
+    const WRONG: &str = "wrong-token-0123456789";
+    let variables = [("SLIDEGATE_TOKEN", DATA), ("SLIDEGATE_ADMIN_TOKEN", ADMIN)];
+    for format in ["text", "json"] {
+        let logged = Logged::new(&variables, RULES, &["--log", format, "--log-level", "debug", "--log-keys"]);
+        let server = &logged.server;
+        for token in [DATA, ADMIN, WRONG] {
+            let shown = format!("Bearer {token}");
+            let mut stream = server.connect();
+            for way in ["", "upgrade: none\r\n"] {
+                post(&mut stream, "/v1/acquire", &format!("authorization: {shown}\r\n{way}"), ASK);
+            }
+            server.send("PUT", "/v1/rules", &[("authorization", &shown)], "rules: nonsense");
+            server.send(
+                "PUT",
+                "/v1/rules",
+                &[("authorization", &shown)],
+                &RULES.replace("limit: 2", "limit: 3"),
+            );
+            redis(
+                server.door("redis"),
+                &format!("AUTH {token}\r\nSG.CHECK user ann\r\nAUTH {token} {token}\r\n"),
+                "\r\n",
+            );
+            envoy(server.door("grpc"), &["ann"], &[("authorization", &shown)]);
+        }
+        let log = logged.stop();
+        assert!(
+            log.contains("decision") && log.contains("one:user=ann") && log.contains("version 2"),
+            "{log}"
+        );
+        for token in [DATA, ADMIN, WRONG] {
+            assert!(!log.contains(token), "{log}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! A collector gets the spans of decisions.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
+    TraceService, TraceServiceServer,
+};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
+use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
+use opentelemetry_proto::tonic::trace::v1::Span;
+use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use tokio::net::TcpListener;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status};
+
+use super::{ASK, Logged, RULES, digest, envoy, post, redis};
+
+#[derive(Clone, Default)]
+struct Received(Arc<Mutex<Vec<ExportTraceServiceRequest>>>);
+
+#[tonic::async_trait]
+impl TraceService for Received {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        self.0.lock().unwrap().push(request.into_inner());
+        Ok(Response::new(ExportTraceServiceResponse::default()))
+    }
+}
+
+/// Answers until it is dropped.
+struct Collector {
+    _runtime: tokio::runtime::Runtime,
+    url: String,
+    received: Received,
+}
+
+impl Collector {
+    fn new() -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let received = Received::default();
+        let service = TraceServiceServer::new(received.clone());
+        let server = tonic::transport::Server::builder().add_service(service);
+        runtime.spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
+        Collector { _runtime: runtime, url, received }
+    }
+
+    /// What it got: of whom, and which spans, in the order in which they began.
+    fn spans(&self) -> (HashMap<String, String>, Vec<Span>) {
+        let received = self.received.0.lock().unwrap();
+        let (mut resource, mut spans) = (HashMap::new(), Vec::new());
+        for sent in received.iter().flat_map(|request| &request.resource_spans) {
+            resource.extend(texts(&sent.resource.as_ref().unwrap().attributes));
+            spans.extend(sent.scope_spans.iter().flat_map(|scope| scope.spans.clone()));
+        }
+        spans.sort_by_key(|span| span.start_time_unix_nano);
+        (resource, spans)
+    }
+}
+
+fn texts(attributes: &[KeyValue]) -> HashMap<String, String> {
+    let text = |attribute: &KeyValue| {
+        let value = match attribute.value.as_ref()?.value.as_ref()? {
+            any_value::Value::StringValue(text) => text.clone(),
+            any_value::Value::BoolValue(value) => value.to_string(),
+            any_value::Value::IntValue(value) => value.to_string(),
+            other => format!("{other:?}"),
+        };
+        Some((attribute.key.clone(), value))
+    };
+    attributes.iter().filter_map(text).collect()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The n-th caller's span.
+fn parent(n: u8, flags: &str) -> String {
+    format!("00-{n:032x}-{n:016x}-{flags}")
+}
+
+#[test]
+fn a_collector_gets_spans_as_children_of_the_callers() {
+    let collector = Collector::new();
+    let logged = Logged::new(&[], RULES, &["--otlp", &collector.url]);
+    let server = &logged.server;
+    let mut stream = server.connect();
+    let header = |value: &str| format!("traceparent: {value}\r\n");
+    assert_eq!(post(&mut stream, "/v1/acquire", &header(&parent(1, "01")), ASK), 200);
+    // What is not right has no say; nor have two.
+    let not_right = header(&parent(2, "01").to_uppercase().replace("00-", "xx-"));
+    assert_eq!(post(&mut stream, "/v1/acquire", &not_right, ASK), 200);
+    let two = header(&parent(3, "01")) + &header(&parent(4, "01"));
+    assert_eq!(post(&mut stream, "/v1/acquire", &two, ASK), 429);
+    // The caller does not want it.
+    assert_eq!(post(&mut stream, "/v1/acquire", &header(&parent(5, "00")), ASK), 429);
+    let by_hyper = header(&parent(6, "01")) + "upgrade: none\r\n";
+    assert_eq!(post(&mut stream, "/v1/acquire", &by_hyper, ASK), 429);
+    let batch = r#"{"requests":[{"attributes":{"user":"cid"},"permits":9}]}"#;
+    assert_eq!(post(&mut stream, "/v1/acquire/batch", &header(&parent(7, "01")), batch), 200);
+    redis(server.door("redis"), "SG.CHECK user dan\r\n", "\r\n");
+    assert!(envoy(server.door("grpc"), &["eve"], &[("traceparent", &parent(8, "01"))]));
+    assert_eq!(logged.stop(), "", "they are not logged as well");
+
+    let (resource, spans) = collector.spans();
+    assert_eq!(resource["service.name"], "slidegate");
+    assert_eq!(resource["service.version"], env!("CARGO_PKG_VERSION"));
+    let ann = digest("one:user=ann");
+    let expected = [
+        (Some(1), "http", "allowed=true", &ann),
+        (None, "http", "allowed=true", &ann),
+        (None, "http", "allowed=false", &ann),
+        (Some(6), "http", "allowed=false", &ann),
+        (Some(7), "http", "error=permits-exceed-limit", &String::new()),
+        (None, "resp", "allowed=true", &digest("one:user=dan")),
+        (Some(8), "grpc", "allowed=true", &digest("one:user=eve")),
+    ];
+    assert_eq!(spans.len(), expected.len(), "{spans:#?}");
+    for (span, (caller, door, outcome, keys)) in spans.iter().zip(expected) {
+        let attributes = texts(&span.attributes);
+        assert_eq!((span.name.as_str(), span.kind()), ("decision", SpanKind::Server));
+        match caller {
+            Some(n) => {
+                assert_eq!(hex(&span.trace_id), format!("{n:032x}"), "{span:?}");
+                assert_eq!(hex(&span.parent_span_id), format!("{n:016x}"));
+            }
+            None => assert!(span.parent_span_id.is_empty() && span.trace_id[..15] != [0; 15], "{span:?}"),
+        }
+        let (name, value) = outcome.split_once('=').unwrap();
+        assert_eq!((attributes["door"].as_str(), attributes[name].as_str()), (door, value));
+        assert_eq!(attributes.get("keys").map_or("", String::as_str), keys);
+        assert_eq!(span.status.as_ref().is_some_and(|status| status.code == 2), name == "error", "{span:?}");
+        let known = ["door", "kind", "permits", "allowed", "denied_by", "source", "error", "keys", "took_us"];
+        assert!(attributes.keys().all(|name| known.contains(&name.as_str())), "{attributes:?}");
+        let took = Duration::from_nanos(span.end_time_unix_nano - span.start_time_unix_nano);
+        assert!(took < Duration::from_secs(10) && attributes.contains_key("took_us"), "{span:?}");
+    }
+}
+
+#[test]
+fn a_share_of_them_and_what_the_variables_say() {
+    let collector = Collector::new();
+    let variables =
+        [("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url.as_str()), ("OTEL_SERVICE_NAME", "gate-7")];
+    let logged =
+        Logged::new(&variables, RULES, &["--otlp-ratio", "0", "--log", "json", "--log-level", "debug"]);
+    let mut stream = logged.server.connect();
+    for _ in 0..5 {
+        post(&mut stream, "/v1/peek", "", ASK);
+    }
+    let header = format!("traceparent: {}\r\n", parent(1, "01"));
+    post(&mut stream, "/v1/peek", &header, ASK);
+    assert_eq!(logged.decisions().len(), 6, "all are logged");
+    let (resource, spans) = collector.spans();
+    assert_eq!(spans.len(), 1, "the one whose caller wants it");
+    assert_eq!(resource["service.name"], "gate-7");
+}
+
+#[test]
+fn without_a_collector_it_decides_as_well() {
+    // Nobody listens there.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let logged =
+        Logged::new(&[("OTEL_BSP_SCHEDULE_DELAY", "50")], RULES, &["--otlp", &format!("http://{closed}")]);
+    for _ in 0..3 {
+        logged.server.post("/v1/acquire", ASK);
+    }
+    logged.until("spans do not reach the collector");
+    assert_eq!(logged.server.post("/v1/acquire", ASK).status, 429);
+    let log = logged.stop();
+    assert_eq!(log.lines().count(), 1, "it is told once: {log}");
+}
