@@ -11,6 +11,7 @@ use fantoccini::elements::Element;
 use fantoccini::{Client, ClientBuilder, Locator};
 use hyper_util::client::legacy::connect::HttpConnector;
 use serde_json::{Value, json};
+use tokio::sync::Mutex;
 
 use crate::redis_server::{self, Flavour, lasting_port};
 use crate::server::Server;
@@ -37,19 +38,29 @@ struct Driver {
     address: String,
 }
 
+/// One browser after the other: each keeps the machine busy by itself.
+static TURN: Mutex<()> = Mutex::const_new(());
+
 impl Driver {
+    /// It may find the port taken that it has chosen, and leave; then another is started.
     fn start() -> Self {
-        let mut child = Command::new("chromedriver")
+        (0..10).find_map(|_| Self::try_start()).expect("it starts")
+    }
+
+    fn try_start() -> Option<Self> {
+        let child = Command::new("chromedriver")
             .arg("--port=0")
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .expect("scripts/tools.sh installs chromium and its driver");
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut driver = Driver { child, address: String::new() };
+        let lines = BufReader::new(driver.child.stdout.take()?).lines();
         let port = lines.map_while(Result::ok).find_map(|line| {
             Some(line.split_once("started successfully on port ")?.1.trim_end_matches('.').to_owned())
         });
-        Driver { child, address: format!("http://127.0.0.1:{}", port.expect("it starts")) }
+        driver.address = format!("http://127.0.0.1:{}", port?);
+        Some(driver)
     }
 }
 
@@ -67,6 +78,7 @@ struct Page {
 
 /// Shows the dashboard of `server` and lets `look` at it.
 fn look<F: Future<Output = ()>>(server: &Server, look: impl FnOnce(Page) -> F) {
+    let _turn = TURN.blocking_lock();
     let driver = Driver::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
