@@ -21,17 +21,7 @@ prepare
 echo 'rules:
   - { name: admit, match: { domain: admit }, key: [key], limit: 1000000000, window: 1m }
   - { name: refuse, match: { domain: refuse }, key: [key], limit: 2, window: 1m }' >"$work/rules.yaml"
-ours=(serve --config "$work/rules.yaml" --store memory --http off --resp off --grpc 127.0.0.1:PORT)
-start slidegate target/release/slidegate "${ours[@]}"
-if [ -n "${BESIDE:-}" ]; then
-    other=beside
-    start beside "$BESIDE" "${ours[@]}"
-else
-    # Its quickest: it logs nothing, and keeps no list of the keys it refused.
-    other=throttlecrab
-    start throttlecrab $crab/bin/throttlecrab-server --grpc --grpc-host 127.0.0.1 --grpc-port PORT --store periodic \
-        --log-level error --max-denied-keys 0
-fi
+start_both grpc serve --config "$work/rules.yaml" --store memory --http off --resp off --grpc 127.0.0.1:PORT
 
 # The messages: for each load, a file for Envoy's service and one for throttlecrab's.
 python3 - "$work" <<'P'

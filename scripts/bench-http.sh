@@ -19,17 +19,7 @@ prepare
 # A limit that no turn reaches is more than a request may usually name.
 echo 'ad-hoc: { limit: { default: 1, min: 1, max: 1000000000 } }
 rules: []' >"$work/rules.yaml"
-ours=(serve --config "$work/rules.yaml" --store memory --http 127.0.0.1:PORT)
-start slidegate target/release/slidegate "${ours[@]}"
-if [ -n "${BESIDE:-}" ]; then
-    other=beside
-    start beside "$BESIDE" "${ours[@]}"
-else
-    # Its quickest: it logs nothing, and keeps no list of the keys it refused.
-    other=throttlecrab
-    start throttlecrab $crab/bin/throttlecrab-server --http --http-host 127.0.0.1 --http-port PORT --store periodic \
-        --log-level error --max-denied-keys 0
-fi
+start_both http serve --config "$work/rules.yaml" --store memory --http 127.0.0.1:PORT
 
 # What a contender is asked under a load, whose keys are its own: the path and the body.
 question() {

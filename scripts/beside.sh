@@ -42,6 +42,23 @@ start() {
     exit 1
 }
 
+# Ours with these arguments, and beside it the build that BESIDE names, or else throttlecrab with the same protocol, which is
+# the first argument. Who it is, is then in `other`.
+start_both() {
+    local protocol=$1
+    shift
+    start slidegate target/release/slidegate "$@"
+    if [ -n "${BESIDE:-}" ]; then
+        other=beside
+        start beside "$BESIDE" "$@"
+    else
+        # Its quickest: it logs nothing, and keeps no list of the keys it refused.
+        other=throttlecrab
+        start throttlecrab $crab/bin/throttlecrab-server "--$protocol" "--$protocol-host" 127.0.0.1 "--$protocol-port" PORT \
+            --store periodic --log-level error --max-denied-keys 0
+    fi
+}
+
 # A folder and servers that end with the script.
 prepare() {
     cargo build --release -q -p slidegate-server

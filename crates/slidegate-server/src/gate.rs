@@ -3,24 +3,25 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use slidegate::{Error, Key, Limiter, MemoryStats, Micros, RedisStore, Rules};
 
 use crate::access::Access;
 use crate::cli::warn;
 use crate::config::{AuthorizeConfig, RedisConfig};
+use crate::kept::Kept;
 use crate::listen::Limits;
 use crate::live::Live;
 use crate::log;
 use crate::monitor::Monitor;
 use crate::record::{Deciding, Record};
 use crate::rulebook::{self, Edition, RuleBook};
-use crate::store::AnyStore;
+use crate::store::{AnyStore, RedisStats};
 use crate::tls::Protocol;
 use crate::trace::Caller;
 
-/// How long what the memory store held is told.
-const HELD_FOR: Micros = Micros::from_secs(5);
+/// How long what the store holds is told: to find out, every key is looked at. That of Redis has breakers in it.
+const MEMORY_FOR: Micros = Micros::from_secs(5);
+const REDIS_FOR: Micros = Micros::from_millis(500);
 
 /// One server's rules, counts, and who may ask: shared by its doors.
 pub struct Gate {
@@ -46,8 +47,9 @@ pub struct Gate {
     pub(crate) live: Live,
     /// What the server has found about itself.
     pub(crate) monitor: Monitor,
-    /// What the memory store holds, and when that was so.
-    pub(crate) held: Mutex<Option<(Micros, MemoryStats)>>,
+    /// What the store holds.
+    pub(crate) memory_stats: Kept<Option<MemoryStats>>,
+    pub(crate) redis_stats: Kept<Option<RedisStats>>,
 }
 
 impl Gate {
@@ -69,23 +71,19 @@ impl Gate {
             record,
             live: Live::default(),
             monitor: Monitor::default(),
-            held: Mutex::default(),
+            memory_stats: Kept::new(MEMORY_FOR),
+            redis_stats: Kept::new(REDIS_FOR),
         }
     }
 
-    /// What the memory store holds, or held a few seconds ago; none in Redis. To find out it looks at every key.
-    pub(crate) fn held(&self) -> Option<MemoryStats> {
-        // Who comes meanwhile waits for the same answer.
-        let mut held = self.held.lock();
-        let now = self.record.now();
-        match &*held {
-            Some((since, stats)) if now.since(*since) < HELD_FOR => Some(*stats),
-            _ => {
-                let stats = self.limiter.store().memory_stats()?;
-                *held = Some((now, stats));
-                Some(stats)
-            }
-        }
+    /// What the memory store holds, or did a few seconds ago; none in Redis.
+    pub(crate) fn memory_stats(&self) -> Option<MemoryStats> {
+        self.memory_stats.get(self.record.now(), || self.limiter.store().memory_stats())
+    }
+
+    /// What is seen and done around Redis, or was a moment ago; none in memory.
+    pub(crate) fn redis_stats(&self) -> Option<RedisStats> {
+        self.redis_stats.get(self.record.now(), || self.limiter.store().redis_stats())
     }
 
     /// What the door of a protocol decides with.

@@ -26,6 +26,7 @@ pub mod fuzzing;
 pub mod gate;
 mod grpc;
 pub mod http;
+mod kept;
 pub mod listen;
 mod live;
 mod log;

@@ -39,6 +39,7 @@ pub struct Redis {
 type Asked = (Micros, Option<Error>);
 
 /// What is seen and done around Redis.
+#[derive(Clone)]
 pub struct RedisStats {
     /// Deadlines, breakers, and what was admitted without it.
     pub guard: GuardStats,
@@ -149,7 +150,7 @@ impl AnyStore {
     }
 
     /// What is seen and done around Redis; none in memory.
-    pub fn stats(&self) -> Option<RedisStats> {
+    pub fn redis_stats(&self) -> Option<RedisStats> {
         match self {
             AnyStore::Memory(_) => None,
             AnyStore::Redis(Redis { store, guard, .. }) => Some(RedisStats {

@@ -116,7 +116,7 @@ pub(super) fn route() -> Route {
     let call = Call::new(Who::Asking, "store", "Where the counts are, and how that is").answers::<StoreBody>(
         "200",
         "The store",
-        &[r#"{"store":"memory"}"#],
+        &[r#"{"store":"memory","keys":2,"events":5,"bytes":564,"evicted":0,"swept":0}"#],
     );
     Route::new("/v1/store").get(store, call)
 }
@@ -127,21 +127,20 @@ async fn store(State(gate): State<Shared>) -> Json<StoreBody> {
 
 impl StoreBody {
     pub(crate) fn of(gate: &Gate) -> Self {
-        let store = gate.limiter.store();
-        let memory = gate.held().map(|stats: MemoryStats| MemoryBody {
+        let memory = gate.memory_stats().map(|stats: MemoryStats| MemoryBody {
             keys: stats.keys,
             events: stats.events,
             bytes: stats.bytes,
             evicted: stats.evicted,
             swept: stats.swept,
         });
-        let mut redis = store.stats().map(RedisBody::from);
+        let mut redis = gate.redis_stats().map(RedisBody::from);
         for server in redis.iter_mut().flat_map(|redis| &mut redis.servers) {
             let memory = gate.monitor.memory.of(&server.address);
             server.used_memory = memory.as_ref().map(|memory| memory.used);
             server.max_memory = memory.map(|memory| memory.max).filter(|max| *max > 0);
         }
-        StoreBody { store: store.name(), memory, redis }
+        StoreBody { store: gate.limiter.store().name(), memory, redis }
     }
 }
 

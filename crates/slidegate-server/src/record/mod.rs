@@ -5,6 +5,7 @@
 //! named by callers but the hot keys, and those are bounded.
 
 mod cells;
+mod deciding;
 mod pulse;
 mod recent;
 mod rows;
@@ -20,10 +21,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
-use slidegate::{Clock, Decision, Error, Key, Limiter, Micros, Request, Rules, Source, SystemClock};
+use slidegate::{Clock, Key, Limiter, Micros, Rules, Source, SystemClock};
 
 use self::cells::Cells;
 pub(crate) use self::cells::{BOUNDS, Durations, Failure, Said};
+pub(crate) use self::deciding::Deciding;
 pub(crate) use self::pulse::Pulse;
 pub(crate) use self::recent::Recent;
 use self::rows::Table;
@@ -31,7 +33,6 @@ pub(crate) use self::rows::{Row, Shown};
 pub(crate) use self::top::Period;
 use crate::store::AnyStore;
 use crate::tls::Protocol;
-use crate::trace::{self, Caller};
 
 /// Keys that are remembered a second and core, about.
 const SAMPLED: u64 = 2_000;
@@ -178,100 +179,4 @@ fn shard() -> usize {
         static SHARD: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed));
     }
     SHARD.get()
-}
-
-/// Decides for one door, and records it.
-#[derive(Clone, Copy)]
-pub(crate) struct Deciding<'g> {
-    pub(crate) limiter: &'g Limiter<AnyStore>,
-    pub(crate) record: &'g Record,
-    pub(crate) door: Protocol,
-    pub(crate) log_keys: bool,
-    /// Whose traces the decisions belong to.
-    pub(crate) caller: Caller,
-}
-
-impl Deciding<'_> {
-    /// Of this caller's traces.
-    pub(crate) fn called_by(self, caller: Caller) -> Self {
-        Deciding { caller, ..self }
-    }
-
-    pub(crate) async fn acquire(&self, request: Request<'_>) -> Result<Decision, Error> {
-        if trace::wanted() {
-            return self.traced_acquire(request).await;
-        }
-        if !self.record.on {
-            return self.limiter.acquire(request).await;
-        }
-        let since = self.record.now();
-        let answer = self.limiter.acquire(request).await;
-        self.record.took(self.door, since, &answer);
-        answer
-    }
-
-    /// Not recorded: nothing is decided.
-    pub(crate) async fn peek(&self, request: Request<'_>) -> Result<Decision, Error> {
-        if trace::wanted() {
-            return self.traced_peek(request).await;
-        }
-        self.limiter.peek(request).await
-    }
-
-    pub(crate) async fn acquire_many(
-        &self,
-        requests: &[Request<'_>],
-    ) -> Result<Vec<Result<Decision, Error>>, Error> {
-        if trace::wanted() {
-            return self.traced_acquire_many(requests).await;
-        }
-        let since = self.record.now();
-        let answers = self.limiter.acquire_many(requests).await;
-        self.count_many(self.record.now().since(since), requests, &answers);
-        answers
-    }
-
-    fn count_many(
-        &self,
-        took: Micros,
-        requests: &[Request<'_>],
-        answers: &Result<Vec<Result<Decision, Error>>, Error>,
-    ) {
-        match answers {
-            Ok(answers) => self.record.count(self.door, took, answers.iter()),
-            Err(error) => self.count_failures(took, requests.len(), error),
-        }
-    }
-
-    fn count_failures(&self, took: Micros, times: usize, error: &Error) {
-        self.record.count(self.door, took, vec![Err(error.clone()); times].iter());
-    }
-
-    /// Recorded as one request for each.
-    pub(crate) async fn acquire_together(&self, requests: &[Request<'_>]) -> Result<Vec<Decision>, Error> {
-        if trace::wanted() {
-            return self.traced_acquire_together(requests).await;
-        }
-        let since = self.record.now();
-        let answers = self.limiter.acquire_together(requests).await;
-        self.count_together(self.record.now().since(since), answers)
-    }
-
-    fn count_together(
-        &self,
-        took: Micros,
-        answers: Result<Vec<Decision>, Error>,
-    ) -> Result<Vec<Decision>, Error> {
-        match answers {
-            Ok(decisions) => {
-                let answers: Vec<Result<Decision, Error>> = decisions.into_iter().map(Ok).collect();
-                self.record.count(self.door, took, answers.iter());
-                answers.into_iter().collect()
-            }
-            Err(error) => {
-                self.count_failures(took, 1, &error);
-                Err(error)
-            }
-        }
-    }
 }

@@ -21,6 +21,8 @@ pub struct CallStats {
     pub calls: u64,
     /// Asks that were decided in them.
     pub asks: u64,
+    /// Asks in them, also in those that failed.
+    pub tried: u64,
     /// How many calls took how long: one number for each of [`CALL_BOUNDS`], and one for what took longer.
     pub durations: Vec<u64>,
     /// How long they took together.
@@ -37,6 +39,7 @@ pub struct CallStats {
 pub(super) struct Calls {
     clock: SystemClock,
     asks: AtomicU64,
+    tried: AtomicU64,
     time: AtomicU64,
     durations: [AtomicU64; CALL_BOUNDS.len() + 1],
     batches: [AtomicU64; BATCH_BOUNDS.len() + 1],
@@ -52,6 +55,7 @@ impl RedisStore {
         CallStats {
             calls: durations.iter().sum(),
             asks: read(&calls.asks),
+            tried: read(&calls.tried),
             time: Micros::new(read(&calls.time)),
             durations,
             batches: all(&calls.batches),
@@ -74,6 +78,7 @@ impl Inner {
         add(&calls.durations[place(&CALL_BOUNDS, took)], 1);
         add(&calls.time, took);
         if asks > 0 {
+            add(&calls.tried, asks as u64);
             add(&calls.batches[place(&BATCH_BOUNDS, asks as u64)], 1);
         }
         match &answer {

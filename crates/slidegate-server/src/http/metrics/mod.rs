@@ -136,7 +136,7 @@ impl Everything {
     }
 
     fn memory(&self, page: &mut Page<'_>) -> Result<(), Error> {
-        let stats = self.gate.held();
+        let stats = self.gate.memory_stats();
         let stats = stats.as_ref();
         page.size("memory_store_keys", "Keys held by the memory store", stats.map(|stats| stats.keys))?;
         let events = stats.map(|stats| stats.events);
@@ -156,7 +156,7 @@ impl Everything {
     }
 
     fn redis(&self, page: &mut Page<'_>) -> Result<(), Error> {
-        let stats = self.gate.limiter.store().stats();
+        let stats = self.gate.redis_stats();
         let stats = stats.as_ref();
         self.servers(page, stats.map(|stats| stats.guard.servers.as_slice()).unwrap_or_default())?;
         let guard = stats.map(|stats| &stats.guard);
@@ -186,13 +186,13 @@ impl Everything {
         self.calls(page, stats.map(|stats| &stats.calls))?;
         let hits = stats.map(|stats| stats.deny_cache.hits);
         page.total("deny_cache_hits", "Refusals that were known already, without asking Redis", hits)?;
-        let shared = stats.map(|stats| &stats.coalesce);
+        let coalesce = stats.map(|stats| &stats.coalesce);
         page.total(
-            "store_shared_calls",
+            "coalesced_calls",
             "Calls to Redis that requests could share",
-            shared.map(|shared| shared.calls),
+            coalesce.map(|coalesce| coalesce.calls),
         )?;
-        page.total("store_shared_asks", "Requests in them", shared.map(|shared| shared.asks))?;
+        page.total("coalesced_asks", "Requests in them", coalesce.map(|coalesce| coalesce.asks))?;
         let lease = stats.map(|stats| &stats.lease);
         page.total(
             "lease_decisions",
@@ -259,7 +259,7 @@ impl Everything {
         let batches = calls.map(|calls| Histogram {
             bounds: BATCH_BOUNDS.iter().map(|asks| *asks as f64).collect(),
             counts: calls.batches.clone(),
-            sum: calls.asks as f64,
+            sum: calls.tried as f64,
         });
         page.histogram("store_batch_size", "Requests that were decided in one call to Redis", None, batches)
     }
