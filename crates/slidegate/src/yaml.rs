@@ -333,6 +333,20 @@ impl Reader {
         None
     }
 
+    /// A share such as `10%` or `12.5%`, in hundredths of a percent.
+    pub fn percent(&mut self, node: &Node, what: &str) -> Option<u32> {
+        if let Value::Text(text) = &node.value
+            && let Some(share) = hundredths(text)
+        {
+            return Some(share);
+        }
+        self.problem(
+            node,
+            format!("{what} must be a percentage such as 80% or 12.5%, not {}", node.describe()),
+        );
+        None
+    }
+
     /// One of a few words, each with its meaning.
     pub fn word<T: Copy>(&mut self, node: &Node, what: &str, words: &[(&str, T)]) -> Option<T> {
         if let Value::Text(text) = &node.value
@@ -344,6 +358,19 @@ impl Reader {
         self.problem(node, format!("{what} must be one of {}, not {}", words.join(", "), node.describe()));
         None
     }
+}
+
+/// `12.5%` is 1,250: at most two decimals, and at most six digits before them.
+fn hundredths(text: &str) -> Option<u32> {
+    let number = text.strip_suffix('%')?.trim_end();
+    let (whole, decimals) = number.split_once('.').unwrap_or((number, "0"));
+    let digits =
+        |text: &str, most| (1..=most).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
+    if !digits(whole, 6) || !digits(decimals, 2) {
+        return None;
+    }
+    let decimals = decimals.parse::<u32>().ok()? * if decimals.len() == 1 { 10 } else { 1 };
+    Some(whole.parse::<u32>().ok()? * 100 + decimals)
 }
 
 /// The fields of one mapping.
@@ -372,5 +399,28 @@ impl<'n> Fields<'n> {
             reader.problem(self.node, format!("{what} needs `{name}`"));
         }
         value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_are_exact() {
+        let read = |text: &str| {
+            let node = Node::parse(text).ok()?;
+            Reader::default().percent(&node, "min")
+        };
+        for (text, share) in
+            [("10%", 1_000), ("120%", 12_000), ("12.5%", 1_250), ("0.05%", 5), ("0%", 0), ("\"7 %\"", 700)]
+        {
+            assert_eq!(read(text), Some(share), "{text}");
+        }
+        for text in
+            ["10", "0.1", "%", ".5%", "5.%", "1.234%", "-1%", "1e2%", "1234567%", "ten%", "[10%]", "10%%"]
+        {
+            assert_eq!(read(text), None, "{text}");
+        }
     }
 }
