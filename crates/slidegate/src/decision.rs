@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::reservation::Charge;
 use crate::rules::{Mode, Rules};
 use crate::{Ask, Check, Count, Key, Micros, Outcome, Quota, Reading, Reservation, Verdict};
 
@@ -112,8 +113,21 @@ impl Decision {
         let charged = self.limits().filter(|limit| {
             limit.verdict.outcome == Outcome::Charged && limit.check.quota.count() == Count::Admitted
         });
-        let charges = charged.map(|limit| (limit.check.key.clone(), limit.verdict.entry));
+        let charges = charged.map(|limit| Charge {
+            key: limit.check.key.clone(),
+            entry: limit.verdict.entry,
+            held: limit.check.quota.is_held(),
+        });
         Reservation::new(charges.collect())
+    }
+
+    /// Whether permits are held from now on, to be given back when they are not needed any more: see
+    /// [`Limiter::release`](crate::Limiter::release).
+    pub fn holds(&self) -> bool {
+        self.allowed()
+            && self
+                .limits()
+                .any(|limit| limit.verdict.outcome == Outcome::Charged && limit.check.quota.is_held())
     }
 
     /// The rules it was made by.

@@ -87,6 +87,7 @@ mod store;
 mod tally;
 mod together;
 mod verdict;
+mod warm_up;
 #[cfg(feature = "yaml")]
 pub mod yaml;
 
@@ -120,7 +121,8 @@ pub use quota::{Algorithm, Count, MAX_LIMIT, MAX_SLICES, MAX_WINDOW, MIN_WINDOW,
 pub use request::{MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE, PLAIN_ATTRIBUTE, Request};
 pub use reservation::{MAX_RESERVATION, Reservation};
 pub use rules::*;
-pub use store::{Listener, Settlement, Store};
+pub use store::{Correction, Listener, Settlement, Store};
 pub use verdict::{
     Counted, Inspection, MAX_INSPECTED, Outcome, Reading, Readings, Receipt, Settled, Verdict,
 };
+pub use warm_up::{Climb, WarmUp};

@@ -12,8 +12,8 @@ use crate::quota::MAX_LIMIT;
 use crate::request::PLAIN_ATTRIBUTE;
 use crate::rules::{Rule, Rules};
 use crate::{
-    Ask, Check, Clock, Decision, Entry, Error, Inspection, Key, MemoryStore, Micros, Outcome, Quota, Reading,
-    Receipt, Request, Reservation, Settled, Store, SystemClock, Verdict,
+    Ask, Check, Clock, Correction, Decision, Entry, Error, Inspection, Key, MemoryStore, Micros, Outcome,
+    Quota, Reading, Receipt, Request, Reservation, Settled, Store, SystemClock, Verdict,
 };
 
 /// Decides requests by rules, and counts in a store. Share it in an `Arc`.
@@ -144,6 +144,32 @@ impl<S: Store> Limiter<S> {
             () if is(Settled::Already) => Settled::Already,
             () => Settled::Gone,
         })
+    }
+
+    /// Gives back what is held of `concurrency` limits; what other rules counted stays counted. Doing it twice changes
+    /// nothing.
+    pub async fn release(&self, reservation: &Reservation) -> Result<Settled, Error> {
+        self.correct_held(reservation, Correction::Cost(0)).await
+    }
+
+    /// Holds what is held of `concurrency` limits for another window, from now on. Unless it is done, something was not
+    /// held any more: it was given back, or its time had run out and it may be somebody else's.
+    pub async fn extend(&self, reservation: &Reservation) -> Result<Settled, Error> {
+        self.correct_held(reservation, Correction::Extend).await
+    }
+
+    async fn correct_held(
+        &self,
+        reservation: &Reservation,
+        correction: Correction,
+    ) -> Result<Settled, Error> {
+        let settlements = reservation.of_held(correction);
+        if settlements.is_empty() {
+            return Ok(Settled::Gone);
+        }
+        let Receipt { settled, .. } = self.store.settle(&settlements).await?;
+        let gone = settled.iter().find(|settled| **settled != Settled::Done);
+        Ok(gone.copied().unwrap_or(Settled::Done))
     }
 
     /// What is counted under `key`; none if nothing is.

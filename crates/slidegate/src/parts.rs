@@ -107,8 +107,7 @@ pub(crate) fn charged(ask: &Ask, before: Option<&Reading>, reading: &Reading) ->
     };
     let checks = ask.checks().iter().zip(&reading.verdicts).enumerate();
     let new = checks.filter(|(i, (check, verdict))| anew(*i, check, verdict));
-    new.map(|(_, (check, verdict))| Settlement { key: check.key.clone(), entry: verdict.entry, permits: 0 })
-        .collect()
+    new.map(|(_, (check, verdict))| Settlement::refund(check.key.clone(), verdict.entry)).collect()
 }
 
 struct Sequence<S: Places> {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::{Error, Micros};
+use crate::{Error, Micros, WarmUp};
 
 /// The largest limit, burst, or number of permits in one request.
 pub const MAX_LIMIT: u64 = 1_000_000_000_000;
@@ -45,6 +45,9 @@ pub enum Algorithm {
         /// The most that can be taken at once.
         burst: u64,
     },
+    /// At most `limit` permits held at once. Each is held until it is given back, or `window` has passed since it was
+    /// admitted or last extended.
+    Concurrency,
 }
 
 impl Algorithm {
@@ -55,6 +58,7 @@ impl Algorithm {
             Algorithm::FixedWindow => "fixed-window",
             Algorithm::TimeSlice { .. } => "time-slice",
             Algorithm::TokenBucket { .. } => "token-bucket",
+            Algorithm::Concurrency => "concurrency",
         }
     }
 }
@@ -84,6 +88,9 @@ pub struct Quota {
     window: Micros,
     algorithm: Algorithm,
     count: Count,
+    /// Whether the limit follows a load: what costs more than it is refused for now, not for ever.
+    adapts: bool,
+    warm_up: Option<WarmUp>,
     /// What reduces limit and window to their lowest terms.
     divisor: u64,
 }
@@ -95,6 +102,8 @@ impl Quota {
         window: Micros::from_secs(24 * 3600),
         algorithm: Algorithm::SlidingWindow,
         count: Count::Admitted,
+        adapts: false,
+        warm_up: None,
         divisor: 1,
     };
 
@@ -120,7 +129,11 @@ impl Quota {
 
     /// The same limit, counted by another algorithm.
     pub fn with_algorithm(self, algorithm: Algorithm) -> Result<Self, Error> {
-        Ok(Quota { count: self.count, ..Self::checked(self.limit, self.window, algorithm)? })
+        let quota = Quota { count: self.count, ..Self::checked(self.limit, self.window, algorithm)? };
+        match self.warm_up {
+            Some(warm_up) => quota.with_warm_up(warm_up),
+            None => Ok(quota),
+        }
     }
 
     /// The same limit, counting admissions or attempts.
@@ -128,13 +141,64 @@ impl Quota {
         Quota { count, ..self }
     }
 
+    /// The same limit, to which it climbs after a cold start.
+    pub fn with_warm_up(self, warm_up: WarmUp) -> Result<Self, Error> {
+        if let Algorithm::TokenBucket { .. } = self.algorithm {
+            return Err(Error::invalid(
+                "`warm-up` does not go with algorithm: token-bucket, whose burst is what may come at once",
+            ));
+        }
+        Ok(Quota { warm_up: Some(warm_up.for_horizon(self.horizon())?), ..self })
+    }
+
+    /// The same limit, at its full height from the start.
+    #[cfg(feature = "redis")]
+    pub(crate) fn without_warm_up(self) -> Self {
+        Quota { warm_up: None, ..self }
+    }
+
+    /// So many ten-thousandths of the limit, and of the burst of a bucket; one permit at least.
+    pub(crate) fn scaled(self, factor: u32) -> Self {
+        let scale = |n: u64| {
+            let factor = u64::from(factor);
+            (n / 10_000 * factor + n % 10_000 * factor / 10_000).clamp(1, MAX_LIMIT)
+        };
+        let limit = scale(self.limit);
+        let algorithm = match self.algorithm {
+            Algorithm::TokenBucket { burst } => Algorithm::TokenBucket { burst: scale(burst) },
+            algorithm => algorithm,
+        };
+        Quota { limit, algorithm, adapts: true, divisor: gcd(limit, self.window.get()), ..self }
+    }
+
+    /// Whether it can be scaled by anything up to `factor` and still be counted exactly.
+    pub(crate) fn check_scales(&self, factor: u32) -> Result<(), Error> {
+        let Algorithm::TokenBucket { burst } = self.scaled(factor).algorithm else { return Ok(()) };
+        if burst.checked_mul(self.window.get()).is_some_and(|units| units <= MAX_TOTAL) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "a burst of up to {burst} per {} cannot be counted exactly at every rate that `adaptive` may choose: use a \
+             smaller burst or a shorter window",
+            self.window
+        )))
+    }
+
     fn checked(limit: u64, window: Micros, algorithm: Algorithm) -> Result<Self, Error> {
         check_limit("limit", limit)?;
         check_window(window)?;
         let divisor = gcd(limit, window.get());
-        let quota = Quota { limit, window, algorithm, count: Count::default(), divisor };
+        let quota = Quota {
+            limit,
+            window,
+            algorithm,
+            count: Count::default(),
+            adapts: false,
+            warm_up: None,
+            divisor,
+        };
         match algorithm {
-            Algorithm::SlidingWindow | Algorithm::FixedWindow => {}
+            Algorithm::SlidingWindow | Algorithm::FixedWindow | Algorithm::Concurrency => {}
             Algorithm::TimeSlice { slices } => check_slices(slices, window)?,
             Algorithm::TokenBucket { burst } => {
                 check_limit("burst", burst)?;
@@ -174,6 +238,24 @@ impl Quota {
         self.count
     }
 
+    /// How it climbs after a cold start, if it does.
+    #[inline]
+    pub fn warm_up(&self) -> Option<WarmUp> {
+        self.warm_up
+    }
+
+    /// Whether the limit is one of a moment: see `adaptive`.
+    #[inline]
+    pub fn adapts(&self) -> bool {
+        self.adapts
+    }
+
+    /// Whether its permits are held, and given back.
+    #[inline]
+    pub fn is_held(&self) -> bool {
+        self.algorithm == Algorithm::Concurrency
+    }
+
     /// The most that can be in use at once: the burst of a token bucket, otherwise the limit.
     #[inline]
     pub fn capacity(&self) -> u64 {
@@ -188,7 +270,7 @@ impl Quota {
     /// It is the window; one slice more for `time-slice`; the time to fill for a bucket.
     pub fn horizon(&self) -> Micros {
         match self.algorithm {
-            Algorithm::SlidingWindow | Algorithm::FixedWindow => self.window,
+            Algorithm::SlidingWindow | Algorithm::FixedWindow | Algorithm::Concurrency => self.window,
             Algorithm::TimeSlice { .. } => self.window.plus(self.grain()),
             Algorithm::TokenBucket { burst } => {
                 let (permits, per) = self.rate();
@@ -207,6 +289,8 @@ impl Quota {
             window: Micros::new(per),
             algorithm: Algorithm::TokenBucket { burst },
             count: Count::default(),
+            adapts: false,
+            warm_up: None,
             divisor: 1,
         })
     }

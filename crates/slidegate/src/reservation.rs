@@ -5,15 +5,16 @@ use std::str::FromStr;
 
 use crate::quota::MAX_LIMIT;
 use crate::rules::MAX_RULES;
-use crate::{Entry, Error, Key, Micros, Settlement};
+use crate::{Correction, Entry, Error, Key, Micros, Settlement};
 
 /// The longest reservation, in bytes.
 pub const MAX_RESERVATION: usize = 64 << 10;
 
 /// What was charged for one request, and where: enough to refund or correct it.
 ///
-/// As text it is `at.seq.cost.length.key` for each key that was charged, one after the other. Whoever holds
-/// it can settle it, so it goes to the one who asked, not to an end user.
+/// As text it is `at.seq.cost.length.key` for each key that was charged, one after the other, with an `h` before
+/// what is held of a `concurrency` limit. Whoever has it can settle it, so it goes to the one who asked, not to an end
+/// user.
 ///
 /// ```
 /// # use slidegate::{Limiter, Reservation, Settled};
@@ -28,25 +29,50 @@ pub const MAX_RESERVATION: usize = 64 << 10;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
-    charges: Vec<(Key, Entry)>,
+    charges: Vec<Charge>,
+}
+
+/// What was charged to one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Charge {
+    pub(crate) key: Key,
+    pub(crate) entry: Entry,
+    /// Whether it is held until it is given back.
+    pub(crate) held: bool,
+}
+
+impl Charge {
+    fn corrected(&self, correction: Correction) -> Settlement {
+        Settlement { key: self.key.clone(), entry: self.entry, correction }
+    }
 }
 
 impl Reservation {
-    pub(crate) fn new(charges: Vec<(Key, Entry)>) -> Option<Self> {
+    pub(crate) fn new(charges: Vec<Charge>) -> Option<Self> {
         (!charges.is_empty()).then_some(Reservation { charges })
     }
 
+    /// Whether anything of it is held, and should be given back: see [`Limiter::release`](crate::Limiter::release).
+    pub fn holds(&self) -> bool {
+        self.charges.iter().any(|charge| charge.held)
+    }
+
     pub(crate) fn settlements(&self, permits: u64) -> Vec<Settlement> {
-        let settle = |(key, entry): &(Key, Entry)| Settlement { key: key.clone(), entry: *entry, permits };
-        self.charges.iter().map(settle).collect()
+        self.charges.iter().map(|charge| charge.corrected(Correction::Cost(permits))).collect()
+    }
+
+    /// The same correction of what is held.
+    pub(crate) fn of_held(&self, correction: Correction) -> Vec<Settlement> {
+        self.charges.iter().filter(|charge| charge.held).map(|charge| charge.corrected(correction)).collect()
     }
 }
 
 impl fmt::Display for Reservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (key, Entry { at, seq, cost }) in &self.charges {
+        for Charge { key, entry: Entry { at, seq, cost }, held } in &self.charges {
             let key = key.as_str();
-            write!(f, "{}.{seq}.{cost}.{}.", at.get(), key.len())?;
+            let mark = if *held { HELD } else { "" };
+            write!(f, "{mark}{}.{seq}.{cost}.{}.", at.get(), key.len())?;
             f.write_str(key)?;
         }
         Ok(())
@@ -64,9 +90,14 @@ impl FromStr for Reservation {
     }
 }
 
-fn read(mut text: &str) -> Option<Vec<(Key, Entry)>> {
+/// Before what is held.
+const HELD: &str = "h";
+
+fn read(mut text: &str) -> Option<Vec<Charge>> {
     let mut charges = Vec::new();
     while !text.is_empty() {
+        let held = text.starts_with(HELD);
+        text = text.strip_prefix(HELD).unwrap_or(text);
         let mut numbers = [0u64; 4];
         for number in &mut numbers {
             let (digits, rest) = text.split_once('.')?;
@@ -85,7 +116,7 @@ fn read(mut text: &str) -> Option<Vec<(Key, Entry)>> {
         if charges.len() == MAX_RULES || !has_braces_of_a_key(&key) {
             return None;
         }
-        charges.push((key, Entry { at: Micros::new(at), seq, cost }));
+        charges.push(Charge { key, entry: Entry { at: Micros::new(at), seq, cost }, held });
         text = rest;
     }
     Some(charges)

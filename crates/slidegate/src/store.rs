@@ -85,7 +85,7 @@ pub(crate) async fn give_back_singly<S: Store + ?Sized>(
     entries: &[Entry],
 ) -> Result<(), Error> {
     for some in entries.chunks(BACK_AT_ONCE) {
-        let refund = |entry: &Entry| Settlement { key: key.clone(), entry: *entry, permits: 0 };
+        let refund = |entry: &Entry| Settlement::refund(key.clone(), *entry);
         store.settle(&some.iter().map(refund).collect::<Vec<_>>()).await?;
     }
     Ok(())
@@ -98,8 +98,30 @@ pub struct Settlement {
     pub key: Key,
     /// Which admission.
     pub entry: Entry,
-    /// What it really cost; 0 is a refund.
-    pub permits: u64,
+    /// What is to become of it.
+    pub correction: Correction,
+}
+
+/// What is to become of an admission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Correction {
+    /// It counts what it really cost; 0 is a refund. The first of these stands.
+    Cost(u64),
+    /// It is still held, and counts from now on as if it were admitted now, under the name it has. Only of a
+    /// `concurrency` limit; anything else is gone for it.
+    Extend,
+}
+
+impl Settlement {
+    /// Gives an admission back.
+    pub fn refund(key: Key, entry: Entry) -> Self {
+        Settlement { key, entry, correction: Correction::Cost(0) }
+    }
+
+    /// Whether it counts less than before.
+    pub(crate) fn frees(&self) -> bool {
+        matches!(self.correction, Correction::Cost(permits) if permits < self.entry.cost)
+    }
 }
 
 impl<S: Store + ?Sized> Store for std::sync::Arc<S> {

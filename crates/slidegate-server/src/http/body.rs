@@ -301,7 +301,7 @@ pub(super) struct DecisionBody<'d> {
     /// Every rule that was looked at, in order.
     #[schemars(with = "Vec<LimitBody<'_>>")]
     limits: LimitsBody<'d>,
-    /// What `settle` takes.
+    /// What `settle`, `release` and `extend` take.
     #[schemars(with = "Option<String>")]
     reservation: Option<ReservationBody>,
     /// Who decided: `store`, `no-rule`, `blocked`, `deny-cache`, `lease`, `local`, `fail-open` or `fail-closed`.

@@ -12,6 +12,7 @@ mod entry;
 mod error;
 pub(crate) mod headers;
 mod health;
+mod hold;
 mod keys;
 mod lane;
 mod live;
@@ -149,6 +150,8 @@ fn routes() -> Vec<Route> {
         Question::Peek.route(),
         acquire::batch_route(),
         settle::route(),
+        hold::release_route(),
+        hold::extend_route(),
         authorize::route(),
         rules::route(),
         keys::route(),

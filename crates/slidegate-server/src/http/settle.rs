@@ -25,8 +25,19 @@ struct SettleBody {
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Settled")]
-struct SettledBody {
+pub(super) struct SettledBody {
     settled: Outcome,
+}
+
+impl From<Settled> for SettledBody {
+    fn from(settled: Settled) -> Self {
+        let settled = match settled {
+            Settled::Done => Outcome::Done,
+            Settled::Already => Outcome::Already,
+            Settled::Gone => Outcome::Gone,
+        };
+        SettledBody { settled }
+    }
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -60,10 +71,5 @@ pub(super) fn route() -> Route {
 
 async fn settle(State(gate): State<Shared>, body: JsonBytes) -> Result<Json<SettledBody>, ApiError> {
     let SettleBody { reservation, permits: Whole(permits) } = read_json(body.as_slice())?;
-    let settled = match gate.limiter.settle(&reservation.parse()?, permits).await? {
-        Settled::Done => Outcome::Done,
-        Settled::Already => Outcome::Already,
-        Settled::Gone => Outcome::Gone,
-    };
-    Ok(Json(SettledBody { settled }))
+    Ok(Json(gate.limiter.settle(&reservation.parse()?, permits).await?.into()))
 }

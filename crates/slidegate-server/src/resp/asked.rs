@@ -163,6 +163,14 @@ pub(super) fn settlement(words: &[&[u8]]) -> Result<(Reservation, u64), Error> {
     }
 }
 
+/// What `SG.RELEASE` and `SG.EXTEND` take, without those words.
+pub(super) fn held(name: &str, words: &[&[u8]]) -> Result<Reservation, Error> {
+    match words {
+        [reservation] => text("reservation", reservation)?.parse(),
+        _ => Err(usage(name, "reservation")),
+    }
+}
+
 impl Shape {
     pub(super) fn write(self, decision: &Decision, answers: &mut Answers) {
         match self {

@@ -182,6 +182,8 @@ impl<S: Stream> Connection<'_, S> {
                 Err(mistake) => self.answers.failure(&mistake),
             },
             Some(Name::Settle) => self.settle(rest).await,
+            Some(Name::Release) => self.release(rest).await,
+            Some(Name::Extend) => self.extend(rest).await,
             _ => self.answers.error("ERR", format_args!("unknown command '{}'", Shown(first))),
         }
         Then::GoOn
@@ -196,6 +198,30 @@ impl<S: Stream> Connection<'_, S> {
             }
             Err(mistake) => Err(mistake),
         };
+        self.settled(settled);
+    }
+
+    async fn release(&mut self, words: &[&[u8]]) {
+        let timeout = self.timeout();
+        let released = match asked::held("SG.RELEASE", words) {
+            Ok(reservation) => {
+                in_time(timeout, pin!(self.door.gate.limiter.release(&reservation))).await
+            }
+            Err(mistake) => Err(mistake),
+        };
+        self.settled(released);
+    }
+
+    async fn extend(&mut self, words: &[&[u8]]) {
+        let timeout = self.timeout();
+        let extended = match asked::held("SG.EXTEND", words) {
+            Ok(reservation) => in_time(timeout, pin!(self.door.gate.limiter.extend(&reservation))).await,
+            Err(mistake) => Err(mistake),
+        };
+        self.settled(extended);
+    }
+
+    fn settled(&mut self, settled: Result<Settled, Error>) {
         match settled {
             Ok(Settled::Done) => self.answers.simple("done"),
             Ok(Settled::Already) => self.answers.simple("already"),

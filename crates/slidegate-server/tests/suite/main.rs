@@ -17,6 +17,7 @@ mod decisions; // bodies, statuses and headers of decisions
 mod dependencies; // nothing we depend on needs a newer Rust than we say
 mod envoy; // a real Envoy in front: exactly the limit, its headers, its failure modes
 mod envoy_config; // envoyproxy/ratelimit's files limit here what they limit there
+mod flow; // permits that are held, and limits that climb
 mod grpc; // Envoy's rate-limit service: statuses, caps, deadlines, health, reflection
 mod http2_client; // HTTP/2 without gRPC
 mod lane; // the short way of usual requests answers as hyper does

@@ -123,7 +123,7 @@ impl Counter for Bucket {
     }
 
     #[inline]
-    fn wait(&self, _now: Micros, _quota: &Quota, cost: u64) -> Micros {
+    fn wait(&self, _now: Micros, _quota: &Quota, _limit: u64, cost: u64) -> Micros {
         self.time_to(self.units(cost))
     }
 

@@ -3,7 +3,8 @@
 use super::notes::{Entry, Notes};
 use super::{Asked, COUNT_BITS, Opinion, Recording};
 use crate::verdict::{Outcome, Settled, Verdict};
-use crate::{Count, Micros, Quota, RequestId};
+use crate::warm_up::Warmth;
+use crate::{Correction, Count, Micros, Quota, RequestId, WarmUp};
 
 /// One algorithm over one key. An instant given to it never lies before the last one it changed at.
 pub(super) trait Counter {
@@ -23,14 +24,22 @@ pub(super) trait Counter {
     /// Forgets the oldest permits until no more than `keep` are in use.
     fn keep_newest(&mut self, keep: u64);
 
-    /// The smallest wait after which `cost` fits; zero if it does.
-    fn wait(&self, now: Micros, quota: &Quota, cost: u64) -> Micros;
+    /// The smallest wait after which `cost` fits into `limit`; zero if it does.
+    fn wait(&self, now: Micros, quota: &Quota, limit: u64, cost: u64) -> Micros;
 
     /// When nothing recorded counts any more.
     fn empty_at(&self) -> Micros;
 
     /// Corrects an admission; false if it has left.
     fn amend(&mut self, entry: Entry, to: u64) -> bool;
+
+    /// Whether its permits are held, and may be extended.
+    fn is_held(&self) -> bool {
+        false
+    }
+
+    /// Counts `cost` again that was counted under another instant.
+    fn add(&mut self, _now: Micros, _cost: u64) {}
 
     /// How far an admission may be dated ahead of the instant it is made at.
     fn ahead(&self) -> Micros {
@@ -119,7 +128,52 @@ impl<C: Counter> View<'_, C> {
         {
             return Opinion::Repeated(known);
         }
-        if self.counter.used() + cost <= capacity { Opinion::Fits } else { Opinion::Refused }
+        match asked.quota.warm_up() {
+            Some(warm_up) => self.consider_climbing(now, asked, warm_up),
+            None if self.counter.used() + cost <= capacity => Opinion::Fits,
+            None => Opinion::Refused,
+        }
+    }
+
+    /// What is alone always fits, so that it can become warm.
+    #[cold]
+    fn consider_climbing(&self, now: Micros, asked: Asked<'_>, warm_up: WarmUp) -> Opinion {
+        let used = self.counter.used();
+        let fits = used == 0 || used + asked.cost <= self.limit(now, asked.quota, warm_up);
+        if fits { Opinion::Fits } else { Opinion::Refused }
+    }
+
+    fn warmth(&self) -> Option<Warmth> {
+        self.notes.as_ref()?.warmth
+    }
+
+    /// The limit of this moment.
+    fn limit(&self, now: Micros, quota: &Quota, warm_up: WarmUp) -> u64 {
+        let climbed = self.warmth().and_then(|warmth| warmth.climbed(&warm_up, now));
+        warm_up.limit(quota.capacity(), climbed.unwrap_or_default())
+    }
+
+    /// How long it takes until `cost` fits, at most: by what leaves under the limit of this moment, or by the limit
+    /// alone.
+    #[cold]
+    fn wait_climbing(&self, now: Micros, quota: &Quota, cost: u64, warm_up: WarmUp) -> Micros {
+        let (used, limit) = (self.counter.used(), self.limit(now, quota, warm_up));
+        if used == 0 || used + cost <= limit {
+            return Micros::ZERO;
+        }
+        let leaves = match cost > limit {
+            true => self.counter.empty_at().since(now),
+            false => self.counter.wait(now, quota, limit, cost),
+        };
+        let Some(warmth) = self.warmth().filter(|warmth| warmth.climbed(&warm_up, now).is_some()) else {
+            return leaves;
+        };
+        if used + cost > quota.capacity() {
+            return leaves;
+        }
+        let reached = warmth.since.plus(warm_up.reaches(quota.capacity(), used + cost));
+        let warm = reached < warmth.last.plus(warm_up.idle_for());
+        if warm { leaves.min(reached.since(now)) } else { leaves }
     }
 
     #[inline(always)]
@@ -140,6 +194,7 @@ impl<C: Counter> View<'_, C> {
         let admitted = recording == Recording::All;
         let mut entry = Entry::default();
         let outcome = match opinion {
+            Opinion::Impossible if quota.adapts() => Outcome::Refused,
             Opinion::Impossible => Outcome::Impossible,
             Opinion::Repeated(known) => {
                 entry = known;
@@ -158,14 +213,21 @@ impl<C: Counter> View<'_, C> {
                 Outcome::Refused
             }
         };
+        let limit = match quota.warm_up() {
+            Some(warm_up) => self.limit(now, quota, warm_up),
+            None => quota.capacity(),
+        };
         Verdict {
             outcome,
-            limit: quota.capacity(),
+            limit,
             used: self.counter.used(),
             retry_after: match outcome {
                 Outcome::Charged => Micros::ZERO,
-                Outcome::Impossible => quota.horizon(),
-                _ => self.counter.wait(now, quota, cost),
+                _ if opinion == Opinion::Impossible => quota.horizon(),
+                _ => match quota.warm_up() {
+                    Some(warm_up) => self.wait_climbing(now, quota, cost, warm_up),
+                    None => self.counter.wait(now, quota, limit, cost),
+                },
             },
             reset_after: self.counter.empty_at().since(now),
             entry,
@@ -186,7 +248,16 @@ impl<C: Counter> View<'_, C> {
         if admitted && let Some(id) = id {
             self.remember(id, entry);
         }
+        if admitted && let Some(warm_up) = quota.warm_up() {
+            self.warm(now, warm_up);
+        }
         entry
+    }
+
+    #[cold]
+    fn warm(&mut self, now: Micros, warm_up: WarmUp) {
+        let notes = self.notes.get_or_insert_default();
+        notes.warmth = Some(Warmth::admitted(notes.warmth, &warm_up, now));
     }
 
     #[cold]
@@ -194,23 +265,45 @@ impl<C: Counter> View<'_, C> {
         self.notes.get_or_insert_default().remember(id.clone(), entry);
     }
 
-    pub(super) fn settle(mut self, now: Micros, entry: Entry, to: u64) -> Settled {
+    pub(super) fn settle(mut self, now: Micros, entry: Entry, correction: Correction) -> Settled {
         let now = self.advance(now);
         let ours = entry.seq >> COUNT_BITS == *self.seq >> COUNT_BITS && entry.seq < *self.seq;
         let made = entry.at <= now.plus(self.counter.ahead());
-        if !ours || !made || self.counter.left(entry.at, now) {
+        let counted = self.notes.as_ref().map_or(entry, |notes| notes.now(entry));
+        if !ours || !made || self.counter.left(counted.at, now) {
             return Settled::Gone;
         }
         if self.notes.as_ref().is_some_and(|notes| notes.is_settled(entry.seq)) {
             return Settled::Already;
         }
-        if !self.counter.amend(entry, to) {
+        match correction {
+            Correction::Extend => self.extend(now, counted),
+            Correction::Cost(to) => {
+                if !self.counter.amend(counted, to) {
+                    return Settled::Gone;
+                }
+                let notes = self.notes.get_or_insert_default();
+                notes.settle(counted);
+                if to == 0 {
+                    notes.release(entry);
+                }
+                Settled::Done
+            }
+        }
+    }
+
+    /// Counts an admission from `now` on.
+    fn extend(&mut self, now: Micros, counted: Entry) -> Settled {
+        if !self.counter.is_held() {
             return Settled::Gone;
         }
-        let notes = self.notes.get_or_insert_default();
-        notes.settle(entry);
-        if to == 0 {
-            notes.release(entry);
+        if counted.at < now {
+            if !self.counter.amend(counted, 0) {
+                return Settled::Gone;
+            }
+            self.counter.add(now, counted.cost);
+            *self.last = now;
+            self.notes.get_or_insert_default().extend(counted.seq, now);
         }
         Settled::Done
     }

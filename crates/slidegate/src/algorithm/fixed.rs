@@ -60,8 +60,8 @@ impl Counter for Fixed {
     }
 
     #[inline]
-    fn wait(&self, now: Micros, quota: &Quota, cost: u64) -> Micros {
-        if self.used + cost <= quota.limit() {
+    fn wait(&self, now: Micros, _quota: &Quota, limit: u64, cost: u64) -> Micros {
+        if self.used + cost <= limit {
             return Micros::ZERO;
         }
         self.start.plus(self.window).since(now)

@@ -1,13 +1,14 @@
 //! The algorithms, as pure state machines: `(state, now, quota, cost) -> verdict`.
 //!
 //! A [`State`] is what is remembered of one key. It has no clock and no lock, so the same code decides in
-//! the memory store, in simulations, and as the oracle that replays what Redis decided. All four have the
-//! same shape, [`Counter`]: *roll* to the present, say what is *used*, *record*, and say how long to *wait*.
+//! the memory store, in simulations, and as the oracle that replays what Redis decided. All have the same
+//! shape, [`Counter`]: *roll* to the present, say what is *used*, *record*, and say how long to *wait*.
 
 mod bucket;
 mod counter;
 mod fixed;
 mod log;
+pub(crate) mod moved;
 mod notes;
 mod ring;
 mod window;
@@ -19,7 +20,9 @@ pub use self::notes::Entry;
 use self::notes::Notes;
 use self::window::Window;
 use crate::verdict::{Settled, Verdict};
-use crate::{Algorithm, Discrepancy, Micros, Quota, RequestId};
+#[cfg(feature = "redis")]
+use crate::warm_up::Warmth;
+use crate::{Algorithm, Correction, Discrepancy, Micros, Quota, RequestId};
 
 /// What is remembered of one key.
 ///
@@ -158,7 +161,9 @@ impl State {
     /// other generations, so that an old reservation settles nothing of a new one.
     pub fn of_generation(quota: &Quota, generation: u64) -> Self {
         let kind = match quota.algorithm() {
-            Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } => Kind::Window(Window::new(quota)),
+            Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } | Algorithm::Concurrency => {
+                Kind::Window(Window::new(quota))
+            }
             Algorithm::FixedWindow => Kind::Fixed(Fixed::new(quota)),
             Algorithm::TokenBucket { .. } => Kind::Bucket(Bucket::new(quota)),
         };
@@ -170,7 +175,10 @@ impl State {
     #[inline]
     pub fn suits(&self, quota: &Quota) -> bool {
         match (&self.kind, quota.algorithm()) {
-            (Kind::Window(w), Algorithm::SlidingWindow | Algorithm::TimeSlice { .. }) => w.suits(quota),
+            (
+                Kind::Window(w),
+                Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } | Algorithm::Concurrency,
+            ) => w.suits(quota),
             (Kind::Fixed(w), Algorithm::FixedWindow) => w.suits(quota),
             (Kind::Bucket(_), Algorithm::TokenBucket { .. }) => true,
             _ => false,
@@ -214,7 +222,30 @@ impl State {
     ///
     /// What an admission really cost is a fact, so a correction upwards may take `used` above the limit.
     pub fn settle(&mut self, now: Micros, entry: Entry, to: u64) -> Settled {
-        with_view!(self, view => view.settle(now, entry, to))
+        self.correct(now, entry, Correction::Cost(to))
+    }
+
+    /// The same, or extends an admission of a `concurrency` limit: it counts from `now` on.
+    pub fn correct(&mut self, now: Micros, entry: Entry, correction: Correction) -> Settled {
+        with_view!(self, view => view.settle(now, entry, correction))
+    }
+
+    /// The instant that an admission counts from.
+    #[cfg(feature = "redis")]
+    pub(crate) fn counted_from(&self, entry: Entry) -> Micros {
+        self.notes.as_ref().map_or(entry, |notes| notes.now(entry)).at
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn warmth(&self) -> Option<Warmth> {
+        self.notes.as_ref()?.warmth
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn set_warmth(&mut self, warmth: Option<Warmth>) {
+        if warmth.is_some() || self.notes.is_some() {
+            self.notes.get_or_insert_default().warmth = warmth;
+        }
     }
 
     /// Permits in use at the instant last rolled to.
@@ -254,10 +285,12 @@ impl State {
 
     /// When this key has nothing left to remember, if it is not used again.
     pub fn idle_at(&self) -> Micros {
-        let newest = self.notes.as_ref().and_then(|notes| notes.newest());
+        let notes = self.notes.as_ref();
+        let newest = notes.and_then(|notes| notes.newest());
+        let warm = notes.and_then(|notes| notes.warmth).map_or(Micros::ZERO, |warmth| warmth.until);
         with_counter!(self, counter => {
             let noted = newest.map_or(Micros::ZERO, |at| counter.leaves(at));
-            counter.empty_at().max(noted)
+            counter.empty_at().max(noted).max(warm)
         })
     }
 

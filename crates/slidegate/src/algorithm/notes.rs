@@ -1,4 +1,5 @@
-//! What a key remembers of single admissions: which ids it has seen, and what was settled.
+//! What a key remembers of single admissions: which ids it has seen, what was settled, and what was extended. And when
+//! it became warm.
 //!
 //! Most keys have no notes: the numbers of an admission are in the answer, not in the store. The id of an
 //! admitted request is remembered for as long as its admission counts. A settled admission is remembered by
@@ -6,6 +7,8 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
+use super::moved::Moved;
+use crate::warm_up::Warmth;
 use crate::{Micros, RequestId};
 
 /// One admission of a key: when it was recorded, as which one, and what for.
@@ -28,6 +31,9 @@ pub(super) struct Notes {
     by_age: VecDeque<(Entry, Asking)>,
     /// First settled sequence number -> one past the last, and when that one was recorded.
     settled: BTreeMap<u64, (u64, Micros)>,
+    /// By sequence number.
+    moved: Moved<u64>,
+    pub(super) warmth: Option<Warmth>,
 }
 
 impl Notes {
@@ -54,6 +60,16 @@ impl Notes {
         {
             oldest.remove();
         }
+        self.moved.forget(left);
+    }
+
+    /// The admission, under the instant it counts from now.
+    pub(super) fn now(&self, entry: Entry) -> Entry {
+        Entry { at: self.moved.find(entry.seq).unwrap_or(entry.at), ..entry }
+    }
+
+    pub(super) fn extend(&mut self, seq: u64, to: Micros) {
+        self.moved.extend(seq, to);
     }
 
     pub(super) fn is_settled(&self, seq: u64) -> bool {
@@ -87,16 +103,16 @@ impl Notes {
     /// When the newest of what is noted was recorded.
     pub(super) fn newest(&self) -> Option<Micros> {
         let id = self.by_age.back().map(|(entry, _)| entry.at);
-        id.max(self.settled.last_key_value().map(|(_, &(_, at))| at))
+        id.max(self.settled.last_key_value().map(|(_, &(_, at))| at)).max(self.moved.newest())
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.by_age.is_empty() && self.settled.is_empty()
+        self.by_age.is_empty() && self.settled.is_empty() && self.moved.is_empty() && self.warmth.is_none()
     }
 
     /// Notes held: ids, and ranges of settled admissions.
     pub(super) fn len(&self) -> usize {
-        self.by_age.len() + self.settled.len()
+        self.by_age.len() + self.settled.len() + self.moved.len()
     }
 
     fn drop_oldest(&mut self) -> bool {

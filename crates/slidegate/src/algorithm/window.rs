@@ -16,6 +16,9 @@ pub(super) struct Window {
     log: Log,
 }
 
+/// Stands for the slices of a window whose permits are held.
+const HELD: u32 = 0xffff;
+
 /// The window and its slices (0 for the exact window) in one number, so that a key fits two cache lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape(u64);
@@ -25,6 +28,7 @@ impl Shape {
     fn of(quota: &Quota) -> Self {
         let slices = match quota.algorithm() {
             Algorithm::TimeSlice { slices } => slices,
+            Algorithm::Concurrency => HELD,
             _ => 0,
         };
         Shape(quota.window().get() << 16 | u64::from(slices))
@@ -37,7 +41,8 @@ impl Shape {
 
     #[inline]
     fn slices(self) -> u32 {
-        (self.0 & 0xffff) as u32
+        let slices = (self.0 & 0xffff) as u32;
+        if slices == HELD { 0 } else { slices }
     }
 
     fn slice(self) -> u64 {
@@ -130,8 +135,8 @@ impl Counter for Window {
     }
 
     #[inline]
-    fn wait(&self, now: Micros, quota: &Quota, cost: u64) -> Micros {
-        let needed = (self.used() + cost).saturating_sub(quota.limit());
+    fn wait(&self, now: Micros, quota: &Quota, limit: u64, cost: u64) -> Micros {
+        let needed = (self.used() + cost).saturating_sub(limit);
         if needed == 0 {
             return Micros::ZERO;
         }
@@ -151,6 +156,14 @@ impl Counter for Window {
 
     fn entries(&self) -> Vec<(Micros, u64)> {
         self.log.entries()
+    }
+
+    fn is_held(&self) -> bool {
+        self.shape.0 & 0xffff == u64::from(HELD)
+    }
+
+    fn add(&mut self, now: Micros, cost: u64) {
+        self.log.add(now, cost, MAX_TOTAL);
     }
 
     fn ahead(&self) -> Micros {

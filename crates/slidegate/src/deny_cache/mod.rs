@@ -228,7 +228,9 @@ impl<S: Store> Inner<S> {
                 let lasts = verdict.outcome == Outcome::Refused
                     && reading.source == Source::Store
                     && check.enforced
-                    && check.quota.count() == Count::Admitted;
+                    && check.quota.count() == Count::Admitted
+                    // A limit that climbs may have room before anything leaves.
+                    && verdict.limit >= check.quota.capacity();
                 if lasts && self.memory.holds(&check.key, *stamp) {
                     self.memory
                         .table
@@ -297,7 +299,7 @@ impl<S: Store> Store for DenyCache<S> {
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
-        let freeing = settlements.iter().filter(|settlement| settlement.permits < settlement.entry.cost);
+        let freeing = settlements.iter().filter(|settlement| settlement.frees());
         let _freeing: Vec<_> =
             freeing.map(|settlement| Freeing(&self.inner.memory, &settlement.key)).collect();
         self.inner.store.settle(settlements).await

@@ -251,7 +251,7 @@ impl Inner {
                     && !self.mirror.settled_unwritten(&check.key, told.entry.at, check.cost, 0);
                 if !allowed || twice {
                     let (key, entry) = (check.key.clone(), late_verdict.entry);
-                    refunds.push(Settlement { key, entry, permits: 0 });
+                    refunds.push(Settlement::refund(key, entry));
                     late_verdict.outcome = Outcome::Fits;
                 }
             }

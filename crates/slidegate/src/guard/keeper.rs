@@ -264,7 +264,7 @@ fn step_of(lines: &[(usize, HealLine)]) -> usize {
 
 /// A key with many admissions in parts, if they can be told apart.
 fn lines(owed: &Owed) -> impl Iterator<Item = HealLine> {
-    let exact = owed.quota.algorithm() == Algorithm::SlidingWindow;
+    let exact = matches!(owed.quota.algorithm(), Algorithm::SlidingWindow | Algorithm::Concurrency);
     // An exact window knows what it has by the instant, so it is told all of an instant; a sum, what to add to it.
     let entries = if exact { owed.whole.clone() } else { owed.instants() };
     let size = if exact { STEP_ENTRIES } else { entries.len().max(1) };

@@ -10,8 +10,8 @@ use super::log::Noted;
 use super::mirror::{Mirror, Record};
 use crate::judge::{States, judge};
 use crate::{
-    Algorithm, Ask, Check, Count, Entry, Key, Micros, Outcome, Quota, Reading, Settled, Source, State,
-    Verdict,
+    Algorithm, Ask, Check, Correction, Count, Entry, Key, Micros, Outcome, Quota, Reading, Settled, Source,
+    State, Verdict,
 };
 
 /// Set in the sequence number of an admission made without the store. No number of the store's is as large: its
@@ -122,9 +122,10 @@ impl Record {
         if self.is_bucket() {
             return self.level.at(now, &self.quota, nodes).ceil() as u64;
         }
-        let mut state = State::new(&self.quota);
-        for noted in self.log.iter().filter(|noted| noted.at <= now.plus(self.quota.grain())) {
-            state.admit(noted.at.min(now), &self.quota, noted.cost);
+        let quota = self.quota.without_warm_up();
+        let mut state = State::new(&quota);
+        for noted in self.log.iter().filter(|noted| noted.at <= now.plus(quota.grain())) {
+            state.admit(noted.at.min(now), &quota, noted.cost);
         }
         state.inspect(now)
     }
@@ -203,17 +204,25 @@ pub(super) fn decide(mirror: &Mirror, ask: &Ask, outage: &Outage, asked: bool) -
 pub(super) fn undo(mirror: &Mirror, ask: &Ask, reading: &Reading, now: Micros) {
     for (check, verdict) in ask.checks().iter().zip(&reading.verdicts) {
         if verdict.outcome == Outcome::Charged && check.quota.count() == Count::Admitted {
-            settle(mirror, &check.key, verdict.entry, 0, now);
+            settle(mirror, &check.key, verdict.entry, Correction::Cost(0), now);
         }
     }
 }
 
-/// Corrects an admission in what decides here; none if nothing does now.
-pub(super) fn settle(mirror: &Mirror, key: &Key, entry: Entry, to: u64, now: Micros) -> Option<Settled> {
+/// Corrects an admission in what decides here, and says since when it has counted; none if nothing does now.
+pub(super) fn settle(
+    mirror: &Mirror,
+    key: &Key,
+    entry: Entry,
+    correction: Correction,
+    now: Micros,
+) -> Option<(Settled, Micros)> {
     let mut locked = mirror.lock(std::iter::once(key));
     let record = locked.records(key).and_then(|records| records.get_mut(key))?;
     let local = record.local.as_mut()?;
-    Some(local.state.settle(now, Entry { seq: entry.seq & !MADE_HERE, ..entry }, to))
+    let entry = Entry { seq: entry.seq & !MADE_HERE, ..entry };
+    let since = local.state.counted_from(entry);
+    Some((local.state.correct(now, entry, correction), since))
 }
 
 fn take(record: &mut Record, check: &Check, outage: &Outage) -> Place {

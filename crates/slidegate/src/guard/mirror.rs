@@ -11,7 +11,8 @@ use parking_lot::{Mutex, MutexGuard};
 use super::level::Level;
 use super::local::Local;
 use super::log::{Log, Noted};
-use crate::{Algorithm, Check, Encoding, Key, Micros, Outcome, Quota, Reading, State, Verdict};
+use crate::algorithm::moved::Moved;
+use crate::{Algorithm, Check, Encoding, Entry, Key, Micros, Outcome, Quota, Reading, State, Verdict};
 
 const SHARDS: usize = 32;
 
@@ -50,6 +51,8 @@ pub(super) struct Record {
     pub(super) full: Micros,
     /// What decides without the store.
     pub(super) local: Option<Box<Local>>,
+    /// What was extended, by when it was admitted and as which.
+    moved: Option<Box<Moved<(Micros, u64)>>>,
 }
 
 /// How much is remembered.
@@ -115,7 +118,13 @@ impl Record {
             used: 0,
             full: Micros::ZERO,
             local: None,
+            moved: None,
         }
+    }
+
+    /// The instant that an admission counts from.
+    fn counted_from(&self, entry: Entry) -> Micros {
+        self.moved.as_ref().and_then(|moved| moved.find((entry.at, entry.seq))).unwrap_or(entry.at)
     }
 
     /// What was admitted up to then has left by `now`.
@@ -217,12 +226,38 @@ impl Mirror {
     }
 
     /// An admission that the store has really cost something else.
-    pub(super) fn settled(&self, key: &Key, at: Micros, from: u64, to: u64) {
-        if let Some(record) = self.shard(key).get_mut(key)
-            && self.change(record, |log| log.settle(at, from, to, true))
-        {
-            record.level.correct(from, to);
+    pub(super) fn settled(&self, key: &Key, entry: Entry, to: u64) {
+        if let Some(record) = self.shard(key).get_mut(key) {
+            let (at, from) = (record.counted_from(entry), entry.cost);
+            if self.change(record, |log| log.settle(at, from, to, true)) {
+                record.level.correct(from, to);
+            }
         }
+    }
+
+    /// An admission that the store has counts from `to` on.
+    pub(super) fn extended(&self, key: &Key, entry: Entry, to: Micros) {
+        let mut records = self.shard(key);
+        let Some(record) = records.get_mut(key) else { return };
+        let at = record.counted_from(entry);
+        if self.change(record, |log| log.settle(at, entry.cost, 0, true)) {
+            self.change(record, |log| log.add(Noted { at: to, cost: entry.cost, written: true }));
+            let cut = record.cut(to);
+            let moved = record.moved.get_or_insert_default();
+            moved.forget(|at| at <= cut);
+            moved.extend((entry.at, entry.seq), to);
+        }
+    }
+
+    /// The same of one that the store does not have, and that has counted since `at`; whether it is one.
+    pub(super) fn extended_unwritten(&self, key: &Key, at: Micros, cost: u64, to: Micros) -> bool {
+        let mut records = self.shard(key);
+        let Some(record) = records.get_mut(key) else { return false };
+        let found = self.change(record, |log| log.settle(at, cost, 0, false));
+        if found {
+            self.change(record, |log| log.add(Noted { at: to, cost, written: false }));
+        }
+        found
     }
 
     /// The same of one that the store does not have; whether it is one.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::local::is_made_here;
 use super::watched::Phase;
 use super::{Inner, local};
-use crate::{Clock, Entry, Error, Fault, Key, Receipt, Settled, Settlement, Store};
+use crate::{Clock, Correction, Entry, Error, Fault, Key, Receipt, Settled, Settlement, Store};
 
 impl Inner {
     pub(super) async fn settle(self: &Arc<Self>, settlements: &[Settlement]) -> Result<Receipt, Error> {
@@ -13,16 +13,22 @@ impl Inner {
         let mut at = self.clock.now();
         let mut to_store = Vec::new();
         for (i, settlement) in settlements.iter().enumerate() {
-            let Settlement { key, entry, permits } = settlement;
+            let Settlement { key, entry, correction } = settlement;
             let server = self.watched(self.store.server_of(key));
             let made_here = is_made_here(*entry);
             if made_here {
-                let here = local::settle(&self.mirror, key, *entry, *permits, server.now(self));
-                if let Some(outcome @ (Settled::Already | Settled::Gone)) = here {
+                let now = server.now(self);
+                let here = local::settle(&self.mirror, key, *entry, *correction, now);
+                if let Some((outcome @ (Settled::Already | Settled::Gone), _)) = here {
                     settled[i] = outcome;
                     continue;
                 }
-                if self.mirror.settled_unwritten(key, entry.at, entry.cost, *permits) {
+                let since = here.map_or(entry.at, |(_, since)| since);
+                let unwritten = match correction {
+                    Correction::Cost(to) => self.mirror.settled_unwritten(key, since, entry.cost, *to),
+                    Correction::Extend => self.mirror.extended_unwritten(key, since, entry.cost, now),
+                };
+                if unwritten {
                     settled[i] = Settled::Done;
                     continue;
                 }
@@ -52,8 +58,11 @@ impl Inner {
         for ((i, settlement), outcome) in to_store.iter().zip(receipt.settled) {
             settled[*i] = outcome;
             if outcome == Settled::Done {
-                let Settlement { key, entry, permits } = settlement;
-                self.mirror.settled(key, entry.at, entry.cost, *permits);
+                let Settlement { key, entry, correction } = settlement;
+                match correction {
+                    Correction::Cost(to) => self.mirror.settled(key, *entry, *to),
+                    Correction::Extend => self.mirror.extended(key, *entry, at),
+                }
             }
         }
         Ok(Receipt { at, settled })
@@ -63,7 +72,7 @@ impl Inner {
     pub(super) async fn give_back(&self, key: &Key, entries: &[Entry]) -> Result<(), Error> {
         self.store.give_back(key, entries).await?;
         for entry in entries {
-            self.mirror.settled(key, entry.at, entry.cost, 0);
+            self.mirror.settled(key, *entry, 0);
         }
         Ok(())
     }

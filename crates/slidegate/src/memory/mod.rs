@@ -202,7 +202,7 @@ impl<C: Clock> Inner<C> {
         let mut locked = self.lock(settlements.iter().map(|settlement| &settlement.key));
         let now = locked.instant(self.clock.now());
         let settled = settlements.iter().map(|s| match locked.shard(&s.key).find(&s.key) {
-            Some(state) => state.settle(now, s.entry, s.permits),
+            Some(state) => state.correct(now, s.entry, s.correction),
             None => Settled::Gone,
         });
         Receipt { at: now, settled: settled.collect() }

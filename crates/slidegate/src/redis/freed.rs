@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 use super::server::Server;
 use super::{Inner, RedisStore, ServerId};
 use crate::store::HEARD_LANES;
-use crate::{Key, Listener, Settlement};
+use crate::{Key, Listener};
 
 /// How often a connection that only listens is asked whether it is still there.
 const ASK_EVERY: Duration = Duration::from_secs(1);
@@ -48,11 +48,6 @@ impl Inner {
             pipeline.cmd("PUBLISH").arg(self.names.freed()).arg(key.as_str()).ignore();
         }
     }
-}
-
-/// Whether a settlement gives something back.
-pub(super) fn frees(settlement: &Settlement) -> bool {
-    settlement.permits < settlement.entry.cost
 }
 
 /// Listens on every server that there is, as they come and go.

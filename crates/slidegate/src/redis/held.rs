@@ -37,7 +37,7 @@ pub(super) struct HeldEntry {
 impl Held {
     /// Whether it is a window, which has its notes apart.
     pub(super) fn is_window(quota: &Quota) -> bool {
-        matches!(quota.algorithm(), Algorithm::SlidingWindow | Algorithm::TimeSlice { .. })
+        !matches!(quota.algorithm(), Algorithm::FixedWindow | Algorithm::TokenBucket { .. })
     }
 
     pub(super) fn new(quota: Quota) -> Self {

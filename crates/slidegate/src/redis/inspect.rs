@@ -168,6 +168,8 @@ impl Inner {
         let mut scanned = Scanned { next, ..Scanned::default() };
         for name in found {
             match names.parse(&name) {
+                // It counts nothing, and is left to its expiry.
+                Some((_, Part::Warm)) => {}
                 Some(part) => scanned.parts.push(part),
                 None => scanned.foreign += u64::from(!Names::is_apart(&name)),
             }
@@ -241,7 +243,7 @@ fn inspection(held: Held, now: u64) -> Option<Inspection> {
     let now = now.max(last);
     let window = quota.window().get();
     let (used, reset_after, entries) = match quota.algorithm() {
-        Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } => {
+        Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } | Algorithm::Concurrency => {
             let (gone, left): (Vec<_>, Vec<_>) =
                 entries.into_iter().partition(|entry| entry.at.saturating_add(window) <= now);
             let gone: u64 = gone.iter().map(|entry| entry.cost).sum();

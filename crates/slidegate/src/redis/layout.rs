@@ -27,10 +27,14 @@ pub(super) enum Part {
     Notes,
     Log,
     LogNotes,
+    /// When its limit began to climb.
+    Warm,
 }
 
 impl Part {
-    const ALL: [Part; 4] = [Part::Main, Part::Notes, Part::Log, Part::LogNotes];
+    /// What may have counts in it, and the notes on them.
+    const COUNTED: [Part; 4] = [Part::Main, Part::Notes, Part::Log, Part::LogNotes];
+    const ALL: [Part; 5] = [Part::Main, Part::Notes, Part::Log, Part::LogNotes, Part::Warm];
 
     fn suffix(self) -> &'static str {
         match self {
@@ -38,6 +42,7 @@ impl Part {
             Part::Notes => ":notes",
             Part::Log => ":log",
             Part::LogNotes => ":log:notes",
+            Part::Warm => ":warm",
         }
     }
 }
@@ -46,7 +51,9 @@ impl Kind {
     pub(super) fn of(check: &Check) -> Self {
         match (check.quota.algorithm(), check.encoding) {
             (Algorithm::SlidingWindow, Encoding::Packed) => Kind::Packed,
-            (Algorithm::SlidingWindow | Algorithm::TimeSlice { .. }, _) => Kind::Zset,
+            (Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } | Algorithm::Concurrency, _) => {
+                Kind::Zset
+            }
             (Algorithm::FixedWindow, _) => Kind::Fixed,
             (Algorithm::TokenBucket { .. }, _) => Kind::Bucket,
         }
@@ -84,9 +91,19 @@ impl Names {
         self.name(key, Part::Log)
     }
 
+    /// Where it is that the limit of `key` began to climb.
+    pub(super) fn warm(&self, key: &Key) -> String {
+        self.name(key, Part::Warm)
+    }
+
     /// Every name that `key` may have something under.
-    pub(super) fn all(&self, key: &Key) -> [String; 4] {
+    pub(super) fn all(&self, key: &Key) -> [String; 5] {
         Part::ALL.map(|part| self.name(key, part))
+    }
+
+    /// Those under which something may be counted or noted.
+    pub(super) fn counted(&self, key: &Key) -> [String; 4] {
+        Part::COUNTED.map(|part| self.name(key, part))
     }
 
     pub(super) fn name(&self, key: &Key, part: Part) -> String {
@@ -148,6 +165,7 @@ pub(super) fn shape(quota: &Quota) -> String {
             let (rate, per) = quota.rate();
             format!("token-bucket {rate} {per} {burst}")
         }
+        Algorithm::Concurrency => format!("concurrency {window}"),
     }
 }
 
@@ -158,6 +176,7 @@ pub(super) fn quota_of(shape: &str) -> Option<Quota> {
     let window = |window: u64| Quota::new(crate::MAX_LIMIT, Micros::new(window).into()).ok();
     match (algorithm, numbers.as_slice()) {
         ("sliding-window", &[w]) => window(w),
+        ("concurrency", &[w]) => window(w)?.with_algorithm(Algorithm::Concurrency).ok(),
         ("fixed-window", &[w]) => window(w)?.with_algorithm(Algorithm::FixedWindow).ok(),
         ("time-slice", &[w, slices]) => {
             window(w)?.with_algorithm(Algorithm::TimeSlice { slices: slices.try_into().ok()? }).ok()
@@ -169,7 +188,10 @@ pub(super) fn quota_of(shape: &str) -> Option<Quota> {
 
 /// What instants are named modulo, in entries and notes: see `modulus_of` in `lua/common.lua`.
 pub(super) fn modulus(quota: &Quota) -> u64 {
-    if matches!(quota.algorithm(), Algorithm::FixedWindow | Algorithm::TokenBucket { .. }) {
+    if matches!(
+        quota.algorithm(),
+        Algorithm::FixedWindow | Algorithm::TokenBucket { .. } | Algorithm::Concurrency
+    ) {
         return 1 << 52;
     }
     let mut modulus = 16;

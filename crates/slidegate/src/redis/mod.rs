@@ -166,7 +166,7 @@ impl Store for RedisStore {
                     known.cost = known.cost.saturating_add(entry.cost);
                     known.seq = known.seq.min(entry.seq);
                 }
-                None => instants.push(Settlement { key: key.clone(), entry: *entry, permits: 0 }),
+                None => instants.push(Settlement::refund(key.clone(), *entry)),
             }
         }
         for instant in instants {

@@ -11,8 +11,8 @@ use super::numbers::Numbers;
 use super::script::{Arguments, Parts};
 use super::{Expiry, bad_reply};
 use crate::{
-    Algorithm, Ask, Check, Count, Encoding, Entry, Error, Key, Micros, Outcome, Quota, Reading, Readings,
-    Settled, Settlement, Source, Verdict,
+    Algorithm, Ask, Check, Climb, Correction, Count, Encoding, Entry, Error, Key, Micros, Outcome, Quota,
+    Reading, Readings, Settled, Settlement, Source, Verdict, WarmUp,
 };
 
 /// What is sent, and how to read what comes back.
@@ -21,6 +21,8 @@ pub(super) struct Plan<'a> {
     pub(super) parts: Parts,
     asks: &'a [Ask],
     order: Order,
+    /// The lines whose limit climbs, in their order.
+    climbing: Vec<Named<'a>>,
 }
 
 /// Which answer is whose.
@@ -42,8 +44,11 @@ enum Run {
 /// Which of `KEYS` something is.
 type Numbered<'a> = HashMap<(&'a Key, Part), u64, foldhash::quality::RandomState>;
 
-/// A key and a quota, and which line of the plan they are.
-type Lines<'a> = HashMap<(&'a Key, Quota, Encoding), u64, foldhash::quality::RandomState>;
+/// A key and how it is judged.
+type Named<'a> = (&'a Key, Quota, Encoding);
+
+/// Which line of the plan something is.
+type Lines<'a> = HashMap<Named<'a>, u64, foldhash::quality::RandomState>;
 
 impl<'a> Plan<'a> {
     pub(super) fn new(asks: &'a [Ask], names: &Names, expiry: Expiry) -> Self {
@@ -57,6 +62,7 @@ impl<'a> Plan<'a> {
         let mut lines = Lines::default();
         let mut keys = Numbered::default();
         let mut table = Arguments::default();
+        let (mut climbs, mut climbing) = (Arguments::default(), Vec::new());
         // Those with ids first: where one of them has its notes, all lines of that key do.
         let with_ids = asks.iter().filter(|ask| ask.id().is_some());
         let ordered = with_ids.chain(asks.iter().filter(|ask| ask.id().is_none()));
@@ -72,14 +78,24 @@ impl<'a> Plan<'a> {
                         .entry((&check.key, part))
                         .or_insert_with(|| arguments.key(names.name(&check.key, part)))
                 };
-                let (key, notes) = (number(counted), notes.map_or(0, number));
+                let (key, notes) = (number(counted), notes.map_or(0, &mut number));
+                let warm = check.quota.warm_up().map(|warm_up| (number(Part::Warm), warm_up));
                 let shape = arguments.text(layout::shape(&check.quota));
                 table.numbers(&line(key, notes, kind, shape, &check.quota, expiry));
+                if let Some((key, warm_up)) = warm {
+                    parts.add_warm();
+                    climbing.push(named(check));
+                    climbs.numbers(&climb(next, key, &warm_up));
+                }
                 next
             });
         }
         arguments.numbers(&[lines.len() as u64]);
         arguments.plan.append(&mut table.plan);
+        if !climbing.is_empty() {
+            arguments.numbers(&[climbing.len() as u64]);
+            arguments.plan.append(&mut climbs.plan);
+        }
         let mut runs = Vec::new();
         let mut ops = Arguments::default();
         let mut rest = asks;
@@ -102,7 +118,7 @@ impl<'a> Plan<'a> {
         }
         arguments.numbers(&[runs.len() as u64]);
         arguments.plan.append(&mut ops.plan);
-        Plan { arguments, parts, asks, order: Order::Runs(runs) }
+        Plan { arguments, parts, asks, order: Order::Runs(runs), climbing }
     }
 
     /// What most calls are: one ask, or several alike, of one check. Nothing to look up.
@@ -112,7 +128,8 @@ impl<'a> Plan<'a> {
             return None;
         }
         let (arguments, parts) = run(check, asks.len(), names, expiry);
-        Some(Plan { arguments, parts, asks, order: Order::Runs(vec![Run::Alike(asks.len())]) })
+        let order = Order::Runs(vec![Run::Alike(asks.len())]);
+        Some(Plan { arguments, parts, asks, order, climbing: Vec::new() })
     }
 
     /// What callers of many keys send together: asks of exact windows in sorted sets, those of one key alike. Each
@@ -156,19 +173,35 @@ impl<'a> Plan<'a> {
         }
         let windows = firsts.iter().map(|check| check.quota.window());
         let runs = lengths.into_iter().zip(windows).collect();
-        Some(Plan { arguments, parts, asks, order: Order::Grouped(places, runs) })
+        Some(Plan { arguments, parts, asks, order: Order::Grouped(places, runs), climbing: Vec::new() })
     }
 
     /// Reads the reply.
     pub(super) fn readings(&self, reply: Value) -> Result<Readings, Error> {
         let mut numbers = Numbers::new(reply)?;
         let at = Micros::new(numbers.next()?);
-        let readings = match &self.order {
+        let mut readings = match &self.order {
             Order::Runs(runs) => self.in_order(at, runs, &mut numbers)?,
             Order::Grouped(places, lengths) => self.in_groups(at, places, lengths, &mut numbers)?,
         };
+        self.read_limits(&mut readings, &mut numbers)?;
         numbers.finish()?;
         Ok(readings)
+    }
+
+    /// The limits of the moment, where they climb.
+    fn read_limits(&self, readings: &mut Readings, numbers: &mut Numbers) -> Result<(), Error> {
+        if self.climbing.is_empty() {
+            return Ok(());
+        }
+        let limits = self.climbing.iter().map(|line| Ok((*line, numbers.next()?)));
+        let limits: Lines<'_> = limits.collect::<Result<_, Error>>()?;
+        for (ask, reading) in self.asks.iter().zip(readings) {
+            for (check, verdict) in ask.checks().iter().zip(&mut reading.verdicts) {
+                verdict.limit = limits.get(&named(check)).copied().unwrap_or(verdict.limit);
+            }
+        }
+        Ok(())
     }
 
     fn in_order(&self, at: Micros, runs: &[Run], numbers: &mut Numbers) -> Result<Readings, Error> {
@@ -262,7 +295,8 @@ fn of_run(at: Micros, ask: &Ask, reply: [u64; 6], i: u64) -> Result<Reading, Err
 
 /// A window of single admissions in a sorted set.
 fn is_exact(check: &Check) -> bool {
-    Kind::of(check) == Kind::Zset && check.quota.algorithm() == Algorithm::SlidingWindow
+    let exact = matches!(check.quota.algorithm(), Algorithm::SlidingWindow | Algorithm::Concurrency);
+    exact && Kind::of(check) == Kind::Zset
 }
 
 /// How many of `asks` go in one call: so many, or all that are alike.
@@ -306,7 +340,13 @@ fn line(key: u64, notes: u64, kind: Kind, shape: u64, quota: &Quota, expiry: Exp
     ]
 }
 
-fn named(check: &Check) -> (&Key, Quota, Encoding) {
+/// How a limit climbs, for `lua/warm.lua`.
+fn climb(line: u64, key: u64, warm_up: &WarmUp) -> [u64; 6] {
+    let steps = u64::from(warm_up.climb() == Climb::Steps);
+    [line, key, warm_up.start(), warm_up.over().get(), warm_up.idle_for().get(), steps]
+}
+
+fn named(check: &Check) -> Named<'_> {
     (&check.key, check.quota, check.encoding)
 }
 
@@ -317,7 +357,8 @@ fn alone(ask: &Ask) -> Option<&Check> {
             if ask.id().is_none()
                 && !ask.is_peek()
                 && check.cost > 0
-                && check.cost <= check.quota.capacity() =>
+                && check.cost <= check.quota.capacity()
+                && check.quota.warm_up().is_none() =>
         {
             Some(check)
         }
@@ -381,6 +422,7 @@ fn judged(ask: &Ask, check: &Check, reply: [u64; 6]) -> Result<Verdict, Error> {
         0 => Outcome::Charged,
         1 => Outcome::Fits,
         2 => Outcome::Refused,
+        3 if check.quota.adapts() => Outcome::Refused,
         3 => Outcome::Impossible,
         _ => return Err(bad_reply()),
     };
@@ -402,17 +444,24 @@ fn judged(ask: &Ask, check: &Check, reply: [u64; 6]) -> Result<Verdict, Error> {
     })
 }
 
+/// Stands for a cost in `lua/settle.lua`; no cost is as large.
+const EXTEND: u64 = 1 << 52;
+
 /// The arguments that settle.
 pub(super) fn settlement_plan(settlements: &[Settlement], names: &Names, expiry: Expiry) -> Arguments {
     let mut arguments = Arguments::default();
     let channel = arguments.text(names.freed());
     arguments.numbers(&[expiry.min.get(), expiry.buffer.get(), channel, settlements.len() as u64]);
-    for Settlement { key, entry, permits } in settlements {
-        let keys = names.all(key).map(|name| arguments.key(name));
+    for Settlement { key, entry, correction } in settlements {
+        let keys = names.counted(key).map(|name| arguments.key(name));
         let seq = arguments.text(entry.seq.to_string());
         arguments.numbers(&keys);
         let name = arguments.text(key.as_str().to_owned());
-        arguments.numbers(&[entry.at.get(), entry.cost, *permits, seq, name]);
+        let permits = match correction {
+            Correction::Cost(permits) => *permits,
+            Correction::Extend => EXTEND,
+        };
+        arguments.numbers(&[entry.at.get(), entry.cost, permits, seq, name]);
     }
     arguments
 }

@@ -16,6 +16,7 @@ const NOTES: &str = include_str!("lua/notes.lua");
 const ZSET: &str = include_str!("lua/zset.lua");
 const PACKED: &str = include_str!("lua/packed.lua");
 const COUNTERS: &str = include_str!("lua/counters.lua");
+const WARM: &str = include_str!("lua/warm.lua");
 const ADMIT: &str = include_str!("lua/admit.lua");
 const SETTLE: &str = include_str!("lua/settle.lua");
 const HEAL: &str = include_str!("lua/heal.lua");
@@ -32,6 +33,7 @@ impl Parts {
     const ALL: Parts = Parts(0b1111);
     const NOTES: Parts = Parts(0b1000);
     const QUICK: Parts = Parts(0b1_0000);
+    const WARM: Parts = Parts(0b10_0000);
 
     pub(super) fn add_kind(&mut self, kind: Kind) {
         self.0 |= Parts::of(kind);
@@ -47,6 +49,11 @@ impl Parts {
 
     pub(super) fn add_notes(&mut self) {
         self.0 |= Parts::NOTES.0;
+    }
+
+    /// Limits that climb.
+    pub(super) fn add_warm(&mut self) {
+        self.0 |= Parts::WARM.0;
     }
 
     /// Runs of asks that are alike, each of a key of its own, which have a way of their own: one of a log, any number of
@@ -69,6 +76,7 @@ impl Parts {
             (self.has(1), ZSET),
             (self.has(2), PACKED),
             (self.has(4), COUNTERS),
+            (self.has(Parts::WARM.0), WARM),
         ];
         parts.iter().filter(|(needed, _)| *needed).map(|(_, text)| *text).collect()
     }
@@ -86,7 +94,7 @@ pub(super) struct Arguments {
 impl Arguments {
     /// All that may be stored of one key, and how long it is kept: for `lua/survey.lua`.
     pub(super) fn of_key(key: &Key, names: &Names, expiry: Expiry) -> Self {
-        let mut arguments = Arguments { keys: names.all(key).into(), ..Arguments::default() };
+        let mut arguments = Arguments { keys: names.counted(key).into(), ..Arguments::default() };
         arguments.numbers(&[expiry.min.get(), expiry.buffer.get()]);
         arguments
     }
@@ -154,13 +162,24 @@ impl Prepared {
 }
 
 /// The scripts of one store.
-#[derive(Default)]
 pub(super) struct Scripts {
-    admit: [OnceLock<Prepared>; 32],
+    admit: [OnceLock<Prepared>; 64],
     settle: OnceLock<Prepared>,
     heal: OnceLock<Prepared>,
     audit: OnceLock<Prepared>,
     clean: OnceLock<Prepared>,
+}
+
+impl Default for Scripts {
+    fn default() -> Self {
+        Scripts {
+            admit: std::array::from_fn(|_| OnceLock::new()),
+            settle: OnceLock::new(),
+            heal: OnceLock::new(),
+            audit: OnceLock::new(),
+            clean: OnceLock::new(),
+        }
+    }
 }
 
 impl Scripts {

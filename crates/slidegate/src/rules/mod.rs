@@ -4,6 +4,8 @@ mod ad_hoc;
 mod choice;
 #[cfg(feature = "yaml")]
 mod parse;
+#[cfg(feature = "yaml")]
+mod parse_warm_up;
 mod rule;
 #[cfg(feature = "schema")]
 mod schema;
@@ -17,7 +19,7 @@ use self::choice::{Choice, Kind, Replaced};
 pub use self::parse::{FILE_FIELDS, read_on_error};
 pub use self::rule::{DEFAULT_CODE, MAX_KEY_ATTRIBUTES, MAX_LEASE, Mode, Pattern, Rule};
 #[cfg(feature = "schema")]
-pub use self::schema::{AdHocFile, BoundsFile, LeaseFile, OnErrorFile, OverrideFile, RuleFile};
+pub use self::schema::{AdHocFile, BoundsFile, LeaseFile, OnErrorFile, OverrideFile, RuleFile, WarmUpFile};
 pub use self::together::MAX_TOGETHER;
 pub(crate) use self::together::Together;
 use crate::ask::too_many_permits;
@@ -130,7 +132,11 @@ impl Rules {
             Subject::Resource { name, own } => Ask::one(self.ad_hoc.check(name, *own, permits)?)?,
         };
         for check in ask.checks() {
-            if check.enforced && check.cost > check.quota.capacity() && !self.blocks(&ask) {
+            if check.enforced
+                && check.cost > check.quota.capacity()
+                && !check.quota.adapts()
+                && !self.blocks(&ask)
+            {
                 let rule = self.rule(check.rule).name();
                 return Err(Error::too_costly(rule, permits, check.quota.capacity()));
             }

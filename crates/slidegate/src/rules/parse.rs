@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::num::NonZeroU32;
 
 use super::choice::{Kind, no_such_rule};
-use super::rule::{Mode, Pattern, Rule};
+use super::parse_warm_up::read_warm_up;
+use super::rule::{Mode, Pattern, Rule, check_held};
 use super::{AdHoc, Bounds, MAX_RULES, Rules};
 use crate::quota::{MAX_WINDOW, check_limit, check_slices, check_window};
 use crate::yaml::{Fields, Node, Reader};
@@ -14,7 +15,7 @@ use crate::{Algorithm, Count, Encoding, Error, Micros, OnError, Quota};
 /// server says of its rules, and means nothing in a file.
 pub const FILE_FIELDS: [&str; 3] = ["rules", "ad-hoc", "edition"];
 
-const RULE_FIELDS: [&str; 21] = [
+const RULE_FIELDS: [&str; 22] = [
     "name",
     "match",
     "key",
@@ -35,11 +36,12 @@ const RULE_FIELDS: [&str; 21] = [
     "encoding",
     "on-error",
     "lease",
+    "warm-up",
     "overrides",
 ];
 
 /// What says how to count, and so belongs to limited rules.
-const COUNTING_FIELDS: [&str; 11] = [
+const COUNTING_FIELDS: [&str; 12] = [
     "tag",
     "limit",
     "window",
@@ -50,6 +52,7 @@ const COUNTING_FIELDS: [&str; 11] = [
     "encoding",
     "on-error",
     "lease",
+    "warm-up",
     "overrides",
 ];
 
@@ -62,6 +65,7 @@ enum Named {
     FixedWindow,
     TimeSlice,
     TokenBucket,
+    Concurrency,
 }
 
 impl Rules {
@@ -146,6 +150,7 @@ fn read_rule<'n>(
     if limited {
         sound &= read_tag(&fields, reader, &mut rule, sound_key);
         sound &= read_encoding(&fields, reader, &mut rule, quota.is_some());
+        sound &= read_warm_up(&fields, reader, &mut rule, quota.is_some());
         sound &= read_lease(&fields, reader, &mut rule, quota.is_some());
         read_overrides(&fields, reader, &mut rule, quota.is_some(), sound_key);
         if let Some(node) = fields.get("on-error") {
@@ -228,6 +233,7 @@ fn read_quota(fields: &Fields<'_>, reader: &mut Reader, what: &str) -> Option<Qu
             ("fixed-window", Named::FixedWindow),
             ("time-slice", Named::TimeSlice),
             ("token-bucket", Named::TokenBucket),
+            ("concurrency", Named::Concurrency),
         ];
         reader.word(node, "algorithm", &words)
     });
@@ -244,9 +250,12 @@ fn read_quota(fields: &Fields<'_>, reader: &mut Reader, what: &str) -> Option<Qu
         Named::FixedWindow => Algorithm::FixedWindow,
         Named::TimeSlice => Algorithm::TimeSlice { slices: slices? },
         Named::TokenBucket => Algorithm::TokenBucket { burst: burst_limit.unwrap_or(Some(limit))? },
+        Named::Concurrency => Algorithm::Concurrency,
     };
     let quota = Quota::new(limit, window.into()).and_then(|quota| quota.with_algorithm(algorithm));
-    Some(reader.accept(burst.unwrap_or(fields.node()), quota)?.with_count(count?))
+    let quota = reader.accept(burst.unwrap_or(fields.node()), quota)?.with_count(count?);
+    reader.accept(fields.get("count").unwrap_or(fields.node()), check_held(&quota))?;
+    Some(quota)
 }
 
 /// A field that belongs to one algorithm.

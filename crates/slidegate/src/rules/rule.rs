@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::choice::Kind;
 use crate::request::check_name;
-use crate::{Algorithm, Check, Count, Encoding, Error, Key, MAX_SLICES, Micros, OnError, Quota};
+use crate::{Algorithm, Check, Count, Encoding, Error, Key, MAX_SLICES, Micros, OnError, Quota, WarmUp};
 
 /// The most attributes a rule may be keyed by.
 pub const MAX_KEY_ATTRIBUTES: usize = 8;
@@ -96,6 +96,9 @@ pub struct Rule {
     pub(crate) overrides: HashMap<Vec<String>, Quota>,
 }
 
+const LEASED_IN_ADVANCE: &str =
+    "`lease` takes permits in advance, when nothing is admitted yet: not with warm-up";
+
 /// The code of a refusal whose rule names none.
 pub const DEFAULT_CODE: NonZeroU32 = NonZeroU32::new(429).unwrap();
 
@@ -103,6 +106,7 @@ impl Rule {
     /// A rule that applies to every request and counts them all together.
     pub fn new(name: &str, quota: Quota) -> Result<Self, Error> {
         check_rule_name(name)?;
+        check_held(&quota)?;
         Ok(Rule::named(name, quota))
     }
 
@@ -208,6 +212,9 @@ impl Rule {
         if self.quota.count() == Count::Attempts {
             return Err(Error::invalid("`lease` is for admissions: not with count: attempts"));
         }
+        if self.quota.warm_up().is_some() {
+            return Err(Error::invalid(LEASED_IN_ADVANCE));
+        }
         if self.encoding == Encoding::Packed {
             return Err(Error::invalid("`lease` is counted in slices: not with encoding: packed"));
         }
@@ -217,6 +224,18 @@ impl Rule {
             *quota = quota.with_algorithm(leased_algorithm(quota, ttl.into())?)?;
         }
         self.lease = Some(lease);
+        Ok(self)
+    }
+
+    /// Lets its limit climb after a cold start, and those of its overrides. Not with a [lease](Rule::lease).
+    pub fn warm_up(mut self, warm_up: WarmUp) -> Result<Self, Error> {
+        if self.lease.is_some() {
+            return Err(Error::invalid(LEASED_IN_ADVANCE));
+        }
+        self.quota = self.quota.with_warm_up(warm_up)?;
+        for quota in self.overrides.values_mut() {
+            *quota = quota.with_warm_up(warm_up)?;
+        }
         Ok(self)
     }
 
@@ -247,6 +266,11 @@ impl Rule {
             Some((_, ttl)) => quota.with_algorithm(leased_algorithm(&quota, ttl)?)?,
             None => quota,
         };
+        let quota = match self.quota.warm_up() {
+            Some(warm_up) => quota.with_warm_up(warm_up)?,
+            None => quota,
+        };
+        check_held(&quota)?;
         if self.overrides.insert(values, quota).is_some() {
             return Err(Error::invalid("another override names the same key"));
         }
@@ -357,6 +381,14 @@ impl Rule {
 #[inline]
 fn find<'a>(attributes: &[(&str, &'a str)], name: &str) -> Option<&'a str> {
     attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+}
+
+/// Who is refused holds nothing.
+pub(super) fn check_held(quota: &Quota) -> Result<(), Error> {
+    if quota.is_held() && quota.count() == Count::Attempts {
+        return Err(Error::invalid("`count: attempts` does not go with algorithm: concurrency"));
+    }
+    Ok(())
 }
 
 /// How a quota with a lease is counted: in slices, so that what is handed out before a slice ends can be dated there.

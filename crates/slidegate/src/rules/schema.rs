@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::choice::Kind;
 use super::{AdHoc, Bounds, Mode, Pattern, Rule};
-use crate::{Algorithm, Count, Encoding, OnError, Quota};
+use crate::{Algorithm, Climb, Count, Encoding, OnError, Quota, WarmUp};
 
 /// A rule: when it applies, what it counts, and how much of it is allowed.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -83,6 +83,9 @@ pub struct RuleFile {
     /// Lets each node take permits in advance: for `sliding-window`, which is then counted in slices, or `time-slice`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lease: Option<LeaseFile>,
+    /// Lets the limit climb after a cold start; not with `token-bucket`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub warm_up: Option<WarmUpFile>,
     /// Other limits for single keys.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub overrides: Vec<OverrideFile>,
@@ -120,6 +123,50 @@ pub struct LeaseFile {
     pub ttl: String,
 }
 
+/// How a limit climbs after a cold start.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[schemars(rename = "WarmUp")]
+pub struct WarmUpFile {
+    /// Where it starts: a part of the limit such as `20%`.
+    #[schemars(pattern(r"^[1-9][0-9]?(\.0{1,2})? *%$"))]
+    pub from: String,
+    /// How long it takes to the full limit: up to a day.
+    pub over: String,
+    /// After how long without any admission it is cold again: no shorter than the window. A minute or the window,
+    /// unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub idle: Option<String>,
+    /// How it climbs. `linear`, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub shape: Option<ClimbFile>,
+}
+
+/// How a limit climbs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "Climb")]
+pub enum ClimbFile {
+    /// Steadily.
+    Linear,
+    /// In four steps: from 20 % that is 20, 50, 80 and 100 %.
+    Steps,
+}
+
+impl From<WarmUp> for WarmUpFile {
+    fn from(warm_up: WarmUp) -> Self {
+        WarmUpFile {
+            from: format!("{}%", warm_up.from()),
+            over: warm_up.over().to_string(),
+            idle: Some(warm_up.idle_for().to_string()),
+            shape: Some(match warm_up.climb() {
+                Climb::Linear => ClimbFile::Linear,
+                Climb::Steps => ClimbFile::Steps,
+            }),
+        }
+    }
+}
+
 /// One value or prefix, or several.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
@@ -145,6 +192,8 @@ pub enum AlgorithmFile {
     TimeSlice,
     /// Refills steadily, and allows a burst.
     TokenBucket,
+    /// So many at once: each permit is held until it is given back, or for the window.
+    Concurrency,
 }
 
 /// What a rule counts.
@@ -274,6 +323,7 @@ impl From<&Rule> for RuleFile {
                 Algorithm::FixedWindow => AlgorithmFile::FixedWindow,
                 Algorithm::TimeSlice { .. } => AlgorithmFile::TimeSlice,
                 Algorithm::TokenBucket { .. } => AlgorithmFile::TokenBucket,
+                Algorithm::Concurrency => AlgorithmFile::Concurrency,
             }),
             burst: burst(quota),
             slices: match quota.algorithm() {
@@ -298,6 +348,7 @@ impl From<&Rule> for RuleFile {
             lease: rule
                 .leased()
                 .map(|(permits, ttl)| LeaseFile { permits: permits.get(), ttl: ttl.to_string() }),
+            warm_up: quota.warm_up().map(Into::into),
             overrides: overrides(rule),
         }
     }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Ask, Audit, Check, Discrepancy, Encoding, Key, MAX_AUDITED, Micros, Quota, RedisStore,
-    Settlement, Store,
+    Algorithm, Ask, Audit, Check, Correction, Discrepancy, Encoding, Key, MAX_AUDITED, Micros, Quota,
+    RedisStore, Settlement, Store,
 };
 
 use crate::audit_healthy::{is_well, patient_store};
@@ -51,7 +51,7 @@ impl Bench {
 
     async fn settle(&mut self, permits: u64) {
         let (key, entry) = self.oracle.charges.pop().unwrap();
-        let settlement = Settlement { key, entry, permits };
+        let settlement = Settlement { key, entry, correction: Correction::Cost(permits) };
         let receipt = self.store.settle(std::slice::from_ref(&settlement)).await.unwrap();
         self.oracle.settled(&settlement, receipt.at, receipt.settled[0]);
     }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Ask, Audit, Check, Count, Encoding, Entry, Error, Inspection, Key, MemoryStore, Outcome,
-    Quota, Readings, Receipt, RedisMode, RedisOptions, RedisStore, Settlement, Store,
+    Algorithm, Ask, Audit, Check, Correction, Count, Encoding, Entry, Error, Inspection, Key, MemoryStore,
+    Outcome, Quota, Readings, Receipt, RedisMode, RedisOptions, RedisStore, Settlement, Store,
 };
 
 use crate::conformance::{Dice, KEYS, conforms, key};
@@ -147,7 +147,8 @@ async fn nothing_is_said_while_others_decide() {
                     }
                     while charges.len() > 20 || !charges.is_empty() && dice.below(3) == 0 {
                         let (key, entry) = charges.swap_remove(dice.below(charges.len() as u64) as usize);
-                        let settlement = Settlement { key, entry, permits: dice.below(5) };
+                        let settlement =
+                            Settlement { key, entry, correction: Correction::Cost(dice.below(5)) };
                         store.settle(&[settlement]).await.unwrap();
                     }
                 }
@@ -197,7 +198,10 @@ async fn memory_is_counted_again_too() {
         }
         if dice.below(3) == 0 && !charges.is_empty() {
             let (key, entry) = charges.swap_remove(dice.below(charges.len() as u64) as usize);
-            store.settle(&[Settlement { key, entry, permits: dice.below(90_000) }]).await.unwrap();
+            store
+                .settle(&[Settlement { key, entry, correction: Correction::Cost(dice.below(90_000)) }])
+                .await
+                .unwrap();
         }
         if let Some(audit) = store.audit(&key) {
             assert!(is_well(&audit) && audit.expires_after.is_none(), "{key}: {audit:?}");

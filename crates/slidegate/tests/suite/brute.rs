@@ -97,7 +97,9 @@ impl Brute {
 
     fn leaves(&self, at: u64) -> u64 {
         match self.quota.algorithm() {
-            Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } => at + self.window(),
+            Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } | Algorithm::Concurrency => {
+                at + self.window()
+            }
             Algorithm::FixedWindow => at / self.window() * self.window() + self.window(),
             Algorithm::TokenBucket { burst } => {
                 at + (u128::from(burst) * u128::from(self.window())).div_ceil(u128::from(self.quota.limit()))
@@ -117,7 +119,7 @@ impl Brute {
     pub(crate) fn roll(&mut self, now: u64, quota: Quota) -> u64 {
         let now = now.max(self.last);
         match self.quota.algorithm() {
-            Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } => {}
+            Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } | Algorithm::Concurrency => {}
             Algorithm::FixedWindow => {
                 let start = now / self.window() * self.window();
                 if start > self.start {
@@ -232,8 +234,8 @@ impl Brute {
 
     pub(crate) fn settle(&mut self, now: u64, entry: Entry, to: u64) -> Settled {
         let now = self.roll(now, self.quota);
-        let held = self.entries.iter().any(|held| held.seq == entry.seq);
-        if self.left(entry.at.get(), now) || !held {
+        let held = self.entries.iter().find(|held| held.seq == entry.seq);
+        if held.is_none_or(|held| self.left(held.at, now)) {
             return Settled::Gone;
         }
         if !self.settled.insert(entry.seq) {
@@ -246,6 +248,31 @@ impl Brute {
         }
         if to == 0 {
             self.known.retain(|_, known| known.seq != entry.seq);
+        }
+        Settled::Done
+    }
+}
+
+impl Brute {
+    /// It is as if it had been admitted now.
+    pub(crate) fn extend(&mut self, now: u64, entry: Entry) -> Settled {
+        let now = self.roll(now, self.quota);
+        let is_held = self.quota.algorithm() == Algorithm::Concurrency;
+        let Some(place) = self.entries.iter().position(|held| held.seq == entry.seq) else {
+            return Settled::Gone;
+        };
+        if self.left(self.entries[place].at, now) {
+            return Settled::Gone;
+        }
+        if self.settled.contains(&entry.seq) {
+            return Settled::Already;
+        }
+        if !is_held {
+            return Settled::Gone;
+        }
+        if self.entries[place].at < now {
+            self.entries[place].at = now;
+            self.last = now;
         }
         Settled::Done
     }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use redis::Value;
 use slidegate::{
-    Algorithm, Ask, Check, Cleaned, Encoding, Fault, Key, Quota, RedisOptions, RedisStore, RequestId,
-    Settlement, Store,
+    Algorithm, Ask, Check, Cleaned, Correction, Encoding, Fault, Key, Quota, RedisOptions, RedisStore,
+    RequestId, Settlement, Store,
 };
 
 use crate::audit_healthy::{is_well, patient, patient_store};
@@ -79,7 +79,8 @@ async fn no_decision_is_another() {
                 let recent = (oracle.charges.len() as u64).min(30);
                 let i = oracle.charges.len() - 1 - dice.below(recent) as usize;
                 let (key, entry) = oracle.charges[i].clone();
-                let settlement = Settlement { key, entry, permits: dice.below(4) * dice.below(6) };
+                let settlement =
+                    Settlement { key, entry, correction: Correction::Cost(dice.below(4) * dice.below(6)) };
                 let receipt = store.settle(std::slice::from_ref(&settlement)).await.unwrap();
                 oracle.settled(&settlement, receipt.at, receipt.settled[0]);
             }

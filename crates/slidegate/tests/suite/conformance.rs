@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Ask, Check, Count, Encoding, Error, Inspection, Key, MemoryStore, Quota, Readings, Receipt,
-    RedisMode, RedisOptions, RedisStore, RequestId, Settled, Settlement, Store, SystemClock,
+    Algorithm, Ask, Check, Correction, Count, Encoding, Error, Inspection, Key, MemoryStore, Quota, Readings,
+    Receipt, RedisMode, RedisOptions, RedisStore, RequestId, Settled, Settlement, Store, SystemClock, WarmUp,
 };
 
 use crate::oracle::Oracle;
@@ -45,17 +45,24 @@ pub(crate) struct Traffic {
     pub seed: u64,
 }
 
-pub(crate) const KEYS: u64 = 6;
+pub(crate) const KEYS: u64 = 8;
+
+/// Keys whose permits are held, and whose limit climbs.
+const HELD: u64 = 6;
+const CLIMBS: u64 = 7;
 
 impl Traffic {
     /// The quota of key `n`, now: limits change, and once in a while more than that.
     fn quota(&self, n: u64, flip: u64, dice: &mut Dice) -> Quota {
+        let flip = if n == CLIMBS { 0 } else { flip };
         let window = match (n + flip) % KEYS {
             0 => 2_000,
             1 => 20_000,
             2 => 7_333,
             3 => 60_000,
             4 => 1_000,
+            HELD => 30_000,
+            CLIMBS => 5_000,
             _ => 250_000,
         };
         let limit = match dice.below(8) {
@@ -72,11 +79,22 @@ impl Traffic {
             2 => Algorithm::TimeSlice { slices: 5 },
             3 => Algorithm::FixedWindow,
             4 | 5 => Algorithm::TokenBucket { burst: if dice.one_in(10) { 30 } else { 9 } },
+            HELD => Algorithm::Concurrency,
+            CLIMBS if self.seed % 3 == 1 => Algorithm::TimeSlice { slices: 5 },
+            CLIMBS if self.seed % 3 == 2 => Algorithm::FixedWindow,
             _ => Algorithm::SlidingWindow,
         };
-        let count =
-            if n == 1 || (n == 5 && self.seed.is_multiple_of(2)) { Count::Attempts } else { Count::Admitted };
-        quota.with_algorithm(algorithm).unwrap().with_count(count)
+        let attempts = n == 1 || (n == 5 || n == CLIMBS) && self.seed.is_multiple_of(2);
+        let count = if attempts { Count::Attempts } else { Count::Admitted };
+        let quota = quota.with_algorithm(algorithm).unwrap().with_count(count);
+        if n == CLIMBS { self.climbing(quota) } else { quota }
+    }
+
+    /// Cold again soon enough to be seen often.
+    fn climbing(&self, quota: Quota) -> Quota {
+        let climb =
+            WarmUp::new(20, Duration::from_millis(20)).unwrap().idle(Duration::from_millis(7)).unwrap();
+        quota.with_warm_up(if self.seed.is_multiple_of(2) { climb.in_steps() } else { climb }).unwrap()
     }
 
     fn check(&self, n: u64, flip: u64, dice: &mut Dice) -> Check {
@@ -182,7 +200,11 @@ impl Traffic {
                                     }
                                 }
                             };
-                            Settlement { key, entry, permits }
+                            let extend =
+                                if key == self::key(HELD) { dice.one_in(2) } else { dice.one_in(50) };
+                            let correction =
+                                if extend { Correction::Extend } else { Correction::Cost(permits) };
+                            Settlement { key, entry, correction }
                         })
                         .collect();
                     if settlements.len() == 2 && settlements[0].key == settlements[1].key {
@@ -234,7 +256,7 @@ pub(crate) async fn forget<S: Store>(store: &S) {
 /// Plays traces of several seeds, and says what was seen.
 pub(crate) async fn conforms<S: Store>(name: &str, store: &S, encoding: Encoding, operations: usize) {
     let seeds = 12;
-    let (mut total, mut sums) = (0, [0; 8]);
+    let (mut total, mut sums) = (0, [0; 10]);
     for seed in 1..=seeds {
         let (hot, exact) = (seed > 8, encoding == Encoding::Packed && seed % 4 != 0);
         let oracle = Traffic { encoding, exact, hot, steady: false, seed }
@@ -244,7 +266,8 @@ pub(crate) async fn conforms<S: Store>(name: &str, store: &S, encoding: Encoding
         total += operations / seeds as usize;
         forget(store).await;
         let all = [seen.charged, seen.refused, seen.repeated, seen.impossible, seen.done, seen.already];
-        for (sum, n) in sums.iter_mut().zip(all.into_iter().chain([seen.gone, seen.inspected])) {
+        let others = [seen.gone, seen.inspected, seen.extended, seen.climbing];
+        for (sum, n) in sums.iter_mut().zip(all.into_iter().chain(others)) {
             *sum += n;
         }
         eprintln!("{name}, seed {seed}: {seen:?}");
@@ -457,7 +480,7 @@ async fn a_clock_that_steps_back_brings_back_notes() {
             (readings[0].at, readings[0].verdicts[0].entry)
         };
         let refund = async |entry| {
-            let settlement = Settlement { key: key.clone(), entry, permits: 0 };
+            let settlement = Settlement::refund(key.clone(), entry);
             store.settle(&[settlement]).await.unwrap().settled[0]
         };
         let (_, first) = admit().await;

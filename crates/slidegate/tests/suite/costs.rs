@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::{
-    Ask, BATCH_BOUNDS, CALL_BOUNDS, CallStats, Check, DenyCache, Encoding, Fault, Key, Lease, ManualClock,
-    MemoryStore, Micros, Outcome, Quota, RedisMode, RedisOptions, RedisStore, Rule, Settlement, Source,
-    Store,
+    Ask, BATCH_BOUNDS, CALL_BOUNDS, CallStats, Check, Correction, DenyCache, Encoding, Fault, Key, Lease,
+    ManualClock, MemoryStore, Micros, Outcome, Quota, RedisMode, RedisOptions, RedisStore, Rule, Settlement,
+    Source, Store,
 };
 
 use crate::audit_healthy::{patient, patient_store};
@@ -40,7 +40,10 @@ async fn calls_are_counted_and_timed() {
         let asks: Vec<Ask> = (0..25).map(|n| ask(&format!("a{n}"))).collect();
         store.admit(&asks).await.unwrap();
         let entry = readings[0].verdicts[0].entry;
-        store.settle(&[Settlement { key: Key::new("a", []), entry, permits: 0 }]).await.unwrap();
+        store
+            .settle(&[Settlement { key: Key::new("a", []), entry, correction: Correction::Cost(0) }])
+            .await
+            .unwrap();
         // Looking is not deciding.
         store.inspect(&Key::new("a", [])).await.unwrap();
         store.keys(0, 10).await.unwrap();

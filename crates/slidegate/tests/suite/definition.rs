@@ -6,8 +6,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use slidegate::{
-    Algorithm, Ask, Check, Count, Entry, Key, Micros, Outcome, Quota, RequestId, Settled, State, States,
-    judge,
+    Algorithm, Ask, Check, Correction, Count, Entry, Key, Micros, Outcome, Quota, RequestId, Settled, State,
+    States, judge,
 };
 
 use crate::brute::{self, Brute, BruteCheck};
@@ -21,6 +21,7 @@ enum Operation {
     StepBack(u64),
     Ask { checks: Vec<(usize, u64, bool)>, id: Option<u8>, peek: bool },
     Settle { which: usize, to: u64 },
+    Extend { which: usize },
     Limit { key: usize, limit: u64, burst: u64 },
 }
 
@@ -38,6 +39,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => (0..400u64).prop_map(Operation::StepBack),
         3 => (0..40usize, prop_oneof![3 => Just(0), 2 => 0..15u64, 1 => 0..200_000u64])
             .prop_map(|(which, to)| Operation::Settle { which, to }),
+        1 => (0..40usize).prop_map(|which| Operation::Extend { which }),
         1 => (0..3usize, 1..14u64, 1..14u64).prop_map(|(key, limit, burst)| Operation::Limit { key, limit, burst }),
     ]
 }
@@ -100,6 +102,18 @@ fn run(mut quotas: [Quota; 3], operations: &[Operation], counted: &AtomicU64) ->
                 let ours = states[key].settle(Micros::new(now), entry, *to);
                 let expected = brutes[key].settle(now, entry, *to);
                 // After a step back it may be too late to tell whether what has left was settled before.
+                let told =
+                    |settled| if stepped && settled == Settled::Already { Settled::Gone } else { settled };
+                prop_assert_eq!(told(ours), told(expected));
+                prop_assert_eq!(states[key].used(), brutes[key].used());
+            }
+            Operation::Extend { which } => {
+                if charges.is_empty() {
+                    continue;
+                }
+                let Charge { key, entry } = charges[charges.len() - 1 - which % charges.len()];
+                let ours = states[key].correct(Micros::new(now), entry, Correction::Extend);
+                let expected = brutes[key].extend(now, entry);
                 let told =
                     |settled| if stepped && settled == Settled::Already { Settled::Gone } else { settled };
                 prop_assert_eq!(told(ours), told(expected));
@@ -269,6 +283,11 @@ fn fixed_window() {
 #[test]
 fn time_slice() {
     agrees("time-slice", |_| Algorithm::TimeSlice { slices: 7 });
+}
+
+#[test]
+fn concurrency() {
+    agrees("concurrency", |_| Algorithm::Concurrency);
 }
 
 #[test]

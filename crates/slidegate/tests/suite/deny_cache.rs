@@ -151,7 +151,7 @@ async fn what_is_freed_here_is_known_at_once() {
         assert!(world.ask([check("k", 1, 1)]).await.verdicts[0].outcome.refuses());
     }
     assert_eq!(world.asked(), 2);
-    world.store.settle(&[Settlement { key: key.clone(), entry: charged, permits: 0 }]).await.unwrap();
+    world.store.settle(&[Settlement::refund(key.clone(), charged)]).await.unwrap();
     assert_eq!(world.ask([check("k", 1, 1)]).await.verdicts[0].outcome, Outcome::Charged);
     world.ask([check("k", 1, 1)]).await;
     assert_eq!(world.ask([check("k", 1, 1)]).await.source, Source::DenyCache);
@@ -223,7 +223,7 @@ async fn what_others_free_is_heard_of() {
         let ask = Ask::one(Check::new(key.clone(), Quota::per_hour(1).unwrap(), 1)).unwrap();
         let entry = there.admit(std::slice::from_ref(&ask)).await.unwrap()[0].verdicts[0].entry;
         known(&here, &ask).await;
-        there.settle(&[Settlement { key: key.clone(), entry, permits: 0 }]).await.unwrap();
+        there.settle(&[Settlement::refund(key.clone(), entry)]).await.unwrap();
         assert!(allowed_soon(&here, &ask).await);
         known(&here, &ask).await;
         there.reset(&key).await.unwrap();
@@ -313,7 +313,7 @@ async fn no_false_refusal_once_the_news_is_there() {
                     events.lock().push((reading.at, Event { node, seen, what: What::Asked(ask, reading) }));
                     if !held.is_empty() && dice.below(3) == 0 {
                         let (key, entry) = held.swap_remove(dice.below(held.len() as u64) as usize);
-                        let settlement = Settlement { key, entry, permits: 0 };
+                        let settlement = Settlement::refund(key, entry);
                         let receipt = store.settle(std::slice::from_ref(&settlement)).await.unwrap();
                         let (at, seen) = (receipt.at, clock.now());
                         let what = What::Settled(settlement, at, receipt.settled[0]);

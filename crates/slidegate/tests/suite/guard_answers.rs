@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use slidegate::{
-    Ask, BreakerState, Check, Clock, GuardOptions, Key, Limiter, Micros, OnError, Outcome, Quota, Reading,
-    RequestId, Rules, Settled, Settlement, Source, Store, SystemClock,
+    Ask, BreakerState, Check, Clock, Correction, GuardOptions, Key, Limiter, Micros, OnError, Outcome, Quota,
+    Reading, RequestId, Rules, Settled, Settlement, Source, Store, SystemClock,
 };
 
 use crate::deployment::{ms, soon};
@@ -127,7 +127,8 @@ async fn what_was_reserved_without_the_store_is_settled() {
     let settle = async |place: usize, permits: u64| {
         let mut settled = Vec::new();
         for (key, entries) in &reserved {
-            let settlement = Settlement { key: key.clone(), entry: entries[place], permits };
+            let settlement =
+                Settlement { key: key.clone(), entry: entries[place], correction: Correction::Cost(permits) };
             settled.push(guard.settle(&[settlement]).await.unwrap().settled[0]);
         }
         settled
@@ -156,7 +157,7 @@ async fn what_the_store_admitted_under_an_id_is_settled_there() {
             let ask = Ask::one(check.clone()).unwrap().with_id(RequestId::new(&format!("r{n}")).unwrap());
             let reading = guard.admit(&[ask]).await.unwrap().remove(0);
             let entry = reading.verdicts[0].entry;
-            let settlement = [Settlement { key: check.key.clone(), entry, permits: 0 }];
+            let settlement = [Settlement::refund(check.key.clone(), entry)];
             assert_eq!(guard.settle(&settlement).await.unwrap().settled, [Settled::Done], "{entry:?}");
             // A bucket that is full again has forgotten it.
             assert_ne!(guard.settle(&settlement).await.unwrap().settled, [Settled::Done]);

@@ -186,7 +186,7 @@ async fn no_window_is_ever_over() {
                     let i = world.dice.below(grants.len() as u64) as usize;
                     let grant = &mut grants[i];
                     let (key, entry) = (Key::new("hot", []), grant.entry);
-                    let settlement = Settlement { key, entry, permits: 0 };
+                    let settlement = Settlement::refund(key, entry);
                     let receipt = world.nodes[0].lease.settle(&[settlement]).await.unwrap();
                     if receipt.settled[0] == slidegate::Settled::Done {
                         grant.refunded = Some(world.time);

@@ -21,6 +21,7 @@ mod guard_failover; // a primary dies with its last writes: the nodes remember t
 mod guard_faults; // a network that fails, scripts that vanish, a clock that is set: bounded, quick, exact
 mod guard_kills; // a server is killed under load: who decides meanwhile, how soon, and how soon it is back
 mod guard_write_back; // each way to count: what a server lost is written back to it, once
+mod holds; // permits that are held: never more than the limit, given back, extended, and back by themselves
 mod keys; // no two requests share a key by accident, and no key is longer than it may be
 mod lease; // permits taken in advance: never over, whatever becomes of who took them
 mod limiter; // the straight path: acquire, peek, batch, settle, wait
@@ -39,5 +40,6 @@ mod rule_files; // every mistake in a file, with its line and its exact message
 mod timelines; // the source documents' timelines, to the permit
 mod together; // several requests as one: all or nothing, one charge a key
 mod topologies; // Redis in many servers: slots that move, nodes that die, asks over several places
-mod watchdog;
-mod wrappers; // what makes a store faster decides as the store does // how long answers took, less what the machine took from all
+mod warm_up; // limits that climb after a cold start: the curve, to the permit, on every store and node
+mod watchdog; // how long answers took, less what the machine took from all
+mod wrappers; // what makes a store faster decides as the store does

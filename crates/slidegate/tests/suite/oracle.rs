@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use slidegate::{
-    Ask, Check, Count, Entry, Inspection, Key, Micros, Outcome, Quota, Reading, Settled, Settlement, Source,
-    State, States, Verdict, judge,
+    Ask, Check, Correction, Count, Entry, Inspection, Key, Micros, Outcome, Quota, Reading, Settled,
+    Settlement, Source, State, States, Verdict, judge,
 };
 
 /// Requests that name themselves are numbered from here on.
@@ -34,6 +34,9 @@ pub(crate) struct Seen {
     pub already: usize,
     pub gone: usize,
     pub inspected: usize,
+    pub extended: usize,
+    /// Judged by a limit that had not reached its full height.
+    pub climbing: usize,
     /// Refused without asking the store.
     pub known: usize,
 }
@@ -126,6 +129,9 @@ impl Oracle {
                 "{} at {:?}: the store (left) differs from the algorithm (right)\n{ask:?}",
                 check.key, reading.at
             );
+            if ours.limit < check.quota.capacity() {
+                self.seen.climbing += 1;
+            }
             match ours.outcome {
                 Outcome::Charged => self.seen.charged += 1,
                 Outcome::Refused => self.seen.refused += 1,
@@ -141,14 +147,15 @@ impl Oracle {
     }
 
     pub(crate) fn settled(&mut self, settlement: &Settlement, at: Micros, theirs: Settled) {
-        let Settlement { key, entry, permits } = settlement;
+        let Settlement { key, entry, correction } = settlement;
         let number = (key.clone(), entry.at, entry.seq);
         let ours = match (self.keys.get_mut(key), self.numbers.get(&number)) {
-            (Some(held), Some(entry)) => held.state.settle(at, *entry, *permits),
+            (Some(held), Some(entry)) => held.state.correct(at, *entry, *correction),
             _ => Settled::Gone,
         };
         assert_eq!(theirs, ours, "{settlement:?} at {at:?}: the store (left) differs from the algorithm");
         match ours {
+            Settled::Done if *correction == Correction::Extend => self.seen.extended += 1,
             Settled::Done => self.seen.done += 1,
             Settled::Already => self.seen.already += 1,
             Settled::Gone => self.seen.gone += 1,

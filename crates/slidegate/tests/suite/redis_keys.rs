@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Ask, Check, Encoding, Key, Micros, Outcome, Quota, RedisMode, RedisOptions, RedisStore,
-    RequestId, Settled, Settlement, Store,
+    Algorithm, Ask, Check, Correction, Encoding, Key, Micros, Outcome, Quota, RedisMode, RedisOptions,
+    RedisStore, RequestId, Settled, Settlement, Store,
 };
 
 use crate::redis_server::{Flavour, Server};
@@ -32,7 +32,10 @@ async fn write_everything(store: &RedisStore, packed: bool) -> usize {
             let verdict = store.admit(&[ask]).await.unwrap()[0].verdicts[0];
             assert_eq!(verdict.outcome, Outcome::Charged);
             let key = key(&format!("{i}.{n}"));
-            store.settle(&[Settlement { key, entry: verdict.entry, permits: n % 3 }]).await.unwrap();
+            store
+                .settle(&[Settlement { key, entry: verdict.entry, correction: Correction::Cost(n % 3) }])
+                .await
+                .unwrap();
             // A window has its notes apart.
             written += if i < 2 { 2 } else { 1 };
         }
@@ -154,7 +157,7 @@ async fn notes_are_apart_and_go_with_their_count() {
         let named = |quota, cost| plain(quota, cost).with_id(RequestId::new("a").unwrap());
         let admit = async |ask: Ask| store.admit(&[ask]).await.unwrap()[0].verdicts[0];
         let settle = async |entry, permits| {
-            let settlement = Settlement { key: key.clone(), entry, permits };
+            let settlement = Settlement { key: key.clone(), entry, correction: Correction::Cost(permits) };
             store.settle(&[settlement]).await.unwrap().settled[0]
         };
         let alike = || -> f64 { redis::from_redis_value(server.run(&format!("ZSCORE {name} m"))).unwrap() };
@@ -198,9 +201,7 @@ async fn encodings_have_their_own_notes() {
         let ask = Ask::one(check).unwrap().with_id(RequestId::new(id).unwrap());
         store.admit(&[ask]).await.unwrap()[0].verdicts[0]
     };
-    let settle = async |entry| {
-        store.settle(&[Settlement { key: key("e"), entry, permits: 0 }]).await.unwrap().settled[0]
-    };
+    let settle = async |entry| store.settle(&[Settlement::refund(key("e"), entry)]).await.unwrap().settled[0];
     let before = admit(Encoding::Zset, "a").await.entry;
     admit(Encoding::Zset, "b").await;
     assert_eq!(settle(before).await, Settled::Done);

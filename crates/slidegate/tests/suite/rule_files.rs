@@ -98,7 +98,7 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "rules:
   - { name: a, limit: 5, window: 1s, algorithm: leaky }",
-        r#"2:49: algorithm must be one of sliding-window, fixed-window, time-slice, token-bucket, not "leaky""#,
+        r#"2:49: algorithm must be one of sliding-window, fixed-window, time-slice, token-bucket, concurrency, not "leaky""#,
     ),
     (
         "rules:
@@ -277,9 +277,61 @@ const BROKEN: &[(&str, &str)] = &[
         "2:79: lease.ttl must be one slice, which is 200ms, not 100ms",
     ),
     (
+        "rules:\n  - { name: a, limit: 1, window: 1s, warm-up: 20% }",
+        r#"2:47: warm-up must be a mapping, not "20%""#,
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, warm-up: {} }",
+        "2:47: warm-up needs `from`\n2:47: warm-up needs `over`",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, warm-up: { from: 0.2, over: 30s } }",
+        "2:55: warm-up.from must be a percentage such as 80% or 12.5%, not 0.2",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, warm-up: { from: 12.5%, over: 30s } }",
+        "2:55: warm-up.from must be a whole number of percent",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, warm-up: { from: 100%, over: 30s } }",
+        "2:47: warm-up.from must be between 1% and 99%, not 100%",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, warm-up: { from: 20%, over: 2d } }",
+        "2:47: warm-up.over must be between 1ms and 1d, not 2d",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1m, warm-up: { from: 20%, over: 30s, idle: 10s } }",
+        "2:47: warm-up.idle must be at least as long as what is admitted counts, which is 1m, not 10s",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, warm-up: { from: 20%, over: 30s, shape: curve } }",
+        r#"2:79: warm-up.shape must be one of linear, steps, not "curve""#,
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: token-bucket, warm-up: { from: 20%, over: 30s } }",
+        "2:72: `warm-up` does not go with algorithm: token-bucket, whose burst is what may come at once",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, warm-up: { from: 20%, over: 30s }, lease: { permits: 10, ttl: 100ms } }",
+        "2:80: `lease` takes permits in advance, when nothing is admitted yet: not with warm-up",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: concurrency, count: attempts }",
+        "2:68: `count: attempts` does not go with algorithm: concurrency",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: concurrency, encoding: packed }",
+        "2:71: `encoding: packed` belongs to algorithm: sliding-window",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: concurrency, lease: { permits: 10, ttl: 100ms } }",
+        "2:69: `lease` belongs to algorithm: sliding-window or time-slice",
+    ),
+    (
         "rules:
   - { name: a, limit: 5, window: 1s, windw: 1s }",
-        "2:38: unknown field `windw` in a rule: it may have `name`, `match`, `key`, `only`, `group`, `replaces`, `tag`, `limit`, `window`, `unlimited`, `blocked`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `encoding`, `on-error`, `lease`, `overrides`",
+        "2:38: unknown field `windw` in a rule: it may have `name`, `match`, `key`, `only`, `group`, `replaces`, `tag`, `limit`, `window`, `unlimited`, `blocked`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `encoding`, `on-error`, `lease`, `warm-up`, `overrides`",
     ),
     (
         "rules:
@@ -401,7 +453,7 @@ limit: 5",
 4:13: window must be a length of time such as 250ms, 5s or 1h, not "soon"
 5:11: mode must be one of enforce, shadow, off, not "on"
 6:5: rule `second` needs `limit`
-7:5: unknown field `limt` in a rule: it may have `name`, `match`, `key`, `only`, `group`, `replaces`, `tag`, `limit`, `window`, `unlimited`, `blocked`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `encoding`, `on-error`, `lease`, `overrides`
+7:5: unknown field `limt` in a rule: it may have `name`, `match`, `key`, `only`, `group`, `replaces`, `tag`, `limit`, `window`, `unlimited`, `blocked`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `encoding`, `on-error`, `lease`, `warm-up`, `overrides`
 9:11: another rule is named `first` already
 12:10: key must be a list, not "ip""#,
     ),

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use slidegate::{
-    Ask, Check, Count, Encoding, Fault, Key, Outcome, Quota, Reading, RedisMode, RedisOptions, RedisStore,
-    Request, RequestId, Rules, Settled, Settlement, Store,
+    Ask, Check, Correction, Count, Encoding, Fault, Key, Outcome, Quota, Reading, RedisMode, RedisOptions,
+    RedisStore, Request, RequestId, Rules, Settled, Settlement, Store,
 };
 
 use crate::conformance::Dice;
@@ -81,7 +81,11 @@ async fn slots_move_and_nobody_notices() {
                     let key = ask.checks()[0].key.clone();
                     history.push((reading.at, Event::Asked(ask, reading)));
                     if verdict.outcome == Outcome::Charged && dice.below(8) == 0 {
-                        let settlement = Settlement { key, entry: verdict.entry, permits: dice.below(2) };
+                        let settlement = Settlement {
+                            key,
+                            entry: verdict.entry,
+                            correction: Correction::Cost(dice.below(2)),
+                        };
                         let receipt = store.settle(std::slice::from_ref(&settlement)).await.unwrap();
                         history.push((receipt.at, Event::Settled(settlement, receipt.settled[0])));
                     }
@@ -300,7 +304,11 @@ async fn batches_listings_and_reports_go_to_all() {
         }
         assert_eq!(found.len(), 43);
         let settlements: Vec<Settlement> = (0..40)
-            .map(|n| Settlement { key: key(n as u64), entry: readings[n].verdicts[0].entry, permits: 0 })
+            .map(|n| Settlement {
+                key: key(n as u64),
+                entry: readings[n].verdicts[0].entry,
+                correction: Correction::Cost(0),
+            })
             .collect();
         let receipt = store.settle(&settlements).await.unwrap();
         assert!(receipt.settled.iter().all(|settled| *settled == Settled::Done));

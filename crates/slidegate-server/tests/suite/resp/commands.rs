@@ -80,6 +80,26 @@ fn peeks_charge_nothing_and_settlements_give_back() {
 }
 
 #[test]
+fn what_is_held_is_extended_and_given_back() {
+    let door = Door::open();
+    let rules = "rules: [{ name: at-once, key: [user], limit: 1, window: 30s, algorithm: concurrency }]";
+    door.gate.limiter.set_rules(slidegate::Rules::from_yaml(rules).unwrap());
+    let mut client = door.client();
+    let Value::Array(held) = client.ask("SG.CHECK RESERVE user bob") else { panic!() };
+    let Value::Bulk(reservation) = &held[5] else { panic!("{held:?}") };
+    assert_eq!(client.ask("SG.CHECK user bob").numbers()[..3], [0, 1, 0]);
+    assert_eq!(client.ask(&format!("SG.EXTEND {reservation}")), simple("done"));
+    assert_eq!(client.ask(&format!("sg.release {reservation}")), simple("done"));
+    assert_eq!(client.ask(&format!("SG.EXTEND {reservation}")), simple("already"));
+    assert_eq!(client.ask("SG.CHECK user bob").numbers()[..3], [1, 1, 0]);
+    assert_eq!(client.ask("SG.RELEASE").error(), "ERR wrong number of arguments: SG.RELEASE reservation");
+    assert_eq!(
+        client.ask("SG.EXTEND x").error(),
+        "ERR reservation is not one that was given out: send it back as it was received"
+    );
+}
+
+#[test]
 fn other_limiters_commands() {
     let door = Door::open();
     let mut client = door.client();

@@ -3,7 +3,7 @@
 --
 -- plan   number of lines; of each line: key, notes, kind, shape, attempts, slice | rate, per, horizon, window,
 --        capacity, period, life, modulus. A line is a key and the quota it is judged by; notes is 0 if they are
---        not apart, or not needed.
+--        not apart, or not needed. If any limit climbs, what warm.lua says.
 --        number of asks; of each ask either a run: times, cost, line, and whether its quota is that of the run before, if
 --        each has a line of its own (that many asks of one check, alike)
 --        or 0, peek, checks, id, and of each check: line, cost, enforced, digits
@@ -22,6 +22,8 @@ for i = 1, take('<d') do
   }
 end
 
+if warm then warm.read(lines) end
+
 -- The state of a line's key. Another algorithm or window for the same key starts it anew.
 local function state(line)
   local held = states[line.key]
@@ -32,6 +34,11 @@ local function state(line)
   local loaded = kinds[line.kind].load(line)
   states[line.key] = { state = loaded, line = line }
   return loaded
+end
+
+local function wait(kind, s, line, cost)
+  if line.climb then return warm.wait(kind, s, line, cost) end
+  return kind.wait(s, line, cost)
 end
 
 -- What is not ours is found before anything is written. A key that is counted in two ways is read when its turn comes:
@@ -53,7 +60,7 @@ end
 
 -- Counts `cost`, `times` over; of attempts only the newest that fit are kept.
 local function record(kind, s, line, cost, times)
-  if line.attempts then kind.keep_newest(s, line, line.capacity - cost) end
+  if line.attempts then kind.keep_newest(s, line, (line.full or line.capacity) - cost) end
   return kind.record(s, line, cost, times)
 end
 
@@ -81,11 +88,12 @@ local function ask(peek, checks, id)
       check.id = 'id:' .. ARGV[id] .. '*' .. format('%d', cost)
       check.digits = ARGV[digits]
     end
-    if cost > line.capacity then
+    if line.climb then warm.set_limit(line, s) end
+    if cost > (line.full or line.capacity) then
       check.outcome = 3
     else
       if check.id then check.at, check.k = known(s, line, check.id, check.digits) end
-      if not check.at then check.outcome = s.used + cost <= line.capacity and 1 or 2 end
+      if not check.at then check.outcome = (s.used + cost <= line.capacity or line.climb and s.used == 0) and 1 or 2 end
     end
     if enforced == 1 and (check.outcome or 0) >= 2 and not refuser then refuser = i end
     all[i] = check
@@ -103,12 +111,13 @@ local function ask(peek, checks, id)
       date, place = record(kind, s, line, cost, 1)
       if admitted then
         outcome = 0
+        if line.climb then warm.admitted(line, s) end
         if check.id then place = remember(s, check.id, date) end
       end
     elseif outcome == 2 and counted and line.attempts then
       record(kind, s, line, cost, 1)
     end
-    local retry = outcome == 0 and 0 or outcome == 3 and line.horizon or kind.wait(s, line, cost)
+    local retry = outcome == 0 and 0 or outcome == 3 and line.horizon or wait(kind, s, line, cost)
     answer(outcome, s, retry, kind.reset(s, line), date, place)
   end
 end
@@ -125,4 +134,10 @@ for i = 1, take('<d') do
 end
 
 for _, held in pairs(states) do kinds[held.line.kind].save(held.state, held.line) end
+if warm then
+  warm.save()
+  for i = 1, #lines do
+    if lines[i].climb then reply[#reply + 1] = struct.pack('<d', lines[i].capacity) end
+  end
+end
 return table.concat(reply)

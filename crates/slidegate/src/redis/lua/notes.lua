@@ -6,6 +6,7 @@
 --   id:<id>*<cost>[/k]   this request was admitted
 --   settled:<hex>.<seq>  this admission was settled; the first settlement stands
 --   void:<hex>.<seq>     it was a refund, and its request id may come again
+--   moved:<hex>.<seq>    this admission was extended: it counts from the instant that this is scored with
 --
 -- An admission without an id is numbered by its place among those of its instant. One with an id has a number
 -- made from it: 17 digits and two for k, which counts how often it was refunded and came again in one instant.

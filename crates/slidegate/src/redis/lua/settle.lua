@@ -2,7 +2,7 @@
 -- Settles admissions, one after another, at one instant.
 --
 -- plan   min-expire, expire-buffer, channel, number of settlements; of each: key, its notes, log, its notes, instant,
---        cost charged, cost really, seq and name (which text)
+--        cost charged, cost really, seq and name (which text). A cost of 2^52 extends what is held: it counts from now on.
 --
 -- What gives something back is published, so that nobody goes on refusing what fits again. Whoever may not publish is
 -- not heard.
@@ -10,6 +10,23 @@
 -- The shape stored with a key says how it counts, so a settlement need not.
 
 local channel, settlements = take('<dd')
+
+local EXTEND = 2 ^ 52
+
+-- The instant that an admission counts from: where it was extended, that of the last time.
+local function counts_from(s, line, at, seq)
+  return line.held and noted(s, note_name('moved:', line, at, seq)) or at
+end
+
+local function extend(s, line, at, from, cost, seq)
+  if not line.held then return 2 end
+  if from == s.at then return 0 end
+  if not kinds[1].amend(s, line, from, cost, 0, 1e18) then return 2 end
+  add_note(s, note_name('moved:', line, at, seq), kinds[1].record(s, line, cost, 1))
+  kinds[1].save(s, line)
+  s.marks = nil
+  return 0
+end
 
 local function settle(line, at, from, to, seq)
   local kind = kinds[line.kind]
@@ -21,13 +38,16 @@ local function settle(line, at, from, to, seq)
   end
   local ahead = line.kind == 1 and line.slice > 0 and line.slice - 1 or 0
   local outcome = 2
-  if at <= s.at + ahead and not kind.past(s, line, at) and not s.fresh then
+  local since = counts_from(s, line, at, seq)
+  if at <= s.at + ahead and not kind.past(s, line, since) and not s.fresh then
     local settled = note_name('settled:', line, at, seq)
-    if noted(s, settled) == at then
+    if noted(s, settled) == since then
       outcome = 1
-    elseif kind.amend(s, line, at, from, to, tonumber(seq)) then
+    elseif to == EXTEND then
+      outcome = extend(s, line, at, since, from, seq)
+    elseif kind.amend(s, line, since, from, to, since == at and tonumber(seq) or 1e18) then
       outcome = 0
-      add_note(s, settled, at)
+      add_note(s, settled, since)
       if to == 0 and #seq > 17 then add_note(s, note_name('void:', line, at, seq), at) end
     end
   end

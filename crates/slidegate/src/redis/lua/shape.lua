@@ -12,6 +12,7 @@ local function line_of(shape, key, notes, kind)
   if not a or a == 0 or b == 0 or c == 0 then return nil end
   local line = { key = key, notes = notes, shape = shape, window = a, horizon = a, slice = 0, capacity = MAX_TOTAL }
   if algorithm == 'sliding-window' then line.kind = kind
+  elseif algorithm == 'concurrency' then line.kind, line.held = 1, true
   elseif algorithm == 'time-slice' and b then
     line.kind = 1
     line.slice = math.ceil(a / b)
@@ -24,7 +25,7 @@ local function line_of(shape, key, notes, kind)
   else return nil end
   line.life = math.max(min_expire, line.horizon + buffer)
   line.period = math.max(1, line.life - line.horizon - math.floor(buffer / 2))
-  line.modulus = modulus_of(line.kind, line.horizon)
+  line.modulus = modulus_of(line.kind, line.horizon, line.held)
   return line
 end
 

@@ -30,6 +30,29 @@ pub(super) struct Loaded {
     pub(super) ids: Vec<(RequestId, Entry)>,
     /// Requests that were refunded: when, and how often in that instant.
     pub(super) void: HashMap<String, (u64, u64)>,
+    /// Where it is that its limit began to climb, if it does, and what was found there.
+    pub(super) warm: Option<(String, Option<Climbing>)>,
+}
+
+/// Since when a limit climbs: see `lua/warm.lua`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Climbing {
+    pub(super) since: Micros,
+    pub(super) last: Micros,
+    pub(super) shape: String,
+}
+
+impl Climbing {
+    fn read(text: &str) -> Option<Self> {
+        let mut words = text.splitn(3, ' ');
+        let mut instant = || words.next()?.parse().ok().map(Micros::new);
+        let (since, last) = (instant()?, instant()?);
+        Some(Climbing { since, last, shape: words.next()?.to_owned() })
+    }
+
+    pub(super) fn write(&self) -> String {
+        format!("{} {} {}", self.since.get(), self.last.get(), self.shape)
+    }
 }
 
 /// What is read of one key.
@@ -38,6 +61,8 @@ pub(super) struct Wanted {
     pub(super) notes: String,
     /// Whether its notes matter.
     pub(super) noted: bool,
+    /// Where it is that its limit began to climb, if it does.
+    pub(super) warm: Option<String>,
 }
 
 /// Watches the keys, reads the time, and what is needed of each key.
@@ -48,13 +73,16 @@ pub(super) async fn load(
 ) -> Result<(u64, Vec<Loaded>), Missed> {
     let mut read = Pipeline::new();
     read.cmd("WATCH");
-    for Wanted { name, notes, noted } in &wanted {
-        read.arg(name).arg(noted.then_some(notes));
+    for Wanted { name, notes, noted, warm } in &wanted {
+        read.arg(name).arg(noted.then_some(notes)).arg(warm);
     }
     read.cmd("TIME");
     for (i, Wanted { name, .. }) in wanted.iter().enumerate() {
         let last = if whole.contains(&i) { -1 } else { SOME as i64 - 1 };
         read.cmd("ZRANGE").arg(name).arg(0).arg(last).arg("WITHSCORES");
+    }
+    for warm in wanted.iter().filter_map(|wanted| wanted.warm.as_ref()) {
+        read.cmd("GET").arg(warm);
     }
     let values: Vec<Value> = read.query_async(connection).await?;
     let mut values = values.into_iter().skip(1);
@@ -63,7 +91,8 @@ pub(super) async fn load(
     let now = seconds.saturating_mul(1_000_000).saturating_add(micros);
     let mut loaded = Vec::with_capacity(wanted.len());
     let mut parts = Vec::new();
-    for ((i, wanted), value) in wanted.into_iter().enumerate().zip(values) {
+    let counts: Vec<Value> = values.by_ref().take(wanted.len()).collect();
+    for ((i, wanted), value) in wanted.into_iter().enumerate().zip(counts) {
         let members: Members = redis::from_redis_value(value).map_err(|_| Missed::Wrong(bad_reply()))?;
         let held = Held::read(&members);
         if held.is_none() && !members.is_empty() {
@@ -80,7 +109,15 @@ pub(super) async fn load(
             }
         }
         let oldest = members.iter().find(|(_, score)| *score > 0.0).map(|(_, score)| *score as u64);
+        let warm = match wanted.warm {
+            Some(warm) => {
+                let text: Option<String> = values.next().and_then(|text| redis::from_redis_value(text).ok());
+                Some((warm, text.and_then(|text| Climbing::read(&text))))
+            }
+            None => None,
+        };
         loaded.push(Loaded {
+            warm,
             name: wanted.name,
             notes: wanted.notes,
             held,

@@ -24,7 +24,6 @@ use tokio::sync::MutexGuard;
 use self::load::{Wanted, load, newest_besides, note};
 use self::slot::{NAMED, Open, Slot};
 use super::fault::{Redirect, explain, redirect};
-use super::freed::frees;
 use super::held::{Held, HeldEntry};
 use super::life::Purpose;
 use super::server::{self, Server};
@@ -32,7 +31,8 @@ use super::topology::Place;
 use super::{Inner, bad_reply};
 use crate::judge::judge;
 use crate::{
-    Ask, Encoding, Error, Fault, Key, Micros, Outcome, Reading, Readings, Receipt, Settled, Settlement,
+    Ask, Correction, Encoding, Entry, Error, Fault, Key, Micros, Outcome, Reading, Readings, Receipt,
+    Settled, Settlement,
 };
 
 /// How often a decision is tried anew when others change its keys.
@@ -43,6 +43,9 @@ const EAGER: u32 = 4;
 
 /// Callers of one key in one process go one after the other.
 const LANES: usize = 64;
+
+/// How long it is remembered that a limit climbs when it is cold again, in milliseconds.
+const WARM_BUFFER: u64 = 10_000;
 
 /// What transactions need besides the store.
 pub(super) struct Transactions {
@@ -203,7 +206,15 @@ impl Inner {
             let mut checks = asks.iter().filter(|ask| ask.id().is_some()).flat_map(Ask::checks);
             checks.any(|check| check.key == *key && Held::is_window(&check.quota))
         };
-        let wanted = keys.iter().map(|key| self.wanted(key, noted(key))).collect();
+        let climbs = |key: &Key| {
+            let mut checks = asks.iter().flat_map(Ask::checks);
+            checks.any(|check| check.key == *key && check.quota.warm_up().is_some())
+        };
+        let wanted = |key: &Key| Wanted {
+            warm: climbs(key).then(|| self.names.warm(key)),
+            ..self.wanted(key, noted(key))
+        };
+        let wanted = keys.iter().map(|key| wanted(key)).collect();
         let (now, mut loaded) = load(connection, wanted, whole).await?;
         let places: HashMap<&Key, usize, foldhash::quality::RandomState> =
             keys.iter().enumerate().map(|(i, key)| (*key, i)).collect();
@@ -250,6 +261,10 @@ impl Inner {
             if !slot.write(&mut writes, loaded, self.expiry) {
                 return Err(Missed::Part(vec![i]));
             }
+            if let (Some((climbing, until)), Some((name, _))) = (slot.climbs(loaded), &loaded.warm) {
+                let ends = until.get().div_ceil(1_000) + WARM_BUFFER;
+                writes.cmd("SET").arg(name).arg(climbing.write()).arg("PXAT").arg(ends);
+            }
             if writes.len() == before && loaded.held.is_some() {
                 read_only.push((slot, loaded));
             }
@@ -284,18 +299,44 @@ impl Inner {
             let quota = held.quota;
             let mut slot = Slot::open(loaded, &quota, now);
             slot.state.inspect(Micros::new(now));
-            let marker = note("settled:", &quota, settlement.entry.at.get(), settlement.entry.seq);
+            let Entry { at: made, seq, cost } = settlement.entry;
+            let marker = note("settled:", &quota, made.get(), seq);
+            let moved = note("moved:", &quota, made.get(), seq);
+            let since = match loaded.noted_in().filter(|_| quota.is_held()) {
+                Some(notes) => {
+                    redis::cmd("ZSCORE").arg(notes).arg(&moved).query_async::<Option<f64>>(connection).await?
+                }
+                None => None,
+            };
+            // Where it was extended it counts from there, and its number is no place among those of that instant.
+            let settlement = &match since {
+                Some(since) => Settlement {
+                    entry: Entry { at: Micros::new(since as u64), seq: NAMED, cost },
+                    ..settlement.clone()
+                },
+                None => settlement.clone(),
+            };
             let mut look = Pipeline::new();
             let (name, instant) = (&loaded.name, settlement.entry.at.get());
             // Without notes there is no such member in the key itself either.
             look.cmd("ZSCORE").arg(loaded.noted_in().unwrap_or(name)).arg(&marker);
             look.cmd("ZRANGEBYSCORE").arg(name).arg(instant).arg(instant).arg("LIMIT").arg(0).arg(1);
             let (noted, found): (Option<f64>, Vec<String>) = look.query_async(connection).await?;
-            let outcome = if !slot.counts(held, &settlement.entry) {
+            let extends = settlement.correction == Correction::Extend;
+            let outcome = if made.get() > slot.at && quota.is_held() || !slot.counts(held, &settlement.entry)
+            {
                 Settled::Gone
             } else if noted == Some(instant as f64) {
                 Settled::Already
+            } else if extends && !quota.is_held() {
+                Settled::Gone
+            } else if extends && instant == slot.at {
+                settled.push(Settled::Done);
+                continue;
             } else {
+                if extends {
+                    slot.record_again(cost);
+                }
                 let entry = found.first().and_then(|found| HeldEntry::read(found, instant as f64));
                 let newest = match entry.as_ref().filter(|_| slot.takes_newest(held, settlement)) {
                     Some(entry) => newest_besides(connection, name, entry).await?,
@@ -303,20 +344,25 @@ impl Inner {
                 };
                 if slot.amend(held, settlement, entry, newest) { Settled::Done } else { Settled::Gone }
             };
-            if outcome == Settled::Done {
-                slot.marks.push((instant, marker));
-                if settlement.permits == 0 && settlement.entry.seq >= NAMED {
-                    slot.marks.push((instant, note("void:", &quota, instant, settlement.entry.seq)));
-                }
-            }
             settled.push(outcome);
+            if outcome == Settled::Done && extends {
+                slot.marks.push((slot.at, moved));
+            } else if outcome == Settled::Done {
+                slot.marks.push((instant, marker));
+                if settlement.correction == Correction::Cost(0) && seq >= NAMED {
+                    slot.marks.push((made.get(), note("void:", &quota, made.get(), seq)));
+                }
+            } else if extends {
+                // What was to be counted again is not.
+                continue;
+            }
             if !slot.write(&mut writes, loaded, self.expiry) {
                 return Err(Missed::Part(vec![i]));
             }
         }
         commit(connection, writes).await?;
         let done = settlements.iter().zip(&settled).filter(|(_, settled)| **settled == Settled::Done);
-        let freed = done.map(|(settlement, _)| settlement).filter(|settlement| frees(settlement));
+        let freed = done.map(|(settlement, _)| settlement).filter(|settlement| settlement.frees());
         let mut told = Pipeline::new();
         self.add_freed(&mut told, freed.map(|settlement| &settlement.key));
         if !told.is_empty() {
@@ -327,7 +373,7 @@ impl Inner {
     }
 
     fn wanted(&self, key: &Key, noted: bool) -> Wanted {
-        Wanted { name: self.names.main(key), notes: self.names.notes(key), noted }
+        Wanted { name: self.names.main(key), notes: self.names.notes(key), noted, warm: None }
     }
 }
 

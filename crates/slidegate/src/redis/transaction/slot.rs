@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 
-use super::load::{Loaded, same_shape};
+use super::load::{Climbing, Loaded, same_shape};
 use crate::algorithm::{Counted, Kept};
 use crate::judge::States;
-use crate::quota::MAX_TOTAL;
+use crate::quota::{MAX_LIMIT, MAX_TOTAL};
 use crate::redis::held::{Held, HeldEntry};
 use crate::redis::layout;
-use crate::{Algorithm, Entry, Micros, Quota, RequestId, Settlement, State};
+use crate::warm_up::Warmth;
+use crate::{Algorithm, Correction, Entry, Micros, Quota, RequestId, Settlement, State};
 
 /// Numbers from here on are made from request ids: see `lua/notes.lua`.
 pub(super) const NAMED: u64 = 1_000_000_000_000_000_000;
@@ -60,10 +61,29 @@ impl States for Open<'_> {
 
 impl Slot {
     pub(super) fn open(loaded: &Loaded, quota: &Quota, now: u64) -> Self {
+        let mut slot = Slot::open_count(loaded, quota, now);
+        if let (Some(warm_up), Some((_, Some(climbing)))) = (quota.warm_up(), &loaded.warm)
+            && climbing.shape == layout::shape(quota)
+        {
+            let Climbing { since, last, .. } = *climbing;
+            slot.state.set_warmth(Some(Warmth { since, last, until: last.plus(warm_up.idle_for()) }));
+        }
+        slot
+    }
+
+    /// When its limit began to climb, if that has changed.
+    pub(super) fn climbs(&self, loaded: &Loaded) -> Option<(Climbing, Micros)> {
+        let (_, before) = loaded.warm.as_ref()?;
+        let Warmth { since, last, until } = self.state.warmth()?;
+        let climbing = Climbing { since, last, shape: layout::shape(&self.quota) };
+        (before.as_ref() != Some(&climbing)).then_some((climbing, until))
+    }
+
+    fn open_count(loaded: &Loaded, quota: &Quota, now: u64) -> Self {
         let held = loaded.held.as_ref().filter(|held| same_shape(&held.quota, quota));
         let Some(held) = held else {
             let next = match quota.algorithm() {
-                Algorithm::SlidingWindow => 0,
+                Algorithm::SlidingWindow | Algorithm::Concurrency => 0,
                 Algorithm::TimeSlice { .. } => now % quota.grain().get() * 1_000,
                 _ => now,
             };
@@ -79,7 +99,9 @@ impl Slot {
         let lump = (unread > 0).then_some((held.newest, unread));
         entries.extend(lump.map(|(at, cost)| (Micros::new(at), cost)));
         let counted = match held.quota.algorithm() {
-            Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } => Counted::Entries(entries),
+            Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } | Algorithm::Concurrency => {
+                Counted::Entries(entries)
+            }
             Algorithm::FixedWindow => Counted::Used(held.used),
             Algorithm::TokenBucket { .. } => {
                 Counted::Missing { units: held.used, gone: Micros::new(held.gone) }
@@ -93,17 +115,16 @@ impl Slot {
         let counts = held_entry.as_ref().map_or(0, |entry| entry.count);
         let next = match quota.algorithm() {
             // What was recorded now was refunded: its numbers must not come again.
-            Algorithm::SlidingWindow if held_entry.is_none() && held.last == at => {
+            Algorithm::SlidingWindow | Algorithm::Concurrency if held_entry.is_none() && held.last == at => {
                 now % 1_000_000_000 * 1_000
             }
-            Algorithm::SlidingWindow => counts,
+            Algorithm::SlidingWindow | Algorithm::Concurrency => counts,
             Algorithm::TimeSlice { .. } => counts.max(at % quota.grain().get() * 1_000),
             _ => held.next,
         };
         let mut slot = Slot::with(state, *quota, false, at, next);
         slot.lump = lump;
-        slot.held_entry = held_entry
-            .filter(|_| matches!(quota.algorithm(), Algorithm::SlidingWindow | Algorithm::TimeSlice { .. }));
+        slot.held_entry = held_entry.filter(|_| Held::is_window(quota));
         slot.void = loaded.void.clone();
         slot
     }
@@ -178,7 +199,16 @@ impl Slot {
 
     /// Whether a settlement takes away the newest entry, so that another is.
     pub(super) fn takes_newest(&self, held: &Held, settlement: &Settlement) -> bool {
-        settlement.permits == 0 && settlement.entry.at.get() == held.newest
+        settlement.correction == Correction::Cost(0) && settlement.entry.at.get() == held.newest
+    }
+
+    /// Counts what was recorded under another instant from now on, besides.
+    pub(super) fn record_again(&mut self, cost: u64) {
+        let most = Quota::new(MAX_LIMIT, self.quota.window().into());
+        if let Ok(quota) = most.and_then(|quota| quota.with_algorithm(self.quota.algorithm())) {
+            self.state.admit(Micros::new(self.at), &quota, cost);
+            self.note_recorded();
+        }
     }
 
     /// Corrects an admission; false if it was never made here, or nothing of its instant is left.
@@ -189,7 +219,11 @@ impl Slot {
         found: Option<HeldEntry>,
         newest: u64,
     ) -> bool {
-        let Settlement { entry: Entry { at, seq, cost: from }, permits: to, .. } = *settlement;
+        let Settlement { entry: Entry { at, seq, cost: from }, correction, .. } = *settlement;
+        let to = match correction {
+            Correction::Cost(to) => to,
+            Correction::Extend => 0,
+        };
         let named = seq >= NAMED;
         let now = |used: u64, most: u64| (used.saturating_sub(from) + to).min(most);
         let amended = match self.state.kept().counted {
@@ -207,8 +241,9 @@ impl Slot {
                 let others = self.state.used().saturating_sub(found.cost);
                 let cost = now(found.cost, MAX_TOTAL - others);
                 let cut = self.at.saturating_sub(held.quota.window().get());
-                let newest =
-                    (cost == 0 && found.at == held.newest).then_some(if newest > cut { newest } else { 0 });
+                // What is extended is the newest itself.
+                let taken = cost == 0 && found.at == held.newest && self.recorded == 0;
+                let newest = taken.then_some(if newest > cut { newest } else { 0 });
                 Amended { used: others + cost, entry: Some((found, cost)), newest }
             }
             _ if at.get() < held.created || !named && !(held.created..held.next).contains(&seq) => {

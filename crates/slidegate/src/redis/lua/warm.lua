@@ -1,0 +1,109 @@
+
+-- Warm-up: limits that climb after a cold start. The numbers are those of warm_up.rs.
+--
+-- plan   after the lines: how many of them climb; of each: which line, its key for this, where it starts (in
+--        ten-thousandths), over, idle, and whether in steps
+-- reply  after all else: the limit of each of them, in the order of the lines
+--
+--   <key>:warm    <since> <last> <shape>    when the climb began, when something was last admitted, what is counted
+--
+-- The limit of a line is the same for the whole batch: its first admission only starts the climb.
+
+do
+  local WHOLE, STEPS = 10000, { 0, 3, 6, 8 }
+  local warmths = {}
+
+  local function div(a, b)
+    return (a - fmod(a, b)) / b
+  end
+
+  local function part(capacity, share)
+    local rest = fmod(capacity, WHOLE)
+    return math.max(1, (capacity - rest) / WHOLE * share + div(rest * share, WHOLE))
+  end
+
+  local function step(climb, quarter)
+    return climb.start + div((WHOLE - climb.start) * STEPS[quarter + 1], 8)
+  end
+
+  local function share(climb, climbed)
+    if climbed >= climb.over then return WHOLE end
+    if climb.steps then return step(climb, div(climbed * 4, climb.over)) end
+    return climb.start + div((WHOLE - climb.start) * climbed, climb.over)
+  end
+
+  -- How long after the start there is room for `needed`.
+  local function reaches(climb, capacity, needed)
+    if climb.steps then
+      local quarter = 0
+      while quarter < 4 and part(capacity, step(climb, quarter)) < needed do quarter = quarter + 1 end
+      return math.ceil(quarter * climb.over / 4)
+    end
+    local low, high = climb.start, WHOLE
+    while low < high do
+      local middle = div(low + high, 2)
+      if part(capacity, middle) >= needed then high = middle else low = middle + 1 end
+    end
+    local a, b = (low - climb.start) * climb.over, WHOLE - climb.start
+    return div(a + b - 1, b)
+  end
+
+  local function is_warm(warmth, climb, at)
+    return warmth.last and at < warmth.last + climb.idle
+  end
+
+  local function read(lines)
+    for _ = 1, take('<d') do
+      local i, key, start, over, idle, steps = take('<dddddd')
+      lines[i].full = lines[i].capacity
+      lines[i].climb = { key = KEYS[key], start = start, over = over, idle = idle, steps = steps == 1 }
+    end
+  end
+
+  -- Sets the limit of this moment.
+  local function set_limit(line, s)
+    local climb = line.climb
+    local warmth = warmths[climb.key]
+    if not warmth then
+      local since, last, shape = string.match(call('GET', climb.key) or '', '^(%d+) (%d+) (.+)$')
+      warmth = shape == line.shape and { since = tonumber(since), last = tonumber(last) } or {}
+      warmths[climb.key] = warmth
+    end
+    local climbed = is_warm(warmth, climb, s.at) and math.max(0, s.at - warmth.since) or 0
+    line.capacity = part(line.full, share(climb, climbed))
+  end
+
+  local function admitted(line, s)
+    local climb = line.climb
+    local warmth = warmths[climb.key]
+    if is_warm(warmth, climb, s.at) then
+      warmth.last = math.max(warmth.last, s.at)
+    else
+      warmth.since, warmth.last = s.at, s.at
+    end
+    warmth.line = line
+  end
+
+  local function wait(kind, s, line, cost)
+    if s.used == 0 or s.used + cost <= line.capacity then return 0 end
+    local climb = line.climb
+    local warmth = warmths[climb.key]
+    local leaves = cost > line.capacity and kind.reset(s, line) or kind.wait(s, line, cost)
+    if s.used + cost > line.full or not is_warm(warmth, climb, s.at) then return leaves end
+    local reached = warmth.since + reaches(climb, line.full, s.used + cost)
+    if reached >= warmth.last + climb.idle then return leaves end
+    return math.min(leaves, math.max(0, reached - s.at))
+  end
+
+  local function save()
+    for key, warmth in pairs(warmths) do
+      local line = warmth.line
+      if line then
+        local ends = math.ceil((warmth.last + line.climb.idle) / 1000) + 10000
+        call('SET', key, format('%d %d %s', warmth.since, warmth.last, line.shape), 'PXAT', format('%d', ends))
+      end
+    end
+  end
+
+  warm = { read = read, set_limit = set_limit, admitted = admitted, wait = wait, save = save }
+end

@@ -1,0 +1,266 @@
+//! Limits that climb after a cold start: the curve, to the permit, on every store and node.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use slidegate::{
+    Algorithm, Ask, Check, DenyCache, Encoding, Key, Limiter, ManualClock, MemoryStore, Micros, Outcome,
+    Quota, RedisMode, RedisOptions, RedisStore, Request, Rules, Source, State, Store, WarmUp,
+};
+
+use crate::oracle::Oracle;
+use crate::redis_server::{Flavour, Server};
+
+/// Document 002: 20, 50, 80, then 100 in a second. Asked for every millisecond, counted by seconds.
+#[tokio::test]
+async fn the_documents_example() {
+    for algorithm in ["sliding-window", "fixed-window"] {
+        let clock = ManualClock::at(Micros::from_secs(1_000));
+        let rules = format!(
+            "rules: [{{ name: orders, limit: 100, window: 1s, algorithm: {algorithm}, \
+             warm-up: {{ from: 20%, over: 4s, idle: 60s, shape: steps }} }}]"
+        );
+        let limiter =
+            Limiter::new(MemoryStore::with_clock(clock.clone(), 10), Rules::from_yaml(&rules).unwrap());
+        let second = async || {
+            let mut admitted = 0;
+            for _ in 0..1_000 {
+                let decision = limiter.acquire(Request::new([])).await.unwrap();
+                admitted += u64::from(decision.allowed());
+                clock.advance(Micros::from_millis(1));
+            }
+            admitted
+        };
+        let mut seconds = Vec::new();
+        for _ in 0..6 {
+            seconds.push(second().await);
+        }
+        assert_eq!(seconds, [20, 50, 80, 100, 100, 100], "{algorithm}");
+        // Not yet idle for long enough: the last admission was in the second before.
+        clock.advance(Micros::from_millis(58_000));
+        assert_eq!(second().await, 100, "{algorithm}");
+        clock.advance(Micros::from_secs(61));
+        let mut seconds = Vec::new();
+        for _ in 0..4 {
+            seconds.push(second().await);
+        }
+        assert_eq!(seconds, [20, 50, 80, 100], "{algorithm}, cold again");
+    }
+}
+
+/// At any instant of a linear climb exactly as many fit as the line says.
+#[test]
+fn a_line_to_the_permit() {
+    let climb = WarmUp::new(20, Duration::from_secs(30)).unwrap();
+    let quota = Quota::per_second(1_000).unwrap().with_warm_up(climb).unwrap();
+    for millis in (0..40_000u64).step_by(37) {
+        let mut state = State::new(&quota);
+        let start = Micros::from_secs(100);
+        state.admit(start, &quota, 1);
+        // Kept warm, and in the window before this one.
+        let now = Micros::new(start.get() + millis * 1_000);
+        let counted = u64::from(millis < 1_000);
+        let fits = (0..2_000).filter(|_| state.admit(now, &quota, 1).outcome == Outcome::Charged).count();
+        let share = (2_000 + 8_000 * millis.min(30_000) / 30_000).min(10_000);
+        assert_eq!(fits as u64 + counted, 1_000 * share / 10_000, "after {millis} ms");
+    }
+}
+
+/// What costs more than the limit of the moment passes alone, up to the full limit.
+#[test]
+fn what_is_alone_gets_through() {
+    let climb = WarmUp::new(10, Duration::from_secs(10)).unwrap();
+    let quota = Quota::per_second(100).unwrap().with_warm_up(climb).unwrap();
+    let mut state = State::new(&quota);
+    let at = Micros::from_millis;
+    assert_eq!(state.admit(at(5_000), &quota, 101).outcome, Outcome::Impossible);
+    assert_eq!(state.admit(at(5_000), &quota, 80).outcome, Outcome::Charged);
+    let refused = state.admit(at(5_100), &quota, 80);
+    assert_eq!((refused.outcome, refused.limit, refused.used), (Outcome::Refused, 10, 80));
+    assert_eq!(refused.retry_after, at(900));
+    assert_eq!(state.admit(at(6_000), &quota, 80).outcome, Outcome::Charged);
+}
+
+/// Against a list of all that was admitted: the limit, what fits, and that it fits when it was said to.
+#[test]
+fn any_traffic_is_judged_by_the_curve() {
+    let mut runner = TestRunner::new(Config { cases: 400, failure_persistence: None, ..Config::default() });
+    let step = (
+        prop_oneof![4 => 0..40u64, 2 => 0..400u64, 1 => 0..9_000u64],
+        prop_oneof![5 => 1..4u64, 1 => 1..60u64],
+    );
+    let traffic = (prop::collection::vec(step, 1..400), 1..99u32, any::<bool>(), 1..5_000u64, 3u64..60);
+    let mut asked = 0u64;
+    let counter = std::cell::Cell::new(0u64);
+    let result = runner.run(&traffic, |(steps, from, in_steps, over, limit)| {
+        let climb = WarmUp::new(from, Duration::from_millis(over))
+            .unwrap()
+            .idle(Duration::from_millis(2_000))
+            .unwrap();
+        let climb = if in_steps { climb.in_steps() } else { climb };
+        let quota = Quota::per_second(limit).unwrap().with_warm_up(climb).unwrap();
+        let mut state = State::new(&quota);
+        let (mut now, mut admitted) = (10_000_000u64, Vec::<(u64, u64)>::new());
+        let (mut since, mut last) = (0u64, None::<u64>);
+        for (wait, cost) in steps {
+            counter.set(counter.get() + 1);
+            now += wait * 1_000;
+            let warm = last.is_some_and(|last| now < last + 2_000_000);
+            let climbed = if warm { now - since } else { 0 };
+            let share = share(from, in_steps, climbed, over * 1_000);
+            let expected = (u128::from(limit) * share / 10_000).max(1) as u64;
+            let used: u64 =
+                admitted.iter().filter(|(at, _)| at + 1_000_000 > now).map(|(_, cost)| cost).sum();
+            let fits = cost <= limit && (used == 0 || used + cost <= expected);
+            let verdict = state.admit(Micros::new(now), &quota, cost);
+            prop_assert_eq!(verdict.limit, expected);
+            prop_assert_eq!(verdict.outcome == Outcome::Charged, fits);
+            if fits {
+                if !warm {
+                    since = now;
+                }
+                last = Some(now);
+                admitted.push((now, cost));
+            } else if verdict.outcome == Outcome::Refused {
+                let then = Micros::new(now + verdict.retry_after.get());
+                prop_assert!(verdict.retry_after <= quota.horizon());
+                prop_assert_eq!(
+                    state.clone().admit(then, &quota, cost).outcome,
+                    Outcome::Charged,
+                    "when it said"
+                );
+            }
+            let in_window: u64 =
+                admitted.iter().filter(|(at, _)| at + 1_000_000 > now).map(|(_, cost)| cost).sum();
+            prop_assert!(in_window <= limit, "never above the full limit");
+        }
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    asked += counter.get();
+    eprintln!("{asked} asks judged by the curve, 0 differences");
+    assert!(asked > 20_000);
+}
+
+fn share(from: u32, in_steps: bool, climbed: u64, over: u64) -> u128 {
+    let start = u128::from(from) * 100;
+    let rest = 10_000 - start;
+    if climbed >= over {
+        return 10_000;
+    }
+    if !in_steps {
+        return start + rest * u128::from(climbed) / u128::from(over);
+    }
+    let quarter = climbed * 4 / over;
+    start + rest * [0, 3, 6, 8][quarter as usize] / 8
+}
+
+/// Three nodes in turns, one of them without scripts: one curve, by the server's clock.
+#[tokio::test]
+async fn three_nodes_agree() {
+    let server = Server::start(Flavour::Redis7);
+    let patience = Duration::from_secs(20);
+    let options = RedisOptions { response_timeout: patience, ..RedisOptions::new(server.url()) };
+    let without_scripts = RedisOptions { mode: RedisMode::Transaction, ..options.clone() };
+    let nodes =
+        [&options, &options, &without_scripts].map(|options| RedisStore::with_options(options).unwrap());
+    for (n, shape) in ["linear", "steps"].into_iter().enumerate() {
+        let climb =
+            WarmUp::new(20, Duration::from_millis(400)).unwrap().idle(Duration::from_millis(150)).unwrap();
+        let climb = if shape == "steps" { climb.in_steps() } else { climb };
+        let quota = Quota::new(100, Duration::from_millis(100)).unwrap().with_warm_up(climb).unwrap();
+        let key = Key::new("warm", [("n", n.to_string().as_str())]);
+        let ask = Ask::one(Check::new(key, quota, 1)).unwrap();
+        let mut oracle = Oracle::default();
+        let (mut limits, mut start) = (Vec::new(), None);
+        for round in 0..2 {
+            loop {
+                for node in &nodes {
+                    let reading = node.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
+                    oracle.admitted(&ask, &reading);
+                    limits.push(reading.verdicts[0].limit);
+                    start.get_or_insert(reading.at);
+                }
+                let reading = nodes[0].admit(&[ask.clone().peek()]).await.unwrap().remove(0);
+                oracle.admitted(&ask.clone().peek(), &reading);
+                if reading.at.since(start.unwrap_or_default()) > Micros::from_millis(500) {
+                    break;
+                }
+            }
+            assert_eq!(limits.iter().max(), Some(&100), "{shape}, round {round}: {limits:?}");
+            // Long enough to be cold.
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            start = None;
+            let reading = nodes[2].admit(&[ask.clone().peek()]).await.unwrap().remove(0);
+            assert_eq!(reading.verdicts[0].limit, 20, "{shape}, round {round}");
+        }
+        eprintln!("{shape}: {:?} by three nodes in turns, 0 differences", oracle.seen);
+        assert!(oracle.seen.climbing > 50 && oracle.seen.refused > 0);
+    }
+}
+
+/// Each way to count, in Redis: what is kept is gone when it is reset, and expires by itself.
+#[tokio::test]
+async fn what_redis_keeps_of_it() {
+    let server = Server::start(Flavour::Redis7);
+    let store = RedisStore::new(&server.url()).unwrap();
+    let mut client = server.client();
+    let ways = [
+        (Algorithm::SlidingWindow, Encoding::Zset),
+        (Algorithm::SlidingWindow, Encoding::Packed),
+        (Algorithm::TimeSlice { slices: 4 }, Encoding::Zset),
+        (Algorithm::FixedWindow, Encoding::Zset),
+        (Algorithm::Concurrency, Encoding::Zset),
+    ];
+    for (n, (algorithm, encoding)) in ways.into_iter().enumerate() {
+        let climb = WarmUp::new(20, Duration::from_secs(3_600)).unwrap();
+        let quota =
+            Quota::per_minute(100).unwrap().with_algorithm(algorithm).unwrap().with_warm_up(climb).unwrap();
+        let key = Key::new("warm", [("way", n.to_string().as_str())]);
+        let ask = Ask::one(Check { encoding, ..Check::new(key.clone(), quota, 1) }).unwrap();
+        let charged = async || {
+            let mut charged = 0;
+            while store.admit(std::slice::from_ref(&ask)).await.unwrap()[0].verdicts[0].outcome
+                == Outcome::Charged
+            {
+                charged += 1;
+            }
+            charged
+        };
+        assert_eq!(charged().await, 20, "{algorithm:?} {encoding:?}");
+        let name = format!("sg:{{{key}}}:warm");
+        let ttl: i64 = redis::cmd("PTTL").arg(&name).query(&mut client).unwrap();
+        let idle = quota.warm_up().unwrap().idle_for().get() as i64 / 1_000;
+        assert!(ttl > idle - 5_000 && ttl <= idle + 11_000, "{ttl} for {idle}");
+        assert!(store.reset(&key).await.unwrap());
+        let left: u64 = redis::cmd("EXISTS").arg(&name).query(&mut client).unwrap();
+        assert_eq!(left, 0);
+        assert_eq!(charged().await, 20, "{algorithm:?} {encoding:?}, cold after a reset");
+    }
+}
+
+/// While a limit climbs there may be room before anything leaves, so a refusal is not repeated for the store.
+#[tokio::test]
+async fn a_refusal_is_not_repeated_while_it_climbs() {
+    let clock = ManualClock::at(Micros::from_secs(1_000));
+    let store = DenyCache::with_clock(MemoryStore::with_clock(clock.clone(), 10), 64, clock.clone());
+    let climb = WarmUp::new(50, Duration::from_secs(10)).unwrap();
+    let quota = Quota::per_minute(10).unwrap().with_warm_up(climb).unwrap();
+    let ask = Ask::one(Check::new(Key::new("k", []), quota, 1)).unwrap();
+    let admit = async || store.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
+    for _ in 0..5 {
+        assert_eq!(admit().await.verdicts[0].outcome, Outcome::Charged);
+    }
+    let refused = admit().await;
+    assert_eq!(refused.verdicts[0].outcome, Outcome::Refused);
+    assert_eq!(refused.verdicts[0].retry_after, Micros::from_secs(2), "when the limit is six");
+    clock.advance(Micros::from_secs(2));
+    assert_eq!(admit().await.verdicts[0].outcome, Outcome::Charged);
+    // At its full height it is as ever.
+    clock.advance(Micros::from_secs(20));
+    while admit().await.verdicts[0].outcome == Outcome::Charged {}
+    assert_eq!(admit().await.source, Source::DenyCache);
+}
