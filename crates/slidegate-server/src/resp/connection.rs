@@ -204,9 +204,7 @@ impl<S: Stream> Connection<'_, S> {
     async fn release(&mut self, words: &[&[u8]]) {
         let timeout = self.timeout();
         let released = match asked::held("SG.RELEASE", words) {
-            Ok(reservation) => {
-                in_time(timeout, pin!(self.door.gate.limiter.release(&reservation))).await
-            }
+            Ok(reservation) => in_time(timeout, pin!(self.door.gate.limiter.release(&reservation))).await,
             Err(mistake) => Err(mistake),
         };
         self.settled(released);

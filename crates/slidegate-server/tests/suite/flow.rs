@@ -27,7 +27,8 @@ fn everywhere(show: impl Fn(&Server)) {
     show(&Server::with_rules(RULES));
     let redis = Redis::start(Flavour::Redis7);
     show(&Server::with_rules(&format!("store: {}{RULES}", redis.url())));
-    let transactions = format!("store: redis\nredis: {{ url: {}, mode: transaction, prefix: tx }}{RULES}", redis.url());
+    let transactions =
+        format!("store: redis\nredis: {{ url: {}, mode: transaction, prefix: tx }}{RULES}", redis.url());
     show(&Server::with_rules(&transactions));
 }
 
@@ -54,8 +55,14 @@ fn what_is_held_is_given_back_once() {
 fn bad_reservations_are_refused() {
     let server = Server::with_rules(RULES);
     for (body, message) in [
-        (r#"{"reservation":"h"}"#, "reservation is not one that was given out: send it back as it was received"),
-        (r#"{"reservation":"h1.2.3.4.nonsense"}"#, "reservation is not one that was given out: send it back as it was received"),
+        (
+            r#"{"reservation":"h"}"#,
+            "reservation is not one that was given out: send it back as it was received",
+        ),
+        (
+            r#"{"reservation":"h1.2.3.4.nonsense"}"#,
+            "reservation is not one that was given out: send it back as it was received",
+        ),
         (r#"{}"#, "missing field `reservation` at line 1 column 2"),
     ] {
         for path in ["/v1/release", "/v1/extend"] {

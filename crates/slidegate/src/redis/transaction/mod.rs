@@ -230,7 +230,10 @@ impl Inner {
             let indices: SmallVec<[usize; 4]> = ask.checks().iter().map(|c| places[&c.key]).collect();
             let mut open: Vec<Slot> = Vec::with_capacity(indices.len());
             for (check, &i) in ask.checks().iter().zip(&indices) {
-                let held = slots[i].take().filter(|slot| slot.state.suits(&check.quota));
+                // One that is new and recorded nothing has nothing to go on with, such as the level of another burst.
+                let held = slots[i]
+                    .take()
+                    .filter(|slot| slot.state.suits(&check.quota) && !(slot.fresh && slot.recorded == 0));
                 open.push(held.unwrap_or_else(|| Slot::open(&loaded[i], &check.quota, now)));
             }
             let reading = judge(ask, Micros::new(now), &mut Open(&mut open));
