@@ -39,6 +39,7 @@ step answers guard_answers::
 step write-back guard_write_back::
 step slots topologies::slots TOPOLOGY_DECISIONS=1000000 TOPOLOGY_SLOTS=500
 step asks topologies::asks TOPOLOGY_ASKS=200000
+step holders holders:: HOLDERS_SECONDS=30
 step outages outages:: SLIDEGATE_OUTAGES=20
 
 echo

@@ -154,26 +154,36 @@ impl<C: Counter> View<'_, C> {
     }
 
     /// How long it takes until `cost` fits, at most: by what leaves under the limit of this moment, or by the limit
-    /// alone.
+    /// alone. What leaves only when it is cold again must leave room under the limit of that time.
     #[cold]
     fn wait_climbing(&self, now: Micros, quota: &Quota, cost: u64, warm_up: WarmUp) -> Micros {
-        let (used, limit) = (self.counter.used(), self.limit(now, quota, warm_up));
+        let (used, full) = (self.counter.used(), quota.capacity());
+        let limit = self.limit(now, quota, warm_up);
         if used == 0 || used + cost <= limit {
             return Micros::ZERO;
         }
-        let leaves = match cost > limit {
-            true => self.counter.empty_at().since(now),
-            false => self.counter.wait(now, quota, limit, cost),
-        };
+        let leaves = self.wait_within(limit, now, quota, cost);
         let Some(warmth) = self.warmth().filter(|warmth| warmth.climbed(&warm_up, now).is_some()) else {
             return leaves;
         };
-        if used + cost > quota.capacity() {
+        let cold = warmth.last.plus(warm_up.idle_for());
+        let leaves = match now.plus(leaves) < cold {
+            true => leaves,
+            false => self.wait_within(warm_up.limit(full, Micros::ZERO), now, quota, cost),
+        };
+        if used + cost > full {
             return leaves;
         }
-        let reached = warmth.since.plus(warm_up.reaches(quota.capacity(), used + cost));
-        let warm = reached < warmth.last.plus(warm_up.idle_for());
-        if warm { leaves.min(reached.since(now)) } else { leaves }
+        let reached = warmth.since.plus(warm_up.reaches(full, used + cost));
+        if reached < cold { leaves.min(reached.since(now)) } else { leaves }
+    }
+
+    /// How long it takes until enough has left for `cost` to fit into `limit`.
+    fn wait_within(&self, limit: u64, now: Micros, quota: &Quota, cost: u64) -> Micros {
+        match cost > limit {
+            true => self.counter.empty_at().since(now),
+            false => self.counter.wait(now, quota, limit, cost),
+        }
     }
 
     #[inline(always)]
@@ -292,19 +302,27 @@ impl<C: Counter> View<'_, C> {
         }
     }
 
-    /// Counts an admission from `now` on.
+    /// Counts an admission from `now` on: no more than there is of it, whatever it is said to have cost.
     fn extend(&mut self, now: Micros, counted: Entry) -> Settled {
-        if !self.counter.is_held() {
+        if !self.counter.is_held() || counted.cost == 0 {
             return Settled::Gone;
         }
         if counted.at < now {
+            let before = self.counter.used();
             if !self.counter.amend(counted, 0) {
                 return Settled::Gone;
             }
-            self.counter.add(now, counted.cost);
+            self.counter.add(now, before - self.counter.used());
             *self.last = now;
             self.notes.get_or_insert_default().extend(counted.seq, now);
         }
         Settled::Done
+    }
+
+    #[cfg(feature = "redis")]
+    pub(super) fn count_again(self, now: Micros, cost: u64) {
+        self.counter.add(now, cost);
+        *self.last = now;
+        *self.seq += 1;
     }
 }

@@ -236,6 +236,12 @@ impl State {
         self.notes.as_ref().map_or(entry, |notes| notes.now(entry)).at
     }
 
+    /// Counts from `now` on, whatever the limit, what was counted under another instant.
+    #[cfg(feature = "redis")]
+    pub(crate) fn count_again(&mut self, now: Micros, cost: u64) {
+        with_view!(self, view => view.count_again(now, cost));
+    }
+
     #[cfg(feature = "redis")]
     pub(crate) fn warmth(&self) -> Option<Warmth> {
         self.notes.as_ref()?.warmth

@@ -31,7 +31,7 @@ pub const DEFAULT_MAX_REFUSALS: usize = 65_536;
 ///
 /// Such an answer lists only the rule that refuses: nobody looked at the others. Rules that count attempts, and
 /// asks with an id, which may have been admitted before, always go to the store. Where costs differ, `used` is what
-/// the store last said, and the wait may be too short, never too long.
+/// the store last said; there, and where what is held was extended since, the wait may be too short, never too long.
 pub struct DenyCache<S> {
     inner: Arc<Inner<S>>,
 }

@@ -1,6 +1,5 @@
 //! One suite for every store: random operations, each answer compared with the pure algorithm.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use slidegate::{
     Receipt, RedisMode, RedisOptions, RedisStore, RequestId, Settled, Settlement, Store, SystemClock, WarmUp,
 };
 
+use crate::faketime::Faketime;
 use crate::oracle::Oracle;
 use crate::redis_server::{Flavour, Server};
 
@@ -80,8 +80,9 @@ impl Traffic {
             3 => Algorithm::FixedWindow,
             4 | 5 => Algorithm::TokenBucket { burst: if dice.one_in(10) { 30 } else { 9 } },
             HELD => Algorithm::Concurrency,
-            CLIMBS if self.seed % 3 == 1 => Algorithm::TimeSlice { slices: 5 },
-            CLIMBS if self.seed % 3 == 2 => Algorithm::FixedWindow,
+            CLIMBS if self.seed % 4 == 1 => Algorithm::TimeSlice { slices: 5 },
+            CLIMBS if self.seed % 4 == 2 => Algorithm::FixedWindow,
+            CLIMBS if self.seed % 4 == 3 => Algorithm::Concurrency,
             _ => Algorithm::SlidingWindow,
         };
         let attempts = n == 1 || (n == 5 || n == CLIMBS) && self.seed.is_multiple_of(2);
@@ -200,8 +201,8 @@ impl Traffic {
                                     }
                                 }
                             };
-                            let extend =
-                                if key == self::key(HELD) { dice.one_in(2) } else { dice.one_in(50) };
+                            let held = [HELD, CLIMBS].map(self::key).contains(&key);
+                            let extend = dice.one_in(if held { 2 } else { 50 });
                             let correction =
                                 if extend { Correction::Extend } else { Correction::Cost(permits) };
                             Settlement { key, entry, correction }
@@ -361,40 +362,6 @@ async fn other_servers() {
         conforms(&format!("zset on {flavour:?}"), &store, Encoding::Zset, SOME).await;
         conforms(&format!("packed on {flavour:?}"), &store, Encoding::Packed, SOME).await;
         conforms(&format!("transactions on {flavour:?}"), &transactions(&server), Encoding::Zset, SOME).await;
-    }
-}
-
-/// A clock for one server, which can be set.
-pub(crate) struct Faketime {
-    library: PathBuf,
-    file: tempfile::NamedTempFile,
-}
-
-impl Faketime {
-    pub(crate) fn start() -> Self {
-        let library = std::fs::read_dir("/usr/lib")
-            .unwrap()
-            .filter_map(|entry| Some(entry.ok()?.path().join("faketime/libfaketime.so.1")))
-            .find(|path| path.exists())
-            .expect("libfaketime: run scripts/tools.sh");
-        Faketime { library, file: tempfile::NamedTempFile::new().unwrap() }
-    }
-
-    /// So many milliseconds from real time. By rename: half a file would be no time at all.
-    pub(crate) fn set(&self, millis: i64) {
-        let next = self.file.path().with_extension("next");
-        std::fs::write(&next, format!("{:+}.{:03}\n", millis / 1_000, millis % 1_000)).unwrap();
-        std::fs::rename(&next, self.file.path()).unwrap();
-    }
-
-    /// For the server.
-    pub(crate) fn environment(&self) -> [(&str, &str); 4] {
-        [
-            ("LD_PRELOAD", self.library.to_str().unwrap()),
-            ("FAKETIME_TIMESTAMP_FILE", self.file.path().to_str().unwrap()),
-            ("FAKETIME_NO_CACHE", "1"),
-            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-        ]
     }
 }
 

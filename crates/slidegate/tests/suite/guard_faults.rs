@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use slidegate::{BreakerState, Clock, Guard, GuardOptions, RedisOptions, Source};
 
-use crate::conformance::Faketime;
+use crate::faketime::Faketime;
 use crate::deployment::{CLOSED, Deployment, KEYS, OPEN, Told, ms, quota, soon, worst};
 use crate::fault_proxy::{Fault, FaultProxy};
 use crate::guard_kills::{number, obeys, over};

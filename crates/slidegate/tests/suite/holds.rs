@@ -1,19 +1,13 @@
-//! Permits that are held: never more than the limit, given back, extended, and back by themselves when whoever held
-//! them has died.
+//! Permits that are held: given back once, extended, and back by themselves.
 
-use std::io::{BufRead, BufReader, Write as _};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
 use std::time::Duration;
 
 use slidegate::{
     Algorithm, Ask, Check, Correction, Decision, Entry, Key, Limiter, ManualClock, MemoryStore, Micros,
-    Outcome, Quota, RedisOptions, RedisStore, Request, Reservation, Rules, Settled, Settlement, Store,
+    Quota, RedisMode, RedisOptions, RedisStore, Request, RequestId, Reservation, Rules, Settled, Settlement, Store,
 };
 
-use crate::conformance::Dice;
-use crate::processes::TURN;
-use crate::redis_server::{Flavour, Server};
+use crate::faketime::Faketime;
 
 const RULES: &str = "
 rules:
@@ -111,216 +105,81 @@ async fn an_extension_leaves_nothing_behind() {
     assert!(many <= few + 4_096, "{few} bytes after a hundred, {many} after twenty thousand");
 }
 
-const HOLDERS: u64 = 5;
-const LEASE: u64 = 300_000;
-const PROCESSES: u64 = 4;
-const TASKS: u64 = 6;
-
-fn quota() -> Quota {
-    let quota = Quota::new(HOLDERS, Duration::from_micros(LEASE)).unwrap();
-    quota.with_algorithm(Algorithm::Concurrency).unwrap()
+/// A clock that is moved by hand, of whichever store.
+trait Moves {
+    fn move_to(&self, micros: u64);
 }
 
-fn key() -> Key {
-    Key::new("held", [])
+impl Moves for ManualClock {
+    fn move_to(&self, micros: u64) {
+        self.set(Micros::new(micros));
+    }
 }
 
-async fn acquire(store: &RedisStore) -> Option<(Micros, Entry)> {
-    let ask = Ask::one(Check::new(key(), quota(), 1)).unwrap();
-    let reading = store.admit(&[ask]).await.unwrap().remove(0);
-    let verdict = reading.verdicts[0];
-    (verdict.outcome == Outcome::Charged).then_some((reading.at, verdict.entry))
+impl Moves for Faketime {
+    fn move_to(&self, micros: u64) {
+        self.stop_at(micros);
+    }
 }
 
-async fn correct(store: &RedisStore, entry: Entry, correction: Correction) -> (Micros, Settled) {
-    let receipt = store.settle(&[Settlement { key: key(), entry, correction }]).await.unwrap();
-    (receipt.at, receipt.settled[0])
+const SECOND: u64 = 1_000_000;
+
+/// What becomes of one permit, step by step: by its first name throughout, and of no more than there is.
+async fn the_life_of_a_permit<S: Store>(store: &S, clock: &impl Moves) {
+    let quota = Quota::new(3, Duration::from_secs(30)).unwrap();
+    let quota = quota.with_algorithm(Algorithm::Concurrency).unwrap();
+    let key = Key::new("life", []);
+    let ask = |cost| Ask::one(Check::new(key.clone(), quota, cost)).unwrap();
+    let admit = async |ask: Ask| store.admit(&[ask]).await.unwrap().remove(0).verdicts[0];
+    let correct = async |entry: Entry, correction| {
+        let settlement = Settlement { key: key.clone(), entry, correction };
+        store.settle(&[settlement]).await.unwrap().settled[0]
+    };
+    let used = async || admit(ask(1).peek()).await.used;
+    let named = || ask(1).with_id(RequestId::new("job-1").unwrap());
+
+    clock.move_to(1_000 * SECOND);
+    let first = admit(named()).await.entry;
+    let other = admit(ask(2)).await.entry;
+    clock.move_to(1_020 * SECOND);
+    assert_eq!(correct(first, Correction::Extend).await, Settled::Done);
+    assert_eq!(correct(first, Correction::Extend).await, Settled::Done, "twice in one instant");
+    // Asked again, it is the same permit under the same name.
+    assert_eq!(admit(named()).await.entry, first);
+    clock.move_to(1_031 * SECOND);
+    assert_eq!(used().await, 1, "the other was not extended");
+    assert_eq!(correct(other, Correction::Extend).await, Settled::Gone);
+    // Its id is known for a window from its admission; then it is another request.
+    let again = admit(named()).await.entry;
+    assert_ne!(again, first);
+    assert_eq!(used().await, 2);
+    assert_eq!(correct(again, Correction::Cost(0)).await, Settled::Done);
+    assert_eq!(correct(again, Correction::Extend).await, Settled::Already, "what was given back");
+
+    // Who says that it cost more does not make it more, and one that never was is none.
+    clock.move_to(1_032 * SECOND);
+    assert_eq!(correct(Entry { cost: 1_000, ..first }, Correction::Extend).await, Settled::Done);
+    assert_eq!(used().await, 1);
+    assert_eq!(correct(Entry { cost: 0, ..first }, Correction::Extend).await, Settled::Gone);
+    for _ in 0..5 {
+        clock.move_to(1_033 * SECOND);
+        assert_eq!(correct(first, Correction::Extend).await, Settled::Done);
+    }
+    assert_eq!(correct(first, Correction::Cost(0)).await, Settled::Done);
+    assert_eq!(correct(first, Correction::Cost(0)).await, Settled::Already);
+    assert_eq!(used().await, 0);
+    assert_eq!(admit(ask(3)).await.used, 3, "all of them are there again");
 }
 
-fn patient(url: &str) -> RedisStore {
-    let patience = Duration::from_secs(20);
-    let options = RedisOptions { response_timeout: patience, max_wait: patience, ..RedisOptions::new(url) };
-    RedisStore::with_options(&options).unwrap()
-}
-
-fn say(line: String) {
-    let mut out = std::io::stdout().lock();
-    out.write_all(format!("\n{line}\n").as_bytes()).unwrap();
-    out.flush().unwrap();
-}
-
-/// Not a test by itself: holders, until they are killed. Each line is said at once: `name instant`, after it happened,
-/// or before if it may be the last that is heard.
 #[tokio::test]
-#[ignore = "started by the test below"]
-async fn holder() {
-    let Ok(task) = std::env::var("SLIDEGATE_HOLDER") else { return };
-    let (url, process) = task.split_once(' ').unwrap();
-    let store = patient(url);
-    store.ping().await.unwrap();
-    let tasks = (0..TASKS).map(|n| {
-        let (store, name) = (store.clone(), format!("{process}.{n}"));
-        let seed = process.parse::<u64>().unwrap() * 100 + n + 1;
-        tokio::spawn(async move {
-            let mut dice = Dice::new(seed);
-            for turn in 0.. {
-                let Some((at, entry)) = acquire(&store).await else {
-                    tokio::time::sleep(Duration::from_millis(2 + dice.below(10))).await;
-                    continue;
-                };
-                let hold = format!("{name}.{turn}");
-                say(format!("held {hold} {}", at.get()));
-                let mut lost = false;
-                for _ in 0..dice.below(8) {
-                    tokio::time::sleep(Duration::from_millis(dice.below(120))).await;
-                    let (at, settled) = correct(&store, entry, Correction::Extend).await;
-                    lost = settled != Settled::Done;
-                    if lost {
-                        break;
-                    }
-                    say(format!("extended {hold} {}", at.get()));
-                }
-                if lost || dice.below(5) == 0 {
-                    // Forgets to give it back.
-                    say(format!("left {hold} 0"));
-                    continue;
-                }
-                say(format!("releasing {hold} 0"));
-                let (at, settled) = correct(&store, entry, Correction::Cost(0)).await;
-                if settled == Settled::Done {
-                    say(format!("released {hold} {}", at.get()));
-                }
-            }
-        })
-    });
-    for task in tasks.collect::<Vec<_>>() {
-        task.await.unwrap();
+async fn the_life_of_a_permit_everywhere() {
+    let clock = ManualClock::at(Micros::ZERO);
+    the_life_of_a_permit(&MemoryStore::with_clock(clock.clone(), 10), &clock).await;
+    for mode in [RedisMode::Script, RedisMode::Transaction] {
+        let time = Faketime::start();
+        let server = time.stopped();
+        let patience = Duration::from_secs(20);
+        let options = RedisOptions { mode, response_timeout: patience, ..RedisOptions::new(server.url()) };
+        the_life_of_a_permit(&RedisStore::with_options(&options).unwrap(), &time).await;
     }
-}
-
-/// From when to when a permit was surely held.
-#[derive(Default)]
-struct Hold {
-    from: u64,
-    last: u64,
-    releasing: bool,
-    released: Option<u64>,
-}
-
-impl Hold {
-    fn hear(&mut self, what: &str, at: u64) {
-        match what {
-            "held" => (self.from, self.last) = (at, at),
-            "extended" => self.last = at,
-            "releasing" => self.releasing = true,
-            "released" => self.released = Some(at),
-            _ => {}
-        }
-    }
-
-    fn until(&self) -> u64 {
-        match self.released {
-            Some(at) => at,
-            // It may have been given back at any moment.
-            None if self.releasing => self.last,
-            None => self.last + LEASE,
-        }
-    }
-}
-
-/// Starts a process that says on `lines` what its holders do.
-fn start(url: &str, process: u64, lines: &mpsc::Sender<String>) -> Child {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "holds::holder", "--ignored", "--nocapture"])
-        .env("SLIDEGATE_HOLDER", format!("{url} {process}"))
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let (out, lines) = (child.stdout.take().unwrap(), lines.clone());
-    std::thread::spawn(move || {
-        for line in BufReader::new(out).lines().map_while(Result::ok) {
-            let _ = lines.send(line);
-        }
-    });
-    child
-}
-
-/// Four processes whose holders extend, give back, forget to, and are killed at random. `SLIDEGATE_SOAK` is for how
-/// many seconds.
-#[test]
-fn holders_that_are_killed() {
-    let _turn = TURN.blocking_lock();
-    let seconds: u64 = std::env::var("SLIDEGATE_SOAK").map_or(8, |text| text.parse().unwrap());
-    let server = Server::start(Flavour::Redis7);
-    let (sender, lines) = mpsc::channel();
-    let mut dice = Dice::new(11);
-    let mut children: Vec<Child> = Vec::new();
-    let mut names = 0..;
-    let mut next = || start(&server.url(), names.next().unwrap(), &sender);
-    children.extend((0..PROCESSES).map(|_| next()));
-    let mut kills = 0;
-    for _ in 0..seconds * 4 {
-        std::thread::sleep(Duration::from_millis(250));
-        let victim = dice.below(PROCESSES) as usize;
-        children[victim].kill().unwrap();
-        children[victim].wait().unwrap();
-        children[victim] = next();
-        kills += 1;
-    }
-    for child in &mut children {
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-    // Nobody is left: every permit is back when its time has run out, and no later.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (back, dead) = runtime.block_on(async {
-        let store = patient(&server.url());
-        let ask = Ask::one(Check::new(key(), quota(), 1)).unwrap().peek();
-        let dead = store.admit(&[ask]).await.unwrap()[0].at;
-        let mut granted = 0;
-        loop {
-            match acquire(&store).await {
-                Some((at, _)) => {
-                    granted += 1;
-                    if granted == HOLDERS {
-                        break (at.since(dead), dead);
-                    }
-                }
-                None => tokio::time::sleep(Duration::from_millis(1)).await,
-            }
-        }
-    });
-    drop(sender);
-    let mut holds = std::collections::HashMap::<String, Hold>::new();
-    for line in lines {
-        if let [what, name, at] = line.split(' ').collect::<Vec<_>>()[..]
-            && let Ok(at) = at.parse()
-        {
-            holds.entry(name.to_owned()).or_default().hear(what, at);
-        }
-    }
-    let mut changes: Vec<(u64, i64)> = holds
-        .values()
-        .filter(|hold| hold.from > 0)
-        .flat_map(|hold| [(hold.from, 1), (hold.until().min(dead.get()), -1)])
-        .collect();
-    // What ends at an instant makes room at it.
-    changes.sort_unstable();
-    let (mut now, mut most) = (0, 0);
-    for (_, change) in changes {
-        now += change;
-        most = most.max(now);
-    }
-    let extended = holds.values().filter(|hold| hold.last > hold.from).count();
-    eprintln!(
-        "{} holds in {seconds} s ({extended} of them extended) while {kills} processes were killed: at most {most} of \
-         {HOLDERS} at once; the last permits were back {back} after their holders died, held for {}",
-        holds.len(),
-        Micros::new(LEASE)
-    );
-    assert!(most <= HOLDERS as i64, "{most} held at once");
-    assert_eq!(most, HOLDERS as i64, "the limit is also reached");
-    // The peek came after the last of them died; what was extended just before is held for its time from then.
-    assert!(back <= Micros::new(LEASE), "back only after {back}");
-    assert!(holds.len() > 100 && extended > 20);
 }

@@ -13,6 +13,7 @@ mod costs; // calls, answers without one, memory: counted
 mod definition; // random operations agree with the definition, and retry_after is exact from both sides
 mod deny_cache; // refusals that the store is not asked for again
 mod deployment; // several nodes on the same servers, their callers, and what these were told
+mod faketime; // a clock for one server, which can be set and can stand still
 mod fault_proxy; // a network that fails as told, between a client and a server
 mod fault_proxy_checks; // each fault, as a plain client sees it
 mod fault_wires; // what passes through the proxy, and when
@@ -21,7 +22,8 @@ mod guard_failover; // a primary dies with its last writes: the nodes remember t
 mod guard_faults; // a network that fails, scripts that vanish, a clock that is set: bounded, quick, exact
 mod guard_kills; // a server is killed under load: who decides meanwhile, how soon, and how soon it is back
 mod guard_write_back; // each way to count: what a server lost is written back to it, once
-mod holds; // permits that are held: never more than the limit, given back, extended, and back by themselves
+mod holders; // holders that die or are killed at random: never too many, and what the dead held is back in time
+mod holds; // permits that are held: given back once, extended, and back by themselves
 mod keys; // no two requests share a key by accident, and no key is longer than it may be
 mod lease; // permits taken in advance: never over, whatever becomes of who took them
 mod limiter; // the straight path: acquire, peek, batch, settle, wait

@@ -66,8 +66,10 @@ impl Oracle {
         let ours = self.would_be(check, reading.at);
         assert_eq!(theirs.outcome, ours.outcome, "{} at {:?}: {theirs:?}, {ours:?}", check.key, reading.at);
         assert!(theirs.retry_after <= ours.retry_after, "{theirs:?}, {ours:?}");
-        // Unless more was admitted meanwhile, under a higher limit.
-        if check.cost == 1 && theirs.used == check.quota.capacity() && ours.used == theirs.used {
+        assert!(theirs.reset_after <= ours.reset_after || ours.used != theirs.used, "{theirs:?}, {ours:?}");
+        // Unless more was admitted meanwhile, under a higher limit, or what is held was extended.
+        let same = ours.used == theirs.used && !check.quota.is_held();
+        if check.cost == 1 && theirs.used == check.quota.capacity() && same {
             assert_eq!(*theirs, Verdict { entry: theirs.entry, ..ours }, "{} at {:?}", check.key, reading.at);
         }
         self.seen.known += 1;

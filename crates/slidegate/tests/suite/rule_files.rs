@@ -306,7 +306,7 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, warm-up: { from: 20%, over: 30s, shape: curve } }",
-        r#"2:79: warm-up.shape must be one of linear, steps, not "curve""#,
+        r#"2:78: warm-up.shape must be one of linear, steps, not "curve""#,
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: token-bucket, warm-up: { from: 20%, over: 30s } }",
@@ -318,7 +318,7 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: concurrency, count: attempts }",
-        "2:68: `count: attempts` does not go with algorithm: concurrency",
+        "2:69: `count: attempts` does not go with algorithm: concurrency",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: concurrency, encoding: packed }",
@@ -556,7 +556,7 @@ fn a_file_of_five_megabytes_is_not_read() {
 #[test]
 fn a_full_file() {
     let rules = Rules::from_yaml(include_str!("full.yaml")).unwrap();
-    assert_eq!(rules.iter().count(), 10);
+    assert_eq!(rules.iter().count(), 12);
     assert_eq!(Rules::from_yaml("rules: []").unwrap().iter().count(), 0);
 }
 

@@ -5,10 +5,12 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use slidegate::{
-    Algorithm, Ask, Check, DenyCache, Encoding, Key, Limiter, ManualClock, MemoryStore, Micros, Outcome,
+    Algorithm, Ask, Check, Count, DenyCache, Encoding, Key, Limiter, ManualClock, MemoryStore, Micros, Outcome,
     Quota, RedisMode, RedisOptions, RedisStore, Request, Rules, Source, State, Store, WarmUp,
 };
 
+use crate::conformance::Dice;
+use crate::faketime::Faketime;
 use crate::oracle::Oracle;
 use crate::redis_server::{Flavour, Server};
 
@@ -158,15 +160,124 @@ fn share(from: u32, in_steps: bool, climbed: u64, over: u64) -> u128 {
     start + rest * [0, 3, 6, 8][quarter as usize] / 8
 }
 
+/// Where attempts count, something may count when it is cold again: a wait reckons with that.
+#[test]
+fn attempts_fit_when_it_said() {
+    let climb = WarmUp::new(10, Duration::from_secs(2)).unwrap().idle(Duration::from_secs(1)).unwrap();
+    let quota = Quota::per_second(20).unwrap().with_count(Count::Attempts).with_warm_up(climb).unwrap();
+    let (mut dice, mut state, mut now) = (Dice::new(3), State::new(&quota), 10_000_000);
+    let (mut refused, mut cold) = (0, 0);
+    for _ in 0..20_000 {
+        // Now and then none is admitted for long.
+        let longest = if dice.below(200) == 0 { 1_500_000 } else { 90_000 };
+        now += dice.below(longest);
+        let cost = 1 + dice.below(3);
+        let verdict = state.admit(Micros::new(now), &quota, cost);
+        if verdict.outcome == Outcome::Refused {
+            let then = Micros::new(now + verdict.retry_after.get());
+            let fits = state.clone().admit(then, &quota, cost);
+            assert_eq!(fits.outcome, Outcome::Charged, "{verdict:?} and then {fits:?}");
+            refused += 1;
+            cold += u64::from(fits.limit < verdict.limit);
+        }
+    }
+    eprintln!("{refused} refusals, {cold} of them until it is cold: each fits when it said");
+    assert!(refused > 1_000 && cold > 20);
+}
+
+const SECOND: u64 = 1_000_000;
+
+/// A server whose clock stands still, and three nodes, one of them without scripts.
+fn stopped(time: &Faketime) -> (Server, [RedisStore; 3]) {
+    let server = time.stopped();
+    let nodes = three(&server);
+    (server, nodes)
+}
+
+fn three(server: &Server) -> [RedisStore; 3] {
+    let patience = Duration::from_secs(20);
+    let options = RedisOptions { response_timeout: patience, ..RedisOptions::new(server.url()) };
+    let without_scripts = RedisOptions { mode: RedisMode::Transaction, ..options.clone() };
+    [&options, &options, &without_scripts].map(|options| RedisStore::with_options(options).unwrap())
+}
+
+/// Document 002 in Redis, by a clock that is moved by hand: what three nodes admit in each second is the curve, every
+/// limit they say is that of its instant, and after the idle time it is cold again.
+#[tokio::test]
+async fn the_curve_by_the_clock_of_redis() {
+    for (shape, over) in [("steps", 4), ("linear", 4), ("linear", 30)] {
+        let time = Faketime::start();
+        let (_server, nodes) = stopped(&time);
+        let climb = WarmUp::new(20, Duration::from_secs(over)).unwrap().idle(Duration::from_secs(60)).unwrap();
+        let climb = if shape == "steps" { climb.in_steps() } else { climb };
+        let quota = Quota::per_second(100).unwrap().with_warm_up(climb).unwrap();
+        let ask = Ask::one(Check::new(Key::new("orders", []), quota, 1)).unwrap();
+        let mut limits = 0;
+        // Asked for every ten milliseconds by each node, counted by seconds.
+        let mut seconds = async |start: u64, from: Option<u64>, seconds: u64| {
+            let mut admitted = vec![0; seconds as usize];
+            for step in 0..seconds * 100 {
+                let now = start + step * 10_000;
+                time.stop_at(now);
+                for node in &nodes {
+                    let reading = node.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
+                    assert_eq!(reading.at.get() % SECOND, now % SECOND, "the clock is where it was put");
+                    let verdict = reading.verdicts[0];
+                    let share = share(20, shape == "steps", now - from.unwrap_or(start), over * SECOND);
+                    assert_eq!(u128::from(verdict.limit), share / 100, "{shape} over {over} s");
+                    limits += 1;
+                    admitted[(step / 100) as usize] += u128::from(verdict.outcome == Outcome::Charged);
+                }
+            }
+            admitted
+        };
+        // By the end of a second as many were admitted in it as the limit is then.
+        let curve = |from: u64, seconds: u64| -> Vec<u128> {
+            let end = |second: u64| (from + second) * SECOND + 990_000;
+            (0..seconds).map(|second| share(20, shape == "steps", end(second), over * SECOND) / 100).collect()
+        };
+        let first = seconds(10 * SECOND, None, over + 2).await;
+        assert_eq!(first, curve(0, over + 2), "{shape} over {over} s");
+        // Not yet idle for long enough: the last admission was in the second before.
+        let last = 10 + over + 2;
+        let still = seconds((last + 58) * SECOND, Some(10 * SECOND), 1).await;
+        assert_eq!(still, [100], "{shape} over {over} s");
+        let again = seconds((last + 59 + 61) * SECOND, None, 4).await;
+        assert_eq!(again, curve(0, 4), "{shape} over {over} s, cold again");
+        if shape == "steps" {
+            assert_eq!((&first[..4], &again[..]), (&[20, 50, 80, 100][..], &[20, 50, 80, 100][..]));
+        }
+        eprintln!("{shape} over {over} s: {first:?}, and cold again {again:?}; {limits} limits, all of the curve");
+    }
+}
+
+/// Of many entries a transaction reads only some, but a wait while it climbs may depend on any.
+#[tokio::test]
+async fn a_wait_that_depends_on_what_was_not_read() {
+    let time = Faketime::start();
+    let (_server, [script, _, transaction]) = stopped(&time);
+    let climb = WarmUp::new(10, Duration::from_secs(6)).unwrap();
+    let quota = Quota::per_second(1_000).unwrap().with_warm_up(climb).unwrap();
+    let ask = |cost| Ask::one(Check::new(Key::new("many", []), quota, cost)).unwrap();
+    let (mut oracle, mut refused) = (Oracle::default(), 0);
+    for step in 0..3_000 {
+        time.stop_at(10 * SECOND + step * 3_000);
+        let ask = if step % 5 == 4 { ask(1 + step % 90) } else { ask(1) };
+        let ask = if step % 5 == 4 { ask.peek() } else { ask };
+        let node = if step % 5 == 4 { &transaction } else { &script };
+        let reading = node.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
+        refused += u64::from(reading.verdicts[0].outcome == Outcome::Refused && step % 5 == 4);
+        oracle.admitted(&ask, &reading);
+    }
+    eprintln!("{:?}, {refused} refused by a transaction, 0 differences", oracle.seen);
+    assert!(refused > 50 && oracle.seen.climbing > 1_000);
+}
+
 /// Three nodes in turns, one of them without scripts: one curve, by the server's clock.
 #[tokio::test]
 async fn three_nodes_agree() {
     let server = Server::start(Flavour::Redis7);
-    let patience = Duration::from_secs(20);
-    let options = RedisOptions { response_timeout: patience, ..RedisOptions::new(server.url()) };
-    let without_scripts = RedisOptions { mode: RedisMode::Transaction, ..options.clone() };
-    let nodes =
-        [&options, &options, &without_scripts].map(|options| RedisStore::with_options(options).unwrap());
+    let nodes = three(&server);
     for (n, shape) in ["linear", "steps"].into_iter().enumerate() {
         let climb =
             WarmUp::new(20, Duration::from_millis(400)).unwrap().idle(Duration::from_millis(150)).unwrap();

@@ -18,11 +18,18 @@ local function counts_from(s, line, at, seq)
   return line.held and noted(s, note_name('moved:', line, at, seq)) or at
 end
 
-local function extend(s, line, at, from, cost, seq)
-  if not line.held then return 2 end
-  if from == s.at then return 0 end
-  if not kinds[1].amend(s, line, from, cost, 0, 1e18) then return 2 end
-  add_note(s, note_name('moved:', line, at, seq), kinds[1].record(s, line, cost, 1))
+-- Its place among those of the instant it counts from; none where it was moved there.
+local function place_of(at, since, seq)
+  return since == at and tonumber(seq) or 1e18
+end
+
+-- No more is moved than there is, whatever it is said to have cost.
+local function extend(s, line, at, since, cost, seq)
+  if not line.held or cost == 0 then return 2 end
+  if since == s.at then return 0 end
+  local before = s.used
+  if not kinds[1].amend(s, line, since, cost, 0, place_of(at, since, seq)) then return 2 end
+  add_note(s, note_name('moved:', line, at, seq), (kinds[1].record(s, line, before - s.used, 1)))
   kinds[1].save(s, line)
   s.marks = nil
   return 0
@@ -45,7 +52,7 @@ local function settle(line, at, from, to, seq)
       outcome = 1
     elseif to == EXTEND then
       outcome = extend(s, line, at, since, from, seq)
-    elseif kind.amend(s, line, since, from, to, since == at and tonumber(seq) or 1e18) then
+    elseif kind.amend(s, line, since, from, to, place_of(at, since, seq)) then
       outcome = 0
       add_note(s, settled, since)
       if to == 0 and #seq > 17 then add_note(s, note_name('void:', line, at, seq), at) end

@@ -66,9 +66,11 @@ do
     local warmth = warmths[climb.key]
     if not warmth then
       local since, last, shape = string.match(call('GET', climb.key) or '', '^(%d+) (%d+) (.+)$')
-      warmth = shape == line.shape and { since = tonumber(since), last = tonumber(last) } or {}
-      warmths[climb.key] = warmth
+      warmth = { since = tonumber(since), last = tonumber(last), shape = shape }
     end
+    -- Another way to count starts anew.
+    if warmth.shape ~= line.shape then warmth = { shape = line.shape } end
+    warmths[climb.key] = warmth
     local climbed = is_warm(warmth, climb, s.at) and math.max(0, s.at - warmth.since) or 0
     line.capacity = part(line.full, share(climb, climbed))
   end
@@ -84,14 +86,27 @@ do
     warmth.line = line
   end
 
+  -- How long it takes until enough has left for `cost` to fit into `limit`.
+  local function wait_within(limit, kind, s, line, cost)
+    if cost > limit then return kind.reset(s, line) end
+    local capacity = line.capacity
+    line.capacity = limit
+    local leaves = kind.wait(s, line, cost)
+    line.capacity = capacity
+    return leaves
+  end
+
   local function wait(kind, s, line, cost)
     if s.used == 0 or s.used + cost <= line.capacity then return 0 end
     local climb = line.climb
     local warmth = warmths[climb.key]
-    local leaves = cost > line.capacity and kind.reset(s, line) or kind.wait(s, line, cost)
-    if s.used + cost > line.full or not is_warm(warmth, climb, s.at) then return leaves end
+    local leaves = wait_within(line.capacity, kind, s, line, cost)
+    if not is_warm(warmth, climb, s.at) then return leaves end
+    local cold = warmth.last + climb.idle
+    if s.at + leaves >= cold then leaves = wait_within(part(line.full, climb.start), kind, s, line, cost) end
+    if s.used + cost > line.full then return leaves end
     local reached = warmth.since + reaches(climb, line.full, s.used + cost)
-    if reached >= warmth.last + climb.idle then return leaves end
+    if reached >= cold then return leaves end
     return math.min(leaves, math.max(0, reached - s.at))
   end
 

@@ -246,7 +246,7 @@ impl Inner {
                 if verdict.outcome == Outcome::Charged {
                     verdict.entry.seq = slot.number(ask.id(), check.cost, verdict.entry, recorded);
                 }
-                if verdict.retry_after > Micros::ZERO && slot.reaches_lump(verdict.retry_after) {
+                if verdict.retry_after > Micros::ZERO && slot.reaches_lump(verdict) {
                     return Err(Missed::Part(vec![i]));
                 }
             }
@@ -331,15 +331,11 @@ impl Inner {
                 Settled::Gone
             } else if noted == Some(instant as f64) {
                 Settled::Already
-            } else if extends && !quota.is_held() {
+            } else if extends && (!quota.is_held() || cost == 0) {
                 Settled::Gone
             } else if extends && instant == slot.at {
-                settled.push(Settled::Done);
-                continue;
+                Settled::Done
             } else {
-                if extends {
-                    slot.record_again(cost);
-                }
                 let entry = found.first().and_then(|found| HeldEntry::read(found, instant as f64));
                 let newest = match entry.as_ref().filter(|_| slot.takes_newest(held, settlement)) {
                     Some(entry) => newest_besides(connection, name, entry).await?,
@@ -348,16 +344,13 @@ impl Inner {
                 if slot.amend(held, settlement, entry, newest) { Settled::Done } else { Settled::Gone }
             };
             settled.push(outcome);
-            if outcome == Settled::Done && extends {
+            if slot.amended.is_some() && extends {
                 slot.marks.push((slot.at, moved));
-            } else if outcome == Settled::Done {
+            } else if slot.amended.is_some() {
                 slot.marks.push((instant, marker));
                 if settlement.correction == Correction::Cost(0) && seq >= NAMED {
                     slot.marks.push((made.get(), note("void:", &quota, made.get(), seq)));
                 }
-            } else if extends {
-                // What was to be counted again is not.
-                continue;
             }
             if !slot.write(&mut writes, loaded, self.expiry) {
                 return Err(Missed::Part(vec![i]));

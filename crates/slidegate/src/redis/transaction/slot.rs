@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use super::load::{Climbing, Loaded, same_shape};
 use crate::algorithm::{Counted, Kept};
 use crate::judge::States;
-use crate::quota::{MAX_LIMIT, MAX_TOTAL};
+use crate::quota::MAX_TOTAL;
 use crate::redis::held::{Held, HeldEntry};
 use crate::redis::layout;
 use crate::warm_up::Warmth;
-use crate::{Algorithm, Correction, Entry, Micros, Quota, RequestId, Settlement, State};
+use crate::{Algorithm, Correction, Entry, Micros, Quota, RequestId, Settlement, State, Verdict};
 
 /// Numbers from here on are made from request ids: see `lua/notes.lua`.
 pub(super) const NAMED: u64 = 1_000_000_000_000_000_000;
@@ -62,11 +62,12 @@ impl States for Open<'_> {
 impl Slot {
     pub(super) fn open(loaded: &Loaded, quota: &Quota, now: u64) -> Self {
         let mut slot = Slot::open_count(loaded, quota, now);
-        if let (Some(warm_up), Some((_, Some(climbing)))) = (quota.warm_up(), &loaded.warm)
+        if let Some((_, Some(climbing))) = &loaded.warm
             && climbing.shape == layout::shape(quota)
         {
             let Climbing { since, last, .. } = *climbing;
-            slot.state.set_warmth(Some(Warmth { since, last, until: last.plus(warm_up.idle_for()) }));
+            // Until when it is warm is said anew by what is admitted.
+            slot.state.set_warmth(Some(Warmth { since, last, until: last }));
         }
         slot
     }
@@ -177,9 +178,12 @@ impl Slot {
         number
     }
 
-    /// Whether a wait was found at entries that were not read one by one.
-    pub(super) fn reaches_lump(&self, wait: Micros) -> bool {
-        self.lump.is_some_and(|(at, _)| at + self.quota.window().get() == self.at + wait.get())
+    /// Whether a wait depends on entries that were not read one by one. One for a limit that climbs may: it is the
+    /// shorter of two.
+    pub(super) fn reaches_lump(&self, verdict: &Verdict) -> bool {
+        let ends = self.at + verdict.retry_after.get();
+        let climbs = verdict.limit < self.quota.capacity();
+        self.lump.is_some_and(|(at, _)| climbs || at + self.quota.window().get() == ends)
     }
 
     /// Whether an admission still counts here.
@@ -202,16 +206,8 @@ impl Slot {
         settlement.correction == Correction::Cost(0) && settlement.entry.at.get() == held.newest
     }
 
-    /// Counts what was recorded under another instant from now on, besides.
-    pub(super) fn record_again(&mut self, cost: u64) {
-        let most = Quota::new(MAX_LIMIT, self.quota.window().into());
-        if let Ok(quota) = most.and_then(|quota| quota.with_algorithm(self.quota.algorithm())) {
-            self.state.admit(Micros::new(self.at), &quota, cost);
-            self.note_recorded();
-        }
-    }
-
-    /// Corrects an admission; false if it was never made here, or nothing of its instant is left.
+    /// Corrects an admission, or counts it from now on; false if it was never made here, or nothing of its instant is
+    /// left.
     pub(super) fn amend(
         &mut self,
         held: &Held,
@@ -220,9 +216,9 @@ impl Slot {
         newest: u64,
     ) -> bool {
         let Settlement { entry: Entry { at, seq, cost: from }, correction, .. } = *settlement;
-        let to = match correction {
-            Correction::Cost(to) => to,
-            Correction::Extend => 0,
+        let (to, again) = match correction {
+            Correction::Cost(to) => (to, 0),
+            Correction::Extend => (0, found.as_ref().map_or(0, |found| from.min(found.cost))),
         };
         let named = seq >= NAMED;
         let now = |used: u64, most: u64| (used.saturating_sub(from) + to).min(most);
@@ -242,9 +238,13 @@ impl Slot {
                 let cost = now(found.cost, MAX_TOTAL - others);
                 let cut = self.at.saturating_sub(held.quota.window().get());
                 // What is extended is the newest itself.
-                let taken = cost == 0 && found.at == held.newest && self.recorded == 0;
+                let taken = cost == 0 && found.at == held.newest && again == 0;
                 let newest = taken.then_some(if newest > cut { newest } else { 0 });
-                Amended { used: others + cost, entry: Some((found, cost)), newest }
+                if again > 0 {
+                    self.state.count_again(Micros::new(self.at), again);
+                    self.note_recorded();
+                }
+                Amended { used: others + cost + again, entry: Some((found, cost)), newest }
             }
             _ if at.get() < held.created || !named && !(held.created..held.next).contains(&seq) => {
                 return false;
