@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
+use crate::faketime::Faketime;
 use crate::redis_server::{Flavour, Server as Redis};
-use crate::server::Server;
+use crate::server::{BINARY, Server};
 
 const RULES: &str = "
 rules:
@@ -104,4 +105,139 @@ fn rules_say_how_they_climb() {
     let yaml = server.get("/v1/rules?format=yaml").body;
     assert!(yaml.contains("warm-up:"), "{yaml}");
     slidegate::Rules::from_yaml(&yaml).unwrap();
+}
+
+/// Three servers in turns, by the clock of their Redis, which is moved by hand: the documents' 20, 50, 80 and 100 in a
+/// second, and every answer says the limit of its instant.
+#[test]
+fn three_servers_climb_together() {
+    const SECOND: u64 = 1_000_000;
+    let time = Faketime::start();
+    let redis = time.stopped();
+    let rules = format!(
+        "store: {}
+hot-keys: {{ deny-cache: 0 }}
+rules: [{{ name: orders, limit: 100, window: 1s, warm-up: {{ from: 20%, over: 4s, idle: 60s, shape: steps }} }}]",
+        redis.url()
+    );
+    let servers = [(); 3].map(|()| Server::with_rules(&rules));
+    let seconds = |start: u64, curve: [u64; 5]| {
+        for (second, limit) in curve.into_iter().enumerate() {
+            let mut admitted = 0;
+            // Every 25 milliseconds, one by each.
+            for step in 0..40 {
+                time.stop_at(start + second as u64 * SECOND + step * 25_000);
+                for server in &servers {
+                    let answer = acquire(server, json!({}));
+                    assert_eq!(answer["limits"][0]["limit"], limit, "{answer}");
+                    admitted += u64::from(answer["allowed"] == true);
+                }
+            }
+            assert_eq!(admitted, limit, "in second {second}");
+        }
+    };
+    seconds(10 * SECOND, [20, 50, 80, 100, 100]);
+    // Cold again after a minute.
+    seconds((15 + 61) * SECOND, [20, 50, 80, 100, 100]);
+}
+
+const TOKEN: &str = "admin-token-0123456789";
+
+/// So slow that nothing is refilled meanwhile.
+fn buckets(ip: &str, user: &str, vip: &str) -> String {
+    format!(
+        "rules:
+  - {{ name: per-ip, key: [ip], window: 1d, algorithm: token-bucket, {ip} }}
+  - {{ name: per-user, key: [user], window: 1d, algorithm: token-bucket, {user},
+      overrides: [{{ key: {{ user: vip }}, {vip} }}] }}
+"
+    )
+}
+
+/// Rates and bursts of addresses and users change while it runs, and what was left in each bucket stays, to the permit.
+#[test]
+fn buckets_keep_their_level_when_their_rules_change() {
+    let redis = Redis::start(Flavour::Redis7);
+    for store in ["memory".to_owned(), redis.url()] {
+        let first = buckets("limit: 1, burst: 10", "limit: 2, burst: 20", "limit: 5, burst: 100");
+        let server = Server::with_env(
+            &[("SLIDEGATE_ADMIN_TOKEN", TOKEN)],
+            &format!("store: {store}\n{first}"),
+            &[],
+        );
+        let put = |rules: &str| {
+            let admin = [("authorization", format!("Bearer {TOKEN}"))];
+            let admin = admin.each_ref().map(|(name, value)| (*name, value.as_str()));
+            assert_eq!(server.send("PUT", "/v1/rules", &admin, rules).status, 200);
+        };
+        // Of the address, of alice, and of one for whom there is an override.
+        let levels = || {
+            let who = [json!({ "ip": "192.0.2.1" }), json!({ "user": "alice" }), json!({ "user": "vip" })];
+            who.map(|who| level(&server, &who))
+        };
+        assert_eq!(levels(), [(10, 10), (20, 20), (100, 100)]);
+        for _ in 0..4 {
+            acquire(&server, json!({ "ip": "192.0.2.1", "user": "alice" }));
+            acquire(&server, json!({ "user": "vip" }));
+        }
+        assert_eq!(levels(), [(10, 6), (20, 16), (100, 96)]);
+
+        // More burst, and another rate: nothing is given for it.
+        put(&buckets("limit: 3, burst: 50", "limit: 7, burst: 40", "limit: 11, burst: 1000"));
+        assert_eq!(levels(), [(50, 6), (40, 16), (1000, 96)]);
+        // Less: what does not fit any more is lost.
+        put(&buckets("limit: 1, burst: 5", "limit: 2, burst: 30", "limit: 5, burst: 50"));
+        assert_eq!(levels(), [(5, 5), (30, 16), (50, 50)]);
+        put(&buckets("limit: 1, burst: 10", "limit: 2, burst: 20", "limit: 5, burst: 100"));
+        assert_eq!(levels(), [(10, 5), (20, 16), (100, 50)]);
+
+        // From a file too. Without an override it is as for everybody; with it, it is again as before.
+        let file = "rules: [{ name: per-user, key: [user], window: 1d, algorithm: token-bucket, limit: 2, burst: 60 }]";
+        std::fs::write(server.config(), format!("store: {store}\n{file}")).unwrap();
+        let [alice, vip] = ["alice", "vip"].map(|user| json!({ "user": user }));
+        for _ in 0..400 {
+            if level(&server, &vip).0 == 60 {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(25));
+        }
+        assert_eq!(level(&server, &vip), (60, 50));
+        assert_eq!(level(&server, &alice), (60, 16));
+
+        // What is left can be taken, and no more; and it fills as fast as the newest rule says, up to its burst.
+        let take = || (0..100).filter(|_| acquire(&server, json!({ "user": "alice" }))["allowed"] == true).count();
+        assert_eq!(take(), 16);
+        let fast = "rules: [{ name: per-user, key: [user], window: 1s, algorithm: token-bucket, limit: 100000, burst: 25 }]";
+        put(fast);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert_eq!(level(&server, &alice), (25, 25));
+    }
+}
+
+/// The limit, and what remains of it.
+fn level(server: &Server, attributes: &Value) -> (u64, u64) {
+    let body = json!({ "attributes": attributes }).to_string();
+    let answer = server.post("/v1/peek", &body).json();
+    let number = |name: &str| answer["limits"][0][name].as_u64().unwrap();
+    (number("limit"), number("remaining"))
+}
+
+/// The files in `examples/rules` are right, and a server starts with each.
+#[test]
+fn presets_are_valid() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/rules");
+    let mut found = 0;
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        let path = path.to_str().unwrap();
+        let output = std::process::Command::new(BINARY).args(["validate", path]).output().unwrap();
+        assert!(output.status.success(), "{path}: {}", String::from_utf8_lossy(&output.stderr));
+        let text = std::fs::read_to_string(path).unwrap();
+        let rules = Server::start(&["--config", path]).get("/v1/rules").json();
+        let names = text.lines().filter_map(|line| line.trim().strip_prefix("- name: "));
+        let shown = rules["rules"].as_array().unwrap().iter().map(|rule| rule["name"].as_str().unwrap());
+        assert!(names.eq(shown), "{path}: {rules}");
+        found += 1;
+    }
+    assert!(found >= 3);
 }

@@ -30,6 +30,8 @@ mod prometheus; // a real Prometheus scrapes, and its alerts fire and clear
 mod proxies; // nginx, Traefik and Caddy ask before they pass a request on
 mod readme; // the README's lines answer as printed
 mod redis; // counting in Redis, from the door
+#[path = "../../../slidegate/tests/suite/faketime.rs"]
+mod faketime; // a clock for one Redis, which can be set and can stand still
 #[path = "../../../slidegate/tests/suite/redis_server.rs"]
 mod redis_server; // a real Redis, free port, killed on drop
 mod reload; // rules that change while they are used

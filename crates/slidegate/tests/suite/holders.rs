@@ -210,7 +210,7 @@ impl Story {
         );
         assert_eq!(most, LIMIT as i64, "never more, and the limit is reached");
         assert!(back <= Micros::new(LEASE), "back only after {back}");
-        assert!(self.holds.len() > 100 && extended > 20 && calm > 50);
+        assert!(self.holds.len() > 40 && extended > 20 && calm > 50);
     }
 }
 

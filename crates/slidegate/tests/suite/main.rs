@@ -30,6 +30,7 @@ mod limiter; // the straight path: acquire, peek, batch, settle, wait
 mod memory; // keys come and go: sweeping, the bound, eight bytes an event, no allocation
 mod oracle; // replays what a store decided, and compares
 mod outages; // Redis goes away and comes back: what all nodes admit stays within the limits
+mod presets; // the files in examples/rules do what they say
 mod processes; // several processes on one Redis: nothing over, nothing lost
 mod redis_cluster; // a real cluster: three primaries, a replica each, slots that move
 mod redis_faults; // bad replies and bad servers: each a typed error that says what to do

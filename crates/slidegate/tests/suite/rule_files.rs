@@ -322,7 +322,7 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: concurrency, encoding: packed }",
-        "2:71: `encoding: packed` belongs to algorithm: sliding-window",
+        "2:72: `encoding: packed` belongs to algorithm: sliding-window",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: concurrency, lease: { permits: 10, ttl: 100ms } }",
