@@ -134,10 +134,14 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_left_out() {
-        let load = NodeLoad::from_text("cpu=10001 memory=x rule:=1,2 rule:a=1,2,three b ===, rule:c=1,2,0,9 d=1");
+        let load =
+            NodeLoad::from_text("cpu=10001 memory=x rule:=1,2 rule:a=1,2,three b ===, rule:c=1,2,0,9 d=1");
         assert_eq!(load.host, HostLoad::default());
         assert_eq!(load.reports, [("c".to_owned(), Reports { count: 1, latency: 2, failed: 0 })]);
-        assert_eq!(factors("a=1 b=-1 c= =3 d=99999999999"), Factors::from([("a".into(), 1), (String::new(), 3)]));
+        assert_eq!(
+            factors("a=1 b=-1 c= =3 d=99999999999"),
+            Factors::from([("a".into(), 1), (String::new(), 3)])
+        );
     }
 
     #[test]

@@ -112,7 +112,8 @@ impl Gradient {
     fn measure(&mut self, elapsed: f64, latency: f64, tolerance: f64, smooth: f64) -> Measured {
         let slope = |from: Option<f64>, to: f64| from.map_or(0.0, |from| (to - from) / elapsed);
         let (calm, before) = (self.calm, self.before.replace(latency));
-        let mut average = calm.map_or(latency, |calm| calm + (latency - calm) * (1.0 - (-elapsed / CALM).exp()));
+        let mut average =
+            calm.map_or(latency, |calm| calm + (latency - calm) * (1.0 - (-elapsed / CALM).exp()));
         if average < self.floor {
             self.floor = average;
         } else {

@@ -52,9 +52,10 @@ impl Host {
         let total = self.system.total_memory();
         // Of a container without a bound of its own, what is left is that of the host.
         match self.system.cgroup_limits() {
-            Some(limits) if limits.total_memory < total => {
-                share(limits.total_memory.saturating_sub(limits.free_memory) as f64, limits.total_memory as f64)
-            }
+            Some(limits) if limits.total_memory < total => share(
+                limits.total_memory.saturating_sub(limits.free_memory) as f64,
+                limits.total_memory as f64,
+            ),
             _ => share(total.saturating_sub(self.system.available_memory()) as f64, total as f64),
         }
     }

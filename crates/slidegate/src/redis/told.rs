@@ -32,7 +32,8 @@ impl RedisStore {
         let stream = self.stream(name);
         let mut add = redis::cmd("XADD");
         add.arg(&stream).arg("MAXLEN").arg("~").arg(KEPT).arg("*").arg(&told.who).arg(&told.text);
-        let id: String = redis::from_redis_value(self.call_stream(name, &add).await?).map_err(|_| bad_reply())?;
+        let id: String =
+            redis::from_redis_value(self.call_stream(name, &add).await?).map_err(|_| bad_reply())?;
         let mut expire = redis::cmd("PEXPIRE");
         expire.arg(&stream).arg(FORGOTTEN.as_millis() as u64);
         self.call_stream(name, &expire).await?;

@@ -25,8 +25,8 @@ pub use self::parse::{FILE_FIELDS, read_on_error};
 pub use self::rule::{DEFAULT_CODE, MAX_KEY_ATTRIBUTES, MAX_LEASE, Mode, Pattern, Rule};
 #[cfg(feature = "schema")]
 pub use self::schema::{
-    AdHocFile, AdaptiveFile, BandsFile, BoundsFile, LatencyFile, LeaseFile, OnErrorFile, OverrideFile, RuleFile,
-    WarmUpFile,
+    AdHocFile, AdaptiveFile, BandsFile, BoundsFile, LatencyFile, LeaseFile, OnErrorFile, OverrideFile,
+    RuleFile, WarmUpFile,
 };
 pub use self::together::MAX_TOGETHER;
 pub(crate) use self::together::Together;
@@ -71,9 +71,7 @@ impl Rules {
         }
         let adaptive = rules.iter().filter(|rule| rule.adapting().is_some()).count();
         if adaptive > MAX_ADAPTIVE {
-            return Err(Error::invalid(format!(
-                "{MAX_ADAPTIVE} rules may be adaptive, not {adaptive}"
-            )));
+            return Err(Error::invalid(format!("{MAX_ADAPTIVE} rules may be adaptive, not {adaptive}")));
         }
         let choice = Choice::new(&rules)?;
         Ok(Rules { rules, choice, ad_hoc, own_limit, known: true })

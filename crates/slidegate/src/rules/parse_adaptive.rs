@@ -28,9 +28,9 @@ pub(super) fn read_adaptive(
 fn read_terms(node: &Node, reader: &mut Reader) -> Option<Adaptive> {
     let fields = reader.fields(node, "adaptive", &FIELDS)?;
     let usual = Adaptive::default();
-    let cpu = fields.get("cpu").map_or(Some(usual.by_cpu()), |node| {
-        read_bands(node, reader, "adaptive.cpu", usual.by_cpu(), share)
-    });
+    let cpu = fields
+        .get("cpu")
+        .map_or(Some(usual.by_cpu()), |node| read_bands(node, reader, "adaptive.cpu", usual.by_cpu(), share));
     let memory = fields.get("memory").map_or(Some(usual.by_memory()), |node| {
         read_bands(node, reader, "adaptive.memory", usual.by_memory(), share)
     });

@@ -111,6 +111,7 @@ impl RuleFile {
         unusual(&mut self.code, super::DEFAULT_CODE.get());
         unusual(&mut self.mode, ModeFile::default());
         unusual(&mut self.encoding, EncodingFile::default());
+        self.adaptive = self.adaptive.map(AdaptiveFile::brief);
         self
     }
 }

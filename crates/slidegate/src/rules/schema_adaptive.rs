@@ -109,6 +109,26 @@ pub struct BandsFile {
     pub above: Option<String>,
 }
 
+impl AdaptiveFile {
+    /// The same without what it would be anyway.
+    pub(super) fn brief(mut self) -> Self {
+        let usual = AdaptiveFile::from(&Adaptive::default());
+        fn unlike<T: PartialEq>(field: &mut Option<T>, usual: &Option<T>) {
+            if field == usual {
+                *field = None;
+            }
+        }
+        unlike(&mut self.cpu, &usual.cpu);
+        unlike(&mut self.memory, &usual.memory);
+        unlike(&mut self.latency, &usual.latency);
+        unlike(&mut self.min, &usual.min);
+        unlike(&mut self.max, &usual.max);
+        unlike(&mut self.sensitivity, &usual.sensitivity);
+        unlike(&mut self.smooth, &usual.smooth);
+        self
+    }
+}
+
 impl From<&Adaptive> for AdaptiveFile {
     fn from(terms: &Adaptive) -> Self {
         let shares = |by: Option<Bands>| {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use slidegate::{
-    Adapter, Adaptive, Algorithm, Clock, HostLoad, Limiter, Load, ManualClock, MemoryStore, Micros, Pilot, Quota,
-    Request, Rule, Rules,
+    Adapter, Adaptive, Algorithm, Clock, HostLoad, Limiter, Load, ManualClock, MemoryStore, Micros, Pilot,
+    Quota, Request, Rule, Rules,
 };
 
 /// A server with so many workers and a queue, in simulated time.
@@ -53,7 +53,14 @@ fn micros(seconds: f64) -> Micros {
 }
 
 /// More is asked than the server can do, through the real limiter; `later` is the server from the middle on.
-async fn overload(rule: Rule, server: Server, later: Server, offered: f64, seconds: u64, seed: u64) -> Vec<Second> {
+async fn overload(
+    rule: Rule,
+    server: Server,
+    later: Server,
+    offered: f64,
+    seconds: u64,
+    seed: u64,
+) -> Vec<Second> {
     let clock = ManualClock::at(Micros::from_secs(1_000_000));
     let limit = rule.quota().limit() as f64;
     let store = MemoryStore::with_clock(clock.clone(), 100);
@@ -95,14 +102,16 @@ async fn overload(rule: Rule, server: Server, later: Server, offered: f64, secon
 }
 
 fn paced(limit: u64, terms: Adaptive) -> Rule {
-    let quota = Quota::per_second(limit).unwrap().with_algorithm(Algorithm::TokenBucket { burst: limit / 10 });
+    let quota =
+        Quota::per_second(limit).unwrap().with_algorithm(Algorithm::TokenBucket { burst: limit / 10 });
     Rule::new("paced", quota.unwrap()).unwrap().adaptive(terms).unwrap()
 }
 
 /// How far the limit is from the capacity at most, and how far from its own mean, both as a part of it.
 fn deviations(seen: &[Second], capacity: f64) -> (f64, f64) {
     let mean = seen.iter().map(|second| second.limit).sum::<f64>() / seen.len() as f64;
-    let furthest = |from: f64| seen.iter().map(|second| (second.limit - from).abs() / from).fold(0.0, f64::max);
+    let furthest =
+        |from: f64| seen.iter().map(|second| (second.limit - from).abs() / from).fold(0.0, f64::max);
     (furthest(capacity), furthest(mean))
 }
 
@@ -152,7 +161,12 @@ async fn a_server_that_slows_down_for_good_is_found_out_again() {
         let seen = overload(paced(2_000, terms.clone()), before, after, 3_000.0, 240, seed).await;
         let (off, _) = deviations(&seen[29..119], before.capacity());
         let (off_then, swing) = deviations(&seen[199..], after.capacity());
-        println!("off by {:.1} %, then {:.1} %, swings by {:.1} %", off * 100.0, off_then * 100.0, swing * 100.0);
+        println!(
+            "off by {:.1} %, then {:.1} %, swings by {:.1} %",
+            off * 100.0,
+            off_then * 100.0,
+            swing * 100.0
+        );
         assert!(off <= 0.2 && off_then <= 0.2 && swing <= 0.1, "seed {seed}: {off} {off_then} {swing}");
     }
 }
@@ -201,12 +215,8 @@ fn what_hovers_at_an_edge_does_not_flap() {
 
 fn any_load() -> impl Strategy<Value = Load> {
     let share = || proptest::option::of(prop_oneof![0..=10_000u32, Just(u32::MAX)]);
-    let latency = proptest::option::of(prop_oneof![
-        Just(0),
-        1..1_000_000u64,
-        Just(3_600_000_000),
-        Just(u64::MAX),
-    ]);
+    let latency =
+        proptest::option::of(prop_oneof![Just(0), 1..1_000_000u64, Just(3_600_000_000), Just(u64::MAX),]);
     (share(), share(), latency, prop_oneof![Just(0), 0..=10_000u32, Just(u32::MAX)]).prop_map(
         |(cpu, memory, latency, failed)| Load {
             host: HostLoad { cpu, memory },
