@@ -16,6 +16,7 @@
 
 pub mod access;
 pub mod acquire;
+mod adapt;
 pub mod bench;
 pub mod cli;
 pub mod config;

@@ -103,7 +103,7 @@ pub(crate) struct RuleTick {
     rule: String,
     algorithm: &'static str,
     limit: u64,
-    /// What the limit is now; the same, unless something adapts it.
+    /// What the limit is now; the same, unless it follows the load or climbs.
     effective_limit: u64,
     window_ms: u64,
     mode: &'static str,
@@ -176,7 +176,7 @@ fn rules(gate: &Gate) -> (Vec<RuleTick>, u64) {
             rule: rule.name().to_owned(),
             algorithm: quota.algorithm().as_str(),
             limit: quota.limit(),
-            effective_limit: quota.limit(),
+            effective_limit: rows[place].effective_limit(rule),
             window_ms: quota.window().ceil_millis(),
             mode: rule.in_mode().as_str(),
             key: rule.key().map(str::to_owned).collect(),

@@ -19,6 +19,7 @@ mod live;
 mod metrics;
 mod openapi;
 mod path;
+mod report;
 mod route;
 mod rules;
 mod settle;
@@ -152,6 +153,7 @@ fn routes() -> Vec<Route> {
         settle::route(),
         hold::release_route(),
         hold::extend_route(),
+        report::route(),
         authorize::route(),
         rules::route(),
         keys::route(),

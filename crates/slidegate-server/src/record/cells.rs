@@ -199,17 +199,30 @@ pub(super) struct RuleCells {
     /// The highest share of its limit that a key had in use since it was last taken, in thousandths, and one more; 0 if
     /// it decided nothing.
     peak: AtomicU64,
+    /// The highest limit that it said since it was last taken; 0 if it decided nothing.
+    limit: AtomicU64,
 }
 
 impl RuleCells {
+    /// Counts what it said so many times; `usage` and `limit` are of the key that was fullest.
     #[inline]
-    pub(super) fn count(&self, said: Said, source: Source, times: u64, took: Micros, usage: u64) {
+    pub(super) fn count(
+        &self,
+        (said, source): (Said, Source),
+        times: u64,
+        took: Micros,
+        usage: u64,
+        limit: u64,
+    ) {
         self.said[said as usize][source as usize].fetch_add(times, Ordering::Relaxed);
         if took > Micros::ZERO {
             self.took.fetch_add(times * took.get(), Ordering::Relaxed);
         }
         if usage > self.peak.load(Ordering::Relaxed) {
             self.peak.fetch_max(usage, Ordering::Relaxed);
+        }
+        if limit > self.limit.load(Ordering::Relaxed) {
+            self.limit.fetch_max(limit, Ordering::Relaxed);
         }
     }
 
@@ -223,6 +236,10 @@ impl RuleCells {
 
     pub(super) fn take_peak(&self) -> u64 {
         self.peak.swap(0, Ordering::Relaxed)
+    }
+
+    pub(super) fn take_limit(&self) -> u64 {
+        self.limit.swap(0, Ordering::Relaxed)
     }
 }
 

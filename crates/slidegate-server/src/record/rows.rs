@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
-use slidegate::{AD_HOC, Limit, Mode, Rules, Source};
+use slidegate::{AD_HOC, Limit, Mode, Rule, Rules, Source};
 
 use super::cells::{RuleCells, Said};
 use super::top::Top;
@@ -41,6 +41,8 @@ struct Lately {
     /// A second each, the newest last.
     seconds: VecDeque<Totals>,
     peaks: VecDeque<u64>,
+    /// The highest limit in the last second that it decided in; 0 before that.
+    limit: u64,
 }
 
 /// How often a rule said what, and how long that took.
@@ -124,10 +126,23 @@ impl Row {
     pub(super) fn beat(&self) {
         let totals = self.totals();
         let peak = self.cells.iter().map(|cells| cells.take_peak()).max().unwrap_or_default();
+        let limit = self.cells.iter().map(|cells| cells.take_limit()).max().unwrap_or_default();
         let mut lately = self.lately.lock();
+        if limit > 0 {
+            lately.limit = limit;
+        }
         let before = std::mem::replace(&mut lately.before, totals);
         push(&mut lately.seconds, MINUTE, totals.since(&before));
         push(&mut lately.peaks, PEAKS, peak);
+    }
+
+    /// What `rule`, whose row this is, allows now. Of one that climbs it is known from what it decided last.
+    pub(crate) fn effective_limit(&self, rule: &Rule) -> u64 {
+        let limit = rule.quota_now().limit();
+        match self.lately.lock().limit {
+            said @ 1.. if rule.quota().warm_up().is_some() => said.min(limit),
+            _ => limit,
+        }
     }
 
     pub(crate) fn shown(&self) -> Shown {

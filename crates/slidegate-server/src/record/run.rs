@@ -41,7 +41,8 @@ impl<'t> RuleRun<'t> {
     fn count(self, shard: usize, took: Micros) {
         // One more, so that none at all is told from hardly any.
         let usage = 1 + self.used.saturating_mul(1_000) / self.limit.max(1);
-        self.row.cells[shard].count(self.said, self.source, self.times, took, usage);
+        let said = (self.said, self.source);
+        self.row.cells[shard].count(said, self.times, took, usage, self.limit);
     }
 }
 

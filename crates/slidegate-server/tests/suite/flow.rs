@@ -86,6 +86,13 @@ fn a_limit_that_climbs_is_said_with_its_height() {
         }
         let refused = acquire(server, json!({ "api": "/orders" }));
         assert_eq!((&refused["allowed"], &refused["denied_by"]), (&json!(false), &json!("climbs")));
+        // It is shown within a second or so.
+        let line = "slidegate_rule_effective_limit{rule=\"climbs\"} 20\n";
+        let shown = (0..400).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(25));
+            server.get("/metrics").body.contains(line)
+        });
+        assert!(shown, "{}", server.get("/metrics").body);
         // 21 of 100 are there when a eightieth of the hour has passed, or the first has left.
         let wait = refused["retry_after_ms"].as_u64().unwrap();
         assert!((35_000..=45_000).contains(&wait), "{wait}");

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::num::NonZeroU32;
 
 use super::choice::{Kind, no_such_rule};
+use super::parse_adaptive::read_adaptive;
 use super::parse_warm_up::read_warm_up;
 use super::rule::{Mode, Pattern, Rule, check_held};
 use super::{AdHoc, Bounds, MAX_RULES, Rules};
@@ -15,7 +16,7 @@ use crate::{Algorithm, Count, Encoding, Error, Micros, OnError, Quota};
 /// server says of its rules, and means nothing in a file.
 pub const FILE_FIELDS: [&str; 3] = ["rules", "ad-hoc", "edition"];
 
-const RULE_FIELDS: [&str; 22] = [
+const RULE_FIELDS: [&str; 23] = [
     "name",
     "match",
     "key",
@@ -37,11 +38,12 @@ const RULE_FIELDS: [&str; 22] = [
     "on-error",
     "lease",
     "warm-up",
+    "adaptive",
     "overrides",
 ];
 
 /// What says how to count, and so belongs to limited rules.
-const COUNTING_FIELDS: [&str; 12] = [
+const COUNTING_FIELDS: [&str; 13] = [
     "tag",
     "limit",
     "window",
@@ -53,6 +55,7 @@ const COUNTING_FIELDS: [&str; 12] = [
     "on-error",
     "lease",
     "warm-up",
+    "adaptive",
     "overrides",
 ];
 
@@ -151,6 +154,7 @@ fn read_rule<'n>(
         sound &= read_tag(&fields, reader, &mut rule, sound_key);
         sound &= read_encoding(&fields, reader, &mut rule, quota.is_some());
         sound &= read_warm_up(&fields, reader, &mut rule, quota.is_some());
+        sound &= read_adaptive(&fields, reader, &mut rule, quota.is_some());
         sound &= read_lease(&fields, reader, &mut rule, quota.is_some());
         read_overrides(&fields, reader, &mut rule, quota.is_some(), sound_key);
         if let Some(node) = fields.get("on-error") {
