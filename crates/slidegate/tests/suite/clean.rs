@@ -45,6 +45,7 @@ fn quotas(millis: u64) -> Vec<(Quota, Encoding)> {
         (quota, Encoding::Zset),
         (quota, Encoding::Packed),
         with(Algorithm::TimeSlice { slices: 5 }),
+        with(Algorithm::Concurrency),
         with(Algorithm::FixedWindow),
         with(Algorithm::TokenBucket { burst: 9 }),
     ]
@@ -111,7 +112,7 @@ async fn leave_some(store: &RedisStore, name: &str, millis: u64) -> usize {
         let named = ask.clone().with_id(RequestId::new("a").unwrap());
         store.admit(&[ask.clone(), named, ask]).await.unwrap();
         // Windows have their notes apart.
-        keys += if i < 3 { 2 } else { 1 };
+        keys += if i < 4 { 2 } else { 1 };
     }
     keys
 }

@@ -133,17 +133,17 @@ async fn what_was_reserved_without_the_store_is_settled() {
         }
         settled
     };
-    assert_eq!(settle(0, 4).await, [Settled::Done; 5]);
+    assert_eq!(settle(0, 4).await, [Settled::Done; 6]);
     given_up(&guard, 1).await;
     let _server = tokio::task::spawn_blocking(move || Server::at(Flavour::Redis7, port)).await.unwrap();
     back(&guard, 1).await;
-    assert_eq!(used(&guard).await, [24; 5]);
-    assert_eq!(settle(1, 3).await, [Settled::Done; 5]);
-    assert_eq!(used(&guard).await, [17; 5]);
-    assert_eq!(settle(2, 0).await, [Settled::Done; 5]);
+    assert_eq!(used(&guard).await, [24; 6]);
+    assert_eq!(settle(1, 3).await, [Settled::Done; 6]);
+    assert_eq!(used(&guard).await, [17; 6]);
+    assert_eq!(settle(2, 0).await, [Settled::Done; 6]);
     let left = used(&guard).await;
     eprintln!("three reservations of 10 made without the store, settled to 4, 3 and 0: {left:?} in use");
-    assert_eq!(left, [7; 5]);
+    assert_eq!(left, [7; 6]);
 }
 
 /// Numbers that the store makes from request ids are large, and still the store's.
@@ -163,7 +163,7 @@ async fn what_the_store_admitted_under_an_id_is_settled_there() {
             assert_ne!(guard.settle(&settlement).await.unwrap().settled, [Settled::Done]);
         }
     }
-    assert_eq!(used(&guard).await, [0; 5]);
+    assert_eq!(used(&guard).await, [0; 6]);
 }
 
 /// The same by a limiter, with what a client has of it: a text.

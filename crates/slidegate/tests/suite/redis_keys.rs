@@ -21,6 +21,7 @@ async fn write_everything(store: &RedisStore, packed: bool) -> usize {
     let quotas = [
         quota,
         quota.with_algorithm(Algorithm::TimeSlice { slices: 3 }).unwrap(),
+        quota.with_algorithm(Algorithm::Concurrency).unwrap(),
         quota.with_algorithm(Algorithm::FixedWindow).unwrap(),
         bucket.with_algorithm(Algorithm::TokenBucket { burst: 20 }).unwrap(),
     ];
@@ -37,7 +38,7 @@ async fn write_everything(store: &RedisStore, packed: bool) -> usize {
                 .await
                 .unwrap();
             // A window has its notes apart.
-            written += if i < 2 { 2 } else { 1 };
+            written += if i < 3 { 2 } else { 1 };
         }
     }
     if packed {
