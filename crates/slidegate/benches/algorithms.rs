@@ -107,7 +107,8 @@ fn traffics() -> Vec<Vec<u64>> {
         random.push(now);
     }
     // All at once at the end of one second and at the beginning of the next; then a rest.
-    let around = |turn: u64| [turn - 10_000, turn + 10_000].into_iter().flat_map(|at| (at..at + 200).step_by(2));
+    let around =
+        |turn: u64| [turn - 10_000, turn + 10_000].into_iter().flat_map(|at| (at..at + 200).step_by(2));
     let turns = (1..100).flat_map(|n| around((10 + 3 * n) * SECOND)).collect();
     // A full burst, and then one every millisecond.
     let drip = (0..20).flat_map(|n| {
@@ -246,7 +247,9 @@ impl Redis {
 async fn main() {
     let mut redis = Redis::start();
     let heads = WEIGHED.map(|limit| format!("memory, {limit} | Redis, {limit}")).join(" | ");
-    println!("| | most in a window | refused without need | in 20 ms | {heads} | calls, admitted | calls, refused |");
+    println!(
+        "| | most in a window | refused without need | in 20 ms | {heads} | calls, admitted | calls, refused |"
+    );
     println!("|---|{}", "---:|".repeat(5 + 2 * WEIGHED.len()));
     for (n, way) in ways(LIMIT).into_iter().enumerate() {
         let (most, needless) = accuracy(way);

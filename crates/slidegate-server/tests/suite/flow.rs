@@ -167,11 +167,8 @@ fn buckets_keep_their_level_when_their_rules_change() {
     let redis = Redis::start(Flavour::Redis7);
     for store in ["memory".to_owned(), redis.url()] {
         let first = buckets("limit: 1, burst: 10", "limit: 2, burst: 20", "limit: 5, burst: 100");
-        let server = Server::with_env(
-            &[("SLIDEGATE_ADMIN_TOKEN", TOKEN)],
-            &format!("store: {store}\n{first}"),
-            &[],
-        );
+        let server =
+            Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", TOKEN)], &format!("store: {store}\n{first}"), &[]);
         let put = |rules: &str| {
             let admin = [("authorization", format!("Bearer {TOKEN}"))];
             let admin = admin.each_ref().map(|(name, value)| (*name, value.as_str()));
@@ -211,11 +208,13 @@ fn buckets_keep_their_level_when_their_rules_change() {
         assert_eq!(level(&server, &vip), (60, 50));
         assert_eq!(level(&server, &alice), (60, 16));
 
-        // What is left can be taken, and no more; and it fills as fast as the newest rule says, up to its burst.
-        let take = || (0..100).filter(|_| acquire(&server, json!({ "user": "alice" }))["allowed"] == true).count();
+        // What is left can be taken, and no more; then it fills as fast as the newest rule says, up to its burst.
+        let take =
+            || (0..100).filter(|_| acquire(&server, json!({ "user": "alice" }))["allowed"] == true).count();
         assert_eq!(take(), 16);
         let fast = "rules: [{ name: per-user, key: [user], window: 1s, algorithm: token-bucket, limit: 100000, burst: 25 }]";
         put(fast);
+        assert_eq!(level(&server, &alice), (25, 0), "until it is asked for, at the old rate");
         std::thread::sleep(std::time::Duration::from_millis(20));
         assert_eq!(level(&server, &alice), (25, 25));
     }

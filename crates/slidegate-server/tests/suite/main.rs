@@ -18,6 +18,8 @@ mod decisions; // bodies, statuses and headers of decisions
 mod dependencies; // nothing we depend on needs a newer Rust than we say
 mod envoy; // a real Envoy in front: exactly the limit, its headers, its failure modes
 mod envoy_config; // envoyproxy/ratelimit's files limit here what they limit there
+#[path = "../../../slidegate/tests/suite/faketime.rs"]
+mod faketime; // a clock for one Redis, which can be set and can stand still
 mod flow; // permits that are held, and limits that climb
 mod grpc; // Envoy's rate-limit service: statuses, caps, deadlines, health, reflection
 mod http2_client; // HTTP/2 without gRPC
@@ -31,8 +33,6 @@ mod prometheus; // a real Prometheus scrapes, and its alerts fire and clear
 mod proxies; // nginx, Traefik and Caddy ask before they pass a request on
 mod readme; // the README's lines answer as printed
 mod redis; // counting in Redis, from the door
-#[path = "../../../slidegate/tests/suite/faketime.rs"]
-mod faketime; // a clock for one Redis, which can be set and can stand still
 #[path = "../../../slidegate/tests/suite/redis_server.rs"]
 mod redis_server; // a real Redis, free port, killed on drop
 mod reload; // rules that change while they are used

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use slidegate::{BreakerState, Clock, Guard, GuardOptions, RedisOptions, Source};
 
-use crate::faketime::Faketime;
 use crate::deployment::{CLOSED, Deployment, KEYS, OPEN, Told, ms, quota, soon, worst};
+use crate::faketime::Faketime;
 use crate::fault_proxy::{Fault, FaultProxy};
 use crate::guard_kills::{number, obeys, over};
 use crate::redis_server::{Flavour, Server};

@@ -141,7 +141,8 @@ async fn what_is_held_is_held_on() {
     let guard = guard(&server.url(), GuardOptions { deadline: ms(2_000), ..GuardOptions::default() });
     let quota = Quota::per_hour(3).unwrap().with_algorithm(Algorithm::Concurrency).unwrap();
     let key = Key::new("held", []);
-    let ask = Ask::one(Check { on_error: Some(OnError::Local), ..Check::new(key.clone(), quota, 1) }).unwrap();
+    let ask =
+        Ask::one(Check { on_error: Some(OnError::Local), ..Check::new(key.clone(), quota, 1) }).unwrap();
     let admit = async || guard.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0).verdicts[0];
     let correct = async |entry, correction| {
         let settlement = Settlement { key: key.clone(), entry, correction };
@@ -162,9 +163,8 @@ async fn what_is_held_is_held_on() {
     assert_eq!(correct(extended, Correction::Extend).await, Settled::Gone);
     assert_eq!(correct(plain, Correction::Extend).await, Settled::Done);
     assert_eq!(correct(plain, Correction::Cost(0)).await, Settled::Done);
-    assert_eq!([admit().await, admit().await, admit().await].map(|verdict| verdict.outcome), [
-        Outcome::Charged,
-        Outcome::Charged,
-        Outcome::Refused
-    ]);
+    assert_eq!(
+        [admit().await, admit().await, admit().await].map(|verdict| verdict.outcome),
+        [Outcome::Charged, Outcome::Charged, Outcome::Refused]
+    );
 }

@@ -9,8 +9,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Ask, Check, Correction, Entry, Key, MemoryStore, Micros, Outcome, Quota, RedisOptions, RedisStore,
-    Settled, Settlement, Store,
+    Algorithm, Ask, Check, Correction, Entry, Key, MemoryStore, Micros, Outcome, Quota, RedisOptions,
+    RedisStore, Settled, Settlement, Store,
 };
 
 use crate::conformance::Dice;

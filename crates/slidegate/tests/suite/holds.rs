@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use slidegate::{
     Algorithm, Ask, Check, Correction, Decision, Entry, Key, Limiter, ManualClock, MemoryStore, Micros,
-    Quota, RedisMode, RedisOptions, RedisStore, Request, RequestId, Reservation, Rules, Settled, Settlement, Store,
+    Quota, RedisMode, RedisOptions, RedisStore, Request, RequestId, Reservation, Rules, Settled, Settlement,
+    Store,
 };
 
 use crate::faketime::Faketime;

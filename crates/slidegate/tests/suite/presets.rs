@@ -45,7 +45,8 @@ async fn flash_sale() {
             for _ in 0..10 {
                 buyer += 1;
                 let user = buyer.to_string();
-                sold += usize::from(sale.ask([("api", "/buy"), ("item", "tv"), ("user", &user)]).await.allowed());
+                sold +=
+                    usize::from(sale.ask([("api", "/buy"), ("item", "tv"), ("user", &user)]).await.allowed());
             }
             sale.pass(5);
         }

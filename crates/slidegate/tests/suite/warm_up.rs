@@ -5,8 +5,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use slidegate::{
-    Algorithm, Ask, Check, Count, DenyCache, Encoding, Key, Limiter, ManualClock, MemoryStore, Micros, Outcome,
-    Quota, RedisMode, RedisOptions, RedisStore, Request, Rules, Source, State, Store, WarmUp,
+    Algorithm, Ask, Check, Count, DenyCache, Encoding, Key, Limiter, ManualClock, MemoryStore, Micros,
+    Outcome, Quota, RedisMode, RedisOptions, RedisStore, Request, Rules, Source, State, Store, WarmUp,
 };
 
 use crate::conformance::Dice;
@@ -208,7 +208,8 @@ async fn the_curve_by_the_clock_of_redis() {
     for (shape, over) in [("steps", 4), ("linear", 4), ("linear", 30)] {
         let time = Faketime::start();
         let (_server, nodes) = stopped(&time);
-        let climb = WarmUp::new(20, Duration::from_secs(over)).unwrap().idle(Duration::from_secs(60)).unwrap();
+        let climb =
+            WarmUp::new(20, Duration::from_secs(over)).unwrap().idle(Duration::from_secs(60)).unwrap();
         let climb = if shape == "steps" { climb.in_steps() } else { climb };
         let quota = Quota::per_second(100).unwrap().with_warm_up(climb).unwrap();
         let ask = Ask::one(Check::new(Key::new("orders", []), quota, 1)).unwrap();
@@ -247,7 +248,9 @@ async fn the_curve_by_the_clock_of_redis() {
         if shape == "steps" {
             assert_eq!((&first[..4], &again[..]), (&[20, 50, 80, 100][..], &[20, 50, 80, 100][..]));
         }
-        eprintln!("{shape} over {over} s: {first:?}, and cold again {again:?}; {limits} limits, all of the curve");
+        eprintln!(
+            "{shape} over {over} s: {first:?}, and cold again {again:?}; {limits} limits, all of the curve"
+        );
     }
 }
 
