@@ -1,7 +1,7 @@
 //! Which algorithm to use: what each lets through, refuses without need, takes and costs, in one table.
 //!
-//! `cargo bench -p slidegate --bench algorithms` prints it, as Markdown. Nothing is timed: what is counted and weighed is
-//! the same on every machine. Time is moved by hand, also that of Redis (libfaketime), so a window is full of
+//! `cargo bench -p slidegate --bench algorithms` prints it, as Markdown. Nothing is timed: what is counted is the same on
+//! every machine, and what is weighed nearly so. Time is moved by hand, also that of Redis (libfaketime), so a window is full of
 //! admissions that are spread over all of it.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
@@ -226,7 +226,8 @@ impl Redis {
 
     /// Calls for one that is admitted as another leaves, and for one that is refused: of the key that was just weighed.
     async fn count(&mut self, ask: &Ask, limit: u64) -> [f64; 2] {
-        let mut later = spread(limit).skip(limit as usize);
+        // What is counted in slices leaves up to a slice later.
+        let mut later = spread(limit).skip((limit + limit / 10) as usize + 1);
         self.calls();
         for now in later.by_ref().take(COUNTED as usize) {
             assert_eq!(self.ask(ask, now).await, Outcome::Charged);
