@@ -68,6 +68,8 @@ pub mod fuzzing;
 mod guard;
 #[cfg(feature = "redis")]
 mod hot_keys;
+#[cfg(feature = "http")]
+pub mod http;
 mod judge;
 mod key;
 #[cfg(feature = "redis")]
