@@ -88,6 +88,8 @@ mod rules;
 mod store;
 mod tally;
 mod together;
+#[cfg(feature = "tower")]
+pub mod tower;
 mod verdict;
 mod warm_up;
 #[cfg(feature = "yaml")]

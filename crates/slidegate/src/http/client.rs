@@ -4,6 +4,19 @@ use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv6Net};
 
+use crate::Error;
+
+/// A network whose proxies are trusted, or the address of one.
+pub fn network(text: &str) -> Result<IpNet, Error> {
+    let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
+    let net = text.parse::<IpNet>().ok().or_else(address).ok_or_else(|| {
+        Error::invalid(format!(
+            "a trusted proxy is an address or a network such as 10.0.0.0/8, not \"{text}\""
+        ))
+    })?;
+    Ok(net.trunc())
+}
+
 /// The client's address: the last in the chain that no trusted proxy vouches for.
 ///
 /// Each proxy appends the address it was asked from, so the chain is walked from its end, `nearest` first, as long as

@@ -7,7 +7,7 @@ pub mod headers;
 mod path;
 mod value;
 
-pub use client::{client, counted};
+pub use client::{client, counted, network};
 pub use forwarded::{forwarded, x_forwarded_for};
 pub use path::{host, path};
 pub use value::short;

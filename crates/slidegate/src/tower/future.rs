@@ -1,0 +1,152 @@
+//! One request on its way through a layer.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use super::deciding::Deciding;
+use super::gate::{Gate, Unasked};
+use super::refusal::Speech;
+use super::served::Served;
+use super::{Refusal, Rejection, ResponseBody};
+use crate::{Decision, Error, Store};
+
+pin_project! {
+    /// What a [`RateLimit`](super::RateLimit) is about to respond.
+    pub struct ResponseFuture<Inner, B, S>
+    where
+        Inner: Service<Request<B>>,
+        S: Store,
+        S: 'static,
+    {
+        gate: Arc<Gate<S>>,
+        speech: Speech,
+        #[pin]
+        state: State<Inner, Inner::Future, B, S>,
+    }
+}
+
+pin_project! {
+    #[project = Now]
+    enum State<Inner, F, B, S>
+    where
+        S: Store,
+        S: 'static,
+    {
+        // The service is ready, and waits with the request.
+        Deciding { deciding: Deciding<S>, waiting: Option<(Inner, Request<B>)> },
+        // None if nobody decided.
+        Serving { #[pin] future: F, served: Option<Served<S>> },
+        Refused { answer: Option<Response<Bytes>> },
+    }
+}
+
+impl<Inner, B, S> ResponseFuture<Inner, B, S>
+where
+    Inner: Service<Request<B>> + Clone,
+    S: Store + 'static,
+{
+    /// `inner` is ready. If it can be decided at once it is called itself, otherwise a clone takes its place.
+    pub(super) fn new(gate: &Arc<Gate<S>>, inner: &mut Inner, request: Request<B>) -> Self {
+        let (head, body) = request.into_parts();
+        let speech = gate.speech(&head);
+        let asked = gate.ask(&head);
+        let request = Request::from_parts(head, body);
+        let state = match asked {
+            Err(Unasked::Rejected(rejection)) => State::rejected(gate, speech, &rejection),
+            Err(Unasked::Failed(error)) => State::decided(gate, speech, Err(error), inner, request),
+            Ok((rules, ask)) => {
+                let mut deciding = Deciding::new(Arc::clone(gate), rules, ask);
+                match deciding.at_once() {
+                    Some(decision) => State::decided(gate, speech, decision, inner, request),
+                    None => {
+                        let clone = inner.clone();
+                        let ready = std::mem::replace(inner, clone);
+                        State::Deciding { deciding, waiting: Some((ready, request)) }
+                    }
+                }
+            }
+        };
+        ResponseFuture { gate: Arc::clone(gate), speech, state }
+    }
+}
+
+impl<Inner, B, S> State<Inner, Inner::Future, B, S>
+where
+    Inner: Service<Request<B>>,
+    S: Store + 'static,
+{
+    fn decided(
+        gate: &Arc<Gate<S>>,
+        speech: Speech,
+        decision: Result<Decision, Error>,
+        inner: &mut Inner,
+        mut request: Request<B>,
+    ) -> Self {
+        match decision {
+            Ok(decision) if decision.allowed() => {
+                if gate.options.passes_decision {
+                    request.extensions_mut().insert(Arc::new(decision.clone()));
+                }
+                // Before the call, which may panic.
+                let served = Some(Served::new(Arc::clone(gate), decision));
+                State::Serving { future: inner.call(request), served }
+            }
+            Ok(decision) => State::refused(gate, speech, &Refusal::OverLimit(&decision)),
+            Err(error) if !error.is_unavailable() => State::rejected(gate, speech, &Rejection::from(&error)),
+            Err(_) if gate.options.fail_open => State::Serving { future: inner.call(request), served: None },
+            Err(error) => State::refused(gate, speech, &Refusal::Unavailable(&error)),
+        }
+    }
+
+    fn rejected(gate: &Gate<S>, speech: Speech, rejection: &Rejection) -> Self {
+        State::refused(gate, speech, &Refusal::Rejected(rejection))
+    }
+
+    fn refused(gate: &Gate<S>, speech: Speech, refusal: &Refusal<'_>) -> Self {
+        State::Refused { answer: Some(gate.answer(refusal, speech)) }
+    }
+}
+
+impl<Inner, B, S, R> Future for ResponseFuture<Inner, B, S>
+where
+    Inner: Service<Request<B>, Response = Response<R>>,
+    S: Store + 'static,
+{
+    type Output = Result<Response<ResponseBody<R>>, Inner::Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            match this.state.as_mut().project() {
+                Now::Deciding { deciding, waiting } => {
+                    let decision = ready!(deciding.poll(context));
+                    let Some((mut inner, request)) = waiting.take() else { return Poll::Pending };
+                    let next = State::decided(this.gate, *this.speech, decision, &mut inner, request);
+                    this.state.set(next);
+                }
+                Now::Serving { future, served } => {
+                    let result = ready!(future.poll(context));
+                    return Poll::Ready(match (result, served.take()) {
+                        (Ok(response), Some(served)) => Ok(served.respond(response)),
+                        (Ok(response), None) => Ok(response.map(|body| ResponseBody::served(body, None))),
+                        (Err(error), served) => {
+                            served.into_iter().for_each(Served::fail);
+                            Err(error)
+                        }
+                    });
+                }
+                Now::Refused { answer } => {
+                    let Some(answer) = answer.take() else { return Poll::Pending };
+                    return Poll::Ready(Ok(answer.map(ResponseBody::refusal)));
+                }
+            }
+        }
+    }
+}
