@@ -54,7 +54,10 @@ impl ClientAddress {
             Some(found) => Ok(peer(found)),
             None => Err(Rejection::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
-                format!("the server does not say who asks: requests lack the extension {}", short_name::<T>()),
+                format!(
+                    "the server does not say who asks: requests lack the extension {}",
+                    short_name::<T>()
+                ),
             )),
         };
         ClientAddress {

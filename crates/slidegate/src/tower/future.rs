@@ -73,6 +73,10 @@ where
                 }
             }
         };
+        if let State::Refused { .. } = state {
+            // What it has set aside for this request, it gives up with itself.
+            *inner = inner.clone();
+        }
         ResponseFuture { gate: Arc::clone(gate), speech, state }
     }
 }

@@ -85,7 +85,10 @@ impl<S: Store + 'static> Holds<S> {
         let now = self.limiter.clock().now();
         let due: Vec<(u64, Reservation)> = {
             let mut book = self.book.lock();
-            let due = book.held.iter_mut().filter(|(_, held)| held.due <= now.plus(Micros::new(held.every.get() / 8)));
+            let due = book
+                .held
+                .iter_mut()
+                .filter(|(_, held)| held.due <= now.plus(Micros::new(held.every.get() / 8)));
             due.map(|(number, held)| {
                 held.due = now.plus(held.every);
                 (*number, held.reservation.clone())
