@@ -21,8 +21,16 @@ rules:
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
+    for line in show().await? {
+        println!("{line}");
+    }
+    Ok(())
+}
+
+/// A line for each of five requests.
+pub(crate) async fn show() -> Result<Vec<String>, Box<dyn Error>> {
     let limiter = Limiter::new(MemoryStore::new(), Rules::from_yaml(RULES)?);
-    // Without `behind`, nobody is believed about who asks but the connection itself.
+    // Only proxies in this network are believed about who asks, so the last request gains nothing by its header.
     let client = ClientAddress::new(|ConnectInfo(peer): &ConnectInfo<SocketAddr>| Some(*peer))
         .behind(["10.0.0.0/8"])?;
     let layer = RateLimitLayer::new(limiter)
@@ -35,22 +43,22 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     tokio::spawn(async move { axum::serve(listener, app).await });
-    for (path, spoofed) in [("/", ""), ("/report", ""), ("/", ""), ("/", ""), ("/", "6.6.6.6")] {
-        println!("GET {path}  X-Forwarded-For: {spoofed:<8} {}", ask(address, path, spoofed).await?);
+    let mut lines = Vec::new();
+    for (path, forwarded_for) in [("/", ""), ("/report", ""), ("/", ""), ("/", ""), ("/", "6.6.6.6")] {
+        lines.push(format!("GET {path}  {}", ask(address, path, forwarded_for).await?));
     }
-    Ok(())
+    Ok(lines)
 }
 
 /// The status of a response, and what it says of limits.
 async fn ask(address: SocketAddr, path: &str, forwarded_for: &str) -> Result<String, Box<dyn Error>> {
     let mut stream = TcpStream::connect(address).await?;
-    let request = format!(
-        "GET {path} HTTP/1.1\r\nhost: {address}\r\nx-forwarded-for: {forwarded_for}\r\nconnection: close\r\n\r\n"
-    );
+    let head = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
+    let request = format!("{head}x-forwarded-for: {forwarded_for}\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut response = String::new();
     stream.read_to_string(&mut response).await?;
-    let told =
-        |line: &&str| ["HTTP/1.1 ", "ratelimit: ", "retry-after: "].iter().any(|name| line.starts_with(name));
-    Ok(response.lines().filter(told).collect::<Vec<_>>().join("  "))
+    let told = ["HTTP/1.1 ", "ratelimit: ", "retry-after: "];
+    let lines = response.lines().filter(|line| told.iter().any(|start| line.starts_with(start)));
+    Ok(lines.collect::<Vec<_>>().join("  "))
 }

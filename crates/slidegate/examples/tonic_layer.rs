@@ -14,6 +14,14 @@ use tonic_health::pb::health_client::HealthClient;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
+    for line in show().await? {
+        println!("{line}");
+    }
+    Ok(())
+}
+
+/// A line for each of five calls.
+pub(crate) async fn show() -> Result<Vec<String>, Box<dyn Error>> {
     let rules = Rules::from_yaml("rules: [{ name: per-client, key: [ip], limit: 3, window: 10s }]")?;
     let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), rules))
         .attribute("ip", ClientAddress::new(|info: &TcpConnectInfo| info.remote_addr()))?;
@@ -25,13 +33,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let channel = Channel::from_shared(format!("http://{address}"))?.connect().await?;
     let mut client = HealthClient::new(channel);
+    let mut lines = Vec::new();
     for _ in 0..5 {
-        match client.check(HealthCheckRequest::default()).await {
-            Ok(response) => {
-                println!("{:?}  {:?}", response.get_ref().status(), response.metadata().get("ratelimit"))
-            }
-            Err(status) => println!("{:?}: {}", status.code(), status.message()),
-        }
+        lines.push(match client.check(HealthCheckRequest::default()).await {
+            Ok(response) => format!("{:?}", response.get_ref().status()),
+            Err(status) => format!("{:?}: {}", status.code(), status.message()),
+        });
     }
-    Ok(())
+    Ok(lines)
 }

@@ -42,11 +42,13 @@
 //! - What decides: [`State`] is one key and the algorithms over it, pure; [`judge`] is an ask over several.
 //! - Who counts: [`Store`] is the contract, [`MemoryStore`] keeps it in this process, `RedisStore` in Redis.
 //! - What makes a store tougher or faster is a store around it: `Guard`, `Coalesce`, [`DenyCache`], `Lease`.
+//! - In a server: `tower` is a layer around a service, `http` what HTTP servers need around a decision.
 //! - Time is a parameter: [`Clock`], [`SystemClock`], and [`ManualClock`] for tests.
 //!
 //! # Features
 //!
-//! `yaml` (default): rules from a file. `schema`: the file's JSON Schema. `redis`: counts that processes share.
+//! `yaml` (default): rules from a file. `schema`: the file's JSON Schema. `redis`: counts that processes share. `tower`: a
+//! layer for axum, tonic and hyper. `http`: clients behind proxies, paths in one spelling, rate-limit headers.
 //! Without default features it is the pure core and the memory store.
 
 #![forbid(unsafe_code)]

@@ -98,9 +98,10 @@ where
                 if gate.options.passes_decision {
                     request.extensions_mut().insert(Arc::new(decision.clone()));
                 }
-                // Before the call, which may panic.
-                let served = Some(Served::new(Arc::clone(gate), decision));
-                State::Serving { future: inner.call(request), served }
+                let mut served = Served::new(Arc::clone(gate), decision);
+                let future = inner.call(request);
+                served.set_running(false);
+                State::Serving { future, served: Some(served) }
             }
             Ok(decision) => State::refused(gate, speech, &Refusal::OverLimit(&decision)),
             Err(error) if !error.is_unavailable() => State::rejected(gate, speech, &Rejection::from(&error)),
@@ -136,8 +137,10 @@ where
                     this.state.set(next);
                 }
                 Now::Serving { future, served } => {
-                    let result = ready!(future.poll(context));
-                    return Poll::Ready(match (result, served.take()) {
+                    served.iter_mut().for_each(|served| served.set_running(true));
+                    let result = future.poll(context);
+                    served.iter_mut().for_each(|served| served.set_running(false));
+                    return Poll::Ready(match (ready!(result), served.take()) {
                         (Ok(response), Some(served)) => Ok(served.respond(response)),
                         (Ok(response), None) => Ok(response.map(|body| ResponseBody::served(body, None))),
                         (Err(error), served) => {

@@ -17,14 +17,20 @@ pub(super) struct Served<S: Store + 'static> {
     decision: Decision,
     hold: Option<Hold>,
     since: Micros,
-    answered: bool,
+    /// The service runs right now. If this is dropped meanwhile, it has panicked.
+    running: bool,
 }
 
 impl<S: Store + 'static> Served<S> {
     pub(super) fn new(gate: Arc<Gate<S>>, decision: Decision) -> Self {
         let hold = if decision.holds() { hold(&gate, &decision) } else { None };
         let since = gate.limiter.clock().now();
-        Served { gate, decision, hold, since, answered: false }
+        Served { gate, decision, hold, since, running: true }
+    }
+
+    /// Whether the service runs: it does from the start, until told otherwise.
+    pub(super) fn set_running(&mut self, running: bool) {
+        self.running = running;
     }
 
     /// The head of a response is there. What is held goes with its body.
@@ -42,19 +48,18 @@ impl<S: Store + 'static> Served<S> {
     }
 
     /// There is none.
-    pub(super) fn fail(mut self) {
+    pub(super) fn fail(self) {
         self.failed();
     }
 
-    fn failed(&mut self) {
+    fn failed(&self) {
         self.report(false);
         if self.gate.options.refunds_failures {
             self.settle(0);
         }
     }
 
-    fn report(&mut self, ok: bool) {
-        self.answered = true;
+    fn report(&self, ok: bool) {
         let limiter = &self.gate.limiter;
         let latency = limiter.clock().now().since(self.since);
         limiter.report(&self.decision, latency.into(), ok);
@@ -70,7 +75,7 @@ impl<S: Store + 'static> Served<S> {
 /// up in time would be a way around a limit.
 impl<S: Store + 'static> Drop for Served<S> {
     fn drop(&mut self) {
-        if !self.answered && std::thread::panicking() {
+        if self.running {
             self.failed();
         }
     }

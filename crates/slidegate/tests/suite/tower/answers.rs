@@ -124,8 +124,9 @@ async fn more_permits_than_there_ever_are_is_the_clients_mistake() {
 
 #[tokio::test]
 async fn grpc_is_answered_in_its_own_words() {
-    let (limiter, _) = limiter("rules: [{ name: none, limit: 1, window: 1m, blocked: true }]");
+    let (limiter, _) = limiter("rules: [{ name: one, limit: 1, window: 1m }]");
     let layer = RateLimitLayer::new(limiter);
+    ask(&hello(&layer), get("/")).await;
     let call = |kind: &'static str| {
         let mut request = get("/grpc.health.v1.Health/Check");
         request.headers_mut().insert("content-type", HeaderValue::from_static(kind));
@@ -148,7 +149,7 @@ async fn grpc_is_answered_in_its_own_words() {
 
     let refused = ask(&hello(&layer), call("application/grpc")).await;
     assert_eq!(header(&refused, "grpc-retry-pushback-ms").unwrap(), "60000");
-    assert_eq!(header(&refused, "grpc-message").unwrap(), "refused by none, again in 1m");
+    assert_eq!(header(&refused, "grpc-message").unwrap(), "refused by one, again in 1m");
     let statuses = [(400, "3"), (401, "16"), (403, "7"), (404, "3"), (500, "13"), (503, "14")];
     for (http, grpc) in statuses {
         let status = StatusCode::from_u16(http).unwrap();

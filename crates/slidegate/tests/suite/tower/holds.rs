@@ -97,13 +97,13 @@ async fn who_leaves_while_it_is_decided_holds_nothing() {
     let limiter = Arc::new(Limiter::new(store, Rules::from_yaml(ONE_AT_ONCE).unwrap()));
     until_used(&limiter, 0).await;
     let service = super::hello(&RateLimitLayer::new(Arc::clone(&limiter)));
-    server.signal("STOP");
+    server.signal("-STOP");
     let mut call = Box::pin(service.oneshot(super::get("/")));
     // Sent, and not answered.
     let waits = std::time::Duration::from_millis(50);
     assert!(tokio::time::timeout(waits, &mut call).await.is_err());
     drop(call);
-    server.signal("CONT");
+    server.signal("-CONT");
     // It was admitted, and is given back by whoever waits for that.
     eventually_admitted_once(&server);
     until_used(&limiter, 0).await;
