@@ -6,23 +6,22 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::carry::{Ending, Runtime, end};
-use super::gate::Gate;
-use crate::{Ask, Decision, Error, Rules, Store};
+use crate::{Ask, Decision, Error, Limiter, Rules, Store};
 
 pub(super) struct Deciding<S: Store + 'static> {
-    gate: Arc<Gate<S>>,
     /// None once it is made.
     decision: Option<Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>>,
-    /// Whether it may hold permits, which must then be given back.
-    holds: bool,
+    /// Who gives back what may be held; none if nothing may.
+    keeper: Option<Arc<Limiter<S>>>,
 }
 
 impl<S: Store + 'static> Deciding<S> {
-    pub(super) fn new(gate: Arc<Gate<S>>, rules: Arc<Rules>, ask: Ask) -> Self {
+    pub(super) fn new(limiter: &Arc<Limiter<S>>, rules: Arc<Rules>, ask: Ask) -> Self {
         let holds = ask.checks().iter().any(|check| check.quota.is_held());
-        let limiter = Arc::clone(&gate.limiter);
+        let keeper = holds.then(|| Arc::clone(limiter));
+        let limiter = Arc::clone(limiter);
         let decision = Box::pin(async move { limiter.decide(rules, ask).await });
-        Deciding { gate, decision: Some(decision), holds }
+        Deciding { decision: Some(decision), keeper }
     }
 
     /// The decision, if it takes no time, as in memory.
@@ -45,8 +44,7 @@ impl<S: Store + 'static> Deciding<S> {
 /// Whoever asked has left. What the store admits nevertheless would be held by nobody.
 impl<S: Store + 'static> Drop for Deciding<S> {
     fn drop(&mut self) {
-        let Some(decision) = self.decision.take().filter(|_| self.holds) else { return };
-        let limiter = Arc::clone(&self.gate.limiter);
+        let (Some(decision), Some(limiter)) = (self.decision.take(), self.keeper.take()) else { return };
         Runtime::here().carry(async move {
             if let Ok(decision) = decision.await
                 && let Some(reservation) = decision.reservation()

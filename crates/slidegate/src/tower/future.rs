@@ -25,8 +25,6 @@ pin_project! {
         S: Store,
         S: 'static,
     {
-        gate: Arc<Gate<S>>,
-        speech: Speech,
         #[pin]
         state: State<Inner, Inner::Future, B, S>,
     }
@@ -39,12 +37,19 @@ pin_project! {
         S: Store,
         S: 'static,
     {
-        // The service is ready, and waits with the request.
-        Deciding { deciding: Deciding<S>, waiting: Option<(Inner, Request<B>)> },
+        Deciding { deciding: Deciding<S>, waiting: Option<Waiting<Inner, B, S>> },
         // None if nobody decided.
         Serving { #[pin] future: F, served: Option<Served<S>> },
         Refused { answer: Option<Response<Bytes>> },
     }
+}
+
+/// A request that waits for a decision, with a service that is ready for it.
+struct Waiting<Inner, B, S: Store> {
+    gate: Arc<Gate<S>>,
+    speech: Speech,
+    inner: Inner,
+    request: Request<B>,
 }
 
 impl<Inner, B, S> ResponseFuture<Inner, B, S>
@@ -62,13 +67,14 @@ where
             Err(Unasked::Rejected(rejection)) => State::rejected(gate, speech, &rejection),
             Err(Unasked::Failed(error)) => State::decided(gate, speech, Err(error), inner, request),
             Ok((rules, ask)) => {
-                let mut deciding = Deciding::new(Arc::clone(gate), rules, ask);
+                let mut deciding = Deciding::new(&gate.limiter, rules, ask);
                 match deciding.at_once() {
                     Some(decision) => State::decided(gate, speech, decision, inner, request),
                     None => {
                         let clone = inner.clone();
-                        let ready = std::mem::replace(inner, clone);
-                        State::Deciding { deciding, waiting: Some((ready, request)) }
+                        let inner = std::mem::replace(inner, clone);
+                        let waiting = Waiting { gate: Arc::clone(gate), speech, inner, request };
+                        State::Deciding { deciding, waiting: Some(waiting) }
                     }
                 }
             }
@@ -77,7 +83,7 @@ where
             // What it has set aside for this request, it gives up with itself.
             *inner = inner.clone();
         }
-        ResponseFuture { gate: Arc::clone(gate), speech, state }
+        ResponseFuture { state }
     }
 }
 
@@ -127,14 +133,14 @@ where
     type Output = Result<Response<ResponseBody<R>>, Inner::Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
+        let mut state = self.project().state;
         loop {
-            match this.state.as_mut().project() {
+            match state.as_mut().project() {
                 Now::Deciding { deciding, waiting } => {
                     let decision = ready!(deciding.poll(context));
-                    let Some((mut inner, request)) = waiting.take() else { return Poll::Pending };
-                    let next = State::decided(this.gate, *this.speech, decision, &mut inner, request);
-                    this.state.set(next);
+                    let Some(waiting) = waiting.take() else { return Poll::Pending };
+                    let Waiting { gate, speech, mut inner, request } = waiting;
+                    state.set(State::decided(&gate, speech, decision, &mut inner, request));
                 }
                 Now::Serving { future, served } => {
                     served.iter_mut().for_each(|served| served.set_running(true));

@@ -90,7 +90,8 @@ async fn a_real_server_on_redis() {
     a_streamed_body_and_clients_that_leave(Arc::new(Limiter::new(store, rules))).await;
 }
 
-#[tokio::test]
+// What was begun has to go on while this thread waits for the server.
+#[tokio::test(flavor = "multi_thread")]
 async fn who_leaves_while_it_is_decided_holds_nothing() {
     let server = Server::start(Flavour::Redis7);
     let store = RedisStore::new(&server.url()).unwrap();
