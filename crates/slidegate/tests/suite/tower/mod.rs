@@ -1,5 +1,6 @@
 //! The tower layer: by itself around a service, and in real servers of axum and tonic.
 
+mod adapting; // how long responses take moves the limits that follow the load
 mod answers; // what a client is told: statuses, headers, bodies, and gRPC's
 mod attributes; // where values come from, and what becomes of a request that lacks one
 mod clients; // whose word is taken for who asks
