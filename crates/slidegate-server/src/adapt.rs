@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use slidegate::{Adapter, Host};
 
+use crate::cli::warn;
 use crate::gate::Gate;
 
 /// For as long as the server runs. Every server that counts in one Redis has the same factors.
@@ -14,13 +15,22 @@ pub(crate) async fn watch(gate: Arc<Gate>) {
         None => Adapter::alone(),
     };
     let mut host = Host::new();
+    let mut told = false;
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         seconds.tick().await;
         // Looking costs a little, so it is done only for who goes by it.
         if gate.limiter.rules().iter().any(|rule| rule.factor().is_some()) {
-            adapter.step(&gate.limiter, host.load()).await;
+            match adapter.step(&gate.limiter, host.load()).await {
+                Ok(()) => told = false,
+                // That Redis is away is told elsewhere.
+                Err(error) if error.is_unavailable() || told => {}
+                Err(error) => {
+                    warn(&format!("rules follow the load of this node alone: {error}"));
+                    told = true;
+                }
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use super::load::{NodeLoad, together};
 use super::{Adapting, Adaptive, HostLoad, Pilot};
 #[cfg(feature = "redis")]
 use crate::RedisStore;
-use crate::{Clock, Limiter, Micros, Rules, Store, SystemClock};
+use crate::{Clock, Error, Limiter, Micros, Rules, Store, SystemClock};
 
 /// How often [`Adapter::run`] takes a step.
 const EVERY: Micros = Micros::from_secs(1);
@@ -24,7 +24,7 @@ const EVERY: Micros = Micros::from_secs(1);
 /// let limiter = Limiter::new(MemoryStore::new(), rules);
 /// let mut adapter = Adapter::alone();
 /// // Once a second, or let `run` do it; the feature `host` has one that looks:
-/// adapter.step(&limiter, HostLoad { cpu: Some(3_000), memory: Some(7_000) }).await;
+/// adapter.step(&limiter, HostLoad { cpu: Some(3_000), memory: Some(7_000) }).await?;
 /// assert_eq!(limiter.rules().iter().next().unwrap().factor(), Some(10_129)); // on its way to 120 %
 /// # Ok::<(), slidegate::Error>(()) }).unwrap();
 /// ```
@@ -68,30 +68,35 @@ impl Adapter {
     pub async fn run<S: Store>(mut self, limiter: Arc<Limiter<S>>, mut look: impl FnMut() -> HostLoad) {
         loop {
             self.clock.sleep(EVERY).await;
-            self.step(&limiter, look()).await;
+            // Whoever wants to know why it is alone takes the steps himself.
+            let _ = self.step(&limiter, look()).await;
         }
     }
 
-    /// Takes one step: what was reported since the last one is looked at, and factors are put in force.
-    pub async fn step<S: Store>(&mut self, limiter: &Limiter<S>, host: HostLoad) {
+    /// Takes one step: what was reported since the last one is looked at, and factors are put in force. An error is that
+    /// of the store, of which the others could not be heard: then it was taken alone.
+    pub async fn step<S: Store>(&mut self, limiter: &Limiter<S>, host: HostLoad) -> Result<(), Error> {
         let now = self.clock.now();
         let elapsed = self.last.replace(now).map_or(EVERY, |last| now.since(last));
         let rules = limiter.rules();
         self.keep(&rules);
         if self.pilots.is_empty() {
-            return;
+            return Ok(());
         }
         let reports = adapting(&rules).map(|(name, adapting)| (name.to_owned(), adapting.gauge.take()));
         let own = NodeLoad { host, reports: reports.filter(|(_, reports)| reports.count > 0).collect() };
         #[cfg(feature = "redis")]
         if let Some(fleet) = self.fleet.clone() {
-            match fleet.exchange(&own).await {
+            return match fleet.exchange(&own).await {
                 Ok(heard) => self.step_together(&rules, &fleet, heard, elapsed).await,
-                Err(_) => self.step_alone(&rules, own, elapsed),
-            }
-            return;
+                Err(error) => {
+                    self.step_alone(&rules, own, elapsed);
+                    Err(error)
+                }
+            };
         }
         self.step_alone(&rules, own, elapsed);
+        Ok(())
     }
 
     /// A pilot for each rule that adapts; one whose terms have changed begins anew, where the limit is.
@@ -116,7 +121,13 @@ impl Adapter {
 
     /// What was said before is in force now, here as everywhere; and then the next is said, by whoever it is up to.
     #[cfg(feature = "redis")]
-    async fn step_together(&mut self, rules: &Rules, fleet: &Fleet, heard: Heard, elapsed: Micros) {
+    async fn step_together(
+        &mut self,
+        rules: &Rules,
+        fleet: &Fleet,
+        heard: Heard,
+        elapsed: Micros,
+    ) -> Result<(), Error> {
         let Heard { loads, factors, first } = heard;
         let factors = factors.unwrap_or_default();
         let mut next = Factors::new();
@@ -128,10 +139,8 @@ impl Adapter {
             gauge.set_factor(factor);
             next.insert(name.to_owned(), pilot.step(terms, elapsed, &together(&loads, name)));
         }
-        if first {
-            // Whoever did not hear it stays where it is for a second.
-            let _ = fleet.say(&next).await;
-        }
+        // If it is not heard, everybody stays where it is for a second.
+        if first { fleet.say(&next).await } else { Ok(()) }
     }
 }
 

@@ -8,19 +8,21 @@ use std::time::Duration;
 use proptest::prelude::*;
 use slidegate::{
     Adapter, Adaptive, Algorithm, Clock, HostLoad, Limiter, Load, ManualClock, MemoryStore, Micros, Pilot,
-    Quota, Request, Rule, Rules,
+    Quota, RedisStore, Request, Rule, Rules,
 };
+
+use crate::redis_server::{Flavour, Server};
 
 /// A server with so many workers and a queue, in simulated time.
 #[derive(Clone, Copy)]
-struct Server {
+struct Backend {
     workers: usize,
     /// What one request takes, in seconds, on average or always.
     service: f64,
     steady: bool,
 }
 
-impl Server {
+impl Backend {
     fn capacity(&self) -> f64 {
         self.workers as f64 / self.service
     }
@@ -55,8 +57,8 @@ fn micros(seconds: f64) -> Micros {
 /// More is asked than the server can do, through the real limiter; `later` is the server from the middle on.
 async fn overload(
     rule: Rule,
-    server: Server,
-    later: Server,
+    server: Backend,
+    later: Backend,
     offered: f64,
     seconds: u64,
     seed: u64,
@@ -81,7 +83,7 @@ async fn overload(
                 let Some(Reverse((_, took))) = done.pop() else { break };
                 limiter.report("x", Duration::from_micros(took), true).unwrap();
             }
-            adapter.step(&limiter, HostLoad::default()).await;
+            adapter.step(&limiter, HostLoad::default()).await.unwrap();
             let factor = limiter.rules().iter().next().unwrap().factor().unwrap();
             seen.push(Second { limit: limit * f64::from(factor) / 10_000.0, admitted });
             admitted = 0;
@@ -119,9 +121,9 @@ fn deviations(seen: &[Second], capacity: f64) -> (f64, f64) {
 async fn an_overload_settles_at_what_the_server_can_do() {
     let gradient = || Adaptive::default().gradient(200).unwrap();
     let bands = Adaptive::default;
-    let many = Server { workers: 160, service: 0.16, steady: false };
-    let steady = Server { workers: 16, service: 0.016, steady: true };
-    let slow = Server { workers: 640, service: 0.64, steady: false };
+    let many = Backend { workers: 160, service: 0.16, steady: false };
+    let steady = Backend { workers: 16, service: 0.016, steady: true };
+    let slow = Backend { workers: 640, service: 0.64, steady: false };
     let cases = [
         ("gradient, 160 workers, limit twice the capacity", 2_000, gradient(), many),
         ("gradient, limit four times the capacity", 4_000, gradient(), many),
@@ -155,8 +157,8 @@ async fn an_overload_settles_at_what_the_server_can_do() {
 #[tokio::test]
 async fn a_server_that_slows_down_for_good_is_found_out_again() {
     let terms = Adaptive::default().gradient(200).unwrap();
-    let before = Server { workers: 160, service: 0.16, steady: false };
-    let after = Server { service: 0.32, ..before };
+    let before = Backend { workers: 160, service: 0.16, steady: false };
+    let after = Backend { service: 0.32, ..before };
     for seed in 1..=3 {
         let seen = overload(paced(2_000, terms.clone()), before, after, 3_000.0, 240, seed).await;
         let (off, _) = deviations(&seen[29..119], before.capacity());
@@ -251,6 +253,68 @@ proptest! {
     }
 }
 
+/// Three processes that count in one Redis: whoever says what is so, all have the same factor, also when it goes.
+#[tokio::test]
+async fn all_nodes_have_one_factor() {
+    let redis = Server::start(Flavour::Redis7);
+    let clock = ManualClock::at(Micros::from_secs(1));
+    let terms = Adaptive::default().smooth(Duration::from_secs(1)).unwrap();
+    let mut nodes: Vec<_> = (0..3)
+        .map(|_| {
+            let store = RedisStore::new(&redis.url()).unwrap();
+            let limiter = Limiter::new(store.clone(), Rules::new([paced(1_000, terms.clone())]).unwrap());
+            (limiter, Adapter::shared(store).with_clock(clock.clone()))
+        })
+        .collect();
+    let factors = |nodes: &[(Limiter<RedisStore>, Adapter)]| -> Vec<u32> {
+        nodes.iter().map(|(limiter, _)| limiter.rules().iter().next().unwrap().factor().unwrap()).collect()
+    };
+    let steps = async |nodes: &mut [(Limiter<RedisStore>, Adapter)], cpus: [u32; 3], n: usize| {
+        for _ in 0..n {
+            clock.advance(Micros::from_secs(1));
+            for ((limiter, adapter), cpu) in nodes.iter_mut().zip(cpus) {
+                adapter.step(limiter, HostLoad { cpu: Some(cpu), memory: Some(7_000) }).await.unwrap();
+            }
+        }
+    };
+    steps(&mut nodes, [9_000, 8_500, 6_000], 30).await;
+    assert_eq!(factors(&nodes), [8_000; 3], "two of three are busy");
+    steps(&mut nodes, [9_000, 6_000, 6_000], 40).await;
+    assert_eq!(factors(&nodes), [10_000; 3], "one of three is");
+    // Whoever it was that spoke is gone some time; the others go on.
+    for gone in 0..2 {
+        drop(nodes.remove(0));
+        tokio::time::sleep(Duration::from_millis(3_600)).await;
+        let cpu = [9_500, 6_000][gone];
+        steps(&mut nodes, [cpu; 3], 40).await;
+        let factor = [8_000, 10_000][gone];
+        assert_eq!(factors(&nodes), vec![factor; 2 - gone]);
+    }
+}
+
+/// A process that says what it likes moves the limit of the others no further than it may go.
+#[tokio::test]
+async fn who_lies_stays_within_the_bounds() {
+    let redis = Server::start(Flavour::Redis7);
+    let store = RedisStore::new(&redis.url()).unwrap();
+    let limiter = Limiter::new(store.clone(), Rules::new([paced(1_000, Adaptive::default())]).unwrap());
+    let mut adapter = Adapter::shared(store);
+    let factor = || limiter.rules().iter().next().unwrap().factor().unwrap();
+    let mut client = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
+    for (said, taken) in [("paced=1", 1_000), ("paced=4294967295", 12_000), ("paced=-5 x ==", 12_000)] {
+        let _: String = redis::cmd("XADD")
+            .arg(&["sg:{adaptive}:shared", "*", "factors:0", said])
+            .query(&mut client)
+            .unwrap();
+        let _: String = redis::cmd("XADD")
+            .arg(&["sg:{adaptive}:shared", "*", "load:0", "cpu=x"])
+            .query(&mut client)
+            .unwrap();
+        adapter.step(&limiter, HostLoad::default()).await.unwrap();
+        assert_eq!(factor(), taken, "{said}");
+    }
+}
+
 #[tokio::test]
 async fn failures_are_as_bad_as_long_latencies() {
     let rules = Rules::new([paced(1_000, Adaptive::default())]).unwrap();
@@ -262,7 +326,7 @@ async fn failures_are_as_bad_as_long_latencies() {
         for n in 0..10 {
             limiter.report("x", Duration::from_millis(200), n != 0).unwrap();
         }
-        adapter.step(&limiter, HostLoad::default()).await;
+        adapter.step(&limiter, HostLoad::default()).await.unwrap();
     }
     assert_eq!(limiter.rules().iter().next().unwrap().factor(), Some(8_000));
 }
@@ -288,7 +352,7 @@ async fn the_limit_of_the_moment_decides() {
     assert_eq!((admitted("a", 20).await, admitted("vip", 200).await), (10, 100));
     for _ in 0..10 {
         clock.advance(Micros::from_secs(1));
-        adapter.step(&limiter, HostLoad { cpu: Some(9_000), memory: None }).await;
+        adapter.step(&limiter, HostLoad { cpu: Some(9_000), memory: None }).await.unwrap();
     }
     clock.advance(Micros::from_secs(60));
     assert_eq!((admitted("a", 20).await, admitted("vip", 200).await), (5, 50), "half of it is left");
@@ -300,7 +364,7 @@ async fn the_limit_of_the_moment_decides() {
     assert_eq!(limiter.rules().iter().next().unwrap().quota_now().limit(), 5);
     for _ in 0..10 {
         clock.advance(Micros::from_secs(1));
-        adapter.step(&limiter, HostLoad { cpu: Some(50), memory: None }).await;
+        adapter.step(&limiter, HostLoad { cpu: Some(50), memory: None }).await.unwrap();
     }
     assert!(limiter.acquire(Request::new([("user", "b")]).permits(8)).await.unwrap().allowed());
 }
