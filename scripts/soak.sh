@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long forms of the tests that go on until they are told to stop: faults, failovers, slots that move, outages.
+# The long forms of the tests that go on until they are told to stop: faults, failovers, slots that move, holders that die, outages.
 # Takes long, the bad networks alone five minutes. One test after the other, so that each has the machine to itself.
 # Prints their figures. `scripts/soak.sh kills` does only the steps whose name contains `kills`.
 set -euo pipefail
