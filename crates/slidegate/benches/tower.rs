@@ -22,13 +22,19 @@ use tokio::net::TcpListener;
 use tower::{Layer, Service, ServiceExt};
 
 const ROUNDS: usize = 7;
-const CALLS: usize = 200_000;
 
-/// A layer whose limit no run reaches, by the address and the path; or one that refuses nearly everything.
-fn layer(limit: u64) -> RateLimitLayer {
+/// Calls in one turn, and turns: so short that most are not interrupted.
+const CALLS: usize = 1_000;
+const TURNS: usize = 1_001;
+
+/// A limit that no run reaches, by the address and the path; or one that refuses nearly everything.
+fn limiter(limit: u64) -> Limiter {
     let rules = format!("rules: [{{ name: per-client, key: [ip, path], limit: {limit}, window: 1s }}]");
-    let limiter = Limiter::new(MemoryStore::new(), Rules::from_yaml(&rules).unwrap());
-    RateLimitLayer::new(limiter)
+    Limiter::new(MemoryStore::new(), Rules::from_yaml(&rules).unwrap())
+}
+
+fn layer(limit: u64) -> RateLimitLayer {
+    RateLimitLayer::new(limiter(limit))
         .attribute("ip", ClientAddress::new(|ConnectInfo(peer): &ConnectInfo<SocketAddr>| Some(*peer)))
         .and_then(|layer| layer.attribute("path", Extract::path()))
         .unwrap()
@@ -54,6 +60,16 @@ where
     start.elapsed().as_nanos() as f64 / CALLS as f64
 }
 
+/// Nanoseconds that the same decision takes without a layer.
+async fn decide(limiter: &Limiter) -> f64 {
+    let start = Instant::now();
+    for _ in 0..CALLS {
+        let request = slidegate::Request::new([("ip", "192.0.2.7"), ("path", "/")]);
+        std::hint::black_box(limiter.acquire(request).await.unwrap());
+    }
+    start.elapsed().as_nanos() as f64 / CALLS as f64
+}
+
 async fn in_this_process() {
     println!("{:<26}{:>10}{:>10}{:>12}", "ns a call", "bare", "limited", "difference");
     let mut bare = tower::service_fn(async |_: Request<Body>| Ok(Response::new(Body::empty())));
@@ -65,13 +81,19 @@ async fn in_this_process() {
     for (name, layer) in contenders {
         let mut limited = layer.layer(bare);
         let (mut without, mut with) = (Vec::new(), Vec::new());
-        for _ in 0..ROUNDS {
+        for _ in 0..TURNS {
             without.push(call(&mut bare).await);
             with.push(call(&mut limited).await);
         }
         let differences = without.iter().zip(&with).map(|(without, with)| with - without).collect();
         println!("{name:<26}{:>10.0}{:>10.0}{:>12.0}", median(without), median(with), median(differences));
     }
+    let alone = limiter(1_000_000_000);
+    let mut decisions = Vec::new();
+    for _ in 0..TURNS {
+        decisions.push(decide(&alone).await);
+    }
+    println!("{:<26}{:>32.0}", "the decision alone", median(decisions));
 }
 
 async fn serve(layer: Option<RateLimitLayer>) -> String {
@@ -87,17 +109,38 @@ async fn serve(layer: Option<RateLimitLayer>) -> String {
     url
 }
 
-/// Requests a second.
-async fn wrk(url: &str, seconds: u32) -> f64 {
+/// What one turn of wrk showed.
+struct Turn {
+    per_second: f64,
+    /// Of this process, which serves: what others do on the machine is not in it.
+    cpu_micros: f64,
+}
+
+async fn wrk(url: &str, seconds: u32) -> Turn {
     let (url, length) = (url.to_owned(), format!("-d{seconds}s"));
     let run = move || Command::new("wrk").args(["-t1", "-c64", &length, &url]).output().unwrap();
+    let before = cpu_seconds();
     let output = String::from_utf8(tokio::task::spawn_blocking(run).await.unwrap().stdout).unwrap();
-    let line = output.lines().find_map(|line| line.strip_prefix("Requests/sec:"));
-    line.expect("wrk prints it").trim().parse().unwrap()
+    let used = cpu_seconds() - before;
+    let rate = output.lines().find_map(|line| line.strip_prefix("Requests/sec:")).expect("wrk prints it");
+    let count = output.lines().find_map(|line| line.split_once(" requests in ")).expect("and how many");
+    let requests: f64 = count.0.trim().parse().unwrap();
+    Turn { per_second: rate.trim().parse().unwrap(), cpu_micros: used * 1e6 / requests }
+}
+
+/// Processor time of this process, in ticks of a hundredth of a second.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let after_name = stat.rsplit_once(')').unwrap().1;
+    let ticks = after_name.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<f64>().unwrap());
+    ticks.sum::<f64>() / 100.0
 }
 
 async fn by_wrk(seconds: u32) {
-    println!("\n{:<26}{:>10}{:>10}{:>9}", "axum, requests/s", "bare", "limited", "ratio");
+    println!(
+        "\n{:<12}{:>14}{:>10}{:>8}{:>16}{:>10}{:>8}",
+        "axum", "bare req/s", "limited", "ratio", "bare CPU us/req", "limited", "ratio"
+    );
     let bare = serve(None).await;
     for (name, layer) in [("admit", layer(1_000_000_000)), ("refuse", layer(1))] {
         let limited = serve(Some(layer)).await;
@@ -106,8 +149,16 @@ async fn by_wrk(seconds: u32) {
             without.push(wrk(&bare, seconds).await);
             with.push(wrk(&limited, seconds).await);
         }
-        let ratios = without.iter().zip(&with).map(|(without, with)| with / without).collect();
-        println!("{name:<26}{:>10.0}{:>10.0}{:>8.2}x", median(without), median(with), median(ratios));
+        let compared = |figure: fn(&Turn) -> f64| {
+            let ratios = without.iter().zip(&with).map(|(without, with)| figure(with) / figure(without));
+            let of = |turns: &[Turn]| median(turns.iter().map(figure).collect());
+            (of(&without), of(&with), median(ratios.collect()))
+        };
+        let (rate, limited_rate, rate_ratio) = compared(|turn| turn.per_second);
+        let (cpu, limited_cpu, cpu_ratio) = compared(|turn| turn.cpu_micros);
+        println!(
+            "{name:<12}{rate:>14.0}{limited_rate:>10.0}{rate_ratio:>7.2}x{cpu:>16.1}{limited_cpu:>10.1}{cpu_ratio:>7.2}x"
+        );
     }
 }
 

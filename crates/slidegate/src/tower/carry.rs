@@ -33,10 +33,11 @@ impl Runtime {
         }
     }
 
-    /// Starts a task; false if there is nothing to start it on.
-    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> bool {
-        let spawned = self.0.as_ref().map(|runtime| runtime.spawn(work));
-        spawned.is_some()
+    /// Starts a task; without tokio, drops it.
+    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = &self.0 {
+            runtime.spawn(work);
+        }
     }
 }
 

@@ -32,11 +32,13 @@ const IPV6_PREFIX: u8 = 64;
 /// ```
 #[derive(Clone)]
 pub struct ClientAddress {
-    peer: Arc<dyn Fn(&Extensions) -> Result<Option<SocketAddr>, Rejection> + Send + Sync>,
+    peer: Arc<Peer>,
     trusted: Arc<[IpNet]>,
     chain: Chain,
     ipv6_prefix: u8,
 }
+
+type Peer = dyn Fn(&Extensions) -> Result<Option<SocketAddr>, Rejection> + Send + Sync;
 
 /// Which header proxies append to.
 #[derive(Clone, Copy)]

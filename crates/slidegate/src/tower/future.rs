@@ -95,14 +95,14 @@ where
     fn decided(
         gate: &Arc<Gate<S>>,
         speech: Speech,
-        decision: Result<Decision, Error>,
+        decision: Result<Arc<Decision>, Error>,
         inner: &mut Inner,
         mut request: Request<B>,
     ) -> Self {
         match decision {
             Ok(decision) if decision.allowed() => {
                 if gate.options.passes_decision {
-                    request.extensions_mut().insert(Arc::new(decision.clone()));
+                    request.extensions_mut().insert(Arc::clone(&decision));
                 }
                 let mut served = Served::new(Arc::clone(gate), decision);
                 let future = inner.call(request);

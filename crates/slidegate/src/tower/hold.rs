@@ -28,6 +28,22 @@ struct Book {
     looks: Option<Micros>,
 }
 
+impl Book {
+    /// The number of what is held from now on, and whether it needs a keeper.
+    fn add(&mut self, held: Held, sooner: &Notify) -> (u64, bool) {
+        let (number, due) = (self.next, held.due);
+        self.next += 1;
+        self.held.insert(number, held);
+        let unkept = self.looks.is_none();
+        match self.looks {
+            Some(looks) if looks <= due => {}
+            Some(_) => sooner.notify_one(),
+            None => self.looks = Some(due),
+        }
+        (number, unkept)
+    }
+}
+
 struct Held {
     reservation: Reservation,
     /// How often it is extended, and when next.
@@ -62,19 +78,10 @@ impl<S: Store + 'static> Holds<S> {
     pub(super) fn hold(self: &Arc<Self>, reservation: Reservation, window: Micros, runtime: Runtime) -> Hold {
         let every = Micros::new(window.get() / 3);
         let due = self.limiter.clock().now().plus(every);
-        let mut book = self.book.lock();
-        let number = book.next;
-        book.next += 1;
-        book.held.insert(number, Held { reservation, every, due });
-        match book.looks {
-            Some(looks) if looks <= due => {}
-            Some(_) => self.sooner.notify_one(),
-            None => {
-                let keeper = Keeper { holds: Arc::clone(self), ended: false };
-                if runtime.spawn(async move { keeper.keep().await }) {
-                    book.looks = Some(due);
-                }
-            }
+        let (number, unkept) = self.book.lock().add(Held { reservation, every, due }, &self.sooner);
+        if unkept {
+            let keeper = Keeper { holds: Arc::clone(self), ended: false };
+            runtime.spawn(keeper.keep());
         }
         Hold { number, holds: Arc::clone(self) as _, runtime }
     }
@@ -139,7 +146,7 @@ impl<S: Store + 'static> Keeper<S> {
     }
 }
 
-/// Its runtime may end before it does.
+/// Its runtime may end before it does, or be none.
 impl<S: Store + 'static> Drop for Keeper<S> {
     fn drop(&mut self) {
         if !self.ended {

@@ -14,7 +14,7 @@ use crate::{Decision, Micros, Store};
 
 pub(super) struct Served<S: Store + 'static> {
     gate: Arc<Gate<S>>,
-    decision: Decision,
+    decision: Arc<Decision>,
     hold: Option<Hold>,
     since: Micros,
     /// The service runs right now. If this is dropped meanwhile, it has panicked.
@@ -22,7 +22,7 @@ pub(super) struct Served<S: Store + 'static> {
 }
 
 impl<S: Store + 'static> Served<S> {
-    pub(super) fn new(gate: Arc<Gate<S>>, decision: Decision) -> Self {
+    pub(super) fn new(gate: Arc<Gate<S>>, decision: Arc<Decision>) -> Self {
         let hold = if decision.holds() { hold(&gate, &decision) } else { None };
         let since = gate.limiter.clock().now();
         Served { gate, decision, hold, since, running: true }

@@ -6,7 +6,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::routing::get;
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{FutureExt, stream};
 use slidegate::tower::{Extract, RateLimitLayer};
 use slidegate::{Limiter, ManualClock, MemoryStore, Micros, RedisStore, Request, Rules, Store};
 use tokio::sync::Notify;
@@ -208,4 +208,16 @@ fn dropped_outside_of_the_runtime_it_is_given_back_too() {
     });
     drop(response);
     runtime.block_on(until_used(&limiter, 0));
+}
+
+#[test]
+fn without_a_runtime_it_is_given_back_too() {
+    let (limiter, _) = at_once();
+    let layer = RateLimitLayer::new(Arc::clone(&limiter)).attribute("path", Extract::path()).unwrap();
+    let service = super::hello(&layer);
+    let ask = || service.clone().oneshot(super::get("/")).now_or_never().unwrap().unwrap();
+    for _ in 0..2 {
+        let held = ask();
+        assert_eq!((held.status().as_u16(), ask().status().as_u16()), (200, 429));
+    }
 }
