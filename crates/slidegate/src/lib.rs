@@ -118,7 +118,7 @@ pub use limiter::Limiter;
 pub use memory::{DEFAULT_MAX_KEYS, MemoryStats, MemoryStore};
 pub use micros::Micros;
 pub use quota::{Algorithm, Count, MAX_LIMIT, MAX_SLICES, MAX_WINDOW, MIN_WINDOW, Quota};
-pub use request::{MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE, PLAIN_ATTRIBUTE, Request};
+pub use request::{MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE, Own, PLAIN_ATTRIBUTE, Request};
 pub use reservation::{MAX_RESERVATION, Reservation};
 pub use rules::*;
 pub use store::{Correction, Listener, Settlement, Store};

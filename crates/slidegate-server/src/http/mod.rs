@@ -10,6 +10,7 @@ mod connection;
 mod dashboard;
 mod entry;
 mod error;
+mod explain;
 pub(crate) mod headers;
 mod health;
 mod hold;
@@ -19,6 +20,7 @@ mod live;
 mod metrics;
 mod openapi;
 mod path;
+mod record;
 mod route;
 mod rules;
 mod settle;
@@ -149,6 +151,7 @@ fn routes() -> Vec<Route> {
         Question::Acquire.route(),
         Question::Peek.route(),
         acquire::batch_route(),
+        explain::route(),
         settle::route(),
         hold::release_route(),
         hold::extend_route(),
@@ -158,6 +161,7 @@ fn routes() -> Vec<Route> {
         store::route(),
         top::route(),
         live::route(),
+        record::route(),
         health::alive(),
         health::ready(),
         metrics::route(),

@@ -11,7 +11,7 @@ mod recent;
 mod rows;
 mod run;
 mod top;
-mod traced;
+mod watched;
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -31,6 +31,7 @@ pub(crate) use self::recent::Recent;
 use self::rows::Table;
 pub(crate) use self::rows::{Row, Shown};
 pub(crate) use self::top::Period;
+use crate::recording::Recorder;
 use crate::store::AnyStore;
 use crate::tls::Protocol;
 
@@ -48,6 +49,8 @@ pub(crate) struct Record {
     shards: Box<[CachePadded<Cells>]>,
     table: ArcSwap<Table>,
     pub(crate) recent: Recent,
+    /// Who wants to have the requests themselves.
+    pub(crate) recorder: Arc<Recorder>,
     pulse: Mutex<Pulse>,
     connections: [AtomicUsize; Protocol::ALL.len()],
 }
@@ -82,6 +85,7 @@ impl Record {
         Record {
             on: true,
             recent: Recent::new(clock.now().get()),
+            recorder: Arc::default(),
             clock,
             shards: (0..shards).map(|_| CachePadded::default()).collect(),
             table: ArcSwap::from_pointee(Table::new(rules, shards, &[])),

@@ -29,6 +29,7 @@ mod patience; // slow clients are given up, and stopping loses no answer
 mod prometheus; // a real Prometheus scrapes, and its alerts fire and clear
 mod proxies; // nginx, Traefik and Caddy ask before they pass a request on
 mod readme; // the README's lines answer as printed
+mod record; // what was asked and decided, written down for a simulation
 mod redis; // counting in Redis, from the door
 #[path = "../../../slidegate/tests/suite/redis_server.rs"]
 mod redis_server; // a real Redis, free port, killed on drop

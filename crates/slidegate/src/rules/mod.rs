@@ -2,6 +2,7 @@
 
 mod ad_hoc;
 mod choice;
+mod explain;
 #[cfg(feature = "yaml")]
 mod parse;
 #[cfg(feature = "yaml")]
@@ -15,6 +16,7 @@ use std::collections::HashSet;
 
 pub use self::ad_hoc::{AdHoc, Bounds};
 use self::choice::{Choice, Kind, Replaced};
+pub use self::explain::{Explanation, Miss, Standing};
 #[cfg(feature = "yaml")]
 pub use self::parse::{FILE_FIELDS, read_on_error};
 pub use self::rule::{DEFAULT_CODE, MAX_KEY_ATTRIBUTES, MAX_LEASE, Mode, Pattern, Rule};

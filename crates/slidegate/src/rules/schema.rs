@@ -370,13 +370,9 @@ impl From<&AdHoc> for AdHocFile {
 }
 
 fn patterns(any: &[Pattern]) -> PatternsFile {
-    let text = |pattern: &Pattern| match pattern {
-        Pattern::Is(text) => text.clone(),
-        Pattern::StartsWith(prefix) => format!("{prefix}*"),
-    };
     match any {
-        [one] => PatternsFile::One(text(one)),
-        several => PatternsFile::Any(several.iter().map(text).collect()),
+        [one] => PatternsFile::One(one.to_string()),
+        several => PatternsFile::Any(several.iter().map(Pattern::to_string).collect()),
     }
 }
 

@@ -13,6 +13,7 @@ mod costs; // calls, answers without one, memory: counted
 mod definition; // random operations agree with the definition, and retry_after is exact from both sides
 mod deny_cache; // refusals that the store is not asked for again
 mod deployment; // several nodes on the same servers, their callers, and what these were told
+mod explain; // why a rule looks at a request, or does not
 mod fault_proxy; // a network that fails as told, between a client and a server
 mod fault_proxy_checks; // each fault, as a plain client sees it
 mod fault_wires; // what passes through the proxy, and when

@@ -131,6 +131,11 @@ impl Everything {
         let connections =
             Protocol::ALL.map(|door| ([("door", door.as_str())], self.gate.record.connections(door) as i64));
         page.gauges("connections", "Connections that are open", None, &connections)?;
+        let recorded = self.gate.record.recorder.recorded();
+        page.gauge("recordings", "Recordings of requests under way", recorded.recordings as i64)?;
+        page.counter("recorded_requests", "Requests that were recorded", recorded.lines)?;
+        let help = "Requests that were not, because what was recorded was not taken fast enough";
+        page.counter("recording_drops", help, recorded.dropped)?;
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         page.info("build", "The version of this server", &version)
     }
