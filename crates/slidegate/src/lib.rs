@@ -83,6 +83,7 @@ mod redis;
 mod request;
 mod reservation;
 mod rules;
+mod siblings;
 mod store;
 mod tally;
 mod together;

@@ -10,6 +10,7 @@ mod pulse;
 mod recent;
 mod rows;
 mod run;
+mod shadows;
 mod top;
 mod watched;
 
@@ -24,12 +25,13 @@ use parking_lot::Mutex;
 use slidegate::{Clock, Key, Limiter, Micros, Rules, Source, SystemClock};
 
 use self::cells::Cells;
-pub(crate) use self::cells::{BOUNDS, Durations, Failure, Said};
+pub(crate) use self::cells::{BOUNDS, Change, Durations, Failure, Said};
 pub(crate) use self::deciding::Deciding;
 pub(crate) use self::pulse::Pulse;
 pub(crate) use self::recent::Recent;
 use self::rows::Table;
 pub(crate) use self::rows::{Row, Shown};
+pub(crate) use self::shadows::Shadow;
 pub(crate) use self::top::Period;
 use crate::recording::Recorder;
 use crate::store::AnyStore;

@@ -142,6 +142,7 @@ fn help_teaches() {
         "validate",
         "schema",
         "acquire",
+        "explain",
         "bench",
         "import",
         "--config",

@@ -17,6 +17,7 @@ mod decisions; // bodies, statuses and headers of decisions
 mod dependencies; // nothing we depend on needs a newer Rust than we say
 mod envoy; // a real Envoy in front: exactly the limit, its headers, its failure modes
 mod envoy_config; // envoyproxy/ratelimit's files limit here what they limit there
+mod explain; // why a request would be allowed or refused, rule by rule
 mod flow; // permits that are held, and limits that climb
 mod grpc; // Envoy's rate-limit service: statuses, caps, deadlines, health, reflection
 mod http2_client; // HTTP/2 without gRPC
@@ -36,6 +37,7 @@ mod redis_server; // a real Redis, free port, killed on drop
 mod reload; // rules that change while they are used
 mod resp; // the Redis protocol: commands, numbers, clients, and whatever strangers send
 mod server; // a real server on a free port, killed on drop
+mod shadow; // what a rule that only watches would change, counted exactly
 mod shared_rules; // every node follows one set of rules
 mod stub; // a server that answers as a test wants it to
 mod tls; // every door can be encrypted, and certificates change while it runs

@@ -84,6 +84,8 @@ pub struct Rule {
     pub(crate) quota: Quota,
     pub(crate) kind: Kind,
     pub(crate) mode: Mode,
+    /// The name of another rule.
+    pub(crate) shadow_of: Option<String>,
     pub(crate) group: Option<String>,
     pub(crate) only: bool,
     /// Names of other rules.
@@ -119,6 +121,7 @@ impl Rule {
             quota,
             kind: Kind::default(),
             mode: Mode::default(),
+            shadow_of: None,
             group: None,
             only: false,
             replaces: Vec::new(),

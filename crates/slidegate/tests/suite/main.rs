@@ -38,6 +38,7 @@ mod redis_server; // a real server, free port, killed on drop
 mod redis_tls; // TLS to Redis
 mod resp_commands; // where commands end in what a client sends
 mod rule_files; // every mistake in a file, with its line and its exact message
+mod shadows; // a rule that is tried out beside another counts what it would have admitted in its place
 mod timelines; // the source documents' timelines, to the permit
 mod together; // several requests as one: all or nothing, one charge a key
 mod topologies; // Redis in many servers: slots that move, nodes that die, asks over several places
