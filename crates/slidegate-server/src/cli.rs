@@ -19,9 +19,10 @@ use crate::gate::Gate;
 use crate::log::{self, LogArgs};
 use crate::rulebook::{Files, Hangup};
 use crate::serve::Doors;
+use crate::simulate::SimulateArgs;
 use crate::store::AnyStore;
 use crate::tls::Tls;
-use crate::{acquire, bench, envoy, listen, monitor, rulebook, serve};
+use crate::{acquire, bench, envoy, listen, monitor, rulebook, serve, simulate};
 
 /// The variable with a token that lets change rules and counts.
 const ADMIN_TOKEN: &str = "SLIDEGATE_ADMIN_TOKEN";
@@ -68,6 +69,8 @@ enum Command {
     Acquire(AcquireArgs),
     /// Ask as much as you like and print how fast it was; exit code 0 if there were decisions, 1 if none, 2 error
     Bench(BenchArgs),
+    /// See what rules would do to traffic that was, or that you fear; exit code 0, 2 error
+    Simulate(SimulateArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -122,6 +125,7 @@ pub fn run() -> ExitCode {
         Command::Import(Import::Envoy { files }) => return import_envoy(&files),
         Command::Acquire(args) => return acquire::run(args),
         Command::Bench(args) => return bench::run(args),
+        Command::Simulate(args) => return simulate::run(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

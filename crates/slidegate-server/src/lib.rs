@@ -7,7 +7,7 @@
 //! [`slidegate::Decision`]; all decide with one [`gate::Gate`]. [`store`] is where it counts, [`access`] who may ask.
 //! `log` says what happens, `trace` has a span for every decision.
 //! [`mod@envoy`] turns the files of envoyproxy/ratelimit into rules.
-//! [`acquire`] is a client for scripts and people, [`mod@bench`] a load generator. The binary only calls [`cli::run`].
+//! [`acquire`] is a client for scripts and people, [`mod@bench`] a load generator, [`mod@simulate`] says what rules would do. The binary only calls [`cli::run`].
 
 #![forbid(unsafe_code)]
 // A decision by Redis is a future of many layers.
@@ -35,6 +35,7 @@ mod record;
 mod resp;
 pub mod rulebook;
 pub mod serve;
+pub mod simulate;
 pub mod store;
 pub mod tls;
 mod trace;

@@ -10,6 +10,7 @@ mod rule;
 #[cfg(feature = "schema")]
 mod schema;
 mod together;
+mod trial;
 
 use std::collections::HashSet;
 
