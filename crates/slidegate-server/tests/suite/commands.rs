@@ -143,6 +143,7 @@ fn help_teaches() {
         "schema",
         "acquire",
         "bench",
+        "simulate",
         "import",
         "--config",
         "--envoy-config",
