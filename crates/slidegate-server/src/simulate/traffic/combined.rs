@@ -7,6 +7,7 @@
 
 use std::net::IpAddr;
 
+use memchr::{memchr, memchr2};
 use slidegate::Request;
 
 use super::event::Event;
@@ -16,11 +17,16 @@ use super::time::AccessLogTime;
 /// What a line has.
 const FIELDS: [&str; 7] = ["ip", "user", "method", "path", "host", "referer", "user-agent"];
 
+/// Where the headers begin.
+const HEADERS: usize = 5;
+
 /// Reads lines of access logs.
 #[derive(Debug)]
 pub(super) struct Combined {
     /// The place of each attribute's field.
     attributes: Vec<(usize, String)>,
+    /// Whether any of them is a header.
+    headers: bool,
     fields: Fields,
     time: AccessLogTime,
 }
@@ -38,7 +44,8 @@ impl Combined {
             ));
         }
         let attributes = fields.places(&FIELDS, "an access log")?;
-        Ok(Combined { attributes, fields: fields.clone(), time: AccessLogTime::default() })
+        let headers = attributes.iter().any(|(place, _)| *place >= HEADERS);
+        Ok(Combined { attributes, headers, fields: fields.clone(), time: AccessLogTime::default() })
     }
 
     /// What is not as it seems, for people.
@@ -52,7 +59,7 @@ impl Combined {
     }
 
     pub(super) fn read<'a>(&'a mut self, line: &'a str) -> Result<Event<'a>, &'static str> {
-        let (time, values) = split(line).ok_or("it is not a line of an access log")?;
+        let (time, values) = split(line, self.headers).ok_or("it is not a line of an access log")?;
         let at = self.time.read(time).ok_or("its time is not one of an access log")?;
         let named = self.attributes.iter().filter_map(|(place, name)| Some((name.as_str(), values[*place]?)));
         let request = Request::new(named.chain(self.fields.constants()));
@@ -61,28 +68,33 @@ impl Combined {
 
     /// Whether this is a line of an access log.
     pub(super) fn knows(line: &str) -> bool {
-        split(line).is_some_and(|(time, _)| AccessLogTime::default().read(time).is_some())
+        split(line, false).is_some_and(|(time, _)| AccessLogTime::default().read(time).is_some())
     }
 }
 
-/// The time, and the fields.
-fn split(line: &str) -> Option<(&str, [Option<&str>; 7])> {
-    let (who, rest) = line.split_once(" [")?;
-    let (time, rest) = rest.split_once("] \"")?;
-    let (host, ip, user) = client(who)?;
-    let (asked, rest) = quoted(rest)?;
+/// The time, and the fields; of the headers, which come last, only what somebody wants.
+fn split(line: &str, headers_too: bool) -> Option<(&str, [Option<&str>; 7])> {
+    let (who, rest) = cut(line, b'[')?;
+    let (time, rest) = cut(rest, b']')?;
+    let (host, ip, user) = client(who.strip_suffix(' ')?)?;
+    let (asked, rest) = quoted(rest.strip_prefix(" \"")?)?;
     let (method, path) = target(asked);
-    let (referer, agent) = headers(rest);
-    let some = |text: &'static str| move |value: &&str| *value != text && !value.is_empty();
-    let none = some("-");
-    Some((time, [Some(ip), user, method, path, host, referer, agent].map(|value| value.filter(&none))))
+    let (referer, agent) = if headers_too { headers(rest) } else { (None, None) };
+    let is_some = |value: &&str| !matches!(*value, "" | "-");
+    Some((time, [Some(ip), user, method, path, host, referer, agent].map(|value| value.filter(is_some))))
+}
+
+/// What stands before and after the first such byte.
+fn cut(text: &str, byte: u8) -> Option<(&str, &str)> {
+    let at = memchr(byte, text.as_bytes())?;
+    Some((&text[..at], &text[at + 1..]))
 }
 
 /// `ip ident user`, perhaps with a host in front. A user may have spaces in its name.
 fn client(who: &str) -> Option<(Option<&str>, &str, Option<&str>)> {
-    let (first, rest) = who.split_once(' ')?;
-    let (second, third) = rest.split_once(' ')?;
-    if let Some((_, user)) = third.split_once(' ')
+    let (first, rest) = cut(who, b' ')?;
+    let (second, third) = cut(rest, b' ')?;
+    if let Some((_, user)) = cut(third, b' ')
         && first.parse::<IpAddr>().is_err()
         && second.parse::<IpAddr>().is_ok()
     {
@@ -97,7 +109,7 @@ fn quoted(text: &str) -> Option<(&str, &str)> {
     let bytes = text.as_bytes();
     let mut from = 0;
     loop {
-        let end = from + text[from..].find(['"', '\\'])?;
+        let end = from + memchr2(b'"', b'\\', &bytes[from..])?;
         if bytes[end] == b'"' {
             return Some((&text[..end], &text[end + 1..]));
         }
@@ -108,16 +120,16 @@ fn quoted(text: &str) -> Option<(&str, &str)> {
 
 /// The method and the path of `GET /a?b HTTP/1.1`. Strangers send other things than requests: those have neither.
 fn target(asked: &str) -> (Option<&str>, Option<&str>) {
-    let Some((method, rest)) = asked.split_once(' ') else { return (None, None) };
+    let Some((method, rest)) = cut(asked, b' ') else { return (None, None) };
     let target = rest.rsplit_once(' ').map_or(rest, |(target, _)| target);
-    (Some(method), target.split('?').next())
+    (Some(method), Some(cut(target, b'?').map_or(target, |(path, _)| path)))
 }
 
 /// The referer and the agent after `" 200 5 "`, if they are there.
 fn headers(rest: &str) -> (Option<&str>, Option<&str>) {
-    let Some((_, rest)) = rest.split_once('"') else { return (None, None) };
+    let Some((_, rest)) = cut(rest, b'"') else { return (None, None) };
     let Some((referer, rest)) = quoted(rest) else { return (None, None) };
-    let agent = rest.split_once('"').and_then(|(_, rest)| quoted(rest)).map(|(agent, _)| agent);
+    let agent = cut(rest, b'"').and_then(|(_, rest)| quoted(rest)).map(|(agent, _)| agent);
     (Some(referer), agent)
 }
 
@@ -126,7 +138,7 @@ mod tests {
     use super::*;
 
     fn fields(line: &str) -> Option<[Option<&str>; 7]> {
-        split(line).map(|(_, fields)| fields)
+        split(line, true).map(|(_, fields)| fields)
     }
 
     #[test]
