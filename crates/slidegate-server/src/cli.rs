@@ -21,9 +21,10 @@ use crate::log::{self, LogArgs};
 use crate::recording::RecordArgs;
 use crate::rulebook::{Files, Hangup};
 use crate::serve::Doors;
+use crate::simulate::SimulateArgs;
 use crate::store::AnyStore;
 use crate::tls::Tls;
-use crate::{acquire, bench, envoy, explain, listen, monitor, rulebook, serve};
+use crate::{acquire, bench, envoy, explain, listen, monitor, rulebook, serve, simulate};
 
 /// The variable with a token that lets change rules and counts.
 const ADMIN_TOKEN: &str = "SLIDEGATE_ADMIN_TOKEN";
@@ -72,6 +73,8 @@ enum Command {
     Explain(ExplainArgs),
     /// Ask as much as you like and print how fast it was; exit code 0 if there were decisions, 1 if none, 2 error
     Bench(BenchArgs),
+    /// See what rules would do to traffic that was, or that you fear; exit code 0, 2 error
+    Simulate(SimulateArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -129,6 +132,7 @@ pub fn run() -> ExitCode {
         Command::Acquire(args) => return acquire::run(args),
         Command::Explain(args) => return explain::run(args),
         Command::Bench(args) => return bench::run(args),
+        Command::Simulate(args) => return simulate::run(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -7,7 +7,8 @@
 //! [`slidegate::Decision`]; all decide with one [`gate::Gate`]. [`store`] is where it counts, [`access`] who may ask.
 //! `log` says what happens, `trace` has a span for every decision, `recording` writes them down to be replayed.
 //! [`mod@envoy`] turns the files of envoyproxy/ratelimit into rules.
-//! [`acquire`] is a client for scripts and people, [`mod@explain`] says why, [`mod@bench`] is a load generator. The binary only calls [`cli::run`].
+//! [`acquire`] is a client for scripts and people, [`mod@explain`] says why, [`mod@bench`] is a load generator, [`mod@simulate`] says
+//! what rules would do. The binary only calls [`cli::run`].
 
 #![forbid(unsafe_code)]
 // A decision by Redis is a future of many layers.
@@ -38,6 +39,7 @@ mod recording;
 mod resp;
 pub mod rulebook;
 pub mod serve;
+pub mod simulate;
 pub mod store;
 pub mod tls;
 mod trace;

@@ -144,6 +144,7 @@ fn help_teaches() {
         "acquire",
         "explain",
         "bench",
+        "simulate",
         "import",
         "--config",
         "--envoy-config",

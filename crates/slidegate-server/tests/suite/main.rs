@@ -35,10 +35,12 @@ mod redis; // counting in Redis, from the door
 #[path = "../../../slidegate/tests/suite/redis_server.rs"]
 mod redis_server; // a real Redis, free port, killed on drop
 mod reload; // rules that change while they are used
+mod replay; // what a server decided, a simulation of its recording decides too
 mod resp; // the Redis protocol: commands, numbers, clients, and whatever strangers send
 mod server; // a real server on a free port, killed on drop
 mod shadow; // what a rule that only watches would change, counted exactly
 mod shared_rules; // every node follows one set of rules
+mod simulate; // what rules would do: the documents' figures, every trace, every question
 mod stub; // a server that answers as a test wants it to
 mod tls; // every door can be encrypted, and certificates change while it runs
 mod tracing; // logs: text, JSON, a line a decision, spans for a collector; no token, and no key unless asked for

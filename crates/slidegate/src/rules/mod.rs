@@ -12,6 +12,7 @@ mod rule;
 mod schema;
 mod shadow;
 mod together;
+mod trial;
 
 use std::collections::HashSet;
 

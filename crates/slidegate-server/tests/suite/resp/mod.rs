@@ -6,4 +6,4 @@ mod pipelines; // many commands at once: exactly the limit, in order, and none l
 mod strangers; // whatever else is sent: bounded, answered with an error, or given up
 mod wire; // a server in this process, and a client that knows only bytes
 
-pub(crate) use self::wire::Wire;
+pub(crate) use self::wire::{Wire, encode};
