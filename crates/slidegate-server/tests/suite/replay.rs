@@ -155,7 +155,7 @@ fn decisions_of_a_server_are_those_of_a_simulation() {
     // Each rule that may refuse had to, and did not always.
     for rule in report["rules"].as_array().unwrap() {
         let name = rule["rule"].as_str().unwrap();
-        assert!(rule["allowed"] != 0 || name == "banned", "{rule}");
+        assert!(rule["allowed"] != 0 || ["banned", "staff"].contains(&name), "{rule}");
         assert!(rule["refused"] != 0 || ["staff", "watched", "tried"].contains(&name), "{rule}");
     }
     // It would be noticed if one were different.
