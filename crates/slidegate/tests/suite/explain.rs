@@ -122,7 +122,7 @@ rules:
   - { name: only, match: { api: '*' }, only: true, limit: 1, window: 1s }
   - { name: staff, group: g, match: { user: bob }, unlimited: true, replaces: [last] }
   - { name: others, group: g, key: [user], limit: 1, window: 1s }
-  - { name: closed, blocked: true, mode: shadow }
+  - { name: closed, blocked: true }
   - { name: last, limit: 1, window: 1s }
 ";
 
