@@ -16,6 +16,7 @@
 
 pub mod access;
 pub mod acquire;
+mod adapt;
 mod asking;
 pub mod bench;
 pub mod cli;
