@@ -24,7 +24,7 @@ use crate::serve::Doors;
 use crate::simulate::SimulateArgs;
 use crate::store::AnyStore;
 use crate::tls::Tls;
-use crate::{acquire, bench, envoy, explain, listen, monitor, rulebook, serve, simulate};
+use crate::{acquire, adapt, bench, envoy, explain, listen, monitor, rulebook, serve, simulate};
 
 /// The variable with a token that lets change rules and counts.
 const ADMIN_TOKEN: &str = "SLIDEGATE_ADMIN_TOKEN";
@@ -195,6 +195,7 @@ fn serve_command(args: ServeArgs) -> Result<(), String> {
         let gate = Arc::new(gate);
         tokio::spawn(store.clone().introduce());
         tokio::spawn(monitor::watch(Arc::clone(&gate), config.monitor));
+        tokio::spawn(adapt::watch(Arc::clone(&gate)));
         if let Some(tls) = tls {
             tokio::spawn(tls.follow());
         }

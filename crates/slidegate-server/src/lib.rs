@@ -17,6 +17,7 @@
 
 pub mod access;
 pub mod acquire;
+mod adapt;
 mod asking;
 pub mod bench;
 pub mod cli;

@@ -176,7 +176,7 @@ fn rules(gate: &Gate) -> (Vec<RuleTick>, u64) {
             rule: rule.name().to_owned(),
             algorithm: quota.algorithm().as_str(),
             limit: quota.limit(),
-            effective_limit: quota.limit(),
+            effective_limit: rule.quota_now().limit(),
             window_ms: quota.window().ceil_millis(),
             mode: rule.in_mode().as_str(),
             key: rule.key().map(str::to_owned).collect(),

@@ -1,6 +1,7 @@
 //! The answer: allowed or not, by which rule, and when it will be.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::reservation::Charge;
 use crate::rules::{Mode, Rules};
@@ -102,6 +103,11 @@ impl Decision {
         let pairs = self.ask.checks().iter().zip(&self.reading.verdicts);
         let judged = pairs.filter(|(_, verdict)| verdict.outcome != Outcome::Unjudged);
         judged.map(|(check, verdict)| Limit { rules: &self.rules, check, verdict })
+    }
+
+    /// Says how long it took to serve the request, and whether that went well: rules that follow the load go by it.
+    pub fn report(&self, latency: Duration, ok: bool) {
+        self.rules.report(&self.ask, latency, ok);
     }
 
     /// What [`Limiter::settle`](crate::Limiter::settle) needs to refund or correct this admission; none if

@@ -39,6 +39,7 @@
 //! and answers a [`Reading`]; the [`Limiter`] puts the two together into a [`Decision`].
 //!
 //! - What is allowed: [`Quota`], [`Algorithm`], [`Count`]. What applies: [`Rule`], [`Rules`], [`AdHoc`].
+//! - What changes a limit while it runs: [`WarmUp`] after a cold start, [`Adaptive`] by the load, which an [`Adapter`] sees.
 //! - What decides: [`State`] is one key and the algorithms over it, pure; [`judge`] is an ask over several.
 //! - Who counts: [`Store`] is the contract, [`MemoryStore`] keeps it in this process, `RedisStore` in Redis.
 //! - What makes a store tougher or faster is a store around it: `Guard`, `Coalesce`, [`DenyCache`], `Lease`.
@@ -46,12 +47,14 @@
 //!
 //! # Features
 //!
-//! `yaml` (default): rules from a file. `schema`: the file's JSON Schema. `redis`: counts that processes share.
+//! `yaml` (default): rules from a file. `schema`: the file's JSON Schema. `redis`: counts that processes share. `host`:
+//! what this host has in use, for limits that follow it.
 //! Without default features it is the pure core and the memory store.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod adaptive;
 mod algorithm;
 mod ask;
 mod audit;
@@ -98,6 +101,9 @@ pub use self::redis::{
     RedisMode, RedisOptions, RedisSentinel, RedisStore, RedisTls, RedisTopology, RuleWeight, ServerMemory,
     ServerReport, SharedText, Weight,
 };
+#[cfg(feature = "host")]
+pub use adaptive::Host;
+pub use adaptive::{Adapter, Adaptive, Bands, HostLoad, Latencies, Load, Pilot};
 pub use algorithm::{Entry, State};
 pub use ask::{Ask, Check, Encoding, MAX_ID, OnError, RequestId};
 pub use audit::{Audit, Discrepancy};

@@ -191,9 +191,24 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Puts other rules in force at once. A new limit keeps the counts; a new algorithm, window or key starts
-    /// them anew.
+    /// them anew. A rule that follows the load goes on from where that of its name was.
     pub fn set_rules(&self, rules: impl Into<Arc<Rules>>) {
-        self.rules.store(rules.into());
+        let rules = rules.into();
+        rules.adapt_as(&self.rules.load());
+        self.rules.store(rules);
+    }
+
+    /// Says how long what was allowed took, and whether it went well: rules that follow the load go by it. For who has
+    /// the decision there is [`Decision::report`]. How many such rules apply.
+    pub fn report<'a>(
+        &self,
+        request: impl Into<Request<'a>>,
+        latency: Duration,
+        ok: bool,
+    ) -> Result<usize, Error> {
+        let rules = self.rules.load();
+        let ask = rules.ask(&request.into().permits(0))?;
+        Ok(rules.report(&ask, latency, ok))
     }
 
     /// The store it counts in.

@@ -55,6 +55,12 @@ impl Node {
         })
     }
 
+    /// A field of a mapping, by its name, if it has one.
+    pub fn field(&self, name: &str) -> Option<&Node> {
+        let Value::Map(map) = &self.value else { return None };
+        map.iter().find(|(key, _)| key.is_word(name)).map(|(_, value)| value)
+    }
+
     /// Whether this is just that word.
     pub fn is_word(&self, word: &str) -> bool {
         matches!(&self.value, Value::Text(text) if text == word)
@@ -344,6 +350,20 @@ impl Reader {
             node,
             format!("{what} must be a percentage such as 80% or 12.5%, not {}", node.describe()),
         );
+        None
+    }
+
+    /// A number such as `1.5`, in hundredths: rounded, and at most a million.
+    pub fn hundredths(&mut self, node: &Node, what: &str) -> Option<u32> {
+        let number = match node.value {
+            Value::Integer(n) => n as f64,
+            Value::Float(n) => n,
+            _ => f64::NAN,
+        };
+        if (0.0..=1e6).contains(&number) {
+            return Some((number * 100.0).round() as u32);
+        }
+        self.problem(node, format!("{what} must be a number such as 1.5, not {}", node.describe()));
         None
     }
 

@@ -170,7 +170,7 @@ impl AcquireBody<'_> {
                         "`limit` and `window` go with `resource`; the rules limit `attributes`",
                     ));
                 }
-                slidegate::Request::new(attributes.0.iter().map(|(name, value)| (&**name, &**value)))
+                slidegate::Request::new(attributes.pairs())
             }
             (None, Some(resource)) => self.own_limit(resource)?,
         };
@@ -238,7 +238,13 @@ impl Visitor<'_> for WholeVisitor {
 
 /// Names and values in the order they came, so that a name given twice is noticed.
 #[derive(Debug)]
-struct Attributes<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+pub(super) struct Attributes<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl Attributes<'_> {
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (&**name, &**value))
+    }
+}
 
 impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

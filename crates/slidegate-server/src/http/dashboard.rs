@@ -19,6 +19,7 @@ POST /v1/acquire        {\"resource\":\"user123\",\"limit\":10,\"window\":\"1s\"
 POST /v1/acquire/batch  {\"requests\":[…]}
 POST /v1/peek           as acquire, charges nothing
 POST /v1/settle         {\"reservation\":\"…\",\"permits\":0}
+POST /v1/report         {\"attributes\":{…},\"latency_ms\":87}  for rules that follow the load
 POST /v1/release        {\"reservation\":\"…\"}  what a concurrency limit has you hold; /v1/extend keeps it
 GET  /v1/authorize      for nginx, Traefik and Caddy: attributes from headers
 GET  /v1/rules  /v1/store

@@ -21,6 +21,7 @@ mod metrics;
 mod openapi;
 mod path;
 mod record;
+mod report;
 mod route;
 mod rules;
 mod settle;
@@ -155,6 +156,7 @@ fn routes() -> Vec<Route> {
         settle::route(),
         hold::release_route(),
         hold::extend_route(),
+        report::route(),
         authorize::route(),
         rules::route(),
         keys::route(),

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::slice;
 
 use slidegate::{Decision, Error, Request};
 
@@ -17,12 +18,12 @@ impl Deciding<'_> {
         trace::wanted().then(|| DecisionSpan::start(self.door, kind, self.caller, self.log_keys))
     }
 
-    /// Writes down what became of a request, if anybody records.
-    fn write(&self, request: &Request<'_>, answer: &Result<Decision, Error>) {
+    /// Writes down what became of requests, if anybody records.
+    fn write(&self, requests: &[Request<'_>], answers: &[Result<Decision, Error>]) {
         // It is asked once more then: see `grpc::rate_limit`.
-        let again = self.door == Protocol::Grpc && answer.as_ref().is_err_and(Error::is_too_costly);
-        if self.record.recorder.is_on() && !again {
-            self.record.recorder.write(self.record.now(), request, answer);
+        let again = |answer: &Result<_, Error>| answer.as_ref().is_err_and(Error::is_too_costly);
+        if self.record.recorder.is_on() && !(self.door == Protocol::Grpc && answers.iter().any(again)) {
+            self.record.recorder.write(self.record.now(), requests, answers);
         }
     }
 
@@ -31,7 +32,7 @@ impl Deciding<'_> {
             let (span, since) = (self.span(Kind::Acquire), self.record.now());
             let answer = self.limiter.acquire(request.clone()).await;
             let took = self.record.now().since(since);
-            self.write(&request, &answer);
+            self.write(slice::from_ref(&request), slice::from_ref(&answer));
             self.record.count(self.door, took, std::iter::once(&answer));
             if let Some(span) = span {
                 span.end(took, &answer);
@@ -64,7 +65,7 @@ impl Deciding<'_> {
             self.count_many(took, requests, &answers);
             match &answers {
                 Ok(answers) => {
-                    requests.iter().zip(answers).for_each(|(request, answer)| self.write(request, answer));
+                    self.write(requests, answers);
                     spans.into_iter().zip(answers).for_each(|(span, answer)| span.end(took, answer))
                 }
                 Err(error) => spans.into_iter().for_each(|span| span.end_together(took, Err(error))),

@@ -102,17 +102,19 @@ impl Recorder {
         self.tapes.load().iter().filter(|tape| which(tape)).for_each(|tape| tape.end(End::Stopped));
     }
 
-    /// Writes down a request and what became of it. One that could not be decided is not written down; one that can
-    /// never pass was refused.
-    pub(crate) fn write(&self, now: Micros, request: &Request<'_>, answer: &Result<Decision, Error>) {
-        let verdict = match answer {
-            Ok(decision) => Verdict { at: decision.at(), denied_by: decision.denied_by() },
-            Err(error) => match error.too_costly_for() {
-                Some(rule) => Verdict { at: Micros::ZERO, denied_by: Some(rule) },
-                None => return,
-            },
-        };
-        self.put(now, request, verdict);
+    /// Writes down requests that were decided in one call, and what became of each. One that could not be decided is not
+    /// written down; one that can never pass was refused.
+    pub(crate) fn write(&self, now: Micros, requests: &[Request<'_>], answers: &[Result<Decision, Error>]) {
+        let judged = answers.iter().flatten().map(Decision::at).find(|at| *at > Micros::ZERO);
+        let at = judged.unwrap_or_default();
+        for (request, answer) in requests.iter().zip(answers) {
+            let denied_by = match answer {
+                Ok(decision) => decision.denied_by(),
+                Err(error) if error.is_too_costly() => error.too_costly_for(),
+                Err(_) => continue,
+            };
+            self.put(now, request, Verdict { at, denied_by });
+        }
     }
 
     /// Writes down requests that were decided as one: what refuses one of them refuses them all.

@@ -4,6 +4,7 @@
 #![recursion_limit = "256"]
 
 mod access; // who may ask and who may change
+mod adaptive; // limits that follow what is reported, the same on every node
 mod authorize; // whom a proxy asks about, and whose word is taken
 mod bad_input; // whatever a stranger sends is refused with a clear word, and changes nothing
 mod bench; // the load generator: counts that add up, latencies that hide nothing

@@ -52,10 +52,13 @@ fn documented() -> Told {
     rows.map(row).collect()
 }
 
+/// Of one that does not, there is no factor.
+const ADAPTIVE: &str = "  - { name: follows, limit: 100, window: 1s, adaptive: {} }";
+
 #[test]
 fn the_page_and_its_description_say_the_same() {
     let redis = redis_server::Server::start(Flavour::Redis7);
-    let memory = Server::with_rules(RULES);
+    let memory = Server::with_rules(&format!("{}\n{ADAPTIVE}\n", RULES.trim_end()));
     let url = redis.url();
     let monitor = format!("monitor: {{ accuracy: {{ every: 100ms }} }}\n{RULES}");
     let shared = Server::with_env(&[], &monitor, &["--store", &url]);

@@ -267,6 +267,11 @@ impl Store for Guard {
     }
 }
 
+/// A name for one process among many.
+pub(crate) fn some_name() -> String {
+    peers::name(chance_from_nowhere())
+}
+
 /// Any number.
 fn chance_from_nowhere() -> u64 {
     use std::hash::BuildHasher;

@@ -51,11 +51,11 @@ impl RedisStore {
         version(&id).ok_or_else(bad_reply)
     }
 
-    fn stream(&self, name: &str) -> String {
+    pub(super) fn stream(&self, name: &str) -> String {
         self.inner.names.shared(name)
     }
 
-    async fn call_stream(&self, name: &str, command: &redis::Cmd) -> Result<Value, Error> {
+    pub(super) async fn call_stream(&self, name: &str, command: &redis::Cmd) -> Result<Value, Error> {
         // Where a count of that name would be: it has the same slot.
         let place = self.inner.topology.place_of(&Key::printed(name), &self.inner.names);
         self.inner.topology.call(place, Purpose::Decide, Call::Command(command)).await

@@ -6,15 +6,20 @@ mod explain;
 #[cfg(feature = "yaml")]
 mod parse;
 #[cfg(feature = "yaml")]
+mod parse_adaptive;
+#[cfg(feature = "yaml")]
 mod parse_warm_up;
 mod rule;
 #[cfg(feature = "schema")]
 mod schema;
+#[cfg(feature = "schema")]
+mod schema_adaptive;
 mod shadow;
 mod together;
 mod trial;
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 pub use self::ad_hoc::{AdHoc, Bounds};
 use self::choice::{Choice, Kind, Replaced};
@@ -23,7 +28,10 @@ pub use self::explain::{Explanation, Miss, Standing};
 pub use self::parse::{FILE_FIELDS, read_on_error};
 pub use self::rule::{DEFAULT_CODE, MAX_KEY_ATTRIBUTES, MAX_LEASE, Mode, Pattern, Rule};
 #[cfg(feature = "schema")]
-pub use self::schema::{AdHocFile, BoundsFile, LeaseFile, OnErrorFile, OverrideFile, RuleFile, WarmUpFile};
+pub use self::schema::{
+    AdHocFile, AdaptiveFile, BandsFile, BoundsFile, LatencyFile, LeaseFile, OnErrorFile, OverrideFile,
+    RuleFile, WarmUpFile,
+};
 pub use self::together::MAX_TOGETHER;
 pub(crate) use self::together::Together;
 use crate::ask::too_many_permits;
@@ -33,6 +41,9 @@ use crate::{Ask, Check, Error, Key, Quota, Request};
 
 /// The name under which requests that bring their own limit are counted and reported.
 pub const AD_HOC: &str = "ad-hoc";
+
+/// The most rules of one set that may follow the load: what is seen of them is told every second.
+pub const MAX_ADAPTIVE: usize = 256;
 
 /// The most rules one set may have.
 pub const MAX_RULES: usize = 10_000;
@@ -64,6 +75,10 @@ impl Rules {
         let mut names = HashSet::new();
         if let Some(rule) = rules.iter().find(|rule| !names.insert(rule.name.as_str())) {
             return Err(Error::invalid(format!("two rules are named `{}`", rule.name)));
+        }
+        let adaptive = rules.iter().filter(|rule| rule.adapting().is_some()).count();
+        if adaptive > MAX_ADAPTIVE {
+            return Err(Error::invalid(format!("{MAX_ADAPTIVE} rules may be adaptive, not {adaptive}")));
         }
         let choice = Choice::new(&rules)?;
         shadow::check(&rules, &names)?;
@@ -173,6 +188,23 @@ impl Rules {
 
     pub(crate) fn blocks_check(&self, check: &Check) -> bool {
         self.rule(check.rule).kind == Kind::Blocked
+    }
+
+    /// Takes on how far those of the same name had adapted.
+    pub(crate) fn adapt_as(&self, before: &Rules) {
+        for (rule, adapting) in self.rules.iter().filter_map(|rule| Some((rule, rule.adapting()?))) {
+            let same = before.rules.iter().find(|known| known.name == rule.name);
+            if let Some(factor) = same.and_then(Rule::factor) {
+                let (min, max) = adapting.terms.bounds();
+                adapting.gauge.set_factor(factor.clamp(min, max));
+            }
+        }
+    }
+
+    /// What was asked for took so long, and went well or not: tells the rules that follow the load; how many those are.
+    pub(crate) fn report(&self, ask: &Ask, latency: Duration, ok: bool) -> usize {
+        let adapting = ask.checks().iter().filter_map(|check| self.rule(check.rule).adapting());
+        adapting.map(|adapting| adapting.gauge.report(latency, ok)).count()
     }
 
     /// The rule that a check of an [`Ask`] made here came from.

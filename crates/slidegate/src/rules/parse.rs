@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::num::NonZeroU32;
 
 use super::choice::{Kind, no_such_rule};
+use super::parse_adaptive::read_adaptive;
 use super::parse_warm_up::read_warm_up;
 use super::rule::{Mode, Pattern, Rule, check_held};
 use super::shadow;
@@ -16,7 +17,7 @@ use crate::{Algorithm, Count, Encoding, Error, Micros, OnError, Quota};
 /// server says of its rules, and means nothing in a file.
 pub const FILE_FIELDS: [&str; 3] = ["rules", "ad-hoc", "edition"];
 
-const RULE_FIELDS: [&str; 23] = [
+const RULE_FIELDS: [&str; 24] = [
     "name",
     "match",
     "key",
@@ -39,11 +40,12 @@ const RULE_FIELDS: [&str; 23] = [
     "on-error",
     "lease",
     "warm-up",
+    "adaptive",
     "overrides",
 ];
 
 /// What says how to count, and so belongs to limited rules.
-const COUNTING_FIELDS: [&str; 13] = [
+const COUNTING_FIELDS: [&str; 14] = [
     "tag",
     "limit",
     "window",
@@ -56,6 +58,7 @@ const COUNTING_FIELDS: [&str; 13] = [
     "on-error",
     "lease",
     "warm-up",
+    "adaptive",
     "overrides",
 ];
 
@@ -164,6 +167,7 @@ fn read_rule<'n>(
         sound &= read_tag(&fields, reader, &mut rule, sound_key);
         sound &= read_encoding(&fields, reader, &mut rule, quota.is_some());
         sound &= read_warm_up(&fields, reader, &mut rule, quota.is_some());
+        sound &= read_adaptive(&fields, reader, &mut rule, quota.is_some());
         sound &= read_lease(&fields, reader, &mut rule, quota.is_some());
         read_overrides(&fields, reader, &mut rule, quota.is_some(), sound_key);
         if let Some(node) = fields.get("on-error") {

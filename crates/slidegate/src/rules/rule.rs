@@ -5,8 +5,11 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::choice::Kind;
+use crate::adaptive::Adapting;
 use crate::request::check_name;
-use crate::{Algorithm, Check, Count, Encoding, Error, Key, MAX_SLICES, Micros, OnError, Quota, WarmUp};
+use crate::{
+    Adaptive, Algorithm, Check, Count, Encoding, Error, Key, MAX_SLICES, Micros, OnError, Quota, WarmUp,
+};
 
 /// The most attributes a rule may be keyed by.
 pub const MAX_KEY_ATTRIBUTES: usize = 8;
@@ -93,6 +96,7 @@ pub struct Rule {
     pub(crate) encoding: Encoding,
     pub(crate) on_error: Option<OnError>,
     pub(crate) lease: Option<NonZeroU32>,
+    pub(crate) adapting: Option<Adapting>,
     pub(crate) code: NonZeroU32,
     /// By the values of the key attributes, in their order.
     pub(crate) overrides: HashMap<Vec<String>, Quota>,
@@ -100,6 +104,9 @@ pub struct Rule {
 
 const LEASED_IN_ADVANCE: &str =
     "`lease` takes permits in advance, when nothing is admitted yet: not with warm-up";
+
+const LEASED_UNDER_ANOTHER: &str =
+    "`lease` takes permits in advance, under a limit that `adaptive` may change: not with adaptive";
 
 /// The code of a refusal whose rule names none.
 pub const DEFAULT_CODE: NonZeroU32 = NonZeroU32::new(429).unwrap();
@@ -128,6 +135,7 @@ impl Rule {
             encoding: Encoding::default(),
             on_error: None,
             lease: None,
+            adapting: None,
             code: DEFAULT_CODE,
             overrides: HashMap::new(),
         }
@@ -218,6 +226,9 @@ impl Rule {
         if self.quota.warm_up().is_some() {
             return Err(Error::invalid(LEASED_IN_ADVANCE));
         }
+        if self.adapting.is_some() {
+            return Err(Error::invalid(LEASED_UNDER_ANOTHER));
+        }
         if self.encoding == Encoding::Packed {
             return Err(Error::invalid("`lease` is counted in slices: not with encoding: packed"));
         }
@@ -239,6 +250,20 @@ impl Rule {
         for quota in self.overrides.values_mut() {
             *quota = quota.with_warm_up(warm_up)?;
         }
+        Ok(self)
+    }
+
+    /// Lets its limit follow the load, and those of its overrides. Only an [`Adapter`](crate::Adapter) does it. Not with
+    /// a [lease](Rule::lease).
+    pub fn adaptive(mut self, terms: Adaptive) -> Result<Self, Error> {
+        if self.lease.is_some() {
+            return Err(Error::invalid(LEASED_UNDER_ANOTHER));
+        }
+        let (_, max) = terms.bounds();
+        for quota in self.overrides.values().chain([&self.quota]) {
+            quota.check_scales(max)?;
+        }
+        self.adapting = Some(Adapting::new(terms));
         Ok(self)
     }
 
@@ -274,6 +299,9 @@ impl Rule {
             None => quota,
         };
         check_held(&quota)?;
+        if let Some(Adapting { terms, .. }) = &self.adapting {
+            quota.check_scales(terms.bounds().1)?;
+        }
         if self.overrides.insert(values, quota).is_some() {
             return Err(Error::invalid("another override names the same key"));
         }
@@ -305,9 +333,34 @@ impl Rule {
         self.lease.map(|permits| (permits, self.quota.grain()))
     }
 
-    /// What it allows, overrides aside.
+    /// What it allows, overrides and what adapts it aside.
     pub fn quota(&self) -> Quota {
         self.quota
+    }
+
+    /// What it allows at this moment, overrides aside.
+    pub fn quota_now(&self) -> Quota {
+        self.adapted(self.quota)
+    }
+
+    /// How its limit follows the load, if it does.
+    pub fn adapts_by(&self) -> Option<&Adaptive> {
+        self.adapting.as_ref().map(|adapting| &adapting.terms)
+    }
+
+    /// What its limit is multiplied by at this moment, in ten-thousandths, if it follows the load.
+    pub fn factor(&self) -> Option<u32> {
+        self.adapting.as_ref().map(|adapting| adapting.gauge.factor())
+    }
+
+    pub(crate) fn adapting(&self) -> Option<&Adapting> {
+        self.adapting.as_ref()
+    }
+
+    /// What is left of a quota by the load.
+    #[inline]
+    fn adapted(&self, quota: Quota) -> Quota {
+        self.factor().map_or(quota, |factor| quota.scaled(factor))
     }
 
     /// The attributes it counts by.
@@ -346,7 +399,7 @@ impl Rule {
         let enforced = self.mode == Mode::Enforce;
         Some(Check {
             key,
-            quota,
+            quota: self.adapted(quota),
             cost: permits,
             enforced,
             encoding: self.encoding,
@@ -376,7 +429,8 @@ impl Rule {
             let pairs = || self.key.iter().zip(values).map(|(name, value)| (name.as_str(), value.as_str()));
             self.key_of(pairs).as_ref() == Some(key)
         };
-        self.overrides.iter().find(|(values, _)| is(values)).map_or(self.quota, |(_, quota)| *quota)
+        let own = self.overrides.iter().find(|(values, _)| is(values));
+        self.adapted(own.map_or(self.quota, |(_, quota)| *quota))
     }
 }
 

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::choice::Kind;
+pub use super::schema_adaptive::{AdaptiveFile, BandsFile, LatencyFile};
 use super::{AdHoc, Bounds, Mode, Pattern, Rule};
 use crate::{Algorithm, Climb, Count, Encoding, OnError, Quota, WarmUp};
 
@@ -90,6 +91,9 @@ pub struct RuleFile {
     /// Lets the limit climb after a cold start; not with `token-bucket`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub warm_up: Option<WarmUpFile>,
+    /// Lets the limit follow the load; not with `lease`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub adaptive: Option<AdaptiveFile>,
     /// Other limits for single keys.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub overrides: Vec<OverrideFile>,
@@ -111,6 +115,7 @@ impl RuleFile {
         unusual(&mut self.code, super::DEFAULT_CODE.get());
         unusual(&mut self.mode, ModeFile::default());
         unusual(&mut self.encoding, EncodingFile::default());
+        self.adaptive = self.adaptive.map(AdaptiveFile::brief);
         self
     }
 }
@@ -354,6 +359,7 @@ impl From<&Rule> for RuleFile {
                 .leased()
                 .map(|(permits, ttl)| LeaseFile { permits: permits.get(), ttl: ttl.to_string() }),
             warm_up: quota.warm_up().map(Into::into),
+            adaptive: rule.adapts_by().map(Into::into),
             overrides: overrides(rule),
         }
     }

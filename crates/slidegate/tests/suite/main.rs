@@ -1,6 +1,7 @@
 //! The library from outside, one module per promise.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stderr)]
 
+mod adaptive; // limits that follow the load: they settle, and stay where they were told to
 mod audit; // keys that were spoilt by hand: found, told, repaired
 mod audit_healthy; // keys that were not: nothing is said of them
 mod brute; // the definition of every algorithm, with no thought of speed

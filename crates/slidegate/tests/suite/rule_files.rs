@@ -306,7 +306,7 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, warm-up: { from: 20%, over: 30s, shape: curve } }",
-        r#"2:79: warm-up.shape must be one of linear, steps, not "curve""#,
+        r#"2:78: warm-up.shape must be one of linear, steps, not "curve""#,
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: token-bucket, warm-up: { from: 20%, over: 30s } }",
@@ -318,11 +318,11 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: concurrency, count: attempts }",
-        "2:68: `count: attempts` does not go with algorithm: concurrency",
+        "2:69: `count: attempts` does not go with algorithm: concurrency",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: concurrency, encoding: packed }",
-        "2:71: `encoding: packed` belongs to algorithm: sliding-window",
+        "2:72: `encoding: packed` belongs to algorithm: sliding-window",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: concurrency, lease: { permits: 10, ttl: 100ms } }",
@@ -331,7 +331,7 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "rules:
   - { name: a, limit: 5, window: 1s, windw: 1s }",
-        "2:38: unknown field `windw` in a rule: it may have `name`, `match`, `key`, `only`, `group`, `replaces`, `tag`, `limit`, `window`, `unlimited`, `blocked`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `shadow-of`, `encoding`, `on-error`, `lease`, `warm-up`, `overrides`",
+        "2:38: unknown field `windw` in a rule: it may have `name`, `match`, `key`, `only`, `group`, `replaces`, `tag`, `limit`, `window`, `unlimited`, `blocked`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `shadow-of`, `encoding`, `on-error`, `lease`, `warm-up`, `adaptive`, `overrides`",
     ),
     (
         "rules:
@@ -453,7 +453,7 @@ limit: 5",
 4:13: window must be a length of time such as 250ms, 5s or 1h, not "soon"
 5:11: mode must be one of enforce, shadow, off, not "on"
 6:5: rule `second` needs `limit`
-7:5: unknown field `limt` in a rule: it may have `name`, `match`, `key`, `only`, `group`, `replaces`, `tag`, `limit`, `window`, `unlimited`, `blocked`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `shadow-of`, `encoding`, `on-error`, `lease`, `warm-up`, `overrides`
+7:5: unknown field `limt` in a rule: it may have `name`, `match`, `key`, `only`, `group`, `replaces`, `tag`, `limit`, `window`, `unlimited`, `blocked`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `shadow-of`, `encoding`, `on-error`, `lease`, `warm-up`, `adaptive`, `overrides`
 9:11: another rule is named `first` already
 12:10: key must be a list, not "ip""#,
     ),
@@ -550,6 +550,76 @@ rules: []",
 6:49: shadow-of must be text, not a list
 7:58: mode must be one of enforce, shadow, off, not "maybe""#,
     ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: true }",
+        "2:48: adaptive must be a mapping, not true",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { cpus: off } }",
+        "2:50: unknown field `cpus` in adaptive: it may have `cpu`, `memory`, `latency`, `min`, `max`, `sensitivity`, `smooth`",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { cpu: off, memory: off, latency: off } }",
+        "2:48: adaptive needs something to follow: cpu, memory or latency",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { cpu: { low: 90% } } }",
+        "2:55: adaptive.cpu: low must be less than high",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { cpu: { high: 101% }, memory: { low: 100ms, above: 0.7 } } }",
+        r#"2:63: adaptive.cpu.high must be at most 100%
+2:86: adaptive.memory.low must be a percentage such as 80% or 12.5%, not "100ms"
+2:100: adaptive.memory.above must be a percentage such as 80% or 12.5%, not 0.7"#,
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { memory: { below: 90% } } }",
+        "2:58: adaptive.memory: below must be between 100% and 1000%, and above between 1% and 100%: there is room below, and none above",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { latency: { low: 10% } } }",
+        r#"2:66: adaptive.latency.low must be a length of time such as 250ms, 5s or 1h, not "10%""#,
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { latency: { tolerance: 100% } } }",
+        "2:59: adaptive.latency.tolerance must be between 110% and 10000%, not 100%",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { latency: { tolerance: 200%, low: 1ms } } }",
+        "2:78: unknown field `low` in adaptive.latency with `tolerance`: it may have `tolerance`",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { min: 0%, max: 90% } }",
+        "2:48: adaptive.min must be between 1% and 100%, not 0%",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { max: 90% } }",
+        "2:48: adaptive.max must be between 100% and 1000%, not 90%",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { sensitivity: 10.5 } }",
+        "2:63: adaptive.sensitivity must be between 0.01 and 10, not 10.5",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { sensitivity: high } }",
+        r#"2:63: adaptive.sensitivity must be a number such as 1.5, not "high""#,
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { smooth: 1ms } }",
+        "2:58: adaptive.smooth must be between 100ms and 1h, not 1ms",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 10, window: 1s, adaptive: {}, lease: { permits: 10, ttl: 100ms } }",
+        "2:60: `lease` takes permits in advance, under a limit that `adaptive` may change: not with adaptive",
+    ),
+    (
+        "rules:\n  - { name: a, limit: 1000, window: 1d, algorithm: token-bucket, burst: 100000, adaptive: {} }",
+        "2:91: a burst of up to 120000 per 1d cannot be counted exactly at every rate that `adaptive` may choose: use a smaller burst or a shorter window",
+    ),
+    (
+        "rules:\n  - { name: a, unlimited: true, adaptive: {} }",
+        "2:43: `adaptive` does not go with `unlimited: true`",
+    ),
 ];
 
 #[test]
@@ -571,7 +641,7 @@ fn a_file_of_five_megabytes_is_not_read() {
 #[test]
 fn a_full_file() {
     let rules = Rules::from_yaml(include_str!("full.yaml")).unwrap();
-    assert_eq!(rules.iter().count(), 13);
+    assert_eq!(rules.iter().count(), 15);
     assert_eq!(Rules::from_yaml("rules: []").unwrap().iter().count(), 0);
 }
 

@@ -118,7 +118,14 @@ impl Everything {
         let limits: Vec<_> =
             rules.iter().map(|rule| ([("rule", rule.name())], rule.quota().limit() as i64)).collect();
         page.gauges("rule_limit", "What each rule allows in its window", None, &limits)?;
-        page.gauges("rule_effective_limit", "What it allows now, if something adapts it", None, &limits)
+        let limits: Vec<_> =
+            rules.iter().map(|rule| ([("rule", rule.name())], rule.quota_now().limit() as i64)).collect();
+        page.gauges("rule_effective_limit", "What it allows now, by the load", None, &limits)?;
+        let factors = rules
+            .iter()
+            .filter_map(|rule| Some(([("rule", rule.name())], f64::from(rule.factor()?) / 10_000.0)));
+        let help = "What its limit is multiplied by now, if it follows the load";
+        page.gauges("rule_factor", help, None, &factors.collect::<Vec<_>>())
     }
 
     fn rules(&self, page: &mut Page<'_>) -> Result<(), Error> {

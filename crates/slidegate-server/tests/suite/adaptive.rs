@@ -1,0 +1,143 @@
+//! Limits that follow what is reported, from the door; the same on every node.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::redis_server::{Flavour, Server as Redis};
+use crate::server::Server;
+
+/// Only latencies count, and soon: what the machine that tests has in use is its own business.
+const RULES: &str = "
+rules:
+  - name: orders
+    match: { api: /orders }
+    key: [user]
+    limit: 10
+    window: 1m
+    adaptive: { cpu: off, memory: off, latency: { high: 500ms, above: 50% }, smooth: 100ms }
+  - { name: others, limit: 1000, window: 1m }
+";
+
+fn report(server: &Server, latency: u64) -> Value {
+    let body = json!({ "attributes": { "api": "/orders", "user": "x" }, "latency_ms": latency });
+    let answer = server.post("/v1/report", &body.to_string());
+    assert_eq!(answer.status, 200);
+    answer.json()
+}
+
+fn factor(server: &Server) -> f64 {
+    let page = server.get("/metrics").body;
+    let line = page.lines().find_map(|line| line.strip_prefix("slidegate_rule_factor{rule=\"orders\"} "));
+    line.expect("the rule follows the load").parse().unwrap()
+}
+
+fn effective_limit(server: &Server) -> String {
+    let page = server.get("/metrics").body;
+    let line =
+        page.lines().find_map(|line| line.strip_prefix("slidegate_rule_effective_limit{rule=\"orders\"} "));
+    line.unwrap().to_owned()
+}
+
+/// Reports to one of them until all are there.
+fn until(servers: &[Server], latency: u64, there: impl Fn(f64) -> bool) {
+    let begun = Instant::now();
+    while !servers.iter().all(|server| there(factor(server))) {
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "{:?}",
+            servers.iter().map(factor).collect::<Vec<_>>()
+        );
+        report(&servers[0], latency);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn admitted(server: &Server, user: &str) -> usize {
+    let body = json!({ "attributes": { "api": "/orders", "user": user } }).to_string();
+    (0..12).filter(|_| server.post("/v1/acquire", &body).status == 200).count()
+}
+
+#[test]
+fn a_limit_falls_with_latencies_and_climbs_again() {
+    let server = [Server::with_rules(RULES)];
+    assert_eq!(report(&server[0], 1), json!({ "rules": 1 }));
+    until(&server, 900, |factor| factor == 0.5);
+    assert_eq!(effective_limit(&server[0]), "5");
+    assert_eq!(admitted(&server[0], "alice"), 5);
+    until(&server, 1, |factor| factor > 1.05);
+    assert_eq!(admitted(&server[0], "bob"), 10, "at 105 % to 110 % of 10");
+}
+
+#[test]
+fn every_node_has_the_same_limit() {
+    let redis = Redis::start(Flavour::Redis7);
+    let rules = format!("store: {}{RULES}", redis.url());
+    let servers: Vec<Server> = (0..3).map(|_| Server::with_rules(&rules)).collect();
+    until(&servers, 900, |factor| factor == 0.5);
+    for (server, user) in servers.iter().zip(["alice", "bob", "carol"]) {
+        assert_eq!(admitted(server, user), 5);
+    }
+    // Who comes later has it too.
+    let late = [Server::with_rules(&rules)];
+    let begun = Instant::now();
+    while factor(&late[0]) != 0.5 {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        report(&servers[1], 900);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn rules_say_how_they_adapt() {
+    let server = Server::with_rules(RULES);
+    let rules = server.get("/v1/rules").json();
+    assert_eq!(
+        rules["rules"][0]["adaptive"],
+        json!({
+            "cpu": "off",
+            "memory": "off",
+            "latency": { "low": "100ms", "high": "500ms", "below": "110%", "above": "50%" },
+            "min": "10%",
+            "max": "120%",
+            "sensitivity": 1.0,
+            "smooth": "100ms"
+        })
+    );
+}
+
+#[test]
+fn bad_reports_are_refused() {
+    let server = Server::with_rules(RULES);
+    for (body, message) in [
+        (r#"{"attributes":{"api":"/orders"}}"#, "missing field `latency_ms`"),
+        (
+            r#"{"attributes":{"api":"/orders"},"latency_ms":-1}"#,
+            "latency_ms must be between 0 and 3600000, not -1",
+        ),
+        (
+            r#"{"attributes":{"api":"/orders"},"latency_ms":3600001}"#,
+            "latency_ms must be between 0 and 3600000, not 3600001",
+        ),
+        (r#"{"attributes":{"api":"/orders"},"latency_ms":1e999}"#, "number out of range"),
+        (r#"{"attributes":{"api":"/orders"},"latency_ms":"9"}"#, "invalid type"),
+        (r#"{"latency_ms":1}"#, "give `attributes` or `resource`, one of them"),
+        (
+            r#"{"attributes":{},"resource":"x","latency_ms":1}"#,
+            "give `attributes` or `resource`, one of them",
+        ),
+        (r#"{"attributes":{"":"x"},"latency_ms":1}"#, "an attribute name must be"),
+        (r#"{"resource":"x","latency_ms":1,"permits":1}"#, "unknown field `permits`"),
+    ] {
+        let answer = server.post("/v1/report", body);
+        assert_eq!(answer.status, 400, "{body}");
+        let said = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(said.contains(message), "{body}: {said}");
+    }
+    // Nobody goes by these.
+    for body in
+        [r#"{"resource":"x","latency_ms":1}"#, r#"{"attributes":{"api":"/x"},"latency_ms":1,"ok":false}"#]
+    {
+        assert_eq!(server.post("/v1/report", body).json(), json!({ "rules": 0 }));
+    }
+}

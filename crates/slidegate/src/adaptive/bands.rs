@@ -1,0 +1,122 @@
+//! Bands: low, normal and high, each with a factor.
+//!
+//! The way to a stricter band is taken at once; the way back only once a margin is passed, so that an input that hovers
+//! at an edge does not make a limit flap.
+
+use super::WHOLE;
+use crate::{Error, Micros};
+
+/// How far below an edge an input must be to be in the band below it again: a tenth.
+const MARGIN: f64 = 0.9;
+
+/// Two edges, and the factors outside of them; between them it is 100 %.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bands {
+    /// Below it there is room.
+    pub(crate) low: u64,
+    /// From here on there is too little.
+    pub(crate) high: u64,
+    /// In ten-thousandths.
+    pub(crate) below: u32,
+    pub(crate) above: u32,
+}
+
+/// Where an input lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Place {
+    Below,
+    Within,
+    Above,
+}
+
+impl Bands {
+    pub(super) const CPU: Bands = Bands { low: 5_000, high: 8_000, below: 12_000, above: 8_000 };
+    pub(super) const MEMORY: Bands = Bands { low: 6_000, high: 8_500, below: 11_000, above: 7_000 };
+    pub(super) const LATENCY: Bands = Bands {
+        low: Micros::from_millis(100).get(),
+        high: Micros::from_millis(500).get(),
+        below: 11_000,
+        above: 8_000,
+    };
+
+    /// Below `low` so many percent of the limit, from `high` on so many; the edges in the input's own unit.
+    pub fn new(low: u64, high: u64, below: u32, above: u32) -> Result<Self, Error> {
+        Bands { low, high, below: below.saturating_mul(100), above: above.saturating_mul(100) }.checked()
+    }
+
+    pub(crate) fn checked(self) -> Result<Self, Error> {
+        let Bands { low, high, below, above } = self;
+        if low >= high {
+            return Err(Error::invalid("low must be less than high"));
+        }
+        if !(WHOLE..=10 * WHOLE).contains(&below) || !(WHOLE / 100..=WHOLE).contains(&above) {
+            return Err(Error::invalid(
+                "below must be between 100% and 1000%, and above between 1% and 100%: there is room below, and none above",
+            ));
+        }
+        Ok(self)
+    }
+
+    /// Where `value` lies, if it was at `before`; what is no number lies nowhere.
+    pub(super) fn place(&self, before: Option<Place>, value: f64) -> Option<Place> {
+        if value.is_nan() {
+            return None;
+        }
+        let lies = |scale: f64| match value {
+            value if value >= self.high as f64 * scale => Place::Above,
+            value if value >= self.low as f64 * scale => Place::Within,
+            _ => Place::Below,
+        };
+        let there = lies(1.0);
+        Some(match before {
+            // On the way back it stays in the stricter band until the margin is passed.
+            Some(before) if there < before => lies(MARGIN).min(before),
+            _ => there,
+        })
+    }
+
+    /// What the limit is multiplied by there, as a part of 1.
+    pub(super) fn factor(&self, place: Place, sensitivity: u32) -> f64 {
+        let factor = match place {
+            Place::Below => self.below,
+            Place::Within => WHOLE,
+            Place::Above => self.above,
+        };
+        let change = f64::from(factor) / f64::from(WHOLE) - 1.0;
+        (1.0 + change * f64::from(sensitivity) / 100.0).max(0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Bands, Place};
+
+    #[test]
+    fn stricter_at_once_and_looser_past_a_margin() {
+        let walk = |values: &[f64]| {
+            let mut place = None;
+            values.iter().map(|value| place = Bands::CPU.place(place, *value)).for_each(drop);
+            place
+        };
+        use Place::{Above, Below, Within};
+        for (values, place) in [
+            (&[4_999.0][..], Below),
+            (&[5_000.0], Within),
+            (&[7_999.0], Within),
+            (&[8_000.0], Above),
+            (&[8_000.0, 7_900.0], Above),
+            (&[8_000.0, 7_200.0], Above),
+            (&[8_000.0, 7_199.0], Within),
+            (&[8_000.0, 4_600.0], Within),
+            (&[8_000.0, 4_499.0], Below),
+            (&[6_000.0, 4_900.0], Within),
+            (&[6_000.0, 4_499.0], Below),
+            (&[4_000.0, 5_000.0, 8_000.0], Above),
+            (&[f64::INFINITY], Above),
+            (&[-1.0], Below),
+        ] {
+            assert_eq!(walk(values), Some(place), "{values:?}");
+        }
+        assert_eq!(walk(&[f64::NAN]), None);
+    }
+}

@@ -1,0 +1,51 @@
+//! What processes tell each other and is soon out of date: a stream, of which only the last moments are read.
+//!
+//! Redis numbers what is told by its own clock, so how long ago it was does not depend on anybody else's.
+
+use std::time::Duration;
+
+use super::RedisStore;
+use super::bad_reply;
+use crate::Error;
+
+/// Entries that are kept, about: enough for some moments of hundreds of processes.
+const KEPT: usize = 2_000;
+
+/// How long it is kept if nobody tells anything any more.
+const FORGOTTEN: Duration = Duration::from_secs(60);
+
+/// What one process has told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) who: String,
+    pub(crate) text: String,
+}
+
+impl RedisStore {
+    /// Tells the others, and says what everybody told `lately`, this included, oldest first.
+    pub(crate) async fn announce(
+        &self,
+        name: &str,
+        told: &Told,
+        lately: Duration,
+    ) -> Result<Vec<Told>, Error> {
+        let stream = self.stream(name);
+        let mut add = redis::cmd("XADD");
+        add.arg(&stream).arg("MAXLEN").arg("~").arg(KEPT).arg("*").arg(&told.who).arg(&told.text);
+        let id: String =
+            redis::from_redis_value(self.call_stream(name, &add).await?).map_err(|_| bad_reply())?;
+        let mut expire = redis::cmd("PEXPIRE");
+        expire.arg(&stream).arg(FORGOTTEN.as_millis() as u64);
+        self.call_stream(name, &expire).await?;
+        let now: u64 = id.split('-').next().and_then(|millis| millis.parse().ok()).ok_or_else(bad_reply)?;
+        let mut read = redis::cmd("XRANGE");
+        read.arg(&stream).arg(now.saturating_sub(lately.as_millis() as u64)).arg("+");
+        let reply = self.call_stream(name, &read).await?;
+        let entries: Vec<(String, Vec<String>)> = redis::from_redis_value(reply).map_err(|_| bad_reply())?;
+        let told = entries.into_iter().filter_map(|(_, fields)| {
+            let mut fields = fields.into_iter();
+            Some(Told { who: fields.next()?, text: fields.next()? })
+        });
+        Ok(told.collect())
+    }
+}

@@ -1,0 +1,131 @@
+//! `adaptive` in a file.
+
+use super::rule::Rule;
+use crate::yaml::{Fields, Node, Reader};
+use crate::{Adaptive, Bands, Latencies};
+
+const FIELDS: [&str; 7] = ["cpu", "memory", "latency", "min", "max", "sensitivity", "smooth"];
+
+/// False if it is not sound. Whether it goes with the quota is checked only where that is.
+pub(super) fn read_adaptive(
+    fields: &Fields<'_>,
+    reader: &mut Reader,
+    rule: &mut Rule,
+    sound_quota: bool,
+) -> bool {
+    let Some(node) = fields.get("adaptive") else { return true };
+    let Some(terms) = read_terms(node, reader) else { return false };
+    if !sound_quota {
+        return true;
+    }
+    match reader.accept(node, rule.clone().adaptive(terms)) {
+        Some(adapting) => *rule = adapting,
+        None => return false,
+    }
+    true
+}
+
+fn read_terms(node: &Node, reader: &mut Reader) -> Option<Adaptive> {
+    let fields = reader.fields(node, "adaptive", &FIELDS)?;
+    let usual = Adaptive::default();
+    let cpu = fields
+        .get("cpu")
+        .map_or(Some(usual.by_cpu()), |node| read_bands(node, reader, "adaptive.cpu", usual.by_cpu(), share));
+    let memory = fields.get("memory").map_or(Some(usual.by_memory()), |node| {
+        read_bands(node, reader, "adaptive.memory", usual.by_memory(), share)
+    });
+    let latency = fields.get("latency").map_or(Some(usual.by_latency()), |node| read_latency(node, reader));
+    let (usual_min, usual_max) = usual.bounds();
+    let mut bound = |name: &str, usual: u32| {
+        fields.get(name).map_or(Some(usual), |node| reader.percent(node, &format!("adaptive.{name}")))
+    };
+    let (min, max) = (bound("min", usual_min), bound("max", usual_max));
+    let mut terms = usual.cpu(cpu?).memory(memory?);
+    match latency? {
+        Some(Latencies::Bands(bands)) => terms = terms.latency(Some(bands)),
+        Some(Latencies::Gradient(tolerance)) => {
+            let node = fields.get("latency").unwrap_or(node);
+            reader.accept(node, terms.set_tolerance(tolerance))?;
+        }
+        None => terms = terms.latency(None),
+    }
+    reader.accept(node, terms.set_bounds(min?, max?))?;
+    if let Some(node) = fields.get("sensitivity") {
+        let hundredths = reader.hundredths(node, "adaptive.sensitivity")?;
+        terms = reader.accept(node, terms.sensitivity(hundredths))?;
+    }
+    if let Some(node) = fields.get("smooth") {
+        let smooth = reader.duration(node, "adaptive.smooth")?;
+        terms = reader.accept(node, terms.smooth(smooth.into()))?;
+    }
+    if terms.by_cpu().is_none() && terms.by_memory().is_none() && terms.by_latency().is_none() {
+        reader.problem(node, "adaptive needs something to follow: cpu, memory or latency");
+        return None;
+    }
+    Some(terms)
+}
+
+/// How one of a band's edges is read.
+type Edge = fn(&mut Reader, &Node, &str) -> Option<u64>;
+
+fn share(reader: &mut Reader, node: &Node, what: &str) -> Option<u64> {
+    let share = reader.percent(node, what)?;
+    if share > 10_000 {
+        reader.problem(node, format!("{what} must be at most 100%"));
+        return None;
+    }
+    Some(share.into())
+}
+
+/// Bands, each of which has what is usual unless it is given; or `off`.
+fn read_bands(
+    node: &Node,
+    reader: &mut Reader,
+    what: &str,
+    usual: Option<Bands>,
+    edge: Edge,
+) -> Option<Option<Bands>> {
+    if node.is_word("off") {
+        return Some(None);
+    }
+    let fields = reader.fields(node, what, &["low", "high", "below", "above"])?;
+    let mut bands = usual?;
+    let mut sound = true;
+    for (name, place) in [("low", &mut bands.low), ("high", &mut bands.high)] {
+        if let Some(node) = fields.get(name) {
+            let read = edge(reader, node, &format!("{what}.{name}"));
+            sound &= read.is_some();
+            *place = read.unwrap_or(*place);
+        }
+    }
+    for (name, place) in [("below", &mut bands.below), ("above", &mut bands.above)] {
+        if let Some(node) = fields.get(name) {
+            let read = reader.percent(node, &format!("{what}.{name}"));
+            sound &= read.is_some();
+            *place = read.unwrap_or(*place);
+        }
+    }
+    if !sound {
+        return None;
+    }
+    let checked = bands.checked().map_err(|error| reader.problem(node, format!("{what}: {error}")));
+    checked.ok().map(Some)
+}
+
+/// Bands; or how far above its floor it may be; or `gradient`, which is twice; or `off`.
+fn read_latency(node: &Node, reader: &mut Reader) -> Option<Option<Latencies>> {
+    if node.is_word("gradient") {
+        return Some(Some(Latencies::Gradient(20_000)));
+    }
+    if let Some(tolerance) = node.field("tolerance") {
+        reader.fields(node, "adaptive.latency with `tolerance`", &["tolerance"])?;
+        let share = reader.percent(tolerance, "adaptive.latency.tolerance")?;
+        return Some(Some(Latencies::Gradient(share)));
+    }
+    let usual = Adaptive::default().by_latency().and_then(|latencies| match latencies {
+        Latencies::Bands(bands) => Some(bands),
+        Latencies::Gradient(_) => None,
+    });
+    let edge: Edge = |reader, node, what| reader.duration(node, what).map(|edge| edge.get());
+    Some(read_bands(node, reader, "adaptive.latency", usual, edge)?.map(Latencies::Bands))
+}
