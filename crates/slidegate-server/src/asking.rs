@@ -17,7 +17,7 @@ pub(crate) struct RequestArgs {
     #[arg(value_name = "NAME=VALUE", required_unless_present = "resource")]
     attributes: Vec<String>,
     /// The server
-    #[arg(long, default_value = "http://127.0.0.1:8080", env = "SLIDEGATE_URL")]
+    #[arg(long, alias = "server", default_value = "http://127.0.0.1:8080", env = "SLIDEGATE_URL")]
     pub(crate) url: String,
     /// How many permits; 0 only looks
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(0..=MAX_LIMIT))]

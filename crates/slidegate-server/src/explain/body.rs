@@ -96,11 +96,14 @@ pub(crate) struct CountedBody {
     pub(crate) count: String,
     /// The most that can be in use, at full height.
     pub(crate) limit: u64,
-    /// What that is now: less while it climbs.
+    /// What that is now: less while it climbs, another one if it follows the load.
     pub(crate) limit_now: u64,
     pub(crate) window_ms: u64,
     /// Whether this key has a limit of its own.
     pub(crate) overridden: bool,
+    /// What the limit is multiplied by now, if it follows the load.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) factor: Option<f64>,
     /// How the limit climbs after a cold start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) warm_up: Option<WarmUpBody>,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use slidegate::{
     AD_HOC, Check, Count, Decision, Error, Explanation, Inspection, Key, Limit, Limiter, Miss, Mode, Outcome,
-    Request, Standing,
+    Request, Rule, Standing,
 };
 
 use super::body::{CountedBody, EntryBody, ExplanationBody, ReasonBody, RuleBody, VerdictBody, WarmUpBody};
@@ -51,8 +51,7 @@ pub(crate) async fn explain(
                 let found = if looked_at <= MOST_KEYS { limiter.inspect(&check.key).await? } else { None };
                 let limit = limits.get(&check.key);
                 body.verdict = verdict(&check, limit);
-                let overridden = rule.name() != AD_HOC && check.quota != rule.quota();
-                body.counted = Some(counted(&check, overridden, limit, found));
+                body.counted = Some(counted(rule, &check, limit, found));
             }
             Standing::Unlimited => body.verdict = VerdictBody::Unlimited,
             Standing::Blocked if rule.in_mode() == Mode::Shadow => body.verdict = VerdictBody::WouldBlock,
@@ -120,13 +119,9 @@ fn verdict(check: &Check, limit: Option<&Limit<'_>>) -> VerdictBody {
     }
 }
 
-fn counted(
-    check: &Check,
-    overridden: bool,
-    limit: Option<&Limit<'_>>,
-    found: Option<Inspection>,
-) -> CountedBody {
+fn counted(rule: &Rule, check: &Check, limit: Option<&Limit<'_>>, found: Option<Inspection>) -> CountedBody {
     let quota = check.quota;
+    let usual = rule.name() != AD_HOC && quota == rule.quota_now();
     let limit_now = limit.map_or(quota.capacity(), Limit::limit);
     let used = limit.map(Limit::used).or(found.as_ref().map(|found| found.used)).unwrap_or_default();
     let reset_after = limit.map(Limit::reset_after).or(found.as_ref().map(|found| found.reset_after));
@@ -148,10 +143,11 @@ fn counted(
             Count::Attempts => "attempts",
         }
         .to_owned(),
-        limit: quota.capacity(),
+        limit: if usual { rule.quota().capacity() } else { quota.capacity() },
         limit_now,
         window_ms: quota.window().ceil_millis(),
-        overridden,
+        overridden: !usual && rule.name() != AD_HOC,
+        factor: rule.factor().map(|factor| f64::from(factor) / 10_000.0),
         warm_up,
         used,
         remaining: limit_now.saturating_sub(used),

@@ -26,7 +26,7 @@ pub struct ExplainArgs {
     #[command(flatten)]
     request: RequestArgs,
     /// Explain by the rules of this file, with nothing counted yet, instead of asking a server
-    #[arg(long, value_name = "FILE", conflicts_with = "url")]
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print the explanation as JSON
     #[arg(long)]

@@ -75,6 +75,10 @@ fn lines(text: &mut String, counted: &CountedBody, permits: u64) {
         one_line(algorithm)
     );
     let _ = write!(text, "\n  key {}", one_line(&counted.key));
+    if let Some(factor) = counted.factor {
+        let _ =
+            write!(text, "\n  follows the load: {limit_now} now, {}% of its limit", (factor * 100.0).round());
+    }
     if let Some(warm_up) = &counted.warm_up {
         let over = wait(warm_up.over_ms);
         let _ = write!(text, "\n  climbs from {}% to {limit} over {over}: {limit_now} now", warm_up.from);

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use slidegate::{Decision, Error, Micros, Request};
 
 pub(crate) use self::file::FileRecording;
@@ -32,6 +33,7 @@ pub(crate) struct Recorder {
     /// Whether anybody does.
     on: AtomicBool,
     tapes: ArcSwap<Vec<Arc<Tape>>>,
+    changing: Mutex<()>,
     /// By how many microseconds the store's clock is ahead of this server's, as of the last decision.
     ahead: AtomicI64,
     /// Of all that ever was recorded.
@@ -69,22 +71,26 @@ impl Recorder {
     /// Records from now on, until the bounds are met or the reel is dropped; none if too many do, or the server stops.
     pub(crate) fn start(self: &Arc<Self>, sample: Sample, bounds: Bounds) -> Option<Reel> {
         let tape = Arc::new(Tape::new(sample, bounds));
-        let mut room = false;
-        self.tapes.rcu(|tapes| {
-            room = tapes.len() < MOST && !self.closed.load(Ordering::SeqCst);
-            let more = room.then(|| Arc::clone(&tape));
-            tapes.iter().cloned().chain(more).collect::<Vec<_>>()
+        let started = self.change(|tapes| {
+            let room = tapes.len() < MOST && !self.closed.load(Ordering::SeqCst);
+            tapes.extend(room.then(|| Arc::clone(&tape)));
+            room
         });
-        self.on.store(!self.tapes.load().is_empty(), Ordering::Relaxed);
-        room.then(|| Reel::new(Arc::clone(self), tape))
+        started.then(|| Reel::new(Arc::clone(self), tape))
     }
 
     fn forget(&self, tape: &Arc<Tape>) {
-        let left = |tapes: &Arc<Vec<Arc<Tape>>>| -> Vec<Arc<Tape>> {
-            tapes.iter().filter(|known| !Arc::ptr_eq(known, tape)).cloned().collect()
-        };
-        self.tapes.rcu(left);
-        self.on.store(!self.tapes.load().is_empty(), Ordering::Relaxed);
+        self.change(|tapes| tapes.retain(|known| !Arc::ptr_eq(known, tape)));
+    }
+
+    /// One at a time, so that the flag is that of the last.
+    fn change<T>(&self, change: impl FnOnce(&mut Vec<Arc<Tape>>) -> T) -> T {
+        let _one_at_a_time = self.changing.lock();
+        let mut tapes = Vec::clone(&self.tapes.load());
+        let changed = change(&mut tapes);
+        self.on.store(!tapes.is_empty(), Ordering::Relaxed);
+        self.tapes.store(Arc::new(tapes));
+        changed
     }
 
     /// Ends what clients are sent: they are told that the server stops by the end of their answer.

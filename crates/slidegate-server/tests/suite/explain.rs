@@ -126,6 +126,16 @@ fn what_never_fits_and_what_is_blocked_say_so() {
 }
 
 #[test]
+fn a_limit_that_follows_the_load_says_so() {
+    let adaptive = "adaptive: { cpu: off, memory: off, latency: { tolerance: 200% } }";
+    let server = Server::with_rules(&format!("rules: [{{ name: a, limit: 10, window: 1s, {adaptive} }}]"));
+    let told = explain(&server, &json!({ "attributes": {} }));
+    let counted = &rule(&told, "a")["counted"];
+    let fields = ["limit", "limit_now", "factor", "overridden"].map(|name| counted[name].clone());
+    assert_eq!(fields, [json!(10), json!(10), json!(1.0), json!(false)], "{told}");
+}
+
+#[test]
 fn bad_requests_are_refused_as_by_acquire() {
     let server = Server::with_rules(RULES);
     let long = "x".repeat(8_193);
