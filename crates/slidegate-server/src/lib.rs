@@ -42,6 +42,5 @@ pub mod serve;
 pub mod store;
 pub mod tls;
 mod trace;
-mod value;
 mod watch;
 mod within;
