@@ -15,6 +15,7 @@ need redis-server redis-server
 need redis-cli redis-tools
 need faketime faketime
 need prometheus prometheus
+need wrk wrk
 need chromium chromium
 need chromedriver chromium-driver
 

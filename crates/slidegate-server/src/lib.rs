@@ -44,6 +44,5 @@ pub mod simulate;
 pub mod store;
 pub mod tls;
 mod trace;
-mod value;
 mod watch;
 mod within;

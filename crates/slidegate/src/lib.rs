@@ -43,12 +43,14 @@
 //! - What decides: [`State`] is one key and the algorithms over it, pure; [`judge`] is an ask over several.
 //! - Who counts: [`Store`] is the contract, [`MemoryStore`] keeps it in this process, `RedisStore` in Redis.
 //! - What makes a store tougher or faster is a store around it: `Guard`, `Coalesce`, [`DenyCache`], `Lease`.
+//! - In a server: `tower` is a layer around a service, `http` what HTTP servers need around a decision.
 //! - Time is a parameter: [`Clock`], [`SystemClock`], and [`ManualClock`] for tests.
 //!
 //! # Features
 //!
-//! `yaml` (default): rules from a file. `schema`: the file's JSON Schema. `redis`: counts that processes share. `host`:
-//! what this host has in use, for limits that follow it.
+//! `yaml` (default): rules from a file. `schema`: the file's JSON Schema. `redis`: counts that processes share. `tower`: a
+//! layer for axum, tonic and hyper. `http`: clients behind proxies, paths in one spelling, rate-limit headers. `host`: what
+//! this host has in use, for limits that follow it.
 //! Without default features it is the pure core and the memory store.
 
 #![forbid(unsafe_code)]
@@ -71,6 +73,8 @@ pub mod fuzzing;
 mod guard;
 #[cfg(feature = "redis")]
 mod hot_keys;
+#[cfg(feature = "http")]
+pub mod http;
 mod judge;
 mod key;
 #[cfg(feature = "redis")]
@@ -90,6 +94,8 @@ mod siblings;
 mod store;
 mod tally;
 mod together;
+#[cfg(feature = "tower")]
+pub mod tower;
 mod verdict;
 mod warm_up;
 #[cfg(feature = "yaml")]

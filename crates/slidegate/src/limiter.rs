@@ -59,7 +59,8 @@ impl<S: Store> Limiter<S> {
         Limiter { store, rules: ArcSwap::from_pointee(rules), clock: Arc::new(SystemClock::new()) }
     }
 
-    /// Waits by another clock in [`Limiter::until_ready`]; a store has a clock of its own.
+    /// Waits by another clock in [`Limiter::until_ready`], and measures by it in a tower layer; a store has a clock of its
+    /// own.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Clock + 'static) -> Self {
         self.clock = Arc::new(clock);
@@ -226,7 +227,12 @@ impl<S: Store> Limiter<S> {
         self.store.admit(asks).await
     }
 
-    async fn decide(&self, rules: Arc<Rules>, ask: Ask) -> Result<Decision, Error> {
+    #[cfg(feature = "tower")]
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        &*self.clock
+    }
+
+    pub(crate) async fn decide(&self, rules: Arc<Rules>, ask: Ask) -> Result<Decision, Error> {
         if let Some(reading) = unasked(&rules, &ask) {
             return Ok(Decision::new(rules, ask, reading));
         }

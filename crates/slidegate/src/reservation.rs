@@ -61,6 +61,13 @@ impl Reservation {
         self.charges.iter().map(|charge| charge.corrected(Correction::Cost(permits))).collect()
     }
 
+    /// What of it is held, and the rest.
+    #[cfg(feature = "tower")]
+    pub(crate) fn apart(self) -> (Option<Self>, Option<Self>) {
+        let (held, counted) = self.charges.into_iter().partition(|charge| charge.held);
+        (Reservation::new(held), Reservation::new(counted))
+    }
+
     /// The same correction of what is held.
     pub(crate) fn of_held(&self, correction: Correction) -> Vec<Settlement> {
         self.charges.iter().filter(|charge| charge.held).map(|charge| charge.corrected(correction)).collect()

@@ -1,12 +1,13 @@
 //! The `authorize` part of the file: what `/v1/authorize` makes of what a proxy says.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::Ipv6Addr;
 
 use axum::http::{HeaderName, StatusCode};
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::Serialize;
+use slidegate::http::network;
 use slidegate::yaml::{Node, Reader};
 
 /// Where the value of an attribute comes from.
@@ -76,13 +77,9 @@ pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<AuthorizeConfig> 
         config.trusted_proxies.clear();
         for item in reader.list(node, "trusted-proxies")? {
             let text = reader.text(item, "trusted-proxies")?;
-            let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
-            match text.parse::<IpNet>().ok().or_else(address) {
-                Some(net) => config.trusted_proxies.push(net.trunc()),
-                None => reader.problem(
-                    item,
-                    format!("a trusted proxy is an address or a network such as 10.0.0.0/8, not \"{text}\""),
-                ),
+            match network(text) {
+                Ok(net) => config.trusted_proxies.push(net),
+                Err(error) => reader.problem(item, error.to_string()),
             }
         }
     }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use slidegate::{
-    AD_HOC, Check, Count, Decision, Error, Explanation, Inspection, Key, Limit, Limiter, Miss, Mode, Outcome,
-    Request, Rule, Standing,
+    AD_HOC, Check, Count, Decision, Error, Explanation, Inspection, Key, Limit, Limiter, Miss, Mode, Request,
+    Rule, Standing,
 };
 
 use super::body::{CountedBody, EntryBody, ExplanationBody, ReasonBody, RuleBody, VerdictBody, WarmUpBody};
@@ -50,7 +50,7 @@ pub(crate) async fn explain(
                 looked_at += 1;
                 let found = if looked_at <= MOST_KEYS { limiter.inspect(&check.key).await? } else { None };
                 let limit = limits.get(&check.key);
-                body.verdict = verdict(&check, limit);
+                body.verdict = verdict(&check, limit, never.is_some());
                 body.counted = Some(counted(rule, &check, limit, found));
             }
             Standing::Unlimited => body.verdict = VerdictBody::Unlimited,
@@ -107,15 +107,14 @@ fn summary(
     }
 }
 
-fn verdict(check: &Check, limit: Option<&Limit<'_>>) -> VerdictBody {
-    let too_costly = check.cost > check.quota.capacity() && !check.quota.adapts();
-    match limit.map(Limit::outcome) {
-        _ if too_costly && check.enforced => VerdictBody::Refuses,
-        _ if too_costly => VerdictBody::WouldRefuse,
-        None | Some(Outcome::Unjudged) => VerdictBody::NotJudged,
-        Some(outcome) if !outcome.refuses() => VerdictBody::Allows,
-        Some(_) if check.enforced => VerdictBody::Refuses,
-        Some(_) => VerdictBody::WouldRefuse,
+/// What a rule says; `looked` if the store was not asked for as much.
+fn verdict(check: &Check, limit: Option<&Limit<'_>>, looked: bool) -> VerdictBody {
+    let Some(limit) = limit else { return VerdictBody::NotJudged };
+    let refuses = if looked { check.cost > limit.remaining() } else { limit.outcome().refuses() };
+    match (refuses, check.enforced) {
+        (false, _) => VerdictBody::Allows,
+        (true, true) => VerdictBody::Refuses,
+        (true, false) => VerdictBody::WouldRefuse,
     }
 }
 

@@ -9,11 +9,11 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 };
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
+use slidegate::http::short;
 use slidegate::{MAX_ATTRIBUTES, MAX_VALUE, Request};
 use tonic::Status;
 
 use crate::envoy::DOMAIN;
-use crate::value::short;
 
 /// The most descriptors of one request.
 const MAX_DESCRIPTORS: usize = 64;

@@ -9,10 +9,10 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit,
 };
 use envoy_types::pb::google::protobuf::Duration;
+use slidegate::http::headers;
 use slidegate::{Decision, Limit, Micros};
 
 use super::descriptor::OwnLimit;
-use crate::http::headers;
 
 /// What became of one descriptor.
 pub(super) enum Answer<'a> {

@@ -2,7 +2,7 @@
 
 use axum::body::{Body, HttpBody};
 use axum::extract::State;
-use axum::http::{Request, StatusCode};
+use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{BoxError, Json};
 use bytes::BytesMut;
@@ -10,6 +10,7 @@ use http_body_util::Limited;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json as value;
+use slidegate::http::headers;
 use slidegate::{Decision, Error};
 
 use super::answer::{Answer, json};
@@ -17,7 +18,7 @@ use super::body::{AcquireBody, BatchBody, DecisionBody, JsonBytes, read_json};
 use super::call::{ALLOWED, Call, REFUSED, Who};
 use super::error::{ApiError, Code, ErrorBody};
 use super::route::Route;
-use super::{MAX_BATCH_BODY, MAX_BODY, Shared, headers};
+use super::{MAX_BATCH_BODY, MAX_BODY, Shared};
 use crate::record::Deciding;
 use crate::tls::Protocol;
 use crate::trace::Caller;
@@ -83,7 +84,7 @@ impl Question {
     where
         B: HttpBody<Error: Into<BoxError>>,
     {
-        let older = headers::older(request.uri().query());
+        let older = wants_older(request.uri().query());
         let deciding = deciding.called_by(Caller::of(request.headers()));
         match JsonBytes::arrive(request.map(|body| Limited::new(body, MAX_BODY))).await {
             Ok(body) => self.answer(deciding, body.as_slice(), older).await,
@@ -112,8 +113,14 @@ fn answer(decision: &Decision, older: bool) -> Answer {
     let status = if decision.allowed() { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
     // One buffer for the values of headers and the body; most decisions fit.
     let mut text = BytesMut::with_capacity(768);
-    let headers = headers::of(decision, older, &mut text);
-    json(status, headers, text, &DecisionBody::from(decision))
+    let mut head = HeaderMap::new();
+    headers::add(decision, older, &mut text, &mut head);
+    json(status, head, text, &DecisionBody::from(decision))
+}
+
+/// `?headers=x-ratelimit` asks for the older headers too.
+pub(super) fn wants_older(query: Option<&str>) -> bool {
+    query.is_some_and(|query| query.split('&').any(|wish| wish == "headers=x-ratelimit"))
 }
 
 pub(super) fn batch_route() -> Route {

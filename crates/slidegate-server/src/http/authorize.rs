@@ -12,18 +12,17 @@ use bytes::BytesMut;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json as value;
+use slidegate::http::{client, counted, headers, host, path, short, x_forwarded_for};
 use slidegate::{Decision, MAX_LIMIT, Request};
 
+use super::Shared;
 use super::answer::json;
 use super::call::{ALLOWED, Call, REFUSED, Who};
-use super::client::{client, counted};
 use super::error::{ApiError, Code};
 use super::route::Route;
-use super::{Shared, headers, path};
 use crate::config::{AuthorizeConfig, Origin, deny_status};
 use crate::tls::Protocol;
 use crate::trace::Caller;
-use crate::value::short;
 
 /// Who is at the other end of the connection.
 #[derive(Clone, Copy)]
@@ -115,13 +114,14 @@ async fn authorize(
 
 fn answer(decision: &Decision, denied: StatusCode, older: bool) -> Response {
     let mut text = BytesMut::with_capacity(256);
-    let headers = headers::of(decision, older, &mut text);
+    let mut head = HeaderMap::new();
+    headers::add(decision, older, &mut text, &mut head);
     if decision.allowed() {
-        return (StatusCode::OK, headers).into_response();
+        return (StatusCode::OK, head).into_response();
     }
     let retry_after_ms = decision.retry_after().ceil_millis();
     let body = Refusal { allowed: false, code: decision.code(), retry_after_ms };
-    json(denied, headers, text, &body).map(axum::body::Body::from)
+    json(denied, head, text, &body).map(axum::body::Body::from)
 }
 
 /// What a proxy said of a request.
@@ -148,21 +148,19 @@ impl<'r> Told<'r> {
         let value = match origin {
             Origin::Client => self.client().into(),
             Origin::Path => {
-                path::of(&self.said(&["x-forwarded-uri", "x-original-uri", "x-original-url"])?).into()
+                let said = self.said(&["x-forwarded-uri", "x-original-uri", "x-original-url"])?;
+                path(&said).into_owned().into()
             }
             Origin::Method => self.said(&["x-forwarded-method", "x-original-method"])?,
-            Origin::Host => path::host(&self.said(&["x-forwarded-host", "x-original-host"])?).into(),
+            Origin::Host => host(&self.said(&["x-forwarded-host", "x-original-host"])?).into(),
             Origin::Header(name) => self.header(name)?,
         };
         (!value.is_empty()).then_some(value)
     }
 
     fn client(&self) -> String {
-        let lines = self.head.get_all("x-forwarded-for").iter();
-        let chain = lines.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-        // What is not text is not an address either.
-        let chain: Vec<&str> = chain.map(|text| str::from_utf8(text).unwrap_or_default()).collect();
-        counted(client(self.peer, chain.into_iter(), &self.config.trusted_proxies), self.config.ipv6_prefix)
+        let client = client(self.peer, x_forwarded_for(self.head), &self.config.trusted_proxies);
+        counted(client, self.config.ipv6_prefix)
     }
 
     /// The first of these headers.

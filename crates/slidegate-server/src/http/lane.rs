@@ -14,10 +14,10 @@ use bytes::{Bytes, BytesMut};
 use slidegate::{Clock, Micros};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::acquire::Question;
+use super::acquire::{Question, wants_older};
 use super::answer::Answer;
 use super::body::is_json;
-use super::{Door, headers, too_late};
+use super::{Door, too_late};
 use crate::access::bearer;
 use crate::listen::{Stop, Stream, part};
 use crate::trace::Caller;
@@ -155,7 +155,7 @@ impl<'a> Usual<'a> {
         }
         let length = head.checked_add(length.filter(|_| json)?)?;
         let body = arrived.get(head..length)?;
-        Some(Usual { question, older: headers::older(query), shown, caller, body, length })
+        Some(Usual { question, older: wants_older(query), shown, caller, body, length })
     }
 
     async fn answer(&self, door: &Door) -> Answer {

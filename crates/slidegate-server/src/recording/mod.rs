@@ -111,14 +111,15 @@ impl Recorder {
     /// Writes down requests that were decided in one call, and what became of each. One that could not be decided is not
     /// written down; one that can never pass was refused.
     pub(crate) fn write(&self, now: Micros, requests: &[Request<'_>], answers: &[Result<Decision, Error>]) {
+        // Where no store was asked, when those were judged that came with it.
         let judged = answers.iter().flatten().map(Decision::at).find(|at| *at > Micros::ZERO);
-        let at = judged.unwrap_or_default();
         for (request, answer) in requests.iter().zip(answers) {
-            let denied_by = match answer {
-                Ok(decision) => decision.denied_by(),
-                Err(error) if error.is_too_costly() => error.too_costly_for(),
+            let (at, denied_by) = match answer {
+                Ok(decision) => (decision.at(), decision.denied_by()),
+                Err(error) if error.is_too_costly() => (Micros::ZERO, error.too_costly_for()),
                 Err(_) => continue,
             };
+            let at = if at == Micros::ZERO { judged.unwrap_or_default() } else { at };
             self.put(now, request, Verdict { at, denied_by });
         }
     }

@@ -156,13 +156,12 @@ impl Rules {
             Subject::Resource { name, own } => Ask::one(self.ad_hoc.check(name, *own, permits)?)?,
         };
         for check in ask.checks() {
-            if check.enforced
-                && check.cost > check.quota.capacity()
-                && !check.quota.adapts()
-                && !self.blocks(&ask)
-            {
-                let rule = self.rule(check.rule).name();
-                return Err(Error::too_costly(rule, permits, check.quota.capacity()));
+            if check.enforced && check.cost > check.quota.capacity() && !self.blocks(&ask) {
+                let rule = self.rule(check.rule);
+                let most = rule.most_under(check);
+                if check.cost > most {
+                    return Err(Error::too_costly(rule.name(), permits, most));
+                }
             }
         }
         if let Some(id) = &request.id {

@@ -423,14 +423,27 @@ impl Rule {
         }
     }
 
+    /// The most that a check of its own can ever have in use, whatever the load.
+    pub(super) fn most_under(&self, check: &Check) -> u64 {
+        match self.adapts_by() {
+            Some(terms) => self.usual_under(&check.key).scaled(terms.bounds().1).capacity(),
+            None => check.quota.capacity(),
+        }
+    }
+
     /// What it allows under one of its keys.
     pub(super) fn quota_under(&self, key: &Key) -> Quota {
+        self.adapted(self.usual_under(key))
+    }
+
+    /// The same, whatever the load.
+    fn usual_under(&self, key: &Key) -> Quota {
         let is = |values: &[String]| {
             let pairs = || self.key.iter().zip(values).map(|(name, value)| (name.as_str(), value.as_str()));
             self.key_of(pairs).as_ref() == Some(key)
         };
         let own = self.overrides.iter().find(|(values, _)| is(values));
-        self.adapted(own.map_or(self.quota, |(_, quota)| *quota))
+        own.map_or(self.quota, |(_, quota)| *quota)
     }
 }
 

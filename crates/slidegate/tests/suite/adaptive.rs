@@ -359,6 +359,8 @@ async fn the_limit_of_the_moment_decides() {
     // What costs more than is left now is refused for now, not for ever.
     let large = limiter.acquire(Request::new([("user", "b")]).permits(8)).await.unwrap();
     assert_eq!((large.allowed(), large.limits().next().unwrap().limit()), (false, 5));
+    let never = limiter.acquire(Request::new([("user", "b")]).permits(13)).await.unwrap_err();
+    assert!(never.is_too_costly(), "{never}");
     // Other rules of the same name go on from there.
     limiter.set_rules(rules);
     assert_eq!(limiter.rules().iter().next().unwrap().quota_now().limit(), 5);

@@ -2,22 +2,19 @@
 
 use std::fmt;
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use bytes::BytesMut;
-use slidegate::{Decision, Limit, Mode};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-/// `?headers=x-ratelimit` asks for the older headers too.
-pub(super) fn older(query: Option<&str>) -> bool {
-    query.is_some_and(|query| query.split('&').any(|wish| wish == "headers=x-ratelimit"))
-}
+use crate::{Decision, Limit, Mode};
 
-/// The headers of a decision, written into `text`. Only enforced rules show: a shadow is not the client's business.
-pub(super) fn of(decision: &Decision, older: bool, text: &mut BytesMut) -> HeaderMap {
-    let mut headers = HeaderMap::new();
+/// Adds the headers of a decision, with `X-RateLimit-*` if the `older` ones are wanted; `text` is what their values are
+/// cut from. Only enforced rules show: a shadow is not the client's business. Limits that are told already, by somebody
+/// further in, stay.
+pub fn add(decision: &Decision, older: bool, text: &mut BytesMut, headers: &mut HeaderMap) {
     let mut set = |name, text: &mut BytesMut| {
         // Rule names are checked to be plain ASCII, so every value is acceptable.
         if let Ok(value) = HeaderValue::from_maybe_shared(text.split().freeze()) {
-            headers.insert(name, value);
+            headers.append(name, value);
         }
     };
     policy(text, enforced(decision));
@@ -40,17 +37,16 @@ pub(super) fn of(decision: &Decision, older: bool, text: &mut BytesMut) -> Heade
         number(HeaderName::from_static("x-ratelimit-remaining"), limit.remaining());
         number(HeaderName::from_static("x-ratelimit-reset"), limit.reset_after().ceil_secs());
     }
-    headers
 }
 
 /// The name of the header that [`policy`] writes.
-pub(crate) const POLICY: &str = "ratelimit-policy";
+pub const POLICY: &str = "ratelimit-policy";
 
 /// The name of the header that [`state`] writes.
-pub(crate) const STATE: &str = "ratelimit";
+pub const STATE: &str = "ratelimit";
 
 /// What is allowed, an item a limit.
-pub(crate) fn policy<'d>(text: &mut impl fmt::Write, limits: impl Iterator<Item = Limit<'d>>) {
+pub fn policy<'d>(text: &mut impl fmt::Write, limits: impl Iterator<Item = Limit<'d>>) {
     for (n, limit) in limits.enumerate() {
         let window = limit.quota().window();
         item(text, n, limit.rule(), "q", limit.limit());
@@ -61,7 +57,7 @@ pub(crate) fn policy<'d>(text: &mut impl fmt::Write, limits: impl Iterator<Item 
 }
 
 /// What is left, an item a limit.
-pub(crate) fn state<'d>(text: &mut impl fmt::Write, limits: impl Iterator<Item = Limit<'d>>) {
+pub fn state<'d>(text: &mut impl fmt::Write, limits: impl Iterator<Item = Limit<'d>>) {
     for (n, limit) in limits.enumerate() {
         item(text, n, limit.rule(), "r", limit.remaining());
         parameter(text, "t", limit.reset_after().ceil_secs());
@@ -69,12 +65,12 @@ pub(crate) fn state<'d>(text: &mut impl fmt::Write, limits: impl Iterator<Item =
 }
 
 /// The limits that are the client's business.
-pub(crate) fn enforced(decision: &Decision) -> impl Iterator<Item = Limit<'_>> {
+pub fn enforced(decision: &Decision) -> impl Iterator<Item = Limit<'_>> {
     decision.limits().filter(|limit| limit.mode() == Mode::Enforce)
 }
 
 /// The one limit to name where there is room for one: the one that refused, or has least left.
-pub(crate) fn tightest(decision: &Decision) -> Option<Limit<'_>> {
+pub fn tightest(decision: &Decision) -> Option<Limit<'_>> {
     let refused = enforced(decision).find(|limit| limit.outcome().refuses());
     refused.or_else(|| enforced(decision).min_by_key(|limit| limit.remaining()))
 }

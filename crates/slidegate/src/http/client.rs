@@ -4,17 +4,26 @@ use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv6Net};
 
+use crate::Error;
+
+/// A network whose proxies are trusted, or the address of one.
+pub fn network(text: &str) -> Result<IpNet, Error> {
+    let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
+    let net = text.parse::<IpNet>().ok().or_else(address).ok_or_else(|| {
+        Error::invalid(format!(
+            "a trusted proxy is an address or a network such as 10.0.0.0/8, not \"{text}\""
+        ))
+    })?;
+    Ok(net.trunc())
+}
+
 /// The client's address: the last in the chain that no trusted proxy vouches for.
 ///
-/// Each proxy appends the address it was asked from, so the chain is walked from its end, which is ours to see, as long
-/// as whoever wrote an address is trusted. What a client writes itself stands before that and is never reached.
-pub(super) fn client<'h>(
-    peer: IpAddr,
-    forwarded: impl DoubleEndedIterator<Item = &'h str>,
-    trusted: &[IpNet],
-) -> IpAddr {
+/// Each proxy appends the address it was asked from, so the chain is walked from its end, `nearest` first, as long as
+/// whoever wrote an address is trusted. What a client writes itself stands before that and is never reached.
+pub fn client<'h>(peer: IpAddr, nearest: impl Iterator<Item = &'h str>, trusted: &[IpNet]) -> IpAddr {
     let mut client = peer.to_canonical();
-    for text in forwarded.rev() {
+    for text in nearest {
         if !trusted.iter().any(|net| net.contains(&client)) {
             break;
         }
@@ -38,7 +47,7 @@ fn address(text: &str) -> Option<IpAddr> {
 }
 
 /// What one client is counted under: an IPv4 address, or the network that an IPv6 address is one of.
-pub(super) fn counted(address: IpAddr, ipv6_prefix: u8) -> String {
+pub fn counted(address: IpAddr, ipv6_prefix: u8) -> String {
     match address {
         IpAddr::V4(address) => address.to_string(),
         IpAddr::V6(v6) if ipv6_prefix < 128 => {
@@ -54,7 +63,7 @@ mod tests {
 
     fn find(peer: &str, forwarded: &str) -> String {
         let trusted = ["127.0.0.0/8", "10.0.0.0/8", "fd00::/8"].map(|net| net.parse().unwrap());
-        counted(client(peer.parse().unwrap(), forwarded.split(','), &trusted), 64)
+        counted(client(peer.parse().unwrap(), forwarded.rsplit(','), &trusted), 64)
     }
 
     #[test]

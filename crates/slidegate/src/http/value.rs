@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 
 use sha2::{Digest, Sha256};
-use slidegate::MAX_VALUE;
+
+use crate::MAX_VALUE;
 
 /// What is too long to be a value is counted under its digest: nobody leaves a limit by saying more.
-pub(crate) fn short(value: Cow<'_, str>) -> Cow<'_, str> {
+pub fn short(value: Cow<'_, str>) -> Cow<'_, str> {
     if value.len() <= MAX_VALUE {
         return value;
     }

@@ -1,0 +1,65 @@
+//! The body of a response: the service's own, or that of a refusal.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+use super::hold::Hold;
+
+pin_project! {
+    /// What a [`RateLimit`](super::RateLimit) responds with. Permits that are held are given back when it has been read
+    /// to its end, or is dropped.
+    pub struct ResponseBody<B> {
+        // None of a refusal.
+        #[pin]
+        served: Option<B>,
+        refusal: Option<Bytes>,
+        hold: Option<Hold>,
+    }
+}
+
+impl<B> ResponseBody<B> {
+    pub(super) fn served(body: B, hold: Option<Hold>) -> Self {
+        ResponseBody { served: Some(body), refusal: None, hold }
+    }
+
+    pub(super) fn refusal(body: Bytes) -> Self {
+        ResponseBody { served: None, refusal: Some(body).filter(|body| !body.is_empty()), hold: None }
+    }
+}
+
+impl<B> Body for ResponseBody<B>
+where
+    B: Body,
+    B::Data: From<Bytes>,
+{
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let this = self.project();
+        let Some(body) = this.served.as_pin_mut() else {
+            return Poll::Ready(this.refusal.take().map(|body| Ok(Frame::data(body.into()))));
+        };
+        let frame = ready!(body.poll_frame(context));
+        if !matches!(frame, Some(Ok(_))) {
+            *this.hold = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.served.as_ref().map_or(self.refusal.is_none(), Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let refusal = || SizeHint::with_exact(self.refusal.as_ref().map_or(0, Bytes::len) as u64);
+        self.served.as_ref().map_or_else(refusal, Body::size_hint)
+    }
+}

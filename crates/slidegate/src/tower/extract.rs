@@ -1,0 +1,156 @@
+//! Where the value of an attribute comes from.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use http::request::Parts;
+use http::{HeaderName, StatusCode, header};
+
+use super::{ClientAddress, Rejection};
+use crate::Error;
+use crate::http::{host, path, short};
+use crate::request::check_value;
+
+/// Finds the value of an attribute in a request, and says what to do where there is none.
+///
+/// Unless told otherwise, a request without a value lacks the attribute, and rules with it in their `key` or `match` do
+/// not apply. An empty value is none. One that is longer than [`MAX_VALUE`](crate::MAX_VALUE) is counted under its
+/// digest: nobody leaves a limit by saying more.
+///
+/// ```
+/// use http::StatusCode;
+/// use slidegate::tower::Extract;
+///
+/// let user = Extract::header("x-user")?.or_refuse(StatusCode::UNAUTHORIZED);
+/// let tenant = Extract::header("x-tenant")?.or("nobody");
+/// let version = Extract::closure(|request| match request.uri.path().split('/').nth(1) {
+///     Some("v1") | Some("v2") => Ok(request.uri.path().get(1..3).map(Into::into)),
+///     _ => Err("paths begin with /v1 or /v2".into()),
+/// });
+/// # Ok::<(), slidegate::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Extract {
+    origin: Origin,
+    missing: Missing,
+}
+
+type Found<'r> = Result<Option<Cow<'r, str>>, Rejection>;
+
+#[derive(Clone)]
+enum Origin {
+    Client(ClientAddress),
+    Header(HeaderName),
+    Path,
+    Method,
+    Host,
+    Closure(Arc<dyn for<'r> Fn(&'r Parts) -> Found<'r> + Send + Sync>),
+}
+
+/// What to do with a request that has no value.
+#[derive(Clone)]
+enum Missing {
+    Skip,
+    Value(Box<str>),
+    Refuse(StatusCode),
+}
+
+impl Extract {
+    fn new(origin: Origin) -> Self {
+        Extract { origin, missing: Missing::Skip }
+    }
+
+    /// The first header of this name.
+    pub fn header(name: &str) -> Result<Self, Error> {
+        let name = name.parse().map_err(|_| {
+            Error::invalid(format!("a header's name is made of letters, digits and `-`, not \"{name}\""))
+        })?;
+        Ok(Extract::new(Origin::Header(name)))
+    }
+
+    /// The path, without the query and in one spelling: `/a//b/../%62` is `/a/b`. Inside a router that takes a prefix
+    /// away, it is gone here too.
+    pub fn path() -> Self {
+        Extract::new(Origin::Path)
+    }
+
+    /// The method.
+    pub fn method() -> Self {
+        Extract::new(Origin::Method)
+    }
+
+    /// The host that is asked, without its port and in lower case. The client says it.
+    pub fn host() -> Self {
+        Extract::new(Origin::Host)
+    }
+
+    /// Something in the extension `T`, which a layer further out has put there; no value if it has not.
+    pub fn extension<T: Send + Sync + 'static>(
+        find: impl for<'r> Fn(&'r T) -> Option<Cow<'r, str>> + Send + Sync + 'static,
+    ) -> Self {
+        Extract::closure(move |request| Ok(request.extensions.get::<T>().and_then(&find)))
+    }
+
+    /// Anything that can be found in the head of a request. What it rejects is answered, and charged to nobody.
+    pub fn closure(find: impl for<'r> Fn(&'r Parts) -> Found<'r> + Send + Sync + 'static) -> Self {
+        Extract::new(Origin::Closure(Arc::new(find)))
+    }
+
+    /// Where there is no value, this one.
+    #[must_use]
+    pub fn or(self, value: impl Into<Box<str>>) -> Self {
+        Extract { missing: Missing::Value(value.into()), ..self }
+    }
+
+    /// Where there is no value, the request is answered with this status.
+    #[must_use]
+    pub fn or_refuse(self, status: StatusCode) -> Self {
+        Extract { missing: Missing::Refuse(status), ..self }
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        match &self.missing {
+            Missing::Value(value) => check_value(&"the value that stands for a missing one", value),
+            Missing::Skip | Missing::Refuse(_) => Ok(()),
+        }
+    }
+
+    /// The value of the attribute `name`; none if the request shall lack it.
+    pub(super) fn value<'r>(&'r self, name: &str, request: &'r Parts) -> Found<'r> {
+        let found = self.origin.find(request)?.filter(|value| !value.is_empty());
+        match (found, &self.missing) {
+            (Some(value), _) => Ok(Some(short(value))),
+            (None, Missing::Skip) => Ok(None),
+            (None, Missing::Value(value)) => Ok(Some(Cow::Borrowed(value))),
+            (None, Missing::Refuse(status)) => {
+                Err(Rejection::new(*status, format!("the request does not say its `{name}`")))
+            }
+        }
+    }
+}
+
+impl From<ClientAddress> for Extract {
+    fn from(client: ClientAddress) -> Self {
+        Extract::new(Origin::Client(client))
+    }
+}
+
+impl Origin {
+    fn find<'r>(&self, request: &'r Parts) -> Found<'r> {
+        Ok(match self {
+            Origin::Client(client) => client.find(request)?.map(Cow::Owned),
+            Origin::Header(name) => header_text(request, name),
+            Origin::Path => Some(path(request.uri.path())),
+            Origin::Method => Some(request.method.as_str().into()),
+            Origin::Host => match request.uri.host() {
+                Some(name) => Some(host(name).into()),
+                None => header_text(request, &header::HOST).map(|name| host(&name).into()),
+            },
+            Origin::Closure(find) => find(request)?,
+        })
+    }
+}
+
+fn header_text<'r>(request: &'r Parts, name: &HeaderName) -> Option<Cow<'r, str>> {
+    request.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()))
+}

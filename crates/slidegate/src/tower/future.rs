@@ -1,0 +1,165 @@
+//! One request on its way through a layer.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use super::deciding::Deciding;
+use super::gate::{Gate, Unasked};
+use super::refusal::Speech;
+use super::served::Served;
+use super::{Refusal, Rejection, ResponseBody};
+use crate::{Decision, Error, Store};
+
+pin_project! {
+    /// What a [`RateLimit`](super::RateLimit) is about to respond.
+    pub struct ResponseFuture<Inner, B, S>
+    where
+        Inner: Service<Request<B>>,
+        S: Store,
+        S: 'static,
+    {
+        #[pin]
+        state: State<Inner, Inner::Future, B, S>,
+    }
+}
+
+pin_project! {
+    #[project = Now]
+    enum State<Inner, F, B, S>
+    where
+        S: Store,
+        S: 'static,
+    {
+        Deciding { deciding: Deciding<S>, waiting: Option<Waiting<Inner, B, S>> },
+        // None if nobody decided.
+        Serving { #[pin] future: F, served: Option<Served<S>> },
+        Refused { answer: Option<Response<Bytes>> },
+    }
+}
+
+/// A request that waits for a decision, with a service that is ready for it.
+struct Waiting<Inner, B, S: Store> {
+    gate: Arc<Gate<S>>,
+    speech: Speech,
+    inner: Inner,
+    request: Request<B>,
+}
+
+impl<Inner, B, S> ResponseFuture<Inner, B, S>
+where
+    Inner: Service<Request<B>> + Clone,
+    S: Store + 'static,
+{
+    /// `inner` is ready. If it can be decided at once it is called itself, otherwise a clone takes its place.
+    pub(super) fn new(gate: &Arc<Gate<S>>, inner: &mut Inner, request: Request<B>) -> Self {
+        let (head, body) = request.into_parts();
+        let speech = gate.speech(&head);
+        let asked = gate.ask(&head);
+        let request = Request::from_parts(head, body);
+        let state = match asked {
+            Err(Unasked::Rejected(rejection)) => State::rejected(gate, speech, &rejection),
+            Err(Unasked::Failed(error)) => State::decided(gate, speech, Err(error), inner, request),
+            Ok((rules, ask)) => {
+                let mut deciding = Deciding::new(&gate.limiter, rules, ask);
+                match deciding.at_once() {
+                    Some(decision) => State::decided(gate, speech, decision, inner, request),
+                    None => {
+                        let clone = inner.clone();
+                        let inner = std::mem::replace(inner, clone);
+                        let waiting = Waiting { gate: Arc::clone(gate), speech, inner, request };
+                        State::Deciding { deciding, waiting: Some(waiting) }
+                    }
+                }
+            }
+        };
+        if let State::Refused { .. } = state {
+            // What it has set aside for this request, it gives up with itself.
+            *inner = inner.clone();
+        }
+        ResponseFuture { state }
+    }
+}
+
+impl<Inner, B, S> State<Inner, Inner::Future, B, S>
+where
+    Inner: Service<Request<B>>,
+    S: Store + 'static,
+{
+    fn decided(
+        gate: &Arc<Gate<S>>,
+        speech: Speech,
+        decision: Result<Decision, Error>,
+        inner: &mut Inner,
+        mut request: Request<B>,
+    ) -> Self {
+        match decision {
+            Ok(decision) if decision.allowed() => {
+                if gate.options.passes_decision {
+                    request.extensions_mut().insert(Arc::new(decision.clone()));
+                }
+                let mut served = Served::new(Arc::clone(gate), decision);
+                let future = inner.call(request);
+                served.set_running(false);
+                State::Serving { future, served: Some(served) }
+            }
+            Ok(decision) => State::refused(gate, speech, &Refusal::OverLimit(&decision)),
+            Err(error) if !error.is_unavailable() => State::rejected(gate, speech, &Rejection::from(&error)),
+            Err(_) if gate.options.fail_open => State::Serving { future: inner.call(request), served: None },
+            Err(error) => State::refused(gate, speech, &Refusal::Unavailable(&error)),
+        }
+    }
+
+    fn rejected(gate: &Gate<S>, speech: Speech, rejection: &Rejection) -> Self {
+        State::refused(gate, speech, &Refusal::Rejected(rejection))
+    }
+
+    fn refused(gate: &Gate<S>, speech: Speech, refusal: &Refusal<'_>) -> Self {
+        State::Refused { answer: Some(gate.answer(refusal, speech)) }
+    }
+}
+
+impl<Inner, B, S, R> Future for ResponseFuture<Inner, B, S>
+where
+    Inner: Service<Request<B>, Response = Response<R>>,
+    S: Store + 'static,
+{
+    type Output = Result<Response<ResponseBody<R>>, Inner::Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.project().state;
+        loop {
+            match state.as_mut().project() {
+                Now::Deciding { deciding, waiting } => {
+                    let decision = ready!(deciding.poll(context));
+                    let Some(waiting) = waiting.take() else { return Poll::Pending };
+                    let Waiting { gate, speech, mut inner, request } = waiting;
+                    state.set(State::decided(&gate, speech, decision, &mut inner, request));
+                }
+                Now::Serving { future, served } => {
+                    served.iter_mut().for_each(|served| served.set_running(true));
+                    let result = future.poll(context);
+                    served.iter_mut().for_each(|served| served.set_running(false));
+                    return Poll::Ready(match (ready!(result), served.take()) {
+                        (Ok(response), Some(served)) => Ok(served.respond(response)),
+                        (Ok(response), None) => Ok(response.map(|body| ResponseBody::served(body, None))),
+                        (Err(error), served) => {
+                            served.into_iter().for_each(Served::fail);
+                            Err(error)
+                        }
+                    });
+                }
+                Now::Refused { answer } => {
+                    let Some(answer) = answer.take() else { return Poll::Pending };
+                    return Poll::Ready(Ok(answer.map(ResponseBody::refusal)));
+                }
+            }
+        }
+    }
+}

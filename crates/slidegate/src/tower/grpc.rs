@@ -1,0 +1,111 @@
+//! Refusals as gRPC clients read them: status 200, and what became of the call in headers, with no body.
+
+use std::fmt::Write;
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+
+use super::Refusal;
+use super::refusal::UNDECIDED;
+
+const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+/// When a client may try again, in milliseconds: one that retries by itself waits so long.
+const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
+/// The numbers of gRPC that are spoken here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Code {
+    Unknown = 2,
+    InvalidArgument = 3,
+    DeadlineExceeded = 4,
+    PermissionDenied = 7,
+    ResourceExhausted = 8,
+    Internal = 13,
+    Unavailable = 14,
+    DataLoss = 15,
+    Unauthenticated = 16,
+}
+
+/// What a server is to blame for.
+const FAILURES: [Code; 5] =
+    [Code::Unknown, Code::DeadlineExceeded, Code::Internal, Code::Unavailable, Code::DataLoss];
+
+impl Code {
+    fn of(status: StatusCode) -> Self {
+        match status {
+            StatusCode::UNAUTHORIZED => Code::Unauthenticated,
+            StatusCode::FORBIDDEN => Code::PermissionDenied,
+            StatusCode::TOO_MANY_REQUESTS => Code::ResourceExhausted,
+            StatusCode::SERVICE_UNAVAILABLE => Code::Unavailable,
+            status if status.is_server_error() => Code::Internal,
+            status if status.is_client_error() => Code::InvalidArgument,
+            _ => Code::Unknown,
+        }
+    }
+}
+
+/// Whether the head of a response says that the call failed, and it is the server's fault. What is said after a body is
+/// not known yet.
+pub(super) fn failed(headers: &HeaderMap) -> bool {
+    let Some(status) = headers.get(STATUS) else { return false };
+    FAILURES.iter().any(|code| status.as_bytes() == number(*code).as_bytes())
+}
+
+/// Makes the head of a response that of a refused call.
+pub(super) fn add(refusal: &Refusal<'_>, web: bool, headers: &mut HeaderMap) {
+    let kind = if web { "application/grpc-web" } else { "application/grpc" };
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    let (code, message) = match refusal {
+        Refusal::OverLimit(decision) => {
+            let (rule, wait) = (decision.denied_by().unwrap_or_default(), decision.retry_after());
+            headers.insert(PUSHBACK, wait.ceil_millis().into());
+            (Code::ResourceExhausted, format!("refused by {rule}, again in {wait}"))
+        }
+        Refusal::Rejected(rejection) => (Code::of(rejection.status()), rejection.message().to_owned()),
+        Refusal::Unavailable(_) => (Code::Unavailable, UNDECIDED.to_owned()),
+    };
+    headers.insert(STATUS, number(code));
+    // Escaped, it is visible ASCII.
+    if let Ok(message) = escaped(&message).try_into() {
+        headers.insert(MESSAGE, message);
+    }
+}
+
+fn number(code: Code) -> HeaderValue {
+    HeaderValue::from(code as u16)
+}
+
+fn escaped(message: &str) -> String {
+    let mut text = String::with_capacity(message.len());
+    for byte in message.bytes() {
+        match byte {
+            b' '..=b'~' if byte != b'%' => text.push(char::from(byte)),
+            // A string takes everything.
+            _ => drop(write!(text, "%{byte:02X}")),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_escaped() {
+        assert_eq!(escaped("100% für\n"), "100%25 f%C3%BCr%0A");
+    }
+
+    #[test]
+    fn only_the_fault_of_a_server_is_a_failure() {
+        let says = |status: &'static str| HeaderMap::from_iter([(STATUS, HeaderValue::from_static(status))]);
+        let failures: Vec<_> = (0..=16).filter(|code| failed(&says_number(*code))).collect();
+        assert_eq!(failures, [2, 4, 13, 14, 15]);
+        assert!(!failed(&HeaderMap::new()));
+        assert!(!failed(&says("")));
+    }
+
+    fn says_number(code: u16) -> HeaderMap {
+        HeaderMap::from_iter([(STATUS, HeaderValue::from(code))])
+    }
+}

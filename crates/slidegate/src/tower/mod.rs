@@ -1,0 +1,47 @@
+//! A [tower](https://docs.rs/tower) layer for axum, tonic, hyper and whatever else is a `Service` of HTTP requests.
+//!
+//! ```
+//! use std::net::SocketAddr;
+//! use axum::{Router, extract::ConnectInfo, routing::get};
+//! use slidegate::tower::{ClientAddress, Extract, RateLimitLayer};
+//! use slidegate::{Limiter, MemoryStore, Rules};
+//!
+//! let rules = Rules::from_yaml("
+//! rules:
+//!   - { name: per-client, key: [ip], limit: 100, window: 1s }
+//!   - { name: searches, match: { path: /search }, key: [ip], limit: 2, window: 30s, algorithm: concurrency }
+//! ")?;
+//! let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), rules))
+//!     .attribute("ip", ClientAddress::new(|ConnectInfo(peer): &ConnectInfo<SocketAddr>| Some(*peer)))?
+//!     .attribute("path", Extract::path())?
+//!     .refund_failures();
+//! let app: Router = Router::new().route("/search", get(async || "found")).layer(layer);
+//! # Ok::<(), slidegate::Error>(())
+//! ```
+//!
+//! A request's attributes are [extracted](Extract) from its head, the [`Limiter`](crate::Limiter) decides, and what it
+//! refuses is answered with status 429, or with `ResourceExhausted` if it is gRPC. Both carry the headers of the HTTP
+//! door. Permits of `concurrency` rules are extended while a request goes on, and given back when the body of its response
+//! has been sent or dropped, or its client has left.
+
+mod body;
+mod carry;
+mod client_address;
+mod deciding;
+mod extract;
+mod future;
+mod gate;
+mod grpc;
+mod hold;
+mod layer;
+mod refusal;
+mod rejection;
+mod served;
+
+pub use body::ResponseBody;
+pub use client_address::ClientAddress;
+pub use extract::Extract;
+pub use future::ResponseFuture;
+pub use layer::{RateLimit, RateLimitLayer};
+pub use refusal::Refusal;
+pub use rejection::Rejection;

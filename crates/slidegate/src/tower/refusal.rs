@@ -1,0 +1,83 @@
+//! What a client is told whose request does not go on.
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+
+use super::{Rejection, grpc};
+use crate::http::headers;
+use crate::{Decision, Error};
+
+/// Why a request does not go on.
+#[derive(Clone, Copy, Debug)]
+pub enum Refusal<'r> {
+    /// A rule refused it.
+    OverLimit(&'r Decision),
+    /// It could not be asked about as it stands.
+    Rejected(&'r Rejection),
+    /// The store could not decide.
+    Unavailable(&'r Error),
+}
+
+impl Refusal<'_> {
+    fn status(&self) -> StatusCode {
+        match self {
+            Refusal::OverLimit(_) => StatusCode::TOO_MANY_REQUESTS,
+            Refusal::Rejected(rejection) => rejection.status(),
+            Refusal::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+/// How a client is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Speech {
+    Http,
+    Grpc { web: bool },
+}
+
+impl Speech {
+    /// What a request is: gRPC says so in its content type.
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
+        match kind.strip_prefix(b"application/grpc") {
+            Some(rest) => Speech::Grpc { web: rest.starts_with(b"-web") },
+            None => Speech::Http,
+        }
+    }
+
+    pub(super) fn answer(self, refusal: &Refusal<'_>, older: bool) -> Response<Bytes> {
+        let mut response = Response::new(Bytes::new());
+        if let Refusal::OverLimit(decision) = refusal {
+            let mut text = BytesMut::with_capacity(128);
+            headers::add(decision, older, &mut text, response.headers_mut());
+        }
+        match self {
+            Speech::Http => {
+                *response.status_mut() = refusal.status();
+                *response.body_mut() = body(refusal).into();
+                let json = HeaderValue::from_static("application/json");
+                response.headers_mut().insert(header::CONTENT_TYPE, json);
+            }
+            Speech::Grpc { web } => grpc::add(refusal, web, response.headers_mut()),
+        }
+        response
+    }
+}
+
+/// What the HTTP door's `/v1/authorize` says.
+fn body(refusal: &Refusal<'_>) -> String {
+    let (code, message) = match refusal {
+        Refusal::OverLimit(decision) => {
+            let (code, wait) = (decision.code(), decision.retry_after().ceil_millis());
+            return format!(r#"{{"allowed":false,"code":{code},"retry_after_ms":{wait}}}"#);
+        }
+        Refusal::Rejected(rejection) => ("invalid-request", rejection.message().to_owned()),
+        // What the store says of itself is not for strangers.
+        Refusal::Unavailable(_) => ("unavailable", UNDECIDED.to_owned()),
+    };
+    let message = serde_json::Value::String(message);
+    format!(r#"{{"error":{{"code":"{code}","message":{message}}}}}"#)
+}
+
+/// Told where a store could not decide.
+pub(super) const UNDECIDED: &str = "it cannot be decided now whether this request may go on";

@@ -1,0 +1,161 @@
+//! What a client is told: statuses, headers, bodies, and gRPC's.
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode};
+use slidegate::tower::{RateLimitLayer, Refusal, Rejection};
+use slidegate::{Limiter, Micros, RedisStore, Rules};
+
+use super::{ask, get, header, hello, limiter};
+
+const TWO_A_MINUTE: &str = "rules: [{ name: calls, limit: 2, window: 1m, code: 10007 }]";
+
+#[tokio::test]
+async fn allowed_and_refused_as_the_http_door_says_it() {
+    let (limiter, clock) = limiter(TWO_A_MINUTE);
+    let service = hello(&RateLimitLayer::new(limiter));
+    let first = ask(&service, get("/")).await;
+    assert_eq!((first.status(), first.body().as_str()), (StatusCode::OK, "hello"));
+    assert_eq!(header(&first, "ratelimit-policy").unwrap(), r#""calls";q=2;w=60"#);
+    assert_eq!(header(&first, "ratelimit").unwrap(), r#""calls";r=1;t=60"#);
+    assert_eq!(header(&first, "retry-after"), None);
+
+    clock.advance(Micros::from_millis(14_500));
+    ask(&service, get("/")).await;
+    let refused = ask(&service, get("/")).await;
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.body(), r#"{"allowed":false,"code":10007,"retry_after_ms":45500}"#);
+    assert_eq!(header(&refused, "content-type").unwrap(), "application/json");
+    assert_eq!(header(&refused, "ratelimit").unwrap(), r#""calls";r=0;t=60"#);
+    assert_eq!(header(&refused, "retry-after").unwrap(), "46");
+    assert_eq!(header(&refused, "x-ratelimit-limit"), None);
+
+    clock.advance(Micros::from_millis(45_500));
+    assert_eq!(ask(&service, get("/")).await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn headers_can_be_fewer_or_more() {
+    let (limiter, _) = limiter(TWO_A_MINUTE);
+    let quiet = hello(&RateLimitLayer::new(limiter).headers_on_refusals_only().older_headers());
+    for _ in 0..2 {
+        let allowed = ask(&quiet, get("/")).await;
+        assert_eq!((header(&allowed, "ratelimit"), header(&allowed, "x-ratelimit-limit")), (None, None));
+    }
+    let refused = ask(&quiet, get("/")).await;
+    assert_eq!(header(&refused, "ratelimit").unwrap(), r#""calls";r=0;t=60"#);
+    let older = ["limit", "remaining", "reset"].map(|name| header(&refused, &format!("x-ratelimit-{name}")));
+    assert_eq!(older.map(Option::unwrap), ["2", "0", "60"]);
+}
+
+#[tokio::test]
+async fn two_layers_tell_of_both_their_limits() {
+    let (outer, _) = limiter("rules: [{ name: outer, limit: 5, window: 1m }]");
+    let (inner, _) = limiter("rules: [{ name: inner, limit: 2, window: 1m }]");
+    let both = tower::Layer::layer(&RateLimitLayer::new(outer), hello(&RateLimitLayer::new(inner)));
+    let response = ask(&both, get("/")).await;
+    let told: Vec<_> = response.headers().get_all("ratelimit").iter().collect();
+    assert_eq!(told, [r#""inner";r=1;t=60"#, r#""outer";r=4;t=60"#]);
+}
+
+#[tokio::test]
+async fn a_request_that_meets_no_rule_goes_on_and_is_told_nothing() {
+    let (limiter, _) = limiter("rules: [{ name: users, key: [user], limit: 1, window: 1m }]");
+    let service = hello(&RateLimitLayer::new(limiter));
+    for _ in 0..3 {
+        let response = ask(&service, get("/")).await;
+        assert_eq!((response.status(), header(&response, "ratelimit")), (StatusCode::OK, None));
+    }
+}
+
+#[tokio::test]
+async fn another_answer_can_take_the_place_of_the_usual_one() {
+    let (limiter, _) = limiter(TWO_A_MINUTE);
+    let layer = RateLimitLayer::new(limiter).answer_with(|refusal, mut usual| match refusal {
+        Refusal::OverLimit(decision) => {
+            *usual.body_mut() = Bytes::from(format!("slow down, {}", decision.denied_by().unwrap()));
+            usual.headers_mut().insert("content-type", HeaderValue::from_static("text/plain"));
+            usual
+        }
+        _ => Response::builder().status(418).body(Bytes::new()).unwrap(),
+    });
+    let service = hello(&layer);
+    ask(&service, get("/")).await;
+    ask(&service, get("/")).await;
+    let refused = ask(&service, get("/")).await;
+    assert_eq!((refused.status().as_u16(), refused.body().as_str()), (429, "slow down, calls"));
+    assert_eq!(header(&refused, "retry-after").unwrap(), "60");
+    // What was made of the layer before knows nothing of it.
+    let picky = layer.permits(|_| Err("no".into()));
+    assert_eq!(ask(&hello(&picky), get("/")).await.status().as_u16(), 418);
+    assert_eq!(ask(&service, get("/")).await.status().as_u16(), 429);
+}
+
+#[tokio::test]
+async fn without_a_store_it_is_503_or_let_through() {
+    let limiter = || {
+        let store = RedisStore::new("redis://127.0.0.1:1").unwrap();
+        Limiter::new(store, Rules::from_yaml(TWO_A_MINUTE).unwrap())
+    };
+    let refused = ask(&hello(&RateLimitLayer::new(limiter())), get("/")).await;
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let body = r#"{"error":{"code":"unavailable","message":"it cannot be decided now whether this request may go on"}}"#;
+    assert_eq!(refused.body(), body, "what the store says is not for strangers");
+    let open = ask(&hello(&RateLimitLayer::new(limiter()).fail_open()), get("/")).await;
+    assert_eq!((open.status(), open.body().as_str()), (StatusCode::OK, "hello"));
+}
+
+#[tokio::test]
+async fn more_permits_than_there_ever_are_is_the_clients_mistake() {
+    let (limiter, _) = limiter(TWO_A_MINUTE);
+    let layer = RateLimitLayer::new(limiter).permits(|request| {
+        let rejection = || Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, "say \"how many\"");
+        request.uri.query().and_then(|query| query.parse().ok()).ok_or_else(rejection)
+    });
+    let service = hello(&layer);
+    let refused = ask(&service, get("/?3")).await;
+    assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+    let message = "3 permits can never pass rule `calls`: its limit is 2";
+    assert_eq!(refused.body(), &format!(r#"{{"error":{{"code":"invalid-request","message":"{message}"}}}}"#));
+    let refused = ask(&service, get("/")).await;
+    assert_eq!(refused.status(), StatusCode::UNPROCESSABLE_ENTITY);
+    assert!(refused.body().contains(r#"say \"how many\""#), "{}", refused.body());
+    assert_eq!(ask(&service, get("/?2")).await.status(), StatusCode::OK, "neither was charged");
+}
+
+#[tokio::test]
+async fn grpc_is_answered_in_its_own_words() {
+    let (limiter, _) = limiter("rules: [{ name: one, limit: 1, window: 1m }]");
+    let layer = RateLimitLayer::new(limiter);
+    ask(&hello(&layer), get("/")).await;
+    let call = |kind: &'static str| {
+        let mut request = get("/grpc.health.v1.Health/Check");
+        request.headers_mut().insert("content-type", HeaderValue::from_static(kind));
+        request
+    };
+    let said = async |layer: &RateLimitLayer<_>, kind| {
+        let response = ask(&hello(layer), call(kind)).await;
+        let head = ["content-type", "grpc-status"].map(|name| header(&response, name));
+        (response.status().as_u16(), head.map(Option::unwrap_or_default), response.into_body())
+    };
+    for (kind, answered) in
+        [("application/grpc+proto", "application/grpc"), ("application/grpc-web", "application/grpc-web")]
+    {
+        let expected = (200, [answered.into(), "8".into()], String::new());
+        assert_eq!(said(&layer, kind).await, expected, "{kind}");
+    }
+    assert_eq!(said(&layer, "application/json").await.0, 429);
+    assert_eq!(said(&layer.clone().never_grpc(), "application/grpc").await.0, 429);
+    assert_eq!(said(&layer.clone().always_grpc(), "text/plain").await.0, 200);
+
+    let refused = ask(&hello(&layer), call("application/grpc")).await;
+    assert_eq!(header(&refused, "grpc-retry-pushback-ms").unwrap(), "60000");
+    assert_eq!(header(&refused, "grpc-message").unwrap(), "refused by one, again in 1m");
+    let statuses = [(400, "3"), (401, "16"), (403, "7"), (404, "3"), (500, "13"), (503, "14")];
+    for (http, grpc) in statuses {
+        let status = StatusCode::from_u16(http).unwrap();
+        let layer = layer.clone().permits(move |_| Err(Rejection::new(status, "für 100 %")));
+        let rejected = ask(&hello(&layer), call("application/grpc")).await;
+        assert_eq!(header(&rejected, "grpc-status").unwrap(), grpc, "{http}");
+        assert_eq!(header(&rejected, "grpc-message").unwrap(), "f%C3%BCr 100 %25");
+    }
+}

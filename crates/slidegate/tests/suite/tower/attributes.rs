@@ -1,0 +1,149 @@
+//! Where values come from, and what becomes of a request that lacks one.
+
+use std::net::SocketAddr;
+
+use axum::body::Body;
+use http::{HeaderValue, Request, StatusCode};
+use slidegate::tower::{ClientAddress, Extract, RateLimitLayer, Rejection};
+use slidegate::{Limiter, MAX_VALUE};
+
+use super::{ask, get, header, hello, limiter};
+
+/// What each key is counted under, by one attribute `a`, of the requests that go on.
+async fn counted(extract: Extract, requests: impl IntoIterator<Item = Request<Body>>) -> Vec<String> {
+    let (limiter, _) = limiter("rules: [{ name: r, key: [a], limit: 100, window: 1m }]");
+    let layer = RateLimitLayer::new(limiter).attribute("a", extract).unwrap().pass_decision();
+    let service = tower::Layer::layer(
+        &layer,
+        tower::service_fn(async |request: Request<Body>| {
+            let decision = request.extensions().get::<std::sync::Arc<slidegate::Decision>>().unwrap();
+            let keys: Vec<_> = decision.limits().map(|limit| limit.key().to_string()).collect();
+            Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(keys.join(" "))))
+        }),
+    );
+    let mut counted = Vec::new();
+    for request in requests {
+        counted.push(ask(&service, request).await.into_body());
+    }
+    counted
+}
+
+fn with(name: &'static str, value: &[u8]) -> Request<Body> {
+    let mut request = get("/");
+    request.headers_mut().insert(name, HeaderValue::from_bytes(value).unwrap());
+    request
+}
+
+#[tokio::test]
+async fn headers_paths_methods_and_hosts() {
+    let user = || Extract::header("X-User").unwrap();
+    assert_eq!(counted(user(), [with("x-user", b"alice"), get("/")]).await, ["r:a=alice", ""]);
+    assert_eq!(counted(user(), [with("x-user", b"")]).await, [""], "an empty value is none");
+    // What is not text is counted nevertheless.
+    assert_eq!(counted(user(), [with("x-user", b"\xff")]).await, ["r:a=\u{fffd}"]);
+
+    let spellings = ["/a/b", "/a//b", "/a/./b", "/x/../a/b", "/%61/b", "/a/b?c=d"].map(get);
+    assert_eq!(counted(Extract::path(), spellings).await, ["r:a=/a/b"; 6]);
+
+    let mut put = get("/");
+    *put.method_mut() = http::Method::PUT;
+    assert_eq!(counted(Extract::method(), [get("/"), put]).await, ["r:a=GET", "r:a=PUT"]);
+
+    let hosts = [with("host", b"Example.ORG:8080"), get("http://example.org/x"), get("/")];
+    assert_eq!(counted(Extract::host(), hosts).await, ["r:a=example.org", "r:a=example.org", ""]);
+}
+
+#[tokio::test]
+async fn extensions_and_closures() {
+    struct User(&'static str);
+    let mut known = get("/");
+    known.extensions_mut().insert(std::sync::Arc::new(User("alice")));
+    let by_extension = Extract::extension(|user: &std::sync::Arc<User>| Some(user.0.into()));
+    assert_eq!(counted(by_extension, [known, get("/")]).await, ["r:a=alice", ""]);
+
+    let last = Extract::closure(|request| Ok(request.uri.path().rsplit('/').next().map(Into::into)));
+    assert_eq!(counted(last, [get("/users/7"), get("/users/")]).await, ["r:a=7", ""]);
+}
+
+#[tokio::test]
+async fn a_value_that_is_too_long_is_counted_under_its_digest() {
+    let long = vec![b'x'; MAX_VALUE + 1];
+    let longer = [&long[..], b"x"].concat();
+    let requests = [with("x-user", &long), with("x-user", &longer), with("x-user", &long)];
+    let keys = counted(Extract::header("x-user").unwrap(), requests).await;
+    assert!(keys[0].starts_with("r:a=sha256-"), "{keys:?}");
+    assert!(keys[0] == keys[2] && keys[0] != keys[1], "{keys:?}");
+}
+
+#[tokio::test]
+async fn a_missing_value_is_skipped_replaced_or_refused() {
+    let user = || Extract::header("x-user").unwrap();
+    assert_eq!(counted(user().or("nobody"), [get("/")]).await, ["r:a=nobody"]);
+    let refused =
+        counted(user().or_refuse(StatusCode::UNAUTHORIZED), [get("/"), with("x-user", b"bob")]).await;
+    let error = r#"{"error":{"code":"invalid-request","message":"the request does not say its `a`"}}"#;
+    assert_eq!(refused, [error, "r:a=bob"]);
+    let (limiter, _) = limiter("rules: []");
+    let layer =
+        RateLimitLayer::new(limiter).attribute("a", user().or_refuse(StatusCode::UNAUTHORIZED)).unwrap();
+    assert_eq!(ask(&hello(&layer), get("/")).await.status(), StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn what_an_extractor_rejects_is_answered_and_charged_to_nobody() {
+    let (limiter, _) = limiter("rules: [{ name: r, limit: 1, window: 1m }]");
+    let version = Extract::closure(|request| match request.uri.path() {
+        "/v1" => Ok(Some("1".into())),
+        "/v2" => Err(Rejection::new(StatusCode::GONE, "there is no v2 any more")),
+        path => Err(format!("{path} is no version").into()),
+    });
+    let service = hello(&RateLimitLayer::new(limiter).attribute("version", version).unwrap());
+    let rejected = ask(&service, get("/v3")).await;
+    assert_eq!(rejected.status(), StatusCode::BAD_REQUEST);
+    assert_eq!(rejected.body(), r#"{"error":{"code":"invalid-request","message":"/v3 is no version"}}"#);
+    assert_eq!(header(&rejected, "ratelimit"), None);
+    assert_eq!(ask(&service, get("/v2")).await.status(), StatusCode::GONE);
+    assert_eq!(ask(&service, get("/v1")).await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_say_who_asks_is_told_so() {
+    let client = ClientAddress::new(|peer: &SocketAddr| Some(*peer));
+    let lacks = r#"{"error":{"code":"invalid-request","message":"the server does not say who asks: requests lack the extension SocketAddr"}}"#;
+    assert_eq!(counted(client.into(), [get("/")]).await, [lacks]);
+    // A Unix socket has no address.
+    let mut by_socket = get("/");
+    by_socket.extensions_mut().insert(());
+    assert_eq!(counted(ClientAddress::new(|(): &()| None).into(), [by_socket]).await, [""]);
+}
+
+#[test]
+fn mistakes_are_found_when_the_layer_is_made() {
+    let layer = || RateLimitLayer::new(Limiter::per_minute(1).unwrap());
+    let message = |made: Result<RateLimitLayer, slidegate::Error>| made.err().unwrap().to_string();
+    assert_eq!(
+        message(layer().attribute("a b", Extract::path())),
+        "an attribute name must be 1 to 64 letters, digits or any of `_-.`"
+    );
+    let twice = layer().attribute("a", Extract::path()).unwrap().attribute("a", Extract::host());
+    assert_eq!(message(twice), "attribute `a` is given twice");
+    assert_eq!(
+        message(layer().attribute("a", Extract::path().or(""))),
+        "the value that stands for a missing one is empty: leave it out if there is none"
+    );
+    let full = (0..32).fold(layer(), |layer, n| layer.attribute(&n.to_string(), Extract::path()).unwrap());
+    assert_eq!(message(full.attribute("a", Extract::path())), "a request may have 32 attributes, not more");
+    assert_eq!(
+        Extract::header("x user").err().unwrap().to_string(),
+        "a header's name is made of letters, digits and `-`, not \"x user\""
+    );
+    let client = || ClientAddress::new(|peer: &SocketAddr| Some(*peer));
+    assert_eq!(
+        client().behind(["10.0.0.0/8", "me"]).err().unwrap().to_string(),
+        "a trusted proxy is an address or a network such as 10.0.0.0/8, not \"me\""
+    );
+    assert_eq!(
+        client().ipv6_prefix(8).err().unwrap().to_string(),
+        "an IPv6 prefix must be from 16 to 128 bits, not 8"
+    );
+}

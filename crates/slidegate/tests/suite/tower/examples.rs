@@ -1,0 +1,25 @@
+//! The examples show what they say.
+
+#[path = "../../../examples/axum_layer.rs"]
+#[expect(dead_code, reason = "its main")]
+mod axum_layer;
+#[path = "../../../examples/tonic_layer.rs"]
+#[expect(dead_code, reason = "its main")]
+mod tonic_layer;
+
+#[tokio::test]
+async fn axum() {
+    let lines = axum_layer::show().await.unwrap();
+    let statuses: Vec<_> = lines.iter().map(|line| line.split_whitespace().nth(3).unwrap()).collect();
+    assert_eq!(statuses, ["200", "200", "200", "429", "429"], "{lines:?}");
+    assert!(lines[3].contains("retry-after: "), "{lines:?}");
+}
+
+#[tokio::test]
+async fn tonic() {
+    let lines = tonic_layer::show().await.unwrap();
+    assert_eq!(lines[..3], ["Serving"; 3]);
+    for line in &lines[3..] {
+        assert!(line.starts_with("ResourceExhausted: refused by per-client, again in "), "{lines:?}");
+    }
+}

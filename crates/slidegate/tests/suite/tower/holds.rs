@@ -1,0 +1,211 @@
+//! Permits are held as long as a response is under way, and no longer.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
+use bytes::Bytes;
+use futures_util::stream;
+use slidegate::tower::{Extract, RateLimitLayer};
+use slidegate::{Limiter, ManualClock, MemoryStore, Micros, RedisStore, Request, Rules, Store};
+use tokio::sync::Notify;
+use tower::{Layer, ServiceExt};
+
+use super::limiter;
+use super::server::{Connection, serve};
+use crate::redis_server::{Flavour, Server};
+
+const ONE_AT_ONCE: &str = "rules: [{ name: at-once, limit: 1, window: 30s, algorithm: concurrency }]";
+
+async fn used<S: Store>(limiter: &Limiter<S>) -> u64 {
+    let decision = limiter.peek(Request::new([])).await.unwrap();
+    decision.limits().next().unwrap().used()
+}
+
+async fn until_used<S: Store>(limiter: &Limiter<S>, expected: u64) {
+    let arrives = async {
+        while used(limiter).await != expected {
+            tokio::task::yield_now().await;
+        }
+    };
+    let patience = std::time::Duration::from_secs(30);
+    assert!(tokio::time::timeout(patience, arrives).await.is_ok(), "never {expected} in use");
+}
+
+/// Streams a first piece, and the rest when told; `/panic` panics while it streams, `/never` never answers.
+fn app<S: Store + 'static>(limiter: &Arc<Limiter<S>>, go: &Arc<Notify>) -> Router {
+    let waiting = Arc::clone(go);
+    let streamed = async move || {
+        let rest = async move {
+            waiting.notified().await;
+            Ok(Bytes::from("rest"))
+        };
+        let first = async { Ok::<_, std::convert::Infallible>(Bytes::from("first")) };
+        let pieces: [futures_util::future::BoxFuture<'static, _>; 2] = [Box::pin(first), Box::pin(rest)];
+        Body::from_stream(futures_util::StreamExt::then(stream::iter(pieces), |piece| piece))
+    };
+    Router::new()
+        .route("/", get(streamed))
+        .route("/never", get(async || std::future::pending::<()>().await))
+        .layer(RateLimitLayer::new(Arc::clone(limiter)))
+}
+
+/// Held while the body streams, refused meanwhile, free when it ends, and when a client hangs up before or after the head.
+async fn a_streamed_body_and_clients_that_leave<S: Store + 'static>(limiter: Arc<Limiter<S>>) {
+    let go = Arc::new(Notify::new());
+    let address = serve(app(&limiter, &go)).await;
+
+    let mut streaming = Connection::get(address, "/").await;
+    streaming.read_to("first").await;
+    assert_eq!(used(&limiter).await, 1);
+    let refused = Connection::get(address, "/").await.read().await;
+    assert!(refused.starts_with("HTTP/1.1 429"), "{refused}");
+    go.notify_one();
+    streaming.read_to("rest").await;
+    until_used(&limiter, 0).await;
+
+    let mut leaves_midway = Connection::get(address, "/").await;
+    leaves_midway.read_to("first").await;
+    drop(leaves_midway);
+    until_used(&limiter, 0).await;
+
+    let leaves_early = Connection::get(address, "/never").await;
+    until_used(&limiter, 1).await;
+    drop(leaves_early);
+    until_used(&limiter, 0).await;
+}
+
+#[tokio::test]
+async fn a_real_server_in_memory() {
+    let rules = Rules::from_yaml(ONE_AT_ONCE).unwrap();
+    a_streamed_body_and_clients_that_leave(Arc::new(Limiter::new(MemoryStore::new(), rules))).await;
+}
+
+#[tokio::test]
+async fn a_real_server_on_redis() {
+    let server = Server::start(Flavour::Redis7);
+    let rules = Rules::from_yaml(ONE_AT_ONCE).unwrap();
+    let store = RedisStore::new(&server.url()).unwrap();
+    a_streamed_body_and_clients_that_leave(Arc::new(Limiter::new(store, rules))).await;
+}
+
+// What was begun has to go on while this thread waits for the server.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_leaves_while_it_is_decided_holds_nothing() {
+    let server = Server::start(Flavour::Redis7);
+    let store = RedisStore::new(&server.url()).unwrap();
+    let limiter = Arc::new(Limiter::new(store, Rules::from_yaml(ONE_AT_ONCE).unwrap()));
+    until_used(&limiter, 0).await;
+    let service = super::hello(&RateLimitLayer::new(Arc::clone(&limiter)));
+    server.signal("-STOP");
+    let mut call = Box::pin(service.oneshot(super::get("/")));
+    // Sent, and not answered.
+    let waits = std::time::Duration::from_millis(50);
+    assert!(tokio::time::timeout(waits, &mut call).await.is_err());
+    drop(call);
+    server.signal("-CONT");
+    // It was admitted, and is given back by whoever waits for that.
+    eventually_admitted_once(&server);
+    until_used(&limiter, 0).await;
+}
+
+/// What was sent before the server slept has been carried out: the key was written.
+fn eventually_admitted_once(server: &Server) {
+    let seen = || server.run("INFO commandstats");
+    crate::redis_server::eventually("the script ran", || format!("{:?}", seen()).contains("cmdstat_zadd"));
+}
+
+/// Lets tasks run until they wait for time.
+async fn settle() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn at_once() -> (Arc<Limiter<MemoryStore<ManualClock>>>, ManualClock) {
+    let (limiter, clock) =
+        limiter("rules: [{ name: at-once, key: [path], limit: 1, window: 30s, algorithm: concurrency }]");
+    (Arc::new(limiter), clock)
+}
+
+#[tokio::test]
+async fn what_goes_on_is_extended_and_what_ended_is_not() {
+    let (limiter, clock) = at_once();
+    let layer = RateLimitLayer::new(Arc::clone(&limiter)).attribute("path", Extract::path()).unwrap();
+    let service = super::hello(&layer);
+    let used = async |path| {
+        let decision = limiter.peek(Request::new([("path", path)])).await.unwrap();
+        decision.limits().next().unwrap().used()
+    };
+    let long = service.clone().oneshot(super::get("/long")).await.unwrap();
+    settle().await;
+    clock.advance(Micros::from_secs(1));
+    let late = service.clone().oneshot(super::get("/late")).await.unwrap();
+    for _ in 0..20 {
+        settle().await;
+        clock.advance(Micros::from_secs(9));
+        assert_eq!((used("/long").await, used("/late").await), (1, 1), "three minutes, six windows");
+    }
+    drop(late);
+    for _ in 0..10 {
+        settle().await;
+        clock.advance(Micros::from_secs(9));
+        assert_eq!((used("/long").await, used("/late").await), (1, 0));
+    }
+    drop(long);
+    assert_eq!(used("/long").await, 0);
+
+    // Nothing is held, so nobody looks; what is held later is looked after again.
+    settle().await;
+    clock.advance(Micros::from_secs(60));
+    settle().await;
+    let again = service.oneshot(super::get("/long")).await.unwrap();
+    for _ in 0..6 {
+        settle().await;
+        clock.advance(Micros::from_secs(9));
+        assert_eq!(used("/long").await, 1);
+    }
+    drop(again);
+}
+
+#[tokio::test]
+async fn the_shorter_window_is_looked_after_first() {
+    let rules = "
+rules:
+  - { name: long, match: { path: /long }, limit: 1, window: 10m, algorithm: concurrency }
+  - { name: short, match: { path: /short }, limit: 1, window: 3s, algorithm: concurrency }
+";
+    let (limiter, clock) = limiter(rules);
+    let limiter = Arc::new(limiter);
+    let layer = RateLimitLayer::new(Arc::clone(&limiter)).attribute("path", Extract::path()).unwrap();
+    let service = super::hello(&layer);
+    let _long = service.clone().oneshot(super::get("/long")).await.unwrap();
+    settle().await;
+    let _short = service.oneshot(super::get("/short")).await.unwrap();
+    for _ in 0..10 {
+        settle().await;
+        clock.advance(Micros::from_millis(900));
+        let decision = limiter.peek(Request::new([("path", "/short")])).await.unwrap();
+        assert_eq!(decision.limits().next().unwrap().used(), 1);
+    }
+}
+
+#[test]
+fn dropped_outside_of_the_runtime_it_is_given_back_too() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let server = Server::start(Flavour::Redis7);
+    let (limiter, response) = runtime.block_on(async {
+        let store = RedisStore::new(&server.url()).unwrap();
+        let limiter = Arc::new(Limiter::new(store, Rules::from_yaml(ONE_AT_ONCE).unwrap()));
+        let service = tower::service_fn(async |_: http::Request<Body>| {
+            Ok::<_, std::convert::Infallible>(http::Response::new(Body::empty()))
+        });
+        let response = RateLimitLayer::new(Arc::clone(&limiter)).layer(service).oneshot(super::get("/"));
+        let response = response.await.unwrap();
+        assert_eq!(used(&limiter).await, 1);
+        (limiter, response)
+    });
+    drop(response);
+    runtime.block_on(until_used(&limiter, 0));
+}

@@ -1,0 +1,57 @@
+//! The tower layer: by itself around a service, and in real servers of axum and tonic.
+
+mod adapting; // how long responses take moves the limits that follow the load
+mod answers; // what a client is told: statuses, headers, bodies, and gRPC's
+mod attributes; // where values come from, and what becomes of a request that lacks one
+mod clients; // whose word is taken for who asks
+mod exact; // under load, in real servers: never over the limit, never refused while there is room
+mod examples; // the examples show what they say
+mod holds; // permits are held as long as a response is under way, and no longer
+mod readiness; // a service that is not ready holds up, and is charged nothing
+mod server; // an axum server and a plain client of it
+mod settling; // refunds, and what a request really cost
+
+use std::convert::Infallible;
+
+use axum::body::Body;
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use slidegate::tower::{RateLimit, RateLimitLayer};
+use slidegate::{Limiter, ManualClock, MemoryStore, Micros, Rules, Store};
+use tower::{Layer, Service, ServiceExt};
+
+/// Rules that are counted by hand-moved time.
+fn limiter(rules: &str) -> (Limiter<MemoryStore<ManualClock>>, ManualClock) {
+    let clock = ManualClock::at(Micros::from_secs(1_000));
+    let store = MemoryStore::with_clock(clock.clone(), 1_000);
+    (Limiter::new(store, Rules::from_yaml(rules).unwrap()).with_clock(clock.clone()), clock)
+}
+
+/// A service behind `layer` that answers `hello`.
+fn hello<S: Store + 'static>(
+    layer: &RateLimitLayer<S>,
+) -> RateLimit<impl Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + use<S>, S>
+{
+    layer.layer(tower::service_fn(async |_: Request<Body>| Ok(Response::new(Body::from("hello")))))
+}
+
+fn get(path: &str) -> Request<Body> {
+    Request::builder().uri(path).body(Body::empty()).unwrap()
+}
+
+/// The status, a header, or nothing.
+fn header<B>(response: &Response<B>, name: &str) -> Option<String> {
+    response.headers().get(name).map(|value| value.to_str().unwrap().to_owned())
+}
+
+/// Asks once; the response with all of its body.
+async fn ask<Inner, B, E>(service: &Inner, request: Request<Body>) -> Response<String>
+where
+    Inner: Service<Request<Body>, Response = Response<B>, Error = E> + Clone,
+    B: http_body::Body<Data = bytes::Bytes, Error: std::fmt::Debug>,
+    E: std::fmt::Debug,
+{
+    let (head, body) = service.clone().oneshot(request).await.unwrap().into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    Response::from_parts(head, String::from_utf8(body.into()).unwrap())
+}

@@ -1,0 +1,77 @@
+//! A service that is not ready holds up, and nothing is charged for what waits.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::Body;
+use futures_util::FutureExt;
+use http::{Request, Response, StatusCode};
+use slidegate::tower::RateLimitLayer;
+use slidegate::{Limiter, RedisStore, Rules, Store};
+use tokio::sync::Notify;
+use tower::limit::ConcurrencyLimitLayer;
+use tower::{Layer, Service, ServiceExt};
+
+use super::{get, limiter};
+use crate::redis_server::{Flavour, Server};
+
+const RULES: &str = "rules: [{ name: calls, limit: 3, window: 1m }]";
+
+/// Two that wait in a service for one at a time; what they were charged before and after, and a third that is refused.
+async fn two_for_one_place<S: Store + 'static>(limiter: Arc<Limiter<S>>) {
+    let go = Arc::new(Notify::new());
+    let waiting = Arc::clone(&go);
+    let slow = tower::service_fn(move |_: Request<Body>| {
+        let waiting = Arc::clone(&waiting);
+        async move {
+            waiting.notified().await;
+            Ok::<_, Infallible>(Response::new(Body::empty()))
+        }
+    });
+    let one_at_a_time = ConcurrencyLimitLayer::new(1).layer(slow);
+    let service = RateLimitLayer::new(Arc::clone(&limiter)).layer(one_at_a_time);
+    let used = async || {
+        let decision = limiter.peek(slidegate::Request::new([])).await.unwrap();
+        decision.limits().next().unwrap().used()
+    };
+
+    let mut first = service.clone();
+    let running = tokio::spawn(first.ready().await.unwrap().call(get("/")));
+    while used().await < 1 {
+        tokio::task::yield_now().await;
+    }
+    let mut second = service.clone();
+    assert!(second.ready().now_or_never().is_none(), "the only place is taken");
+    assert_eq!(used().await, 1, "who waits for a place is not charged");
+    go.notify_one();
+    assert_eq!(running.await.unwrap().unwrap().status(), StatusCode::OK);
+
+    // The clone that was ready is the one that is called: another one would panic.
+    let running = tokio::spawn(second.ready().await.unwrap().call(get("/")));
+    while used().await < 2 {
+        tokio::task::yield_now().await;
+    }
+    assert!(service.clone().ready().now_or_never().is_none(), "and the place is taken again");
+    go.notify_one();
+    running.await.unwrap().unwrap();
+
+    // A refusal leaves the place to others.
+    limiter.acquire(slidegate::Request::new([])).await.unwrap();
+    let mut refused = service.clone();
+    let response = refused.ready().await.unwrap().call(get("/")).await.unwrap();
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert!(service.clone().ready().now_or_never().is_some());
+    drop(refused);
+}
+
+#[tokio::test]
+async fn when_it_is_decided_at_once() {
+    two_for_one_place(Arc::new(limiter(RULES).0)).await;
+}
+
+#[tokio::test]
+async fn when_redis_decides() {
+    let server = Server::start(Flavour::Redis7);
+    let store = RedisStore::new(&server.url()).unwrap();
+    two_for_one_place(Arc::new(Limiter::new(store, Rules::from_yaml(RULES).unwrap()))).await;
+}
