@@ -96,10 +96,11 @@ pub(super) struct Change {
 }
 
 impl Lanes {
-    pub(super) fn new(sets: impl IntoIterator<Item = (String, Rules)>) -> Self {
+    /// Over traffic that begins then, or with its first request.
+    pub(super) fn new(sets: impl IntoIterator<Item = (String, Rules)>, begin: Option<Micros>) -> Self {
         let all = sets.into_iter().map(|(name, rules)| Counted {
             name,
-            tally: Tally::new(&rules, MAX_KEYS),
+            tally: Tally::new(&rules, MAX_KEYS, begin),
             lane: Lane::new(rules, MAX_KEYS),
             only_refused: 0,
             only_allowed: 0,

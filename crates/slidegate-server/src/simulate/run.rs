@@ -34,7 +34,7 @@ pub(super) fn run(
     let (kind, rules_from, sets) = sets(question)?;
     let mut notes: Vec<String> = sets.iter().flat_map(|(_, rules)| adaptive(rules)).collect();
     notes.dedup();
-    let mut lanes = Lanes::new(sets);
+    let mut lanes = Lanes::new(sets, traffic.begin());
     let mut decisions = output.decisions.as_deref().map(Decisions::create).transpose()?;
     let (mut time, mut recorded, mut requests) = (Time::default(), Recorded::default(), 0);
     let mut progress = Progress::new(traffic.length(), stop);
@@ -75,7 +75,7 @@ pub(super) fn run(
         ));
     }
     let tally = &main.tally;
-    let begin = time.first.unwrap_or(time.latest);
+    let begin = traffic.begin().or(time.first).unwrap_or(time.latest);
     let mut report = Report {
         traffic: traffic.name(),
         format: read.format,

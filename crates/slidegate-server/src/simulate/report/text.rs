@@ -90,12 +90,7 @@ fn write_rule(f: &mut fmt::Formatter<'_>, rule: &RuleReport, begin: u64) -> fmt:
     if rule.refused_by_others > 0 {
         write!(f, ", {} refused by other rules", HumanCount(rule.refused_by_others))?;
     }
-    writeln!(
-        f,
-        "\n  keys      {}, of which {} were refused",
-        HumanCount(rule.keys),
-        HumanCount(rule.refused_keys)
-    )?;
+    writeln!(f, "\n  keys      {}", keys(rule))?;
     if let Some(worst) = &rule.worst_window {
         let over = match worst.admitted.saturating_sub(worst.limit) {
             0 => String::new(),
@@ -126,6 +121,14 @@ fn write_rule(f: &mut fmt::Formatter<'_>, rule: &RuleReport, begin: u64) -> fmt:
         writeln!(f, "  {label:<9} {about}{}{asked} refused: {}", HumanCount(hit.refused), hit.key)?;
     }
     Ok(())
+}
+
+/// How many there are, and how many of them were refused.
+pub(super) fn keys(rule: &RuleReport) -> String {
+    match rule.keys {
+        1 => "1".to_owned(),
+        keys => format!("{}, of which {} ever refused", HumanCount(keys), HumanCount(rule.refused_keys)),
+    }
 }
 
 /// A rule and what it allows.

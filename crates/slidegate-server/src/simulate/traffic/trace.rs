@@ -13,7 +13,7 @@ use super::combined::Combined;
 use super::csv::Csv;
 use super::event::Event;
 use super::fields::Fields;
-use super::json::Json;
+use super::json::{Json, TIMES};
 use super::lines::{Line, Lines, MAX_LINE};
 use super::recording;
 use crate::simulate::progress::Progress;
@@ -57,7 +57,9 @@ impl Format {
                 () => {}
             }
         }
-        lines().next().filter(|line| line.contains(',')).map(|_| Format::Csv)
+        // A table of nothing but times has no comma.
+        let header = |line: &&str| line.contains(',') || TIMES.contains(line);
+        lines().next().filter(header).map(|_| Format::Csv)
     }
 }
 

@@ -227,7 +227,7 @@ fn what_cannot_be_is_told() {
         [
             "bad.yaml has mistakes:",
             "  bad.yaml:2:23: limit must be between 1 and 1000000000000, not 0",
-            "  bad.yaml:3:5: rule `a` needs `window`",
+            "  bad.yaml:3:5: a rule needs `window`",
             "  bad.yaml:3:13: another rule is named `a` already",
         ]
     );
@@ -273,6 +273,7 @@ fn patterns_are_the_same_for_a_seed() {
         let requests = number(&one, "requests");
         assert!(requests.abs_diff(expected) < expected / 5, "{pattern}: {requests}");
     }
+    let bench = Bench::new("rules: [{ name: per-user, key: [user], limit: 50, window: 1s }]");
     let hammering = bench.report(&["--pattern", "hammering", "--rate", "200", "--duration", "30s"]);
     assert_eq!(hammering["rules"][0]["hardest_hit"][0]["key"], "per-user:user=user-0");
     assert_eq!(number(&hammering["rules"][0], "refused_keys"), 1);
