@@ -51,7 +51,7 @@ pub(super) enum Show {
 pub(super) fn panels(panels: &[Panel<'_>], show: Show) -> Result<String, String> {
     let one = if panels.len() == 1 { 240 } else { 150 };
     let height = 26 + one * panels.len() as u32;
-    let end = panels.iter().map(|panel| panel.step * panel.lower.len() as f64).fold(0.0, f64::max);
+    let end = panels.iter().map(|panel| panel.step * panel.lower.len() as f64).fold(0.0, f64::max) * 1.01;
     let highest = |panel: &Panel<'_>| {
         let pairs = panel.lower.iter().zip(panel.upper);
         pairs.map(|(a, b)| if show == Show::Counts { a + b } else { *a.max(b) }).max().unwrap_or_default()
@@ -118,8 +118,9 @@ fn draw_counts(chart: &mut Chart<'_, '_>, panel: &Panel<'_>) -> Drawn {
 }
 
 fn draw_levels(chart: &mut Chart<'_, '_>, panel: &Panel<'_>, end: f64) -> Drawn {
-    // A bar is wide enough to be seen.
-    let width = panel.step.max(end / 240.0);
+    // A bar is wide enough to be seen, the more so where there are few.
+    let asked = panel.lower.iter().filter(|admitted| **admitted > 0).count();
+    let width = panel.step.max(end / if asked < 40 { 100.0 } else { 240.0 });
     let bars = panel.lower.iter().zip(panel.upper).enumerate().filter(|(_, (admitted, _))| **admitted > 0);
     for (n, (&admitted, &limit)) in bars {
         let (from, to) = (n as f64 * panel.step, n as f64 * panel.step + width);
