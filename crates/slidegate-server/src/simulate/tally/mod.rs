@@ -6,7 +6,7 @@ mod trailing;
 
 use slidegate::{Algorithm, Count, Decision, Key, Limit, Micros, Mode, Quota, Rules};
 
-pub(super) use self::keys::{Hit, KeyHasher, Keys, Spread};
+pub(super) use self::keys::{Hit, KeyHasher, Keys, RuleKeys, Spread};
 pub(super) use self::timeline::{Bucket, Timeline};
 use self::trailing::Trailing;
 
