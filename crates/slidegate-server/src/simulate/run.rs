@@ -40,15 +40,15 @@ pub(super) fn run(
     let mut progress = Progress::new(traffic.length(), stop);
     let read = traffic.each(&mut progress, |event| {
         let at = time.reach(event.at);
-        let decision = lanes.decide(at, event.request)?;
-        requests += 1;
-        if let Some(decided) = &event.decided {
-            recorded.compare(requests, decided, &decision);
-        }
-        if let Some(decisions) = &mut decisions {
-            decisions.add(at.get(), &decision);
-        }
-        Ok(())
+        lanes.decide(at, event.request, |decision| {
+            requests += 1;
+            if let Some(decided) = &event.decided {
+                recorded.compare(requests, decided, decision);
+            }
+            if let Some(decisions) = &mut decisions {
+                decisions.add(at.get(), decision);
+            }
+        })
     })?;
     let seconds = progress.took();
     drop(progress);

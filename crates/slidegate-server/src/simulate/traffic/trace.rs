@@ -176,7 +176,10 @@ impl Trace {
             let done = match line {
                 Line::TooLong => Err(format!("it is longer than {MAX_LINE} bytes")),
                 Line::Whole(line) if line.trim_ascii().is_empty() => continue,
-                Line::Whole(line) => reader.read(&String::from_utf8_lossy(line), &mut visit)?,
+                Line::Whole(line) => match std::str::from_utf8(line) {
+                    Ok(line) => reader.read(line, &mut visit)?,
+                    Err(_) => reader.read(&String::from_utf8_lossy(line), &mut visit)?,
+                },
             };
             match done {
                 Ok(()) => good += 1,
