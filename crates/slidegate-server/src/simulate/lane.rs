@@ -24,17 +24,26 @@ impl Lane {
     }
 
     /// Decides as a server would have at `at`, which must not lie before what was decided last.
-    #[inline]
-    pub(super) fn decide(&mut self, at: Micros, request: Request<'_>) -> Result<Decision, String> {
+    ///
+    /// A decision is large: it is looked at where it is made.
+    #[inline(always)]
+    pub(super) fn decide<T>(
+        &mut self,
+        at: Micros,
+        request: Request<'_>,
+        look: impl FnOnce(&Decision) -> T,
+    ) -> Result<T, String> {
         self.clock.set(at);
         self.decided += 1;
         if self.decided.is_multiple_of(SWEEP_EVERY) {
             self.sweep();
         }
-        // In memory there is nothing to wait for.
-        let decided = self.limiter.acquire(request).now_or_never();
-        let decided = decided.ok_or("the store is not ready")?;
-        decided.map_err(|error| error.to_string())
+        match &self.limiter.acquire(request).now_or_never() {
+            Some(Ok(decision)) => Ok(look(decision)),
+            Some(Err(error)) => Err(error.to_string()),
+            // In memory there is nothing to wait for.
+            None => Err("the store is not ready".to_owned()),
+        }
     }
 
     #[cold]

@@ -96,10 +96,11 @@ pub(super) struct Change {
 }
 
 impl Lanes {
-    pub(super) fn new(sets: impl IntoIterator<Item = (String, Rules)>) -> Self {
+    /// Over traffic that begins then, or with its first request.
+    pub(super) fn new(sets: impl IntoIterator<Item = (String, Rules)>, begin: Option<Micros>) -> Self {
         let all = sets.into_iter().map(|(name, rules)| Counted {
             name,
-            tally: Tally::new(&rules, MAX_KEYS),
+            tally: Tally::new(&rules, MAX_KEYS, begin),
             lane: Lane::new(rules, MAX_KEYS),
             only_refused: 0,
             only_allowed: 0,
@@ -107,34 +108,43 @@ impl Lanes {
         Lanes { all: all.collect(), changes: Changes::default() }
     }
 
-    /// Lets all of them decide; answers what the last did.
-    pub(super) fn decide(&mut self, at: Micros, request: Request<'_>) -> Result<Decision, String> {
-        let Some((first, others)) = self.all.split_first_mut() else {
-            return Err("there are no rules".to_owned());
-        };
-        if others.is_empty() {
-            let decision = first.lane.decide(at, request)?;
-            first.tally.add(at, &decision);
-            return Ok(decision);
+    /// Lets all of them decide; what the last decided is looked at.
+    #[inline]
+    pub(super) fn decide(
+        &mut self,
+        at: Micros,
+        request: Request<'_>,
+        look: impl FnOnce(&Decision),
+    ) -> Result<(), String> {
+        match &mut self.all[..] {
+            [only] => only.lane.decide(at, request, |decision| {
+                only.tally.add(at, decision);
+                look(decision);
+            }),
+            _ => self.compare(at, request, look),
         }
-        let decision = first.lane.decide(at, request.clone());
-        let mut decisions = Vec::with_capacity(others.len());
-        for other in others.iter_mut() {
-            decisions.push(other.lane.decide(at, request.clone()));
+    }
+
+    fn compare(
+        &mut self,
+        at: Micros,
+        request: Request<'_>,
+        look: impl FnOnce(&Decision),
+    ) -> Result<(), String> {
+        let decided = self.all.iter_mut().map(|each| each.lane.decide(at, request.clone(), Decision::clone));
+        // What is not acceptable to one is nobody's, but all have been asked.
+        let decided = decided.collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>, _>>()?;
+        let [first, .., last] = &decided[..] else { return Err("there is nothing to compare".to_owned()) };
+        for (each, decision) in self.all.iter_mut().zip(&decided) {
+            each.tally.add(at, decision);
+            each.only_refused += u64::from(first.allowed() && !decision.allowed());
+            each.only_allowed += u64::from(!first.allowed() && decision.allowed());
         }
-        // What is not acceptable to one is nobody's.
-        let decision = decision?;
-        let mut decisions = decisions.into_iter().collect::<Result<Vec<_>, _>>()?;
-        first.tally.add(at, &decision);
-        for (other, theirs) in others.iter_mut().zip(&decisions) {
-            other.tally.add(at, theirs);
-            other.only_refused += u64::from(decision.allowed() && !theirs.allowed());
-            other.only_allowed += u64::from(!decision.allowed() && theirs.allowed());
+        if decided.len() == 2 {
+            self.changes.add(first, last);
         }
-        if let [theirs] = &decisions[..] {
-            self.changes.add(&decision, theirs);
-        }
-        decisions.pop().ok_or_else(|| "there are no rules".to_owned())
+        look(last);
+        Ok(())
     }
 }
 

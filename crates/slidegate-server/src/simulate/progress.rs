@@ -79,20 +79,22 @@ impl Drop for Progress {
     }
 }
 
-/// Becomes true when this process is interrupted. The second time ends it.
+/// Becomes true when this process is interrupted, from now on. The second time ends it.
 pub(super) fn interrupted() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
+    // Where it cannot be heard of, an interrupt ends the process as usual.
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() else { return stop };
+    let signalled = {
+        let _inside = runtime.enter();
+        serve::signalled()
+    };
     let told = Arc::clone(&stop);
-    // Where there is no thread for it, an interrupt ends the process as usual.
     let _ = std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
-        if let Ok(runtime) = runtime {
-            runtime.block_on(async { serve::signalled().await });
-            told.store(true, Ordering::Relaxed);
-            // Whoever waits for standard input sees no flag.
-            runtime.block_on(async { serve::signalled().await });
-            std::process::exit(INTERRUPTED);
-        }
+        runtime.block_on(signalled);
+        told.store(true, Ordering::Relaxed);
+        // Whoever waits for standard input sees no flag.
+        runtime.block_on(async { serve::signalled().await });
+        std::process::exit(INTERRUPTED);
     });
     stop
 }

@@ -34,21 +34,21 @@ pub(super) fn run(
     let (kind, rules_from, sets) = sets(question)?;
     let mut notes: Vec<String> = sets.iter().flat_map(|(_, rules)| adaptive(rules)).collect();
     notes.dedup();
-    let mut lanes = Lanes::new(sets);
+    let mut lanes = Lanes::new(sets, traffic.begin());
     let mut decisions = output.decisions.as_deref().map(Decisions::create).transpose()?;
     let (mut time, mut recorded, mut requests) = (Time::default(), Recorded::default(), 0);
     let mut progress = Progress::new(traffic.length(), stop);
     let read = traffic.each(&mut progress, |event| {
         let at = time.reach(event.at);
-        let decision = lanes.decide(at, event.request)?;
-        requests += 1;
-        if let Some(decided) = &event.decided {
-            recorded.compare(requests, decided, &decision);
-        }
-        if let Some(decisions) = &mut decisions {
-            decisions.add(at.get(), &decision);
-        }
-        Ok(())
+        lanes.decide(at, event.request, |decision| {
+            requests += 1;
+            if let Some(decided) = &event.decided {
+                recorded.compare(requests, decided, decision);
+            }
+            if let Some(decisions) = &mut decisions {
+                decisions.add(at.get(), decision);
+            }
+        })
     })?;
     let seconds = progress.took();
     drop(progress);
@@ -75,7 +75,7 @@ pub(super) fn run(
         ));
     }
     let tally = &main.tally;
-    let begin = time.first.unwrap_or(time.latest);
+    let begin = traffic.begin().or(time.first).unwrap_or(time.latest);
     let mut report = Report {
         traffic: traffic.name(),
         format: read.format,

@@ -230,10 +230,8 @@ fn each(
     let max_keys = MAX_KEYS * usize::try_from(AT_ONCE).unwrap_or(1);
     let (mut lane, mut time) = (Lane::new(rules, max_keys), Time::default());
     let mut progress = Progress::new(traffic.length(), stop);
-    let mut reading = traffic.each(&mut progress, |event| {
-        visit(&lane.decide(time.reach(event.at), event.request)?);
-        Ok(())
-    })?;
+    let mut reading =
+        traffic.each(&mut progress, |event| lane.decide(time.reach(event.at), event.request, &mut visit))?;
     let evicted = lane.stats().evicted;
     if evicted > 0 {
         reading.notes.push(format!("{evicted} keys had to make room for others and were counted anew"));

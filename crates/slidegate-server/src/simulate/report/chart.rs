@@ -19,7 +19,7 @@ const LEVEL: RGBColor = RGBColor(0x3b, 0x78, 0xc4);
 
 /// What turns the colours into those of the page.
 pub(super) const STYLE: &str = "\
-text{font-family:system-ui,sans-serif}\
+text{font-family:system-ui,sans-serif}rect{shape-rendering:crispEdges}\
 @media(prefers-color-scheme:dark){\
 [fill=\"#24292F\"]{fill:#d7dde4}[stroke=\"#24292F\"]{stroke:#d7dde4}\
 [fill=\"#D0D7DE\"]{fill:#3a424b}[stroke=\"#D0D7DE\"]{stroke:#3a424b}\
@@ -51,7 +51,7 @@ pub(super) enum Show {
 pub(super) fn panels(panels: &[Panel<'_>], show: Show) -> Result<String, String> {
     let one = if panels.len() == 1 { 240 } else { 150 };
     let height = 26 + one * panels.len() as u32;
-    let end = panels.iter().map(|panel| panel.step * panel.lower.len() as f64).fold(0.0, f64::max);
+    let end = panels.iter().map(|panel| panel.step * panel.lower.len() as f64).fold(0.0, f64::max) * 1.01;
     let highest = |panel: &Panel<'_>| {
         let pairs = panel.lower.iter().zip(panel.upper);
         pairs.map(|(a, b)| if show == Show::Counts { a + b } else { *a.max(b) }).max().unwrap_or_default()
@@ -81,7 +81,7 @@ pub(super) fn panels(panels: &[Panel<'_>], show: Show) -> Result<String, String>
                 .light_line_style(TRANSPARENT)
                 .bold_line_style(FAINT)
                 .axis_style(FAINT)
-                .label_style(("sans-serif", 13, &INK))
+                .label_style(("sans-serif", 14, &INK))
                 .x_label_formatter(&|x| seconds(*x, end))
                 .y_label_formatter(&|y| count(*y))
                 .draw()
@@ -91,7 +91,7 @@ pub(super) fn panels(panels: &[Panel<'_>], show: Show) -> Result<String, String>
                 Show::Levels => draw_levels(&mut chart, panel, end)?,
             }
             if panels.len() > 1 {
-                write(area, panel.name, (64, 4), HPos::Left, 14)?;
+                write(area, panel.name, (64, 4), HPos::Left, 15)?;
             }
         }
         Ok(())
@@ -118,8 +118,9 @@ fn draw_counts(chart: &mut Chart<'_, '_>, panel: &Panel<'_>) -> Drawn {
 }
 
 fn draw_levels(chart: &mut Chart<'_, '_>, panel: &Panel<'_>, end: f64) -> Drawn {
-    // A bar is wide enough to be seen.
-    let width = panel.step.max(end / 240.0);
+    // A bar is wide enough to be seen, the more so where there are few.
+    let asked = panel.lower.iter().filter(|admitted| **admitted > 0).count();
+    let width = panel.step.max(end / if asked < 40 { 100.0 } else { 240.0 });
     let bars = panel.lower.iter().zip(panel.upper).enumerate().filter(|(_, (admitted, _))| **admitted > 0);
     for (n, (&admitted, &limit)) in bars {
         let (from, to) = (n as f64 * panel.step, n as f64 * panel.step + width);
@@ -154,15 +155,16 @@ pub(super) fn bars(rows: &[(String, u64, u64)], of: (&str, &str)) -> Result<Stri
     draw(height, |root| {
         let (legend, rest) = root.split_vertically(26);
         draw_legend(&legend, &[(of.0, REFUSED), (of.1, FAINT)])?;
-        let (names, room) = (300, WIDTH as i32 - 300 - 90);
+        let (names, room) = (300, WIDTH as i32 - 300 - 130);
         for (n, (name, part, all)) in rows.iter().enumerate() {
             let y = 24 * n as i32;
             let to = |n: u64| names + (n as f64 / longest * f64::from(room)) as i32;
-            write(&rest, &shortened(name), (names - 8, y + 4), HPos::Right, 13)?;
+            write(&rest, &shortened(name), (names - 8, y + 4), HPos::Right, 14)?;
             rest.draw(&Rectangle::new([(names, y + 3), (to(*all), y + 19)], FAINT.filled())).map_err(told)?;
             rest.draw(&Rectangle::new([(names, y + 3), (to(*part), y + 19)], REFUSED.filled()))
                 .map_err(told)?;
-            write(&rest, &count(*part as f64), (to(*part.max(all)) + 6, y + 4), HPos::Left, 13)?;
+            let told = format!("{} of {}", count(*part as f64), count(*all as f64));
+            write(&rest, &told, (to(*part.max(all)) + 6, y + 4), HPos::Left, 14)?;
         }
         Ok(())
     })
@@ -181,8 +183,8 @@ pub(super) fn columns(columns: &[(String, u64)]) -> Result<String, String> {
             let width = each.min(90) - 8;
             let from = x + (each - width) / 2;
             root.draw(&Rectangle::new([(from, y), (from + width, bottom)], colour.filled())).map_err(told)?;
-            write(root, &count(*keys as f64), (x + each / 2, y - 18), HPos::Center, 13)?;
-            write(root, name, (x + each / 2, bottom + 8), HPos::Center, 13)?;
+            write(root, &count(*keys as f64), (x + each / 2, y - 18), HPos::Center, 14)?;
+            write(root, name, (x + each / 2, bottom + 8), HPos::Center, 14)?;
         }
         root.draw(&PathElement::new([(left, bottom), (WIDTH as i32 - left, bottom)], FAINT)).map_err(told)
     })
@@ -202,7 +204,7 @@ fn draw_legend(area: &Area<'_>, entries: &[(&str, RGBColor)]) -> Drawn {
     let mut x = 64;
     for (name, colour) in entries {
         area.draw(&Rectangle::new([(x, 7), (x + 12, 19)], colour.filled())).map_err(told)?;
-        write(area, name, (x + 18, 6), HPos::Left, 13)?;
+        write(area, name, (x + 18, 6), HPos::Left, 14)?;
         x += 46 + 7 * name.len() as i32;
     }
     Ok(())

@@ -73,13 +73,12 @@ fn rule(report: &Report, about: &str) -> String {
     };
     let refused = if rule.mode == "shadow" { "would refuse" } else { "refused" };
     let mut html = format!(
-        "<p>Asked {}: {} allowed, <b>{} {refused}</b> ({:.2} %). {} keys, of which {} were refused.</p>",
+        "<p>Asked {}: {} allowed, <b>{} {refused}</b> ({:.2} %). Keys: {}.</p>",
         times(rule.asked),
         HumanCount(rule.allowed),
         HumanCount(rule.refused),
         share(rule.refused, rule.asked),
-        HumanCount(rule.keys),
-        HumanCount(rule.refused_keys)
+        super::text::keys(rule)
     );
     if let Some(worst) = &rule.worst_window {
         html.push_str(&format!(

@@ -2,7 +2,7 @@
 
 use super::chart::{self, Panel, Show};
 use super::rule::{Buckets, RuleReport};
-use super::text::heading;
+use super::text::{coarse, heading};
 use super::{Report, chart::STYLE};
 
 /// How many keys are drawn.
@@ -14,7 +14,7 @@ pub(in super::super) struct Picture {
     pub(super) about: String,
     /// Of its file, without a suffix.
     name: String,
-    pub(super) title: &'static str,
+    pub(super) title: String,
     pub(super) svg: String,
 }
 
@@ -53,29 +53,12 @@ pub(in super::super) fn pictures(report: &Report) -> Result<Vec<Picture>, String
 /// What happened to a rule when, counted in one way or in several.
 fn over_time(pictures: &mut Vec<Picture>, rules: &[(&str, &RuleReport)]) -> Result<(), String> {
     let Some((_, first)) = rules.first() else { return Ok(()) };
-    let panels = |lower: fn(&Buckets) -> &[u64], upper: fn(&Buckets) -> &[u64]| {
-        let panel = |(name, rule): &(&'_ str, &'_ RuleReport)| {
-            (
-                name.to_string(),
-                rule.timeline.width_us as f64 / 1e6,
-                lower(&rule.timeline).to_vec(),
-                upper(&rule.timeline).to_vec(),
-            )
-        };
-        rules.iter().map(panel).collect::<Vec<_>>()
-    };
-    let draw = |parts: Vec<(String, f64, Vec<u64>, Vec<u64>)>, show| {
-        let panels: Vec<Panel<'_>> = parts
-            .iter()
-            .map(|(name, step, lower, upper)| Panel { name, step: *step, lower, upper })
-            .collect();
-        chart::panels(&panels, show)
-    };
     let about = if rules.len() == 1 { heading(first) } else { named(first) };
-    let counts = draw(panels(|t| &t.allowed, |t| &t.refused), Show::Counts)?;
-    add(pictures, &about, &first.rule, "counts", "Requests over time", counts);
+    let counts = chart::panels(&panels(rules, |t| &t.allowed, |t| &t.refused), Show::Counts)?;
+    let title = format!("Requests over time, every {}", coarse(first.timeline.width_us));
+    add(pictures, &about, &first.rule, "counts", &title, counts);
     if first.limit.is_some() {
-        let levels = draw(panels(|t| &t.admitted, |t| &t.limit), Show::Levels)?;
+        let levels = chart::panels(&panels(rules, |t| &t.admitted, |t| &t.limit), Show::Levels)?;
         add(
             pictures,
             &about,
@@ -86,6 +69,21 @@ fn over_time(pictures: &mut Vec<Picture>, rules: &[(&str, &RuleReport)]) -> Resu
         );
     }
     Ok(())
+}
+
+/// Two numbers of each rule over time.
+fn panels<'a>(
+    rules: &[(&'a str, &'a RuleReport)],
+    lower: fn(&Buckets) -> &[u64],
+    upper: fn(&Buckets) -> &[u64],
+) -> Vec<Panel<'a>> {
+    let panel = |&(name, rule): &(&'a str, &'a RuleReport)| Panel {
+        name,
+        step: rule.timeline.width_us as f64 / 1e6,
+        lower: lower(&rule.timeline),
+        upper: upper(&rule.timeline),
+    };
+    rules.iter().map(panel).collect()
 }
 
 /// Who was hit.
@@ -122,7 +120,7 @@ fn named(rule: &RuleReport) -> String {
     }
 }
 
-fn add(pictures: &mut Vec<Picture>, about: &str, rule: &str, what: &str, title: &'static str, svg: String) {
+fn add(pictures: &mut Vec<Picture>, about: &str, rule: &str, what: &str, title: &str, svg: String) {
     let name = format!("{}-{what}", rule.replace('/', "-"));
-    pictures.push(Picture { about: about.to_owned(), name, title, svg });
+    pictures.push(Picture { about: about.to_owned(), name, title: title.to_owned(), svg });
 }

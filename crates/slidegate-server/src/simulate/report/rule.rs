@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::simulate::tally::{Hit, Row, Spread, Tally, Timeline};
+use crate::simulate::tally::{Bucket, Hit, Row, RuleKeys, Spread, Tally, Timeline};
 
 /// The figures of one rule.
 #[derive(Debug, Serialize)]
@@ -67,16 +67,16 @@ pub(in super::super) struct Buckets {
 
 /// One for every rule, and one for requests that bring their own limit if there were any.
 pub(in super::super) fn rule_reports(tally: &Tally, top: usize) -> Vec<RuleReport> {
-    let rows = tally.rows.iter().enumerate();
+    let rows = tally.rows.iter().zip(tally.keys.by_rule(tally.rows.len())).enumerate();
     let own = tally.rows.len() - 1;
-    rows.filter(|(place, row)| *place != own || row.asked > 0)
-        .map(|(place, row)| RuleReport::new(place, row, tally, top))
+    rows.filter(|(place, (row, _))| *place != own || row.asked > 0)
+        .map(|(_, (row, keys))| RuleReport::new(row, &keys, top))
         .collect()
 }
 
 impl RuleReport {
-    fn new(place: usize, row: &Row, tally: &Tally, top: usize) -> Self {
-        let Spread { keys, refused_keys, histogram } = tally.keys.spread(place);
+    fn new(row: &Row, by_key: &RuleKeys<'_>, top: usize) -> Self {
+        let Spread { keys, refused_keys, histogram } = by_key.spread();
         let worst_window = row.worst.as_ref().map(|worst| WorstWindow {
             key: worst.key.to_string(),
             admitted: worst.admitted,
@@ -97,8 +97,8 @@ impl RuleReport {
             keys,
             refused_keys,
             worst_window,
-            longest_refused: tally.keys.longest_refused(place),
-            hardest_hit: tally.keys.hardest_hit(place, top),
+            longest_refused: by_key.longest_refused(),
+            hardest_hit: by_key.hardest_hit(top),
             refusals: bars(&histogram),
             timeline: Buckets::from(&row.timeline),
         }
@@ -114,9 +114,7 @@ fn bars(histogram: &[u64]) -> Vec<Bar> {
 
 impl From<&Timeline> for Buckets {
     fn from(timeline: &Timeline) -> Self {
-        let of = |count: fn(&crate::simulate::tally::Bucket) -> u64| {
-            timeline.buckets().iter().map(count).collect()
-        };
+        let of = |count: fn(&Bucket) -> u64| timeline.buckets().iter().map(count).collect();
         Buckets {
             begin_us: timeline.begin().unwrap_or_default().get(),
             width_us: timeline.width().get(),

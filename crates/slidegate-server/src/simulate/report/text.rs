@@ -11,9 +11,7 @@ use super::difference::Changed;
 use super::rule::RuleReport;
 use super::{AlgorithmReport, Difference, Report, share};
 use crate::simulate::suggest::{Refusals, Suggestion, Suggestions};
-
-/// How many keys of a rule are listed.
-const LISTED: usize = 5;
+use crate::simulate::traffic::BadLines;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -54,12 +52,7 @@ impl fmt::Display for Report {
                 writeln!(f, "          request {}: {then} then, {now} now", unlike.request)?;
             }
         }
-        if self.bad_lines.count > 0 {
-            writeln!(f, "bad lines {}", HumanCount(self.bad_lines.count))?;
-            for bad in &self.bad_lines.first {
-                writeln!(f, "          line {}: {}", bad.line, bad.why)?;
-            }
-        }
+        write_bad_lines(f, &self.bad_lines)?;
         if self.interrupted {
             writeln!(f, "          interrupted: this is what was simulated until then")?;
         }
@@ -72,6 +65,16 @@ impl fmt::Display for Report {
         write_algorithms(f, &self.algorithms)?;
         self.difference.as_ref().map_or(Ok(()), |difference| write_difference(f, difference, self))
     }
+}
+
+fn write_bad_lines(f: &mut fmt::Formatter<'_>, bad_lines: &BadLines) -> fmt::Result {
+    if bad_lines.count > 0 {
+        writeln!(f, "bad lines {}", HumanCount(bad_lines.count))?;
+    }
+    for bad in &bad_lines.first {
+        writeln!(f, "          line {}: {}", bad.line, bad.why)?;
+    }
+    Ok(())
 }
 
 fn write_rule(f: &mut fmt::Formatter<'_>, rule: &RuleReport, begin: u64) -> fmt::Result {
@@ -90,12 +93,7 @@ fn write_rule(f: &mut fmt::Formatter<'_>, rule: &RuleReport, begin: u64) -> fmt:
     if rule.refused_by_others > 0 {
         write!(f, ", {} refused by other rules", HumanCount(rule.refused_by_others))?;
     }
-    writeln!(
-        f,
-        "\n  keys      {}, of which {} were refused",
-        HumanCount(rule.keys),
-        HumanCount(rule.refused_keys)
-    )?;
+    writeln!(f, "\n  keys      {}", keys(rule))?;
     if let Some(worst) = &rule.worst_window {
         let over = match worst.admitted.saturating_sub(worst.limit) {
             0 => String::new(),
@@ -119,13 +117,21 @@ fn write_rule(f: &mut fmt::Formatter<'_>, rule: &RuleReport, begin: u64) -> fmt:
             after(hit.refused_from_us, begin)
         )?;
     }
-    for (n, hit) in rule.hardest_hit.iter().take(LISTED).enumerate() {
+    for (n, hit) in rule.hardest_hit.iter().enumerate() {
         let label = if n == 0 { "hardest" } else { "" };
         let about = if hit.estimated { "about " } else { "" };
         let asked = hit.asked.map_or(String::new(), |asked| format!(" of {}", HumanCount(asked)));
         writeln!(f, "  {label:<9} {about}{}{asked} refused: {}", HumanCount(hit.refused), hit.key)?;
     }
     Ok(())
+}
+
+/// How many there are, and how many of them were refused.
+pub(super) fn keys(rule: &RuleReport) -> String {
+    match rule.keys {
+        1 => "1".to_owned(),
+        keys => format!("{}, of which {} ever refused", HumanCount(keys), HumanCount(rule.refused_keys)),
+    }
 }
 
 /// A rule and what it allows.
@@ -199,12 +205,7 @@ impl fmt::Display for Suggestions {
         writeln!(f, "traffic   {}", one_line(&self.traffic))?;
         writeln!(f, "requests  {}", HumanCount(self.requests))?;
         writeln!(f, "wanted    {}", self.wish)?;
-        if self.bad_lines.count > 0 {
-            writeln!(f, "bad lines {}", HumanCount(self.bad_lines.count))?;
-            for bad in &self.bad_lines.first {
-                writeln!(f, "          line {}: {}", bad.line, bad.why)?;
-            }
-        }
+        write_bad_lines(f, &self.bad_lines)?;
         for note in &self.notes {
             writeln!(f, "note      {}", one_line(note))?;
         }

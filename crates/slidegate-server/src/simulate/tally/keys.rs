@@ -19,8 +19,11 @@ pub(in super::super) struct Keys {
     max: usize,
     /// Requests of keys that are not known one by one.
     pub(in super::super) untracked: u64,
-    sketch: Option<FrequentItemsSketch<(usize, Key)>>,
+    sketch: Option<Sketch>,
 }
+
+/// Keys with the number of their rule.
+type Sketch = FrequentItemsSketch<(usize, Key)>;
 
 /// One key.
 #[derive(Clone, Copy, Debug, Default)]
@@ -90,20 +93,45 @@ impl Keys {
         }
         if self.sketch.is_none() {
             // It is a size that there is.
-            self.sketch = FrequentItemsSketch::new(PLACES).ok();
+            self.sketch = Sketch::new(PLACES).ok();
         }
         if let Some(sketch) = &mut self.sketch {
             sketch.update((rule, key.clone()));
         }
     }
 
-    /// The keys of a rule that were refused most, at most `n`.
-    pub(in super::super) fn hardest_hit(&self, rule: usize, n: usize) -> Vec<Hit> {
-        let known = self.of(rule).filter(|(_, tally)| tally.refused > 0);
-        let mut hits: Vec<Hit> = known.map(|(key, tally)| Hit::new(key, tally)).collect();
-        if let Some(sketch) = &self.sketch {
+    /// Those of each of so many rules, in their order.
+    pub(in super::super) fn by_rule(&self, rules: usize) -> Vec<RuleKeys<'_>> {
+        let none = |rule| RuleKeys { rule, known: Vec::new(), sketch: self.sketch.as_ref() };
+        let mut by_rule: Vec<RuleKeys<'_>> = (0..rules).map(none).collect();
+        for (key, tally) in &self.known {
+            if let Some(keys) = by_rule.get_mut(tally.rule as usize) {
+                keys.known.push((key, tally));
+            }
+        }
+        by_rule
+    }
+}
+
+/// Keys of one rule.
+pub(in super::super) struct RuleKeys<'a> {
+    rule: usize,
+    known: Vec<(&'a Key, &'a KeyTally)>,
+    /// Of all rules.
+    sketch: Option<&'a Sketch>,
+}
+
+impl RuleKeys<'_> {
+    /// Those that were refused most, at most `n`.
+    pub(in super::super) fn hardest_hit(&self, n: usize) -> Vec<Hit> {
+        let refused = self.known.iter().filter(|(_, tally)| tally.refused > 0);
+        let mut refused: Vec<_> = refused.collect();
+        refused.sort_by(|(a, x), (b, y)| y.refused.cmp(&x.refused).then_with(|| a.as_str().cmp(b.as_str())));
+        let mut hits: Vec<Hit> =
+            refused.into_iter().take(n).map(|(key, tally)| Hit::new(key, tally)).collect();
+        if let Some(sketch) = self.sketch {
             let rows = sketch.frequent_items(ErrorType::NoFalseNegatives);
-            let rows = rows.iter().filter(|row| row.item().0 == rule);
+            let rows = rows.iter().filter(|row| row.item().0 == self.rule);
             hits.extend(rows.map(|row| Hit {
                 key: row.item().1.to_string(),
                 refused: row.estimate(),
@@ -118,18 +146,18 @@ impl Keys {
         hits
     }
 
-    /// The key of a rule that was refused for the longest time.
-    pub(in super::super) fn longest_refused(&self, rule: usize) -> Option<Hit> {
-        let refused = self.of(rule).filter(|(_, tally)| tally.refused > 0);
-        let longest = |(key, tally): &(&Key, &KeyTally)| {
-            (tally.longest().length, std::cmp::Reverse(key.as_str().to_owned()))
-        };
-        refused.max_by_key(longest).map(|(key, tally)| Hit::new(key, tally))
+    /// The one that was refused for the longest time on end.
+    pub(in super::super) fn longest_refused(&self) -> Option<Hit> {
+        let refused = self.known.iter().filter(|(_, tally)| tally.refused > 0);
+        let longest = refused.max_by(|(a, x), (b, y)| {
+            x.longest().length.cmp(&y.longest().length).then_with(|| b.as_str().cmp(a.as_str()))
+        });
+        longest.map(|(key, tally)| Hit::new(key, tally))
     }
 
-    pub(in super::super) fn spread(&self, rule: usize) -> Spread {
+    pub(in super::super) fn spread(&self) -> Spread {
         let mut spread = Spread::default();
-        for (_, tally) in self.of(rule) {
+        for (_, tally) in &self.known {
             spread.keys += 1;
             spread.refused_keys += u64::from(tally.refused > 0);
             let place = (u64::BITS - tally.refused.leading_zeros()) as usize;
@@ -139,10 +167,6 @@ impl Keys {
             spread.histogram[place] += 1;
         }
         spread
-    }
-
-    fn of(&self, rule: usize) -> impl Iterator<Item = (&Key, &KeyTally)> {
-        self.known.iter().filter(move |(_, tally)| tally.rule as usize == rule)
     }
 }
 
@@ -224,13 +248,13 @@ mod tests {
         add(105, true);
         add(110, false);
         add(113, false);
-        let longest = keys.longest_refused(0).unwrap();
+        let longest = keys.by_rule(1)[0].longest_refused().unwrap();
         assert_eq!((longest.refused_from_us, longest.longest_refused_us), (101_000_000, 4_000_000));
         keys.add(&key(1), 0, Micros::from_secs(115), false, true);
-        let longest = keys.longest_refused(0).unwrap();
+        let longest = keys.by_rule(1)[0].longest_refused().unwrap();
         assert_eq!((longest.refused_from_us, longest.longest_refused_us), (110_000_000, 5_000_000));
         assert_eq!((longest.asked, longest.refused), (Some(7), 5));
-        assert_eq!(keys.longest_refused(1), None);
+        assert_eq!(keys.by_rule(2)[1].longest_refused(), None);
     }
 
     #[test]
@@ -243,7 +267,7 @@ mod tests {
             }
         }
         assert_eq!((keys.known.len(), keys.untracked), (100, 98_900));
-        let hits = keys.hardest_hit(0, 2);
+        let hits = keys.by_rule(1)[0].hardest_hit(2);
         let names: Vec<&str> = hits.iter().map(|hit| hit.key.as_str()).collect();
         assert_eq!(names, ["rule:n=60000", "rule:n=60001"]);
     }
@@ -257,7 +281,7 @@ mod tests {
                 keys.add(&key(n), 0, Micros::from_secs(1), false, true);
             }
         }
-        let spread = keys.spread(0);
+        let spread = keys.by_rule(1)[0].spread();
         assert_eq!((spread.keys, spread.refused_keys, spread.histogram), (7, 6, vec![1, 1, 2, 2, 1]));
     }
 }

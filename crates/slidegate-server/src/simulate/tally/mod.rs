@@ -6,7 +6,7 @@ mod trailing;
 
 use slidegate::{Algorithm, Count, Decision, Key, Limit, Micros, Mode, Quota, Rules};
 
-pub(super) use self::keys::{Hit, KeyHasher, Keys, Spread};
+pub(super) use self::keys::{Hit, KeyHasher, Keys, RuleKeys, Spread};
 pub(super) use self::timeline::{Bucket, Timeline};
 use self::trailing::Trailing;
 
@@ -61,12 +61,12 @@ impl Worst {
 }
 
 impl Tally {
-    /// Remembers up to `max_keys` keys one by one.
-    pub(super) fn new(rules: &Rules, max_keys: usize) -> Self {
-        let rows = rules
-            .iter()
-            .map(|rule| Row::new(rule.name(), rule.in_mode(), rule.is_limited().then(|| rule.quota())));
-        let own = Row::new(slidegate::AD_HOC, Mode::Enforce, None);
+    /// Remembers up to `max_keys` keys one by one. Traffic begins then, or with the first request.
+    pub(super) fn new(rules: &Rules, max_keys: usize, begin: Option<Micros>) -> Self {
+        let rows = rules.iter().map(|rule| {
+            Row::new(rule.name(), rule.in_mode(), rule.is_limited().then(|| rule.quota()), begin)
+        });
+        let own = Row::new(slidegate::AD_HOC, Mode::Enforce, None, begin);
         Tally {
             requests: 0,
             allowed: 0,
@@ -119,7 +119,7 @@ fn level(trailing: &mut Trailing, at: Micros, limit: &Limit<'_>, allowed: bool) 
 }
 
 impl Row {
-    fn new(rule: &str, mode: Mode, quota: Option<Quota>) -> Self {
+    fn new(rule: &str, mode: Mode, quota: Option<Quota>, begin: Option<Micros>) -> Self {
         Row {
             rule: rule.to_owned(),
             mode,
@@ -127,7 +127,7 @@ impl Row {
             asked: 0,
             allowed: 0,
             refused: 0,
-            timeline: Timeline::default(),
+            timeline: Timeline::beginning(begin),
             worst: None,
         }
     }

@@ -34,6 +34,11 @@ impl Default for Timeline {
 }
 
 impl Timeline {
+    /// One that begins then, whenever something happens first.
+    pub(super) fn beginning(begin: Option<Micros>) -> Self {
+        Timeline { begin, ..Timeline::default() }
+    }
+
     #[inline]
     pub(super) fn add(&mut self, at: Micros, allowed: bool, refused: bool, admitted: u64, limit: u64) {
         let place = self.place(at);
@@ -67,7 +72,7 @@ impl Timeline {
             .collect();
     }
 
-    /// When it begins; none if nothing happened.
+    /// When it begins; none if it is not known, because nothing happened.
     pub(in super::super) fn begin(&self) -> Option<Micros> {
         self.begin
     }

@@ -10,7 +10,8 @@ use super::keys::KeyHasher;
 
 /// Windows of keys.
 pub(super) struct Trailing {
-    states: HashMap<Key, State, BuildHasherDefault<KeyHasher>>,
+    /// A quota takes longer to make than an admission.
+    states: HashMap<Key, (Quota, State), BuildHasherDefault<KeyHasher>>,
     max_keys: usize,
     short: bool,
 }
@@ -22,20 +23,22 @@ impl Trailing {
 
     /// Adds what is admitted now, and says what was in the window that ends now; none if there are too many keys.
     pub(super) fn add(&mut self, key: &Key, window: Micros, at: Micros, cost: u64) -> Option<u64> {
-        let quota = Quota::new(MAX_LIMIT, window.into()).ok()?;
-        if let Some(state) = self.states.get_mut(key) {
-            return Some(state.admit(at, &quota, cost).used);
+        if let Some((quota, state)) = self.states.get_mut(key) {
+            return Some(state.admit(at, quota, cost).used);
+        }
+        if self.states.len() >= self.max_keys && !self.short {
+            self.states.retain(|_, (_, state)| state.idle_at() > at);
+            // It takes long, so it is not tried again where it is of no use.
+            self.short = self.states.len() >= self.max_keys / 2;
         }
         if self.states.len() >= self.max_keys {
-            self.states.retain(|_, state| state.idle_at() > at);
-            if self.states.len() >= self.max_keys {
-                self.short = true;
-                return None;
-            }
+            self.short = true;
+            return None;
         }
+        let quota = Quota::new(MAX_LIMIT, window.into()).ok()?;
         let mut state = State::new(&quota);
         let used = state.admit(at, &quota, cost).used;
-        self.states.insert(key.clone(), state);
+        self.states.insert(key.clone(), (quota, state));
         Some(used)
     }
 

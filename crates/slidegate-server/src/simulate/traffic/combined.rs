@@ -58,6 +58,7 @@ impl Combined {
         ))
     }
 
+    #[inline(always)]
     pub(super) fn read<'a>(&'a mut self, line: &'a str) -> Result<Event<'a>, &'static str> {
         let (time, values) = split(line, self.headers).ok_or("it is not a line of an access log")?;
         let at = self.time.read(time).ok_or("its time is not one of an access log")?;

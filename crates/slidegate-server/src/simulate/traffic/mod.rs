@@ -13,6 +13,8 @@ mod recording;
 mod time;
 mod trace;
 
+use slidegate::Micros;
+
 pub(super) use self::bad_lines::BadLines;
 pub(crate) use self::event::{Decided, Event};
 pub(super) use self::fields::{Fields, Pair, names};
@@ -67,6 +69,11 @@ impl Traffic {
 
     pub(super) fn is_read_once(&self) -> bool {
         matches!(self, Traffic::Trace(trace) if trace.is_standard_input())
+    }
+
+    /// When it begins, if that is not its first request.
+    pub(super) fn begin(&self) -> Option<Micros> {
+        matches!(self, Traffic::Pattern(_)).then_some(pattern::BEGIN)
     }
 
     /// Bytes of a trace, requests of a pattern; none if it is not known.

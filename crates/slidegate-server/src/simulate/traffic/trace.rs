@@ -13,7 +13,7 @@ use super::combined::Combined;
 use super::csv::Csv;
 use super::event::Event;
 use super::fields::Fields;
-use super::json::Json;
+use super::json::{Json, TIMES};
 use super::lines::{Line, Lines, MAX_LINE};
 use super::recording;
 use crate::simulate::progress::Progress;
@@ -57,7 +57,9 @@ impl Format {
                 () => {}
             }
         }
-        lines().next().filter(|line| line.contains(',')).map(|_| Format::Csv)
+        // A table of nothing but times has no comma.
+        let header = |line: &&str| line.contains(',') || TIMES.contains(line);
+        lines().next().filter(header).map(|_| Format::Csv)
     }
 }
 
@@ -174,7 +176,10 @@ impl Trace {
             let done = match line {
                 Line::TooLong => Err(format!("it is longer than {MAX_LINE} bytes")),
                 Line::Whole(line) if line.trim_ascii().is_empty() => continue,
-                Line::Whole(line) => reader.read(&String::from_utf8_lossy(line), &mut visit)?,
+                Line::Whole(line) => match std::str::from_utf8(line) {
+                    Ok(line) => reader.read(line, &mut visit)?,
+                    Err(_) => reader.read(&String::from_utf8_lossy(line), &mut visit)?,
+                },
             };
             match done {
                 Ok(()) => good += 1,

@@ -1,7 +1,7 @@
 //! `slidegate simulate`, by the real binary.
 
 mod documents; // the source documents' figures, to the request
-mod pages; // the report with pictures, in a real browser
+mod pages; // the report with pictures: one file that a trace cannot write
 mod questions; // side by side, against other rules, and which limit
 mod traces; // every format, and what is wrong in them
 

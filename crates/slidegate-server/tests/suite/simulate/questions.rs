@@ -174,7 +174,7 @@ fn the_summary_says_who_was_hit() {
         "refused   2 (28.6 %)",
         "api: 2 per 10s, sliding-window",
         "  asked     7: 5 (71.4 %) allowed, 2 (28.6 %) refused",
-        "  keys      2, of which 1 were refused",
+        "  keys      2, of which 1 ever refused",
         "  worst     2 of 2 admitted in one window: api:ip=a, until +1s",
         "  longest   refused for 8s on end: api:ip=a, from +2s",
         "  hardest   2 of 6 refused: api:ip=a",

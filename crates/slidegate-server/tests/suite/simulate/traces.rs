@@ -1,12 +1,14 @@
 //! Traces: every format gives the same requests, and what is wrong in one is told with its line.
 
 use std::io::Write;
+use std::process::{Command, Stdio};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 
 use super::{Bench, json as read, number, refusal, said, told};
+use crate::server::BINARY;
 
 const RULES: &str = "rules: [{ name: per-ip, match: { api: /a* }, key: [ip], limit: 2, window: 10s }]";
 
@@ -227,7 +229,7 @@ fn what_cannot_be_is_told() {
         [
             "bad.yaml has mistakes:",
             "  bad.yaml:2:23: limit must be between 1 and 1000000000000, not 0",
-            "  bad.yaml:3:5: rule `a` needs `window`",
+            "  bad.yaml:3:5: a rule needs `window`",
             "  bad.yaml:3:13: another rule is named `a` already",
         ]
     );
@@ -247,6 +249,30 @@ fn an_attribute_that_no_line_has_is_told() {
     assert_eq!(number(&report, "unruled"), 5);
     let report = bench.report(&["--trace", "access.log", "--constant", "api=/a"]);
     assert_eq!(number(&report, "unruled"), 0);
+}
+
+#[test]
+fn who_has_seen_enough_still_gets_a_report() {
+    let bench = Bench::new("rules: [{ name: per-ip, key: [ip], limit: 1, window: 10s }]");
+    let mut child = Command::new(BINARY)
+        .args(["simulate", "--rules", "rules.yaml", "--trace", "-", "--format", "json", "--json"])
+        .current_dir(bench.folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let lines = "{\"time\":1,\"ip\":\"1.2.3.4\"}\n".repeat(10_000);
+    // More than a pipe holds: it reads, so it listens.
+    input.write_all(lines.as_bytes()).unwrap();
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    // It ends though there is always more.
+    while input.write_all(lines.as_bytes()).is_ok() {}
+    let report = read(&child.wait_with_output().unwrap());
+    assert_eq!(report["interrupted"], true);
+    assert_eq!(number(&report, "allowed"), 1);
+    assert!(number(&report, "requests") > 1);
 }
 
 #[test]
@@ -273,6 +299,7 @@ fn patterns_are_the_same_for_a_seed() {
         let requests = number(&one, "requests");
         assert!(requests.abs_diff(expected) < expected / 5, "{pattern}: {requests}");
     }
+    let bench = Bench::new("rules: [{ name: per-user, key: [user], limit: 50, window: 1s }]");
     let hammering = bench.report(&["--pattern", "hammering", "--rate", "200", "--duration", "30s"]);
     assert_eq!(hammering["rules"][0]["hardest_hit"][0]["key"], "per-user:user=user-0");
     assert_eq!(number(&hammering["rules"][0], "refused_keys"), 1);
