@@ -84,6 +84,7 @@ export const inspect = (key, signal) => json(keyPath(key), { signal });
 export const reset = (key) => json(keyPath(key), { method: "DELETE" });
 export const acquire = (request) => post("v1/acquire", request, [429]);
 export const peek = (request) => post("v1/peek", request, [429]);
+export const explain = (request) => post("v1/explain", request);
 export const settle = (reservation, permits) => post("v1/settle", { reservation, permits });
 export const rules = () => json("v1/rules");
 export const rulesYaml = async () => (await ask("v1/rules?format=yaml")).text();

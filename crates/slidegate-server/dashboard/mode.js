@@ -17,6 +17,8 @@ export async function flip(name, mode) {
     const rule = shown.rules.find((rule) => rule.name === name);
     if (!rule) return notice("mode", "alert", `There is no rule ${name} any more.`);
     rule.mode = mode;
+    // What is enforced is nobody's shadow any more.
+    if (mode === "enforce") delete rule["shadow-of"];
     await putRules(JSON.stringify(shown), "application/json");
     notice("mode", null);
   } catch (error) {

@@ -1,7 +1,7 @@
 // The table of rules. At most 50 rows are drawn, however many rules there are; a filter finds the others.
 
 import { $, attribute, el, meter, text } from "./dom.js";
-import { algorithmWords, brief, count, limitWords, micros, share } from "./words.js";
+import { algorithmWords, brief, count, limitWords, micros, shadowWords, share } from "./words.js";
 import { mayChange, onAccess } from "./access.js";
 import { Minutes, drawSpark, spark } from "./spark.js";
 import { flip } from "./mode.js";
@@ -21,7 +21,8 @@ export class RulesTable {
     onAccess(() => this.draw());
   }
 
-  tick({ rules, rules_count: all }) {
+  tick({ rules, rules_count: all, edition }) {
+    this.shadows = new Map((edition?.shadows ?? []).map((shadow) => [shadow.rule, shadow]));
     this.all = all ?? rules.length;
     this.rules = rules;
     this.minutes.add(rules);
@@ -59,6 +60,7 @@ export class RulesTable {
     text(cells.algorithm, algorithmWords(rule.algorithm) + (effective ? `, now ${count(rule.effective_limit)}` : ""));
     text(cells.mode, rule.mode);
     attribute(cells.mode, "data-mode", rule.mode);
+    text(cells.shadow, shadowWords(this.shadows?.get(rule.rule)));
     const other = { enforce: "shadow", shadow: "enforce" }[rule.mode];
     cells.flip.hidden = !mayChange() || !other;
     text(cells.flip, `to ${other}`);
@@ -79,7 +81,7 @@ export class RulesTable {
 
 function build(name) {
   const cells = {
-    key: el("small"), limit: el("span"), algorithm: el("small"), mode: el("span", { class: "tag" }),
+    key: el("small"), limit: el("span"), algorithm: el("small"), mode: el("span", { class: "tag" }), shadow: el("small"),
     flip: el("button", { type: "button", class: "link" }), meter: el("span", { class: "meter" }, el("i")), usage: el("span", { class: "n" }),
     spark: spark(),
   };
@@ -90,7 +92,7 @@ function build(name) {
   }
   const limit = cell("Limit", cells.limit, cells.algorithm);
   limit.className = "limit";
-  const mode = cell("Mode", cells.mode, cells.flip);
+  const mode = cell("Mode", cells.mode, cells.flip, cells.shadow);
   mode.className = "mode";
   const row = el("tr", { role: "row", "data-rule": name }, el("th", { role: "rowheader", scope: "row" }, name, cells.key), limit, mode,
     cell("Fullest key", el("div", { class: "usage" }, cells.meter, cells.usage)),

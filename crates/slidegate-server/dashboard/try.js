@@ -1,7 +1,7 @@
 // Try it: asks the server as any client would, and shows its answer.
 
 import { $, el, meter, say, text } from "./dom.js";
-import { acquire, peek, rules, settle } from "./api.js";
+import { acquire, explain, peek, rules, settle } from "./api.js";
 import { because } from "./access.js";
 import { count, wait } from "./words.js";
 
@@ -25,6 +25,7 @@ export class TryIt {
       this.ask(acquire, false);
     });
     $("try-peek").addEventListener("click", () => this.ask(peek, true));
+    $("try-explain").addEventListener("click", () => this.ask(explain, true));
     $("try-again").addEventListener("click", () => this.ask(acquire, false));
     $("try-refund").addEventListener("click", () => this.refund());
   }
@@ -83,6 +84,7 @@ export class TryIt {
       this.verdict("", "!", "Not decided");
       text($("try-detail"), error.status === undefined ? error.message : because(error));
       $("try-limits").replaceChildren();
+      $("try-why").replaceChildren();
       $("try-again").hidden = $("try-refund").hidden = true;
       this.countDown(0);
     }
@@ -95,15 +97,17 @@ export class TryIt {
   }
 
   show(decision, onlyLooks) {
-    const { allowed, denied_by, limits, reservation, code, source, retry_after_ms } = decision;
+    const { allowed, denied_by, reservation, code, source, retry_after_ms, never } = decision;
+    const limits = decision.limits ?? counted(decision.rules);
     const said = allowed ? (onlyLooks ? "Would be allowed" : "Allowed") : `${onlyLooks ? "Would be refused" : "Refused"}${denied_by ? ` by ${denied_by}` : ""}`;
     this.verdict(allowed, allowed ? "✓" : "✕", said);
-    text($("try-detail"), [allowed ? null : `Code ${code}`, `decided by ${source}`, limits.length ? null : "no rule applies"].filter(Boolean).join(", "));
+    text($("try-detail"), [allowed ? null : `Code ${code}`, `decided by ${source}`, limits.length ? null : "no rule applies", never ? "it never fits" : null].filter(Boolean).join(", "));
     $("try-limits").replaceChildren(...limits.slice(0, 50).map((limit) => this.limit(limit, denied_by)));
+    $("try-why").replaceChildren(...uncounted(decision.rules ?? []).slice(0, 50).map(({ rule, why }) => el("li", {}, el("b", {}, rule), el("small", {}, why))));
     this.reservation = reservation;
     $("try-refund").hidden = !reservation || onlyLooks;
     $("try-refund").disabled = false;
-    $("try-again").hidden = allowed;
+    $("try-again").hidden = allowed || never;
     this.countDown(allowed ? 0 : retry_after_ms);
   }
 
@@ -141,3 +145,11 @@ export class TryIt {
     }
   }
 }
+
+/** What an explanation tells of rules that count, as a decision tells it. */
+const counted = (rules) => rules.filter(({ counted }) => counted)
+  .map(({ rule, verdict, counted }) => ({ ...counted, rule, limit: counted.limit_now, would_refuse: verdict === "would-refuse" }));
+
+/** And of the others: why they do not apply, or what they do instead. */
+const uncounted = (rules) => rules.filter(({ counted }) => !counted)
+  .map(({ rule, verdict, why }) => ({ rule, why: why ?? verdict.replaceAll("-", " ") }));

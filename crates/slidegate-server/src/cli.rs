@@ -15,13 +15,16 @@ use crate::access::{Access, TOKEN_VARIABLE, Token};
 use crate::acquire::AcquireArgs;
 use crate::bench::BenchArgs;
 use crate::config::{AccessConfig, Config, ConfigFile, Listen, Place, StoreKind};
+use crate::explain::ExplainArgs;
 use crate::gate::Gate;
 use crate::log::{self, LogArgs};
+use crate::recording::RecordArgs;
 use crate::rulebook::{Files, Hangup};
 use crate::serve::Doors;
+use crate::simulate::SimulateArgs;
 use crate::store::AnyStore;
 use crate::tls::Tls;
-use crate::{acquire, adapt, bench, envoy, listen, monitor, rulebook, serve};
+use crate::{acquire, adapt, bench, envoy, explain, listen, monitor, rulebook, serve, simulate};
 
 /// The variable with a token that lets change rules and counts.
 const ADMIN_TOKEN: &str = "SLIDEGATE_ADMIN_TOKEN";
@@ -66,8 +69,12 @@ enum Command {
     Import(Import),
     /// Ask a running server for permits; exit code 0 allowed, 1 denied, 2 error
     Acquire(AcquireArgs),
+    /// Say why a request would be allowed or denied, rule by rule; exit code 0 allowed, 1 denied, 2 error
+    Explain(ExplainArgs),
     /// Ask as much as you like and print how fast it was; exit code 0 if there were decisions, 1 if none, 2 error
     Bench(BenchArgs),
+    /// See what rules would do to traffic that was, or that you fear; exit code 0, 2 error
+    Simulate(SimulateArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -105,6 +112,8 @@ struct ServeArgs {
     #[arg(long, value_name = "ADDR")]
     admin: Option<Place>,
     #[command(flatten)]
+    record: RecordArgs,
+    #[command(flatten)]
     log: LogArgs,
 }
 
@@ -121,7 +130,9 @@ pub fn run() -> ExitCode {
         Command::Schema => schema(),
         Command::Import(Import::Envoy { files }) => return import_envoy(&files),
         Command::Acquire(args) => return acquire::run(args),
+        Command::Explain(args) => return explain::run(args),
         Command::Bench(args) => return bench::run(args),
+        Command::Simulate(args) => return simulate::run(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -163,6 +174,7 @@ fn serve_command(args: ServeArgs) -> Result<(), String> {
     let listen = listen.or(config.listen).or(Listen::DEFAULT);
     let store = args.store.or(config.store.clone()).unwrap_or_default();
     let access = access(&config.access)?;
+    let recording = args.record.create()?;
     // A connection is an open file. What cannot be had is told when it lacks.
     let _ = rlimit::increase_nofile_limit(OPEN_FILES);
     let served = runtime.block_on(async {
@@ -194,9 +206,15 @@ fn serve_command(args: ServeArgs) -> Result<(), String> {
             Some(store) => drop(tokio::spawn(rulebook::follow_shared(store, hangup, following))),
             None => drop(tokio::spawn(files.follow(watch, hangup, following))),
         }
+        let recorder = Arc::clone(&gate.record.recorder);
+        let recording = recording.map(|recording| recording.start(&recorder)).transpose()?;
         // Who is told that it runs may signal it.
         greet(&places, &store, &source, demo);
         serve::run(doors, gate, signalled).await;
+        recorder.end_all();
+        if let Some(recording) = recording {
+            let _ = tokio::task::spawn_blocking(|| recording.join()).await;
+        }
         // Whoever cannot be told will find out.
         let _ = tokio::time::timeout(GOODBYE, store.leave()).await;
         Ok(())

@@ -52,6 +52,7 @@ pub async fn run(doors: Doors, gate: Arc<Gate>, shutdown: impl Future<Output = (
     shutdown.await;
     let _ = stop.send(());
     gate.live.stop();
+    gate.record.recorder.end_streams();
     // Whatever is still open then belongs to a client that does not read.
     let _ = tokio::time::timeout(shutdown_limit, stop.closed()).await;
     beating.abort();

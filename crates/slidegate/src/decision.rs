@@ -186,6 +186,11 @@ impl<'d> Limit<'d> {
         if self.check.enforced { Mode::Enforce } else { Mode::Shadow }
     }
 
+    /// The rule that its own is a [shadow of](crate::Rule::shadow_of).
+    pub fn shadow_of(&self) -> Option<&'d str> {
+        self.rules.rule(self.check.rule).shadowed()
+    }
+
     /// What the count belongs to.
     pub fn key(&self) -> &'d Key {
         &self.check.key

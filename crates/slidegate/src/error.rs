@@ -152,6 +152,14 @@ impl Error {
         matches!(*self.0, Kind::TooCostly { .. })
     }
 
+    /// The rule that will never have as many permits as were asked for; none for every other error.
+    pub fn too_costly_for(&self) -> Option<&str> {
+        match &*self.0 {
+            Kind::TooCostly { rule, .. } => Some(rule),
+            _ => None,
+        }
+    }
+
     /// The store could not decide; the outcome may be unknown. Ask again with the same request id.
     pub fn is_unavailable(&self) -> bool {
         matches!(*self.0, Kind::Store { .. })

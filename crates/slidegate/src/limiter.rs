@@ -1,5 +1,7 @@
 //! The straight path of one decision: request, rules, store, decision.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,9 +13,10 @@ use crate::decision::Source;
 use crate::quota::MAX_LIMIT;
 use crate::request::PLAIN_ATTRIBUTE;
 use crate::rules::{Rule, Rules};
+use crate::siblings;
 use crate::{
     Ask, Check, Clock, Correction, Decision, Entry, Error, Inspection, Key, MemoryStore, Micros, Outcome,
-    Quota, Reading, Receipt, Request, Reservation, Settled, Store, SystemClock, Verdict,
+    Quota, Reading, Readings, Receipt, Request, Reservation, Settled, Store, SystemClock, Verdict,
 };
 
 /// Decides requests by rules, and counts in a store. Share it in an `Arc`.
@@ -101,7 +104,7 @@ impl<S: Store> Limiter<S> {
                 Err(error) => Some(Err(error)),
             })
             .collect();
-        let readings = if asks.is_empty() { Default::default() } else { self.store.admit(&asks).await? };
+        let readings = if asks.is_empty() { Default::default() } else { self.admit(&rules, &asks).await? };
         let mut decided = asks.into_iter().zip(readings);
         let answers = answers.into_iter().map(|answer| {
             answer.unwrap_or_else(|| {
@@ -214,6 +217,16 @@ impl<S: Store> Limiter<S> {
         &self.store
     }
 
+    async fn admit(&self, rules: &Rules, asks: &[Ask]) -> Result<Readings, Error> {
+        if rules.have_siblings(asks) {
+            // Boxed, so that the others need no room for it.
+            let apart: Pin<Box<dyn Future<Output = _> + Send + '_>> =
+                Box::pin(siblings::admit(&self.store, rules, asks));
+            return apart.await;
+        }
+        self.store.admit(asks).await
+    }
+
     #[cfg(feature = "tower")]
     pub(crate) fn clock(&self) -> &dyn Clock {
         &*self.clock
@@ -223,7 +236,7 @@ impl<S: Store> Limiter<S> {
         if let Some(reading) = unasked(&rules, &ask) {
             return Ok(Decision::new(rules, ask, reading));
         }
-        let readings = self.store.admit(std::slice::from_ref(&ask)).await?;
+        let readings = self.admit(&rules, std::slice::from_ref(&ask)).await?;
         let reading = readings.into_iter().next().ok_or_else(Error::short_answer)?;
         Ok(Decision::new(rules, ask, reading))
     }

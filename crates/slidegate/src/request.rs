@@ -44,10 +44,13 @@ pub(crate) enum Subject<'a> {
 
 /// What a request names of its own limit.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Own {
-    pub(crate) limit: Option<u64>,
-    pub(crate) window: Option<Micros>,
-    pub(crate) burst: Option<u64>,
+pub struct Own {
+    /// See [`Request::limit`].
+    pub limit: Option<u64>,
+    /// See [`Request::window`].
+    pub window: Option<Micros>,
+    /// See [`Request::burst`].
+    pub burst: Option<u64>,
 }
 
 impl<'a> Request<'a> {
@@ -93,6 +96,32 @@ impl<'a> Request<'a> {
     #[must_use]
     pub fn burst(self, burst: u64) -> Self {
         self.own(|own| own.burst = Some(burst))
+    }
+
+    /// Its attributes, in their order; none if it brings its own limit.
+    pub fn attributes(&self) -> Option<&[(&'a str, &'a str)]> {
+        match &self.subject {
+            Subject::Attributes(attributes) => Some(attributes),
+            Subject::Resource { .. } => None,
+        }
+    }
+
+    /// The resource whose limit it brings, and what it names of that; none if it has attributes.
+    pub fn own_limit(&self) -> Option<(&'a str, Own)> {
+        match &self.subject {
+            Subject::Attributes(_) => None,
+            Subject::Resource { name, own } => Some((name, *own)),
+        }
+    }
+
+    /// How many permits it asks for.
+    pub fn cost(&self) -> u64 {
+        self.permits
+    }
+
+    /// The id that it was given by [`Request::id`].
+    pub fn known_as(&self) -> Option<&RequestId> {
+        self.id.as_ref()
     }
 
     fn own(mut self, name: impl FnOnce(&mut Own)) -> Self {

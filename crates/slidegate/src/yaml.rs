@@ -380,8 +380,8 @@ impl Reader {
     }
 }
 
-/// `12.5%` is 1,250: at most two decimals, and at most six digits before them.
-fn hundredths(text: &str) -> Option<u32> {
+/// A share in hundredths of a percent: `12.5%` is 1,250. At most two decimals, and at most six digits before them.
+pub fn hundredths(text: &str) -> Option<u32> {
     let number = text.strip_suffix('%')?.trim_end();
     let (whole, decimals) = number.split_once('.').unwrap_or((number, "0"));
     let digits =

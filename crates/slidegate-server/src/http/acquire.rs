@@ -31,7 +31,7 @@ pub(super) enum Question {
 }
 
 /// What may be wrong with any body.
-const FAILS: [Code; 7] = [
+pub(super) const FAILS: [Code; 7] = [
     Code::InvalidJson,
     Code::InvalidRequest,
     Code::PermitsExceedLimit,
@@ -41,10 +41,10 @@ const FAILS: [Code; 7] = [
     Code::Unavailable,
 ];
 
-const LOGIN: &str = r#"{"attributes":{"api":"/login","ip":"1.2.3.4","user":"alice"}}"#;
+pub(super) const LOGIN: &str = r#"{"attributes":{"api":"/login","ip":"1.2.3.4","user":"alice"}}"#;
 const ALLOWS: &str = r#"{"allowed":true,"code":0,"denied_by":null,"retry_after_ms":0,"limits":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","limit":3,"used":1,"remaining":2,"retry_after_ms":0,"reset_after_ms":5000},{"rule":"login-per-user","key":"login-per-user:user=alice","limit":5,"used":1,"remaining":4,"retry_after_ms":0,"reset_after_ms":60000}],"reservation":null,"source":"store"}"#;
 const REFUSES: &str = r#"{"allowed":false,"code":10007,"denied_by":"login-per-ip","retry_after_ms":4986,"limits":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","limit":3,"used":3,"remaining":0,"retry_after_ms":4986,"reset_after_ms":5000},{"rule":"login-per-user","key":"login-per-user:user=alice","limit":5,"used":3,"remaining":2,"retry_after_ms":0,"reset_after_ms":59993}],"reservation":null,"source":"store"}"#;
-const OWN: &str = r#"{"resource":"user123","limit":10,"window":"1s","permits":3}"#;
+pub(super) const OWN: &str = r#"{"resource":"user123","limit":10,"window":"1s","permits":3}"#;
 const ALLOWS_OWN: &str = r#"{"allowed":true,"code":0,"denied_by":null,"retry_after_ms":0,"limits":[{"rule":"ad-hoc","key":"ad-hoc:resource=user123:window=1s","limit":10,"used":3,"remaining":7,"retry_after_ms":0,"reset_after_ms":1000}],"reservation":"1794774215407676.0.3.33.ad-hoc:resource=user123:window=1s","source":"store"}"#;
 
 impl Question {

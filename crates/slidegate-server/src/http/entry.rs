@@ -47,10 +47,12 @@ impl Door {
     }
 }
 
-/// Whether it changes something.
+/// Whether it changes something, or tells what others ask.
 fn changes(method: &Method, path: &str) -> bool {
     let looks = method == Method::GET || method == Method::HEAD;
-    path.starts_with("/v1/keys/") && !looks || path == "/v1/rules" && method == Method::PUT
+    path.starts_with("/v1/keys/") && !looks
+        || path == "/v1/rules" && method == Method::PUT
+        || path == "/v1/record" && method == Method::POST
 }
 
 fn no_token(what: &str) -> ApiError {

@@ -9,6 +9,7 @@ mod connection;
 mod dashboard;
 mod entry;
 mod error;
+mod explain;
 mod health;
 mod hold;
 mod keys;
@@ -16,6 +17,7 @@ mod lane;
 mod live;
 mod metrics;
 mod openapi;
+mod record;
 mod report;
 mod route;
 mod rules;
@@ -147,6 +149,7 @@ fn routes() -> Vec<Route> {
         Question::Acquire.route(),
         Question::Peek.route(),
         acquire::batch_route(),
+        explain::route(),
         settle::route(),
         hold::release_route(),
         hold::extend_route(),
@@ -157,6 +160,7 @@ fn routes() -> Vec<Route> {
         store::route(),
         top::route(),
         live::route(),
+        record::route(),
         health::alive(),
         health::ready(),
         metrics::route(),

@@ -17,6 +17,7 @@ use super::route::Route;
 use super::{MAX_RULES_BODY, Shared};
 use crate::config::Config;
 use crate::gate::Gate;
+use crate::record::Shadow;
 use crate::rulebook::{Edition, RulesBody, hash};
 
 /// The rules, and which edition they are.
@@ -40,6 +41,39 @@ pub(crate) struct EditionBody {
     /// Why newer ones are not in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<FailureBody>,
+    /// What its rules that only watch have seen since it came into force here: the first 1,000.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    shadows: Vec<ShadowBody>,
+}
+
+/// A rule that only watches.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Shadow")]
+struct ShadowBody {
+    rule: String,
+    /// The rule that it would replace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shadow_of: Option<String>,
+    /// Decisions that it looked at.
+    decisions: u64,
+    would_refuse: u64,
+    /// Requests that were allowed and that it would have refused.
+    newly_refused: u64,
+    /// Requests that nobody but the rule it would replace refused, and that it would have allowed.
+    newly_allowed: u64,
+}
+
+impl From<Shadow> for ShadowBody {
+    fn from(Shadow { rule, shadow_of, watched }: Shadow) -> Self {
+        ShadowBody {
+            rule,
+            shadow_of,
+            decisions: watched.decisions,
+            would_refuse: watched.would_refuse,
+            newly_refused: watched.newly_refused,
+            newly_allowed: watched.newly_allowed,
+        }
+    }
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -175,7 +209,8 @@ impl EditionBody {
             .rules
             .failure()
             .map(|failure| FailureBody { source: failure.source.clone(), message: failure.message.clone() });
-        EditionBody { version: *version, hash: hash.clone(), source: source.clone(), failure }
+        let shadows = gate.record.shadows().into_iter().map(ShadowBody::from).collect();
+        EditionBody { version: *version, hash: hash.clone(), source: source.clone(), failure, shadows }
     }
 }
 

@@ -190,10 +190,31 @@ impl Said {
     }
 }
 
+/// What would be otherwise if a rule did not only watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// The request was allowed, and the rule would have refused it.
+    NewlyRefused,
+    /// The request was refused by nobody but the rule that this one is a shadow of, and it would have allowed it.
+    NewlyAllowed,
+}
+
+impl Change {
+    pub(crate) const ALL: [Change; 2] = [Change::NewlyRefused, Change::NewlyAllowed];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Change::NewlyRefused => "newly-refused",
+            Change::NewlyAllowed => "newly-allowed",
+        }
+    }
+}
+
 /// What one core has counted of one rule.
 #[derive(Default)]
 pub(super) struct RuleCells {
     said: [[AtomicU64; SOURCES]; Said::ALL.len()],
+    changes: [AtomicU64; Change::ALL.len()],
     /// Time that its decisions took, in microseconds.
     took: AtomicU64,
     /// The highest share of its limit that a key had in use since it was last taken, in thousandths, and one more; 0 if
@@ -228,6 +249,14 @@ impl RuleCells {
 
     pub(super) fn said(&self, said: Said, source: Source) -> u64 {
         self.said[said as usize][source as usize].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn change(&self, change: Change) {
+        self.changes[change as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn changes(&self, change: Change) -> u64 {
+        self.changes[change as usize].load(Ordering::Relaxed)
     }
 
     pub(super) fn took(&self) -> u64 {

@@ -19,14 +19,20 @@ pub(crate) struct Deciding<'g> {
 }
 
 impl Deciding<'_> {
+    /// Whether somebody looks at single decisions.
+    #[inline]
+    fn is_watched(&self) -> bool {
+        trace::wanted() || self.record.recorder.is_on()
+    }
+
     /// Of this caller's traces.
     pub(crate) fn called_by(self, caller: Caller) -> Self {
         Deciding { caller, ..self }
     }
 
     pub(crate) async fn acquire(&self, request: Request<'_>) -> Result<Decision, Error> {
-        if trace::wanted() {
-            return self.traced_acquire(request).await;
+        if self.is_watched() {
+            return self.watched_acquire(request).await;
         }
         if !self.record.on {
             return self.limiter.acquire(request).await;
@@ -40,7 +46,7 @@ impl Deciding<'_> {
     /// Not recorded: nothing is decided.
     pub(crate) async fn peek(&self, request: Request<'_>) -> Result<Decision, Error> {
         if trace::wanted() {
-            return self.traced_peek(request).await;
+            return self.watched_peek(request).await;
         }
         self.limiter.peek(request).await
     }
@@ -49,8 +55,8 @@ impl Deciding<'_> {
         &self,
         requests: &[Request<'_>],
     ) -> Result<Vec<Result<Decision, Error>>, Error> {
-        if trace::wanted() {
-            return self.traced_acquire_many(requests).await;
+        if self.is_watched() {
+            return self.watched_acquire_many(requests).await;
         }
         let since = self.record.now();
         let answers = self.limiter.acquire_many(requests).await;
@@ -76,8 +82,8 @@ impl Deciding<'_> {
 
     /// Recorded as one request for each.
     pub(crate) async fn acquire_together(&self, requests: &[Request<'_>]) -> Result<Vec<Decision>, Error> {
-        if trace::wanted() {
-            return self.traced_acquire_together(requests).await;
+        if self.is_watched() {
+            return self.watched_acquire_together(requests).await;
         }
         let since = self.record.now();
         let answers = self.limiter.acquire_together(requests).await;

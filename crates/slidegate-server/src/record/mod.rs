@@ -10,8 +10,9 @@ mod pulse;
 mod recent;
 mod rows;
 mod run;
+mod shadows;
 mod top;
-mod traced;
+mod watched;
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -24,13 +25,15 @@ use parking_lot::Mutex;
 use slidegate::{Clock, Key, Limiter, Micros, Rules, Source, SystemClock};
 
 use self::cells::Cells;
-pub(crate) use self::cells::{BOUNDS, Durations, Failure, Said};
+pub(crate) use self::cells::{BOUNDS, Change, Durations, Failure, Said};
 pub(crate) use self::deciding::Deciding;
 pub(crate) use self::pulse::Pulse;
 pub(crate) use self::recent::Recent;
 use self::rows::Table;
 pub(crate) use self::rows::{Row, Shown};
+pub(crate) use self::shadows::Shadow;
 pub(crate) use self::top::Period;
+use crate::recording::Recorder;
 use crate::store::AnyStore;
 use crate::tls::Protocol;
 
@@ -48,6 +51,8 @@ pub(crate) struct Record {
     shards: Box<[CachePadded<Cells>]>,
     table: ArcSwap<Table>,
     pub(crate) recent: Recent,
+    /// Who wants to have the requests themselves.
+    pub(crate) recorder: Arc<Recorder>,
     pulse: Mutex<Pulse>,
     connections: [AtomicUsize; Protocol::ALL.len()],
 }
@@ -82,6 +87,7 @@ impl Record {
         Record {
             on: true,
             recent: Recent::new(clock.now().get()),
+            recorder: Arc::default(),
             clock,
             shards: (0..shards).map(|_| CachePadded::default()).collect(),
             table: ArcSwap::from_pointee(Table::new(rules, shards, &[])),

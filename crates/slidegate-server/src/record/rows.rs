@@ -7,7 +7,8 @@ use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use slidegate::{AD_HOC, Limit, Mode, Rule, Rules, Source};
 
-use super::cells::{RuleCells, Said};
+use super::cells::{Change, RuleCells, Said};
+use super::shadows::{self, Watched};
 use super::top::Top;
 
 /// The rules whose keys are remembered apart; the keys of those after them are remembered together.
@@ -24,6 +25,8 @@ pub(super) struct Table {
     pub(super) rules: Arc<Rules>,
     /// In the order of the rules; the last is of those that requests bring themselves.
     pub(super) rows: Vec<Arc<Row>>,
+    /// What rows that only watch had counted when these rules came into force, by their places.
+    pub(super) before: Vec<(usize, Watched)>,
 }
 
 /// What is counted of one rule.
@@ -78,8 +81,9 @@ impl Table {
                 Arc::new(Row::new(name, shards, top))
             }
         });
-        let rows = rows.collect();
-        Table { rules, rows }
+        let rows: Vec<Arc<Row>> = rows.collect();
+        let before = shadows::before(&rules, &rows);
+        Table { rules, rows, before }
     }
 
     /// The row of a limit; of a decision by earlier rules, that of its name, if there still is one.
@@ -110,6 +114,10 @@ impl Row {
 
     pub(crate) fn said(&self, said: Said, source: Source) -> u64 {
         self.cells.iter().map(|cells| cells.said(said, source)).sum()
+    }
+
+    pub(crate) fn changes(&self, change: Change) -> u64 {
+        self.cells.iter().map(|cells| cells.changes(change)).sum()
     }
 
     pub(crate) fn totals(&self) -> Totals {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use slidegate::{Decision, Error, Limit, Micros, Source};
+use slidegate::{Decision, Error, Limit, Micros, Mode, Source};
 
 use super::cells::{Cells, Failure, Said};
 use super::rows::{Row, Table, said};
-use super::{Record, shard};
+use super::{Record, shadows, shard};
 use crate::tls::Protocol;
 
 /// What several limits of one rule said.
@@ -89,6 +89,11 @@ impl Record {
                     && let Some(run) = rule.replace(RuleRun::new(row, said, source, &limit))
                 {
                     run.count(shard, took);
+                }
+                if limit.mode() == Mode::Shadow
+                    && let Some(change) = shadows::change(decision, &limit)
+                {
+                    row.cells[shard].change(change);
                 }
                 if let Some(weight) = weight {
                     row.top.lock().add(limit.key(), said != Said::Allowed, weight);

@@ -292,6 +292,9 @@ fn refused_then_allowed_in_try_it() {
         assert!(page.text("#try-verdict").await.contains("login-per-ip"));
         page.picture("refused").await;
         // It can be tried again when the wait that was told is over, not before.
+        page.click("#try-explain").await;
+        page.until("it says why", "document.querySelector('#try-why').textContent.includes('`match` wants `api` to be /search, and it is /login')").await;
+        assert!(page.text("#try-limits").await.contains("3 of 3 used"));
         page.until("there is something to try", "!document.querySelector('#try-again').hidden").await;
         page.until("the wait is over", "!document.querySelector('#try-again').disabled").await;
         page.click("#try-again").await;

@@ -44,13 +44,13 @@ rules:
 ";
 
 /// A channel in a runtime: tests are not async, so that they can wait for processes.
-struct Client {
+pub(crate) struct Client {
     runtime: tokio::runtime::Runtime,
     channel: Channel,
 }
 
 impl Client {
-    fn of(server: &Server) -> Self {
+    pub(crate) fn of(server: &Server) -> Self {
         Self::at(server.door("grpc"))
     }
 
@@ -66,7 +66,7 @@ impl Client {
         self.runtime.block_on(client.should_rate_limit(request)).map(tonic::Response::into_inner)
     }
 
-    fn codes(&self, request: RateLimitRequest) -> Vec<i32> {
+    pub(crate) fn codes(&self, request: RateLimitRequest) -> Vec<i32> {
         let response = self.ask(request).unwrap();
         let each = response.statuses.iter().map(|status| status.code);
         std::iter::once(response.overall_code).chain(each).collect()
@@ -84,7 +84,7 @@ fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..Default::default() }
 }
 
-fn asked(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimitRequest {
+pub(crate) fn asked(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimitRequest {
     let descriptors = descriptors.iter().map(|entries| descriptor(entries)).collect();
     RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 }
 }

@@ -20,6 +20,7 @@ mod envoy; // a real Envoy in front: exactly the limit, its headers, its failure
 mod envoy_config; // envoyproxy/ratelimit's files limit here what they limit there
 #[path = "../../../slidegate/tests/suite/faketime.rs"]
 mod faketime; // a clock for one Redis, which can be set and can stand still
+mod explain; // why a request would be allowed or refused, rule by rule
 mod flow; // permits that are held, and limits that climb
 mod grpc; // Envoy's rate-limit service: statuses, caps, deadlines, health, reflection
 mod http2_client; // HTTP/2 without gRPC
@@ -32,13 +33,17 @@ mod patience; // slow clients are given up, and stopping loses no answer
 mod prometheus; // a real Prometheus scrapes, and its alerts fire and clear
 mod proxies; // nginx, Traefik and Caddy ask before they pass a request on
 mod readme; // the README's lines answer as printed
+mod record; // what was asked and decided, written down for a simulation
 mod redis; // counting in Redis, from the door
 #[path = "../../../slidegate/tests/suite/redis_server.rs"]
 mod redis_server; // a real Redis, free port, killed on drop
 mod reload; // rules that change while they are used
+mod replay; // what a server decided, a simulation of its recording decides too
 mod resp; // the Redis protocol: commands, numbers, clients, and whatever strangers send
 mod server; // a real server on a free port, killed on drop
+mod shadow; // what a rule that only watches would change, counted exactly
 mod shared_rules; // every node follows one set of rules
+mod simulate; // what rules would do: the documents' figures, every trace, every question
 mod stub; // a server that answers as a test wants it to
 mod tls; // every door can be encrypted, and certificates change while it runs
 mod tracing; // logs: text, JSON, a line a decision, spans for a collector; no token, and no key unless asked for

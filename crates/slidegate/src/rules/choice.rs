@@ -95,9 +95,9 @@ pub(super) type Replaced = SmallVec<[u32; 4]>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
     /// The group of each rule.
-    groups: Vec<Option<u32>>,
+    pub(super) groups: Vec<Option<u32>>,
     /// The rules that each replaces.
-    replaces: Vec<Replaced>,
+    pub(super) replaces: Vec<Replaced>,
 }
 
 impl Choice {

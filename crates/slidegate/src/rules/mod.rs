@@ -2,6 +2,7 @@
 
 mod ad_hoc;
 mod choice;
+mod explain;
 #[cfg(feature = "yaml")]
 mod parse;
 #[cfg(feature = "yaml")]
@@ -13,13 +14,16 @@ mod rule;
 mod schema;
 #[cfg(feature = "schema")]
 mod schema_adaptive;
+mod shadow;
 mod together;
+mod trial;
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 pub use self::ad_hoc::{AdHoc, Bounds};
 use self::choice::{Choice, Kind, Replaced};
+pub use self::explain::{Explanation, Miss, Standing};
 #[cfg(feature = "yaml")]
 pub use self::parse::{FILE_FIELDS, read_on_error};
 pub use self::rule::{DEFAULT_CODE, MAX_KEY_ATTRIBUTES, MAX_LEASE, Mode, Pattern, Rule};
@@ -52,12 +56,15 @@ pub struct Rules {
     ad_hoc: AdHoc,
     /// Stands in for a rule in the answers to requests that bring their own limit.
     own_limit: Rule,
+    /// Whether any of them is a shadow of another.
+    siblings: bool,
     /// Whether these are the rules, or stand for some that are not known yet.
     known: bool,
 }
 
 impl Rules {
-    /// These rules, in this order. No two may have the same name, and what one replaces must be among them.
+    /// These rules, in this order. No two may have the same name, and what one replaces or is a shadow of
+    /// must be among them.
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, Error> {
         let ad_hoc = AdHoc::default();
         let own_limit = Rule::named(AD_HOC, ad_hoc.quota(Own::default())?);
@@ -74,7 +81,9 @@ impl Rules {
             return Err(Error::invalid(format!("{MAX_ADAPTIVE} rules may be adaptive, not {adaptive}")));
         }
         let choice = Choice::new(&rules)?;
-        Ok(Rules { rules, choice, ad_hoc, own_limit, known: true })
+        shadow::check(&rules, &names)?;
+        let siblings = rules.iter().any(|rule| rule.mode == Mode::Shadow && rule.shadow_of.is_some());
+        Ok(Rules { rules, choice, ad_hoc, own_limit, siblings, known: true })
     }
 
     /// Stands for rules that are not known yet: whatever is asked, it cannot be decided.
@@ -159,6 +168,16 @@ impl Rules {
             ask = ask.with_id(id.clone());
         }
         Ok(ask)
+    }
+
+    /// Whether any of these asks is also about a rule that is tried out beside another.
+    #[inline]
+    pub(crate) fn have_siblings(&self, asks: &[Ask]) -> bool {
+        self.siblings && asks.iter().flat_map(Ask::checks).any(|check| self.is_sibling(check))
+    }
+
+    pub(crate) fn is_sibling(&self, check: &Check) -> bool {
+        !check.enforced && self.rule(check.rule).shadow_of.is_some()
     }
 
     /// Whether a rule refuses this ask whatever the store says.

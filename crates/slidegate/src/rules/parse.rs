@@ -7,6 +7,7 @@ use super::choice::{Kind, no_such_rule};
 use super::parse_adaptive::read_adaptive;
 use super::parse_warm_up::read_warm_up;
 use super::rule::{Mode, Pattern, Rule, check_held};
+use super::shadow;
 use super::{AdHoc, Bounds, MAX_RULES, Rules};
 use crate::quota::{MAX_WINDOW, check_limit, check_slices, check_window};
 use crate::yaml::{Fields, Node, Reader};
@@ -16,7 +17,7 @@ use crate::{Algorithm, Count, Encoding, Error, Micros, OnError, Quota};
 /// server says of its rules, and means nothing in a file.
 pub const FILE_FIELDS: [&str; 3] = ["rules", "ad-hoc", "edition"];
 
-const RULE_FIELDS: [&str; 23] = [
+const RULE_FIELDS: [&str; 24] = [
     "name",
     "match",
     "key",
@@ -34,6 +35,7 @@ const RULE_FIELDS: [&str; 23] = [
     "count",
     "code",
     "mode",
+    "shadow-of",
     "encoding",
     "on-error",
     "lease",
@@ -43,7 +45,7 @@ const RULE_FIELDS: [&str; 23] = [
 ];
 
 /// What says how to count, and so belongs to limited rules.
-const COUNTING_FIELDS: [&str; 13] = [
+const COUNTING_FIELDS: [&str; 14] = [
     "tag",
     "limit",
     "window",
@@ -51,6 +53,7 @@ const COUNTING_FIELDS: [&str; 13] = [
     "burst",
     "slices",
     "count",
+    "shadow-of",
     "encoding",
     "on-error",
     "lease",
@@ -101,7 +104,7 @@ impl Rules {
             Some(node) => read_ad_hoc(node, reader),
             None => Some(AdHoc::default()),
         };
-        let (mut rules, mut names, mut replaced) = (Vec::new(), HashSet::new(), Vec::new());
+        let (mut rules, mut names, mut others) = (Vec::new(), HashSet::new(), Others::default());
         if let Some(node) = fields.required(reader, "rules", "the file") {
             let items = reader.list(node, "rules")?;
             if items.len() > MAX_RULES {
@@ -109,10 +112,13 @@ impl Rules {
                 return None;
             }
             for item in items {
-                rules.extend(read_rule(item, reader, &mut names, &mut replaced));
+                rules.extend(read_rule(item, reader, &mut names, &mut others));
             }
-            for (node, name) in replaced.into_iter().filter(|(_, name)| !names.contains(name)) {
+            for (node, name) in others.replaced.into_iter().filter(|(_, name)| !names.contains(name)) {
                 reader.problem(node, no_such_rule(name).to_string());
+            }
+            for (node, name) in others.shadowed.into_iter().filter(|(_, name)| !names.contains(name)) {
+                reader.problem(node, shadow::no_such_rule(name).to_string());
             }
         }
         let rules = Rules::new(rules).ok()?;
@@ -120,12 +126,19 @@ impl Rules {
     }
 }
 
-/// Reads one rule; `names` are those of the rules before it, good or bad, and `replaced` those that it replaces.
+/// The names of rules that rules mention, and where.
+#[derive(Default)]
+struct Others<'n> {
+    replaced: Vec<(&'n Node, &'n str)>,
+    shadowed: Vec<(&'n Node, &'n str)>,
+}
+
+/// Reads one rule; `names` are those of the rules before it, good or bad, and `others` those that it mentions.
 fn read_rule<'n>(
     node: &'n Node,
     reader: &mut Reader,
     names: &mut HashSet<&'n str>,
-    replaced: &mut Vec<(&'n Node, &'n str)>,
+    others: &mut Others<'n>,
 ) -> Option<Rule> {
     let fields = reader.fields(node, "a rule", &RULE_FIELDS)?;
     let name = read_name(&fields, reader, names);
@@ -135,7 +148,7 @@ fn read_rule<'n>(
     let quota = if limited { read_quota(&fields, reader, &what) } else { None };
     let conditions = read_match(&fields, reader);
     let key = read_key(&fields, reader);
-    let mode = fields.get("mode").map_or(Some(Mode::default()), |node| read_mode(node, reader, kind));
+    let mode = fields.get("mode").map(|node| read_mode(node, reader, kind));
     let code = fields.get("code").map_or(Some(super::DEFAULT_CODE), |node| read_code(node, reader));
     // What is wrong so far keeps nothing from being checked after it.
     let mut rule = Rule::named(name.unwrap_or("unnamed"), quota.unwrap_or(Quota::STAND_IN));
@@ -161,10 +174,12 @@ fn read_rule<'n>(
             rule.on_error = read_on_error(node, reader);
         }
     }
-    rule = read_choice(&fields, reader, rule, replaced)?;
+    rule = read_choice(&fields, reader, rule, &mut others.replaced)?;
+    rule = shadow::read(&fields, reader, rule, mode.flatten(), &mut others.shadowed)?;
+    sound &= mode != Some(None);
     rule.conditions = conditions;
     rule.kind = kind?;
-    sound.then_some(rule.mode(mode?).code(code?))
+    sound.then_some(rule.code(code?))
 }
 
 /// What a rule does, and that it has no fields of what it does not.

@@ -58,7 +58,7 @@ impl Pattern {
         }
     }
 
-    fn holds(&self, value: &str) -> bool {
+    pub(super) fn holds(&self, value: &str) -> bool {
         match self {
             Pattern::Is(text) => value == text,
             Pattern::StartsWith(prefix) => value.starts_with(prefix.as_str()),
@@ -87,6 +87,8 @@ pub struct Rule {
     pub(crate) quota: Quota,
     pub(crate) kind: Kind,
     pub(crate) mode: Mode,
+    /// The name of another rule.
+    pub(crate) shadow_of: Option<String>,
     pub(crate) group: Option<String>,
     pub(crate) only: bool,
     /// Names of other rules.
@@ -126,6 +128,7 @@ impl Rule {
             quota,
             kind: Kind::default(),
             mode: Mode::default(),
+            shadow_of: None,
             group: None,
             only: false,
             replaces: Vec::new(),
@@ -315,6 +318,11 @@ impl Rule {
         self.mode
     }
 
+    /// The number that its refusals carry.
+    pub fn refusal_code(&self) -> NonZeroU32 {
+        self.code
+    }
+
     /// How Redis stores its counts.
     pub fn stored_as(&self) -> Encoding {
         self.encoding
@@ -367,16 +375,10 @@ impl Rule {
 
     #[inline]
     pub(super) fn applies(&self, attributes: &[(&str, &str)]) -> bool {
-        let holds = |(name, patterns): &(String, Vec<Pattern>)| {
-            find(attributes, name).is_some_and(|value| patterns.iter().any(|pattern| pattern.holds(value)))
-        };
-        self.mode != Mode::Off
-            && self.conditions.iter().all(holds)
-            && self.key.iter().all(|name| find(attributes, name).is_some())
-            && (!self.only || attributes.iter().all(|(name, _)| self.names(name)))
+        self.miss(attributes).is_none()
     }
 
-    fn names(&self, attribute: &str) -> bool {
+    pub(super) fn names(&self, attribute: &str) -> bool {
         let mut named = self.conditions.iter().map(|(name, _)| name).chain(&self.key);
         named.any(|name| name == attribute)
     }
@@ -446,7 +448,7 @@ impl Rule {
 }
 
 #[inline]
-fn find<'a>(attributes: &[(&str, &'a str)], name: &str) -> Option<&'a str> {
+pub(super) fn find<'a>(attributes: &[(&str, &'a str)], name: &str) -> Option<&'a str> {
     attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
 }
 

@@ -75,6 +75,10 @@ pub struct RuleFile {
     /// Whether it may refuse. `enforce`, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mode: Option<ModeFile>,
+    /// Another rule, which this one is tried out to replace: what would be decided otherwise is counted. `mode` is then
+    /// `shadow`, unless it is `off`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub shadow_of: Option<String>,
     /// How Redis stores it: `packed` for `sliding-window` only. `zset`, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub encoding: Option<EncodingFile>,
@@ -345,6 +349,7 @@ impl From<&Rule> for RuleFile {
                 Mode::Shadow => ModeFile::Shadow,
                 Mode::Off => ModeFile::Off,
             }),
+            shadow_of: rule.shadow_of.clone(),
             encoding: limited.then_some(match rule.encoding {
                 Encoding::Zset => EncodingFile::Zset,
                 Encoding::Packed => EncodingFile::Packed,
@@ -376,13 +381,9 @@ impl From<&AdHoc> for AdHocFile {
 }
 
 fn patterns(any: &[Pattern]) -> PatternsFile {
-    let text = |pattern: &Pattern| match pattern {
-        Pattern::Is(text) => text.clone(),
-        Pattern::StartsWith(prefix) => format!("{prefix}*"),
-    };
     match any {
-        [one] => PatternsFile::One(text(one)),
-        several => PatternsFile::Any(several.iter().map(text).collect()),
+        [one] => PatternsFile::One(one.to_string()),
+        several => PatternsFile::Any(several.iter().map(Pattern::to_string).collect()),
     }
 }
 

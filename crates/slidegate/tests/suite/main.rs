@@ -15,6 +15,7 @@ mod definition; // random operations agree with the definition, and retry_after 
 mod deny_cache; // refusals that the store is not asked for again
 mod deployment; // several nodes on the same servers, their callers, and what these were told
 mod faketime; // a clock for one server, which can be set and can stand still
+mod explain; // why a rule looks at a request, or does not
 mod fault_proxy; // a network that fails as told, between a client and a server
 mod fault_proxy_checks; // each fault, as a plain client sees it
 mod fault_wires; // what passes through the proxy, and when
@@ -41,6 +42,7 @@ mod redis_server; // a real server, free port, killed on drop
 mod redis_tls; // TLS to Redis
 mod resp_commands; // where commands end in what a client sends
 mod rule_files; // every mistake in a file, with its line and its exact message
+mod shadows; // a rule that is tried out beside another counts what it would have admitted in its place
 mod timelines; // the source documents' timelines, to the permit
 mod together; // several requests as one: all or nothing, one charge a key
 mod topologies; // Redis in many servers: slots that move, nodes that die, asks over several places

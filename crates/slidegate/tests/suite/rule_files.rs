@@ -331,7 +331,7 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "rules:
   - { name: a, limit: 5, window: 1s, windw: 1s }",
-        "2:38: unknown field `windw` in a rule: it may have `name`, `match`, `key`, `only`, `group`, `replaces`, `tag`, `limit`, `window`, `unlimited`, `blocked`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `encoding`, `on-error`, `lease`, `warm-up`, `adaptive`, `overrides`",
+        "2:38: unknown field `windw` in a rule: it may have `name`, `match`, `key`, `only`, `group`, `replaces`, `tag`, `limit`, `window`, `unlimited`, `blocked`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `shadow-of`, `encoding`, `on-error`, `lease`, `warm-up`, `adaptive`, `overrides`",
     ),
     (
         "rules:
@@ -453,7 +453,7 @@ limit: 5",
 4:13: window must be a length of time such as 250ms, 5s or 1h, not "soon"
 5:11: mode must be one of enforce, shadow, off, not "on"
 6:5: rule `second` needs `limit`
-7:5: unknown field `limt` in a rule: it may have `name`, `match`, `key`, `only`, `group`, `replaces`, `tag`, `limit`, `window`, `unlimited`, `blocked`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `encoding`, `on-error`, `lease`, `warm-up`, `adaptive`, `overrides`
+7:5: unknown field `limt` in a rule: it may have `name`, `match`, `key`, `only`, `group`, `replaces`, `tag`, `limit`, `window`, `unlimited`, `blocked`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `shadow-of`, `encoding`, `on-error`, `lease`, `warm-up`, `adaptive`, `overrides`
 9:11: another rule is named `first` already
 12:10: key must be a list, not "ip""#,
     ),
@@ -534,6 +534,21 @@ rules: []",
         r#"2:52: replaces names `c`, which is no rule
 2:55: a rule name must be text, not 5: write "5" in quotes
 3:23: limit must be between 1 and 1000000000000, not 0"#,
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, shadow-of: b }
+  - { name: c, limit: 5, window: 1s, shadow-of: a, mode: enforce }
+  - { name: d, limit: 5, window: 1s, shadow-of: d }
+  - { name: e, unlimited: true, shadow-of: a }
+  - { name: f, limit: 5, window: 1s, shadow-of: [a] }
+  - { name: g, limit: 5, window: 1s, shadow-of: a, mode: maybe }",
+        r#"2:49: shadow-of names `b`, which is no rule
+3:49: `shadow-of` is for rules that only watch: mode must be shadow or off
+4:49: rule `d` cannot be a shadow of itself
+5:44: `shadow-of` does not go with `unlimited: true`
+6:49: shadow-of must be text, not a list
+7:58: mode must be one of enforce, shadow, off, not "maybe""#,
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: true }",
@@ -626,7 +641,7 @@ fn a_file_of_five_megabytes_is_not_read() {
 #[test]
 fn a_full_file() {
     let rules = Rules::from_yaml(include_str!("full.yaml")).unwrap();
-    assert_eq!(rules.iter().count(), 14);
+    assert_eq!(rules.iter().count(), 15);
     assert_eq!(Rules::from_yaml("rules: []").unwrap().iter().count(), 0);
 }
 

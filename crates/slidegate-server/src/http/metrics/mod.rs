@@ -13,7 +13,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::registry::{Registry, Unit};
 use slidegate::{
-    BATCH_BOUNDS, BreakerState, CALL_BOUNDS, CallStats, Discrepancy, ServerMemory, ServerStats, Source,
+    BATCH_BOUNDS, BreakerState, CALL_BOUNDS, CallStats, Discrepancy, Mode, ServerMemory, ServerStats, Source,
 };
 
 use self::page::{Histogram, Labelled, Page};
@@ -21,7 +21,7 @@ use super::Shared;
 use super::call::{Call, METRICS, Who};
 use super::error::{ApiError, Code};
 use super::route::Route;
-use crate::record::{Durations, Failure, Said};
+use crate::record::{Change, Durations, Failure, Said};
 use crate::tls::Protocol;
 
 pub(super) fn route() -> Route {
@@ -82,6 +82,14 @@ impl Everything {
             }
         }
         page.counters("decisions", "What each rule said of requests, and who knew", &said)?;
+        let watching = rules.iter().zip(&rows).filter(|(rule, _)| rule.in_mode() == Mode::Shadow);
+        let changes = watching.flat_map(|(_, row)| {
+            Change::ALL.map(|change| {
+                ([("rule", row.name.as_str()), ("change", change.as_str())], row.changes(change))
+            })
+        });
+        let help = "Requests that would be decided otherwise if shadows were enforced";
+        page.counters("shadow_changes", help, &changes.collect::<Vec<_>>())?;
         let (mut requests, mut durations) = (Vec::new(), Vec::new());
         for door in Protocol::ALL {
             for source in Source::ALL {
@@ -139,6 +147,11 @@ impl Everything {
         let connections =
             Protocol::ALL.map(|door| ([("door", door.as_str())], self.gate.record.connections(door) as i64));
         page.gauges("connections", "Connections that are open", None, &connections)?;
+        let recorded = self.gate.record.recorder.recorded();
+        page.gauge("recordings", "Recordings of requests under way", recorded.recordings as i64)?;
+        page.counter("recorded_requests", "Requests that were recorded", recorded.lines)?;
+        let help = "Requests that were not, because what was recorded was not taken fast enough";
+        page.counter("recording_drops", help, recorded.dropped)?;
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         page.info("build", "The version of this server", &version)
     }

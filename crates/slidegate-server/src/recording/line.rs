@@ -1,0 +1,74 @@
+//! One request as a line of JSON.
+
+use std::borrow::Cow;
+
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use slidegate::{Micros, Request};
+
+use super::Sample;
+
+/// What became of a request.
+#[derive(Clone, Copy)]
+pub(super) struct Verdict<'v> {
+    /// When, by the store's clock; zero if it was not asked.
+    pub(super) at: Micros,
+    pub(super) denied_by: Option<&'v str>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Line<'l, 'r> {
+    /// Microseconds since 1970.
+    at: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attributes: Option<Attributes<'l, 'r>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resource: Option<Cow<'r, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    window: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    burst: Option<u64>,
+    permits: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'l str>,
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    denied_by: Option<&'l str>,
+}
+
+impl<'l, 'r> Line<'l, 'r> {
+    pub(super) fn new(request: &'l Request<'r>, verdict: Verdict<'l>, sample: &'l Sample) -> Self {
+        let (resource, own) = request.own_limit().unzip();
+        let own = own.unwrap_or_default();
+        Line {
+            at: verdict.at.get(),
+            attributes: request.attributes().map(|all| Attributes { all, sample }),
+            resource: resource.map(|name| sample.shown("resource", name)),
+            limit: own.limit,
+            window: own.window.map(|window| window.to_string()),
+            burst: own.burst,
+            permits: request.cost(),
+            id: request.known_as().map(|id| id.as_str()),
+            allowed: verdict.denied_by.is_none(),
+            denied_by: verdict.denied_by,
+        }
+    }
+}
+
+/// Names and values, in the order in which they came.
+struct Attributes<'l, 'r> {
+    all: &'l [(&'r str, &'r str)],
+    sample: &'l Sample,
+}
+
+impl Serialize for Attributes<'_, '_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.all.len()))?;
+        for (name, value) in self.all {
+            map.serialize_entry(name, &self.sample.shown(name, value))?;
+        }
+        map.end()
+    }
+}

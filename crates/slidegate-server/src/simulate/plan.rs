@@ -1,0 +1,219 @@
+//! Checked options: files read, rules sound, nothing that contradicts anything else.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use slidegate::{Algorithm, MAX_WINDOW, MIN_WINDOW, Micros, Quota, Rule, Rules};
+
+use super::lanes::Counting;
+use super::options::{Percent, SimulateArgs};
+use super::traffic::{Fields, Instants, Pattern, People, Shape, Trace, Traffic, names};
+use crate::cli;
+
+/// The longest pattern.
+const MAX_DURATION: Micros = Micros::from_secs(366 * 24 * 3600);
+
+/// The most requests of a pattern.
+const MAX_REQUESTS: u64 = 1_000_000_000;
+
+/// Windows to suggest limits for, where nothing is said.
+const WINDOWS: [Micros; 3] = [Micros::from_secs(1), Micros::from_secs(60), Micros::from_secs(3600)];
+
+/// What to find out, about what.
+pub(super) struct Plan {
+    pub(super) traffic: Traffic,
+    pub(super) question: Question,
+    pub(super) output: Output,
+}
+
+/// What to find out.
+pub(super) enum Question {
+    /// What these rules do.
+    Simulate(NamedRules),
+    /// What they do if they are counted by each of these.
+    Compare(NamedRules, Vec<Counting>),
+    /// What is different from the other ones.
+    Differ { new: NamedRules, old: NamedRules },
+    /// What limits there should be.
+    Suggest(Wish),
+}
+
+/// Rules and where they are from.
+pub(super) struct NamedRules {
+    pub(super) name: String,
+    pub(super) rules: Rules,
+}
+
+/// What limits should keep to.
+pub(super) struct Wish {
+    /// What to count, and in which windows.
+    pub(super) candidates: Vec<(Rule, Vec<Micros>)>,
+    pub(super) most: Most,
+}
+
+/// The most that may be refused.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Most {
+    Requests(Percent),
+    Clients(Percent),
+}
+
+impl fmt::Display for Most {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Most::Requests(share) => write!(f, "at most {share} of all requests refused"),
+            Most::Clients(share) => write!(f, "at most {share} of all clients ever refused"),
+        }
+    }
+}
+
+/// Where answers go.
+pub(super) struct Output {
+    pub(super) html: Option<PathBuf>,
+    pub(super) svg: Option<PathBuf>,
+    pub(super) json: bool,
+    pub(super) decisions: Option<PathBuf>,
+    pub(super) top: usize,
+}
+
+impl SimulateArgs {
+    pub(super) fn check(self) -> Result<Plan, String> {
+        let rules = self.rules.as_deref().map(load).transpose()?;
+        let old = self.against.as_deref().map(load).transpose()?;
+        let most = self.suggest.map(Most::Requests).or(self.suggest_clients.map(Most::Clients));
+        if most.is_none() && !(self.window.is_empty() && self.key.is_empty()) {
+            return Err("--window and --key go with --suggest and --suggest-clients".to_owned());
+        }
+        let asked_for = match &rules {
+            Some(named) => named.rules.clone(),
+            None => Rules::new([counted_by(&self.key)?]).map_err(|error| error.to_string())?,
+        };
+        let traffic = self.traffic(&asked_for, old.as_ref().map(|old| &old.rules))?;
+        if most.is_some() && traffic.is_read_once() {
+            return Err(
+                "a limit is found by reading the trace several times, which standard input cannot be: \
+                        give a file"
+                    .to_owned(),
+            );
+        }
+        let question = match (most, rules, old) {
+            (Some(most), _, _) => Question::Suggest(Wish { candidates: self.candidates(&asked_for)?, most }),
+            (None, Some(new), Some(old)) => Question::Differ { new, old },
+            (None, Some(rules), None) if !self.algorithms.is_empty() => {
+                let mut algorithms = Vec::new();
+                for algorithm in self.algorithms {
+                    if !algorithms.contains(&algorithm) {
+                        algorithms.push(algorithm);
+                    }
+                }
+                Question::Compare(rules, algorithms)
+            }
+            (None, Some(rules), None) => Question::Simulate(rules),
+            // Clap asks for rules, or for a suggestion.
+            (None, None, _) => return Err("there are no rules: give --rules".to_owned()),
+        };
+        let top = usize::try_from(self.top).unwrap_or(usize::MAX);
+        let output =
+            Output { html: self.html, svg: self.svg, json: self.json, decisions: self.decisions, top };
+        Ok(Plan { traffic, question, output })
+    }
+
+    fn traffic(&self, rules: &Rules, old: Option<&Rules>) -> Result<Traffic, String> {
+        if let Some(path) = &self.trace {
+            let mut names = names(rules);
+            names.extend(old.map(self::names).unwrap_or_default());
+            let fields = Fields::new(&names, &self.attribute, &self.constant);
+            let fields = fields.time(self.time.clone()).permits(self.permits.clone());
+            return Ok(Traffic::Trace(Trace {
+                path: path.clone(),
+                format: self.format,
+                fields,
+                strict: self.strict,
+            }));
+        }
+        let Some(shape) = self.pattern else {
+            return Err("there is no traffic: give --trace or --pattern".to_owned());
+        };
+        let duration = self.duration.unwrap_or(Micros::from_secs(60));
+        if !(Micros::from_millis(1)..=MAX_DURATION).contains(&duration) {
+            return Err(format!("--duration must be between 1ms and {MAX_DURATION}, not {duration}"));
+        }
+        let instants = match (shape, &self.at) {
+            (Shape::Timeline, Some(instants)) => instants.clone(),
+            (Shape::Timeline, None) => {
+                return Err("--pattern timeline needs --at, such as --at 0.99s=100,1.01s=100".to_owned());
+            }
+            (_, Some(_)) => return Err("--at goes with --pattern timeline".to_owned()),
+            (Shape::BoundaryBurst, None) => burst(rules)?,
+            (_, None) => Instants::default(),
+        };
+        if !instants.0.is_empty() && (self.rate.is_some() || self.duration.is_some()) {
+            return Err(
+                "bursts and timelines say when each request is: --rate and --duration do not go with them"
+                    .to_owned(),
+            );
+        }
+        let usual = if instants.0.is_empty() { 10 } else { 1 };
+        let pattern = Pattern {
+            shape,
+            rate: self.rate.unwrap_or(100),
+            duration,
+            clients: self.clients.unwrap_or(usual),
+            seed: self.seed,
+            instants,
+            people: People::new(rules, &self.constant),
+        };
+        if pattern.length() > MAX_REQUESTS {
+            return Err(format!("a pattern may have {MAX_REQUESTS} requests, not {}", pattern.length()));
+        }
+        Ok(Traffic::Pattern(pattern))
+    }
+
+    fn candidates(&self, rules: &Rules) -> Result<Vec<(Rule, Vec<Micros>)>, String> {
+        for window in &self.window {
+            if !(MIN_WINDOW..=MAX_WINDOW).contains(window) {
+                return Err(format!("--window must be between {MIN_WINDOW} and {MAX_WINDOW}, not {window}"));
+            }
+        }
+        let windows = |rule: &Rule| match (&self.window[..], &self.rules) {
+            ([], None) => WINDOWS.to_vec(),
+            ([], Some(_)) => vec![rule.quota().window()],
+            (windows, _) => windows.to_vec(),
+        };
+        let limited = rules.iter().filter(|rule| rule.is_limited() && !rule.quota().is_held());
+        let candidates: Vec<_> = limited.map(|rule| (rule.clone(), windows(rule))).collect();
+        if candidates.is_empty() {
+            return Err("there is no rule with a limit that could be another".to_owned());
+        }
+        Ok(candidates)
+    }
+}
+
+/// Twice the limit of the first rule that has one, a hundredth of its window before and after the turn.
+fn burst(rules: &Rules) -> Result<Instants, String> {
+    let rule = rules.iter().find(|rule| rule.is_limited());
+    let quota = rule.ok_or("a boundary burst needs a rule with a limit")?.quota();
+    let (window, limit) = (quota.window().get(), quota.limit().min(MAX_REQUESTS));
+    let part = (window / 100).max(1);
+    Ok(Instants(vec![(Micros::new(window - part), limit), (Micros::new(window + part), limit)]))
+}
+
+/// Stands for rules where only what to count by is known.
+fn counted_by(key: &[String]) -> Result<Rule, String> {
+    let quota =
+        Quota::new(1, WINDOWS[0].into()).and_then(|quota| quota.with_algorithm(Algorithm::SlidingWindow));
+    let name = if key.is_empty() { "all".to_owned() } else { format!("per-{}", key.join("-")) };
+    let rule = quota.and_then(|quota| Rule::new(&name, quota));
+    rule.and_then(|rule| rule.per(key.iter().map(String::as_str))).map_err(|error| format!("--key: {error}"))
+}
+
+fn load(path: &Path) -> Result<NamedRules, String> {
+    let config = cli::load(path)?;
+    if !config.rules.is_known() {
+        return Err(format!(
+            "{} has its rules in Redis: `curl …/v1/rules?format=yaml` prints them",
+            path.display()
+        ));
+    }
+    Ok(NamedRules { name: path.display().to_string(), rules: config.rules })
+}

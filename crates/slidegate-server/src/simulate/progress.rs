@@ -1,0 +1,100 @@
+//! A bar for whoever watches, and an ear for whoever has seen enough.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use indicatif::{HumanCount, ProgressBar, ProgressStyle};
+use slidegate::{Clock, Micros, SystemClock};
+
+use crate::serve;
+
+/// Requests between two looks.
+const OFTEN: u64 = 1 << 13;
+
+/// What a shell calls a process that was interrupted.
+const INTERRUPTED: i32 = 130;
+
+const REDRAW: Micros = Micros::from_millis(200);
+
+/// How far a run is; ends it when somebody interrupts.
+pub(super) struct Progress {
+    bar: ProgressBar,
+    clock: SystemClock,
+    begun: Micros,
+    drawn: Micros,
+    requests: u64,
+    stop: Arc<AtomicBool>,
+}
+
+impl Progress {
+    /// Shown on standard error if that is a terminal. `length` is what positions go up to, if it is known.
+    pub(super) fn new(length: Option<u64>, stop: &Arc<AtomicBool>) -> Self {
+        let bar = length.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
+        let template = if length.is_some() { "{bar:40} {percent:>3} %  {msg}" } else { "{spinner} {msg}" };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        let clock = SystemClock::new();
+        let begun = clock.now();
+        Progress { bar, clock, begun, drawn: begun, requests: 0, stop: Arc::clone(stop) }
+    }
+
+    /// One request more; false if it is to be the last.
+    #[inline]
+    pub(super) fn go_on(&mut self, position: u64) -> bool {
+        self.requests += 1;
+        !self.requests.is_multiple_of(OFTEN) || self.look(position)
+    }
+
+    #[cold]
+    fn look(&mut self, position: u64) -> bool {
+        let now = self.clock.now();
+        if !self.bar.is_hidden() && now.since(self.drawn) > REDRAW {
+            self.drawn = now;
+            self.bar.set_position(position);
+            let rate = self.requests as f64 / seconds(now.since(self.begun));
+            self.bar.set_message(format!(
+                "{} requests, {} a second",
+                HumanCount(self.requests),
+                HumanCount(rate as u64)
+            ));
+        }
+        !self.stop.load(Ordering::Relaxed)
+    }
+
+    /// How long it took so far, in seconds.
+    pub(super) fn took(&self) -> f64 {
+        seconds(self.clock.now().since(self.begun))
+    }
+}
+
+fn seconds(time: Micros) -> f64 {
+    time.get().max(1) as f64 / 1e6
+}
+
+/// The report says it all again, so the bar goes.
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Becomes true when this process is interrupted, from now on. The second time ends it.
+pub(super) fn interrupted() -> Arc<AtomicBool> {
+    let stop = Arc::new(AtomicBool::new(false));
+    // Where it cannot be heard of, an interrupt ends the process as usual.
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() else { return stop };
+    let signalled = {
+        let _inside = runtime.enter();
+        serve::signalled()
+    };
+    let told = Arc::clone(&stop);
+    let _ = std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        runtime.block_on(signalled);
+        told.store(true, Ordering::Relaxed);
+        // Whoever waits for standard input sees no flag.
+        runtime.block_on(async { serve::signalled().await });
+        std::process::exit(INTERRUPTED);
+    });
+    stop
+}

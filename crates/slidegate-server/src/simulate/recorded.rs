@@ -1,0 +1,54 @@
+//! What a recording says was decided then, beside what is decided now.
+
+use serde::Serialize;
+use slidegate::Decision;
+
+use super::traffic::Decided;
+
+/// How many differences are shown.
+const SHOWN: usize = 10;
+
+/// Decisions of a server, compared.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Recorded {
+    pub(super) compared: u64,
+    pub(super) differences: u64,
+    pub(super) first: Vec<Unlike>,
+}
+
+/// One that differs.
+#[derive(Debug, Serialize)]
+pub(super) struct Unlike {
+    /// The request's number in the trace, from 1, bad lines aside.
+    pub(super) request: u64,
+    pub(super) then: String,
+    pub(super) now: String,
+}
+
+impl Recorded {
+    /// Compares one: whether it was allowed, and if it was not, by whom.
+    pub(super) fn compare(&mut self, request: u64, then: &Decided<'_>, now: &Decision) {
+        self.compared += 1;
+        // Who refused is not always recorded.
+        let by = |denied_by: &str| now.denied_by() == Some(denied_by);
+        if then.allowed == now.allowed() && (then.allowed || then.denied_by.as_deref().is_none_or(by)) {
+            return;
+        }
+        self.differences += 1;
+        if self.first.len() < SHOWN {
+            self.first.push(Unlike {
+                request,
+                then: said(then.allowed, then.denied_by.as_deref()),
+                now: said(now.allowed(), now.denied_by()),
+            });
+        }
+    }
+}
+
+fn said(allowed: bool, denied_by: Option<&str>) -> String {
+    match (allowed, denied_by) {
+        (true, _) => "allowed".to_owned(),
+        (false, Some(rule)) => format!("refused by {rule}"),
+        (false, None) => "refused".to_owned(),
+    }
+}

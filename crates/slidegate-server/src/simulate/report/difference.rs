@@ -1,0 +1,65 @@
+//! Who would be treated otherwise by other rules.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use slidegate::Key;
+
+use crate::simulate::lanes::{Change, Changes, Counted};
+
+/// What new rules do that old ones did not.
+#[derive(Debug, Serialize)]
+pub(in super::super) struct Difference {
+    /// Where the old rules are from.
+    pub(in super::super) against: String,
+    /// What the old rules refused.
+    pub(in super::super) refused_before: u64,
+    pub(in super::super) newly_refused: u64,
+    pub(in super::super) newly_allowed: u64,
+    /// By the new rule that refuses, and by the old one that did.
+    pub(in super::super) rules: Vec<Changed>,
+    /// The keys with the most changes.
+    pub(in super::super) keys: Vec<Changed>,
+    /// How many keys there are with any.
+    pub(in super::super) changed_keys: u64,
+}
+
+/// A rule or a key.
+#[derive(Debug, Serialize)]
+pub(in super::super) struct Changed {
+    pub(in super::super) name: String,
+    pub(in super::super) newly_refused: u64,
+    pub(in super::super) newly_allowed: u64,
+}
+
+impl Difference {
+    pub(in super::super) fn new(old: &Counted, new: &Counted, changes: &Changes, top: usize) -> Self {
+        let mut rules: BTreeMap<&str, Change> = BTreeMap::new();
+        for (key, change) in &changes.keys {
+            let rule = rules.entry(key.rule()).or_default();
+            rule.only_refused += change.only_refused;
+            rule.only_allowed += change.only_allowed;
+        }
+        let mut keys: Vec<(&Key, &Change)> = changes.keys.iter().collect();
+        keys.sort_by(|(a, x), (b, y)| y.total().cmp(&x.total()).then_with(|| a.as_str().cmp(b.as_str())));
+        Difference {
+            against: old.name.clone(),
+            refused_before: old.tally.refused,
+            newly_refused: new.only_refused,
+            newly_allowed: new.only_allowed,
+            rules: rules.iter().map(|(name, change)| changed(name, change)).collect(),
+            keys: keys.iter().take(top).map(|(key, change)| changed(key.as_str(), change)).collect(),
+            changed_keys: changes.keys.len() as u64,
+        }
+    }
+}
+
+impl Change {
+    fn total(&self) -> u64 {
+        self.only_refused + self.only_allowed
+    }
+}
+
+fn changed(name: &str, change: &Change) -> Changed {
+    Changed { name: name.to_owned(), newly_refused: change.only_refused, newly_allowed: change.only_allowed }
+}

@@ -1,0 +1,196 @@
+//! One page with everything, which needs nothing from anywhere else.
+
+use indicatif::{HumanBytes, HumanCount};
+
+use super::chart::STYLE;
+use super::text::coarse;
+use super::{Picture, Report, share};
+
+const PAGE: &str = include_str!("page.html");
+
+/// The report as a page.
+pub(in super::super) fn page(report: &Report, pictures: &[Picture]) -> String {
+    let mut body = String::new();
+    body.push_str(&figures(report));
+    body.push_str(&algorithms(report));
+    body.push_str(&difference(report));
+    let mut about = "";
+    for picture in pictures {
+        if picture.about != about {
+            let end = if about.is_empty() { "" } else { "</div></section>" };
+            body.push_str(&format!(
+                "{end}<section><h2>{}</h2>{}<div class=grid>",
+                escaped(&picture.about),
+                rule(report, &picture.about)
+            ));
+            about = &picture.about;
+        }
+        body.push_str(&format!("<figure><figcaption>{}</figcaption>{}</figure>", picture.title, picture.svg));
+    }
+    if !about.is_empty() {
+        body.push_str("</div></section>");
+    }
+    body.push_str(&remarks(report));
+    PAGE.replace("{style}", STYLE).replace("{title}", &escaped(&report.traffic)).replace("{body}", &body)
+}
+
+/// What everybody wants to know first.
+fn figures(report: &Report) -> String {
+    let format = report.format.map_or(String::new(), |format| format!(" ({})", format.as_str()));
+    let mut html = format!(
+        "<header><h1>What the rules do</h1><p>{}{format}, judged by {}</p></header><div class=cards>",
+        escaped(&report.traffic),
+        escaped(&report.rules_from)
+    );
+    let mut card = |class: &str, number: String, what: String| {
+        html.push_str(&format!("<div class=\"card {class}\"><b>{number}</b><span>{what}</span></div>"));
+    };
+    card("", HumanCount(report.requests).to_string(), format!("requests over {}", coarse(report.span_us)));
+    if report.algorithms.is_empty() {
+        let part = |n| format!("{:.2} %", share(n, report.requests));
+        card("allowed", HumanCount(report.allowed).to_string(), format!("allowed, {}", part(report.allowed)));
+        card("refused", HumanCount(report.refused).to_string(), format!("refused, {}", part(report.refused)));
+    }
+    if report.unruled > 0 {
+        card("", HumanCount(report.unruled).to_string(), "met no rule".to_owned());
+    }
+    if let Some(recorded) = &report.recorded {
+        let compared = HumanCount(recorded.compared);
+        card(
+            "",
+            HumanCount(recorded.differences).to_string(),
+            format!("of {compared} recorded decisions differ"),
+        );
+    }
+    html.push_str("</div>");
+    html
+}
+
+/// A rule's figures beside its pictures.
+fn rule(report: &Report, about: &str) -> String {
+    let Some(rule) = report.rules.iter().find(|rule| super::text::heading(rule) == about) else {
+        return String::new();
+    };
+    let refused = if rule.mode == "shadow" { "would refuse" } else { "refused" };
+    let mut html = format!(
+        "<p>Asked {}: {} allowed, <b>{} {refused}</b> ({:.2} %). Keys: {}.</p>",
+        times(rule.asked),
+        HumanCount(rule.allowed),
+        HumanCount(rule.refused),
+        share(rule.refused, rule.asked),
+        super::text::keys(rule)
+    );
+    if let Some(worst) = &rule.worst_window {
+        html.push_str(&format!(
+            "<p>Worst window: {} of {} admitted, <code>{}</code>.</p>",
+            HumanCount(worst.admitted),
+            HumanCount(worst.limit),
+            escaped(&worst.key)
+        ));
+    }
+    if let Some(hit) = &rule.longest_refused {
+        html.push_str(&format!(
+            "<p>Refused for the longest time on end: <code>{}</code>, {}.</p>",
+            escaped(&hit.key),
+            coarse(hit.longest_refused_us)
+        ));
+    }
+    html
+}
+
+fn algorithms(report: &Report) -> String {
+    if report.algorithms.is_empty() {
+        return String::new();
+    }
+    let mut html = "<section><h2>Side by side</h2><div class=wide><table><tr><th>algorithm<th>allowed<th>refused<th>worst over the limit\
+                    <th>refused needlessly<th>let through<th>memory</tr>"
+        .to_owned();
+    for algorithm in &report.algorithms {
+        let over = if algorithm.overshoot > 0 { " class=bad" } else { "" };
+        html.push_str(&format!(
+            "<tr><td>{}<td>{}<td>{}<td{over}>{}<td>{}<td>{}<td>{}</tr>",
+            escaped(&algorithm.algorithm),
+            HumanCount(algorithm.allowed),
+            HumanCount(algorithm.refused),
+            HumanCount(algorithm.overshoot),
+            HumanCount(algorithm.refused_needlessly),
+            HumanCount(algorithm.allowed_beyond),
+            HumanBytes(algorithm.bytes as u64)
+        ));
+    }
+    html.push_str(
+        "</table></div><p>Worst over the limit: the most that was admitted over it in any window of any key. Needlessly: refused, while \
+         the exact window allowed it. Let through: allowed, while the exact window refused it.</p></section>",
+    );
+    html
+}
+
+fn difference(report: &Report) -> String {
+    let Some(difference) = &report.difference else { return String::new() };
+    let mut html = format!(
+        "<section><h2>Against {}</h2><p>{} refused before, {} now: <b>{} newly refused, {} newly allowed</b>, of {} keys.</p>\
+         <div class=wide><table><tr><th>rule or key<th>newly refused<th>newly allowed</tr>",
+        escaped(&difference.against),
+        HumanCount(difference.refused_before),
+        HumanCount(report.refused),
+        HumanCount(difference.newly_refused),
+        HumanCount(difference.newly_allowed),
+        HumanCount(difference.changed_keys)
+    );
+    for changed in difference.rules.iter().chain(&difference.keys) {
+        html.push_str(&format!(
+            "<tr><td>{}<td>{}<td>{}</tr>",
+            escaped(&changed.name),
+            HumanCount(changed.newly_refused),
+            HumanCount(changed.newly_allowed)
+        ));
+    }
+    html.push_str("</table></div></section>");
+    html
+}
+
+/// What was not as it should be.
+fn remarks(report: &Report) -> String {
+    let mut remarks: Vec<String> = report.notes.iter().map(|note| escaped(note)).collect();
+    if report.interrupted {
+        remarks.push("Interrupted: this is what was simulated until then.".to_owned());
+    }
+    if report.late.requests > 0 {
+        let (late, most) = (HumanCount(report.late.requests), coarse(report.late.most_us));
+        remarks.push(format!(
+            "{late} requests out of order by up to {most}, judged at the latest time before them."
+        ));
+    }
+    if report.bad_lines.count > 0 {
+        let shown =
+            report.bad_lines.first.iter().map(|bad| format!("line {}: {}", bad.line, escaped(&bad.why)));
+        let shown: Vec<String> = shown.collect();
+        remarks.push(format!("{} bad lines. {}", HumanCount(report.bad_lines.count), shown.join("; ")));
+    }
+    if remarks.is_empty() {
+        return String::new();
+    }
+    format!("<section><h2>Remarks</h2><ul><li>{}</ul></section>", remarks.join("<li>"))
+}
+
+fn times(n: u64) -> String {
+    if n == 1 { "once".to_owned() } else { format!("{} times", HumanCount(n)) }
+}
+
+/// What anybody may have written, as text and nothing else.
+fn escaped(text: &str) -> String {
+    let mut html = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '<' => html.push_str("&lt;"),
+            '>' => html.push_str("&gt;"),
+            '&' => html.push_str("&amp;"),
+            '"' => html.push_str("&quot;"),
+            '\'' => html.push_str("&#39;"),
+            // Would be filled in by what comes after.
+            '{' => html.push_str("&#123;"),
+            c => html.push(c),
+        }
+    }
+    html
+}

@@ -1,0 +1,127 @@
+//! What one rule did.
+
+use serde::Serialize;
+
+use crate::simulate::tally::{Bucket, Hit, Row, RuleKeys, Spread, Tally, Timeline};
+
+/// The figures of one rule.
+#[derive(Debug, Serialize)]
+pub(in super::super) struct RuleReport {
+    pub(in super::super) rule: String,
+    pub(in super::super) mode: &'static str,
+    /// None for rules without a limit, and for requests that bring their own.
+    pub(in super::super) algorithm: Option<&'static str>,
+    pub(in super::super) limit: Option<u64>,
+    pub(in super::super) window: Option<String>,
+    pub(in super::super) window_us: Option<u64>,
+    /// Requests it applied to.
+    pub(in super::super) asked: u64,
+    /// Of those, the ones that every rule allowed.
+    pub(in super::super) allowed: u64,
+    /// The ones that it refused; of a shadow, would have.
+    pub(in super::super) refused: u64,
+    /// The ones that another rule refused.
+    pub(in super::super) refused_by_others: u64,
+    pub(in super::super) keys: u64,
+    pub(in super::super) refused_keys: u64,
+    pub(in super::super) worst_window: Option<WorstWindow>,
+    pub(in super::super) longest_refused: Option<Hit>,
+    /// The keys that were refused most.
+    pub(in super::super) hardest_hit: Vec<Hit>,
+    /// Keys by how often they were refused.
+    pub(in super::super) refusals: Vec<Bar>,
+    pub(in super::super) timeline: Buckets,
+}
+
+/// The most that was admitted in any window, compared with the limit.
+#[derive(Debug, Serialize)]
+pub(in super::super) struct WorstWindow {
+    pub(in super::super) key: String,
+    pub(in super::super) admitted: u64,
+    pub(in super::super) limit: u64,
+    /// When it ended, in microseconds since 1970.
+    pub(in super::super) until_us: u64,
+}
+
+/// So many keys were refused from `least` to `most` times.
+#[derive(Debug, Serialize)]
+pub(in super::super) struct Bar {
+    pub(in super::super) least: u64,
+    pub(in super::super) most: u64,
+    pub(in super::super) keys: u64,
+}
+
+/// What happened when, in pieces of time that are alike.
+#[derive(Debug, Default, Serialize)]
+pub(in super::super) struct Buckets {
+    /// When the first begins, in microseconds since 1970.
+    pub(in super::super) begin_us: u64,
+    pub(in super::super) width_us: u64,
+    pub(in super::super) allowed: Vec<u64>,
+    pub(in super::super) refused: Vec<u64>,
+    /// The most that any key had been admitted in the window that ends there.
+    pub(in super::super) admitted: Vec<u64>,
+    /// What that key was allowed.
+    pub(in super::super) limit: Vec<u64>,
+}
+
+/// One for every rule, and one for requests that bring their own limit if there were any.
+pub(in super::super) fn rule_reports(tally: &Tally, top: usize) -> Vec<RuleReport> {
+    let rows = tally.rows.iter().zip(tally.keys.by_rule(tally.rows.len())).enumerate();
+    let own = tally.rows.len() - 1;
+    rows.filter(|(place, (row, _))| *place != own || row.asked > 0)
+        .map(|(_, (row, keys))| RuleReport::new(row, &keys, top))
+        .collect()
+}
+
+impl RuleReport {
+    fn new(row: &Row, by_key: &RuleKeys<'_>, top: usize) -> Self {
+        let Spread { keys, refused_keys, histogram } = by_key.spread();
+        let worst_window = row.worst.as_ref().map(|worst| WorstWindow {
+            key: worst.key.to_string(),
+            admitted: worst.admitted,
+            limit: worst.limit,
+            until_us: worst.at.get(),
+        });
+        RuleReport {
+            rule: row.rule.clone(),
+            mode: row.mode.as_str(),
+            algorithm: row.quota.map(|quota| quota.algorithm().as_str()),
+            limit: row.quota.map(|quota| quota.limit()),
+            window: row.quota.map(|quota| quota.window().to_string()),
+            window_us: row.quota.map(|quota| quota.window().get()),
+            asked: row.asked,
+            allowed: row.allowed,
+            refused: row.refused,
+            refused_by_others: row.asked - row.allowed - row.refused,
+            keys,
+            refused_keys,
+            worst_window,
+            longest_refused: by_key.longest_refused(),
+            hardest_hit: by_key.hardest_hit(top),
+            refusals: bars(&histogram),
+            timeline: Buckets::from(&row.timeline),
+        }
+    }
+}
+
+/// The n-th counts keys that were refused less than 2^n times, and not less than the one before.
+fn bars(histogram: &[u64]) -> Vec<Bar> {
+    let least = |n: usize| if n == 0 { 0 } else { 1u64 << (n - 1) };
+    let bar = |(n, keys): (usize, &u64)| Bar { least: least(n), most: least(n + 1).max(1) - 1, keys: *keys };
+    histogram.iter().enumerate().map(bar).collect()
+}
+
+impl From<&Timeline> for Buckets {
+    fn from(timeline: &Timeline) -> Self {
+        let of = |count: fn(&Bucket) -> u64| timeline.buckets().iter().map(count).collect();
+        Buckets {
+            begin_us: timeline.begin().unwrap_or_default().get(),
+            width_us: timeline.width().get(),
+            allowed: of(|bucket| bucket.allowed),
+            refused: of(|bucket| bucket.refused),
+            admitted: of(|bucket| bucket.admitted),
+            limit: of(|bucket| bucket.limit),
+        }
+    }
+}

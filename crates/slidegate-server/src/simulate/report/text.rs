@@ -1,0 +1,255 @@
+//! The summary for a terminal. Everything in it that came out of a trace has been made harmless before: keys escape control
+//! characters, and reasons are on one line.
+
+use std::fmt;
+
+use indicatif::{HumanBytes, HumanCount};
+use slidegate::Micros;
+use slidegate::yaml::one_line;
+
+use super::difference::Changed;
+use super::rule::RuleReport;
+use super::{AlgorithmReport, Difference, Report, share};
+use crate::simulate::suggest::{Refusals, Suggestion, Suggestions};
+use crate::simulate::traffic::BadLines;
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let format = self.format.map_or(String::new(), |format| format!(" ({})", format.as_str()));
+        writeln!(f, "traffic   {}{format}", one_line(&self.traffic))?;
+        writeln!(f, "rules     {}", one_line(&self.rules_from))?;
+        writeln!(
+            f,
+            "requests  {} over {}: simulated in {:.2} s, {} a second",
+            HumanCount(self.requests),
+            coarse(self.span_us),
+            self.seconds,
+            HumanCount(self.requests_per_second as u64)
+        )?;
+        if self.algorithms.is_empty() {
+            writeln!(f, "allowed   {}", of(self.allowed, self.requests))?;
+            writeln!(f, "refused   {}", of(self.refused, self.requests))?;
+        }
+        if self.unruled > 0 {
+            writeln!(f, "no rule   {}", of(self.unruled, self.requests))?;
+        }
+        if self.late.requests > 0 {
+            let (late, most) = (HumanCount(self.late.requests), Micros::new(self.late.most_us));
+            writeln!(
+                f,
+                "late      {late} out of order by up to {most}, judged at the latest time before them"
+            )?;
+        }
+        if let Some(recorded) = &self.recorded {
+            let compared = HumanCount(recorded.compared);
+            writeln!(
+                f,
+                "recorded  {compared} decisions compared, {} differ",
+                HumanCount(recorded.differences)
+            )?;
+            for unlike in &recorded.first {
+                let (then, now) = (one_line(&unlike.then), one_line(&unlike.now));
+                writeln!(f, "          request {}: {then} then, {now} now", unlike.request)?;
+            }
+        }
+        write_bad_lines(f, &self.bad_lines)?;
+        if self.interrupted {
+            writeln!(f, "          interrupted: this is what was simulated until then")?;
+        }
+        for note in &self.notes {
+            writeln!(f, "note      {}", one_line(note))?;
+        }
+        for rule in &self.rules {
+            write_rule(f, rule, self.begin_us)?;
+        }
+        write_algorithms(f, &self.algorithms)?;
+        self.difference.as_ref().map_or(Ok(()), |difference| write_difference(f, difference, self))
+    }
+}
+
+fn write_bad_lines(f: &mut fmt::Formatter<'_>, bad_lines: &BadLines) -> fmt::Result {
+    if bad_lines.count > 0 {
+        writeln!(f, "bad lines {}", HumanCount(bad_lines.count))?;
+    }
+    for bad in &bad_lines.first {
+        writeln!(f, "          line {}: {}", bad.line, bad.why)?;
+    }
+    Ok(())
+}
+
+fn write_rule(f: &mut fmt::Formatter<'_>, rule: &RuleReport, begin: u64) -> fmt::Result {
+    writeln!(f, "\n{}", heading(rule))?;
+    if rule.asked == 0 {
+        return writeln!(f, "  asked     never: no request met it");
+    }
+    let refused = if rule.mode == "shadow" { "would refuse" } else { "refused" };
+    write!(
+        f,
+        "  asked     {}: {} allowed, {} {refused}",
+        HumanCount(rule.asked),
+        of(rule.allowed, rule.asked),
+        of(rule.refused, rule.asked)
+    )?;
+    if rule.refused_by_others > 0 {
+        write!(f, ", {} refused by other rules", HumanCount(rule.refused_by_others))?;
+    }
+    writeln!(f, "\n  keys      {}", keys(rule))?;
+    if let Some(worst) = &rule.worst_window {
+        let over = match worst.admitted.saturating_sub(worst.limit) {
+            0 => String::new(),
+            over => format!(", {} OVER THE LIMIT", HumanCount(over)),
+        };
+        writeln!(
+            f,
+            "  worst     {} of {} admitted in one window{over}: {}, until {}",
+            HumanCount(worst.admitted),
+            HumanCount(worst.limit),
+            worst.key,
+            after(worst.until_us, begin)
+        )?;
+    }
+    if let Some(hit) = &rule.longest_refused {
+        writeln!(
+            f,
+            "  longest   refused for {} on end: {}, from {}",
+            coarse(hit.longest_refused_us),
+            hit.key,
+            after(hit.refused_from_us, begin)
+        )?;
+    }
+    for (n, hit) in rule.hardest_hit.iter().enumerate() {
+        let label = if n == 0 { "hardest" } else { "" };
+        let about = if hit.estimated { "about " } else { "" };
+        let asked = hit.asked.map_or(String::new(), |asked| format!(" of {}", HumanCount(asked)));
+        writeln!(f, "  {label:<9} {about}{}{asked} refused: {}", HumanCount(hit.refused), hit.key)?;
+    }
+    Ok(())
+}
+
+/// How many there are, and how many of them were refused.
+pub(super) fn keys(rule: &RuleReport) -> String {
+    match rule.keys {
+        1 => "1".to_owned(),
+        keys => format!("{}, of which {} ever refused", HumanCount(keys), HumanCount(rule.refused_keys)),
+    }
+}
+
+/// A rule and what it allows.
+pub(super) fn heading(rule: &RuleReport) -> String {
+    let quota = match (rule.limit, &rule.window, rule.algorithm) {
+        (Some(limit), Some(window), Some(algorithm)) => {
+            format!(": {} per {window}, {algorithm}", HumanCount(limit))
+        }
+        _ => String::new(),
+    };
+    let mode = if rule.mode == "enforce" { String::new() } else { format!(" ({})", rule.mode) };
+    format!("{}{mode}{quota}", rule.rule)
+}
+
+fn write_algorithms(f: &mut fmt::Formatter<'_>, algorithms: &[AlgorithmReport]) -> fmt::Result {
+    if algorithms.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        f,
+        "\n{:<15} {:>12} {:>12} {:>12} {:>12} {:>12} {:>10}",
+        "algorithm", "allowed", "refused", "worst over", "needlessly", "let through", "memory"
+    )?;
+    for algorithm in algorithms {
+        let [allowed, refused, over, needless, beyond] = [
+            algorithm.allowed,
+            algorithm.refused,
+            algorithm.overshoot,
+            algorithm.refused_needlessly,
+            algorithm.allowed_beyond,
+        ]
+        .map(|n| HumanCount(n).to_string());
+        let memory = HumanBytes(algorithm.bytes as u64).to_string();
+        writeln!(
+            f,
+            "{:<15} {allowed:>12} {refused:>12} {over:>12} {needless:>12} {beyond:>12} {memory:>10}",
+            algorithm.algorithm
+        )?;
+    }
+    writeln!(f, "\nworst over:  the most that was admitted over the limit in any window of any key")?;
+    writeln!(f, "needlessly:  refused, while the exact window allowed it")?;
+    writeln!(f, "let through: allowed, while the exact window refused it")
+}
+
+fn write_difference(f: &mut fmt::Formatter<'_>, difference: &Difference, report: &Report) -> fmt::Result {
+    writeln!(f, "\nagainst {}", one_line(&difference.against))?;
+    writeln!(
+        f,
+        "  refused        {} before, {} now",
+        HumanCount(difference.refused_before),
+        HumanCount(report.refused)
+    )?;
+    writeln!(f, "  newly refused  {}", of(difference.newly_refused, report.requests))?;
+    writeln!(f, "  newly allowed  {}", of(difference.newly_allowed, report.requests))?;
+    let line = |f: &mut fmt::Formatter<'_>, label: &str, changed: &Changed| {
+        let (refused, allowed) = (HumanCount(changed.newly_refused), HumanCount(changed.newly_allowed));
+        writeln!(f, "  {label:<14} {refused} newly refused, {allowed} newly allowed: {}", changed.name)
+    };
+    for rule in &difference.rules {
+        line(f, "by rule", rule)?;
+    }
+    let keys = format!("{} keys", HumanCount(difference.changed_keys));
+    for (n, key) in difference.keys.iter().enumerate() {
+        line(f, if n == 0 { &keys } else { "" }, key)?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for Suggestions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "traffic   {}", one_line(&self.traffic))?;
+        writeln!(f, "requests  {}", HumanCount(self.requests))?;
+        writeln!(f, "wanted    {}", self.wish)?;
+        write_bad_lines(f, &self.bad_lines)?;
+        for note in &self.notes {
+            writeln!(f, "note      {}", one_line(note))?;
+        }
+        for suggestion in &self.suggestions {
+            writeln!(f, "\n{suggestion}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Suggestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(limit) = self.limit else { return write!(f, "{}: no request is counted by it", self.rule) };
+        writeln!(f, "{}: limit {limit} per {}", self.rule, self.window)?;
+        let told = |Refusals { refused, refused_clients }: Refusals| {
+            format!("{} requests, {} clients", of(refused, self.requests), of(refused_clients, self.clients))
+        };
+        let these = Refusals { refused: self.refused, refused_clients: self.refused_clients };
+        writeln!(f, "  refuses   {}", told(these))?;
+        if let Some(less) = self.one_less {
+            writeln!(f, "  {:<9} {}", format!("with {}", limit - 1), told(less))?;
+        }
+        write!(f, "  busiest   {} in one window", HumanCount(self.peak))
+    }
+}
+
+/// A number, and what part of all it is.
+fn of(n: u64, all: u64) -> String {
+    format!("{} ({:.1} %)", HumanCount(n), share(n, all))
+}
+
+/// A length of time, without what does not matter for its size.
+pub(super) fn coarse(micros: u64) -> String {
+    let step = match micros {
+        0..10_000 => 1,
+        10_000..10_000_000 => 1_000,
+        10_000_000..3_600_000_000 => 100_000,
+        3_600_000_000..172_800_000_000 => 1_000_000,
+        _ => 60_000_000,
+    };
+    Micros::new(micros / step * step).to_string()
+}
+
+/// How long after the beginning.
+fn after(at: u64, begin: u64) -> String {
+    format!("+{}", coarse(at.saturating_sub(begin)))
+}

@@ -1,0 +1,154 @@
+//! One reading of the traffic: every request is judged, counted and compared.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use slidegate::{Micros, Rules};
+
+use super::decisions::Decisions;
+use super::lane::Time;
+use super::lanes::{Counting, Lanes, MAX_KEYS};
+use super::plan::{NamedRules, Output, Question};
+use super::progress::Progress;
+use super::recorded::Recorded;
+use super::report::{AlgorithmReport, Difference, Late, Report, rule_reports};
+use super::traffic::{Traffic, written};
+
+/// Windows that times of whole seconds say little about.
+const SHORT: Micros = Micros::from_secs(10);
+
+/// What to decide by, and what is to be said about it.
+enum Kind {
+    Simulate,
+    Compare,
+    Differ,
+}
+
+/// Answers a question that one reading answers.
+pub(super) fn run(
+    traffic: &Traffic,
+    question: Question,
+    output: &Output,
+    stop: &Arc<AtomicBool>,
+) -> Result<Report, String> {
+    let (kind, rules_from, sets) = sets(question)?;
+    let mut notes: Vec<String> = sets.iter().flat_map(|(_, rules)| adaptive(rules)).collect();
+    notes.dedup();
+    let mut lanes = Lanes::new(sets, traffic.begin());
+    let mut decisions = output.decisions.as_deref().map(Decisions::create).transpose()?;
+    let (mut time, mut recorded, mut requests) = (Time::default(), Recorded::default(), 0);
+    let mut progress = Progress::new(traffic.length(), stop);
+    let read = traffic.each(&mut progress, |event| {
+        let at = time.reach(event.at);
+        lanes.decide(at, event.request, |decision| {
+            requests += 1;
+            if let Some(decided) = &event.decided {
+                recorded.compare(requests, decided, decision);
+            }
+            if let Some(decisions) = &mut decisions {
+                decisions.add(at.get(), decision);
+            }
+        })
+    })?;
+    let seconds = progress.took();
+    drop(progress);
+    decisions.map_or(Ok(()), Decisions::finish)?;
+    let Some(main) = lanes.all.last() else { return Err("there are no rules".to_owned()) };
+    let short = main.lane.rules().iter().any(|rule| rule.is_limited() && rule.quota().window() < SHORT);
+    notes.extend(read.notes);
+    if !time.fine && short && read.format.is_some() {
+        notes.push(
+            "the times of this trace are whole seconds: all requests of one second are judged at its beginning, so windows \
+             of a few seconds are judged by more even or more sudden traffic than there was"
+                .to_owned(),
+        );
+    }
+    if lanes.all.iter().any(|counted| counted.tally.is_short()) {
+        notes.push(format!(
+            "there are more than {MAX_KEYS} keys: of those beyond, only the ones that were refused most are known, and about"
+        ));
+    }
+    let evicted = main.lane.stats().evicted;
+    if evicted > 0 {
+        notes.push(format!(
+            "{evicted} keys had to make room for others and were counted anew, as on a server"
+        ));
+    }
+    let tally = &main.tally;
+    let begin = traffic.begin().or(time.first).unwrap_or(time.latest);
+    let mut report = Report {
+        traffic: traffic.name(),
+        format: read.format,
+        rules_from,
+        requests: tally.requests,
+        allowed: tally.allowed,
+        refused: tally.refused,
+        unruled: tally.unruled,
+        from: time.first.map(written),
+        to: time.first.map(|_| written(time.latest)),
+        begin_us: begin.get(),
+        span_us: time.latest.since(begin).get(),
+        seconds,
+        requests_per_second: tally.requests as f64 / seconds,
+        interrupted: read.interrupted,
+        bad_lines: read.bad,
+        late: Late { requests: time.late, most_us: time.latest_by.get() },
+        recorded: (recorded.compared > 0).then_some(recorded),
+        rules: Vec::new(),
+        algorithms: Vec::new(),
+        difference: None,
+        notes,
+    };
+    match kind {
+        Kind::Compare => {
+            report.recorded = None;
+            report.algorithms =
+                lanes.all.iter().map(|counted| AlgorithmReport::new(counted, output.top)).collect();
+        }
+        Kind::Simulate | Kind::Differ => report.rules = rule_reports(tally, output.top),
+    }
+    if let (Kind::Differ, [old, new]) = (kind, &lanes.all[..]) {
+        report.difference = Some(Difference::new(old, new, &lanes.changes, output.top));
+    }
+    Ok(report)
+}
+
+type Sets = Vec<(String, Rules)>;
+
+/// The rules to decide by, with where they are from. The last of them are those in question.
+fn sets(question: Question) -> Result<(Kind, String, Sets), String> {
+    match question {
+        Question::Simulate(NamedRules { name, rules }) => {
+            Ok((Kind::Simulate, name.clone(), vec![(name, rules)]))
+        }
+        Question::Differ { new, old } => {
+            Ok((Kind::Differ, new.name.clone(), vec![(old.name, old.rules), (new.name, new.rules)]))
+        }
+        Question::Compare(NamedRules { name, rules }, algorithms) => {
+            // The exact one is the yardstick, asked for or not.
+            let exact = [Counting::SlidingWindow];
+            let others = algorithms.into_iter().filter(|algorithm| !exact.contains(algorithm));
+            let counted = exact.into_iter().chain(others);
+            let sets = counted.map(|algorithm| Ok((algorithm.as_str().to_owned(), algorithm.apply(&rules)?)));
+            Ok((Kind::Compare, name, sets.collect::<Result<_, String>>()?))
+        }
+        Question::Suggest(_) => Err("a suggestion needs several readings".to_owned()),
+    }
+}
+
+/// Limits that follow a load have none to follow here.
+fn adaptive(rules: &Rules) -> Vec<String> {
+    let follows = |rule: &slidegate::RuleFile| {
+        serde_json::to_value(rule)
+            .is_ok_and(|rule| rule.get("adaptive").is_some_and(|adaptive| !adaptive.is_null()))
+    };
+    let adaptive = rules.iter().filter(|rule| follows(&slidegate::RuleFile::from(*rule)));
+    let names: Vec<String> = adaptive.map(|rule| format!("`{}`", rule.name())).collect();
+    let note = (!names.is_empty()).then(|| {
+        format!(
+            "adaptive limits stay at 100 % here, because a trace says nothing of the load: {}",
+            names.join(", ")
+        )
+    });
+    note.into_iter().collect()
+}

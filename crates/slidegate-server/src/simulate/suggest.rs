@@ -1,0 +1,309 @@
+//! The smallest limits that would have refused no more than somebody will bear.
+//!
+//! Whether a client is ever refused can be told from its busiest window: it is if more was asked there than the limit. How many
+//! requests are refused cannot, because what is refused does not count; so limits are tried, several in one reading of the
+//! traffic, each as a shadow rule that counts for itself. With permits of one, more limit never refuses more: the first that is
+//! low enough is the smallest. With larger ones a single request may be in the way of many; then it is a limit that is low
+//! enough while one permit less is not.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use serde::Serialize;
+use slidegate::{Decision, Key, MAX_LIMIT, Micros, Quota, Rule, Rules};
+
+use super::lane::{Lane, Time};
+use super::lanes::MAX_KEYS;
+use super::plan::{Most, Wish};
+use super::progress::Progress;
+use super::traffic::{BadLines, Read, Traffic};
+
+/// Limits that are tried at once.
+const AT_ONCE: u64 = 8;
+
+/// Rules times windows.
+const MAX_CANDIDATES: usize = 64;
+
+/// What was found.
+#[derive(Debug, Serialize)]
+pub(super) struct Suggestions {
+    pub(super) traffic: String,
+    /// What may be refused.
+    pub(super) wish: String,
+    pub(super) requests: u64,
+    pub(super) suggestions: Vec<Suggestion>,
+    pub(super) bad_lines: BadLines,
+    pub(super) interrupted: bool,
+    pub(super) notes: Vec<String>,
+}
+
+/// One limit.
+#[derive(Debug, Serialize)]
+pub(super) struct Suggestion {
+    pub(super) rule: String,
+    pub(super) key: Vec<String>,
+    pub(super) window: String,
+    /// None if no request is counted by the rule.
+    pub(super) limit: Option<u64>,
+    pub(super) requests: u64,
+    pub(super) clients: u64,
+    /// The most that any client asked for in a window.
+    pub(super) peak: u64,
+    pub(super) refused: u64,
+    pub(super) refused_clients: u64,
+    /// What one permit less would have done; none if there is no less.
+    pub(super) one_less: Option<Refusals>,
+}
+
+/// What a limit refuses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Refusals {
+    pub(super) refused: u64,
+    pub(super) refused_clients: u64,
+}
+
+/// A rule and a window to find a limit for.
+struct Candidate {
+    rule: Rule,
+    window: Micros,
+    requests: u64,
+    peaks: HashMap<Key, u64>,
+    /// Limits that were tried, and what they refused.
+    tried: BTreeMap<u64, u64>,
+}
+
+impl Candidate {
+    fn peak(&self) -> u64 {
+        self.peaks.values().copied().max().unwrap_or_default()
+    }
+
+    /// Adds a request after which so much was asked for in the window; false if there is no more room for its client.
+    fn add(&mut self, key: &Key, asked: u64) -> bool {
+        self.requests += 1;
+        if let Some(peak) = self.peaks.get_mut(key) {
+            *peak = asked.max(*peak);
+        } else if self.peaks.len() < MAX_KEYS {
+            self.peaks.insert(key.clone(), asked);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// The smallest limit that refuses no more than `most`; none if nothing was asked.
+    fn smallest(&self, most: Most) -> Option<u64> {
+        if self.requests == 0 {
+            return None;
+        }
+        match most {
+            Most::Requests(share) => Some(self.bounds(share.of(self.requests)).1),
+            Most::Clients(share) => {
+                let mut peaks: Vec<u64> = self.peaks.values().copied().collect();
+                peaks.sort_unstable_by(|a, b| b.cmp(a));
+                // So many may be refused; the next one may not.
+                let refused = usize::try_from(share.of(peaks.len() as u64)).unwrap_or(usize::MAX);
+                Some(peaks.get(refused).copied().unwrap_or(1).max(1))
+            }
+        }
+    }
+
+    /// A limit that refuses too much, or none at all, and the smallest known that does not.
+    fn bounds(&self, most: u64) -> (u64, u64) {
+        let low =
+            self.tried.iter().rev().find(|(_, refused)| **refused > most).map_or(0, |(limit, _)| *limit);
+        let enough = self.tried.range(low + 1..).find(|(_, refused)| **refused <= most);
+        (low, enough.map_or(self.peak().max(1), |(limit, _)| *limit))
+    }
+
+    /// Limits to try next; none if the smallest is known.
+    fn next(&self, most: u64) -> Vec<u64> {
+        let (low, high) = self.bounds(most);
+        let between = high - low - 1;
+        let n = between.min(AT_ONCE);
+        let mut limits: Vec<u64> =
+            (1..=n).map(|i| low + (between * i).div_ceil(n + 1).clamp(1, between)).collect();
+        limits.dedup();
+        limits
+    }
+}
+
+/// Finds the limits that `wish` asks for.
+pub(super) fn suggest(traffic: &Traffic, wish: Wish, stop: &Arc<AtomicBool>) -> Result<Suggestions, String> {
+    let mut candidates = candidates(wish.candidates)?;
+    // Out of reach: what is used is what was asked.
+    let unlimited: Vec<Trial> =
+        (0..candidates.len()).map(|candidate| Trial { candidate, limit: MAX_LIMIT }).collect();
+    let rules = trial_rules(&candidates, &unlimited)?;
+    let (mut requests, mut untracked) = (0, 0);
+    let mut reading = each(traffic, rules, stop, |decision| {
+        requests += 1;
+        for limit in decision.limits() {
+            untracked += u64::from(!candidates[limit.index()].add(limit.key(), limit.used()));
+        }
+    })?;
+    if let Most::Requests(share) = wish.most {
+        loop {
+            let tries = |(candidate, known): (usize, &Candidate)| {
+                known.next(share.of(known.requests)).into_iter().map(move |limit| Trial { candidate, limit })
+            };
+            let trials: Vec<Trial> = candidates.iter().enumerate().flat_map(tries).collect();
+            if trials.is_empty() || reading.interrupted {
+                break;
+            }
+            let refusals = refusals(traffic, &candidates, &trials, stop, &mut reading)?;
+            for (Trial { candidate, limit }, Refusals { refused, .. }) in trials.iter().zip(refusals) {
+                candidates[*candidate].tried.insert(*limit, refused);
+            }
+        }
+    }
+    let limits: Vec<Option<u64>> = candidates.iter().map(|candidate| candidate.smallest(wish.most)).collect();
+    let suggestions = if reading.interrupted {
+        Vec::new()
+    } else {
+        confirm(traffic, &candidates, &limits, stop, &mut reading)?
+    };
+    let mut notes = std::mem::take(&mut reading.notes);
+    if untracked > 0 {
+        notes.push(format!(
+            "there are more than {MAX_KEYS} clients: only so many are watched, and the limits are theirs"
+        ));
+    }
+    if reading.interrupted {
+        notes.push(
+            "interrupted: a limit that was not tried on all of the traffic is none to suggest".to_owned(),
+        );
+    }
+    Ok(Suggestions {
+        traffic: traffic.name(),
+        wish: wish.most.to_string(),
+        requests,
+        suggestions,
+        bad_lines: std::mem::take(&mut reading.bad),
+        interrupted: reading.interrupted,
+        notes,
+    })
+}
+
+fn candidates(wishes: Vec<(Rule, Vec<Micros>)>) -> Result<Vec<Candidate>, String> {
+    let mut candidates: Vec<Candidate> = Vec::new();
+    for (rule, windows) in wishes {
+        candidates.extend(windows.into_iter().map(|window| Candidate {
+            rule: rule.clone(),
+            window,
+            requests: 0,
+            peaks: HashMap::new(),
+            tried: BTreeMap::new(),
+        }));
+    }
+    let n = candidates.len();
+    if n > MAX_CANDIDATES {
+        return Err(format!("{n} rules and windows are too many at once: {MAX_CANDIDATES} at most"));
+    }
+    Ok(candidates)
+}
+
+/// A limit that is tried.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    candidate: usize,
+    limit: u64,
+}
+
+/// A shadow rule for each trial, in their order.
+fn trial_rules(candidates: &[Candidate], trials: &[Trial]) -> Result<Rules, String> {
+    let shadows = trials.iter().enumerate().map(|(n, trial)| {
+        let Candidate { rule, window, .. } = &candidates[trial.candidate];
+        rule.shadow(&format!("t{n}"), Quota::new(trial.limit, (*window).into())?)
+    });
+    shadows.collect::<Result<Vec<_>, _>>().and_then(Rules::new).map_err(|error| error.to_string())
+}
+
+/// Reads the traffic once more.
+fn each(
+    traffic: &Traffic,
+    rules: Rules,
+    stop: &Arc<AtomicBool>,
+    mut visit: impl FnMut(&Decision),
+) -> Result<Read, String> {
+    // Every trial has its own counts.
+    let max_keys = MAX_KEYS * usize::try_from(AT_ONCE).unwrap_or(1);
+    let (mut lane, mut time) = (Lane::new(rules, max_keys), Time::default());
+    let mut progress = Progress::new(traffic.length(), stop);
+    let mut reading =
+        traffic.each(&mut progress, |event| lane.decide(time.reach(event.at), event.request, &mut visit))?;
+    let evicted = lane.stats().evicted;
+    if evicted > 0 {
+        reading.notes.push(format!("{evicted} keys had to make room for others and were counted anew"));
+    }
+    Ok(reading)
+}
+
+/// What each trial refuses.
+fn refusals(
+    traffic: &Traffic,
+    candidates: &[Candidate],
+    trials: &[Trial],
+    stop: &Arc<AtomicBool>,
+    reading: &mut Read,
+) -> Result<Vec<Refusals>, String> {
+    let rules = trial_rules(candidates, trials)?;
+    let mut refusals = vec![Refusals::default(); trials.len()];
+    let mut clients: Vec<HashSet<Key>> = vec![HashSet::new(); trials.len()];
+    let again = each(traffic, rules, stop, |decision| {
+        for limit in decision.limits().filter(|limit| limit.outcome().refuses()) {
+            refusals[limit.index()].refused += 1;
+            let clients = &mut clients[limit.index()];
+            if clients.len() < MAX_KEYS && !clients.contains(limit.key()) {
+                clients.insert(limit.key().clone());
+            }
+        }
+    })?;
+    reading.interrupted |= again.interrupted;
+    for note in again.notes {
+        if !reading.notes.contains(&note) {
+            reading.notes.push(note);
+        }
+    }
+    for (refusals, clients) in refusals.iter_mut().zip(clients) {
+        refusals.refused_clients = clients.len() as u64;
+    }
+    Ok(refusals)
+}
+
+/// Tries each limit and one permit less, and says what they do.
+fn confirm(
+    traffic: &Traffic,
+    candidates: &[Candidate],
+    limits: &[Option<u64>],
+    stop: &Arc<AtomicBool>,
+    reading: &mut Read,
+) -> Result<Vec<Suggestion>, String> {
+    let with = |(candidate, limit): (usize, &Option<u64>)| {
+        let limits = limit.iter().flat_map(|&limit| [limit, limit - 1]).filter(|&limit| limit > 0);
+        limits.map(move |limit| Trial { candidate, limit }).collect::<Vec<_>>()
+    };
+    let trials: Vec<Trial> = limits.iter().enumerate().flat_map(with).collect();
+    let refusals = refusals(traffic, candidates, &trials, stop, reading)?;
+    let found = |candidate: usize, limit: Option<u64>| {
+        let place =
+            trials.iter().position(|trial| trial.candidate == candidate && Some(trial.limit) == limit)?;
+        refusals.get(place).copied()
+    };
+    let suggestions = candidates.iter().zip(limits).enumerate().map(|(i, (candidate, limit))| {
+        let refusals = found(i, *limit).unwrap_or_default();
+        Suggestion {
+            rule: candidate.rule.name().to_owned(),
+            key: candidate.rule.key().map(str::to_owned).collect(),
+            window: candidate.window.to_string(),
+            limit: *limit,
+            requests: candidate.requests,
+            clients: candidate.peaks.len() as u64,
+            peak: candidate.peak(),
+            refused: refusals.refused,
+            refused_clients: refusals.refused_clients,
+            one_less: limit.and_then(|limit| found(i, limit.checked_sub(1))),
+        }
+    });
+    Ok(suggestions.collect())
+}

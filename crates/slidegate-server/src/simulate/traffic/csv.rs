@@ -1,0 +1,124 @@
+//! Tables with a header, one request a line.
+
+use csv_core::{ReadRecordResult, Reader};
+use slidegate::Request;
+
+use super::event::Event;
+use super::fields::{Fields, no_field};
+use super::json::TIMES;
+use super::lines::MAX_LINE;
+use super::time::read_time;
+
+/// The most columns.
+const MAX_COLUMNS: usize = 1_000;
+
+/// Reads lines of a table.
+#[derive(Debug)]
+pub(super) struct Csv {
+    row: Row,
+    columns: usize,
+    time: usize,
+    permits: Option<usize>,
+    attributes: Vec<(usize, String)>,
+    fields: Fields,
+    missing: Vec<String>,
+}
+
+impl Csv {
+    /// By the table's first line.
+    pub(super) fn new(header: &str, fields: &Fields) -> Result<Self, String> {
+        let mut row = Row::default();
+        row.read(header)?;
+        let names: Vec<&str> = row.values().map(str::trim).collect();
+        let what = "the header of the table";
+        let place = |flag: &str, field: &str| {
+            names.iter().position(|name| *name == field).ok_or_else(|| no_field(flag, field, &names, what))
+        };
+        let time = match &fields.time {
+            Some(field) => place("--time", field)?,
+            None => {
+                TIMES.iter().find_map(|time| names.iter().position(|name| name == time)).ok_or_else(|| {
+                    format!(
+                        "{what} has no time, which would be one of {}: name it with --time",
+                        TIMES.join(", ")
+                    )
+                })?
+            }
+        };
+        let permits = fields.permits.as_deref().map(|field| place("--permits", field)).transpose()?;
+        let attributes = fields.places(&names, what)?;
+        let (columns, missing) = (names.len(), fields.missing(&names));
+        Ok(Csv { row, columns, time, permits, attributes, fields: fields.clone(), missing })
+    }
+
+    pub(super) fn read<'a>(&'a mut self, line: &str) -> Result<Event<'a>, String> {
+        self.row.read(line)?;
+        let n = self.row.values().count();
+        if n != self.columns {
+            return Err(format!("it has {n} values, and the header {}", self.columns));
+        }
+        let value = |place| self.row.value(place);
+        let time = value(self.time);
+        let at = read_time(time).ok_or_else(|| format!("\"{time}\" is not a time"))?;
+        let permits = match self.permits {
+            Some(place) => {
+                let permits = value(place).trim();
+                permits.parse().map_err(|_| format!("\"{permits}\" is not a number of permits"))?
+            }
+            None => 1,
+        };
+        let named = self.attributes.iter().map(|(place, name)| (name.as_str(), value(*place)));
+        let named = named.filter(|(_, value)| !value.is_empty());
+        let request = Request::new(named.chain(self.fields.constants())).permits(permits);
+        Ok(Event { at, request, decided: None })
+    }
+
+    /// What is not as it seems, for people.
+    pub(super) fn note(&self) -> Option<String> {
+        let first = self.missing.first()?;
+        Some(format!(
+            "the table has no `{}`, which the rules look at: --attribute {first}=COLUMN, or --constant {first}=VALUE",
+            self.missing.join("`, `")
+        ))
+    }
+}
+
+/// One line, taken apart.
+#[derive(Debug, Default)]
+struct Row {
+    text: String,
+    /// Where each value ends.
+    ends: Vec<usize>,
+}
+
+impl Row {
+    fn read(&mut self, line: &str) -> Result<(), String> {
+        let mut text = std::mem::take(&mut self.text).into_bytes();
+        text.resize(line.len().min(MAX_LINE) + 1, 0);
+        self.ends.resize(MAX_COLUMNS, 0);
+        let (read, _, written, ends) = Reader::new().read_record(line.as_bytes(), &mut text, &mut self.ends);
+        match read {
+            // The end of the input ends the last value.
+            ReadRecordResult::InputEmpty | ReadRecordResult::Record => {}
+            ReadRecordResult::End => return Err("it is empty".to_owned()),
+            ReadRecordResult::OutputFull => return Err("it is too long".to_owned()),
+            ReadRecordResult::OutputEndsFull => return Err(format!("it has more than {MAX_COLUMNS} values")),
+        }
+        text.truncate(written);
+        self.ends.truncate(ends);
+        if self.ends.last() != Some(&written) || self.ends.is_empty() {
+            self.ends.push(written);
+        }
+        self.text = String::from_utf8(text).map_err(|_| "it is not text".to_owned())?;
+        Ok(())
+    }
+
+    fn value(&self, place: usize) -> &str {
+        let from = place.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.text[from..self.ends[place]]
+    }
+
+    fn values(&self) -> impl Iterator<Item = &str> {
+        (0..self.ends.len()).map(|place| self.value(place))
+    }
+}

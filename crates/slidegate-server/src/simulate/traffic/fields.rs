@@ -1,0 +1,115 @@
+//! Which field of a line is which attribute of a request.
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
+
+use slidegate::Rules;
+
+/// `NAME=VALUE`, as it is typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pair {
+    pub(crate) name: String,
+    pub(crate) value: String,
+}
+
+impl FromStr for Pair {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+                Ok(Pair { name: name.to_owned(), value: value.to_owned() })
+            }
+            _ => Err("it is NAME=VALUE, such as api=path".to_owned()),
+        }
+    }
+}
+
+/// The attributes that rules look at, and where each is from: a field, or the same for every request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fields {
+    /// An attribute and the name of its field.
+    pub(super) attributes: Vec<Named>,
+    /// An attribute and its value.
+    pub(super) constants: Vec<Pair>,
+    /// Where the time is, if it was said.
+    pub(super) time: Option<String>,
+    /// Where the number of permits is, if it was said.
+    pub(super) permits: Option<String>,
+}
+
+/// An attribute, its field, and whether somebody named the field or it only has the attribute's name.
+#[derive(Clone, Debug)]
+pub(super) struct Named {
+    pub(super) attribute: String,
+    pub(super) field: String,
+    pub(super) said: bool,
+}
+
+impl Fields {
+    /// What `names` are, unless said otherwise: the field of that name.
+    pub(crate) fn new(names: &BTreeSet<String>, said: &[Pair], constants: &[Pair]) -> Self {
+        let mut attributes: Vec<Named> = said
+            .iter()
+            .map(|Pair { name, value }| Named { attribute: name.clone(), field: value.clone(), said: true })
+            .collect();
+        for name in names {
+            let known = said.iter().chain(constants).any(|pair| pair.name == *name);
+            if !known {
+                attributes.push(Named { attribute: name.clone(), field: name.clone(), said: false });
+            }
+        }
+        Fields { attributes, constants: constants.to_vec(), ..Fields::default() }
+    }
+
+    pub(crate) fn time(mut self, field: Option<String>) -> Self {
+        self.time = field;
+        self
+    }
+
+    pub(crate) fn permits(mut self, field: Option<String>) -> Self {
+        self.permits = field;
+        self
+    }
+
+    /// Whether anything was said that a format without fields cannot follow.
+    pub(super) fn are_said(&self) -> bool {
+        let said = self.attributes.iter().any(|named| named.said);
+        said || !self.constants.is_empty() || self.time.is_some() || self.permits.is_some()
+    }
+
+    /// The constants as attributes.
+    pub(super) fn constants(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.constants.iter().map(|pair| (pair.name.as_str(), pair.value.as_str()))
+    }
+
+    /// The place of each attribute's field among `known`. A field that somebody named must be there.
+    pub(super) fn places(&self, known: &[&str], what: &str) -> Result<Vec<(usize, String)>, String> {
+        let mut places = Vec::new();
+        for Named { attribute, field, said } in &self.attributes {
+            match known.iter().position(|known| known == field) {
+                Some(place) => places.push((place, attribute.clone())),
+                None if *said => return Err(no_field("--attribute", field, known, what)),
+                None => {}
+            }
+        }
+        Ok(places)
+    }
+
+    /// The attributes that rules look at and that no line of such a file can have.
+    pub(super) fn missing(&self, known: &[&str]) -> Vec<String> {
+        let missing = self.attributes.iter().filter(|named| !known.contains(&named.field.as_str()));
+        missing.map(|named| named.attribute.clone()).collect()
+    }
+}
+
+pub(super) fn no_field(flag: &str, field: &str, known: &[&str], what: &str) -> String {
+    let known: Vec<String> = known.iter().map(|known| format!("`{known}`")).collect();
+    format!("{flag} names the field `{field}`, which {what} does not have: it has {}", known.join(", "))
+}
+
+/// The attributes that rules look at.
+pub(crate) fn names(rules: &Rules) -> BTreeSet<String> {
+    let named = rules.iter().flat_map(|rule| rule.conditions().map(|(name, _)| name).chain(rule.key()));
+    named.map(str::to_owned).collect()
+}

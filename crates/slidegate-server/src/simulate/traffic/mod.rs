@@ -1,0 +1,86 @@
+//! What is asked: a trace of what happened, or a pattern that somebody is afraid of.
+
+mod bad_lines;
+mod combined;
+mod csv;
+mod event;
+mod fields;
+mod json;
+mod lines;
+mod pattern;
+mod people;
+mod recording;
+mod time;
+mod trace;
+
+use slidegate::Micros;
+
+pub(super) use self::bad_lines::BadLines;
+pub(crate) use self::event::{Decided, Event};
+pub(super) use self::fields::{Fields, Pair, names};
+pub(super) use self::pattern::{Instants, Pattern, Shape};
+pub(super) use self::people::People;
+pub(super) use self::time::written;
+pub(crate) use self::trace::Format;
+pub(super) use self::trace::Trace;
+use super::progress::Progress;
+
+#[cfg(fuzzing)]
+pub(crate) use self::trace::fuzz_line;
+
+/// Where requests come from. A trace on standard input can be read once, everything else again and again.
+#[derive(Debug)]
+pub(super) enum Traffic {
+    Trace(Trace),
+    Pattern(Pattern),
+}
+
+/// What came of reading it all.
+#[derive(Debug, Default)]
+pub(super) struct Read {
+    /// How a trace is written.
+    pub(super) format: Option<Format>,
+    pub(super) bad: BadLines,
+    /// Whether somebody ended it early.
+    pub(super) interrupted: bool,
+    pub(super) notes: Vec<String>,
+}
+
+impl Traffic {
+    /// Gives every request to `visit`, in the order of the trace. What it calls an error is a bad line.
+    pub(super) fn each(
+        &self,
+        progress: &mut Progress,
+        visit: impl FnMut(Event<'_>) -> Result<(), String>,
+    ) -> Result<Read, String> {
+        match self {
+            Traffic::Trace(trace) => trace.each(progress, visit),
+            Traffic::Pattern(pattern) => pattern.each(progress, visit),
+        }
+    }
+
+    /// What it is, for people.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Traffic::Trace(trace) => trace.name(),
+            Traffic::Pattern(pattern) => pattern.to_string(),
+        }
+    }
+
+    pub(super) fn is_read_once(&self) -> bool {
+        matches!(self, Traffic::Trace(trace) if trace.is_standard_input())
+    }
+
+    /// When it begins, if that is not its first request.
+    pub(super) fn begin(&self) -> Option<Micros> {
+        matches!(self, Traffic::Pattern(_)).then_some(pattern::BEGIN)
+    }
+
+    /// Bytes of a trace, requests of a pattern; none if it is not known.
+    pub(super) fn length(&self) -> Option<u64> {
+        match self {
+            Traffic::Trace(trace) => trace.length(),
+            Traffic::Pattern(pattern) => Some(pattern.length()),
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Traffic that is made up: the same for a seed, in the order of time.
+
+use std::fmt;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{RngExt, SeedableRng};
+use rand_distr::{Distribution, Exp, Zipf};
+use slidegate::{Micros, Request};
+
+use super::Read;
+use super::event::Event;
+use super::people::People;
+use crate::simulate::progress::Progress;
+
+/// When a pattern begins: 2000-01-01, where windows of seconds, minutes, hours and days begin.
+pub(in super::super) const BEGIN: Micros = Micros::from_secs(946_684_800);
+
+/// A kind of traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(in super::super) enum Shape {
+    /// As even as a clock, client after client
+    Steady,
+    /// As strangers come: at random, at the same rate on average
+    Poisson,
+    /// Twice the limit around the turn of a window: what a fixed window lets through
+    BoundaryBurst,
+    /// Quiet, then all at once, then less and less
+    FlashSale,
+    /// From nothing to the rate, ever more
+    Ramp,
+    /// Half of all requests are one client's, who never stops
+    Hammering,
+    /// At random, by a few who ask often and many who seldom do
+    Zipf,
+    /// Exactly what --at says
+    Timeline,
+}
+
+/// Checked options of a pattern.
+#[derive(Debug)]
+pub(in super::super) struct Pattern {
+    pub(in super::super) shape: Shape,
+    /// Requests a second, on average or at the height of it.
+    pub(in super::super) rate: u64,
+    pub(in super::super) duration: Micros,
+    pub(in super::super) clients: u64,
+    pub(in super::super) seed: u64,
+    /// What a timeline, or a burst, consists of.
+    pub(in super::super) instants: Instants,
+    pub(in super::super) people: People,
+}
+
+/// So many requests at each of these times after the beginning, in order.
+#[derive(Clone, Debug, Default)]
+pub(in super::super) struct Instants(pub(in super::super) Vec<(Micros, u64)>);
+
+/// The most requests that a timeline may have at one instant.
+const MOST_AT_ONCE: u64 = 10_000_000;
+
+impl FromStr for Instants {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("\"{text}\" is not TIME=COUNT,TIME=COUNT,… such as 0.99s=100,1.01s=100");
+        let mut instants = Vec::new();
+        for part in text.split(',') {
+            let (time, count) = part.trim().split_once('=').unwrap_or((part.trim(), "1"));
+            let at = read_seconds(time).or_else(|| time.parse().ok()).ok_or_else(wrong)?;
+            let count = count.parse().ok().filter(|n| (1..=MOST_AT_ONCE).contains(n)).ok_or_else(wrong)?;
+            instants.push((at, count));
+        }
+        instants.sort_by_key(|(at, _)| *at);
+        Ok(Instants(instants))
+    }
+}
+
+/// `0.99s`, which is no length of time elsewhere.
+fn read_seconds(text: &str) -> Option<Micros> {
+    let (whole, fraction) = text.strip_suffix('s')?.split_once('.')?;
+    let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+    if !digits(whole) || !digits(fraction) || fraction.is_empty() || fraction.len() > 6 {
+        return None;
+    }
+    let whole: u64 = whole.parse().ok()?;
+    let part: u64 = format!("{fraction:0<6}").parse().ok()?;
+    Some(Micros::new(whole.checked_mul(1_000_000)?.checked_add(part)?))
+}
+
+/// A time after the beginning, and whose request it is.
+type Arrival = (u64, u64);
+
+impl Pattern {
+    /// About how many requests it has.
+    pub(in super::super) fn length(&self) -> u64 {
+        let all = u128::from(self.rate) * u128::from(self.duration.get()) / 1_000_000;
+        let all = u64::try_from(all).unwrap_or(u64::MAX);
+        match self.shape {
+            Shape::Steady | Shape::Poisson | Shape::Hammering | Shape::Zipf => all,
+            Shape::Ramp => all / 2,
+            // A tenth all the time, and half of an eighth at the height of it.
+            Shape::FlashSale => all / 5,
+            Shape::BoundaryBurst | Shape::Timeline => self.instants.0.iter().map(|(_, n)| n).sum(),
+        }
+    }
+
+    pub(super) fn each(
+        &self,
+        progress: &mut Progress,
+        mut visit: impl FnMut(Event<'_>) -> Result<(), String>,
+    ) -> Result<Read, String> {
+        let mut read = Read { notes: self.people.note().into_iter().collect(), ..Read::default() };
+        let mut values = Vec::new();
+        for (n, (after, client)) in (0..).zip(self.arrivals()?) {
+            if !progress.go_on(n) {
+                read.interrupted = true;
+                break;
+            }
+            let at = Micros::new(BEGIN.get() + after);
+            let request = Request::new(self.people.of(client, &mut values));
+            // There are no lines here: what is wrong with one is wrong with all.
+            visit(Event { at, request, decided: None })?;
+        }
+        Ok(read)
+    }
+
+    fn arrivals(&self) -> Result<Box<dyn Iterator<Item = Arrival> + '_>, String> {
+        let (rate, clients, end) = (self.rate, self.clients, self.duration.get());
+        let random = Xoshiro256PlusPlus::seed_from_u64(self.seed);
+        let anybody = move |random: &mut Xoshiro256PlusPlus| random.random_range(0..clients);
+        let passed = move |at: f64| at / end as f64;
+        Ok(match self.shape {
+            Shape::Timeline | Shape::BoundaryBurst => {
+                let each =
+                    move |&(at, count): &(Micros, u64)| (0..count).map(move |n| (at.get(), n % clients));
+                Box::new(self.instants.0.iter().flat_map(each))
+            }
+            Shape::Steady => {
+                let at = move |n: u64| u64::try_from(u128::from(n) * 1_000_000 / u128::from(rate)).ok();
+                Box::new(
+                    (0..)
+                        .map_while(move |n| Some((at(n)?, n % clients)))
+                        .take_while(move |(at, _)| *at < end),
+                )
+            }
+            Shape::Poisson => self.strangers(random, |_| 1.0, anybody)?,
+            Shape::Ramp => self.strangers(random, passed, anybody)?,
+            Shape::FlashSale => {
+                let height = move |at: f64| match passed(at) - 0.25 {
+                    before if before < 0.0 => 0.1,
+                    since => 0.1 + 0.9 * (-since * 8.0).exp(),
+                };
+                self.strangers(random, height, anybody)?
+            }
+            Shape::Hammering => self.strangers(
+                random,
+                |_| 1.0,
+                move |random| {
+                    if random.random_bool(0.5) { 0 } else { random.random_range(0..clients) }
+                },
+            )?,
+            Shape::Zipf => {
+                let zipf = Zipf::new(clients as f64, 1.0)
+                    .map_err(|error| format!("--clients {clients}: {error}"))?;
+                // It answers whole numbers from 1.
+                self.strangers(random, |_| 1.0, move |random| zipf.sample(random) as u64 - 1)?
+            }
+        })
+    }
+
+    /// Arrivals that know nothing of each other, `height` of the rate at each time.
+    fn strangers<'a>(
+        &self,
+        mut random: Xoshiro256PlusPlus,
+        height: impl Fn(f64) -> f64 + 'a,
+        client: impl Fn(&mut Xoshiro256PlusPlus) -> u64 + 'a,
+    ) -> Result<Box<dyn Iterator<Item = Arrival> + 'a>, String> {
+        let gap =
+            Exp::new(self.rate as f64 / 1e6).map_err(|error| format!("--rate {}: {error}", self.rate))?;
+        let end = self.duration.get();
+        let mut at = 0.0;
+        Ok(Box::new(std::iter::from_fn(move || {
+            loop {
+                at += gap.sample(&mut random);
+                if at >= end as f64 {
+                    return None;
+                }
+                // What comes at the full rate is thinned out.
+                let kept: f64 = random.random();
+                if kept < height(at) {
+                    return Some((at as u64, client(&mut random)));
+                }
+            }
+        })))
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name =
+            self.shape.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+        match self.shape {
+            Shape::Timeline | Shape::BoundaryBurst => {
+                let parts = self.instants.0.iter().map(|(at, n)| format!("{n} at {at}"));
+                write!(f, "{name}: {}", parts.take(8).collect::<Vec<_>>().join(", "))?;
+                if self.instants.0.len() > 8 { write!(f, ", …") } else { Ok(()) }
+            }
+            _ => write!(
+                f,
+                "{name}: {} a second, {}, {} clients, seed {}",
+                self.rate, self.duration, self.clients, self.seed
+            ),
+        }
+    }
+}

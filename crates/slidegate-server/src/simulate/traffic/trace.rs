@@ -1,0 +1,235 @@
+//! A file of requests that happened: which format it is, and every line of it.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::Read;
+use super::bad_lines::shown;
+use super::combined::Combined;
+use super::csv::Csv;
+use super::event::Event;
+use super::fields::Fields;
+use super::json::{Json, TIMES};
+use super::lines::{Line, Lines, MAX_LINE};
+use super::recording;
+use crate::simulate::progress::Progress;
+
+/// Lines that are looked at to find out the format.
+const LOOKED_AT: usize = 20;
+
+/// How a trace is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Format {
+    /// An access log: Common or Combined, as Apache and nginx write them
+    Combined,
+    /// One JSON object a line
+    Json,
+    /// A table whose first line names its columns
+    Csv,
+    /// What `slidegate serve --record` wrote
+    Recording,
+}
+
+impl Format {
+    pub(in super::super) fn as_str(self) -> &'static str {
+        match self {
+            Format::Combined => "access log",
+            Format::Json => "JSON lines",
+            Format::Csv => "CSV",
+            Format::Recording => "recording",
+        }
+    }
+
+    /// What the beginning of a file looks like.
+    fn recognise(beginning: &[u8]) -> Option<Format> {
+        let text = String::from_utf8_lossy(beginning);
+        let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty()).take(LOOKED_AT);
+        for line in lines() {
+            match () {
+                () if line.starts_with('{') && recording::knows(line) => return Some(Format::Recording),
+                () if line.starts_with('{') && line.ends_with('}') => return Some(Format::Json),
+                () if Combined::knows(line) => return Some(Format::Combined),
+                () => {}
+            }
+        }
+        // A table of nothing but times has no comma.
+        let header = |line: &&str| line.contains(',') || TIMES.contains(line);
+        lines().next().filter(header).map(|_| Format::Csv)
+    }
+}
+
+/// A file to read requests from.
+#[derive(Debug)]
+pub(in super::super) struct Trace {
+    pub(in super::super) path: PathBuf,
+    /// Found out, unless given.
+    pub(in super::super) format: Option<Format>,
+    pub(in super::super) fields: Fields,
+    /// Whether a bad line is the end.
+    pub(in super::super) strict: bool,
+}
+
+/// Who reads lines of a format.
+enum Reader {
+    Combined(Combined),
+    Json(Json),
+    /// Until the header has come.
+    CsvHeader(Fields),
+    Csv(Csv),
+    Recording,
+}
+
+impl Reader {
+    fn new(format: Format, fields: &Fields) -> Result<Self, String> {
+        Ok(match format {
+            Format::Combined => Reader::Combined(Combined::new(fields)?),
+            Format::Json => Reader::Json(Json::new(fields)),
+            Format::Csv => Reader::CsvHeader(fields.clone()),
+            Format::Recording if fields.are_said() => {
+                return Err("a recording has its time, attributes and permits already: \
+                            --attribute, --constant, --time and --permits are for logs"
+                    .to_owned());
+            }
+            Format::Recording => Reader::Recording,
+        })
+    }
+
+    /// Reads one line. The outer error is the end, whatever follows.
+    fn read(
+        &mut self,
+        line: &str,
+        visit: &mut impl FnMut(Event<'_>) -> Result<(), String>,
+    ) -> Result<Result<(), String>, String> {
+        if let Reader::CsvHeader(fields) = self {
+            // Some programs begin a file with a mark that it is Unicode.
+            *self = Reader::Csv(Csv::new(line.trim_start_matches('\u{feff}'), fields)?);
+            return Ok(Ok(()));
+        }
+        Ok(match self {
+            Reader::Combined(combined) => combined.read(line).map_err(str::to_owned).and_then(visit),
+            Reader::Json(json) => json.read(line).and_then(visit),
+            Reader::Csv(csv) => csv.read(line).and_then(visit),
+            Reader::CsvHeader(_) => Ok(()),
+            Reader::Recording => recording::read(line, visit),
+        })
+    }
+
+    fn note(&self) -> Option<String> {
+        match self {
+            Reader::Combined(combined) => combined.note(),
+            Reader::Json(json) => json.note(),
+            Reader::Csv(csv) => csv.note(),
+            Reader::CsvHeader(_) | Reader::Recording => None,
+        }
+    }
+}
+
+impl Trace {
+    pub(super) fn name(&self) -> String {
+        if self.is_standard_input() { "standard input".to_owned() } else { self.path.display().to_string() }
+    }
+
+    pub(super) fn is_standard_input(&self) -> bool {
+        self.path == Path::new("-")
+    }
+
+    pub(super) fn length(&self) -> Option<u64> {
+        if self.is_standard_input() {
+            return None;
+        }
+        std::fs::metadata(&self.path).ok().filter(|file| file.is_file()).map(|file| file.len())
+    }
+
+    fn open(&self) -> io::Result<Lines> {
+        if self.is_standard_input() { Lines::new(io::stdin()) } else { Lines::new(File::open(&self.path)?) }
+    }
+
+    pub(super) fn each(
+        &self,
+        progress: &mut Progress,
+        mut visit: impl FnMut(Event<'_>) -> Result<(), String>,
+    ) -> Result<Read, String> {
+        let name = self.name();
+        let unreadable = |error: io::Error| format!("cannot read {name}: {error}");
+        let mut lines = self.open().map_err(unreadable)?;
+        let format = match self.format {
+            Some(format) => format,
+            None => Format::recognise(lines.peek().map_err(unreadable)?).ok_or_else(|| {
+                format!("cannot tell what {name} is: say --format combined, json, csv or recording")
+            })?,
+        };
+        let mut reader = Reader::new(format, &self.fields)?;
+        let mut read = Read { format: Some(format), ..Read::default() };
+        let mut good = 0;
+        loop {
+            let position = lines.position();
+            let Some((number, line)) = lines.next().map_err(unreadable)? else { break };
+            if !progress.go_on(position) {
+                read.interrupted = true;
+                break;
+            }
+            let done = match line {
+                Line::TooLong => Err(format!("it is longer than {MAX_LINE} bytes")),
+                Line::Whole(line) if line.trim_ascii().is_empty() => continue,
+                Line::Whole(line) => match std::str::from_utf8(line) {
+                    Ok(line) => reader.read(line, &mut visit)?,
+                    Err(_) => reader.read(&String::from_utf8_lossy(line), &mut visit)?,
+                },
+            };
+            match done {
+                Ok(()) => good += 1,
+                Err(why) if self.strict => return Err(format!("{name}:{number}: {}", shown(&why))),
+                Err(why) => read.bad.add(number, &why),
+            }
+        }
+        if good == 0 && !read.interrupted {
+            let first = read.bad.first.first();
+            let why = first.map_or("it is empty".to_owned(), |bad| format!("line {}: {}", bad.line, bad.why));
+            return Err(format!("{name} has no line that is one of {}: {why}", format.article()));
+        }
+        read.notes.extend(reader.note());
+        Ok(read)
+    }
+}
+
+impl Format {
+    fn article(self) -> &'static str {
+        match self {
+            Format::Combined => "an access log",
+            Format::Json => "JSON lines with a time",
+            Format::Csv => "a CSV table",
+            Format::Recording => "a recording",
+        }
+    }
+}
+
+/// How many formats take this line, which of a table has this header.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz_line(header: &str, line: &str) -> usize {
+    let names = ["api", "ip", "user"].map(str::to_owned).into();
+    let api = super::Pair { name: "api".to_owned(), value: "path".to_owned() };
+    let mut taken = 0;
+    let _ = Format::recognise(line.as_bytes());
+    for format in Format::value_variants() {
+        // An access log must have the field; others may.
+        let said: &[_] = if *format == Format::Combined { std::slice::from_ref(&api) } else { &[] };
+        let Ok(mut reader) = Reader::new(*format, &Fields::new(&names, said, &[])) else { continue };
+        let mut visit = |event: Event<'_>| {
+            taken += 1;
+            let rules = slidegate::Rules::new([]).map_err(|error| error.to_string())?;
+            rules.ask(&event.request).map(drop).map_err(|error| error.to_string())
+        };
+        if *format == Format::Csv && reader.read(header, &mut visit).is_err() {
+            continue;
+        }
+        if let Ok(Err(why)) = reader.read(line, &mut visit) {
+            assert!(!shown(&why).contains(char::is_control), "{why:?}");
+        }
+    }
+    taken
+}

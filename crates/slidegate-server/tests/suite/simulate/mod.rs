@@ -1,0 +1,98 @@
+//! `slidegate simulate`, by the real binary.
+
+mod documents; // the source documents' figures, to the request
+mod pages; // the report with pictures: one file that a trace cannot write
+mod questions; // side by side, against other rules, and which limit
+mod traces; // every format, and what is wrong in them
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::server::BINARY;
+
+/// A folder with rules and traces, gone at the end.
+struct Bench {
+    folder: TempDir,
+}
+
+impl Bench {
+    /// With these rules in `rules.yaml`.
+    fn new(rules: &str) -> Self {
+        let bench = Bench { folder: TempDir::new().unwrap() };
+        bench.file("rules.yaml", rules);
+        bench
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn file(&self, name: &str, content: impl AsRef<[u8]>) {
+        fs::write(self.path(name), content).unwrap();
+    }
+
+    /// Runs with the rules, where the files are.
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.fed(arguments, b"")
+    }
+
+    /// The same, with something on standard input.
+    fn fed(&self, arguments: &[&str], input: &[u8]) -> Output {
+        run_in(self.folder.path(), &[&["--rules", "rules.yaml"], arguments].concat(), input)
+    }
+
+    /// What it finds out, which must add up.
+    fn report(&self, arguments: &[&str]) -> Value {
+        let report = json(&self.run(&[arguments, &["--json"]].concat()));
+        if let Some(requests) = report["requests"].as_u64()
+            && report["allowed"].is_u64()
+        {
+            assert_eq!(number(&report, "allowed") + number(&report, "refused"), requests, "{report}");
+        }
+        report
+    }
+}
+
+fn run_in(folder: &Path, arguments: &[&str], input: &[u8]) -> Output {
+    let mut child = Command::new(BINARY)
+        .arg("simulate")
+        .args(arguments)
+        .current_dir(folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It may end before it has read all.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    assert_eq!(output.status.code(), Some(0), "{}", told(output));
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", said(output)))
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn told(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn number(value: &Value, name: &str) -> u64 {
+    value[name].as_u64().unwrap_or_else(|| panic!("{name} in {value}"))
+}
+
+/// What it says instead of running.
+#[track_caller]
+fn refusal(output: &Output) -> String {
+    assert_eq!((output.status.code(), said(output)), (Some(2), String::new()), "{}", told(output));
+    told(output).trim_start_matches("slidegate: ").trim_end().to_owned()
+}

@@ -1,0 +1,306 @@
+//! Traces: every format gives the same requests, and what is wrong in one is told with its line.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::{Value, json};
+
+use super::{Bench, json as read, number, refusal, said, told};
+use crate::server::BINARY;
+
+const RULES: &str = "rules: [{ name: per-ip, match: { api: /a* }, key: [ip], limit: 2, window: 10s }]";
+
+/// Three requests of one address in ten seconds, one of another, one that meets no rule.
+const LOG: &str = "\
+1.2.3.4 - - [17/Nov/2026:01:50:50 +0000] \"GET /a?x=1 HTTP/1.1\" 200 5 \"-\" \"curl\"
+1.2.3.4 - alice [17/Nov/2026:01:50:51 +0000] \"POST /a/b HTTP/1.1\" 200 5
+5.6.7.8 - - [17/Nov/2026:01:50:51 +0000] \"GET /a HTTP/2.0\" 200 5 \"https://x/\" \"a \\\"b\\\" c\"
+1.2.3.4 - - [17/Nov/2026:02:50:52 +0100] \"GET /a HTTP/1.1\" 200 5 \"-\" \"-\"
+1.2.3.4 - - [17/Nov/2026:01:50:53 +0000] \"GET /b HTTP/1.1\" 200 5 \"-\" \"-\"
+";
+
+const JSON: &str = r#"{"time":"2026-11-17T01:50:50Z","request":{"remote_ip":"1.2.3.4"},"uri":"/a"}
+{"time":1794880251,"request":{"remote_ip":"1.2.3.4"},"uri":"/a/b"}
+{"time":1794880251000,"request":{"remote_ip":"5.6.7.8"},"uri":"/a"}
+{"time":"1794880252.000","request":{"remote_ip":"1.2.3.4"},"uri":"/a"}
+{"time":"2026-11-17 01:50:53","request":{"remote_ip":"1.2.3.4"},"uri":"/b"}
+"#;
+
+const CSV: &str = "when,client,\"the api\"\r
+2026-11-17T01:50:50Z,1.2.3.4,/a\r
+2026-11-17T01:50:51Z,1.2.3.4,\"/a,\"\"b\"\"\"\r
+2026-11-17T01:50:51Z,5.6.7.8,/a\r
+2026-11-17T01:50:52Z,1.2.3.4,/a\r
+2026-11-17T01:50:53Z,1.2.3.4,/b\r
+";
+
+const RECORDING: &str = r#"{"at":1794880250000000,"attributes":{"api":"/a","ip":"1.2.3.4"},"permits":1,"allowed":true}
+{"at":1794880251000000,"attributes":{"api":"/a/b","ip":"1.2.3.4"},"allowed":true,"denied_by":null}
+{"at":1794880251000000,"attributes":{"api":"/a","ip":"5.6.7.8"}}
+{"at":1794880252000000,"attributes":{"ip":"1.2.3.4","api":"/a"},"allowed":false,"denied_by":"per-ip"}
+{"at":1794880253000000,"attributes":{"api":"/b","ip":"1.2.3.4"},"permits":3,"allowed":true}
+"#;
+
+const ACCESS: [&str; 2] = ["--attribute", "api=path"];
+const LINES: [&str; 4] = ["--field", "ip=request.remote_ip", "--attribute", "api=uri"];
+const TABLE: [&str; 6] = ["--time", "when", "--attribute", "ip=client", "--attribute", "api=the api"];
+
+fn gzipped(text: &str) -> Vec<u8> {
+    // Two members, as rotated logs that were put together have.
+    let (one, two) = text.split_at(text.len() / 2);
+    let pack = |text: &str| {
+        let mut packer = GzEncoder::new(Vec::new(), Compression::default());
+        packer.write_all(text.as_bytes()).unwrap();
+        packer.finish().unwrap()
+    };
+    [pack(one), pack(two)].concat()
+}
+
+#[track_caller]
+fn assert_the_five(report: &Value, format: &str) {
+    assert_eq!(report["format"], format);
+    assert_eq!((number(report, "requests"), number(report, "refused"), number(report, "unruled")), (5, 1, 1));
+    let rule = &report["rules"][0];
+    assert_eq!((number(rule, "asked"), number(rule, "allowed"), number(rule, "refused")), (4, 3, 1));
+    assert_eq!((number(rule, "keys"), number(rule, "refused_keys")), (2, 1));
+    let hit = &rule["hardest_hit"][0];
+    assert_eq!(
+        (&hit["key"], &hit["asked"], &hit["refused"]),
+        (&json!("per-ip:ip=1.2.3.4"), &json!(3), &json!(1))
+    );
+    let worst = &rule["worst_window"];
+    assert_eq!(
+        (number(worst, "admitted"), number(worst, "limit"), number(worst, "until_us")),
+        (2, 2, 1_794_880_251_000_000)
+    );
+    assert_eq!(report["from"], "2026-11-17T01:50:50Z");
+    assert_eq!(report["to"], "2026-11-17T01:50:53Z");
+    assert_eq!(report["bad_lines"]["count"], 0);
+}
+
+#[test]
+fn every_format_packed_or_not_from_a_file_or_a_pipe() {
+    let bench = Bench::new(RULES);
+    let formats: [(&str, &str, &[&str]); 4] = [
+        ("combined", LOG, &ACCESS),
+        ("json", JSON, &LINES),
+        ("csv", CSV, &TABLE),
+        ("recording", RECORDING, &[]),
+    ];
+    for (format, text, mapping) in formats {
+        let packed = gzipped(text);
+        for content in [text.as_bytes(), &packed] {
+            bench.file("trace", content);
+            assert_the_five(&bench.report(&[mapping, &["--trace", "trace"]].concat()), format);
+            let piped = [mapping, &["--trace", "-", "--format", format, "--json"]].concat();
+            assert_the_five(&read(&bench.fed(&piped, content)), format);
+        }
+    }
+}
+
+#[test]
+fn a_recording_is_compared_with_what_was_decided_then() {
+    let bench = Bench::new(RULES);
+    bench.file("trace", RECORDING);
+    let report = bench.report(&["--trace", "trace"]);
+    assert_eq!(report["recorded"], json!({ "compared": 4, "differences": 0, "first": [] }));
+    bench.file("trace", RECORDING.replace("\"allowed\":false,\"denied_by\":\"per-ip\"", "\"allowed\":true"));
+    let recorded = &bench.report(&["--trace", "trace"])["recorded"];
+    assert_eq!(recorded["differences"], 1);
+    assert_eq!(recorded["first"], json!([{ "request": 4, "then": "allowed", "now": "refused by per-ip" }]));
+    bench.file("trace", RECORDING.replace("\"denied_by\":\"per-ip\"", "\"denied_by\":\"other\""));
+    assert_eq!(bench.report(&["--trace", "trace"])["recorded"]["differences"], 1);
+}
+
+#[test]
+fn a_recording_may_bring_its_own_limit() {
+    let bench = Bench::new("rules: []");
+    let line = |ms: u64| {
+        format!(
+            "{{\"at\":{},\"resource\":\"user123\",\"limit\":2,\"window\":\"1s\",\"permits\":1}}\n",
+            1_000_000 + ms * 1_000
+        )
+    };
+    bench.file("trace", [0, 500, 999, 1_000, 1_400].map(line).concat());
+    let report = bench.report(&["--trace", "trace", "--decisions", "decisions"]);
+    assert_eq!((number(&report, "allowed"), number(&report, "refused")), (3, 2));
+    assert_eq!((&report["rules"][0]["rule"], &report["rules"][0]["refused"]), (&json!("ad-hoc"), &json!(2)));
+    let decisions = std::fs::read_to_string(bench.path("decisions")).unwrap();
+    let lines: Vec<&str> = decisions.lines().collect();
+    assert_eq!(lines[0], r#"{"at":1000000,"allowed":true,"retry_after_us":0}"#);
+    assert_eq!(lines[2], r#"{"at":1999000,"allowed":false,"denied_by":"ad-hoc","retry_after_us":1000}"#);
+    // The same decisions are told by the HTTP door's own words for what cannot be.
+    bench.file(
+        "trace",
+        "{\"at\":5,\"resource\":\"r\",\"limit\":0,\"window\":\"1s\"}\n{\"at\":6,\"resource\":\"r\"}",
+    );
+    let report = bench.report(&["--trace", "trace"]);
+    assert_eq!(
+        report["bad_lines"]["first"],
+        json!([{ "line": 1, "why": "limit must be between 1 and 100000, not 0" }])
+    );
+}
+
+#[test]
+fn bad_lines_are_counted_and_shown_and_never_the_end() {
+    let bench = Bench::new(RULES);
+    let mut log = "\u{1b}[31mnot a line\n\n".to_owned();
+    log.push_str(LOG);
+    log.push_str(&"x".repeat(100_000));
+    log.push_str("\n1.2.3.4 - - [99/Nov/2026:01:50:53 +0000] \"GET /b HTTP/1.1\" 200 5\n");
+    log.push_str("1.2.3.4 - - [17/Nov/2026:01:50:59 +0000] \"GET /b");
+    bench.file("access.log", &log);
+    let report = bench.report(&["--trace", "access.log", "--attribute", "api=path"]);
+    let line = |line: u64, why: &str| json!({ "line": line, "why": why });
+    let log_line = "it is not a line of an access log";
+    assert_eq!(
+        report["bad_lines"]["first"],
+        json!([
+            line(1, log_line),
+            line(8, "it is longer than 65536 bytes"),
+            line(9, "its time is not one of an access log"),
+            line(10, log_line),
+        ])
+    );
+    assert_eq!((number(&report, "requests"), number(&report["bad_lines"], "count")), (5, 4));
+    let text = bench.run(&["--trace", "access.log", "--attribute", "api=path"]);
+    assert!(said(&text).contains("bad lines 4\n          line 1: it is not"), "{}", said(&text));
+    let strict = bench.run(&["--trace", "access.log", "--attribute", "api=path", "--strict"]);
+    assert_eq!(refusal(&strict), format!("access.log:1: {log_line}"));
+}
+
+#[test]
+fn what_a_trace_says_cannot_trouble_a_terminal() {
+    let bench = Bench::new("rules: [{ name: per-ip, key: [ip], limit: 1, window: 10s }]");
+    let line = "{\"time\":1,\"ip\":\"\\u001b[2J<script>\\u0007\"}\n{\"time\":\"\\u001b]0;x\",\"ip\":\"1\"}\n";
+    bench.file("trace", line.repeat(3));
+    let output = bench.run(&["--trace", "trace"]);
+    let text = said(&output);
+    assert!(text.contains("per-ip:ip=%1B[2J<script>%07"), "{text}");
+    assert!(text.contains("line 2: \"\\u{1b}]0;x\" is not a time"), "{text}");
+    assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+}
+
+#[test]
+fn what_cannot_be_is_told() {
+    let bench = Bench::new(RULES);
+    bench.file("access.log", LOG);
+    bench.file("table", CSV);
+    bench.file("recording", RECORDING);
+    bench.file("empty", "");
+    bench.file("words", "hello\nworld\n");
+    bench.file("bad.yaml", "rules:\n  - { name: a, limit: 0, window: 1s }\n  - { name: a, limit: 1 }\n");
+    let says = |arguments: &[&str]| refusal(&bench.run(arguments));
+    assert!(says(&["--trace", "missing"]).starts_with("cannot read missing: "));
+    assert_eq!(
+        says(&["--trace", "access.log", "--attribute", "api=pth"]),
+        "--attribute names the field `pth`, which an access log does not have: it has `ip`, `user`, `method`, `path`, `host`, \
+         `referer`, `user-agent`"
+    );
+    assert_eq!(
+        says(&["--trace", "table", "--time", "when", "--attribute", "api=uri"]),
+        "--attribute names the field `uri`, which the header of the table does not have: it has `when`, `client`, `the api`"
+    );
+    assert_eq!(
+        says(&["--trace", "table"]),
+        "the header of the table has no time, which would be one of time, timestamp, @timestamp, ts, at, date: name it with --time"
+    );
+    assert!(
+        says(&["--trace", "recording", "--constant", "a=b"])
+            .starts_with("a recording has its time, attributes and permits already")
+    );
+    assert_eq!(
+        says(&["--trace", "words"]),
+        "cannot tell what words is: say --format combined, json, csv or recording"
+    );
+    assert_eq!(
+        says(&["--trace", "words", "--format", "json"]),
+        "words has no line that is one of JSON lines with a time: line 1: it is not JSON: expected value at line 1 column 1"
+    );
+    assert_eq!(
+        says(&["--trace", "empty", "--format", "combined"]),
+        "empty has no line that is one of an access log: it is empty"
+    );
+    let mistakes = super::run_in(bench.folder.path(), &["--rules", "bad.yaml", "--trace", "access.log"], b"");
+    assert_eq!(
+        refusal(&mistakes).lines().collect::<Vec<_>>(),
+        [
+            "bad.yaml has mistakes:",
+            "  bad.yaml:2:23: limit must be between 1 and 1000000000000, not 0",
+            "  bad.yaml:3:5: a rule needs `window`",
+            "  bad.yaml:3:13: another rule is named `a` already",
+        ]
+    );
+    let unknown = bench.run(&["--pattern", "tsunami"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(told(&unknown).contains("flash-sale"), "{}", told(&unknown));
+}
+
+#[test]
+fn an_attribute_that_no_line_has_is_told() {
+    let bench = Bench::new(RULES);
+    bench.file("access.log", LOG);
+    let report = bench.report(&["--trace", "access.log"]);
+    let note =
+        "an access log has no `api`, which the rules look at: --attribute api=path, or --constant api=VALUE";
+    assert!(report["notes"].as_array().unwrap().contains(&json!(note)), "{report}");
+    assert_eq!(number(&report, "unruled"), 5);
+    let report = bench.report(&["--trace", "access.log", "--constant", "api=/a"]);
+    assert_eq!(number(&report, "unruled"), 0);
+}
+
+#[test]
+fn who_has_seen_enough_still_gets_a_report() {
+    let bench = Bench::new("rules: [{ name: per-ip, key: [ip], limit: 1, window: 10s }]");
+    let mut child = Command::new(BINARY)
+        .args(["simulate", "--rules", "rules.yaml", "--trace", "-", "--format", "json", "--json"])
+        .current_dir(bench.folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let lines = "{\"time\":1,\"ip\":\"1.2.3.4\"}\n".repeat(10_000);
+    // More than a pipe holds: it reads, so it listens.
+    input.write_all(lines.as_bytes()).unwrap();
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    // It ends though there is always more.
+    while input.write_all(lines.as_bytes()).is_ok() {}
+    let report = read(&child.wait_with_output().unwrap());
+    assert_eq!(report["interrupted"], true);
+    assert_eq!(number(&report, "allowed"), 1);
+    assert!(number(&report, "requests") > 1);
+}
+
+#[test]
+fn patterns_are_the_same_for_a_seed() {
+    let bench = Bench::new("rules: [{ name: per-user, key: [user], limit: 20, window: 1s }]");
+    for pattern in ["steady", "poisson", "flash-sale", "ramp", "hammering", "zipf"] {
+        let report = |seed: &str| {
+            let mut report =
+                bench.report(&["--pattern", pattern, "--rate", "200", "--duration", "30s", "--seed", seed]);
+            // What may differ from run to run.
+            for name in ["seconds", "requests_per_second", "traffic"] {
+                report[name] = Value::Null;
+            }
+            report
+        };
+        let (one, again, other) = (report("1"), report("1"), report("2"));
+        assert_eq!(one, again, "{pattern}");
+        assert_eq!(one == other, pattern == "steady", "{pattern}");
+        let expected = match pattern {
+            "ramp" => 3_000,
+            "flash-sale" => 1_300,
+            _ => 6_000,
+        };
+        let requests = number(&one, "requests");
+        assert!(requests.abs_diff(expected) < expected / 5, "{pattern}: {requests}");
+    }
+    let bench = Bench::new("rules: [{ name: per-user, key: [user], limit: 50, window: 1s }]");
+    let hammering = bench.report(&["--pattern", "hammering", "--rate", "200", "--duration", "30s"]);
+    assert_eq!(hammering["rules"][0]["hardest_hit"][0]["key"], "per-user:user=user-0");
+    assert_eq!(number(&hammering["rules"][0], "refused_keys"), 1);
+}

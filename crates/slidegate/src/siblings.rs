@@ -1,0 +1,85 @@
+//! Rules that are tried out beside another one: judged apart, so that they count what they would have admitted in its place.
+//!
+//! What an ask refuses is charged to none of its checks, so a shadow in the same ask never sees what is refused now. A
+//! [shadow of](crate::Rule::shadow_of) another rule is therefore asked for after it, by itself; it is charged what fits,
+//! unless a rule refused that would stay. It takes a second call to the store.
+
+use smallvec::SmallVec;
+
+use crate::rules::Rules;
+use crate::{Ask, Check, Entry, Error, Micros, Outcome, Reading, Readings, Source, Store, Verdict};
+
+/// One reading for each ask, as [`Store::admit`] would give it, with siblings judged apart.
+pub(crate) async fn admit<S: Store>(store: &S, rules: &Rules, asks: &[Ask]) -> Result<Readings, Error> {
+    let kept: Vec<Ask> = asks.iter().map(|ask| part(ask, |check| !rules.is_sibling(check))).collect();
+    let asked: Vec<Ask> = kept.iter().filter(|ask| !ask.checks().is_empty()).cloned().collect();
+    let readings = if asked.is_empty() { Readings::new() } else { store.admit(&asked).await? };
+    let mut readings = readings.into_iter();
+    let mut decided = Vec::with_capacity(asks.len());
+    for ask in &kept {
+        let reading = if ask.checks().is_empty() { None } else { readings.next() };
+        if reading.is_none() && !ask.checks().is_empty() {
+            return Err(Error::short_answer());
+        }
+        decided.push(reading);
+    }
+    let mut tried = Vec::new();
+    for ((ask, kept), reading) in asks.iter().zip(&kept).zip(&decided) {
+        for check in ask.checks().iter().filter(|check| rules.is_sibling(check)) {
+            let alone = part(ask, |other| other.key == check.key);
+            let stays_refused =
+                reading.as_ref().is_some_and(|reading| others_refuse(rules, kept, reading, check));
+            tried.push(if stays_refused { alone.peek() } else { alone });
+        }
+    }
+    // They refuse nothing, so they are no reason to fail.
+    let mut verdicts = store.admit(&tried).await.unwrap_or_default().into_iter();
+    let merged = asks.iter().zip(decided).map(|(ask, reading)| {
+        let (mut at, mut source) =
+            reading.as_ref().map_or((Micros::ZERO, Source::Store), |reading| (reading.at, reading.source));
+        let mut own = reading.into_iter().flat_map(|reading| reading.verdicts);
+        let verdicts = ask.checks().iter().map(|check| {
+            if !rules.is_sibling(check) {
+                return own.next().unwrap_or_else(unjudged);
+            }
+            let Some(alone) = verdicts.next() else { return unjudged() };
+            if at == Micros::ZERO {
+                (at, source) = (alone.at, alone.source);
+            }
+            alone.verdicts.into_iter().next().unwrap_or_else(unjudged)
+        });
+        let verdicts: SmallVec<[Verdict; 1]> = verdicts.collect();
+        Reading { at, source, verdicts }
+    });
+    Ok(merged.collect())
+}
+
+/// The same ask, of some of its checks.
+fn part(ask: &Ask, keep: impl Fn(&Check) -> bool) -> Ask {
+    let checks = ask.checks().iter().filter(|check| keep(check)).cloned();
+    let mut part = Ask::distinct(checks);
+    if let Some(id) = ask.id() {
+        part = part.with_id(id.clone());
+    }
+    if ask.is_peek() { part.peek() } else { part }
+}
+
+/// Whether a rule refuses that would still be there if the sibling were enforced in place of its own.
+fn others_refuse(rules: &Rules, kept: &Ask, reading: &Reading, sibling: &Check) -> bool {
+    let replaced = rules.rule(sibling.rule).shadowed();
+    let mut judged = kept.checks().iter().zip(&reading.verdicts);
+    judged.any(|(check, verdict)| {
+        check.enforced && verdict.outcome.refuses() && Some(rules.rule(check.rule).name()) != replaced
+    })
+}
+
+fn unjudged() -> Verdict {
+    Verdict {
+        outcome: Outcome::Unjudged,
+        limit: 0,
+        used: 0,
+        retry_after: Micros::ZERO,
+        reset_after: Micros::ZERO,
+        entry: Entry::default(),
+    }
+}

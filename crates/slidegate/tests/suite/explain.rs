@@ -1,0 +1,179 @@
+//! Why a rule looks at a request, or does not: the same that decides, told.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use slidegate::{Miss, Mode, Quota, Request, Rule, Rules, Standing};
+
+const NAMES: [&str; 4] = ["api", "ip", "user", "plan"];
+const VALUES: [&str; 4] = ["/a", "/a/b", "x", "y"];
+const PATTERNS: [&str; 5] = ["/a", "/a/b", "/a*", "x", "*"];
+
+/// What a rule may say, as numbers.
+#[derive(Clone, Debug)]
+struct Said {
+    conditions: Vec<(usize, Vec<usize>)>,
+    key: Vec<usize>,
+    kind: u8,
+    mode: u8,
+    group: Option<u8>,
+    only: bool,
+    replaces: Option<usize>,
+}
+
+fn said() -> impl Strategy<Value = Said> {
+    let conditions = prop::collection::vec((0..4usize, prop::collection::vec(0..5usize, 1..3)), 0..3);
+    let key = prop::sample::subsequence(vec![0, 1, 2, 3], 0..3);
+    let replaces = prop::option::weighted(0.3, 0..8usize);
+    let group = prop::option::weighted(0.4, 0..2u8);
+    (conditions, key, 0..8u8, 0..6u8, group, prop::bool::weighted(0.2), replaces).prop_map(
+        |(conditions, key, kind, mode, group, only, replaces)| Said {
+            conditions,
+            key,
+            kind,
+            mode,
+            group,
+            only,
+            replaces,
+        },
+    )
+}
+
+fn rule(said: &Said, number: usize, of: usize) -> Rule {
+    let name = format!("r{number}");
+    let mut rule = match said.kind {
+        0 => Rule::unlimited(&name).unwrap(),
+        1 => Rule::blocked(&name).unwrap(),
+        _ => Rule::new(&name, Quota::new(5, Duration::from_secs(1)).unwrap()).unwrap(),
+    };
+    for (attribute, patterns) in &said.conditions {
+        rule = rule.when(NAMES[*attribute], patterns.iter().map(|i| PATTERNS[*i])).unwrap();
+    }
+    rule = rule.per(said.key.iter().map(|i| NAMES[*i])).unwrap();
+    rule = rule.mode(match said.mode {
+        0 => Mode::Off,
+        1 => Mode::Shadow,
+        _ => Mode::Enforce,
+    });
+    if let Some(group) = said.group {
+        rule = rule.group(&format!("g{group}")).unwrap();
+    }
+    if said.only {
+        rule = rule.only();
+    }
+    if let Some(other) = said.replaces.map(|other| other % of).filter(|other| *other != number) {
+        rule = rule.replaces([format!("r{other}").as_str()]).unwrap();
+    }
+    rule
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// What is said to be asked is what is asked, and what is said to be missed is.
+    #[test]
+    fn it_tells_what_is_done(
+        all in prop::collection::vec(said(), 0..8),
+        values in prop::collection::vec(prop::option::weighted(0.6, 0..4usize), 4),
+    ) {
+        let of = all.len();
+        let rules = Rules::new(all.iter().enumerate().map(|(n, said)| rule(said, n, of))).unwrap();
+        let attributes = NAMES.iter().zip(&values).filter_map(|(name, value)| Some((*name, VALUES[(*value)?])));
+        let request = Request::new(attributes);
+        let asked = rules.ask(&request).unwrap();
+        let explained = rules.explain(&request).unwrap();
+        prop_assert_eq!(explained.len(), of);
+        let mut checks = asked.checks().iter();
+        for explanation in &explained {
+            let applies = match &explanation.standing {
+                Standing::Checked(check) => {
+                    let asked = checks.next().unwrap();
+                    prop_assert_eq!(
+                        (&check.key, check.quota, check.cost, check.enforced, check.rule),
+                        (&asked.key, asked.quota, asked.cost, asked.enforced, asked.rule)
+                    );
+                    true
+                }
+                Standing::Blocked => {
+                    if explanation.rule.in_mode() == Mode::Enforce {
+                        prop_assert_eq!(checks.next().unwrap().key.rule(), explanation.rule.name());
+                    }
+                    true
+                }
+                Standing::Unlimited | Standing::Preceded { .. } | Standing::Replaced { .. } => true,
+                Standing::Missed(_) => false,
+            };
+            // A rule alone is asked for exactly if it applies by itself.
+            let said = &all[explained.iter().position(|other| std::ptr::eq(other, explanation)).unwrap()];
+            let limited = Said { kind: 2, group: None, replaces: None, ..said.clone() };
+            let alone = Rules::new([rule(&limited, 0, 1)]).unwrap().ask(&request).unwrap();
+            prop_assert_eq!(applies, !alone.checks().is_empty(), "{:?}", explanation);
+        }
+        prop_assert!(checks.next().is_none(), "everything that is asked is told");
+    }
+}
+
+const RULES: &str = "
+rules:
+  - { name: off, mode: off, limit: 1, window: 1s }
+  - { name: api, match: { api: [/login, /v1/*] }, limit: 1, window: 1s }
+  - { name: plan, match: { plan: free }, limit: 1, window: 1s }
+  - { name: ip, key: [user, ip], limit: 1, window: 1s }
+  - { name: only, match: { api: '*' }, only: true, limit: 1, window: 1s }
+  - { name: staff, group: g, match: { user: bob }, unlimited: true, replaces: [last] }
+  - { name: others, group: g, key: [user], limit: 1, window: 1s }
+  - { name: closed, blocked: true }
+  - { name: last, limit: 1, window: 1s }
+";
+
+#[test]
+fn every_reason_has_its_words() {
+    let rules = Rules::from_yaml(RULES).unwrap();
+    let request = Request::new([("api", "/x"), ("user", "bob")]);
+    let told: Vec<(&str, String)> = rules
+        .explain(&request)
+        .unwrap()
+        .into_iter()
+        .map(|explanation| {
+            let text = match explanation.standing {
+                Standing::Checked(check) => format!("asks {}", check.key),
+                Standing::Unlimited => "unlimited".to_owned(),
+                Standing::Blocked => "blocked".to_owned(),
+                Standing::Missed(miss) => miss.to_string(),
+                Standing::Preceded { group, by } => format!("{by} is first of {group}"),
+                Standing::Replaced { by } => format!("replaced by {by}"),
+            };
+            (explanation.rule.name(), text)
+        })
+        .collect();
+    let expected = [
+        ("off", "it is off"),
+        ("api", "`match` wants `api` to be /login or /v1/*, and it is /x"),
+        ("plan", "`match` wants `plan` to be free, and the request has none"),
+        ("ip", "it counts by `ip`, and the request has none"),
+        ("only", "it is `only` for requests without `user`"),
+        ("staff", "unlimited"),
+        ("others", "staff is first of g"),
+        ("closed", "blocked"),
+        ("last", "replaced by staff"),
+    ];
+    assert_eq!(told, expected.map(|(rule, text)| (rule, text.to_owned())));
+}
+
+#[test]
+fn what_brings_its_own_limit_meets_no_rule() {
+    let rules = Rules::from_yaml(RULES).unwrap();
+    let request = Request::resource("r").limit(5);
+    let explained = rules.explain(&request).unwrap();
+    let [only] = &explained[..] else { panic!("{explained:?}") };
+    let Standing::Checked(check) = &only.standing else { panic!("{only:?}") };
+    assert_eq!((only.rule.name(), check.key.as_str()), ("ad-hoc", "ad-hoc:resource=r:window=1m"));
+    let bad = Request::new([("api", "")]);
+    assert_eq!(rules.explain(&bad).unwrap_err(), rules.ask(&bad).unwrap_err());
+    let bad = Request::resource("r").limit(0);
+    assert_eq!(rules.explain(&bad).unwrap_err(), rules.ask(&bad).unwrap_err());
+    assert!(rules.explain(&Request::new([]).permits(u64::MAX)).is_err());
+    let unknown = Rules::unknown().unwrap();
+    assert!(unknown.explain(&Request::new([])).unwrap_err().is_unavailable());
+    assert_eq!(Miss::Off.to_string(), "it is off");
+}
