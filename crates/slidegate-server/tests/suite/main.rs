@@ -18,9 +18,9 @@ mod decisions; // bodies, statuses and headers of decisions
 mod dependencies; // nothing we depend on needs a newer Rust than we say
 mod envoy; // a real Envoy in front: exactly the limit, its headers, its failure modes
 mod envoy_config; // envoyproxy/ratelimit's files limit here what they limit there
+mod explain; // why a request would be allowed or refused, rule by rule
 #[path = "../../../slidegate/tests/suite/faketime.rs"]
 mod faketime; // a clock for one Redis, which can be set and can stand still
-mod explain; // why a request would be allowed or refused, rule by rule
 mod flow; // permits that are held, and limits that climb
 mod grpc; // Envoy's rate-limit service: statuses, caps, deadlines, health, reflection
 mod http2_client; // HTTP/2 without gRPC
