@@ -148,8 +148,23 @@ fn write_attribute(text: &mut CompactString, name: &str, value: &str) {
     }
 }
 
+/// Bytes that are written as they are wherever they stand.
+const PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut byte = b'!';
+    while byte <= b'~' {
+        plain[byte as usize] = !matches!(byte, b'{' | b'}' | b':' | b'=' | b'%' | b'#');
+        byte += 1;
+    }
+    plain
+};
+
 /// Percent-escapes what has a meaning in a key, and what a terminal or a log line would trip over.
 fn escape(text: &mut CompactString, value: &str) {
+    // Most values are such that nothing needs to be looked for.
+    if value.bytes().all(|byte| PLAIN[usize::from(byte)]) {
+        return text.push_str(value);
+    }
     let mut plain = 0;
     for (i, c) in value.char_indices() {
         let special =

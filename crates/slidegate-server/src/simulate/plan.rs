@@ -41,7 +41,7 @@ pub(super) enum Question {
 /// Rules and where they are from.
 pub(super) struct NamedRules {
     pub(super) name: String,
-    pub(super) rules: Rules,
+    pub(super) rules: Box<Rules>,
 }
 
 /// What limits should keep to.
@@ -85,10 +85,10 @@ impl SimulateArgs {
             return Err("--window and --key go with --suggest and --suggest-clients".to_owned());
         }
         let asked_for = match &rules {
-            Some(named) => named.rules.clone(),
+            Some(named) => Rules::clone(&named.rules),
             None => Rules::new([counted_by(&self.key)?]).map_err(|error| error.to_string())?,
         };
-        let traffic = self.traffic(&asked_for, old.as_ref().map(|old| &old.rules))?;
+        let traffic = self.traffic(&asked_for, old.as_ref().map(|old| &*old.rules))?;
         if most.is_some() && traffic.is_read_once() {
             return Err(
                 "a limit is found by reading the trace several times, which standard input cannot be: \
@@ -215,5 +215,5 @@ fn load(path: &Path) -> Result<NamedRules, String> {
             path.display()
         ));
     }
-    Ok(NamedRules { name: path.display().to_string(), rules: config.rules })
+    Ok(NamedRules { name: path.display().to_string(), rules: Box::new(config.rules) })
 }

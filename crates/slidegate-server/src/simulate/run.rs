@@ -119,10 +119,10 @@ type Sets = Vec<(String, Rules)>;
 fn sets(question: Question) -> Result<(Kind, String, Sets), String> {
     match question {
         Question::Simulate(NamedRules { name, rules }) => {
-            Ok((Kind::Simulate, name.clone(), vec![(name, rules)]))
+            Ok((Kind::Simulate, name.clone(), vec![(name, *rules)]))
         }
         Question::Differ { new, old } => {
-            Ok((Kind::Differ, new.name.clone(), vec![(old.name, old.rules), (new.name, new.rules)]))
+            Ok((Kind::Differ, new.name.clone(), vec![(old.name, *old.rules), (new.name, *new.rules)]))
         }
         Question::Compare(NamedRules { name, rules }, algorithms) => {
             // The exact one is the yardstick, asked for or not.

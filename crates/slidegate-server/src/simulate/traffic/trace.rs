@@ -209,7 +209,7 @@ impl Format {
 }
 
 /// How many formats take this line, which of a table has this header.
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 pub(crate) fn fuzz_line(header: &str, line: &str) -> usize {
     let names = ["api", "ip", "user"].map(str::to_owned).into();
     let api = super::Pair { name: "api".to_owned(), value: "path".to_owned() };
@@ -232,4 +232,47 @@ pub(crate) fn fuzz_line(header: &str, line: &str) -> usize {
         }
     }
     taken
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::fuzz_line;
+
+    /// Pieces that lines are made of, in any order: what `fuzz/targets/trace.rs` has more time for.
+    fn pieces() -> impl Strategy<Value = String> {
+        let piece = prop_oneof![
+            Just("1.2.3.4 - - ["),
+            Just("shop:443 ::1 - a b ["),
+            Just("17/Nov/2026:01:50:51 +0000"),
+            Just("] \""),
+            Just("GET /a?b HTTP/1.1"),
+            Just("\" 200 5 \""),
+            Just("\\"),
+            Just("é"),
+            Just("{\"time\":1794880251,\"ip\":\"1\""),
+            Just("{\"at\":5,\"attributes\":{\"api\":\"/a\"}"),
+            Just("{\"at\":5,\"resource\":\"r\",\"window\":\"1s\""),
+            Just(",\"permits\":99999999999999999999"),
+            Just("}"),
+            Just(","),
+            Just("\"\""),
+            Just("\u{1b}[2J"),
+            Just("1794880251.5"),
+            Just("2026-11-17 01:50:51,5"),
+        ];
+        let any = prop_oneof![4 => piece.prop_map(str::to_owned), 1 => ".{0,8}"];
+        prop::collection::vec(any, 0..10).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+        #[test]
+        fn whatever_a_line_says_it_is_read_or_told_why_not(header in pieces(), line in pieces()) {
+            prop_assert!(fuzz_line(&header, &line) <= 4, "one request a format");
+            prop_assert!(fuzz_line("time,ip,api", &line) <= 4, "one request a format");
+        }
+    }
 }
