@@ -1,10 +1,8 @@
 //! Limits that follow what is reported, from the door; the same on every node.
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 
-use crate::redis_server::{Flavour, Server as Redis};
+use crate::redis_server::{Flavour, Server as Redis, eventually};
 use crate::server::Server;
 
 /// Only latencies count, and soon: what the machine that tests has in use is its own business.
@@ -41,16 +39,10 @@ fn effective_limit(server: &Server) -> String {
 
 /// Reports to one of them until all are there.
 fn until(servers: &[Server], latency: u64, there: impl Fn(f64) -> bool) {
-    let begun = Instant::now();
-    while !servers.iter().all(|server| there(factor(server))) {
-        assert!(
-            begun.elapsed() < Duration::from_secs(60),
-            "{:?}",
-            servers.iter().map(factor).collect::<Vec<_>>()
-        );
+    eventually("all have the factor", || {
         report(&servers[0], latency);
-        std::thread::sleep(Duration::from_millis(100));
-    }
+        servers.iter().all(|server| there(factor(server)))
+    });
 }
 
 fn admitted(server: &Server, user: &str) -> usize {
@@ -79,13 +71,12 @@ fn every_node_has_the_same_limit() {
         assert_eq!(admitted(server, user), 5);
     }
     // Who comes later has it too.
-    let late = [Server::with_rules(&rules)];
-    let begun = Instant::now();
-    while factor(&late[0]) != 0.5 {
-        assert!(begun.elapsed() < Duration::from_secs(60));
+    let late = Server::with_rules(&rules);
+    until(&servers, 900, |factor| factor == 0.5);
+    eventually("the late one has it", || {
         report(&servers[1], 900);
-        std::thread::sleep(Duration::from_millis(100));
-    }
+        factor(&late) == 0.5
+    });
 }
 
 #[test]
