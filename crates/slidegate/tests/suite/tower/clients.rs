@@ -47,26 +47,29 @@ async fn client(client: ClientAddress, request: Request<Body>) -> String {
     ask(&service, again).await.into_body()
 }
 
+/// Who looks, the peer, its headers, and who the client is.
+type Case = (ClientAddress, &'static str, &'static [(&'static str, &'static str)], &'static str);
+
 #[tokio::test]
 async fn only_trusted_proxies_are_believed() {
     let behind = || direct().behind(["10.0.0.0/8", "127.0.0.1"]).unwrap();
-    let xff = "x-forwarded-for";
-    let cases: [(ClientAddress, &str, &[(&str, &str)], &str); 9] = [
+    const XFF: &str = "x-forwarded-for";
+    let cases: [Case; 9] = [
         // Nobody is trusted: the peer it is.
-        (direct(), "192.0.2.7", &[(xff, "6.6.6.6")], "192.0.2.7"),
+        (direct(), "192.0.2.7", &[(XFF, "6.6.6.6")], "192.0.2.7"),
         // A stranger is not, though others are.
-        (behind(), "192.0.2.7", &[(xff, "6.6.6.6")], "192.0.2.7"),
-        (behind(), "10.0.0.1", &[(xff, "192.0.2.7")], "192.0.2.7"),
+        (behind(), "192.0.2.7", &[(XFF, "6.6.6.6")], "192.0.2.7"),
+        (behind(), "10.0.0.1", &[(XFF, "192.0.2.7")], "192.0.2.7"),
         // What the client wrote stands before what the proxy did.
-        (behind(), "10.0.0.1", &[(xff, "6.6.6.6, 192.0.2.7")], "192.0.2.7"),
-        (behind(), "10.0.0.1", &[(xff, "6.6.6.6"), (xff, "192.0.2.7, 10.9.9.9")], "192.0.2.7"),
-        (behind(), "127.0.0.1", &[(xff, "10.0.0.2, nonsense")], "127.0.0.1"),
+        (behind(), "10.0.0.1", &[(XFF, "6.6.6.6, 192.0.2.7")], "192.0.2.7"),
+        (behind(), "10.0.0.1", &[(XFF, "6.6.6.6"), (XFF, "192.0.2.7, 10.9.9.9")], "192.0.2.7"),
+        (behind(), "127.0.0.1", &[(XFF, "10.0.0.2, nonsense")], "127.0.0.1"),
         // The header that the proxies do not write is whatever the client sent.
-        (behind(), "10.0.0.1", &[(xff, "192.0.2.7"), ("forwarded", "for=6.6.6.6")], "192.0.2.7"),
+        (behind(), "10.0.0.1", &[(XFF, "192.0.2.7"), ("forwarded", "for=6.6.6.6")], "192.0.2.7"),
         (
             behind().by_forwarded(),
             "10.0.0.1",
-            &[(xff, "6.6.6.6"), ("forwarded", "for=192.0.2.7")],
+            &[(XFF, "6.6.6.6"), ("forwarded", "for=192.0.2.7")],
             "192.0.2.7",
         ),
         (
