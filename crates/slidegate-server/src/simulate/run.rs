@@ -138,11 +138,7 @@ fn sets(question: Question) -> Result<(Kind, String, Sets), String> {
 
 /// Limits that follow a load have none to follow here.
 fn adaptive(rules: &Rules) -> Vec<String> {
-    let follows = |rule: &slidegate::RuleFile| {
-        serde_json::to_value(rule)
-            .is_ok_and(|rule| rule.get("adaptive").is_some_and(|adaptive| !adaptive.is_null()))
-    };
-    let adaptive = rules.iter().filter(|rule| follows(&slidegate::RuleFile::from(*rule)));
+    let adaptive = rules.iter().filter(|rule| rule.adapts_by().is_some());
     let names: Vec<String> = adaptive.map(|rule| format!("`{}`", rule.name())).collect();
     let note = (!names.is_empty()).then(|| {
         format!(
