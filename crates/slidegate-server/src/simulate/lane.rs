@@ -1,6 +1,9 @@
 //! One set of rules in virtual time: the limiter and the store that decide in production, and a clock that a trace moves.
 
-use futures_util::FutureExt;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
 use slidegate::{Decision, Limiter, ManualClock, MemoryStats, MemoryStore, Micros, Request, Rules};
 
 /// Requests between two sweeps, which a server does by the clock.
@@ -38,11 +41,13 @@ impl Lane {
         if self.decided.is_multiple_of(SWEEP_EVERY) {
             self.sweep();
         }
-        match &self.limiter.acquire(request).now_or_never() {
-            Some(Ok(decision)) => Ok(look(decision)),
-            Some(Err(error)) => Err(error.to_string()),
+        // Polled where it is made: it is large, too.
+        let decided = pin!(self.limiter.acquire(request));
+        match &decided.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(decision)) => Ok(look(decision)),
+            Poll::Ready(Err(error)) => Err(error.to_string()),
             // In memory there is nothing to wait for.
-            None => Err("the store is not ready".to_owned()),
+            Poll::Pending => Err("the store is not ready".to_owned()),
         }
     }
 

@@ -16,7 +16,7 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// A file, line by line.
 pub(super) struct Lines {
-    input: Box<dyn BufRead>,
+    input: Box<dyn BufRead + Send>,
     /// Bytes of the file itself, packed or not.
     read: Arc<AtomicU64>,
     line: Vec<u8>,
@@ -31,10 +31,10 @@ pub(super) enum Line<'a> {
 
 impl Lines {
     /// Unpacks what begins as gzip does.
-    pub(super) fn new(file: impl Read + 'static) -> io::Result<Self> {
+    pub(super) fn new(file: impl Read + Send + 'static) -> io::Result<Self> {
         let read = Arc::new(AtomicU64::new(0));
         let mut input = BufReader::with_capacity(BUFFER, Counted { file, read: Arc::clone(&read) });
-        let input: Box<dyn BufRead> = if input.fill_buf()?.starts_with(&GZIP) {
+        let input: Box<dyn BufRead + Send> = if input.fill_buf()?.starts_with(&GZIP) {
             Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(input)))
         } else {
             Box::new(input)

@@ -1,6 +1,7 @@
 //! What is asked: a trace of what happened, or a pattern that somebody is afraid of.
 
 mod bad_lines;
+mod batch;
 mod combined;
 mod csv;
 mod event;

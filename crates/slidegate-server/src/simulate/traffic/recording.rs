@@ -5,8 +5,9 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
-use slidegate::{MAX_ATTRIBUTES, Micros, Request, RequestId};
+use slidegate::{MAX_ATTRIBUTES, Micros, Own, Request, RequestId};
 
+use super::batch::own_limit;
 use super::event::{Decided, Event};
 
 /// One line.
@@ -48,18 +49,9 @@ pub(super) fn read(line: &str, visit: impl FnOnce(Event<'_>) -> Result<(), Strin
             Request::new(pairs.iter().map(|(name, value)| (&**name, &**value)))
         }
         (None, Some(resource)) => {
-            let mut request = Request::resource(resource);
-            if let Some(limit) = line.limit {
-                request = request.limit(limit);
-            }
-            if let Some(window) = &line.window {
-                let window: Micros = window.parse().map_err(|error| format!("`window` is {error}"))?;
-                request = request.window(window.into());
-            }
-            if let Some(burst) = line.burst {
-                request = request.burst(burst);
-            }
-            request
+            let window = line.window.as_ref().map(|window| window.parse());
+            let window = window.transpose().map_err(|error| format!("`window` is {error}"))?;
+            own_limit(resource, Own { limit: line.limit, window, burst: line.burst })
         }
         _ => return Err("it needs `attributes` or `resource`, and not both".to_owned()),
     };

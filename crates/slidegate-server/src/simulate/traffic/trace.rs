@@ -3,12 +3,14 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 
 use clap::ValueEnum;
 use serde::Serialize;
 
 use super::Read;
 use super::bad_lines::shown;
+use super::batch::Batch;
 use super::combined::Combined;
 use super::csv::Csv;
 use super::event::Event;
@@ -20,6 +22,10 @@ use crate::simulate::progress::Progress;
 
 /// Lines that are looked at to find out the format.
 const LOOKED_AT: usize = 20;
+
+/// Lines that are judged in one go, and how many such runs are read ahead.
+const AT_ONCE: usize = 512;
+const AHEAD: usize = 8;
 
 /// How a trace is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -163,37 +169,126 @@ impl Trace {
                 format!("cannot tell what {name} is: say --format combined, json, csv or recording")
             })?,
         };
-        let mut reader = Reader::new(format, &self.fields)?;
-        let mut read = Read { format: Some(format), ..Read::default() };
-        let mut good = 0;
-        loop {
-            let position = lines.position();
-            let Some((number, line)) = lines.next().map_err(unreadable)? else { break };
-            if !progress.go_on(position) {
-                read.interrupted = true;
-                break;
-            }
-            let done = match line {
-                Line::TooLong => Err(format!("it is longer than {MAX_LINE} bytes")),
-                Line::Whole(line) if line.trim_ascii().is_empty() => continue,
-                Line::Whole(line) => match std::str::from_utf8(line) {
-                    Ok(line) => reader.read(line, &mut visit)?,
-                    Err(_) => reader.read(&String::from_utf8_lossy(line), &mut visit)?,
-                },
-            };
-            match done {
-                Ok(()) => good += 1,
-                Err(why) if self.strict => return Err(format!("{name}:{number}: {}", shown(&why))),
-                Err(why) => read.bad.add(number, &why),
-            }
-        }
+        let reader = Reader::new(format, &self.fields)?;
+        let mut parser = Parser { lines, reader, name: &name };
+        let mut judge = Judge { trace: self, name: &name, read: Read::default(), good: 0 };
+        let note = if self.is_standard_input() {
+            // Who types, or follows a log, has every line judged when it comes.
+            let mut batch = Batch::default();
+            while parser.fill(&mut batch, 1)? && judge.all(&batch, progress, &mut visit)? {}
+            parser.reader.note()
+        } else {
+            ahead(parser, |batch| judge.all(batch, progress, &mut visit))?
+        };
+        let Judge { mut read, good, .. } = judge;
         if good == 0 && !read.interrupted {
             let first = read.bad.first.first();
             let why = first.map_or("it is empty".to_owned(), |bad| format!("line {}: {}", bad.line, bad.why));
             return Err(format!("{name} has no line that is one of {}: {why}", format.article()));
         }
-        read.notes.extend(reader.note());
+        read.format = Some(format);
+        read.notes.extend(note);
         Ok(read)
+    }
+}
+
+/// Reads lines, and makes requests of them.
+struct Parser<'t> {
+    lines: Lines,
+    reader: Reader,
+    name: &'t str,
+}
+
+impl Parser<'_> {
+    /// The next so many lines that are not empty; false if there is none.
+    fn fill(&mut self, batch: &mut Batch, most: usize) -> Result<bool, String> {
+        batch.clear();
+        while batch.len() < most {
+            let next = self.lines.next().map_err(|error| format!("cannot read {}: {error}", self.name))?;
+            let Some((number, line)) = next else { break };
+            let mut add = |event: Event<'_>| {
+                batch.add(number, &event);
+                Ok(())
+            };
+            let done = match line {
+                Line::TooLong => Err(format!("it is longer than {MAX_LINE} bytes")),
+                Line::Whole(line) if line.trim_ascii().is_empty() => continue,
+                Line::Whole(line) => match std::str::from_utf8(line) {
+                    Ok(line) => self.reader.read(line, &mut add)?,
+                    Err(_) => self.reader.read(&String::from_utf8_lossy(line), &mut add)?,
+                },
+            };
+            if let Err(why) = done {
+                batch.add_bad(number, why);
+            }
+        }
+        batch.position = self.lines.position();
+        Ok(batch.len() > 0)
+    }
+}
+
+/// Reads on one thread what is judged on this one, until `judge` says that it is enough. What the reader has to say.
+fn ahead(
+    mut parser: Parser<'_>,
+    mut judge: impl FnMut(&Batch) -> Result<bool, String>,
+) -> Result<Option<String>, String> {
+    std::thread::scope(|scope| {
+        let (full, read) = mpsc::sync_channel(AHEAD);
+        // Those that were judged are filled again.
+        let (back, empty) = mpsc::channel();
+        let reading = scope.spawn(move || {
+            loop {
+                let mut batch = empty.try_recv().unwrap_or_else(|_| Batch::default());
+                let filled = parser.fill(&mut batch, AT_ONCE);
+                let more = matches!(filled, Ok(true));
+                // Nobody listens any more where it was enough.
+                if full.send(filled.map(|_| batch)).is_err() || !more {
+                    return parser.reader.note();
+                }
+            }
+        });
+        for batch in &read {
+            let batch = batch?;
+            if batch.len() == 0 || !judge(&batch)? {
+                break;
+            }
+            let _ = back.send(batch);
+        }
+        drop(read);
+        Ok(reading.join().ok().flatten())
+    })
+}
+
+/// What becomes of lines.
+struct Judge<'t> {
+    trace: &'t Trace,
+    name: &'t str,
+    read: Read,
+    good: u64,
+}
+
+impl Judge<'_> {
+    /// Whether it goes on after them.
+    fn all(
+        &mut self,
+        batch: &Batch,
+        progress: &mut Progress,
+        visit: &mut impl FnMut(Event<'_>) -> Result<(), String>,
+    ) -> Result<bool, String> {
+        batch.each(|number, line| {
+            if !progress.go_on(batch.position) {
+                self.read.interrupted = true;
+                return Ok(false);
+            }
+            match line.map_err(str::to_owned).and_then(&mut *visit) {
+                Ok(()) => self.good += 1,
+                Err(why) if self.trace.strict => {
+                    return Err(format!("{}:{number}: {}", self.name, shown(&why)));
+                }
+                Err(why) => self.read.bad.add(number, &why),
+            }
+            Ok(true)
+        })
     }
 }
 
