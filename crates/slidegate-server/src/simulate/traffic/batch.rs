@@ -1,7 +1,8 @@
-//! Requests that were read and wait to be judged, by another thread: their texts are in one piece of memory.
+//! Requests that were read and wait to be judged, by another thread.
+//!
+//! What most lines have is kept close together, because it goes from one core to another; what few have is elsewhere.
 
 use std::borrow::Cow;
-use std::ops::Range;
 
 use slidegate::{Micros, Own, Request, RequestId};
 
@@ -11,35 +12,40 @@ use super::event::{Decided, Event};
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     text: String,
-    /// Names and values.
-    pairs: Vec<(Range<usize>, Range<usize>)>,
-    lines: Vec<(u64, Result<Parsed, String>)>,
+    /// Where in the text names and values end. Each begins where the one before ends.
+    ends: Vec<u32>,
+    lines: Vec<Parsed>,
     /// How far the file was read after the last of them.
     pub(super) position: u64,
 }
 
-/// One request; what it has of text is in the batch.
+/// One line; its attributes are in the batch, one after the other.
 #[derive(Debug)]
 struct Parsed {
+    number: u64,
     at: Micros,
-    subject: Subject,
     permits: u64,
-    id: Option<RequestId>,
-    decided: Option<(bool, Option<Range<usize>>)>,
+    /// Names and values.
+    texts: u32,
+    rare: Option<Box<Rare>>,
 }
 
-#[derive(Debug)]
-enum Subject {
-    /// Places of pairs.
-    Attributes(Range<usize>),
-    Resource(Range<usize>, Own),
+/// What few lines have.
+#[derive(Debug, Default)]
+struct Rare {
+    /// What is wrong with it, if it is no request.
+    bad: Option<String>,
+    /// The limit that it brings; its resource is then its only text.
+    own: Option<Own>,
+    id: Option<RequestId>,
+    decided: Option<(bool, Option<String>)>,
 }
 
 impl Batch {
     /// Forgets everything, and keeps the memory.
     pub(super) fn clear(&mut self) {
         self.text.clear();
-        self.pairs.clear();
+        self.ends.clear();
         self.lines.clear();
     }
 
@@ -49,28 +55,31 @@ impl Batch {
 
     /// A line that is a request.
     pub(super) fn add(&mut self, number: u64, event: &Event<'_>) {
-        let request = &event.request;
-        let subject = match request.own_limit() {
-            Some((name, own)) => Subject::Resource(self.keep(name), own),
-            None => {
-                let from = self.pairs.len();
-                for (name, value) in request.attributes().unwrap_or_default() {
-                    let pair = (self.keep(name), self.keep(value));
-                    self.pairs.push(pair);
-                }
-                Subject::Attributes(from..self.pairs.len())
-            }
-        };
-        let decided = event.decided.as_ref();
-        let decided =
-            decided.map(|decided| (decided.allowed, decided.denied_by.as_ref().map(|by| self.keep(by))));
-        let (permits, id) = (request.cost(), request.known_as().cloned());
-        self.lines.push((number, Ok(Parsed { at: event.at, subject, permits, id, decided })));
+        let Event { at, request, decided } = event;
+        let before = self.ends.len();
+        let own = request.own_limit().map(|(resource, own)| {
+            self.keep(resource);
+            own
+        });
+        for (name, value) in request.attributes().unwrap_or_default() {
+            self.keep(name);
+            self.keep(value);
+        }
+        let id = request.known_as();
+        let rare = own.is_some() || id.is_some() || decided.is_some();
+        let rare = rare.then(|| {
+            let decided = decided.as_ref();
+            let decided = decided.map(|was| (was.allowed, was.denied_by.as_deref().map(str::to_owned)));
+            Box::new(Rare { bad: None, own, id: id.cloned(), decided })
+        });
+        let texts = (self.ends.len() - before) as u32;
+        self.lines.push(Parsed { number, at: *at, permits: request.cost(), texts, rare });
     }
 
     /// A line that is none.
     pub(super) fn add_bad(&mut self, number: u64, why: String) {
-        self.lines.push((number, Err(why)));
+        let rare = Some(Box::new(Rare { bad: Some(why), ..Rare::default() }));
+        self.lines.push(Parsed { number, at: Micros::ZERO, permits: 0, texts: 0, rare });
     }
 
     /// Gives every line to `visit`, with its number, until it says that it is enough: a request, or what was wrong with it.
@@ -78,10 +87,23 @@ impl Batch {
         &self,
         mut visit: impl FnMut(u64, Result<Event<'_>, &str>) -> Result<bool, E>,
     ) -> Result<bool, E> {
-        for (number, line) in &self.lines {
-            let go_on = match line {
-                Ok(parsed) => visit(*number, Ok(parsed.event(&self.text, &self.pairs)))?,
-                Err(why) => visit(*number, Err(why))?,
+        let mut ends = self.ends.as_slice();
+        let mut from = 0;
+        for line in &self.lines {
+            let (own, rest) = ends.split_at(line.texts as usize);
+            ends = rest;
+            let texts = own.iter().map(|&to| {
+                let text = &self.text[from..to as usize];
+                from = to as usize;
+                text
+            });
+            let go_on = match line.rare.as_deref() {
+                None => {
+                    let request = Request::new(Pairs(texts)).permits(line.permits);
+                    visit(line.number, Ok(Event { at: line.at, request, decided: None }))?
+                }
+                Some(Rare { bad: Some(why), .. }) => visit(line.number, Err(why))?,
+                Some(rare) => visit(line.number, Ok(line.event(rare, texts)))?,
             };
             if !go_on {
                 return Ok(false);
@@ -90,34 +112,39 @@ impl Batch {
         Ok(true)
     }
 
-    fn keep(&mut self, text: &str) -> Range<usize> {
-        let from = self.text.len();
+    fn keep(&mut self, text: &str) {
         self.text.push_str(text);
-        from..self.text.len()
+        // A batch has far less than four gigabytes: so many lines of so many bytes.
+        self.ends.push(self.text.len() as u32);
     }
 }
 
 impl Parsed {
-    #[inline]
-    fn event<'b>(&self, text: &'b str, pairs: &[(Range<usize>, Range<usize>)]) -> Event<'b> {
-        let part = |range: &Range<usize>| &text[range.clone()];
-        let mut request = match &self.subject {
-            Subject::Attributes(range) => {
-                Request::new(pairs[range.clone()].iter().map(|(name, value)| (part(name), part(value))))
-            }
-            Subject::Resource(name, own) => own_limit(part(name), *own),
+    fn event<'b>(&self, rare: &'b Rare, mut texts: impl Iterator<Item = &'b str>) -> Event<'b> {
+        let request = match rare.own {
+            Some(own) => own_limit(texts.next().unwrap_or_default(), own),
+            None => Request::new(Pairs(texts)),
         };
-        if self.permits != 1 {
-            request = request.permits(self.permits);
-        }
-        if let Some(id) = &self.id {
+        let mut request = request.permits(self.permits);
+        if let Some(id) = &rare.id {
             request = request.id(id.clone());
         }
-        let decided = self.decided.as_ref().map(|(allowed, by)| Decided {
-            allowed: *allowed,
-            denied_by: by.as_ref().map(|by| Cow::Borrowed(part(by))),
-        });
+        let decided = rare
+            .decided
+            .as_ref()
+            .map(|(allowed, by)| Decided { allowed: *allowed, denied_by: by.as_deref().map(Cow::Borrowed) });
         Event { at: self.at, request, decided }
+    }
+}
+
+/// Names and values, in turns, two by two.
+struct Pairs<I>(I);
+
+impl<'b, I: Iterator<Item = &'b str>> Iterator for Pairs<I> {
+    type Item = (&'b str, &'b str);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some((self.0.next()?, self.0.next()?))
     }
 }
 

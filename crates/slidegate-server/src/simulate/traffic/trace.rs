@@ -24,8 +24,8 @@ use crate::simulate::progress::Progress;
 const LOOKED_AT: usize = 20;
 
 /// Lines that are judged in one go, and how many such runs are read ahead.
-const AT_ONCE: usize = 512;
-const AHEAD: usize = 8;
+const AT_ONCE: usize = 256;
+const AHEAD: usize = 4;
 
 /// How a trace is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -236,7 +236,8 @@ fn ahead(
         let (full, read) = mpsc::sync_channel(AHEAD);
         // Those that were judged are filled again.
         let (back, empty) = mpsc::channel();
-        let reading = scope.spawn(move || {
+        let named = std::thread::Builder::new().name("reading".to_owned());
+        let reading = named.spawn_scoped(scope, move || {
             loop {
                 let mut batch = empty.try_recv().unwrap_or_else(|_| Batch::default());
                 let filled = parser.fill(&mut batch, AT_ONCE);
@@ -247,6 +248,7 @@ fn ahead(
                 }
             }
         });
+        let reading = reading.map_err(|error| format!("cannot start a thread: {error}"))?;
         for batch in &read {
             let batch = batch?;
             if batch.len() == 0 || !judge(&batch)? {
