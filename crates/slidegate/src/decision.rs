@@ -67,6 +67,7 @@ pub struct Decision {
 }
 
 impl Decision {
+    #[inline(always)]
     pub(crate) fn new(rules: Arc<Rules>, ask: Ask, reading: Reading) -> Self {
         Decision { rules, ask, reading }
     }

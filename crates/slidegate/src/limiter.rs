@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use smallvec::SmallVec;
 
 use crate::ask::too_many_permits;
 use crate::decision::Source;
@@ -33,6 +32,23 @@ pub struct Limiter<S: Store = MemoryStore> {
     store: S,
     rules: ArcSwap<Rules>,
     clock: Arc<dyn Clock>,
+}
+
+/// Has the store judge one ask. A future within a future is copied into it, and its answer out of it, and an ask is most of
+/// what a decision in memory moves; so this is no function.
+macro_rules! decide {
+    ($limiter:expr, $rules:expr, $ask:expr) => {{
+        if let Some(reading) = unasked(&$rules, &$ask) {
+            return Ok(Decision::new($rules, $ask, reading));
+        }
+        let asks = std::slice::from_ref(&$ask);
+        let readings = match $rules.have_siblings(asks) {
+            false => $limiter.store.admit(asks).await?,
+            true => $limiter.admit_apart(&$rules, asks).await?,
+        };
+        let reading = readings.into_iter().next().ok_or_else(Error::short_answer)?;
+        Ok(Decision::new($rules, $ask, reading))
+    }};
 }
 
 impl Limiter {
@@ -71,7 +87,7 @@ impl<S: Store> Limiter<S> {
     pub async fn acquire<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let rules = self.rules.load_full();
         let ask = rules.ask(&request.into())?;
-        self.decide(rules, ask).await
+        decide!(self, rules, ask)
     }
 
     /// What [`Limiter::acquire`] would answer now; charges nothing.
@@ -217,12 +233,18 @@ impl<S: Store> Limiter<S> {
         &self.store
     }
 
+    /// With rules that are tried out beside others. Boxed, so that the rest needs no room for it.
+    fn admit_apart<'a>(
+        &'a self,
+        rules: &'a Rules,
+        asks: &'a [Ask],
+    ) -> Pin<Box<dyn Future<Output = Result<Readings, Error>> + Send + 'a>> {
+        Box::pin(siblings::admit(&self.store, rules, asks))
+    }
+
     async fn admit(&self, rules: &Rules, asks: &[Ask]) -> Result<Readings, Error> {
         if rules.have_siblings(asks) {
-            // Boxed, so that the others need no room for it.
-            let apart: Pin<Box<dyn Future<Output = _> + Send + '_>> =
-                Box::pin(siblings::admit(&self.store, rules, asks));
-            return apart.await;
+            return self.admit_apart(rules, asks).await;
         }
         self.store.admit(asks).await
     }
@@ -233,24 +255,22 @@ impl<S: Store> Limiter<S> {
     }
 
     pub(crate) async fn decide(&self, rules: Arc<Rules>, ask: Ask) -> Result<Decision, Error> {
-        if let Some(reading) = unasked(&rules, &ask) {
-            return Ok(Decision::new(rules, ask, reading));
-        }
-        let readings = self.admit(&rules, std::slice::from_ref(&ask)).await?;
-        let reading = readings.into_iter().next().ok_or_else(Error::short_answer)?;
-        Ok(Decision::new(rules, ask, reading))
+        decide!(self, rules, ask)
     }
 }
 
 /// What needs no store: a request that meets no rule is allowed, one that meets a blocked rule is refused.
+#[inline]
 pub(crate) fn unasked(rules: &Rules, ask: &Ask) -> Option<Reading> {
-    if ask.checks().is_empty() {
-        return Some(Reading { at: Micros::ZERO, source: Source::NoRule, verdicts: SmallVec::new() });
-    }
-    rules.blocks(ask).then(|| {
-        let verdicts = ask.checks().iter().map(|check| blocked_or_unjudged(rules, check));
-        Reading { at: Micros::ZERO, source: Source::Blocked, verdicts: verdicts.collect() }
-    })
+    let needless = ask.checks().is_empty() || rules.blocks(ask);
+    needless.then(|| without_store(rules, ask))
+}
+
+#[cold]
+fn without_store(rules: &Rules, ask: &Ask) -> Reading {
+    let source = if ask.checks().is_empty() { Source::NoRule } else { Source::Blocked };
+    let verdicts = ask.checks().iter().map(|check| blocked_or_unjudged(rules, check));
+    Reading { at: Micros::ZERO, source, verdicts: verdicts.collect() }
 }
 
 fn blocked_or_unjudged(rules: &Rules, check: &Check) -> Verdict {

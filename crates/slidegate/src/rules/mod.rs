@@ -131,6 +131,7 @@ impl Rules {
     /// What to ask the store for this request.
     ///
     /// Fails if the request is not acceptable, or asks for more than an enforced rule will ever allow.
+    #[inline]
     pub fn ask(&self, request: &Request<'_>) -> Result<Ask, Error> {
         self.check_known()?;
         let permits = request.permits;

@@ -143,8 +143,15 @@ struct Pairs<I>(I);
 impl<'b, I: Iterator<Item = &'b str>> Iterator for Pairs<I> {
     type Item = (&'b str, &'b str);
 
+    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         Some((self.0.next()?, self.0.next()?))
+    }
+
+    #[inline(always)]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let (least, most) = self.0.size_hint();
+        (least / 2, most.map(|most| most / 2))
     }
 }
 

@@ -24,7 +24,7 @@ use crate::simulate::progress::Progress;
 const LOOKED_AT: usize = 20;
 
 /// Lines that are judged in one go, and how many such runs are read ahead.
-const AT_ONCE: usize = 256;
+const AT_ONCE: usize = 2_048;
 const AHEAD: usize = 4;
 
 /// How a trace is written.
