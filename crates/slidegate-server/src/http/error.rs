@@ -34,6 +34,16 @@ pub(super) enum Code {
     Unavailable,
 }
 
+/// What may go wrong with a call that takes a body and asks the store.
+pub(super) const OF_A_BODY: [Code; 6] = [
+    Code::InvalidJson,
+    Code::InvalidRequest,
+    Code::Timeout,
+    Code::TooLarge,
+    Code::UnsupportedMediaType,
+    Code::Unavailable,
+];
+
 impl Code {
     /// The status it comes with, and what it says.
     pub(super) fn meaning(self) -> (StatusCode, &'static str) {

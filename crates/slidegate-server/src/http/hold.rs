@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::Shared;
 use super::body::{JsonBytes, read_json};
 use super::call::{Call, Who};
-use super::error::{ApiError, Code};
+use super::error::{ApiError, OF_A_BODY};
 use super::route::Route;
 use super::settle::SettledBody;
 
@@ -27,14 +27,7 @@ fn call(name: &'static str, summary: &'static str) -> Call {
     Call::new(Who::Asking, name, summary)
         .takes::<HoldBody>(&[EXAMPLE])
         .answers::<SettledBody>("200", "What became of it", &[r#"{"settled":"gone"}"#])
-        .fails(&[
-            Code::InvalidJson,
-            Code::InvalidRequest,
-            Code::Timeout,
-            Code::TooLarge,
-            Code::UnsupportedMediaType,
-            Code::Unavailable,
-        ])
+        .fails(&OF_A_BODY)
 }
 
 pub(super) fn release_route() -> Route {

@@ -12,7 +12,7 @@ use slidegate::{Error, MAX_VALUE, Request};
 use super::Shared;
 use super::body::{Attributes, JsonBytes, read_json};
 use super::call::{Call, Who};
-use super::error::{ApiError, Code};
+use super::error::{ApiError, OF_A_BODY};
 use super::route::Route;
 
 /// The longest latency, in milliseconds: an hour.
@@ -49,14 +49,7 @@ pub(super) fn route() -> Route {
     let call = Call::new(Who::Asking, "report", summary)
         .takes::<ReportBody<'_>>(&[r#"{"attributes":{"api":"/orders"},"latency_ms":87.5,"ok":true}"#])
         .answers::<ReportedBody>("200", "Taken", &[r#"{"rules":1}"#])
-        .fails(&[
-            Code::InvalidJson,
-            Code::InvalidRequest,
-            Code::Timeout,
-            Code::TooLarge,
-            Code::UnsupportedMediaType,
-            Code::Unavailable,
-        ]);
+        .fails(&OF_A_BODY);
     Route::new("/v1/report").post(report, call)
 }
 

@@ -9,7 +9,7 @@ use slidegate::Settled;
 use super::Shared;
 use super::body::{JsonBytes, Whole, read_json};
 use super::call::{Call, Who};
-use super::error::{ApiError, Code};
+use super::error::{ApiError, OF_A_BODY};
 use super::route::Route;
 
 /// What was admitted, and what it really cost.
@@ -58,14 +58,7 @@ pub(super) fn route() -> Route {
             r#"{"reservation":"1794774215407676.0.3.33.ad-hoc:resource=user123:window=1s","permits":1}"#,
         ])
         .answers::<SettledBody>("200", "What became of it", &[r#"{"settled":"gone"}"#])
-        .fails(&[
-            Code::InvalidJson,
-            Code::InvalidRequest,
-            Code::Timeout,
-            Code::TooLarge,
-            Code::UnsupportedMediaType,
-            Code::Unavailable,
-        ]);
+        .fails(&OF_A_BODY);
     Route::new("/v1/settle").post(settle, call)
 }
 
