@@ -106,9 +106,21 @@ impl Ask {
         Ok(Ask { checks: SmallVec::from_buf([check]), id: None, peek: false, waited: Micros::ZERO })
     }
 
+    /// Nothing yet.
+    #[inline]
+    pub(crate) fn empty() -> Self {
+        Ask { checks: SmallVec::new(), id: None, peek: false, waited: Micros::ZERO }
+    }
+
     /// Checks that are known to name different keys and to cost no more than they may.
     pub(crate) fn distinct(checks: impl Iterator<Item = Check>) -> Self {
-        Ask { checks: checks.collect(), id: None, peek: false, waited: Micros::ZERO }
+        Ask { checks: checks.collect(), ..Ask::empty() }
+    }
+
+    /// One more such check.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, check: Check) {
+        self.checks.push(check);
     }
 
     /// The same question of other checks, which name different keys.
@@ -120,8 +132,12 @@ impl Ask {
     /// With a request id: asking again under it is not charged again.
     #[must_use]
     pub fn with_id(mut self, id: RequestId) -> Self {
-        self.id = Some(id);
+        self.set_id(id);
         self
+    }
+
+    pub(crate) fn set_id(&mut self, id: RequestId) {
+        self.id = Some(id);
     }
 
     /// Judged as it stands, but nothing is recorded.

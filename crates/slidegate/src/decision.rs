@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use crate::reservation::Charge;
 use crate::rules::{Mode, Rules};
-use crate::{Ask, Check, Count, Key, Micros, Outcome, Quota, Reading, Reservation, Verdict};
+use crate::{Ask, Check, Count, Error, Key, Micros, Outcome, Quota, Reading, Request, Reservation, Verdict};
 
 /// Who decided. Where several did, each for other rules, the last of these that took part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,14 +64,27 @@ impl Source {
 #[derive(Clone, Debug)]
 pub struct Decision {
     rules: Arc<Rules>,
-    ask: Ask,
-    reading: Reading,
+    pub(crate) ask: Ask,
+    pub(crate) reading: Reading,
 }
 
 impl Decision {
     #[inline(always)]
     pub(crate) fn new(rules: Arc<Rules>, ask: Ask, reading: Reading) -> Self {
         Decision { rules, ask, reading }
+    }
+
+    /// One that is yet to be made. It is large, so it is filled where it stays.
+    #[inline(always)]
+    pub(crate) fn unmade(rules: Arc<Rules>, ask: Ask) -> Self {
+        let reading = Reading { at: Micros::ZERO, source: Source::NoRule, verdicts: SmallVec::new() };
+        Decision { rules, ask, reading }
+    }
+
+    /// What `request` asks by its rules, if nothing was asked yet.
+    #[inline(always)]
+    pub(crate) fn ask(&mut self, request: &Request<'_>) -> Result<(), Error> {
+        self.rules.ask_in(&mut self.ask, request)
     }
 
     /// Whether the request may go on.

@@ -126,6 +126,50 @@ impl Key {
     }
 }
 
+/// How the keys of one rule are written: what they all have in common, escaped once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyForm {
+    /// The place of each value among the attributes of the rule, and what stands before it.
+    values: Vec<(usize, KeyText)>,
+    end: KeyText,
+}
+
+impl KeyForm {
+    /// The keys of `rule` by these attributes, with the one at `tag` as their tag: as [`Key::new`] and [`Key::tagged`].
+    pub(crate) fn new(rule: &str, names: &[String], tag: Option<usize>) -> Self {
+        let (mut values, mut text) = (Vec::new(), KeyText::default());
+        if let Some((place, name)) = tag.and_then(|tag| Some((tag, names.get(tag)?))) {
+            text.push('{');
+            write_name(&mut text, name);
+            values.push((place, std::mem::take(&mut text)));
+            text.push('}');
+        }
+        escape(&mut text, rule);
+        for (place, name) in names.iter().enumerate().filter(|(place, _)| Some(*place) != tag) {
+            text.push(':');
+            write_name(&mut text, name);
+            values.push((place, std::mem::take(&mut text)));
+        }
+        KeyForm { values, end: text }
+    }
+
+    /// The key of these values; none if one is missing.
+    #[inline]
+    pub(crate) fn key<'v>(&self, value: impl Fn(usize) -> Option<&'v str>) -> Option<Key> {
+        let mut text = KeyText::default();
+        for (place, before) in &self.values {
+            if text.is_empty() {
+                text.clone_from(before);
+            } else {
+                text.push_str(before);
+            }
+            write_value(&mut text, value(*place)?);
+        }
+        text.push_str(&self.end);
+        Some(Key::from_text(text))
+    }
+}
+
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.hash);
@@ -139,8 +183,16 @@ impl fmt::Display for Key {
 }
 
 fn write_attribute(text: &mut CompactString, name: &str, value: &str) {
+    write_name(text, name);
+    write_value(text, value);
+}
+
+fn write_name(text: &mut CompactString, name: &str) {
     escape(text, name);
     text.push('=');
+}
+
+fn write_value(text: &mut CompactString, value: &str) {
     if value.len() > MAX_PLAIN_VALUE {
         digest(text, value);
     } else {

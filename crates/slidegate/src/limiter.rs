@@ -34,20 +34,21 @@ pub struct Limiter<S: Store = MemoryStore> {
     clock: Arc<dyn Clock>,
 }
 
-/// Has the store judge one ask. A future within a future is copied into it, and its answer out of it, and an ask is most of
-/// what a decision in memory moves; so this is no function.
-macro_rules! decide {
-    ($limiter:expr, $rules:expr, $ask:expr) => {{
-        if let Some(reading) = unasked(&$rules, &$ask) {
-            return Ok(Decision::new($rules, $ask, reading));
+/// Has the store judge what an unmade decision asks, and makes it. A future within a future is copied into it, and its
+/// answer out of it, and to copy decisions is most of what one in memory takes; so this is no function.
+macro_rules! make {
+    ($limiter:expr, $decision:ident) => {{
+        if let Some(reading) = unasked($decision.rules(), &$decision.ask) {
+            $decision.reading = reading;
+            return Ok($decision);
         }
-        let asks = std::slice::from_ref(&$ask);
-        let readings = match $rules.have_siblings(asks) {
+        let asks = std::slice::from_ref(&$decision.ask);
+        let mut readings = match $decision.rules().have_siblings(asks) {
             false => $limiter.store.admit(asks).await?,
-            true => $limiter.admit_apart(&$rules, asks).await?,
+            true => $limiter.admit_apart($decision.rules(), asks).await?,
         };
-        let reading = readings.into_iter().next().ok_or_else(Error::short_answer)?;
-        Ok(Decision::new($rules, $ask, reading))
+        $decision.reading = readings.pop().ok_or_else(Error::short_answer)?;
+        Ok($decision)
     }};
 }
 
@@ -85,9 +86,9 @@ impl<S: Store> Limiter<S> {
 
     /// Asks for permits, and charges them if they are granted.
     pub async fn acquire<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
-        let rules = self.rules.load_full();
-        let ask = rules.ask(&request.into())?;
-        decide!(self, rules, ask)
+        let mut decision = Decision::unmade(self.rules.load_full(), Ask::empty());
+        decision.ask(&request.into())?;
+        make!(self, decision)
     }
 
     /// What [`Limiter::acquire`] would answer now; charges nothing.
@@ -143,7 +144,7 @@ impl<S: Store> Limiter<S> {
         let request = request.into();
         let start = self.clock.now();
         loop {
-            let decision = self.acquire(request.clone()).await?;
+            let decision = self.acquire(&request).await?;
             let left = Micros::from(deadline).since(self.clock.now().since(start));
             if decision.allowed() || decision.retry_after() > left {
                 return Ok(decision);
@@ -255,7 +256,8 @@ impl<S: Store> Limiter<S> {
     }
 
     pub(crate) async fn decide(&self, rules: Arc<Rules>, ask: Ask) -> Result<Decision, Error> {
-        decide!(self, rules, ask)
+        let mut decision = Decision::unmade(rules, ask);
+        make!(self, decision)
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a caller asks, before any rule has looked at it.
 
 use std::fmt;
+use std::ops::Deref;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -37,9 +38,28 @@ pub struct Request<'a> {
 #[derive(Clone, Debug)]
 pub(crate) enum Subject<'a> {
     /// The rules find what applies.
-    Attributes(SmallVec<[(&'a str, &'a str); 4]>),
+    Attributes(Attributes<'a>),
     /// The caller names its own limit, within the configured bounds.
     Resource { name: &'a str, own: Own },
+}
+
+/// Names and values, which somebody else may keep: a request is large, and copied in vain most often.
+#[derive(Clone, Debug)]
+pub(crate) enum Attributes<'a> {
+    Own(SmallVec<[(&'a str, &'a str); 4]>),
+    Borrowed(&'a [(&'a str, &'a str)]),
+}
+
+impl<'a> Deref for Attributes<'a> {
+    type Target = [(&'a str, &'a str)];
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Attributes::Own(pairs) => pairs,
+            Attributes::Borrowed(pairs) => pairs,
+        }
+    }
 }
 
 /// What a request names of its own limit.
@@ -56,7 +76,12 @@ pub struct Own {
 impl<'a> Request<'a> {
     /// A request for one permit, judged by the rules that match these attributes.
     pub fn new(attributes: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
-        Request { subject: Subject::Attributes(attributes.into_iter().collect()), permits: 1, id: None }
+        Request::about(Attributes::Own(attributes.into_iter().collect()))
+    }
+
+    #[inline]
+    fn about(attributes: Attributes<'a>) -> Self {
+        Request { subject: Subject::Attributes(attributes), permits: 1, id: None }
     }
 
     /// A request for one permit of a limit that it names itself; see [`Request::limit`] and
@@ -129,6 +154,26 @@ impl<'a> Request<'a> {
             name(own);
         }
         self
+    }
+}
+
+/// The same request; its attributes stay where they are.
+impl<'r> From<&'r Request<'_>> for Request<'r> {
+    #[inline]
+    fn from(request: &'r Request<'_>) -> Self {
+        let subject = match &request.subject {
+            Subject::Attributes(pairs) => Subject::Attributes(Attributes::Borrowed(pairs)),
+            Subject::Resource { name, own } => Subject::Resource { name, own: *own },
+        };
+        Request { subject, permits: request.permits, id: request.id.clone() }
+    }
+}
+
+/// A request for one permit, judged by the rules that match these attributes, which stay where they are.
+impl<'a> From<&'a [(&'a str, &'a str)]> for Request<'a> {
+    #[inline]
+    fn from(attributes: &'a [(&'a str, &'a str)]) -> Self {
+        Request::about(Attributes::Borrowed(attributes))
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) async fn decide(
 /// One is the usual case, and needs no list. What can never fit is refused: an error would let Envoy allow it.
 async fn acquire(deciding: Deciding<'_>, requests: &[Request<'_>]) -> Result<Vec<Decision>, Error> {
     if let [request] = requests {
-        match deciding.acquire(request.clone()).await {
+        match deciding.acquire(request).await {
             Err(error) if error.is_too_costly() => {}
             decided => return Ok(vec![decided?]),
         }
@@ -38,7 +38,7 @@ async fn refuse(deciding: Deciding<'_>, descriptors: &Descriptors) -> Result<Rat
     let mut decisions = Vec::new();
     for request in descriptors.requests() {
         decisions.push(match request {
-            Ok(request) => match deciding.peek(request).await {
+            Ok(request) => match deciding.peek(&request).await {
                 Err(error) if error.is_too_costly() => None,
                 decided => Some(decided?),
             },

@@ -103,8 +103,8 @@ impl Question {
         let body: AcquireBody<'_> = read_json(body)?;
         let request = body.request()?;
         Ok(match self {
-            Question::Acquire => deciding.acquire(request).await?,
-            Question::Peek => deciding.peek(request).await?,
+            Question::Acquire => deciding.acquire(&request).await?,
+            Question::Peek => deciding.peek(&request).await?,
         })
     }
 }

@@ -108,7 +108,7 @@ async fn authorize(
     let pairs = attributes.iter().map(|(name, value)| (*name, &**value));
     let request = Request::new(pairs).permits(wishes.permits.unwrap_or(1));
     let deciding = gate.deciding(Protocol::Http).called_by(Caller::of(&head));
-    let decision = deciding.acquire(request).await?;
+    let decision = deciding.acquire(&request).await?;
     Ok(answer(&decision, denied, wishes.headers.as_deref() == Some("x-ratelimit")))
 }
 

@@ -30,7 +30,7 @@ impl Deciding<'_> {
         Deciding { caller, ..self }
     }
 
-    pub(crate) async fn acquire(&self, request: Request<'_>) -> Result<Decision, Error> {
+    pub(crate) async fn acquire(&self, request: &Request<'_>) -> Result<Decision, Error> {
         if self.is_watched() {
             return self.watched_acquire(request).await;
         }
@@ -44,7 +44,7 @@ impl Deciding<'_> {
     }
 
     /// Not recorded: nothing is decided.
-    pub(crate) async fn peek(&self, request: Request<'_>) -> Result<Decision, Error> {
+    pub(crate) async fn peek(&self, request: &Request<'_>) -> Result<Decision, Error> {
         if trace::wanted() {
             return self.watched_peek(request).await;
         }

@@ -27,12 +27,12 @@ impl Deciding<'_> {
         }
     }
 
-    pub(super) fn watched_acquire<'a, 'r: 'a>(&'a self, request: Request<'r>) -> Watched<'a, Decision> {
+    pub(super) fn watched_acquire<'a>(&'a self, request: &'a Request<'_>) -> Watched<'a, Decision> {
         Box::pin(async move {
             let (span, since) = (self.span(Kind::Acquire), self.record.now());
-            let answer = self.limiter.acquire(request.clone()).await;
+            let answer = self.limiter.acquire(request).await;
             let took = self.record.now().since(since);
-            self.write(slice::from_ref(&request), slice::from_ref(&answer));
+            self.write(slice::from_ref(request), slice::from_ref(&answer));
             self.record.count(self.door, took, std::iter::once(&answer));
             if let Some(span) = span {
                 span.end(took, &answer);
@@ -41,7 +41,7 @@ impl Deciding<'_> {
         })
     }
 
-    pub(super) fn watched_peek<'a, 'r: 'a>(&'a self, request: Request<'r>) -> Watched<'a, Decision> {
+    pub(super) fn watched_peek<'a>(&'a self, request: &'a Request<'_>) -> Watched<'a, Decision> {
         Box::pin(async move {
             let (span, since) = (self.span(Kind::Peek), self.record.now());
             let answer = self.limiter.peek(request).await;
@@ -103,7 +103,7 @@ mod tests {
     use crate::gate::Gate;
     use crate::store::AnyStore;
 
-    async fn unwatched(deciding: &Deciding<'_>, request: Request<'_>) -> Result<Decision, Error> {
+    async fn unwatched(deciding: &Deciding<'_>, request: &Request<'_>) -> Result<Decision, Error> {
         if !deciding.record.on {
             return deciding.limiter.acquire(request).await;
         }
@@ -118,7 +118,8 @@ mod tests {
         assert!(!trace::wanted());
         let gate = Gate::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "");
         let deciding = gate.deciding(Protocol::Http);
-        let (with, without) = (deciding.acquire(Request::new([])), unwatched(&deciding, Request::new([])));
+        let request = Request::new([]);
+        let (with, without) = (deciding.acquire(&request), unwatched(&deciding, &request));
         assert_eq!(size_of_val(&with), size_of_val(&without));
     }
 }

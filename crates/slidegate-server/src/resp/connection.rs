@@ -175,7 +175,7 @@ impl<S: Stream> Connection<'_, S> {
                 Ok(Asked { request, shape }) => {
                     let timeout = self.timeout();
                     let deciding = self.door.gate.deciding(Protocol::Resp);
-                    let peeked = pin!(deciding.peek(request));
+                    let peeked = pin!(deciding.peek(&request));
                     let peeked = in_time(timeout, peeked).await;
                     self.write(shape, peeked);
                 }
@@ -231,7 +231,7 @@ impl<S: Stream> Connection<'_, S> {
     async fn decide_one(&mut self, request: Request<'_>, shape: Shape) {
         let timeout = self.timeout();
         let deciding = self.door.gate.deciding(Protocol::Resp);
-        let decided = pin!(deciding.acquire(request));
+        let decided = pin!(deciding.acquire(&request));
         let decided = in_time(timeout, decided).await;
         self.write(shape, decided);
     }

@@ -35,7 +35,7 @@ impl Lane {
     pub(super) fn decide<T>(
         &mut self,
         at: Micros,
-        request: Request<'_>,
+        request: &Request<'_>,
         look: impl FnOnce(&Decision) -> T,
     ) -> Result<T, String> {
         self.time.0.store(at.get(), Ordering::Relaxed);

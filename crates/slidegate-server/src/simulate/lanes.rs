@@ -113,7 +113,7 @@ impl Lanes {
     pub(super) fn decide(
         &mut self,
         at: Micros,
-        request: Request<'_>,
+        request: &Request<'_>,
         look: impl FnOnce(&Decision),
     ) -> Result<(), String> {
         match &mut self.all[..] {
@@ -128,10 +128,10 @@ impl Lanes {
     fn compare(
         &mut self,
         at: Micros,
-        request: Request<'_>,
+        request: &Request<'_>,
         look: impl FnOnce(&Decision),
     ) -> Result<(), String> {
-        let decided = self.all.iter_mut().map(|each| each.lane.decide(at, request.clone(), Decision::clone));
+        let decided = self.all.iter_mut().map(|each| each.lane.decide(at, request, Decision::clone));
         // What is not acceptable to one is nobody's, but all have been asked.
         let decided = decided.collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>, _>>()?;
         let [first, .., last] = &decided[..] else { return Err("there is nothing to compare".to_owned()) };

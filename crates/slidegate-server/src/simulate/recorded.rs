@@ -27,18 +27,18 @@ pub(super) struct Unlike {
 
 impl Recorded {
     /// Compares one: whether it was allowed, and if it was not, by whom.
-    pub(super) fn compare(&mut self, request: u64, then: &Decided<'_>, now: &Decision) {
+    pub(super) fn compare(&mut self, request: u64, then: Decided<'_>, now: &Decision) {
         self.compared += 1;
         // Who refused is not always recorded.
         let by = |denied_by: &str| now.denied_by() == Some(denied_by);
-        if then.allowed == now.allowed() && (then.allowed || then.denied_by.as_deref().is_none_or(by)) {
+        if then.allowed == now.allowed() && (then.allowed || then.denied_by.is_none_or(by)) {
             return;
         }
         self.differences += 1;
         if self.first.len() < SHOWN {
             self.first.push(Unlike {
                 request,
-                then: said(then.allowed, then.denied_by.as_deref()),
+                then: said(then.allowed, then.denied_by),
                 now: said(now.allowed(), now.denied_by()),
             });
         }

@@ -42,7 +42,7 @@ pub(super) fn run(
         let at = time.reach(event.at);
         lanes.decide(at, event.request, |decision| {
             requests += 1;
-            if let Some(decided) = &event.decided {
+            if let Some(decided) = event.decided {
                 recorded.compare(requests, decided, decision);
             }
             if let Some(decisions) = &mut decisions {

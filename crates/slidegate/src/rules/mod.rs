@@ -131,33 +131,46 @@ impl Rules {
     /// What to ask the store for this request.
     ///
     /// Fails if the request is not acceptable, or asks for more than an enforced rule will ever allow.
-    #[inline]
     pub fn ask(&self, request: &Request<'_>) -> Result<Ask, Error> {
+        let mut ask = Ask::empty();
+        self.ask_in(&mut ask, request)?;
+        Ok(ask)
+    }
+
+    /// The same in an empty ask, where that is to stay: it is large, and to move it takes as long as to judge it.
+    #[inline]
+    pub(crate) fn ask_in(&self, ask: &mut Ask, request: &Request<'_>) -> Result<(), Error> {
         self.check_known()?;
         let permits = request.permits;
         if permits > MAX_LIMIT {
             return Err(too_many_permits(permits));
         }
-        let mut ask = match &request.subject {
+        match &request.subject {
             Subject::Attributes(attributes) => {
                 check_attributes(attributes)?;
                 // Rules have different names, so their keys differ.
                 match &self.choice {
                     None => {
-                        let numbered = self.rules.iter().zip(0u32..);
-                        Ask::distinct(numbered.filter_map(|(rule, i)| rule.check(attributes, permits, i)))
+                        for (rule, number) in self.rules.iter().zip(0u32..) {
+                            if let Some(check) = rule.check(attributes, permits, number) {
+                                ask.add(check);
+                            }
+                        }
                     }
                     Some(choice) => {
                         let mut replaced = Replaced::new();
                         let checks = choice.checks(&self.rules, attributes, permits, &mut replaced);
-                        Ask::distinct(checks.into_iter().filter(|check| !replaced.contains(&check.rule)))
+                        checks
+                            .into_iter()
+                            .filter(|check| !replaced.contains(&check.rule))
+                            .for_each(|check| ask.add(check));
                     }
                 }
             }
-            Subject::Resource { name, own } => Ask::one(self.ad_hoc.check(name, *own, permits)?)?,
-        };
+            Subject::Resource { name, own } => ask.add(self.ad_hoc.check(name, *own, permits)?),
+        }
         for check in ask.checks() {
-            if check.enforced && check.cost > check.quota.capacity() && !self.blocks(&ask) {
+            if check.enforced && check.cost > check.quota.capacity() && !self.blocks(ask) {
                 let rule = self.rule(check.rule);
                 let most = rule.most_under(check);
                 if check.cost > most {
@@ -166,9 +179,9 @@ impl Rules {
             }
         }
         if let Some(id) = &request.id {
-            ask = ask.with_id(id.clone());
+            ask.set_id(id.clone());
         }
-        Ok(ask)
+        Ok(())
     }
 
     /// Whether any of these asks is also about a rule that is tried out beside another.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::choice::Kind;
 use crate::adaptive::Adapting;
+use crate::key::KeyForm;
 use crate::request::check_name;
 use crate::{
     Adaptive, Algorithm, Check, Count, Encoding, Error, Key, MAX_SLICES, Micros, OnError, Quota, WarmUp,
@@ -83,6 +84,8 @@ pub struct Rule {
     pub(crate) key: Vec<String>,
     /// Which of `key` decides where it is counted.
     pub(crate) tag: Option<usize>,
+    /// Of its name, its key and its tag.
+    pub(super) form: KeyForm,
     /// Stands for nothing unless the rule is limited.
     pub(crate) quota: Quota,
     pub(crate) kind: Kind,
@@ -125,6 +128,7 @@ impl Rule {
             conditions: Vec::new(),
             key: Vec::new(),
             tag: None,
+            form: KeyForm::new(name, &[], None),
             quota,
             kind: Kind::default(),
             mode: Mode::default(),
@@ -174,7 +178,7 @@ impl Rule {
             let n = self.key.len();
             return Err(Error::invalid(format!("key may name {MAX_KEY_ATTRIBUTES} attributes, not {n}")));
         }
-        Ok(self)
+        Ok(self.formed())
     }
 
     /// Counts where all rules with this tag and the same value of it do, such as one tenant's: one slot of a
@@ -185,7 +189,19 @@ impl Rule {
             return Err(Error::invalid(format!("tag must be one of key [{key}], not \"{attribute}\"")));
         };
         self.tag = Some(place);
-        Ok(self)
+        Ok(self.formed())
+    }
+
+    /// With its keys written by the name, the attributes and the tag that it now has.
+    fn formed(mut self) -> Self {
+        self.form = KeyForm::new(&self.name, &self.key, self.tag);
+        self
+    }
+
+    /// Counts by the same attributes as another, and no tag.
+    pub(super) fn counting_by(mut self, other: &Rule) -> Self {
+        self.key = other.key.clone();
+        self.formed()
     }
 
     /// Enforces, shadows, or is off.
@@ -383,17 +399,17 @@ impl Rule {
         named.any(|name| name == attribute)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn check(&self, attributes: &[(&str, &str)], permits: u64, rule: u32) -> Option<Check> {
         if !self.applies(attributes) {
             return None;
         }
-        let values = || self.key.iter().filter_map(|name| Some((name.as_str(), find(attributes, name)?)));
-        let key = self.key_of(values)?;
+        let key = self.form.key(|place| find(attributes, &self.key[place]))?;
         let quota = if self.overrides.is_empty() {
             self.quota
         } else {
-            let values: Vec<String> = values().map(|(_, value)| value.to_owned()).collect();
+            let values = self.key.iter().filter_map(|name| find(attributes, name));
+            let values: Vec<String> = values.map(str::to_owned).collect();
             self.overrides.get(&values).copied().unwrap_or(self.quota)
         };
         let enforced = self.mode == Mode::Enforce;
@@ -411,18 +427,6 @@ impl Rule {
 }
 
 impl Rule {
-    /// The key of these values of its attributes.
-    #[inline]
-    fn key_of<'a, V: Iterator<Item = (&'a str, &'a str)>>(&self, values: impl Fn() -> V) -> Option<Key> {
-        match self.tag {
-            None => Some(Key::new(&self.name, values())),
-            Some(tag) => {
-                let others = values().enumerate().filter(|(i, _)| *i != tag).map(|(_, value)| value);
-                Some(Key::tagged(values().nth(tag)?, &self.name, others))
-            }
-        }
-    }
-
     /// The most that a check of its own can ever have in use, whatever the load.
     pub(super) fn most_under(&self, check: &Check) -> u64 {
         match self.adapts_by() {
@@ -438,11 +442,8 @@ impl Rule {
 
     /// The same, whatever the load.
     fn usual_under(&self, key: &Key) -> Quota {
-        let is = |values: &[String]| {
-            let pairs = || self.key.iter().zip(values).map(|(name, value)| (name.as_str(), value.as_str()));
-            self.key_of(pairs).as_ref() == Some(key)
-        };
-        let own = self.overrides.iter().find(|(values, _)| is(values));
+        let is = |values: &[String]| self.form.key(|place| values.get(place).map(String::as_str));
+        let own = self.overrides.iter().find(|(values, _)| is(values).as_ref() == Some(key));
         own.map_or(self.quota, |(_, quota)| *quota)
     }
 }

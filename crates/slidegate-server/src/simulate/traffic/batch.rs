@@ -2,8 +2,6 @@
 //!
 //! What most lines have is kept close together, because it goes from one core to another; what few have is elsewhere.
 
-use std::borrow::Cow;
-
 use slidegate::{Micros, Own, Request, RequestId};
 
 use super::event::{Decided, Event};
@@ -24,17 +22,18 @@ pub(super) struct Batch {
 struct Parsed {
     number: u64,
     at: Micros,
-    permits: u64,
     /// Names and values.
     texts: u32,
     rare: Option<Box<Rare>>,
 }
 
 /// What few lines have.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Rare {
     /// What is wrong with it, if it is no request.
     bad: Option<String>,
+    /// If it is not one.
+    permits: u64,
     /// The limit that it brings; its resource is then its only text.
     own: Option<Own>,
     id: Option<RequestId>,
@@ -54,7 +53,7 @@ impl Batch {
     }
 
     /// A line that is a request.
-    pub(super) fn add(&mut self, number: u64, event: &Event<'_>) {
+    pub(super) fn add(&mut self, number: u64, event: Event<'_, '_>) {
         let Event { at, request, decided } = event;
         let before = self.ends.len();
         let own = request.own_limit().map(|(resource, own)| {
@@ -65,30 +64,31 @@ impl Batch {
             self.keep(name);
             self.keep(value);
         }
-        let id = request.known_as();
-        let rare = own.is_some() || id.is_some() || decided.is_some();
+        let (permits, id) = (request.cost(), request.known_as());
+        let rare = permits != 1 || own.is_some() || id.is_some() || decided.is_some();
         let rare = rare.then(|| {
-            let decided = decided.as_ref();
-            let decided = decided.map(|was| (was.allowed, was.denied_by.as_deref().map(str::to_owned)));
-            Box::new(Rare { bad: None, own, id: id.cloned(), decided })
+            let decided = decided.map(|was| (was.allowed, was.denied_by.map(str::to_owned)));
+            Box::new(Rare { bad: None, permits, own, id: id.cloned(), decided })
         });
         let texts = (self.ends.len() - before) as u32;
-        self.lines.push(Parsed { number, at: *at, permits: request.cost(), texts, rare });
+        self.lines.push(Parsed { number, at, texts, rare });
     }
 
     /// A line that is none.
     pub(super) fn add_bad(&mut self, number: u64, why: String) {
-        let rare = Some(Box::new(Rare { bad: Some(why), ..Rare::default() }));
-        self.lines.push(Parsed { number, at: Micros::ZERO, permits: 0, texts: 0, rare });
+        let rare = Rare { bad: Some(why), permits: 0, own: None, id: None, decided: None };
+        self.lines.push(Parsed { number, at: Micros::ZERO, texts: 0, rare: Some(Box::new(rare)) });
     }
 
     /// Gives every line to `visit`, with its number, until it says that it is enough: a request, or what was wrong with it.
     pub(super) fn each<E>(
         &self,
-        mut visit: impl FnMut(u64, Result<Event<'_>, &str>) -> Result<bool, E>,
+        mut visit: impl FnMut(u64, Result<Event<'_, '_>, &str>) -> Result<bool, E>,
     ) -> Result<bool, E> {
         let mut ends = self.ends.as_slice();
         let mut from = 0;
+        // A request is large, so it is only made where its attributes stay.
+        let mut pairs: Vec<(&str, &str)> = Vec::new();
         for line in &self.lines {
             let (own, rest) = ends.split_at(line.texts as usize);
             ends = rest;
@@ -99,11 +99,19 @@ impl Batch {
             });
             let go_on = match line.rare.as_deref() {
                 None => {
-                    let request = Request::new(Pairs(texts)).permits(line.permits);
-                    visit(line.number, Ok(Event { at: line.at, request, decided: None }))?
+                    pairs.clear();
+                    pairs.extend(Pairs(texts));
+                    let request = Request::from(pairs.as_slice());
+                    visit(line.number, Ok(Event::new(line.at, &request)))?
                 }
                 Some(Rare { bad: Some(why), .. }) => visit(line.number, Err(why))?,
-                Some(rare) => visit(line.number, Ok(line.event(rare, texts)))?,
+                Some(rare) => {
+                    let request = rare.request(texts);
+                    visit(
+                        line.number,
+                        Ok(Event { decided: rare.decided(), ..Event::new(line.at, &request) }),
+                    )?
+                }
             };
             if !go_on {
                 return Ok(false);
@@ -119,21 +127,22 @@ impl Batch {
     }
 }
 
-impl Parsed {
-    fn event<'b>(&self, rare: &'b Rare, mut texts: impl Iterator<Item = &'b str>) -> Event<'b> {
-        let request = match rare.own {
+impl Rare {
+    fn request<'b>(&'b self, mut texts: impl Iterator<Item = &'b str>) -> Request<'b> {
+        let request = match self.own {
             Some(own) => own_limit(texts.next().unwrap_or_default(), own),
             None => Request::new(Pairs(texts)),
         };
-        let mut request = request.permits(self.permits);
-        if let Some(id) = &rare.id {
-            request = request.id(id.clone());
+        let request = request.permits(self.permits);
+        match &self.id {
+            Some(id) => request.id(id.clone()),
+            None => request,
         }
-        let decided = rare
-            .decided
-            .as_ref()
-            .map(|(allowed, by)| Decided { allowed: *allowed, denied_by: by.as_deref().map(Cow::Borrowed) });
-        Event { at: self.at, request, decided }
+    }
+
+    fn decided(&self) -> Option<Decided<'_>> {
+        let (allowed, by) = self.decided.as_ref()?;
+        Some(Decided { allowed: *allowed, denied_by: by.as_deref() })
     }
 }
 

@@ -17,7 +17,8 @@ use super::time::AccessLogTime;
 /// What a line has.
 const FIELDS: [&str; 7] = ["ip", "user", "method", "path", "host", "referer", "user-agent"];
 
-/// Where the headers begin.
+/// Where those begin that are of the request itself, and of its headers.
+const METHOD: usize = 2;
 const HEADERS: usize = 5;
 
 /// Reads lines of access logs.
@@ -25,10 +26,17 @@ const HEADERS: usize = 5;
 pub(super) struct Combined {
     /// The place of each attribute's field.
     attributes: Vec<(usize, String)>,
-    /// Whether any of them is a header.
-    headers: bool,
+    wanted: Wanted,
     fields: Fields,
     time: AccessLogTime,
+}
+
+/// What need not be looked for where nobody looks at it.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    /// The method or the path.
+    target: bool,
+    headers: bool,
 }
 
 impl Combined {
@@ -44,8 +52,12 @@ impl Combined {
             ));
         }
         let attributes = fields.places(&FIELDS, "an access log")?;
-        let headers = attributes.iter().any(|(place, _)| *place >= HEADERS);
-        Ok(Combined { attributes, headers, fields: fields.clone(), time: AccessLogTime::default() })
+        let places = || attributes.iter().map(|(place, _)| *place);
+        let wanted = Wanted {
+            target: places().any(|place| (METHOD..METHOD + 2).contains(&place)),
+            headers: places().any(|place| place >= HEADERS),
+        };
+        Ok(Combined { attributes, wanted, fields: fields.clone(), time: AccessLogTime::default() })
     }
 
     /// What is not as it seems, for people.
@@ -58,31 +70,43 @@ impl Combined {
         ))
     }
 
+    /// Gives one line to `visit`.
     #[inline(always)]
-    pub(super) fn read<'a>(&'a mut self, line: &'a str) -> Result<Event<'a>, &'static str> {
-        let (time, values) = split(line, self.headers).ok_or("it is not a line of an access log")?;
+    pub(super) fn read(
+        &mut self,
+        line: &str,
+        visit: impl FnOnce(Event<'_, '_>) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let (time, values) = split(line, self.wanted).ok_or("it is not a line of an access log")?;
         let at = self.time.read(time).ok_or("its time is not one of an access log")?;
-        let named = self.attributes.iter().filter_map(|(place, name)| Some((name.as_str(), values[*place]?)));
-        let request = Request::new(named.chain(self.fields.constants()));
-        Ok(Event { at, request, decided: None })
+        let named = self
+            .attributes
+            .iter()
+            .filter_map(|(place, name)| Some((name.as_str(), values[*place].filter(is_said)?)));
+        visit(Event::new(at, &Request::new(named.chain(self.fields.constants()))))
     }
 
     /// Whether this is a line of an access log.
     pub(super) fn knows(line: &str) -> bool {
-        split(line, false).is_some_and(|(time, _)| AccessLogTime::default().read(time).is_some())
+        let wanted = Wanted { target: false, headers: false };
+        split(line, wanted).is_some_and(|(time, _)| AccessLogTime::default().read(time).is_some())
     }
 }
 
-/// The time, and the fields; of the headers, which come last, only what somebody wants.
-fn split(line: &str, headers_too: bool) -> Option<(&str, [Option<&str>; 7])> {
+/// The time, and those fields that are wanted, as they are written: `-` is none.
+#[inline(always)]
+fn split(line: &str, wanted: Wanted) -> Option<(&str, [Option<&str>; 7])> {
     let (who, rest) = cut(line, b'[')?;
     let (time, rest) = cut(rest, b']')?;
     let (host, ip, user) = client(who.strip_suffix(' ')?)?;
     let (asked, rest) = quoted(rest.strip_prefix(" \"")?)?;
-    let (method, path) = target(asked);
-    let (referer, agent) = if headers_too { headers(rest) } else { (None, None) };
-    let is_some = |value: &&str| !matches!(*value, "" | "-");
-    Some((time, [Some(ip), user, method, path, host, referer, agent].map(|value| value.filter(is_some))))
+    let (method, path) = if wanted.target { target(asked) } else { (None, None) };
+    let (referer, agent) = if wanted.headers { headers(rest) } else { (None, None) };
+    Some((time, [Some(ip), user, method, path, host, referer, agent]))
+}
+
+fn is_said(value: &&str) -> bool {
+    !matches!(*value, "" | "-")
 }
 
 /// What stands before and after the first such byte.
@@ -139,7 +163,8 @@ mod tests {
     use super::*;
 
     fn fields(line: &str) -> Option<[Option<&str>; 7]> {
-        split(line, true).map(|(_, fields)| fields)
+        let (_, fields) = split(line, Wanted { target: true, headers: true })?;
+        Some(fields.map(|value| value.filter(is_said)))
     }
 
     #[test]

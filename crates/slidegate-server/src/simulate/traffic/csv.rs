@@ -51,7 +51,12 @@ impl Csv {
         Ok(Csv { row, columns, time, permits, attributes, fields: fields.clone(), missing })
     }
 
-    pub(super) fn read<'a>(&'a mut self, line: &str) -> Result<Event<'a>, String> {
+    /// Gives one line to `visit`.
+    pub(super) fn read(
+        &mut self,
+        line: &str,
+        visit: impl FnOnce(Event<'_, '_>) -> Result<(), String>,
+    ) -> Result<(), String> {
         self.row.read(line)?;
         let n = self.row.values().count();
         if n != self.columns {
@@ -70,7 +75,7 @@ impl Csv {
         let named = self.attributes.iter().map(|(place, name)| (name.as_str(), value(*place)));
         let named = named.filter(|(_, value)| !value.is_empty());
         let request = Request::new(named.chain(self.fields.constants())).permits(permits);
-        Ok(Event { at, request, decided: None })
+        visit(Event::new(at, &request))
     }
 
     /// What is not as it seems, for people.

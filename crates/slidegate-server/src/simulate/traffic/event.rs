@@ -1,18 +1,25 @@
 //! One request of a trace or a pattern.
 
-use std::borrow::Cow;
-
 use slidegate::{Micros, Request};
 
 /// What was asked, when, and what was decided then if that is known.
-pub(crate) struct Event<'a> {
+#[derive(Clone, Copy)]
+pub(crate) struct Event<'e, 'r> {
     pub(crate) at: Micros,
-    pub(crate) request: Request<'a>,
-    pub(crate) decided: Option<Decided<'a>>,
+    pub(crate) request: &'e Request<'r>,
+    pub(crate) decided: Option<Decided<'e>>,
 }
 
 /// What a server decided when it recorded the request.
+#[derive(Clone, Copy)]
 pub(crate) struct Decided<'a> {
     pub(crate) allowed: bool,
-    pub(crate) denied_by: Option<Cow<'a, str>>,
+    pub(crate) denied_by: Option<&'a str>,
+}
+
+impl<'e, 'r> Event<'e, 'r> {
+    /// Of which no more is known.
+    pub(crate) fn new(at: Micros, request: &'e Request<'r>) -> Self {
+        Event { at, request, decided: None }
+    }
 }

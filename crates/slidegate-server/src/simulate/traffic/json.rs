@@ -33,7 +33,12 @@ impl Json {
         }
     }
 
-    pub(super) fn read<'a>(&'a mut self, line: &str) -> Result<Event<'a>, String> {
+    /// Gives one line to `visit`.
+    pub(super) fn read(
+        &mut self,
+        line: &str,
+        visit: impl FnOnce(Event<'_, '_>) -> Result<(), String>,
+    ) -> Result<(), String> {
         self.line = serde_json::from_str(line).map_err(|error| format!("it is not JSON: {error}"))?;
         let Value::Object(object) = &self.line else { return Err("it is not a JSON object".to_owned()) };
         let time = match &self.fields.time {
@@ -66,7 +71,7 @@ impl Json {
             Some((attribute.attribute.as_str(), text.filter(|text| !text.is_empty())?))
         });
         let request = Request::new(pairs.chain(self.fields.constants())).permits(permits);
-        Ok(Event { at, request, decided: None })
+        visit(Event::new(at, &request))
     }
 
     /// What is not as it seems, for people.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::bufread::MultiGzDecoder;
+use memchr::memchr;
 
 /// The longest line. Browsers send no more than 8 KiB of a header.
 pub(super) const MAX_LINE: usize = 64 << 10;
@@ -19,6 +20,9 @@ pub(super) struct Lines {
     input: Box<dyn BufRead + Send>,
     /// Bytes of the file itself, packed or not.
     read: Arc<AtomicU64>,
+    /// What the last line has of the buffer.
+    used: usize,
+    /// A line that is not in the buffer in one piece.
     line: Vec<u8>,
     number: u64,
 }
@@ -27,6 +31,14 @@ pub(super) struct Lines {
 pub(super) enum Line<'a> {
     Whole(&'a [u8]),
     TooLong,
+}
+
+impl<'a> Line<'a> {
+    /// Without a `\n` at its end.
+    fn new(line: &'a [u8]) -> Self {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if line.len() > MAX_LINE { Line::TooLong } else { Line::Whole(line) }
+    }
 }
 
 impl Lines {
@@ -39,7 +51,7 @@ impl Lines {
         } else {
             Box::new(input)
         };
-        Ok(Lines { input, read, line: Vec::new(), number: 0 })
+        Ok(Lines { input, read, used: 0, line: Vec::new(), number: 0 })
     }
 
     /// The beginning of the file, which stays to be read.
@@ -48,7 +60,14 @@ impl Lines {
     }
 
     /// The next one and its number, from 1; none at the end.
+    #[inline(always)]
     pub(super) fn next(&mut self) -> io::Result<Option<(u64, Line<'_>)>> {
+        self.input.consume(std::mem::take(&mut self.used));
+        if let Some(end) = self.end()? {
+            self.number += 1;
+            self.used = end + 1;
+            return Ok(Some((self.number, Line::new(&self.input.fill_buf()?[..end]))));
+        }
         self.line.clear();
         let most = MAX_LINE as u64 + 2;
         if self.input.by_ref().take(most).read_until(b'\n', &mut self.line)? == 0 {
@@ -59,10 +78,16 @@ impl Lines {
             self.skip()?;
             return Ok(Some((self.number, Line::TooLong)));
         }
-        let line = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let line = if line.len() > MAX_LINE { Line::TooLong } else { Line::Whole(line) };
-        Ok(Some((self.number, line)))
+        Ok(Some((self.number, Line::new(self.line.strip_suffix(b"\n").unwrap_or(&self.line)))))
+    }
+
+    /// Where the next line ends, if all of it is in the buffer.
+    fn end(&mut self) -> io::Result<Option<usize>> {
+        match self.input.fill_buf() {
+            Ok(buffer) => Ok(memchr(b'\n', buffer)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// How many bytes of the file were read.

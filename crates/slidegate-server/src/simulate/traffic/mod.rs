@@ -52,7 +52,7 @@ impl Traffic {
     pub(super) fn each(
         &self,
         progress: &mut Progress,
-        visit: impl FnMut(Event<'_>) -> Result<(), String>,
+        visit: impl FnMut(Event<'_, '_>) -> Result<(), String>,
     ) -> Result<Read, String> {
         match self {
             Traffic::Trace(trace) => trace.each(progress, visit),

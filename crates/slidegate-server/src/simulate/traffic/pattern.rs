@@ -108,7 +108,7 @@ impl Pattern {
     pub(super) fn each(
         &self,
         progress: &mut Progress,
-        mut visit: impl FnMut(Event<'_>) -> Result<(), String>,
+        mut visit: impl FnMut(Event<'_, '_>) -> Result<(), String>,
     ) -> Result<Read, String> {
         let mut read = Read { notes: self.people.note().into_iter().collect(), ..Read::default() };
         let mut values = Vec::new();
@@ -120,7 +120,7 @@ impl Pattern {
             let at = Micros::new(BEGIN.get() + after);
             let request = Request::new(self.people.of(client, &mut values));
             // There are no lines here: what is wrong with one is wrong with all.
-            visit(Event { at, request, decided: None })?;
+            visit(Event::new(at, &request))?;
         }
         Ok(read)
     }

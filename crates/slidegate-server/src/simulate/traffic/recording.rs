@@ -38,7 +38,10 @@ pub(super) fn knows(line: &str) -> bool {
 }
 
 /// Gives one line to `visit`.
-pub(super) fn read(line: &str, visit: impl FnOnce(Event<'_>) -> Result<(), String>) -> Result<(), String> {
+pub(super) fn read(
+    line: &str,
+    visit: impl FnOnce(Event<'_, '_>) -> Result<(), String>,
+) -> Result<(), String> {
     let line: Line<'_> =
         serde_json::from_str(line).map_err(|error| format!("it is not a line of a recording: {error}"))?;
     let mut request = match (&line.attributes, &line.resource) {
@@ -61,8 +64,8 @@ pub(super) fn read(line: &str, visit: impl FnOnce(Event<'_>) -> Result<(), Strin
     if let Some(id) = &line.id {
         request = request.id(RequestId::new(id).map_err(|error| error.to_string())?);
     }
-    let decided = line.allowed.map(|allowed| Decided { allowed, denied_by: line.denied_by });
-    visit(Event { at: Micros::new(line.at), request, decided })
+    let decided = line.allowed.map(|allowed| Decided { allowed, denied_by: line.denied_by.as_deref() });
+    visit(Event { at: Micros::new(line.at), request: &request, decided })
 }
 
 /// In the order of the line.

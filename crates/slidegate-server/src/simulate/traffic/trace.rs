@@ -106,10 +106,11 @@ impl Reader {
     }
 
     /// Reads one line. The outer error is the end, whatever follows.
+    #[inline(always)]
     fn read(
         &mut self,
         line: &str,
-        visit: &mut impl FnMut(Event<'_>) -> Result<(), String>,
+        visit: &mut impl FnMut(Event<'_, '_>) -> Result<(), String>,
     ) -> Result<Result<(), String>, String> {
         if let Reader::CsvHeader(fields) = self {
             // Some programs begin a file with a mark that it is Unicode.
@@ -117,9 +118,9 @@ impl Reader {
             return Ok(Ok(()));
         }
         Ok(match self {
-            Reader::Combined(combined) => combined.read(line).map_err(str::to_owned).and_then(visit),
-            Reader::Json(json) => json.read(line).and_then(visit),
-            Reader::Csv(csv) => csv.read(line).and_then(visit),
+            Reader::Combined(combined) => combined.read(line, visit),
+            Reader::Json(json) => json.read(line, visit),
+            Reader::Csv(csv) => csv.read(line, visit),
             Reader::CsvHeader(_) => Ok(()),
             Reader::Recording => recording::read(line, visit),
         })
@@ -158,7 +159,7 @@ impl Trace {
     pub(super) fn each(
         &self,
         progress: &mut Progress,
-        mut visit: impl FnMut(Event<'_>) -> Result<(), String>,
+        mut visit: impl FnMut(Event<'_, '_>) -> Result<(), String>,
     ) -> Result<Read, String> {
         let name = self.name();
         let unreadable = |error: io::Error| format!("cannot read {name}: {error}");
@@ -206,8 +207,8 @@ impl Parser<'_> {
         while batch.len() < most {
             let next = self.lines.next().map_err(|error| format!("cannot read {}: {error}", self.name))?;
             let Some((number, line)) = next else { break };
-            let mut add = |event: Event<'_>| {
-                batch.add(number, &event);
+            let mut add = |event: Event<'_, '_>| {
+                batch.add(number, event);
                 Ok(())
             };
             let done = match line {
@@ -275,14 +276,18 @@ impl Judge<'_> {
         &mut self,
         batch: &Batch,
         progress: &mut Progress,
-        visit: &mut impl FnMut(Event<'_>) -> Result<(), String>,
+        visit: &mut impl FnMut(Event<'_, '_>) -> Result<(), String>,
     ) -> Result<bool, String> {
         batch.each(|number, line| {
             if !progress.go_on(batch.position) {
                 self.read.interrupted = true;
                 return Ok(false);
             }
-            match line.map_err(str::to_owned).and_then(&mut *visit) {
+            let judged = match line {
+                Ok(event) => visit(event),
+                Err(why) => Err(why.to_owned()),
+            };
+            match judged {
                 Ok(()) => self.good += 1,
                 Err(why) if self.trace.strict => {
                     return Err(format!("{}:{number}: {}", self.name, shown(&why)));
@@ -316,10 +321,10 @@ pub(crate) fn fuzz_line(header: &str, line: &str) -> usize {
         // An access log must have the field; others may.
         let said: &[_] = if *format == Format::Combined { std::slice::from_ref(&api) } else { &[] };
         let Ok(mut reader) = Reader::new(*format, &Fields::new(&names, said, &[])) else { continue };
-        let mut visit = |event: Event<'_>| {
+        let mut visit = |event: Event<'_, '_>| {
             taken += 1;
             let rules = slidegate::Rules::new([]).map_err(|error| error.to_string())?;
-            rules.ask(&event.request).map(drop).map_err(|error| error.to_string())
+            rules.ask(event.request).map(drop).map_err(|error| error.to_string())
         };
         if *format == Format::Csv && reader.read(header, &mut visit).is_err() {
             continue;
