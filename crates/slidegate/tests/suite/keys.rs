@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use slidegate::{Key, MAX_PLAIN_VALUE};
+use slidegate::{Key, MAX_PLAIN_VALUE, Quota, Request, Rule, Rules};
 
 /// Texts made of what the encoding treats specially.
 fn nasty() -> impl Strategy<Value = String> {
@@ -72,6 +72,33 @@ proptest! {
         }
         let elsewhere = Key::tagged(("t", &other), "a", [("u", user.as_str())]);
         prop_assert_eq!(elsewhere.tag() == key("a", &user).tag(), tenant == other);
+    }
+
+    /// A rule writes what its keys have in common once, and every key as if it were alone.
+    #[test]
+    fn a_rule_writes_its_keys_as_anybody_does(
+        name in "[a-z][a-z._/-]{0,30}",
+        values in prop::collection::vec(nasty(), 0..4),
+        tag in prop::option::of(0..4usize),
+    ) {
+        let names = ["ip", "user.name", "x-tenant", "api"];
+        let pairs: Vec<(&str, &str)> = names.into_iter().zip(values.iter().map(String::as_str)).collect();
+        let tag = tag.filter(|tag| *tag < pairs.len());
+        let mut rule = Rule::new(&name, Quota::per_second(1).unwrap()).unwrap();
+        rule = rule.per(pairs.iter().map(|(name, _)| *name)).unwrap();
+        let expected = match tag {
+            None => Key::new(&name, pairs.clone()),
+            Some(tag) => {
+                rule = rule.tag(names[tag]).unwrap();
+                let others = pairs.iter().copied().filter(|(name, _)| *name != names[tag]);
+                Key::tagged(pairs[tag], &name, others)
+            }
+        };
+        let shadow = rule.shadow("shadow", Quota::per_second(2).unwrap()).unwrap();
+        let rules = Rules::new([rule, shadow]).unwrap();
+        let ask = rules.ask(&Request::from(pairs.as_slice())).unwrap();
+        prop_assert_eq!(&ask.checks()[0].key, &expected);
+        prop_assert_eq!(&ask.checks()[1].key, &Key::new("shadow", pairs));
     }
 
     #[test]

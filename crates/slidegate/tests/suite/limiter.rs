@@ -54,6 +54,21 @@ async fn rules_apply_when_they_match_and_have_their_key() {
 }
 
 #[tokio::test]
+async fn a_request_that_is_kept_is_the_same_request() {
+    let Setup { limiter, .. } = setup([rule("per-user", 5, 1).per(["user"]).unwrap()]);
+    let attributes = [("user", "u")];
+    let request = Request::from(attributes.as_slice()).permits(2).id(RequestId::new("once").unwrap());
+    for _ in 0..3 {
+        let decision = limiter.acquire(&request).await.unwrap();
+        assert_eq!(decision.limits().next().unwrap().used(), 2, "charged once");
+    }
+    let other = Request::new(attributes).permits(2);
+    assert_eq!(limiter.acquire(&other).await.unwrap().limits().next().unwrap().used(), 4);
+    let own = Request::resource("r").limit(3).window(Duration::from_secs(1));
+    assert!(limiter.acquire(&own).await.unwrap().limits().next().unwrap().limit() == 3);
+}
+
+#[tokio::test]
 async fn no_rule_allows() {
     let Setup { limiter, .. } = setup([]);
     let decision = limiter.acquire("x").await.unwrap();

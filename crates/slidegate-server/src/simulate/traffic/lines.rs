@@ -124,3 +124,77 @@ impl<R: Read> Read for Counted<R> {
         Ok(read)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Gives a few bytes at a time, and is interrupted now and then.
+    struct Pieces {
+        text: Cursor<Vec<u8>>,
+        sizes: Vec<usize>,
+        reads: usize,
+    }
+
+    impl Read for Pieces {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.reads += 1;
+            match self.sizes[self.reads % self.sizes.len()] {
+                // Who asks what the file is, before its first line, is not.
+                0 if self.reads > 1 => Err(io::ErrorKind::Interrupted.into()),
+                size => {
+                    let most = buffer.len().min(size.max(1));
+                    self.text.read(&mut buffer[..most])
+                }
+            }
+        }
+    }
+
+    fn line() -> impl Strategy<Value = Vec<u8>> {
+        let long = (MAX_LINE - 3..MAX_LINE + 4).prop_map(|n| vec![b'x'; n]);
+        let very_long = (0..2usize).prop_map(|n| vec![b'y'; 3 * BUFFER + n]);
+        prop_oneof![
+            20 => prop::collection::vec(prop_oneof![Just(b'a'), Just(b'\r'), any::<u8>()], 0..40),
+            2 => long,
+            1 => very_long,
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+
+        #[test]
+        fn wherever_a_file_is_cut_its_lines_are_the_same(
+            lines in prop::collection::vec(line(), 0..12),
+            ended in any::<bool>(),
+            sizes in prop::collection::vec(prop_oneof![Just(0), 1..8usize, 1_000..100_000usize], 2..6),
+        ) {
+            let mut text = lines.join(&b'\n');
+            if ended {
+                text.push(b'\n');
+            }
+            prop_assume!(!text.starts_with(&GZIP) && sizes.iter().any(|size| *size > 999));
+            let mut expected: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
+            // What ends with a line has no empty one after it.
+            if expected.last().is_some_and(|last| last.is_empty()) {
+                expected.pop();
+            }
+            let pieces = Pieces { text: Cursor::new(text.clone()), sizes, reads: 0 };
+            let mut read = Lines::new(pieces).unwrap();
+            for (number, line) in (1..).zip(expected) {
+                let line = line.strip_suffix(b"\r").unwrap_or(line);
+                match read.next().unwrap() {
+                    Some((at, Line::Whole(found))) => prop_assert_eq!((at, found), (number, line)),
+                    Some((at, Line::TooLong)) => prop_assert!(at == number && line.len() > MAX_LINE),
+                    None => prop_assert!(false, "line {} is missing", number),
+                }
+            }
+            prop_assert!(read.next().unwrap().is_none());
+            prop_assert_eq!(read.position(), text.len() as u64);
+        }
+    }
+}
