@@ -314,12 +314,13 @@ impl Format {
 #[cfg(any(fuzzing, test))]
 pub(crate) fn fuzz_line(header: &str, line: &str) -> usize {
     let names = ["api", "ip", "user"].map(str::to_owned).into();
-    let api = super::Pair { name: "api".to_owned(), value: "path".to_owned() };
+    let pair = |name: &str, value: &str| super::Pair { name: name.to_owned(), value: value.to_owned() };
+    let log_fields = [pair("api", "path"), pair("agent", "user-agent")];
     let mut taken = 0;
     let _ = Format::recognise(line.as_bytes());
     for format in Format::value_variants() {
-        // An access log must have the field; others may.
-        let said: &[_] = if *format == Format::Combined { std::slice::from_ref(&api) } else { &[] };
+        // An access log must have the fields; others may.
+        let said: &[_] = if *format == Format::Combined { &log_fields } else { &[] };
         let Ok(mut reader) = Reader::new(*format, &Fields::new(&names, said, &[])) else { continue };
         let mut visit = |event: Event<'_, '_>| {
             taken += 1;
