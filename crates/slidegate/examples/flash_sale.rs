@@ -22,8 +22,8 @@ async fn main() -> Result<(), Error> {
         tokio::spawn(async move {
             let buyer = format!("buyer{n}");
             let request = Request::new([("buyer", buyer.as_str())]);
-            let first = limiter.acquire(request.clone()).await?;
-            let second = limiter.acquire(request).await?;
+            let first = limiter.acquire(&request).await?;
+            let second = limiter.acquire(&request).await?;
             Ok::<_, Error>([first, second])
         })
     });

@@ -117,7 +117,7 @@ impl Ask {
         Ask { checks: checks.collect(), ..Ask::empty() }
     }
 
-    /// One more such check.
+    /// One more check, of a key that no other one names, and no costlier than any may be.
     #[inline(always)]
     pub(crate) fn add(&mut self, check: Check) {
         self.checks.push(check);

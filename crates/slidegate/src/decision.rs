@@ -7,10 +7,14 @@ use smallvec::SmallVec;
 
 use crate::reservation::Charge;
 use crate::rules::{Mode, Rules};
-use crate::{Ask, Check, Count, Error, Key, Micros, Outcome, Quota, Reading, Request, Reservation, Verdict};
+use crate::{
+    Ask, Check, Count, Entry, Error, Key, Micros, Outcome, Quota, Reading, Request, Reservation, Verdict,
+};
 
 /// Who decided. Where several did, each for other rules, the last of these that took part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+// As wide as its neighbours in a reading: see `Outcome`.
+#[repr(u64)]
 #[non_exhaustive]
 pub enum Source {
     /// No rule applied, so nothing was asked.
@@ -81,9 +85,9 @@ impl Decision {
         Decision { rules, ask, reading }
     }
 
-    /// What `request` asks by its rules, if nothing was asked yet.
+    /// Asks what `request` does by its rules. Nothing was asked yet.
     #[inline(always)]
-    pub(crate) fn ask(&mut self, request: &Request<'_>) -> Result<(), Error> {
+    pub(crate) fn fill_ask(&mut self, request: &Request<'_>) -> Result<(), Error> {
         self.rules.ask_in(&mut self.ask, request)
     }
 
@@ -230,6 +234,11 @@ impl<'d> Limit<'d> {
     /// Permits in use, this request included if it was charged.
     pub fn used(&self) -> u64 {
         self.verdict.used
+    }
+
+    /// As what it was recorded, if it was charged. Once more the same for a request that was charged before, under its id.
+    pub fn entry(&self) -> Option<Entry> {
+        (self.outcome() == Outcome::Charged).then_some(self.verdict.entry)
     }
 
     /// Permits left.

@@ -156,13 +156,13 @@ impl KeyForm {
     /// The key of these values; none if one is missing.
     #[inline]
     pub(crate) fn key<'v>(&self, value: impl Fn(usize) -> Option<&'v str>) -> Option<Key> {
-        let mut text = KeyText::default();
-        for (place, before) in &self.values {
-            if text.is_empty() {
-                text.clone_from(before);
-            } else {
-                text.push_str(before);
-            }
+        let Some(((place, before), others)) = self.values.split_first() else {
+            return Some(Key::from_text(self.end.clone()));
+        };
+        let mut text = before.clone();
+        write_value(&mut text, value(*place)?);
+        for (place, before) in others {
+            text.push_str(before);
             write_value(&mut text, value(*place)?);
         }
         text.push_str(&self.end);

@@ -47,7 +47,10 @@ macro_rules! make {
             false => $limiter.store.admit(asks).await?,
             true => $limiter.admit_apart($decision.rules(), asks).await?,
         };
-        $decision.reading = readings.pop().ok_or_else(Error::short_answer)?;
+        if readings.is_empty() {
+            return Err(Error::short_answer());
+        }
+        $decision.reading = readings.swap_remove(0);
         Ok($decision)
     }};
 }
@@ -87,7 +90,7 @@ impl<S: Store> Limiter<S> {
     /// Asks for permits, and charges them if they are granted.
     pub async fn acquire<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let mut decision = Decision::unmade(self.rules.load_full(), Ask::empty());
-        decision.ask(&request.into())?;
+        decision.fill_ask(&request.into())?;
         make!(self, decision)
     }
 

@@ -1,5 +1,6 @@
 //! What a caller asks, before any rule has looked at it.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
@@ -28,11 +29,24 @@ pub const PLAIN_ATTRIBUTE: &str = "key";
 /// let tokens = Request::new([("user", "alice")]).permits(1_500);
 /// let own_limit = Request::resource("user123").limit(10).window(std::time::Duration::from_secs(1));
 /// ```
+///
+/// Who keeps a request, or its attributes, lends them: nothing is copied.
+///
+/// ```
+/// # use slidegate::{Limiter, Request};
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let limiter = Limiter::per_minute(100)?;
+/// limiter.acquire(&[("key", "alice")]).await?;
+/// let request = Request::from("bob").permits(5);
+/// limiter.peek(&request).await?;
+/// limiter.acquire(&request).await?;
+/// # Ok::<(), slidegate::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
     pub(crate) subject: Subject<'a>,
     pub(crate) permits: u64,
-    pub(crate) id: Option<RequestId>,
+    pub(crate) id: Option<Cow<'a, RequestId>>,
 }
 
 #[derive(Clone, Debug)]
@@ -43,10 +57,10 @@ pub(crate) enum Subject<'a> {
     Resource { name: &'a str, own: Own },
 }
 
-/// Names and values, which somebody else may keep: a request is large, and copied in vain most often.
+/// Names and values, which somebody else may keep: they are most of a request, and to judge it need not be moved.
 #[derive(Clone, Debug)]
 pub(crate) enum Attributes<'a> {
-    Own(SmallVec<[(&'a str, &'a str); 4]>),
+    Owned(SmallVec<[(&'a str, &'a str); 4]>),
     Borrowed(&'a [(&'a str, &'a str)]),
 }
 
@@ -56,7 +70,7 @@ impl<'a> Deref for Attributes<'a> {
     #[inline]
     fn deref(&self) -> &Self::Target {
         match self {
-            Attributes::Own(pairs) => pairs,
+            Attributes::Owned(pairs) => pairs,
             Attributes::Borrowed(pairs) => pairs,
         }
     }
@@ -76,7 +90,7 @@ pub struct Own {
 impl<'a> Request<'a> {
     /// A request for one permit, judged by the rules that match these attributes.
     pub fn new(attributes: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
-        Request::about(Attributes::Own(attributes.into_iter().collect()))
+        Request::about(Attributes::Owned(attributes.into_iter().collect()))
     }
 
     #[inline]
@@ -100,7 +114,7 @@ impl<'a> Request<'a> {
     /// The id under which this request may be asked again without being charged twice.
     #[must_use]
     pub fn id(mut self, id: RequestId) -> Self {
-        self.id = Some(id);
+        self.id = Some(Cow::Owned(id));
         self
     }
 
@@ -146,7 +160,7 @@ impl<'a> Request<'a> {
 
     /// The id that it was given by [`Request::id`].
     pub fn known_as(&self) -> Option<&RequestId> {
-        self.id.as_ref()
+        self.id.as_deref()
     }
 
     fn own(mut self, name: impl FnOnce(&mut Own)) -> Self {
@@ -157,7 +171,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The same request; its attributes stay where they are.
+/// The same request; what it has stays where it is.
 impl<'r> From<&'r Request<'_>> for Request<'r> {
     #[inline]
     fn from(request: &'r Request<'_>) -> Self {
@@ -165,7 +179,7 @@ impl<'r> From<&'r Request<'_>> for Request<'r> {
             Subject::Attributes(pairs) => Subject::Attributes(Attributes::Borrowed(pairs)),
             Subject::Resource { name, own } => Subject::Resource { name, own: *own },
         };
-        Request { subject, permits: request.permits, id: request.id.clone() }
+        Request { subject, permits: request.permits, id: request.id.as_deref().map(Cow::Borrowed) }
     }
 }
 
@@ -174,6 +188,13 @@ impl<'a> From<&'a [(&'a str, &'a str)]> for Request<'a> {
     #[inline]
     fn from(attributes: &'a [(&'a str, &'a str)]) -> Self {
         Request::about(Attributes::Borrowed(attributes))
+    }
+}
+
+impl<'a, const N: usize> From<&'a [(&'a str, &'a str); N]> for Request<'a> {
+    #[inline]
+    fn from(attributes: &'a [(&'a str, &'a str); N]) -> Self {
+        Request::from(attributes.as_slice())
     }
 }
 

@@ -2,12 +2,13 @@
 //!
 //! What an ask refuses is charged to none of its checks, so a shadow in the same ask never sees what is refused now. A
 //! [shadow of](crate::Rule::shadow_of) another rule is therefore asked for after it, by itself; it is charged what fits,
-//! unless a rule refused that would stay. It takes a second call to the store.
+//! unless a rule refused that would stay. What counts attempts counts those, too, that a rule after it refused. It takes a
+//! second call to the store.
 
 use smallvec::SmallVec;
 
 use crate::rules::Rules;
-use crate::{Ask, Check, Entry, Error, Micros, Outcome, Reading, Readings, Source, Store, Verdict};
+use crate::{Ask, Check, Count, Entry, Error, Micros, Outcome, Reading, Readings, Source, Store, Verdict};
 
 /// One reading for each ask, as [`Store::admit`] would give it, with siblings judged apart.
 pub(crate) async fn admit<S: Store>(store: &S, rules: &Rules, asks: &[Ask]) -> Result<Readings, Error> {
@@ -27,9 +28,8 @@ pub(crate) async fn admit<S: Store>(store: &S, rules: &Rules, asks: &[Ask]) -> R
     for ((ask, kept), reading) in asks.iter().zip(&kept).zip(&decided) {
         for check in ask.checks().iter().filter(|check| rules.is_sibling(check)) {
             let alone = part(ask, |other| other.key == check.key);
-            let stays_refused =
-                reading.as_ref().is_some_and(|reading| others_refuse(rules, kept, reading, check));
-            tried.push(if stays_refused { alone.peek() } else { alone });
+            let counts = reading.as_ref().is_none_or(|reading| counts(rules, kept, reading, check));
+            tried.push(if counts { alone } else { alone.peek() });
         }
     }
     // They refuse nothing, so they are no reason to fail.
@@ -64,13 +64,16 @@ fn part(ask: &Ask, keep: impl Fn(&Check) -> bool) -> Ask {
     if ask.is_peek() { part.peek() } else { part }
 }
 
-/// Whether a rule refuses that would still be there if the sibling were enforced in place of its own.
-fn others_refuse(rules: &Rules, kept: &Ask, reading: &Reading, sibling: &Check) -> bool {
+/// Whether the sibling would be charged if it were enforced in place of its own, and what it is asked fits: no rule that would
+/// still be there refuses, or only one after it, and it counts attempts.
+fn counts(rules: &Rules, kept: &Ask, reading: &Reading, sibling: &Check) -> bool {
     let replaced = rules.rule(sibling.rule).shadowed();
-    let mut judged = kept.checks().iter().zip(&reading.verdicts);
-    judged.any(|(check, verdict)| {
-        check.enforced && verdict.outcome.refuses() && Some(rules.rule(check.rule).name()) != replaced
-    })
+    let is_replaced = |check: &Check| Some(rules.rule(check.rule).name()) == replaced;
+    let place = kept.checks().iter().find(|check| is_replaced(check)).map_or(sibling.rule, |own| own.rule);
+    let judged = kept.checks().iter().zip(&reading.verdicts);
+    let mut others = judged.filter(|(check, _)| check.enforced && !is_replaced(check));
+    let refuser = others.find(|(_, verdict)| verdict.outcome.refuses());
+    refuser.is_none_or(|(check, _)| sibling.quota.count() == Count::Attempts && check.rule > place)
 }
 
 fn unjudged() -> Verdict {

@@ -27,9 +27,11 @@ pub(crate) async fn explain(
     limiter: &Limiter<AnyStore>,
     request: &Request<'_>,
 ) -> Result<ExplanationBody, Error> {
-    let (decision, never) = match limiter.peek(request.clone()).await {
+    let (decision, never) = match limiter.peek(request).await {
         // The counts are told all the same.
-        Err(error) if error.is_too_costly() => (limiter.peek(request.clone().permits(0)).await?, Some(error)),
+        Err(error) if error.is_too_costly() => {
+            (limiter.peek(Request::from(request).permits(0)).await?, Some(error))
+        }
         decided => (decided?, None),
     };
     let rules = decision.rules();

@@ -31,7 +31,7 @@ pub(crate) use self::pulse::Pulse;
 pub(crate) use self::recent::Recent;
 use self::rows::Table;
 pub(crate) use self::rows::{Row, Shown};
-pub(crate) use self::shadows::Shadow;
+pub(crate) use self::shadows::{Shadow, change};
 pub(crate) use self::top::Period;
 use crate::recording::Recorder;
 use crate::store::AnyStore;

@@ -76,7 +76,7 @@ impl Record {
 /// What would be otherwise if the rule of this limit, which only watches, were enforced; in place of the rule that it is a
 /// shadow of, if it is of any.
 #[cold]
-pub(super) fn change(decision: &Decision, limit: &Limit<'_>) -> Option<Change> {
+pub(crate) fn change(decision: &Decision, limit: &Limit<'_>) -> Option<Change> {
     let refuses = limit.outcome().refuses();
     if decision.allowed() {
         return refuses.then_some(Change::NewlyRefused);

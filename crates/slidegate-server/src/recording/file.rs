@@ -80,6 +80,8 @@ fn write(runtime: &Handle, mut reel: Reel, path: &Path, mut file: File) -> io::R
 fn take(runtime: &Handle, reel: &mut Reel, to: &mut impl Write) -> io::Result<()> {
     while let Some(lines) = runtime.block_on(reel.next()) {
         to.write_all(&lines)?;
+        // So that what is packed can be unpacked this far, whatever becomes of this process.
+        to.flush()?;
         std::thread::sleep(PAUSE);
     }
     Ok(())

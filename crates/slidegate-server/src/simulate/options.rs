@@ -33,49 +33,49 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "FILE", required_unless_present_any = ["suggest", "suggest_clients"])]
     pub(super) rules: Option<PathBuf>,
     /// Requests that happened, or - for standard input
-    #[arg(
-        long,
-        value_name = "FILE",
-        conflicts_with = "pattern",
-        required_unless_present = "pattern",
-        help_heading = "Traffic"
-    )]
+    #[arg(long, value_name = "FILE", conflicts_with = "pattern", help_heading = "Traffic")]
     pub(super) trace: Option<PathBuf>,
     /// How the trace is written; found out unless given
-    #[arg(long, value_enum, requires = "trace", help_heading = "Traffic")]
+    #[arg(long, value_enum, conflicts_with = "pattern", help_heading = "Traffic")]
     pub(super) format: Option<Format>,
     /// An attribute and the field of the trace that it is, such as api=path or ip=request.remote_ip
-    #[arg(long, value_name = "NAME=FIELD", requires = "trace", alias = "field", help_heading = "Traffic")]
+    #[arg(
+        long,
+        value_name = "NAME=FIELD",
+        conflicts_with = "pattern",
+        alias = "field",
+        help_heading = "Traffic"
+    )]
     pub(super) attribute: Vec<Pair>,
     /// An attribute that every request has, such as plan=free
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Traffic")]
     pub(super) constant: Vec<Pair>,
     /// The field of JSON lines or CSV with the time [default: time, timestamp, @timestamp, ts, at or date]
-    #[arg(long, value_name = "FIELD", requires = "trace", help_heading = "Traffic")]
+    #[arg(long, value_name = "FIELD", conflicts_with = "pattern", help_heading = "Traffic")]
     pub(super) time: Option<String>,
     /// The field of JSON lines or CSV with the number of permits [default: 1 each]
-    #[arg(long, value_name = "FIELD", requires = "trace", help_heading = "Traffic")]
+    #[arg(long, value_name = "FIELD", conflicts_with = "pattern", help_heading = "Traffic")]
     pub(super) permits: Option<String>,
     /// Stop at the first line that cannot be read, instead of counting and showing such lines
-    #[arg(long, requires = "trace", help_heading = "Traffic")]
+    #[arg(long, conflicts_with = "pattern", help_heading = "Traffic")]
     pub(super) strict: bool,
     /// Traffic that is made up
     #[arg(long, value_enum, help_heading = "Traffic")]
     pub(super) pattern: Option<Shape>,
     /// Requests a second of the pattern: on average, or at its height [default: 100]
-    #[arg(long, requires = "pattern", value_parser = clap::value_parser!(u64).range(1..=10_000_000), help_heading = "Traffic")]
+    #[arg(long, conflicts_with = "trace", value_parser = clap::value_parser!(u64).range(1..=10_000_000), help_heading = "Traffic")]
     pub(super) rate: Option<u64>,
     /// How long the pattern lasts [default: 1m]
-    #[arg(long, requires = "pattern", help_heading = "Traffic")]
+    #[arg(long, conflicts_with = "trace", help_heading = "Traffic")]
     pub(super) duration: Option<Micros>,
     /// How many clients there are in the pattern; those of a timeline take turns [default: 10, or 1 for bursts and timelines]
-    #[arg(long, requires = "pattern", value_parser = clap::value_parser!(u64).range(1..=100_000_000), help_heading = "Traffic")]
+    #[arg(long, conflicts_with = "trace", value_parser = clap::value_parser!(u64).range(1..=100_000_000), help_heading = "Traffic")]
     pub(super) clients: Option<u64>,
     /// How many requests at which time after the beginning, for --pattern timeline, such as 0.99s=100,1.01s=100
-    #[arg(long, value_name = "TIME=COUNT,…", requires = "pattern", help_heading = "Traffic")]
+    #[arg(long, value_name = "TIME=COUNT,…", conflicts_with = "trace", help_heading = "Traffic")]
     pub(super) at: Option<Instants>,
     /// Another seed makes other traffic of the same kind; the same one the same
-    #[arg(long, default_value_t = 0, help_heading = "Traffic")]
+    #[arg(long, default_value_t = 0, conflicts_with = "trace", help_heading = "Traffic")]
     pub(super) seed: u64,
     /// Count by each of these, side by side: sliding-window, fixed-window, time-slice, token-bucket
     #[arg(
@@ -91,10 +91,10 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "FILE", requires = "rules", conflicts_with_all = ["algorithms"], help_heading = "Questions")]
     pub(super) against: Option<PathBuf>,
     /// The smallest limits that would have refused at most so much of all requests, such as 0.1%
-    #[arg(long, value_name = "PERCENT", conflicts_with_all = ["algorithms", "against", "suggest_clients", "decisions"], help_heading = "Questions")]
+    #[arg(long, value_name = "PERCENT", conflicts_with_all = ["algorithms", "against", "suggest_clients", "decisions", "html", "svg"], help_heading = "Questions")]
     pub(super) suggest: Option<Percent>,
     /// The smallest limits that would ever have refused at most so many of all clients, such as 1%
-    #[arg(long, value_name = "PERCENT", conflicts_with_all = ["algorithms", "against", "decisions"], help_heading = "Questions")]
+    #[arg(long, value_name = "PERCENT", conflicts_with_all = ["algorithms", "against", "decisions", "html", "svg"], help_heading = "Questions")]
     pub(super) suggest_clients: Option<Percent>,
     /// The windows to suggest limits for [default: those of the rules, or 1s,1m,1h]
     #[arg(long, value_name = "TIME,…", value_delimiter = ',', help_heading = "Questions")]

@@ -78,6 +78,7 @@ pub(super) struct Output {
 
 impl SimulateArgs {
     pub(super) fn check(self) -> Result<Plan, String> {
+        self.check_files()?;
         let rules = self.rules.as_deref().map(load).transpose()?;
         let old = self.against.as_deref().map(load).transpose()?;
         let most = self.suggest.map(Most::Requests).or(self.suggest_clients.map(Most::Clients));
@@ -118,10 +119,38 @@ impl SimulateArgs {
         Ok(Plan { traffic, question, output })
     }
 
+    /// What is read must not be written over, and no two answers go to one file.
+    fn check_files(&self) -> Result<(), String> {
+        let mut known: Vec<(&str, PathBuf)> = Vec::new();
+        let files = [
+            ("--rules", &self.rules, false),
+            ("--against", &self.against, false),
+            ("--trace", &self.trace, false),
+            ("--html", &self.html, true),
+            ("--decisions", &self.decisions, true),
+        ];
+        for (flag, path, written) in files {
+            let Some(path) = path else { continue };
+            let place = real(path);
+            let taken = known.iter().find(|(_, other)| written && *other == place);
+            if let Some((other, _)) = taken {
+                return Err(format!("{flag} would write over what {other} names: {}", path.display()));
+            }
+            known.push((flag, place));
+        }
+        Ok(())
+    }
+
     fn traffic(&self, rules: &Rules, old: Option<&Rules>) -> Result<Traffic, String> {
         if let Some(path) = &self.trace {
             let mut names = names(rules);
             names.extend(old.map(self::names).unwrap_or_default());
+            let mut said: Vec<&str> =
+                self.attribute.iter().chain(&self.constant).map(|pair| pair.name.as_str()).collect();
+            said.sort_unstable();
+            if let Some(twice) = said.windows(2).find(|pair| pair[0] == pair[1]) {
+                return Err(format!("--attribute and --constant say twice what `{}` is", twice[0]));
+            }
             let fields = Fields::new(&names, &self.attribute, &self.constant);
             let fields = fields.time(self.time.clone()).permits(self.permits.clone());
             return Ok(Traffic::Trace(Trace {
@@ -187,6 +216,13 @@ impl SimulateArgs {
         }
         Ok(candidates)
     }
+}
+
+/// Where a file is, or would be, whatever links lead there.
+fn real(path: &Path) -> PathBuf {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let would_be = || Some(parent.canonicalize().ok()?.join(path.file_name()?));
+    path.canonicalize().ok().or_else(would_be).unwrap_or_else(|| path.to_owned())
 }
 
 /// Twice the limit of the first rule that has one, a hundredth of its window before and after the turn.

@@ -14,6 +14,9 @@ use super::recorded::Recorded;
 use super::report::{AlgorithmReport, Difference, Late, Report, rule_reports};
 use super::traffic::{Traffic, written};
 
+/// How far times run back in a log that is only written in another order than it happened.
+const DISORDER: Micros = Micros::from_secs(3600);
+
 /// Windows that times of whole seconds say little about.
 const SHORT: Micros = Micros::from_secs(10);
 
@@ -62,6 +65,12 @@ pub(super) fn run(
              of a few seconds are judged by more even or more sudden traffic than there was"
                 .to_owned(),
         );
+    }
+    if time.latest_by > DISORDER {
+        notes.push(format!(
+            "times run back by up to {}, and what comes after a time is not judged before it: is one of them wrong?",
+            time.latest_by
+        ));
     }
     if lanes.all.iter().any(|counted| counted.tally.is_short()) {
         notes.push(format!(

@@ -114,6 +114,35 @@ fn a_name_that_ends_in_gz_is_compressed() {
     assert_eq!(ips, (0..50).map(|n| json!(n.to_string())).collect::<Vec<_>>());
 }
 
+#[test]
+fn what_was_recorded_outlives_whoever_recorded_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("requests.ndjson.gz");
+    let mut server = recording(&path, &[]);
+    for n in 0..50 {
+        login(&server, &n.to_string());
+    }
+    let readable = || {
+        let mut text = Vec::new();
+        let _ = flate2::read::GzDecoder::new(File::open(&path).unwrap()).read_to_end(&mut text);
+        text.split(|byte| *byte == b'\n').count() - 1
+    };
+    eventually("all of it is in the file", || readable() == 50);
+    server.signal("KILL");
+    server.wait();
+    assert_eq!(readable(), 50);
+    let rules = folder.path().join("rules.yaml");
+    std::fs::write(&rules, "rules: [{ name: per-ip, key: [ip], limit: 1, window: 1s }]").unwrap();
+    let simulated = Command::new(BINARY)
+        .args(["simulate", "--json", "--rules", rules.to_str().unwrap(), "--trace", path.to_str().unwrap()])
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&simulated.stdout).unwrap();
+    assert_eq!(report["requests"], 50);
+    let note = report["notes"][0].as_str().unwrap();
+    assert!(note.contains("requests.ndjson.gz after line 50: "), "{note}");
+}
+
 fn serve(arguments: &[&str]) -> Output {
     Command::new(BINARY).args(["serve", "--http", "127.0.0.1:0"]).args(arguments).output().unwrap()
 }

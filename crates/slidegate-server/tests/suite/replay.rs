@@ -27,7 +27,7 @@ rules:
   - { name: climbs, match: { api: /climbs }, limit: 9, window: 100ms, warm-up: { from: 20%, over: 300ms, idle: 150ms } }
   - { name: watched, match: { api: /exact }, key: [user], limit: 2, window: 100ms, mode: shadow }
   - { name: tried, match: { api: /exact }, key: [ip], limit: 6, window: 150ms, shadow-of: exact }
-  - { name: all, limit: 25, window: 100ms }
+  - { name: all, limit: 250, window: 100ms }
 ";
 
 const APIS: [&str; 8] =
@@ -142,6 +142,7 @@ fn decisions_of_a_server_are_those_of_a_simulation() {
     while asked < 6_000 {
         asked += traffic.ask(&server);
     }
+    let edition = server.get("/v1/rules").json()["edition"].clone();
     server.terminate();
     assert!(server.wait().success());
     fs::write(path("rules.yaml"), RULES).unwrap();
@@ -158,6 +159,18 @@ fn decisions_of_a_server_are_those_of_a_simulation() {
     assert!(refusing >= 6, "{report}");
     let open = |rule: &Value| rule["allowed"] != 0 || rule["rule"] == "banned" || rule["rule"] == "staff";
     assert!(rules.iter().all(open), "{report}");
+    // What a shadow would do is the same, too. (`tried` is asked for apart, a moment later.)
+    let live = edition["shadows"].as_array().unwrap().iter().find(|shadow| shadow["rule"] == "watched");
+    let watched = rules.iter().find(|rule| rule["rule"] == "watched").unwrap();
+    for (live_name, name) in [
+        ("decisions", "asked"),
+        ("would_refuse", "refused"),
+        ("newly_refused", "newly_refused"),
+        ("newly_allowed", "newly_allowed"),
+    ] {
+        assert_eq!(live.unwrap()[live_name], watched[name], "{live:?} {watched}");
+    }
+    assert!(watched["refused"] != 0 && watched["newly_refused"] != 0, "{watched}");
     // It would be noticed if one were different.
     fs::write(path("others.yaml"), RULES.replace("limit: 4, window: 150ms", "limit: 5, window: 150ms"))
         .unwrap();

@@ -37,7 +37,7 @@ pub(crate) use self::together::Together;
 use crate::ask::too_many_permits;
 use crate::quota::MAX_LIMIT;
 use crate::request::{Own, Subject, check_attributes};
-use crate::{Ask, Check, Error, Key, Quota, Request};
+use crate::{Ask, Check, Error, Key, Quota, Request, RequestId};
 
 /// The name under which requests that bring their own limit are counted and reported.
 pub const AD_HOC: &str = "ad-hoc";
@@ -140,6 +140,7 @@ impl Rules {
     /// The same in an empty ask, where that is to stay: it is large, and to move it takes as long as to judge it.
     #[inline]
     pub(crate) fn ask_in(&self, ask: &mut Ask, request: &Request<'_>) -> Result<(), Error> {
+        debug_assert!(ask.checks().is_empty());
         self.check_known()?;
         let permits = request.permits;
         if permits > MAX_LIMIT {
@@ -179,7 +180,7 @@ impl Rules {
             }
         }
         if let Some(id) = &request.id {
-            ask.set_id(id.clone());
+            ask.set_id(RequestId::clone(id));
         }
         Ok(())
     }

@@ -55,7 +55,7 @@ impl Rules {
             return Err(Error::invalid(format!("requests together may meet {MAX_CHECKS} limits, not {n}")));
         }
         let mut ask = Ask::distinct(checks.into_iter());
-        if let Some(id) = requests.first().and_then(|request| request.id.clone()) {
+        if let Some(id) = requests.first().and_then(|request| request.known_as().cloned()) {
             ask = ask.with_id(id);
         }
         Ok(Together { ask, places })

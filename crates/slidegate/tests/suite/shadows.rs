@@ -35,25 +35,26 @@ proptest! {
         soon in 1..8u64,
         attempts in any::<bool>(),
         other in 3..12u64,
+        last in any::<bool>(),
         asks in prop::collection::vec((0..400u64, 1..3u64, 0..2usize), 1..80),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let per_user = |name: &str, quota| Rule::new(name, quota).unwrap().per(["user"]).unwrap();
-        // One that stays, in both.
-        let all = || Rule::new("all", quota(other, false)).unwrap();
-        let (clock, beside) = limiter([
-            all(),
+        let mut rules = vec![
             per_user("now", quota(now, attempts)),
             per_user("soon", quota(soon, attempts)).shadow_of("now").unwrap(),
-        ]);
+        ];
+        // One that stays, before or after them.
+        rules.insert(if last { 2 } else { 0 }, Rule::new("all", quota(other, false)).unwrap());
+        let (clock, beside) = limiter(rules);
         let (other_clock, instead) = limiter([per_user("soon", quota(soon, attempts))]);
         for (wait, permits, user) in asks {
             clock.advance(Micros::from_millis(wait));
             other_clock.advance(Micros::from_millis(wait));
             let request = Request::new([("user", ["alice", "bob"][user])]).permits(permits);
             let Ok(decision) = runtime.block_on(beside.acquire(request.clone())) else { continue };
-            // What another rule refuses is charged to nobody, also then.
-            let (stays, _) = said(&decision, "all");
+            // What another rule refuses is charged to nobody, also then; but it was an attempt, if that rule comes after.
+            let stays = said(&decision, "all").0 && !(attempts && last);
             let shadow = said(&decision, "soon");
             match runtime.block_on(async {
                 if stays { instead.peek(request).await } else { instead.acquire(request).await }

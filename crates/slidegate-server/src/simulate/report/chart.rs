@@ -227,14 +227,23 @@ fn shortened(name: &str) -> String {
 
 /// A time on an axis of that length.
 fn seconds(x: f64, end: f64) -> String {
-    let (unit, name) = match end {
-        end if end < 0.5 => (1e-3, "ms"),
-        end if end < 180.0 => (1.0, "s"),
-        end if end < 3.0 * 3600.0 => (60.0, "m"),
-        end if end < 72.0 * 3600.0 => (3600.0, "h"),
-        _ => (86_400.0, "d"),
-    };
-    format!("{}{name}", rounded(x / unit))
+    match end {
+        end if end < 0.5 => format!("{}ms", rounded(x * 1e3)),
+        end if end < 180.0 => format!("{}s", rounded(x)),
+        end if end < 3.0 * 3600.0 => in_two(x, (60, "m"), (1, "s")),
+        end if end < 72.0 * 3600.0 => in_two(x, (3_600, "h"), (60, "m")),
+        _ => in_two(x, (86_400, "d"), (3_600, "h")),
+    }
+}
+
+/// In a unit, and the rest in another.
+fn in_two(x: f64, (large, its_name): (u64, &str), (small, other): (u64, &str)) -> String {
+    let smalls = (x / small as f64).round() as u64;
+    match (smalls * small / large, smalls % (large / small)) {
+        (whole, 0) => format!("{whole}{its_name}"),
+        (0, rest) => format!("{rest}{other}"),
+        (whole, rest) => format!("{whole}{its_name}{rest}{other}"),
+    }
 }
 
 fn count(n: f64) -> String {

@@ -3,7 +3,7 @@
 use indicatif::{HumanBytes, HumanCount};
 
 use super::chart::STYLE;
-use super::text::coarse;
+use super::text::{coarse, percent};
 use super::{Picture, Report, share};
 
 const PAGE: &str = include_str!("page.html");
@@ -47,7 +47,7 @@ fn figures(report: &Report) -> String {
     };
     card("", HumanCount(report.requests).to_string(), format!("requests over {}", coarse(report.span_us)));
     if report.algorithms.is_empty() {
-        let part = |n| format!("{:.2} %", share(n, report.requests));
+        let part = |n| percent(share(n, report.requests));
         card("allowed", HumanCount(report.allowed).to_string(), format!("allowed, {}", part(report.allowed)));
         card("refused", HumanCount(report.refused).to_string(), format!("refused, {}", part(report.refused)));
     }
@@ -73,13 +73,20 @@ fn rule(report: &Report, about: &str) -> String {
     };
     let refused = if rule.mode == "shadow" { "would refuse" } else { "refused" };
     let mut html = format!(
-        "<p>Asked {}: {} allowed, <b>{} {refused}</b> ({:.2} %). Keys: {}.</p>",
+        "<p>Asked {}: {} allowed, <b>{} {refused}</b> ({}), {} refused by other rules. Keys: {}.</p>",
         times(rule.asked),
         HumanCount(rule.allowed),
         HumanCount(rule.refused),
-        share(rule.refused, rule.asked),
+        percent(share(rule.refused, rule.asked)),
+        HumanCount(rule.refused_by_others),
         super::text::keys(rule)
     );
+    if let (Some(refused), Some(allowed)) = (rule.newly_refused, rule.newly_allowed) {
+        let (refused, allowed) = (HumanCount(refused), HumanCount(allowed));
+        html.push_str(&format!(
+            "<p>If it were enforced: {refused} newly refused, {allowed} newly allowed.</p>"
+        ));
+    }
     if let Some(worst) = &rule.worst_window {
         html.push_str(&format!(
             "<p>Worst window: {} of {} admitted, <code>{}</code>.</p>",

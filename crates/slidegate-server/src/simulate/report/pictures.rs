@@ -64,7 +64,7 @@ fn over_time(pictures: &mut Vec<Picture>, rules: &[(&str, &RuleReport)]) -> Resu
             &about,
             &first.rule,
             "levels",
-            "Admitted in the window that ends there, against the limit",
+            "Admitted in the window that ends there, against the limit; nothing where nobody asked",
             levels,
         );
     }
@@ -99,17 +99,25 @@ fn by_key(pictures: &mut Vec<Picture>, rule: &RuleReport) -> Result<(), String> 
         hit.map(|hit| (short(&hit.key), hit.refused, hit.asked.unwrap_or(hit.refused))).collect();
     let keys = chart::bars(&rows, ("refused", "asked"))?;
     add(pictures, &heading(rule), &rule.rule, "keys", "The keys that were refused most", keys);
+    // There is room for so many with both ends.
+    let narrow = rule.refusals.len() > 9;
     let columns: Vec<_> = rule
         .refusals
         .iter()
         .map(|bar| match (bar.least, bar.most) {
             (0, _) => ("never".to_owned(), bar.keys),
+            (least, _) if narrow => (format!("{least}×"), bar.keys),
             (least, most) if least == most => (format!("{least}×"), bar.keys),
             (least, most) => (format!("{least}–{most}×"), bar.keys),
         })
         .collect();
     let columns = chart::columns(&columns)?;
-    add(pictures, &heading(rule), &rule.rule, "refusals", "Keys by how often they were refused", columns);
+    let title = if narrow {
+        "Keys by how often they were refused: so often, and less than the next"
+    } else {
+        "Keys by how often they were refused"
+    };
+    add(pictures, &heading(rule), &rule.rule, "refusals", title, columns);
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! What one rule did.
 
 use serde::Serialize;
+use slidegate::Mode;
 
 use crate::simulate::tally::{Bucket, Hit, Row, RuleKeys, Spread, Tally, Timeline};
 
@@ -22,6 +23,9 @@ pub(in super::super) struct RuleReport {
     pub(in super::super) refused: u64,
     /// The ones that another rule refused.
     pub(in super::super) refused_by_others: u64,
+    /// Of a shadow, the ones that would be refused or allowed if it were enforced, and are not.
+    pub(in super::super) newly_refused: Option<u64>,
+    pub(in super::super) newly_allowed: Option<u64>,
     pub(in super::super) keys: u64,
     pub(in super::super) refused_keys: u64,
     pub(in super::super) worst_window: Option<WorstWindow>,
@@ -77,6 +81,7 @@ pub(in super::super) fn rule_reports(tally: &Tally, top: usize) -> Vec<RuleRepor
 impl RuleReport {
     fn new(row: &Row, by_key: &RuleKeys<'_>, top: usize) -> Self {
         let Spread { keys, refused_keys, histogram } = by_key.spread();
+        let watches = row.mode == Mode::Shadow;
         let worst_window = row.worst.as_ref().map(|worst| WorstWindow {
             key: worst.key.to_string(),
             admitted: worst.admitted,
@@ -94,6 +99,8 @@ impl RuleReport {
             allowed: row.allowed,
             refused: row.refused,
             refused_by_others: row.asked - row.allowed - row.refused,
+            newly_refused: watches.then_some(row.newly_refused),
+            newly_allowed: watches.then_some(row.newly_allowed),
             keys,
             refused_keys,
             worst_window,

@@ -93,6 +93,10 @@ fn write_rule(f: &mut fmt::Formatter<'_>, rule: &RuleReport, begin: u64) -> fmt:
     if rule.refused_by_others > 0 {
         write!(f, ", {} refused by other rules", HumanCount(rule.refused_by_others))?;
     }
+    if let (Some(refused), Some(allowed)) = (rule.newly_refused, rule.newly_allowed) {
+        let (refused, allowed) = (HumanCount(refused), HumanCount(allowed));
+        write!(f, "\n  enforced  {refused} would be newly refused, {allowed} newly allowed")?;
+    }
     writeln!(f, "\n  keys      {}", keys(rule))?;
     if let Some(worst) = &rule.worst_window {
         let over = match worst.admitted.saturating_sub(worst.limit) {
@@ -234,7 +238,13 @@ impl fmt::Display for Suggestion {
 
 /// A number, and what part of all it is.
 fn of(n: u64, all: u64) -> String {
-    format!("{} ({:.1} %)", HumanCount(n), share(n, all))
+    format!("{} ({})", HumanCount(n), percent(share(n, all)))
+}
+
+/// To a tenth, or to two digits where that is more.
+pub(super) fn percent(share: f64) -> String {
+    let digits = if share > 0.0 && share < 1.0 { (1.0 - share.log10().floor()).min(6.0) as usize } else { 1 };
+    format!("{share:.digits$} %")
 }
 
 /// A length of time, without what does not matter for its size.

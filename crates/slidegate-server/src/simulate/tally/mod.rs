@@ -9,6 +9,7 @@ use slidegate::{Algorithm, Count, Decision, Key, Limit, Micros, Mode, Quota, Rul
 pub(super) use self::keys::{Hit, KeyHasher, Keys, RuleKeys, Spread};
 pub(super) use self::timeline::{Bucket, Timeline};
 use self::trailing::Trailing;
+use crate::record::{Change, change};
 
 /// Counts what a lane decides.
 pub(super) struct Tally {
@@ -35,6 +36,9 @@ pub(super) struct Row {
     pub(super) allowed: u64,
     /// The ones that this rule refused; of a shadow, would have.
     pub(super) refused: u64,
+    /// Of a shadow, what would be otherwise if it were enforced.
+    pub(super) newly_refused: u64,
+    pub(super) newly_allowed: u64,
     pub(super) timeline: Timeline,
     pub(super) worst: Option<Worst>,
 }
@@ -90,12 +94,16 @@ impl Tally {
             met = true;
             let place = limit.index().min(own);
             let refuses = limit.outcome().refuses();
-            // The first that refuses ends it; what comes after is only reported.
-            let by_this = refuses && !refused;
-            refused |= refuses && limit.mode() == Mode::Enforce;
+            let watches = limit.mode() == Mode::Shadow;
+            // The first that refuses ends it; what comes after is only reported. One that watches says what it would do.
+            let by_this = refuses && (watches || !refused);
+            refused |= refuses && !watches;
             let level = level(&mut self.trailing, at, &limit, allowed);
             let row = &mut self.rows[place];
             row.add(at, &limit, allowed, by_this, level);
+            if watches {
+                row.watch(change(decision, &limit));
+            }
             self.keys.add(limit.key(), place, at, allowed, by_this);
         }
         self.unruled += u64::from(!met);
@@ -114,8 +122,7 @@ fn level(trailing: &mut Trailing, at: Micros, limit: &Limit<'_>, allowed: bool) 
     if quota.algorithm() == Algorithm::SlidingWindow && quota.count() == Count::Admitted {
         return Some(limit.used());
     }
-    let charged = allowed && !limit.outcome().refuses();
-    trailing.add(limit.key(), quota.window(), at, if charged { limit.cost() } else { 0 })
+    trailing.add(limit.key(), quota.window(), at, limit.entry().filter(|_| allowed))
 }
 
 impl Row {
@@ -127,8 +134,19 @@ impl Row {
             asked: 0,
             allowed: 0,
             refused: 0,
+            newly_refused: 0,
+            newly_allowed: 0,
             timeline: Timeline::beginning(begin),
             worst: None,
+        }
+    }
+
+    #[cold]
+    fn watch(&mut self, change: Option<Change>) {
+        match change {
+            Some(Change::NewlyRefused) => self.newly_refused += 1,
+            Some(Change::NewlyAllowed) => self.newly_allowed += 1,
+            None => {}
         }
     }
 

@@ -4,41 +4,63 @@
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
-use slidegate::{Key, MAX_LIMIT, Micros, Quota, State};
+use slidegate::{Entry, Key, MAX_LIMIT, Micros, Quota, State};
 
 use super::keys::KeyHasher;
 
 /// Windows of keys.
 pub(super) struct Trailing {
-    /// A quota takes longer to make than an admission.
-    states: HashMap<Key, (Quota, State), BuildHasherDefault<KeyHasher>>,
+    windows: HashMap<Key, Window, BuildHasherDefault<KeyHasher>>,
     max_keys: usize,
     short: bool,
 }
 
+/// One key.
+struct Window {
+    /// It takes longer to make than an admission.
+    quota: Quota,
+    state: State,
+    /// The number of the latest admission: who asks again under the same id is told an earlier one.
+    latest: Option<u64>,
+}
+
+impl Window {
+    fn add(&mut self, at: Micros, admitted: Option<Entry>) -> u64 {
+        let admitted = admitted.filter(|entry| self.latest.is_none_or(|latest| entry.seq > latest));
+        self.latest = admitted.map(|entry| entry.seq).or(self.latest);
+        self.state.admit(at, &self.quota, admitted.map_or(0, |entry| entry.cost)).used
+    }
+}
+
 impl Trailing {
     pub(super) fn new(max_keys: usize) -> Self {
-        Trailing { states: HashMap::default(), max_keys, short: false }
+        Trailing { windows: HashMap::default(), max_keys, short: false }
     }
 
     /// Adds what is admitted now, and says what was in the window that ends now; none if there are too many keys.
-    pub(super) fn add(&mut self, key: &Key, window: Micros, at: Micros, cost: u64) -> Option<u64> {
-        if let Some((quota, state)) = self.states.get_mut(key) {
-            return Some(state.admit(at, quota, cost).used);
+    pub(super) fn add(
+        &mut self,
+        key: &Key,
+        window: Micros,
+        at: Micros,
+        admitted: Option<Entry>,
+    ) -> Option<u64> {
+        if let Some(window) = self.windows.get_mut(key) {
+            return Some(window.add(at, admitted));
         }
-        if self.states.len() >= self.max_keys && !self.short {
-            self.states.retain(|_, (_, state)| state.idle_at() > at);
+        if self.windows.len() >= self.max_keys && !self.short {
+            self.windows.retain(|_, window| window.state.idle_at() > at);
             // It takes long, so it is not tried again where it is of no use.
-            self.short = self.states.len() >= self.max_keys / 2;
+            self.short = self.windows.len() >= self.max_keys / 2;
         }
-        if self.states.len() >= self.max_keys {
+        if self.windows.len() >= self.max_keys {
             self.short = true;
             return None;
         }
         let quota = Quota::new(MAX_LIMIT, window.into()).ok()?;
-        let mut state = State::new(&quota);
-        let used = state.admit(at, &quota, cost).used;
-        self.states.insert(key.clone(), (quota, state));
+        let mut window = Window { quota, state: State::new(&quota), latest: None };
+        let used = window.add(at, admitted);
+        self.windows.insert(key.clone(), window);
         Some(used)
     }
 

@@ -22,18 +22,17 @@ pub(super) struct Batch {
 struct Parsed {
     number: u64,
     at: Micros,
+    permits: u64,
     /// Names and values.
     texts: u32,
     rare: Option<Box<Rare>>,
 }
 
 /// What few lines have.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Rare {
     /// What is wrong with it, if it is no request.
     bad: Option<String>,
-    /// If it is not one.
-    permits: u64,
     /// The limit that it brings; its resource is then its only text.
     own: Option<Own>,
     id: Option<RequestId>,
@@ -64,20 +63,20 @@ impl Batch {
             self.keep(name);
             self.keep(value);
         }
-        let (permits, id) = (request.cost(), request.known_as());
-        let rare = permits != 1 || own.is_some() || id.is_some() || decided.is_some();
+        let id = request.known_as();
+        let rare = own.is_some() || id.is_some() || decided.is_some();
         let rare = rare.then(|| {
             let decided = decided.map(|was| (was.allowed, was.denied_by.map(str::to_owned)));
-            Box::new(Rare { bad: None, permits, own, id: id.cloned(), decided })
+            Box::new(Rare { bad: None, own, id: id.cloned(), decided })
         });
         let texts = (self.ends.len() - before) as u32;
-        self.lines.push(Parsed { number, at, texts, rare });
+        self.lines.push(Parsed { number, at, permits: request.cost(), texts, rare });
     }
 
     /// A line that is none.
     pub(super) fn add_bad(&mut self, number: u64, why: String) {
-        let rare = Rare { bad: Some(why), permits: 0, own: None, id: None, decided: None };
-        self.lines.push(Parsed { number, at: Micros::ZERO, texts: 0, rare: Some(Box::new(rare)) });
+        let rare = Some(Box::new(Rare { bad: Some(why), ..Rare::default() }));
+        self.lines.push(Parsed { number, at: Micros::ZERO, permits: 0, texts: 0, rare });
     }
 
     /// Gives every line to `visit`, with its number, until it says that it is enough: a request, or what was wrong with it.
@@ -87,7 +86,7 @@ impl Batch {
     ) -> Result<bool, E> {
         let mut ends = self.ends.as_slice();
         let mut from = 0;
-        // A request is large, so it is only made where its attributes stay.
+        // A request is large, so it borrows them.
         let mut pairs: Vec<(&str, &str)> = Vec::new();
         for line in &self.lines {
             let (own, rest) = ends.split_at(line.texts as usize);
@@ -101,16 +100,17 @@ impl Batch {
                 None => {
                     pairs.clear();
                     pairs.extend(Pairs(texts));
-                    let request = Request::from(pairs.as_slice());
+                    let mut request = Request::from(pairs.as_slice());
+                    if line.permits != 1 {
+                        request = request.permits(line.permits);
+                    }
                     visit(line.number, Ok(Event::new(line.at, &request)))?
                 }
                 Some(Rare { bad: Some(why), .. }) => visit(line.number, Err(why))?,
                 Some(rare) => {
-                    let request = rare.request(texts);
-                    visit(
-                        line.number,
-                        Ok(Event { decided: rare.decided(), ..Event::new(line.at, &request) }),
-                    )?
+                    let request = rare.request(texts).permits(line.permits);
+                    let event = Event { at: line.at, request: &request, decided: rare.decided() };
+                    visit(line.number, Ok(event))?
                 }
             };
             if !go_on {
@@ -133,7 +133,6 @@ impl Rare {
             Some(own) => own_limit(texts.next().unwrap_or_default(), own),
             None => Request::new(Pairs(texts)),
         };
-        let request = request.permits(self.permits);
         match &self.id {
             Some(id) => request.id(id.clone()),
             None => request,

@@ -11,14 +11,14 @@ use memchr::{memchr, memchr2};
 use slidegate::Request;
 
 use super::event::Event;
-use super::fields::Fields;
+use super::fields::{Fields, never_seen};
 use super::time::AccessLogTime;
 
 /// What a line has.
 const FIELDS: [&str; 7] = ["ip", "user", "method", "path", "host", "referer", "user-agent"];
 
-/// Where those begin that are of the request itself, and of its headers.
-const METHOD: usize = 2;
+/// The method and the path, and where the headers begin.
+const TARGET: std::ops::Range<usize> = 2..4;
 const HEADERS: usize = 5;
 
 /// Reads lines of access logs.
@@ -27,6 +27,8 @@ pub(super) struct Combined {
     /// The place of each attribute's field.
     attributes: Vec<(usize, String)>,
     wanted: Wanted,
+    /// Which of the attributes any line had.
+    seen: Vec<bool>,
     fields: Fields,
     time: AccessLogTime,
 }
@@ -54,16 +56,20 @@ impl Combined {
         let attributes = fields.places(&FIELDS, "an access log")?;
         let places = || attributes.iter().map(|(place, _)| *place);
         let wanted = Wanted {
-            target: places().any(|place| (METHOD..METHOD + 2).contains(&place)),
+            target: places().any(|place| TARGET.contains(&place)),
             headers: places().any(|place| place >= HEADERS),
         };
-        Ok(Combined { attributes, wanted, fields: fields.clone(), time: AccessLogTime::default() })
+        let (seen, time) = (vec![false; attributes.len()], AccessLogTime::default());
+        Ok(Combined { attributes, wanted, seen, fields: fields.clone(), time })
     }
 
     /// What is not as it seems, for people.
     pub(super) fn note(&self) -> Option<String> {
         let missing = self.fields.missing(&FIELDS);
-        let first = missing.first()?;
+        let Some(first) = missing.first() else {
+            let seen = self.attributes.iter().zip(&self.seen);
+            return never_seen(seen.map(|((place, _), seen)| (FIELDS[*place], *seen)));
+        };
         Some(format!(
             "an access log has no `{}`, which the rules look at: --attribute {first}=path, or --constant {first}=VALUE",
             missing.join("`, `")
@@ -79,10 +85,11 @@ impl Combined {
     ) -> Result<(), String> {
         let (time, values) = split(line, self.wanted).ok_or("it is not a line of an access log")?;
         let at = self.time.read(time).ok_or("its time is not one of an access log")?;
-        let named = self
-            .attributes
-            .iter()
-            .filter_map(|(place, name)| Some((name.as_str(), values[*place].filter(is_said)?)));
+        let named = self.attributes.iter().zip(&mut self.seen).filter_map(|((place, name), seen)| {
+            let value = values[*place].filter(is_said)?;
+            *seen = true;
+            Some((name.as_str(), value))
+        });
         visit(Event::new(at, &Request::new(named.chain(self.fields.constants()))))
     }
 
@@ -93,7 +100,7 @@ impl Combined {
     }
 }
 
-/// The time, and those fields that are wanted, as they are written: `-` is none.
+/// The time, and those fields that are wanted, as they are written, `-` for none included.
 #[inline(always)]
 fn split(line: &str, wanted: Wanted) -> Option<(&str, [Option<&str>; 7])> {
     let (who, rest) = cut(line, b'[')?;

@@ -108,6 +108,12 @@ pub(super) fn no_field(flag: &str, field: &str, known: &[&str], what: &str) -> S
     format!("{flag} names the field `{field}`, which {what} does not have: it has {}", known.join(", "))
 }
 
+/// What to say of fields that no line had.
+pub(super) fn never_seen<'f>(fields: impl Iterator<Item = (&'f str, bool)>) -> Option<String> {
+    let unseen: Vec<&str> = fields.filter(|(_, seen)| !seen).map(|(field, _)| field).collect();
+    (!unseen.is_empty()).then(|| format!("no line has `{}`, so no request has it", unseen.join("`, `")))
+}
+
 /// The attributes that rules look at.
 pub(crate) fn names(rules: &Rules) -> BTreeSet<String> {
     let named = rules.iter().flat_map(|rule| rule.conditions().map(|(name, _)| name).chain(rule.key()));

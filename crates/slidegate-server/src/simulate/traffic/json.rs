@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use slidegate::Request;
 
 use super::event::Event;
-use super::fields::Fields;
+use super::fields::{Fields, never_seen};
 use super::time::read_time;
 
 /// Where the time is, unless said otherwise: the first of these that a line has.
@@ -39,7 +39,8 @@ impl Json {
         line: &str,
         visit: impl FnOnce(Event<'_, '_>) -> Result<(), String>,
     ) -> Result<(), String> {
-        self.line = serde_json::from_str(line).map_err(|error| format!("it is not JSON: {error}"))?;
+        self.line =
+            serde_json::from_str(line).map_err(|error| format!("it is not JSON: {}", in_one_line(&error)))?;
         let Value::Object(object) = &self.line else { return Err("it is not a JSON object".to_owned()) };
         let time = match &self.fields.time {
             Some(field) => find(object, field).ok_or_else(|| format!("it has no `{field}`"))?,
@@ -59,9 +60,9 @@ impl Json {
         };
         self.numbers.clear();
         for (place, attribute) in self.fields.attributes.iter().enumerate() {
-            let value = find(object, &attribute.field);
+            let value = find(object, &attribute.field).and_then(text);
             self.seen[place] |= value.is_some();
-            if let Some(Cow::Owned(number)) = value.and_then(text) {
+            if let Some(Cow::Owned(number)) = value {
                 self.numbers.push((place, number));
             }
         }
@@ -77,10 +78,15 @@ impl Json {
     /// What is not as it seems, for people.
     pub(super) fn note(&self) -> Option<String> {
         let seen = self.fields.attributes.iter().zip(&self.seen);
-        let unseen: Vec<&str> =
-            seen.filter(|(_, seen)| !**seen).map(|(named, _)| named.field.as_str()).collect();
-        (!unseen.is_empty()).then(|| format!("no line has `{}`, so no request has it", unseen.join("`, `")))
+        never_seen(seen.map(|(named, seen)| (named.field.as_str(), *seen)))
     }
+}
+
+/// What is wrong and in which column. The line's number is known better.
+pub(super) fn in_one_line(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let (why, _) = text.rsplit_once(" at line ").unwrap_or((&text, ""));
+    format!("{why} at column {}", error.column())
 }
 
 /// A field by its name, or by its path such as `request.remote_ip`.

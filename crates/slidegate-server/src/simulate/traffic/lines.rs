@@ -46,7 +46,7 @@ impl Lines {
     pub(super) fn new(file: impl Read + Send + 'static) -> io::Result<Self> {
         let read = Arc::new(AtomicU64::new(0));
         let mut input = BufReader::with_capacity(BUFFER, Counted { file, read: Arc::clone(&read) });
-        let input: Box<dyn BufRead + Send> = if input.fill_buf()?.starts_with(&GZIP) {
+        let input: Box<dyn BufRead + Send> = if filled(&mut input)?.starts_with(&GZIP) {
             Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(input)))
         } else {
             Box::new(input)
@@ -56,24 +56,35 @@ impl Lines {
 
     /// The beginning of the file, which stays to be read.
     pub(super) fn peek(&mut self) -> io::Result<&[u8]> {
-        self.input.fill_buf()
+        filled(&mut self.input)
     }
 
     /// The next one and its number, from 1; none at the end.
     #[inline(always)]
     pub(super) fn next(&mut self) -> io::Result<Option<(u64, Line<'_>)>> {
         self.input.consume(std::mem::take(&mut self.used));
-        if let Some(end) = self.end()? {
-            self.number += 1;
-            self.used = end + 1;
-            return Ok(Some((self.number, Line::new(&self.input.fill_buf()?[..end]))));
-        }
-        self.line.clear();
-        let most = MAX_LINE as u64 + 2;
-        if self.input.by_ref().take(most).read_until(b'\n', &mut self.line)? == 0 {
+        let buffer = filled(&mut self.input)?;
+        // The end of what is typed is only told once.
+        if buffer.is_empty() {
             return Ok(None);
         }
         self.number += 1;
+        match memchr(b'\n', buffer) {
+            Some(end) => {
+                self.used = end + 1;
+                let buffer = filled(&mut self.input)?;
+                Ok(Some((self.number, Line::new(&buffer[..end]))))
+            }
+            None => self.in_pieces(),
+        }
+    }
+
+    /// One that is not in the buffer as a whole.
+    #[cold]
+    fn in_pieces(&mut self) -> io::Result<Option<(u64, Line<'_>)>> {
+        self.line.clear();
+        let most = MAX_LINE as u64 + 2;
+        self.input.by_ref().take(most).read_until(b'\n', &mut self.line)?;
         if !ends(&self.line) && self.line.len() as u64 == most {
             self.skip()?;
             return Ok(Some((self.number, Line::TooLong)));
@@ -81,13 +92,9 @@ impl Lines {
         Ok(Some((self.number, Line::new(self.line.strip_suffix(b"\n").unwrap_or(&self.line)))))
     }
 
-    /// Where the next line ends, if all of it is in the buffer.
-    fn end(&mut self) -> io::Result<Option<usize>> {
-        match self.input.fill_buf() {
-            Ok(buffer) => Ok(memchr(b'\n', buffer)),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
-            Err(error) => Err(error),
-        }
+    /// How many lines there were so far.
+    pub(super) fn read_so_far(&self) -> u64 {
+        self.number
     }
 
     /// How many bytes of the file were read.
@@ -105,6 +112,17 @@ impl Lines {
             }
         }
     }
+}
+
+/// What is in the buffer, which is filled if nothing is. A signal is no reason to stop.
+#[inline]
+fn filled(input: &mut (impl BufRead + ?Sized)) -> io::Result<&[u8]> {
+    while let Err(error) = input.fill_buf() {
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    input.fill_buf()
 }
 
 fn ends(line: &[u8]) -> bool {
@@ -127,30 +145,36 @@ impl<R: Read> Read for Counted<R> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Cursor;
+    use std::io::{Cursor, Write};
 
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
     use proptest::prelude::*;
 
     use super::*;
 
-    /// Gives a few bytes at a time, and is interrupted now and then.
+    /// Gives a few bytes at a time, is interrupted now and then, and ends only once.
     struct Pieces {
         text: Cursor<Vec<u8>>,
         sizes: Vec<usize>,
         reads: usize,
+        /// Somebody waits at a terminal.
+        typed: bool,
+        ended: bool,
     }
 
     impl Read for Pieces {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             self.reads += 1;
-            match self.sizes[self.reads % self.sizes.len()] {
-                // Who asks what the file is, before its first line, is not.
-                0 if self.reads > 1 => Err(io::ErrorKind::Interrupted.into()),
-                size => {
-                    let most = buffer.len().min(size.max(1));
-                    self.text.read(&mut buffer[..most])
-                }
+            let size = self.sizes[self.reads % self.sizes.len()];
+            if size == 0 {
+                return Err(io::ErrorKind::Interrupted.into());
             }
+            let most = buffer.len().min(size);
+            let read = self.text.read(&mut buffer[..most])?;
+            assert!(read > 0 || !(self.typed && self.ended), "the end was told already");
+            self.ended |= read == 0;
+            Ok(read)
         }
     }
 
@@ -171,6 +195,7 @@ mod tests {
         fn wherever_a_file_is_cut_its_lines_are_the_same(
             lines in prop::collection::vec(line(), 0..12),
             ended in any::<bool>(),
+            packed in any::<bool>(),
             sizes in prop::collection::vec(prop_oneof![Just(0), 1..8usize, 1_000..100_000usize], 2..6),
         ) {
             let mut text = lines.join(&b'\n');
@@ -178,23 +203,36 @@ mod tests {
                 text.push(b'\n');
             }
             prop_assume!(!text.starts_with(&GZIP) && sizes.iter().any(|size| *size > 999));
+            let file = if packed {
+                let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+                packed.write_all(&text).unwrap();
+                packed.finish().unwrap()
+            } else {
+                text.clone()
+            };
             let mut expected: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
             // What ends with a line has no empty one after it.
             if expected.last().is_some_and(|last| last.is_empty()) {
                 expected.pop();
             }
-            let pieces = Pieces { text: Cursor::new(text.clone()), sizes, reads: 0 };
-            let mut read = Lines::new(pieces).unwrap();
+            let length = file.len() as u64;
+            // Who types ends a line before the file.
+            let typed = !packed && text.ends_with(b"\n");
+            let mut read =
+                Lines::new(Pieces { text: Cursor::new(file), sizes, reads: 0, typed, ended: false }).unwrap();
             for (number, line) in (1..).zip(expected) {
                 let line = line.strip_suffix(b"\r").unwrap_or(line);
                 match read.next().unwrap() {
-                    Some((at, Line::Whole(found))) => prop_assert_eq!((at, found), (number, line)),
+                    Some((at, Line::Whole(found))) => {
+                        prop_assert_eq!((at, found), (number, line));
+                        prop_assert!(line.len() <= MAX_LINE);
+                    }
                     Some((at, Line::TooLong)) => prop_assert!(at == number && line.len() > MAX_LINE),
                     None => prop_assert!(false, "line {} is missing", number),
                 }
             }
             prop_assert!(read.next().unwrap().is_none());
-            prop_assert_eq!(read.position(), text.len() as u64);
+            prop_assert_eq!(read.position(), length);
         }
     }
 }

@@ -9,6 +9,7 @@ use slidegate::{MAX_ATTRIBUTES, Micros, Own, Request, RequestId};
 
 use super::batch::own_limit;
 use super::event::{Decided, Event};
+use super::json::in_one_line;
 
 /// One line.
 #[derive(Debug, Deserialize)]
@@ -42,8 +43,8 @@ pub(super) fn read(
     line: &str,
     visit: impl FnOnce(Event<'_, '_>) -> Result<(), String>,
 ) -> Result<(), String> {
-    let line: Line<'_> =
-        serde_json::from_str(line).map_err(|error| format!("it is not a line of a recording: {error}"))?;
+    let line: Line<'_> = serde_json::from_str(line)
+        .map_err(|error| format!("it is not a line of a recording: {}", in_one_line(&error)))?;
     let mut request = match (&line.attributes, &line.resource) {
         (Some(Attributes(pairs)), None) => {
             if line.limit.is_some() || line.window.is_some() || line.burst.is_some() {

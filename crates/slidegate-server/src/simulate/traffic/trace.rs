@@ -166,29 +166,34 @@ impl Trace {
         let mut lines = self.open().map_err(unreadable)?;
         let format = match self.format {
             Some(format) => format,
-            None => Format::recognise(lines.peek().map_err(unreadable)?).ok_or_else(|| {
-                format!("cannot tell what {name} is: say --format combined, json, csv or recording")
-            })?,
+            None => match lines.peek().map_err(unreadable)? {
+                [] => return Err(format!("{name} is empty")),
+                beginning => Format::recognise(beginning).ok_or_else(|| {
+                    format!("cannot tell what {name} is: say --format combined, json, csv or recording")
+                })?,
+            },
         };
         let reader = Reader::new(format, &self.fields)?;
-        let mut parser = Parser { lines, reader, name: &name };
+        let mut parser = Parser { lines, reader, name: &name, strict: self.strict, torn: None };
         let mut judge = Judge { trace: self, name: &name, read: Read::default(), good: 0 };
-        let note = if self.is_standard_input() {
+        let notes = if self.is_standard_input() {
             // Who types, or follows a log, has every line judged when it comes.
             let mut batch = Batch::default();
             while parser.fill(&mut batch, 1)? && judge.all(&batch, progress, &mut visit)? {}
-            parser.reader.note()
+            parser.notes()
         } else {
             ahead(parser, |batch| judge.all(batch, progress, &mut visit))?
         };
         let Judge { mut read, good, .. } = judge;
         if good == 0 && !read.interrupted {
             let first = read.bad.first.first();
-            let why = first.map_or("it is empty".to_owned(), |bad| format!("line {}: {}", bad.line, bad.why));
+            let why = first.map_or("all its lines are empty".to_owned(), |bad| {
+                format!("line {}: {}", bad.line, bad.why)
+            });
             return Err(format!("{name} has no line that is one of {}: {why}", format.article()));
         }
         read.format = Some(format);
-        read.notes.extend(note);
+        read.notes.extend(notes);
         Ok(read)
     }
 }
@@ -198,15 +203,32 @@ struct Parser<'t> {
     lines: Lines,
     reader: Reader,
     name: &'t str,
+    strict: bool,
+    /// Why the file could not be read to its end.
+    torn: Option<String>,
 }
 
 impl Parser<'_> {
+    /// What is not as it seems, for people.
+    fn notes(self) -> Vec<String> {
+        self.reader.note().into_iter().chain(self.torn).collect()
+    }
+
     /// The next so many lines that are not empty; false if there is none.
     fn fill(&mut self, batch: &mut Batch, most: usize) -> Result<bool, String> {
         batch.clear();
         while batch.len() < most {
-            let next = self.lines.next().map_err(|error| format!("cannot read {}: {error}", self.name))?;
-            let Some((number, line)) = next else { break };
+            let before = self.lines.read_so_far();
+            let (number, line) = match self.lines.next() {
+                Ok(Some(next)) => next,
+                Ok(None) => break,
+                // A file that was cut off, such as a packed one whose writer was killed, is good as far as it goes.
+                Err(error) if before > 0 && !self.strict => {
+                    self.torn = Some(format!("cannot read {} after line {before}: {error}", self.name));
+                    break;
+                }
+                Err(error) => return Err(format!("cannot read {}: {error}", self.name)),
+            };
             let mut add = |event: Event<'_, '_>| {
                 batch.add(number, event);
                 Ok(())
@@ -224,7 +246,7 @@ impl Parser<'_> {
             }
         }
         batch.position = self.lines.position();
-        Ok(batch.len() > 0)
+        Ok(batch.len() > 0 && self.torn.is_none())
     }
 }
 
@@ -232,7 +254,7 @@ impl Parser<'_> {
 fn ahead(
     mut parser: Parser<'_>,
     mut judge: impl FnMut(&Batch) -> Result<bool, String>,
-) -> Result<Option<String>, String> {
+) -> Result<Vec<String>, String> {
     std::thread::scope(|scope| {
         let (full, read) = mpsc::sync_channel(AHEAD);
         // Those that were judged are filled again.
@@ -245,7 +267,7 @@ fn ahead(
                 let more = matches!(filled, Ok(true));
                 // Nobody listens any more where it was enough.
                 if full.send(filled.map(|_| batch)).is_err() || !more {
-                    return parser.reader.note();
+                    return parser.notes();
                 }
             }
         });
@@ -258,7 +280,7 @@ fn ahead(
             let _ = back.send(batch);
         }
         drop(read);
-        Ok(reading.join().ok().flatten())
+        Ok(reading.join().unwrap_or_default())
     })
 }
 

@@ -217,11 +217,17 @@ fn what_cannot_be_is_told() {
     );
     assert_eq!(
         says(&["--trace", "words", "--format", "json"]),
-        "words has no line that is one of JSON lines with a time: line 1: it is not JSON: expected value at line 1 column 1"
+        "words has no line that is one of JSON lines with a time: line 1: it is not JSON: expected value at column 1"
     );
     assert_eq!(
         says(&["--trace", "empty", "--format", "combined"]),
-        "empty has no line that is one of an access log: it is empty"
+        "empty has no line that is one of an access log: all its lines are empty"
+    );
+    assert_eq!(says(&["--trace", "empty"]), "empty is empty");
+    assert_eq!(says(&[]), "there is no traffic: give --trace or --pattern");
+    assert_eq!(
+        says(&["--trace", "access.log", "--attribute", "api=path", "--constant", "api=/a"]),
+        "--attribute and --constant say twice what `api` is"
     );
     let mistakes = super::run_in(bench.folder.path(), &["--rules", "bad.yaml", "--trace", "access.log"], b"");
     assert_eq!(
@@ -239,6 +245,106 @@ fn what_cannot_be_is_told() {
 }
 
 #[test]
+fn what_would_be_of_no_use_is_not_accepted() {
+    let bench = Bench::new(RULES);
+    bench.file("access.log", LOG);
+    let trace = ["--trace", "access.log"];
+    let pattern = ["--pattern", "steady"];
+    for (traffic, more) in [
+        (trace, ["--rate", "5"]),
+        (trace, ["--duration", "5s"]),
+        (trace, ["--clients", "5"]),
+        (trace, ["--seed", "5"]),
+        (trace, ["--at", "1s=5"]),
+        (pattern, ["--format", "json"]),
+        (pattern, ["--attribute", "api=path"]),
+        (pattern, ["--time", "when"]),
+        (pattern, ["--permits", "n"]),
+    ] {
+        let says = refusal(&bench.run(&[traffic, more].concat()));
+        assert!(says.contains("cannot be used with"), "{says}");
+    }
+    for answer in ["--html", "--svg", "--decisions"] {
+        let says = refusal(&bench.run(&["--trace", "access.log", "--suggest", "1%", answer, "x"]));
+        assert!(says.contains("cannot be used with"), "{says}");
+    }
+}
+
+#[test]
+fn what_is_read_is_not_written_over() {
+    let bench = Bench::new(RULES);
+    bench.file("access.log", LOG);
+    bench.file("old.yaml", RULES);
+    std::os::unix::fs::symlink(bench.path("access.log"), bench.path("link")).unwrap();
+    let trace = ["--trace", "access.log", "--against", "old.yaml"];
+    for (more, says) in [
+        (&["--decisions", "access.log"][..], "--decisions would write over what --trace names: access.log"),
+        (&["--html", "link"], "--html would write over what --trace names: link"),
+        (&["--html", "./rules.yaml"], "--html would write over what --rules names: ./rules.yaml"),
+        (&["--decisions", "old.yaml"], "--decisions would write over what --against names: old.yaml"),
+        (&["--html", "new", "--decisions", "./new"], "--decisions would write over what --html names: ./new"),
+    ] {
+        assert_eq!(refusal(&bench.run(&[&trace, more].concat())), says);
+    }
+    let read = |name| std::fs::read_to_string(bench.path(name)).unwrap();
+    assert_eq!(
+        (read("access.log"), read("rules.yaml"), read("old.yaml")),
+        (LOG.into(), RULES.into(), RULES.into())
+    );
+    assert!(!bench.path("new").exists());
+}
+
+/// Who asks again under the same id is not charged again, however it is counted.
+#[test]
+fn what_is_asked_again_is_not_over_the_limit() {
+    let line = |n: u64, id: &str| format!("{{\"at\":{n},\"attributes\":{{\"ip\":\"1\"}},\"id\":\"{id}\"}}\n");
+    let trace: String =
+        [(5, "a"), (5, "a"), (6, "a"), (7, "b"), (8, "c"), (8, "b")].map(|(n, id)| line(n, id)).concat();
+    for quota in [
+        "limit: 2, window: 60s",
+        "limit: 2, window: 60s, count: attempts",
+        "limit: 2, window: 60s, algorithm: fixed-window",
+        "limit: 2, window: 60s, algorithm: time-slice, slices: 6",
+        "limit: 2, window: 60s, algorithm: token-bucket, burst: 2",
+    ] {
+        let bench = Bench::new(&format!("rules: [{{ name: per-ip, key: [ip], {quota} }}]"));
+        bench.file("trace", &trace);
+        let report = bench.report(&["--trace", "trace"]);
+        assert_eq!((number(&report, "allowed"), number(&report, "refused")), (5, 1), "{quota}");
+        assert_eq!(report["rules"][0]["worst_window"]["admitted"], 2, "{quota}");
+    }
+}
+
+#[test]
+fn times_that_run_far_back_are_told() {
+    let bench = Bench::new("rules: [{ name: per-ip, key: [ip], limit: 1, window: 10s }]");
+    bench.file("trace", "time,ip\n2026-11-17T00:00:00Z,1\n2099-01-01T00:00:00Z,1\n2026-11-17T00:00:01Z,1\n");
+    let report = bench.report(&["--trace", "trace"]);
+    let note = report["notes"][0].as_str().unwrap();
+    assert!(
+        note.starts_with("times run back by up to ") && note.ends_with("is one of them wrong?"),
+        "{note}"
+    );
+}
+
+#[test]
+fn a_file_that_was_cut_off_is_good_as_far_as_it_goes() {
+    let bench = Bench::new("rules: [{ name: per-ip, key: [ip], limit: 1, window: 10s }]");
+    let lines: String =
+        (0..5_000).map(|n| format!("{{\"time\":{n},\"ip\":\"{}\"}}\n", n * 7919 % 1_000)).collect();
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    packed.write_all(lines.as_bytes()).unwrap();
+    let packed = packed.finish().unwrap();
+    bench.file("trace.gz", &packed[..packed.len() / 2]);
+    let report = bench.report(&["--trace", "trace.gz"]);
+    let requests = number(&report, "requests");
+    assert!((1_000..4_000).contains(&requests), "{requests}");
+    let note = report["notes"][0].as_str().unwrap();
+    assert!(note.starts_with(&format!("cannot read trace.gz after line {requests}: ")), "{note}");
+    assert!(refusal(&bench.run(&["--trace", "trace.gz", "--strict"])).starts_with("cannot read trace.gz: "));
+}
+
+#[test]
 fn an_attribute_that_no_line_has_is_told() {
     let bench = Bench::new(RULES);
     bench.file("access.log", LOG);
@@ -249,6 +355,12 @@ fn an_attribute_that_no_line_has_is_told() {
     assert_eq!(number(&report, "unruled"), 5);
     let report = bench.report(&["--trace", "access.log", "--constant", "api=/a"]);
     assert_eq!(number(&report, "unruled"), 0);
+    let bench = Bench::new("rules: [{ name: a, key: [host, ip], limit: 1, window: 1s }]");
+    let note = |trace: &str| bench.report(&["--trace", trace])["notes"][0].clone();
+    bench.file("access.log", LOG);
+    assert_eq!(note("access.log"), "no line has `host`, so no request has it");
+    bench.file("log.json", "{\"time\":1,\"ip\":\"1\",\"host\":[\"a\"]}");
+    assert_eq!(note("log.json"), "no line has `host`, so no request has it");
 }
 
 #[test]
