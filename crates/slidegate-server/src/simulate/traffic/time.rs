@@ -6,8 +6,8 @@ use jiff::fmt::strtime;
 use jiff::tz::TimeZone;
 use slidegate::Micros;
 
-/// The time of an access log, such as `17/Nov/2026:01:50:56 +0000`.
-const ACCESS_LOG: &str = "%d/%b/%Y:%H:%M:%S %z";
+/// The time of an access log, such as `17/Nov/2026:01:50:56 +0000`, or with a part of a second.
+const ACCESS_LOG: &str = "%d/%b/%Y:%H:%M:%S%.f %z";
 
 /// Reads a time: a date with its time and offset (RFC 3339; without an offset it is UTC), that of an access log, or a number
 /// since 1970 of seconds, milliseconds, microseconds or nanoseconds, which its size tells.
@@ -98,6 +98,7 @@ mod tests {
         ] {
             assert_eq!(read_time(text), at, "{text}");
         }
+        assert_eq!(read_time("17/Nov/2026:01:50:56.25 +0000"), Some(Micros::new(1_794_880_256_250_000)));
         assert_eq!(read_time("0.99"), Some(Micros::from_millis(990)));
         assert_eq!(read_time("1794880256.407676"), Some(Micros::new(1_794_880_256_407_676)));
         assert_eq!(read_time("1794880256407.6"), Some(Micros::new(1_794_880_256_407_600)));
