@@ -19,7 +19,7 @@ prepare
 # A limit that no turn reaches is more than a request may usually name.
 echo 'ad-hoc: { limit: { default: 1, min: 1, max: 1000000000 } }
 rules: []' >"$work/rules.yaml"
-start_both http serve --config "$work/rules.yaml" --store memory --http 127.0.0.1:PORT
+start_both http serve --config "$work/rules.yaml" --store memory --http 127.0.0.1:PORT --grpc off --resp off
 
 # What a contender is asked under a load, whose keys are its own: the path and the body.
 question() {
