@@ -35,7 +35,7 @@ pub struct Limiter<S: Store = MemoryStore> {
 }
 
 /// Has the store judge what an unmade decision asks, and makes it. A future within a future is copied into it, and its
-/// answer out of it, and to copy decisions is most of what one in memory takes; so this is no function.
+/// answer out of it, and copying is a good part of what a decision in memory takes; so this is no function.
 macro_rules! make {
     ($limiter:expr, $decision:ident) => {{
         if let Some(reading) = unasked($decision.rules(), &$decision.ask) {

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use super::Shared;
 use super::body::{JsonBytes, read_json};
 use super::call::{Call, Who};
-use super::error::{ApiError, Code};
+use super::error::{ApiError, Code, OF_A_BODY};
 use super::route::Route;
 use crate::recording::{Bounds, Reel, Sample, read_share};
 
@@ -86,14 +86,7 @@ pub(super) fn route() -> Route {
     )
     .takes::<RecordBody>(&[r#"{"seconds":1,"sample":"10%","by":["ip"],"digest":["ip","user"]}"#])
     .answers_text("200", "Lines, until the time is over, or as many bytes were sent", &[LINES])
-    .fails(&[
-        Code::InvalidJson,
-        Code::InvalidRequest,
-        Code::Timeout,
-        Code::TooLarge,
-        Code::UnsupportedMediaType,
-        Code::Unavailable,
-    ]);
+    .fails(&OF_A_BODY);
     Route::new("/v1/record").post(record, call)
 }
 

@@ -137,7 +137,7 @@ impl Rules {
         Ok(ask)
     }
 
-    /// The same in an empty ask, where that is to stay: it is large, and to move it takes as long as to judge it.
+    /// The same in an empty ask, where that is to stay: it is large, and moving it is a good part of a decision in memory.
     #[inline]
     pub(crate) fn ask_in(&self, ask: &mut Ask, request: &Request<'_>) -> Result<(), Error> {
         debug_assert!(ask.checks().is_empty());

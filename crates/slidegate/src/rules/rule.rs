@@ -199,7 +199,7 @@ impl Rule {
     }
 
     /// Counts by the same attributes as another, and no tag.
-    pub(super) fn counting_by(mut self, other: &Rule) -> Self {
+    pub(super) fn keyed_as(mut self, other: &Rule) -> Self {
         self.key = other.key.clone();
         self.formed()
     }

@@ -33,7 +33,7 @@ impl Rule {
     /// A shadow of this rule under another name and quota: it counts the same requests by the same key, and refuses
     /// none. What the rule has to do with others, groups and replacements, is left out.
     pub fn shadow(&self, name: &str, quota: Quota) -> Result<Self, Error> {
-        let mut shadow = Rule::new(name, quota)?.mode(Mode::Shadow).counting_by(self);
+        let mut shadow = Rule::new(name, quota)?.mode(Mode::Shadow).keyed_as(self);
         shadow.conditions = self.conditions.clone();
         shadow.only = self.only;
         Ok(shadow)

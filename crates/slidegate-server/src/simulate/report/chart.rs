@@ -263,3 +263,25 @@ fn rounded(n: f64) -> String {
 fn told(error: impl Display) -> String {
     format!("cannot draw: {error}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::seconds;
+
+    #[test]
+    fn times_on_an_axis_are_as_people_say_them() {
+        for (x, end, text) in [
+            (0.25, 0.4, "250ms"),
+            (100.0, 170.0, "100s"),
+            (100.0, 300.0, "1m40s"),
+            (120.0, 300.0, "2m"),
+            (20.0, 300.0, "20s"),
+            (59.9999, 300.0, "1m"),
+            (5_400.0, 20_000.0, "1h30m"),
+            (129_600.0, 400_000.0, "1d12h"),
+            (0.0, 400_000.0, "0d"),
+        ] {
+            assert_eq!(seconds(x, end), text, "{x} of {end}");
+        }
+    }
+}

@@ -263,3 +263,17 @@ pub(super) fn coarse(micros: u64) -> String {
 fn after(at: u64, begin: u64) -> String {
     format!("+{}", coarse(at.saturating_sub(begin)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::of;
+
+    #[test]
+    fn a_small_share_is_not_rounded_away() {
+        let cases = [(0, "0 (0.0 %)"), (12, "12 (0.12 %)"), (99, "99 (0.99 %)"), (100, "100 (1.0 %)")];
+        for (n, text) in cases {
+            assert_eq!(of(n, 10_000), text);
+        }
+        assert_eq!((of(1, 3), of(3, 1_000_000)), ("1 (33.3 %)".to_owned(), "3 (0.00030 %)".to_owned()));
+    }
+}
