@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # How fast `slidegate simulate` reads and judges: an access log of ten million requests and about a gigabyte, made here, by one
 # rule, an exact window for every address. Prints requests a second, the most memory it took, and how that compares with
-# `cargo bench -p slidegate --bench decision`, which decides with its key at hand and reads nothing. Asserts nothing.
+# the benchmark `decision`, which decides with its key at hand and reads nothing. Asserts nothing.
 #
 #   REQUESTS=10000000 ADDRESSES=1000 ROUNDS=3
 #   LOG=target/access.log      kept, and made only if it is not there
@@ -32,7 +32,7 @@ rules=$(mktemp --suffix .yaml)
 trap 'rm -f "$rules"' EXIT
 echo 'rules: [{ name: per-ip, key: [ip], limit: 5, window: 60s }]' >"$rules"
 
-ns=${NANOSECONDS:-$(cargo bench -q -p slidegate --bench decision | awk '$1 == 1000 && $2 == "admit" && $3 == 1 { print $5; exit }')}
+ns=${NANOSECONDS:-$(cargo run -q --release --manifest-path benchmarks/Cargo.toml -- decision | awk '$1 == 1000 && $2 == "admit" && $3 == 1 { print $5; exit }')}
 
 echo "$(wc -l <"$log") requests, $(($(stat -Lc %s "$log") / 1000000)) MB, $(nproc) cores; a decision with its key at hand takes $ns ns"
 echo

@@ -2,12 +2,12 @@
 //! allowed or not; what is wrong is told.
 #![no_main]
 
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use http::{HeaderName, HeaderValue};
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
 use slidegate_fuzz::{bounded, cut, told};
 use slidegate_server::fuzzing::should_rate_limit;
+use slidegate_server::grpc::messages::{RateLimitRequest, RateLimitResponse};
 
 const OK: i32 = 1;
 const OVER_LIMIT: i32 = 2;

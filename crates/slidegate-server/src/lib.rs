@@ -28,7 +28,7 @@ pub mod explain;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod gate;
-mod grpc;
+pub mod grpc;
 pub mod http;
 mod kept;
 pub mod listen;

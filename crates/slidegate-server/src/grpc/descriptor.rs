@@ -3,16 +3,11 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
-    Entry, RateLimitOverride,
-};
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
-use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
 use slidegate::http::short;
 use slidegate::{MAX_ATTRIBUTES, MAX_VALUE, Request};
 use tonic::Status;
 
+use super::messages::{Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitUnit};
 use crate::envoy::DOMAIN;
 
 /// The most descriptors of one request.
@@ -94,7 +89,7 @@ impl Descriptor {
             }
         }
         // Here 0 is meant: it looks.
-        let permits = hits_addend.map_or(permits, |addend| addend.value);
+        let permits = hits_addend.unwrap_or(permits);
         Ok(Descriptor { entries, permits, own })
     }
 

@@ -9,6 +9,7 @@ mod descriptor;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;
 mod health;
+pub mod messages;
 mod rate_limit;
 mod reflection;
 mod response;

@@ -1,10 +1,10 @@
 //! `ShouldRateLimit`: all descriptors of a request are admitted, or none is.
 
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use slidegate::{Decision, Error, Request};
 use tonic::Status;
 
 use super::descriptor::Descriptors;
+use super::messages::{RateLimitRequest, RateLimitResponse};
 use super::response::{Answer, response};
 use crate::record::Deciding;
 

@@ -3,8 +3,9 @@
 use tonic::service::Routes;
 use tonic_reflection::server::Builder;
 
-/// Made by `scripts/descriptors.sh`.
-const RATE_LIMIT_SERVICE: &[u8] = include_bytes!("rate_limit_service.bin");
+/// Descriptors of the service and of all messages that it refers to, as Envoy publishes them: the output of
+/// `protoc --include_imports --descriptor_set_out` for `envoy/service/ratelimit/v3/rls.proto`.
+pub(super) const RATE_LIMIT_SERVICE: &[u8] = include_bytes!("rate_limit_service.bin");
 
 /// The routes with both versions of reflection.
 pub(super) fn add_to(mut routes: Routes) -> Routes {

@@ -2,17 +2,12 @@
 
 use std::fmt::Write;
 
-use envoy_types::pb::envoy::config::core::v3::HeaderValue;
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
-    Code, DescriptorStatus, RateLimit,
-};
-use envoy_types::pb::google::protobuf::Duration;
+use prost_types::Duration;
 use slidegate::http::headers;
 use slidegate::{Decision, Limit, Micros};
 
 use super::descriptor::OwnLimit;
+use super::messages::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse, Unit};
 
 /// What became of one descriptor.
 pub(super) enum Answer<'a> {
@@ -61,7 +56,6 @@ pub(super) fn response(answers: &[Answer<'_>]) -> RateLimitResponse {
         overall_code: code(answers.iter().all(Answer::allowed)),
         statuses: answers.iter().map(Answer::status).collect(),
         response_headers_to_add: client_headers(answers),
-        ..RateLimitResponse::default()
     }
 }
 
@@ -109,7 +103,7 @@ fn client_headers(answers: &[Answer<'_>]) -> Vec<HeaderValue> {
     let limits = limits(answers);
     let mut headers = Vec::with_capacity(3);
     let mut add = |key: &str, value: String| {
-        headers.push(HeaderValue { key: key.to_owned(), value, raw_value: Vec::new() });
+        headers.push(HeaderValue { key: key.to_owned(), value });
     };
     if !limits.is_empty() {
         let room = || String::with_capacity(48 * limits.len());

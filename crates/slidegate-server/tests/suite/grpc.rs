@@ -5,22 +5,19 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
-    Entry, RateLimitOverride,
-};
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use envoy_types::pb::google::protobuf::{Duration as Wait, UInt64Value};
+use prost_types::Duration as Wait;
 use slidegate::{MemoryStore, Rules};
 use slidegate_server::access::{Access, Token};
 use slidegate_server::gate::Gate;
+use slidegate_server::grpc::messages::{
+    Code, DescriptorStatus, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
+    RateLimitResponse, Unit,
+};
 use slidegate_server::listen::Limits;
 use slidegate_server::serve::{self, Doors};
 use slidegate_server::store::AnyStore;
 use tokio::sync::oneshot;
+use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 use tonic_health::pb::HealthCheckRequest;
@@ -43,6 +40,18 @@ rules:
   - { name: watch, mode: shadow, match: { domain: watched }, limit: 1, window: 1h }
 ";
 
+/// Calls the service as a generated client does.
+pub(crate) async fn should_rate_limit(
+    channel: Channel,
+    request: impl tonic::IntoRequest<RateLimitRequest>,
+) -> Result<RateLimitResponse, Status> {
+    let mut client = tonic::client::Grpc::new(channel);
+    client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+    let path = PathAndQuery::from_static("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit");
+    let codec = tonic_prost::ProstCodec::default();
+    client.unary(request.into_request(), path, codec).await.map(tonic::Response::into_inner)
+}
+
 /// A channel in a runtime: tests are not async, so that they can wait for processes.
 pub(crate) struct Client {
     runtime: tokio::runtime::Runtime,
@@ -62,8 +71,7 @@ impl Client {
     }
 
     fn ask(&self, request: impl tonic::IntoRequest<RateLimitRequest>) -> Result<RateLimitResponse, Status> {
-        let mut client = RateLimitServiceClient::new(self.channel.clone());
-        self.runtime.block_on(client.should_rate_limit(request)).map(tonic::Response::into_inner)
+        self.runtime.block_on(should_rate_limit(self.channel.clone(), request))
     }
 
     pub(crate) fn codes(&self, request: RateLimitRequest) -> Vec<i32> {
@@ -202,7 +210,7 @@ fn hits() {
     let hits = |request: u32, descriptor: Option<u64>| {
         let mut asked = asked("shop", &[&[("user", "ann")]]);
         asked.hits_addend = request;
-        asked.descriptors[0].hits_addend = descriptor.map(|value| UInt64Value { value });
+        asked.descriptors[0].hits_addend = descriptor;
         let response = client.ask(asked).unwrap();
         (response.overall_code, response.statuses[0].limit_remaining)
     };

@@ -4,7 +4,7 @@
 //! who finds the lock taken steps back for exponentially longer and lets the holder finish a burst, instead of
 //! having it handed over each time. Letting go is a plain store: nobody sleeps on it who would have to be woken.
 //! Whoever has waited long yields, then sleeps for a moment, so a holder that lost its core is not waited for at
-//! full speed. `benches/decision.rs` has the rows that judge this: one key, two threads.
+//! full speed. `benchmarks/src/decision.rs` has the rows that judge this: one key, two threads.
 
 use std::thread;
 use std::time::Duration;

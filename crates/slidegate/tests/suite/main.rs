@@ -14,6 +14,7 @@ mod costs; // calls, answers without one, memory: counted
 mod definition; // random operations agree with the definition, and retry_after is exact from both sides
 mod deny_cache; // refusals that the store is not asked for again
 mod deployment; // several nodes on the same servers, their callers, and what these were told
+mod examples; // every example runs to its end
 mod explain; // why a rule looks at a request, or does not
 mod faketime; // a clock for one server, which can be set and can stand still
 mod fault_proxy; // a network that fails as told, between a client and a server

@@ -9,12 +9,9 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use slidegate_server::grpc::messages::{Entry, RateLimitDescriptor, RateLimitRequest};
 use tonic::transport::Endpoint;
 
 use crate::server::{BINARY, Server};
@@ -146,7 +143,7 @@ fn envoy(address: &str, users: &[&str], headers: &[(&'static str, &str)]) -> boo
         for (name, value) in headers {
             asked.metadata_mut().insert(*name, value.parse().unwrap());
         }
-        RateLimitServiceClient::new(channel).should_rate_limit(asked).await.is_ok()
+        crate::grpc::should_rate_limit(channel, asked).await.is_ok()
     })
 }
 

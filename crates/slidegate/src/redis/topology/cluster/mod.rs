@@ -350,7 +350,8 @@ fn slot_of_name(name: &str) -> Place {
 }
 
 pub(in crate::redis) fn slot_of_tag(tag: &[u8]) -> Place {
-    crc16::State::<crc16::XMODEM>::calculate(tag) % SLOTS
+    static CRC: crc::Crc<u16> = crc::Crc::<u16>::new(&crc::CRC_16_XMODEM);
+    CRC.checksum(tag) % SLOTS
 }
 
 /// A script's keys are in one slot, or it would be refused.

@@ -1,14 +1,12 @@
-//! One decision, beside governor (keyed) and limitador (in-memory storage), in one run.
+//! One decision in memory, beside governor (keyed) and limitador (in-memory storage).
 //!
-//! `cargo bench -p slidegate --bench decision` prints, for each row, nanoseconds a decision and how many
-//! times as fast ours is. The contenders take turns in short rounds and the median round counts, because
-//! the speed of a shared machine drifts; the ratios hold, the nanoseconds are of the day.
+//! Prints nanoseconds per decision and how many times as fast Slidegate is. The contenders take turns in short
+//! rounds, and the median round counts, because the speed of a shared machine drifts: compare the ratios, not the
+//! nanoseconds.
 //!
-//! Every contender gets a key that is at hand: a `String` for governor, a `Key` for us, a ready counter for
-//! limitador. Ours judges an exact window and answers used, retry and reset; governor answers yes or no from
-//! one timestamp a key; limitador counts fixed windows.
-
-#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
+//! Each contender gets a prepared key: a `String` for governor, a `Key` for Slidegate, a counter for limitador.
+//! Slidegate evaluates an exact window and returns `used`, `retry_after` and `reset_after`. Governor returns yes or no
+//! from one timestamp per key. Limitador counts fixed windows.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::HashMap;
@@ -38,7 +36,8 @@ const USUAL_WINDOW: Duration = Duration::from_millis(10);
 /// Decisions between two looks at the clock.
 const CHUNK: usize = 256;
 
-fn main() {
+/// Prints all tables.
+pub(crate) fn run() {
     println!("ns a decision (median of {ROUNDS} rounds); x = how many times as fast slidegate is\n");
     println!(
         "{:>9} {:>6} {:>7} | {:>9} {:>9} {:>9} | {:>10} {:>10}",

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Looks for tests that fail only sometimes: runs scripts/test.sh again and again, half of the runs on an otherwise idle machine, half
+# beside `stress-ng --cpu 4`. Prints a row per run, then every test that failed and how often.
+#
+#   scripts/flakes.sh [N]      N runs, 10 if not given
+#
+# The output of each run stays in target/flakes.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/need.sh
+need stress-ng stress-ng
+
+runs=${1:-10}
+logs=target/flakes
+rm -rf $logs
+mkdir -p $logs
+load=
+trap '[ -z "$load" ] || kill "$load" 2>/dev/null || true' EXIT
+
+echo "| run | load | seconds | passed | failed |"
+echo "|--:|---|--:|--:|--:|"
+failures=0
+for run in $(seq 1 "$runs"); do
+    beside=idle
+    if [ $((2 * run)) -gt "$runs" ]; then
+        beside="stress-ng --cpu 4"
+        stress-ng --quiet --cpu 4 &
+        load=$!
+    fi
+    began=$SECONDS
+    code=0
+    bash scripts/test.sh >"$logs/$run.log" 2>&1 || code=$?
+    took=$((SECONDS - began))
+    if [ -n "$load" ]; then
+        kill "$load" 2>/dev/null || true
+        wait "$load" 2>/dev/null || true
+        load=
+    fi
+    read -r passed failed < <(awk '/^[0-9]+ passed, [0-9]+ failed$/ { print $1, $3 }' "$logs/$run.log" | tail -1) || true
+    if [ "$code" != 0 ]; then
+        failures=$((failures + 1))
+        awk '$2 == "failed" { sub(/^[^ ]+ [^ ]+ /, ""); print }' target/test-results.txt >>$logs/failures.txt
+    fi
+    echo "| $run | $beside | $took | ${passed:-none} | ${failed:-none, exit code $code} |"
+done
+
+echo
+if [ -s $logs/failures.txt ]; then
+    echo "failed in so many runs:"
+    sort $logs/failures.txt | uniq -c | sort -rn
+fi
+echo "$((runs - failures)) runs passed, $failures runs failed"
+[ "$failures" = 0 ]
