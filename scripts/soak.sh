@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The long forms of the tests that go on until they are told to stop: faults, failovers, slots that move, holders that die, outages.
-# Takes long, the bad networks alone five minutes. One test after the other, so that each has the machine to itself.
-# Prints their figures. `scripts/soak.sh kills` does only the steps whose name contains `kills`.
+# Long forms of the fault tests: kills, failovers, bad networks, slots that move, holders that die, outages. One test at a time, in
+# release mode; the bad networks alone take five minutes. Prints the figures of every step.
+# `scripts/soak.sh kills` runs only the steps whose name contains `kills`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
