@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::{Adapter, Host};
+use tokio::task::spawn_blocking;
 
 use crate::cli::warn;
 use crate::gate::Gate;
@@ -20,9 +21,13 @@ pub(crate) async fn watch(gate: Arc<Gate>) {
     seconds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         seconds.tick().await;
-        // Looking costs a little, so it is done only for who goes by it.
+        // Looking costs a little, so it is done only if a rule follows the load.
         if gate.limiter.rules().iter().any(|rule| rule.factor().is_some()) {
-            match adapter.step(&gate.limiter, host.load()).await {
+            // The kernel's files are read on a blocking thread.
+            let looked = spawn_blocking(move || (host.load(), host)).await;
+            let Ok((load, back)) = looked else { return };
+            host = back;
+            match adapter.step(&gate.limiter, load).await {
                 Ok(()) => told = false,
                 // That Redis is away is told elsewhere.
                 Err(error) if error.is_unavailable() || told => {}

@@ -38,6 +38,10 @@ const OPEN_FILES: u64 = 45_000;
 /// How long the other processes may take to be told that this one stops.
 const GOODBYE: Duration = Duration::from_secs(1);
 
+/// How long blocking work may take when the server stops. A file that is still being read after that, such as one on a
+/// network mount that does not answer, does not keep the process.
+const BLOCKED: Duration = Duration::from_secs(1);
+
 /// Exact, atomic, explainable rate limiting: at most `limit` permits in any interval of length `window`.
 ///
 /// Without a command it serves, and without a file it serves demo rules from memory.
@@ -220,6 +224,7 @@ fn serve_command(args: ServeArgs) -> Result<(), String> {
         Ok(())
     });
     logging.finish();
+    runtime.shutdown_timeout(BLOCKED);
     served
 }
 

@@ -19,7 +19,8 @@ use crate::store::{AnyStore, RedisStats};
 use crate::tls::Protocol;
 use crate::trace::Caller;
 
-/// How long what the store holds is told: to find out, every key is looked at. That of Redis has breakers in it.
+/// How long statistics of the store are cached: to gather them, every key is visited. Those of Redis include breakers, so
+/// they are cached for less.
 const MEMORY_FOR: Micros = Micros::from_secs(5);
 const REDIS_FOR: Micros = Micros::from_millis(500);
 
@@ -76,14 +77,16 @@ impl Gate {
         }
     }
 
-    /// What the memory store holds, or did a few seconds ago; none in Redis.
-    pub(crate) fn memory_stats(&self) -> Option<MemoryStats> {
-        self.memory_stats.get(self.record.now(), || self.limiter.store().memory_stats())
+    /// Statistics of the memory store, at most [`MEMORY_FOR`] old; none with Redis.
+    pub(crate) async fn memory_stats(&self) -> Option<MemoryStats> {
+        let store = self.limiter.store().clone();
+        self.memory_stats.get(self.record.now(), move || store.memory_stats()).await?
     }
 
-    /// What is seen and done around Redis, or was a moment ago; none in memory.
-    pub(crate) fn redis_stats(&self) -> Option<RedisStats> {
-        self.redis_stats.get(self.record.now(), || self.limiter.store().redis_stats())
+    /// Statistics of the layers around Redis, at most [`REDIS_FOR`] old; none with the memory store.
+    pub(crate) async fn redis_stats(&self) -> Option<RedisStats> {
+        let store = self.limiter.store().clone();
+        self.redis_stats.get(self.record.now(), move || store.redis_stats()).await?
     }
 
     /// What the door of a protocol decides with.

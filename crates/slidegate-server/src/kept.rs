@@ -1,40 +1,104 @@
-//! What is costly to find out, and told again for a while.
+//! TTL cache for statistics that are expensive to gather.
 
-use parking_lot::Mutex;
+use std::sync::Arc;
+
 use slidegate::Micros;
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
 
-/// The last answer, and when that was.
+/// Last value, and when it was gathered.
 pub(crate) struct Kept<T> {
-    found: Mutex<Option<(Micros, T)>>,
+    found: Arc<Mutex<Option<(Micros, T)>>>,
     good_for: Micros,
 }
 
-impl<T: Clone> Kept<T> {
+impl<T: Clone + Send + 'static> Kept<T> {
     pub(crate) fn new(good_for: Micros) -> Self {
-        Kept { found: Mutex::new(None), good_for }
+        Kept { found: Arc::default(), good_for }
     }
 
-    /// What was found lately, or is found now. Who comes meanwhile waits for the same answer.
-    pub(crate) fn get(&self, now: Micros, find: impl FnOnce() -> T) -> T {
-        let mut found = self.found.lock();
-        match &*found {
-            Some((since, known)) if now.since(*since) < self.good_for => known.clone(),
-            _ => found.insert((now, find())).1.clone(),
+    /// Returns the last value, or the result of `find` if that value is too old. None if `find` panics.
+    ///
+    /// `find` runs on a blocking thread, so it does not delay other tasks. Callers that come meanwhile wait for the same
+    /// result. The blocking thread owns the lock: if the first caller is cancelled, the others still wait, and do not
+    /// start `find` once more.
+    pub(crate) async fn get(&self, now: Micros, find: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        let mut found = Arc::clone(&self.found).lock_owned().await;
+        if let Some((since, known)) = &*found
+            && now.since(*since) < self.good_for
+        {
+            return Some(known.clone());
         }
+        spawn_blocking(move || found.insert((now, find())).1.clone()).await.ok()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
     use super::*;
 
-    #[test]
-    fn it_is_found_once_in_a_while() {
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn a_value_is_gathered_again_when_it_is_too_old() {
         let kept = Kept::new(Micros::from_secs(5));
-        let at = |seconds, find| kept.get(Micros::from_secs(seconds), || find);
+        let at = async |seconds, find| kept.get(Micros::from_secs(seconds), move || find).await.unwrap();
         assert_eq!(
-            (at(100, 'a'), at(104, 'b'), at(105, 'c'), at(109, 'd'), at(110, 'e')),
+            (
+                at(100, 'a').await,
+                at(104, 'b').await,
+                at(105, 'c').await,
+                at(109, 'd').await,
+                at(110, 'e').await
+            ),
             ('a', 'a', 'c', 'c', 'e')
         );
+    }
+
+    /// The only thread of this runtime must be free to release `find`.
+    #[tokio::test(flavor = "current_thread")]
+    async fn other_tasks_run_while_a_value_is_gathered() {
+        let kept = Kept::new(Micros::from_secs(5));
+        let (release, wait) = mpsc::channel();
+        let find = move || wait.recv_timeout(LIMIT).expect("the other task runs");
+        let (found, ()) = tokio::join!(kept.get(Micros::from_secs(100), find), async {
+            release.send('a').unwrap();
+        });
+        assert_eq!(found, Some('a'));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn callers_share_one_computation_though_the_first_is_cancelled() {
+        let kept = Arc::new(Kept::new(Micros::from_secs(5)));
+        let computations = Arc::new(AtomicU32::new(0));
+        let (release, wait) = mpsc::channel::<()>();
+        let (started, mut begun) = tokio::sync::mpsc::unbounded_channel();
+        let first = tokio::spawn({
+            let (kept, computations) = (Arc::clone(&kept), Arc::clone(&computations));
+            async move {
+                let find = move || {
+                    started.send(()).unwrap();
+                    wait.recv_timeout(LIMIT).unwrap();
+                    computations.fetch_add(1, Ordering::SeqCst);
+                };
+                kept.get(Micros::from_secs(100), find).await
+            }
+        });
+        begun.recv().await.unwrap();
+        first.abort();
+        assert!(first.await.unwrap_err().is_cancelled());
+        let again = || {
+            let computations = Arc::clone(&computations);
+            kept.get(Micros::from_secs(101), move || {
+                computations.fetch_add(1, Ordering::SeqCst);
+            })
+        };
+        // The others wait from here on: `join!` polls them before it polls the release.
+        let (one, other, ()) = tokio::join!(again(), again(), async { release.send(()).unwrap() });
+        assert_eq!((one, other, computations.load(Ordering::SeqCst)), (Some(()), Some(()), 1));
     }
 }

@@ -60,7 +60,7 @@ pub(crate) async fn beat(gate: Arc<Gate>) {
         seconds.tick().await;
         gate.record.beat();
         if gate.live.ticks.receiver_count() > 0 {
-            let tick = Tick::new(&gate, clock.now().get() / 1_000);
+            let tick = Tick::new(&gate, clock.now().get() / 1_000).await;
             // Our own types can be written.
             let text = serde_json::to_string(&tick).unwrap_or_default();
             gate.live.ticks.send_if_modified(|newest| {
@@ -130,7 +130,8 @@ pub(crate) struct Connections {
 }
 
 impl Tick {
-    fn new(gate: &Gate, at_ms: u64) -> Self {
+    async fn new(gate: &Gate, at_ms: u64) -> Self {
+        let store = StoreBody::of(gate).await;
         let (Requests { allowed, refused }, durations) = gate.record.second();
         let (rules, would_refuse) = rules(gate);
         let connections = |door| gate.record.connections(door);
@@ -149,7 +150,7 @@ impl Tick {
                 grpc: connections(Protocol::Grpc),
                 resp: connections(Protocol::Resp),
             },
-            store: StoreBody::of(gate),
+            store,
             accuracy: gate.monitor.accuracy.body(),
             memory: gate.monitor.memory.body(),
         }

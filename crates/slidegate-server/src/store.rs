@@ -141,7 +141,7 @@ impl AnyStore {
         }
     }
 
-    /// What is held in memory; none in Redis.
+    /// Statistics of the memory store; none with Redis. Visits every key: call it on a blocking thread.
     pub fn memory_stats(&self) -> Option<MemoryStats> {
         match self {
             AnyStore::Memory(store) => Some(store.stats()),
@@ -149,7 +149,8 @@ impl AnyStore {
         }
     }
 
-    /// What is seen and done around Redis; none in memory.
+    /// Statistics of the layers around Redis; none with the memory store. Visits every key that this node remembers: call
+    /// it on a blocking thread.
     pub fn redis_stats(&self) -> Option<RedisStats> {
         match self {
             AnyStore::Memory(_) => None,

@@ -13,6 +13,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
+use tokio::task::spawn_blocking;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -79,30 +80,42 @@ impl Tls {
         TlsAcceptor::from(Arc::clone(config)).accept(stream)
     }
 
-    /// Reads the files again whenever they change. Connections that there are keep what they began with.
+    /// Reads the files again whenever they change. Open connections keep the certificate that they began with.
+    ///
+    /// Files are looked at and read on a blocking thread: a file system that does not answer delays only this task.
     pub(crate) async fn follow(self: Arc<Self>) {
         let mut told = None;
         loop {
             tokio::time::sleep(LOOK).await;
-            let mut watch = self.watch.lock();
-            if !watch.changed(paths(&self.files)) {
-                continue;
-            }
-            match Configs::read(&self.files) {
-                Ok(configs) if watch.know(paths(&self.files)) => {
+            let tls = Arc::clone(&self);
+            let read = spawn_blocking(move || tls.read_again()).await;
+            match read.unwrap_or_else(|_| Some(Err("tls: reading the files failed".to_owned()))) {
+                Some(Ok(configs)) => {
                     self.current.store(Arc::new(configs));
                     tracing::info!("tls: the certificates were read again");
                     told = None;
                 }
-                Ok(_) => {}
-                // Looked at again until it is right: a certificate and its key are two files.
-                Err(message) => {
-                    if told.as_ref() != Some(&message) {
-                        warn(&format!("the certificates stay as they are: {message}"));
-                        told = Some(message);
-                    }
+                // The files are read again until they are right: a certificate and its key are two files.
+                Some(Err(message)) if told.as_ref() != Some(&message) => {
+                    warn(&format!("the certificates stay as they are: {message}"));
+                    told = Some(message);
                 }
+                Some(Err(_)) | None => {}
             }
+        }
+    }
+
+    /// Reads the files if they have changed; none if they have not, or change while they are read.
+    ///
+    /// Blocks for as long as the file system does.
+    fn read_again(&self) -> Option<Result<Configs, String>> {
+        let mut watch = self.watch.lock();
+        if !watch.changed(paths(&self.files)) {
+            return None;
+        }
+        match Configs::read(&self.files) {
+            Ok(configs) => watch.know(paths(&self.files)).then_some(Ok(configs)),
+            Err(message) => Some(Err(message)),
         }
     }
 }

@@ -1,5 +1,8 @@
 //! Files that change: written in place, renamed over, or behind a link that is swapped, it is the same to a look.
 //! Nothing is asked of the file system that a network or a container could lack.
+//!
+//! A look blocks for as long as the file system does, such as a network mount whose server is gone. So all of this is
+//! called on blocking threads, except before the server starts.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};

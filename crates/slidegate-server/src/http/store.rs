@@ -122,19 +122,19 @@ pub(super) fn route() -> Route {
 }
 
 async fn store(State(gate): State<Shared>) -> Json<StoreBody> {
-    Json(StoreBody::of(&gate))
+    Json(StoreBody::of(&gate).await)
 }
 
 impl StoreBody {
-    pub(crate) fn of(gate: &Gate) -> Self {
-        let memory = gate.memory_stats().map(|stats: MemoryStats| MemoryBody {
+    pub(crate) async fn of(gate: &Gate) -> Self {
+        let memory = gate.memory_stats().await.map(|stats: MemoryStats| MemoryBody {
             keys: stats.keys,
             events: stats.events,
             bytes: stats.bytes,
             evicted: stats.evicted,
             swept: stats.swept,
         });
-        let mut redis = gate.redis_stats().map(RedisBody::from);
+        let mut redis = gate.redis_stats().await.map(RedisBody::from);
         for server in redis.iter_mut().flat_map(|redis| &mut redis.servers) {
             let memory = gate.monitor.memory.of(&server.address);
             server.used_memory = memory.as_ref().map(|memory| memory.used);

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use slidegate::Rules;
+use tokio::task::spawn_blocking;
 
 use crate::cli::load;
 use crate::config::{Config, DEMO};
@@ -84,30 +86,42 @@ impl Files {
         Watch::new(self.paths())
     }
 
-    /// Puts what the files say in force whenever they change, or a signal asks for it. What else was put in force stays
-    /// for as long as they say the same.
-    pub(crate) async fn follow(self, mut watch: Watch, mut hangup: Hangup, gate: Arc<Gate>) {
+    /// Reads the files if they have changed, or `asked`; none if there is nothing to read. Returns with the configuration
+    /// whether it is whole: the files did not change while they were read.
+    ///
+    /// Blocks for as long as the file system does.
+    fn read_again(&self, watch: &mut Watch, asked: bool) -> Option<Result<(Config, bool), String>> {
+        if !watch.changed(self.paths()) && !asked {
+            return None;
+        }
+        Some(self.load().map(|config| (config, watch.know(self.paths()))))
+    }
+
+    /// Puts the rules of the files in force whenever they change, or a signal asks for it. Rules from elsewhere stay in
+    /// force for as long as the files say the same.
+    ///
+    /// Files are looked at and read on a blocking thread: a file system that does not answer delays only this task.
+    pub(crate) async fn follow(self, watch: Watch, mut hangup: Hangup, gate: Arc<Gate>) {
+        let watch = Arc::new(Mutex::new(watch));
         let mut said = gate.rules.current().hash.clone();
         loop {
             let asked = tokio::select! {
                 () = hangup.asked() => true,
                 () = tokio::time::sleep(LOOK) => false,
             };
-            if !watch.changed(self.paths()) && !asked {
+            let (files, watch) = (self.clone(), Arc::clone(&watch));
+            let read = spawn_blocking(move || files.read_again(&mut watch.lock(), asked)).await;
+            let Some(read) = read.unwrap_or_else(|_| Some(Err("reading it failed".to_owned()))) else {
                 continue;
-            }
-            let files = self.clone();
-            let loaded = tokio::task::spawn_blocking(move || files.load()).await;
-            let loaded = loaded.unwrap_or_else(|_| Err("reading it failed".to_owned()));
-            match loaded {
-                Ok(config) if !config.rules.is_known() => {
+            };
+            match read {
+                Ok((config, _)) if !config.rules.is_known() => {
                     gate.keep_rules(
                         &self.name(),
                         "`rules: redis` is followed from the next start on".to_owned(),
                     );
-                    watch.know(self.paths());
                 }
-                Ok(config) if watch.know(self.paths()) => {
+                Ok((config, true)) => {
                     let now = super::hash(&config.rules);
                     if asked || now != said {
                         gate.change_rules(config.rules, &self.name(), None);
@@ -115,9 +129,9 @@ impl Files {
                     gate.rules.mend();
                     said = now;
                 }
-                // It changed while it was read.
-                Ok(_) => {}
-                // Looked at again until it is right.
+                // The files changed while they were read.
+                Ok((_, false)) => {}
+                // The files are read again until they are right.
                 Err(message) => gate.keep_rules(&self.name(), message),
             }
         }

@@ -8,6 +8,7 @@ mod adaptive; // limits that follow what is reported, the same on every node
 mod authorize; // whom a proxy asks about, and whose word is taken
 mod bad_input; // whatever a stranger sends is refused with a clear word, and changes nothing
 mod bench; // the load generator: counts that add up, latencies that hide nothing
+mod blocking_files; // decisions go on while a file is read that does not answer
 #[path = "../../../slidegate/tests/suite/certificates.rs"]
 mod certificates; // made by openssl
 mod clients; // what docs/clients.md shows runs, in every language

@@ -202,9 +202,9 @@ impl Log {
         self.words.shrink();
     }
 
-    /// Words that are held: one an instant, or a few for a great cost.
-    pub(super) fn words(&self) -> usize {
-        self.words.len()
+    /// Number of entries: one an instant, or a few for a great cost.
+    pub(super) fn len(&self) -> usize {
+        self.words.len() + usize::from(self.recent.len)
     }
 
     /// Heap bytes held.

@@ -82,7 +82,7 @@ impl Window {
     }
 
     pub(super) fn events(&self) -> usize {
-        self.log.words()
+        self.log.len()
     }
 
     pub(super) fn heap_bytes(&self) -> usize {

@@ -21,6 +21,8 @@ impl<T> Lock<T> {
 
     #[inline]
     pub(super) fn lock(&self) -> Guard<'_, T> {
+        #[cfg(test)]
+        holds::begin();
         match self.0.try_lock() {
             Some(guard) => guard,
             None => self.wait(),
@@ -40,5 +42,28 @@ impl<T> Lock<T> {
             }
         }
         self.0.lock()
+    }
+}
+
+/// Buckets that this thread visits under each hold of a lock.
+#[cfg(test)]
+pub(super) mod holds {
+    use std::cell::RefCell;
+
+    thread_local! {
+        static VISITS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    }
+
+    pub(super) fn begin() {
+        VISITS.with_borrow_mut(|visits| visits.push(0));
+    }
+
+    pub(in crate::memory) fn visit() {
+        VISITS.with_borrow_mut(|visits| *visits.last_mut().expect("a bucket is visited under a lock") += 1);
+    }
+
+    /// Visits of each hold since the last call.
+    pub(in crate::memory) fn take() -> Vec<usize> {
+        VISITS.take()
     }
 }

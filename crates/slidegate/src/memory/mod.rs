@@ -15,9 +15,13 @@
 
 mod lock;
 mod shard;
+mod stats;
 mod sweep;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
+use std::thread;
 
 use crossbeam_utils::CachePadded;
 
@@ -25,6 +29,8 @@ use smallvec::SmallVec;
 
 use self::lock::{Guard, Lock};
 use self::shard::Shard;
+use self::stats::Count;
+pub use self::stats::MemoryStats;
 use crate::judge::{self, States};
 use crate::{
     Ask, Audit, Check, Clock, Counted, Error, Inspection, Key, MAX_INSPECTED, Micros, Readings, Receipt,
@@ -36,8 +42,11 @@ pub const DEFAULT_MAX_KEYS: usize = 1_000_000;
 
 const MAX_SHARDS: usize = 64;
 
-/// Buckets looked at under one hold of a shard's lock.
+/// Buckets that the sweep visits under one hold of a shard's lock.
 const SWEEP_STEP: usize = 512;
+
+/// Rounds of steps after which a thread that visits all shards yields its core: well below a time slice.
+const YIELD_EVERY: u32 = 8;
 
 /// Counts in this process. Clones share one store.
 ///
@@ -59,21 +68,6 @@ pub struct MemoryStore<C: Clock = SystemClock> {
 struct Inner<C> {
     shards: Box<[CachePadded<Lock<Shard>>]>,
     clock: C,
-}
-
-/// What a memory store holds and has let go.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryStats {
-    /// Keys held.
-    pub keys: usize,
-    /// Admissions remembered one by one; those of one microsecond are one, and one of a great cost may be a few.
-    pub events: usize,
-    /// Keys that still counted something and had to make room.
-    pub evicted: u64,
-    /// Keys that had nothing left to remember, and were dropped.
-    pub swept: u64,
-    /// Bytes held, tables and logs.
-    pub bytes: usize,
 }
 
 impl MemoryStore {
@@ -131,12 +125,27 @@ impl<C: Clock> MemoryStore<C> {
         Some(Audit { at, counted, kept, expires_after: None, discrepancies, repaired: false })
     }
 
-    /// What is held now. Walks over every key: for a metrics page, not for a hot path.
+    /// Returns how much the store holds, and how many keys it has dropped.
+    ///
+    /// The call visits every key: tens of milliseconds for a million of them, so it belongs on a blocking thread, not on
+    /// an async worker. Decisions continue meanwhile. Each lock is held for a few dozen keys at a time.
+    ///
+    /// While no decision runs, the figures are exact. Otherwise they are not those of one instant:
+    ///
+    /// - `keys`, `evicted` and `swept` of one shard are those of one instant, which differs from shard to shard.
+    /// - `events` and the logs in `bytes` count each key as it was when it was visited. A key that is held from beginning
+    ///   to end counts once; one that comes or goes meanwhile may or may not count.
+    /// - If the table of one shard is reorganised more than eight times during one call, some of its keys may count
+    ///   twice or not at all.
     pub fn stats(&self) -> MemoryStats {
         let mut stats = MemoryStats::default();
-        for shard in &self.inner.shards {
-            shard.lock().add_to(&mut stats);
-        }
+        self.inner.in_turns(|shard, count: &mut Count| match count.step(shard) {
+            Some(counted) => {
+                stats.add(counted);
+                false
+            }
+            None => true,
+        });
         stats
     }
 }
@@ -230,10 +239,29 @@ impl<C: Clock> Inner<C> {
     }
 
     fn sweep(&self) {
-        for shard in &self.shards {
-            let mut next = Some(0);
-            while let Some(start) = next {
-                next = shard.lock().sweep(start, SWEEP_STEP, self.clock.now());
+        self.in_turns(|shard, start: &mut usize| {
+            let next = shard.sweep(*start, SWEEP_STEP, self.clock.now());
+            *start = next.unwrap_or_default();
+            next.is_some()
+        });
+    }
+
+    /// Takes a step in one shard after another, each under its lock, round after round, until `step` returns false for
+    /// the shard. `T` is the progress in one shard.
+    ///
+    /// Two steps in a row under one lock would leave a waiting decision no time to take it in between. The thread yields
+    /// now and then, with no lock held: on a busy machine the kernel would otherwise take its core away in the middle of
+    /// a step, and the decisions of that shard would wait until the thread runs again.
+    fn in_turns<T: Default>(&self, mut step: impl FnMut(&mut Shard, &mut T) -> bool) {
+        let mut open: Vec<(&Lock<Shard>, T)> =
+            self.shards.iter().map(|shard| (&**shard, T::default())).collect();
+        for round in 1.. {
+            open.retain_mut(|(shard, progress)| step(&mut shard.lock(), progress));
+            if open.is_empty() {
+                return;
+            }
+            if round % YIELD_EVERY == 0 {
+                thread::yield_now();
             }
         }
     }

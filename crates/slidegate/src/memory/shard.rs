@@ -21,6 +21,8 @@ pub(super) struct Shard {
     held: u64,
     evicted: u64,
     swept: u64,
+    /// Number of times that the table has moved its slots to other buckets.
+    layout: u64,
 }
 
 /// Two cache lines that are fetched together: one that an admission only reads, and one that it writes.
@@ -34,7 +36,15 @@ const _: () = assert!(size_of::<Slot>() == 128);
 
 impl Shard {
     pub(super) fn new(max_keys: usize) -> Self {
-        Shard { table: HashTable::new(), latest: Micros::ZERO, max_keys, held: 0, evicted: 0, swept: 0 }
+        Shard {
+            table: HashTable::new(),
+            latest: Micros::ZERO,
+            max_keys,
+            held: 0,
+            evicted: 0,
+            swept: 0,
+            layout: 0,
+        }
     }
 
     /// The instant at which to judge by a clock that was read before the lock was won: what was judged
@@ -82,7 +92,12 @@ impl Shard {
             self.make_room(key.hash(), now);
         }
         let slot = Slot { key: key.text().clone(), state };
+        let full = self.table.len() == self.table.capacity();
         self.table.insert_unique(key.hash(), slot, |slot| Key::hash_of(&slot.key));
+        // A full table has moved its slots, unless the new one took the place of a removed one: then it is still full.
+        if full && self.table.len() < self.table.capacity() {
+            self.layout += 1;
+        }
     }
 
     pub(super) fn remove(&mut self, key: &Key) -> bool {
@@ -97,10 +112,12 @@ impl Shard {
 
     /// Drops what is idle among the `n` buckets from `start` on; where to go on, if there are more.
     ///
-    /// In steps, so that nobody waits for a whole shard. A table that grew meanwhile is swept next time.
+    /// In steps, so that no decision waits for a whole shard. A table that grew meanwhile is swept next time.
     pub(super) fn sweep(&mut self, start: usize, n: usize, now: Micros) -> Option<usize> {
         let end = (start + n).min(self.table.num_buckets());
         for bucket in start..end {
+            #[cfg(test)]
+            super::lock::holds::visit();
             let Some(slot) = self.table.get_bucket_mut(bucket) else { continue };
             slot.state.shrink();
             if slot.state.idle_at() <= now
@@ -116,18 +133,42 @@ impl Shard {
         if self.table.len() * 4 < self.table.capacity() {
             let keep = self.table.len() * 2;
             self.table.shrink_to(keep, |slot| Key::hash_of(&slot.key));
+            self.layout += 1;
         }
         None
     }
 
-    pub(super) fn add_to(&self, stats: &mut MemoryStats) {
-        stats.keys += self.table.len();
-        stats.evicted += self.evicted;
-        stats.swept += self.swept;
-        stats.bytes += self.table.allocation_size();
-        for slot in &self.table {
-            stats.events += slot.state.events();
-            stats.bytes += slot.state.heap_bytes() + Key::heap_bytes(&slot.key);
+    /// Changes whenever slots move to other buckets.
+    pub(super) fn layout(&self) -> u64 {
+        self.layout
+    }
+
+    /// Makes the next step of a count believe that slots have moved.
+    #[cfg(test)]
+    pub(super) fn mark_moved(&mut self) {
+        self.layout += 1;
+    }
+
+    pub(super) fn buckets(&self) -> usize {
+        self.table.num_buckets()
+    }
+
+    /// Events and heap bytes of the key in this bucket, if there is one.
+    pub(super) fn weigh(&self, bucket: usize) -> Option<(usize, usize)> {
+        #[cfg(test)]
+        super::lock::holds::visit();
+        let slot = self.table.get_bucket(bucket)?;
+        Some((slot.state.events(), slot.state.heap_bytes() + Key::heap_bytes(&slot.key)))
+    }
+
+    /// Figures of this shard, with the events and the heap bytes of its keys.
+    pub(super) fn stats(&self, events: usize, heap_bytes: usize) -> MemoryStats {
+        MemoryStats {
+            keys: self.table.len(),
+            events,
+            evicted: self.evicted,
+            swept: self.swept,
+            bytes: self.table.allocation_size() + heap_bytes,
         }
     }
 

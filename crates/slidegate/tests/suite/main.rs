@@ -31,6 +31,7 @@ mod keys; // no two requests share a key by accident, and no key is longer than 
 mod lease; // permits taken in advance: never over, whatever becomes of who took them
 mod limiter; // the straight path: acquire, peek, batch, settle, wait
 mod memory; // keys come and go: sweeping, the bound, eight bytes an event, no allocation
+mod memory_stats; // statistics of the memory store while decisions run
 mod oracle; // replays what a store decided, and compares
 mod outages; // Redis goes away and comes back: what all nodes admit stays within the limits
 mod presets; // the files in examples/rules do what they say

@@ -13,7 +13,8 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::registry::{Registry, Unit};
 use slidegate::{
-    BATCH_BOUNDS, BreakerState, CALL_BOUNDS, CallStats, Discrepancy, Mode, ServerMemory, ServerStats, Source,
+    BATCH_BOUNDS, BreakerState, CALL_BOUNDS, CallStats, Discrepancy, MemoryStats, Mode, ServerMemory,
+    ServerStats, Source,
 };
 
 use self::page::{Histogram, Labelled, Page};
@@ -22,6 +23,7 @@ use super::call::{Call, METRICS, Who};
 use super::error::{ApiError, Code};
 use super::route::Route;
 use crate::record::{Change, Durations, Failure, Said};
+use crate::store::RedisStats;
 use crate::tls::Protocol;
 
 pub(super) fn route() -> Route {
@@ -33,16 +35,19 @@ pub(super) fn route() -> Route {
 
 async fn metrics(State(gate): State<Shared>) -> Result<Response, ApiError> {
     let mut registry = Registry::with_prefix("slidegate");
-    registry.register_collector(Box::new(Everything { gate }));
+    let (memory, redis) = (gate.memory_stats().await, gate.redis_stats().await);
+    registry.register_collector(Box::new(Everything { gate, memory, redis }));
     let mut body = String::new();
     text::encode(&mut body, &registry)
         .map_err(|_| ApiError::new(Code::Unavailable, "the metrics cannot be written"))?;
     Ok(([(header::CONTENT_TYPE, METRICS)], body).into_response())
 }
 
-/// What is told, read when it is asked for.
+/// Collector of all metrics. Statistics that are gathered on a blocking thread are gathered before.
 struct Everything {
     gate: Shared,
+    memory: Option<MemoryStats>,
+    redis: Option<RedisStats>,
 }
 
 impl std::fmt::Debug for Everything {
@@ -157,8 +162,7 @@ impl Everything {
     }
 
     fn memory(&self, page: &mut Page<'_>) -> Result<(), Error> {
-        let stats = self.gate.memory_stats();
-        let stats = stats.as_ref();
+        let stats = self.memory.as_ref();
         page.size("memory_store_keys", "Keys held by the memory store", stats.map(|stats| stats.keys))?;
         let events = stats.map(|stats| stats.events);
         page.size("memory_store_events", "Admissions that it remembers one by one", events)?;
@@ -177,8 +181,7 @@ impl Everything {
     }
 
     fn redis(&self, page: &mut Page<'_>) -> Result<(), Error> {
-        let stats = self.gate.redis_stats();
-        let stats = stats.as_ref();
+        let stats = self.redis.as_ref();
         self.servers(page, stats.map(|stats| stats.guard.servers.as_slice()).unwrap_or_default())?;
         let guard = stats.map(|stats| &stats.guard);
         page.size(

@@ -1,0 +1,75 @@
+//! Statistics of a memory store, counted in small steps.
+//!
+//! A decision waits while the lock of its shard is held. So the count holds a lock for [`STEP`] buckets at a time, and
+//! [`Inner::in_turns`](super::Inner::in_turns) visits every other shard before it returns to the same one: a decision
+//! that finds its shard locked gets the lock at the next release, and does not compete with the following step.
+//!
+//! Slots move when a table grows, shrinks or is cleared of tombstones. A count that goes on after that would miss some
+//! keys and count others twice, so it starts again for that shard, at most [`MAX_RESTARTS`] times.
+
+use super::shard::Shard;
+
+/// Buckets visited under one hold of a shard's lock: about a microsecond. `benches/stats.rs` measures what decisions
+/// notice of it.
+pub(super) const STEP: usize = 32;
+
+/// Restarts of one shard's count, so that a count ends however often slots move.
+pub(super) const MAX_RESTARTS: u32 = 8;
+
+/// Size of a memory store, and the number of keys it has dropped. See [`MemoryStore::stats`](super::MemoryStore::stats).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// Keys held.
+    pub keys: usize,
+    /// Admissions remembered one by one; those of one microsecond are one, and one of a great cost may be a few.
+    pub events: usize,
+    /// Keys that still counted something and had to make room.
+    pub evicted: u64,
+    /// Keys that had nothing left to remember, and were dropped.
+    pub swept: u64,
+    /// Bytes held, tables and logs.
+    pub bytes: usize,
+}
+
+impl MemoryStats {
+    pub(super) fn add(&mut self, other: MemoryStats) {
+        self.keys += other.keys;
+        self.events += other.events;
+        self.evicted += other.evicted;
+        self.swept += other.swept;
+        self.bytes += other.bytes;
+    }
+}
+
+/// Unfinished count of one shard.
+#[derive(Default)]
+pub(super) struct Count {
+    /// Bucket to continue with.
+    next: usize,
+    /// Layout of the table that the buckets so far belong to.
+    layout: u64,
+    restarts: u32,
+    events: usize,
+    heap_bytes: usize,
+}
+
+impl Count {
+    /// Visits the next [`STEP`] buckets; returns the figures of the shard after the last one.
+    pub(super) fn step(&mut self, shard: &Shard) -> Option<MemoryStats> {
+        if self.layout != shard.layout() {
+            if self.next > 0 && self.restarts < MAX_RESTARTS {
+                *self = Count { restarts: self.restarts + 1, ..Count::default() };
+            }
+            self.layout = shard.layout();
+        }
+        let end = self.next.saturating_add(STEP).min(shard.buckets());
+        for bucket in self.next..end {
+            if let Some((events, heap_bytes)) = shard.weigh(bucket) {
+                self.events += events;
+                self.heap_bytes += heap_bytes;
+            }
+        }
+        self.next = end;
+        (end == shard.buckets()).then(|| shard.stats(self.events, self.heap_bytes))
+    }
+}
