@@ -149,6 +149,7 @@ mod tests {
         let printed = |text: &str| serde_json::from_str::<Value>(text).ok();
         let blocks = README.lines().flat_map(|line| line.split('\'')).filter_map(printed);
         let blocks: Vec<Value> = blocks.collect();
+        assert!(found.len() >= 4, "{}", found.len());
         for (_, example) in found {
             assert!(blocks.contains(&example), "{example}");
         }
@@ -159,7 +160,9 @@ mod tests {
     fn references_lead_somewhere() {
         let document = document();
         let text = document.to_string();
-        for reference in text.split("\"$ref\":\"#").skip(1) {
+        let references: Vec<&str> = text.split("\"$ref\":\"#").skip(1).collect();
+        assert!(references.len() > 20, "{}", references.len());
+        for reference in references {
             let pointer = reference.split('"').next().unwrap();
             assert!(document.pointer(pointer).is_some(), "{pointer}");
         }

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
+use crate::process;
 use crate::server::{Answer, BINARY, Server};
 
 const DATA: &str = "data-token-0123456789";
@@ -134,14 +135,12 @@ fn asking_needs_a_token_where_there_is_one() {
         let mut head = [0; 12];
         stream.read_exact(&mut head).unwrap();
         assert_eq!(&head[9..], status.as_bytes(), "{token}");
-        let mut rest = vec![0; 4096];
+        let mut rest = Vec::new();
         while !rest.ends_with(b"}") {
-            let n = stream.read(&mut rest).unwrap();
-            rest.truncate(n);
-            if rest.ends_with(b"}") {
-                break;
-            }
-            rest.resize(4096, 0);
+            let mut some = [0; 4096];
+            let n = stream.read(&mut some).unwrap();
+            assert!(n > 0, "the answer ends in {:?}", String::from_utf8_lossy(&rest));
+            rest.extend_from_slice(&some[..n]);
         }
     }
 }
@@ -190,15 +189,12 @@ fn tokens_come_from_files_and_are_never_printed() {
     let arguments = ["serve", "--http", any, "--grpc", any, "--resp", any, "--config", &path("config")];
     let mut command = Command::new(BINARY);
     let mut child = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut greeting = String::new();
-    let mut stdout = child.stdout.take().unwrap();
-    while !greeting.contains("ready\n") {
-        let mut some = [0; 512];
-        let n = stdout.read(&mut some).unwrap();
-        assert!(n > 0, "it starts");
-        greeting += str::from_utf8(&some[..n]).unwrap();
+    let stdout = process::Lines::of(child.stdout.take().unwrap());
+    let mut printed = String::new();
+    while !printed.ends_with("ready\n") {
+        printed += &(stdout.next("the server is ready").expect("the server starts") + "\n");
     }
-    let address = greeting.lines().find_map(|line| line.strip_prefix("listening on http://")).unwrap();
+    let address = printed.lines().find_map(|line| line.strip_prefix("listening on http://")).unwrap();
     let server = Server::at(address);
     assert_eq!(server.post("/v1/acquire", ASK).status, 401);
     for token in [DATA, "another-token-0123456789", ADMIN] {
@@ -208,25 +204,24 @@ fn tokens_come_from_files_and_are_never_printed() {
     assert_eq!(with_token(&server, "PUT", "/v1/rules", DATA, RULES).status, 401);
     let shown = with_token(&server, "GET", "/v1/rules", DATA, "").body;
     let _ = child.kill();
-    let output = child.wait_with_output().unwrap();
-    let mut rest = String::new();
-    stdout.read_to_string(&mut rest).unwrap();
-    let printed = format!("{greeting}{rest}{}{shown}", String::from_utf8_lossy(&output.stderr));
+    let output = process::finish(child, "the server");
+    while let Some(line) = stdout.next("the end of what the server prints") {
+        printed += &(line + "\n");
+    }
+    printed += &format!("{}{shown}", String::from_utf8_lossy(&output.stderr));
     for token in [DATA, ADMIN, "another-token-0123456789"] {
         assert!(!printed.contains(token), "{printed}");
     }
 
     // An empty one is a mistake, not an open door.
-    let refused =
-        Command::new(BINARY).args(["serve", "--http", any]).env("SLIDEGATE_TOKEN", "").output().unwrap();
+    let mut serve = Command::new(BINARY);
+    let refused = process::output(serve.args(["serve", "--http", any]).env("SLIDEGATE_TOKEN", ""));
     assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("is empty"));
 
     // A short one is no token, and is not repeated either.
-    let refused = Command::new(BINARY)
-        .args(["serve", "--http", any])
-        .env("SLIDEGATE_ADMIN_TOKEN", "hunter2")
-        .output()
-        .unwrap();
+    let mut serve = Command::new(BINARY);
+    let refused =
+        process::output(serve.args(["serve", "--http", any]).env("SLIDEGATE_ADMIN_TOKEN", "hunter2"));
     let message = String::from_utf8(refused.stderr).unwrap();
     assert!(
         !refused.status.success() && message.contains("16 characters") && !message.contains("hunter2"),

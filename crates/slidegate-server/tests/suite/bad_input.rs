@@ -4,6 +4,7 @@ use std::process::Command;
 
 use serde_json::json;
 
+use crate::process;
 use crate::server::{BINARY, Server};
 
 /// A path, a body, and exactly what is answered.
@@ -500,7 +501,7 @@ fn strange_but_acceptable_values_are_counted_apart() {
 #[test]
 fn commands() {
     for (arguments, told) in COMMANDS {
-        let output = Command::new(BINARY).args(*arguments).env_remove("SLIDEGATE_URL").output().unwrap();
+        let output = process::output(Command::new(BINARY).args(*arguments).env_remove("SLIDEGATE_URL"));
         said(&output, arguments, told);
     }
     let server = Server::demo();

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::redis_server::{Flavour, Server as Redis};
+use crate::process;
+use crate::redis_server::{Flavour, Server as Redis, eventually};
 use crate::server::{BINARY, Server};
-use crate::stub::{ALLOWED, Stub, answer};
+use crate::stub::{ALLOWED, Refusing, Stub, answer};
 
 fn start(arguments: &[&str]) -> Child {
     let mut command = Command::new(BINARY);
@@ -17,7 +18,7 @@ fn start(arguments: &[&str]) -> Child {
 }
 
 fn run(arguments: &[&str]) -> Output {
-    start(arguments).wait_with_output().unwrap()
+    process::finish(start(arguments), &format!("slidegate bench {}", arguments.join(" ")))
 }
 
 /// The figures, which must add up.
@@ -73,16 +74,23 @@ fn a_server_admits_exactly_the_limit() {
 #[test]
 fn so_does_a_store_in_this_process() {
     let redis = Redis::start(Flavour::Redis7);
-    for store in ["memory", &redis.url()] {
-        let in_process = ["--store", store, "--callers", "7"];
-        exactly_a_hundred(&bench(&[&in_process[..], &HUNDRED].concat()));
-    }
     let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), format!("store: {}\nrules: []\n", redis.url())).unwrap();
+    // A busy machine may take longer than the usual deadline; then Redis would not be who decides.
+    let config = format!("store: {}\nguard: {{ deadline: 20s }}\nrules: []\n", redis.url());
+    std::fs::write(file.path(), config).unwrap();
     let path = file.path().to_str().unwrap();
-    let figures = bench(&[&["--config", path, "--resource", "by-file"][..], &HUNDRED].concat());
-    exactly_a_hundred(&figures);
-    assert_eq!(figures["target"], format!("redis at 127.0.0.1:{}, in this process", redis.port));
+    let at_redis = format!("redis at 127.0.0.1:{}, in this process", redis.port);
+    for (store, target) in [
+        (&["--store", "memory"][..], "memory, in this process"),
+        (&["--config", path], &at_redis),
+        // What a flag says goes before what the file says.
+        (&["--config", path, "--store", "memory"], "memory, in this process"),
+        (&["--config", path, "--store", &redis.url(), "--resource", "other"], &at_redis),
+    ] {
+        let figures = bench(&[store, &["--callers", "7"], &HUNDRED].concat());
+        exactly_a_hundred(&figures);
+        assert_eq!(figures["target"], target);
+    }
 }
 
 #[test]
@@ -100,7 +108,7 @@ fn a_seed_asks_the_same_again() {
 fn a_time_ends_it_and_the_warm_up_is_not_counted() {
     let run = ["--store", "memory", "--duration", "200ms", "--callers", "2", "--distribution", "one"];
     // All that the limit allows is used up before it counts.
-    let figures = bench(&[&run[..], &["--warm-up", "100ms", "--limit", "10", "--window", "1h"]].concat());
+    let figures = bench(&[&run[..], &["--warm-up", "100ms", "--limit", "1", "--window", "1h"]].concat());
     assert_eq!(figures["allowed"], 0);
     assert!(figures["seconds"].as_f64().unwrap() >= 0.2, "{figures}");
     // Whichever is first.
@@ -137,7 +145,8 @@ fn an_open_loop_charges_a_stall_to_all_that_were_due() {
     let open = bench(&[&["--url", &stub.url, "--rate", "500"][..], &run].concat());
     // 150 were due in the first 300 ms of it, though only four could be sent.
     let slow = open["slower_than"]["100ms"].as_u64().unwrap();
-    assert!((145..500).contains(&slow), "{open}");
+    // The stall is a fifth of the run: most are not charged with it, unless the machine stalls as well.
+    assert!((145..800).contains(&slow), "{open}");
     assert!(open["latency_us"]["p90"].as_u64().unwrap() > 100_000, "{open}");
     assert!(open["latency_us"]["max"].as_u64().unwrap() > 390_000, "{open}");
     assert!(open["open_loop"]["late"].as_u64().unwrap() >= 145, "{open}");
@@ -195,8 +204,9 @@ fn an_answer_that_does_not_come_is_an_error() {
         }
         answer(200, ALLOWED)
     });
-    let figures = bench(&["--url", &stub.url, "--requests", "10", "--callers", "2", "--timeout", "100ms"]);
-    assert_eq!(figures["error_messages"], json!({ "no answer within 100ms": 1 }));
+    // Long enough for the nine others on a busy machine.
+    let figures = bench(&["--url", &stub.url, "--requests", "10", "--callers", "2", "--timeout", "2s"]);
+    assert_eq!(figures["error_messages"], json!({ "no answer within 2s": 1 }));
     assert_eq!(figures["allowed"], 9);
 }
 
@@ -212,12 +222,10 @@ fn ending_it_early_says_what_was_done() {
     let bench =
         ["--url", &stub.url, "--duration", "1h", "--timeout", "1h", "--warm-up", "0s", "--callers", "5"];
     let child = start(&[&bench[..], &["--json"]].concat());
-    while stub.seen() < 105 {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    eventually("five wait for the server that hangs", || stub.seen() == 105);
     let interrupted = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(interrupted.success());
-    let figures = figures(&child.wait_with_output().unwrap());
+    let figures = figures(&process::finish(child, "slidegate bench after SIGINT"));
     assert_eq!((&figures["asked"], &figures["allowed"]), (&json!(105), &json!(100)));
     assert_eq!(figures["error_messages"], json!({ "no answer yet when it was stopped": 5 }));
 }
@@ -243,7 +251,8 @@ fn the_table_says_it_in_words() {
 /// Options, and what is said about them; nothing is asked.
 #[test]
 fn what_cannot_be_is_said_at_once() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let refusing = Refusing::new();
+    let free = refusing.address.port();
     let (dead, no_redis) = (format!("http://127.0.0.1:{free}"), format!("redis://:hush@127.0.0.1:{free}"));
     let server = Server::demo();
     let alive = format!("http://{}", server.address);

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::process;
 use crate::server::Server;
 
 const CLIENTS: &str = include_str!("../../../../docs/clients.md");
@@ -20,16 +21,16 @@ fn run(heading: &str, n: usize, program: &str, arguments: &[&str], file: &str) -
         .replace("port=6380", &format!("port={port}"));
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join(file), text).unwrap();
-    let output = Command::new(program)
-        .args(arguments)
-        .arg(file)
-        .current_dir(folder.path())
-        .env("GOCACHE", Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/go-cache"))
-        .env("GOFLAGS", "-mod=mod")
-        .env("NO_PROXY", "127.0.0.1")
-        .env("no_proxy", "127.0.0.1")
-        .output()
-        .unwrap_or_else(|error| panic!("{program}: {error}: run scripts/tools.sh"));
+    let output = process::output(
+        Command::new(program)
+            .args(arguments)
+            .arg(file)
+            .current_dir(folder.path())
+            .env("GOCACHE", Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/go-cache"))
+            .env("GOFLAGS", "-mod=mod")
+            .env("NO_PROXY", "127.0.0.1")
+            .env("no_proxy", "127.0.0.1"),
+    );
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }

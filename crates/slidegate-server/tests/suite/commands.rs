@@ -5,6 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
+use crate::process;
 use crate::server::{BINARY, Server};
 
 fn run(arguments: &[&str], input: &str) -> Output {
@@ -16,7 +17,7 @@ fn run(arguments: &[&str], input: &str) -> Output {
         .spawn()
         .unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    child.wait_with_output().unwrap()
+    process::finish(child, &format!("slidegate {}", arguments.join(" ")))
 }
 
 fn stdout(output: &Output) -> String {
@@ -34,7 +35,7 @@ fn serve_says_where_and_what_to_try() {
     assert_eq!(lines.len(), 2);
     for line in lines {
         assert!(line.contains(address.as_str()));
-        let output = Command::new("sh").args(["-c", line]).output().unwrap();
+        let output = process::output(Command::new("sh").args(["-c", line]));
         let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(answer["allowed"], true, "{line}");
     }

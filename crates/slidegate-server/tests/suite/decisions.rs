@@ -1,6 +1,7 @@
 //! Bodies, statuses and headers of decisions.
 
 use serde_json::{Value, json};
+use slidegate::{Clock, SystemClock};
 
 use crate::server::Server;
 
@@ -21,6 +22,8 @@ fn without_waits(mut body: Value) -> Value {
 #[test]
 fn the_login_guard() {
     let server = Server::demo();
+    let clock = SystemClock::new();
+    let start = clock.now();
     for n in 1..=3 {
         let answer = server.post("/v1/acquire", &login("1.2.3.4"));
         assert_eq!(answer.status, 200);
@@ -46,7 +49,15 @@ fn the_login_guard() {
         refused.header("ratelimit-policy"),
         Some(r#""login-per-ip";q=3;w=5, "login-per-user";q=5;w=60"#)
     );
-    assert_eq!(refused.header("ratelimit"), Some(r#""login-per-ip";r=0;t=5, "login-per-user";r=2;t=60"#));
+    // The first request leaves the windows 5 s and 60 s after it was admitted.
+    let passed = (clock.now().get() - start.get()).div_ceil(1_000_000);
+    let (ip, user) = refused.header("ratelimit").unwrap().split_once(", ").unwrap();
+    for (item, start, window) in
+        [(ip, r#""login-per-ip";r=0;t="#, 5), (user, r#""login-per-user";r=2;t="#, 60)]
+    {
+        let seconds: u64 = item.strip_prefix(start).unwrap().parse().unwrap();
+        assert!((window - passed.min(window)..=window).contains(&seconds), "{item}");
+    }
     let wait = refused.json()["retry_after_ms"].as_u64().unwrap();
     assert!((1..=5_000).contains(&wait));
     assert_eq!(refused.header("retry-after"), Some(wait.div_ceil(1_000).to_string().as_str()));

@@ -4,6 +4,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::process;
+
 fn version(text: &str) -> Vec<u64> {
     let mut parts: Vec<u64> = text.split('.').map(|part| part.parse().unwrap()).collect();
     parts.resize(3, 0);
@@ -12,17 +14,14 @@ fn version(text: &str) -> Vec<u64> {
 
 #[test]
 fn no_dependency_needs_a_newer_rust() {
-    let output = Command::new(env!("CARGO"))
-        .args([
-            "metadata",
-            "--format-version",
-            "1",
-            "--locked",
-            "--manifest-path",
-            concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
-        ])
-        .output()
-        .unwrap();
+    let output = process::output(Command::new(env!("CARGO")).args([
+        "metadata",
+        "--format-version",
+        "1",
+        "--locked",
+        "--manifest-path",
+        concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
+    ]));
     let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
     let ours = version(env!("CARGO_PKG_RUST_VERSION"));
     let packages = metadata["packages"].as_array().unwrap();

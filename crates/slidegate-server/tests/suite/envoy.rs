@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::redis_server::{eventually, lasting_port};
 use crate::server::Server;
+use crate::stub::Refusing;
 
 const DOCS: &str = include_str!("../../../../docs/envoy.md");
 
@@ -64,7 +66,7 @@ impl Envoy {
     /// With the file of the docs, asking at `grpc`.
     fn start(grpc: &str, deny: bool) -> Self {
         let upstream = Upstream::start();
-        let address = free_address();
+        let address = SocketAddr::from(([127, 0, 0, 1], lasting_port()));
         let port = |address: SocketAddr| format!("port_value: {} ", address.port());
         let config = blocks()[1]
             .replace("port_value: 10000 ", &port(address))
@@ -81,8 +83,11 @@ impl Envoy {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let envoy = Envoy { child, address, upstream };
-        crate::redis_server::eventually("Envoy listens", || TcpStream::connect(address).is_ok());
+        let mut envoy = Envoy { child, address, upstream };
+        eventually("Envoy listens", || {
+            assert!(envoy.child.try_wait().unwrap().is_none(), "Envoy does not start");
+            TcpStream::connect(address).is_ok()
+        });
         envoy
     }
 
@@ -103,10 +108,6 @@ impl Drop for Envoy {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 /// One that is kept, request after request.
@@ -172,9 +173,9 @@ fn exactly_the_limit_with_headers_on_each_answer() {
 
 #[test]
 fn a_server_that_is_not_there() {
-    let nowhere = free_address().to_string();
+    let refusing = Refusing::new();
     for (deny, status) in [(false, 200), (true, 500)] {
-        let envoy = Envoy::start(&nowhere, deny);
+        let envoy = Envoy::start(&refusing.address.to_string(), deny);
         assert_eq!(envoy.connect().get("ann").status, status);
         assert_eq!(envoy.forwarded(), usize::from(!deny));
     }

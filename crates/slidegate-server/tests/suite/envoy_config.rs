@@ -9,6 +9,7 @@ use std::process::Command;
 use slidegate::{Decision, Limiter, MemoryStore, Mode, Request, Rules, Source};
 use slidegate_server::envoy::{NamedText, attributes, import, translate};
 
+use crate::process;
 use crate::server::{BINARY, Server};
 
 type Entries = Vec<(&'static str, &'static str)>;
@@ -538,7 +539,7 @@ fn the_commands() {
     .unwrap();
     std::fs::write(path("README.md"), "not a file of limits").unwrap();
     std::fs::create_dir(path("old.yaml")).unwrap();
-    let run = |arguments: &[&str]| Command::new(BINARY).args(arguments).output().unwrap();
+    let run = |arguments: &[&str]| process::output(Command::new(BINARY).args(arguments));
     let shop = path("shop.yaml");
     let imported = run(&["import", "envoy", shop.to_str().unwrap()]);
     assert_eq!(

@@ -5,6 +5,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
+use crate::process;
 use crate::redis_server::{Flavour, Server as Redis};
 use crate::server::{BINARY, Server};
 
@@ -39,7 +40,8 @@ fn verdicts(explained: &Value) -> Vec<(String, String)> {
 #[test]
 fn every_rule_says_what_it_makes_of_a_request() {
     let redis = Redis::start(Flavour::Redis7);
-    for server in [Server::with_rules(RULES), Server::with_rules(&format!("store: {}{RULES}", redis.url()))] {
+    let shared = format!("store: {}\nguard: {{ deadline: 20s }}{RULES}", redis.url());
+    for server in [Server::with_rules(RULES), Server::with_rules(&shared)] {
         let login = json!({ "attributes": { "api": "/login", "ip": "1.2.3.4" } });
         for _ in 0..2 {
             assert_eq!(server.post("/v1/acquire", &login.to_string()).status, 200);
@@ -170,13 +172,14 @@ fn who_may_ask_may_have_it_explained() {
     let server = Server::with_env(&[("SLIDEGATE_TOKEN", DATA)], RULES, &[]);
     assert_eq!(server.post("/v1/explain", r#"{"attributes":{"api":"x"}}"#).status, 401);
     let url = format!("http://{}", server.address);
+    let mut explain = Command::new(BINARY);
     let output =
-        Command::new(BINARY).args(["explain", "--url", &url, "api=x"]).env("SLIDEGATE_TOKEN", DATA).output();
-    assert_eq!(output.unwrap().status.code(), Some(0));
+        process::output(explain.args(["explain", "--url", &url, "api=x"]).env("SLIDEGATE_TOKEN", DATA));
+    assert_eq!(output.status.code(), Some(0));
 }
 
 fn command(arguments: &[&str]) -> Output {
-    Command::new(BINARY).arg("explain").args(arguments).output().unwrap()
+    process::output(Command::new(BINARY).arg("explain").args(arguments))
 }
 
 fn printed(output: &Output) -> String {

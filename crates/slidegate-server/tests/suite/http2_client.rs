@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::Request;
@@ -10,6 +11,9 @@ use hyper::body::{Body, Bytes, Frame};
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::sync::mpsc;
+
+/// The longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Client {
     runtime: tokio::runtime::Runtime,
@@ -77,14 +81,17 @@ impl Client {
         (arrived, move |body| {
             chunks.send(body.into()).unwrap();
             drop(chunks);
-            handle.block_on(answer).unwrap()
+            let limited = async { tokio::time::timeout(PATIENCE, answer).await };
+            handle.block_on(limited).expect("an answer within 60 s").unwrap()
         })
     }
 
     fn send(&self, path: &str, headers: &[(&str, &str)], body: Chunks) -> (u16, String) {
         let mut sender = self.sender.clone();
         let request = request(path, headers, body);
-        self.runtime.block_on(async move { finish(sender.send_request(request).await.unwrap()).await })
+        let answer = async move { finish(sender.send_request(request).await.unwrap()).await };
+        let limited = async { tokio::time::timeout(PATIENCE, answer).await };
+        self.runtime.block_on(limited).expect("an answer within 60 s")
     }
 }
 

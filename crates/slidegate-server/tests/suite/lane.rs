@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
+use serde_json::Value;
+
 use crate::bad_input::REQUESTS;
 use crate::server::{Answer, Server};
 
@@ -45,19 +47,38 @@ impl Kept {
     }
 }
 
-/// Head and body without what differs from one moment to the next: numbers, and the order of headers.
-fn alike(answer: &Answer) -> (u16, Vec<String>, String) {
-    let without_numbers = |text: &str| {
-        let mut plain: Vec<char> = text.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
-        plain.dedup_by(|a, b| *a == '0' && *b == '0');
-        plain.into_iter().collect::<String>()
-    };
+/// Status, head and body without what differs from one moment to the next: times, what they are part of, the order of
+/// headers, and the name of the resource.
+fn alike(answer: &Answer) -> (u16, Vec<String>, Value) {
     let (date, lines): (Vec<&str>, Vec<&str>) =
         answer.head.lines().partition(|line| line.starts_with("date: "));
     assert!(date.len() == 1 && date[0].ends_with(" GMT"), "{}", answer.head);
-    let mut head: Vec<String> = lines.into_iter().map(without_numbers).collect();
+    let header = |line: &str| match line.split_once(": ") {
+        Some((name @ ("content-length" | "retry-after" | "x-ratelimit-reset"), value)) => {
+            assert!(value.parse::<u64>().is_ok(), "{line}");
+            name.to_owned()
+        }
+        Some(("ratelimit", value)) => value.split(";t=").next().unwrap().to_owned(),
+        _ => line.to_owned(),
+    };
+    let mut head: Vec<String> = lines.into_iter().map(header).collect();
     head.sort();
-    (answer.status, head, without_numbers(&answer.body))
+    let mut body = answer.json();
+    if let Some(decision) = body.as_object_mut().filter(|body| body.contains_key("allowed")) {
+        let waits = decision["limits"].as_array_mut().unwrap().iter_mut().flat_map(|limit| {
+            limit["key"] = limit["key"].as_str().unwrap().replace("=r2", "=r1").into();
+            limit.as_object_mut().unwrap().iter_mut().filter(|(name, _)| name.ends_with("_after_ms"))
+        });
+        waits.for_each(|(_, wait)| *wait = wait.is_u64().into());
+        for (name, value) in decision.iter_mut() {
+            match name.as_str() {
+                "retry_after_ms" => *value = (value.as_u64() > Some(0)).into(),
+                "reservation" => *value = value.is_string().into(),
+                _ => {}
+            }
+        }
+    }
+    (answer.status, head, body)
 }
 
 #[test]

@@ -31,6 +31,7 @@ mod metrics; // what Prometheus is told, bounded and documented
 mod monitor; // counts that are wrong are found and put right, and Redis's memory is looked after
 mod openapi; // every answer is as /openapi.json describes it
 mod patience; // slow clients are given up, and stopping loses no answer
+mod process; // child processes with a time limit
 mod prometheus; // a real Prometheus scrapes, and its alerts fire and clear
 mod proxies; // nginx, Traefik and Caddy ask before they pass a request on
 mod readme; // the README's lines answer as printed

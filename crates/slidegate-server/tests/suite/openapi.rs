@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::process;
 use crate::server::Server;
 
 const ADMIN: &str = "admin-token-0123456789";
@@ -17,13 +18,20 @@ fn schemathesis(server: &Server, settings: &str) {
     let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools");
     let program = tools.join("schemathesis/bin/schemathesis");
     let program = program.canonicalize().expect("scripts/tools.sh installs schemathesis");
-    let run = Command::new(program)
-        .current_dir(folder.path())
-        .args(["run", &format!("http://{}/openapi.json", server.address)])
-        .args(["--phases", "examples,coverage,fuzzing", "--max-examples", "20", "--seed", "1"])
-        .args(["--generation-database", "none", "--continue-on-failure", "--no-color", "--warnings", "off"])
-        .output()
-        .unwrap();
+    let run = process::output(
+        Command::new(program)
+            .current_dir(folder.path())
+            .args(["run", &format!("http://{}/openapi.json", server.address)])
+            .args(["--phases", "examples,coverage,fuzzing", "--max-examples", "20", "--seed", "1"])
+            .args([
+                "--generation-database",
+                "none",
+                "--continue-on-failure",
+                "--no-color",
+                "--warnings",
+                "off",
+            ]),
+    );
     let [report, errors] = [&run.stdout, &run.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     assert!(run.status.success(), "{report}\n{errors}");
     let paths = server.get("/openapi.json").json()["paths"].clone();

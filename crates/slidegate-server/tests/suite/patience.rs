@@ -1,6 +1,6 @@
 //! Slow clients are given up, and stopping loses no answer.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use slidegate_server::serve::{self, Doors};
 use slidegate_server::store::AnyStore;
 use tokio::sync::oneshot;
 
+use crate::redis_server::eventually;
 use crate::server::{Answer, Server};
 
 const BODY: &str = r#"{"resource":"r","limit":5}"#;
@@ -39,10 +40,7 @@ fn stopping_answers_what_is_in_flight() {
         client.write_all(first.as_bytes()).unwrap();
     }
     server.terminate();
-    // It has stopped listening when a new connection is refused.
-    while TcpStream::connect(&server.address).is_ok() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually("new connections are refused", || TcpStream::connect(&server.address).is_err());
     let mut allowed = 0;
     for mut client in clients {
         client.write_all(rest.as_bytes()).unwrap();
@@ -78,10 +76,19 @@ fn short() -> Limits {
     }
 }
 
+/// Everything until the server ends the connection, which it must.
 async fn read_all(mut stream: TcpStream) -> String {
     tokio::task::spawn_blocking(move || {
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let mut text = String::new();
-        let _ = stream.read_to_string(&mut text);
+        if let Err(error) = stream.read_to_string(&mut text) {
+            // A reset ends it too.
+            assert_ne!(
+                error.kind(),
+                ErrorKind::WouldBlock,
+                "the connection is still open after 30 s: {text:?}"
+            );
+        }
         text
     })
     .await
@@ -107,7 +114,8 @@ async fn half_a_head_and_half_a_body_are_given_up() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_make_room() {
-    let (address, _stop, _) = impatient(short()).await;
+    let limits = Limits { request: Duration::from_secs(10), ..short() };
+    let (address, _stop, _) = impatient(limits).await;
     let _idle: Vec<TcpStream> = (0..3).map(|_| TcpStream::connect(&address).unwrap()).collect();
     let mut fourth = TcpStream::connect(&address).unwrap();
     fourth.write_all(head(BODY.len()).as_bytes()).unwrap();
@@ -123,8 +131,13 @@ async fn a_client_that_does_not_read_makes_room() {
     let batch = format!("{{\"requests\":[{requests}]}}");
     // Answers of a quarter of a megabyte by hyper, and many small ones on the short way.
     for (path, body, times) in [("/v1/acquire/batch", batch.as_str(), 60), ("/v1/acquire", BODY, 100_000)] {
-        let (address, _stop, _) =
-            impatient(Limits { head: Duration::from_secs(60), connections: 1, ..short() }).await;
+        let limits = Limits {
+            head: Duration::from_secs(300),
+            request: Duration::from_millis(500),
+            connections: 1,
+            ..short()
+        };
+        let (address, _stop, _) = impatient(limits).await;
         let head = head(body.len()).replace("/v1/acquire", path).replace("connection: close\r\n", "");
         let request = head + body;
         let mut deaf = TcpStream::connect(&address).unwrap();
@@ -135,7 +148,6 @@ async fn a_client_that_does_not_read_makes_room() {
             deaf
         });
         let mut next = TcpStream::connect(&address).unwrap();
-        next.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         next.write_all(self::head(BODY.len()).as_bytes()).unwrap();
         next.write_all(BODY.as_bytes()).unwrap();
         let answer = read_all(next).await;
@@ -148,10 +160,12 @@ async fn a_client_that_does_not_read_makes_room() {
 #[tokio::test(flavor = "multi_thread")]
 async fn kept_connections_end() {
     for stops in [true, false] {
-        let idle = Duration::from_millis(if stops { 60_000 } else { 100 });
-        let (address, stop, _served) = impatient(Limits { head: idle, ..short() }).await;
+        // Long enough for the pauses of a busy machine between its requests.
+        let idle = Duration::from_secs(if stops { 300 } else { 1 });
+        let limits = Limits { head: idle, request: Duration::from_secs(10), ..short() };
+        let (address, stop, _served) = impatient(limits).await;
         let mut kept = TcpStream::connect(&address).unwrap();
-        kept.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        kept.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let request = head(BODY.len()).replace("connection: close\r\n", "") + BODY;
         let mut answer = [0; 1_024];
         for _ in 0..3 {
@@ -165,10 +179,17 @@ async fn kept_connections_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stopping_does_not_wait_for_ever() {
-    let (address, stop, served) = impatient(Limits { head: Duration::from_secs(60), ..short() }).await;
+    let limits = Limits { head: Duration::from_secs(300), request: Duration::from_secs(10), ..short() };
+    let (address, stop, served) = impatient(limits).await;
     let mut stuck = TcpStream::connect(&address).unwrap();
     stuck.write_all(b"POST /v1/acq").unwrap();
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    tokio::task::spawn_blocking(move || {
+        // With the one that asks.
+        let two = "slidegate_connections{door=\"http\"} 2\n";
+        eventually("the connection is accepted", || Server::at(&address).get("/metrics").body.contains(two));
+    })
+    .await
+    .unwrap();
     stop.send(()).unwrap();
-    tokio::time::timeout(Duration::from_secs(10), served).await.expect("it stops").unwrap();
+    tokio::time::timeout(Duration::from_secs(30), served).await.expect("it stops").unwrap();
 }

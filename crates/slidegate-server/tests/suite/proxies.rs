@@ -1,11 +1,12 @@
 //! nginx, Traefik and Caddy ask `/v1/authorize`: exactly the limit passes, and clients are told 429 and when to come back.
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use crate::redis_server::{eventually, lasting_port};
 use crate::server::{Answer, Server};
 use crate::upstream::Upstream;
 
@@ -41,20 +42,20 @@ impl Proxy {
     /// `command` makes the program from its folder, the port to listen on.
     fn start(command: impl Fn(&Path, u16) -> Command) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // Another may take it in between: then the proxy does not start, and the next one is tried.
+        // If another process takes the port in between, the proxy exits, and the next one is tried.
         for _ in 0..10 {
-            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let port = lasting_port();
             let log = fs::File::create(folder.path().join("log")).unwrap();
             let mut command = command(folder.path(), port);
             let mut child =
                 command.stdout(log.try_clone().unwrap()).stderr(log).stdin(Stdio::null()).spawn().unwrap();
             let address = format!("127.0.0.1:{port}");
-            for _ in 0..600 {
-                if TcpStream::connect(&address).is_ok() {
-                    return Proxy { child, address, _folder: folder };
-                }
+            for _ in 0..1_200 {
                 if child.try_wait().unwrap().is_some() {
                     break;
+                }
+                if TcpStream::connect(&address).is_ok() {
+                    return Proxy { child, address, _folder: folder };
                 }
                 std::thread::sleep(Duration::from_millis(25));
             }
@@ -118,7 +119,8 @@ fn exactly_the_limit_passes(proxy: &Proxy, upstream: &Upstream, shows_what_is_le
         );
     }
     // What no rule is about passes.
-    assert!(proxy.ask("/free", &[]).iter().all(|answer| answer.status == 200));
+    let free = proxy.ask("/free", &[]);
+    assert!(free.len() == REQUESTS && free.iter().all(|answer| answer.status == 200));
 }
 
 #[test]
@@ -167,11 +169,7 @@ global: {{ checkNewVersion: false, sendAnonymousUsage: false }}
         command
     });
     // It listens before it knows its routes.
-    let ready = (0..400).any(|_| {
-        std::thread::sleep(Duration::from_millis(25));
-        Server::at(&proxy.address).get("/free").status == 200
-    });
-    assert!(ready, "it finds its routes");
+    eventually("Traefik knows its routes", || Server::at(&proxy.address).get("/free").status == 200);
     upstream.forget();
     // What it copies of a good answer goes to the upstream, not to the client.
     exactly_the_limit_passes(&proxy, &upstream, false);

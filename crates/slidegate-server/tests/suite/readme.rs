@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use crate::process;
 use crate::server::Server;
 
 const README: &str = include_str!("../../../../README.md");
@@ -34,7 +35,7 @@ fn console_blocks_answer_as_printed() {
     for (n, (line, printed)) in lines.iter().enumerate() {
         let line = line.replace("127.0.0.1:8080", &server.address);
         let run =
-            || String::from_utf8(Command::new("sh").args(["-c", &line]).output().unwrap().stdout).unwrap();
+            || String::from_utf8(process::output(Command::new("sh").args(["-c", &line])).stdout).unwrap();
         if n == 1 {
             // The README shows the first login and the fourth.
             run();

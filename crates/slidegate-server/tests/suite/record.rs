@@ -10,6 +10,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 use crate::grpc;
+use crate::process;
 use crate::redis_server::eventually;
 use crate::resp::Wire;
 use crate::server::{BINARY, Server};
@@ -75,6 +76,8 @@ fn every_door_is_recorded() {
     let grpc = grpc::Client::of(&server);
     grpc.codes(grpc::asked("shop", &[&[("user", "alice")]]));
     grpc.codes(grpc::asked("shop", &[&[("user", "alice")], &[("item", "7")]]));
+    // A connection that is open would keep the server from stopping at once.
+    drop((client, grpc));
     stop(server);
     let expected = [
         json!({ "attributes": { "api": "/login", "ip": "1" }, "permits": 1, "allowed": true }),
@@ -133,10 +136,11 @@ fn what_was_recorded_outlives_whoever_recorded_it() {
     assert_eq!(readable(), 50);
     let rules = folder.path().join("rules.yaml");
     std::fs::write(&rules, "rules: [{ name: per-ip, key: [ip], limit: 1, window: 1s }]").unwrap();
-    let simulated = Command::new(BINARY)
-        .args(["simulate", "--json", "--rules", rules.to_str().unwrap(), "--trace", path.to_str().unwrap()])
-        .output()
-        .unwrap();
+    let simulated = process::output(
+        Command::new(BINARY)
+            .args(["simulate", "--json", "--rules", rules.to_str().unwrap()])
+            .args(["--trace", path.to_str().unwrap()]),
+    );
     let report: Value = serde_json::from_slice(&simulated.stdout).unwrap();
     assert_eq!(report["requests"], 50);
     let note = report["notes"][0].as_str().unwrap();
@@ -144,7 +148,7 @@ fn what_was_recorded_outlives_whoever_recorded_it() {
 }
 
 fn serve(arguments: &[&str]) -> Output {
-    Command::new(BINARY).args(["serve", "--http", "127.0.0.1:0"]).args(arguments).output().unwrap()
+    process::output(Command::new(BINARY).args(["serve", "--http", "127.0.0.1:0"]).args(arguments))
 }
 
 #[test]
@@ -259,9 +263,9 @@ fn a_sample_has_whole_clients_and_digests_tell_nothing() {
         let value = |name: &str| line["attributes"][name].as_str().unwrap().to_owned();
         apis.entry(value("ip")).or_default().insert(value("api"));
     }
-    assert!(apis.values().all(|apis| apis.len() == 3), "{apis:?}");
     // Seven deviations from a half.
     assert!((15..=85).contains(&apis.len()), "{}", apis.len());
+    assert!(apis.values().all(|apis| apis.len() == 3), "{apis:?}");
 }
 
 /// The answer to `POST /v1/record`, as it comes.
@@ -315,7 +319,8 @@ fn admin(server: &Server, body: &str) -> (u16, String) {
 fn a_client_may_be_sent_what_is_decided() {
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], RULES, &[]);
     login(&server, "before");
-    let stream = Lines::of(&server, r#"{"seconds":1}"#);
+    // Long enough for three requests on a busy machine.
+    let stream = Lines::of(&server, r#"{"seconds":2}"#);
     let small = Lines::of(&server, r#"{"seconds":3600,"max_bytes":200}"#);
     for n in 0..3 {
         login(&server, &n.to_string());

@@ -5,8 +5,10 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
+use serde_json::Value;
+
+use crate::redis_server::eventually;
 use crate::server::Server;
 
 fn rules(limit: u64) -> String {
@@ -15,13 +17,32 @@ fn rules(limit: u64) -> String {
 
 /// Waits until the rules in force have this limit.
 fn until(server: &Server, limit: u64) {
-    for _ in 0..400 {
-        if server.get("/v1/rules").json()["rules"][0]["limit"] == limit {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(25));
-    }
-    panic!("still {}", server.get("/v1/rules").body);
+    eventually(&format!("the limit is {limit}"), || limit_of(server) == limit);
+}
+
+fn limit_of(server: &Server) -> Value {
+    server.get("/v1/rules").json()["rules"][0]["limit"].clone()
+}
+
+fn version_of(server: &Server) -> Value {
+    server.get("/v1/rules").json()["edition"]["version"].clone()
+}
+
+/// Waits until the server shows why the newest rules are not in force. It has read the file then.
+fn until_failure(server: &Server, text: &str) {
+    eventually(&format!("a failure with {text:?}"), || {
+        let shown = server.get("/v1/rules").json();
+        shown["edition"]["failure"]["message"].as_str().is_some_and(|message| message.contains(text))
+    });
+}
+
+/// Writes `text`, whose rules are right, and waits until the server has read it. The file has a mistake first: the
+/// server shows it until it has read the file again.
+fn write_and_wait(server: &Server, file: &Path, text: &str) {
+    fs::write(file, "rules: [{ name: one, limit: zero }]").unwrap();
+    until_failure(server, "limit");
+    fs::write(file, text).unwrap();
+    eventually("the mistake is mended", || server.get("/v1/rules").json()["edition"]["failure"].is_null());
 }
 
 fn serve(path: &Path) -> Server {
@@ -50,26 +71,15 @@ fn a_file_is_read_again_however_it_changes() {
     fs::rename(&next, &file).unwrap();
     until(&server, 7);
 
-    // A comment changes the file, not the rules.
-    let version = server.get("/v1/rules").json()["edition"]["version"].as_u64();
-    fs::write(&file, format!("# the same\n{}", rules(7))).unwrap();
-    std::thread::sleep(Duration::from_millis(800));
-    assert_eq!(server.get("/v1/rules").json()["edition"]["version"].as_u64(), version);
+    // A mistake changes nothing, and is shown until it is mended. A comment changes the file, not the rules.
+    let version = version_of(&server);
+    write_and_wait(&server, &file, &format!("# the same\n{}", rules(7)));
+    assert_eq!((version_of(&server), limit_of(&server)), (version, 7.into()));
 
-    // A mistake changes nothing, and is shown until it is mended.
-    fs::write(&file, "rules: [{ name: one, limit: zero }]").unwrap();
-    for _ in 0..400 {
-        if server.get("/v1/rules").json()["edition"]["failure"].is_object() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(25));
-    }
-    let shown = server.get("/v1/rules").json();
-    assert!(shown["edition"]["failure"]["message"].as_str().unwrap().contains("limit"), "{shown}");
-    assert_eq!(shown["rules"][0]["limit"], 7);
+    // A file that is gone changes nothing either.
     fs::remove_file(&file).unwrap();
-    std::thread::sleep(Duration::from_millis(800));
-    assert_eq!(server.get("/v1/rules").json()["rules"][0]["limit"], 7, "the last good ones stay");
+    until_failure(&server, "cannot read");
+    assert_eq!(limit_of(&server), 7, "the last good ones stay");
     let metrics = server.get("/metrics").body;
     for line in [
         "slidegate_rules_version 3\n",
@@ -86,7 +96,7 @@ fn a_file_is_read_again_however_it_changes() {
     assert!(shown["edition"]["failure"].is_null(), "{shown}");
 }
 
-/// What was put in force stays while the file says the same, whatever else happens to it.
+/// Rules that were put in force by a request stay while the file has the same rules, whatever else changes in it.
 #[test]
 fn a_file_that_says_the_same_undoes_nothing() {
     const TOKEN: &str = "admin-token-0123456789";
@@ -97,12 +107,11 @@ fn a_file_that_says_the_same_undoes_nothing() {
     let server = Server::start_with(&[("SLIDEGATE_ADMIN_TOKEN", TOKEN)], &["--config", path]);
     let put = server.send("PUT", "/v1/rules", &[("authorization", &format!("Bearer {TOKEN}"))], &rules(9));
     assert_eq!(put.status, 200);
-    fs::write(&file, format!("# touched\n{}", rules(5))).unwrap();
-    std::thread::sleep(Duration::from_millis(900));
-    until(&server, 9);
+    write_and_wait(&server, &file, &format!("# touched\n{}", rules(5)));
+    assert_eq!(limit_of(&server), 9);
     fs::write(&file, "rules: redis").unwrap();
-    std::thread::sleep(Duration::from_millis(900));
-    until(&server, 9);
+    until_failure(&server, "from the next start on");
+    assert_eq!(limit_of(&server), 9);
     assert_eq!(server.post("/v1/acquire", r#"{"attributes":{"user":"a"}}"#).status, 200, "and it goes on");
     fs::write(&file, rules(5)).unwrap();
     server.signal("HUP");

@@ -10,6 +10,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 
+use crate::process;
 use crate::resp::Wire;
 use crate::server::{BINARY, Server};
 
@@ -116,15 +117,9 @@ impl Traffic {
 }
 
 fn simulate(rules: &Path, trace: &Path) -> Value {
-    let output = Command::new(BINARY)
-        .arg("simulate")
-        .arg("--rules")
-        .arg(rules)
-        .arg("--trace")
-        .arg(trace)
-        .arg("--json")
-        .output();
-    let output = output.unwrap();
+    let mut command = Command::new(BINARY);
+    command.arg("simulate").arg("--rules").arg(rules).arg("--trace").arg(trace).arg("--json");
+    let output = process::output(&mut command);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }

@@ -1,13 +1,15 @@
 //! The real binary, on a free port, killed on drop.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
+
+use crate::process;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_slidegate");
 
@@ -85,12 +87,14 @@ impl Server {
             .stdout(Stdio::piped())
             .stderr(stderr);
         let mut child = command.spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut greeting = String::new();
-        while !greeting.ends_with("ready\n") {
-            greeting += &(lines.next().expect("the server starts").unwrap() + "\n");
+        let lines = process::Lines::of(child.stdout.take().unwrap());
+        // Killed on drop from now on, also if it does not start.
+        let mut server =
+            Server { child: Some(child), address: String::new(), greeting: String::new(), config: None };
+        while !server.greeting.ends_with("ready\n") {
+            let line = lines.next("the server is ready").expect("the server starts");
+            server.greeting += &(line + "\n");
         }
-        let mut server = Server { child: Some(child), address: String::new(), greeting, config: None };
         let scheme = if server.greeting.contains("https://") { "https" } else { "http" };
         server.address = server.door(scheme).to_owned();
         server
@@ -122,8 +126,9 @@ impl Server {
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     }
 
+    /// Waits until the process has exited.
     pub(crate) fn wait(&mut self) -> std::process::ExitStatus {
-        self.child.as_mut().expect("it was started here").wait().unwrap()
+        process::exit(self.child.as_mut().expect("it was started here"), "the server")
     }
 
     pub(crate) fn post(&self, path: &str, body: &str) -> Answer {
@@ -156,7 +161,7 @@ impl Server {
     /// Runs the client against this server.
     pub(crate) fn acquire(&self, arguments: &[&str]) -> Output {
         let url = format!("http://{}", self.address);
-        Command::new(BINARY).args(["acquire", "--url", &url]).args(arguments).output().unwrap()
+        process::output(Command::new(BINARY).args(["acquire", "--url", &url]).args(arguments))
     }
 }
 
@@ -178,8 +183,11 @@ pub(crate) struct Answer {
 impl Answer {
     pub(crate) fn read(mut stream: impl Read) -> Self {
         let mut bytes = Vec::new();
-        // A reset after the answer, because not all of a large body was read, loses nothing of it.
-        let _ = stream.read_to_end(&mut bytes);
+        if let Err(error) = stream.read_to_end(&mut bytes) {
+            // A reset after the answer, because not all of a large body was read, loses nothing of it.
+            let text = String::from_utf8_lossy(&bytes);
+            assert_ne!(error.kind(), ErrorKind::WouldBlock, "the connection is still open after {text:?}");
+        }
         let text = String::from_utf8(bytes).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();

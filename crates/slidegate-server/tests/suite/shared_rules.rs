@@ -1,13 +1,15 @@
 //! `rules: redis`: every node follows one set of rules, which one `PUT` replaces.
 
-use crate::redis_server::{Flavour, Server as Redis, eventually};
+use crate::process;
+use crate::redis_server::{Flavour, Server as Redis, eventually, lasting_port};
 use crate::server::{Answer, Server};
 
 const TOKEN: &str = "admin-token-0123456789";
+const KEY: &str = "sg:{rules}:shared";
 const ASK: &str = r#"{"attributes":{"user":"a"}}"#;
 
 fn node(redis: &Redis) -> Server {
-    let config = format!("store: {}\nrules: redis\n", redis.url());
+    let config = format!("store: {}\nguard: {{ deadline: 20s }}\nrules: redis\n", redis.url());
     Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", TOKEN)], &config, &[])
 }
 
@@ -22,7 +24,7 @@ fn rules(limit: u64) -> String {
 #[test]
 fn one_put_changes_every_node() {
     // The rules stay until they are replaced.
-    let redis = Redis::start(Flavour::Redis7).without_ttl_check();
+    let redis = Redis::at(Flavour::Redis7, lasting_port()).without_ttl_check();
     let nodes = [node(&redis), node(&redis)];
     // Nothing is decided by rules that are not known.
     for node in &nodes {
@@ -53,34 +55,47 @@ fn one_put_changes_every_node() {
     assert_eq!(nodes[0].post("/v1/acquire", ASK).status, 200, "the count was kept");
     assert_eq!(nodes[1].post("/v1/acquire", ASK).status, 429);
 
-    // A signal that asks to look again ends nobody.
-    nodes[0].signal("HUP");
-    // Lost in Redis, they are put back by those who have them.
-    let _: () = ::redis::cmd("DEL").arg("sg:{rules}:shared").query(&mut redis.client()).unwrap();
-    eventually("they are back", || {
-        ::redis::cmd("EXISTS").arg("sg:{rules}:shared").query::<u64>(&mut redis.client()).unwrap() == 1
-    });
-    assert_eq!(nodes[0].get("/v1/rules").json()["rules"][0]["limit"], 3);
-
-    // A node that comes later finds them; one that runs keeps them when Redis is gone.
+    // A node that comes later finds them.
     let late = node(&redis);
     eventually("the late node follows", || edition(&late)["hash"] == edition(&nodes[0])["hash"]);
-    drop(redis);
-    std::thread::sleep(std::time::Duration::from_millis(1_200));
-    assert_eq!(late.get("/v1/rules").json()["rules"][0]["limit"], 3);
-    assert_eq!(put(&late, &rules(4)).status, 503, "and a change that cannot be told is none");
-    assert_eq!(late.get("/v1/rules").json()["rules"][0]["limit"], 3);
+
+    // Rules that cannot be read from Redis stay in force.
+    let limit = |node: &Server| node.get("/v1/rules").json()["rules"][0]["limit"].clone();
+    redis.run(&format!("DEL {KEY}"));
+    redis.run(&format!("SET {KEY} text"));
+    eventually("the late node cannot read the rules", || edition(&late)["failure"].is_object());
+    assert_eq!(limit(&late), 3);
+    // Rules that Redis has lost are put back by the nodes. They look every now and then, or when a signal asks.
+    let put_back = |what: &str| {
+        eventually(what, || {
+            nodes.iter().for_each(|node| node.signal("HUP"));
+            late.signal("HUP");
+            ::redis::cmd("TYPE").arg(KEY).query::<String>(&mut redis.client()).unwrap() == "stream"
+        });
+    };
+    redis.run(&format!("DEL {KEY}"));
+    put_back("the rules are back");
+    assert_eq!(nodes.each_ref().map(limit), [3, 3]);
+
+    // Rules stay in force while Redis is gone, and a change that cannot be shared is none.
+    redis.kill();
+    eventually("the late node notices", || late.get("/readyz").json()["degraded"].is_string());
+    assert_eq!(put(&late, &rules(4)).status, 503);
+    assert_eq!(limit(&late), 3);
+    redis.restart();
+    put_back("the rules are in the empty Redis");
+    assert_eq!(limit(&late), 3);
 }
 
 #[test]
 fn it_needs_redis() {
     let config = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(config.path(), "rules: redis").unwrap();
-    let output = std::process::Command::new(crate::server::BINARY)
-        .args(["serve", "--http", "127.0.0.1:0", "--grpc", "off", "--resp", "off", "--config"])
-        .arg(config.path())
-        .output()
-        .unwrap();
+    let output = process::output(
+        std::process::Command::new(crate::server::BINARY)
+            .args(["serve", "--http", "127.0.0.1:0", "--grpc", "off", "--resp", "off", "--config"])
+            .arg(config.path()),
+    );
     let message = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(2) && message.contains("needs `store: redis`"), "{message}");
 }

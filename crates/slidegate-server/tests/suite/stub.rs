@@ -1,7 +1,7 @@
 //! A server that answers as a test wants it to: late, wrong, or not at all.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,6 +32,22 @@ impl Stub {
     /// How often `acquire` was called.
     pub(crate) fn seen(&self) -> u64 {
         self.seen.load(Ordering::SeqCst)
+    }
+}
+
+/// An address where every connection is refused. The port stays bound, so that no other process can listen there
+/// meanwhile.
+pub(crate) struct Refusing {
+    _socket: tokio::net::TcpSocket,
+    pub(crate) address: SocketAddr,
+}
+
+impl Refusing {
+    pub(crate) fn new() -> Self {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let address = socket.local_addr().unwrap();
+        Refusing { _socket: socket, address }
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::certificates::certificates;
+use crate::process;
 use crate::redis_server::eventually;
 use crate::server::Server;
 
@@ -11,21 +12,20 @@ const RULES: &str = "rules: [{ name: one, key: [user], limit: 1, window: 1m }]";
 
 fn curl(dir: &Path, arguments: &[&str], url: &str) -> Output {
     let mut command = Command::new("curl");
-    command
-        .args(["-sS", "--noproxy", "*", "--max-time", "20"])
-        .args(arguments)
-        .arg(url)
-        .current_dir(dir)
-        .output()
-        .unwrap()
+    command.args(["-sS", "--noproxy", "*", "--max-time", "60"]).args(arguments).arg(url).current_dir(dir);
+    process::output(&mut command)
 }
 
 fn serve(dir: &Path, client_ca: bool) -> Server {
+    Server::with_rules(&config(dir, client_ca))
+}
+
+fn config(dir: &Path, client_ca: bool) -> String {
     let path = |name: &str| dir.join(name).display().to_string();
     let client = if client_ca { format!(", client-ca: {}", path("ca.pem")) } else { String::new() };
     let tls =
         format!("tls: {{ certificate: {}, key: {}{client} }}\n", path("server.pem"), path("server.key"));
-    Server::with_rules(&(tls + RULES))
+    tls + RULES
 }
 
 #[test]
@@ -52,11 +52,11 @@ fn what_is_said_is_encrypted() {
     assert!(!curl(dir.path(), &[], &plain).status.success(), "nothing is said in the clear");
     // The other doors decide inside it as well.
     let (host, port) = server.door("rediss").split_once(':').unwrap();
-    let redis = Command::new("redis-cli")
-        .args(["--tls", "--cacert", "ca.pem", "-h", host, "-p", port, "SG.CHECK", "user", "a"])
-        .current_dir(dir.path())
-        .output()
-        .unwrap();
+    let redis = process::output(
+        Command::new("redis-cli")
+            .args(["--tls", "--cacert", "ca.pem", "-h", host, "-p", port, "SG.CHECK", "user", "a"])
+            .current_dir(dir.path()),
+    );
     assert!(redis.stdout.starts_with(b"0\n1\n0\n"), "{redis:?}");
     let call = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
     std::fs::write(dir.path().join("call"), b"\0\0\0\0\0").unwrap();
@@ -67,12 +67,11 @@ fn what_is_said_is_encrypted() {
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
     assert!(said.contains("grpc-status: 3") && said.contains("domain"), "{said}");
     for (door, protocol, chosen) in [("https", "http/1.1,h2", "http/1.1"), ("grpcs", "h2", "h2")] {
-        let output = Command::new("openssl")
-            .args(["s_client", "-alpn", protocol, "-CAfile", "ca.pem", "-connect", server.door(door)])
-            .current_dir(dir.path())
-            .stdin(std::process::Stdio::null())
-            .output()
-            .unwrap();
+        let output = process::output(
+            Command::new("openssl")
+                .args(["s_client", "-alpn", protocol, "-CAfile", "ca.pem", "-connect", server.door(door)])
+                .current_dir(dir.path()),
+        );
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(
             text.contains("Verify return code: 0") && text.contains(&format!("ALPN protocol: {chosen}")),
@@ -98,16 +97,19 @@ fn certificates_are_read_again() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     certificates(dir.path());
     certificates(other.path());
-    let server = serve(dir.path(), false);
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let server = Server::logging_to(log.as_file(), &[], &config(dir.path(), false), &[]);
     let url = format!("https://{}/healthz", server.address);
     let by = |authority: &Path| {
         curl(dir.path(), &["--cacert", authority.join("ca.pem").to_str().unwrap()], &url).status.success()
     };
     assert!(by(dir.path()) && !by(other.path()));
-    // Half of a change is none: the key does not belong to the certificate.
+    // The new key does not belong to the old certificate: the server reads them, says so, and keeps what it has.
     std::fs::copy(other.path().join("server.key"), dir.path().join("server.key")).unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(800));
-    assert!(by(dir.path()), "what was good stays");
+    eventually("the server has read the new key", || {
+        std::fs::read_to_string(log.path()).unwrap().contains("the certificates stay as they are: ")
+    });
+    assert!(by(dir.path()), "the old certificate and key stay");
     std::fs::copy(other.path().join("server.pem"), dir.path().join("server.pem")).unwrap();
     eventually("the new certificate", || by(other.path()));
     assert!(!by(dir.path()));
@@ -125,11 +127,11 @@ fn a_bad_certificate_starts_nothing() {
         format!("tls: {{ certificate: {0}/server.pem, key: {0}/server.key }}\n{RULES}", dir.path().display()),
     )
     .unwrap();
-    let output = Command::new(crate::server::BINARY)
-        .args(["serve", "--http", "127.0.0.1:0", "--grpc", "off", "--resp", "off", "--config"])
-        .arg(&config)
-        .output()
-        .unwrap();
+    let output = process::output(
+        Command::new(crate::server::BINARY)
+            .args(["serve", "--http", "127.0.0.1:0", "--grpc", "off", "--resp", "off", "--config"])
+            .arg(&config),
+    );
     let message = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(2) && message.contains("tls: cannot use"), "{message}");
 }

@@ -1,12 +1,13 @@
 //! Chromium, driven over the WebDriver protocol: JSON over HTTP to a chromedriver that this file starts.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::process;
 use crate::server::Answer;
 
 /// Limit of every wait for the page.
@@ -38,12 +39,14 @@ impl Driver {
             .spawn()
             .expect("scripts/tools.sh installs chromium and its driver");
         let mut driver = Driver { child, address: String::new() };
-        let lines = BufReader::new(driver.child.stdout.take()?).lines();
-        let port = lines.map_while(Result::ok).find_map(|line| {
-            Some(line.split_once("started successfully on port ")?.1.trim_end_matches('.').to_owned())
-        });
-        driver.address = format!("127.0.0.1:{}", port?);
-        Some(driver)
+        let lines = process::Lines::of(driver.child.stdout.take()?);
+        loop {
+            let line = lines.next("chromedriver has started")?;
+            if let Some((_, port)) = line.split_once("started successfully on port ") {
+                driver.address = format!("127.0.0.1:{}", port.trim_end_matches('.'));
+                return Some(driver);
+            }
+        }
     }
 
     /// Sends a command and returns its `value`, or the driver's error as text.
@@ -58,10 +61,30 @@ impl Driver {
             body.len()
         );
         stream.write_all((head + &body).as_bytes()).map_err(|error| error.to_string())?;
-        let answer = Answer::read(stream);
+        let answer = read(stream).map_err(|error| error.to_string())?;
         let value = answer.json()["value"].clone();
         if answer.status == 200 { Ok(value) } else { Err(format!("{} {}", value["error"], value["message"])) }
     }
+}
+
+/// Reads one answer, by its length. Not to the end of the connection: a browser that chromedriver starts meanwhile
+/// inherits the socket and keeps it open.
+fn read(stream: TcpStream) -> std::io::Result<Answer> {
+    let mut reader = BufReader::new(stream);
+    let (mut head, mut length) = (String::new(), 0);
+    loop {
+        let at = head.len();
+        if reader.read_line(&mut head)? == 0 || head[at..].trim().is_empty() {
+            break;
+        }
+        let header = head[at..].split_once(':');
+        if let Some((_, value)) = header.filter(|(name, _)| name.eq_ignore_ascii_case("content-length")) {
+            length = value.trim().parse().unwrap();
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    Ok(Answer::read(&[head.as_bytes(), &body].concat()[..]))
 }
 
 impl Drop for Driver {

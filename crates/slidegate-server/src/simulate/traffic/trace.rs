@@ -392,7 +392,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(20_000))]
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
 
         #[test]
         fn whatever_a_line_says_it_is_read_or_told_why_not(header in pieces(), line in pieces()) {

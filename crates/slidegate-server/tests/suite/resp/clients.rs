@@ -4,13 +4,13 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use super::wire::{Door, Wire};
+use crate::process;
 use crate::server::Server;
 
 fn run(program: &str, address: &str, arguments: &[&str]) -> String {
     let (host, port) = address.split_once(':').unwrap();
-    let output = Command::new(program).args(["-h", host, "-p", port]).args(arguments).output();
     let Output { status, stdout, stderr } =
-        output.unwrap_or_else(|error| panic!("{program}: {error}; run scripts/tools.sh"));
+        process::output(Command::new(program).args(["-h", host, "-p", port]).args(arguments));
     let (stdout, stderr) = (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
     assert!(status.success(), "{stdout}{stderr}");
     stdout
@@ -107,8 +107,7 @@ for protocol in (2, 3):
     except redis.ResponseError as error:
         assert str(error) == "unknown command 'GET'", error
 "#;
-    let output = Command::new(&python).args(["-c", script, host, port]).output();
-    let output = output.unwrap_or_else(|error| panic!("{}: {error}; run scripts/tools.sh", python.display()));
+    let output = process::output(Command::new(&python).args(["-c", script, host, port]));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 

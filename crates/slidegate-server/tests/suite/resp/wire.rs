@@ -1,6 +1,6 @@
 //! A server in this process whose door and limits a test chooses, and a client that knows only bytes.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +61,9 @@ impl Door {
     /// Stops, and waits until it has.
     pub(crate) fn stop(&mut self) {
         self.stop.take().unwrap().send(()).unwrap();
-        self.runtime.block_on(self.served.take().unwrap()).unwrap();
+        let served = self.served.take().unwrap();
+        let stopped = async { tokio::time::timeout(Duration::from_secs(60), served).await };
+        self.runtime.block_on(stopped).expect("it stops within 60 s").unwrap();
     }
 
     pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
@@ -119,13 +121,16 @@ pub(crate) fn encode(command: &str) -> Vec<u8> {
     bytes
 }
 
+/// The longest wait for an answer or the end of a connection.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 pub(crate) struct Wire(BufReader<TcpStream>);
 
 impl Wire {
     pub(crate) fn connect(address: &str) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Wire(BufReader::new(stream))
     }
 
@@ -149,11 +154,17 @@ impl Wire {
         self.read().expect("an answer")
     }
 
-    /// The next answer; none when the connection has ended.
+    /// The next answer; none when the connection has ended. A connection that stays silent has not.
     pub(crate) fn read(&mut self) -> Option<Value> {
         let mut line = String::new();
-        if self.0.read_line(&mut line).unwrap_or(0) == 0 {
-            return None;
+        match self.0.read_line(&mut line) {
+            Ok(0) => return None,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                panic!("neither an answer nor the end of the connection in {PATIENCE:?}")
+            }
+            // It was reset.
+            Err(_) => return None,
+            Ok(_) => {}
         }
         let line = line.strip_suffix("\r\n").unwrap_or_else(|| panic!("half a line: {line:?}"));
         let (kind, rest) = line.split_at(1);

@@ -13,6 +13,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::process;
 use crate::server::BINARY;
 
 /// A folder with rules and traces, gone at the end.
@@ -70,7 +71,7 @@ fn run_in(folder: &Path, arguments: &[&str], input: &[u8]) -> Output {
         .unwrap();
     // It may end before it has read all.
     let _ = child.stdin.take().unwrap().write_all(input);
-    child.wait_with_output().unwrap()
+    process::finish(child, &format!("slidegate simulate {}", arguments.join(" ")))
 }
 
 fn json(output: &Output) -> Value {

@@ -111,6 +111,7 @@ fn a_suggested_limit_is_the_smallest() {
         let flag = if clients { "--suggest-clients" } else { "--suggest" };
         let found = bench.report(&[&ZIPF[..], &[flag, wish, "--window", "1s,10s"]].concat());
         let requests = number(&found, "requests");
+        assert_eq!(found["suggestions"].as_array().unwrap().len(), 2);
         for (suggestion, window) in found["suggestions"].as_array().unwrap().iter().zip(["1s", "10s"]) {
             let limit = number(suggestion, "limit");
             let (refused, refused_clients) = refusals(limit, window);

@@ -8,6 +8,7 @@ use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 
 use super::{Bench, json as read, number, refusal, said, told};
+use crate::process;
 use crate::server::BINARY;
 
 const RULES: &str = "rules: [{ name: per-ip, match: { api: /a* }, key: [ip], limit: 2, window: 10s }]";
@@ -380,8 +381,9 @@ fn who_has_seen_enough_still_gets_a_report() {
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     // It ends though there is always more.
-    while input.write_all(lines.as_bytes()).is_ok() {}
-    let report = read(&child.wait_with_output().unwrap());
+    let writer = std::thread::spawn(move || while input.write_all(lines.as_bytes()).is_ok() {});
+    let report = read(&process::finish(child, "slidegate simulate after SIGINT"));
+    writer.join().unwrap();
     assert_eq!(report["interrupted"], true);
     assert_eq!(number(&report, "allowed"), 1);
     assert!(number(&report, "requests") > 1);

@@ -14,6 +14,8 @@ use sha2::{Digest, Sha256};
 use slidegate_server::grpc::messages::{Entry, RateLimitDescriptor, RateLimitRequest};
 use tonic::transport::Endpoint;
 
+use crate::process;
+use crate::redis_server::eventually;
 use crate::server::{BINARY, Server};
 
 const RULES: &str = "
@@ -40,14 +42,8 @@ impl Logged {
     }
 
     fn until(&self, text: &str) -> String {
-        for _ in 0..400 {
-            let log = self.so_far();
-            if log.contains(text) {
-                return log;
-            }
-            std::thread::sleep(Duration::from_millis(25));
-        }
-        panic!("no {text} in {}", self.so_far());
+        eventually(&format!("the log has {text:?}"), || self.so_far().contains(text));
+        self.so_far()
     }
 
     /// Stops it. Everything it has logged.
@@ -128,10 +124,18 @@ fn redis(address: &str, commands: &str, last: &str) -> String {
     String::from_utf8(answers).unwrap()
 }
 
-/// Asks as Envoy does, once for all these users. Whether it was answered.
+/// Sends commands that end with QUIT, and reads until the server closes: it has obeyed all of them.
+fn redis_until_closed(address: &str, commands: &str) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.write_all(commands.as_bytes()).unwrap();
+    stream.read_to_end(&mut Vec::new()).unwrap();
+}
+
+/// Asks as Envoy does, once for all these users. Returns whether the server answered without an error.
 fn envoy(address: &str, users: &[&str], headers: &[(&'static str, &str)]) -> bool {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    let call = async {
         let channel = Endpoint::new(format!("http://{address}")).unwrap().connect().await.unwrap();
         let descriptor = |user: &&str| {
             let entry = Entry { key: "user".to_owned(), value: (*user).to_owned() };
@@ -144,7 +148,9 @@ fn envoy(address: &str, users: &[&str], headers: &[(&'static str, &str)]) -> boo
             asked.metadata_mut().insert(*name, value.parse().unwrap());
         }
         crate::grpc::should_rate_limit(channel, asked).await.is_ok()
-    })
+    };
+    let limited = async { tokio::time::timeout(Duration::from_secs(60), call).await };
+    runtime.block_on(limited).expect("an answer by gRPC within 60 s")
 }
 
 const ASK: &str = r#"{"attributes":{"user":"ann"}}"#;
@@ -169,7 +175,7 @@ fn text_is_for_people() {
 
     // What ends it is told whatever is logged.
     let mut command = Command::new(BINARY);
-    let broken = command.args(["serve", "--log-level", "error", "--config", "/nowhere"]).output().unwrap();
+    let broken = process::output(command.args(["serve", "--log-level", "error", "--config", "/nowhere"]));
     let told = String::from_utf8(broken.stderr).unwrap();
     assert!(told.starts_with("slidegate: cannot read /nowhere: ") && told.lines().count() == 1, "{told}");
 }
@@ -191,13 +197,13 @@ fn json_is_one_object_a_line() {
 
     // Flags go before variables.
     let arguments = ["serve", "--log", "json", "--config", "/nowhere"];
-    let broken = Command::new(BINARY).args(arguments).env("SLIDEGATE_LOG", "text").output().unwrap();
+    let broken = process::output(Command::new(BINARY).args(arguments).env("SLIDEGATE_LOG", "text"));
     let lines = objects(str::from_utf8(&broken.stderr).unwrap());
     assert_eq!((lines.len(), &lines[0]["level"]), (1, &json!("ERROR")));
 
     // Other commands are run by people.
     let variables = [("SLIDEGATE_LOG", "json"), ("SLIDEGATE_LOG_LEVEL", "error")];
-    let check = Command::new(BINARY).args(["validate", "/nowhere"]).envs(variables).output().unwrap();
+    let check = process::output(Command::new(BINARY).args(["validate", "/nowhere"]).envs(variables));
     assert_eq!(check.status.code(), Some(2));
     assert!(String::from_utf8(check.stderr).unwrap().starts_with("slidegate: cannot read /nowhere: "));
 }
@@ -207,9 +213,7 @@ fn what_is_below_the_level_is_not_logged() {
     let logged = Logged::new(&[("SLIDEGATE_LOG_LEVEL", "warn")], RULES, &["--log", "json"]);
     let config = logged.server.config().to_owned();
     fs::write(&config, RULES.replace("limit: 2", "limit: 3")).unwrap();
-    while logged.server.get("/v1/rules").json()["rules"][0]["limit"] != 3 {
-        std::thread::sleep(Duration::from_millis(25));
-    }
+    eventually("the limit is 3", || logged.server.get("/v1/rules").json()["rules"][0]["limit"] == 3);
     fs::write(&config, "rules: [{ name: one, limit: 0, window: 1m }]").unwrap();
     logged.until("mistakes");
     let lines = objects(&logged.stop());
@@ -335,11 +339,8 @@ fn tokens_are_never_logged() {
                 &[("authorization", &shown)],
                 &RULES.replace("limit: 2", "limit: 3"),
             );
-            redis(
-                server.door("redis"),
-                &format!("AUTH {token}\r\nSG.CHECK user ann\r\nAUTH {token} {token}\r\n"),
-                "\r\n",
-            );
+            let commands = format!("AUTH {token}\r\nSG.CHECK user ann\r\nAUTH {token} {token}\r\nQUIT\r\n");
+            redis_until_closed(server.door("redis"), &commands);
             envoy(server.door("grpc"), &["ann"], &[("authorization", &shown)]);
         }
         let log = logged.stop();
