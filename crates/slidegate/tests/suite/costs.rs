@@ -160,8 +160,9 @@ async fn memory_and_what_of_it_is_ours() {
         let ask = Ask::one(Check { encoding, ..Check::new(key, quota, 1) }).unwrap();
         store.admit(&[ask]).await.unwrap();
     }
+    let mut client = server.client();
     for n in 0..1_400 {
-        server.run(&format!("SET other{n} x"));
+        redis::cmd("SET").arg(format!("other{n}")).arg("x").exec(&mut client).unwrap();
     }
     let [memory] = &store.memory().await.unwrap()[..] else { panic!() };
     assert_eq!((memory.address.as_str(), memory.max), (store.address(), 100 * 1024 * 1024));

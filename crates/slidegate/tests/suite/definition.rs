@@ -215,7 +215,7 @@ fn never_over_from_the_answers_alone() {
         prop::option::of(0..4u8),
     );
     let steps = prop::collection::vec(step, 1..500);
-    let total = AtomicU64::new(0);
+    let (total, full) = (AtomicU64::new(0), AtomicU64::new(0));
     let result = runner.run(&steps, |steps| {
         for (algorithm, count) in [
             (Algorithm::SlidingWindow, Count::Admitted),
@@ -253,6 +253,7 @@ fn never_over_from_the_answers_alone() {
                 }
                 let standing = admitted.iter().filter(|(at, _, _)| at + 200_000 > now);
                 let in_window: u64 = standing.map(|(_, cost, _)| cost).sum();
+                full.fetch_add(u64::from(in_window == 12), Ordering::Relaxed);
                 prop_assert!(
                     in_window <= 12,
                     "{} permits in the window at {} by {:?}",
@@ -267,7 +268,9 @@ fn never_over_from_the_answers_alone() {
     if let Err(error) = result {
         panic!("{error}");
     }
-    eprintln!("never over in {} asks, counted from the answers alone", total.into_inner());
+    let (total, full) = (total.into_inner(), full.into_inner());
+    eprintln!("never over in {total} asks, counted from the answers alone; {full} filled a window");
+    assert!(total > 100_000 && full > 1_000, "{total} asks, {full} filled a window");
 }
 
 #[test]

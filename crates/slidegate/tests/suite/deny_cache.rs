@@ -16,6 +16,8 @@ use crate::fault_proxy::{Fault, FaultProxy};
 use crate::oracle::Oracle;
 use crate::processes::TURN;
 use crate::redis_server::{Flavour, Server};
+use crate::wait::until;
+use crate::watchdog::Watchdog;
 use crate::wrappers::Recorder;
 
 fn quota(limit: u64, millis: u64) -> Quota {
@@ -159,25 +161,55 @@ async fn what_is_freed_here_is_known_at_once() {
     assert_eq!(world.ask([check("k", 1, 1)]).await.verdicts[0].outcome, Outcome::Charged);
 }
 
+/// A denial of a key of its own, which ends `seconds` after now.
+fn denial(seconds: u64) -> Ask {
+    let quota = Quota::new(1, Duration::from_secs(seconds)).unwrap();
+    Ask::one(Check::new(Key::new("k", [("n", seconds.to_string().as_str())]), quota, 1)).unwrap()
+}
+
+/// A cache with four places, compared with a list: a new denial takes the place of the one that ends first.
 #[tokio::test]
-async fn it_is_bounded_and_forgets_what_ends_first() {
+async fn a_full_cache_forgets_the_denial_that_ends_first() {
     let clock = ManualClock::at(Micros::from_secs(1_000));
-    let memory = Recorder::new(MemoryStore::with_clock(clock.clone(), 100_000));
-    let store = DenyCache::with_clock(memory, 64, clock.clone());
-    let ask = |n: u64| {
-        let key = Key::new("k", [("n", n.to_string().as_str())]);
-        Ask::one(Check::new(key, Quota::per_hour(1).unwrap(), 1)).unwrap()
-    };
-    for n in 0..10_000 {
-        store.admit(&[ask(n)]).await.unwrap();
-        store.admit(&[ask(n)]).await.unwrap();
+    let store = DenyCache::with_clock(MemoryStore::with_clock(clock.clone(), 100), 4, clock.clone());
+    let admit = async |seconds| store.admit(&[denial(seconds)]).await.unwrap().remove(0);
+    for seconds in 1..=12 {
+        assert_eq!(admit(seconds).await.verdicts[0].outcome, Outcome::Charged);
+    }
+    let (mut dice, mut cached, mut hits) = (Dice::new(1), Vec::new(), 0);
+    for _ in 0..500 {
+        let seconds = 1 + dice.below(12);
+        let reading = admit(seconds).await;
+        assert_eq!(reading.verdicts[0].outcome, Outcome::Refused);
+        let is_cached = cached.contains(&seconds);
+        let source = if is_cached { Source::DenyCache } else { Source::Store };
+        assert_eq!(reading.source, source, "denied for {seconds} s, cached: {cached:?}");
+        hits += u64::from(is_cached);
+        if !is_cached {
+            if cached.len() == 4 {
+                let ends_first = (0..4).min_by_key(|i| cached[*i]).unwrap();
+                cached.swap_remove(ends_first);
+            }
+            cached.push(seconds);
+        }
+    }
+    assert!((50..450).contains(&hits), "both must occur: {hits} hits of 500");
+}
+
+#[tokio::test]
+async fn a_cache_holds_no_more_denials_than_it_has_places() {
+    let clock = ManualClock::at(Micros::from_secs(1_000));
+    let store = DenyCache::with_clock(MemoryStore::with_clock(clock.clone(), 10_000), 64, clock.clone());
+    for n in 1..=2_000 {
+        store.admit(&[denial(n)]).await.unwrap();
+        store.admit(&[denial(n)]).await.unwrap();
     }
     let mut known = 0;
-    for n in 0..10_000 {
-        known += u64::from(store.admit(&[ask(n)]).await.unwrap()[0].source == Source::DenyCache);
+    // The latest first: a denial that is asked for again takes the place of one that ends sooner.
+    for n in (1..=2_000).rev() {
+        known += usize::from(store.admit(&[denial(n)]).await.unwrap()[0].source == Source::DenyCache);
     }
-    // Asking again remembers others, so some of the first 64 are known twice over; never more than have places.
-    assert!(known <= 64 && known > 0, "{known}");
+    assert_eq!(known, 64);
 }
 
 fn redis(url: String) -> RedisStore {
@@ -185,26 +217,21 @@ fn redis(url: String) -> RedisStore {
     RedisStore::with_options(&options).unwrap()
 }
 
-/// Asks until it is refused here, without asking Redis.
-async fn known<S: Store>(node: &S, ask: &Ask) {
-    for _ in 0..500 {
-        if node.admit(std::slice::from_ref(ask)).await.unwrap()[0].source == Source::DenyCache {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("it is asked again and again");
+async fn source<S: Store>(node: &S, ask: &Ask) -> Source {
+    node.admit(std::slice::from_ref(ask)).await.unwrap()[0].source
 }
 
-/// Whether it is allowed within a time in which a message arrives on any machine.
-async fn allowed_soon<S: Store>(node: &S, ask: &Ask) -> bool {
-    for _ in 0..500 {
-        if node.admit(std::slice::from_ref(ask)).await.unwrap()[0].verdicts[0].outcome == Outcome::Charged {
-            return true;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    false
+/// Asks until the deny cache answers.
+async fn known<S: Store>(node: &S, ask: &Ask) {
+    until("the deny cache answers", async || source(node, ask).await == Source::DenyCache).await;
+}
+
+/// Asks until it is allowed.
+async fn allowed<S: Store>(node: &S, ask: &Ask) {
+    until("what another node freed is allowed here", async || {
+        node.admit(std::slice::from_ref(ask)).await.unwrap()[0].verdicts[0].outcome == Outcome::Charged
+    })
+    .await;
 }
 
 /// Another node settles or resets; this one hears of it. By script and by transaction, also with a log.
@@ -224,47 +251,55 @@ async fn what_others_free_is_heard_of() {
         let entry = there.admit(std::slice::from_ref(&ask)).await.unwrap()[0].verdicts[0].entry;
         known(&here, &ask).await;
         there.settle(&[Settlement::refund(key.clone(), entry)]).await.unwrap();
-        assert!(allowed_soon(&here, &ask).await);
+        allowed(&here, &ask).await;
         known(&here, &ask).await;
         there.reset(&key).await.unwrap();
-        assert!(allowed_soon(&here, &ask).await);
+        allowed(&here, &ask).await;
     }
 }
 
-/// While nothing is heard of what others free, nothing is refused here.
+/// The cache denies nothing while it cannot hear what other nodes free.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_hears_nothing_asks() {
+async fn without_a_subscription_the_store_is_asked() {
     let server = Server::start(Flavour::Redis7);
     let proxy = FaultProxy::start(server.address());
     let here = DenyCache::new(redis(proxy.url()));
     let ask = Ask::one(Check::new(Key::new("k", []), Quota::per_hour(1).unwrap(), 1)).unwrap();
     here.admit(std::slice::from_ref(&ask)).await.unwrap();
     known(&here, &ask).await;
-    // The connection breaks: what was known is forgotten, and the store is asked until it is heard again.
+    // The connection breaks: the cache drops its denials, and asks the store until it is subscribed again.
     proxy.set(Fault::Reset);
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let answer = here.admit(std::slice::from_ref(&ask)).await;
-    assert!(answer.is_err(), "{answer:?}");
+    let admit = async || here.admit(std::slice::from_ref(&ask)).await;
+    until("the lost connection is noticed", async || admit().await.is_err()).await;
     proxy.set(Fault::None);
-    let asked = |node: &DenyCache<RedisStore>| {
-        let (node, ask) = (node.clone(), ask.clone());
-        async move {
-            loop {
-                if let Ok(readings) = node.admit(std::slice::from_ref(&ask)).await {
-                    return readings[0].source;
-                }
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        }
-    };
-    assert_eq!(asked(&here).await, Source::Store);
+    let mut first = None;
+    until("the store answers again", async || {
+        first = admit().await.ok().map(|readings| readings[0].source);
+        first.is_some()
+    })
+    .await;
+    assert_eq!(first, Some(Source::Store));
     known(&here, &ask).await;
-    // A user that may not listen is never refused here.
+}
+
+/// A Redis user that may not subscribe: Redis has rejected the subscription twice, and the store is still asked.
+#[tokio::test]
+async fn a_node_that_may_not_subscribe_always_asks() {
+    let server = Server::start(Flavour::Redis7);
     server.run("ACL SETUSER deaf on nopass ~* +@all resetchannels");
     let deaf = DenyCache::new(redis(format!("redis://deaf:x@127.0.0.1:{}", server.port)));
-    for _ in 0..20 {
-        assert_eq!(deaf.admit(std::slice::from_ref(&ask)).await.unwrap()[0].source, Source::Store);
-        tokio::time::sleep(Duration::from_millis(10)).await;
+    let ask = Ask::one(Check::new(Key::new("k", []), Quota::per_hour(1).unwrap(), 1)).unwrap();
+    deaf.admit(std::slice::from_ref(&ask)).await.unwrap();
+    until("Redis rejects the subscription twice", async || {
+        assert_eq!(source(&deaf, &ask).await, Source::Store);
+        let rejected: Vec<Vec<(String, redis::Value)>> =
+            redis::from_redis_value(server.run("ACL LOG")).unwrap();
+        let counts = rejected.iter().flatten().filter(|(field, _)| field == "count");
+        counts.map(|(_, count)| redis::from_redis_value::<u64>(count.clone()).unwrap()).sum::<u64>() >= 2
+    })
+    .await;
+    for _ in 0..3 {
+        assert_eq!(source(&deaf, &ask).await, Source::Store);
     }
 }
 
@@ -280,15 +315,17 @@ enum What {
     Settled(Settlement, Micros, slidegate::Settled),
 }
 
-/// Four nodes on one Redis: callers ask and refund, and limits are raised and lowered. Every refusal that was made
-/// without asking is held against all that happened: it may be wrong only while the news is on its way.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+/// Four nodes on one Redis: callers ask and refund, and limits are raised and lowered. Every denial of a cache is compared
+/// with the oracle: it may be wrong only while the message about what was freed is on its way. One thread, so that the
+/// watchdog sees when the machine kept messages from being read.
+#[tokio::test]
 async fn no_false_refusal_once_the_news_is_there() {
     let _turn = TURN.lock().await;
     let server = Server::start(Flavour::Redis7);
     let events: Arc<Mutex<Vec<(Micros, Event)>>> = Arc::default();
     let raised = Arc::new(AtomicBool::new(false));
     let clock = SystemClock::new();
+    let watchdog = Watchdog::start(&clock);
     let mut tasks = Vec::new();
     for node in 0..4u64 {
         let store = DenyCache::new(redis(server.url()));
@@ -297,7 +334,7 @@ async fn no_false_refusal_once_the_news_is_there() {
             let clock = clock.clone();
             tasks.push(tokio::spawn(async move {
                 let mut dice = Dice::new(node * 100 + caller + 1);
-                let end = clock.now().get() + 4_000_000;
+                let end = clock.now().get() + 3_000_000;
                 let mut held: Vec<(Key, slidegate::Entry)> = Vec::new();
                 while clock.now().get() < end {
                     let n = dice.below(3);
@@ -334,7 +371,7 @@ async fn no_false_refusal_once_the_news_is_there() {
     events.sort_by_key(|(at, _)| *at);
     let mut oracle = Oracle::default();
     let mut freed: HashMap<Key, (Micros, u64, Micros)> = HashMap::new();
-    let (mut known, mut early, mut own, mut latest) = (0, 0, 0, Micros::ZERO);
+    let (mut known, mut early, mut own, mut latest) = (0, 0, 0, Duration::ZERO);
     for (at, Event { node, seen, what }) in &events {
         match what {
             What::Asked(ask, reading) if reading.source == Source::DenyCache => {
@@ -343,8 +380,8 @@ async fn no_false_refusal_once_the_news_is_there() {
                 if !oracle.would_be(check, *at).outcome.refuses() {
                     early += 1;
                     let (freed, by, done) = freed[&check.key];
-                    latest = latest.max(Micros::new(at.get().saturating_sub(freed.get())));
-                    // What this node itself had freed before it was asked.
+                    latest = latest.max(watchdog.between(freed.get().min(at.get()), at.get()));
+                    // Freed by the same node before it was asked.
                     own += u64::from(by == *node && done < *seen);
                 }
             }
@@ -356,13 +393,13 @@ async fn no_false_refusal_once_the_news_is_there() {
         }
     }
     eprintln!(
-        "{} events of 4 nodes, {known} refused without asking, {early} of them while the news was on its way, which \
-         took {latest} at most; none later, and none by the node that freed it",
+        "{} events of 4 nodes, {known} denied by a cache, {early} of them while the message was on its way, which took \
+         {latest:?} at most without stalls; none later, and none by the node that freed it",
         events.len()
     );
     assert_eq!(own, 0);
     assert!(known > 200 && oracle.seen.done > 200);
-    assert!(latest < Micros::from_millis(500), "{latest}");
+    assert!(latest < Duration::from_millis(500), "{latest:?}");
 }
 
 /// A rule that is replaced by one with a higher limit allows at once.

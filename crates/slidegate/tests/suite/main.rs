@@ -49,6 +49,7 @@ mod timelines; // the source documents' timelines, to the permit
 mod together; // several requests as one: all or nothing, one charge a key
 mod topologies; // Redis in many servers: slots that move, nodes that die, asks over several places
 mod tower; // the tower layer: by itself, and in real servers of axum and tonic
+mod wait; // waiting for a condition, with a limit
 mod warm_up; // limits that climb after a cold start: the curve, to the permit, on every store and node
 mod watchdog; // how long answers took, less what the machine took from all
 mod wrappers; // what makes a store faster decides as the store does

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use slidegate::{Ask, Check, Key, ManualClock, MemoryStore, Micros, Quota, Store};
 
+use crate::wait::until;
+
 fn store(max_keys: usize) -> (ManualClock, MemoryStore<ManualClock>) {
     let clock = ManualClock::at(Micros::from_secs(1_000_000));
     (clock.clone(), MemoryStore::with_clock(clock, max_keys))
@@ -40,14 +42,8 @@ async fn expired_keys_are_swept() {
 async fn sweeping_happens_in_the_background() {
     let store = MemoryStore::new();
     store.admit(&[ask("x", Quota::new(1, Duration::from_millis(1)).unwrap(), 1)]).await.unwrap();
-    assert_eq!(store.stats().keys, 1);
-    for _ in 0..100 {
-        if store.stats().keys == 0 {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    panic!("nothing was swept");
+    until("the key is swept", async || store.stats().swept == 1).await;
+    assert_eq!(store.stats().keys, 0);
 }
 
 #[tokio::test]
@@ -86,19 +82,30 @@ async fn a_flood_of_names_pushes_out_its_own() {
     }
 }
 
+/// Sixteen keys, which is also the size of the sample that is searched for a key to drop: it always finds an idle one.
 #[tokio::test]
 async fn idle_keys_make_room_before_live_ones() {
-    let (clock, store) = store(64);
-    for n in 0..64 {
-        store.admit(&[ask(&n.to_string(), Quota::per_second(1).unwrap(), 1)]).await.unwrap();
+    let (clock, store) = store(16);
+    let (second, hour) = (Quota::per_second(1).unwrap(), Quota::per_hour(1).unwrap());
+    let admit = async |name: String, quota| store.admit(&[ask(&name, quota, 1)]).await.unwrap();
+    let counts = || (store.stats().keys, store.stats().swept, store.stats().evicted);
+    for n in 0..8 {
+        admit(format!("idle{n}"), second).await;
+        admit(format!("live{n}"), hour).await;
     }
     clock.advance(Micros::from_secs(2));
-    for n in 100..164 {
-        store.admit(&[ask(&n.to_string(), Quota::per_second(1).unwrap(), 1)]).await.unwrap();
+    for n in 0..8u64 {
+        admit(format!("new{n}"), hour).await;
+        assert_eq!(counts(), (16, n + 1, 0), "after {} new keys", n + 1);
     }
-    let stats = store.stats();
-    assert_eq!(stats.keys, 64);
-    assert!(stats.swept >= 40, "{stats:?}");
+    for n in 0..8 {
+        assert_eq!(used(&store, &format!("live{n}")).await, 1);
+        assert_eq!(used(&store, &format!("new{n}")).await, 1);
+    }
+    // No idle key is left: the youngest makes room.
+    admit("last".into(), hour).await;
+    assert_eq!(counts(), (16, 8, 1));
+    assert_eq!((used(&store, "new7").await, used(&store, "new6").await), (0, 1));
 }
 
 #[tokio::test]
@@ -112,6 +119,7 @@ async fn an_event_takes_eight_bytes() {
         clock.advance(Micros::new(1));
         store.admit(&ask).await.unwrap();
     }
+    assert_eq!(used(&store, "x").await, 100_000);
     let each = (store.stats().bytes - before) as f64 / 100_000.0;
     eprintln!("{each:.2} bytes an event");
     assert!(each <= 8.0, "{each} bytes an event");
@@ -140,8 +148,10 @@ fn a_known_key_is_decided_without_allocating() {
             runtime.block_on(store.admit(&asks)).unwrap();
         }
     };
+    let none = ALLOCATIONS.get();
     decide(10_000);
     let before = ALLOCATIONS.get();
+    assert!(before > none, "a new key allocates, and it is counted");
     decide(10_000);
     assert_eq!(ALLOCATIONS.get() - before, 0, "allocations in 10,000 decisions");
 }

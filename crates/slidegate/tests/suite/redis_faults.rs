@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use slidegate::{
     Ask, Check, Encoding, Error, Fault, Guard, GuardOptions, HotKeyOptions, HotKeys, Key, Outcome, Quota,
-    RedisMode, RedisOptions, RedisStore, RedisTopology, RequestId, Source, Store,
+    RedisMode, RedisOptions, RedisStore, RedisTopology, RequestId, Source, Store, Verdict,
 };
 
-use crate::redis_server::{Flavour, Server};
+use crate::audit_healthy::patient;
+use crate::redis_server::{Flavour, Server, lasting_port};
+use crate::wait::until;
 
 fn key(name: &str) -> Key {
     Key::new("f", [("n", name)])
@@ -25,8 +27,7 @@ fn packed(name: &str) -> Ask {
 }
 
 fn options(server: &Server) -> RedisOptions {
-    let timeout = Duration::from_millis(200);
-    RedisOptions { response_timeout: timeout, connections: 1, ..RedisOptions::new(server.url()) }
+    RedisOptions { connections: 1, ..patient(server) }
 }
 
 fn store(server: &Server) -> RedisStore {
@@ -41,7 +42,24 @@ async fn fails(store: &RedisStore, ask: Ask, fault: Fault, words: &str) -> Error
 }
 
 async fn used(store: &RedisStore, ask: Ask) -> u64 {
-    store.admit(&[ask.peek()]).await.unwrap()[0].verdicts[0].used
+    answered(store, ask.peek()).await.used
+}
+
+/// Asks until there is an answer, as a client of a store with a short timeout does. The ask must not be charged twice.
+async fn answered(store: &RedisStore, ask: Ask) -> Verdict {
+    let mut verdict = None;
+    until("an answer", async || match store.admit(std::slice::from_ref(&ask)).await {
+        Ok(readings) => {
+            verdict = Some(readings[0].verdicts[0]);
+            true
+        }
+        Err(error) => {
+            assert_eq!(error.fault(), Some(Fault::Timeout), "{error}");
+            false
+        }
+    })
+    .await;
+    verdict.unwrap()
 }
 
 #[tokio::test]
@@ -79,6 +97,10 @@ async fn a_replica() {
     let port = primary.port.to_string();
     let replica =
         Server::with(Flavour::Redis7, &["--replicaof", "127.0.0.1", &port], &[]).without_ttl_check();
+    until("the replica follows", async || {
+        format!("{:?}", replica.run("INFO replication")).contains("master_link_status:up")
+    })
+    .await;
     fails(&store(&replica), ask("a"), Fault::ReadOnly, "point redis.url at the primary").await;
 }
 
@@ -104,10 +126,16 @@ async fn passwords_and_permissions() {
     let server = Server::with(Flavour::Redis7, &["--requirepass", "hush"], &[]).without_ttl_check();
     fails(&store(&server), ask("a"), Fault::NotAllowed, "redis://user:password@host").await;
     let at = format!("127.0.0.1:{}", server.port);
-    let wrong = RedisStore::new(&format!("redis://:wrong@{at}")).unwrap();
+    let store_at = |url: String| {
+        let patience = Duration::from_secs(20);
+        let options =
+            RedisOptions { response_timeout: patience, connect_timeout: patience, ..RedisOptions::new(url) };
+        RedisStore::with_options(&options).unwrap()
+    };
+    let wrong = store_at(format!("redis://:wrong@{at}"));
     let error = fails(&wrong, ask("a"), Fault::NotAllowed, "correct redis.url").await;
     assert!(!error.to_string().contains("wrong@") && !error.to_string().contains("hush"));
-    let right = RedisStore::new(&format!("redis://:hush@{at}")).unwrap();
+    let right = store_at(format!("redis://:hush@{at}"));
     assert_eq!(right.admit(&[ask("a")]).await.unwrap()[0].verdicts[0].outcome, Outcome::Charged);
     assert_eq!(right.address(), at);
 
@@ -121,8 +149,10 @@ async fn passwords_and_permissions() {
     });
     command.exec(&mut admin).unwrap();
     let limited = |mode| {
-        let url = format!("redis://slidegate:secret@{at}");
-        RedisStore::with_options(&RedisOptions { mode, ..RedisOptions::new(url) }).unwrap()
+        let (url, patience) = (format!("redis://slidegate:secret@{at}"), Duration::from_secs(20));
+        let options =
+            RedisOptions { response_timeout: patience, connect_timeout: patience, ..RedisOptions::new(url) };
+        RedisStore::with_options(&RedisOptions { mode, ..options }).unwrap()
     };
     for mode in [RedisMode::Script, RedisMode::Transaction] {
         let store = limited(mode);
@@ -161,14 +191,13 @@ async fn passwords_and_permissions() {
     let hot = HotKeys::around(guard.clone(), &HotKeyOptions::default()).unwrap();
     let once = Ask::one(Check::new(Key::new("once", []), Quota::per_hour(1).unwrap(), 1)).unwrap();
     let mut sources = Vec::new();
-    for _ in 0..500 {
+    until("the deny cache answers", async || {
         sources.push(hot.admit(std::slice::from_ref(&once)).await.unwrap()[0].source);
-        if sources.last() == Some(&Source::DenyCache) {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    assert!(sources.len() > 1 && sources.pop() == Some(Source::DenyCache));
+        sources.last() == Some(&Source::DenyCache)
+    })
+    .await;
+    sources.pop();
+    assert!(!sources.is_empty());
     assert!(sources.iter().all(|source| *source == Source::Store), "{sources:?}");
     assert_eq!((guard.servers()[0].direct, guard.servers()[0].outages), (true, 0));
     hot.reset(&Key::new("once", [])).await.unwrap();
@@ -187,18 +216,16 @@ async fn passwords_and_permissions() {
 #[tokio::test]
 async fn loading() {
     let first = Server::start(Flavour::Redis7).without_ttl_check();
+    let mut client = first.client();
     for n in 0..200 {
-        first.run(&format!("SET key{n} {}", "x".repeat(2_000)));
+        redis::cmd("SET").arg(format!("key{n}")).arg("x".repeat(2_000)).exec(&mut client).unwrap();
     }
     first.run("SAVE");
     let dir = first.dir.path().to_str().unwrap().to_owned();
     let slow =
         ["--dir", &dir, "--key-load-delay", "30000", "--loading-process-events-interval-bytes", "1024"];
     let server = Server::with(Flavour::Redis7, &slow, &[]).without_ttl_check();
-    let patience = Duration::from_secs(10);
-    let patient = RedisOptions { response_timeout: patience, connect_timeout: patience, ..options(&server) };
-    let store = RedisStore::with_options(&patient).unwrap();
-    fails(&store, ask("a"), Fault::Loading, "will answer when it is done").await;
+    fails(&store(&server), ask("a"), Fault::Loading, "will answer when it is done").await;
 }
 
 #[tokio::test]
@@ -211,7 +238,12 @@ async fn busy_with_a_script() {
         let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
         let _ = redis::cmd("EVAL").arg("while true do end").arg(0).exec(&mut connection);
     });
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let mut client = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    until("Redis says that it is busy", async || {
+        let answer = redis::cmd("GET").arg("x").query::<redis::Value>(&mut client);
+        answer.is_err_and(|error| error.to_string().contains("BUSY"))
+    })
+    .await;
     fails(&store, ask("a"), Fault::Busy, "SCRIPT KILL").await;
     server.run("SCRIPT KILL");
     endless.join().unwrap();
@@ -226,12 +258,10 @@ async fn a_cluster_addressed_as_one_server() {
     fails(&store(&one), ask("a"), Fault::Cluster, "node of a cluster").await;
     two.run("CLUSTER ADDSLOTSRANGE 8192 16383");
     one.run(&format!("CLUSTER MEET 127.0.0.1 {}", two.port));
-    for _ in 0..400 {
-        if format!("{:?}", one.run("CLUSTER INFO")).contains("cluster_state:ok") {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
+    until("the nodes have met", async || {
+        format!("{:?}", one.run("CLUSTER INFO")).contains("cluster_state:ok")
+    })
+    .await;
     // Some keys are here, some are not, and two are rarely together.
     let store = store(&one);
     let (mut here, mut moved) = (0, 0);
@@ -285,26 +315,29 @@ async fn what_is_not_redis() {
         b"\0\0\0\0",
         b"-ERR what\r\n",
     ];
-    for answer in answers {
-        for mode in [RedisMode::Script, RedisMode::Transaction] {
-            let timeout = Duration::from_millis(200);
-            let options =
-                RedisOptions { response_timeout: timeout, mode, ..RedisOptions::new(parrot(answer)) };
-            let store = RedisStore::with_options(&options).unwrap();
-            let name = String::from_utf8_lossy(answer).into_owned();
-            let error = store.admit(&[ask("a")]).await.expect_err(&name);
-            assert!(error.is_unavailable(), "{name}: {error:?}");
-            assert!(store.settle(&[]).await.is_err() || mode == RedisMode::Transaction, "{name}");
-            let _ = store.inspect(&key("a")).await;
-            let _ = store.report().await;
-            let _ = store.keys(0, 1).await;
-        }
-    }
+    // All at once: what is no answer at all is waited for until the timeout.
+    let modes = [RedisMode::Script, RedisMode::Transaction];
+    let cases = answers.into_iter().flat_map(|answer| modes.map(|mode| is_an_error(answer, mode)));
+    futures_util::future::join_all(cases).await;
+}
+
+async fn is_an_error(answer: &'static [u8], mode: RedisMode) {
+    let timeout = Duration::from_millis(200);
+    let options = RedisOptions { response_timeout: timeout, mode, ..RedisOptions::new(parrot(answer)) };
+    let store = RedisStore::with_options(&options).unwrap();
+    let name = String::from_utf8_lossy(answer).into_owned();
+    let error = store.admit(&[ask("a")]).await.expect_err(&name);
+    assert!(error.is_unavailable(), "{name}: {error:?}");
+    assert!(store.settle(&[]).await.is_err() || mode == RedisMode::Transaction, "{name}");
+    // Whatever these answer, they must not panic.
+    let _ = store.inspect(&key("a")).await;
+    let _ = store.report().await;
+    let _ = store.keys(0, 1).await;
 }
 
 #[tokio::test]
 async fn not_there_and_there_again() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = lasting_port();
     let store = RedisStore::new(&format!("redis://127.0.0.1:{port}")).unwrap();
     let error = fails(&store, ask("a"), Fault::Unreachable, "cannot be reached").await;
     assert!(!error.outcome_unknown());
@@ -319,44 +352,35 @@ async fn not_there_and_there_again() {
 
 /// Attempts to connect are at most a second apart.
 async fn recovers(store: &RedisStore) {
-    for _ in 0..100 {
-        if store.admit(&[ask("a")]).await.is_ok() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("Redis is there again, and nobody noticed");
+    until("the store notices that Redis is back", async || store.admit(&[ask("a")]).await.is_ok()).await;
 }
 
-/// The server stops for longer than we wait, and then carries out what it was sent.
+/// The server stops for longer than the store waits, and then carries out the call that it was sent.
 #[tokio::test]
 async fn an_unknown_outcome_is_charged_at_most_once() {
     let server = Server::start(Flavour::Redis7);
     for mode in [RedisMode::Script, RedisMode::Transaction] {
-        let store = RedisStore::with_options(&RedisOptions { mode, ..options(&server) }).unwrap();
+        let timeout = Duration::from_millis(50);
+        let impatient = RedisOptions { mode, response_timeout: timeout, ..options(&server) };
+        let store = RedisStore::with_options(&impatient).unwrap();
         let name = format!("{mode:?}");
-        store.admit(&[ask(&name)]).await.unwrap();
-        for n in 0..5 {
-            let request = || ask(&name).with_id(RequestId::new(&format!("request-{n}")).unwrap());
+        let request = |n: u64| ask(&name).with_id(RequestId::new(&format!("request-{n}")).unwrap());
+        assert_eq!(answered(&store, request(0)).await.used, 1);
+        for n in 1..=5 {
             server.signal("-STOP");
-            let error = fails(&store, request(), Fault::Timeout, "did not answer in time").await;
+            let error = fails(&store, request(n), Fault::Timeout, "did not answer in time").await;
             assert!(error.outcome_unknown());
             server.signal("-CONT");
-            let again = store.admit(&[request()]).await.unwrap();
-            let third = store.admit(&[request()]).await.unwrap();
-            let (again, third) = (again[0].verdicts[0], third[0].verdicts[0]);
-            if n < 4 {
-                assert_eq!((again.outcome, again.used), (Outcome::Charged, n + 2), "{mode:?}");
-                assert_eq!((third.outcome, third.used, third.entry), (Outcome::Charged, n + 2, again.entry));
+            let (again, third) = (answered(&store, request(n)).await, answered(&store, request(n)).await);
+            if n < 5 {
+                assert_eq!((again.outcome, again.used), (Outcome::Charged, n + 1), "{mode:?}");
+                assert_eq!((third.outcome, third.used, third.entry), (Outcome::Charged, n + 1, again.entry));
             } else {
-                assert_eq!(again.outcome, Outcome::Refused);
+                assert_eq!((again.outcome, third.outcome), (Outcome::Refused, Outcome::Refused));
             }
         }
-        assert_eq!(
-            used(&store, ask(&name)).await,
-            5,
-            "{mode:?}: five requests, however often they were sent"
-        );
+        let used = used(&store, ask(&name)).await;
+        assert_eq!(used, 5, "{mode:?}: five requests, however often they were sent");
     }
 }
 
@@ -390,9 +414,11 @@ async fn forgotten_scripts_fail_no_decision() {
 #[tokio::test]
 async fn more_in_flight_than_allowed() {
     let server = Server::start(Flavour::Redis7);
-    let few = RedisOptions { max_in_flight: 4, max_wait: Duration::from_millis(20), ..options(&server) };
+    let (wait, timeout) = (Duration::from_millis(20), Duration::from_millis(500));
+    let few =
+        RedisOptions { max_in_flight: 4, max_wait: wait, response_timeout: timeout, ..options(&server) };
     let store = RedisStore::with_options(&few).unwrap();
-    store.admit(&[ask("a")]).await.unwrap();
+    until("the store is connected", async || store.ping().await.is_ok()).await;
     server.signal("-STOP");
     let calls = (0..20).map(|_| {
         let store = store.clone();
@@ -405,8 +431,7 @@ async fn more_in_flight_than_allowed() {
     server.signal("-CONT");
     let count = |fault| faults.iter().filter(|f| **f == Some(fault)).count();
     assert_eq!((count(Fault::Timeout), count(Fault::Overloaded)), (4, 16), "{faults:?}");
-    let verdict = store.admit(&[ask("c")]).await.unwrap()[0].verdicts[0];
-    assert_eq!(verdict.outcome, Outcome::Charged);
+    assert_eq!(answered(&store, ask("c")).await.outcome, Outcome::Charged);
 }
 
 #[tokio::test]

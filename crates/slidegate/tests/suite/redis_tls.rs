@@ -1,18 +1,20 @@
 //! TLS to Redis: whom we trust, and who we say we are.
 
+use std::time::Duration;
+
 use slidegate::{
     Ask, Check, Fault, Key, Outcome, Quota, RedisMode, RedisOptions, RedisStore, RedisTls, Store,
 };
 
 use crate::certificates::certificates;
-use crate::redis_server::{Flavour, Server};
+use crate::redis_server::{Flavour, Server, lasting_port};
 
 #[tokio::test]
 async fn trust_and_identity() {
     let dir = tempfile::tempdir().unwrap();
     certificates(dir.path());
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = lasting_port();
     let (cert, key, ca, tls_port) =
         (path("server.pem"), path("server.key"), path("ca.pem"), port.to_string());
     let server = Server::with(
@@ -35,7 +37,10 @@ async fn trust_and_identity() {
     let ask = || [Ask::one(Check::new(Key::new("tls", []), Quota::per_minute(9).unwrap(), 1)).unwrap()];
     let store = |tls, mode| {
         let url = format!("rediss://localhost:{port}");
-        RedisStore::with_options(&RedisOptions { tls, mode, ..RedisOptions::new(url) }).unwrap()
+        let patience = Duration::from_secs(20);
+        let options =
+            RedisOptions { response_timeout: patience, connect_timeout: patience, ..RedisOptions::new(url) };
+        RedisStore::with_options(&RedisOptions { tls, mode, ..options }).unwrap()
     };
     let all = RedisTls { ca: read("ca.pem"), cert: read("client.pem"), key: read("client.key") };
     for mode in [RedisMode::Script, RedisMode::Transaction] {

@@ -52,7 +52,13 @@ proptest! {
             clock.advance(Micros::from_millis(wait));
             other_clock.advance(Micros::from_millis(wait));
             let request = Request::new([("user", ["alice", "bob"][user])]).permits(permits);
-            let Ok(decision) = runtime.block_on(beside.acquire(request.clone())) else { continue };
+            let decision = match runtime.block_on(beside.acquire(request.clone())) {
+                Ok(decision) => decision,
+                Err(error) => {
+                    prop_assert!(error.is_too_costly() && permits > now.min(other), "{}", error);
+                    continue;
+                }
+            };
             // What another rule refuses is charged to nobody, also then; but it was an attempt, if that rule comes after.
             let stays = said(&decision, "all").0 && !(attempts && last);
             let shadow = said(&decision, "soon");

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 
 use slidegate::{
-    Key, Limiter, MAX_LIMIT, MAX_TOGETHER, ManualClock, MemoryStore, Micros, Outcome, RedisStore, Request,
-    RequestId, Rules, Settled, Source, Store,
+    Key, Limiter, MAX_LIMIT, MAX_TOGETHER, ManualClock, MemoryStore, Micros, Outcome, Request, RequestId,
+    Rules, Settled, Source, Store,
 };
 
+use crate::audit_healthy::patient_store;
 use crate::conformance::Dice;
 use crate::oracle::Oracle;
 use crate::redis_server::{Flavour, Server};
@@ -204,5 +205,5 @@ async fn random_calls_in_memory() {
 #[tokio::test]
 async fn random_calls_in_redis() {
     let server = Server::start(Flavour::Redis7);
-    replay(RedisStore::new(&server.url()).unwrap(), "5ms", 1, 1_500, || ()).await;
+    replay(patient_store(&server), "5ms", 1, 1_500, || ()).await;
 }

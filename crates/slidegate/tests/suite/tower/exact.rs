@@ -9,7 +9,7 @@ use axum::extract::{ConnectInfo, Extension};
 use axum::routing::get;
 use parking_lot::Mutex;
 use slidegate::tower::{ClientAddress, RateLimitLayer, Refusal};
-use slidegate::{Decision, Guard, GuardOptions, Limiter, MemoryStore, Micros, RedisStore, Rules, Store};
+use slidegate::{Decision, Guard, GuardOptions, Limiter, MemoryStore, Micros, Rules, Store};
 use tonic::transport::server::{TcpConnectInfo, TcpIncoming};
 use tonic::transport::{Channel, Server as TonicServer};
 use tonic::{Code, Status};
@@ -17,6 +17,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
 use super::server::serve;
+use crate::audit_healthy::patient_store;
 use crate::redis_server::{Flavour, Server};
 
 const LIMIT: usize = 40;
@@ -76,10 +77,10 @@ impl Instants {
     }
 }
 
-/// What wrk saw in two seconds: responses, and those among them that were refusals.
+/// The responses that wrk saw in one second, and how many of them were denials.
 fn wrk(url: &str) -> (usize, usize) {
     let connections = CONNECTIONS.to_string();
-    let output = Command::new("wrk").args(["-t1", "-c", &connections, "-d2s", url]).output().unwrap();
+    let output = Command::new("wrk").args(["-t1", "-c", &connections, "-d1s", url]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let number = |line: &str, before: &str, after: &str| {
         line.split_once(before)?.1.split_once(after)?.0.trim().parse::<usize>().ok()
@@ -121,8 +122,8 @@ async fn axum_counting_in_memory() {
 #[tokio::test(flavor = "multi_thread")]
 async fn axum_counting_in_redis() {
     let server = Server::start(Flavour::Redis7);
-    let patient = GuardOptions { deadline: std::time::Duration::from_secs(5), ..GuardOptions::default() };
-    let store = Guard::new(RedisStore::new(&server.url()).unwrap(), patient).unwrap();
+    let patient = GuardOptions { deadline: std::time::Duration::from_secs(20), ..GuardOptions::default() };
+    let store = Guard::new(patient_store(&server), patient).unwrap();
     axum_under_wrk(Limiter::new(store, rules())).await;
 }
 

@@ -12,14 +12,14 @@ async fn axum() {
     let lines = axum_layer::show().await.unwrap();
     let statuses: Vec<_> = lines.iter().map(|line| line.split_whitespace().nth(3).unwrap()).collect();
     assert_eq!(statuses, ["200", "200", "200", "429", "429"], "{lines:?}");
-    assert!(lines[3].contains("retry-after: "), "{lines:?}");
+    assert!(lines[3..].iter().all(|line| line.contains("retry-after: ")), "{lines:?}");
 }
 
 #[tokio::test]
 async fn tonic() {
     let lines = tonic_layer::show().await.unwrap();
-    assert_eq!(lines[..3], ["Serving"; 3]);
-    for line in &lines[3..] {
-        assert!(line.starts_with("ResourceExhausted: refused by per-client, again in "), "{lines:?}");
-    }
+    let denied = "ResourceExhausted: refused by per-client, again in ";
+    let answers: Vec<_> =
+        lines.iter().map(|line| if line.starts_with(denied) { denied } else { line.as_str() }).collect();
+    assert_eq!(answers, ["Serving", "Serving", "Serving", denied, denied]);
 }

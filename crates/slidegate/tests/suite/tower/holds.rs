@@ -8,30 +8,17 @@ use axum::routing::get;
 use bytes::Bytes;
 use futures_util::{FutureExt, stream};
 use slidegate::tower::{Extract, RateLimitLayer};
-use slidegate::{Limiter, ManualClock, MemoryStore, Micros, RedisStore, Request, Rules, Store};
+use slidegate::{Limiter, ManualClock, MemoryStore, Micros, Request, Rules, Store};
 use tokio::sync::Notify;
 use tower::{Layer, ServiceExt};
 
-use super::limiter;
 use super::server::{Connection, serve};
+use super::{limiter, until_used, used};
+use crate::audit_healthy::patient_store;
 use crate::redis_server::{Flavour, Server};
 
-const ONE_AT_ONCE: &str = "rules: [{ name: at-once, limit: 1, window: 30s, algorithm: concurrency }]";
-
-async fn used<S: Store>(limiter: &Limiter<S>) -> u64 {
-    let decision = limiter.peek(Request::new([])).await.unwrap();
-    decision.limits().next().unwrap().used()
-}
-
-async fn until_used<S: Store>(limiter: &Limiter<S>, expected: u64) {
-    let arrives = async {
-        while used(limiter).await != expected {
-            tokio::task::yield_now().await;
-        }
-    };
-    let patience = std::time::Duration::from_secs(30);
-    assert!(tokio::time::timeout(patience, arrives).await.is_ok(), "never {expected} in use");
-}
+/// Much longer than a test waits: a permit that is not given back stays in use.
+const ONE_AT_ONCE: &str = "rules: [{ name: at-once, limit: 1, window: 1h, algorithm: concurrency }]";
 
 /// Streams a first piece, and the rest when told; `/panic` panics while it streams, `/never` never answers.
 fn app<S: Store + 'static>(limiter: &Arc<Limiter<S>>, go: &Arc<Notify>) -> Router {
@@ -86,7 +73,7 @@ async fn a_real_server_in_memory() {
 async fn a_real_server_on_redis() {
     let server = Server::start(Flavour::Redis7);
     let rules = Rules::from_yaml(ONE_AT_ONCE).unwrap();
-    let store = RedisStore::new(&server.url()).unwrap();
+    let store = patient_store(&server);
     a_streamed_body_and_clients_that_leave(Arc::new(Limiter::new(store, rules))).await;
 }
 
@@ -94,7 +81,7 @@ async fn a_real_server_on_redis() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_leaves_while_it_is_decided_holds_nothing() {
     let server = Server::start(Flavour::Redis7);
-    let store = RedisStore::new(&server.url()).unwrap();
+    let store = patient_store(&server);
     let limiter = Arc::new(Limiter::new(store, Rules::from_yaml(ONE_AT_ONCE).unwrap()));
     until_used(&limiter, 0).await;
     let service = super::hello(&RateLimitLayer::new(Arc::clone(&limiter)));
@@ -196,7 +183,7 @@ fn dropped_outside_of_the_runtime_it_is_given_back_too() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let server = Server::start(Flavour::Redis7);
     let (limiter, response) = runtime.block_on(async {
-        let store = RedisStore::new(&server.url()).unwrap();
+        let store = patient_store(&server);
         let limiter = Arc::new(Limiter::new(store, Rules::from_yaml(ONE_AT_ONCE).unwrap()));
         let service = tower::service_fn(async |_: http::Request<Body>| {
             Ok::<_, std::convert::Infallible>(http::Response::new(Body::empty()))

@@ -20,6 +20,8 @@ use slidegate::tower::{RateLimit, RateLimitLayer};
 use slidegate::{Limiter, ManualClock, MemoryStore, Micros, Rules, Store};
 use tower::{Layer, Service, ServiceExt};
 
+use crate::wait::until;
+
 /// Rules that are counted by hand-moved time.
 fn limiter(rules: &str) -> (Limiter<MemoryStore<ManualClock>>, ManualClock) {
     let clock = ManualClock::at(Micros::from_secs(1_000));
@@ -42,6 +44,16 @@ fn get(path: &str) -> Request<Body> {
 /// The status, a header, or nothing.
 fn header<B>(response: &Response<B>, name: &str) -> Option<String> {
     response.headers().get(name).map(|value| value.to_str().unwrap().to_owned())
+}
+
+/// How much of the first limit is in use.
+async fn used<S: Store>(limiter: &Limiter<S>) -> u64 {
+    let decision = limiter.peek(slidegate::Request::new([])).await.unwrap();
+    decision.limits().next().unwrap().used()
+}
+
+async fn until_used<S: Store>(limiter: &Limiter<S>, expected: u64) {
+    until(&format!("{expected} in use"), async || used(limiter).await == expected).await;
 }
 
 /// Asks once; the response with all of its body.

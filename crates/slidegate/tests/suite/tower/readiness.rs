@@ -7,12 +7,13 @@ use axum::body::Body;
 use futures_util::FutureExt;
 use http::{Request, Response, StatusCode};
 use slidegate::tower::RateLimitLayer;
-use slidegate::{Limiter, RedisStore, Rules, Store};
+use slidegate::{Limiter, Rules, Store};
 use tokio::sync::Notify;
 use tower::limit::ConcurrencyLimitLayer;
 use tower::{Layer, Service, ServiceExt};
 
-use super::{get, limiter};
+use super::{get, limiter, until_used, used};
+use crate::audit_healthy::patient_store;
 use crate::redis_server::{Flavour, Server};
 
 const RULES: &str = "rules: [{ name: calls, limit: 3, window: 1m }]";
@@ -30,27 +31,19 @@ async fn two_for_one_place<S: Store + 'static>(limiter: Arc<Limiter<S>>) {
     });
     let one_at_a_time = ConcurrencyLimitLayer::new(1).layer(slow);
     let service = RateLimitLayer::new(Arc::clone(&limiter)).layer(one_at_a_time);
-    let used = async || {
-        let decision = limiter.peek(slidegate::Request::new([])).await.unwrap();
-        decision.limits().next().unwrap().used()
-    };
 
     let mut first = service.clone();
     let running = tokio::spawn(first.ready().await.unwrap().call(get("/")));
-    while used().await < 1 {
-        tokio::task::yield_now().await;
-    }
+    until_used(&limiter, 1).await;
     let mut second = service.clone();
     assert!(second.ready().now_or_never().is_none(), "the only place is taken");
-    assert_eq!(used().await, 1, "who waits for a place is not charged");
+    assert_eq!(used(&limiter).await, 1, "who waits for a place is not charged");
     go.notify_one();
     assert_eq!(running.await.unwrap().unwrap().status(), StatusCode::OK);
 
     // The clone that was ready is the one that is called: another one would panic.
     let running = tokio::spawn(second.ready().await.unwrap().call(get("/")));
-    while used().await < 2 {
-        tokio::task::yield_now().await;
-    }
+    until_used(&limiter, 2).await;
     assert!(service.clone().ready().now_or_never().is_none(), "and the place is taken again");
     go.notify_one();
     running.await.unwrap().unwrap();
@@ -72,6 +65,6 @@ async fn when_it_is_decided_at_once() {
 #[tokio::test]
 async fn when_redis_decides() {
     let server = Server::start(Flavour::Redis7);
-    let store = RedisStore::new(&server.url()).unwrap();
+    let store = patient_store(&server);
     two_for_one_place(Arc::new(Limiter::new(store, Rules::from_yaml(RULES).unwrap()))).await;
 }

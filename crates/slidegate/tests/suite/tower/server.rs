@@ -6,6 +6,8 @@ use axum::Router;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::wait::within_limit;
+
 /// Serves on a free port until the runtime ends.
 pub(super) async fn serve(app: Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -27,21 +29,24 @@ impl Connection {
         Connection(stream)
     }
 
-    /// Reads until `text` has come.
+    /// Reads until `text` has arrived.
     pub(super) async fn read_to(&mut self, text: &str) {
         let mut read = String::new();
-        while !read.contains(text) {
-            let mut some = [0; 1024];
-            let n = self.0.read(&mut some).await.unwrap();
-            assert!(n > 0, "it ended with {read}");
-            read += str::from_utf8(&some[..n]).unwrap();
-        }
+        let reading = async {
+            while !read.contains(text) {
+                let mut some = [0; 1024];
+                let n = self.0.read(&mut some).await.unwrap();
+                assert!(n > 0, "the response ended with {read}");
+                read += str::from_utf8(&some[..n]).unwrap();
+            }
+        };
+        within_limit(&format!("{text} arrives"), reading).await;
     }
 
-    /// All that comes.
+    /// The whole response.
     pub(super) async fn read(mut self) -> String {
         let mut read = String::new();
-        self.0.read_to_string(&mut read).await.unwrap();
+        within_limit("the response ends", self.0.read_to_string(&mut read)).await.unwrap();
         read
     }
 }

@@ -1,0 +1,23 @@
+//! Waiting for a condition, with a limit.
+
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+/// Long enough for a machine that is busy with other work.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Waits until `holds` returns true. Panics with `what` after 30 s.
+pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let holding = async {
+        while !holds().await {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(timeout(LIMIT, holding).await.is_ok(), "not in {LIMIT:?}: {what}");
+}
+
+/// The output of `future`. Panics with `what` if there is none after 30 s.
+pub(crate) async fn within_limit<T>(what: &str, future: impl Future<Output = T>) -> T {
+    timeout(LIMIT, future).await.unwrap_or_else(|_| panic!("not in {LIMIT:?}: {what}"))
+}
