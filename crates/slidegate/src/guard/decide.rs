@@ -301,7 +301,13 @@ impl Inner {
             local::undo(&self.mirror, &self.only(ask, OnError::Local), &here, outage.now);
         }
         let readings = self.conclude(server, asks, answer, asked)?;
-        readings.into_iter().next().ok_or_else(Error::short_answer)
+        let reading = readings.into_iter().next().ok_or_else(Error::short_answer)?;
+        if admitted {
+            // The server admitted it later than this node did, and from then on it counts.
+            let at = reading.at.plus(outage.spread);
+            local::postpone(&self.mirror, &self.only(ask, OnError::Local), &here, at);
+        }
+        Ok(reading)
     }
 
     /// Answers by what each rule wants while its server does not.

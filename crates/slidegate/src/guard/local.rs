@@ -209,6 +209,26 @@ pub(super) fn undo(mirror: &Mirror, ask: &Ask, reading: &Reading, now: Micros) {
     }
 }
 
+/// Counts what `decide` recorded in an exact window from `at` on, when the store admitted it, instead of from when it was
+/// decided here. Other windows round instants up already.
+pub(super) fn postpone(mirror: &Mirror, ask: &Ask, reading: &Reading, at: Micros) {
+    for (check, verdict) in ask.checks().iter().zip(&reading.verdicts) {
+        let exact = check.quota.algorithm() == Algorithm::SlidingWindow;
+        if !exact || verdict.outcome != Outcome::Charged || verdict.entry.at >= at {
+            continue;
+        }
+        let mut locked = mirror.lock(std::iter::once(&check.key));
+        let record = locked.records(&check.key).and_then(|records| records.get_mut(&check.key));
+        let Some(local) = record.and_then(|record| record.local.as_mut()) else { continue };
+        let entry = Entry { seq: verdict.entry.seq & !MADE_HERE, ..verdict.entry };
+        // The state of another outage has other numbers, and starts from what the store answered.
+        if local.state.settle(entry.at, entry, 0) == Settled::Done {
+            let at = local.state.roll(at, &check.quota);
+            local.state.count_again(at, check.cost);
+        }
+    }
+}
+
 /// Corrects an admission in what decides here, and says since when it has counted; none if nothing does now.
 pub(super) fn settle(
     mirror: &Mirror,

@@ -15,6 +15,8 @@ mod mirror;
 mod options;
 mod peers;
 mod settle;
+#[cfg(test)]
+mod simulation;
 mod spread;
 mod watched;
 

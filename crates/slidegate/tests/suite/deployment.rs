@@ -1,8 +1,8 @@
 //! Several nodes on the same servers, their callers, and what these were told.
 #![allow(dead_code, reason = "shared by tests that each use some of it")]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use slidegate::{
@@ -11,6 +11,7 @@ use slidegate::{
 };
 
 use crate::conformance::Dice;
+use crate::watchdog::Watchdog;
 
 /// One answer.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +23,10 @@ pub(crate) struct Told {
     pub at: u64,
     pub allowed: bool,
     pub source: Source,
+    /// When it was decided, by the same clock as `at`.
+    pub judged: u64,
+    /// Whether the store had no room for as much again.
+    pub full: bool,
     /// By the callers' clock.
     pub asked: u64,
     pub answered: u64,
@@ -45,7 +50,7 @@ pub(crate) fn quota(key: u64) -> Quota {
         3 => quota(50, 1_000).with_algorithm(Algorithm::TimeSlice { slices: 10 }).unwrap(),
         4 => quota(70, 1_000).with_algorithm(Algorithm::FixedWindow).unwrap(),
         5 => quota(60, 1_000).with_algorithm(Algorithm::TokenBucket { burst: 30 }).unwrap(),
-        LONG | LONG_CLOSED => quota(1_500, 6_000),
+        LONG | LONG_CLOSED => quota(1_000, 20_000),
         _ => quota(40, 1_000),
     }
 }
@@ -67,9 +72,12 @@ pub(crate) fn name(key: u64) -> Key {
 /// Nodes that are asked as fast as they answer, until they are stopped.
 pub(crate) struct Deployment {
     pub nodes: Vec<Guard>,
-    callers: Vec<tokio::task::JoinHandle<Vec<Told>>>,
+    callers: Vec<tokio::task::JoinHandle<()>>,
+    told: Arc<Mutex<Vec<Told>>>,
     stop: Arc<AtomicBool>,
     pub clock: SystemClock,
+    /// Runs as long as the callers do.
+    pub watchdog: Arc<Watchdog>,
     _turn: tokio::sync::MutexGuard<'static, ()>,
 }
 
@@ -85,7 +93,8 @@ impl Deployment {
         Self::asking(&[0, 1, 2, 3, 4, 5], nodes, callers, pause, redis, options).await
     }
 
-    /// The same of these keys, one as often as the other.
+    /// The same of these keys, one as often as the other. Returns when the nodes know of each other and every key was
+    /// asked for on every node.
     pub(crate) async fn asking(
         keys: &'static [u64],
         nodes: usize,
@@ -94,57 +103,100 @@ impl Deployment {
         redis: &RedisOptions,
         options: &GuardOptions,
     ) -> Self {
+        let clock = SystemClock::new();
         let mut deployment = Deployment {
             nodes: Vec::new(),
             callers: Vec::new(),
+            // Large enough not to be moved while a test looks at the memory in use.
+            told: Arc::new(Mutex::new(Vec::with_capacity(1 << 18))),
             stop: Arc::default(),
-            clock: SystemClock::new(),
+            watchdog: Arc::new(Watchdog::start(&clock)),
+            clock,
             _turn: crate::processes::TURN.lock().await,
         };
         for _ in 0..nodes {
             let guard = Guard::new(RedisStore::with_options(redis).unwrap(), options.clone()).unwrap();
-            // A cluster has to be found before its nodes can be told.
+            // The nodes of a cluster are found by the first call.
             guard.store().ping().await.unwrap();
             guard.start();
             deployment.nodes.push(guard);
         }
-        // They know of each other.
-        for _ in 0..500 {
-            let all = deployment.nodes.iter().flat_map(|guard| guard.stats().servers);
-            if all.clone().count() >= nodes && all.clone().all(|server| server.nodes == nodes as u64) {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        soon("the nodes know of each other", || {
+            let all = || deployment.nodes.iter().flat_map(|guard| guard.stats().servers);
+            all().count() >= nodes && all().all(|server| server.nodes == nodes as u64)
+        })
+        .await;
         for (n, guard) in deployment.nodes.iter().enumerate() {
             for caller in 0..callers {
                 let (guard, stop, clock) =
                     (guard.clone(), Arc::clone(&deployment.stop), deployment.clock.clone());
                 let mut dice = Dice::new(n as u64 * 1_000 + caller + 1);
+                let all = Arc::clone(&deployment.told);
                 deployment.callers.push(tokio::spawn(async move {
-                    let mut told = Vec::new();
                     while !stop.load(Ordering::Relaxed) {
-                        told.push(Told { node: n, ..ask(keys, &guard, &clock, &mut dice).await });
+                        let told = Told { node: n, ..ask(keys, &guard, &clock, &mut dice).await };
+                        all.lock().unwrap_or_else(PoisonError::into_inner).push(told);
                         let wait = dice.below(pause.as_micros() as u64 + 1);
                         tokio::time::sleep(Duration::from_micros(wait)).await;
                     }
-                    told
                 }));
             }
         }
+        deployment.until("every node was asked", |told| told.len() >= 10 * callers as usize).await;
         deployment
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        self.clock.now().get()
+    }
+
+    /// Waits until `holds` is true, for each node, of the answers that it gave to asks from now on.
+    pub(crate) async fn until(&self, what: &str, holds: impl Fn(&[&Told]) -> bool) {
+        let (since, first) = (self.now(), self.told.lock().unwrap_or_else(PoisonError::into_inner).len());
+        soon(what, || {
+            let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            let new = || told[first..].iter().filter(|told| told.asked >= since);
+            (0..self.nodes.len())
+                .all(|node| holds(&new().filter(|told| told.node == node).collect::<Vec<_>>()))
+        })
+        .await;
+    }
+
+    /// Waits until the store has refused each key on each node, so that every node knows it to be at its limit.
+    pub(crate) async fn until_full(&self, keys: &[u64]) {
+        self.until("the store refuses every key on every node", |told| {
+            keys.iter().all(|key| told.iter().any(|told| told.key == *key && told.full))
+        })
+        .await;
+    }
+
+    /// Waits until each node has given up the server of the key, which does not answer: `callers` may have asked before,
+    /// and so many failures in a row open the breaker.
+    pub(crate) async fn until_given_up(&self, key: u64) {
+        self.until("every node decides alone", |told| {
+            told.iter().filter(|told| told.key == key && told.source != Source::Store).count() >= 20
+        })
+        .await;
+    }
+
+    /// Waits until each node has had answers of the store for the key, after all that came before.
+    pub(crate) async fn until_by_store(&self, key: u64) {
+        self.until("every node is answered by the store", |told| {
+            told.iter().filter(|told| told.key == key && told.source == Source::Store).count() >= 20
+        })
+        .await;
     }
 
     /// Ends the callers; everything they were told, in the order of answers.
     pub(crate) async fn stop(self) -> Vec<Told> {
         self.stop.store(true, Ordering::Relaxed);
-        let mut all = Vec::new();
         for caller in self.callers {
-            all.extend(caller.await.unwrap());
+            caller.await.unwrap();
         }
         for guard in &self.nodes {
             guard.leave().await;
         }
+        let mut all = std::mem::take(&mut *self.told.lock().unwrap_or_else(PoisonError::into_inner));
         all.sort_by_key(|told: &Told| told.answered);
         all
     }
@@ -157,16 +209,17 @@ async fn ask(keys: &[u64], guard: &Guard, clock: &SystemClock, dice: &mut Dice) 
     let asked = clock.now().get();
     let readings = guard.admit(std::slice::from_ref(&ask)).await.unwrap();
     let answered = clock.now().get();
-    let verdict = readings[0].verdicts[0];
-    // Of a single check, only what nobody judged is allowed and not charged.
-    let allowed = !verdict.outcome.refuses();
+    let (reading, verdict) = (&readings[0], readings[0].verdicts[0]);
     Told {
         node: 0,
         key,
         cost,
         at: verdict.entry.at.get(),
-        allowed,
-        source: readings[0].source,
+        // Of a single check, only what was not judged at all is allowed and not charged.
+        allowed: !verdict.outcome.refuses(),
+        source: reading.source,
+        judged: reading.at.get(),
+        full: reading.source == Source::Store && verdict.used + cost > verdict.limit,
         asked,
         answered,
     }
@@ -228,13 +281,12 @@ pub(crate) fn micros(d: Duration) -> u64 {
     Micros::from(d).get()
 }
 
-/// Waits for what happens in its own time while the runtime goes on, and names it if it does not.
+/// Waits until `holds` returns true, while the runtime goes on. Panics with `what` if it does not within a minute.
+#[expect(clippy::disallowed_methods, reason = "the limit is on real time")]
 pub(crate) async fn soon(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..2_000 {
-        if holds() {
-            return;
-        }
-        tokio::time::sleep(ms(10)).await;
+    let begun = std::time::Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "not in 60 s: {what}");
+        tokio::time::sleep(ms(5)).await;
     }
-    panic!("not in 20 s: {what}");
 }

@@ -17,10 +17,12 @@ mod deployment; // several nodes on the same servers, their callers, and what th
 mod examples; // every example runs to its end
 mod explain; // why a rule looks at a request, or does not
 mod faketime; // a clock for one server, which can be set and can stand still
+mod fault_bounds; // the table of docs/operations.md, asserted over what callers were told
 mod fault_proxy; // a network that fails as told, between a client and a server
 mod fault_proxy_checks; // each fault, as a plain client sees it
 mod fault_wires; // what passes through the proxy, and when
 mod guard_answers; // what a guard answers without the store, and what becomes of that when it is back
+mod guard_bounds; // rows of the fault table that concern one key: each bound reached, none passed
 mod guard_failover; // a primary dies with its last writes: the nodes remember them
 mod guard_faults; // a network that fails, scripts that vanish, a clock that is set: bounded, quick, exact
 mod guard_kills; // a server is killed under load: who decides meanwhile, how soon, and how soon it is back

@@ -40,14 +40,19 @@ impl Cluster {
                 node.run(&format!("CLUSTER ADDSLOTSRANGE {slots}"));
             }
         }
-        for (i, node) in nodes.iter().enumerate() {
-            for other in &nodes[i + 1..] {
-                node.run(&format!("CLUSTER MEET 127.0.0.1 {}", other.port));
-            }
-        }
         let cluster = Cluster { nodes, paused: Mutex::default() };
-        cluster.wait("all have met", |view| {
+        let has_met = |node: &Server| {
+            let view = view(node);
             view.len() == 2 * SHARDS && view.iter().all(|entry| entry.connected && !entry.has("handshake"))
+        };
+        let mut looks = 0;
+        eventually("all nodes have met", || {
+            // On a busy machine a handshake may take longer than a node waits for it: it is begun again.
+            if looks % 40 == 0 {
+                cluster.introduce();
+            }
+            looks += 1;
+            cluster.nodes.iter().all(has_met)
         });
         let (primaries, replicas) = cluster.nodes.split_at(SHARDS);
         for (primary, replica) in primaries.iter().zip(replicas) {
@@ -57,7 +62,32 @@ impl Cluster {
             view.iter().filter(|entry| entry.has("slave")).count() == SHARDS
         });
         cluster.wait_until_ok();
+        cluster.expect_no_failover();
         cluster
+    }
+
+    fn introduce(&self) {
+        for (i, node) in self.nodes.iter().enumerate() {
+            for other in &self.nodes[i + 1..] {
+                node.run(&format!("CLUSTER MEET 127.0.0.1 {}", other.port));
+            }
+        }
+    }
+
+    /// From now on a node that is silent for a few seconds, because the machine is busy, is not replaced.
+    pub(crate) fn expect_no_failover(&self) {
+        self.set_timeout(15_000);
+    }
+
+    /// From now on a node that is silent for two seconds is replaced. Called before a node is killed or paused.
+    pub(crate) fn expect_failover(&self) {
+        self.set_timeout(2_000);
+    }
+
+    fn set_timeout(&self, millis: u64) {
+        for node in self.living() {
+            node.run(&format!("CONFIG SET cluster-node-timeout {millis}"));
+        }
     }
 
     /// Of all nodes, also of those that are down.
@@ -132,6 +162,7 @@ impl Cluster {
     /// `kill -9` to the primary of shard `i`; its port.
     pub(crate) fn kill_primary(&self, i: usize) -> u16 {
         let port = self.primaries()[i];
+        self.expect_failover();
         self.node(port).kill();
         self.paused().remove(&port);
         port
@@ -143,6 +174,7 @@ impl Cluster {
             primaries(view, &self.nodes)[i].is_some_and(|port| port != old)
         });
         self.wait_until_ok();
+        self.expect_no_failover();
         self.primaries()[i]
     }
 
@@ -165,6 +197,7 @@ impl Cluster {
 
     /// SIGSTOP: it keeps its connections and says nothing.
     pub(crate) fn pause(&self, port: u16) {
+        self.expect_failover();
         self.paused().insert(port);
         self.node(port).signal("-STOP");
     }

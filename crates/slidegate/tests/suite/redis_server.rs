@@ -1,6 +1,7 @@
 //! A real server for a test: on a free port, in a temporary folder, killed when it goes out of scope.
 #![allow(dead_code, reason = "shared by two suites")]
 
+use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -75,9 +76,9 @@ impl Server {
         let program = flavour.program();
         let dir = tempfile::tempdir().unwrap();
         for _ in 0..10 {
-            // Someone else may take the port before the server does; then it exits, and another is tried.
-            let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            let port = chosen.unwrap_or_else(free);
+            // A program outside the tests may take the port before the server binds it. The server then exits, and the
+            // next port is tried.
+            let port = chosen.unwrap_or_else(lasting_port);
             let mut start = Command::new(&program);
             if arguments.contains(&"--sentinel") {
                 // A sentinel writes what it learns into a file, which has to be the first argument.
@@ -143,24 +144,26 @@ impl Server {
     /// A plain connection, as any other client has it.
     pub(crate) fn client(&self) -> redis::Connection {
         let client = redis::Client::open(self.url()).unwrap();
-        for _ in 0..100 {
-            if let Ok(mut connection) = client.get_connection()
-                && redis::cmd("PING").query::<String>(&mut connection).is_ok()
-            {
-                return connection;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        client.get_connection().unwrap()
+        let mut answered = None;
+        eventually(&format!("the server on port {} answers PING", self.port), || {
+            answered = client.get_connection().ok();
+            answered.as_mut().is_some_and(|connection| redis::cmd("PING").query::<String>(connection).is_ok())
+        });
+        answered.unwrap()
     }
 
     pub(crate) fn run(&self, line: &str) -> redis::Value {
+        self.try_run(line).unwrap()
+    }
+
+    /// For servers that close their connections when they change their role.
+    pub(crate) fn try_run(&self, line: &str) -> redis::RedisResult<redis::Value> {
         let mut words = line.split(' ');
         let mut command = redis::cmd(words.next().unwrap());
         words.for_each(|word| {
             command.arg(word);
         });
-        command.query(&mut self.client()).unwrap()
+        command.query(&mut self.client())
     }
 
     /// Stops the process for a while, as a machine under load would.
@@ -182,46 +185,60 @@ impl Server {
     }
 }
 
-/// Waits for what happens in its own time, and names it if it does not.
+/// How long a test waits for a condition before it fails: the machine may be very busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Blocks until `holds` returns true. Panics with `what` if it does not within [`PATIENCE`].
+#[expect(clippy::disallowed_methods, reason = "the limit is on real time")]
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..600 {
-        if holds() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
+    let begun = std::time::Instant::now();
+    // Quick steps first: most conditions hold within a few milliseconds.
+    let mut pause = Duration::from_millis(2);
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "not in {PATIENCE:?}: {what}");
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(50));
     }
-    panic!("not in 30 s: {what}");
 }
 
-/// A port for a server that will be down for a while: below those that systems hand out, so that nobody is given
-/// it meanwhile. The port 10,000 above, where nodes of a cluster talk, is free as well.
+/// Reserves a port for as long as this process lives, also while no server listens on it.
+///
+/// The ports are below those that the system hands out to clients. The port 10,000 above, where the nodes of a cluster
+/// talk to each other, is reserved with it. Tests run as processes at the same time, so each port has a lock file in the
+/// temporary folder; the system releases the lock when the process ends.
 pub(crate) fn lasting_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
+    static LOCKS: Mutex<Vec<File>> = Mutex::new(Vec::new());
+    let folder = std::env::temp_dir().join("slidegate-test-ports");
+    std::fs::create_dir_all(&folder).unwrap();
     let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    // Another process begins elsewhere.
+    let reserve = |port: u16| {
+        let file = File::create(folder.join(port.to_string())).unwrap();
+        // A server that a killed test left behind still has its port, but not the lock.
+        let reserved = file.try_lock().is_ok() && is_free(port) && is_free(port + 10_000);
+        if reserved {
+            LOCKS.lock().unwrap_or_else(PoisonError::into_inner).push(file);
+        }
+        reserved
+    };
+    // Each process begins elsewhere, so that they seldom try the same port.
     let first = std::process::id().wrapping_mul(61) % 10_000;
     let mut ports =
         (0..10_000).map(|_| 12_000 + ((first + NEXT.fetch_add(1, Ordering::SeqCst)) % 10_000) as u16);
-    ports.find(|port| is_free(*port) && is_free(port + 10_000)).expect("two free ports")
+    ports.find(|port| reserve(*port)).expect("a port that is free, and free 10,000 above")
 }
 
-/// The process, once it accepts connections; None if it gave up.
+/// Starts the process and waits until it accepts connections. None if it exits instead.
 fn listening(start: &mut Command, port: u16) -> Option<Child> {
     let mut child = start.spawn().unwrap_or_else(|error| {
         panic!("{}: {error}; run scripts/tools.sh", start.get_program().display());
     });
-    for _ in 0..400 {
-        if child.try_wait().unwrap().is_some() {
-            return None;
-        }
-        if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
-            return Some(child);
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let _ = child.kill();
-    let _ = child.wait();
-    None
+    let mut exited = false;
+    eventually(&format!("a server listens on port {port}"), || {
+        exited = child.try_wait().unwrap().is_some();
+        exited || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
+    (!exited).then_some(child)
 }
 
 impl Drop for Server {

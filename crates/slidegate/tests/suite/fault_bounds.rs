@@ -1,0 +1,265 @@
+//! The table of docs/operations.md as assertions over what callers were told: how far a key may be over its limit.
+//!
+//! While every node has lost the server, nothing is over. A node that decides alone while the server still decides for
+//! the others is over by its share at most, because it admits no more than that in a window. Such a *stray* admission
+//! happens to a node that waits in vain for an answer, or that may not have more calls in flight.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use slidegate::{Algorithm, Source};
+
+use crate::deployment::{Told, micros, quota, worst};
+
+/// A time in which no node could reach the server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outage {
+    /// From when on it was certainly away.
+    pub gone: u64,
+    /// When it was certainly still away. Every node had given it up by then.
+    pub until: u64,
+    /// When it could be reached again.
+    pub back: u64,
+    /// Whether all nodes had given the server up at that moment, and none has more callers than calls in flight. Then
+    /// they return together. A server that is only slow answers now and then.
+    pub given_up: bool,
+}
+
+/// What a run came to.
+pub(crate) struct Run<'t> {
+    pub told: &'t [Told],
+    pub nodes: usize,
+    pub deadline: Duration,
+    /// The most calls of one node that may be on their way to the server, of one permit each.
+    pub in_flight: u64,
+    pub outages: &'t [Outage],
+}
+
+/// An admission, and between which instants it was made.
+#[derive(Clone, Copy)]
+struct Admission {
+    told: Told,
+    from: u64,
+    to: u64,
+    stray: bool,
+}
+
+/// One outage, as far as it concerns one key.
+struct Episode {
+    /// The last time that the server decided on the key before it was gone.
+    went: u64,
+    /// Until when each node certainly took part: it had not been asked together with the server yet.
+    ends: Vec<u64>,
+    /// Nodes that had already waited in vain when the server went: their share is reckoned from then.
+    early: BTreeSet<usize>,
+    /// What the table grants to a key that was below its limit: what a node did not know of, up to its share.
+    unknown: u64,
+}
+
+/// What is allowed of a window, and why.
+#[derive(Debug)]
+struct Bound {
+    limit: u64,
+    /// Of the nodes with stray admissions.
+    shares: u64,
+    unknown: u64,
+    /// Of a fixed window: a late answer may count in the next one instead.
+    late: u64,
+}
+
+impl Bound {
+    fn most(&self) -> u64 {
+        self.limit + self.shares + self.unknown + self.late
+    }
+}
+
+/// The clocks of callers and of servers on one machine agree as well as this.
+const CLOCKS: u64 = 5_000;
+
+impl Run<'_> {
+    /// Asserts what the table says of each key. Prints the most that was in a window, its bound, and how many were stray.
+    pub(crate) fn assert_bounds(&self, what: &str, keys: &[u64]) {
+        for &key in keys {
+            let episodes: Vec<Episode> =
+                self.outages.iter().map(|outage| self.episode(key, outage)).collect();
+            let all = self.admissions(key, &episodes);
+            let strays = all.iter().filter(|admission| admission.stray).count();
+            let local = self.local_in_a_window(key, &all);
+            let late = quota(key).algorithm() == Algorithm::FixedWindow && strays > 0;
+            let late = if late { self.in_flight } else { 0 };
+            let share = shares(quota(key).capacity(), self.nodes, 1) + late;
+            let limit = quota(key).capacity();
+            if matches!(quota(key).algorithm(), Algorithm::TokenBucket { .. }) {
+                let dated: Vec<Told> =
+                    all.iter().filter(|all| all.from == all.to).map(|all| all.told).collect();
+                let most = worst(&dated, key);
+                eprintln!("{what}: key {key}: at most {most} of {limit} missing, {strays} stray");
+                // A stray node fills its part of the bucket from then on, so there is no bound for a window.
+                let unknown: u64 = episodes.iter().map(|episode| episode.unknown).sum();
+                assert!(strays > 0 || most <= limit + unknown, "key {key}: {most} of {limit}");
+                continue;
+            }
+            let by_callers: Vec<Admission> = all
+                .iter()
+                .map(|all| Admission { from: all.told.asked, to: all.told.answered, ..*all })
+                .collect();
+            let mut worst: Option<(u64, Bound)> = None;
+            for view in [&all, &by_callers] {
+                for (most, bound) in self.windows(key, view, &episodes) {
+                    assert!(
+                        most <= bound.most(),
+                        "{what}: key {key}: {most} in a window, allowed are {bound:?}"
+                    );
+                    if worst.as_ref().is_none_or(|(before, _)| *before < most) {
+                        worst = Some((most, bound));
+                    }
+                }
+            }
+            let (most, bound) = worst.expect("something was admitted");
+            eprintln!(
+                "{what}: key {key}: at most {most} of {limit} in a window that may have {}; {strays} stray; at most {local} \
+                 by one node alone, whose share is {share}",
+                bound.most(),
+            );
+            assert!(
+                local <= share,
+                "{what}: key {key}: one node alone admitted {local}, its share is {share}"
+            );
+        }
+    }
+
+    /// The answers for a key by a node.
+    fn of(&self, key: u64, node: usize) -> impl Iterator<Item = &Told> {
+        self.told.iter().filter(move |told| told.key == key && told.node == node)
+    }
+
+    /// Whether a node waited for the store before it decided alone: then the store may have admitted it, any time since.
+    fn waited(&self, told: &Told) -> bool {
+        told.source != Source::Store && told.answered - told.asked >= micros(self.deadline) * 4 / 5
+    }
+
+    fn episode(&self, key: u64, outage: &Outage) -> Episode {
+        let by_store = |told: &&Told| told.source == Source::Store;
+        let decided = self.told.iter().filter(|told| told.key == key).filter(by_store);
+        let silent = if outage.given_up { outage.gone } else { outage.until };
+        let went = decided.map(|told| told.judged).filter(|at| *at <= silent).max().unwrap_or(0);
+        let (window, limit) = (quota(key).window().get(), quota(key).capacity());
+        let (mut ends, mut early, mut unknown) = (Vec::new(), BTreeSet::new(), 0);
+        for node in 0..self.nodes {
+            let own = || self.told.iter().filter(move |told| told.node == node);
+            let returned = self.of(key, node).filter(by_store).find(|told| told.asked >= outage.back);
+            let again = own().find(|told| told.asked >= outage.back && self.waited(told));
+            let end =
+                if outage.given_up { returned.map_or(u64::MAX, |told| told.answered) } else { outage.back };
+            ends.push(end.min(again.map_or(u64::MAX, |told| told.asked)));
+            let alone = |told: &&Told| told.source != Source::Store;
+            if let Some(last) = own().filter(alone).rfind(|told| told.answered < went)
+                && !self.of(key, node).filter(by_store).any(|told| {
+                    told.answered > last.answered && told.asked > last.asked && told.judged <= went
+                })
+            {
+                early.insert(node);
+            }
+            // The node's own reckoning begins with its first decision without the store.
+            let first = own().filter(alone).find(|told| told.answered >= went);
+            let since = first.map_or(outage.until, |told| told.answered) + CLOCKS;
+            let known: Vec<&Told> =
+                self.of(key, node).filter(by_store).filter(|told| told.judged <= went).collect();
+            if known.iter().any(|told| told.full && told.judged + window > since) {
+                continue;
+            }
+            let last = known.iter().map(|told| told.judged).max().unwrap_or(0);
+            let others = self.told.iter().filter(|told| told.key == key && told.node != node && told.allowed);
+            let missed = others.filter(by_store).filter(|told| (last..=went).contains(&told.at));
+            let missed: u64 = missed.map(|told| told.cost).sum();
+            unknown += missed.min(shares(limit, self.nodes, 1));
+        }
+        Episode { went, ends, early, unknown }
+    }
+
+    fn admissions(&self, key: u64, episodes: &[Episode]) -> Vec<Admission> {
+        let admitted = self.told.iter().filter(|told| told.key == key && told.allowed);
+        let mut all: Vec<Admission> = admitted
+            .map(|told| {
+                let common = |episode: &Episode| {
+                    told.answered >= episode.went
+                        && told.answered <= episode.ends[told.node]
+                        && !episode.early.contains(&told.node)
+                };
+                let stray = told.source != Source::Store && !episodes.iter().any(common);
+                let (from, to) = if self.waited(told) {
+                    (told.asked - CLOCKS, told.at.max(told.answered))
+                } else {
+                    (told.at, told.at)
+                };
+                Admission { told: *told, from, to, stray }
+            })
+            .collect();
+        all.sort_by_key(|admission| admission.from);
+        all
+    }
+
+    /// Of each window that begins with an admission: the permits that are certainly in it, and how many may be.
+    fn windows(&self, key: u64, all: &[Admission], episodes: &[Episode]) -> Vec<(u64, Bound)> {
+        let window = quota(key).window().get();
+        let fixed = quota(key).algorithm() == Algorithm::FixedWindow;
+        let mut all: Vec<&Admission> = all.iter().collect();
+        all.sort_by_key(|admission| admission.from);
+        let of = |i: usize| {
+            let start = if fixed { all[i].from / window * window } else { all[i].from };
+            let end = start + window;
+            let within = all[i..].iter().take_while(|admission| admission.from < end);
+            let most =
+                within.filter(|admission| admission.to < end).map(|admission| admission.told.cost).sum();
+            // What was admitted too much in the window before is replaced as it leaves.
+            let near = |from: u64, to: u64| to + window > start && from < end;
+            let strays = all.iter().filter(|admission| admission.stray && near(admission.from, admission.to));
+            let strays: BTreeSet<usize> = strays.map(|admission| admission.told.node).collect();
+            let touched = episodes.iter().filter(|episode| {
+                let last = episode.ends.iter().copied().max().unwrap_or(u64::MAX);
+                episode.went < end.saturating_add(window) && last.saturating_add(2 * window) > start
+            });
+            let unknown = touched.map(|episode| episode.unknown).sum();
+            let limit = quota(key).capacity();
+            let late = if fixed { strays.len() as u64 * self.in_flight } else { 0 };
+            (most, Bound { limit, shares: shares(limit, self.nodes, strays.len()), unknown, late })
+        };
+        (0..all.len()).map(of).collect()
+    }
+
+    /// The most permits that one node admitted alone, in any window.
+    fn local_in_a_window(&self, key: u64, all: &[Admission]) -> u64 {
+        let of_node = |node: usize| {
+            let own: Vec<Admission> = all
+                .iter()
+                .filter(|admission| admission.told.node == node && admission.told.source == Source::Local)
+                .copied()
+                .collect();
+            self.windows(key, &own, &[]).into_iter().map(|(most, _)| most).max().unwrap_or(0)
+        };
+        (0..self.nodes).map(of_node).max().unwrap_or(0)
+    }
+}
+
+/// Keys that were over their limit in some window, with the most in it and the limit: by the instants of the decisions, or
+/// as the callers saw it. For runs in which no node decides alone while the server decides for others.
+pub(crate) fn over(told: &[Told], keys: &[u64]) -> Vec<(u64, u64, u64)> {
+    let of = |&key: &u64| {
+        let run = Run { told, nodes: 1, deadline: Duration::MAX, in_flight: 0, outages: &[] };
+        let admitted = told.iter().filter(|told| told.key == key && told.allowed);
+        let seen: Vec<Admission> = admitted
+            .map(|told| Admission { told: *told, from: told.asked, to: told.answered, stray: false })
+            .collect();
+        let exact = quota(key).algorithm() == Algorithm::SlidingWindow;
+        let seen = if exact { run.windows(key, &seen, &[]) } else { Vec::new() };
+        let seen = seen.into_iter().map(|(most, _)| most).max().unwrap_or(0);
+        (key, worst(told, key).max(seen), quota(key).capacity())
+    };
+    keys.iter().map(of).filter(|(_, most, limit)| most > limit).collect()
+}
+
+/// The shares of `some` of `nodes` nodes together, those with the largest.
+fn shares(limit: u64, nodes: usize, some: usize) -> u64 {
+    let (nodes, some) = (nodes as u64, some as u64);
+    limit / nodes * some + some.min(limit % nodes)
+}

@@ -1,0 +1,186 @@
+//! Rows of the fault table in docs/operations.md that concern one key: each bound is reached, and not passed.
+
+use std::sync::Arc;
+
+use slidegate::{
+    Ask, Check, Guard, GuardOptions, Key, OnError, Outcome, Quota, RedisOptions, RedisStore, Source, Store,
+};
+
+use crate::deployment::{ms, soon};
+use crate::fault_proxy::{Fault, FaultProxy};
+use crate::guard_write_back::{back, given_up};
+use crate::redis_server::{Flavour, Server, lasting_port};
+
+const LIMIT: u64 = 60;
+
+fn guard(url: &str, options: GuardOptions) -> Guard {
+    let store = RedisStore::with_options(&RedisOptions::new(url)).unwrap();
+    // Stalls of the machine are no outages.
+    Guard::new(store, GuardOptions { deadline: ms(2_000), heartbeat: ms(100), ..options }).unwrap()
+}
+
+fn check(n: u64) -> Check {
+    let key = Key::new("bounded", [("n", n.to_string().as_str())]);
+    Check { on_error: Some(OnError::Local), ..Check::new(key, Quota::per_hour(LIMIT).unwrap(), 1) }
+}
+
+async fn ask(guard: &Guard, n: u64) -> (Source, bool) {
+    let reading = guard.admit(&[Ask::one(check(n)).unwrap()]).await.unwrap().remove(0);
+    (reading.source, reading.verdicts[0].outcome == Outcome::Charged)
+}
+
+/// Asks up to `times` times, all decided by `source`; how many were admitted.
+async fn admit(guard: &Guard, times: u64, source: Source) -> u64 {
+    let mut admitted = 0;
+    for _ in 0..times {
+        let (by, allowed) = ask(guard, 0).await;
+        assert_eq!(by, source);
+        admitted += u64::from(allowed);
+    }
+    admitted
+}
+
+async fn blocking(server: &Arc<Server>, what: fn(&Server)) {
+    let server = Arc::clone(server);
+    tokio::task::spawn_blocking(move || what(&server)).await.unwrap();
+}
+
+fn excess(guard: &Guard) -> u64 {
+    guard.stats().servers.iter().map(|server| server.excess).sum()
+}
+
+/// Waits until both guards count two nodes.
+async fn acquainted(one: &Guard, other: &Guard) {
+    one.start();
+    other.start();
+    let nodes = |guard: &Guard| guard.stats().servers.first().map_or(0, |server| server.nodes);
+    soon("the nodes know of each other", || nodes(one) == 2 && nodes(other) == 2).await;
+}
+
+#[tokio::test]
+async fn nodes_started_while_redis_is_away_believe_in_the_nodes_they_are_told() {
+    let url = format!("redis://127.0.0.1:{}", lasting_port());
+    for (nodes, admitted) in [(1, 3 * LIMIT), (3, LIMIT), (4, LIMIT / 4 * 3)] {
+        let mut total = 0;
+        for _ in 0..3 {
+            let options = GuardOptions { nodes, ..GuardOptions::default() };
+            let guard = Guard::new(RedisStore::new(&url).unwrap(), options).unwrap();
+            total += admit(&guard, 2 * LIMIT, Source::Local).await;
+        }
+        assert_eq!(total, admitted, "three nodes that believe to be {nodes}");
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_dies_with_an_empty_redis_takes_what_it_admitted_with_it() {
+    let server = Arc::new(Server::start(Flavour::Redis7));
+    let options = GuardOptions { write_back: ms(200), ..GuardOptions::default() };
+    let (one, other) = (guard(&server.url(), options.clone()), guard(&server.url(), options));
+    acquainted(&one, &other).await;
+    let before = (admit(&one, 20, Source::Store).await, admit(&other, 15, Source::Store).await);
+    assert_eq!(before, (20, 15));
+    drop(other);
+    blocking(&server, Server::restart).await;
+    back(&one, 1).await;
+    let after = admit(&one, 2 * LIMIT, Source::Store).await;
+    assert_eq!(20 + 15 + after, LIMIT + 15, "over by what the dead node had admitted");
+}
+
+/// A new node finds an empty server, and an old one has not written back to it yet.
+#[tokio::test]
+async fn what_is_written_back_late_is_over_and_counted_as_excess() {
+    let server = Arc::new(Server::start(Flavour::Redis7));
+    let proxy = FaultProxy::start(server.address());
+    let old = guard(&proxy.url(), GuardOptions::default());
+    assert_eq!(admit(&old, 20, Source::Store).await, 20);
+    proxy.set(Fault::Reset);
+    given_up(&old, 1).await;
+    assert_eq!(admit(&old, 5, Source::Local).await, 5);
+    blocking(&server, Server::restart).await;
+    let new = guard(&server.url(), GuardOptions::default());
+    assert_eq!(admit(&new, 2 * LIMIT, Source::Store).await, LIMIT);
+    proxy.set(Fault::None);
+    back(&old, 1).await;
+    assert_eq!(excess(&old), 25, "over by what the old node had not written back");
+    let used = new.inspect(&check(0).key).await.unwrap().unwrap().used;
+    assert_eq!(used, LIMIT + 25);
+    assert_eq!(admit(&old, 5, Source::Store).await + admit(&new, 5, Source::Store).await, 0);
+}
+
+/// A node that is cut off alone admits its share, and the others the limit.
+#[tokio::test]
+async fn one_node_cut_off_adds_its_share() {
+    let server = Server::start(Flavour::Redis7);
+    let proxy = FaultProxy::start(server.address());
+    let (cut, other) =
+        (guard(&proxy.url(), GuardOptions::default()), guard(&server.url(), GuardOptions::default()));
+    acquainted(&cut, &other).await;
+    proxy.set(Fault::Reset);
+    given_up(&cut, 1).await;
+    let (alone, by_server) =
+        (admit(&cut, 2 * LIMIT, Source::Local).await, admit(&other, 2 * LIMIT, Source::Store).await);
+    assert_eq!((alone, by_server), (LIMIT / 2, LIMIT));
+    // What it admitted is written when it is back, and counts.
+    proxy.set(Fault::None);
+    back(&cut, 1).await;
+    assert_eq!(excess(&cut), LIMIT / 2);
+}
+
+#[tokio::test]
+async fn a_full_mirror_is_over_by_what_was_dropped() {
+    let server = Arc::new(Server::start(Flavour::Redis7));
+    // A key weighs as much as 24 admissions.
+    let guard = guard(&server.url(), GuardOptions { mirror: 24 + 30, ..GuardOptions::default() });
+    assert_eq!(admit(&guard, 50, Source::Store).await, 50);
+    let dropped = guard.stats().mirror.dropped;
+    assert_eq!(dropped, 20);
+    blocking(&server, Server::kill).await;
+    given_up(&guard, 1).await;
+    assert_eq!(admit(&guard, 10, Source::Local).await, 0, "what cannot be remembered is not admitted");
+    blocking(&server, Server::restart).await;
+    back(&guard, 1).await;
+    assert_eq!(50 + admit(&guard, 2 * LIMIT, Source::Store).await, LIMIT + dropped);
+}
+
+/// Out of memory, and a primary that has become a replica: the server answers, and cannot decide.
+#[tokio::test]
+async fn a_server_that_cannot_write_is_one_that_does_not_answer() {
+    let server = Server::start(Flavour::Redis7).without_ttl_check();
+    for (fault, repair) in
+        [("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"), ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE")]
+    {
+        server.run("FLUSHALL");
+        let guard = guard(&server.url(), GuardOptions::default());
+        assert_eq!(admit(&guard, 20, Source::Store).await, 20);
+        server.run(fault);
+        assert_eq!(admit(&guard, 2 * LIMIT, Source::Local).await, LIMIT - 20, "{fault}");
+        server.run(repair);
+        back(&guard, 1).await;
+        assert_eq!(admit(&guard, 5, Source::Store).await, 0, "{fault}");
+        assert_eq!(excess(&guard), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_shard_that_dies_leaves_only_its_keys_to_the_nodes() {
+    let servers = [(); 2].map(|()| Server::start(Flavour::Redis7));
+    let store = RedisStore::with_options(&RedisOptions::shards(servers.iter().map(Server::url))).unwrap();
+    let guard = Guard::new(store, GuardOptions { deadline: ms(500), ..GuardOptions::default() }).unwrap();
+    for n in 0..40 {
+        assert_eq!(ask(&guard, n).await, (Source::Store, true));
+    }
+    let living = |n: u64| {
+        let name = format!("sg:{{{}}}", check(n).key);
+        servers[1].run(&format!("EXISTS {name}")) == redis::Value::Int(1)
+    };
+    let living: Vec<bool> = (0..40).map(living).collect();
+    assert!(living.contains(&true) && living.contains(&false));
+    servers[0].kill();
+    for (n, living) in (0..).zip(living) {
+        let expected = if living { Source::Store } else { Source::Local };
+        for _ in 1..LIMIT {
+            assert_eq!(ask(&guard, n).await, (expected, true));
+        }
+        assert_eq!(ask(&guard, n).await, (expected, false), "over by nothing");
+    }
+}
