@@ -50,11 +50,12 @@ read_doc_tests() {
     }' "$log" >>"$results"
 }
 
-# Runs one stage with nextest; a runner that breaks without a failed test is a failure too.
+# run_stage NAME THREADS FILTER: runs one stage with nextest. A runner that breaks without a failed test is a failure too.
+cores=$(getconf _NPROCESSORS_ONLN)
 run_stage() {
     local junit=target/nextest/default/junit.xml code=0
     rm -f "$junit"
-    "${nextest[@]}" run --workspace --all-features --no-fail-fast -E "$2" || code=$?
+    "${nextest[@]}" run --workspace --all-features --no-fail-fast --test-threads "$2" -E "$3" || code=$?
     [ ! -f "$junit" ] || read_junit "$junit"
     # 100: some tests failed, and the report names them.
     if [ $code != 0 ] && [ $code != 100 ]; then
@@ -79,7 +80,7 @@ for stage in "${stages[@]}"; do
     case $stage in
     quick)
         begin quick "unit and property tests, and the slidegate binary without other programs"
-        run_stage quick 'not (group(programs) | group(browser) | group(faults))'
+        run_stage quick $((2 * cores)) 'not (group(programs) | group(browser) | group(faults))'
         # nextest does not run the examples of the documentation.
         code=0
         timeout 900 cargo test --workspace --all-features --doc --no-fail-fast >"$log" 2>&1 || code=$?
@@ -91,11 +92,11 @@ for stage in "${stages[@]}"; do
         ;;
     programs)
         begin programs "tests with real programs: Redis, Valkey, Envoy, nginx, browsers, clients"
-        run_stage programs 'group(programs) | group(browser)'
+        run_stage programs $((3 * cores)) 'group(programs) | group(browser)'
         ;;
     faults)
         begin faults "tests that need the machine for themselves, one at a time: kills, failovers, deadlines, load"
-        run_stage faults 'group(faults)'
+        run_stage faults 1 'group(faults)'
         ;;
     esac
     end "$stage"

@@ -1,11 +1,8 @@
 //! `GET /`: the dashboard for a browser, a few lines for anybody else.
 
-use std::borrow::Cow;
-
 use axum::extract::Path;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use rust_embed::Embed;
 use serde_json::json;
 
 use super::call::{Call, Who};
@@ -37,10 +34,45 @@ const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
-/// Its files: in the program, also while it is developed.
-#[derive(Embed)]
-#[folder = "dashboard"]
-struct Files;
+/// Embeds files of the folder `dashboard`, as pairs of name and content.
+macro_rules! embedded {
+    ($($name:literal,)+) => {
+        &[$(($name, include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/dashboard/", $name)).as_slice())),+]
+    };
+}
+
+/// Files of the dashboard. A test compares the list with the folder.
+const FILES: &[(&str, &[u8])] = embedded![
+    "access.js",
+    "ahead.js",
+    "api.js",
+    "banner.js",
+    "chart.js",
+    "confirm.js",
+    "diff.js",
+    "dom.js",
+    "editor.js",
+    "events.js",
+    "favicon.svg",
+    "health.js",
+    "history.js",
+    "index.html",
+    "inspector.js",
+    "live.js",
+    "main.js",
+    "mode.js",
+    "problems.js",
+    "rules.js",
+    "shortcuts.js",
+    "spark.js",
+    "store.js",
+    "style.css",
+    "theme.js",
+    "timeline.js",
+    "top.js",
+    "try.js",
+    "words.js",
+];
 
 const PAGE: &str = "index.html";
 
@@ -76,20 +108,19 @@ async fn page(head: HeaderMap) -> Response {
     response
 }
 
-/// Those that the page asks for.
-fn files() -> impl Iterator<Item = Cow<'static, str>> {
-    Files::iter().filter(|name| name != PAGE)
+/// Names of the files that the page loads.
+fn files() -> impl Iterator<Item = &'static str> {
+    FILES.iter().map(|(name, _)| *name).filter(|name| *name != PAGE)
 }
 
 async fn serve(Path(name): Path<String>) -> Result<Response, ApiError> {
     let name = files().find(|known| *known == name);
-    name.and_then(|name| answer(&name))
-        .ok_or_else(|| ApiError::new(Code::NotFound, "the dashboard has no such file"))
+    name.and_then(answer).ok_or_else(|| ApiError::new(Code::NotFound, "the dashboard has no such file"))
 }
 
 /// The file of that name.
 fn answer(name: &str) -> Option<Response> {
-    let file = Files::get(name)?;
+    let (_, content) = FILES.iter().find(|(known, _)| *known == name)?;
     let kind = match name.rsplit_once('.')?.1 {
         "html" => HTML,
         "css" => CSS,
@@ -97,7 +128,7 @@ fn answer(name: &str) -> Option<Response> {
         "svg" => SVG,
         _ => return None,
     };
-    let mut response = file.data.into_response();
+    let mut response = content.into_response();
     let headers = response.headers_mut();
     let fixed = [
         (header::CONTENT_TYPE, kind),
@@ -111,4 +142,18 @@ fn answer(name: &str) -> Option<Response> {
         headers.insert(name, HeaderValue::from_static(value));
     }
     Some(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_of_the_folder_is_embedded() {
+        let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/dashboard")).unwrap();
+        let mut there: Vec<_> = folder.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        there.sort();
+        let embedded: Vec<_> = FILES.iter().map(|(name, _)| *name).collect();
+        assert_eq!(embedded, there);
+    }
 }

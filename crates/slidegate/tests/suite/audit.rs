@@ -11,7 +11,6 @@ use slidegate::{
 use crate::audit_healthy::{is_well, patient_store};
 use crate::faketime::Faketime;
 use crate::oracle::Oracle;
-use crate::processes::TURN;
 use crate::redis_server::{Flavour, Server};
 
 /// A key on a server, and what it should count.
@@ -315,7 +314,6 @@ fn causes_and_words() {
 /// Redis would do nothing else meanwhile.
 #[tokio::test]
 async fn a_key_with_very_many_entries_is_not_looked_at() {
-    let _turn = TURN.lock().await;
     let server = Server::start(Flavour::Redis7);
     let store = patient_store(&server);
     let quota = Quota::new(1_000_000, LONG).unwrap();

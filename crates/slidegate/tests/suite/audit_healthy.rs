@@ -10,7 +10,6 @@ use slidegate::{
 };
 
 use crate::conformance::{Dice, KEYS, conforms, key};
-use crate::processes::TURN;
 use crate::redis_server::{Flavour, Server};
 
 pub(crate) fn patient(server: &Server) -> RedisOptions {
@@ -81,7 +80,6 @@ impl Store for Looked {
 /// Every algorithm and encoding, with ids, settlements and resets: nothing to say, and the same decisions as ever.
 #[tokio::test]
 async fn nothing_is_said_of_healthy_keys() {
-    let _turn = TURN.lock().await;
     for flavour in Flavour::ALL {
         let server = Server::start(flavour);
         for encoding in [Encoding::Zset, Encoding::Packed] {
@@ -122,7 +120,6 @@ pub(crate) fn ways(name: &str) -> Vec<Check> {
 /// they must be.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_said_while_others_decide() {
-    let _turn = TURN.lock().await;
     let server = Server::start(Flavour::Redis7);
     for mode in [RedisMode::Script, RedisMode::Transaction] {
         let (none, little) = (Duration::ZERO, Duration::from_millis(7));

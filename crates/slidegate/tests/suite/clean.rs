@@ -12,7 +12,6 @@ use crate::audit_healthy::{is_well, patient, patient_store};
 use crate::conformance::Dice;
 use crate::faketime::Faketime;
 use crate::oracle::Oracle;
-use crate::processes::TURN;
 use crate::redis_cluster::Cluster;
 use crate::redis_server::{Flavour, Server};
 use crate::wait::until;
@@ -57,7 +56,6 @@ fn quotas(millis: u64) -> Vec<(Quota, Encoding)> {
 /// algorithm says, which knows nothing of it. A key may be dropped as soon as nothing of it counts.
 #[tokio::test]
 async fn no_decision_is_another() {
-    let _turn = TURN.lock().await;
     for (flavour, seed) in [(Flavour::Redis62, 1), (Flavour::Redis7, 2), (Flavour::Valkey9, 3)] {
         let server = Server::start(flavour);
         let options = RedisOptions { expire_buffer: Duration::ZERO, ..patient(&server) };

@@ -12,7 +12,6 @@ use slidegate::{
 use crate::audit_healthy::{patient, patient_store};
 use crate::deployment::soon;
 use crate::guard_write_back::{back, given_up, guard};
-use crate::processes::TURN;
 use crate::redis_server::{Flavour, Server, lasting_port};
 
 fn ask(name: &str) -> Ask {
@@ -95,7 +94,6 @@ async fn a_deny_cache_counts_what_it_refuses() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn counts_of_many_threads_add_up() {
-    let _turn = TURN.lock().await;
     let store = MemoryStore::new();
     let quota = Quota::per_hour(1_000_000).unwrap();
     let rule = Rule::new("hot", quota).unwrap().lease(64, Duration::from_secs(60)).unwrap();

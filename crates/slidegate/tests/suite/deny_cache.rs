@@ -14,7 +14,6 @@ use slidegate::{
 use crate::conformance::Dice;
 use crate::fault_proxy::{Fault, FaultProxy};
 use crate::oracle::Oracle;
-use crate::processes::TURN;
 use crate::redis_server::{Flavour, Server};
 use crate::wait::until;
 use crate::watchdog::Watchdog;
@@ -320,7 +319,6 @@ enum What {
 /// watchdog sees when the machine kept messages from being read.
 #[tokio::test]
 async fn no_false_refusal_once_the_news_is_there() {
-    let _turn = TURN.lock().await;
     let server = Server::start(Flavour::Redis7);
     let events: Arc<Mutex<Vec<(Micros, Event)>>> = Arc::default();
     let raised = Arc::new(AtomicBool::new(false));

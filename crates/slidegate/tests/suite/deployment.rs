@@ -78,7 +78,6 @@ pub(crate) struct Deployment {
     pub clock: SystemClock,
     /// Runs as long as the callers do.
     pub watchdog: Arc<Watchdog>,
-    _turn: tokio::sync::MutexGuard<'static, ()>,
 }
 
 impl Deployment {
@@ -112,7 +111,6 @@ impl Deployment {
             stop: Arc::default(),
             watchdog: Arc::new(Watchdog::start(&clock)),
             clock,
-            _turn: crate::processes::TURN.lock().await,
         };
         for _ in 0..nodes {
             let guard = Guard::new(RedisStore::with_options(redis).unwrap(), options.clone()).unwrap();

@@ -14,7 +14,6 @@ use slidegate::{
 };
 
 use crate::conformance::Dice;
-use crate::processes::TURN;
 use crate::redis_server::{Flavour, Server};
 use crate::wait::until;
 
@@ -323,7 +322,6 @@ fn start_process(url: &str, life: usize, lines: &mpsc::Sender<String>) -> Child 
 
 #[test]
 fn four_processes_that_are_killed() {
-    let _turn = TURN.blocking_lock();
     let server = Server::start(Flavour::Redis7);
     let (sender, lines) = mpsc::channel();
     let start = |life| start_process(&server.url(), life, &sender);
@@ -339,7 +337,6 @@ fn four_processes_that_are_killed() {
 /// In memory a holder dies with his thread's work: at whichever step it was, nothing is given back.
 #[test]
 fn four_threads_that_end_where_they_stand() {
-    let _turn = TURN.blocking_lock();
     let store = MemoryStore::new();
     let (sender, lines) = mpsc::channel();
     let start = |life: usize| {

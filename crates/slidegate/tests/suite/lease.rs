@@ -12,7 +12,6 @@ use slidegate::{
 
 use crate::conformance::Dice;
 use crate::faketime::Faketime;
-use crate::processes::TURN;
 use crate::redis_server::{Flavour, Server};
 use crate::wait::until;
 use crate::wrappers::stacked;
@@ -403,7 +402,6 @@ fn certain_peak(mut told: Vec<Admission>) -> usize {
 /// Three nodes on Redis, with all wrappers, measured by the clock of the callers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_nodes_on_redis() {
-    let _turn = TURN.lock().await;
     let server = Server::start(Flavour::Redis7);
     let limit = 3_000;
     let (clock, mut tasks) = (SystemClock::new(), Vec::new());

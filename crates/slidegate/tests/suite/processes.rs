@@ -10,14 +10,9 @@ use slidegate::{
     RedisStore, Source, Store, Verdict,
 };
 
-use tokio::sync::Mutex;
-
 use crate::conformance::Dice;
 use crate::oracle::Oracle;
 use crate::redis_server::{Flavour, Server};
-
-/// One after the other: each keeps the machine busy by itself, and what is timed must not wait for it.
-pub(crate) static TURN: Mutex<()> = Mutex::const_new(());
 
 const PROCESSES: u64 = 4;
 const CLIENTS: u64 = 32;
@@ -129,7 +124,6 @@ fn read_line(line: &str, encoding: Encoding) -> Option<(Ask, Reading)> {
 
 /// Runs the processes, replays what they were told, and looks for windows that are over.
 fn run(mode: &str, millis: u64) {
-    let _turn = TURN.blocking_lock();
     let server = Server::start(Flavour::Redis7);
     let program = std::env::current_exe().unwrap();
     let processes: Vec<_> = (0..PROCESSES)

@@ -141,15 +141,20 @@ impl Server {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// A plain connection, as any other client has it.
+    /// Returns a plain connection, as any other client has it, once the server answers. An error such as BUSY is an answer.
     pub(crate) fn client(&self) -> redis::Connection {
         let client = redis::Client::open(self.url()).unwrap();
-        let mut answered = None;
+        let answers =
+            |connection: &mut redis::Connection| match redis::cmd("PING").query::<String>(connection) {
+                Ok(_) => true,
+                Err(error) => error.code().is_some_and(|code| code != "LOADING"),
+            };
+        let mut connection = None;
         eventually(&format!("the server on port {} answers PING", self.port), || {
-            answered = client.get_connection().ok();
-            answered.as_mut().is_some_and(|connection| redis::cmd("PING").query::<String>(connection).is_ok())
+            connection = client.get_connection().ok();
+            connection.as_mut().is_some_and(answers)
         });
-        answered.unwrap()
+        connection.unwrap()
     }
 
     pub(crate) fn run(&self, line: &str) -> redis::Value {

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 
 use crate::conformance::{Dice, conforms};
 use crate::oracle::Oracle;
-use crate::processes::{TURN, ask};
+use crate::processes::ask;
 use crate::redis_server::{Flavour, Server};
 use crate::watchdog::Watchdog;
 
@@ -98,7 +98,6 @@ async fn each_conforms_on_redis() {
 /// to him, and what was refused here would have been refused there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_callers_at_once() {
-    let _turn = TURN.lock().await;
     for encoding in [Encoding::Zset, Encoding::Packed] {
         let server = Server::start(Flavour::Redis7);
         let recorder = Recorder::new(redis(&server));
