@@ -20,8 +20,8 @@ ad-hoc: { limit: { default: 1, min: 1, max: 1000000000 } }
 rules: []" >"$work/$decisions.yaml"
 done
 http=127.0.0.1:$(free_port)
-start recorded target/release/slidegate serve --config "$work/true.yaml" --store memory --http "$http" --grpc off --resp 127.0.0.1:PORT
-start bare target/release/slidegate serve --config "$work/false.yaml" --store memory --http off --grpc off --resp 127.0.0.1:PORT
+start recorded target/dist/slidegate serve --config "$work/true.yaml" --store memory --http "$http" --grpc off --resp 127.0.0.1:PORT
+start bare target/dist/slidegate serve --config "$work/false.yaml" --store memory --http off --grpc off --resp 127.0.0.1:PORT
 curl -sN "http://$http/v1/live" >"$work/live" &
 servers+=($!)
 

@@ -12,7 +12,7 @@ source scripts/need.sh
 need python3 python3
 
 requests=${REQUESTS:-10000000} addresses=${ADDRESSES:-1000} rounds=${ROUNDS:-3} log=${LOG:-target/access.log}
-cargo build --release -q -p slidegate-server
+cargo build --profile dist -q -p slidegate-server
 
 if [ ! -f "$log" ]; then
     awk -v requests="$requests" -v addresses="$addresses" 'BEGIN {
@@ -42,7 +42,7 @@ for round in $(seq 1 "$rounds"); do
     python3 - "$rules" "$log" "$round" "$ns" <<'PY'
 import json, resource, subprocess, sys
 rules, log, round, ns = sys.argv[1:]
-said = subprocess.run(["target/release/slidegate", "simulate", "--rules", rules, "--trace", log, "--json"],
+said = subprocess.run(["target/dist/slidegate", "simulate", "--rules", rules, "--trace", log, "--json"],
                       check=True, capture_output=True).stdout
 said = json.loads(said)
 used = resource.getrusage(resource.RUSAGE_CHILDREN)

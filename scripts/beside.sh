@@ -47,7 +47,7 @@ start() {
 start_both() {
     local protocol=$1
     shift
-    start slidegate target/release/slidegate "$@"
+    start slidegate target/dist/slidegate "$@"
     if [ -n "${BESIDE:-}" ]; then
         other=beside
         start beside "$BESIDE" "$@"
@@ -61,7 +61,7 @@ start_both() {
 
 # A folder and servers that end with the script.
 prepare() {
-    cargo build --release -q -p slidegate-server
+    cargo build --profile dist -q -p slidegate-server
     work=$(mktemp -d)
     servers=()
     trap 'kill "${servers[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT
