@@ -25,7 +25,7 @@ pub(crate) struct Told {
     pub source: Source,
     /// When it was decided, by the same clock as `at`.
     pub judged: u64,
-    /// Whether the store had no room for as much again.
+    /// True if the store had no room for as much again.
     pub full: bool,
     /// By the callers' clock.
     pub asked: u64,

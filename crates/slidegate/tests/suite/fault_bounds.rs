@@ -20,12 +20,12 @@ pub(crate) struct Outage {
     pub until: u64,
     /// When it could be reached again.
     pub back: u64,
-    /// Whether all nodes had given the server up at that moment, and none has more callers than calls in flight. Then
+    /// True if all nodes had given the server up at that moment, and none has more callers than calls in flight. Then
     /// they return together. A server that is only slow answers now and then.
     pub given_up: bool,
 }
 
-/// What a run came to.
+/// Result of a run: the answers, and the conditions under which they were given.
 pub(crate) struct Run<'t> {
     pub told: &'t [Told],
     pub nodes: usize,
@@ -52,18 +52,18 @@ struct Episode {
     ends: Vec<u64>,
     /// Nodes that had already waited in vain when the server went: their share is reckoned from then.
     early: BTreeSet<usize>,
-    /// What the table grants to a key that was below its limit: what a node did not know of, up to its share.
+    /// Bound that the table grants to a key below its limit: what a node did not know of, up to its share.
     unknown: u64,
 }
 
-/// What is allowed of a window, and why.
+/// Bound on the permits in one window, by its reasons.
 #[derive(Debug)]
 struct Bound {
     limit: u64,
-    /// Of the nodes with stray admissions.
+    /// Shares of the nodes with stray admissions.
     shares: u64,
     unknown: u64,
-    /// Of a fixed window: a late answer may count in the next one instead.
+    /// Late answers around the turn of a fixed window, which may count in the next one instead.
     late: u64,
 }
 
@@ -133,7 +133,7 @@ impl Run<'_> {
         self.told.iter().filter(move |told| told.key == key && told.node == node)
     }
 
-    /// Whether a node waited for the store before it decided alone: then the store may have admitted it, any time since.
+    /// Returns true if the node waited for the store before it decided alone. Then the store may have admitted it, any time since.
     fn waited(&self, told: &Told) -> bool {
         told.source != Source::Store && told.answered - told.asked >= micros(self.deadline) * 4 / 5
     }
@@ -199,7 +199,7 @@ impl Run<'_> {
         all
     }
 
-    /// Of each window that begins with an admission: the permits that are certainly in it, and how many may be.
+    /// Returns, for each window that begins with an admission, the permits that are certainly in it, and the bound on them.
     fn windows(&self, key: u64, all: &[Admission], episodes: &[Episode]) -> Vec<(u64, Bound)> {
         let window = quota(key).window().get();
         let fixed = quota(key).algorithm() == Algorithm::FixedWindow;

@@ -65,7 +65,7 @@ async fn worker() {
 const CAP: usize = 32;
 const NODES: usize = 2;
 
-/// What the first node showed while it was watched.
+/// Observations of the first node during a fault.
 #[derive(Default)]
 struct Seen {
     in_flight: usize,
@@ -76,7 +76,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Whether the breaker was open all the time from an ask to its answer.
+    /// Returns true if the breaker was open all the time from an ask to its answer.
     fn was_open(&self, told: &Told) -> bool {
         let place = self.open.partition_point(|(_, end)| *end < told.answered);
         told.node == 0 && self.open.get(place).is_some_and(|(start, _)| *start <= told.asked)

@@ -63,13 +63,20 @@ async fn nothing_outlives_its_use() {
             let (none, some) = (Duration::ZERO, Duration::from_millis(100));
             let options = RedisOptions { min_expire: none, expire_buffer: some, mode, ..patient(&server) };
             let store = RedisStore::with_options(&options).unwrap();
+            let expired = || {
+                let stats: String = redis::from_redis_value(server.run("INFO stats")).unwrap();
+                let count = stats.lines().find_map(|line| line.strip_prefix("expired_keys:"));
+                count.unwrap().parse::<u64>().unwrap()
+            };
+            let before = expired();
             let written = write_everything(&store, mode == RedisMode::Script).await;
             let size: usize = redis::from_redis_value(server.run("DBSIZE")).unwrap();
-            assert!(size > 0 && size <= written, "{size} of {written}");
+            assert!(size <= written, "{size} of {written}");
             server.assert_ttls();
             // The windows and their buffer are over after 0.4 s; Redis then removes keys in its own time.
             let what = format!("{flavour:?} {mode:?}: Redis removes every key");
             until(&what, async || server.run("DBSIZE") == redis::Value::Int(0)).await;
+            assert!(expired() > before, "no key was there to expire");
         }
     });
     futures_util::future::join_all(servers).await;

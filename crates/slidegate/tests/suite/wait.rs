@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 /// Long enough for a machine that is busy with other work.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(60);
 
-/// Waits until `holds` returns true. Panics with `what` after 30 s.
+/// Waits until `holds` returns true. Panics with `what` after a minute.
 pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let holding = async {
         while !holds().await {
@@ -17,7 +17,7 @@ pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     assert!(timeout(LIMIT, holding).await.is_ok(), "not in {LIMIT:?}: {what}");
 }
 
-/// The output of `future`. Panics with `what` if there is none after 30 s.
+/// The output of `future`. Panics with `what` if there is none after a minute.
 pub(crate) async fn within_limit<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(LIMIT, future).await.unwrap_or_else(|_| panic!("not in {LIMIT:?}: {what}"))
 }
