@@ -103,7 +103,7 @@ for stage in "${stages[@]}"; do
 done
 
 printf '\n== the ten slowest tests\n'
-sort -rn "$results" | head -10 | awk '{ printf "%8.1f s  %s %s\n", $1, $3, $4 }'
+sort -rn "$results" | awk 'NR <= 10 { printf "%8.1f s  %s %s\n", $1, $3, $4 }'
 failed=$(awk '$2 == "failed"' "$results" | wc -l)
 passed=$(awk '$2 == "passed"' "$results" | wc -l)
 if [ "$failed" -gt 0 ]; then
