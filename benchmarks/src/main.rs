@@ -10,7 +10,9 @@ fn main() -> std::process::ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some("decision") => decision::run(),
         _ => {
-            eprintln!("usage: benchmarks decision\n\n  decision   one decision in memory, beside governor and limitador");
+            eprintln!(
+                "usage: benchmarks decision\n\n  decision   one decision in memory, beside governor and limitador"
+            );
             return std::process::ExitCode::from(2);
         }
     }

@@ -1,7 +1,7 @@
-//! The gRPC door: Envoy's rate-limit service, with health and reflection.
+//! gRPC: Envoy's rate limit service, with health and reflection.
 //!
-//! A decision takes less time than a router or a task, so what Envoy asks goes neither through tonic's routes nor, if
-//! it can be answered at once, through a task of its own ([`at_once`]). Health and reflection are tonic's.
+//! A decision takes less time than a router or a task. So `ShouldRateLimit` bypasses tonic's routes, and runs in the task that
+//! reads the connection if it can be answered at once (`at_once`). Tonic serves health and reflection.
 
 mod at_once;
 mod deadline;
