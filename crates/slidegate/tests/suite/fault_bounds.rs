@@ -65,11 +65,14 @@ struct Bound {
     unknown: u64,
     /// Late answers around the turn of a fixed window, which may count in the next one instead.
     late: u64,
+    /// Around an outage, of algorithms that keep sums: what a node writes back after others were already asking may count too little by
+    /// what those have admitted since.
+    sums: u64,
 }
 
 impl Bound {
     fn most(&self) -> u64 {
-        self.limit + self.shares + self.unknown + self.late
+        self.limit + self.shares + self.unknown + self.late + self.sums
     }
 }
 
@@ -215,14 +218,18 @@ impl Run<'_> {
             let near = |from: u64, to: u64| to + window > start && from < end;
             let strays = all.iter().filter(|admission| admission.stray && near(admission.from, admission.to));
             let strays: BTreeSet<usize> = strays.map(|admission| admission.told.node).collect();
-            let touched = episodes.iter().filter(|episode| {
+            let touches = |episode: &&Episode| {
                 let last = episode.ends.iter().copied().max().unwrap_or(u64::MAX);
                 episode.went < end.saturating_add(window) && last.saturating_add(2 * window) > start
-            });
-            let unknown = touched.map(|episode| episode.unknown).sum();
+            };
+            let touched: Vec<&Episode> = episodes.iter().filter(touches).collect();
+            let unknown = touched.iter().map(|episode| episode.unknown).sum();
             let limit = quota(key).capacity();
             let late = if fixed { strays.len() as u64 * self.in_flight } else { 0 };
-            (most, Bound { limit, shares: shares(limit, self.nodes, strays.len()), unknown, late })
+            let keeps_sums = quota(key).algorithm() != Algorithm::SlidingWindow;
+            let others = if keeps_sums && !touched.is_empty() { self.nodes - 1 } else { 0 };
+            let sums = shares(limit, self.nodes, others);
+            (most, Bound { limit, shares: shares(limit, self.nodes, strays.len()), unknown, late, sums })
         };
         (0..all.len()).map(of).collect()
     }
