@@ -1,7 +1,7 @@
 //! Messages of Envoy's rate limit service, `envoy.service.ratelimit.v3.RateLimitService`.
 //!
-//! Only the messages and fields that Slidegate reads or writes; protobuf decoders skip the others. The crates that
-//! bring all of Envoy's API take longer to compile than the rest of this server. A test compares names, numbers and types with the
+//! Only the messages and fields that Slidegate reads or writes; protobuf decoders skip the others. A crate with
+//! all of Envoy's API would compile for half a minute. A test compares names, numbers and types with the
 //! published descriptors in `rate_limit_service.bin`.
 
 use prost::{Enumeration, Message};
