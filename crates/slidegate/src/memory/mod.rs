@@ -22,6 +22,7 @@ mod tests;
 
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
@@ -45,8 +46,13 @@ const MAX_SHARDS: usize = 64;
 /// Buckets that the sweep visits under one hold of a shard's lock.
 const SWEEP_STEP: usize = 512;
 
-/// Rounds of steps after which a thread that visits all shards yields its core: well below a time slice.
-const YIELD_EVERY: u32 = 8;
+/// Rounds of steps after which a thread that visits all shards pauses: about half a millisecond of work, well below a
+/// time slice.
+const PAUSE_EVERY: u32 = 8;
+
+/// Length of that pause while decisions are made. The thread then works for a tenth of the time, so that decisions lose
+/// little of the memory bandwidth and the cache that they share with it. `benches/stats.rs` measures the effect.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Counts in this process. Clones share one store.
 ///
@@ -127,8 +133,9 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Returns how much the store holds, and how many keys it has dropped.
     ///
-    /// The call visits every key: tens of milliseconds for a million of them, so it belongs on a blocking thread, not on
-    /// an async worker. Decisions continue meanwhile. Each lock is held for a few dozen keys at a time.
+    /// The call visits every key, so it belongs on a blocking thread, not on an async worker. A million keys take tens of
+    /// milliseconds of work. Decisions continue meanwhile: each lock is held for a few dozen keys at a time, and while
+    /// decisions are made the call pauses nine tenths of the time.
     ///
     /// While no decision runs, the figures are exact. Otherwise they are not those of one instant:
     ///
@@ -249,19 +256,28 @@ impl<C: Clock> Inner<C> {
     /// Takes a step in one shard after another, each under its lock, round after round, until `step` returns false for
     /// the shard. `T` is the progress in one shard.
     ///
-    /// Two steps in a row under one lock would leave a waiting decision no time to take it in between. The thread yields
-    /// now and then, with no lock held: on a busy machine the kernel would otherwise take its core away in the middle of
-    /// a step, and the decisions of that shard would wait until the thread runs again.
+    /// Two steps in a row under one lock would leave a waiting decision no time to take it in between. The thread pauses
+    /// now and then, with no lock held: for [`PAUSE`] if decisions were made since the last pause, otherwise it only
+    /// yields its core. Without that the kernel of a busy machine would take the core away in the middle of a step, and
+    /// the decisions of that shard would wait until the thread runs again.
     fn in_turns<T: Default>(&self, mut step: impl FnMut(&mut Shard, &mut T) -> bool) {
         let mut open: Vec<(&Lock<Shard>, T)> =
             self.shards.iter().map(|shard| (&**shard, T::default())).collect();
+        let (mut latest, mut latest_at_pause) = (Micros::ZERO, None);
         for round in 1.. {
-            open.retain_mut(|(shard, progress)| step(&mut shard.lock(), progress));
+            open.retain_mut(|(shard, progress)| {
+                let mut shard = shard.lock();
+                latest = latest.max(shard.latest());
+                step(&mut shard, progress)
+            });
             if open.is_empty() {
                 return;
             }
-            if round % YIELD_EVERY == 0 {
-                thread::yield_now();
+            if round % PAUSE_EVERY == 0 {
+                match latest_at_pause.replace(latest) {
+                    Some(before) if before < latest => thread::sleep(PAUSE),
+                    _ => thread::yield_now(),
+                }
             }
         }
     }

@@ -55,6 +55,11 @@ impl Shard {
         self.latest
     }
 
+    /// Latest instant at which this shard judged. It changes while decisions are made.
+    pub(super) fn latest(&self) -> Micros {
+        self.latest
+    }
+
     #[inline]
     pub(super) fn find(&mut self, key: &Key) -> Option<&mut State> {
         let slot = self.table.find_mut(key.hash(), |slot| slot.key == *key.text())?;
