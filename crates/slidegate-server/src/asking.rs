@@ -2,13 +2,20 @@
 
 use std::time::Duration;
 
+use axum::body::{Body, Bytes};
+use axum::http::Method;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use slidegate::{MAX_LIMIT, Micros, Request, RequestId};
+use tokio::runtime::Builder;
+use tokio::time::timeout;
 
-use crate::access;
+use crate::client::Server;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Largest response that is read, in bytes.
+const MAX_ANSWER: usize = 10 << 20;
 
 /// A request, and whom to ask about it.
 #[derive(Debug, Args)]
@@ -103,20 +110,14 @@ pub(crate) fn post(url: &str, call: &str, body: &Value) -> Result<(String, Value
     if !url.starts_with("http://") {
         return Err(format!("`{url}` is not an address such as http://127.0.0.1:8080"));
     }
-    let url = format!("{}/v1/{call}", url.trim_end_matches('/'));
-    let config =
-        ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(TIMEOUT)).build();
-    let mut request =
-        ureq::Agent::new_with_config(config).post(&url).header("content-type", "application/json");
-    if let Some(shown) = access::shown() {
-        request = request.header("authorization", shown);
-    }
-    let sent = request.send(body.to_string());
-    let mut response = sent.map_err(|error| format!("no answer from {url}: {error}"))?;
-    let text =
-        response.body_mut().read_to_string().map_err(|error| format!("no answer from {url}: {error}"))?;
+    let shown = format!("{}/v1/{call}", url.trim_end_matches('/'));
+    let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+    let answered = runtime.block_on(async { timeout(TIMEOUT, send(url, call, body)).await });
+    let answered = answered.unwrap_or_else(|_| Err(format!("nothing within {} s", TIMEOUT.as_secs())));
+    let bytes = answered.map_err(|error| format!("no answer from {shown}: {error}"))?;
+    let url = shown;
     let answer: Value =
-        serde_json::from_str(&text).map_err(|_| format!("{url} is not a Slidegate server"))?;
+        serde_json::from_slice(&bytes).map_err(|_| format!("{url} is not a Slidegate server"))?;
     if let Some(message) = answer["error"]["message"].as_str() {
         return Err(message.to_owned());
     }
@@ -124,4 +125,16 @@ pub(crate) fn post(url: &str, call: &str, body: &Value) -> Result<(String, Value
         return Err(format!("{url} is not a Slidegate server"));
     }
     Ok((url, answer))
+}
+
+/// Sends one request and returns the body of the response.
+async fn send(url: &str, operation: &str, body: &Value) -> Result<Bytes, String> {
+    let server = Server::find(url).await?;
+    let mut request = hyper::Request::new(body.to_string());
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = server.operation(operation)?;
+    *request.headers_mut() = server.headers.clone();
+    let response = server.connect().await?.send_request(request).await.map_err(|error| error.to_string())?;
+    let body = Body::new(response.into_body());
+    axum::body::to_bytes(body, MAX_ANSWER).await.map_err(|error| error.to_string())
 }

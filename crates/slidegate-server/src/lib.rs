@@ -21,6 +21,7 @@ mod adapt;
 mod asking;
 pub mod bench;
 pub mod cli;
+mod client;
 pub mod config;
 pub mod envoy;
 pub mod explain;

@@ -1,21 +1,18 @@
 //! A server over HTTP: one connection for each caller, kept open.
 
 use std::borrow::Cow;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use axum::http::{Method, StatusCode, Uri};
+use hyper::client::conn::http1::SendRequest;
 use serde::Deserialize;
 use slidegate::Micros;
-use tokio::net::TcpStream;
 
 use super::options::Question;
 use super::tally::Answer;
-use crate::access;
+use crate::client;
 
 /// The largest answer that is read, in bytes.
 const MAX_ANSWER: usize = 64 << 10;
@@ -23,48 +20,23 @@ const MAX_ANSWER: usize = 64 << 10;
 /// A server, and what every request to it has in common.
 pub(super) struct Server {
     pub(super) url: String,
-    addresses: Vec<SocketAddr>,
+    server: client::Server,
     acquire: Uri,
     peek: Uri,
-    headers: HeaderMap,
     timeout: Duration,
     /// The body up to the key's number, and from there on.
     body: (String, String),
 }
 
 impl Server {
-    /// Finds out where `url` is.
+    /// Resolves the host of `url`.
     pub(super) async fn find(url: &str, timeout: Micros, question: &Question) -> Result<Self, String> {
-        let bad = || format!("`{url}` is not an address such as http://127.0.0.1:8080");
-        let uri: Uri = url.parse().map_err(|_| bad())?;
-        if uri.scheme_str() != Some("http") || uri.query().is_some() {
-            return Err(bad());
-        }
-        let authority =
-            uri.authority().filter(|authority| !authority.as_str().contains('@')).ok_or_else(bad)?;
-        let place = match authority.port_u16() {
-            Some(_) => authority.to_string(),
-            None => format!("{authority}:80"),
-        };
-        let found = tokio::net::lookup_host(&place).await;
-        let addresses: Vec<_> = found.map_err(|error| format!("cannot find {url}: {error}"))?.collect();
-        let path = uri.path().trim_end_matches('/');
-        let call = |name: &str| format!("{path}/v1/{name}").parse::<Uri>().map_err(|_| bad());
-        let mut headers = HeaderMap::new();
-        headers.insert(header::HOST, HeaderValue::from_str(authority.as_str()).map_err(|_| bad())?);
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let Some(shown) = access::shown() {
-            let mut shown =
-                HeaderValue::from_str(&shown).map_err(|_| "SLIDEGATE_TOKEN is not a token".to_owned())?;
-            shown.set_sensitive(true);
-            headers.insert(header::AUTHORIZATION, shown);
-        }
+        let server = client::Server::find(url).await?;
         Ok(Server {
             url: url.to_owned(),
-            addresses,
-            acquire: call("acquire")?,
-            peek: call("peek")?,
-            headers,
+            acquire: server.operation("acquire")?,
+            peek: server.operation("peek")?,
+            server,
             timeout: timeout.into(),
             body: body(question)?,
         })
@@ -90,7 +62,7 @@ pub(super) struct Connection {
 impl Connection {
     /// Connects, so that no ask has to wait for that.
     pub(super) async fn open(server: Arc<Server>) -> Result<Self, String> {
-        let connected = tokio::time::timeout(server.timeout, connect(&server.addresses)).await;
+        let connected = tokio::time::timeout(server.timeout, server.server.connect()).await;
         let connected = connected.unwrap_or_else(|_| Err("it does not answer".to_owned()));
         let sender = connected.map_err(|error| format!("cannot reach {}: {error}", server.url))?;
         Ok(Connection { server, sender: Some(sender) })
@@ -113,7 +85,7 @@ impl Connection {
         let mut request = hyper::Request::new(format!("{before}{key}{after}"));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = uri;
-        *request.headers_mut() = self.server.headers.clone();
+        *request.headers_mut() = self.server.server.headers.clone();
         let timeout = self.server.timeout;
         let answered = tokio::time::timeout(timeout, self.send(request)).await;
         let (status, bytes) =
@@ -144,20 +116,8 @@ impl Connection {
     }
 
     async fn reconnect(&self) -> Result<SendRequest<String>, String> {
-        connect(&self.server.addresses).await.map_err(|error| format!("no connection: {error}"))
+        self.server.server.connect().await.map_err(|error| format!("no connection: {error}"))
     }
-}
-
-async fn connect(addresses: &[SocketAddr]) -> Result<SendRequest<String>, String> {
-    let stream = TcpStream::connect(addresses).await.map_err(|error| error.to_string())?;
-    // A request is small and complete: there is nothing to wait for.
-    let _ = stream.set_nodelay(true);
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    // What goes wrong on it is told to the sender.
-    tokio::spawn(connection);
-    sender.ready().await.map_err(|error| error.to_string())?;
-    Ok(sender)
 }
 
 #[derive(Deserialize)]

@@ -375,7 +375,7 @@ const COMMANDS: &[(&[&str], &str)] = &[
     ),
     (
         &["acquire", "--url", "http://127.0.0.1:1", "a=b"],
-        "slidegate: no answer from http://127.0.0.1:1/v1/acquire: io: Connection refused (os error 111)",
+        "slidegate: no answer from http://127.0.0.1:1/v1/acquire: Connection refused (os error 111)",
     ),
     (
         &["acquire", "--url", "nonsense", "a=b"],
