@@ -22,6 +22,18 @@ fn no_spelling_avoids_a_rule() {
 }
 
 #[test]
+fn a_longer_path_does_not_escape_a_rule() {
+    let server = Server::with_rules(
+        "rules: [{ name: login, match: { api: \"/login*\" }, key: [ip], limit: 2, window: 1h }]",
+    );
+    let statuses = [0, 1_000, 9_000, 60_000].map(|n| {
+        let path = format!("/login/{}", "x".repeat(n));
+        ask(&server, &[("x-forwarded-uri", &path), ("x-forwarded-for", "1.1.1.1")]).status
+    });
+    assert_eq!(statuses, [200, 200, 429, 429]);
+}
+
+#[test]
 fn a_client_cannot_choose_whom_it_is_counted_as() {
     let server = Server::with_rules(RULES);
     let forged = [

@@ -250,6 +250,19 @@ fn attributes() {
 }
 
 #[test]
+fn a_longer_value_does_not_escape_a_rule() {
+    let server = Server::with_rules(
+        "rules: [{ name: login, match: { path: \"/login*\" }, key: [remote_address], limit: 2, window: 1h }]",
+    );
+    let client = Client::of(&server);
+    let codes = [0, 1_000, 9_000, 900_000].map(|n| {
+        let path = format!("/login/{}", "x".repeat(n));
+        client.codes(asked("edge", &[&[("path", &path), ("remote_address", "1.1.1.1")]]))[0]
+    });
+    assert_eq!(codes, [OK, OK, OVER, OVER]);
+}
+
+#[test]
 fn a_limit_in_the_descriptor() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);

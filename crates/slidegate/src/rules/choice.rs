@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::Rule;
 use super::rule::{check_label, check_rule_name};
+use crate::key::Digests;
 use crate::{Check, Error, Quota};
 
 /// What a rule does with what it applies to.
@@ -122,11 +123,12 @@ impl Choice {
 
     /// The checks of every rule that is looked at for these attributes, but for those that others replace: their
     /// numbers are added to `replaced`.
-    pub(super) fn checks(
+    pub(super) fn checks<'v>(
         &self,
         rules: &[Rule],
-        attributes: &[(&str, &str)],
+        attributes: &[(&str, &'v str)],
         permits: u64,
+        digests: &Digests<'v>,
         replaced: &mut Replaced,
     ) -> Checks {
         let mut ended: SmallVec<[u32; 4]> = SmallVec::new();
@@ -138,7 +140,7 @@ impl Choice {
             }
             ended.extend(*group);
             replaced.extend_from_slice(replaces);
-            let check = rule.check(attributes, permits, number);
+            let check = rule.check(attributes, permits, number, digests);
             match rule.kind {
                 Kind::Limited => checks.extend(check),
                 Kind::Unlimited => {}

@@ -35,6 +35,7 @@ pub use self::schema::{
 pub use self::together::MAX_TOGETHER;
 pub(crate) use self::together::Together;
 use crate::ask::too_many_permits;
+use crate::key::Digests;
 use crate::quota::MAX_LIMIT;
 use crate::request::{Own, Subject, check_attributes};
 use crate::{Ask, Check, Error, Key, Quota, Request, RequestId};
@@ -149,18 +150,19 @@ impl Rules {
         match &request.subject {
             Subject::Attributes(attributes) => {
                 check_attributes(attributes)?;
+                let digests = Digests::default();
                 // Rules have different names, so their keys differ.
                 match &self.choice {
                     None => {
                         for (rule, number) in self.rules.iter().zip(0u32..) {
-                            if let Some(check) = rule.check(attributes, permits, number) {
+                            if let Some(check) = rule.check(attributes, permits, number, &digests) {
                                 ask.add(check);
                             }
                         }
                     }
                     Some(choice) => {
                         let mut replaced = Replaced::new();
-                        let checks = choice.checks(&self.rules, attributes, permits, &mut replaced);
+                        let checks = choice.checks(&self.rules, attributes, permits, &digests, &mut replaced);
                         checks
                             .into_iter()
                             .filter(|check| !replaced.contains(&check.rule))

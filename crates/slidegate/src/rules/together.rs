@@ -7,6 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use super::Rules;
 use super::choice::{Checks, Replaced};
 use crate::ask::too_many_permits;
+use crate::key::Digests;
 use crate::quota::MAX_LIMIT;
 use crate::request::{Subject, check_attributes};
 use crate::{Ask, Check, Error, Key, Request};
@@ -69,12 +70,13 @@ impl Rules {
         match &request.subject {
             Subject::Attributes(attributes) => {
                 check_attributes(attributes)?;
+                let digests = Digests::default();
                 Ok(match &self.choice {
                     None => {
                         let numbered = self.rules.iter().zip(0u32..);
-                        numbered.filter_map(|(rule, i)| rule.check(attributes, permits, i)).collect()
+                        numbered.filter_map(|(rule, i)| rule.check(attributes, permits, i, &digests)).collect()
                     }
-                    Some(choice) => choice.checks(&self.rules, attributes, permits, replaced),
+                    Some(choice) => choice.checks(&self.rules, attributes, permits, &digests, replaced),
                 })
             }
             Subject::Resource { name, own } => Ok(smallvec![self.ad_hoc.check(name, *own, permits)?]),

@@ -8,14 +8,14 @@ use http::{HeaderName, StatusCode, header};
 
 use super::{ClientAddress, Rejection};
 use crate::Error;
-use crate::http::{host, path, short};
+use crate::http::{host, path};
 use crate::request::check_value;
 
 /// Finds the value of an attribute in a request, and says what to do where there is none.
 ///
 /// Unless told otherwise, a request without a value lacks the attribute, and rules with it in their `key` or `match` do
-/// not apply. An empty value is none. One that is longer than [`MAX_VALUE`](crate::MAX_VALUE) is counted under its
-/// digest: nobody leaves a limit by saying more.
+/// not apply. An empty value is none. Rules match a value whole, however long it is; a value of more than
+/// [`MAX_VALUE`](crate::MAX_VALUE) bytes is answered with status 400.
 ///
 /// ```
 /// use http::StatusCode;
@@ -119,7 +119,7 @@ impl Extract {
     pub(super) fn value<'r>(&'r self, name: &str, request: &'r Parts) -> Found<'r> {
         let found = self.origin.find(request)?.filter(|value| !value.is_empty());
         match (found, &self.missing) {
-            (Some(value), _) => Ok(Some(short(value))),
+            (Some(value), _) => Ok(Some(value)),
             (None, Missing::Skip) => Ok(None),
             (None, Missing::Value(value)) => Ok(Some(Cow::Borrowed(value))),
             (None, Missing::Refuse(status)) => {
