@@ -264,7 +264,8 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-/// What needs no store: a request that meets no rule is allowed, one that meets a blocked rule is refused.
+/// The reading of an ask that needs no store: of a request that no counting rule applies to, or that a rule blocks. Whether
+/// a request that no rule matches is allowed is up to [`Rules::unmatched`].
 #[inline]
 pub(crate) fn unasked(rules: &Rules, ask: &Ask) -> Option<Reading> {
     let needless = ask.checks().is_empty() || rules.blocks(ask);
@@ -285,7 +286,7 @@ fn blocked_or_unjudged(rules: &Rules, check: &Check) -> Verdict {
         limit: 0,
         used: 0,
         retry_after: if blocked { check.quota.horizon() } else { Micros::ZERO },
-        reset_after: Micros::ZERO,
+        reset_after: if blocked { check.quota.horizon() } else { Micros::ZERO },
         entry: Entry::default(),
     }
 }

@@ -104,6 +104,7 @@ fn summary(
         retry_after_ms: decision.retry_after().ceil_millis(),
         permits,
         source: decision.source().as_str().to_owned(),
+        unmatched: decision.unmatched().map(|unmatched| unmatched.as_str().to_owned()),
         rules,
         left_out,
     }

@@ -24,8 +24,11 @@ pub(crate) const SOURCE: &str = "redis";
 
 /// Puts `rules` where every node finds them; says their version.
 pub(crate) async fn publish(store: &RedisStore, rules: &Rules) -> Result<u64, Error> {
+    let mut body = RulesBody::from(rules);
+    // Nodes of older versions reject fields that they do not know.
+    body.unmatched = body.unmatched.filter(|_| rules.has_unmatched());
     // Our own types can be written.
-    let text = serde_json::to_string(&RulesBody::from(rules)).unwrap_or_default();
+    let text = serde_json::to_string(&body).unwrap_or_default();
     store.share_text(NAME, &text).await
 }
 

@@ -70,7 +70,7 @@ impl Client {
         Client { runtime, channel }
     }
 
-    fn ask(&self, request: impl tonic::IntoRequest<RateLimitRequest>) -> Result<RateLimitResponse, Status> {
+    pub(crate) fn ask(&self, request: impl tonic::IntoRequest<RateLimitRequest>) -> Result<RateLimitResponse, Status> {
         self.wait(should_rate_limit(self.channel.clone(), request))
     }
 

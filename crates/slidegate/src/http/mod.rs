@@ -8,4 +8,4 @@ mod path;
 
 pub use client::{client, counted, network};
 pub use forwarded::{forwarded, x_forwarded_for};
-pub use path::{host, path};
+pub use path::{PathSpelling, host, path};

@@ -122,7 +122,7 @@ impl Choice {
     }
 
     /// The checks of every rule that is looked at for these attributes, but for those that others replace: their
-    /// numbers are added to `replaced`.
+    /// numbers are added to `replaced`. And whether any rule applies.
     pub(super) fn checks<'v>(
         &self,
         rules: &[Rule],
@@ -130,7 +130,8 @@ impl Choice {
         permits: u64,
         digests: &Digests<'v>,
         replaced: &mut Replaced,
-    ) -> Checks {
+    ) -> (Checks, bool) {
+        let mut matched = false;
         let mut ended: SmallVec<[u32; 4]> = SmallVec::new();
         let mut checks = Checks::new();
         let numbered = rules.iter().zip(0u32..);
@@ -138,6 +139,7 @@ impl Choice {
             if group.is_some_and(|group| ended.contains(&group)) || !rule.applies(attributes) {
                 continue;
             }
+            matched = true;
             ended.extend(*group);
             replaced.extend_from_slice(replaces);
             let check = rule.check(attributes, permits, number, digests);
@@ -152,7 +154,7 @@ impl Choice {
                 ),
             }
         }
-        checks
+        (checks, matched)
     }
 }
 

@@ -72,9 +72,9 @@ impl Rule {
         if self.mode == Mode::Off {
             return Some(Miss::Off);
         }
-        for (attribute, wanted) in &self.conditions {
+        for (place, (attribute, wanted)) in self.conditions.iter().enumerate() {
             let found = find(attributes, attribute);
-            if !found.is_some_and(|value| wanted.iter().any(|pattern| pattern.holds(value))) {
+            if !found.is_some_and(|value| self.holds(place, wanted, value)) {
                 return Some(Miss::Value { attribute, wanted, found });
             }
         }

@@ -103,8 +103,12 @@ pub struct Rule {
     pub(crate) code: NonZeroU32,
     /// By the values of the key attributes, in their order.
     pub(crate) overrides: HashMap<Vec<String>, Quota>,
-    /// The length of the longest value that `overrides` names: longer ones are not looked up.
-    longest_override: usize,
+    /// The length of the longest value that an override names: longer ones are not looked up.
+    pub(super) longest_override: usize,
+    /// More patterns of conditions, by their places: the same ones in another spelling. See `spelling.rs`.
+    pub(super) spelled: Vec<(usize, Vec<Pattern>)>,
+    /// The overrides in another spelling.
+    pub(super) spelled_overrides: HashMap<Vec<String>, Quota>,
 }
 
 const LEASED_IN_ADVANCE: &str =
@@ -145,6 +149,8 @@ impl Rule {
             code: DEFAULT_CODE,
             overrides: HashMap::new(),
             longest_override: 0,
+            spelled: Vec::new(),
+            spelled_overrides: HashMap::new(),
         }
     }
 
@@ -399,6 +405,13 @@ impl Rule {
         self.miss(attributes).is_none()
     }
 
+    /// Whether the condition at this place holds for a value.
+    #[inline]
+    pub(super) fn holds(&self, place: usize, wanted: &[Pattern], value: &str) -> bool {
+        let any = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.holds(value));
+        any(wanted) || self.spelled.iter().any(|(known, patterns)| *known == place && any(patterns))
+    }
+
     pub(super) fn names(&self, attribute: &str) -> bool {
         let mut named = self.conditions.iter().map(|(name, _)| name).chain(&self.key);
         named.any(|name| name == attribute)
@@ -439,7 +452,8 @@ impl Rule {
             return self.quota;
         }
         let values: Vec<String> = values().map(str::to_owned).collect();
-        self.overrides.get(&values).copied().unwrap_or(self.quota)
+        let own = self.overrides.get(&values).or_else(|| self.spelled_overrides.get(&values));
+        own.copied().unwrap_or(self.quota)
     }
 
     /// The most that a check of its own can ever have in use, whatever the load.
@@ -460,7 +474,7 @@ impl Rule {
         let is = |values: &[String]| {
             self.form.key(&Digests::default(), |place| values.get(place).map(String::as_str))
         };
-        let own = self.overrides.iter().find(|(values, _)| is(values).as_ref() == Some(key));
+        let own = self.overrides.iter().chain(&self.spelled_overrides).find(|(values, _)| is(values).as_ref() == Some(key));
         own.map_or(self.quota, |(_, quota)| *quota)
     }
 }
