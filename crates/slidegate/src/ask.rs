@@ -105,7 +105,13 @@ impl Ask {
         if check.cost > MAX_LIMIT {
             return Err(too_many_permits(check.cost));
         }
-        Ok(Ask { checks: SmallVec::from_buf([check]), id: None, peek: false, unmatched: false, waited: Micros::ZERO })
+        Ok(Ask {
+            checks: SmallVec::from_buf([check]),
+            id: None,
+            peek: false,
+            unmatched: false,
+            waited: Micros::ZERO,
+        })
     }
 
     /// Nothing yet.

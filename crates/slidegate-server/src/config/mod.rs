@@ -126,7 +126,10 @@ fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Config> {
     let rules = match fields.get("rules") {
         Some(node) if node.is_word("redis") => {
             if let Some(node) = fields.get("unmatched") {
-                reader.problem(node, "`unmatched` belongs to the rules, which are in Redis: put it there with them");
+                reader.problem(
+                    node,
+                    "`unmatched` belongs to the rules, which are in Redis: put it there with them",
+                );
             }
             reader.accept(node, Rules::unknown())?
         }

@@ -25,7 +25,7 @@ pub(crate) struct ExplanationBody {
     pub(crate) unmatched: Option<String>,
     /// Every rule that applies, and others, in order.
     pub(crate) rules: Vec<RuleBody>,
-    /// How many more rules there are, which do not apply.
+    /// How many more rules there are: beyond 1,000 that do not apply, or 2,000 in all.
     pub(crate) left_out: usize,
 }
 

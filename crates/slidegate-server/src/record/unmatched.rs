@@ -32,11 +32,9 @@ impl UnmatchedLog {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let next = self.next.load(Ordering::Relaxed);
         let due = now.get() >= next;
-        let after = now.plus(PAUSE).get();
+        let after = now.get().saturating_add(PAUSE.get());
         // One of several threads logs.
-        if !due
-            || self.next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_err()
-        {
+        if !due || self.next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return;
         }
         let requests = self.requests.swap(0, Ordering::Relaxed);

@@ -58,8 +58,7 @@ impl Counting {
             counted.push(rule.map_err(|error| format!("rule `{name}` as {}: {error}", self.as_str()))?);
         }
         let (ad_hoc, unmatched) = (*rules.ad_hoc(), rules.unmatched());
-        let rules =
-            Rules::new(counted).map(|counted| counted.with_ad_hoc(ad_hoc).with_unmatched(unmatched));
+        let rules = Rules::new(counted).map(|counted| counted.with_ad_hoc(ad_hoc).with_unmatched(unmatched));
         rules.map_err(|error| error.to_string())
     }
 }

@@ -44,9 +44,13 @@ fn deny_denies_over_http() {
     assert_eq!(denied.header("retry-after"), Some("86400"));
     assert_eq!((denied.header("ratelimit"), denied.header("ratelimit-policy")), (None, None));
     assert_eq!(server.post("/v1/peek", TYPO).status, 429);
-    let batch = json!({ "requests": [{ "attributes": { "user": "bob" } }, { "attributes": { "usr": "bob" } }] });
+    let batch =
+        json!({ "requests": [{ "attributes": { "user": "bob" } }, { "attributes": { "usr": "bob" } }] });
     let results = server.post("/v1/acquire/batch", &batch.to_string()).json();
-    assert_eq!((&results["results"][0]["allowed"], &results["results"][1]["allowed"]), (&json!(true), &json!(false)));
+    assert_eq!(
+        (&results["results"][0]["allowed"], &results["results"][1]["allowed"]),
+        (&json!(true), &json!(false))
+    );
     // A rule that counts nothing matches too. A rule that is off does not.
     assert_eq!(server.post("/v1/acquire", r#"{"attributes":{"team":"staff"}}"#).status, 200);
     assert_eq!(server.post("/v1/acquire", r#"{"attributes":{"plan":"old"}}"#).status, 429);
@@ -105,8 +109,12 @@ fn warn_is_the_default_and_logs_names_without_values() {
 #[test]
 fn allow_counts_without_a_warning() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let server =
-        Server::logging_to(&File::create(file.path()).unwrap(), &[], &format!("unmatched: allow{RULES}"), &[]);
+    let server = Server::logging_to(
+        &File::create(file.path()).unwrap(),
+        &[],
+        &format!("unmatched: allow{RULES}"),
+        &[],
+    );
     assert_eq!(server.post("/v1/acquire", TYPO).status, 200);
     assert_eq!(count(&server, "http"), "1");
     // Rules with a warning come later in the log than the request before them.
@@ -122,8 +130,7 @@ fn the_policy_is_shown_and_changed_with_the_rules() {
     assert_eq!(server.get("/v1/rules").json()["unmatched"], "warn");
     assert!(server.get("/v1/rules?format=yaml").body.contains("unmatched: warn"));
     let put = |text: &str| {
-        let headers =
-            [("authorization", "Bearer a-token-of-an-admin"), ("content-type", "application/yaml")];
+        let headers = [("authorization", "Bearer a-token-of-an-admin"), ("content-type", "application/yaml")];
         server.send("PUT", "/v1/rules", &headers, text)
     };
     let before = server.get("/v1/rules").json()["edition"]["hash"].clone();
@@ -132,7 +139,10 @@ fn the_policy_is_shown_and_changed_with_the_rules() {
     assert_eq!(server.post("/v1/acquire", TYPO).status, 429);
     let wrong = put("unmatched: block\nrules: []");
     assert_eq!(wrong.status, 400);
-    assert_eq!(wrong.json()["error"]["message"], "1:12: unmatched must be one of allow, warn, deny, not \"block\"");
+    assert_eq!(
+        wrong.json()["error"]["message"],
+        "1:12: unmatched must be one of allow, warn, deny, not \"block\""
+    );
     // What was shown can be put back.
     let shown = server.get("/v1/rules").body;
     assert_eq!(put(&shown).json()["unmatched"], "deny");
@@ -166,8 +176,7 @@ fn commands_know_the_policy() {
         "{\"at\":1000000,\"attributes\":{\"usr\":\"a\"}}\n{\"at\":2000000,\"attributes\":{\"user\":\"a\"}}\n",
     )
     .unwrap();
-    let (code, text) =
-        run(&["simulate", "--config", config, "--trace", trace.path().to_str().unwrap()]);
+    let (code, text) = run(&["simulate", "--config", config, "--trace", trace.path().to_str().unwrap()]);
     assert!(code == Some(0) && text.contains("refused   1"), "{text}");
 }
 

@@ -474,7 +474,11 @@ impl Rule {
         let is = |values: &[String]| {
             self.form.key(&Digests::default(), |place| values.get(place).map(String::as_str))
         };
-        let own = self.overrides.iter().chain(&self.spelled_overrides).find(|(values, _)| is(values).as_ref() == Some(key));
+        let own = self
+            .overrides
+            .iter()
+            .chain(&self.spelled_overrides)
+            .find(|(values, _)| is(values).as_ref() == Some(key));
         own.map_or(self.quota, |(_, quota)| *quota)
     }
 }

@@ -92,9 +92,7 @@ impl Rules {
                     Some(choice) => choice.checks(&self.rules, attributes, permits, &digests, replaced),
                 })
             }
-            Subject::Resource { name, own } => {
-                Ok((smallvec![self.ad_hoc.check(name, *own, permits)?], true))
-            }
+            Subject::Resource { name, own } => Ok((smallvec![self.ad_hoc.check(name, *own, permits)?], true)),
         }
     }
 }

@@ -175,7 +175,11 @@ rules:
     }
     for unmatched in [&[][..], &[("usr", "u")], &[("team", "other")]] {
         let decision = ask(unmatched).await;
-        assert_eq!((decision.allowed(), decision.unmatched()), (false, Some(Unmatched::Deny)), "{unmatched:?}");
+        assert_eq!(
+            (decision.allowed(), decision.unmatched()),
+            (false, Some(Unmatched::Deny)),
+            "{unmatched:?}"
+        );
         assert_eq!((decision.code(), decision.denied_by(), decision.source()), (429, None, Source::NoRule));
         assert!(decision.retry_after() > Micros::ZERO && decision.reservation().is_none());
     }
