@@ -176,8 +176,9 @@ fn commands_know_the_policy() {
         "{\"at\":1000000,\"attributes\":{\"usr\":\"a\"}}\n{\"at\":2000000,\"attributes\":{\"user\":\"a\"}}\n",
     )
     .unwrap();
-    let (code, text) = run(&["simulate", "--config", config, "--trace", trace.path().to_str().unwrap()]);
-    assert!(code == Some(0) && text.contains("refused   1"), "{text}");
+    let (code, text) =
+        run(&["simulate", "--rules", config, "--trace", trace.path().to_str().unwrap(), "--json"]);
+    assert!(code == Some(0) && text.contains("\"refused\":1"), "{text}");
 }
 
 #[test]
