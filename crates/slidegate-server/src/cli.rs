@@ -186,7 +186,7 @@ fn serve_command(args: ServeArgs) -> Result<(), String> {
         let (doors, places) = open_doors(listen, tls.clone()).await?;
         let store = open(store, &config)?;
         let shared_rules = if config.rules.is_known() { None } else { Some(shared_rules(&store)?) };
-        let gate = Gate::new(store.clone(), config.rules, source);
+        let gate = Gate::new(store.clone(), config.authorize.spell(config.rules), source);
         let mut gate = Gate {
             shared_rules: shared_rules.clone(),
             access,

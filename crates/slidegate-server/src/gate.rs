@@ -108,7 +108,7 @@ impl Gate {
     /// Puts other rules in force, and says so if they are others.
     pub(crate) fn change_rules(&self, rules: Rules, source: &str, version: Option<u64>) -> Arc<Edition> {
         let before = self.rules.current();
-        let edition = self.rules.change(&self.limiter, rules, source, version);
+        let edition = self.rules.change(&self.limiter, self.authorize.spell(rules), source, version);
         if edition.version != before.version {
             self.record.follow(&self.limiter);
             let Edition { version, hash, rules, .. } = &*edition;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::reservation::Charge;
-use crate::rules::{Mode, Rules};
+use crate::rules::{DEFAULT_CODE, Mode, Rules, Unmatched};
 use crate::{
     Ask, Check, Count, Entry, Error, Key, Micros, Outcome, Quota, Reading, Request, Reservation, Verdict,
 };
@@ -17,7 +17,7 @@ use crate::{
 #[repr(u64)]
 #[non_exhaustive]
 pub enum Source {
-    /// No rule applied, so nothing was asked.
+    /// This process: no rule that counts or blocks applies, so the store was not asked. See [`Decision::unmatched`].
     NoRule,
     /// This process, because a rule blocks the request, so nothing was asked.
     Blocked,
@@ -93,17 +93,33 @@ impl Decision {
 
     /// Whether the request may go on.
     pub fn allowed(&self) -> bool {
-        self.refusal().is_none()
+        self.refusal().is_none() && !self.denied_as_unmatched()
     }
 
-    /// The rule that refused: the first that did, in the order of the rules.
+    /// The policy for requests that no rule matches, if this is one of them; none if a rule matches.
+    pub fn unmatched(&self) -> Option<Unmatched> {
+        self.ask.is_unmatched().then(|| self.rules.unmatched())
+    }
+
+    #[inline]
+    fn denied_as_unmatched(&self) -> bool {
+        self.ask.is_unmatched() && self.rules.unmatched() == Unmatched::Deny
+    }
+
+    /// The rule that refused: the first that did, in the order of the rules. None also if the request was denied because
+    /// no rule matches it: see [`Decision::unmatched`].
     pub fn denied_by(&self) -> Option<&str> {
         self.refusal().map(|limit| limit.rule())
     }
 
-    /// The refusing rule's code; 0 if the request was allowed.
+    /// The refusing rule's code; 0 if the request was allowed, [`DEFAULT_CODE`] if it was denied because no rule matches
+    /// it.
     pub fn code(&self) -> u32 {
-        self.refusal().map_or(0, |limit| self.rules.rule(limit.check.rule).code.get())
+        match self.refusal() {
+            Some(limit) => self.rules.rule(limit.check.rule).code.get(),
+            None if self.denied_as_unmatched() => DEFAULT_CODE.get(),
+            None => 0,
+        }
     }
 
     /// The smallest wait after which this request would be allowed, if nobody else asks; zero if it was.
@@ -112,6 +128,10 @@ impl Decision {
     pub fn retry_after(&self) -> Micros {
         if self.allowed() {
             return Micros::ZERO;
+        }
+        if self.denied_as_unmatched() {
+            // Waiting does not help: as long as for a rule that blocks.
+            return Quota::STAND_IN.horizon();
         }
         let enforced = self.limits().filter(|limit| limit.check.enforced);
         enforced.map(|limit| limit.retry_after()).max().unwrap_or_default()

@@ -13,6 +13,7 @@ enum Kind {
     Invalid(String),
     File(Vec<Problem>),
     TooCostly { rule: String, permits: u64, limit: u64 },
+    TooManyChecks,
     Store { fault: Fault, message: String },
 }
 
@@ -142,9 +143,20 @@ impl Error {
         Kind::TooCostly { rule: rule.to_owned(), permits, limit }.into()
     }
 
+    #[cold]
+    pub(crate) fn too_many_checks() -> Self {
+        Kind::TooManyChecks.into()
+    }
+
     /// The caller's mistake: the same call will fail again.
     pub fn is_invalid(&self) -> bool {
-        matches!(*self.0, Kind::Invalid(_) | Kind::File(_))
+        matches!(*self.0, Kind::Invalid(_) | Kind::File(_) | Kind::TooManyChecks)
+    }
+
+    /// The requests of one call meet more than [`MAX_CHECKS`](crate::MAX_CHECKS) limits. Nothing was charged: ask for fewer
+    /// at once.
+    pub fn is_too_many_checks(&self) -> bool {
+        matches!(*self.0, Kind::TooManyChecks)
     }
 
     /// More permits were asked for at once than the limit will ever have: waiting does not help.
@@ -206,6 +218,13 @@ impl fmt::Display for Error {
                     problem.fmt(f)?;
                 }
                 Ok(())
+            }
+            Kind::TooManyChecks => {
+                let most = crate::MAX_CHECKS;
+                write!(
+                    f,
+                    "the requests of one call may meet {most} limits in all, one for each rule that applies to a request: send fewer requests"
+                )
             }
             Kind::TooCostly { rule, permits, limit } => {
                 write!(f, "{permits} permits can never pass rule `{rule}`: its limit is {limit}")

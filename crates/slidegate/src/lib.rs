@@ -127,7 +127,7 @@ pub use judge::{States, judge};
 pub use key::{Key, MAX_PLAIN_VALUE};
 #[cfg(feature = "redis")]
 pub use lease::{Lease, LeaseStats};
-pub use limiter::Limiter;
+pub use limiter::{Limiter, MAX_CHECKS};
 pub use memory::{DEFAULT_MAX_KEYS, MemoryStats, MemoryStore};
 pub use micros::Micros;
 pub use quota::{Algorithm, Count, MAX_LIMIT, MAX_SLICES, MAX_WINDOW, MIN_WINDOW, Quota};

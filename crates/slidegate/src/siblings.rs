@@ -76,7 +76,8 @@ fn counts(rules: &Rules, kept: &Ask, reading: &Reading, sibling: &Check) -> bool
     refuser.is_none_or(|(check, _)| sibling.quota.count() == Count::Attempts && check.rule > place)
 }
 
-fn unjudged() -> Verdict {
+/// The verdict on a check that no store judged.
+pub(crate) fn unjudged() -> Verdict {
     Verdict {
         outcome: Outcome::Unjudged,
         limit: 0,

@@ -14,11 +14,13 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::yaml::{Fields, Node, Reader};
-use slidegate::{AdHocFile, Error, GuardOptions, HotKeyOptions, RuleFile, Rules};
+use slidegate::{AdHocFile, Error, GuardOptions, HotKeyOptions, RuleFile, Rules, UnmatchedFile};
 
 pub use self::access::{AccessConfig, AccessFile, TlsConfig, TlsFile};
 pub(crate) use self::authorize::deny_status;
-pub use self::authorize::{AuthorizeConfig, AuthorizeFile, Origin};
+pub use self::authorize::{
+    AuthorizeConfig, AuthorizeFile, BackslashFile, CaseFile, Origin, PathFile, StripFile,
+};
 pub use self::guard::GuardFile;
 pub use self::hot_keys::HotKeysFile;
 pub use self::listen::{Listen, ListenFile, Place};
@@ -122,18 +124,27 @@ fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Config> {
     let monitor = fields.get("monitor");
     let monitor = monitor.map_or(Some(MonitorConfig::default()), |node| monitor::read(node, reader));
     let rules = match fields.get("rules") {
-        Some(node) if node.is_word("redis") => reader.accept(node, Rules::unknown())?,
+        Some(node) if node.is_word("redis") => {
+            if let Some(node) = fields.get("unmatched") {
+                reader.problem(
+                    node,
+                    "`unmatched` belongs to the rules, which are in Redis: put it there with them",
+                );
+            }
+            reader.accept(node, Rules::unknown())?
+        }
         _ => Rules::read(fields, reader)?,
     };
     if let (Some(node), Some(redis)) = (node, &redis) {
         redis::check_encodings(node, reader, redis, &rules);
     }
+    let authorize = authorize?;
     Some(Config {
-        rules,
+        rules: authorize.spell(rules),
         listen: listen?,
         access: access?,
         tls: tls?,
-        authorize: authorize?,
+        authorize,
         store,
         redis: redis?,
         guard: guard?,
@@ -189,6 +200,9 @@ pub struct ConfigFile {
     /// The bounds that requests which name their own limit must keep.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ad_hoc: Option<AdHocFile>,
+    /// What becomes of a request that no rule matches. `warn`, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub unmatched: Option<UnmatchedFile>,
     /// The rules, in the order in which they are judged; or `redis`, where every node finds them and `PUT /v1/rules`
     /// puts them.
     pub rules: RulesFile,

@@ -20,9 +20,12 @@ pub(crate) struct ExplanationBody {
     pub(crate) permits: u64,
     /// Who decides: as in a decision.
     pub(crate) source: String,
+    /// If no rule matches the request: `allow`, `warn` or `deny`, as the rules say for such requests.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) unmatched: Option<String>,
     /// Every rule that applies, and others, in order.
     pub(crate) rules: Vec<RuleBody>,
-    /// How many more rules there are, which do not apply.
+    /// How many more rules there are: beyond 1,000 that do not apply, or 2,000 in all.
     pub(crate) left_out: usize,
 }
 

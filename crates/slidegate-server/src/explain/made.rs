@@ -13,6 +13,9 @@ use crate::store::AnyStore;
 /// The most rules that are told although they do not apply.
 const MOST_MISSES: usize = 1_000;
 
+/// The most rules that are told at all.
+const MOST_RULES: usize = 2_000;
+
 /// The most keys whose counts are looked at.
 const MOST_KEYS: usize = 32;
 
@@ -39,6 +42,10 @@ pub(crate) async fn explain(
     let limits: HashMap<&Key, Limit<'_>> = decision.limits().map(|limit| (limit.key(), limit)).collect();
     let (mut told, mut looked_at, mut missed, mut left_out) = (Vec::new(), 0, 0, 0);
     for Explanation { rule, standing } in explanations {
+        if told.len() >= MOST_RULES {
+            left_out += 1;
+            continue;
+        }
         let mut body = RuleBody {
             rule: rule.name().to_owned(),
             mode: rule.in_mode().as_str().to_owned(),
@@ -104,6 +111,7 @@ fn summary(
         retry_after_ms: decision.retry_after().ceil_millis(),
         permits,
         source: decision.source().as_str().to_owned(),
+        unmatched: decision.unmatched().map(|unmatched| unmatched.as_str().to_owned()),
         rules,
         left_out,
     }

@@ -34,6 +34,11 @@ pub(super) fn text(explained: &ExplanationBody) -> String {
 fn headline(explained: &ExplanationBody) -> String {
     let ExplanationBody { allowed, code, denied_by, never, retry_after_ms, permits, .. } = explained;
     let rule = one_line(denied_by.as_deref().unwrap_or("no rule"));
+    if let Some(policy) = &explained.unmatched {
+        let denied = format!("would be denied (code {code})");
+        let what = if *allowed { "would be allowed" } else { &denied };
+        return format!("{what}: no rule matches it, and `unmatched` is `{}`", one_line(policy));
+    }
     match allowed {
         true if explained.rules.iter().all(|rule| rule.counted.is_none()) => {
             "would be allowed: no rule limits it".to_owned()

@@ -3,8 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use slidegate::http::short;
-use slidegate::{MAX_ATTRIBUTES, MAX_VALUE, Request};
+use slidegate::{MAX_ATTRIBUTES, Request};
 use tonic::Status;
 
 use super::messages::{Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitUnit};
@@ -83,11 +82,6 @@ impl Descriptor {
         }
         let own = limit.map(|limit| OwnLimit::check(limit, domain, &entries)).transpose()?;
         name_apart(&mut entries);
-        for Entry { value, .. } in &mut entries {
-            if value.len() > MAX_VALUE {
-                *value = short(value.as_str().into()).into_owned();
-            }
-        }
         // Here 0 is meant: it looks.
         let permits = hits_addend.unwrap_or(permits);
         Ok(Descriptor { entries, permits, own })
@@ -114,7 +108,7 @@ impl OwnLimit {
             format!(".limit.unit must be SECOND, MINUTE, HOUR, DAY, MONTH or YEAR, not {}", limit.unit)
         })?;
         Ok(OwnLimit {
-            resource: short(resource(domain, entries).into()).into_owned(),
+            resource: resource(domain, entries),
             limit: limit.requests_per_unit,
             unit: *unit,
             window: Duration::from_secs(*seconds),

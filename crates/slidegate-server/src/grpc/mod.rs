@@ -30,9 +30,9 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio_io_timeout::TimeoutStream;
-use tonic::Status;
 use tonic::body::Body;
 use tonic::service::Routes;
+use tonic::{Code, Status};
 
 use self::at_once::AtOnce;
 use self::unary::Reply;
@@ -101,6 +101,11 @@ impl Door {
             });
             match within(patience, decided).await {
                 Some(Ok(response)) => unary::reply(&response).map(Either::Left),
+                // By default Envoy passes a request on if the call fails. A client must not get that by long headers.
+                Some(Err(status)) if status.code() == Code::ResourceExhausted => {
+                    self.gate.record.refused(Protocol::Grpc);
+                    unary::reply(&rate_limit::over_limit()).map(Either::Left)
+                }
                 Some(Err(status)) => refusal(status),
                 None => refusal(deadline::passed()),
             }

@@ -298,9 +298,9 @@ struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 #[schemars(rename = "Decision")]
 pub(super) struct DecisionBody<'d> {
     allowed: bool,
-    /// 0 if allowed, or that of the rule that refused.
+    /// 0 if allowed, or that of the rule that refused. 429 if no rule matches and `unmatched` is `deny`.
     code: u32,
-    /// The rule that refused.
+    /// The rule that refused; null also if no rule matches and `unmatched` is `deny`.
     denied_by: Option<&'d str>,
     /// The exact wait until it could be allowed, rounded up.
     retry_after_ms: u64,

@@ -12,6 +12,7 @@ mod rows;
 mod run;
 mod shadows;
 mod top;
+mod unmatched;
 mod watched;
 
 use std::cell::Cell;
@@ -33,6 +34,7 @@ use self::rows::Table;
 pub(crate) use self::rows::{Row, Shown};
 pub(crate) use self::shadows::{Shadow, change};
 pub(crate) use self::top::Period;
+use self::unmatched::UnmatchedLog;
 use crate::recording::Recorder;
 use crate::store::AnyStore;
 use crate::tls::Protocol;
@@ -53,6 +55,7 @@ pub(crate) struct Record {
     pub(crate) recent: Recent,
     /// Who wants to have the requests themselves.
     pub(crate) recorder: Arc<Recorder>,
+    unmatched: UnmatchedLog,
     pulse: Mutex<Pulse>,
     connections: [AtomicUsize; Protocol::ALL.len()],
 }
@@ -88,6 +91,7 @@ impl Record {
             on: true,
             recent: Recent::new(clock.now().get()),
             recorder: Arc::default(),
+            unmatched: UnmatchedLog::default(),
             clock,
             shards: (0..shards).map(|_| CachePadded::default()).collect(),
             table: ArcSwap::from_pointee(Table::new(rules, shards, &[])),
@@ -136,6 +140,11 @@ impl Record {
 
     pub(crate) fn failures(&self, door: Protocol, failure: Failure) -> u64 {
         self.shards.iter().map(|cells| cells.failures(door, failure)).sum()
+    }
+
+    /// How many requests at that door no rule matched.
+    pub(crate) fn unmatched(&self, door: Protocol) -> u64 {
+        self.shards.iter().map(|cells| cells.unmatched(door)).sum()
     }
 
     /// All requests, and how long they took.

@@ -114,21 +114,22 @@ impl Recorder {
         // Where no store was asked, when those were judged that came with it.
         let judged = answers.iter().flatten().map(Decision::at).find(|at| *at > Micros::ZERO);
         for (request, answer) in requests.iter().zip(answers) {
-            let (at, denied_by) = match answer {
-                Ok(decision) => (decision.at(), decision.denied_by()),
-                Err(error) if error.is_too_costly() => (Micros::ZERO, error.too_costly_for()),
+            let (at, allowed, denied_by) = match answer {
+                Ok(decision) => (decision.at(), decision.allowed(), decision.denied_by()),
+                Err(error) if error.is_too_costly() => (Micros::ZERO, false, error.too_costly_for()),
                 Err(_) => continue,
             };
             let at = if at == Micros::ZERO { judged.unwrap_or_default() } else { at };
-            self.put(now, request, Verdict { at, denied_by });
+            self.put(now, request, Verdict { at, allowed, denied_by });
         }
     }
 
     /// Writes down requests that were decided as one: what refuses one of them refuses them all.
     pub(crate) fn write_together(&self, now: Micros, requests: &[Request<'_>], decisions: &[Decision]) {
         let denied_by = decisions.iter().find_map(Decision::denied_by);
+        let allowed = decisions.iter().all(Decision::allowed);
         let at = decisions.iter().map(Decision::at).max().unwrap_or_default();
-        requests.iter().for_each(|request| self.put(now, request, Verdict { at, denied_by }));
+        requests.iter().for_each(|request| self.put(now, request, Verdict { at, allowed, denied_by }));
     }
 
     fn put(&self, now: Micros, request: &Request<'_>, verdict: Verdict<'_>) {

@@ -101,6 +101,38 @@ struct Batch<'a> {
     turns: Vec<Turn>,
 }
 
+/// Requests that are decided in as few calls as may be.
+struct Parts<'b, 'a> {
+    left: &'b [Request<'a>],
+    /// The most requests of one call.
+    most: usize,
+}
+
+impl Parts<'_, '_> {
+    /// Decides the next of them; none if there are none.
+    async fn decide(
+        &mut self,
+        door: &Door,
+        timeout: Duration,
+    ) -> Result<Vec<Result<Decision, Error>>, Error> {
+        let deciding = door.gate.deciding(Protocol::Resp);
+        loop {
+            let (now, later) = self.left.split_at(self.most.min(self.left.len()));
+            let decided = in_time(timeout, pin!(deciding.acquire_many(now))).await;
+            match decided {
+                // One request alone never meets too many.
+                Err(error) if error.is_too_many_checks() && now.len() > 1 => {
+                    self.most = now.len().div_ceil(2)
+                }
+                decided => {
+                    self.left = later;
+                    return decided;
+                }
+            }
+        }
+    }
+}
+
 enum Turn {
     /// The next decision, written so.
     Decision(Shape),
@@ -236,22 +268,17 @@ impl<S: Stream> Connection<'_, S> {
         self.write(shape, decided);
     }
 
-    /// Decides what is in `batch` in one call, and empties it.
+    /// Decides what is in `batch` in one call, and empties it. In several, if the requests meet too many limits for one.
     async fn decide(&mut self, batch: &mut Batch<'_>) {
-        let timeout = self.timeout();
-        let mut decisions = if batch.requests.is_empty() {
-            Ok(Vec::new())
-        } else {
-            let deciding = self.door.gate.deciding(Protocol::Resp);
-            let decided = pin!(deciding.acquire_many(&batch.requests));
-            in_time(timeout, decided).await
-        }
-        .map(Vec::into_iter);
-        batch.requests.clear();
+        let mut parts = Parts { left: &batch.requests, most: batch.requests.len() };
+        let mut decisions = Ok(Vec::new().into_iter());
         for turn in batch.turns.drain(..) {
             match turn {
                 Turn::Mistake(mistake) => self.answers.failure(&mistake),
                 Turn::Decision(shape) => {
+                    if decisions.as_ref().is_ok_and(|decisions| decisions.len() == 0) {
+                        decisions = parts.decide(self.door, self.timeout()).await.map(Vec::into_iter);
+                    }
                     let decided = match &mut decisions {
                         Ok(decisions) => decisions.next().unwrap_or_else(|| Err(missing())),
                         Err(error) => Err(error.clone()),
@@ -260,6 +287,7 @@ impl<S: Stream> Connection<'_, S> {
                 }
             }
         }
+        batch.requests.clear();
     }
 
     fn write(&mut self, shape: Shape, decided: Result<Decision, Error>) {

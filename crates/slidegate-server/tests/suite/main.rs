@@ -49,5 +49,6 @@ mod simulate; // what rules would do: the documents' figures, every trace, every
 mod stub; // a server that answers as a test wants it to
 mod tls; // every door can be encrypted, and certificates change while it runs
 mod tracing; // logs: text, JSON, a line a decision, spans for a collector; no token, and no key unless asked for
+mod unmatched; // requests that no rule matches, and denials without a store
 mod upstream; // a server behind a proxy
 mod webdriver; // a browser, driven over the WebDriver protocol

@@ -87,6 +87,34 @@ fn one_put_changes_every_node() {
     assert_eq!(limit(&late), 3);
 }
 
+/// A program that can write to Redis adds an id that no clock makes: the entry is skipped, and rules can be changed.
+#[test]
+fn an_impossible_id_is_skipped() {
+    let redis = Redis::at(Flavour::Redis7, lasting_port()).without_ttl_check();
+    let server = node(&redis);
+    assert_eq!(put(&server, &rules(2)).status, 200);
+    let version = |server: &Server| server.get("/v1/rules").json()["edition"]["version"].as_u64().unwrap();
+    let limit = |server: &Server| server.get("/v1/rules").json()["rules"][0]["limit"].clone();
+    let ids = ["18446744073709551615-18446744073709551615", "253402300800000-7", "1900000000000-5000"];
+    for (n, id) in ids.into_iter().enumerate() {
+        let before = version(&server);
+        redis.run(&format!("XADD {KEY} {id} text nonsense"));
+        // A node that comes now finds the rules before it.
+        let late = node(&redis);
+        eventually("the late node has the rules", || limit(&late) == limit(&server));
+        assert_eq!(version(&late), before);
+        let changed = put(&server, &rules(n as u64 + 3));
+        assert_eq!(changed.status, 200, "{id}: {}", changed.body);
+        eventually("the late node follows", || limit(&late) == n as u64 + 3);
+        assert!(version(&late) > before && version(&late) == version(&server), "{id}");
+    }
+    // An id that is used up stays used up without its entry.
+    redis.run(&format!("XADD {KEY} {} text nonsense", ids[0]));
+    redis.run(&format!("XDEL {KEY} {}", ids[0]));
+    assert_eq!(put(&server, &rules(9)).status, 200);
+    assert_eq!(limit(&server), 9);
+}
+
 #[test]
 fn it_needs_redis() {
     let config = tempfile::NamedTempFile::new().unwrap();

@@ -316,15 +316,15 @@ impl Inner {
         let at = server.now(self);
         if ask.checks().iter().any(closed) {
             let retry_after = server.until_probe(self);
-            let verdicts = ask.checks().iter().map(|check| {
-                let outcome = if closed(check) { Outcome::Refused } else { Outcome::Fits };
-                unjudged(check, outcome, if closed(check) { retry_after } else { Micros::ZERO })
+            let verdicts = ask.checks().iter().map(|check| match closed(check) {
+                true => fail_closed(check, retry_after),
+                false => unjudged(check, Outcome::Unjudged),
             });
             return Reading { at, source: Source::FailClosed, verdicts: verdicts.collect() };
         }
         let local = self.only(ask, OnError::Local);
         if local.checks().is_empty() {
-            let verdicts = ask.checks().iter().map(|check| unjudged(check, Outcome::Fits, Micros::ZERO));
+            let verdicts = ask.checks().iter().map(|check| unjudged(check, Outcome::Fits));
             return Reading { at, source: Source::FailOpen, verdicts: verdicts.collect() };
         }
         let _deciding = server.deciding.read();
@@ -346,7 +346,7 @@ impl Inner {
         let mut judged = here.verdicts.into_iter();
         let verdicts = ask.checks().iter().map(|check| {
             let verdict = if self.policy(check) == OnError::Local { judged.next() } else { None };
-            verdict.unwrap_or_else(|| unjudged(check, Outcome::Fits, Micros::ZERO))
+            verdict.unwrap_or_else(|| unjudged(check, Outcome::Fits))
         });
         Reading { verdicts: verdicts.collect(), ..here }
     }
@@ -366,10 +366,27 @@ fn charged(readings: &[Reading]) -> Vec<Entry> {
     verdicts.filter(|verdict| verdict.outcome == Outcome::Charged).map(|verdict| verdict.entry).collect()
 }
 
-/// Of a check that nobody looked at.
-fn unjudged(check: &Check, outcome: Outcome, retry_after: Micros) -> Verdict {
-    let limit = check.quota.capacity();
-    Verdict { outcome, limit, used: 0, retry_after, reset_after: retry_after, entry: Entry::default() }
+/// The verdict on a check that neither the store nor this node judged.
+fn unjudged(check: &Check, outcome: Outcome) -> Verdict {
+    Verdict {
+        outcome,
+        limit: check.quota.capacity(),
+        used: 0,
+        retry_after: Micros::ZERO,
+        reset_after: Micros::ZERO,
+        entry: Entry::default(),
+    }
+}
+
+/// The verdict on a check with `on-error: closed`: nothing is left until the store answers again.
+fn fail_closed(check: &Check, retry_after: Micros) -> Verdict {
+    Verdict {
+        outcome: Outcome::Refused,
+        used: check.quota.capacity(),
+        retry_after,
+        reset_after: retry_after,
+        ..unjudged(check, Outcome::Refused)
+    }
 }
 
 fn refuses(ask: &Ask, reading: &Reading) -> bool {

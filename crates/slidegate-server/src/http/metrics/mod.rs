@@ -120,6 +120,8 @@ impl Everything {
                 .map(|kind| ([("door", door.as_str()), ("kind", kind.as_str())], record.failures(door, kind)))
         });
         page.counters("failures", "Requests that could not be decided", &failures.collect::<Vec<_>>())?;
+        let unmatched = Protocol::ALL.map(|door| ([("door", door.as_str())], record.unmatched(door)));
+        page.counters("unmatched_requests", "Requests that no rule matches", &unmatched)?;
         let limits: Vec<_> =
             rules.iter().map(|rule| ([("rule", rule.name())], rule.quota().limit() as i64)).collect();
         page.gauges("rule_limit", "What each rule allows in its window", None, &limits)?;

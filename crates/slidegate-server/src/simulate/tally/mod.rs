@@ -16,7 +16,7 @@ pub(super) struct Tally {
     pub(super) requests: u64,
     pub(super) allowed: u64,
     pub(super) refused: u64,
-    /// Requests that met no rule, and so are allowed.
+    /// Requests that no counting rule applies to; `unmatched: deny` denies those that no rule matches.
     pub(super) unruled: u64,
     /// One a rule, in their order, and one for requests that bring their own limit.
     pub(super) rows: Vec<Row>,
