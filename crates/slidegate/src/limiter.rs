@@ -15,7 +15,7 @@ use crate::rules::{Rule, Rules};
 use crate::siblings;
 use crate::{
     Ask, Check, Clock, Correction, Decision, Entry, Error, Inspection, Key, MemoryStore, Micros, Outcome,
-    Quota, Reading, Readings, Receipt, Request, Reservation, Settled, Store, SystemClock, Verdict,
+    Precision, Quota, Reading, Readings, Receipt, Request, Reservation, Settled, Store, SystemClock, Verdict,
 };
 
 /// Decides requests by rules, and counts in a store. Share it in an `Arc`.
@@ -285,6 +285,7 @@ fn blocked_or_unjudged(rules: &Rules, check: &Check) -> Verdict {
         limit: 0,
         used: 0,
         retry_after: if blocked { check.quota.horizon() } else { Micros::ZERO },
+        precision: Precision::Exact,
         reset_after: Micros::ZERO,
         entry: Entry::default(),
     }

@@ -31,11 +31,30 @@ local function add_note(s, name, at)
   s.marks = marks
 end
 
+-- Removes notes scored from `from` to `to`, which come after `header` other members: as many as the call may. Those that stay are
+-- not found, because nothing asks for what has left. Says how many stay.
+local function trim_notes(key, from, to, header)
+  local n = call('ZCOUNT', key, from, to)
+  if n == 0 then return 0 end
+  if n <= trims then
+    trims = trims - n
+    call('ZREMRANGEBYSCORE', key, from, to)
+    return 0
+  end
+  -- By name: many may have one score.
+  local most = math.min(math.floor(trims), 1000)
+  if most > 0 then
+    trims = trims - most
+    call('ZREM', key, unpack(call('ZRANGE', key, format('%d', header), format('%d', header + most - 1))))
+  end
+  return n - most
+end
+
 -- Writes the notes of a window, which live as long as what they are about: a clock that is set back may bring back
 -- what it had not let go.
 local function write_notes(s, line)
   if s.has_notes then
-    call('ZREMRANGEBYSCORE', s.notes, '-inf', format('%d', s.last - line.window))
+    trim_notes(s.notes, '-inf', format('%d', s.last - line.window), 0)
   else
     call('UNLINK', s.notes)
   end

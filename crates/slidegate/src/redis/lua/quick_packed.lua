@@ -84,7 +84,7 @@ do
             end
           end
           if granted == times then return struct.pack('<dddd', now, granted, used, window) end
-          return struct.pack('<ddddddd', now, granted, used, retry, newest + window - now, now, 0)
+          return struct.pack('<dddddddd', now, granted, used, retry, newest + window - now, now, 0, 0)
         end
       end
     end
