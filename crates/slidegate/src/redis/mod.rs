@@ -43,11 +43,11 @@ pub(crate) use self::heal::{HealLine, Met, Writer};
 pub use self::inspect::{KeyPage, ServerReport};
 use self::layout::Names;
 use self::life::Purpose;
+use self::numbers::Numbers;
 use self::options::Expiry;
 pub use self::options::{
     DEFAULT_PREFIX, MAX_BATCH_SIZE, RedisMode, RedisOptions, RedisSentinel, RedisTls, RedisTopology,
 };
-use self::numbers::Numbers;
 use self::plan::Plan;
 use self::script::{Arguments, Parts, Scripts};
 use self::server::Call;

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use slidegate::{
-    Ask, Check, Correction, Count, Entry, Inspection, Key, Micros, Outcome, Quota, Reading, Settled,
-    Settlement, Source, State, States, Verdict, judge,
+    Ask, Check, Correction, Count, Entry, Inspection, Key, Micros, Outcome, Precision, Quota, Reading,
+    Settled, Settlement, Source, State, States, Verdict, judge,
 };
 
 /// Requests that name themselves are numbered from here on.
@@ -109,6 +109,11 @@ impl Oracle {
             ask.checks().iter().zip(states).zip(expected.verdicts.iter().zip(&reading.verdicts))
         {
             let mut comparable = *theirs;
+            if theirs.precision == Precision::LowerBound {
+                let waits = (theirs.retry_after, ours.retry_after);
+                assert!(waits.0 > Micros::ZERO && waits.0 <= waits.1, "{}: {waits:?}", check.key);
+                (comparable.retry_after, comparable.precision) = (ours.retry_after, Precision::Exact);
+            }
             if theirs.outcome == Outcome::Charged {
                 let number = (check.key.clone(), theirs.entry.at, theirs.entry.seq);
                 comparable.entry.seq = ours.entry.seq;

@@ -83,7 +83,7 @@ local function see_counter(line, h)
     or h.newest + math.max(line.horizon, math.ceil(h.u / line.rate))
   if top_of(KEYS[1]) > s.cut then ends = now + 1 end
   return s, ends, n, function()
-    local stay = trim_notes(KEYS[1], '1', format('%d', s.cut), s.header)
+    local stay = trim_notes(KEYS[1], format('%d', s.cut))
     if stay > 0 then more = 1 end
     kinds[line.kind].save(s, line)
     return n - stay
@@ -143,10 +143,10 @@ local function clean_notes(bit, key, s, line, other)
   elseif not known then
     if endless and not other then drop(key) end
   else
-    local n = call('ZCOUNT', key, '-inf', format('%d', cut))
+    local n = call('ZCOUNT', key, '1', format('%d', cut))
     if n > 0 then
       trim(key, function()
-        local stay = trim_notes(key, '-inf', format('%d', cut), 0)
+        local stay = trim_notes(key, format('%d', cut))
         if stay > 0 then more = 1 end
         return n - stay
       end)

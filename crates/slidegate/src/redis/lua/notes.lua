@@ -6,6 +6,7 @@
 --   id:<id>*<cost>[/k]   this request was admitted
 --   settled:<hex>.<seq>  this admission was settled; the first settlement stands
 --   void:<hex>.<seq>     it was a refund, and its request id may come again
+--   cost:<hex>           what a record of a packed log costs, as a score below zero: see packed.lua
 --   moved:<hex>.<seq>    this admission was extended: it counts from the instant that this is scored with
 --
 -- An admission without an id is numbered by its place among those of its instant. One with an id has a number
@@ -31,20 +32,21 @@ local function add_note(s, name, at)
   s.marks = marks
 end
 
--- Removes notes scored from `from` to `to`, which come after `header` other members: as many as the call may. Those that stay are
--- not found, because nothing asks for what has left. Says how many stay.
-local function trim_notes(key, from, to, header)
-  local n = call('ZCOUNT', key, from, to)
+-- Removes notes up to the instant `to`: as many as the call may. Those that stay are not found, because nothing asks for what has
+-- left. Says how many stay.
+local function trim_notes(key, to)
+  local n = call('ZCOUNT', key, '1', to)
   if n == 0 then return 0 end
   if n <= trims then
     trims = trims - n
-    call('ZREMRANGEBYSCORE', key, from, to)
+    call('ZREMRANGEBYSCORE', key, '1', to)
     return 0
   end
   -- By name: many may have one score.
   local most = math.min(math.floor(trims), 1000)
   if most > 0 then
     trims = trims - most
+    local header = call('ZCOUNT', key, '-inf', '0')
     call('ZREM', key, unpack(call('ZRANGE', key, format('%d', header), format('%d', header + most - 1))))
   end
   return n - most
@@ -54,7 +56,7 @@ end
 -- what it had not let go.
 local function write_notes(s, line)
   if s.has_notes then
-    trim_notes(s.notes, '-inf', format('%d', s.last - line.window), 0)
+    trim_notes(s.notes, format('%d', s.last - line.window))
   else
     call('UNLINK', s.notes)
   end

@@ -10,13 +10,16 @@
 --   ring     the records between them
 --
 -- A record is six bytes of time, the instant modulo 2^48, and the cost in two bytes, or in seven in a log that
--- has met a larger one. There is one record an instant, in the order of their instants: front, ring, recent.
+-- has met a larger one. A log that is too long to be written anew in one call keeps two bytes: a larger cost is then
+-- written as 65535, and stands in the notes as `cost:<hex>`, scored with the cost below zero. There is one record an instant, in the order of their instants: front, ring, recent.
 -- Most decisions read and write the header with what is next to it, and touch the ring once in sixteen.
 -- The string is as long as its block of memory (jemalloc has four sizes per power of two), so that a record is
 -- written in place and at most a fifth is room to grow.
 
 do
   local HEADER, FIELDS, MARK, BUFFER = 108, '<c4ddddddddddddd', 'sgp1', 16
+  -- The largest cost in two bytes, and the most records that are written anew for a larger one.
+  local WIDE, MOST_WIDENED = 65535, 4096
 
   local function pack_header(s)
     return struct.pack(FIELDS, MARK, s.width, s.room, s.head, s.size, s.window, #s.front / s.width, s.used,
@@ -33,14 +36,36 @@ do
     s.front = string.sub(raw, front + from * s.width + 1, front + to * s.width)
   end
 
-  local function write(s, at, cost)
-    return struct.pack(s.width == 8 and '>I6I2' or '>I6I7', at % 2 ^ 48, cost)
+  local function cost_name(at)
+    return format('cost:%x', at)
+  end
+
+  -- A record. `before` is what it cost until now.
+  local function write(s, line, at, cost, before)
+    if s.width ~= 8 then return struct.pack('>I6I7', at % 2 ^ 48, cost) end
+    if cost > WIDE then
+      call('ZADD', s.notes, format('-%d', cost), cost_name(at))
+      call('PEXPIREAT', s.notes, format('%d', math.ceil((math.max(s.at, s.newest) + line.life) / 1000)))
+    elseif before > WIDE then
+      call('ZREM', s.notes, cost_name(at))
+    end
+    return struct.pack('>I6I2', at % 2 ^ 48, math.min(cost, WIDE))
   end
 
   -- The instant and the cost of the record at `offset` of `raw`. No instant lies after the latest.
   local function read(s, raw, offset)
     local time, cost = struct.unpack(s.width == 8 and '>I6I2' or '>I6I7', raw, offset)
-    return s.latest - (s.latest - time) % 2 ^ 48, cost
+    local at = s.latest - (s.latest - time) % 2 ^ 48
+    if cost == WIDE and s.width == 8 and s.notes then cost = -(call('ZSCORE', s.notes, cost_name(at)) or -WIDE) end
+    return at, cost
+  end
+
+  -- The note on a record that is dropped goes when the log is saved.
+  local function unnote(s, at, cost)
+    if cost > WIDE and s.width == 8 then
+      s.dropped = s.dropped or {}
+      s.dropped[#s.dropped + 1] = cost_name(at)
+    end
   end
 
   local function ring_offset(s, i)
@@ -74,8 +99,8 @@ do
   end
 
   -- Writes another cost into the i-th record.
-  local function set(s, i, instant, cost)
-    local width, front, raw = s.width, #s.front / s.width, write(s, instant, cost)
+  local function set(s, line, i, instant, cost, before)
+    local width, front, raw = s.width, #s.front / s.width, write(s, line, instant, cost, before)
     local function splice(text, j)
       return string.sub(text, 1, j * width) .. raw .. string.sub(text, (j + 1) * width + 1)
     end
@@ -110,13 +135,21 @@ do
     return low
   end
 
-  -- What the `n` oldest records cost together.
+  -- What the `n` oldest records cost together, which are dropped next.
   local function sum_oldest(s, n)
     local sum, i, width, unpack = 0, 0, s.width, struct.unpack
     local cost_of, first = width == 8 and '>I2' or '>I7', 7
     while i < n do
       local raw, got = records(s, i, math.min(1024, n - i))
-      for offset = first, (got - 1) * width + first, width do sum = sum + unpack(cost_of, raw, offset) end
+      for offset = first, (got - 1) * width + first, width do
+        local cost = unpack(cost_of, raw, offset)
+        if cost == WIDE then
+          local at
+          at, cost = read(s, raw, offset - 6)
+          unnote(s, at, cost)
+        end
+        sum = sum + cost
+      end
       i = i + got
     end
     return sum
@@ -155,6 +188,8 @@ do
     elseif s.front == '' then
       s.front, s.recent = s.recent, ''
     end
+    for _, name in ipairs(s.dropped or {}) do call('ZREM', s.notes, name) end
+    s.dropped = nil
     local gap = BUFFER * s.width - #s.recent
     call('SETRANGE', s.key, '0', pack_header(s) .. s.recent .. string.rep('\0', gap) .. s.front)
   end
@@ -181,6 +216,7 @@ do
       local gone, part = 0, false
       if s.last <= s.cut then
         gone, s.size, s.front, s.recent = s.used, 0, '', ''
+        s.emptied = true
       else
         local n = count_gone(s)
         -- A record takes a quarter of the time that an entry of a sorted set takes.
@@ -212,24 +248,25 @@ do
     s.held = false
     if s.before == s.at and size(s) > 0 then
       local instant, cost = at(s, size(s) - 1)
-      if instant == s.at then s.held = cost end
+      if instant == s.at then s.held, s.held_before = cost, cost end
     end
     if not s.held then s.places = 0 end
   end
 
-  local function keep_newest(s, _, keep)
+  local function keep_newest(s, line, keep)
     local excess = s.used - keep
     if excess <= 0 then return end
     find_held(s)
     local held_at = s.held and s.at
-    local rest
+    local rest, before
     local stopped, short = drop_while(s, function(instant, cost)
       if excess == 0 or instant == held_at then return false end
       if cost > excess then
-        rest = cost - excess
+        rest, before = cost - excess, cost
         return false
       end
       excess = excess - cost
+      unnote(s, instant, cost)
       return true
     end)
     s.clipped = true
@@ -239,7 +276,7 @@ do
       return
     end
     if rest then
-      set(s, 0, s.oldest, rest)
+      set(s, line, 0, s.oldest, rest, before)
     elseif stopped and excess > 0 then
       local cut = math.min(excess, s.held)
       s.held, excess = s.held - cut, excess - cut
@@ -271,7 +308,12 @@ do
       local raw, got = records(s, i, math.min(chunk, n - i, math.max(1, math.ceil(reads) * 8)))
       reads = reads - got / 8
       for j = 0, got - 1 do
-        freed = freed + unpack(cost_of, raw, j * width + 7)
+        local cost = unpack(cost_of, raw, j * width + 7)
+        if cost == WIDE then
+          local _
+          _, cost = read(s, raw, j * width + 1)
+        end
+        freed = freed + cost
         if freed >= needed then return read(s, raw, j * width + 1) + s.window - s.at end
       end
       i, chunk = i + got, 1024
@@ -310,22 +352,15 @@ do
     s.fresh, s.has_notes = false, true
   end
 
-  -- Records of eight bytes as records of thirteen: five zeros before each cost. What lies between two costs is cut out whole, a
-  -- string a record, which is the fastest way that Lua has.
-  local function widen(raw)
-    local ZEROS, parts, i = '\0\0\0\0\0', {}, 0
-    local format64 = 'c6' .. string.rep('c8', 63) .. 'c2'
-    while #raw - i >= 512 do
-      local pieces = { struct.unpack(format64, raw, i + 1) }
-      -- The last is where to go on.
-      parts[#parts + 1] = table.concat(pieces, ZEROS, 1, 65)
-      i = i + 512
+  -- Records of eight bytes as records of thirteen.
+  local function widen(s, raw, n)
+    local wide = {}
+    for i = 0, n - 1 do
+      local instant, cost = read(s, raw, i * 8 + 1)
+      unnote(s, instant, cost)
+      wide[i + 1] = struct.pack('>I6I7', instant % 2 ^ 48, cost)
     end
-    while i < #raw do
-      parts[#parts + 1] = string.sub(raw, i + 1, i + 6) .. ZEROS .. string.sub(raw, i + 7, i + 8)
-      i = i + 8
-    end
-    return table.concat(parts)
+    return table.concat(wide)
   end
 
   -- The log from its parts: as it is written, or anew in records of another width.
@@ -333,7 +368,7 @@ do
     local parts, i, all = {}, 0, size(s)
     while i < all do
       local raw, got = records(s, i, all - i)
-      if width ~= s.width then raw = widen(raw) end
+      if width ~= s.width then raw = widen(s, raw, got) end
       parts[#parts + 1] = raw
       i = i + got
     end
@@ -355,11 +390,12 @@ do
   local function save(s, line)
     if s.count == 0 and s.gone == 0 and not s.clipped then return end
     local cost = s.add + (s.held or 0)
-    local width = cost > 65535 and 13 or s.width
+    local width = cost > WIDE and size(s) <= MOST_WIDENED and 13 or s.width
     if size(s) == 0 and s.count > 0 then
       s.oldest = s.at
-      width = cost > 65535 and 13 or 8
+      width = cost > WIDE and 13 or 8
     end
+    if s.emptied then call('ZREMRANGEBYSCORE', s.notes, '-inf', '-1') end
     local all = size(s) + 1
     local shrinks = s.room > 64 and all * 4 < s.room
     local adds = s.count > 0 and not s.held
@@ -371,9 +407,9 @@ do
       flush(s)
     end
     if adds then
-      s.recent = s.recent .. write(s, s.at, cost)
+      s.recent = s.recent .. write(s, line, s.at, cost, 0)
     elseif s.held then
-      set(s, size(s) - 1, s.at, cost)
+      set(s, line, size(s) - 1, s.at, cost, s.held_before)
     end
     write_header(s)
     if s.count > 0 and s.at - fmod(s.at, line.period) > s.pushed then
@@ -394,8 +430,8 @@ do
     if low == size(s) - 1 and seq < 1e18 and seq >= s.places then return false end
     local new = math.min(math.max(cost - from, 0) + to, MAX_TOTAL - (s.used - cost))
     s.used = s.used + new - cost
-    if new > 65535 and s.width == 8 then rebuild(s, line, size(s) + BUFFER, 13) end
-    set(s, low, instant, new)
+    if new > WIDE and s.width == 8 and size(s) <= MOST_WIDENED then rebuild(s, line, size(s) + BUFFER, 13) end
+    set(s, line, low, instant, new, cost)
     if new == 0 and instant == s.newest then
       s.newest = 0
       local above = low
@@ -451,7 +487,7 @@ do
       if at > s.cut and need > 0 then
         hold(at, need)
         added = added + need
-        if all[at] > 65535 then width = 13 end
+        if all[at] > WIDE and n <= MOST_WIDENED then width = 13 end
         if at > s.newest then s.newest = at end
       end
     end
@@ -460,12 +496,11 @@ do
       local body, j = {}, 0
       while j < older do
         local raw, got = records(s, j, older - j)
-        body[#body + 1] = width == s.width and raw or widen(raw)
+        body[#body + 1] = width == s.width and raw or widen(s, raw, got)
         j = j + got
       end
-      for _, at in ipairs(order) do
-        body[#body + 1] = struct.pack(width == 8 and '>I6I2' or '>I6I7', at % 2 ^ 48, all[at])
-      end
+      s.width = width
+      for _, at in ipairs(order) do body[#body + 1] = write(s, line, at, all[at], 0) end
       s.used = s.used + added
       if older == 0 then s.oldest = order[1] end
       if s.newest > newest then s.places = 1 end

@@ -28,7 +28,7 @@ end
 
 local function is_note(name)
   local what = string.match(name, '^(%l+):')
-  return what == 'id' or what == 'settled' or what == 'void' or what == 'moved' or what == 'heal'
+  return what == 'id' or what == 'settled' or what == 'void' or what == 'moved' or what == 'heal' or what == 'cost'
 end
 
 -- What an entry of a window costs; nil if it is none.
