@@ -8,7 +8,8 @@ use smallvec::SmallVec;
 use crate::reservation::Charge;
 use crate::rules::{DEFAULT_CODE, Mode, Rules, Unmatched};
 use crate::{
-    Ask, Check, Count, Entry, Error, Key, Micros, Outcome, Quota, Reading, Request, Reservation, Verdict,
+    Ask, Check, Count, Entry, Error, Key, Micros, Outcome, Precision, Quota, Reading, Request, Reservation,
+    Verdict,
 };
 
 /// Who decided. Where several did, each for other rules, the last of these that took part.
@@ -122,7 +123,8 @@ impl Decision {
         }
     }
 
-    /// The smallest wait after which this request would be allowed, if nobody else asks; zero if it was.
+    /// The smallest wait after which this request would be allowed, if nobody else asks; zero if it was. A lower bound if
+    /// [`Decision::retry_after_is_exact`] says so.
     ///
     /// Wait, not when: clocks differ.
     pub fn retry_after(&self) -> Micros {
@@ -135,6 +137,12 @@ impl Decision {
         }
         let enforced = self.limits().filter(|limit| limit.check.enforced);
         enforced.map(|limit| limit.retry_after()).max().unwrap_or_default()
+    }
+
+    /// Whether [`Decision::retry_after`] is exact. If not, it is a lower bound: the request may still be denied after that wait.
+    pub fn retry_after_is_exact(&self) -> bool {
+        self.allowed()
+            || self.limits().filter(|limit| limit.check.enforced).all(|limit| limit.retry_after_is_exact())
     }
 
     /// Every limit that applies and was looked at, in the order of the rules. A refusal that was known already
@@ -269,6 +277,11 @@ impl<'d> Limit<'d> {
     /// The smallest wait after which this request fits here, if nobody else asks.
     pub fn retry_after(&self) -> Micros {
         self.verdict.retry_after
+    }
+
+    /// Whether [`Limit::retry_after`] is exact. If not, it is a lower bound.
+    pub fn retry_after_is_exact(&self) -> bool {
+        self.verdict.precision == Precision::Exact
     }
 
     /// The wait after which nothing is in use here, if nobody asks.

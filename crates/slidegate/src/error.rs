@@ -47,6 +47,8 @@ pub enum Fault {
     Restarted,
     /// Others changed the same keys again and again; nothing was written.
     Conflict,
+    /// More entries of a key have expired than a few calls may remove; nothing was charged. The next call goes on.
+    Trimming,
     /// It answered something that is not an answer.
     Protocol,
     /// Something else.
@@ -56,7 +58,7 @@ pub enum Fault {
 impl Fault {
     /// Every one there is, in the order in which they are declared.
     #[cfg(feature = "redis")]
-    pub(crate) const ALL: [Fault; 15] = [
+    pub(crate) const ALL: [Fault; 16] = [
         Fault::Unreachable,
         Fault::Lost,
         Fault::Timeout,
@@ -70,6 +72,7 @@ impl Fault {
         Fault::Cluster,
         Fault::Restarted,
         Fault::Conflict,
+        Fault::Trimming,
         Fault::Protocol,
         Fault::Other,
     ];
@@ -90,6 +93,7 @@ impl Fault {
             Fault::Cluster => "cluster",
             Fault::Restarted => "restarted",
             Fault::Conflict => "conflict",
+            Fault::Trimming => "trimming",
             Fault::Protocol => "protocol",
             Fault::Other => "other",
         }

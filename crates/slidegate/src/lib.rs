@@ -136,6 +136,6 @@ pub use reservation::{MAX_RESERVATION, Reservation};
 pub use rules::*;
 pub use store::{Correction, Listener, Settlement, Store};
 pub use verdict::{
-    Counted, Inspection, MAX_INSPECTED, Outcome, Reading, Readings, Receipt, Settled, Verdict,
+    Counted, Inspection, MAX_INSPECTED, Outcome, Precision, Reading, Readings, Receipt, Settled, Verdict,
 };
 pub use warm_up::{Climb, WarmUp};

@@ -15,7 +15,7 @@ use crate::rules::{MAX_RULES, Rule, Rules};
 use crate::siblings;
 use crate::{
     Ask, Check, Clock, Correction, Decision, Entry, Error, Inspection, Key, MemoryStore, Micros, Outcome,
-    Quota, Reading, Readings, Receipt, Request, Reservation, Settled, Store, SystemClock, Verdict,
+    Precision, Quota, Reading, Readings, Receipt, Request, Reservation, Settled, Store, SystemClock, Verdict,
 };
 
 /// The most limits that the requests of one [`Limiter::acquire_many`] may meet in all: one for each rule that applies to a
@@ -301,6 +301,7 @@ fn blocked_or_unjudged(rules: &Rules, check: &Check) -> Verdict {
         limit: 0,
         used: 0,
         retry_after: if blocked { check.quota.horizon() } else { Micros::ZERO },
+        precision: Precision::Exact,
         reset_after: if blocked { check.quota.horizon() } else { Micros::ZERO },
         entry: Entry::default(),
     }

@@ -8,7 +8,9 @@
 use smallvec::SmallVec;
 
 use crate::rules::Rules;
-use crate::{Ask, Check, Count, Entry, Error, Micros, Outcome, Reading, Readings, Source, Store, Verdict};
+use crate::{
+    Ask, Check, Count, Entry, Error, Micros, Outcome, Precision, Reading, Readings, Source, Store, Verdict,
+};
 
 /// One reading for each ask, as [`Store::admit`] would give it, with siblings judged apart.
 pub(crate) async fn admit<S: Store>(store: &S, rules: &Rules, asks: &[Ask]) -> Result<Readings, Error> {
@@ -83,6 +85,7 @@ pub(crate) fn unjudged() -> Verdict {
         limit: 0,
         used: 0,
         retry_after: Micros::ZERO,
+        precision: Precision::Exact,
         reset_after: Micros::ZERO,
         entry: Entry::default(),
     }

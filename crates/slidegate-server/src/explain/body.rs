@@ -16,6 +16,9 @@ pub(crate) struct ExplanationBody {
     pub(crate) never: bool,
     /// The exact wait until it could be allowed, rounded up.
     pub(crate) retry_after_ms: u64,
+    /// `false` if `retry_after_ms` is a lower bound. Absent if it is exact.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) retry_after_exact: Option<bool>,
     /// How many permits it asks for.
     pub(crate) permits: u64,
     /// Who decides: as in a decision.
@@ -114,6 +117,9 @@ pub(crate) struct CountedBody {
     pub(crate) remaining: u64,
     /// Until the request fits here.
     pub(crate) retry_after_ms: u64,
+    /// `false` if `retry_after_ms` is a lower bound. Absent if it is exact.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) retry_after_exact: Option<bool>,
     /// Until nothing of it counts any more.
     pub(crate) reset_after_ms: u64,
     /// What counts, the oldest first: a few.

@@ -50,8 +50,17 @@ fn headline(explained: &ExplanationBody) -> String {
         false if explained.source == "blocked" => {
             format!("would be denied by {rule} (code {code}), always: it lets nothing pass")
         }
-        false => format!("would be denied by {rule} (code {code}): retry in {}", wait(*retry_after_ms)),
+        false => {
+            let retry = bounded(*retry_after_ms, explained.retry_after_exact);
+            format!("would be denied by {rule} (code {code}): retry in {retry}")
+        }
     }
+}
+
+/// A wait that may be a lower bound.
+fn bounded(millis: u64, exact: Option<bool>) -> String {
+    let wait = wait(millis);
+    if exact == Some(false) { format!("at least {wait}") } else { wait.to_string() }
 }
 
 fn met_by(rule: &RuleBody) -> String {
@@ -97,7 +106,8 @@ fn lines(text: &mut String, counted: &CountedBody, permits: u64) {
         let _ = write!(text, "\n    and {} more", counted.more_entries);
     }
     if counted.retry_after_ms > 0 && permits <= *limit {
-        let _ = write!(text, "\n  fits in {}", wait(counted.retry_after_ms));
+        let fits = bounded(counted.retry_after_ms, counted.retry_after_exact);
+        let _ = write!(text, "\n  fits in {fits}");
     }
     if counted.reset_after_ms > 0 {
         let _ = write!(text, "\n  empty in {}", wait(counted.reset_after_ms));

@@ -304,6 +304,9 @@ pub(super) struct DecisionBody<'d> {
     denied_by: Option<&'d str>,
     /// The exact wait until it could be allowed, rounded up.
     retry_after_ms: u64,
+    /// `false` if `retry_after_ms` is a lower bound. Absent if it is exact.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_exact: Option<bool>,
     /// Every rule that was looked at, in order.
     #[schemars(with = "Vec<LimitBody<'_>>")]
     limits: LimitsBody<'d>,
@@ -342,6 +345,9 @@ struct LimitBody<'d> {
     used: u64,
     remaining: u64,
     retry_after_ms: u64,
+    /// `false` if `retry_after_ms` is a lower bound. Absent if it is exact.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_exact: Option<bool>,
     /// Until nothing of it counts any more.
     reset_after_ms: u64,
     /// Only on shadow rules: whether it would have refused.
@@ -358,6 +364,7 @@ impl<'d> From<Limit<'d>> for LimitBody<'d> {
             used: limit.used(),
             remaining: limit.remaining(),
             retry_after_ms: millis(limit.retry_after()),
+            retry_after_exact: (!limit.retry_after_is_exact()).then_some(false),
             reset_after_ms: millis(limit.reset_after()),
             would_refuse: (limit.mode() == Mode::Shadow).then_some(limit.outcome().refuses()),
         }
@@ -371,6 +378,7 @@ impl<'d> From<&'d Decision> for DecisionBody<'d> {
             code: decision.code(),
             denied_by: decision.denied_by(),
             retry_after_ms: millis(decision.retry_after()),
+            retry_after_exact: (!decision.retry_after_is_exact()).then_some(false),
             limits: LimitsBody(decision),
             reservation: decision.reservation().map(ReservationBody),
             source: decision.source().as_str(),

@@ -2,7 +2,7 @@
 
 use super::notes::{Entry, Notes};
 use super::{Asked, COUNT_BITS, Opinion, Recording};
-use crate::verdict::{Outcome, Settled, Verdict};
+use crate::verdict::{Outcome, Precision, Settled, Verdict};
 use crate::warm_up::Warmth;
 use crate::{Correction, Count, Micros, Quota, RequestId, WarmUp};
 
@@ -239,6 +239,7 @@ impl<C: Counter> View<'_, C> {
                     None => self.counter.wait(now, quota, limit, cost),
                 },
             },
+            precision: Precision::Exact,
             reset_after: self.counter.empty_at().since(now),
             entry,
         }

@@ -12,8 +12,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::watched::{Phase, Watched};
 use super::{Inner, keeper, local};
 use crate::{
-    Ask, Check, Entry, Error, Fault, Micros, OnError, Outcome, Reading, Readings, RedisStore, Settlement,
-    Source, Store, Verdict,
+    Ask, Check, Entry, Error, Fault, Micros, OnError, Outcome, Precision, Reading, Readings, RedisStore,
+    Settlement, Source, Store, Verdict,
 };
 
 /// A call to the store that outlives its caller.
@@ -64,7 +64,9 @@ impl Inner {
         let answer = self.call(asks, left).await;
         match answer {
             // What is wrong with the key of one is not the others' affair.
-            Answer::Failed(error) if asks.len() > 1 && error.fault() == Some(Fault::WrongType) => {
+            Answer::Failed(error)
+                if asks.len() > 1 && matches!(error.fault(), Some(Fault::WrongType | Fault::Trimming)) =>
+            {
                 self.one_by_one(server, asks, asked.sent).await
             }
             answer => self.conclude(server, asks, answer, asked),
@@ -373,6 +375,7 @@ fn unjudged(check: &Check, outcome: Outcome) -> Verdict {
         limit: check.quota.capacity(),
         used: 0,
         retry_after: Micros::ZERO,
+        precision: Precision::Exact,
         reset_after: Micros::ZERO,
         entry: Entry::default(),
     }

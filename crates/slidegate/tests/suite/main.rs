@@ -29,6 +29,7 @@ mod guard_kills; // a server is killed under load: who decides meanwhile, how so
 mod guard_write_back; // each way to count: what a server lost is written back to it, once
 mod holders; // holders that die or are killed at random: never too many, and what the dead held is back in time
 mod holds; // permits that are held: given back once, extended, and back by themselves
+mod hostile; // a client that does its worst: the others do not notice
 mod keys; // no two requests share a key by accident, and no key is longer than it may be
 mod lease; // permits taken in advance: never over, whatever becomes of who took them
 mod limiter; // the straight path: acquire, peek, batch, settle, wait
@@ -46,6 +47,7 @@ mod redis_server; // a real server, free port, killed on drop
 mod redis_tls; // TLS to Redis
 mod resp_commands; // where commands end in what a client sends
 mod rule_files; // every mistake in a file, with its line and its exact message
+mod script_bounds; // a script call reads and removes a bounded number of entries
 mod shadows; // a rule that is tried out beside another counts what it would have admitted in its place
 mod timelines; // the source documents' timelines, to the permit
 mod together; // several requests as one: all or nothing, one charge a key

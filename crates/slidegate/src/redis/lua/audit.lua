@@ -67,7 +67,7 @@ end
 
 local function audit_log(line)
   local log, key = kinds[2], KEYS[3]
-  local s = { key = key }
+  local s = { key = key, notes = KEYS[4] }
   log.unpack_header(s, call('GETRANGE', key, '0', '523'))
   s.latest, s.at = math.max(now, s.last), math.max(now, s.last)
   local cut, n, i = s.at - line.window, log.size(s), 0

@@ -26,7 +26,7 @@ do
     local key = KEYS[line.key]
     local s = { key = key, notes = key, shape = line.shape, used = 0, last = 0, n = now, c = now, g = 0,
                 count = 0, at = now, fresh = true }
-    local found = call('ZRANGEBYSCORE', key, '-inf', 0, 'WITHSCORES')
+    local found = call('ZRANGEBYSCORE', key, '-inf', '0', 'WITHSCORES', 'LIMIT', '0', '16')
     for i = 1, #found, 2 do
       local name, score = found[i], -tonumber(found[i + 1])
       if name == 'u' then s.used = score
@@ -58,8 +58,8 @@ do
     if s.count == 0 and not s.healed and (s.fresh or not s.moved) then return end
     local key = s.key
     if s.replace then call('UNLINK', key) end
+    if s.marks and not s.fresh then trim_notes(key, format('%d', s.cut)) end
     if s.stored and s.stored ~= s.shape and not s.replace then call('ZREM', key, s.stored) end
-    if s.marks and not s.fresh then call('ZREMRANGEBYSCORE', key, '1', format('%d', s.cut)) end
     local members = s.marks or {}
     local function add(score, member)
       members[#members + 1] = format('%d', score)

@@ -6,7 +6,8 @@
 --
 -- What gives something back is published, so that nobody goes on refusing what fits again. Whoever may not publish is
 -- not heard.
--- reply  of each: 0 done, 1 settled before, 2 gone
+-- reply  of each: 0 done, 1 settled before, 2 gone, 3 to be sent again, because more has left than one call may sum up (see
+--        head.lua)
 -- The shape stored with a key says how it counts, so a settlement need not.
 
 local channel, settlements = take('<dd')
@@ -38,6 +39,7 @@ end
 local function settle(line, at, from, to, seq)
   local kind = kinds[line.kind]
   local s = kind.load(line)
+  if unfinished then return 3 end
   if line.kind <= 2 then
     -- What it writes next lies on what is trimmed now.
     kind.save(s, line)
