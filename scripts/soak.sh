@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Long forms of the fault tests: kills, failovers, bad networks, slots that move, holders that die, outages. One test at a time, in
+# Long forms of the fault tests: kills, failovers, bad networks, slots that move, holders that die, outages, floods. One test at a time, in
 # release mode; the bad networks alone take five minutes. Prints the figures of every step.
 # `scripts/soak.sh kills` runs only the steps whose name contains `kills`.
 set -euo pipefail
@@ -41,6 +41,7 @@ step slots topologies::slots TOPOLOGY_DECISIONS=1000000 TOPOLOGY_SLOTS=500
 step asks topologies::asks TOPOLOGY_ASKS=200000
 step holders holders:: HOLDERS_SECONDS=30
 step outages outages:: SLIDEGATE_OUTAGES=20
+step flood flood:: SLIDEGATE_FLOOD_KEYS=1000000
 
 echo
 echo "== figures"
