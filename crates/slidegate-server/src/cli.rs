@@ -298,7 +298,7 @@ async fn open_doors(listen: Listen, tls: Option<Arc<Tls>>) -> Result<(Doors, Pla
 /// The store of that kind, as the file says how to reach it.
 pub(crate) fn open(store: StoreKind, config: &Config) -> Result<AnyStore, String> {
     match store {
-        StoreKind::Memory => Ok(AnyStore::Memory(MemoryStore::new())),
+        StoreKind::Memory => Ok(AnyStore::Memory(MemoryStore::with_options(config.memory))),
         StoreKind::Redis(url) => {
             let options = config.redis.options(url.as_deref())?;
             AnyStore::redis(&options, &config.guard, &config.hot_keys).map_err(|error| error.to_string())

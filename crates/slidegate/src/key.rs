@@ -109,6 +109,11 @@ impl Key {
         self.hash
     }
 
+    /// Hash of the rule and of a number, under the same secret.
+    pub(crate) fn hash_of_rule(&self, number: u64) -> u64 {
+        HASHER.hash_one((self.rule(), number))
+    }
+
     #[inline]
     pub(crate) fn text(&self) -> &KeyText {
         &self.text

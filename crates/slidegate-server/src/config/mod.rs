@@ -5,6 +5,7 @@ mod authorize;
 mod guard;
 mod hot_keys;
 mod listen;
+mod memory;
 mod monitor;
 mod redis;
 mod topology;
@@ -14,7 +15,9 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::yaml::{Fields, Node, Reader};
-use slidegate::{AdHocFile, Error, GuardOptions, HotKeyOptions, RuleFile, Rules, UnmatchedFile};
+use slidegate::{
+    AdHocFile, Error, GuardOptions, HotKeyOptions, MemoryOptions, RuleFile, Rules, UnmatchedFile,
+};
 
 pub use self::access::{AccessConfig, AccessFile, TlsConfig, TlsFile};
 pub(crate) use self::authorize::deny_status;
@@ -24,6 +27,7 @@ pub use self::authorize::{
 pub use self::guard::GuardFile;
 pub use self::hot_keys::HotKeysFile;
 pub use self::listen::{Listen, ListenFile, Place};
+pub use self::memory::{MemoryStoreFile, OnFullFile};
 pub use self::monitor::{AccuracyConfig, AccuracyFile, MemoryConfig, MemoryFile, MonitorConfig, MonitorFile};
 pub use self::redis::{DEFAULT_URL, RedisConfig, RedisFile, RedisModeFile, RedisTlsFile};
 pub use self::topology::SentinelFile;
@@ -70,6 +74,8 @@ pub struct Config {
     pub authorize: AuthorizeConfig,
     /// Where to count; the command line beats it.
     pub store: Option<StoreKind>,
+    /// Bounds of the memory store, if that is where.
+    pub memory: MemoryOptions,
     /// How to reach Redis, if that is where.
     pub redis: RedisConfig,
     /// What happens when it does not answer.
@@ -85,8 +91,18 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self, Error> {
         let node = Node::parse(text)?;
         let mut reader = Reader::default();
-        let mut known =
-            vec!["listen", "access", "tls", "authorize", "store", "redis", "guard", "hot-keys", "monitor"];
+        let mut known = vec![
+            "listen",
+            "access",
+            "tls",
+            "authorize",
+            "store",
+            "memory",
+            "redis",
+            "guard",
+            "hot-keys",
+            "monitor",
+        ];
         known.extend(slidegate::FILE_FIELDS);
         let fields = reader.fields(&node, "the file", &known);
         let config = fields.and_then(|fields| read(&fields, &mut reader));
@@ -116,6 +132,8 @@ fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Config> {
     let authorize = fields.get("authorize");
     let authorize = authorize.map_or(Some(AuthorizeConfig::default()), |node| authorize::read(node, reader));
     let store = fields.get("store").and_then(|node| read_store(node, reader));
+    let memory = fields.get("memory");
+    let memory = memory.map_or(Some(MemoryOptions::default()), |node| memory::read(node, reader));
     let node = fields.get("redis");
     let redis = node.map_or(Some(RedisConfig::default()), |node| redis::read(node, reader));
     let guard = fields.get("guard").map_or(Some(GuardOptions::default()), |node| guard::read(node, reader));
@@ -146,6 +164,7 @@ fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Config> {
         tls: tls?,
         authorize,
         store,
+        memory: memory?,
         redis: redis?,
         guard: guard?,
         hot_keys: hot_keys?,
@@ -185,6 +204,9 @@ pub struct ConfigFile {
     /// Where to count: `memory` is this process; `redis` is where `redis` says; or an address, `redis://…`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub store: Option<String>,
+    /// Bounds of the memory store, and what happens when it is full.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub memory: Option<MemoryStoreFile>,
     /// How to reach Redis, and what to store there.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub redis: Option<RedisFile>,

@@ -27,6 +27,7 @@ mod grpc; // Envoy's rate-limit service: statuses, caps, deadlines, health, refl
 mod http2_client; // HTTP/2 without gRPC
 mod lane; // the short way of usual requests answers as hyper does
 mod live; // what a dashboard is told: seconds, hot keys, a key's window
+mod memory_store; // bounds of the memory store: in the file, and as a client sees them
 mod metrics; // what Prometheus is told, bounded and documented
 mod monitor; // counts that are wrong are found and put right, and Redis's memory is looked after
 mod openapi; // every answer is as /openapi.json describes it

@@ -1,10 +1,14 @@
 //! What all algorithms have in common, and what is done with it.
 
+use std::sync::Arc;
+
+use super::budget::NoteBudget;
+use super::ids::Named;
 use super::notes::{Entry, Notes};
 use super::{Asked, COUNT_BITS, Opinion, Recording};
 use crate::verdict::{Outcome, Precision, Settled, Verdict};
 use crate::warm_up::Warmth;
-use crate::{Correction, Count, Micros, Quota, RequestId, WarmUp};
+use crate::{Correction, Count, Micros, Quota, WarmUp};
 
 /// One algorithm over one key. An instant given to it never lies before the last one it changed at.
 pub(super) trait Counter {
@@ -40,6 +44,11 @@ pub(super) trait Counter {
 
     /// Counts `cost` again that was counted under another instant.
     fn add(&mut self, _now: Micros, _cost: u64) {}
+
+    /// Counts `cost` from `now` on, whatever the limit.
+    fn charge(&mut self, now: Micros, cost: u64) {
+        self.amend(Entry { at: now, seq: 0, cost: 0 }, cost);
+    }
 
     /// How far an admission may be dated ahead of the instant it is made at.
     fn ahead(&self) -> Micros {
@@ -123,7 +132,7 @@ impl<C: Counter> View<'_, C> {
             return Opinion::Impossible;
         }
         if let (Some(id), Some(notes)) = (asked.id, &self.notes)
-            && let Some(known) = notes.find(id, cost)
+            && let Some(known) = notes.find(id.digest(cost))
             && !self.counter.left(known.at, now)
         {
             return Opinion::Repeated(known);
@@ -272,11 +281,17 @@ impl<C: Counter> View<'_, C> {
     }
 
     #[cold]
-    fn remember(&mut self, id: &RequestId, entry: Entry) {
-        self.notes.get_or_insert_default().remember(id.clone(), entry);
+    fn remember(&mut self, id: Named<'_>, entry: Entry) {
+        Notes::remember(self.notes, id, entry);
     }
 
-    pub(super) fn settle(mut self, now: Micros, entry: Entry, correction: Correction) -> Settled {
+    pub(super) fn settle(
+        mut self,
+        now: Micros,
+        entry: Entry,
+        correction: Correction,
+        budget: Option<&Arc<NoteBudget>>,
+    ) -> Settled {
         let now = self.advance(now);
         let ours = entry.seq >> COUNT_BITS == *self.seq >> COUNT_BITS && entry.seq < *self.seq;
         let made = entry.at <= now.plus(self.counter.ahead());
@@ -288,13 +303,17 @@ impl<C: Counter> View<'_, C> {
             return Settled::Already;
         }
         match correction {
-            Correction::Extend => self.extend(now, counted),
+            Correction::Extend => self.extend(now, counted, budget),
             Correction::Cost(to) => {
+                // Without a note it could be settled again.
+                let Some(taken) = Notes::take_for_settlement(self.notes.as_deref(), budget) else {
+                    return Settled::Gone;
+                };
                 if !self.counter.amend(counted, to) {
                     return Settled::Gone;
                 }
                 let notes = self.notes.get_or_insert_default();
-                notes.settle(counted);
+                notes.settle(counted, taken);
                 if to == 0 {
                     notes.release(entry);
                 }
@@ -304,20 +323,29 @@ impl<C: Counter> View<'_, C> {
     }
 
     /// Counts an admission from `now` on: no more than there is of it, whatever it is said to have cost.
-    fn extend(&mut self, now: Micros, counted: Entry) -> Settled {
+    fn extend(&mut self, now: Micros, counted: Entry, budget: Option<&Arc<NoteBudget>>) -> Settled {
         if !self.counter.is_held() || counted.cost == 0 {
             return Settled::Gone;
         }
         if counted.at < now {
+            let Some(taken) = Notes::take_for_extension(self.notes.as_deref(), budget) else {
+                return Settled::Gone;
+            };
             let before = self.counter.used();
             if !self.counter.amend(counted, 0) {
                 return Settled::Gone;
             }
             self.counter.add(now, before - self.counter.used());
             *self.last = now;
-            self.notes.get_or_insert_default().extend(counted.seq, now);
+            self.notes.get_or_insert_default().extend(counted.seq, now, taken);
         }
         Settled::Done
+    }
+
+    pub(super) fn charge(mut self, now: Micros, cost: u64) {
+        let now = self.advance(now);
+        self.counter.charge(now, cost);
+        *self.last = now;
     }
 
     #[cfg(feature = "redis")]

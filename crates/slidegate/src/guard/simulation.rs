@@ -64,7 +64,7 @@ impl World {
         let Node { mirror, alone, share: (nodes, rank) } = &mut self.nodes[node];
         let reading = match *alone {
             None => {
-                let reading = judge_one(&ask, now, &mut self.server);
+                let reading = judge_one(&ask, now, &mut self.server, None);
                 mirror.answered(ask.checks(), &reading, true);
                 reading
             }

@@ -21,6 +21,7 @@ mod fault_bounds; // the table of docs/operations.md, asserted over what callers
 mod fault_proxy; // a network that fails as told, between a client and a server
 mod fault_proxy_checks; // each fault, as a plain client sees it
 mod fault_wires; // what passes through the proxy, and when
+mod flood; // more keys than a memory store holds: never over a limit, whatever the policy says to do
 mod guard_answers; // what a guard answers without the store, and what becomes of that when it is back
 mod guard_bounds; // rows of the fault table that concern one key: each bound reached, none passed
 mod guard_failover; // a primary dies with its last writes: the nodes remember them

@@ -179,7 +179,19 @@ impl Everything {
             "memory_store_swept",
             "Keys that had nothing left to remember",
             stats.map(|stats| stats.swept),
-        )
+        )?;
+        let help = "Counters that keys share because the memory store is full";
+        page.size("memory_store_shared_counters", help, stats.map(|stats| stats.shared_counters))?;
+        let help = "Decisions about a key that were made by a shared counter";
+        page.total("memory_store_shared_decisions", help, stats.map(|stats| stats.shared))?;
+        let help = "Decisions about a key that were denied because the memory store was full";
+        page.total("memory_store_denied_full", help, stats.map(|stats| stats.denied_full))?;
+        let help = "Request ids and settlements; part of memory_store_bytes";
+        page.bytes("memory_store_notes", help, stats.map(|stats| stats.note_bytes as u64))?;
+        let help = "Request ids that were not remembered, because memory.max-note-bytes was used up";
+        page.total("memory_store_ids_dropped", help, stats.map(|stats| stats.ids_dropped))?;
+        let help = "Settlements that were not carried out, because memory.max-note-bytes was used up";
+        page.total("memory_store_settlements_dropped", help, stats.map(|stats| stats.settlements_dropped))
     }
 
     fn redis(&self, page: &mut Page<'_>) -> Result<(), Error> {
