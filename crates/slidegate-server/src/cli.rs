@@ -32,8 +32,11 @@ const ADMIN_TOKEN: &str = "SLIDEGATE_ADMIN_TOKEN";
 /// The shortest token.
 const MIN_TOKEN: usize = 16;
 
-/// Open files that every door full of connections needs.
-const OPEN_FILES: u64 = 45_000;
+/// Doors that may be open.
+const DOORS: u64 = 4;
+
+/// Open files besides connections.
+const OPEN_FILES: u64 = 5_000;
 
 /// How long the other processes may take to be told that this one stops.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -115,6 +118,9 @@ struct ServeArgs {
     /// Where HTTP listens for what changes rules and counts, which is then refused everywhere else [default: off]
     #[arg(long, value_name = "ADDR")]
     admin: Option<Place>,
+    /// Let whoever reaches the address of --admin change rules and counts without a token, also from other machines
+    #[arg(long)]
+    admin_without_token: bool,
     #[command(flatten)]
     record: RecordArgs,
     #[command(flatten)]
@@ -178,9 +184,12 @@ fn serve_command(args: ServeArgs) -> Result<(), String> {
     let listen = listen.or(config.listen).or(Listen::DEFAULT);
     let store = args.store.or(config.store.clone()).unwrap_or_default();
     let access = access(&config.access)?;
+    if !args.admin_without_token {
+        check_admin(&listen, &access)?;
+    }
     let recording = args.record.create()?;
     // A connection is an open file. What cannot be had is told when it lacks.
-    let _ = rlimit::increase_nofile_limit(OPEN_FILES);
+    let _ = rlimit::increase_nofile_limit(OPEN_FILES + DOORS * config.limits.connections as u64);
     let served = runtime.block_on(async {
         let tls = config.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
         let (doors, places) = open_doors(listen, tls.clone()).await?;
@@ -191,6 +200,7 @@ fn serve_command(args: ServeArgs) -> Result<(), String> {
             shared_rules: shared_rules.clone(),
             access,
             authorize: config.authorize,
+            limits: config.limits,
             redis: config.redis,
             log_keys,
             ..gate
@@ -239,6 +249,20 @@ fn access(config: &AccessConfig) -> Result<Access, String> {
     let data = tokens(TOKEN_VARIABLE, config.tokens.as_deref())?;
     let admin = tokens(ADMIN_TOKEN, config.admin_tokens.as_deref())?;
     Ok(Access::new(data, admin))
+}
+
+/// The door for changes needs no token if there is none, so it must not be reachable from other machines then.
+fn check_admin(listen: &Listen, access: &Access) -> Result<(), String> {
+    match listen.admin {
+        Some(Place::At(address)) if !access.has_admin() && !address.ip().to_canonical().is_loopback() => {
+            Err(format!(
+                "whoever reaches {address} could change rules and counts without a token: set {ADMIN_TOKEN} or \
+                 `access.admin-tokens-file`, let --admin listen on 127.0.0.1, or add --admin-without-token if only \
+                 administrators can reach it"
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn tokens(variable: &str, file: Option<&Path>) -> Result<Vec<Token>, String> {

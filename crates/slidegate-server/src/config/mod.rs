@@ -26,11 +26,13 @@ pub use self::authorize::{
 };
 pub use self::guard::GuardFile;
 pub use self::hot_keys::HotKeysFile;
-pub use self::listen::{Listen, ListenFile, Place};
+pub use self::listen::{LimitsFile, Listen, ListenFile, Place};
 pub use self::memory::{MemoryStoreFile, OnFullFile};
 pub use self::monitor::{AccuracyConfig, AccuracyFile, MemoryConfig, MemoryFile, MonitorConfig, MonitorFile};
 pub use self::redis::{DEFAULT_URL, RedisConfig, RedisFile, RedisModeFile, RedisTlsFile};
 pub use self::topology::SentinelFile;
+
+use crate::listen::Limits;
 
 /// The file that `serve` uses when it is given none.
 pub const DEMO: &str = include_str!("demo.yaml");
@@ -66,6 +68,8 @@ pub struct Config {
     pub rules: Rules,
     /// Where to listen; the command line beats it.
     pub listen: Listen,
+    /// What clients may take of the server.
+    pub limits: Limits,
     /// Who may ask.
     pub access: AccessConfig,
     /// How it is encrypted, if it is.
@@ -125,7 +129,7 @@ impl Config {
 }
 
 fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Config> {
-    let listen = fields.get("listen").map_or(Some(Listen::default()), |node| listen::read(node, reader));
+    let listen = fields.get("listen").map_or(Some(Default::default()), |node| listen::read(node, reader));
     let access =
         fields.get("access").map_or(Some(AccessConfig::default()), |node| access::read(node, reader));
     let tls = fields.get("tls").map_or(Some(None), |node| access::read_tls(node, reader).map(Some));
@@ -157,9 +161,11 @@ fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Config> {
         redis::check_encodings(node, reader, redis, &rules);
     }
     let authorize = authorize?;
+    let (listen, limits) = listen?;
     Some(Config {
         rules: authorize.spell(rules),
-        listen: listen?,
+        listen,
+        limits,
         access: access?,
         tls: tls?,
         authorize,

@@ -18,7 +18,7 @@ mod watched;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
@@ -58,6 +58,31 @@ pub(crate) struct Record {
     unmatched: UnmatchedLog,
     pulse: Mutex<Pulse>,
     connections: [AtomicUsize; Protocol::ALL.len()],
+    shed: [[AtomicU64; Shed::ALL.len()]; Protocol::ALL.len()],
+}
+
+/// Reason why a connection was closed before its client did anything wrong but take room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shed {
+    /// Its address has as many as one may have.
+    PerAddress,
+    /// It sent nothing.
+    Silent,
+    /// Another connection needed its place.
+    Room,
+}
+
+impl Shed {
+    pub(crate) const ALL: [Shed; 3] = [Shed::PerAddress, Shed::Silent, Shed::Room];
+
+    /// As it is written in metrics.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Shed::PerAddress => "per-address",
+            Shed::Silent => "silent",
+            Shed::Room => "room",
+        }
+    }
 }
 
 /// One connection, for as long as it is there.
@@ -97,6 +122,7 @@ impl Record {
             table: ArcSwap::from_pointee(Table::new(rules, shards, &[])),
             pulse: Mutex::new(Pulse::new(shards)),
             connections: Default::default(),
+            shed: Default::default(),
         }
     }
 
@@ -118,6 +144,15 @@ impl Record {
 
     pub(crate) fn connections(&self, door: Protocol) -> usize {
         self.connections[door as usize].load(Ordering::Relaxed)
+    }
+
+    /// Counts connections that were closed.
+    pub(crate) fn shed(&self, door: Protocol, reason: Shed, connections: usize) {
+        self.shed[door as usize][reason as usize].fetch_add(connections as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sheds(&self, door: Protocol, reason: Shed) -> u64 {
+        self.shed[door as usize][reason as usize].load(Ordering::Relaxed)
     }
 
     #[inline]

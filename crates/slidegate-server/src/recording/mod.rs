@@ -95,7 +95,8 @@ impl Recorder {
 
     /// Ends what clients are sent: they are told that the server stops by the end of their answer.
     pub(crate) fn end_streams(&self) {
-        self.closed.store(true, Ordering::SeqCst);
+        // A recording starts before this, and is ended, or finds that the server stops.
+        self.change(|_| self.closed.store(true, Ordering::SeqCst));
         self.end(|tape| tape.is_streamed());
     }
 

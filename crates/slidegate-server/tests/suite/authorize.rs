@@ -180,3 +180,41 @@ fn who_is_not_trusted_is_told_so() {
         answer.body
     );
 }
+
+/// A page can make a browser ask for this address. A proxy passes on what a browser has sent to it, and says what was asked for.
+#[test]
+fn a_page_charges_nothing_and_a_proxy_does() {
+    let server = Server::with_rules(
+        "authorize: { attributes: { user: header x-user, agent: header user-agent } }
+rules: [{ name: all, limit: 100, window: 1h }]",
+    );
+    let browser: [&[(&str, &str)]; 5] = [
+        &[("origin", "http://evil.example")],
+        &[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors")],
+        &[("referer", "http://evil.example/page")],
+        // An image on a page, where the browser says no more.
+        &[("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0")],
+        &[("origin", "http://evil.example"), ("access-control-request-headers", "x-forwarded-for")],
+    ];
+    for headers in browser {
+        for method in ["GET", "POST", "OPTIONS"] {
+            let answer = server.send(method, "/v1/authorize", headers, "");
+            let code = &answer.json()["error"]["code"];
+            assert_eq!((answer.status, code), (403, &"by-a-page".into()), "{method} {headers:?}");
+        }
+    }
+    let mut passed = 0;
+    for headers in browser {
+        for said in
+            ["x-forwarded-for", "x-forwarded-uri", "x-original-url", "x-real-ip", "forwarded", "x-user"]
+        {
+            let headers = [headers, &[(said, "1")]].concat();
+            assert_eq!(server.send("GET", "/v1/authorize", &headers, "").status, 200, "{headers:?}");
+            passed += 1;
+        }
+    }
+    // A program that says nothing is not a browser.
+    assert_eq!(ask(&server, &[]).status, 200);
+    let used = server.post("/v1/peek", r#"{"attributes":{}}"#).json()["limits"][0]["used"].clone();
+    assert_eq!(used, passed + 1, "and only what was allowed is charged");
+}

@@ -11,7 +11,7 @@ use slidegate_server::access::{Access, Token};
 use slidegate_server::gate::Gate;
 use slidegate_server::grpc::messages::{
     Code, DescriptorStatus, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
-    RateLimitResponse, Unit,
+    RateLimitResponse, RateLimitUnit, Unit,
 };
 use slidegate_server::listen::Limits;
 use slidegate_server::serve::{self, Doors};
@@ -97,13 +97,13 @@ impl Client {
 }
 
 fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
-    let entry = |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
+    let entry = |(key, value): &(&str, &str)| Entry { key: (*key).into(), value: (*value).into() };
     RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..Default::default() }
 }
 
 pub(crate) fn asked(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimitRequest {
     let descriptors = descriptors.iter().map(|entries| descriptor(entries)).collect();
-    RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 }
+    RateLimitRequest { domain: domain.into(), descriptors, hits_addend: 0 }
 }
 
 fn overriding(entries: &[(&str, &str)], requests_per_unit: u32, unit: i32) -> RateLimitRequest {
@@ -356,6 +356,24 @@ fn descriptors_that_meet_too_many_limits() {
     assert_eq!(few.statuses[0].limit_remaining, 8);
 }
 
+/// Envoy lets a request pass whose check ends in an error, and its clients choose the bytes of their headers.
+#[test]
+fn values_that_are_not_utf_8_are_limited() {
+    let server = Server::with_rules(RULES);
+    let client = Client::of(&server);
+    let mut request = asked("shop", &[&[("user", "x")]]);
+    request.descriptors[0].entries[0].value = b"ann\xff".to_vec();
+    let codes: Vec<i32> = (0..6).map(|_| client.codes(request.clone())[0]).collect();
+    assert_eq!(codes, [OK, OK, OK, OK, OK, OVER]);
+    // Counted under the text that HTTP would make of the same bytes.
+    assert_eq!(client.codes(asked("shop", &[&[("user", "ann\u{fffd}")]])), [OVER, OVER]);
+    // With a limit of its own, and in a domain that is not UTF-8 either.
+    request.domain = b"shop\xc3".to_vec();
+    let minute = RateLimitUnit::Minute as i32;
+    request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1, unit: minute });
+    assert_eq!([client.codes(request.clone())[0], client.codes(request)[0]], [OK, OVER]);
+}
+
 /// As it is sent.
 fn message(request: &RateLimitRequest) -> Vec<u8> {
     let message = prost::Message::encode_to_vec(request);
@@ -507,6 +525,37 @@ fn health() {
     });
 }
 
+/// Watches need no token and last as long as their client likes, so they are bounded.
+#[test]
+fn watches_are_bounded() {
+    let limits = Limits { grpc_streams: 10, ..Limits::default() };
+    let server = here(Access::new(vec![Token::new(b"hush")], vec![]), limits);
+    let watch = |client: &Client| {
+        let mut health = HealthClient::new(client.channel.clone());
+        let request = HealthCheckRequest { service: String::new() };
+        client.wait(async {
+            let mut watched = health.watch(request).await?.into_inner();
+            assert_eq!(watched.message().await?.unwrap().status, 1);
+            Ok::<_, Status>(watched)
+        })
+    };
+    let exhausted = |client: &Client| {
+        let status = watch(client).map(drop).unwrap_err();
+        assert_eq!(status.code(), tonic::Code::ResourceExhausted);
+        status.message().to_owned()
+    };
+    let (one, other) = (Client::at(&server.address), Client::at(&server.address));
+    let mut watched: Vec<_> = (0..8).map(|_| watch(&one).unwrap()).collect();
+    assert!(exhausted(&one).contains("grpc-streams-per-connection"), "one connection has eight");
+    watched.extend([watch(&other).unwrap(), watch(&other).unwrap()]);
+    assert!(exhausted(&other).ends_with("listen.limits.grpc-streams"), "and all have ten");
+    // A check and a decision are no streams.
+    assert_eq!(one.health("").unwrap(), 1);
+    // One that ends makes room, on its connection and in all.
+    drop(watched.remove(0));
+    eventually("the watch has ended", || watch(&other).is_ok());
+}
+
 #[test]
 fn reflection() {
     use tonic_reflection::pb::v1::ServerReflectionRequest;
@@ -556,8 +605,12 @@ struct File {
 
 #[test]
 fn silent_peers_are_given_up() {
-    let limits =
-        Limits { head: Duration::from_millis(100), request: Duration::from_millis(200), ..Limits::default() };
+    let limits = Limits {
+        head: Duration::from_millis(100),
+        request: Duration::from_millis(200),
+        first_byte: Duration::from_millis(100),
+        ..Limits::default()
+    };
     let server = here(Access::default(), limits);
     let closed = |first: &[u8]| {
         let mut stream = TcpStream::connect(&server.address).unwrap();

@@ -23,6 +23,7 @@ mod explain; // why a request would be allowed or refused, rule by rule
 #[path = "../../../slidegate/tests/suite/faketime.rs"]
 mod faketime; // a clock for one Redis, which can be set and can stand still
 mod flow; // permits that are held, and limits that climb
+mod greed; // clients that take connections and memory, and send nothing whole
 mod grpc; // Envoy's rate-limit service: statuses, caps, deadlines, health, reflection
 mod http2_client; // HTTP/2 without gRPC
 mod lane; // the short way of usual requests answers as hyper does

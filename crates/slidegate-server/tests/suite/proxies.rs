@@ -95,7 +95,16 @@ fn tool(name: &str) -> PathBuf {
 /// What must hold behind every proxy.
 fn exactly_the_limit_passes(proxy: &Proxy, upstream: &Upstream, shows_what_is_left: bool) {
     // A client cannot choose whom it is counted as.
-    let forged = [("x-forwarded-for", "6.6.6.6"), ("x-forwarded-uri", "/free"), ("x-original-uri", "/free")];
+    // What a browser adds is passed on, and is not taken for a page that asks for Slidegate itself.
+    let forged = [
+        ("x-forwarded-for", "6.6.6.6"),
+        ("x-forwarded-uri", "/free"),
+        ("x-original-uri", "/free"),
+        ("origin", "https://other.example"),
+        ("sec-fetch-site", "cross-site"),
+        ("referer", "https://other.example/page"),
+        ("user-agent", "Mozilla/5.0"),
+    ];
     let answers = proxy.ask("/api/things?x=1", &forged);
     let passed = answers.iter().filter(|answer| answer.status == 200).count();
     let refused: Vec<&Answer> = answers.iter().filter(|answer| answer.status == 429).collect();

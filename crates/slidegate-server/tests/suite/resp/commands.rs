@@ -137,7 +137,7 @@ fn what_clients_say_first() {
         ("CLIENT ID", Value::Integer(1)),
         ("COMMAND", Value::Array(vec![])),
         ("COMMAND DOCS", Value::Array(vec![])),
-        ("COMMAND COUNT", Value::Integer(17)),
+        ("COMMAND COUNT", Value::Integer(22)),
         ("CONFIG GET save", Value::Array(vec![])),
         ("AUTH any", simple("OK")),
     ] {
