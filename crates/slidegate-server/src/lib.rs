@@ -37,6 +37,7 @@ mod log;
 mod monitor;
 mod record;
 mod recording;
+mod reservations;
 mod resp;
 pub mod rulebook;
 pub mod serve;

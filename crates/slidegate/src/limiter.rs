@@ -15,7 +15,8 @@ use crate::rules::{Rule, Rules};
 use crate::siblings;
 use crate::{
     Ask, Check, Clock, Correction, Decision, Entry, Error, Inspection, Key, MemoryStore, Micros, Outcome,
-    Quota, Reading, Readings, Receipt, Request, Reservation, Settled, Store, SystemClock, Verdict,
+    Quota, Reading, Readings, Receipt, Request, Reservation, ReservationKeys, Settled, Store, SystemClock,
+    Verdict,
 };
 
 /// Decides requests by rules, and counts in a store. Share it in an `Arc`.
@@ -32,6 +33,7 @@ pub struct Limiter<S: Store = MemoryStore> {
     store: S,
     rules: ArcSwap<Rules>,
     clock: Arc<dyn Clock>,
+    pub(crate) reservation_keys: ArcSwap<ReservationKeys>,
 }
 
 /// Has the store judge what an unmade decision asks, and makes it. A future within a future is copied into it, and its
@@ -76,7 +78,12 @@ impl Limiter {
 impl<S: Store> Limiter<S> {
     /// Decides by `rules` and counts in `store`.
     pub fn new(store: S, rules: Rules) -> Self {
-        Limiter { store, rules: ArcSwap::from_pointee(rules), clock: Arc::new(SystemClock::new()) }
+        Limiter {
+            store,
+            rules: ArcSwap::from_pointee(rules),
+            clock: Arc::new(SystemClock::new()),
+            reservation_keys: ArcSwap::new(ReservationKeys::of_process()),
+        }
     }
 
     /// Waits by another clock in [`Limiter::until_ready`], and measures by it in a tower layer; a store has a clock of its

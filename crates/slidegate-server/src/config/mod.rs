@@ -7,6 +7,7 @@ mod hot_keys;
 mod listen;
 mod monitor;
 mod redis;
+mod reservations;
 mod topology;
 
 use std::str::FromStr;
@@ -24,6 +25,7 @@ pub use self::hot_keys::HotKeysFile;
 pub use self::listen::{Listen, ListenFile, Place};
 pub use self::monitor::{AccuracyConfig, AccuracyFile, MemoryConfig, MemoryFile, MonitorConfig, MonitorFile};
 pub use self::redis::{DEFAULT_URL, RedisConfig, RedisFile, RedisModeFile, RedisTlsFile};
+pub use self::reservations::{ReservationsConfig, ReservationsFile};
 pub use self::topology::SentinelFile;
 
 /// The file that `serve` uses when it is given none.
@@ -64,6 +66,8 @@ pub struct Config {
     pub access: AccessConfig,
     /// How it is encrypted, if it is.
     pub tls: Option<TlsConfig>,
+    /// How reservations are signed.
+    pub reservations: ReservationsConfig,
     /// What `/v1/authorize` goes by.
     pub authorize: AuthorizeConfig,
     /// Where to count; the command line beats it.
@@ -85,6 +89,7 @@ impl Config {
         let mut reader = Reader::default();
         let mut known =
             vec!["listen", "access", "tls", "authorize", "store", "redis", "guard", "hot-keys", "monitor"];
+        known.push("reservations");
         known.extend(slidegate::FILE_FIELDS);
         let fields = reader.fields(&node, "the file", &known);
         let config = fields.and_then(|fields| read(&fields, &mut reader));
@@ -111,6 +116,9 @@ fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Config> {
     let access =
         fields.get("access").map_or(Some(AccessConfig::default()), |node| access::read(node, reader));
     let tls = fields.get("tls").map_or(Some(None), |node| access::read_tls(node, reader).map(Some));
+    let reservations = fields.get("reservations");
+    let reservations =
+        reservations.map_or(Some(ReservationsConfig::default()), |node| reservations::read(node, reader));
     let authorize = fields.get("authorize");
     let authorize = authorize.map_or(Some(AuthorizeConfig::default()), |node| authorize::read(node, reader));
     let store = fields.get("store").and_then(|node| read_store(node, reader));
@@ -133,6 +141,7 @@ fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Config> {
         listen: listen?,
         access: access?,
         tls: tls?,
+        reservations: reservations?,
         authorize: authorize?,
         store,
         redis: redis?,
@@ -168,6 +177,9 @@ pub struct ConfigFile {
     /// Encrypts every door.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tls: Option<TlsFile>,
+    /// How reservations are signed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reservations: Option<ReservationsFile>,
     /// What `/v1/authorize` makes of what a proxy says.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub authorize: Option<AuthorizeFile>,

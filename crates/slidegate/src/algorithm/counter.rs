@@ -1,7 +1,7 @@
 //! What all algorithms have in common, and what is done with it.
 
 use super::notes::{Entry, Notes};
-use super::{Asked, COUNT_BITS, Opinion, Recording};
+use super::{Asked, COUNT_BITS, NEVER_SETTLED, Opinion, Recording};
 use crate::verdict::{Outcome, Settled, Verdict};
 use crate::warm_up::Warmth;
 use crate::{Correction, Count, Micros, Quota, RequestId, WarmUp};
@@ -223,6 +223,9 @@ impl<C: Counter> View<'_, C> {
                 Outcome::Refused
             }
         };
+        if outcome == Outcome::Charged && quota.count() == Count::Attempts {
+            entry.seq = NEVER_SETTLED;
+        }
         let limit = match quota.warm_up() {
             Some(warm_up) => self.limit(now, quota, warm_up),
             None => quota.capacity(),
@@ -317,6 +320,14 @@ impl<C: Counter> View<'_, C> {
             self.notes.get_or_insert_default().extend(counted.seq, now);
         }
         Settled::Done
+    }
+
+    #[cfg(feature = "redis")]
+    pub(super) fn postpone(mut self, now: Micros, entry: Entry) {
+        if self.counter.amend(entry, 0) {
+            let now = self.advance(now);
+            self.count_again(now, entry.cost);
+        }
     }
 
     #[cfg(feature = "redis")]

@@ -34,7 +34,11 @@ local function said(s, from, to)
   return together, mine, base
 end
 
+-- The newest instant of the line that is written back. It is noted, so that its admissions can be settled: see settle.lua.
+local newest
+
 local function say(s, date, who, value, before)
+  add_note(s, 'heal:newest', newest)
   if before > 0 then call('ZREM', s.notes, format('heal:%s.%s*%d', life, who, before)) end
   add_note(s, format('heal:%s.%s*%d', life, who, value), date)
 end
@@ -65,6 +69,7 @@ local function new_batch(s, date)
   local name = 'heal:' .. node .. '/' .. batch
   if noted(s, name) then return false end
   add_note(s, name, date)
+  add_note(s, 'heal:newest', newest)
   return true
 end
 
@@ -81,6 +86,7 @@ for i = 1, count do
     local at, cost, admitted = take('<ddd')
     entries[j] = { at = at, cost = cost, admitted = admitted == 1 }
   end
+  newest = entries[#entries].at
   local s = kinds[kind].load(line)
   local added = kinds[kind].heal(s, line, entries,
     { node = node, nodes = nodes, lost = lost == 1, declared = declared, lacking = lacking,
