@@ -9,16 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use slidegate::{MemoryStore, RedisStore};
+use slidegate::{MemoryStore, RedisStore, ReservationKey, ReservationKeys};
 
 use crate::access::{Access, TOKEN_VARIABLE, Token};
 use crate::acquire::AcquireArgs;
 use crate::bench::BenchArgs;
-use crate::config::{AccessConfig, Config, ConfigFile, Listen, Place, StoreKind};
+use crate::config::{AccessConfig, Config, ConfigFile, Listen, Place, ReservationsConfig, StoreKind};
 use crate::explain::ExplainArgs;
 use crate::gate::Gate;
 use crate::log::{self, LogArgs};
 use crate::recording::RecordArgs;
+use crate::reservations::{self, SharedKey};
 use crate::rulebook::{Files, Hangup};
 use crate::serve::Doors;
 use crate::simulate::SimulateArgs;
@@ -187,6 +188,7 @@ fn serve_command(args: ServeArgs) -> Result<(), String> {
     if !args.admin_without_token {
         check_admin(&listen, &access)?;
     }
+    let reservation_keys = reservation_keys(&config.reservations)?;
     let recording = args.record.create()?;
     // A connection is an open file. What cannot be had is told when it lacks.
     let _ = rlimit::increase_nofile_limit(OPEN_FILES + DOORS * config.limits.connections as u64);
@@ -206,7 +208,19 @@ fn serve_command(args: ServeArgs) -> Result<(), String> {
             ..gate
         };
         gate.record.on = config.monitor.decisions;
+        let shared_key = match (reservation_keys, store.redis_store()) {
+            (Some(keys), _) => {
+                gate.limiter.set_reservation_keys(keys);
+                None
+            }
+            (None, Some(redis)) => Some(SharedKey::start(redis.clone(), &gate.limiter).await),
+            // Counts and reservations go with the process.
+            (None, None) => None,
+        };
         let gate = Arc::new(gate);
+        if let Some(shared_key) = shared_key {
+            tokio::spawn(shared_key.follow(Arc::clone(&gate)));
+        }
         tokio::spawn(store.clone().introduce());
         tokio::spawn(monitor::watch(Arc::clone(&gate), config.monitor));
         tokio::spawn(adapt::watch(Arc::clone(&gate)));
@@ -266,10 +280,26 @@ fn check_admin(listen: &Listen, access: &Access) -> Result<(), String> {
 }
 
 fn tokens(variable: &str, file: Option<&Path>) -> Result<Vec<Token>, String> {
+    let texts = secrets("token", variable, file)?;
+    Ok(texts.iter().map(|text| Token::new(text.as_bytes())).collect())
+}
+
+/// The keys of the environment and of the file that `reservations` names; none if there is neither.
+fn reservation_keys(config: &ReservationsConfig) -> Result<Option<ReservationKeys>, String> {
+    let texts = secrets("reservation key", reservations::VARIABLE, config.keys.as_deref())?;
+    if texts.is_empty() {
+        return Ok(None);
+    }
+    let keys = texts.iter().map(|text| ReservationKey::new(text.as_bytes())).collect::<Result<Vec<_>, _>>();
+    keys.and_then(ReservationKeys::new).map(Some).map_err(|error| error.to_string())
+}
+
+/// Secrets of a variable and of a file, one a line.
+fn secrets(what: &str, variable: &str, file: Option<&Path>) -> Result<Vec<String>, String> {
     let mut texts: Vec<String> = Vec::new();
     match std::env::var(variable) {
         Ok(text) if text.trim().is_empty() => {
-            return Err(format!("{variable} is empty: give a token, or unset it"));
+            return Err(format!("{variable} is empty: give a {what}, or unset it"));
         }
         Ok(text) => texts.push(text.trim().to_owned()),
         Err(VarError::NotPresent) => {}
@@ -281,14 +311,14 @@ fn tokens(variable: &str, file: Option<&Path>) -> Result<Vec<Token>, String> {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         texts.extend(lines.map(str::to_owned));
         if texts.is_empty() {
-            return Err(format!("{name} has no token: one a line"));
+            return Err(format!("{name} has no {what}: one a line"));
         }
     }
     if texts.iter().any(|text| text.len() < MIN_TOKEN) {
-        // The token itself is nobody's business.
-        return Err(format!("a token needs at least {MIN_TOKEN} characters: try `openssl rand -hex 32`"));
+        // The secret itself is not repeated.
+        return Err(format!("a {what} needs at least {MIN_TOKEN} characters: try `openssl rand -hex 32`"));
     }
-    Ok(texts.iter().map(|text| Token::new(text.as_bytes())).collect())
+    Ok(texts)
 }
 
 /// Which door is where, by the scheme of its address.

@@ -38,6 +38,7 @@ mod log;
 mod monitor;
 mod record;
 mod recording;
+mod reservations;
 mod resp;
 pub mod room;
 pub mod rulebook;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::reservation::Charge;
+use crate::reservation::ChargeRef;
 use crate::rules::{DEFAULT_CODE, Mode, Rules, Unmatched};
 use crate::{
     Ask, Check, Count, Entry, Error, Key, Micros, Outcome, Precision, Quota, Reading, Request, Reservation,
@@ -161,18 +161,20 @@ impl Decision {
     /// What [`Limiter::settle`](crate::Limiter::settle) needs to refund or correct this admission; none if
     /// nothing was charged. An attempt stays an attempt: rules that count attempts are not settled.
     pub fn reservation(&self) -> Option<Reservation> {
-        if !self.allowed() {
-            return None;
-        }
-        let charged = self.limits().filter(|limit| {
+        Reservation::new(self.charges().map(|charge| charge.to_charge()).collect())
+    }
+
+    /// What can be settled of it.
+    pub(crate) fn charges(&self) -> impl Iterator<Item = ChargeRef<'_>> {
+        let limits = self.allowed().then(|| self.limits()).into_iter().flatten();
+        let charged = limits.filter(|limit| {
             limit.verdict.outcome == Outcome::Charged && limit.check.quota.count() == Count::Admitted
         });
-        let charges = charged.map(|limit| Charge {
-            key: limit.check.key.clone(),
+        charged.map(|limit| ChargeRef {
+            key: &limit.check.key,
             entry: limit.verdict.entry,
             held: limit.check.quota.is_held(),
-        });
-        Reservation::new(charges.collect())
+        })
     }
 
     /// Whether permits are held from now on, to be given back when they are not needed any more: see

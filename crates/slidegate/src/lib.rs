@@ -89,6 +89,7 @@ mod quota;
 mod redis;
 mod request;
 mod reservation;
+mod reservation_key;
 mod rules;
 mod siblings;
 mod store;
@@ -135,6 +136,7 @@ pub use micros::Micros;
 pub use quota::{Algorithm, Count, MAX_LIMIT, MAX_SLICES, MAX_WINDOW, MIN_WINDOW, Quota};
 pub use request::{MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE, Own, PLAIN_ATTRIBUTE, Request};
 pub use reservation::{MAX_RESERVATION, Reservation};
+pub use reservation_key::{MAX_RESERVATION_KEYS, MIN_RESERVATION_SECRET, ReservationKey, ReservationKeys};
 pub use rules::*;
 pub use store::{Correction, Listener, Settlement, Store};
 pub use verdict::{

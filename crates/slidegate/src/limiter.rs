@@ -15,7 +15,8 @@ use crate::rules::{MAX_RULES, Rule, Rules};
 use crate::siblings;
 use crate::{
     Ask, Check, Clock, Correction, Decision, Entry, Error, Inspection, Key, MemoryStore, Micros, Outcome,
-    Precision, Quota, Reading, Readings, Receipt, Request, Reservation, Settled, Store, SystemClock, Verdict,
+    Precision, Quota, Reading, Readings, Receipt, Request, Reservation, ReservationKeys, Settled, Store,
+    SystemClock, Verdict,
 };
 
 /// The most limits that the requests of one [`Limiter::acquire_many`] may meet in all: one for each rule that applies to a
@@ -39,6 +40,7 @@ pub struct Limiter<S: Store = MemoryStore> {
     store: S,
     rules: ArcSwap<Rules>,
     clock: Arc<dyn Clock>,
+    pub(crate) reservation_keys: ArcSwap<ReservationKeys>,
 }
 
 /// Has the store judge what an unmade decision asks, and makes it. A future within a future is copied into it, and its
@@ -83,7 +85,12 @@ impl Limiter {
 impl<S: Store> Limiter<S> {
     /// Decides by `rules` and counts in `store`.
     pub fn new(store: S, rules: Rules) -> Self {
-        Limiter { store, rules: ArcSwap::from_pointee(rules), clock: Arc::new(SystemClock::new()) }
+        Limiter {
+            store,
+            rules: ArcSwap::from_pointee(rules),
+            clock: Arc::new(SystemClock::new()),
+            reservation_keys: ArcSwap::new(ReservationKeys::of_process()),
+        }
     }
 
     /// Waits by another clock in [`Limiter::until_ready`], and measures by it in a tower layer; a store has a clock of its

@@ -8,6 +8,7 @@ mod listen;
 mod memory;
 mod monitor;
 mod redis;
+mod reservations;
 mod topology;
 
 use std::str::FromStr;
@@ -30,6 +31,7 @@ pub use self::listen::{LimitsFile, Listen, ListenFile, Place};
 pub use self::memory::{MemoryStoreFile, OnFullFile};
 pub use self::monitor::{AccuracyConfig, AccuracyFile, MemoryConfig, MemoryFile, MonitorConfig, MonitorFile};
 pub use self::redis::{DEFAULT_URL, RedisConfig, RedisFile, RedisModeFile, RedisTlsFile};
+pub use self::reservations::{ReservationsConfig, ReservationsFile};
 pub use self::topology::SentinelFile;
 
 use crate::listen::Limits;
@@ -74,6 +76,8 @@ pub struct Config {
     pub access: AccessConfig,
     /// How it is encrypted, if it is.
     pub tls: Option<TlsConfig>,
+    /// How reservations are signed.
+    pub reservations: ReservationsConfig,
     /// What `/v1/authorize` goes by.
     pub authorize: AuthorizeConfig,
     /// Where to count; the command line beats it.
@@ -106,6 +110,7 @@ impl Config {
             "guard",
             "hot-keys",
             "monitor",
+            "reservations",
         ];
         known.extend(slidegate::FILE_FIELDS);
         let fields = reader.fields(&node, "the file", &known);
@@ -133,6 +138,9 @@ fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Config> {
     let access =
         fields.get("access").map_or(Some(AccessConfig::default()), |node| access::read(node, reader));
     let tls = fields.get("tls").map_or(Some(None), |node| access::read_tls(node, reader).map(Some));
+    let reservations = fields.get("reservations");
+    let reservations =
+        reservations.map_or(Some(ReservationsConfig::default()), |node| reservations::read(node, reader));
     let authorize = fields.get("authorize");
     let authorize = authorize.map_or(Some(AuthorizeConfig::default()), |node| authorize::read(node, reader));
     let store = fields.get("store").and_then(|node| read_store(node, reader));
@@ -168,6 +176,7 @@ fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Config> {
         limits,
         access: access?,
         tls: tls?,
+        reservations: reservations?,
         authorize,
         store,
         memory: memory?,
@@ -204,6 +213,9 @@ pub struct ConfigFile {
     /// Encrypts every door.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tls: Option<TlsFile>,
+    /// How reservations are signed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reservations: Option<ReservationsFile>,
     /// What `/v1/authorize` makes of what a proxy says.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub authorize: Option<AuthorizeFile>,

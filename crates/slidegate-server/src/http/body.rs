@@ -14,12 +14,13 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::json;
 use slidegate::yaml::one_line;
 use slidegate::{
-    Decision, Error, Limit, MAX_ATTRIBUTES, MAX_ID, MAX_LIMIT, MAX_NAME, MAX_VALUE, Micros, Mode, RequestId,
-    Reservation,
+    Decision, Error, Limit, Limiter, MAX_ATTRIBUTES, MAX_ID, MAX_LIMIT, MAX_NAME, MAX_VALUE, Micros, Mode,
+    RequestId,
 };
 
 use super::MAX_BATCH;
 use super::error::{ApiError, Code};
+use crate::store::AnyStore;
 
 /// A body that says it is JSON, whole and within its size.
 pub(super) struct JsonBytes(Bytes);
@@ -310,9 +311,8 @@ pub(super) struct DecisionBody<'d> {
     /// Every rule that was looked at, in order.
     #[schemars(with = "Vec<LimitBody<'_>>")]
     limits: LimitsBody<'d>,
-    /// What `settle`, `release` and `extend` take.
-    #[schemars(with = "Option<String>")]
-    reservation: Option<ReservationBody>,
+    /// What `settle`, `release` and `extend` take: signed, to be sent back as it is.
+    reservation: Option<String>,
     /// Who decided: `store`, `no-rule`, `blocked`, `deny-cache`, `lease`, `local`, `fail-open` or `fail-closed`.
     source: &'static str,
 }
@@ -323,14 +323,6 @@ struct LimitsBody<'d>(&'d Decision);
 impl Serialize for LimitsBody<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.0.limits().map(LimitBody::from))
-    }
-}
-
-struct ReservationBody(Reservation);
-
-impl Serialize for ReservationBody {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&self.0)
     }
 }
 
@@ -371,8 +363,8 @@ impl<'d> From<Limit<'d>> for LimitBody<'d> {
     }
 }
 
-impl<'d> From<&'d Decision> for DecisionBody<'d> {
-    fn from(decision: &'d Decision) -> Self {
+impl<'d> DecisionBody<'d> {
+    pub(super) fn new(limiter: &Limiter<AnyStore>, decision: &'d Decision) -> Self {
         DecisionBody {
             allowed: decision.allowed(),
             code: decision.code(),
@@ -380,7 +372,7 @@ impl<'d> From<&'d Decision> for DecisionBody<'d> {
             retry_after_ms: millis(decision.retry_after()),
             retry_after_exact: (!decision.retry_after_is_exact()).then_some(false),
             limits: LimitsBody(decision),
-            reservation: decision.reservation().map(ReservationBody),
+            reservation: limiter.sign_decision(decision),
             source: decision.source().as_str(),
         }
     }

@@ -380,7 +380,7 @@ impl<S: Stream> Connection<'_, S> {
 
     async fn settle(&mut self, words: &[&[u8]]) {
         let timeout = self.timeout();
-        let settled = match asked::settlement(words) {
+        let settled = match asked::settlement(&self.door.gate.limiter, words) {
             Ok((reservation, permits)) => {
                 let settled = pin!(self.door.gate.limiter.settle(&reservation, permits));
                 in_time(timeout, settled).await
@@ -392,7 +392,7 @@ impl<S: Stream> Connection<'_, S> {
 
     async fn release(&mut self, words: &[&[u8]]) {
         let timeout = self.timeout();
-        let released = match asked::held("SG.RELEASE", words) {
+        let released = match asked::held(&self.door.gate.limiter, "SG.RELEASE", words) {
             Ok(reservation) => in_time(timeout, pin!(self.door.gate.limiter.release(&reservation))).await,
             Err(mistake) => Err(mistake),
         };
@@ -401,7 +401,7 @@ impl<S: Stream> Connection<'_, S> {
 
     async fn extend(&mut self, words: &[&[u8]]) {
         let timeout = self.timeout();
-        let extended = match asked::held("SG.EXTEND", words) {
+        let extended = match asked::held(&self.door.gate.limiter, "SG.EXTEND", words) {
             Ok(reservation) => in_time(timeout, pin!(self.door.gate.limiter.extend(&reservation))).await,
             Err(mistake) => Err(mistake),
         };
@@ -449,7 +449,7 @@ impl<S: Stream> Connection<'_, S> {
 
     fn write(&mut self, shape: Shape, decided: Result<Decision, Error>) {
         match decided {
-            Ok(decision) => shape.write(&decision, &mut self.answers),
+            Ok(decision) => shape.write(&self.door.gate.limiter, &decision, &mut self.answers),
             Err(error) => self.answers.failure(&error),
         }
     }

@@ -336,10 +336,10 @@ pub(crate) const REQUESTS: &[(&str, &str, u16, &str, &str)] = &[
     ),
     (
         "/v1/settle",
-        r#"{"reservation":"1.2.3.1.k","permits":1000000000001}"#,
+        r#"{"reservation":"1.2.3.1.k","permits":0}"#,
         400,
         "invalid-request",
-        "permits must be at most 1000000000000, not 1000000000001",
+        "reservation is not one that was given out: send it back as it was received",
     ),
     (
         "/v1/settle",

@@ -43,6 +43,7 @@ mod redis; // counting in Redis, from the door
 mod redis_server; // a real Redis, free port, killed on drop
 mod reload; // rules that change while they are used
 mod replay; // what a server decided, a simulation of its recording decides too
+mod reservations; // only what a server with the same key has signed is settled
 mod resp; // the Redis protocol: commands, numbers, clients, and whatever strangers send
 mod server; // a real server on a free port, killed on drop
 mod shadow; // what a rule that only watches would change, counted exactly

@@ -49,6 +49,73 @@ fn a_reservation_is_settled_at_another_server() {
     assert_eq!(one.post("/v1/acquire", body).status, 200);
 }
 
+/// One that is not signed, as whoever knows the layout writes it: none is settled, and Redis is not asked.
+#[test]
+fn forged_charges_do_not_reach_redis() {
+    let redis = Redis::start(Flavour::Redis7);
+    let server = with_store(&redis.url(), "");
+    let body = r#"{"attributes":{"user":"alice"},"permits":4,"id":"one"}"#;
+    let reservation = server.post("/v1/acquire", body).json()["reservation"].as_str().unwrap().to_owned();
+    let at = reservation.split('.').next().unwrap();
+    let forged: String =
+        (0..1_000u64).map(|n| format!("{at}.{}.1.14.api:user=alice", 10u64.pow(18) + n)).collect();
+    let signed = format!("{forged}{}", &reservation[reservation.len() - 33..]);
+    // Nothing but decisions and settlements runs a script here.
+    let scripts = || {
+        let stats = format!("{:?}", redis.run("INFO commandstats"));
+        stats
+            .split("cmdstat_evalsha:calls=")
+            .nth(1)
+            .and_then(|rest| rest.split(',').next())
+            .unwrap()
+            .to_owned()
+    };
+    let before = scripts();
+    for text in [&forged, &signed] {
+        let answer = server.post("/v1/settle", &json!({ "reservation": text, "permits": 0 }).to_string());
+        assert_eq!(answer.status, 400, "{}", answer.body);
+    }
+    assert_eq!(scripts(), before);
+    let notes = redis.run("ZCARD sg:{api:user=alice}:notes");
+    assert_eq!(notes, ::redis::Value::Int(1), "the note of the id");
+    let settle = json!({ "reservation": reservation, "permits": 1 }).to_string();
+    assert_eq!(server.post("/v1/settle", &settle).json(), json!({ "settled": "done" }));
+}
+
+/// A node that starts while Redis is away signs with a key of its own, which it goes on to accept. A Redis that has lost the key of
+/// all nodes gets it back.
+#[test]
+fn nodes_share_a_reservation_key_that_redis_may_lose() {
+    let port = lasting_port();
+    let url = format!("redis://127.0.0.1:{port}");
+    let early = with_store(&url, "");
+    let acquire = |server: &Server, user: &str| {
+        let body = json!({ "attributes": { "user": user } }).to_string();
+        server.post("/v1/acquire", &body).json()["reservation"].clone()
+    };
+    let settle = |server: &Server, reservation: &serde_json::Value| {
+        server.post("/v1/settle", &json!({ "reservation": reservation, "permits": 0 }).to_string()).status
+    };
+    let alone = acquire(&early, "alice");
+    assert!(alone.is_string());
+    assert_eq!(settle(&early, &alone), 200);
+    let redis = Redis::at(Flavour::Redis7, port);
+    let has_key = || redis.run("EXISTS sg:{reservation-key}:shared") == ::redis::Value::Int(1);
+    eventually("the node stores its key", has_key);
+    assert_eq!(settle(&early, &alone), 200, "what it has signed before it goes on to accept");
+    let late = with_store(&url, "");
+    eventually("both decide by Redis", || {
+        [&early, &late].iter().all(|server| server.get("/readyz").json()["ready"] == true)
+    });
+    let (from_early, from_late) = (acquire(&early, "bob"), acquire(&late, "carol"));
+    assert_eq!((settle(&late, &from_early), settle(&early, &from_late)), (200, 200));
+    assert_eq!(settle(&late, &alone), 200, "the key of the first node is that of all");
+    redis.run("DEL sg:{reservation-key}:shared");
+    eventually("a node writes the key back", has_key);
+    let newest = with_store(&url, "");
+    assert_eq!(settle(&newest, &from_early), 200);
+}
+
 #[test]
 fn a_batch_larger_than_one_call() {
     let redis = Redis::start(Flavour::Redis7);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::budget::NoteBudget;
 use super::ids::Named;
 use super::notes::{Entry, Notes};
-use super::{Asked, COUNT_BITS, Opinion, Recording};
+use super::{Asked, COUNT_BITS, NEVER_SETTLED, Opinion, Recording};
 use crate::verdict::{Outcome, Precision, Settled, Verdict};
 use crate::warm_up::Warmth;
 use crate::{Correction, Count, Micros, Quota, WarmUp};
@@ -232,6 +232,9 @@ impl<C: Counter> View<'_, C> {
                 Outcome::Refused
             }
         };
+        if outcome == Outcome::Charged && quota.count() == Count::Attempts {
+            entry.seq = NEVER_SETTLED;
+        }
         let limit = match quota.warm_up() {
             Some(warm_up) => self.limit(now, quota, warm_up),
             None => quota.capacity(),
@@ -346,6 +349,14 @@ impl<C: Counter> View<'_, C> {
         let now = self.advance(now);
         self.counter.charge(now, cost);
         *self.last = now;
+    }
+
+    #[cfg(feature = "redis")]
+    pub(super) fn postpone(mut self, now: Micros, entry: Entry) {
+        if self.counter.amend(entry, 0) {
+            let now = self.advance(now);
+            self.count_again(now, entry.cost);
+        }
     }
 
     #[cfg(feature = "redis")]

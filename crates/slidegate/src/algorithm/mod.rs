@@ -60,6 +60,9 @@ pub struct State {
     seq: u64,
 }
 
+/// Number of admissions that are not settled: attempts. No store gives it to anything else.
+pub(crate) const NEVER_SETTLED: u64 = u64::MAX;
+
 /// Below these bits of a sequence number is the count, above them the generation.
 const COUNT_BITS: u32 = 40;
 
@@ -229,7 +232,8 @@ impl State {
 
     /// Corrects one admission to what it really cost; 0 is a refund. The first settlement stands.
     ///
-    /// What an admission really cost is a fact, so a correction upwards may take `used` above the limit.
+    /// What an admission really cost is a fact, so a correction upwards may take `used` above the limit; of a bucket, at most
+    /// one capacity above it. An attempt is gone for this: it is not settled.
     pub fn settle(&mut self, now: Micros, entry: Entry, to: u64) -> Settled {
         self.correct(now, entry, Correction::Cost(to))
     }
@@ -260,6 +264,13 @@ impl State {
     #[cfg(feature = "redis")]
     pub(crate) fn count_again(&mut self, now: Micros, cost: u64) {
         with_view!(self, view => view.count_again(now, cost));
+    }
+
+    /// Counts an admission of an exact window from `now` on that was made at `entry.at`; nothing if it has left. For
+    /// whoever knows that it was made in this state.
+    #[cfg(feature = "redis")]
+    pub(crate) fn postpone(&mut self, now: Micros, entry: Entry) {
+        with_view!(self, view => view.postpone(now, entry));
     }
 
     #[cfg(feature = "redis")]

@@ -307,7 +307,7 @@ impl Inner {
         if admitted {
             // The server admitted it later than this node did, and from then on it counts.
             let at = reading.at.plus(outage.spread);
-            local::postpone(&self.mirror, &self.only(ask, OnError::Local), &here, at);
+            local::postpone(&self.mirror, &self.only(ask, OnError::Local), &here, &outage, at);
         }
         Ok(reading)
     }

@@ -21,6 +21,7 @@ mod life;
 mod numbers;
 mod options;
 mod plan;
+mod reservation_key;
 mod script;
 mod server;
 mod servers;
@@ -42,6 +43,7 @@ use self::freed::RESET;
 pub(crate) use self::heal::{HealLine, Met, Writer};
 pub use self::inspect::{KeyPage, ServerReport};
 use self::layout::Names;
+pub(crate) use self::layout::WRITTEN_BACK;
 use self::life::Purpose;
 use self::numbers::Numbers;
 use self::options::Expiry;
@@ -59,7 +61,8 @@ use self::transaction::Transactions;
 pub use self::weigh::{RuleWeight, ServerMemory, Weight};
 use crate::store::give_back_singly;
 use crate::{
-    Ask, Entry, Error, Fault, Inspection, Key, Listener, Readings, Receipt, Settled, Settlement, Store,
+    Ask, Entry, Error, Fault, Inspection, Key, Listener, Micros, Readings, Receipt, Settled, Settlement,
+    Store,
 };
 
 /// Counts in Redis. Clones share their connections.
@@ -118,6 +121,14 @@ impl RedisStore {
         })
     }
 
+    /// Settles also what a node wrote back, for the guard that made its number.
+    pub(crate) async fn settle_checked(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
+        if self.inner.topology.is_one() {
+            return self.inner.settle_at(0, settlements).await;
+        }
+        self.inner.settle_in_places(settlements).await
+    }
+
     pub(crate) fn batch_size(&self) -> usize {
         self.inner.batch_size
     }
@@ -150,11 +161,21 @@ impl Store for RedisStore {
         plan::run_readings(ask, times, reply)
     }
 
+    /// More than `batch-size` settlements are made in parts, one after the other; the instant is that of the last. Numbers
+    /// that the store has not given out are gone, and so are attempts.
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
-        if self.inner.topology.is_one() {
-            return self.inner.settle_at(0, settlements).await;
+        let is_ours = |settlement: &&Settlement| settlement.entry.seq < WRITTEN_BACK;
+        if settlements.iter().all(|settlement| is_ours(&settlement)) {
+            return self.settle_checked(settlements).await;
         }
-        self.inner.settle_in_places(settlements).await
+        let ours: Vec<Settlement> = settlements.iter().filter(is_ours).cloned().collect();
+        let Receipt { at, settled } = self.settle_checked(&ours).await?;
+        let mut settled = settled.into_iter();
+        let outcomes = settlements.iter().map(|settlement| match is_ours(&settlement) {
+            true => settled.next().unwrap_or(Settled::Gone),
+            false => Settled::Gone,
+        });
+        Ok(Receipt { at, settled: outcomes.collect() })
     }
 
     /// Those of one instant in one step: as if they were one admission, the first of them, which leaves one note. If that
@@ -254,9 +275,19 @@ impl Inner {
     }
 
     async fn settle_at(&self, place: Place, settlements: &[Settlement]) -> Result<Receipt, Error> {
-        if self.mode == RedisMode::Transaction {
-            return self.counted(0, self.settle_watched(place, settlements)).await;
+        let mut receipt = Receipt { at: Micros::ZERO, settled: Vec::with_capacity(settlements.len()) };
+        for some in settlements.chunks(self.batch_size) {
+            let part = match self.mode {
+                RedisMode::Transaction => self.counted(0, self.settle_watched(place, some)).await?,
+                RedisMode::Script => self.settle_by_script(place, some).await?,
+            };
+            receipt.at = part.at;
+            receipt.settled.extend(part.settled);
         }
+        Ok(receipt)
+    }
+
+    async fn settle_by_script(&self, place: Place, settlements: &[Settlement]) -> Result<Receipt, Error> {
         let arguments = plan::settlement_plan(settlements, &self.names, self.expiry);
         let call = Call::Script(self.scripts.settle(), &arguments);
         let reply = self.counted(0, self.topology.call(place, Purpose::Decide, call)).await?;

@@ -10,6 +10,7 @@ use super::layout::{self, Kind, Names, Part};
 use super::numbers::Numbers;
 use super::script::{Arguments, Parts};
 use super::{Expiry, bad_reply};
+use crate::algorithm::NEVER_SETTLED;
 use crate::{
     Algorithm, Ask, Check, Climb, Correction, Count, Encoding, Entry, Error, Key, Micros, Outcome, Precision,
     Quota, Reading, Readings, Settled, Settlement, Source, Verdict, WarmUp,
@@ -377,14 +378,11 @@ fn is_like(ask: &Ask, check: &Check) -> bool {
 }
 
 fn add_ask(ask: &Ask, lines: &Lines<'_>, arguments: &mut Arguments, ops: &mut Arguments, parts: &mut Parts) {
-    let id = match ask.id() {
-        Some(id) => {
-            parts.add_notes();
-            arguments.text(id.to_string())
-        }
-        None => 0,
-    };
-    ops.numbers(&[0, u64::from(ask.is_peek()), ask.checks().len() as u64, id]);
+    if ask.id().is_some() {
+        parts.add_notes();
+    }
+    let has_id = u64::from(ask.id().is_some());
+    ops.numbers(&[0, u64::from(ask.is_peek()), ask.checks().len() as u64, has_id]);
     for check in ask.checks() {
         let line = lines.get(&named(check)).copied().unwrap_or_default();
         let digits = match ask.id() {
@@ -413,7 +411,8 @@ fn in_run(check: &Check, reply: [u64; 7], i: u64) -> Result<Verdict, Error> {
         verdict.used = later.and_then(|later| used.checked_sub(later)).ok_or_else(bad_reply)?;
         verdict.retry_after = Micros::ZERO;
         verdict.precision = Precision::Exact;
-        verdict.entry = Entry { at: Micros::new(date), seq: place.saturating_add(i), cost: check.cost };
+        let seq = settleable(check, place.saturating_add(i));
+        verdict.entry = Entry { at: Micros::new(date), seq, cost: check.cost };
     }
     Ok(verdict)
 }
@@ -442,7 +441,7 @@ fn judged(ask: &Ask, check: &Check, reply: [u64; 7]) -> Result<Verdict, Error> {
         None => place,
     };
     let entry = match outcome {
-        Outcome::Charged => Entry { at: Micros::new(date), seq, cost: check.cost },
+        Outcome::Charged => Entry { at: Micros::new(date), seq: settleable(check, seq), cost: check.cost },
         _ => Entry::default(),
     };
     Ok(Verdict {
@@ -454,6 +453,11 @@ fn judged(ask: &Ask, check: &Check, reply: [u64; 7]) -> Result<Verdict, Error> {
         reset_after: Micros::new(reset_after),
         entry,
     })
+}
+
+/// The number of an admission. An attempt is not settled, so it has none.
+fn settleable(check: &Check, seq: u64) -> u64 {
+    if check.quota.count() == Count::Attempts { NEVER_SETTLED } else { seq }
 }
 
 /// Stands for a cost in `lua/settle.lua`; no cost is as large.

@@ -46,9 +46,11 @@ mod redis_keys; // what is left in Redis: expiry, listing, size
 mod redis_sentinel; // a primary, its replica, and three sentinels that watch them
 mod redis_server; // a real server, free port, killed on drop
 mod redis_tls; // TLS to Redis
+mod reservations; // signed text: nothing else is settled, and no settlement locks a limit or forgets an attempt
 mod resp_commands; // where commands end in what a client sends
 mod rule_files; // every mistake in a file, with its line and its exact message
 mod script_bounds; // a script call reads and removes a bounded number of entries
+mod settlements; // settlements in Redis: bounded calls, only what was given out, one key for all nodes
 mod shadows; // a rule that is tried out beside another counts what it would have admitted in its place
 mod timelines; // the source documents' timelines, to the permit
 mod together; // several requests as one: all or nothing, one charge a key

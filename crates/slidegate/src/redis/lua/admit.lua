@@ -6,7 +6,7 @@
 --        not apart, or not needed. If any limit climbs, what warm.lua says.
 --        number of asks; of each ask either a run: times, cost, line, and whether its quota is that of the run before, if
 --        each has a line of its own (that many asks of one check, alike)
---        or 0, peek, checks, id, and of each check: line, cost, enforced, digits
+--        or 0, peek, checks, whether it has an id, and of each check: line, cost, enforced, digits of the id (which text)
 -- reply  of a run: granted, used, retry after, reset after, recorded under, first number, bound
 --        of a check: outcome, used, retry after, reset after, recorded under, number, bound
 --        (outcome: 0 charged, 1 fits, 2 refused, 3 impossible; bound: 0 if retry after is exact, 1 if it is a lower bound)
@@ -94,16 +94,16 @@ local function run(times, line, cost)
   answer(granted, s, retry, kind.reset(s, line), date, place, bound)
 end
 
-local function ask(peek, checks, id)
+local function ask(peek, checks, named)
   local all, refuser = {}, nil
   for i = 1, checks do
     local number, cost, enforced, digits = take('<dddd')
     local line = lines[number]
     local s = state(line)
     local check = { line = line, cost = cost, state = s }
-    if id > 0 then
-      check.id = 'id:' .. ARGV[id] .. '*' .. format('%d', cost)
+    if named > 0 then
       check.digits = ARGV[digits]
+      check.id = 'id:' .. check.digits
     end
     if line.climb then warm.set_limit(line, s) end
     if cost > (line.full or line.capacity) then

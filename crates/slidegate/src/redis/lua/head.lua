@@ -2,7 +2,7 @@
 --
 -- KEYS   the keys that are counted in, and those of their notes where notes are apart and may be needed, each once
 -- ARGV   [1] the plan: little-endian doubles, read in order by `take`
---        [2..] texts the plan refers to by number: shapes, request ids, sequence numbers
+--        [2..] texts the plan refers to by number: shapes, digits of request ids, sequence numbers
 -- reply  little-endian doubles: the instant in microseconds, then what `admit.lua` or `settle.lua` says
 --
 -- Invariant: every number is a whole one below 2^51, or that and a half or a quarter, so doubles are exact. Numbers

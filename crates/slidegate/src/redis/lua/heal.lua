@@ -44,7 +44,11 @@ local function said(s, from, to)
   return together, mine, base
 end
 
+-- The newest instant of the line that is written back. It is noted, so that its admissions can be settled: see settle.lua.
+local newest
+
 local function say(s, date, who, value, before)
+  add_note(s, 'heal:newest', newest)
   if before > 0 then call('ZREM', s.notes, format('heal:%s.%s*%d', life, who, before)) end
   add_note(s, format('heal:%s.%s*%d', life, who, value), date)
 end
@@ -75,6 +79,7 @@ local function new_batch(s, date)
   local name = 'heal:' .. node .. '/' .. batch
   if noted(s, name) then return false end
   add_note(s, name, date)
+  add_note(s, 'heal:newest', newest)
   return true
 end
 
@@ -101,6 +106,7 @@ trims = TRIMS
 local reply = { struct.pack('<d', now) }
 for i = 1, count do
   local line = lines[i]
+  newest = all[i][#all[i]].at
   local s = kinds[line.kind].load(line)
   local added = kinds[line.kind].heal(s, line, all[i],
     { node = node, nodes = nodes, lost = lost == 1, declared = declared, lacking = lacking,

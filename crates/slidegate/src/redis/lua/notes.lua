@@ -3,15 +3,17 @@
 -- they leave with it. Windows have a key of their own for them, which only a call that needs notes names: what counts
 -- stays as it would be without them. Counters have them in the key itself.
 --
---   id:<id>*<cost>[/k]   this request was admitted
+--   id:<digits>[/k]      this request was admitted
 --   settled:<hex>.<seq>  this admission was settled; the first settlement stands
 --   void:<hex>.<seq>     it was a refund, and its request id may come again
 --   cost:<hex>           what a record of a packed log costs, as a score below zero: see packed.lua
 --   moved:<hex>.<seq>    this admission was extended: it counts from the instant that this is scored with
 --
 -- An admission without an id is numbered by its place among those of its instant. One with an id has a number
--- made from it: 17 digits and two for k, which counts how often it was refunded and came again in one instant.
--- So a named reservation of a slice still settles after a reset, if it does in the same slice.
+-- made from its id and cost: 17 digits and two for k, which counts how often it was refunded and came again in one instant.
+-- The note has the same digits, so a settlement shows whether the number was given out.
+--
+-- Bound: an admission has at most one note of each kind, all of which leave with it.
 --
 -- A call that does not name the notes may start a count anew, so the count says whether it has any (`s.has_notes`).
 -- If it has none, what is found there is of a count before it, and goes before the first is written.
