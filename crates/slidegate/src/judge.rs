@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::algorithm::budget::NoteBudget;
 use crate::algorithm::ids::Named;
 use crate::algorithm::{Asked, Opinion, Recording};
-use crate::{Ask, Entry, Micros, Outcome, Reading, Source, State, Verdict};
+use crate::{Ask, Entry, Micros, Outcome, Precision, Reading, Source, State, Verdict};
 
 /// Where an ask finds the state of its checks: the memory store's shards, or an oracle's map.
 pub trait States {
@@ -105,6 +105,7 @@ fn no_room(asked: Asked<'_>, wait: Micros) -> Verdict {
         limit,
         used: limit,
         retry_after: wait,
+        precision: Precision::LowerBound,
         reset_after: wait,
         entry: Entry::default(),
     }

@@ -282,7 +282,7 @@ impl<S: Stream> Connection<'_, S> {
     /// Queues a command of the transaction, and says so.
     fn queue(&mut self, name: Option<Name>, first: &[u8], rest: &[&[u8]], bytes: &[u8]) {
         let Some(transaction) = &mut self.transaction else { return };
-        match name.map(|name| transaction.queue(name, rest, bytes)) {
+        match name.map(|name| transaction.queue(&self.door.gate.limiter, name, rest, bytes)) {
             Some(Ok(())) => self.answers.simple("QUEUED"),
             Some(Err(mistake)) => self.answers.failure(&mistake),
             None => {

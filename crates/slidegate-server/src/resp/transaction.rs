@@ -3,7 +3,7 @@
 //! Clients send MULTI around a pipeline, redis-py by default. A queued command is checked when it comes and answered
 //! `QUEUED`; nothing is charged before EXEC. One bad command makes EXEC answer EXECABORT, and nothing is charged at all.
 
-use slidegate::{Error, Micros};
+use slidegate::{Error, Limiter, Micros, Store};
 
 use super::Name;
 use super::asked::{self, Asked};
@@ -42,8 +42,14 @@ impl Transaction {
     }
 
     /// Queues a command, which arrived as `bytes`. An error aborts the transaction and frees what it holds.
-    pub(super) fn queue(&mut self, name: Name, words: &[&[u8]], bytes: &[u8]) -> Result<(), Error> {
-        let queued = self.check(name, words, bytes);
+    pub(super) fn queue<S: Store>(
+        &mut self,
+        limiter: &Limiter<S>,
+        name: Name,
+        words: &[&[u8]],
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        let queued = self.check(limiter, name, words, bytes);
         match queued {
             // After an error the rest is checked, for its own answer, and not kept.
             Ok(()) if !self.aborted => {
@@ -61,7 +67,13 @@ impl Transaction {
         *self = Transaction { aborted: true, ..Transaction::begin(self.begun) };
     }
 
-    fn check(&self, name: Name, words: &[&[u8]], bytes: &[u8]) -> Result<(), Error> {
+    fn check<S: Store>(
+        &self,
+        limiter: &Limiter<S>,
+        name: Name,
+        words: &[&[u8]],
+        bytes: &[u8],
+    ) -> Result<(), Error> {
         if self.commands == MAX_QUEUED {
             return Err(Error::invalid(format!(
                 "a transaction may have {MAX_QUEUED} commands: send EXEC before, or several transactions"
@@ -78,9 +90,9 @@ impl Transaction {
             (Name::Peek, words) => Asked::peek(words).map(drop),
             (Name::Cell, words) => Asked::cell(words).map(drop),
             (Name::Crab, words) => Asked::crab(words).map(drop),
-            (Name::Settle, words) => asked::settlement(words).map(drop),
-            (Name::Release, words) => asked::held("SG.RELEASE", words).map(drop),
-            (Name::Extend, words) => asked::held("SG.EXTEND", words).map(drop),
+            (Name::Settle, words) => asked::settlement(limiter, words).map(drop),
+            (Name::Release, words) => asked::held(limiter, "SG.RELEASE", words).map(drop),
+            (Name::Extend, words) => asked::held(limiter, "SG.EXTEND", words).map(drop),
             (Name::Plain(Plain::Ping), [] | [_]) | (Name::Plain(Plain::Echo), [_]) => Ok(()),
             (Name::Plain(command), _) => {
                 let name = format!("{command:?}").to_ascii_uppercase();
