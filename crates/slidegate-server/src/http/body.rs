@@ -14,8 +14,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::json;
 use slidegate::yaml::one_line;
 use slidegate::{
-    Decision, Error, Limit, Limiter, MAX_ATTRIBUTES, MAX_ID, MAX_LIMIT, MAX_NAME, MAX_VALUE, Micros, Mode,
-    RequestId,
+    Decision, Error, Limit, Limiter, MAX_ATTRIBUTES, MAX_ID, MAX_LIMIT, MAX_NAME, Micros, Mode, RequestId,
 };
 
 use super::MAX_BATCH;
@@ -92,7 +91,7 @@ pub(super) struct AcquireBody<'a> {
     attributes: Option<Attributes<'a>>,
     /// What to limit by the limit that the request brings.
     #[serde(borrow)]
-    #[schemars(length(min = 1, max = MAX_VALUE))]
+    #[schemars(length(min = 1))]
     resource: Option<Cow<'a, str>>,
     /// The limit of `resource`, within the bounds of `ad-hoc`.
     limit: Option<Whole>,
@@ -267,7 +266,7 @@ impl JsonSchema for Attributes<'_> {
             "type": "object",
             "maxProperties": MAX_ATTRIBUTES,
             "propertyNames": { "pattern": format!("^[A-Za-z0-9_.-]{{1,{MAX_NAME}}}$") },
-            "additionalProperties": { "type": "string", "minLength": 1, "maxLength": MAX_VALUE },
+            "additionalProperties": { "type": "string", "minLength": 1 },
         })
     }
 }

@@ -35,10 +35,10 @@ pub(crate) async fn publish(store: &RedisStore, rules: &Rules) -> Result<u64, Er
 /// Puts in force what is found there, now and whenever it changes. What cannot be read changes nothing.
 pub(crate) async fn follow(store: RedisStore, mut hangup: Hangup, gate: Arc<Gate>) {
     let (mut known, mut told, mut looks) = (0, false, 0_u32);
-    let mut impossible = None;
+    let (mut impossible, mut check) = (None, true);
     loop {
-        if looks.is_multiple_of(CHECK) {
-            warn_of_impossible(&store, &mut impossible).await;
+        if check || looks.is_multiple_of(CHECK) {
+            check = !warn_of_impossible(&store, &mut impossible).await;
         }
         let mut found = store.shared_text(NAME, known).await;
         looks = looks.wrapping_add(1);
@@ -73,10 +73,10 @@ pub(crate) async fn follow(store: RedisStore, mut hangup: Hangup, gate: Arc<Gate
     }
 }
 
-/// Warns, once, of an entry that another program has added and that is skipped.
-async fn warn_of_impossible(store: &RedisStore, known: &mut Option<String>) {
+/// Warns, once, of an entry that another program has added and that is skipped. Whether Redis answered.
+async fn warn_of_impossible(store: &RedisStore, known: &mut Option<String>) -> bool {
     // An error shows when the rules are read.
-    let Ok(found) = store.impossible_entry(NAME).await else { return };
+    let Ok(found) = store.impossible_entry(NAME).await else { return false };
     if let Some(id) = found.as_ref().filter(|_| found != *known) {
         warn(&format!(
             "the newest rules in Redis have the id {id}, which no clock makes: another program wrote them, and they are \
@@ -84,6 +84,7 @@ async fn warn_of_impossible(store: &RedisStore, known: &mut Option<String>) {
         ));
     }
     *known = found;
+    true
 }
 
 /// A Redis that has lost the rules has them back; one that has others now is right, whatever it numbers them.

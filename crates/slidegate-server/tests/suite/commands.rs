@@ -70,7 +70,7 @@ fn validate_lists_every_mistake() {
             "-:1:17: http must be an address and a port such as 127.0.0.1:8080, or `off`, not \"here\"",
             "-:1:23: unknown field `htp` in listen: it may have `http`, `grpc`, `resp`, `admin`, `limits`",
             "-:2:8: the store must be `memory`, `redis`, or an address such as redis://127.0.0.1:6379",
-            "-:3:1: unknown field `listen2` in the file: it may have `listen`, `access`, `tls`, `authorize`, `store`, `memory`, `redis`, `guard`, `hot-keys`, `monitor`, `reservations`, `rules`, `ad-hoc`, `edition`",
+            "-:3:1: unknown field `listen2` in the file: it may have `listen`, `access`, `tls`, `authorize`, `store`, `memory`, `redis`, `guard`, `hot-keys`, `monitor`, `reservations`, `rules`, `ad-hoc`, `unmatched`, `edition`",
             "-:5:23: limit must be between 1 and 1000000000000, not 0",
         ]
     );

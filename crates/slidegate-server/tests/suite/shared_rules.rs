@@ -8,9 +8,12 @@ const TOKEN: &str = "admin-token-0123456789";
 const KEY: &str = "sg:{rules}:shared";
 const ASK: &str = r#"{"attributes":{"user":"a"}}"#;
 
+fn config(redis: &Redis) -> String {
+    format!("store: {}\nguard: {{ deadline: 20s }}\nrules: redis\n", redis.url())
+}
+
 fn node(redis: &Redis) -> Server {
-    let config = format!("store: {}\nguard: {{ deadline: 20s }}\nrules: redis\n", redis.url());
-    Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", TOKEN)], &config, &[])
+    Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", TOKEN)], &config(redis), &[])
 }
 
 fn put(server: &Server, rules: &str) -> Answer {
@@ -99,10 +102,16 @@ fn an_impossible_id_is_skipped() {
     for (n, id) in ids.into_iter().enumerate() {
         let before = version(&server);
         redis.run(&format!("XADD {KEY} {id} text nonsense"));
-        // A node that comes now finds the rules before it.
-        let late = node(&redis);
+        // A node that comes now finds the rules before it, and says what it skips.
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let late = Server::logging_to(log.as_file(), &[], &config(&redis), &[]);
         eventually("the late node has the rules", || limit(&late) == limit(&server));
         assert_eq!(version(&late), before);
+        eventually("it is logged", || {
+            std::fs::read_to_string(log.path())
+                .unwrap()
+                .contains(&format!("the id {id}, which no clock makes"))
+        });
         let changed = put(&server, &rules(n as u64 + 3));
         assert_eq!(changed.status, 200, "{id}: {}", changed.body);
         eventually("the late node follows", || limit(&late) == n as u64 + 3);

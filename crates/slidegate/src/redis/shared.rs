@@ -118,7 +118,7 @@ fn version(id: &str) -> Option<u64> {
     let (millis, place) = id.split_once('-')?;
     let (millis, place): (u64, u64) = (millis.parse().ok()?, place.parse().ok()?);
     let possible = millis <= LATEST && place < WITHIN_MILLISECOND;
-    possible.then_some(millis * WITHIN_MILLISECOND + place)
+    possible.then(|| millis * WITHIN_MILLISECOND + place)
 }
 
 fn id(version: u64) -> String {
