@@ -33,6 +33,7 @@ pub(crate) struct Named<'a> {
 
 impl<'a> Named<'a> {
     /// An id that is remembered without a bound.
+    #[cfg(any(test, feature = "redis"))]
     pub(crate) fn unbounded(id: &'a RequestId) -> Self {
         Named { id, scope: 0, budget: None }
     }
