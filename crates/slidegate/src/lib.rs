@@ -129,9 +129,7 @@ pub use key::{Key, MAX_PLAIN_VALUE};
 #[cfg(feature = "redis")]
 pub use lease::{Lease, LeaseStats};
 pub use limiter::{Limiter, MAX_CHECKS};
-pub use memory::{
-    DEFAULT_MAX_KEYS, DEFAULT_MAX_NOTE_BYTES, MemoryOptions, MemoryStats, MemoryStore, OnFull,
-};
+pub use memory::{DEFAULT_MAX_KEYS, DEFAULT_MAX_NOTE_BYTES, MemoryOptions, MemoryStats, MemoryStore, OnFull};
 pub use micros::Micros;
 pub use quota::{Algorithm, Count, MAX_LIMIT, MAX_SLICES, MAX_WINDOW, MIN_WINDOW, Quota};
 pub use request::{MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE, Own, PLAIN_ATTRIBUTE, Request};

@@ -180,7 +180,13 @@ impl Quota {
                 let rate = |a: &Quota, b: &Quota| u128::from(a.limit) * u128::from(b.window.get());
                 let slower = if rate(other, &self) < rate(&self, other) { *other } else { self };
                 let algorithm = Algorithm::TokenBucket { burst: burst.min(other_burst) };
-                Quota { limit: slower.limit, window: slower.window, divisor: slower.divisor, algorithm, ..self }
+                Quota {
+                    limit: slower.limit,
+                    window: slower.window,
+                    divisor: slower.divisor,
+                    algorithm,
+                    ..self
+                }
             }
             _ => Quota { limit, divisor: gcd(limit, self.window.get()), ..self },
         };

@@ -73,7 +73,10 @@ fn a_flood_of_names_does_not_reset_a_limit() {
     };
     let (shared, store, metrics) = allowed("share");
     assert!(shared <= 3, "{shared} logins");
-    assert!(store["shared"].as_u64().unwrap() > 200 && store["keys"] == 64 && store["evicted"] == 0, "{store}");
+    assert!(
+        store["shared"].as_u64().unwrap() > 200 && store["keys"] == 64 && store["evicted"] == 0,
+        "{store}"
+    );
     assert!(!metrics.contains("slidegate_memory_store_shared_decisions_total 0\n"), "{metrics}");
     let (denied, store, _) = allowed("deny");
     assert_eq!((denied, &store["keys"]), (0, &Value::from(64)));

@@ -26,11 +26,11 @@ use self::ids::Named;
 pub use self::notes::Entry;
 use self::notes::Notes;
 use self::window::Window;
+#[cfg(feature = "redis")]
+use crate::RequestId;
 use crate::verdict::{Settled, Verdict};
 #[cfg(feature = "redis")]
 use crate::warm_up::Warmth;
-#[cfg(feature = "redis")]
-use crate::RequestId;
 use crate::{Algorithm, Correction, Discrepancy, Micros, Quota};
 
 /// What is remembered of one key.

@@ -9,7 +9,7 @@ use crate::Micros;
 
 /// Memory of a tree with one node, and of each range in a larger one: most nodes are half full.
 const NODE_BYTES: usize = 280;
-const RANGE_BYTES: usize = 56;
+const RANGE_BYTES: usize = 50;
 const NODE: usize = 11;
 
 #[derive(Clone, Debug, Default)]
@@ -30,9 +30,7 @@ impl Ranges {
         match self {
             Ranges::None => false,
             Ranges::One { start, end, .. } => (*start..*end).contains(&seq),
-            Ranges::Many(ranges) => {
-                ranges.range(..=seq).next_back().is_some_and(|(_, &(end, _))| seq < end)
-            }
+            Ranges::Many(ranges) => ranges.range(..=seq).next_back().is_some_and(|(_, &(end, _))| seq < end),
         }
     }
 
@@ -130,7 +128,13 @@ mod tests {
         for n in 0..2_000u64 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             // The first ones are neighbours, in either direction.
-            let seq = if n < 20 { 300 + n } else if n < 40 { 319 - n } else { (random >> 33) % 600 };
+            let seq = if n < 20 {
+                300 + n
+            } else if n < 40 {
+                319 - n
+            } else {
+                (random >> 33) % 600
+            };
             if set.insert(seq) {
                 let bound = ranges.bytes() + ranges.growth();
                 ranges.insert(Entry { at: Micros::new(n), seq, cost: 1 });

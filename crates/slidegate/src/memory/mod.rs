@@ -42,8 +42,8 @@ use crate::algorithm::budget::NoteBudget;
 use crate::algorithm::ids::Named;
 use crate::judge::{self, Counters};
 use crate::{
-    Ask, Audit, Check, Clock, Counted, Error, Inspection, Key, MAX_INSPECTED, Micros, Outcome, Quota, Reading,
-    Readings, Receipt, Settlement, State, Store, SystemClock,
+    Ask, Audit, Check, Clock, Counted, Error, Inspection, Key, MAX_INSPECTED, Micros, Outcome, Quota,
+    Reading, Readings, Receipt, Settlement, State, Store, SystemClock,
 };
 
 const MAX_SHARDS: usize = 64;
@@ -446,7 +446,7 @@ impl<C: Clock> Locked<'_, C> {
                 let counter = table.shared_at(place);
                 let quota = counter.quota(quota);
                 let id = ask.id().map(|id| Named { id, scope: key.hash(), budget: Some(notes) });
-                let stays = !room || *cost == 0 || quota.is_held();
+                let stays = !room || *cost == 0 || !counter.can_be_left();
                 if stays || !counter.fits(now, Asked { quota: &quota, cost: *cost, id }) {
                     return Place::Shared { shard, place, quota };
                 }

@@ -10,7 +10,8 @@
 //! - A shared bucket takes no refund: what has refilled since belongs to other keys too. An attempt takes none either.
 //! - A key stays with its counter while that counts anything of it. When the shard has room again, a key that has nothing
 //!   in the shared counter gets one of its own. A key that has something there gets one that begins with everything that
-//!   the shared one counts ([`State::summary`]), or stays if it may hold permits, which can be extended.
+//!   the shared one counts ([`State::summary`]). It stays if it may hold permits, which can be extended, and if the counter
+//!   is a bucket: a refund could otherwise give back what has refilled for other keys.
 //!
 //! The number of counters is bounded, per shard and per group. A key for which there is none is denied.
 
@@ -75,19 +76,12 @@ struct Member {
 
 impl SharedCounter {
     fn new(state: State, quota: &Quota, now: Micros) -> Self {
-        SharedCounter {
-            state,
-            strictest: *quota,
-            used_at: now,
-            members: HashMap::default(),
-            crowded: false,
-        }
+        SharedCounter { state, strictest: *quota, used_at: now, members: HashMap::default(), crowded: false }
     }
 
-    /// Whether the counter may count something of `key`. Only entries that leave at a known time can be told apart.
+    /// Whether the counter may count something of `key`. Attempts that were refused are not noted.
     pub(super) fn may_count(&self, key: &Key, now: Micros) -> bool {
-        let bucket = matches!(self.strictest.algorithm(), Algorithm::TokenBucket { .. });
-        let known = !self.crowded && !bucket && self.strictest.count() == Count::Admitted;
+        let known = !self.crowded && self.strictest.count() == Count::Admitted;
         !known || self.members.get(&key.hash()).is_some_and(|member| member.until > now)
     }
 
@@ -116,19 +110,26 @@ impl SharedCounter {
                     self.members.remove(&key.hash());
                 }
             }
-            Correction::Cost(_) => {}
+            // A bucket refills for longer then.
+            Correction::Cost(_) => member.until = member.until.max(self.state.empty_at()),
         }
     }
 
     /// The quota to judge a check by.
     pub(super) fn quota(&mut self, quota: &Quota) -> Quota {
-        let bucket = matches!(quota.algorithm(), Algorithm::TokenBucket { .. });
-        if !bucket && quota.count() == Count::Admitted {
+        if !is_bucket(quota) && quota.count() == Count::Admitted {
             return *quota;
         }
         let strict = quota.stricter(&self.strictest);
+        // A bucket that refills more slowly from now on keeps what its keys have taken for longer than was noted.
+        self.crowded |= strict.horizon() > self.strictest.horizon() || strict.rate() != self.strictest.rate();
         self.strictest = strict;
         strict
+    }
+
+    /// Whether a key that is counted here can leave with a copy of what is counted.
+    pub(super) fn can_be_left(&self) -> bool {
+        !self.strictest.is_held() && !is_bucket(&self.strictest)
     }
 
     /// Whether a request fits now and was not admitted before.
@@ -139,9 +140,8 @@ impl SharedCounter {
 
     /// Whether a correction of an admission of `cost` takes nothing from the other keys.
     pub(super) fn corrects(&self, cost: u64, correction: Correction) -> bool {
-        let bucket = matches!(self.strictest.algorithm(), Algorithm::TokenBucket { .. });
         let lowers = matches!(correction, Correction::Cost(to) if to < cost);
-        self.strictest.count() == Count::Admitted && !(bucket && lowers)
+        self.strictest.count() == Count::Admitted && !(is_bucket(&self.strictest) && lowers)
     }
 
     fn suits(&self, quota: &Quota) -> bool {
@@ -151,6 +151,10 @@ impl SharedCounter {
     fn is_idle(&self, now: Micros) -> bool {
         self.state.idle_at() <= now && self.used_at < now
     }
+}
+
+fn is_bucket(quota: &Quota) -> bool {
+    matches!(quota.algorithm(), Algorithm::TokenBucket { .. })
 }
 
 impl Overflow {
@@ -184,7 +188,13 @@ impl Overflow {
     }
 
     /// Creates the counter of `key` for `quota`; none if there are too many. `state` is blank.
-    pub(super) fn create(&mut self, key: &Key, quota: &Quota, state: State, now: Micros) -> Option<SharedPlace> {
+    pub(super) fn create(
+        &mut self,
+        key: &Key,
+        quota: &Quota,
+        state: State,
+        now: Micros,
+    ) -> Option<SharedPlace> {
         let new = SharedCounter::new(state, quota, now);
         let group = Self::group(key);
         if let Some(counters) = self.counters_of(key) {
@@ -204,7 +214,8 @@ impl Overflow {
         }
         self.counters += 1;
         let entry = self.groups.entry(group, |held| held.name == group, |held| held.name);
-        let counters = &mut entry.or_insert_with(|| Group { name: group, counters: Vec::new() }).into_mut().counters;
+        let counters =
+            &mut entry.or_insert_with(|| Group { name: group, counters: Vec::new() }).into_mut().counters;
         counters.reserve_exact(1);
         counters.push(new);
         Some(SharedPlace { group, nth: counters.len() - 1 })
@@ -253,7 +264,8 @@ impl Overflow {
 
     /// The counter of `key` that has most in use, whatever its window.
     pub(super) fn fullest(&mut self, key: &Key, now: Micros) -> Option<&mut State> {
-        let used = self.counters_of(key)?.iter_mut().map(|counter| (counter.state.inspect(now), &mut counter.state));
+        let used =
+            self.counters_of(key)?.iter_mut().map(|counter| (counter.state.inspect(now), &mut counter.state));
         used.max_by_key(|(used, _)| *used).map(|(_, state)| state)
     }
 

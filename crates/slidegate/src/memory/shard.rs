@@ -212,13 +212,20 @@ impl Shard {
         }
     }
 
-    pub(super) fn settle(&mut self, settlement: &Settlement, now: Micros, notes: &Arc<NoteBudget>) -> Settled {
+    pub(super) fn settle(
+        &mut self,
+        settlement: &Settlement,
+        now: Micros,
+        notes: &Arc<NoteBudget>,
+    ) -> Settled {
         let Settlement { key, entry, correction } = settlement;
         let settled = match self.find(key) {
             Some(state) => state.correct_within(now, *entry, *correction, Some(notes)),
             None => Settled::Gone,
         };
-        let Some(overflow) = self.overflow.as_mut().filter(|_| settled == Settled::Gone) else { return settled };
+        let Some(overflow) = self.overflow.as_mut().filter(|_| settled == Settled::Gone) else {
+            return settled;
+        };
         match overflow.made(key, entry.seq) {
             Some(counter) if counter.corrects(entry.cost, *correction) => {
                 let settled = counter.state.correct_within(now, *entry, *correction, Some(notes));

@@ -112,8 +112,8 @@ fn flood(on_full: OnFull, max_keys: usize) -> Flood {
     // The flood lasts three windows. Nothing of it is swept in the first.
     let requests = 3 * max_keys as u64;
     for n in 0..requests {
-        if n % 64 == 0 {
-            let victim = (n / 64) as usize % VICTIMS;
+        if n % 16 == 0 {
+            let victim = (n / 16) as usize % VICTIMS;
             if one(&store, &key("login", &victim.to_string()), guard, 1).outcome == Outcome::Charged {
                 victims.admitted(victim, clock.now());
             }
@@ -161,7 +161,7 @@ fn a_flood_of_keys_is_never_admitted_more_than_its_limits() {
             stats.evicted,
         );
         assert_eq!(victims.over, 0, "{on_full:?}");
-        assert!(victims.admitted > 500, "{on_full:?}: victims are admitted what their limit allows");
+        assert!(victims.admitted > 1_000, "{on_full:?}: victims are admitted what their limit allows");
         // Each shard has an equal part, rounded up.
         assert!(stats.keys <= max_keys + 64, "{stats:?}");
         // 128 bytes a key in a table that is at least seven sixteenths full, and a little for logs and shared counters.
@@ -188,19 +188,22 @@ impl States for Single<'_> {
     }
 }
 
-/// Quota of key `n`, of one of eight kinds. Limits change all the time, as those of adaptive rules do.
+/// Quota of key `n`, of one of eight kinds. Limits change all the time, as those of adaptive rules do. The keys of a rule
+/// have buckets of different rates and bursts, which do not change: a bucket that is full is dropped with its level.
 fn quota(n: u64, dice: &mut Dice) -> Quota {
     let limit = 4 + dice.below(4);
     let plain = Quota::new(limit, Duration::from_millis(10)).unwrap();
     let of = |algorithm| plain.with_algorithm(algorithm).unwrap();
+    let bucket = Quota::new(3 + n / 24, Duration::from_millis(10 + n / 48)).unwrap();
+    let bucket = bucket.with_algorithm(Algorithm::TokenBucket { burst: 3 + n % 5 }).unwrap();
     match n % 8 {
         0 => plain,
         1 => of(Algorithm::FixedWindow),
         2 => of(Algorithm::TimeSlice { slices: 5 }),
-        3 => of(Algorithm::TokenBucket { burst: 3 + dice.below(5) }),
+        3 => bucket,
         4 => of(Algorithm::Concurrency),
         5 => plain.with_count(Count::Attempts),
-        6 => of(Algorithm::TokenBucket { burst: 4 }).with_count(Count::Attempts),
+        6 => bucket.with_count(Count::Attempts),
         _ => plain.with_warm_up(WarmUp::new(30, Duration::from_millis(40)).unwrap()).unwrap(),
     }
 }
@@ -232,7 +235,7 @@ fn play(on_full: OnFull, seed: u64, operations: u64) -> Outcomes {
         clock.advance(Micros::new(match dice.below(200) {
             0 => 25_000,
             1..20 => dice.below(4_000),
-            _ => dice.below(60),
+            _ => dice.below(20),
         }));
         match dice.below(40) {
             0 => store.sweep(),
@@ -258,9 +261,9 @@ fn play(on_full: OnFull, seed: u64, operations: u64) -> Outcomes {
                 }
             }
             _ => {
-                // One hot key, and the rest.
+                // Some keys are asked more often.
                 let mut keys = vec![dice.below(KEYS)];
-                (0..dice.below(3)).for_each(|_| keys.push(dice.below(KEYS)));
+                (0..dice.below(3)).for_each(|_| keys.push(dice.below(16)));
                 keys.sort_unstable();
                 keys.dedup();
                 let mut check = |n: u64| Check::new(name(n), quota(n, &mut dice), 1 + dice.below(3) / 2);
@@ -321,7 +324,10 @@ fn shared_counters_never_admit_what_an_exact_count_would_not() {
             out.charged, out.refused, out.repeated, out.settled, out.stats
         );
         assert_eq!(out.over, 0, "{on_full:?} {seed}");
-        assert!(out.charged > 10_000 && out.refused > 10_000 && out.repeated > 100 && out.settled > 500);
+        assert!(
+            out.charged > 10_000 && out.refused > 10_000 && out.repeated > 20 && out.settled > 500,
+            "too few"
+        );
         assert_eq!(out.stats.evicted, 0);
         match on_full {
             OnFull::Share => assert!(out.stats.shared > 10_000 && out.stats.swept > 100, "{:?}", out.stats),
@@ -423,7 +429,11 @@ fn a_key_leaves_a_shared_counter_with_what_it_has_used() {
     assert_eq!((one(&store, &second, quota, 1).used, store.stats().keys), (1, 9));
     assert_eq!(one(&store, &first, quota, 4).outcome, Outcome::Refused);
     assert_eq!((one(&store, &first, quota, 2).used, store.stats().keys), (9, 10));
-    assert_eq!(one(&store, &first, quota, 2).outcome, Outcome::Refused, "it is held now, with all it has used");
+    assert_eq!(
+        one(&store, &first, quota, 2).outcome,
+        Outcome::Refused,
+        "it is held now, with all it has used"
+    );
     clock.advance(Micros::from_secs(3_600));
     store.sweep();
     let stats = store.stats();
@@ -484,6 +494,6 @@ fn shared_counters_are_bounded() {
         }
     }
     let stats = store.stats();
-    assert!(stats.shared_counters <= 64 && stats.denied_full > 1_000 && stats.shared > 1_000, "{stats:?}");
+    assert!(stats.shared_counters <= 64 && stats.denied_full > 1_000 && stats.shared > 100, "{stats:?}");
     assert!(stats.bytes < 200_000, "{stats:?}");
 }
