@@ -425,6 +425,47 @@ fn a_refused_flood_costs_redis_nothing() {
     assert!(scripts < 50, "{scripts}");
 }
 
+/// Three thousand entries of one and two permits, a millisecond apart: 4,500 permits. Written by hand, to be there at once.
+const FILL: &str = "
+local time = redis.call('TIME')
+local now, key = time[1] * 1000000 + time[2], KEYS[1]
+local first = now - 1000000000
+for i = 1, 3000 do
+  local at = first + i * 1000
+  redis.call('ZADD', key, string.format('%d', at), string.format('%x*%d', at % 2 ^ 36, 1 + i % 2))
+end
+redis.call('ZADD', key, '-4500.25', 'u', string.format('-%d', first + 3000000), 'sliding-window 3600000000', '0', 'm', '0', 'l')
+redis.call('PEXPIRE', key, '3600000')";
+
+/// A wait that takes Redis too much reading is a lower bound, and every answer says so.
+#[test]
+fn a_lower_bound_is_said_to_be_one() {
+    let redis = Redis::start(Flavour::Redis7);
+    let rules = "rules: [{ name: api, key: [user], limit: 4500, window: 1h }]";
+    let url = redis.url();
+    let server = Server::with_rules(&format!(
+        "store: {url}\nguard: {{ deadline: 20s }}\nhot-keys: {{ deny-cache: 0 }}\n{rules}\n"
+    ));
+    redis::cmd("EVAL").arg(FILL).arg(1).arg("sg:{api:user=alice}").exec(&mut redis.client()).unwrap();
+    for path in ["/v1/acquire", "/v1/peek", "/v1/explain"] {
+        let body =
+            |permits: u64| json!({ "attributes": { "user": "alice" }, "permits": permits }).to_string();
+        let exact = server.post(path, &body(100)).json();
+        assert_eq!((&exact["allowed"], exact.get("retry_after_exact")), (&json!(false), None), "{path}");
+        let bound = server.post(path, &body(4_000)).json();
+        assert_eq!(
+            (&bound["allowed"], &bound["retry_after_exact"]),
+            (&json!(false), &json!(false)),
+            "{path}"
+        );
+        let limit = if path == "/v1/explain" { &bound["rules"][0]["counted"] } else { &bound["limits"][0] };
+        assert_eq!(limit["retry_after_exact"], json!(false), "{path}");
+        // The thousandth entry leaves a second after the first, and the exact wait is almost two seconds longer.
+        let (least, exact) = (bound["retry_after_ms"].as_u64(), exact["retry_after_ms"].as_u64());
+        assert!(least > exact && least <= exact.map(|exact| exact + 1_000), "{path}: {least:?}, {exact:?}");
+    }
+}
+
 /// A node hands out what it took in advance, and gives back the rest when it is stopped.
 #[test]
 fn leases_are_given_back_when_it_stops() {

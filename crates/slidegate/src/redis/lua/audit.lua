@@ -99,7 +99,7 @@ local function audit_log(line)
       s.used, s.newest, s.oldest = counted, newest, oldest or 0
       if gone > 0 then s.last = s.at end
       if body[1] then s.oldest = log.read(s, body[1], 1) end
-      log.lay(s, line, table.concat(body), #body + 16, s.width)
+      log.lay(s, line, { table.concat(body) }, #body + 16, s.width)
     end,
   }
 end

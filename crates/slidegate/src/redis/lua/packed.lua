@@ -337,16 +337,27 @@ do
     return (block - 10 - fixed - (block - 10 - fixed) % width) / width
   end
 
-  -- Writes the log anew: all records in `body`, and room for `n`.
-  local function lay(s, line, body, n, width)
-    local front = math.min(BUFFER * width, #body)
-    s.width, s.head, s.room = width, 0, room_for(width, n)
-    s.front, s.recent, s.size = string.sub(body, 1, front), '', (#body - front) / width
-    local function padded(text, bytes)
-      return text .. string.rep('\0', bytes - #text)
+  -- Writes the log anew: all records in `parts`, and room for `n`. Redis makes the string, as long as it has to be, and each part is
+  -- copied into it once: Lua is slow at putting long strings together.
+  local function lay(s, line, parts, n, width)
+    local bytes, front, i, from = 0, '', 1, 1
+    for j = 1, #parts do bytes = bytes + #parts[j] end
+    while parts[i] and #front < BUFFER * width do
+      local piece = string.sub(parts[i], 1, BUFFER * width - #front)
+      front = front .. piece
+      if #piece == #parts[i] then i = i + 1 else from = #piece + 1 end
     end
-    call('SET', s.key, pack_header(s) .. string.rep('\0', BUFFER * width) .. padded(s.front, BUFFER * width)
-      .. padded(string.sub(body, front + 1), s.room * width))
+    s.width, s.head, s.room = width, 0, room_for(width, n)
+    s.front, s.recent, s.size = front, '', (bytes - #front) / width
+    local offset = HEADER + 2 * BUFFER * width
+    call('UNLINK', s.key)
+    call('SETRANGE', s.key, format('%d', offset + s.room * width - 1), '\0')
+    while parts[i] do
+      local piece = from > 1 and string.sub(parts[i], from) or parts[i]
+      call('SETRANGE', s.key, format('%d', offset), piece)
+      offset, i, from = offset + #piece, i + 1, 1
+    end
+    call('SETRANGE', s.key, '0', pack_header(s) .. string.rep('\0', BUFFER * width) .. front)
     call('PEXPIREAT', s.key, format('%d', math.ceil((math.max(s.at, s.newest) + line.life) / 1000)))
     if s.fresh then call('UNLINK', s.notes) end
     s.fresh, s.has_notes = false, true
@@ -372,7 +383,7 @@ do
       parts[#parts + 1] = raw
       i = i + got
     end
-    lay(s, line, table.concat(parts), n, width)
+    lay(s, line, parts, n, width)
   end
 
   -- Puts what is recent into the ring, which has room for it.
@@ -500,12 +511,14 @@ do
         j = j + got
       end
       s.width = width
-      for _, at in ipairs(order) do body[#body + 1] = write(s, line, at, all[at], 0) end
+      local newer = {}
+      for i, at in ipairs(order) do newer[i] = write(s, line, at, all[at], 0) end
       s.used = s.used + added
       if older == 0 then s.oldest = order[1] end
       if s.newest > newest then s.places = 1 end
       s.last = math.max(s.last, s.newest)
-      lay(s, line, table.concat(body), older + #order + BUFFER, width)
+      body[#body + 1] = table.concat(newer)
+      lay(s, line, body, older + #order + BUFFER, width)
     end
     if not s.fresh then write_notes(s, line) end
     return added
