@@ -5,7 +5,6 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::algorithm::budget::NoteBudget;
-use crate::algorithm::ids::Named;
 use crate::algorithm::{Asked, Opinion, Recording};
 use crate::{Ask, Entry, Micros, Outcome, Precision, Reading, Source, State, Verdict};
 
@@ -93,8 +92,7 @@ pub(crate) fn judge_one(
 #[inline]
 fn asked<'a>(ask: &'a Ask, i: usize, budget: Option<&'a Arc<NoteBudget>>) -> Asked<'a> {
     let check = &ask.checks()[i];
-    let id = ask.id().map(|id| Named { id, scope: 0, budget });
-    Asked { quota: &check.quota, cost: check.cost, id }
+    Asked { quota: &check.quota, cost: check.cost, id: ask.id(), scope: 0, budget }
 }
 
 /// Verdict of a store that has no room for a key: nothing is left of its limit.

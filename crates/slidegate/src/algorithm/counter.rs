@@ -8,7 +8,7 @@ use super::notes::{Entry, Notes};
 use super::{Asked, COUNT_BITS, NEVER_SETTLED, Opinion, Recording};
 use crate::verdict::{Outcome, Precision, Settled, Verdict};
 use crate::warm_up::Warmth;
-use crate::{Correction, Count, Micros, Quota, WarmUp};
+use crate::{Correction, Count, Micros, Quota, RequestId, WarmUp};
 
 /// One algorithm over one key. An instant given to it never lies before the last one it changed at.
 pub(super) trait Counter {
@@ -132,7 +132,7 @@ impl<C: Counter> View<'_, C> {
             return Opinion::Impossible;
         }
         if let (Some(id), Some(notes)) = (asked.id, &self.notes)
-            && let Some(known) = notes.find(id.digest(cost))
+            && let Some(known) = notes.find(id, asked.scope, cost)
             && !self.counter.left(known.at, now)
         {
             return Opinion::Repeated(known);
@@ -259,7 +259,7 @@ impl<C: Counter> View<'_, C> {
 
     #[inline(always)]
     fn record(&mut self, now: Micros, asked: Asked<'_>, admitted: bool) -> Entry {
-        let Asked { quota, cost, id } = asked;
+        let Asked { quota, cost, id, scope, budget } = asked;
         let attempts = quota.count() == Count::Attempts;
         if attempts {
             self.counter.keep_newest(quota.capacity() - cost);
@@ -269,7 +269,7 @@ impl<C: Counter> View<'_, C> {
         let entry = Entry { at, seq: *self.seq, cost };
         *self.seq += 1;
         if admitted && let Some(id) = id {
-            self.remember(id, entry);
+            self.remember(id, scope, budget, entry);
         }
         if admitted && let Some(warm_up) = quota.warm_up() {
             self.warm(now, warm_up);
@@ -284,8 +284,8 @@ impl<C: Counter> View<'_, C> {
     }
 
     #[cold]
-    fn remember(&mut self, id: Named<'_>, entry: Entry) {
-        Notes::remember(self.notes, id, entry);
+    fn remember(&mut self, id: &RequestId, scope: u64, budget: Option<&Arc<NoteBudget>>, entry: Entry) {
+        Notes::remember(self.notes, &Named { id, scope, budget }, entry);
     }
 
     pub(super) fn settle(

@@ -22,16 +22,15 @@ use self::bucket::Bucket;
 use self::budget::NoteBudget;
 use self::counter::{Counter, View};
 use self::fixed::Fixed;
+#[cfg(feature = "redis")]
 use self::ids::Named;
 pub use self::notes::Entry;
 use self::notes::Notes;
 use self::window::Window;
-#[cfg(feature = "redis")]
-use crate::RequestId;
 use crate::verdict::{Settled, Verdict};
 #[cfg(feature = "redis")]
 use crate::warm_up::Warmth;
-use crate::{Algorithm, Correction, Discrepancy, Micros, Quota};
+use crate::{Algorithm, Correction, Discrepancy, Micros, Quota, RequestId};
 
 /// What is remembered of one key.
 ///
@@ -78,7 +77,11 @@ enum Kind {
 pub(crate) struct Asked<'a> {
     pub(crate) quota: &'a Quota,
     pub(crate) cost: u64,
-    pub(crate) id: Option<Named<'a>>,
+    pub(crate) id: Option<&'a RequestId>,
+    /// Distinguishes the keys of a shared counter; 0 for a key with a counter of its own.
+    pub(crate) scope: u64,
+    /// Bound of the store that the key is in, if there is one.
+    pub(crate) budget: Option<&'a Arc<NoteBudget>>,
 }
 
 /// What a key thinks of a check, before anything is recorded.
@@ -200,7 +203,7 @@ impl State {
     /// Judges one check by itself, and records it if it is to be counted. Cost 0 is a peek.
     #[inline]
     pub fn admit(&mut self, now: Micros, quota: &Quota, cost: u64) -> Verdict {
-        self.admit_alone(now, Asked { quota, cost, id: None }).1
+        self.admit_alone(now, Asked { quota, cost, id: None, scope: 0, budget: None }).1
     }
 
     /// The same, and the instant it was judged at.
@@ -377,7 +380,7 @@ impl State {
         }
         state.last = kept.last;
         for (id, entry) in ids {
-            Notes::remember(&mut state.notes, Named::unbounded(&id), entry);
+            Notes::remember(&mut state.notes, &Named::unbounded(&id), entry);
         }
         state
     }

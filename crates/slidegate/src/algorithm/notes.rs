@@ -8,11 +8,11 @@
 use std::sync::Arc;
 
 use super::budget::{NoteBudget, Purpose, Taken};
-use super::ids::{Digest, Ids, Named};
+use super::ids::{Ids, Named};
 use super::moved::Moved;
 use super::ranges::Ranges;
-use crate::Micros;
 use crate::warm_up::Warmth;
+use crate::{Micros, RequestId};
 
 /// Ids that one decision forgets at most. Forgetting is only about memory: an id whose admission has left is not found.
 const FORGET_STEP: usize = 64;
@@ -40,12 +40,14 @@ pub(super) struct Notes {
 
 impl Notes {
     /// The admission of this request.
-    pub(super) fn find(&self, digest: Digest) -> Option<Entry> {
-        self.ids.find(digest)
+    #[cold]
+    #[inline(never)]
+    pub(super) fn find(&self, id: &RequestId, scope: u64, cost: u64) -> Option<Entry> {
+        self.ids.find(Named { id, scope, budget: None }.digest(cost))
     }
 
     /// Remembers the id of an admission, unless the budget is used up.
-    pub(super) fn remember(notes: &mut Option<Box<Notes>>, named: Named<'_>, entry: Entry) {
+    pub(super) fn remember(notes: &mut Option<Box<Notes>>, named: &Named<'_>, entry: Entry) {
         let growth = notes.as_ref().map_or_else(|| Ids::default().growth(), |notes| notes.ids.growth());
         let Some(taken) = Notes::take(notes.as_deref(), growth, named.budget, Purpose::Id) else { return };
         let notes = notes.get_or_insert_default();

@@ -39,7 +39,6 @@ use self::stats::Count;
 pub use self::stats::MemoryStats;
 use crate::algorithm::Asked;
 use crate::algorithm::budget::NoteBudget;
-use crate::algorithm::ids::Named;
 use crate::judge::{self, Counters};
 use crate::{
     Ask, Audit, Check, Clock, Counted, Error, Inspection, Key, MAX_INSPECTED, Micros, Outcome, Quota,
@@ -381,8 +380,7 @@ impl<C: Clock> Locked<'_, C> {
         let budget = Some(&self.inner.notes);
         let asked = |i: usize| {
             let (quota, scope) = &presented[i];
-            let id = ask.id().map(|id| Named { id, scope: *scope, budget });
-            Asked { quota, cost: ask.checks()[i].cost, id }
+            Asked { quota, cost: ask.checks()[i].cost, id: ask.id(), scope: *scope, budget }
         };
         let mut counters = Places { locked: self, places: &mut places };
         let reading = judge::judge_by(ask, now, &mut counters, asked);
@@ -445,9 +443,10 @@ impl<C: Clock> Locked<'_, C> {
             Some(place) => {
                 let counter = table.shared_at(place);
                 let quota = counter.quota(quota);
-                let id = ask.id().map(|id| Named { id, scope: key.hash(), budget: Some(notes) });
+                let (scope, budget) = (key.hash(), Some(notes));
+                let asked = Asked { quota: &quota, cost: *cost, id: ask.id(), scope, budget };
                 let stays = !room || *cost == 0 || !counter.can_be_left();
-                if stays || !counter.fits(now, Asked { quota: &quota, cost: *cost, id }) {
+                if stays || !counter.fits(now, asked) {
                     return Place::Shared { shard, place, quota };
                 }
                 table.summary_of(place)

@@ -109,7 +109,7 @@ fn flood(on_full: OnFull, max_keys: usize) -> Flood {
     let mut victims = Replay::new(VICTIMS, 5, guard.window());
     let replays = live_bytes() - before;
     let mut dice = Dice::new(1);
-    // The flood lasts three windows. Nothing of it is swept in the first.
+    // The flood lasts one and a half windows. In each are more keys than the store holds.
     let requests = 3 * max_keys as u64;
     for n in 0..requests {
         if n % 16 == 0 {
@@ -125,7 +125,7 @@ fn flood(on_full: OnFull, max_keys: usize) -> Flood {
                 flood.admitted(name as usize, clock.now());
             }
         }
-        clock.advance(Micros::new(180_000_000 / requests));
+        clock.advance(Micros::new(90_000_000 / requests));
         if n % 50_000 == 49_999 {
             store.sweep();
         }
@@ -161,7 +161,7 @@ fn a_flood_of_keys_is_never_admitted_more_than_its_limits() {
             stats.evicted,
         );
         assert_eq!(victims.over, 0, "{on_full:?}");
-        assert!(victims.admitted > 1_000, "{on_full:?}: victims are admitted what their limit allows");
+        assert!(victims.admitted > 500, "{on_full:?}: victims are admitted what their limit allows");
         // Each shard has an equal part, rounded up.
         assert!(stats.keys <= max_keys + 64, "{stats:?}");
         // 128 bytes a key in a table that is at least seven sixteenths full, and a little for logs and shared counters.
