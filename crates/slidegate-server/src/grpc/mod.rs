@@ -135,7 +135,11 @@ impl Door {
             });
             within(patience, watched).await
         } else {
-            within(patience, pin!(self.routes.call(request))).await.map(|Ok(response)| Ok(response))
+            let routed = pin!(async {
+                let Ok(response) = self.routes.call(request).await;
+                Ok(response)
+            });
+            within(patience, routed).await
         };
         match answer {
             Some(Ok(response)) => response.map(|body| Either::Right(StreamedBody::new(body, Some(stream)))),
