@@ -104,7 +104,7 @@ impl Door {
         if post && path == SHOULD_RATE_LIMIT {
             let deciding = self.gate.deciding(Protocol::Grpc).called_by(Caller::of(request.headers()));
             let decided = pin!(async {
-                let asked = unary::message(request.into_body(), || self.gate.hold()).await?;
+                let asked = unary::message(request.into_body(), seat, || self.gate.hold()).await?;
                 rate_limit::decide(deciding, asked).await
             });
             return match within(patience, decided).await {
@@ -115,7 +115,7 @@ impl Door {
         }
         if post && path == health::CHECK {
             let checked = pin!(async {
-                let asked = unary::message(request.into_body(), || self.gate.hold()).await?;
+                let asked = unary::message(request.into_body(), seat, || self.gate.hold()).await?;
                 self.health.check(asked).await
             });
             return match within(patience, checked).await {
@@ -130,7 +130,7 @@ impl Door {
         };
         let answer = if post && path == health::WATCH {
             let watched = pin!(async {
-                let asked = unary::message(request.into_body(), || self.gate.hold()).await?;
+                let asked = unary::message(request.into_body(), seat, || self.gate.hold()).await?;
                 Ok::<_, Status>(self.health.watch(asked).await)
             });
             within(patience, watched).await
