@@ -43,6 +43,8 @@ pub struct Seat {
     idle_since: AtomicU64,
     /// gRPC streams that are open.
     streams: AtomicUsize,
+    /// gRPC calls that wait for their messages.
+    waiting: AtomicUsize,
 }
 
 const CLOSED: usize = usize::MAX;
@@ -71,6 +73,15 @@ impl Seat {
     pub(crate) fn open_stream(&self, most: usize) -> bool {
         let open = |open| (open < most).then(|| open + 1);
         self.streams.fetch_update(Ordering::AcqRel, Ordering::Acquire, open).is_ok()
+    }
+
+    /// Counts a gRPC call that waits for its message. Returns how many did before. It ends with [`end_wait`](Seat::end_wait).
+    pub(crate) fn begin_wait(&self) -> usize {
+        self.waiting.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn end_wait(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(crate) fn close_stream(&self) {

@@ -104,7 +104,7 @@ impl Door {
         if post && path == SHOULD_RATE_LIMIT {
             let deciding = self.gate.deciding(Protocol::Grpc).called_by(Caller::of(request.headers()));
             let decided = pin!(async {
-                let asked = unary::message(request.into_body(), || self.gate.hold()).await?;
+                let asked = unary::message(request.into_body(), seat, || self.gate.hold()).await?;
                 rate_limit::decide(deciding, asked).await
             });
             return match within(patience, decided).await {
@@ -120,7 +120,7 @@ impl Door {
         }
         if post && path == health::CHECK {
             let checked = pin!(async {
-                let asked = unary::message(request.into_body(), || self.gate.hold()).await?;
+                let asked = unary::message(request.into_body(), seat, || self.gate.hold()).await?;
                 self.health.check(asked).await
             });
             return match within(patience, checked).await {
@@ -135,12 +135,16 @@ impl Door {
         };
         let answer = if post && path == health::WATCH {
             let watched = pin!(async {
-                let asked = unary::message(request.into_body(), || self.gate.hold()).await?;
+                let asked = unary::message(request.into_body(), seat, || self.gate.hold()).await?;
                 Ok::<_, Status>(self.health.watch(asked).await)
             });
             within(patience, watched).await
         } else {
-            within(patience, pin!(self.routes.call(request))).await.map(|Ok(response)| Ok(response))
+            let routed = pin!(async {
+                let Ok(response) = self.routes.call(request).await;
+                Ok(response)
+            });
+            within(patience, routed).await
         };
         match answer {
             Some(Ok(response)) => response.map(|body| Either::Right(StreamedBody::new(body, Some(stream)))),

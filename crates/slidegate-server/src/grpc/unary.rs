@@ -15,37 +15,62 @@ use prost::Message;
 use tonic::Status;
 
 use super::MAX_MESSAGE;
+use crate::room::Seat;
 use crate::unfinished::Held;
 
 /// Before each message: whether it is compressed, and its length in four bytes.
 const PREFIX: usize = 5;
 
-/// What a call that waits for its message takes of the budget for unfinished requests, besides the message: a task and the
-/// state of its HTTP/2 stream.
+/// Memory of a call that waits for its message, besides the message: a task and the state of its HTTP/2 stream.
 const WAITING: usize = 8 << 10;
 
+/// Calls of a connection that may wait without taking from the budget for unfinished requests. A message often comes a moment
+/// after its call: clients that use up the budget must not stop others.
+const FREE: usize = 8;
+
+/// A call that waits for its message.
+struct Waiting<'s> {
+    seat: &'s Seat,
+    free: bool,
+    held: Held,
+}
+
+impl<'s> Waiting<'s> {
+    fn new(seat: &'s Seat, held: Held) -> Self {
+        Waiting { seat, free: seat.begin_wait() < FREE, held }
+    }
+
+    /// Goes on to wait, with so many bytes of the message.
+    fn wait(&self, bytes: usize) -> Result<(), Status> {
+        let bytes = if self.free { bytes.saturating_sub(WAITING) } else { bytes + WAITING };
+        if self.held.resize(bytes) {
+            return Ok(());
+        }
+        Err(Status::resource_exhausted(
+            "the unfinished requests of all clients hold more than listen.limits.unfinished-bytes: try again later",
+        ))
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.seat.end_wait();
+    }
+}
+
 /// The one message of a call, when all of it is here. A call that has to wait for it takes a part of the budget with `hold`.
-pub(super) async fn message<M, B>(mut body: B, hold: impl FnOnce() -> Held) -> Result<M, Status>
+pub(super) async fn message<M, B>(mut body: B, seat: &Seat, hold: impl Fn() -> Held) -> Result<M, Status>
 where
     M: Message + Default,
     B: Body<Data = Bytes, Error: Display> + Unpin,
 {
     let mut here = Bytes::new();
-    let (mut hold, mut held) = (Some(hold), None);
+    let mut waiting = None;
     loop {
         let frame = match poll_fn(|cx| Poll::Ready(Pin::new(&mut body).poll_frame(cx))).await {
             Poll::Ready(frame) => frame,
             Poll::Pending => {
-                let held: &mut Option<Held> = &mut held;
-                if held.is_none() {
-                    *held = hold.take().map(|hold| hold());
-                }
-                if held.as_ref().is_some_and(|held| !held.resize(WAITING + here.len())) {
-                    return Err(Status::resource_exhausted(
-                        "the unfinished requests of all clients hold more than listen.limits.unfinished-bytes: try \
-                         again later",
-                    ));
-                }
+                waiting.get_or_insert_with(|| Waiting::new(seat, hold())).wait(here.len())?;
                 body.frame().await
             }
         };

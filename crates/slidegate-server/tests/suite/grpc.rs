@@ -556,6 +556,32 @@ fn watches_are_bounded() {
     eventually("the watch has ended", || watch(&other).is_ok());
 }
 
+/// Calls whose messages do not come hold memory: they share a budget with what is unfinished at the other doors.
+#[test]
+fn calls_that_wait_for_their_message_are_bounded() {
+    // Each takes 8 KiB, but the first eight of a connection.
+    let limits = Limits { unfinished_bytes: 40 << 10, ..Limits::default() };
+    let server = here(Access::default(), limits);
+    let client = http2_client::Client::of(&server.address);
+    let path = format!("/{SERVICE}/ShouldRateLimit");
+    let whole = message(&asked("shop", &[&[("user", "ann")]]));
+    let waiting: Vec<_> = (0..8 + 5).map(|_| client.begin(&path)).collect();
+    for (arrived, _) in &waiting {
+        arrived.recv().unwrap();
+    }
+    assert_eq!(client.call(&path, &[], None).1, "8", "RESOURCE_EXHAUSTED");
+    assert_eq!(client.call("/grpc.health.v1.Health/Check", &[], None).1, "8");
+    // Other connections are answered, though their messages come a moment later than their calls.
+    let other = http2_client::Client::of(&server.address);
+    let (arrived, answer) = other.begin(&path);
+    arrived.recv().unwrap();
+    assert_eq!(answer(whole.clone()).1, "0");
+    // Those that wait are answered as well.
+    for (_, answer) in waiting {
+        assert_eq!(answer(whole.clone()).1, "0");
+    }
+}
+
 #[test]
 fn reflection() {
     use tonic_reflection::pb::v1::ServerReflectionRequest;
