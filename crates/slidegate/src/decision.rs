@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use crate::reservation::ChargeRef;
 use crate::rules::{DEFAULT_CODE, Mode, Rules, Unmatched};
 use crate::{
-    Ask, Check, Count, Entry, Error, Key, Micros, Outcome, Precision, Quota, Reading, Request, Reservation,
-    Verdict,
+    Ask, Check, Count, Entry, Error, Key, Micros, Outcome, Precision, Quota, Reading, Request, RequestId,
+    Reservation, Verdict,
 };
 
 /// Who decided. Where several did, each for other rules, the last of these that took part.
@@ -90,6 +90,11 @@ impl Decision {
     #[inline(always)]
     pub(crate) fn fill_ask(&mut self, request: &Request<'_>) -> Result<(), Error> {
         self.rules.ask_in(&mut self.ask, request)
+    }
+
+    /// Id of the request, if it has one.
+    pub fn request_id(&self) -> Option<&RequestId> {
+        self.ask.id()
     }
 
     /// Whether the request may go on.

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use super::NEVER_SETTLED;
 use super::budget::{NoteBudget, Purpose, Taken};
 use super::ids::{Ids, Named};
 use super::moved::Moved;
@@ -26,6 +27,13 @@ pub struct Entry {
     pub seq: u64,
     /// What it was charged.
     pub cost: u64,
+}
+
+impl Entry {
+    /// Whether a store settles this admission. A rule with `count: attempts` has none that can be settled.
+    pub fn can_be_settled(&self) -> bool {
+        self.seq != NEVER_SETTLED
+    }
 }
 
 #[derive(Clone, Debug, Default)]
