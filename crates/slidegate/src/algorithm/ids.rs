@@ -194,7 +194,7 @@ mod tests {
     fn finds_the_latest_admission_of_each_id() {
         let (mut ids, mut map) = (Ids { first: u32::MAX - 500, ..Ids::default() }, HashMap::new());
         let mut random = 7u64;
-        for seq in 0..20_000 {
+        for seq in 0..20_000u64 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let id = RequestId::new(&format!("id-{}", (random >> 33) % 700)).unwrap();
             let digest = Named::unbounded(&id).digest(1);
