@@ -143,7 +143,7 @@ mod tests {
             assert_eq!(matches!(ranges, Ranges::Many(_)), n >= 40 && set.len() > 40);
             (0..600).for_each(|seq| assert_eq!(ranges.contains(seq), set.contains(&seq)));
         }
-        assert_eq!(set.len(), 600);
+        assert!(set.len() > 500, "{}", set.len());
         ranges.forget(|_| true);
         assert!(ranges.is_empty() && ranges.bytes() == 0 && !ranges.contains(300));
     }
