@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use slidegate::Clock;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
@@ -71,7 +71,8 @@ fn by_hyper(
             }
             let streams = is_stream(request.uri().path());
             let mut answer = door.answer(request).await;
-            if reading.is_over() {
+            if reading.is_over() && answer.status() == StatusCode::BAD_REQUEST {
+                // To the handler it looks like a body that ends too early.
                 answer = over_budget();
             }
             reading.answered();

@@ -91,7 +91,7 @@ const CHARGES: [&str; 6] =
     ["/v1/acquire", "/v1/acquire/batch", "/v1/settle", "/v1/release", "/v1/extend", "/v1/report"];
 
 /// Headers in which proxies describe the request that they ask about.
-const PROXY: [&str; 3] = ["forwarded", "x-real-ip", "via"];
+const PROXY: [&str; 2] = ["forwarded", "x-real-ip"];
 const PROXY_PREFIXES: [&str; 2] = ["x-forwarded-", "x-original-"];
 
 /// Headers that browsers send to other sites without asking, or that a page can set: as an attribute they say nothing of who sends

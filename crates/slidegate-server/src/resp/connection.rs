@@ -260,11 +260,11 @@ impl<S: Stream> Connection<'_, S> {
         Ok((taken, then))
     }
 
-    /// Bytes of the budget for what has not arrived whole, if as many have room in the buffer: an idle connection has
-    /// [`TOGETHER`] anyway.
+    /// Bytes of the budget for what has not arrived whole, if the buffer has this capacity. The buffer and a transaction have
+    /// [`TOGETHER`] each for nothing, so that small commands never depend on what other clients hold.
     fn holds(&self, capacity: usize) -> usize {
         let queued = self.transaction.as_ref().map_or(0, |transaction| transaction.bytes.capacity());
-        capacity.saturating_sub(TOGETHER) + queued
+        capacity.saturating_sub(TOGETHER) + queued.saturating_sub(TOGETHER)
     }
 
     /// Refuses to wait for the rest of a command, and ends the connection.
