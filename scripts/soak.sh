@@ -30,6 +30,7 @@ step() {
 }
 
 only=${1:-}
+step conformance conformance::redis CONFORMANCE_OPERATIONS=204000
 step kills guard_kills:: GUARD_KILLS=20
 step failovers guard_failover:: GUARD_FAILOVERS=5
 step network guard_faults::a_network GUARD_FAULT_MS=60000
