@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn signature_stays_the_same_between_versions() {
         let keys = ReservationKeys::from(key("0123456789abcdef"));
-        assert_eq!(signed(&keys, "1.0.1.1.k"), "1.0.1.1.k.ce63ae41e57ca1fd0ee2d3d4d61ea32c");
+        assert_eq!(signed(&keys, "1.0.1.1.k"), "1.0.1.1.k.3c5763862424dc8d57c9a12ef0714653");
     }
 
     #[test]
