@@ -63,7 +63,9 @@ local function see_window(line, h)
   if not ours then return nil end
   local before = members(KEYS[1])
   local s = kinds[1].load(line)
-  return s, math.max(h.l, newest, top_of(KEYS[1])) + line.window, s.expired, function()
+  -- If everything has left, it is not counted one by one.
+  local expired = s.replace and before or s.expired
+  return s, math.max(h.l, newest, top_of(KEYS[1])) + line.window, expired, function()
     -- What counts for nothing leaves no trace.
     if unfinished then return before - members(KEYS[1]) end
     if s.gone > 0 then kinds[1].save(s, line) else call('ZREMRANGEBYSCORE', KEYS[1], '1', format('%d', cut)) end
