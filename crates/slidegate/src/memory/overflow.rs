@@ -7,11 +7,12 @@
 //! - Counters that forget by a limit or refill at a rate (`count: attempts`, `token-bucket`) are judged by the strictest
 //!   quota they were asked with. The others are judged by the quota of each request.
 //! - A counter never becomes warm: what one key admits does not lift the limit of another.
-//! - A shared bucket takes no refund: what has refilled since belongs to other keys too. An attempt takes none either.
+//! - A shared bucket takes no settlement. An attempt takes none either.
+//! - A shared bucket is idle when the bucket of each of its keys would be full, which may have a larger burst.
 //! - A key stays with its counter while that counts anything of it. When the shard has room again, a key that has nothing
 //!   in the shared counter gets one of its own. A key that has something there gets one that begins with everything that
-//!   the shared one counts ([`State::summary`]). It stays if it may hold permits, which can be extended, and if the counter
-//!   is a bucket: a refund could otherwise give back what has refilled for other keys.
+//!   the shared one counts ([`State::summary`]). It stays if it may hold permits, which can be extended, if the counter
+//!   is a bucket, and if it counts attempts: those two count only up to the strictest quota of all keys.
 //!
 //! The number of counters is bounded, per shard and per group. A key for which there is none is denied.
 
@@ -60,6 +61,9 @@ pub(super) struct SharedCounter {
     strictest: Quota,
     /// Instant at which a place was last given out: it is not removed at that instant.
     used_at: Micros,
+    /// Instant at which the buckets of all its keys are full. The counter itself may be full sooner, because it has the
+    /// smallest burst of all keys.
+    full_at: Micros,
     /// Keys that have something in the counter, by their hash.
     members: HashMap<u64, Member, foldhash::fast::RandomState>,
     /// Whether there are members that are not listed.
@@ -76,7 +80,24 @@ struct Member {
 
 impl SharedCounter {
     fn new(state: State, quota: &Quota, now: Micros) -> Self {
-        SharedCounter { state, strictest: *quota, used_at: now, members: HashMap::default(), crowded: false }
+        let mut counter = SharedCounter {
+            state,
+            strictest: *quota,
+            used_at: now,
+            full_at: Micros::ZERO,
+            members: HashMap::default(),
+            crowded: false,
+        };
+        counter.touch(quota, now);
+        counter
+    }
+
+    /// Notes that a key with this quota is counted here.
+    fn touch(&mut self, quota: &Quota, now: Micros) {
+        self.used_at = now;
+        if is_bucket(quota) {
+            self.full_at = self.full_at.max(now.plus(quota.horizon()));
+        }
     }
 
     /// Whether the counter may count something of `key`. Attempts that were refused are not noted.
@@ -110,8 +131,7 @@ impl SharedCounter {
                     self.members.remove(&key.hash());
                 }
             }
-            // A bucket refills for longer then.
-            Correction::Cost(_) => member.until = member.until.max(self.state.empty_at()),
+            Correction::Cost(_) => {}
         }
     }
 
@@ -127,9 +147,11 @@ impl SharedCounter {
         strict
     }
 
-    /// Whether a key that is counted here can leave with a copy of what is counted.
+    /// Whether a key that is counted here can leave with a copy of what is counted. Attempts are counted up to the lowest
+    /// limit of all keys, which may be less than a key has used.
     pub(super) fn can_be_left(&self) -> bool {
-        !self.strictest.is_held() && !is_bucket(&self.strictest)
+        let strictest = &self.strictest;
+        strictest.count() == Count::Admitted && !strictest.is_held() && !is_bucket(strictest)
     }
 
     /// Whether a request fits now and was not admitted before.
@@ -138,10 +160,10 @@ impl SharedCounter {
         self.state.consider(now, asked) == Opinion::Fits
     }
 
-    /// Whether a correction of an admission of `cost` takes nothing from the other keys.
-    pub(super) fn corrects(&self, cost: u64, correction: Correction) -> bool {
-        let lowers = matches!(correction, Correction::Cost(to) if to < cost);
-        self.strictest.count() == Count::Admitted && !(is_bucket(&self.strictest) && lowers)
+    /// Whether an admission can be corrected without an effect on the other keys. What a bucket has refilled since belongs to
+    /// other keys too, and what it may owe depends on the burst of each key.
+    pub(super) fn corrects(&self) -> bool {
+        self.strictest.count() == Count::Admitted && !is_bucket(&self.strictest)
     }
 
     fn suits(&self, quota: &Quota) -> bool {
@@ -149,7 +171,7 @@ impl SharedCounter {
     }
 
     fn is_idle(&self, now: Micros) -> bool {
-        self.state.idle_at() <= now && self.used_at < now
+        self.state.idle_at() <= now && self.full_at <= now && self.used_at < now
     }
 }
 
@@ -183,7 +205,7 @@ impl Overflow {
         if counters[nth].is_idle(now) {
             return None;
         }
-        counters[nth].used_at = now;
+        counters[nth].touch(quota, now);
         Some(SharedPlace { group: Self::group(key), nth })
     }
 

@@ -227,7 +227,7 @@ impl Shard {
             return settled;
         };
         match overflow.made(key, entry.seq) {
-            Some(counter) if counter.corrects(entry.cost, *correction) => {
+            Some(counter) if counter.corrects() => {
                 let settled = counter.state.correct_within(now, *entry, *correction, Some(notes));
                 if settled == Settled::Done {
                     counter.corrected(key, *correction, now);
