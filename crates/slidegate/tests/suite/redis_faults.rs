@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use slidegate::{
     Ask, Check, Correction, Encoding, Entry, Error, Fault, Guard, GuardOptions, HotKeyOptions, HotKeys, Key,
-    Micros, Outcome, Quota, RedisMode, RedisOptions, RedisStore, RedisTopology, RequestId, Settlement, Source,
-    Store, Verdict,
+    Micros, Outcome, Quota, RedisMode, RedisOptions, RedisStore, RedisTopology, RequestId, Settlement,
+    Source, Store, Verdict,
 };
 
 use crate::audit_healthy::patient;

@@ -68,15 +68,18 @@ impl Writer {
             .arg("m");
         all.cmd("ZADD").arg(&name).arg(format!("-{newest}")).arg(format!("sliding-window {window}"));
         all.cmd("ZADD").arg(&name).arg(0).arg("l");
-        for some in entries.chunks(500) {
-            let add = all.cmd("ZADD").arg(&name);
+        all.cmd("PEXPIRE").arg(&name).arg(7_200_000);
+        all.exec(&mut self.connection).unwrap();
+        // One by one: Redis answers others between two commands, not within a pipeline.
+        for some in entries.chunks(250) {
+            let mut add = redis::cmd("ZADD");
+            add.arg(&name);
             for (at, cost) in some {
                 let hex = format!("{:x}", at % modulus);
                 add.arg(*at).arg(if *cost == 1 { hex } else { format!("{hex}*{cost}") });
             }
+            add.exec(&mut self.connection).unwrap();
         }
-        all.cmd("PEXPIRE").arg(&name).arg(7_200_000);
-        all.exec(&mut self.connection).unwrap();
     }
 
     fn write_packed(&mut self, check: &Check, entries: &[(u64, u64)]) {
@@ -102,15 +105,15 @@ impl Writer {
     /// Notes on admissions of these instants.
     pub(crate) fn write_notes(&mut self, check: &Check, instants: &[u64]) {
         let name = format!("sg:{{{}}}:notes", check.key);
-        let mut all = redis::pipe();
-        for (i, some) in instants.chunks(500).enumerate() {
-            let add = all.cmd("ZADD").arg(&name);
+        for (i, some) in instants.chunks(250).enumerate() {
+            let mut add = redis::cmd("ZADD");
+            add.arg(&name);
             for (j, at) in some.iter().enumerate() {
                 add.arg(*at).arg(format!("id:{i}.{j}*1"));
             }
+            add.exec(&mut self.connection).unwrap();
         }
-        all.cmd("PEXPIRE").arg(&name).arg(7_200_000);
-        all.exec(&mut self.connection).unwrap();
+        redis::cmd("PEXPIRE").arg(&name).arg(7_200_000).exec(&mut self.connection).unwrap();
     }
 
     fn members(&mut self, check: &Check, suffix: &str) -> u64 {

@@ -63,9 +63,9 @@ local function see_window(line, h)
   if not ours then return nil end
   local before = members(KEYS[1])
   local s = kinds[1].load(line)
-  -- If everything has left, it is not counted one by one.
-  local expired = s.replace and before or s.expired
-  return s, math.max(h.l, newest, top_of(KEYS[1])) + line.window, expired, function()
+  -- A key that was idle is emptied whole.
+  local n = s.replace and before or s.expired
+  return s, math.max(h.l, newest, top_of(KEYS[1])) + line.window, n, function()
     -- What counts for nothing leaves no trace.
     if unfinished then return before - members(KEYS[1]) end
     if s.gone > 0 then kinds[1].save(s, line) else call('ZREMRANGEBYSCORE', KEYS[1], '1', format('%d', cut)) end
