@@ -570,8 +570,11 @@ fn calls_that_wait_for_their_message_are_bounded() {
         arrived.recv().unwrap();
     }
     // The server may still be reading the calls that wait.
-    eventually("the budget is used up (RESOURCE_EXHAUSTED)", || client.call(&path, &[], None).1 == "8");
-    assert_eq!(client.call("/grpc.health.v1.Health/Check", &[], None).1, "8");
+    eventually("the budget is used up (RESOURCE_EXHAUSTED)", || {
+        client.call("/grpc.health.v1.Health/Check", &[], None).1 == "8"
+    });
+    // Envoy would pass the request on after an error, so this is answered OVER_LIMIT.
+    assert_eq!(client.call(&path, &[], None).1, "0");
     // Other connections are answered, though their messages come a moment later than their calls.
     let other = http2_client::Client::of(&server.address);
     let (arrived, answer) = other.begin(&path);

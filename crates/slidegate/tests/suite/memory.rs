@@ -243,7 +243,7 @@ async fn ids_and_settlements_stay_within_their_budget() {
         if (n / 10) % 2 == 0 {
             let refund = Settlement::refund(Key::new("k", [("n", key.as_str())]), entry);
             let before = used(&store, &key).await;
-            let done = store.settle(&[refund.clone()]).await.unwrap().settled[0] == Settled::Done;
+            let done = store.settle(std::slice::from_ref(&refund)).await.unwrap().settled[0] == Settled::Done;
             settled[usize::from(done)] += 1;
             assert_eq!(before - used(&store, &key).await, u64::from(done));
             assert_ne!(store.settle(&[refund]).await.unwrap().settled[0], Settled::Done, "never twice");

@@ -346,9 +346,7 @@ impl Inner {
                 Settled::Gone
             } else if noted == Some(instant as f64) {
                 Settled::Already
-            } else if !is_made {
-                Settled::Gone
-            } else if extends && (!quota.is_held() || cost == 0) {
+            } else if !is_made || extends && (!quota.is_held() || cost == 0) {
                 Settled::Gone
             } else if extends && instant == slot.at {
                 Settled::Done
