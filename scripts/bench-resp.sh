@@ -7,6 +7,9 @@
 #   ALONE=200000 PIPELINED=1000000             requests of a turn: one in flight a client, and sixteen; of those,
 #                                              throttlecrab gets a tenth
 #   BESIDE=path/to/slidegate                   another build of ours instead of throttlecrab, to see what a change brings
+#   RESERVE=1                                  asks for reservations, which are signed: of this build and of BESIDE; the first
+#                                              column is this build without reservations. Only what is admitted has one
+#   LOADS="admit refuse" KEYS="1 10000"        what is asked
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/need.sh
@@ -31,6 +34,7 @@ question() {
     case $1 in
     THROTTLE) echo "THROTTLE $2-__rand_int__ $limit $limit 60" ;;
     SG.ACQUIRE) echo "SG.ACQUIRE $2-__rand_int__ $limit 60000" ;;
+    RESERVE) echo "SG.ACQUIRE $2-__rand_int__ $limit 60000 1 RESERVE" ;;
     esac
 }
 
@@ -53,13 +57,16 @@ decided() {
 
 # The contenders: who, and by which command.
 contenders=("slidegate THROTTLE" "slidegate SG.ACQUIRE" "$other THROTTLE")
+[ -z "${RESERVE:-}" ] || contenders=("slidegate SG.ACQUIRE" "slidegate RESERVE" "$other RESERVE")
+read -ra loads <<<"${LOADS:-admit refuse}"
+read -ra numbers_of_keys <<<"${KEYS:-1 10000}"
 
 echo "redis-benchmark -c $connections -n $alone, or -n $pipelined -P 16, $(nproc) cores, $rounds rounds"
 echo
 echo "| load | keys | pipeline | round | | requests/s | p50 ms | p99 ms |"
 echo "|---|--:|--:|--:|---|--:|--:|--:|"
-for load in admit refuse; do
-    for keys in 1 10000; do
+for load in "${loads[@]}"; do
+    for keys in "${numbers_of_keys[@]}"; do
         for pipeline in 1 16; do
             for round in $(seq 1 "$rounds"); do
                 # Who goes first alternates.
@@ -82,10 +89,10 @@ for load in admit refuse; do
 done
 
 echo
-echo "| load | keys | pipeline | ${contenders[0]}/s | ${contenders[1]}/s | ${contenders[2]}/s | x | x by SG.ACQUIRE |"
+echo "| load | keys | pipeline | ${contenders[0]}/s | ${contenders[1]}/s | ${contenders[2]}/s | x | x by ${contenders[1]#* } |"
 echo "|---|--:|--:|--:|--:|--:|--:|--:|"
-for load in admit refuse; do
-    for keys in 1 10000; do
+for load in "${loads[@]}"; do
+    for keys in "${numbers_of_keys[@]}"; do
         for pipeline in 1 16; do
             file=$work/$load.$keys.$pipeline
             row="| $load | $keys | $pipeline |"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Long forms of the fault tests: kills, failovers, bad networks, slots that move, holders that die, outages. One test at a time, in
+# Long forms of the fault tests: kills, failovers, bad networks, slots that move, holders that die, outages, hostile clients, floods of keys. One test at a time, in
 # release mode; the bad networks alone take five minutes. Prints the figures of every step.
 # `scripts/soak.sh kills` runs only the steps whose name contains `kills`.
 set -euo pipefail
@@ -30,6 +30,7 @@ step() {
 }
 
 only=${1:-}
+step conformance conformance::redis CONFORMANCE_OPERATIONS=204000
 step kills guard_kills:: GUARD_KILLS=20
 step failovers guard_failover:: GUARD_FAILOVERS=5
 step network guard_faults::a_network GUARD_FAULT_MS=60000
@@ -40,7 +41,9 @@ step write-back guard_write_back::
 step slots topologies::slots TOPOLOGY_DECISIONS=1000000 TOPOLOGY_SLOTS=500
 step asks topologies::asks TOPOLOGY_ASKS=200000
 step holders holders:: HOLDERS_SECONDS=30
+step hostile hostile:: HOSTILE_ENTRIES=100000 HOSTILE_ROUNDS=3 HOSTILE_DEADLINE_MS=50 HOSTILE_MOST_US=5000
 step outages outages:: SLIDEGATE_OUTAGES=20
+step flood flood:: SLIDEGATE_FLOOD_KEYS=1000000
 
 echo
 echo "== figures"

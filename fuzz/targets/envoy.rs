@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use slidegate::Rules;
+use slidegate::{Rules, Unmatched};
 use slidegate_fuzz::{bounded, told, yaml};
 use slidegate_server::envoy::{NamedText, import, translate};
 
@@ -17,7 +17,8 @@ fuzz_target!(|text: &str| {
             return mistakes.iter().for_each(|mistake| told(mistake));
         }
     };
-    match (import(&files), Rules::new(rules)) {
+    let rules = Rules::new(rules).map(|rules| rules.with_unmatched(Unmatched::Allow));
+    match (import(&files), rules) {
         (Ok(printed), Ok(rules)) => {
             yaml::rules(&rules);
             let read = Rules::from_yaml(&printed);

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
-use slidegate::{MAX_LIMIT, Reservation};
+use slidegate::{Limiter, MAX_LIMIT};
 use slidegate_fuzz::http::answers;
 use slidegate_fuzz::{bounded, told};
 use slidegate_server::fuzzing::http;
@@ -58,8 +58,10 @@ fn decision(json: &Value) {
         told(limit["key"].as_str().expect("a key"));
     }
     if let Some(text) = json["reservation"].as_str() {
-        let reservation: Reservation = text.parse().expect("given out here");
-        assert_eq!(reservation.to_string(), text);
+        // Limiters of one process have one key.
+        let limiter = Limiter::per_second(1).expect("a limiter");
+        let reservation = limiter.verify(text).expect("given out here");
+        assert_eq!(limiter.sign(&reservation), text);
         assert!(allowed);
     }
 }

@@ -1,23 +1,46 @@
-//! Reservations from strangers: printed and read again the same, and never in a slot that the
-//! sender chose.
+//! Reservations from untrusted input: text that is not signed is rejected; without the signature it reads and prints the same, and
+//! never chooses a slot; signed it verifies, and no altered text does.
 #![no_main]
 
+use std::sync::LazyLock;
+
 use libfuzzer_sys::fuzz_target;
-use slidegate::{MAX_RESERVATION, Reservation};
+use slidegate::fuzzing::{hashed, keys, printed, unsigned};
+use slidegate::{Limiter, MAX_RESERVATION, ReservationKey};
 use slidegate_fuzz::{bounded, told};
 
+static LIMITER: LazyLock<Limiter> = LazyLock::new(|| Limiter::per_second(1).expect("a limiter"));
+static OTHER: LazyLock<Limiter> = LazyLock::new(|| {
+    Limiter::per_second(1).expect("a limiter").with_reservation_keys(ReservationKey::random())
+});
+
 fuzz_target!(|text: &str| {
-    let parsed = bounded(text.len(), 1 << 16, 64, || text.parse::<Reservation>());
-    let reservation = match parsed {
-        Ok(reservation) => reservation,
-        Err(error) => return told(&error.to_string()),
-    };
-    let printed = reservation.to_string();
-    assert!(printed.len() <= text.len() && text.len() <= MAX_RESERVATION);
-    told(&printed);
-    for key in slidegate::fuzzing::keys(&reservation) {
-        let (hashed, said) = slidegate::fuzzing::hashed(&key);
+    match bounded(text.len(), 1 << 16, 64, || LIMITER.verify(text)) {
+        Ok(reservation) => panic!("nobody has signed {reservation:?}"),
+        Err(error) => told(&error.to_string()),
+    }
+    let Some(reservation) = bounded(text.len(), 1 << 16, 64, || unsigned(text)) else { return };
+    assert_eq!(printed(&reservation), text, "one text for one reservation");
+    told(text);
+    for key in keys(&reservation) {
+        let (hashed, said) = hashed(&key);
         assert_eq!(hashed, said);
     }
-    assert_eq!(printed.parse(), Ok(reservation));
+    let signed = LIMITER.sign(&reservation);
+    let verified = LIMITER.verify(&signed);
+    if signed.len() > MAX_RESERVATION {
+        assert!(verified.is_err());
+        return;
+    }
+    assert_eq!(verified, Ok(reservation));
+    assert!(OTHER.verify(&signed).is_err());
+    // Every part of the signature, and some of the rest.
+    let step = (text.len() / 16).max(1);
+    for place in (0..text.len()).step_by(step).chain(text.len()..signed.len()) {
+        let mut altered = signed.clone().into_bytes();
+        altered[place] ^= 1 << (place % 5);
+        if let Ok(altered) = String::from_utf8(altered) {
+            assert!(LIMITER.verify(&altered).is_err(), "{altered}");
+        }
+    }
 });

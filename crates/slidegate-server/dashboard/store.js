@@ -94,6 +94,9 @@ function* facts({ store, accuracy, memory }) {
     yield ["Keys", [count(store.keys)]];
     yield ["Events", [count(store.events), "admissions that are remembered"]];
     yield ["Evicted", [count(store.evicted), "keys that had to make room"]];
+    if (store.shared_counters || store.shared) yield ["Shared", [count(store.shared_counters), `counters for keys beyond the bound, ${count(store.shared)} decisions`]];
+    if (store.denied_full) yield ["Denied", [count(store.denied_full), "decisions, because the store was full"]];
+    if (store.ids_dropped || store.settlements_dropped) yield ["Dropped", [count(store.ids_dropped), `request ids, and ${count(store.settlements_dropped)} settlements, for want of room`]];
   } else {
     yield ["Call", [micros(store.calls?.mean_us), `${many(store.calls?.errors ?? 0, "error")} since the start`]];
     yield ["In flight", [count(store.in_flight), `${count(store.late)} late, ${count(store.overloaded)} turned away`]];

@@ -41,7 +41,8 @@ pub fn run(args: AcquireArgs) -> ExitCode {
 
 fn describe(answer: &Value) -> String {
     let mut lines = vec![match answer["denied_by"].as_str() {
-        None => "allowed".to_owned(),
+        None if answer["allowed"] == true => "allowed".to_owned(),
+        None => format!("denied (code {}): no rule matches the request", answer["code"]),
         Some(rule) => {
             format!("denied by {rule} (code {}): retry in {} ms", answer["code"], answer["retry_after_ms"])
         }

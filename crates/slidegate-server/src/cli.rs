@@ -9,16 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use slidegate::{MemoryStore, RedisStore};
+use slidegate::{MemoryStore, RedisStore, ReservationKey, ReservationKeys};
 
 use crate::access::{Access, TOKEN_VARIABLE, Token};
 use crate::acquire::AcquireArgs;
 use crate::bench::BenchArgs;
-use crate::config::{AccessConfig, Config, ConfigFile, Listen, Place, StoreKind};
+use crate::config::{AccessConfig, Config, ConfigFile, Listen, Place, ReservationsConfig, StoreKind};
 use crate::explain::ExplainArgs;
 use crate::gate::Gate;
 use crate::log::{self, LogArgs};
 use crate::recording::RecordArgs;
+use crate::reservations::{self, SharedKey};
 use crate::rulebook::{Files, Hangup};
 use crate::serve::Doors;
 use crate::simulate::SimulateArgs;
@@ -32,8 +33,11 @@ const ADMIN_TOKEN: &str = "SLIDEGATE_ADMIN_TOKEN";
 /// The shortest token.
 const MIN_TOKEN: usize = 16;
 
-/// Open files that every door full of connections needs.
-const OPEN_FILES: u64 = 45_000;
+/// Doors that may be open.
+const DOORS: u64 = 4;
+
+/// Open files besides connections.
+const OPEN_FILES: u64 = 5_000;
 
 /// How long the other processes may take to be told that this one stops.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -115,6 +119,9 @@ struct ServeArgs {
     /// Where HTTP listens for what changes rules and counts, which is then refused everywhere else [default: off]
     #[arg(long, value_name = "ADDR")]
     admin: Option<Place>,
+    /// Let whoever reaches the address of --admin change rules and counts without a token, also from other machines
+    #[arg(long)]
+    admin_without_token: bool,
     #[command(flatten)]
     record: RecordArgs,
     #[command(flatten)]
@@ -178,25 +185,42 @@ fn serve_command(args: ServeArgs) -> Result<(), String> {
     let listen = listen.or(config.listen).or(Listen::DEFAULT);
     let store = args.store.or(config.store.clone()).unwrap_or_default();
     let access = access(&config.access)?;
+    if !args.admin_without_token {
+        check_admin(&listen, &access)?;
+    }
+    let reservation_keys = reservation_keys(&config.reservations)?;
     let recording = args.record.create()?;
     // A connection is an open file. What cannot be had is told when it lacks.
-    let _ = rlimit::increase_nofile_limit(OPEN_FILES);
+    let _ = rlimit::increase_nofile_limit(OPEN_FILES + DOORS * config.limits.connections as u64);
     let served = runtime.block_on(async {
         let tls = config.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
         let (doors, places) = open_doors(listen, tls.clone()).await?;
         let store = open(store, &config)?;
         let shared_rules = if config.rules.is_known() { None } else { Some(shared_rules(&store)?) };
-        let gate = Gate::new(store.clone(), config.rules, source);
+        let gate = Gate::new(store.clone(), config.authorize.spell(config.rules), source);
         let mut gate = Gate {
             shared_rules: shared_rules.clone(),
             access,
             authorize: config.authorize,
+            limits: config.limits,
             redis: config.redis,
             log_keys,
             ..gate
         };
         gate.record.on = config.monitor.decisions;
+        let shared_key = match (reservation_keys, store.redis_store()) {
+            (Some(keys), _) => {
+                gate.limiter.set_reservation_keys(keys);
+                None
+            }
+            (None, Some(redis)) => Some(SharedKey::start(redis.clone(), &gate.limiter).await),
+            // Counts and reservations go with the process.
+            (None, None) => None,
+        };
         let gate = Arc::new(gate);
+        if let Some(shared_key) = shared_key {
+            tokio::spawn(shared_key.follow(Arc::clone(&gate)));
+        }
         tokio::spawn(store.clone().introduce());
         tokio::spawn(monitor::watch(Arc::clone(&gate), config.monitor));
         tokio::spawn(adapt::watch(Arc::clone(&gate)));
@@ -241,11 +265,41 @@ fn access(config: &AccessConfig) -> Result<Access, String> {
     Ok(Access::new(data, admin))
 }
 
+/// The door for changes needs no token if there is none, so it must not be reachable from other machines then.
+fn check_admin(listen: &Listen, access: &Access) -> Result<(), String> {
+    match listen.admin {
+        Some(Place::At(address)) if !access.has_admin() && !address.ip().to_canonical().is_loopback() => {
+            Err(format!(
+                "whoever reaches {address} could change rules and counts without a token: set {ADMIN_TOKEN} or \
+                 `access.admin-tokens-file`, let --admin listen on 127.0.0.1, or add --admin-without-token if only \
+                 administrators can reach it"
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn tokens(variable: &str, file: Option<&Path>) -> Result<Vec<Token>, String> {
+    let texts = secrets("token", variable, file)?;
+    Ok(texts.iter().map(|text| Token::new(text.as_bytes())).collect())
+}
+
+/// The keys of the environment and of the file that `reservations` names; none if there is neither.
+fn reservation_keys(config: &ReservationsConfig) -> Result<Option<ReservationKeys>, String> {
+    let texts = secrets("reservation key", reservations::VARIABLE, config.keys.as_deref())?;
+    if texts.is_empty() {
+        return Ok(None);
+    }
+    let keys = texts.iter().map(|text| ReservationKey::new(text.as_bytes())).collect::<Result<Vec<_>, _>>();
+    keys.and_then(ReservationKeys::new).map(Some).map_err(|error| error.to_string())
+}
+
+/// Secrets of a variable and of a file, one a line.
+fn secrets(what: &str, variable: &str, file: Option<&Path>) -> Result<Vec<String>, String> {
     let mut texts: Vec<String> = Vec::new();
     match std::env::var(variable) {
         Ok(text) if text.trim().is_empty() => {
-            return Err(format!("{variable} is empty: give a token, or unset it"));
+            return Err(format!("{variable} is empty: give a {what}, or unset it"));
         }
         Ok(text) => texts.push(text.trim().to_owned()),
         Err(VarError::NotPresent) => {}
@@ -257,14 +311,14 @@ fn tokens(variable: &str, file: Option<&Path>) -> Result<Vec<Token>, String> {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         texts.extend(lines.map(str::to_owned));
         if texts.is_empty() {
-            return Err(format!("{name} has no token: one a line"));
+            return Err(format!("{name} has no {what}: one a line"));
         }
     }
     if texts.iter().any(|text| text.len() < MIN_TOKEN) {
-        // The token itself is nobody's business.
-        return Err(format!("a token needs at least {MIN_TOKEN} characters: try `openssl rand -hex 32`"));
+        // The secret itself is not repeated.
+        return Err(format!("a {what} needs at least {MIN_TOKEN} characters: try `openssl rand -hex 32`"));
     }
-    Ok(texts.iter().map(|text| Token::new(text.as_bytes())).collect())
+    Ok(texts)
 }
 
 /// Which door is where, by the scheme of its address.
@@ -298,7 +352,7 @@ async fn open_doors(listen: Listen, tls: Option<Arc<Tls>>) -> Result<(Doors, Pla
 /// The store of that kind, as the file says how to reach it.
 pub(crate) fn open(store: StoreKind, config: &Config) -> Result<AnyStore, String> {
     match store {
-        StoreKind::Memory => Ok(AnyStore::Memory(MemoryStore::new())),
+        StoreKind::Memory => Ok(AnyStore::Memory(MemoryStore::with_options(config.memory))),
         StoreKind::Redis(url) => {
             let options = config.redis.options(url.as_deref())?;
             AnyStore::redis(&options, &config.guard, &config.hot_keys).map_err(|error| error.to_string())

@@ -89,7 +89,7 @@ fn talk<D: Door>(door: D, pieces: &[&[u8]]) -> Vec<u8> {
     let stream = Wire { heard, said: Arc::clone(&said) };
     let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
     let (_going_on, stop) = watch::channel(());
-    RUNTIME.block_on(Arc::new(door).serve(stream, peer, stop));
+    RUNTIME.block_on(Arc::new(door).serve(stream, peer, Arc::default(), stop));
     std::mem::take(&mut said.lock())
 }
 

@@ -4,10 +4,12 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use slidegate::{Error, Key, Limiter, MemoryStats, Micros, RedisStore, Rules};
+use tokio::sync::Semaphore;
 
 use crate::access::Access;
 use crate::cli::warn;
 use crate::config::{AuthorizeConfig, RedisConfig};
+use crate::http::MOST_PAGES;
 use crate::kept::Kept;
 use crate::listen::Limits;
 use crate::live::Live;
@@ -18,6 +20,7 @@ use crate::rulebook::{self, Edition, RuleBook};
 use crate::store::{AnyStore, RedisStats};
 use crate::tls::Protocol;
 use crate::trace::Caller;
+use crate::unfinished::{Held, Unfinished};
 
 /// How long statistics of the store are cached: to gather them, every key is visited. Those of Redis include breakers, so
 /// they are cached for less.
@@ -42,6 +45,10 @@ pub struct Gate {
     pub redis: RedisConfig,
     /// Whether logs have keys as they are; their digests otherwise.
     pub log_keys: bool,
+    /// Bytes of requests that have not arrived whole.
+    pub(crate) unfinished: Unfinished,
+    /// Places for pages of metrics on their way.
+    pub(crate) metrics_pages: Arc<Semaphore>,
     /// What was decided.
     pub(crate) record: Record,
     /// Who looks on.
@@ -69,12 +76,19 @@ impl Gate {
             shared_rules: None,
             redis: RedisConfig::default(),
             log_keys: false,
+            unfinished: Unfinished::default(),
+            metrics_pages: Arc::new(Semaphore::new(MOST_PAGES)),
             record,
             live: Live::default(),
             monitor: Monitor::default(),
             memory_stats: Kept::new(MEMORY_FOR),
             redis_stats: Kept::new(REDIS_FOR),
         }
+    }
+
+    /// A connection's part of the budget for unfinished requests.
+    pub(crate) fn hold(&self) -> Held {
+        self.unfinished.hold(self.limits.unfinished_bytes)
     }
 
     /// Statistics of the memory store, at most [`MEMORY_FOR`] old; none with Redis.
@@ -108,7 +122,7 @@ impl Gate {
     /// Puts other rules in force, and says so if they are others.
     pub(crate) fn change_rules(&self, rules: Rules, source: &str, version: Option<u64>) -> Arc<Edition> {
         let before = self.rules.current();
-        let edition = self.rules.change(&self.limiter, rules, source, version);
+        let edition = self.rules.change(&self.limiter, self.authorize.spell(rules), source, version);
         if edition.version != before.version {
             self.record.follow(&self.limiter);
             let Edition { version, hash, rules, .. } = &*edition;

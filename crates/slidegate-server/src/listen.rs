@@ -1,4 +1,5 @@
-//! Accepting connections for a door: how many, encrypted or not, and stopping without losing an answer.
+//! Accepting connections for a door: how many (see [`room`](crate::room)), encrypted or not, and stopping without losing an
+//! answer.
 
 use std::future::Future;
 use std::io;
@@ -7,10 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 use crate::gate::Gate;
+use crate::record::Shed;
+use crate::room::{Room, Seat, Taken};
 use crate::tls::{Protocol, Tls};
 
 /// What a client may take of the server.
@@ -22,8 +25,18 @@ pub struct Limits {
     pub request: Duration,
     /// How long what is in flight may take after the signal to stop.
     pub shutdown: Duration,
-    /// The most connections at once of each door; the next wait to be accepted.
+    /// The most connections at once of each door. Beyond that, connections that are not in use make room.
     pub connections: usize,
+    /// The most of them from one client address, or one /64 network of IPv6.
+    pub connections_per_address: usize,
+    /// Time in which the first byte of a connection must come.
+    pub first_byte: Duration,
+    /// Bytes that unfinished requests of all connections may hold.
+    pub unfinished_bytes: usize,
+    /// The most gRPC streams at once: watches of `grpc.health.v1.Health` and reflection.
+    pub grpc_streams: usize,
+    /// The most of them on one connection.
+    pub grpc_streams_per_connection: usize,
 }
 
 impl Default for Limits {
@@ -33,6 +46,11 @@ impl Default for Limits {
             request: Duration::from_secs(10),
             shutdown: Duration::from_secs(10),
             connections: 10_000,
+            connections_per_address: 5_000,
+            first_byte: Duration::from_secs(10),
+            unfinished_bytes: 256 << 20,
+            grpc_streams: 1_000,
+            grpc_streams_per_connection: 8,
         }
     }
 }
@@ -55,11 +73,13 @@ pub trait Door: Send + Sync + 'static {
 
     /// Answers one connection until it ends, or `stop` is told and what is in flight is answered.
     ///
-    /// What goes wrong on a connection is its client's affair, so there is nothing to return.
+    /// The door marks in `seat` when a request begins and ends; between requests the connection may be closed to make room. What
+    /// goes wrong on a connection is its client's affair, so there is nothing to return.
     fn serve(
         self: Arc<Self>,
         stream: impl Stream,
         peer: SocketAddr,
+        seat: Arc<Seat>,
         stop: Stop,
     ) -> impl Future<Output = ()> + Send;
 }
@@ -72,15 +92,10 @@ pub(crate) async fn accept<D: Door>(
     mut stop: Stop,
 ) {
     let limits = door.gate().limits;
-    let connections = Arc::new(Semaphore::new(limits.connections));
+    let room = Room::new(&limits);
     loop {
-        let accept = async {
-            // The semaphore is never closed.
-            let permit = Arc::clone(&connections).acquire_owned().await.ok();
-            (permit, listener.accept().await)
-        };
-        let (permit, accepted) = tokio::select! {
-            accepted = accept => accepted,
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
             _ = stop.changed() => return,
         };
         let (stream, peer) = match accepted {
@@ -91,34 +106,57 @@ pub(crate) async fn accept<D: Door>(
                 continue;
             }
         };
+        let taken = tokio::select! {
+            taken = room.take(peer.ip()) => taken,
+            _ = stop.changed() => return,
+        };
+        let Some(taken) = taken else {
+            door.gate().record.shed(D::PROTOCOL, Shed::PerAddress, 1);
+            continue;
+        };
+        door.gate().record.shed(D::PROTOCOL, Shed::Room, taken.closed);
         // Answers are small and complete: there is nothing to wait for.
         let _ = stream.set_nodelay(true);
-        let (door, stop) = (Arc::clone(&door), stop.clone());
-        match &tls {
-            None => {
-                tokio::spawn(async move {
-                    serve(door, stream, peer, stop).await;
-                    drop(permit);
-                });
-            }
-            Some(tls) => {
-                let handshake = tls.accept(D::PROTOCOL, stream);
-                tokio::spawn(async move {
-                    if let Ok(Ok(stream)) = tokio::time::timeout(limits.request, handshake).await {
-                        serve(door, stream, peer, stop).await;
-                    }
-                    drop(permit);
-                });
-            }
-        }
+        let number = taken.number();
+        let task =
+            tokio::spawn(connection(Arc::clone(&door), stream, peer, taken, tls.clone(), stop.clone()));
+        room.ended_by(number, task.abort_handle());
     }
 }
 
 /// Serves a connection, and counts it meanwhile.
-async fn serve<D: Door>(door: Arc<D>, stream: impl Stream, peer: SocketAddr, stop: Stop) {
-    let served = Arc::clone(&door);
-    let _connected = served.gate().record.connected(D::PROTOCOL);
-    door.serve(stream, peer, stop).await;
+async fn connection<D: Door>(
+    door: Arc<D>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    taken: Taken,
+    tls: Option<Arc<Tls>>,
+    mut stop: Stop,
+) {
+    let (limits, of) = (door.gate().limits, Arc::clone(&door));
+    let _connected = of.gate().record.connected(D::PROTOCOL);
+    // Whatever is spoken, and encrypted or not, the client speaks first.
+    let mut byte = [0];
+    let first = tokio::time::timeout(limits.first_byte, stream.peek(&mut byte));
+    let spoke = tokio::select! {
+        biased;
+        first = first => first.is_ok(),
+        _ = stop.changed() => return,
+    };
+    if !spoke {
+        of.gate().record.shed(D::PROTOCOL, Shed::Silent, 1);
+        return;
+    }
+    let seat = Arc::clone(&taken.seat);
+    match tls {
+        None => door.serve(stream, peer, seat, stop).await,
+        Some(tls) => {
+            let handshake = tls.accept(D::PROTOCOL, stream);
+            if let Ok(Ok(stream)) = tokio::time::timeout(limits.request, handshake).await {
+                door.serve(stream, peer, seat, stop).await;
+            }
+        }
+    }
 }
 
 /// How long a client may take to notice that nothing more is said.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::{Clock, SystemClock};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::MissedTickBehavior;
 
 use crate::gate::Gate;
@@ -27,21 +27,37 @@ const SECOND: Duration = Duration::from_secs(1);
 pub(crate) struct Live {
     /// The newest; none when the server stops.
     ticks: watch::Sender<Option<Arc<str>>>,
+    /// As many as may look on.
+    places: Arc<Semaphore>,
 }
 
-pub(crate) type Ticks = watch::Receiver<Option<Arc<str>>>;
+/// What one of them is told, and its place.
+pub(crate) struct Ticks {
+    ticks: watch::Receiver<Option<Arc<str>>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Ticks {
+    /// The next, once it is there; none when the server stops.
+    pub(crate) async fn next(&mut self) -> Option<Arc<str>> {
+        self.ticks.changed().await.ok()?;
+        self.ticks.borrow_and_update().clone()
+    }
+}
 
 impl Default for Live {
     fn default() -> Self {
-        Live { ticks: watch::Sender::new(Some(Arc::from(""))) }
+        Live { ticks: watch::Sender::new(Some(Arc::from(""))), places: Arc::new(Semaphore::new(MOST)) }
     }
 }
 
 impl Live {
     /// Told every second from now on; none if too many are.
     pub(crate) fn watch(&self) -> Option<Ticks> {
-        let goes_on = self.ticks.borrow().is_some();
-        (goes_on && self.ticks.receiver_count() < MOST).then(|| self.ticks.subscribe())
+        let _place = Arc::clone(&self.places).try_acquire_owned().ok()?;
+        let ticks = self.ticks.subscribe();
+        let goes_on = ticks.borrow().is_some();
+        goes_on.then_some(Ticks { ticks, _place })
     }
 
     /// Nobody is told any more.
@@ -192,4 +208,32 @@ fn rules(gate: &Gate) -> (Vec<RuleTick>, u64) {
         })
     };
     (shown.into_iter().filter_map(tick).collect(), would_refuse)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// Many ask at once for the last places: no more than there are get one.
+    #[test]
+    fn no_more_look_on_than_may() {
+        let live = Live::default();
+        let mut known: Vec<Ticks> = (0..MOST - 2).filter_map(|_| live.watch()).collect();
+        for _ in 0..200 {
+            let new: Vec<Option<Ticks>> = thread::scope(|scope| {
+                let asking: Vec<_> = (0..8).map(|_| scope.spawn(|| live.watch())).collect();
+                asking.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            assert_eq!(new.iter().flatten().count(), 2);
+        }
+        known.extend([live.watch().unwrap(), live.watch().unwrap()]);
+        assert!(live.watch().is_none());
+        known.pop();
+        assert!(live.watch().is_some(), "who leaves makes room");
+        live.stop();
+        known.pop();
+        assert!(live.watch().is_none(), "nobody is let in while the server stops");
+    }
 }

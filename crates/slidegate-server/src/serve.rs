@@ -40,7 +40,7 @@ pub async fn run(doors: Doors, gate: Arc<Gate>, shutdown: impl Future<Output = (
         tokio::spawn(listen::accept(listener, Arc::new(door), tls.clone(), stopped.clone()));
     }
     if let Some(listener) = grpc {
-        let door = grpc::Door::new(Arc::clone(&gate));
+        let door = grpc::Door::new(Arc::clone(&gate), stopped.clone());
         tokio::spawn(listen::accept(listener, Arc::new(door), tls.clone(), stopped.clone()));
     }
     if let Some(listener) = resp {

@@ -16,6 +16,8 @@ pub struct Ask {
     checks: SmallVec<[Check; 1]>,
     id: Option<RequestId>,
     peek: bool,
+    /// Whether no rule matches the request.
+    unmatched: bool,
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     waited: Micros,
 }
@@ -103,13 +105,19 @@ impl Ask {
         if check.cost > MAX_LIMIT {
             return Err(too_many_permits(check.cost));
         }
-        Ok(Ask { checks: SmallVec::from_buf([check]), id: None, peek: false, waited: Micros::ZERO })
+        Ok(Ask {
+            checks: SmallVec::from_buf([check]),
+            id: None,
+            peek: false,
+            unmatched: false,
+            waited: Micros::ZERO,
+        })
     }
 
     /// Nothing yet.
     #[inline]
     pub(crate) fn empty() -> Self {
-        Ask { checks: SmallVec::new(), id: None, peek: false, waited: Micros::ZERO }
+        Ask { checks: SmallVec::new(), id: None, peek: false, unmatched: false, waited: Micros::ZERO }
     }
 
     /// Checks that are known to name different keys and to cost no more than they may.
@@ -126,7 +134,8 @@ impl Ask {
     /// The same question of other checks, which name different keys.
     #[cfg(feature = "redis")]
     pub(crate) fn with_checks(&self, checks: impl Iterator<Item = Check>) -> Self {
-        Ask { checks: checks.collect(), id: self.id.clone(), peek: self.peek, waited: self.waited }
+        let checks = checks.collect();
+        Ask { checks, id: self.id.clone(), peek: self.peek, unmatched: false, waited: self.waited }
     }
 
     /// With a request id: asking again under it is not charged again.
@@ -163,6 +172,17 @@ impl Ask {
     #[inline]
     pub fn is_peek(&self) -> bool {
         self.peek
+    }
+
+    #[inline]
+    pub(crate) fn set_unmatched(&mut self, unmatched: bool) {
+        self.unmatched = unmatched;
+    }
+
+    /// Whether no rule matches the request.
+    #[inline]
+    pub(crate) fn is_unmatched(&self) -> bool {
+        self.unmatched
     }
 
     /// How much of the time that a guard gives it is gone already.

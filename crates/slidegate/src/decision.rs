@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::reservation::Charge;
-use crate::rules::{Mode, Rules};
+use crate::reservation::ChargeRef;
+use crate::rules::{DEFAULT_CODE, Mode, Rules, Unmatched};
 use crate::{
-    Ask, Check, Count, Entry, Error, Key, Micros, Outcome, Quota, Reading, Request, Reservation, Verdict,
+    Ask, Check, Count, Entry, Error, Key, Micros, Outcome, Precision, Quota, Reading, Request, RequestId,
+    Reservation, Verdict,
 };
 
 /// Who decided. Where several did, each for other rules, the last of these that took part.
@@ -17,7 +18,7 @@ use crate::{
 #[repr(u64)]
 #[non_exhaustive]
 pub enum Source {
-    /// No rule applied, so nothing was asked.
+    /// This process: no rule that counts or blocks applies, so the store was not asked. See [`Decision::unmatched`].
     NoRule,
     /// This process, because a rule blocks the request, so nothing was asked.
     Blocked,
@@ -91,30 +92,62 @@ impl Decision {
         self.rules.ask_in(&mut self.ask, request)
     }
 
-    /// Whether the request may go on.
-    pub fn allowed(&self) -> bool {
-        self.refusal().is_none()
+    /// Id of the request, if it has one.
+    pub fn request_id(&self) -> Option<&RequestId> {
+        self.ask.id()
     }
 
-    /// The rule that refused: the first that did, in the order of the rules.
+    /// Whether the request may go on.
+    pub fn allowed(&self) -> bool {
+        self.refusal().is_none() && !self.denied_as_unmatched()
+    }
+
+    /// The policy for requests that no rule matches, if this is one of them; none if a rule matches.
+    pub fn unmatched(&self) -> Option<Unmatched> {
+        self.ask.is_unmatched().then(|| self.rules.unmatched())
+    }
+
+    #[inline]
+    fn denied_as_unmatched(&self) -> bool {
+        self.ask.is_unmatched() && self.rules.unmatched() == Unmatched::Deny
+    }
+
+    /// The rule that refused: the first that did, in the order of the rules. None also if the request was denied because
+    /// no rule matches it: see [`Decision::unmatched`].
     pub fn denied_by(&self) -> Option<&str> {
         self.refusal().map(|limit| limit.rule())
     }
 
-    /// The refusing rule's code; 0 if the request was allowed.
+    /// The refusing rule's code; 0 if the request was allowed, [`DEFAULT_CODE`] if it was denied because no rule matches
+    /// it.
     pub fn code(&self) -> u32 {
-        self.refusal().map_or(0, |limit| self.rules.rule(limit.check.rule).code.get())
+        match self.refusal() {
+            Some(limit) => self.rules.rule(limit.check.rule).code.get(),
+            None if self.denied_as_unmatched() => DEFAULT_CODE.get(),
+            None => 0,
+        }
     }
 
-    /// The smallest wait after which this request would be allowed, if nobody else asks; zero if it was.
+    /// The smallest wait after which this request would be allowed, if nobody else asks; zero if it was. A lower bound if
+    /// [`Decision::retry_after_is_exact`] says so.
     ///
     /// Wait, not when: clocks differ.
     pub fn retry_after(&self) -> Micros {
         if self.allowed() {
             return Micros::ZERO;
         }
+        if self.denied_as_unmatched() {
+            // Waiting does not help: as long as for a rule that blocks.
+            return Quota::STAND_IN.horizon();
+        }
         let enforced = self.limits().filter(|limit| limit.check.enforced);
         enforced.map(|limit| limit.retry_after()).max().unwrap_or_default()
+    }
+
+    /// Whether [`Decision::retry_after`] is exact. If not, it is a lower bound: the request may still be denied after that wait.
+    pub fn retry_after_is_exact(&self) -> bool {
+        self.allowed()
+            || self.limits().filter(|limit| limit.check.enforced).all(|limit| limit.retry_after_is_exact())
     }
 
     /// Every limit that applies and was looked at, in the order of the rules. A refusal that was known already
@@ -133,18 +166,20 @@ impl Decision {
     /// What [`Limiter::settle`](crate::Limiter::settle) needs to refund or correct this admission; none if
     /// nothing was charged. An attempt stays an attempt: rules that count attempts are not settled.
     pub fn reservation(&self) -> Option<Reservation> {
-        if !self.allowed() {
-            return None;
-        }
-        let charged = self.limits().filter(|limit| {
+        Reservation::new(self.charges().map(|charge| charge.to_charge()).collect())
+    }
+
+    /// What can be settled of it.
+    pub(crate) fn charges(&self) -> impl Iterator<Item = ChargeRef<'_>> {
+        let limits = self.allowed().then(|| self.limits()).into_iter().flatten();
+        let charged = limits.filter(|limit| {
             limit.verdict.outcome == Outcome::Charged && limit.check.quota.count() == Count::Admitted
         });
-        let charges = charged.map(|limit| Charge {
-            key: limit.check.key.clone(),
+        charged.map(|limit| ChargeRef {
+            key: &limit.check.key,
             entry: limit.verdict.entry,
             held: limit.check.quota.is_held(),
-        });
-        Reservation::new(charges.collect())
+        })
     }
 
     /// Whether permits are held from now on, to be given back when they are not needed any more: see
@@ -249,6 +284,11 @@ impl<'d> Limit<'d> {
     /// The smallest wait after which this request fits here, if nobody else asks.
     pub fn retry_after(&self) -> Micros {
         self.verdict.retry_after
+    }
+
+    /// Whether [`Limit::retry_after`] is exact. If not, it is a lower bound.
+    pub fn retry_after_is_exact(&self) -> bool {
+        self.verdict.precision == Precision::Exact
     }
 
     /// The wait after which nothing is in use here, if nobody asks.

@@ -13,6 +13,7 @@ enum Kind {
     Invalid(String),
     File(Vec<Problem>),
     TooCostly { rule: String, permits: u64, limit: u64 },
+    TooManyChecks,
     Store { fault: Fault, message: String },
 }
 
@@ -46,6 +47,8 @@ pub enum Fault {
     Restarted,
     /// Others changed the same keys again and again; nothing was written.
     Conflict,
+    /// More entries of a key have expired than a few calls may remove; nothing was charged. The next call goes on.
+    Trimming,
     /// It answered something that is not an answer.
     Protocol,
     /// Something else.
@@ -55,7 +58,7 @@ pub enum Fault {
 impl Fault {
     /// Every one there is, in the order in which they are declared.
     #[cfg(feature = "redis")]
-    pub(crate) const ALL: [Fault; 15] = [
+    pub(crate) const ALL: [Fault; 16] = [
         Fault::Unreachable,
         Fault::Lost,
         Fault::Timeout,
@@ -69,6 +72,7 @@ impl Fault {
         Fault::Cluster,
         Fault::Restarted,
         Fault::Conflict,
+        Fault::Trimming,
         Fault::Protocol,
         Fault::Other,
     ];
@@ -89,6 +93,7 @@ impl Fault {
             Fault::Cluster => "cluster",
             Fault::Restarted => "restarted",
             Fault::Conflict => "conflict",
+            Fault::Trimming => "trimming",
             Fault::Protocol => "protocol",
             Fault::Other => "other",
         }
@@ -142,9 +147,20 @@ impl Error {
         Kind::TooCostly { rule: rule.to_owned(), permits, limit }.into()
     }
 
+    #[cold]
+    pub(crate) fn too_many_checks() -> Self {
+        Kind::TooManyChecks.into()
+    }
+
     /// The caller's mistake: the same call will fail again.
     pub fn is_invalid(&self) -> bool {
-        matches!(*self.0, Kind::Invalid(_) | Kind::File(_))
+        matches!(*self.0, Kind::Invalid(_) | Kind::File(_) | Kind::TooManyChecks)
+    }
+
+    /// The requests of one call meet more than [`MAX_CHECKS`](crate::MAX_CHECKS) limits. Nothing was charged: ask for fewer
+    /// at once.
+    pub fn is_too_many_checks(&self) -> bool {
+        matches!(*self.0, Kind::TooManyChecks)
     }
 
     /// More permits were asked for at once than the limit will ever have: waiting does not help.
@@ -206,6 +222,13 @@ impl fmt::Display for Error {
                     problem.fmt(f)?;
                 }
                 Ok(())
+            }
+            Kind::TooManyChecks => {
+                let most = crate::MAX_CHECKS;
+                write!(
+                    f,
+                    "the requests of one call may meet {most} limits in all, one for each rule that applies to a request: send fewer requests"
+                )
             }
             Kind::TooCostly { rule, permits, limit } => {
                 write!(f, "{permits} permits can never pass rule `{rule}`: its limit is {limit}")

@@ -1,6 +1,6 @@
 //! What `fuzz/` reaches that nobody else should. Not in the product.
 
-use crate::{DEFAULT_PREFIX, Key, Reservation};
+use crate::{DEFAULT_PREFIX, Key, Reservation, reservation};
 
 /// What Redis is asked to hash of a key, and what the key says it hashes.
 pub fn hashed(key: &Key) -> (String, String) {
@@ -13,4 +13,16 @@ pub fn hashed(key: &Key) -> (String, String) {
 /// The keys of a reservation.
 pub fn keys(reservation: &Reservation) -> Vec<Key> {
     reservation.settlements(0).into_iter().map(|settlement| settlement.key).collect()
+}
+
+/// Reads a reservation without its signature.
+pub fn unsigned(text: &str) -> Option<Reservation> {
+    reservation::read(text)
+}
+
+/// The text of a reservation without its signature.
+pub fn printed(reservation: &Reservation) -> String {
+    let mut text = String::new();
+    reservation.write(&mut text);
+    text
 }

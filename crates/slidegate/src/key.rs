@@ -9,6 +9,7 @@
 //! A key with a tag reads `{tenant=acme}per-user:user=bob`: what stands in the braces decides where it is
 //! counted, so all keys of one tag are together. Nothing else of a key has braces.
 
+use std::cell::RefCell;
 use std::fmt::{self, Write};
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::LazyLock;
@@ -108,6 +109,11 @@ impl Key {
         self.hash
     }
 
+    /// Hash of the rule and of a number, under the same secret.
+    pub(crate) fn hash_of_rule(&self, number: u64) -> u64 {
+        HASHER.hash_one((self.rule(), number))
+    }
+
     #[inline]
     pub(crate) fn text(&self) -> &KeyText {
         &self.text
@@ -155,18 +161,50 @@ impl KeyForm {
 
     /// The key of these values; none if one is missing.
     #[inline]
-    pub(crate) fn key<'v>(&self, value: impl Fn(usize) -> Option<&'v str>) -> Option<Key> {
+    pub(crate) fn key<'v>(
+        &self,
+        digests: &Digests<'v>,
+        value: impl Fn(usize) -> Option<&'v str>,
+    ) -> Option<Key> {
         let Some(((place, before), others)) = self.values.split_first() else {
             return Some(Key::from_text(self.end.clone()));
         };
         let mut text = before.clone();
-        write_value(&mut text, value(*place)?);
+        digests.write_value(&mut text, value(*place)?);
         for (place, before) in others {
             text.push_str(before);
-            write_value(&mut text, value(*place)?);
+            digests.write_value(&mut text, value(*place)?);
         }
         text.push_str(&self.end);
         Some(Key::from_text(text))
+    }
+}
+
+/// Digests of the long values of one request: each value is hashed once, however many rules count by it.
+#[derive(Default)]
+pub(crate) struct Digests<'v>(RefCell<Vec<(&'v str, Digest128)>>);
+
+type Digest128 = [u8; 16];
+
+impl<'v> Digests<'v> {
+    #[inline]
+    fn write_value(&self, text: &mut CompactString, value: &'v str) {
+        if value.len() > MAX_PLAIN_VALUE {
+            write_digest(text, self.digest(value));
+        } else {
+            escape(text, value);
+        }
+    }
+
+    #[cold]
+    fn digest(&self, value: &'v str) -> Digest128 {
+        let mut known = self.0.borrow_mut();
+        if let Some((_, digest)) = known.iter().find(|(known, _)| std::ptr::eq(*known, value)) {
+            return *digest;
+        }
+        let digest = digest(value);
+        known.push((value, digest));
+        digest
     }
 }
 
@@ -194,7 +232,7 @@ fn write_name(text: &mut CompactString, name: &str) {
 
 fn write_value(text: &mut CompactString, value: &str) {
     if value.len() > MAX_PLAIN_VALUE {
-        digest(text, value);
+        write_digest(text, digest(value));
     } else {
         escape(text, value);
     }
@@ -232,9 +270,15 @@ fn escape(text: &mut CompactString, value: &str) {
     text.push_str(&value[plain..]);
 }
 
-fn digest(text: &mut CompactString, value: &str) {
+fn digest(value: &str) -> Digest128 {
+    let mut digest = Digest128::default();
+    digest.copy_from_slice(&Sha256::digest(value.as_bytes())[..16]);
+    digest
+}
+
+fn write_digest(text: &mut CompactString, digest: Digest128) {
     text.push('#');
-    for &byte in &Sha256::digest(value.as_bytes())[..16] {
+    for byte in digest {
         push_hex(text, byte, "");
     }
 }

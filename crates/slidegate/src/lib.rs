@@ -89,6 +89,7 @@ mod quota;
 mod redis;
 mod request;
 mod reservation;
+mod reservation_key;
 mod rules;
 mod siblings;
 mod store;
@@ -127,15 +128,16 @@ pub use judge::{States, judge};
 pub use key::{Key, MAX_PLAIN_VALUE};
 #[cfg(feature = "redis")]
 pub use lease::{Lease, LeaseStats};
-pub use limiter::Limiter;
-pub use memory::{DEFAULT_MAX_KEYS, MemoryStats, MemoryStore};
+pub use limiter::{Limiter, MAX_CHECKS};
+pub use memory::{DEFAULT_MAX_KEYS, DEFAULT_MAX_NOTE_BYTES, MemoryOptions, MemoryStats, MemoryStore, OnFull};
 pub use micros::Micros;
 pub use quota::{Algorithm, Count, MAX_LIMIT, MAX_SLICES, MAX_WINDOW, MIN_WINDOW, Quota};
 pub use request::{MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE, Own, PLAIN_ATTRIBUTE, Request};
 pub use reservation::{MAX_RESERVATION, Reservation};
+pub use reservation_key::{MAX_RESERVATION_KEYS, MIN_RESERVATION_SECRET, ReservationKey, ReservationKeys};
 pub use rules::*;
 pub use store::{Correction, Listener, Settlement, Store};
 pub use verdict::{
-    Counted, Inspection, MAX_INSPECTED, Outcome, Reading, Readings, Receipt, Settled, Verdict,
+    Counted, Inspection, MAX_INSPECTED, Outcome, Precision, Reading, Readings, Receipt, Settled, Verdict,
 };
 pub use warm_up::{Climb, WarmUp};

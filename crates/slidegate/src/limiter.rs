@@ -11,12 +11,20 @@ use crate::ask::too_many_permits;
 use crate::decision::Source;
 use crate::quota::MAX_LIMIT;
 use crate::request::PLAIN_ATTRIBUTE;
-use crate::rules::{Rule, Rules};
+use crate::rules::{MAX_RULES, Rule, Rules};
 use crate::siblings;
 use crate::{
     Ask, Check, Clock, Correction, Decision, Entry, Error, Inspection, Key, MemoryStore, Micros, Outcome,
-    Quota, Reading, Readings, Receipt, Request, Reservation, Settled, Store, SystemClock, Verdict,
+    Precision, Quota, Reading, Readings, Receipt, Request, Reservation, ReservationKeys, Settled, Store,
+    SystemClock, Verdict,
 };
+
+/// The most limits that the requests of one [`Limiter::acquire_many`] may meet in all: one for each rule that applies to a
+/// request. It bounds what a small call makes a server compute and answer: an answer has about 200 bytes for each.
+pub const MAX_CHECKS: usize = 10_000;
+
+// One request may meet every rule.
+const _: () = assert!(MAX_RULES <= MAX_CHECKS);
 
 /// Decides requests by rules, and counts in a store. Share it in an `Arc`.
 ///
@@ -32,6 +40,7 @@ pub struct Limiter<S: Store = MemoryStore> {
     store: S,
     rules: ArcSwap<Rules>,
     clock: Arc<dyn Clock>,
+    pub(crate) reservation_keys: ArcSwap<ReservationKeys>,
 }
 
 /// Has the store judge what an unmade decision asks, and makes it. A future within a future is copied into it, and its
@@ -76,7 +85,12 @@ impl Limiter {
 impl<S: Store> Limiter<S> {
     /// Decides by `rules` and counts in `store`.
     pub fn new(store: S, rules: Rules) -> Self {
-        Limiter { store, rules: ArcSwap::from_pointee(rules), clock: Arc::new(SystemClock::new()) }
+        Limiter {
+            store,
+            rules: ArcSwap::from_pointee(rules),
+            clock: Arc::new(SystemClock::new()),
+            reservation_keys: ArcSwap::new(ReservationKeys::of_process()),
+        }
     }
 
     /// Waits by another clock in [`Limiter::until_ready`], and measures by it in a tower layer; a store has a clock of its
@@ -103,7 +117,8 @@ impl<S: Store> Limiter<S> {
 
     /// Decides several requests in one call to the store, each on its own, in their order, at one instant.
     ///
-    /// The outer error is the store's; an inner one is a request that was not acceptable.
+    /// The outer error is the store's, or says that the requests meet more than [`MAX_CHECKS`] limits; an inner one is a
+    /// request that was not acceptable.
     pub async fn acquire_many(
         &self,
         requests: &[Request<'_>],
@@ -111,19 +126,26 @@ impl<S: Store> Limiter<S> {
         let rules = self.rules.load_full();
         let mut asks = Vec::with_capacity(requests.len());
         // What the store is not asked; for the others, none.
-        let answers: Vec<Option<Result<Decision, Error>>> = requests
-            .iter()
-            .map(|request| match rules.ask(request) {
-                Ok(ask) => match unasked(&rules, &ask) {
-                    Some(reading) => Some(Ok(Decision::new(Arc::clone(&rules), ask, reading))),
-                    None => {
-                        asks.push(ask);
-                        None
+        let mut answers: Vec<Option<Result<Decision, Error>>> = Vec::with_capacity(requests.len());
+        let mut checks = 0;
+        for request in requests {
+            answers.push(match rules.ask(request) {
+                Ok(ask) => {
+                    checks += ask.checks().len();
+                    if checks > MAX_CHECKS {
+                        return Err(Error::too_many_checks());
                     }
-                },
+                    match unasked(&rules, &ask) {
+                        Some(reading) => Some(Ok(Decision::new(Arc::clone(&rules), ask, reading))),
+                        None => {
+                            asks.push(ask);
+                            None
+                        }
+                    }
+                }
                 Err(error) => Some(Err(error)),
-            })
-            .collect();
+            });
+        }
         let readings = if asks.is_empty() { Default::default() } else { self.admit(&rules, &asks).await? };
         let mut decided = asks.into_iter().zip(readings);
         let answers = answers.into_iter().map(|answer| {
@@ -264,7 +286,8 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-/// What needs no store: a request that meets no rule is allowed, one that meets a blocked rule is refused.
+/// The reading of an ask that needs no store: of a request that no counting rule applies to, or that a rule blocks. Whether
+/// a request that no rule matches is allowed is up to [`Rules::unmatched`].
 #[inline]
 pub(crate) fn unasked(rules: &Rules, ask: &Ask) -> Option<Reading> {
     let needless = ask.checks().is_empty() || rules.blocks(ask);
@@ -285,7 +308,8 @@ fn blocked_or_unjudged(rules: &Rules, check: &Check) -> Verdict {
         limit: 0,
         used: 0,
         retry_after: if blocked { check.quota.horizon() } else { Micros::ZERO },
-        reset_after: Micros::ZERO,
+        precision: Precision::Exact,
+        reset_after: if blocked { check.quota.horizon() } else { Micros::ZERO },
         entry: Entry::default(),
     }
 }

@@ -171,6 +171,28 @@ impl Quota {
         Quota { limit, algorithm, adapts: true, divisor: gcd(limit, self.window.get()), ..self }
     }
 
+    /// The stricter of two quotas that one counter counts: the lower limit, and for buckets the lower rate and the lower
+    /// burst. A cost that is above it is refused for now.
+    pub(crate) fn stricter(self, other: &Quota) -> Self {
+        let limit = self.limit.min(other.limit);
+        let quota = match (self.algorithm, other.algorithm) {
+            (Algorithm::TokenBucket { burst }, Algorithm::TokenBucket { burst: other_burst }) => {
+                let rate = |a: &Quota, b: &Quota| u128::from(a.limit) * u128::from(b.window.get());
+                let slower = if rate(other, &self) < rate(&self, other) { *other } else { self };
+                let algorithm = Algorithm::TokenBucket { burst: burst.min(other_burst) };
+                Quota {
+                    limit: slower.limit,
+                    window: slower.window,
+                    divisor: slower.divisor,
+                    algorithm,
+                    ..self
+                }
+            }
+            _ => Quota { limit, divisor: gcd(limit, self.window.get()), ..self },
+        };
+        Quota { adapts: true, ..quota }
+    }
+
     /// Whether it can be scaled by anything up to `factor` and still be counted exactly.
     pub(crate) fn check_scales(&self, factor: u32) -> Result<(), Error> {
         let Algorithm::TokenBucket { burst } = self.scaled(factor).algorithm else { return Ok(()) };

@@ -8,7 +8,9 @@
 use smallvec::SmallVec;
 
 use crate::rules::Rules;
-use crate::{Ask, Check, Count, Entry, Error, Micros, Outcome, Reading, Readings, Source, Store, Verdict};
+use crate::{
+    Ask, Check, Count, Entry, Error, Micros, Outcome, Precision, Reading, Readings, Source, Store, Verdict,
+};
 
 /// One reading for each ask, as [`Store::admit`] would give it, with siblings judged apart.
 pub(crate) async fn admit<S: Store>(store: &S, rules: &Rules, asks: &[Ask]) -> Result<Readings, Error> {
@@ -76,12 +78,14 @@ fn counts(rules: &Rules, kept: &Ask, reading: &Reading, sibling: &Check) -> bool
     refuser.is_none_or(|(check, _)| sibling.quota.count() == Count::Attempts && check.rule > place)
 }
 
-fn unjudged() -> Verdict {
+/// The verdict on a check that no store judged.
+pub(crate) fn unjudged() -> Verdict {
     Verdict {
         outcome: Outcome::Unjudged,
         limit: 0,
         used: 0,
         retry_after: Micros::ZERO,
+        precision: Precision::Exact,
         reset_after: Micros::ZERO,
         entry: Entry::default(),
     }

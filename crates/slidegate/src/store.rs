@@ -29,8 +29,8 @@ pub trait Store: Send + Sync {
         async move { self.admit(&vec![ask.clone(); times]).await }
     }
 
-    /// Corrects past admissions to what they really cost, in one step. One answer each, in their order. Those of
-    /// one reservation name different keys; a store may settle a key that comes twice in a second step.
+    /// Corrects past admissions to what they really cost. One answer each, in their order. Those of one reservation name
+    /// different keys; a store may settle a key that comes twice, and what is more than a batch, in further steps.
     fn settle(&self, settlements: &[Settlement]) -> impl Future<Output = Result<Receipt, Error>> + Send;
 
     /// Gives back admissions of `key` that were taken in advance and never handed out, so that nobody else will settle

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::limiter::unasked;
-use crate::rules::Together;
+use crate::rules::{Part, Together, Unmatched};
+use crate::siblings::unjudged;
 use crate::{Ask, Decision, Error, Limiter, Micros, Reading, Request, Rules, Source, Store};
 
 impl<S: Store> Limiter<S> {
@@ -16,7 +17,7 @@ impl<S: Store> Limiter<S> {
     /// the whole is allowed if all are. Requests that meet the same key are judged there by what they cost together;
     /// it is one charge, so settling the reservation of either settles it for both. What a rule
     /// [replaces](crate::Rule::replaces) is replaced for all. Asking for more than a limit will ever have is a refusal
-    /// here, not an error. The id is that of the first request, and stands for all. At most
+    /// here, not an error. With [`Unmatched::Deny`], a request that no rule matches denies the whole. The id is that of the first request, and stands for all. At most
     /// [`MAX_TOGETHER`](crate::MAX_TOGETHER) requests.
     ///
     /// ```
@@ -32,25 +33,36 @@ impl<S: Store> Limiter<S> {
     /// ```
     pub async fn acquire_together(&self, requests: &[Request<'_>]) -> Result<Vec<Decision>, Error> {
         let rules = self.rules();
-        let Together { ask, places } = rules.ask_together(requests)?;
+        let Together { ask, parts } = rules.ask_together(requests)?;
+        let denied = rules.unmatched() == Unmatched::Deny && parts.iter().any(|part| part.unmatched);
         let reading = match unasked(&rules, &ask) {
             Some(reading) => reading,
+            None if denied => not_judged(&ask),
             None => {
                 let readings = self.store().admit(std::slice::from_ref(&ask)).await?;
                 readings.into_iter().next().ok_or_else(Error::short_answer)?
             }
         };
-        Ok(places.iter().map(|places| part(&rules, &ask, &reading, places)).collect())
+        Ok(parts.iter().map(|part| decision(&rules, &ask, &reading, part)).collect())
     }
 }
 
-/// The part of the answer that is about the checks at `places`.
-fn part(rules: &Arc<Rules>, ask: &Ask, reading: &Reading, places: &[usize]) -> Decision {
+/// The reading of an ask that is not put to the store, because a request of it is denied.
+fn not_judged(ask: &Ask) -> Reading {
+    let verdicts = ask.checks().iter().map(|_| unjudged()).collect();
+    Reading { at: Micros::ZERO, source: Source::NoRule, verdicts }
+}
+
+/// The decision about one of the requests.
+fn decision(rules: &Arc<Rules>, ask: &Ask, reading: &Reading, part: &Part) -> Decision {
+    let Part { places, unmatched } = part;
     let checks = places.iter().filter_map(|place| ask.checks().get(*place)).cloned();
     let verdicts: SmallVec<_> =
         places.iter().filter_map(|place| reading.verdicts.get(*place)).copied().collect();
     let (at, source) =
         if places.is_empty() { (Micros::ZERO, Source::NoRule) } else { (reading.at, reading.source) };
     let reading = Reading { at, source, verdicts };
-    Decision::new(Arc::clone(rules), Ask::distinct(checks), reading)
+    let mut ask = Ask::distinct(checks);
+    ask.set_unmatched(*unmatched);
+    Decision::new(Arc::clone(rules), ask, reading)
 }

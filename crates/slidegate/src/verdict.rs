@@ -28,6 +28,19 @@ impl Outcome {
     }
 }
 
+/// Precision of [`Verdict::retry_after`].
+// As wide as its neighbours in a verdict: see `Outcome`.
+#[repr(u64)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// The smallest wait after which the same cost fits.
+    #[default]
+    Exact,
+    /// A wait before which the same cost does not fit. It may take longer. Redis answers so where finding the exact wait takes
+    /// reading more entries than one call may read: see docs/algorithms.md.
+    LowerBound,
+}
+
 /// One check, judged: the numbers after the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
@@ -38,8 +51,10 @@ pub struct Verdict {
     /// Permits in use. More than `limit` after the limit was lowered or a settlement corrected upwards.
     pub used: u64,
     /// The smallest wait after which the same cost fits, if nobody else asks. Zero if it was charged; for what
-    /// never fits, the quota's horizon.
+    /// never fits, the quota's horizon. A lower bound if `precision` says so.
     pub retry_after: Micros,
+    /// Whether `retry_after` is exact.
+    pub precision: Precision,
     /// The wait after which nothing is in use, if nobody asks.
     pub reset_after: Micros,
     /// As what it is recorded; meaningful if it was charged.

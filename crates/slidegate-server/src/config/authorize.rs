@@ -7,7 +7,8 @@ use axum::http::{HeaderName, StatusCode};
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::Serialize;
-use slidegate::http::network;
+use slidegate::Rules;
+use slidegate::http::{PathSpelling, network};
 use slidegate::yaml::{Node, Reader};
 
 /// Where the value of an attribute comes from.
@@ -36,6 +37,16 @@ pub struct AuthorizeConfig {
     pub ipv6_prefix: u8,
     /// The status of a refusal.
     pub deny_status: StatusCode,
+    /// Which spellings of a path are one path.
+    pub path: PathSpelling,
+}
+
+impl AuthorizeConfig {
+    /// The same rules, for paths in the spelling that `/v1/authorize` gives them, however they are written.
+    pub(crate) fn spell(&self, rules: Rules) -> Rules {
+        let paths = self.attributes.iter().filter(|(_, origin)| *origin == Origin::Path);
+        paths.fold(rules, |rules, (name, _)| rules.with_paths(name, self.path))
+    }
 }
 
 impl Default for AuthorizeConfig {
@@ -53,6 +64,7 @@ impl Default for AuthorizeConfig {
             trusted_proxies: loopback.into(),
             ipv6_prefix: 64,
             deny_status: StatusCode::TOO_MANY_REQUESTS,
+            path: PathSpelling::merged(),
         }
     }
 }
@@ -65,7 +77,7 @@ pub(crate) fn deny_status(number: u64) -> Result<StatusCode, String> {
         .ok_or_else(|| format!("the status of a refusal must be from 400 to 599, not {number}"))
 }
 
-const FIELDS: [&str; 4] = ["attributes", "trusted-proxies", "ipv6-prefix", "deny-status"];
+const FIELDS: [&str; 5] = ["attributes", "trusted-proxies", "ipv6-prefix", "deny-status", "path"];
 
 pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<AuthorizeConfig> {
     let fields = reader.fields(node, "authorize", &FIELDS)?;
@@ -97,7 +109,25 @@ pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<AuthorizeConfig> 
             Err(message) => reader.problem(node, message),
         }
     }
+    if let Some(node) = fields.get("path") {
+        config.path = read_path(node, reader)?;
+    }
     Some(config)
+}
+
+fn read_path(node: &Node, reader: &mut Reader) -> Option<PathSpelling> {
+    let fields = reader.fields(node, "path", &["trailing-slash", "case", "parameters", "backslash"])?;
+    let mut keeps = |name: &str, merged: &'static str| match fields.get(name) {
+        Some(node) => reader.word(node, name, &[(merged, false), ("keep", true)]),
+        None => Some(false),
+    };
+    let [slash, case] = [keeps("trailing-slash", "strip"), keeps("case", "lower")];
+    let [parameters, backslash] = [keeps("parameters", "strip"), keeps("backslash", "slash")];
+    let mut path = PathSpelling::merged();
+    path = if slash? { path.keep_trailing_slash() } else { path };
+    path = if case? { path.keep_case() } else { path };
+    path = if parameters? { path.keep_parameters() } else { path };
+    Some(if backslash? { path.keep_backslash() } else { path })
 }
 
 fn read_attributes(node: &Node, reader: &mut Reader) -> Option<Vec<(String, Origin)>> {
@@ -147,4 +177,59 @@ pub struct AuthorizeFile {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 400, max = 599))]
     pub deny_status: Option<u16>,
+    /// Which spellings of a path are one path. All that some back end takes for one, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub path: Option<PathFile>,
+}
+
+/// Which spellings of a path are one path.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[schemars(rename = "Path")]
+pub struct PathFile {
+    /// `strip`: `/login/` is `/login`. `strip`, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub trailing_slash: Option<StripFile>,
+    /// `lower`: `/LOGIN` is `/login`. `lower`, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub case: Option<CaseFile>,
+    /// `strip`: `/login;a` is `/login`. `strip`, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub parameters: Option<StripFile>,
+    /// `slash`: `\\login` is `/login`. `slash`, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub backslash: Option<BackslashFile>,
+}
+
+/// What becomes of a part of a path.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "Strip")]
+pub enum StripFile {
+    /// It is left out.
+    Strip,
+    /// It stays.
+    Keep,
+}
+
+/// What becomes of the letters of a path.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "Case")]
+pub enum CaseFile {
+    /// All are lower case.
+    Lower,
+    /// They stay as they are.
+    Keep,
+}
+
+/// What becomes of a backslash in a path.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "Backslash")]
+pub enum BackslashFile {
+    /// It is a slash.
+    Slash,
+    /// It stays as it is.
+    Keep,
 }

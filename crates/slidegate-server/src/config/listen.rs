@@ -1,11 +1,15 @@
-//! The `listen` part of the file: where each door listens.
+//! The `listen` part of the file: where each door listens, and what clients may take.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use slidegate::Micros;
 use slidegate::yaml::{Node, Reader};
+
+use crate::http::MAX_RULES_BODY;
+use crate::listen::Limits;
 
 /// Where a door listens, if it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,8 +75,9 @@ impl Listen {
     };
 }
 
-pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<Listen> {
-    let fields = reader.fields(node, "listen", &["http", "grpc", "resp", "admin"])?;
+pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<(Listen, Limits)> {
+    let fields = reader.fields(node, "listen", &["http", "grpc", "resp", "admin", "limits"])?;
+    let limits = fields.get("limits").map_or(Some(Limits::default()), |node| read_limits(node, reader));
     let mut place = |name: &str| {
         let node = fields.get(name)?;
         let text = reader.text(node, name)?;
@@ -84,7 +89,69 @@ pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<Listen> {
             }
         }
     };
-    Some(Listen { http: place("http"), grpc: place("grpc"), resp: place("resp"), admin: place("admin") })
+    let listen =
+        Listen { http: place("http"), grpc: place("grpc"), resp: place("resp"), admin: place("admin") };
+    Some((listen, limits?))
+}
+
+/// The most connections of a door, and streams: more would be open files that no system has.
+const MOST: u64 = 1_000_000;
+
+/// The shortest and longest time for the first byte.
+const FIRST_BYTE: (Micros, Micros) = (Micros::from_millis(10), Micros::from_secs(3_600));
+
+/// The smallest budget for unfinished requests: the largest request must fit, in the steps in which it is taken.
+const LEAST_BYTES: u64 = 2 * MAX_RULES_BODY as u64;
+
+const LIMITS: [&str; 6] = [
+    "connections",
+    "connections-per-address",
+    "first-byte",
+    "unfinished-bytes",
+    "grpc-streams",
+    "grpc-streams-per-connection",
+];
+
+fn read_limits(node: &Node, reader: &mut Reader) -> Option<Limits> {
+    let fields = reader.fields(node, "limits", &LIMITS)?;
+    let mut number = |name: &str, least: u64, most: u64| {
+        let Some(node) = fields.get(name) else { return Some(None) };
+        match reader.whole(node, name)? {
+            n if (least..=most).contains(&n) => Some(Some(usize::try_from(n).ok()?)),
+            n => {
+                reader.problem(node, format!("{name} must be between {least} and {most}, not {n}"));
+                None
+            }
+        }
+    };
+    let connections = number("connections", 1, MOST);
+    let per_address = number("connections-per-address", 1, MOST);
+    let bytes = number("unfinished-bytes", LEAST_BYTES, 1 << 40);
+    let streams = number("grpc-streams", 0, MOST);
+    let per_connection = number("grpc-streams-per-connection", 0, 1_000);
+    let first_byte = match fields.get("first-byte") {
+        None => Some(None),
+        Some(node) => match reader.duration(node, "first-byte") {
+            Some(time) if (FIRST_BYTE.0..=FIRST_BYTE.1).contains(&time) => Some(Some(time.into())),
+            Some(time) => {
+                let (least, most) = FIRST_BYTE;
+                reader.problem(node, format!("first-byte must be between {least} and {most}, not {time}"));
+                None
+            }
+            None => None,
+        },
+    };
+    let usual = Limits::default();
+    let connections = connections?.unwrap_or(usual.connections);
+    Some(Limits {
+        connections,
+        connections_per_address: per_address?.unwrap_or(connections.div_ceil(2)),
+        first_byte: first_byte?.unwrap_or(usual.first_byte),
+        unfinished_bytes: bytes?.unwrap_or(usual.unfinished_bytes),
+        grpc_streams: streams?.unwrap_or(usual.grpc_streams),
+        grpc_streams_per_connection: per_connection?.unwrap_or(usual.grpc_streams_per_connection),
+        ..usual
+    })
 }
 
 /// Where to listen: an address and a port each, port 0 for a free one, or `off`.
@@ -104,4 +171,39 @@ pub struct ListenFile {
     /// HTTP for what changes rules and counts, which is then refused everywhere else. off, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub admin: Option<String>,
+    /// What clients may take of the server.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub limits: Option<LimitsFile>,
+}
+
+/// What clients may take of the server.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[schemars(rename = "ListenLimits")]
+pub struct LimitsFile {
+    /// The most connections at once of each door. When there are as many, the oldest one that has not sent a whole request makes
+    /// room for the next, or else those that have been idle for longest. 10000, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schemars(range(min = 1, max = MOST))]
+    pub connections: Option<u64>,
+    /// The most of them from one client address, or one /64 network of IPv6. Half of `connections`, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schemars(range(min = 1, max = MOST))]
+    pub connections_per_address: Option<u64>,
+    /// Time in which the first byte of a connection must come. 10s, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub first_byte: Option<String>,
+    /// Bytes that requests and commands which have not arrived whole may hold, of all connections together. 268435456, unless
+    /// given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schemars(range(min = LEAST_BYTES))]
+    pub unfinished_bytes: Option<u64>,
+    /// The most gRPC streams at once: watches of `grpc.health.v1.Health` and reflection. 1000, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schemars(range(max = MOST))]
+    pub grpc_streams: Option<u64>,
+    /// The most of them on one connection. 8, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schemars(range(max = 1_000))]
+    pub grpc_streams_per_connection: Option<u64>,
 }

@@ -5,8 +5,10 @@ mod authorize;
 mod guard;
 mod hot_keys;
 mod listen;
+mod memory;
 mod monitor;
 mod redis;
+mod reservations;
 mod topology;
 
 use std::str::FromStr;
@@ -14,17 +16,25 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::yaml::{Fields, Node, Reader};
-use slidegate::{AdHocFile, Error, GuardOptions, HotKeyOptions, RuleFile, Rules};
+use slidegate::{
+    AdHocFile, Error, GuardOptions, HotKeyOptions, MemoryOptions, RuleFile, Rules, UnmatchedFile,
+};
 
 pub use self::access::{AccessConfig, AccessFile, TlsConfig, TlsFile};
 pub(crate) use self::authorize::deny_status;
-pub use self::authorize::{AuthorizeConfig, AuthorizeFile, Origin};
+pub use self::authorize::{
+    AuthorizeConfig, AuthorizeFile, BackslashFile, CaseFile, Origin, PathFile, StripFile,
+};
 pub use self::guard::GuardFile;
 pub use self::hot_keys::HotKeysFile;
-pub use self::listen::{Listen, ListenFile, Place};
+pub use self::listen::{LimitsFile, Listen, ListenFile, Place};
+pub use self::memory::{MemoryStoreFile, OnFullFile};
 pub use self::monitor::{AccuracyConfig, AccuracyFile, MemoryConfig, MemoryFile, MonitorConfig, MonitorFile};
 pub use self::redis::{DEFAULT_URL, RedisConfig, RedisFile, RedisModeFile, RedisTlsFile};
+pub use self::reservations::{ReservationsConfig, ReservationsFile};
 pub use self::topology::SentinelFile;
+
+use crate::listen::Limits;
 
 /// The file that `serve` uses when it is given none.
 pub const DEMO: &str = include_str!("demo.yaml");
@@ -60,14 +70,20 @@ pub struct Config {
     pub rules: Rules,
     /// Where to listen; the command line beats it.
     pub listen: Listen,
+    /// What clients may take of the server.
+    pub limits: Limits,
     /// Who may ask.
     pub access: AccessConfig,
     /// How it is encrypted, if it is.
     pub tls: Option<TlsConfig>,
+    /// How reservations are signed.
+    pub reservations: ReservationsConfig,
     /// What `/v1/authorize` goes by.
     pub authorize: AuthorizeConfig,
     /// Where to count; the command line beats it.
     pub store: Option<StoreKind>,
+    /// Bounds of the memory store, if that is where.
+    pub memory: MemoryOptions,
     /// How to reach Redis, if that is where.
     pub redis: RedisConfig,
     /// What happens when it does not answer.
@@ -83,8 +99,19 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self, Error> {
         let node = Node::parse(text)?;
         let mut reader = Reader::default();
-        let mut known =
-            vec!["listen", "access", "tls", "authorize", "store", "redis", "guard", "hot-keys", "monitor"];
+        let mut known = vec![
+            "listen",
+            "access",
+            "tls",
+            "authorize",
+            "store",
+            "memory",
+            "redis",
+            "guard",
+            "hot-keys",
+            "monitor",
+            "reservations",
+        ];
         known.extend(slidegate::FILE_FIELDS);
         let fields = reader.fields(&node, "the file", &known);
         let config = fields.and_then(|fields| read(&fields, &mut reader));
@@ -107,13 +134,18 @@ impl Config {
 }
 
 fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Config> {
-    let listen = fields.get("listen").map_or(Some(Listen::default()), |node| listen::read(node, reader));
+    let listen = fields.get("listen").map_or(Some(Default::default()), |node| listen::read(node, reader));
     let access =
         fields.get("access").map_or(Some(AccessConfig::default()), |node| access::read(node, reader));
     let tls = fields.get("tls").map_or(Some(None), |node| access::read_tls(node, reader).map(Some));
+    let reservations = fields.get("reservations");
+    let reservations =
+        reservations.map_or(Some(ReservationsConfig::default()), |node| reservations::read(node, reader));
     let authorize = fields.get("authorize");
     let authorize = authorize.map_or(Some(AuthorizeConfig::default()), |node| authorize::read(node, reader));
     let store = fields.get("store").and_then(|node| read_store(node, reader));
+    let memory = fields.get("memory");
+    let memory = memory.map_or(Some(MemoryOptions::default()), |node| memory::read(node, reader));
     let node = fields.get("redis");
     let redis = node.map_or(Some(RedisConfig::default()), |node| redis::read(node, reader));
     let guard = fields.get("guard").map_or(Some(GuardOptions::default()), |node| guard::read(node, reader));
@@ -122,19 +154,32 @@ fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Config> {
     let monitor = fields.get("monitor");
     let monitor = monitor.map_or(Some(MonitorConfig::default()), |node| monitor::read(node, reader));
     let rules = match fields.get("rules") {
-        Some(node) if node.is_word("redis") => reader.accept(node, Rules::unknown())?,
+        Some(node) if node.is_word("redis") => {
+            if let Some(node) = fields.get("unmatched") {
+                reader.problem(
+                    node,
+                    "`unmatched` belongs to the rules, which are in Redis: put it there with them",
+                );
+            }
+            reader.accept(node, Rules::unknown())?
+        }
         _ => Rules::read(fields, reader)?,
     };
     if let (Some(node), Some(redis)) = (node, &redis) {
         redis::check_encodings(node, reader, redis, &rules);
     }
+    let authorize = authorize?;
+    let (listen, limits) = listen?;
     Some(Config {
-        rules,
-        listen: listen?,
+        rules: authorize.spell(rules),
+        listen,
+        limits,
         access: access?,
         tls: tls?,
-        authorize: authorize?,
+        reservations: reservations?,
+        authorize,
         store,
+        memory: memory?,
         redis: redis?,
         guard: guard?,
         hot_keys: hot_keys?,
@@ -168,12 +213,18 @@ pub struct ConfigFile {
     /// Encrypts every door.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tls: Option<TlsFile>,
+    /// How reservations are signed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reservations: Option<ReservationsFile>,
     /// What `/v1/authorize` makes of what a proxy says.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub authorize: Option<AuthorizeFile>,
     /// Where to count: `memory` is this process; `redis` is where `redis` says; or an address, `redis://…`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub store: Option<String>,
+    /// Bounds of the memory store, and what happens when it is full.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub memory: Option<MemoryStoreFile>,
     /// How to reach Redis, and what to store there.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub redis: Option<RedisFile>,
@@ -189,6 +240,9 @@ pub struct ConfigFile {
     /// The bounds that requests which name their own limit must keep.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ad_hoc: Option<AdHocFile>,
+    /// What becomes of a request that no rule matches. `warn`, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub unmatched: Option<UnmatchedFile>,
     /// The rules, in the order in which they are judged; or `redis`, where every node finds them and `PUT /v1/rules`
     /// puts them.
     pub rules: RulesFile,

@@ -7,9 +7,10 @@ use slidegate::{Rule, RuleFile};
 const ORDER: [&str; 11] =
     ["name", "group", "match", "key", "only", "limit", "window", "unlimited", "blocked", "mode", "replaces"];
 
-/// A file with these rules.
+/// A file with these rules. Like envoyproxy/ratelimit, it allows a descriptor that no rule matches.
 pub(super) fn yaml(rules: &[Rule]) -> Result<String, serde_json::Error> {
-    let mut text = String::from(if rules.is_empty() { "rules: []\n" } else { "rules:\n" });
+    let mut text = String::from("unmatched: allow\n");
+    text.push_str(if rules.is_empty() { "rules: []\n" } else { "rules:\n" });
     for rule in rules {
         let Value::Object(mut fields) = serde_json::to_value(RuleFile::from(rule).brief())? else { continue };
         let first = ORDER.iter().filter_map(|name| fields.remove_entry(*name));

@@ -16,13 +16,19 @@ pub(crate) struct ExplanationBody {
     pub(crate) never: bool,
     /// The exact wait until it could be allowed, rounded up.
     pub(crate) retry_after_ms: u64,
+    /// `false` if `retry_after_ms` is a lower bound. Absent if it is exact.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) retry_after_exact: Option<bool>,
     /// How many permits it asks for.
     pub(crate) permits: u64,
     /// Who decides: as in a decision.
     pub(crate) source: String,
+    /// If no rule matches the request: `allow`, `warn` or `deny`, as the rules say for such requests.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) unmatched: Option<String>,
     /// Every rule that applies, and others, in order.
     pub(crate) rules: Vec<RuleBody>,
-    /// How many more rules there are, which do not apply.
+    /// How many more rules there are: beyond 1,000 that do not apply, or 2,000 in all.
     pub(crate) left_out: usize,
 }
 
@@ -111,6 +117,9 @@ pub(crate) struct CountedBody {
     pub(crate) remaining: u64,
     /// Until the request fits here.
     pub(crate) retry_after_ms: u64,
+    /// `false` if `retry_after_ms` is a lower bound. Absent if it is exact.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) retry_after_exact: Option<bool>,
     /// Until nothing of it counts any more.
     pub(crate) reset_after_ms: u64,
     /// What counts, the oldest first: a few.

@@ -13,6 +13,9 @@ use crate::store::AnyStore;
 /// The most rules that are told although they do not apply.
 const MOST_MISSES: usize = 1_000;
 
+/// The most rules that are told at all.
+const MOST_RULES: usize = 2_000;
+
 /// The most keys whose counts are looked at.
 const MOST_KEYS: usize = 32;
 
@@ -39,6 +42,10 @@ pub(crate) async fn explain(
     let limits: HashMap<&Key, Limit<'_>> = decision.limits().map(|limit| (limit.key(), limit)).collect();
     let (mut told, mut looked_at, mut missed, mut left_out) = (Vec::new(), 0, 0, 0);
     for Explanation { rule, standing } in explanations {
+        if told.len() >= MOST_RULES {
+            left_out += 1;
+            continue;
+        }
         let mut body = RuleBody {
             rule: rule.name().to_owned(),
             mode: rule.in_mode().as_str().to_owned(),
@@ -102,8 +109,10 @@ fn summary(
         denied_by: refuser.or(decision.denied_by()).map(str::to_owned),
         never: never.is_some(),
         retry_after_ms: decision.retry_after().ceil_millis(),
+        retry_after_exact: (!decision.retry_after_is_exact()).then_some(false),
         permits,
         source: decision.source().as_str().to_owned(),
+        unmatched: decision.unmatched().map(|unmatched| unmatched.as_str().to_owned()),
         rules,
         left_out,
     }
@@ -153,6 +162,7 @@ fn counted(rule: &Rule, check: &Check, limit: Option<&Limit<'_>>, found: Option<
         used,
         remaining: limit_now.saturating_sub(used),
         retry_after_ms: limit.map(Limit::retry_after).unwrap_or_default().ceil_millis(),
+        retry_after_exact: limit.filter(|limit| !limit.retry_after_is_exact()).map(|_| false),
         reset_after_ms: reset_after.unwrap_or_default().ceil_millis(),
         entries: entries.collect(),
         more_entries,

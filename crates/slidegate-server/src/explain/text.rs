@@ -34,6 +34,11 @@ pub(super) fn text(explained: &ExplanationBody) -> String {
 fn headline(explained: &ExplanationBody) -> String {
     let ExplanationBody { allowed, code, denied_by, never, retry_after_ms, permits, .. } = explained;
     let rule = one_line(denied_by.as_deref().unwrap_or("no rule"));
+    if let Some(policy) = &explained.unmatched {
+        let denied = format!("would be denied (code {code})");
+        let what = if *allowed { "would be allowed" } else { &denied };
+        return format!("{what}: no rule matches it, and `unmatched` is `{}`", one_line(policy));
+    }
     match allowed {
         true if explained.rules.iter().all(|rule| rule.counted.is_none()) => {
             "would be allowed: no rule limits it".to_owned()
@@ -45,8 +50,17 @@ fn headline(explained: &ExplanationBody) -> String {
         false if explained.source == "blocked" => {
             format!("would be denied by {rule} (code {code}), always: it lets nothing pass")
         }
-        false => format!("would be denied by {rule} (code {code}): retry in {}", wait(*retry_after_ms)),
+        false => {
+            let retry = bounded(*retry_after_ms, explained.retry_after_exact);
+            format!("would be denied by {rule} (code {code}): retry in {retry}")
+        }
     }
+}
+
+/// A wait that may be a lower bound.
+fn bounded(millis: u64, exact: Option<bool>) -> String {
+    let wait = wait(millis);
+    if exact == Some(false) { format!("at least {wait}") } else { wait.to_string() }
 }
 
 fn met_by(rule: &RuleBody) -> String {
@@ -92,7 +106,8 @@ fn lines(text: &mut String, counted: &CountedBody, permits: u64) {
         let _ = write!(text, "\n    and {} more", counted.more_entries);
     }
     if counted.retry_after_ms > 0 && permits <= *limit {
-        let _ = write!(text, "\n  fits in {}", wait(counted.retry_after_ms));
+        let fits = bounded(counted.retry_after_ms, counted.retry_after_exact);
+        let _ = write!(text, "\n  fits in {fits}");
     }
     if counted.reset_after_ms > 0 {
         let _ = write!(text, "\n  empty in {}", wait(counted.reset_after_ms));

@@ -3,11 +3,10 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use slidegate::http::short;
-use slidegate::{MAX_ATTRIBUTES, MAX_VALUE, Request};
+use slidegate::{MAX_ATTRIBUTES, Request};
 use tonic::Status;
 
-use super::messages::{Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitUnit};
+use super::messages::{self, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitUnit};
 use crate::envoy::DOMAIN;
 
 /// The most descriptors of one request.
@@ -32,6 +31,23 @@ pub(super) struct Descriptors {
     descriptors: Vec<Descriptor>,
 }
 
+/// Entry of a descriptor, as text.
+struct Entry {
+    key: String,
+    value: String,
+}
+
+impl From<messages::Entry> for Entry {
+    fn from(messages::Entry { key, value }: messages::Entry) -> Self {
+        Entry { key: lossy(key), value: lossy(value) }
+    }
+}
+
+/// Bytes that are not UTF-8 become U+FFFD: see [`messages`].
+fn lossy(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
 pub(super) struct Descriptor {
     /// With the attributes' names as keys.
     entries: Vec<Entry>,
@@ -50,6 +66,7 @@ pub(super) struct OwnLimit {
 impl Descriptors {
     pub(super) fn check(asked: RateLimitRequest) -> Result<Self, Status> {
         let RateLimitRequest { domain, descriptors, hits_addend } = asked;
+        let domain = lossy(domain);
         if domain.is_empty() {
             return Err(Status::invalid_argument("domain is empty"));
         }
@@ -74,20 +91,16 @@ impl Descriptors {
 
 impl Descriptor {
     fn check(descriptor: RateLimitDescriptor, domain: &str, permits: u64) -> Result<Self, String> {
-        let RateLimitDescriptor { mut entries, limit, hits_addend, is_negative_hits } = descriptor;
+        let RateLimitDescriptor { entries, limit, hits_addend, is_negative_hits } = descriptor;
         if is_negative_hits {
             return Err(".is_negative_hits is not supported: nothing is given back this way".to_owned());
         }
         if entries.len() > MAX_ENTRIES {
             return Err(format!(" has {} entries; {MAX_ENTRIES} are accepted", entries.len()));
         }
+        let mut entries: Vec<Entry> = entries.into_iter().map(Entry::from).collect();
         let own = limit.map(|limit| OwnLimit::check(limit, domain, &entries)).transpose()?;
         name_apart(&mut entries);
-        for Entry { value, .. } in &mut entries {
-            if value.len() > MAX_VALUE {
-                *value = short(value.as_str().into()).into_owned();
-            }
-        }
         // Here 0 is meant: it looks.
         let permits = hits_addend.unwrap_or(permits);
         Ok(Descriptor { entries, permits, own })
@@ -114,7 +127,7 @@ impl OwnLimit {
             format!(".limit.unit must be SECOND, MINUTE, HOUR, DAY, MONTH or YEAR, not {}", limit.unit)
         })?;
         Ok(OwnLimit {
-            resource: short(resource(domain, entries).into()).into_owned(),
+            resource: resource(domain, entries),
             limit: limit.requests_per_unit,
             unit: *unit,
             window: Duration::from_secs(*seconds),

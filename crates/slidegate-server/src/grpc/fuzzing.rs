@@ -11,11 +11,14 @@ use tonic::Status;
 
 use super::{rate_limit, unary};
 use crate::record::Deciding;
+use crate::room::Seat;
+use crate::unfinished::Unfinished;
 
 /// The frames of an answer to a call whose body comes in these pieces.
 pub(crate) async fn should_rate_limit(deciding: Deciding<'_>, pieces: &[&[u8]]) -> Result<Vec<u8>, Status> {
     let pieces = pieces.iter().rev().map(|piece| Bytes::copy_from_slice(piece)).collect();
-    let asked = unary::message(Pieces(pieces)).await?;
+    let asked =
+        unary::message(Pieces(pieces), &Seat::default(), || Unfinished::default().hold(usize::MAX)).await?;
     let response = rate_limit::decide(deciding, asked).await?;
     let Ok(body) = unary::reply(&response).into_body().collect().await;
     Ok(body.to_bytes().to_vec())

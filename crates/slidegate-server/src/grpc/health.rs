@@ -1,18 +1,25 @@
 //! `grpc.health.v1.Health`: serving while decisions can be made.
+//!
+//! Load balancers have no token, so anyone may ask. All watches share one channel, which one task feeds, and they are bounded:
+//! see [`streams`](super::streams).
 
-use std::pin::Pin;
+use std::convert::Infallible;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-use tonic::codegen::tokio_stream::Stream;
-use tonic::{Request, Response, Status};
+use bytes::Bytes;
+use futures_util::stream;
+use http_body_util::StreamBody;
+use hyper::body::Frame;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{HeaderMap, Response};
+use tokio::sync::watch;
+use tonic::Status;
+use tonic::body::Body;
 use tonic_health::pb::health_check_response::ServingStatus;
-use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use super::SERVICE;
+use super::{SERVICE, unary};
 use crate::gate::Gate;
 use crate::listen::Stop;
 use crate::store::Readiness;
@@ -20,14 +27,62 @@ use crate::store::Readiness;
 /// How its paths begin.
 pub(super) const PREFIX: &str = "/grpc.health.v1.Health/";
 
+pub(super) const CHECK: &str = "/grpc.health.v1.Health/Check";
+
+pub(super) const WATCH: &str = "/grpc.health.v1.Health/Watch";
+
 /// How often a watched status is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
-pub(super) fn server(gate: Arc<Gate>) -> HealthServer<impl Health> {
-    HealthServer::new(Of(gate)).max_decoding_message_size(super::MAX_MESSAGE)
+pub(super) struct Health {
+    gate: Arc<Gate>,
+    /// Status as of the last look, told to all watches. The channel closes when the server stops.
+    status: watch::Receiver<ServingStatus>,
 }
 
-struct Of(Arc<Gate>);
+impl Health {
+    pub(super) fn new(gate: Arc<Gate>, stop: Stop) -> Self {
+        let (told, status) = watch::channel(ServingStatus::Unknown);
+        tokio::spawn(look(Arc::clone(&gate), told, stop));
+        Health { gate, status }
+    }
+
+    pub(super) async fn check(&self, asked: HealthCheckRequest) -> Result<HealthCheckResponse, Status> {
+        let service = asked.service;
+        if !is_known(&service) {
+            return Err(Status::not_found(format!("there is no service {service}; there is {SERVICE}")));
+        }
+        Ok(response(status_of(&self.gate).await))
+    }
+
+    /// Tells the status now, and each other one that follows, until the server stops.
+    pub(super) async fn watch(&self, asked: HealthCheckRequest) -> Response<Body> {
+        let (status, changes) = if is_known(&asked.service) {
+            (status_of(&self.gate).await, Changes::Followed(self.status.clone()))
+        } else {
+            (ServingStatus::ServiceUnknown, Changes::None(self.status.clone()))
+        };
+        let watching = Watching { next: Some(status), last: status, changes: Some(changes) };
+        let mut response = Response::new(Body::new(StreamBody::new(stream::unfold(watching, frame))));
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        response
+    }
+}
+
+/// Looks at the status while anyone watches it.
+async fn look(gate: Arc<Gate>, told: watch::Sender<ServingStatus>, mut stop: Stop) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(LOOK) => {}
+            _ = stop.changed() => break,
+        }
+        // One is the door's.
+        if told.receiver_count() > 1 {
+            told.send_replace(status_of(&gate).await);
+        }
+    }
+    told.send_replace(ServingStatus::NotServing);
+}
 
 async fn status_of(gate: &Gate) -> ServingStatus {
     if !gate.limiter.rules().is_known() {
@@ -44,61 +99,59 @@ fn is_known(service: &str) -> bool {
     service.is_empty() || service == SERVICE
 }
 
-#[tonic::async_trait]
-impl Health for Of {
-    async fn check(
-        &self,
-        request: Request<HealthCheckRequest>,
-    ) -> Result<Response<HealthCheckResponse>, Status> {
-        let service = request.into_inner().service;
-        if !is_known(&service) {
-            return Err(Status::not_found(format!("there is no service {service}; there is {SERVICE}")));
-        }
-        let status = status_of(&self.0).await.into();
-        Ok(Response::new(HealthCheckResponse { status }))
-    }
-
-    type WatchStream = Watched;
-
-    async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Watched>, Status> {
-        let stop = request.extensions().get::<Stop>().cloned();
-        let known = is_known(&request.into_inner().service);
-        let (told, watched) = mpsc::channel(1);
-        if let Some(stop) = stop {
-            let watcher = watch(Arc::clone(&self.0), known, told, stop);
-            tokio::spawn(watcher);
-        }
-        Ok(Response::new(Watched(watched)))
-    }
+fn response(status: ServingStatus) -> HealthCheckResponse {
+    HealthCheckResponse { status: status.into() }
 }
 
-/// Tells the status now, and each other one that follows, until nobody listens or the server stops.
-async fn watch(gate: Arc<Gate>, known: bool, told: mpsc::Sender<ServingStatus>, mut stop: Stop) {
-    let mut last = None;
-    loop {
-        let status = if known { status_of(&gate).await } else { ServingStatus::ServiceUnknown };
-        if last != Some(status) && told.send(status).await.is_err() {
-            return;
-        }
-        last = Some(status);
-        tokio::select! {
-            () = tokio::time::sleep(LOOK) => {}
-            () = told.closed() => return,
-            _ = stop.changed() => {
-                let _ = told.try_send(ServingStatus::NotServing);
-                return;
+/// One watch.
+struct Watching {
+    /// Status to tell next, if it is known.
+    next: Option<ServingStatus>,
+    last: ServingStatus,
+    /// None when the last frame was sent.
+    changes: Option<Changes>,
+}
+
+/// News of a watch.
+enum Changes {
+    Followed(watch::Receiver<ServingStatus>),
+    /// Of a service that there is not. It only ends.
+    None(watch::Receiver<ServingStatus>),
+}
+
+impl Changes {
+    /// The next status; none when the server stops.
+    async fn next(&mut self) -> Option<ServingStatus> {
+        match self {
+            Changes::Followed(status) => {
+                status.changed().await.ok()?;
+                Some(*status.borrow_and_update())
+            }
+            Changes::None(status) => {
+                while status.changed().await.is_ok() {}
+                None
             }
         }
     }
 }
 
-pub(super) struct Watched(mpsc::Receiver<ServingStatus>);
+type Frames = Result<Frame<Bytes>, Infallible>;
 
-impl Stream for Watched {
-    type Item = Result<HealthCheckResponse, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let told = self.0.poll_recv(cx);
-        told.map(|told| told.map(|status| Ok(HealthCheckResponse { status: status.into() })))
+async fn frame(mut watching: Watching) -> Option<(Frames, Watching)> {
+    loop {
+        if let Some(status) = watching.next.take() {
+            watching.last = status;
+            return Some((Ok(Frame::data(unary::frame(&response(status)))), watching));
+        }
+        match watching.changes.as_mut()?.next().await {
+            Some(status) if status == watching.last => {}
+            Some(status) => watching.next = Some(status),
+            None => {
+                watching.changes = None;
+                let mut trailers = HeaderMap::with_capacity(1);
+                trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
+                return Some((Ok(Frame::trailers(trailers)), watching));
+            }
+        }
     }
 }

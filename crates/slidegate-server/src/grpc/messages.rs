@@ -3,6 +3,10 @@
 //! Only the messages and fields that Slidegate reads or writes; protobuf decoders skip the others. A crate with
 //! all of Envoy's API would compile for half a minute. A test compares names, numbers and types with the
 //! published descriptors in `rate_limit_service.bin`.
+//!
+//! The texts of a request are `bytes` here and `string` in the published messages, which look the same on the wire. Envoy copies
+//! them from the headers of its clients, so they need not be UTF-8. A decoder of `string` would reject the whole message, and
+//! Envoy lets a request pass whose check failed. Bytes that are not UTF-8 become U+FFFD, as they do over HTTP.
 
 use prost::{Enumeration, Message};
 
@@ -10,8 +14,8 @@ use prost::{Enumeration, Message};
 #[derive(Clone, PartialEq, Message)]
 pub struct RateLimitRequest {
     /// Namespace of the descriptors.
-    #[prost(string, tag = "1")]
-    pub domain: String,
+    #[prost(bytes = "vec", tag = "1")]
+    pub domain: Vec<u8>,
     /// Descriptors to check, all or nothing.
     #[prost(message, repeated, tag = "2")]
     pub descriptors: Vec<RateLimitDescriptor>,
@@ -41,11 +45,11 @@ pub struct RateLimitDescriptor {
 #[derive(Clone, PartialEq, Message)]
 pub struct Entry {
     /// Name of the attribute.
-    #[prost(string, tag = "1")]
-    pub key: String,
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
     /// Value of the attribute.
-    #[prost(string, tag = "2")]
-    pub value: String,
+    #[prost(bytes = "vec", tag = "2")]
+    pub value: Vec<u8>,
 }
 
 /// Limit that a descriptor brings.
@@ -234,7 +238,7 @@ mod tests {
         fields!(
             "envoy.service.ratelimit.v3.RateLimitRequest",
             RateLimitRequest {
-                domain: String = text(),
+                domain: String = text().into(),
                 descriptors: Message = vec![RateLimitDescriptor::default()],
                 hits_addend: Uint32 = 1,
             }
@@ -250,7 +254,7 @@ mod tests {
         );
         fields!(
             "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry",
-            Entry { key: String = text(), value: String = text() }
+            Entry { key: String = text().into(), value: String = text().into() }
         );
         fields!(
             "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.RateLimitOverride",

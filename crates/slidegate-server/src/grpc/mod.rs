@@ -1,7 +1,7 @@
 //! gRPC: Envoy's rate limit service, with health and reflection.
 //!
 //! A decision takes less time than a router or a task. So `ShouldRateLimit` bypasses tonic's routes, and runs in the task that
-//! reads the connection if it can be answered at once (`at_once`). Tonic serves health and reflection.
+//! reads the connection if it can be answered at once (`at_once`). So does a health check. Tonic serves reflection.
 
 mod at_once;
 mod deadline;
@@ -13,6 +13,7 @@ pub mod messages;
 mod rate_limit;
 mod reflection;
 mod response;
+mod streams;
 mod unary;
 
 use std::convert::Infallible;
@@ -30,15 +31,18 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio_io_timeout::TimeoutStream;
-use tonic::Status;
 use tonic::body::Body;
 use tonic::service::Routes;
+use tonic::{Code, Status};
 
 use self::at_once::AtOnce;
+use self::health::Health;
+use self::streams::{StreamedBody, Streams};
 use self::unary::Reply;
 use crate::access::bearer;
 use crate::gate::Gate;
 use crate::listen::{self, Stop, Stream};
+use crate::room::Seat;
 use crate::tls::Protocol;
 use crate::trace::Caller;
 use crate::within::within;
@@ -62,7 +66,7 @@ const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// Of an answer made here, or by tonic.
-type DoorBody = Either<Reply, Body>;
+type DoorBody = Either<Reply, StreamedBody>;
 
 /// In a box, because hyper moves it.
 type Answering = Pin<Box<dyn Future<Output = Result<Response<DoorBody>, Infallible>> + Send>>;
@@ -70,19 +74,22 @@ type Answering = Pin<Box<dyn Future<Output = Result<Response<DoorBody>, Infallib
 /// Answers gRPC.
 pub(crate) struct Door {
     gate: Arc<Gate>,
-    /// Everything but [`SHOULD_RATE_LIMIT`].
+    health: Health,
+    streams: Streams,
+    /// Everything but [`SHOULD_RATE_LIMIT`] and health.
     routes: TowerToHyperService<Routes>,
 }
 
 impl Door {
-    pub(crate) fn new(gate: Arc<Gate>) -> Self {
-        let routes = reflection::add_to(Routes::new(health::server(Arc::clone(&gate))));
-        Door { gate, routes: TowerToHyperService::new(routes.prepare()) }
+    pub(crate) fn new(gate: Arc<Gate>, stop: Stop) -> Self {
+        let routes = reflection::add_to(Routes::default());
+        let (health, streams) = (Health::new(Arc::clone(&gate), stop), Streams::new(Arc::clone(&gate)));
+        Door { gate, health, streams, routes: TowerToHyperService::new(routes.prepare()) }
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Response<DoorBody> {
+    async fn answer(&self, request: Request<Incoming>, seat: &Arc<Seat>) -> Response<DoorBody> {
         if !is_grpc(&request) {
-            let mut answer = Response::new(Either::Right(Body::empty()));
+            let mut answer = Response::new(Either::Right(StreamedBody::new(Body::empty(), None)));
             *answer.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
             return answer;
         }
@@ -93,22 +100,56 @@ impl Door {
             Ok(patience) => patience,
             Err(status) => return refusal(status),
         };
-        if request.method() == Method::POST && request.uri().path() == SHOULD_RATE_LIMIT {
+        let (post, path) = (request.method() == Method::POST, request.uri().path());
+        if post && path == SHOULD_RATE_LIMIT {
             let deciding = self.gate.deciding(Protocol::Grpc).called_by(Caller::of(request.headers()));
             let decided = pin!(async {
-                let asked = unary::message(request.into_body()).await?;
+                let asked = unary::message(request.into_body(), seat, || self.gate.hold()).await?;
                 rate_limit::decide(deciding, asked).await
             });
-            match within(patience, decided).await {
+            return match within(patience, decided).await {
+                Some(Ok(response)) => unary::reply(&response).map(Either::Left),
+                // By default Envoy passes a request on if the call fails. A client must not get that by long headers.
+                Some(Err(status)) if status.code() == Code::ResourceExhausted => {
+                    self.gate.record.refused(Protocol::Grpc);
+                    unary::reply(&rate_limit::over_limit()).map(Either::Left)
+                }
+                Some(Err(status)) => refusal(status),
+                None => refusal(deadline::passed()),
+            };
+        }
+        if post && path == health::CHECK {
+            let checked = pin!(async {
+                let asked = unary::message(request.into_body(), seat, || self.gate.hold()).await?;
+                self.health.check(asked).await
+            });
+            return match within(patience, checked).await {
                 Some(Ok(response)) => unary::reply(&response).map(Either::Left),
                 Some(Err(status)) => refusal(status),
                 None => refusal(deadline::passed()),
-            }
+            };
+        }
+        let stream = match self.streams.open(seat) {
+            Ok(stream) => stream,
+            Err(status) => return refusal(status),
+        };
+        let answer = if post && path == health::WATCH {
+            let watched = pin!(async {
+                let asked = unary::message(request.into_body(), seat, || self.gate.hold()).await?;
+                Ok::<_, Status>(self.health.watch(asked).await)
+            });
+            within(patience, watched).await
         } else {
-            match within(patience, pin!(self.routes.call(request))).await {
-                Some(Ok(response)) => response.map(Either::Right),
-                None => refusal(deadline::passed()),
-            }
+            let routed = pin!(async {
+                let Ok(response) = self.routes.call(request).await;
+                Ok(response)
+            });
+            within(patience, routed).await
+        };
+        match answer {
+            Some(Ok(response)) => response.map(|body| Either::Right(StreamedBody::new(body, Some(stream)))),
+            Some(Err(status)) => refusal(status),
+            None => refusal(deadline::passed()),
         }
     }
 
@@ -126,7 +167,19 @@ fn is_grpc<B>(request: &Request<B>) -> bool {
 }
 
 fn refusal(status: Status) -> Response<DoorBody> {
-    status.into_http::<Body>().map(Either::Right)
+    status.into_http::<Body>().map(|body| Either::Right(StreamedBody::new(body, None)))
+}
+
+/// Call under way, also when its client gives it up.
+struct Busy<'c> {
+    seat: &'c Seat,
+    gate: &'c Gate,
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.seat.end(self.gate.record.now());
+    }
 }
 
 impl listen::Door for Door {
@@ -136,7 +189,7 @@ impl listen::Door for Door {
         &self.gate
     }
 
-    async fn serve(self: Arc<Self>, stream: impl Stream, _peer: SocketAddr, mut stop: Stop) {
+    async fn serve(self: Arc<Self>, stream: impl Stream, _peer: SocketAddr, seat: Arc<Seat>, mut stop: Stop) {
         let limits = self.gate.limits;
         let mut stream = TimeoutStream::new(stream);
         // A peer that is there answers a ping at least; one that never begins to speak HTTP/2 gets none.
@@ -157,13 +210,15 @@ impl listen::Door for Door {
             .initial_connection_window_size(4 * WINDOW)
             .max_send_buf_size(WINDOW as usize)
             .auto_date_header(false);
-        let stopping = stop.clone();
-        let service = service_fn(move |mut request: Request<Incoming>| -> Answering {
-            let door = Arc::clone(&self);
-            if request.uri().path().starts_with(health::PREFIX) {
-                request.extensions_mut().insert(stopping.clone());
-            }
-            Box::pin(async move { Ok(door.answer(request).await) })
+        let service = service_fn(move |request: Request<Incoming>| -> Answering {
+            let (door, seat) = (Arc::clone(&self), Arc::clone(&seat));
+            Box::pin(async move {
+                if !seat.begin() {
+                    return Ok(refusal(Status::unavailable("this connection makes room for another")));
+                }
+                let _busy = Busy { seat: &seat, gate: &door.gate };
+                Ok(door.answer(request, &seat).await)
+            })
         });
         let mut connection = pin!(server.serve_connection(TokioIo::new(Box::pin(stream)), service));
         tokio::select! {

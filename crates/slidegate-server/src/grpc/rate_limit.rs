@@ -4,7 +4,7 @@ use slidegate::{Decision, Error, Request};
 use tonic::Status;
 
 use super::descriptor::Descriptors;
-use super::messages::{RateLimitRequest, RateLimitResponse};
+use super::messages::{Code, RateLimitRequest, RateLimitResponse};
 use super::response::{Answer, response};
 use crate::record::Deciding;
 
@@ -52,6 +52,11 @@ async fn refuse(deciding: Deciding<'_>, descriptors: &Descriptors) -> Result<Rat
         (Ok(_), None) => Answer::Unknown,
     });
     Ok(response(&answers.collect::<Vec<_>>()))
+}
+
+/// The answer to a message that is too large to be read.
+pub(super) fn over_limit() -> RateLimitResponse {
+    RateLimitResponse { overall_code: Code::OverLimit as i32, ..RateLimitResponse::default() }
 }
 
 fn status(error: Error) -> Status {

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::fmt::Display;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -14,18 +15,66 @@ use prost::Message;
 use tonic::Status;
 
 use super::MAX_MESSAGE;
+use crate::room::Seat;
+use crate::unfinished::Held;
 
 /// Before each message: whether it is compressed, and its length in four bytes.
 const PREFIX: usize = 5;
 
-/// The one message of a call, when all of it is here.
-pub(super) async fn message<M, B>(mut body: B) -> Result<M, Status>
+/// Memory of a call that waits for its message, besides the message: a task and the state of its HTTP/2 stream.
+const WAITING: usize = 8 << 10;
+
+/// Calls of a connection that may wait without taking from the budget for unfinished requests. A message often comes a moment
+/// after its call: clients that use up the budget must not stop others.
+const FREE: usize = 8;
+
+/// A call that waits for its message.
+struct Waiting<'s> {
+    seat: &'s Seat,
+    free: bool,
+    held: Held,
+}
+
+impl<'s> Waiting<'s> {
+    fn new(seat: &'s Seat, held: Held) -> Self {
+        Waiting { seat, free: seat.begin_wait() < FREE, held }
+    }
+
+    /// Goes on to wait, with so many bytes of the message.
+    fn wait(&self, bytes: usize) -> Result<(), Status> {
+        let bytes = if self.free { bytes.saturating_sub(WAITING) } else { bytes + WAITING };
+        if self.held.resize(bytes) {
+            return Ok(());
+        }
+        Err(Status::resource_exhausted(
+            "the unfinished requests of all clients hold more than listen.limits.unfinished-bytes: try again later",
+        ))
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.seat.end_wait();
+    }
+}
+
+/// The one message of a call, when all of it is here. A call that has to wait for it takes a part of the budget with `hold`.
+pub(super) async fn message<M, B>(mut body: B, seat: &Seat, hold: impl Fn() -> Held) -> Result<M, Status>
 where
     M: Message + Default,
     B: Body<Data = Bytes, Error: Display> + Unpin,
 {
     let mut here = Bytes::new();
-    while let Some(frame) = body.frame().await {
+    let mut waiting = None;
+    loop {
+        let frame = match poll_fn(|cx| Poll::Ready(Pin::new(&mut body).poll_frame(cx))).await {
+            Poll::Ready(frame) => frame,
+            Poll::Pending => {
+                waiting.get_or_insert_with(|| Waiting::new(seat, hold())).wait(here.len())?;
+                body.frame().await
+            }
+        };
+        let Some(frame) = frame else { break };
         let frame = frame.map_err(|error| Status::cancelled(error.to_string()))?;
         let Ok(data) = frame.into_data() else { continue };
         // Most messages come in one piece.
@@ -64,15 +113,20 @@ fn join(here: Bytes, data: Bytes) -> Bytes {
     joined.freeze()
 }
 
-/// The answer that says `message`.
-pub(super) fn reply(message: &impl Message) -> Response<Reply> {
+/// A message with its prefix.
+pub(super) fn frame(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut data = BytesMut::with_capacity(PREFIX + length);
     data.put_u8(0);
     data.put_u32(length as u32);
     // There is room for it.
     let _ = message.encode(&mut data);
-    let mut response = Response::new(Reply::Message(data.freeze()));
+    data.freeze()
+}
+
+/// The answer that says `message`.
+pub(super) fn reply(message: &impl Message) -> Response<Reply> {
+    let mut response = Response::new(Reply::Message(frame(message)));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     response
 }

@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json as value;
 use slidegate::http::headers;
-use slidegate::{Decision, Error};
+use slidegate::{Decision, Error, Limiter};
 
 use super::answer::{Answer, json};
 use super::body::{AcquireBody, BatchBody, DecisionBody, JsonBytes, read_json};
@@ -20,6 +20,7 @@ use super::error::{ApiError, Code, ErrorBody};
 use super::route::Route;
 use super::{MAX_BATCH_BODY, MAX_BODY, Shared};
 use crate::record::Deciding;
+use crate::store::AnyStore;
 use crate::tls::Protocol;
 use crate::trace::Caller;
 
@@ -45,7 +46,7 @@ pub(super) const LOGIN: &str = r#"{"attributes":{"api":"/login","ip":"1.2.3.4","
 const ALLOWS: &str = r#"{"allowed":true,"code":0,"denied_by":null,"retry_after_ms":0,"limits":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","limit":3,"used":1,"remaining":2,"retry_after_ms":0,"reset_after_ms":5000},{"rule":"login-per-user","key":"login-per-user:user=alice","limit":5,"used":1,"remaining":4,"retry_after_ms":0,"reset_after_ms":60000}],"reservation":null,"source":"store"}"#;
 const REFUSES: &str = r#"{"allowed":false,"code":10007,"denied_by":"login-per-ip","retry_after_ms":4986,"limits":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","limit":3,"used":3,"remaining":0,"retry_after_ms":4986,"reset_after_ms":5000},{"rule":"login-per-user","key":"login-per-user:user=alice","limit":5,"used":3,"remaining":2,"retry_after_ms":0,"reset_after_ms":59993}],"reservation":null,"source":"store"}"#;
 pub(super) const OWN: &str = r#"{"resource":"user123","limit":10,"window":"1s","permits":3}"#;
-const ALLOWS_OWN: &str = r#"{"allowed":true,"code":0,"denied_by":null,"retry_after_ms":0,"limits":[{"rule":"ad-hoc","key":"ad-hoc:resource=user123:window=1s","limit":10,"used":3,"remaining":7,"retry_after_ms":0,"reset_after_ms":1000}],"reservation":"1794774215407676.0.3.33.ad-hoc:resource=user123:window=1s","source":"store"}"#;
+const ALLOWS_OWN: &str = r#"{"allowed":true,"code":0,"denied_by":null,"retry_after_ms":0,"limits":[{"rule":"ad-hoc","key":"ad-hoc:resource=user123:window=1s","limit":10,"used":3,"remaining":7,"retry_after_ms":0,"reset_after_ms":1000}],"reservation":"1794774215407676.0.3.33.ad-hoc:resource=user123:window=1s.5f0c7ab4d1e6938207cd45be91f3a86e","source":"store"}"#;
 
 impl Question {
     pub(super) fn route(self) -> Route {
@@ -93,8 +94,9 @@ impl Question {
     }
 
     pub(super) async fn answer(self, deciding: Deciding<'_>, body: &[u8], older: bool) -> Answer {
+        let limiter = deciding.limiter;
         match self.decide(deciding, body).await {
-            Ok(decision) => answer(&decision, older),
+            Ok(decision) => answer(limiter, &decision, older),
             Err(error) => error.into_answer(),
         }
     }
@@ -109,13 +111,13 @@ impl Question {
     }
 }
 
-fn answer(decision: &Decision, older: bool) -> Answer {
+fn answer(limiter: &Limiter<AnyStore>, decision: &Decision, older: bool) -> Answer {
     let status = if decision.allowed() { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
     // One buffer for the values of headers and the body; most decisions fit.
     let mut text = BytesMut::with_capacity(768);
     let mut head = HeaderMap::new();
     headers::add(decision, older, &mut text, &mut head);
-    json(status, head, text, &DecisionBody::from(decision))
+    json(status, head, text, &DecisionBody::new(limiter, decision))
 }
 
 /// `?headers=x-ratelimit` asks for the older headers too.
@@ -146,7 +148,7 @@ async fn batch(State(gate): State<Shared>, caller: Caller, body: JsonBytes) -> R
         .map(|request| request.and_then(|_| decided.next().unwrap_or_else(|| Err(missing()))))
         .collect();
     let results = answers.iter().map(|answer| match answer {
-        Ok(decision) => OneOf::Decision(DecisionBody::from(decision)),
+        Ok(decision) => OneOf::Decision(DecisionBody::new(&gate.limiter, decision)),
         Err(error) => OneOf::Error(ApiError::from(error.clone()).into_body()),
     });
     Ok(Json(BatchAnswer { results: results.collect() }).into_response())

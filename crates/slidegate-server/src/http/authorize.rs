@@ -12,7 +12,7 @@ use bytes::BytesMut;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json as value;
-use slidegate::http::{client, counted, headers, host, path, short, x_forwarded_for};
+use slidegate::http::{client, counted, headers, host, x_forwarded_for};
 use slidegate::{Decision, MAX_LIMIT, Request};
 
 use super::Shared;
@@ -135,7 +135,7 @@ impl<'r> Told<'r> {
     fn attributes(&self) -> Vec<(&'r str, Cow<'r, str>)> {
         let config = self.config;
         let known = config.attributes.iter();
-        known.filter_map(|(name, origin)| Some((name.as_str(), short(self.value(origin)?)))).collect()
+        known.filter_map(|(name, origin)| Some((name.as_str(), self.value(origin)?))).collect()
     }
 
     /// Whoever else asks could say what it likes.
@@ -148,8 +148,9 @@ impl<'r> Told<'r> {
         let value = match origin {
             Origin::Client => self.client().into(),
             Origin::Path => {
-                let said = self.said(&["x-forwarded-uri", "x-original-uri", "x-original-url"])?;
-                path(&said).into_owned().into()
+                let names = ["x-forwarded-uri", "x-original-uri", "x-original-url"];
+                let said = names.iter().find_map(|name| self.head.get(*name))?;
+                self.config.path.path(said.as_bytes())
             }
             Origin::Method => self.said(&["x-forwarded-method", "x-original-method"])?,
             Origin::Host => host(&self.said(&["x-forwarded-host", "x-original-host"])?).into(),

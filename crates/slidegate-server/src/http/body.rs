@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::json;
 use slidegate::yaml::one_line;
 use slidegate::{
-    Decision, Error, Limit, MAX_ATTRIBUTES, MAX_ID, MAX_LIMIT, MAX_NAME, MAX_VALUE, Micros, Mode, RequestId,
-    Reservation,
+    Decision, Error, Limit, Limiter, MAX_ATTRIBUTES, MAX_ID, MAX_LIMIT, MAX_NAME, Micros, Mode, RequestId,
 };
 
 use super::MAX_BATCH;
 use super::error::{ApiError, Code};
+use crate::store::AnyStore;
 
 /// A body that says it is JSON, whole and within its size.
 pub(super) struct JsonBytes(Bytes);
@@ -91,7 +91,7 @@ pub(super) struct AcquireBody<'a> {
     attributes: Option<Attributes<'a>>,
     /// What to limit by the limit that the request brings.
     #[serde(borrow)]
-    #[schemars(length(min = 1, max = MAX_VALUE))]
+    #[schemars(length(min = 1))]
     resource: Option<Cow<'a, str>>,
     /// The limit of `resource`, within the bounds of `ad-hoc`.
     limit: Option<Whole>,
@@ -266,7 +266,7 @@ impl JsonSchema for Attributes<'_> {
             "type": "object",
             "maxProperties": MAX_ATTRIBUTES,
             "propertyNames": { "pattern": format!("^[A-Za-z0-9_.-]{{1,{MAX_NAME}}}$") },
-            "additionalProperties": { "type": "string", "minLength": 1, "maxLength": MAX_VALUE },
+            "additionalProperties": { "type": "string", "minLength": 1 },
         })
     }
 }
@@ -298,18 +298,20 @@ struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 #[schemars(rename = "Decision")]
 pub(super) struct DecisionBody<'d> {
     allowed: bool,
-    /// 0 if allowed, or that of the rule that refused.
+    /// 0 if allowed, or that of the rule that refused. 429 if no rule matches and `unmatched` is `deny`.
     code: u32,
-    /// The rule that refused.
+    /// The rule that refused; null also if no rule matches and `unmatched` is `deny`.
     denied_by: Option<&'d str>,
     /// The exact wait until it could be allowed, rounded up.
     retry_after_ms: u64,
+    /// `false` if `retry_after_ms` is a lower bound. Absent if it is exact.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_exact: Option<bool>,
     /// Every rule that was looked at, in order.
     #[schemars(with = "Vec<LimitBody<'_>>")]
     limits: LimitsBody<'d>,
-    /// What `settle`, `release` and `extend` take.
-    #[schemars(with = "Option<String>")]
-    reservation: Option<ReservationBody>,
+    /// What `settle`, `release` and `extend` take: signed, to be sent back as it is.
+    reservation: Option<String>,
     /// Who decided: `store`, `no-rule`, `blocked`, `deny-cache`, `lease`, `local`, `fail-open` or `fail-closed`.
     source: &'static str,
 }
@@ -320,14 +322,6 @@ struct LimitsBody<'d>(&'d Decision);
 impl Serialize for LimitsBody<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.0.limits().map(LimitBody::from))
-    }
-}
-
-struct ReservationBody(Reservation);
-
-impl Serialize for ReservationBody {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&self.0)
     }
 }
 
@@ -342,6 +336,9 @@ struct LimitBody<'d> {
     used: u64,
     remaining: u64,
     retry_after_ms: u64,
+    /// `false` if `retry_after_ms` is a lower bound. Absent if it is exact.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_exact: Option<bool>,
     /// Until nothing of it counts any more.
     reset_after_ms: u64,
     /// Only on shadow rules: whether it would have refused.
@@ -358,21 +355,23 @@ impl<'d> From<Limit<'d>> for LimitBody<'d> {
             used: limit.used(),
             remaining: limit.remaining(),
             retry_after_ms: millis(limit.retry_after()),
+            retry_after_exact: (!limit.retry_after_is_exact()).then_some(false),
             reset_after_ms: millis(limit.reset_after()),
             would_refuse: (limit.mode() == Mode::Shadow).then_some(limit.outcome().refuses()),
         }
     }
 }
 
-impl<'d> From<&'d Decision> for DecisionBody<'d> {
-    fn from(decision: &'d Decision) -> Self {
+impl<'d> DecisionBody<'d> {
+    pub(super) fn new(limiter: &Limiter<AnyStore>, decision: &'d Decision) -> Self {
         DecisionBody {
             allowed: decision.allowed(),
             code: decision.code(),
             denied_by: decision.denied_by(),
             retry_after_ms: millis(decision.retry_after()),
+            retry_after_exact: (!decision.retry_after_is_exact()).then_some(false),
             limits: LimitsBody(decision),
-            reservation: decision.reservation().map(ReservationBody),
+            reservation: limiter.sign_decision(decision),
             source: decision.source().as_str(),
         }
     }

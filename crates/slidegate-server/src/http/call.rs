@@ -223,10 +223,13 @@ impl Call {
     fn failures(&self, generator: &mut SchemaGenerator) -> BTreeMap<String, Value> {
         let by_who: &[Code] = match self.who {
             Who::Everybody => &[],
-            Who::Asking => &[Code::Unauthorized],
-            Who::Changing => &[Code::Unauthorized, Code::Closed, Code::NotHere],
+            Who::Asking => &[Code::Unauthorized, Code::InvalidRequest, Code::ByAPage],
+            Who::Changing => {
+                &[Code::Unauthorized, Code::InvalidRequest, Code::Closed, Code::NotHere, Code::ByAPage]
+            }
         };
         let mut meanings: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let by_who = by_who.iter().filter(|code| !self.errors.contains(code));
         for code in self.errors.iter().chain(by_who) {
             let (status, meaning) = code.meaning();
             let line = format!("`{}`: {meaning}", json!(code).as_str().unwrap_or_default());

@@ -2,15 +2,21 @@
 
 use std::net::IpAddr;
 
-use axum::http::{HeaderMap, Method, header};
+use axum::http::{HeaderMap, HeaderName, Method, header};
 
 use super::error::{ApiError, Code};
 use super::{Door, Role};
 use crate::access::bearer;
+use crate::config::Origin;
 
 impl Door {
     /// Whether a request may be answered.
     pub(super) fn admits(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+        if headers.get_all(header::AUTHORIZATION).iter().nth(1).is_some() {
+            // Programs on the way could each go by another one.
+            let message = "`authorization` is given twice: send one";
+            return Err(ApiError::new(Code::InvalidRequest, message));
+        }
         let shown = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
         match path {
             "/healthz" | "/readyz" | "/" => Ok(()),
@@ -20,8 +26,39 @@ impl Door {
                 // Without a token a page could ask in the name of who looks at it.
                 if self.gate.access.has_admin() || !is_of_a_page(headers) { Ok(()) } else { Err(by_a_page()) }
             }
-            _ => self.admits_ask(shown),
+            _ => {
+                self.admits_ask(shown)?;
+                // A page does not know the token, so it is only where there is none that it could charge.
+                if self.gate.access.is_open() && self.is_charged_by_a_page(path, headers) {
+                    Err(charged_by_a_page(path))
+                } else {
+                    Ok(())
+                }
+            }
         }
+    }
+
+    /// Whether a page of another site makes a browser send what is charged.
+    fn is_charged_by_a_page(&self, path: &str, headers: &HeaderMap) -> bool {
+        match path {
+            AUTHORIZE => is_of_a_browser(headers) && !self.is_of_a_proxy(headers),
+            _ => CHARGES.contains(&path) && is_cross_origin(headers),
+        }
+    }
+
+    /// Whether a request to `/v1/authorize` has a header that says something about another request. Proxies pass on the headers of
+    /// that request, also those which browsers add, so these alone say nothing. A page cannot send any of these: a browser
+    /// asks the server first, which does not agree.
+    fn is_of_a_proxy(&self, headers: &HeaderMap) -> bool {
+        let said = |name: &HeaderName| {
+            PROXY.contains(&name.as_str())
+                || PROXY_PREFIXES.iter().any(|prefix| name.as_str().starts_with(prefix))
+                || self.gate.authorize.attributes.iter().any(|(_, origin)| match origin {
+                    Origin::Header(known) => known == name && !SENT_BY_BROWSERS.contains(&name.as_str()),
+                    _ => false,
+                })
+        };
+        headers.keys().any(said)
     }
 
     /// Whether who shows this may ask.
@@ -47,6 +84,33 @@ impl Door {
     }
 }
 
+const AUTHORIZE: &str = "/v1/authorize";
+
+/// Paths of what is charged, corrected or reported, besides `/v1/authorize`.
+const CHARGES: [&str; 6] =
+    ["/v1/acquire", "/v1/acquire/batch", "/v1/settle", "/v1/release", "/v1/extend", "/v1/report"];
+
+/// Headers in which proxies describe the request that they ask about.
+const PROXY: [&str; 2] = ["forwarded", "x-real-ip"];
+const PROXY_PREFIXES: [&str; 2] = ["x-forwarded-", "x-original-"];
+
+/// Headers that browsers send to other sites without asking, or that a page can set: as an attribute they say nothing of who sends
+/// them.
+const SENT_BY_BROWSERS: [&str; 12] = [
+    "accept",
+    "accept-encoding",
+    "accept-language",
+    "connection",
+    "content-language",
+    "content-length",
+    "content-type",
+    "cookie",
+    "host",
+    "origin",
+    "referer",
+    "user-agent",
+];
+
 /// Whether it changes something, or tells what others ask.
 fn changes(method: &Method, path: &str) -> bool {
     let looks = method == Method::GET || method == Method::HEAD;
@@ -66,6 +130,36 @@ fn is_of_a_page(headers: &HeaderMap) -> bool {
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
     let address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
     headers.contains_key(header::ORIGIN) || !address && name.contains('.')
+}
+
+/// Whether a browser sent it, or a proxy passes on what a browser sent.
+fn is_of_a_browser(headers: &HeaderMap) -> bool {
+    let agent = headers.get(header::USER_AGENT).map_or(&b""[..], |agent| agent.as_bytes());
+    headers.contains_key(header::ORIGIN)
+        || headers.contains_key(header::REFERER)
+        || headers.keys().any(|name| name.as_str().starts_with("sec-fetch-"))
+        || agent.starts_with(b"Mozilla/")
+}
+
+/// Whether a browser says that a page of another site asks.
+fn is_cross_origin(headers: &HeaderMap) -> bool {
+    if let Some(site) = headers.get("sec-fetch-site") {
+        return !matches!(site.as_bytes(), b"same-origin" | b"none");
+    }
+    let Some(origin) = headers.get(header::ORIGIN) else { return false };
+    let host = headers.get(header::HOST).map(|host| host.as_bytes());
+    let named = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, name)| name);
+    !matches!((named, host), (Some(named), Some(host)) if named.as_bytes().eq_ignore_ascii_case(host))
+}
+
+fn charged_by_a_page(path: &str) -> ApiError {
+    let message = match path {
+        AUTHORIZE => {
+            "without a token nothing is charged for a page: a proxy says what is asked for, such as by X-Forwarded-Uri"
+        }
+        _ => "without a token nothing is charged for a page of another site: give the server a token",
+    };
+    ApiError::new(Code::ByAPage, message)
 }
 
 fn by_a_page() -> ApiError {

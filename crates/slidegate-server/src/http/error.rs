@@ -58,7 +58,9 @@ impl Code {
                 (StatusCode::FORBIDDEN, "nobody may change anything: there is no token that would do")
             }
             Code::NotHere => (StatusCode::FORBIDDEN, "changes are made at another door"),
-            Code::ByAPage => (StatusCode::FORBIDDEN, "without an admin token nothing is changed for a page"),
+            Code::ByAPage => {
+                (StatusCode::FORBIDDEN, "without a token nothing is charged or changed for a page")
+            }
             Code::UntrustedProxy => (StatusCode::FORBIDDEN, "who asks is not one of the trusted proxies"),
             Code::NotFound => (StatusCode::NOT_FOUND, "there is no such path"),
             Code::NoSuchKey => (StatusCode::NOT_FOUND, "nothing is counted under this key"),

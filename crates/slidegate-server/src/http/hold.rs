@@ -17,11 +17,11 @@ use super::settle::SettledBody;
 #[serde(deny_unknown_fields, expecting = "an object with `reservation`")]
 #[schemars(rename = "Hold")]
 struct HoldBody {
-    /// That of the decision.
+    /// That of the decision, as it was received: it is signed.
     reservation: String,
 }
 
-const EXAMPLE: &str = r#"{"reservation":"h1794774215407676.0.1.7.at-once"}"#;
+const EXAMPLE: &str = r#"{"reservation":"h1794774215407676.0.1.7.at-once.21b9e07c5d8a4f63908e1cd27ab6f345"}"#;
 
 fn call(name: &'static str, summary: &'static str) -> Call {
     Call::new(Who::Asking, name, summary)
@@ -42,10 +42,10 @@ pub(super) fn extend_route() -> Route {
 
 async fn release(State(gate): State<Shared>, body: JsonBytes) -> Result<Json<SettledBody>, ApiError> {
     let HoldBody { reservation } = read_json(body.as_slice())?;
-    Ok(Json(gate.limiter.release(&reservation.parse()?).await?.into()))
+    Ok(Json(gate.limiter.release(&gate.limiter.verify(&reservation)?).await?.into()))
 }
 
 async fn extend(State(gate): State<Shared>, body: JsonBytes) -> Result<Json<SettledBody>, ApiError> {
     let HoldBody { reservation } = read_json(body.as_slice())?;
-    Ok(Json(gate.limiter.extend(&reservation.parse()?).await?.into()))
+    Ok(Json(gate.limiter.extend(&gate.limiter.verify(&reservation)?).await?.into()))
 }

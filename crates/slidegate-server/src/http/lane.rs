@@ -20,6 +20,7 @@ use super::body::is_json;
 use super::{Door, too_late};
 use crate::access::bearer;
 use crate::listen::{Stop, Stream, part};
+use crate::room::Seat;
 use crate::trace::Caller;
 use crate::within::within;
 
@@ -36,6 +37,7 @@ pub(crate) async fn usual(
     door: &Door,
     stream: &mut impl Stream,
     idle: Duration,
+    seat: &Seat,
     stop: &Stop,
 ) -> io::Result<Option<Bytes>> {
     let mut stopping = stop.clone();
@@ -65,6 +67,9 @@ pub(crate) async fn usual(
         let mut taken = 0;
         let mut last = false;
         while let Some(request) = Usual::read(&arrived[taken..]) {
+            if taken == 0 && !seat.begin() {
+                return Ok(None);
+            }
             taken += request.length;
             let answer = pin!(request.answer(door));
             let mut answer = within(door.timeout(), answer).await.unwrap_or_else(too_late);
@@ -84,6 +89,9 @@ pub(crate) async fn usual(
         let written = within(door.timeout(), writing).await;
         written.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?;
         answers.clear();
+        if taken > 0 {
+            seat.end(since);
+        }
         if last {
             part(stream).await;
             return Ok(None);
@@ -127,7 +135,7 @@ impl<'a> Usual<'a> {
         if !query.is_none_or(|query| query.bytes().all(plain)) {
             return None;
         }
-        let (mut json, mut length, mut shown) = (false, None, None);
+        let (mut json, mut length, mut authorized, mut shown) = (false, None, false, None);
         let mut caller = Caller::default();
         for httparse::Header { name, value } in request.headers.iter() {
             let is = |known: &str| name.eq_ignore_ascii_case(known);
@@ -146,8 +154,14 @@ impl<'a> Usual<'a> {
                     return None;
                 }
             } else if is("authorization") {
-                shown = bearer(value);
+                if authorized {
+                    return None;
+                }
+                (authorized, shown) = (true, bearer(value));
             } else if is("transfer-encoding") || is("expect") || is("upgrade") {
+                return None;
+            } else if is("origin") || is("sec-fetch-site") {
+                // Whether a page may ask is found out in one place only.
                 return None;
             } else {
                 caller.hear(name, value);
@@ -202,5 +216,152 @@ impl Date {
             self.text = httpdate::fmt_http_date(SystemTime::now());
         }
         &self.text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::pin::Pin;
+    use std::sync::Arc;
+    use std::task::{Context, Poll};
+
+    use parking_lot::Mutex;
+    use slidegate::{MemoryStore, Rules};
+    use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::access::{Access, Token};
+    use crate::gate::Gate;
+    use crate::http::Role;
+    use crate::listen::Door as _;
+    use crate::store::AnyStore;
+
+    const TOKEN: &str = "Bearer token-0123456789";
+
+    /// A client whose bytes are read in these pieces, the last first. It takes every answer.
+    struct Pieces {
+        left: Vec<Vec<u8>>,
+        answers: Arc<Mutex<Vec<u8>>>,
+    }
+
+    impl AsyncRead for Pieces {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            if let Some(mut piece) = self.left.pop() {
+                let rest = piece.split_off(piece.len().min(buffer.remaining()));
+                buffer.put_slice(&piece);
+                self.left.extend((!rest.is_empty()).then_some(rest));
+            }
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl AsyncWrite for Pieces {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            self.answers.lock().extend_from_slice(bytes);
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// Head and body of the answer to bytes that come in these pieces. Both ways have their own order of headers.
+    async fn answer(pieces: &[&[u8]], locked: bool) -> (Vec<String>, String) {
+        let rules = Rules::from_yaml("rules: [{ name: r, key: [u], limit: 9, window: 1h, count: attempts }]");
+        let mut gate = Gate::new(AnyStore::Memory(MemoryStore::new()), rules.unwrap(), "a test");
+        if locked {
+            gate.access =
+                Access::new(vec![Token::new(TOKEN.trim_start_matches("Bearer ").as_bytes())], vec![]);
+        }
+        let door = Door::new(Arc::new(gate), Role::Asking { may_change: true });
+        let answers = Arc::new(Mutex::new(Vec::new()));
+        let left =
+            pieces.iter().rev().filter(|piece| !piece.is_empty()).map(|piece| piece.to_vec()).collect();
+        let (_going_on, stop) = watch::channel(());
+        let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+        Arc::new(door)
+            .serve(Pieces { left, answers: Arc::clone(&answers) }, peer, Arc::default(), stop)
+            .await;
+        let text = String::from_utf8(std::mem::take(&mut *answers.lock())).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+        let lines = head.lines().filter(|line| !line.starts_with("date: "));
+        let mut lines: Vec<String> = lines.map(str::to_owned).collect();
+        lines.sort();
+        (lines, body.to_owned())
+    }
+
+    /// The same bytes get the same answer, in one segment and cut anywhere.
+    #[tokio::test]
+    async fn odd_requests_are_answered_alike_however_they_are_cut() {
+        let right = format!("authorization: {TOKEN}\r\n");
+        let usual = "host: x\r\ncontent-type: application/json\r\n";
+        let cases = [
+            (right.clone(), "200"),
+            (right.to_uppercase().replace("BEARER TOKEN", "bearer token"), "200"),
+            (format!("{right}{right}"), "400"),
+            (format!("{right}authorization: Bearer wrong\r\n"), "400"),
+            (format!("authorization: Bearer wrong\r\n{right}"), "400"),
+            (format!("Authorization: Basic x\r\n{right}"), "400"),
+            (format!("authorization:\r\n{right}"), "400"),
+            ("authorization: Bearer wrong\r\n".to_owned(), "401"),
+            (String::new(), "401"),
+            (format!("{right}content-type: text/plain\r\n"), "200"),
+            (format!("{right}content-length: 5\r\n"), "400"),
+            (format!("{right}Connection: Keep-Alive\r\nconnection: keep-alive\r\n"), "200"),
+            (format!("{right}connection: close\r\n"), "200"),
+            (format!("{right}host: y\r\n"), "200"),
+            (format!("{right}origin: http://evil.example\r\n"), "200"),
+            (format!("{right}transfer-encoding: chunked\r\n"), "400"),
+            (format!("{right}x:\r\n"), "200"),
+            (format!("{right} folded: x\r\n"), "400"),
+            (format!("{right}x y: z\r\n"), "400"),
+        ];
+        let body = r#"{"attributes":{"u":"a"}}"#;
+        for (headers, status) in cases {
+            let request = format!(
+                "POST /v1/acquire HTTP/1.1\r\n{usual}{headers}content-length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            let request = request.as_bytes();
+            let whole = answer(&[request], true).await;
+            let line = format!("HTTP/1.1 {status} ");
+            assert!(whole.0.iter().any(|got| got.starts_with(&line)), "{headers:?}: {whole:?}");
+            for cut in 1..request.len() {
+                let (first, rest) = request.split_at(cut);
+                assert_eq!(answer(&[first, rest], true).await, whole, "{headers:?} cut at {cut}");
+            }
+        }
+        // Where everybody may ask, a page of another site may not.
+        for (headers, status) in [
+            ("", "200"),
+            ("origin: http://evil.example\r\n", "403"),
+            ("Sec-Fetch-Site: cross-site\r\n", "403"),
+            ("sec-fetch-site: same-origin\r\norigin: http://elsewhere\r\n", "200"),
+            ("authorization: a\r\nAuthorization: b\r\n", "400"),
+        ] {
+            let request = format!(
+                "POST /v1/acquire HTTP/1.1\r\n{usual}{headers}content-length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            let request = request.as_bytes();
+            let whole = answer(&[request], false).await;
+            let line = format!("HTTP/1.1 {status} ");
+            assert!(whole.0.iter().any(|got| got.starts_with(&line)), "{headers:?}: {whole:?}");
+            for cut in 1..request.len() {
+                let (first, rest) = request.split_at(cut);
+                assert_eq!(answer(&[first, rest], false).await, whole, "{headers:?} cut at {cut}");
+            }
+        }
     }
 }

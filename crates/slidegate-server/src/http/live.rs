@@ -89,7 +89,6 @@ async fn next(
     if let Some(first) = first {
         return Some((Ok(first), (None, ticks)));
     }
-    ticks.changed().await.ok()?;
-    let text = ticks.borrow_and_update().clone()?;
+    let text = ticks.next().await?;
     Some((Ok(Event::default().event("tick").data(text)), (None, ticks)))
 }

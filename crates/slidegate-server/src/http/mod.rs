@@ -43,12 +43,14 @@ use slidegate::SystemClock;
 use self::acquire::Question;
 use self::answer::Answer;
 use self::error::{ApiError, Code};
+pub(crate) use self::metrics::MOST_PAGES;
 use self::route::Route;
 pub(crate) use self::rules::EditionBody;
 pub(crate) use self::store::StoreBody;
 use crate::gate::Gate;
 use crate::listen::{self, Stop, Stream};
 use crate::record::Deciding;
+use crate::room::Seat;
 use crate::tls::Protocol;
 use crate::within::within;
 
@@ -130,8 +132,8 @@ impl listen::Door for Door {
         &self.gate
     }
 
-    async fn serve(self: Arc<Self>, stream: impl Stream, peer: SocketAddr, stop: Stop) {
-        let _ = connection::serve(self, stream, peer, stop).await;
+    async fn serve(self: Arc<Self>, stream: impl Stream, peer: SocketAddr, seat: Arc<Seat>, stop: Stop) {
+        let _ = connection::serve(self, stream, peer, seat, stop).await;
     }
 }
 

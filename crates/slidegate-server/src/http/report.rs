@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use slidegate::{Error, MAX_VALUE, Request};
+use slidegate::{Error, Request};
 
 use super::Shared;
 use super::body::{Attributes, JsonBytes, read_json};
@@ -28,7 +28,7 @@ struct ReportBody<'a> {
     attributes: Option<Attributes<'a>>,
     /// That which was asked with. What brings its own limit does not adapt, so nobody goes by it.
     #[serde(borrow)]
-    #[schemars(length(min = 1, max = MAX_VALUE))]
+    #[schemars(length(min = 1))]
     resource: Option<Cow<'a, str>>,
     /// How long it took.
     #[schemars(range(min = 0.0, max = LONGEST))]

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use slidegate::{AdHocFile, Rule, RuleFile, Rules};
+use slidegate::{AdHocFile, Rule, RuleFile, Rules, UnmatchedFile};
 
 use super::call::{Call, Who};
 use super::error::{ApiError, Code};
@@ -92,6 +92,8 @@ struct RulesTaken {
     /// Not looked at.
     edition: Option<Value>,
     ad_hoc: Option<AdHocFile>,
+    /// What becomes of a request that no rule matches. `warn`, unless given.
+    unmatched: Option<UnmatchedFile>,
     /// In the order in which they are judged.
     rules: Vec<RuleFile>,
 }
@@ -132,7 +134,7 @@ enum Replaced {
 
 const EXAMPLE: &str = r#"{"rules":[{"name":"login-per-ip","match":{"api":"/login"},"key":["ip"],"limit":3,"window":"5s","count":"attempts","code":10007}]}"#;
 
-const SHOWN: &str = r#"{"edition":{"version":1,"hash":"9a3c5d0f11e2b746","source":"rules.yaml"},"ad-hoc":{"limit":{"default":1000,"min":1,"max":100000},"window":{"default":"1m","min":"1s","max":"1h"}},"rules":[{"name":"login-per-ip","match":{"api":["/login"]},"key":["ip"],"limit":3,"window":"5s","algorithm":"sliding-window","count":"attempts","code":10007,"mode":"enforce","encoding":"zset"}]}"#;
+const SHOWN: &str = r#"{"edition":{"version":1,"hash":"9a3c5d0f11e2b746","source":"rules.yaml"},"ad-hoc":{"limit":{"default":1000,"min":1,"max":100000},"window":{"default":"1m","min":"1s","max":"1h"}},"unmatched":"warn","rules":[{"name":"login-per-ip","match":{"api":["/login"]},"key":["ip"],"limit":3,"window":"5s","algorithm":"sliding-window","count":"attempts","code":10007,"mode":"enforce","encoding":"zset"}]}"#;
 
 pub(super) fn route() -> Route {
     let get = Call::new(Who::Asking, "rules", "The rules in force")
@@ -232,7 +234,7 @@ async fn replace(
     let rules = Config::parse_rules(text, &gate.redis)
         .map_err(|error| ApiError::new(Code::InvalidRules, error.to_string()))?;
     if dry_run {
-        return Ok(Json(Preview::new(&gate.limiter.rules(), &rules)).into_response());
+        return Ok(Json(Preview::new(&gate.limiter.rules(), &gate.authorize.spell(rules))).into_response());
     }
     let edition = gate.replace_rules(rules, "PUT /v1/rules").await?;
     Ok(body(&gate, &edition).into_response())

@@ -17,7 +17,7 @@ use super::route::Route;
 #[serde(deny_unknown_fields, expecting = "an object with `reservation` and `permits`")]
 #[schemars(rename = "Settle")]
 struct SettleBody {
-    /// That of the decision.
+    /// That of the decision, as it was received: it is signed.
     reservation: String,
     /// 0 is a refund.
     permits: Whole,
@@ -55,7 +55,7 @@ enum Outcome {
 pub(super) fn route() -> Route {
     let call = Call::new(Who::Asking, "settle", "Refund an admission, or correct it to what it really cost")
         .takes::<SettleBody>(&[
-            r#"{"reservation":"1794774215407676.0.3.33.ad-hoc:resource=user123:window=1s","permits":1}"#,
+            r#"{"reservation":"1794774215407676.0.3.33.ad-hoc:resource=user123:window=1s.5f0c7ab4d1e6938207cd45be91f3a86e","permits":1}"#,
         ])
         .answers::<SettledBody>("200", "What became of it", &[r#"{"settled":"gone"}"#])
         .fails(&OF_A_BODY);
@@ -64,5 +64,6 @@ pub(super) fn route() -> Route {
 
 async fn settle(State(gate): State<Shared>, body: JsonBytes) -> Result<Json<SettledBody>, ApiError> {
     let SettleBody { reservation, permits: Whole(permits) } = read_json(body.as_slice())?;
-    Ok(Json(gate.limiter.settle(&reservation.parse()?, permits).await?.into()))
+    let reservation = gate.limiter.verify(&reservation)?;
+    Ok(Json(gate.limiter.settle(&reservation, permits).await?.into()))
 }

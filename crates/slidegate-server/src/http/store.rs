@@ -30,11 +30,24 @@ struct MemoryBody {
     keys: usize,
     /// Admissions remembered one by one.
     events: usize,
+    /// Bytes of keys, admissions, request ids and settlements.
     bytes: usize,
     /// Keys that still counted something and had to make room.
     evicted: u64,
     /// Keys that had nothing left to remember.
     swept: u64,
+    /// Counters that keys share because the store is full.
+    shared_counters: usize,
+    /// Decisions by a shared counter.
+    shared: u64,
+    /// Decisions that were denied because the store was full.
+    denied_full: u64,
+    /// Bytes of request ids and settlements.
+    note_bytes: usize,
+    /// Request ids that were not remembered, because there were too many.
+    ids_dropped: u64,
+    /// Settlements and extensions that were not carried out, because there were too many.
+    settlements_dropped: u64,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -116,7 +129,10 @@ pub(super) fn route() -> Route {
     let call = Call::new(Who::Asking, "store", "Where the counts are, and how that is").answers::<StoreBody>(
         "200",
         "The store",
-        &[r#"{"store":"memory","keys":2,"events":5,"bytes":564,"evicted":0,"swept":0}"#],
+        &[concat!(
+            r#"{"store":"memory","keys":2,"events":5,"bytes":564,"evicted":0,"swept":0,"shared_counters":0,"shared":0,"#,
+            r#""denied_full":0,"note_bytes":0,"ids_dropped":0,"settlements_dropped":0}"#
+        )],
     );
     Route::new("/v1/store").get(store, call)
 }
@@ -133,6 +149,12 @@ impl StoreBody {
             bytes: stats.bytes,
             evicted: stats.evicted,
             swept: stats.swept,
+            shared_counters: stats.shared_counters,
+            shared: stats.shared,
+            denied_full: stats.denied_full,
+            note_bytes: stats.note_bytes,
+            ids_dropped: stats.ids_dropped,
+            settlements_dropped: stats.settlements_dropped,
         });
         let mut redis = gate.redis_stats().await.map(RedisBody::from);
         for server in redis.iter_mut().flat_map(|redis| &mut redis.servers) {

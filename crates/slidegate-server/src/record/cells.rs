@@ -112,6 +112,8 @@ pub(super) struct Cells {
     /// By door, whether they were allowed, and source.
     decisions: [[[Timed; SOURCES]; 2]; DOORS],
     failures: [[AtomicU64; Failure::ALL.len()]; DOORS],
+    /// Requests that no rule matches.
+    unmatched: [AtomicU64; DOORS],
     /// Counts decisions, for the sample of their keys.
     turn: AtomicU64,
     /// One of so many is taken, less one: a power of two.
@@ -126,6 +128,14 @@ impl Cells {
 
     pub(super) fn failed(&self, door: Protocol, failure: Failure) {
         self.failures[door as usize][failure as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn add_unmatched(&self, door: Protocol) {
+        self.unmatched[door as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn unmatched(&self, door: Protocol) -> u64 {
+        self.unmatched[door as usize].load(Ordering::Relaxed)
     }
 
     /// Of the next so many decisions: for how many each stands whose keys are remembered; none if another does for it.

@@ -35,12 +35,23 @@ impl Deciding<'_> {
             return self.watched_acquire(request).await;
         }
         if !self.record.on {
-            return self.limiter.acquire(request).await;
+            let answer = self.limiter.acquire(request).await;
+            self.note_unmatched(request, &answer);
+            return answer;
         }
         let since = self.record.now();
         let answer = self.limiter.acquire(request).await;
         self.record.took(self.door, since, &answer);
+        self.note_unmatched(request, &answer);
         answer
+    }
+
+    /// Logs, now and then, that no rule matches a request.
+    #[inline]
+    pub(super) fn note_unmatched(&self, request: &Request<'_>, answer: &Result<Decision, Error>) {
+        if let Ok(decision) = answer {
+            self.record.unmatched.note(|| self.record.now(), request, decision);
+        }
     }
 
     /// Not recorded: nothing is decided.
@@ -71,7 +82,15 @@ impl Deciding<'_> {
         answers: &Result<Vec<Result<Decision, Error>>, Error>,
     ) {
         match answers {
-            Ok(answers) => self.record.count(self.door, took, answers.iter()),
+            Ok(answers) => {
+                self.record.count(self.door, took, answers.iter());
+                requests
+                    .iter()
+                    .zip(answers)
+                    .for_each(|(request, answer)| self.note_unmatched(request, answer));
+            }
+            // They are asked again, in parts: see `resp::connection`.
+            Err(error) if self.door == Protocol::Resp && error.is_too_many_checks() => {}
             Err(error) => self.count_failures(took, requests.len(), error),
         }
     }
@@ -87,18 +106,23 @@ impl Deciding<'_> {
         }
         let since = self.record.now();
         let answers = self.limiter.acquire_together(requests).await;
-        self.count_together(self.record.now().since(since), answers)
+        self.count_together(self.record.now().since(since), requests, answers)
     }
 
     pub(super) fn count_together(
         &self,
         took: Micros,
+        requests: &[Request<'_>],
         answers: Result<Vec<Decision>, Error>,
     ) -> Result<Vec<Decision>, Error> {
         match answers {
             Ok(decisions) => {
                 let answers: Vec<Result<Decision, Error>> = decisions.into_iter().map(Ok).collect();
                 self.record.count(self.door, took, answers.iter());
+                requests
+                    .iter()
+                    .zip(&answers)
+                    .for_each(|(request, answer)| self.note_unmatched(request, answer));
                 answers.into_iter().collect()
             }
             Err(error) => {

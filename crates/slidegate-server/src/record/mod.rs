@@ -12,12 +12,13 @@ mod rows;
 mod run;
 mod shadows;
 mod top;
+mod unmatched;
 mod watched;
 
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
@@ -33,6 +34,7 @@ use self::rows::Table;
 pub(crate) use self::rows::{Row, Shown};
 pub(crate) use self::shadows::{Shadow, change};
 pub(crate) use self::top::Period;
+use self::unmatched::UnmatchedLog;
 use crate::recording::Recorder;
 use crate::store::AnyStore;
 use crate::tls::Protocol;
@@ -53,8 +55,34 @@ pub(crate) struct Record {
     pub(crate) recent: Recent,
     /// Who wants to have the requests themselves.
     pub(crate) recorder: Arc<Recorder>,
+    unmatched: UnmatchedLog,
     pulse: Mutex<Pulse>,
     connections: [AtomicUsize; Protocol::ALL.len()],
+    shed: [[AtomicU64; Shed::ALL.len()]; Protocol::ALL.len()],
+}
+
+/// Reason why a connection was closed before its client did anything wrong but take room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shed {
+    /// Its address has as many as one may have.
+    PerAddress,
+    /// It sent nothing.
+    Silent,
+    /// Another connection needed its place.
+    Room,
+}
+
+impl Shed {
+    pub(crate) const ALL: [Shed; 3] = [Shed::PerAddress, Shed::Silent, Shed::Room];
+
+    /// As it is written in metrics.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Shed::PerAddress => "per-address",
+            Shed::Silent => "silent",
+            Shed::Room => "room",
+        }
+    }
 }
 
 /// One connection, for as long as it is there.
@@ -88,11 +116,13 @@ impl Record {
             on: true,
             recent: Recent::new(clock.now().get()),
             recorder: Arc::default(),
+            unmatched: UnmatchedLog::default(),
             clock,
             shards: (0..shards).map(|_| CachePadded::default()).collect(),
             table: ArcSwap::from_pointee(Table::new(rules, shards, &[])),
             pulse: Mutex::new(Pulse::new(shards)),
             connections: Default::default(),
+            shed: Default::default(),
         }
     }
 
@@ -116,6 +146,15 @@ impl Record {
         self.connections[door as usize].load(Ordering::Relaxed)
     }
 
+    /// Counts connections that were closed.
+    pub(crate) fn shed(&self, door: Protocol, reason: Shed, connections: usize) {
+        self.shed[door as usize][reason as usize].fetch_add(connections as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sheds(&self, door: Protocol, reason: Shed) -> u64 {
+        self.shed[door as usize][reason as usize].load(Ordering::Relaxed)
+    }
+
     #[inline]
     pub(crate) fn now(&self) -> Micros {
         self.clock.now()
@@ -136,6 +175,11 @@ impl Record {
 
     pub(crate) fn failures(&self, door: Protocol, failure: Failure) -> u64 {
         self.shards.iter().map(|cells| cells.failures(door, failure)).sum()
+    }
+
+    /// How many requests at that door no rule matched.
+    pub(crate) fn unmatched(&self, door: Protocol) -> u64 {
+        self.shards.iter().map(|cells| cells.unmatched(door)).sum()
     }
 
     /// All requests, and how long they took.

@@ -100,6 +100,9 @@ impl Record {
                     self.recent.add(limit.key());
                 }
             }
+            if decision.unmatched().is_some() {
+                cells.add_unmatched(door);
+            }
             let allowed = decision.allowed();
             match &mut requests {
                 Some((a, s, times)) if (*a, *s) == (allowed, source) => *times += 1,

@@ -34,6 +34,7 @@ impl Deciding<'_> {
             let took = self.record.now().since(since);
             self.write(slice::from_ref(request), slice::from_ref(&answer));
             self.record.count(self.door, took, std::iter::once(&answer));
+            self.note_unmatched(request, &answer);
             if let Some(span) = span {
                 span.end(took, &answer);
             }
@@ -86,7 +87,7 @@ impl Deciding<'_> {
             if let Ok(decisions) = &answers {
                 self.record.recorder.write_together(self.record.now(), requests, decisions);
             }
-            let answers = self.count_together(took, answers);
+            let answers = self.count_together(took, requests, answers);
             if let Some(span) = span {
                 span.end_together(took, answers.as_deref());
             }
@@ -105,11 +106,14 @@ mod tests {
 
     async fn unwatched(deciding: &Deciding<'_>, request: &Request<'_>) -> Result<Decision, Error> {
         if !deciding.record.on {
-            return deciding.limiter.acquire(request).await;
+            let answer = deciding.limiter.acquire(request).await;
+            deciding.note_unmatched(request, &answer);
+            return answer;
         }
         let since = deciding.record.now();
         let answer = deciding.limiter.acquire(request).await;
         deciding.record.took(deciding.door, since, &answer);
+        deciding.note_unmatched(request, &answer);
         answer
     }
 

@@ -13,6 +13,8 @@ use super::Sample;
 pub(super) struct Verdict<'v> {
     /// When, by the store's clock; zero if it was not asked.
     pub(super) at: Micros,
+    pub(super) allowed: bool,
+    /// None also if no rule matches the request.
     pub(super) denied_by: Option<&'v str>,
 }
 
@@ -51,7 +53,7 @@ impl<'l, 'r> Line<'l, 'r> {
             burst: own.burst,
             permits: request.cost(),
             id: request.known_as().map(|id| id.as_str()),
-            allowed: verdict.denied_by.is_none(),
+            allowed: verdict.allowed,
             denied_by: verdict.denied_by,
         }
     }

@@ -95,7 +95,8 @@ impl Recorder {
 
     /// Ends what clients are sent: they are told that the server stops by the end of their answer.
     pub(crate) fn end_streams(&self) {
-        self.closed.store(true, Ordering::SeqCst);
+        // A recording starts before this, and is ended, or finds that the server stops.
+        self.change(|_| self.closed.store(true, Ordering::SeqCst));
         self.end(|tape| tape.is_streamed());
     }
 
@@ -114,21 +115,22 @@ impl Recorder {
         // Where no store was asked, when those were judged that came with it.
         let judged = answers.iter().flatten().map(Decision::at).find(|at| *at > Micros::ZERO);
         for (request, answer) in requests.iter().zip(answers) {
-            let (at, denied_by) = match answer {
-                Ok(decision) => (decision.at(), decision.denied_by()),
-                Err(error) if error.is_too_costly() => (Micros::ZERO, error.too_costly_for()),
+            let (at, allowed, denied_by) = match answer {
+                Ok(decision) => (decision.at(), decision.allowed(), decision.denied_by()),
+                Err(error) if error.is_too_costly() => (Micros::ZERO, false, error.too_costly_for()),
                 Err(_) => continue,
             };
             let at = if at == Micros::ZERO { judged.unwrap_or_default() } else { at };
-            self.put(now, request, Verdict { at, denied_by });
+            self.put(now, request, Verdict { at, allowed, denied_by });
         }
     }
 
     /// Writes down requests that were decided as one: what refuses one of them refuses them all.
     pub(crate) fn write_together(&self, now: Micros, requests: &[Request<'_>], decisions: &[Decision]) {
         let denied_by = decisions.iter().find_map(Decision::denied_by);
+        let allowed = decisions.iter().all(Decision::allowed);
         let at = decisions.iter().map(Decision::at).max().unwrap_or_default();
-        requests.iter().for_each(|request| self.put(now, request, Verdict { at, denied_by }));
+        requests.iter().for_each(|request| self.put(now, request, Verdict { at, allowed, denied_by }));
     }
 
     fn put(&self, now: Micros, request: &Request<'_>, verdict: Verdict<'_>) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use slidegate::{Decision, Error, Limit, Mode, Request, RequestId, Reservation};
+use slidegate::{Decision, Error, Limit, Limiter, Mode, Request, RequestId, Reservation, Store};
 
 use super::answers::{Answers, Shown};
 
@@ -154,27 +154,34 @@ fn throttle<'a>(name: &str, words: &[&'a [u8]], extra: u64) -> Result<(Request<'
 }
 
 /// `SG.SETTLE`, without that word.
-pub(super) fn settlement(words: &[&[u8]]) -> Result<(Reservation, u64), Error> {
+pub(super) fn settlement<S: Store>(
+    limiter: &Limiter<S>,
+    words: &[&[u8]],
+) -> Result<(Reservation, u64), Error> {
     match words {
         [reservation, permits] => {
-            Ok((text("reservation", reservation)?.parse()?, number("permits", permits)?))
+            Ok((limiter.verify(text("reservation", reservation)?)?, number("permits", permits)?))
         }
         _ => Err(usage("SG.SETTLE", "reservation permits")),
     }
 }
 
 /// What `SG.RELEASE` and `SG.EXTEND` take, without those words.
-pub(super) fn held(name: &str, words: &[&[u8]]) -> Result<Reservation, Error> {
+pub(super) fn held<S: Store>(
+    limiter: &Limiter<S>,
+    name: &str,
+    words: &[&[u8]],
+) -> Result<Reservation, Error> {
     match words {
-        [reservation] => text("reservation", reservation)?.parse(),
+        [reservation] => limiter.verify(text("reservation", reservation)?),
         _ => Err(usage(name, "reservation")),
     }
 }
 
 impl Shape {
-    pub(super) fn write(self, decision: &Decision, answers: &mut Answers) {
+    pub(super) fn write<S: Store>(self, limiter: &Limiter<S>, decision: &Decision, answers: &mut Answers) {
         match self {
-            Shape::Own { reserve } => own(decision, reserve, answers),
+            Shape::Own { reserve } => own(decision, reserve.then_some(limiter), answers),
             Shape::Cell(bucket) => {
                 let numbers = bucket.read(decision);
                 let limited = i64::from(!numbers.allowed);
@@ -190,8 +197,9 @@ impl Shape {
     }
 }
 
-fn own(decision: &Decision, reserve: bool, answers: &mut Answers) {
-    answers.array(if reserve { 6 } else { 5 });
+/// With the reservation if there is a limiter to sign it.
+fn own<S: Store>(decision: &Decision, reserve: Option<&Limiter<S>>, answers: &mut Answers) {
+    answers.array(if reserve.is_some() { 6 } else { 5 });
     let (limit, remaining, reset) = match tightest(decision) {
         Some(limit) => {
             (signed(limit.limit()), signed(limit.remaining()), signed(limit.reset_after().ceil_millis()))
@@ -203,9 +211,9 @@ fn own(decision: &Decision, reserve: bool, answers: &mut Answers) {
     for number in [i64::from(decision.allowed()), limit, remaining, retry, reset] {
         answers.integer(number);
     }
-    if reserve {
-        match decision.reservation() {
-            Some(reservation) => answers.bulk(reservation.to_string().as_bytes()),
+    if let Some(limiter) = reserve {
+        match limiter.sign_decision(decision) {
+            Some(reservation) => answers.bulk(reservation.as_bytes()),
             None => answers.nil(),
         }
     }
@@ -274,7 +282,7 @@ fn number(what: &str, word: &[u8]) -> Result<u64, Error> {
 
 #[cfg(test)]
 mod tests {
-    use slidegate::{Limiter, ManualClock, MemoryStore, Micros, Rules};
+    use slidegate::{ManualClock, MemoryStore, Micros, Rules};
 
     use super::*;
 
@@ -290,7 +298,7 @@ mod tests {
             let Asked { request, shape } = read(&words[1..]).unwrap();
             let decision = limiter.acquire(request).await.unwrap();
             let (mut got, mut expected) = (Answers::default(), Answers::default());
-            shape.write(&decision, &mut got);
+            shape.write(&limiter, &decision, &mut got);
             write(&mut expected, *numbers);
             let [got, expected] = [got, expected].map(|answers| String::from_utf8(answers.bytes).unwrap());
             assert_eq!(got, expected, "{command} at {at} ms");

@@ -1,7 +1,8 @@
 //! The RESP door: every Redis client is a client.
 //!
 //! `words` finds commands in bytes, `asked` makes requests of those that decide and numbers of decisions, `client` answers
-//! the others, `answers` writes; `connection` reads, decides what came together in one call, and has all the patience.
+//! the others, `transaction` holds the commands between MULTI and EXEC, `answers` writes; `connection` reads, decides what
+//! came together in one call, and has all the patience.
 
 mod answers;
 mod asked;
@@ -9,6 +10,7 @@ mod client;
 mod connection;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;
+mod transaction;
 mod words;
 
 use std::net::SocketAddr;
@@ -18,12 +20,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use slidegate::SystemClock;
 
 use self::client::Plain;
+use self::transaction::Step;
 use crate::gate::Gate;
 use crate::listen::{self, Stop, Stream};
+use crate::room::Seat;
 use crate::tls::Protocol;
 
 /// How many commands there are.
-const COMMANDS: i64 = 17;
+const COMMANDS: i64 = 22;
 
 /// Answers in the Redis protocol.
 pub(crate) struct Door {
@@ -50,8 +54,8 @@ impl listen::Door for Door {
         &self.gate
     }
 
-    async fn serve(self: Arc<Self>, mut stream: impl Stream, peer: SocketAddr, stop: Stop) {
-        let _ = connection::serve(&self, &mut stream, peer, &stop).await;
+    async fn serve(self: Arc<Self>, mut stream: impl Stream, peer: SocketAddr, seat: Arc<Seat>, stop: Stop) {
+        let _ = connection::serve(&self, &mut stream, peer, &seat, &stop).await;
     }
 }
 
@@ -66,6 +70,7 @@ enum Name {
     Extend,
     Cell,
     Crab,
+    Transaction(Step),
     Plain(Plain),
 }
 
@@ -84,6 +89,11 @@ impl Name {
             b"SG.EXTEND" => Name::Extend,
             b"CL.THROTTLE" => Name::Cell,
             b"THROTTLE" => Name::Crab,
+            b"MULTI" => Name::Transaction(Step::Multi),
+            b"EXEC" => Name::Transaction(Step::Exec),
+            b"DISCARD" => Name::Transaction(Step::Discard),
+            b"WATCH" => Name::Transaction(Step::Watch),
+            b"UNWATCH" => Name::Transaction(Step::Unwatch),
             b"AUTH" => Name::Plain(Plain::Auth),
             b"CLIENT" => Name::Plain(Plain::Client),
             b"COMMAND" => Name::Plain(Plain::Command),

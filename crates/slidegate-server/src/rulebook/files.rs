@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use slidegate::Rules;
+use slidegate::{Rules, Unmatched};
 use tokio::task::spawn_blocking;
 
 use crate::cli::load;
@@ -61,7 +61,9 @@ impl Files {
                 Some(_) => config.rules,
                 None => Rules::new([]).map_err(|error| error.to_string())?,
             };
-            config.rules = own.and(more).map_err(|error| format!("{}: {error}", self.name()))?;
+            let rules = own.and(more).map_err(|error| format!("{}: {error}", self.name()))?;
+            // envoyproxy/ratelimit allows a descriptor that its files do not name.
+            config.rules = rules.or_unmatched(Unmatched::Allow);
         }
         Ok(config)
     }

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
-use slidegate::{AdHocFile, Limiter, RuleFile, Rules};
+use slidegate::{AdHocFile, Limiter, RuleFile, Rules, UnmatchedFile};
 
 pub(crate) use self::files::Files;
 pub(crate) use self::hangup::Hangup;
@@ -58,6 +58,9 @@ pub struct RuleBook {
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct RulesBody {
     pub(crate) ad_hoc: AdHocFile,
+    /// What becomes of a request that no rule matches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) unmatched: Option<UnmatchedFile>,
     pub(crate) rules: Vec<RuleFile>,
 }
 
@@ -65,6 +68,7 @@ impl From<&Rules> for RulesBody {
     fn from(rules: &Rules) -> Self {
         RulesBody {
             ad_hoc: AdHocFile::from(rules.ad_hoc()),
+            unmatched: Some(rules.unmatched().into()),
             rules: rules.iter().map(RuleFile::from).collect(),
         }
     }

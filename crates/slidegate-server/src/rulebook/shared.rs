@@ -24,15 +24,22 @@ pub(crate) const SOURCE: &str = "redis";
 
 /// Puts `rules` where every node finds them; says their version.
 pub(crate) async fn publish(store: &RedisStore, rules: &Rules) -> Result<u64, Error> {
+    let mut body = RulesBody::from(rules);
+    // Nodes of older versions reject fields that they do not know.
+    body.unmatched = body.unmatched.filter(|_| rules.has_unmatched());
     // Our own types can be written.
-    let text = serde_json::to_string(&RulesBody::from(rules)).unwrap_or_default();
+    let text = serde_json::to_string(&body).unwrap_or_default();
     store.share_text(NAME, &text).await
 }
 
 /// Puts in force what is found there, now and whenever it changes. What cannot be read changes nothing.
 pub(crate) async fn follow(store: RedisStore, mut hangup: Hangup, gate: Arc<Gate>) {
     let (mut known, mut told, mut looks) = (0, false, 0_u32);
+    let (mut impossible, mut check) = (None, true);
     loop {
+        if check || looks.is_multiple_of(CHECK) {
+            check = !warn_of_impossible(&store, &mut impossible).await;
+        }
         let mut found = store.shared_text(NAME, known).await;
         looks = looks.wrapping_add(1);
         if matches!(found, Ok(None)) && known > 0 && looks.is_multiple_of(CHECK) {
@@ -64,6 +71,20 @@ pub(crate) async fn follow(store: RedisStore, mut hangup: Hangup, gate: Arc<Gate
             () = tokio::time::sleep(ASK) => {}
         }
     }
+}
+
+/// Warns, once, of an entry that another program has added and that is skipped. Whether Redis answered.
+async fn warn_of_impossible(store: &RedisStore, known: &mut Option<String>) -> bool {
+    // An error shows when the rules are read.
+    let Ok(found) = store.impossible_entry(NAME).await else { return false };
+    if let Some(id) = found.as_ref().filter(|_| found != *known) {
+        warn(&format!(
+            "the newest rules in Redis have the id {id}, which no clock makes: another program wrote them, and they are \
+             skipped; the next `PUT /v1/rules` starts the stream anew"
+        ));
+    }
+    *known = found;
+    true
 }
 
 /// A Redis that has lost the rules has them back; one that has others now is right, whatever it numbers them.

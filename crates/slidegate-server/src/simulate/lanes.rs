@@ -57,7 +57,8 @@ impl Counting {
             let rule = if other { rule.counted_by(|quota| self.algorithm(quota)) } else { Ok(rule) };
             counted.push(rule.map_err(|error| format!("rule `{name}` as {}: {error}", self.as_str()))?);
         }
-        let rules = Rules::new(counted).map(|counted| counted.with_ad_hoc(*rules.ad_hoc()));
+        let (ad_hoc, unmatched) = (*rules.ad_hoc(), rules.unmatched());
+        let rules = Rules::new(counted).map(|counted| counted.with_ad_hoc(ad_hoc).with_unmatched(unmatched));
         rules.map_err(|error| error.to_string())
     }
 }

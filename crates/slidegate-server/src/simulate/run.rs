@@ -77,10 +77,10 @@ pub(super) fn run(
             "there are more than {MAX_KEYS} keys: of those beyond, only the ones that were refused most are known, and about"
         ));
     }
-    let evicted = main.lane.stats().evicted;
-    if evicted > 0 {
+    let shared = main.lane.stats().shared;
+    if shared > 0 {
         notes.push(format!(
-            "{evicted} keys had to make room for others and were counted anew, as on a server"
+            "{shared} decisions were made by counters that several keys share, as on a server that is full"
         ));
     }
     let tally = &main.tally;

@@ -232,9 +232,9 @@ fn each(
     let mut progress = Progress::new(traffic.length(), stop);
     let mut reading =
         traffic.each(&mut progress, |event| lane.decide(time.reach(event.at), event.request, &mut visit))?;
-    let evicted = lane.stats().evicted;
-    if evicted > 0 {
-        reading.notes.push(format!("{evicted} keys had to make room for others and were counted anew"));
+    let shared = lane.stats().shared;
+    if shared > 0 {
+        reading.notes.push(format!("{shared} decisions were made by counters that several keys share"));
     }
     Ok(reading)
 }

@@ -228,3 +228,66 @@ fn tokens_come_from_files_and_are_never_printed() {
         "{message}"
     );
 }
+
+/// The door for changes needs no token where there is none. Only this machine may reach it then, unless it is said otherwise.
+#[test]
+fn an_open_door_for_changes_is_not_opened_to_others() {
+    let any = "127.0.0.1:0";
+    for admin in ["0.0.0.0:0", "[::]:0", "[::ffff:0.0.0.0]:0"] {
+        let mut serve = Command::new(BINARY);
+        let refused = process::output(serve.args(["serve", "--http", any, "--admin", admin]));
+        let message = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{admin}");
+        assert!(message.contains("without a token: set SLIDEGATE_ADMIN_TOKEN"), "{message}");
+        assert!(message.contains("--admin-without-token"), "{message}");
+    }
+    let server = Server::with_env(&[], RULES, &["--admin", "0.0.0.0:0", "--admin-without-token"]);
+    assert!(server.door("admin http").starts_with("0.0.0.0:"));
+    Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], RULES, &["--admin", "0.0.0.0:0"]);
+    // So does the file.
+    let config = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(config.path(), format!("listen: {{ admin: 0.0.0.0:0 }}\n{RULES}")).unwrap();
+    let path = config.path().to_str().unwrap();
+    let mut serve = Command::new(BINARY);
+    assert_eq!(
+        process::output(serve.args(["serve", "--http", any, "--config", path])).status.code(),
+        Some(2)
+    );
+}
+
+/// A page of another site makes a browser ask: nothing is charged.
+#[test]
+fn pages_charge_nothing_without_a_token() {
+    let server = Server::with_rules(RULES);
+    let host = server.address.clone();
+    let json = ("content-type", "application/json");
+    let own = format!("http://{host}");
+    let used = || server.post("/v1/peek", ASK).json()["limits"][0]["used"].clone();
+    let foreign: [&[(&str, &str)]; 4] = [
+        &[json, ("origin", "http://evil.example")],
+        &[json, ("origin", "null")],
+        &[json, ("sec-fetch-site", "cross-site")],
+        &[json, ("sec-fetch-site", "same-site"), ("origin", "http://x")],
+    ];
+    for headers in foreign {
+        for path in
+            ["/v1/acquire", "/v1/acquire/batch", "/v1/settle", "/v1/release", "/v1/extend", "/v1/report"]
+        {
+            let answer = server.send("POST", path, headers, ASK);
+            let code = &answer.json()["error"]["code"];
+            assert_eq!((answer.status, code), (403, &"by-a-page".into()), "{path} {headers:?}");
+        }
+    }
+    assert_eq!(used(), 0);
+    // The dashboard's own page asks, and programs do. The tests send `host: x`.
+    for headers in
+        [&[json, ("origin", "http://x")][..], &[json, ("sec-fetch-site", "same-origin"), ("origin", &own)]]
+    {
+        assert_ne!(server.send("POST", "/v1/acquire", headers, ASK).status, 403, "{headers:?}");
+    }
+    assert_eq!(used(), 1);
+    // With a token only those who know it ask.
+    let server = Server::with_env(&[("SLIDEGATE_TOKEN", DATA)], RULES, &[]);
+    let headers = [json, ("origin", "http://evil.example"), ("authorization", &format!("Bearer {DATA}"))];
+    assert_eq!(server.send("POST", "/v1/acquire", &headers, ASK).status, 200);
+}

@@ -85,6 +85,20 @@ fn every_node_has_the_same_limit() {
     });
 }
 
+/// A program that can write to Redis adds an id that no clock makes, and bytes that are no text: nodes go on.
+#[test]
+fn nodes_survive_impossible_entries() {
+    let redis = Redis::start(Flavour::Redis7);
+    let rules = format!("store: {}\nguard: {{ deadline: 20s }}{RULES}", redis.url());
+    let servers: Vec<Server> = (0..2).map(|_| Server::with_rules(&rules)).collect();
+    until(&servers, 900, |factor| factor == 0.5);
+    let key = "sg:{adaptive}:shared";
+    ::redis::cmd("XADD").arg(key).arg("*").arg(b"load:\xff").arg(b"\xff").exec(&mut redis.client()).unwrap();
+    redis.run(&format!("XADD {key} 18446744073709551615-18446744073709551615 load:x nonsense"));
+    until(&servers, 1, |factor| factor > 1.05);
+    until(&servers, 900, |factor| factor == 0.5);
+}
+
 #[test]
 fn rules_say_how_they_adapt() {
     let server = Server::with_rules(RULES);

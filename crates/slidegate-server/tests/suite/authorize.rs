@@ -1,6 +1,9 @@
 //! `/v1/authorize`: whom a proxy asks about, and whose word is taken.
 
-use crate::server::{Answer, Server};
+use std::process::Command;
+
+use crate::process;
+use crate::server::{Answer, BINARY, Server};
 
 const RULES: &str = "
 rules:
@@ -19,6 +22,106 @@ fn no_spelling_avoids_a_rule() {
     let statuses = spellings
         .map(|path| ask(&server, &[("x-forwarded-uri", path), ("x-forwarded-for", "1.1.1.1")]).status);
     assert_eq!(statuses, [200, 200, 429, 429, 429, 429]);
+}
+
+/// The status of a third request for `path`, after two for `/login`: 429 if it is the same path.
+fn after_two_logins(config: &str, path: &str) -> u16 {
+    let server = Server::with_rules(&format!("{config}{RULES}"));
+    let status = |path| ask(&server, &[("x-forwarded-uri", path), ("x-forwarded-for", "1.1.1.1")]).status;
+    assert_eq!([(); 2].map(|()| status("/login")), [200, 200]);
+    status(path)
+}
+
+#[test]
+fn spellings_that_back_ends_take_for_one_path_are_one() {
+    let server = Server::with_rules(RULES);
+    let status = |path| ask(&server, &[("x-forwarded-uri", path), ("x-forwarded-for", "1.1.1.1")]).status;
+    assert_eq!([(); 2].map(|()| status("/login")), [200, 200]);
+    for path in [
+        "/login/",
+        "/LOGIN",
+        "/Login;a",
+        "/login;jsessionid=1?x",
+        "/login%2f",
+        "/login%3Ba",
+        "/%256cogin",
+        "/%%36cogin",
+        "\\login",
+        "/x%5c..%5clogin",
+        "/x/..;/login",
+        "/login/.",
+        "/%2e/login",
+    ] {
+        assert_eq!(status(path), 429, "{path}");
+    }
+    for path in ["/logins", "/login/x", "/xlogin"] {
+        assert_eq!(status(path), 200, "{path}");
+    }
+}
+
+#[test]
+fn spellings_are_kept_apart_where_the_file_says_so() {
+    for (option, path) in [
+        ("trailing-slash: keep", "/login/"),
+        ("case: keep", "/LOGIN"),
+        ("parameters: keep", "/login;a"),
+        ("backslash: keep", "/x\\..\\login"),
+    ] {
+        let config = format!("authorize: {{ path: {{ {option} }} }}");
+        assert_eq!(after_two_logins(&config, path), 200, "{option}");
+        assert_eq!(after_two_logins(&config, "//%6cogin"), 429, "{option}");
+    }
+}
+
+/// Rules in another spelling than that of the paths hold too.
+#[test]
+fn rules_may_be_written_in_any_spelling() {
+    let server = Server::with_rules(
+        "rules:
+  - { name: admin, match: { api: /Admin/ }, key: [ip], limit: 1, window: 1h }
+  - { name: docs, match: { api: \"/Docs/*\" }, key: [ip], limit: 1, window: 1h }
+  - name: own
+    match: { api: \"/own/*\" }
+    key: [api]
+    limit: 1
+    window: 1h
+    overrides: [{ key: { api: /own/Large }, limit: 2 }]",
+    );
+    let statuses = |paths: [&str; 3]| {
+        paths.map(|path| ask(&server, &[("x-forwarded-uri", path), ("x-forwarded-for", "1.1.1.1")]).status)
+    };
+    assert_eq!(statuses(["/Admin/", "/admin", "/ADMIN"]), [200, 429, 429]);
+    assert_eq!(statuses(["/Docs/x", "/docs/y", "/docs"]), [200, 429, 429]);
+    assert_eq!(statuses(["/own/Large", "/own/large/", "/own/Large"]), [200, 200, 429]);
+    // They are shown as they are written.
+    let shown = server.get("/v1/rules").json();
+    assert_eq!(shown["rules"][0]["match"]["api"], "/Admin/");
+    assert_eq!(shown["rules"][2]["overrides"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn mistakes_in_the_options_are_told_with_their_lines() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let text = "authorize:\n  path:\n    case: upper\n    trailing-slash: off\n    dots: keep\nrules: []\n";
+    std::fs::write(file.path(), text).unwrap();
+    let output = process::output(Command::new(BINARY).arg("validate").arg(file.path()));
+    let told = String::from_utf8(output.stderr).unwrap();
+    for mistake in ["3:11: case must be one of lower, keep, not \"upper\"", "4:21: ", "5:5: "] {
+        assert!(told.contains(mistake), "{told}");
+    }
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn a_longer_path_does_not_escape_a_rule() {
+    let server = Server::with_rules(
+        "rules: [{ name: login, match: { api: \"/login*\" }, key: [ip], limit: 2, window: 1h }]",
+    );
+    let statuses = [0, 1_000, 9_000, 60_000].map(|n| {
+        let path = format!("/login/{}", "x".repeat(n));
+        ask(&server, &[("x-forwarded-uri", &path), ("x-forwarded-for", "1.1.1.1")]).status
+    });
+    assert_eq!(statuses, [200, 200, 429, 429]);
 }
 
 #[test]
@@ -76,4 +179,42 @@ fn who_is_not_trusted_is_told_so() {
         "{}",
         answer.body
     );
+}
+
+/// A page can make a browser ask for this address. A proxy passes on what a browser has sent to it, and says what was asked for.
+#[test]
+fn a_page_charges_nothing_and_a_proxy_does() {
+    let server = Server::with_rules(
+        "authorize: { attributes: { user: header x-user, agent: header user-agent } }
+rules: [{ name: all, limit: 100, window: 1h }]",
+    );
+    let browser: [&[(&str, &str)]; 5] = [
+        &[("origin", "http://evil.example")],
+        &[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors")],
+        &[("referer", "http://evil.example/page")],
+        // An image on a page, where the browser says no more.
+        &[("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0")],
+        &[("origin", "http://evil.example"), ("access-control-request-headers", "x-forwarded-for")],
+    ];
+    for headers in browser {
+        for method in ["GET", "POST", "OPTIONS"] {
+            let answer = server.send(method, "/v1/authorize", headers, "");
+            let code = &answer.json()["error"]["code"];
+            assert_eq!((answer.status, code), (403, &"by-a-page".into()), "{method} {headers:?}");
+        }
+    }
+    let mut passed = 0;
+    for headers in browser {
+        for said in
+            ["x-forwarded-for", "x-forwarded-uri", "x-original-url", "x-real-ip", "forwarded", "x-user"]
+        {
+            let headers = [headers, &[(said, "1")]].concat();
+            assert_eq!(server.send("GET", "/v1/authorize", &headers, "").status, 200, "{headers:?}");
+            passed += 1;
+        }
+    }
+    // A program that says nothing is not a browser.
+    assert_eq!(ask(&server, &[]).status, 200);
+    let used = server.post("/v1/peek", r#"{"attributes":{}}"#).json()["limits"][0]["used"].clone();
+    assert_eq!(used, passed + 1, "and only what was allowed is charged");
 }

@@ -68,10 +68,37 @@ fn validate_lists_every_mistake() {
         told.lines().collect::<Vec<_>>(),
         [
             "-:1:17: http must be an address and a port such as 127.0.0.1:8080, or `off`, not \"here\"",
-            "-:1:23: unknown field `htp` in listen: it may have `http`, `grpc`, `resp`, `admin`",
+            "-:1:23: unknown field `htp` in listen: it may have `http`, `grpc`, `resp`, `admin`, `limits`",
             "-:2:8: the store must be `memory`, `redis`, or an address such as redis://127.0.0.1:6379",
-            "-:3:1: unknown field `listen2` in the file: it may have `listen`, `access`, `tls`, `authorize`, `store`, `redis`, `guard`, `hot-keys`, `monitor`, `rules`, `ad-hoc`, `edition`",
+            "-:3:1: unknown field `listen2` in the file: it may have `listen`, `access`, `tls`, `authorize`, `store`, `memory`, `redis`, `guard`, `hot-keys`, `monitor`, `reservations`, `rules`, `ad-hoc`, `unmatched`, `edition`",
             "-:5:23: limit must be between 1 and 1000000000000, not 0",
+        ]
+    );
+}
+
+#[test]
+fn limits_of_the_file_are_checked() {
+    let bad = "listen:
+  limits:
+    connections: 0
+    connections-per-address: 1000001
+    first-byte: 1ms
+    unfinished-bytes: 4096
+    grpc-streams: many
+    grpc-streams-per-connection: 1001
+    conections: 5
+rules: []";
+    let told = String::from_utf8(run(&["validate", "-"], bad).stderr).unwrap();
+    assert_eq!(
+        told.lines().collect::<Vec<_>>(),
+        [
+            "-:3:18: connections must be between 1 and 1000000, not 0",
+            "-:4:30: connections-per-address must be between 1 and 1000000, not 1000001",
+            "-:5:17: first-byte must be between 10ms and 1h, not 1ms",
+            "-:6:23: unfinished-bytes must be between 8388608 and 1099511627776, not 4096",
+            "-:7:19: grpc-streams must be a whole number, not \"many\"",
+            "-:8:34: grpc-streams-per-connection must be between 0 and 1000, not 1001",
+            "-:9:5: unknown field `conections` in limits: it may have `connections`, `connections-per-address`, `first-byte`, `unfinished-bytes`, `grpc-streams`, `grpc-streams-per-connection`",
         ]
     );
 }
@@ -100,9 +127,13 @@ fn the_schema_knows_good_from_bad() {
     let schema: Value = serde_json::from_slice(&run(&["schema"], "").stdout).unwrap();
     let validator = jsonschema::validator_for(&schema).unwrap();
     let full = include_str!("../../../slidegate/tests/suite/full.yaml");
-    for good in
-        [slidegate_server::config::DEMO, full, "listen: { http: 127.0.0.1:0 }\nstore: memory\nrules: []"]
-    {
+    let limits = "listen: { limits: { connections: 5, connections-per-address: 2, first-byte: 1s, unfinished-bytes: 8388608, grpc-streams: 0, grpc-streams-per-connection: 1 } }\nrules: []";
+    for good in [
+        slidegate_server::config::DEMO,
+        full,
+        limits,
+        "listen: { http: 127.0.0.1:0 }\nstore: memory\nrules: []",
+    ] {
         slidegate_server::config::Config::parse(good).unwrap();
         let good: Value = yaml(good);
         assert!(validator.is_valid(&good), "{:?}", validator.iter_errors(&good).next());

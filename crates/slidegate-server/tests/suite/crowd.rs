@@ -8,6 +8,7 @@ use std::time::Duration;
 use slidegate::{Clock, SystemClock};
 
 use crate::redis_server::{Flavour, Server as Redis, eventually};
+use crate::resp::{Wire, simple};
 use crate::server::Server;
 
 const SLOW: usize = 1_000;
@@ -68,6 +69,35 @@ fn those_who_idle_keep_nobody_waiting() {
     assert!(each < 40 << 10, "{each} bytes a connection");
     // New ones are let in as well.
     assert_eq!(server.post("/v1/acquire", r#"{"attributes":{"user":"new"}}"#).status, 200);
+}
+
+/// More connections than a port has room for, and none of them says anything. Nobody has to wait until they are given up.
+#[test]
+fn silent_connections_do_not_block_a_port() {
+    const SILENT: usize = 10_050;
+    let needed = (SILENT + 200) as u64;
+    let allowed = rlimit::increase_nofile_limit(needed).unwrap();
+    assert!(allowed >= needed, "this test needs {needed} open files, and may have {allowed}");
+    let server = Server::with_rules("listen: { limits: { first-byte: 1h } }\nrules: []");
+    for door in ["http", "redis"] {
+        let address = server.door(door);
+        let silent: Vec<TcpStream> = (0..SILENT).map(|_| TcpStream::connect(address).unwrap()).collect();
+        for _ in 0..20 {
+            match door {
+                "http" => assert_eq!(server.get("/healthz").status, 200),
+                _ => assert_eq!(Wire::connect(address).ask("PING"), simple("PONG")),
+            }
+        }
+        let shed = format!(
+            "slidegate_connections_shed_total{{door=\"{}\",reason=\"room\"}} ",
+            door.replace("redis", "resp")
+        );
+        let page = server.get("/metrics").body;
+        let shed: u64 = page.lines().find_map(|line| line.strip_prefix(&shed)).unwrap().parse().unwrap();
+        // One address may have half of the places.
+        assert!(shed >= 5_000, "{shed} connections made room");
+        drop(silent);
+    }
 }
 
 /// Every admission that Redis has counted was answered, when the server is stopped under load.

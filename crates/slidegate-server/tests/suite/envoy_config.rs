@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::process::Command;
 
-use slidegate::{Decision, Limiter, MemoryStore, Mode, Request, Rules, Source};
+use slidegate::{Decision, Limiter, MemoryStore, Mode, Request, Rules, Source, Unmatched};
 use slidegate_server::envoy::{NamedText, attributes, import, translate};
 
 use crate::process;
@@ -481,7 +481,8 @@ fn an_import_reads_well_and_says_the_same() {
     let text = import(&one(SHOP)).unwrap();
     assert_eq!(
         text,
-        r#"rules:
+        r#"unmatched: allow
+rules:
   - { name: shop/path_-cart-b26ea86e, group: shop, match: { domain: shop, path: /cart }, only: true, limit: 3, window: 1m }
   - { name: shop/path_-static--//none-db817ef7, group: shop, match: { domain: shop, path: "/static/*" }, only: true, unlimited: true }
   - { name: shop/path, group: shop, match: { domain: shop }, key: [path], only: true, limit: 50, window: 1s }
@@ -502,8 +503,8 @@ fn an_import_reads_well_and_says_the_same() {
 #[test]
 fn an_import_without_limits_is_a_file_too() {
     let text = import(&one("domain: d")).unwrap();
-    assert_eq!(text, "rules: []\n");
-    assert_eq!(Rules::from_yaml(&text).unwrap(), Rules::new([]).unwrap());
+    assert_eq!(text, "unmatched: allow\nrules: []\n");
+    assert_eq!(Rules::from_yaml(&text).unwrap(), Rules::new([]).unwrap().with_unmatched(Unmatched::Allow));
 }
 
 /// Counts belong to names, so a name is the same whatever stands beside it.

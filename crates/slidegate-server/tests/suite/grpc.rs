@@ -11,7 +11,7 @@ use slidegate_server::access::{Access, Token};
 use slidegate_server::gate::Gate;
 use slidegate_server::grpc::messages::{
     Code, DescriptorStatus, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
-    RateLimitResponse, Unit,
+    RateLimitResponse, RateLimitUnit, Unit,
 };
 use slidegate_server::listen::Limits;
 use slidegate_server::serve::{self, Doors};
@@ -70,7 +70,10 @@ impl Client {
         Client { runtime, channel }
     }
 
-    fn ask(&self, request: impl tonic::IntoRequest<RateLimitRequest>) -> Result<RateLimitResponse, Status> {
+    pub(crate) fn ask(
+        &self,
+        request: impl tonic::IntoRequest<RateLimitRequest>,
+    ) -> Result<RateLimitResponse, Status> {
         self.wait(should_rate_limit(self.channel.clone(), request))
     }
 
@@ -94,13 +97,13 @@ impl Client {
 }
 
 fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
-    let entry = |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
+    let entry = |(key, value): &(&str, &str)| Entry { key: (*key).into(), value: (*value).into() };
     RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..Default::default() }
 }
 
 pub(crate) fn asked(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimitRequest {
     let descriptors = descriptors.iter().map(|entries| descriptor(entries)).collect();
-    RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 }
+    RateLimitRequest { domain: domain.into(), descriptors, hits_addend: 0 }
 }
 
 fn overriding(entries: &[(&str, &str)], requests_per_unit: u32, unit: i32) -> RateLimitRequest {
@@ -250,6 +253,19 @@ fn attributes() {
 }
 
 #[test]
+fn a_longer_value_does_not_escape_a_rule() {
+    let server = Server::with_rules(
+        "rules: [{ name: login, match: { path: \"/login*\" }, key: [remote_address], limit: 2, window: 1h }]",
+    );
+    let client = Client::of(&server);
+    let codes = [0, 1_000, 9_000, 900_000].map(|n| {
+        let path = format!("/login/{}", "x".repeat(n));
+        client.codes(asked("edge", &[&[("path", &path), ("remote_address", "1.1.1.1")]]))[0]
+    });
+    assert_eq!(codes, [OK, OK, OVER, OVER]);
+}
+
+#[test]
 fn a_limit_in_the_descriptor() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
@@ -311,10 +327,9 @@ fn what_is_not_acceptable() {
     assert_eq!(refused(asked("shop", &[&[("no spaces", "x")]])).0, tonic::Code::InvalidArgument);
     let twice = asked("shop", &[&[("a.2", "x"), ("a", "x"), ("a", "x")]]);
     assert_eq!(refused(twice), invalid("attribute `a.2` is given twice"));
+    // An error would let Envoy pass the request on.
     let large = "x".repeat(1_100_000);
-    let large = refused(asked("shop", &[&[("user", &large)]]));
-    assert_eq!(large.0, tonic::Code::ResourceExhausted);
-    assert!(large.1.starts_with("a message may have 1048576 bytes, not 1100"), "{}", large.1);
+    assert_eq!(client.codes(asked("shop", &[&[("user", &large)]])), [OVER]);
     // Nobody leaves a limit by a long header: what is long is counted too.
     for long in ["x".repeat(9_000), "x".repeat(70_000)] {
         let codes: Vec<i32> = (0..6).map(|_| client.codes(asked("shop", &[&[("user", &long)]]))[0]).collect();
@@ -324,6 +339,39 @@ fn what_is_not_acceptable() {
     let many = vec![[("user", "x")].as_slice(); 64];
     assert_eq!(client.codes(asked("shop", &many))[0], OVER);
     assert_eq!(client.ask(asked("shop", &[&[("user", "x")]])).unwrap().statuses[0].limit_remaining, 4);
+}
+
+/// Descriptors that meet too many limits together are refused before anything is charged.
+#[test]
+fn descriptors_that_meet_too_many_limits() {
+    let rules = (0..20).map(|n| format!("  - {{ name: r{n}, key: [user], limit: 9, window: 1h }}\n"));
+    let server = Server::with_rules(&format!("rules:\n{}", rules.collect::<String>()));
+    let client = Client::of(&server);
+    let users: Vec<String> = (0..64).map(|n| n.to_string()).collect();
+    let entries: Vec<[(&str, &str); 1]> = users.iter().map(|user| [("user", user.as_str())]).collect();
+    let descriptors: Vec<&[(&str, &str)]> = entries.iter().map(|entry| entry.as_slice()).collect();
+    let status = client.ask(asked("d", &descriptors)).unwrap_err();
+    assert_eq!(status.message(), "requests together may meet 1024 limits, not 1280");
+    let few = client.ask(asked("d", &descriptors[..51])).unwrap();
+    assert_eq!(few.statuses[0].limit_remaining, 8);
+}
+
+/// Envoy lets a request pass whose check ends in an error, and its clients choose the bytes of their headers.
+#[test]
+fn values_that_are_not_utf_8_are_limited() {
+    let server = Server::with_rules(RULES);
+    let client = Client::of(&server);
+    let mut request = asked("shop", &[&[("user", "x")]]);
+    request.descriptors[0].entries[0].value = b"ann\xff".to_vec();
+    let codes: Vec<i32> = (0..6).map(|_| client.codes(request.clone())[0]).collect();
+    assert_eq!(codes, [OK, OK, OK, OK, OK, OVER]);
+    // Counted under the text that HTTP would make of the same bytes.
+    assert_eq!(client.codes(asked("shop", &[&[("user", "ann\u{fffd}")]])), [OVER, OVER]);
+    // With a limit of its own, and in a domain that is not UTF-8 either.
+    request.domain = b"shop\xc3".to_vec();
+    let minute = RateLimitUnit::Minute as i32;
+    request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1, unit: minute });
+    assert_eq!([client.codes(request.clone())[0], client.codes(request)[0]], [OK, OVER]);
 }
 
 /// As it is sent.
@@ -350,7 +398,8 @@ fn bytes_that_are_no_message() {
     assert_eq!(code(b"\0\0\0\0\x02\xff\xff"), "3");
     assert_eq!(code(b"\0\0\0\0\0\0\0\0\0\0"), "3");
     assert_eq!(code(b"\x01\0\0\0\0"), "12");
-    assert_eq!(code(b"\0\xff\xff\xff\xff"), "8");
+    // Too large a message is denied, not failed.
+    assert_eq!(code(b"\0\xff\xff\xff\xff"), "0");
     assert_eq!(raw(&client, &[("content-type", "application/json")], b"{}").0, 415);
     assert_eq!(client.call("/nobody/knows", &[], Some(b"\0\0\0\0\0")).1, "12");
 }
@@ -476,6 +525,67 @@ fn health() {
     });
 }
 
+/// Watches need no token and last as long as their client likes, so they are bounded.
+#[test]
+fn watches_are_bounded() {
+    let limits = Limits { grpc_streams: 10, ..Limits::default() };
+    let server = here(Access::new(vec![Token::new(b"hush")], vec![]), limits);
+    let watch = |client: &Client| {
+        let mut health = HealthClient::new(client.channel.clone());
+        let request = HealthCheckRequest { service: String::new() };
+        client.wait(async {
+            let mut watched = health.watch(request).await?.into_inner();
+            assert_eq!(watched.message().await?.unwrap().status, 1);
+            Ok::<_, Status>(watched)
+        })
+    };
+    let exhausted = |client: &Client| {
+        let status = watch(client).map(drop).unwrap_err();
+        assert_eq!(status.code(), tonic::Code::ResourceExhausted);
+        status.message().to_owned()
+    };
+    let (one, other) = (Client::at(&server.address), Client::at(&server.address));
+    let mut watched: Vec<_> = (0..8).map(|_| watch(&one).unwrap()).collect();
+    assert!(exhausted(&one).contains("grpc-streams-per-connection"), "one connection has eight");
+    watched.extend([watch(&other).unwrap(), watch(&other).unwrap()]);
+    assert!(exhausted(&other).ends_with("listen.limits.grpc-streams"), "and all have ten");
+    // A check and a decision are no streams.
+    assert_eq!(one.health("").unwrap(), 1);
+    // One that ends makes room, on its connection and in all.
+    drop(watched.remove(0));
+    eventually("the watch has ended", || watch(&other).is_ok());
+}
+
+/// Calls whose messages do not come hold memory: they share a budget with what is unfinished at the other doors.
+#[test]
+fn calls_that_wait_for_their_message_are_bounded() {
+    // Each takes 8 KiB, but the first eight of a connection.
+    let limits = Limits { unfinished_bytes: 40 << 10, ..Limits::default() };
+    let server = here(Access::default(), limits);
+    let client = http2_client::Client::of(&server.address);
+    let path = format!("/{SERVICE}/ShouldRateLimit");
+    let whole = message(&asked("shop", &[&[("user", "ann")]]));
+    let waiting: Vec<_> = (0..8 + 5).map(|_| client.begin(&path)).collect();
+    for (arrived, _) in &waiting {
+        arrived.recv().unwrap();
+    }
+    // The server may still be reading the calls that wait.
+    eventually("the budget is used up (RESOURCE_EXHAUSTED)", || {
+        client.call("/grpc.health.v1.Health/Check", &[], None).1 == "8"
+    });
+    // Envoy would pass the request on after an error, so this is answered OVER_LIMIT.
+    assert_eq!(client.call(&path, &[], None).1, "0");
+    // Other connections are answered, though their messages come a moment later than their calls.
+    let other = http2_client::Client::of(&server.address);
+    let (arrived, answer) = other.begin(&path);
+    arrived.recv().unwrap();
+    assert_eq!(answer(whole.clone()).1, "0");
+    // Those that wait are answered as well.
+    for (_, answer) in waiting {
+        assert_eq!(answer(whole.clone()).1, "0");
+    }
+}
+
 #[test]
 fn reflection() {
     use tonic_reflection::pb::v1::ServerReflectionRequest;
@@ -525,8 +635,12 @@ struct File {
 
 #[test]
 fn silent_peers_are_given_up() {
-    let limits =
-        Limits { head: Duration::from_millis(100), request: Duration::from_millis(200), ..Limits::default() };
+    let limits = Limits {
+        head: Duration::from_millis(100),
+        request: Duration::from_millis(200),
+        first_byte: Duration::from_millis(100),
+        ..Limits::default()
+    };
     let server = here(Access::default(), limits);
     let closed = |first: &[u8]| {
         let mut stream = TcpStream::connect(&server.address).unwrap();

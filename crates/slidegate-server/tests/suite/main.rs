@@ -23,10 +23,12 @@ mod explain; // why a request would be allowed or refused, rule by rule
 #[path = "../../../slidegate/tests/suite/faketime.rs"]
 mod faketime; // a clock for one Redis, which can be set and can stand still
 mod flow; // permits that are held, and limits that climb
+mod greed; // clients that take connections and memory, and send nothing whole
 mod grpc; // Envoy's rate-limit service: statuses, caps, deadlines, health, reflection
 mod http2_client; // HTTP/2 without gRPC
 mod lane; // the short way of usual requests answers as hyper does
 mod live; // what a dashboard is told: seconds, hot keys, a key's window
+mod memory_store; // bounds of the memory store: in the file, and as a client sees them
 mod metrics; // what Prometheus is told, bounded and documented
 mod monitor; // counts that are wrong are found and put right, and Redis's memory is looked after
 mod openapi; // every answer is as /openapi.json describes it
@@ -41,6 +43,7 @@ mod redis; // counting in Redis, from the door
 mod redis_server; // a real Redis, free port, killed on drop
 mod reload; // rules that change while they are used
 mod replay; // what a server decided, a simulation of its recording decides too
+mod reservations; // only what a server with the same key has signed is settled
 mod resp; // the Redis protocol: commands, numbers, clients, and whatever strangers send
 mod server; // a real server on a free port, killed on drop
 mod shadow; // what a rule that only watches would change, counted exactly
@@ -49,5 +52,6 @@ mod simulate; // what rules would do: the documents' figures, every trace, every
 mod stub; // a server that answers as a test wants it to
 mod tls; // every door can be encrypted, and certificates change while it runs
 mod tracing; // logs: text, JSON, a line a decision, spans for a collector; no token, and no key unless asked for
+mod unmatched; // requests that no rule matches, and denials without a store
 mod upstream; // a server behind a proxy
 mod webdriver; // a browser, driven over the WebDriver protocol

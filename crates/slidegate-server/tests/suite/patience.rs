@@ -73,6 +73,7 @@ fn short() -> Limits {
         request: Duration::from_millis(100),
         shutdown: Duration::from_millis(100),
         connections: 3,
+        ..Limits::default()
     }
 }
 

@@ -95,7 +95,16 @@ fn tool(name: &str) -> PathBuf {
 /// What must hold behind every proxy.
 fn exactly_the_limit_passes(proxy: &Proxy, upstream: &Upstream, shows_what_is_left: bool) {
     // A client cannot choose whom it is counted as.
-    let forged = [("x-forwarded-for", "6.6.6.6"), ("x-forwarded-uri", "/free"), ("x-original-uri", "/free")];
+    // What a browser adds is passed on, and is not taken for a page that asks for Slidegate itself.
+    let forged = [
+        ("x-forwarded-for", "6.6.6.6"),
+        ("x-forwarded-uri", "/free"),
+        ("x-original-uri", "/free"),
+        ("origin", "https://other.example"),
+        ("sec-fetch-site", "cross-site"),
+        ("referer", "https://other.example/page"),
+        ("user-agent", "Mozilla/5.0"),
+    ];
     let answers = proxy.ask("/api/things?x=1", &forged);
     let passed = answers.iter().filter(|answer| answer.status == 200).count();
     let refused: Vec<&Answer> = answers.iter().filter(|answer| answer.status == 429).collect();
@@ -123,10 +132,9 @@ fn exactly_the_limit_passes(proxy: &Proxy, upstream: &Upstream, shows_what_is_le
     assert!(free.len() == REQUESTS && free.iter().all(|answer| answer.status == 200));
 }
 
-#[test]
-fn nginx() {
-    let (slidegate, upstream) = (slidegate(), Upstream::start("from upstream"));
-    let proxy = Proxy::start(|folder, port| {
+/// nginx with more settings of its `http` block.
+fn nginx_with(more: &str, slidegate: &Server, upstream: &Upstream) -> Proxy {
+    Proxy::start(|folder, port| {
         let config = format!(
             r#"
 daemon off; worker_processes 2; pid {folder}/pid; error_log {folder}/error.log;
@@ -135,18 +143,40 @@ http {{
   access_log off;
   client_body_temp_path {folder}/a; proxy_temp_path {folder}/b; fastcgi_temp_path {folder}/c;
   uwsgi_temp_path {folder}/d; scgi_temp_path {folder}/e;
+  {more}
   {ours}
 }}
 "#,
             folder = folder.display(),
-            ours = configuration("nginx", &slidegate, &upstream, port),
+            ours = configuration("nginx", slidegate, upstream, port),
         );
         fs::write(folder.join("nginx.conf"), config).unwrap();
         let mut command = Command::new("nginx");
         command.arg("-p").arg(folder).arg("-c").arg(folder.join("nginx.conf"));
         command
-    });
+    })
+}
+
+#[test]
+fn nginx() {
+    let (slidegate, upstream) = (slidegate(), Upstream::start("from upstream"));
+    let proxy = nginx_with("", &slidegate, &upstream);
     exactly_the_limit_passes(&proxy, &upstream, true);
+}
+
+/// A client that is over its limit stays over it, however long or otherwise spelled its path is.
+#[test]
+fn nginx_with_large_headers() {
+    let (slidegate, upstream) = (slidegate(), Upstream::start("from upstream"));
+    let proxy = nginx_with("large_client_header_buffers 4 64k;", &slidegate, &upstream);
+    let passed = |path: &str| proxy.ask(path, &[]).iter().filter(|answer| answer.status == 200).count();
+    assert_eq!(passed("/api/things"), LIMIT);
+    for path in
+        [&format!("/api/{}", "x".repeat(9_000)), &format!("/api/{}", "x".repeat(40_000)), "/API/", "/api;a"]
+    {
+        assert_eq!(passed(path), 0, "{} bytes", path.len());
+    }
+    assert_eq!(upstream.asked(), LIMIT);
 }
 
 #[test]

@@ -13,7 +13,7 @@ fn console_lines() -> Vec<(&'static str, &'static str)> {
     blocks.map(|block| block.trim_end().strip_prefix("$ ").unwrap().split_once('\n').unwrap()).collect()
 }
 
-/// Waits and instants differ from run to run; everything else must not.
+/// Waits and reservations differ from run to run; everything else must not.
 fn without_times(answer: &str) -> String {
     let mut plain = String::new();
     let mut rest = answer;
@@ -22,7 +22,11 @@ fn without_times(answer: &str) -> String {
     {
         plain += &rest[..found];
         plain.push('…');
-        rest = rest[found..].trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+        let is_reservation = plain.ends_with("\"reservation\":\"…");
+        rest = rest[found..].trim_start_matches(|c: char| match is_reservation {
+            true => c != '"',
+            false => c.is_ascii_digit() || c == '.',
+        });
     }
     plain + rest
 }

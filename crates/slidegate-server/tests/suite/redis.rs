@@ -49,6 +49,73 @@ fn a_reservation_is_settled_at_another_server() {
     assert_eq!(one.post("/v1/acquire", body).status, 200);
 }
 
+/// One that is not signed, as whoever knows the layout writes it: none is settled, and Redis is not asked.
+#[test]
+fn forged_charges_do_not_reach_redis() {
+    let redis = Redis::start(Flavour::Redis7);
+    let server = with_store(&redis.url(), "");
+    let body = r#"{"attributes":{"user":"alice"},"permits":4,"id":"one"}"#;
+    let reservation = server.post("/v1/acquire", body).json()["reservation"].as_str().unwrap().to_owned();
+    let at = reservation.split('.').next().unwrap();
+    let forged: String =
+        (0..1_000u64).map(|n| format!("{at}.{}.1.14.api:user=alice", 10u64.pow(18) + n)).collect();
+    let signed = format!("{forged}{}", &reservation[reservation.len() - 33..]);
+    // Nothing but decisions and settlements runs a script here.
+    let scripts = || {
+        let stats = format!("{:?}", redis.run("INFO commandstats"));
+        stats
+            .split("cmdstat_evalsha:calls=")
+            .nth(1)
+            .and_then(|rest| rest.split(',').next())
+            .unwrap()
+            .to_owned()
+    };
+    let before = scripts();
+    for text in [&forged, &signed] {
+        let answer = server.post("/v1/settle", &json!({ "reservation": text, "permits": 0 }).to_string());
+        assert_eq!(answer.status, 400, "{}", answer.body);
+    }
+    assert_eq!(scripts(), before);
+    let notes = redis.run("ZCARD sg:{api:user=alice}:notes");
+    assert_eq!(notes, ::redis::Value::Int(1), "the note of the id");
+    let settle = json!({ "reservation": reservation, "permits": 1 }).to_string();
+    assert_eq!(server.post("/v1/settle", &settle).json(), json!({ "settled": "done" }));
+}
+
+/// A node that starts while Redis is away signs with a key of its own, which it goes on to accept. A Redis that has lost the key of
+/// all nodes gets it back.
+#[test]
+fn nodes_share_a_reservation_key_that_redis_may_lose() {
+    let port = lasting_port();
+    let url = format!("redis://127.0.0.1:{port}");
+    let early = with_store(&url, "");
+    let acquire = |server: &Server, user: &str| {
+        let body = json!({ "attributes": { "user": user } }).to_string();
+        server.post("/v1/acquire", &body).json()["reservation"].clone()
+    };
+    let settle = |server: &Server, reservation: &serde_json::Value| {
+        server.post("/v1/settle", &json!({ "reservation": reservation, "permits": 0 }).to_string()).status
+    };
+    let alone = acquire(&early, "alice");
+    assert!(alone.is_string());
+    assert_eq!(settle(&early, &alone), 200);
+    let redis = Redis::at(Flavour::Redis7, port);
+    let has_key = || redis.run("EXISTS sg:{reservation-key}:shared") == ::redis::Value::Int(1);
+    eventually("the node stores its key", has_key);
+    assert_eq!(settle(&early, &alone), 200, "what it has signed before it goes on to accept");
+    let late = with_store(&url, "");
+    eventually("both decide by Redis", || {
+        [&early, &late].iter().all(|server| server.get("/readyz").json()["ready"] == true)
+    });
+    let (from_early, from_late) = (acquire(&early, "bob"), acquire(&late, "carol"));
+    assert_eq!((settle(&late, &from_early), settle(&early, &from_late)), (200, 200));
+    assert_eq!(settle(&late, &alone), 200, "the key of the first node is that of all");
+    redis.run("DEL sg:{reservation-key}:shared");
+    eventually("a node writes the key back", has_key);
+    let newest = with_store(&url, "");
+    assert_eq!(settle(&newest, &from_early), 200);
+}
+
 #[test]
 fn a_batch_larger_than_one_call() {
     let redis = Redis::start(Flavour::Redis7);
@@ -356,6 +423,47 @@ fn a_refused_flood_costs_redis_nothing() {
     // Redis's own checks, not the flood.
     let scripts = scripts() - before - asked;
     assert!(scripts < 50, "{scripts}");
+}
+
+/// Three thousand entries of one and two permits, a millisecond apart: 4,500 permits. Written by hand, to be there at once.
+const FILL: &str = "
+local time = redis.call('TIME')
+local now, key = time[1] * 1000000 + time[2], KEYS[1]
+local first = now - 1000000000
+for i = 1, 3000 do
+  local at = first + i * 1000
+  redis.call('ZADD', key, string.format('%d', at), string.format('%x*%d', at % 2 ^ 36, 1 + i % 2))
+end
+redis.call('ZADD', key, '-4500.25', 'u', string.format('-%d', first + 3000000), 'sliding-window 3600000000', '0', 'm', '0', 'l')
+redis.call('PEXPIRE', key, '3600000')";
+
+/// A wait that takes Redis too much reading is a lower bound, and every answer says so.
+#[test]
+fn a_lower_bound_is_said_to_be_one() {
+    let redis = Redis::start(Flavour::Redis7);
+    let rules = "rules: [{ name: api, key: [user], limit: 4500, window: 1h }]";
+    let url = redis.url();
+    let server = Server::with_rules(&format!(
+        "store: {url}\nguard: {{ deadline: 20s }}\nhot-keys: {{ deny-cache: 0 }}\n{rules}\n"
+    ));
+    redis::cmd("EVAL").arg(FILL).arg(1).arg("sg:{api:user=alice}").exec(&mut redis.client()).unwrap();
+    for path in ["/v1/acquire", "/v1/peek", "/v1/explain"] {
+        let body =
+            |permits: u64| json!({ "attributes": { "user": "alice" }, "permits": permits }).to_string();
+        let exact = server.post(path, &body(100)).json();
+        assert_eq!((&exact["allowed"], exact.get("retry_after_exact")), (&json!(false), None), "{path}");
+        let bound = server.post(path, &body(4_000)).json();
+        assert_eq!(
+            (&bound["allowed"], &bound["retry_after_exact"]),
+            (&json!(false), &json!(false)),
+            "{path}"
+        );
+        let limit = if path == "/v1/explain" { &bound["rules"][0]["counted"] } else { &bound["limits"][0] };
+        assert_eq!(limit["retry_after_exact"], json!(false), "{path}");
+        // The thousandth entry leaves a second after the first, and the exact wait is almost two seconds longer.
+        let (least, exact) = (bound["retry_after_ms"].as_u64(), exact["retry_after_ms"].as_u64());
+        assert!(least > exact && least <= exact.map(|exact| exact + 1_000), "{path}: {least:?}, {exact:?}");
+    }
 }
 
 /// A node hands out what it took in advance, and gives back the rest when it is stopped.

@@ -8,9 +8,12 @@ const TOKEN: &str = "admin-token-0123456789";
 const KEY: &str = "sg:{rules}:shared";
 const ASK: &str = r#"{"attributes":{"user":"a"}}"#;
 
+fn config(redis: &Redis) -> String {
+    format!("store: {}\nguard: {{ deadline: 20s }}\nrules: redis\n", redis.url())
+}
+
 fn node(redis: &Redis) -> Server {
-    let config = format!("store: {}\nguard: {{ deadline: 20s }}\nrules: redis\n", redis.url());
-    Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", TOKEN)], &config, &[])
+    Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", TOKEN)], &config(redis), &[])
 }
 
 fn put(server: &Server, rules: &str) -> Answer {
@@ -85,6 +88,40 @@ fn one_put_changes_every_node() {
     redis.restart();
     put_back("the rules are in the empty Redis");
     assert_eq!(limit(&late), 3);
+}
+
+/// A program that can write to Redis adds an id that no clock makes: the entry is skipped, and rules can be changed.
+#[test]
+fn an_impossible_id_is_skipped() {
+    let redis = Redis::at(Flavour::Redis7, lasting_port()).without_ttl_check();
+    let server = node(&redis);
+    eventually("the rules are in Redis", || put(&server, &rules(2)).status == 200);
+    let version = |server: &Server| server.get("/v1/rules").json()["edition"]["version"].as_u64().unwrap();
+    let limit = |server: &Server| server.get("/v1/rules").json()["rules"][0]["limit"].clone();
+    let ids = ["18446744073709551615-18446744073709551615", "253402300800000-7", "1900000000000-5000"];
+    for (n, id) in ids.into_iter().enumerate() {
+        let before = version(&server);
+        redis.run(&format!("XADD {KEY} {id} text nonsense"));
+        // A node that comes now finds the rules before it, and says what it skips.
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let late = Server::logging_to(log.as_file(), &[], &config(&redis), &[]);
+        eventually("the late node has the rules", || limit(&late) == limit(&server));
+        assert_eq!(version(&late), before);
+        eventually("it is logged", || {
+            std::fs::read_to_string(log.path())
+                .unwrap()
+                .contains(&format!("the id {id}, which no clock makes"))
+        });
+        let changed = put(&server, &rules(n as u64 + 3));
+        assert_eq!(changed.status, 200, "{id}: {}", changed.body);
+        eventually("the late node follows", || limit(&late) == n as u64 + 3);
+        assert!(version(&late) > before && version(&late) == version(&server), "{id}");
+    }
+    // An id that is used up stays used up without its entry.
+    redis.run(&format!("XADD {KEY} {} text nonsense", ids[0]));
+    redis.run(&format!("XDEL {KEY} {}", ids[0]));
+    assert_eq!(put(&server, &rules(9)).status, 200);
+    assert_eq!(limit(&server), 9);
 }
 
 #[test]

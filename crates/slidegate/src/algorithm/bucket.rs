@@ -2,8 +2,8 @@
 //!
 //! The refill is `rate.0` permits per `rate.1` microseconds in lowest terms, so a microsecond brings
 //! `rate.0` units and a permit is `rate.1` of them: nothing is ever rounded, and refilling in two steps is
-//! the same as in one. A settlement may take the level below zero: what was really used is owed, as far as
-//! it can be counted.
+//! the same as in one. A settlement may take the level below zero: what was really used is owed, up to one
+//! capacity. So an empty bucket is full again after two times to fill at the latest, whatever was settled.
 
 use super::counter::Counter;
 use crate::quota::MAX_TOTAL;
@@ -63,6 +63,12 @@ impl Bucket {
         self.level = i64::try_from(level).unwrap_or(self.level);
     }
 
+    /// Sets the level, but lets it owe no more than a capacity; or what it owed before, if that was more.
+    fn set_capped(&mut self, level: i128, before: i128) {
+        let floor = -i128::from(self.full());
+        self.set(level.max(floor.min(before)));
+    }
+
     fn note_gone(&mut self) {
         self.gone = self.gone.max(self.since.since(self.horizon));
         if self.level == self.full() {
@@ -97,10 +103,17 @@ impl Counter for Bucket {
             return;
         }
         let (old, new) = (i128::from(self.rate.1), i128::from(quota.rate().1));
+        let owes_more = self.level < -self.full();
         self.rate = quota.rate();
         self.burst = quota.capacity();
         self.horizon = quota.horizon();
-        self.set((i128::from(self.level) * new).div_euclid(old));
+        let level = (i128::from(self.level) * new).div_euclid(old);
+        // A smaller bucket owes no more than its capacity either.
+        if owes_more {
+            self.set(level)
+        } else {
+            self.set_capped(level, 0)
+        }
         self.note_gone();
     }
 
@@ -132,9 +145,14 @@ impl Counter for Bucket {
     }
 
     fn amend(&mut self, entry: Entry, to: u64) -> bool {
-        let permit = i128::from(self.rate.1);
-        self.set(i128::from(self.level) + i128::from(entry.cost) * permit - i128::from(to) * permit);
+        let (permit, before) = (i128::from(self.rate.1), i128::from(self.level));
+        self.set_capped(before + i128::from(entry.cost) * permit - i128::from(to) * permit, before);
         true
+    }
+
+    /// Owes `cost` more, without a cap: for whoever knows that so much is missing.
+    fn add(&mut self, _now: Micros, cost: u64) {
+        self.set(i128::from(self.level) - i128::from(self.units(cost)));
     }
 
     fn leaves(&self, at: Micros) -> Micros {

@@ -1,8 +1,12 @@
 //! What all algorithms have in common, and what is done with it.
 
+use std::sync::Arc;
+
+use super::budget::NoteBudget;
+use super::ids::Named;
 use super::notes::{Entry, Notes};
-use super::{Asked, COUNT_BITS, Opinion, Recording};
-use crate::verdict::{Outcome, Settled, Verdict};
+use super::{Asked, COUNT_BITS, NEVER_SETTLED, Opinion, Recording};
+use crate::verdict::{Outcome, Precision, Settled, Verdict};
 use crate::warm_up::Warmth;
 use crate::{Correction, Count, Micros, Quota, RequestId, WarmUp};
 
@@ -40,6 +44,11 @@ pub(super) trait Counter {
 
     /// Counts `cost` again that was counted under another instant.
     fn add(&mut self, _now: Micros, _cost: u64) {}
+
+    /// Counts `cost` from `now` on, whatever the limit.
+    fn charge(&mut self, now: Micros, cost: u64) {
+        self.amend(Entry { at: now, seq: 0, cost: 0 }, cost);
+    }
 
     /// How far an admission may be dated ahead of the instant it is made at.
     fn ahead(&self) -> Micros {
@@ -123,7 +132,7 @@ impl<C: Counter> View<'_, C> {
             return Opinion::Impossible;
         }
         if let (Some(id), Some(notes)) = (asked.id, &self.notes)
-            && let Some(known) = notes.find(id, cost)
+            && let Some(known) = notes.find(id, asked.scope, cost)
             && !self.counter.left(known.at, now)
         {
             return Opinion::Repeated(known);
@@ -223,6 +232,9 @@ impl<C: Counter> View<'_, C> {
                 Outcome::Refused
             }
         };
+        if outcome == Outcome::Charged && quota.count() == Count::Attempts {
+            entry.seq = NEVER_SETTLED;
+        }
         let limit = match quota.warm_up() {
             Some(warm_up) => self.limit(now, quota, warm_up),
             None => quota.capacity(),
@@ -239,6 +251,7 @@ impl<C: Counter> View<'_, C> {
                     None => self.counter.wait(now, quota, limit, cost),
                 },
             },
+            precision: Precision::Exact,
             reset_after: self.counter.empty_at().since(now),
             entry,
         }
@@ -246,7 +259,7 @@ impl<C: Counter> View<'_, C> {
 
     #[inline(always)]
     fn record(&mut self, now: Micros, asked: Asked<'_>, admitted: bool) -> Entry {
-        let Asked { quota, cost, id } = asked;
+        let Asked { quota, cost, id, scope, budget } = asked;
         let attempts = quota.count() == Count::Attempts;
         if attempts {
             self.counter.keep_newest(quota.capacity() - cost);
@@ -256,7 +269,7 @@ impl<C: Counter> View<'_, C> {
         let entry = Entry { at, seq: *self.seq, cost };
         *self.seq += 1;
         if admitted && let Some(id) = id {
-            self.remember(id, entry);
+            self.remember(id, scope, budget, entry);
         }
         if admitted && let Some(warm_up) = quota.warm_up() {
             self.warm(now, warm_up);
@@ -271,11 +284,17 @@ impl<C: Counter> View<'_, C> {
     }
 
     #[cold]
-    fn remember(&mut self, id: &RequestId, entry: Entry) {
-        self.notes.get_or_insert_default().remember(id.clone(), entry);
+    fn remember(&mut self, id: &RequestId, scope: u64, budget: Option<&Arc<NoteBudget>>, entry: Entry) {
+        Notes::remember(self.notes, &Named { id, scope, budget }, entry);
     }
 
-    pub(super) fn settle(mut self, now: Micros, entry: Entry, correction: Correction) -> Settled {
+    pub(super) fn settle(
+        mut self,
+        now: Micros,
+        entry: Entry,
+        correction: Correction,
+        budget: Option<&Arc<NoteBudget>>,
+    ) -> Settled {
         let now = self.advance(now);
         let ours = entry.seq >> COUNT_BITS == *self.seq >> COUNT_BITS && entry.seq < *self.seq;
         let made = entry.at <= now.plus(self.counter.ahead());
@@ -287,13 +306,17 @@ impl<C: Counter> View<'_, C> {
             return Settled::Already;
         }
         match correction {
-            Correction::Extend => self.extend(now, counted),
+            Correction::Extend => self.extend(now, counted, budget),
             Correction::Cost(to) => {
+                // Without a note it could be settled again.
+                let Some(taken) = Notes::take_for_settlement(self.notes.as_deref(), budget) else {
+                    return Settled::Gone;
+                };
                 if !self.counter.amend(counted, to) {
                     return Settled::Gone;
                 }
                 let notes = self.notes.get_or_insert_default();
-                notes.settle(counted);
+                notes.settle(counted, taken);
                 if to == 0 {
                     notes.release(entry);
                 }
@@ -303,20 +326,37 @@ impl<C: Counter> View<'_, C> {
     }
 
     /// Counts an admission from `now` on: no more than there is of it, whatever it is said to have cost.
-    fn extend(&mut self, now: Micros, counted: Entry) -> Settled {
+    fn extend(&mut self, now: Micros, counted: Entry, budget: Option<&Arc<NoteBudget>>) -> Settled {
         if !self.counter.is_held() || counted.cost == 0 {
             return Settled::Gone;
         }
         if counted.at < now {
+            let Some(taken) = Notes::take_for_extension(self.notes.as_deref(), budget) else {
+                return Settled::Gone;
+            };
             let before = self.counter.used();
             if !self.counter.amend(counted, 0) {
                 return Settled::Gone;
             }
             self.counter.add(now, before - self.counter.used());
             *self.last = now;
-            self.notes.get_or_insert_default().extend(counted.seq, now);
+            self.notes.get_or_insert_default().extend(counted.seq, now, taken);
         }
         Settled::Done
+    }
+
+    pub(super) fn charge(mut self, now: Micros, cost: u64) {
+        let now = self.advance(now);
+        self.counter.charge(now, cost);
+        *self.last = now;
+    }
+
+    #[cfg(feature = "redis")]
+    pub(super) fn postpone(mut self, now: Micros, entry: Entry) {
+        if self.counter.amend(entry, 0) {
+            let now = self.advance(now);
+            self.count_again(now, entry.cost);
+        }
     }
 
     #[cfg(feature = "redis")]

@@ -9,11 +9,13 @@ pub(super) struct Fixed {
     window: Micros,
     start: Micros,
     used: u64,
+    /// Instant of the first admission in this state: an older reservation is one of an earlier state of the key.
+    born: Option<Micros>,
 }
 
 impl Fixed {
     pub(super) fn new(quota: &Quota) -> Self {
-        Fixed { window: quota.window(), start: Micros::ZERO, used: 0 }
+        Fixed { window: quota.window(), start: Micros::ZERO, used: 0, born: None }
     }
 
     pub(super) fn suits(&self, quota: &Quota) -> bool {
@@ -23,6 +25,7 @@ impl Fixed {
     #[cfg(feature = "redis")]
     pub(super) fn restore(&mut self, last: Micros, used: u64) {
         (self.start, self.used) = (self.start_of(last), used);
+        self.born = Some(Micros::ZERO);
     }
 
     #[inline]
@@ -52,6 +55,7 @@ impl Counter for Fixed {
     #[inline]
     fn record(&mut self, now: Micros, _quota: &Quota, cost: u64) -> Micros {
         self.used += cost;
+        self.born.get_or_insert(now);
         now
     }
 
@@ -75,7 +79,7 @@ impl Counter for Fixed {
     }
 
     fn amend(&mut self, entry: Entry, to: u64) -> bool {
-        if self.start_of(entry.at) != self.start {
+        if self.start_of(entry.at) != self.start || self.born.is_none_or(|born| entry.at < born) {
             return false;
         }
         self.used = (self.used.saturating_sub(entry.cost) + to).min(MAX_TOTAL);

@@ -5,17 +5,25 @@
 //! shape, [`Counter`]: *roll* to the present, say what is *used*, *record*, and say how long to *wait*.
 
 mod bucket;
+pub(crate) mod budget;
 mod counter;
 mod fixed;
+pub(crate) mod ids;
 mod log;
 pub(crate) mod moved;
 mod notes;
+mod ranges;
 mod ring;
 mod window;
 
+use std::sync::Arc;
+
 use self::bucket::Bucket;
+use self::budget::NoteBudget;
 use self::counter::{Counter, View};
 use self::fixed::Fixed;
+#[cfg(feature = "redis")]
+use self::ids::Named;
 pub use self::notes::Entry;
 use self::notes::Notes;
 use self::window::Window;
@@ -51,6 +59,9 @@ pub struct State {
     seq: u64,
 }
 
+/// Number of admissions that are not settled: attempts. No store gives it to anything else.
+pub(crate) const NEVER_SETTLED: u64 = u64::MAX;
+
 /// Below these bits of a sequence number is the count, above them the generation.
 const COUNT_BITS: u32 = 40;
 
@@ -67,6 +78,10 @@ pub(crate) struct Asked<'a> {
     pub(crate) quota: &'a Quota,
     pub(crate) cost: u64,
     pub(crate) id: Option<&'a RequestId>,
+    /// Distinguishes the keys of a shared counter; 0 for a key with a counter of its own.
+    pub(crate) scope: u64,
+    /// Bound of the store that the key is in, if there is one.
+    pub(crate) budget: Option<&'a Arc<NoteBudget>>,
 }
 
 /// What a key thinks of a check, before anything is recorded.
@@ -188,7 +203,7 @@ impl State {
     /// Judges one check by itself, and records it if it is to be counted. Cost 0 is a peek.
     #[inline]
     pub fn admit(&mut self, now: Micros, quota: &Quota, cost: u64) -> Verdict {
-        self.admit_alone(now, Asked { quota, cost, id: None }).1
+        self.admit_alone(now, Asked { quota, cost, id: None, scope: 0, budget: None }).1
     }
 
     /// The same, and the instant it was judged at.
@@ -220,14 +235,26 @@ impl State {
 
     /// Corrects one admission to what it really cost; 0 is a refund. The first settlement stands.
     ///
-    /// What an admission really cost is a fact, so a correction upwards may take `used` above the limit.
+    /// What an admission really cost is a fact, so a correction upwards may take `used` above the limit; of a bucket, at most
+    /// one capacity above it. An attempt is gone for this: it is not settled.
     pub fn settle(&mut self, now: Micros, entry: Entry, to: u64) -> Settled {
         self.correct(now, entry, Correction::Cost(to))
     }
 
     /// The same, or extends an admission of a `concurrency` limit: it counts from `now` on.
     pub fn correct(&mut self, now: Micros, entry: Entry, correction: Correction) -> Settled {
-        with_view!(self, view => view.settle(now, entry, correction))
+        self.correct_within(now, entry, correction, None)
+    }
+
+    /// The same within a byte budget for notes: a correction that cannot be remembered is [`Settled::Gone`].
+    pub(crate) fn correct_within(
+        &mut self,
+        now: Micros,
+        entry: Entry,
+        correction: Correction,
+        budget: Option<&Arc<NoteBudget>>,
+    ) -> Settled {
+        with_view!(self, view => view.settle(now, entry, correction, budget))
     }
 
     /// The instant that an admission counts from.
@@ -240,6 +267,13 @@ impl State {
     #[cfg(feature = "redis")]
     pub(crate) fn count_again(&mut self, now: Micros, cost: u64) {
         with_view!(self, view => view.count_again(now, cost));
+    }
+
+    /// Counts an admission of an exact window from `now` on that was made at `entry.at`; nothing if it has left. For
+    /// whoever knows that it was made in this state.
+    #[cfg(feature = "redis")]
+    pub(crate) fn postpone(&mut self, now: Micros, entry: Entry) {
+        with_view!(self, view => view.postpone(now, entry));
     }
 
     #[cfg(feature = "redis")]
@@ -280,8 +314,31 @@ impl State {
         self.seq.trailing_zeros() >= COUNT_BITS
     }
 
-    pub(crate) fn generation(&self) -> u64 {
-        self.seq >> COUNT_BITS
+    /// Whether an admission with this number may be one of this state.
+    pub(crate) fn numbered(&self, seq: u64) -> bool {
+        self.seq >> COUNT_BITS == seq >> COUNT_BITS && seq < self.seq
+    }
+
+    /// A state of another generation in which everything that counts here counts for as long as the newest of it: an
+    /// upper bound, in a few words of memory.
+    pub(crate) fn summary(&self, generation: u64) -> State {
+        let kind = match &self.kind {
+            Kind::Window(window) => Kind::Window(window.summary()),
+            kind => kind.clone(),
+        };
+        State { kind, last: self.last, seq: generation << COUNT_BITS, notes: None }
+    }
+
+    /// Counts `cost` from `now` on, whatever the limit.
+    pub(crate) fn charge(&mut self, now: Micros, cost: u64) {
+        with_view!(self, view => view.charge(now, cost));
+    }
+
+    /// Makes it cold again.
+    pub(crate) fn cool(&mut self) {
+        if let Some(notes) = &mut self.notes {
+            notes.warmth = None;
+        }
     }
 
     /// When nothing recorded counts any more, if it is not used again.
@@ -323,7 +380,7 @@ impl State {
         }
         state.last = kept.last;
         for (id, entry) in ids {
-            state.notes.get_or_insert_default().remember(id, entry);
+            Notes::remember(&mut state.notes, &Named::unbounded(&id), entry);
         }
         state
     }
@@ -345,13 +402,23 @@ impl State {
         self.seq & ((1 << COUNT_BITS) - 1)
     }
 
+    /// Forgets up to `most` request ids whose admissions have left by `now`.
+    pub(crate) fn forget_notes(&mut self, now: Micros, most: usize) {
+        let Some(notes) = &mut self.notes else { return };
+        let now = now.max(self.last);
+        with_counter!(self, counter => notes.forget_some(|at| counter.left(at, now), most));
+    }
+
     /// Gives back memory that a burst left behind.
     pub(crate) fn shrink(&mut self) {
         if let Kind::Window(window) = &mut self.kind {
             window.shrink();
         }
-        if self.notes.as_ref().is_some_and(|notes| notes.is_empty()) {
-            self.notes = None;
+        if let Some(notes) = &mut self.notes {
+            notes.shrink();
+            if notes.is_empty() {
+                self.notes = None;
+            }
         }
     }
 
@@ -363,13 +430,13 @@ impl State {
         }
     }
 
-    /// Bytes on the heap, notes estimated.
+    /// Bytes on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
         let log = match &self.kind {
             Kind::Window(window) => window.heap_bytes(),
             _ => 0,
         };
-        log + self.notes.as_ref().map_or(0, |notes| size_of::<Notes>() + notes.len() * 96)
+        log + self.notes.as_ref().map_or(0, |notes| notes.bytes())
     }
 }
 

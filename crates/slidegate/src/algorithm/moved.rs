@@ -56,7 +56,20 @@ impl<N: Copy + Eq + Hash> Moved<N> {
         self.by_age.is_empty()
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.by_age.len()
+    /// Heap bytes held.
+    pub(crate) fn bytes(&self) -> usize {
+        // A table has a control byte for each bucket, and leaves an eighth of its buckets empty.
+        let table = match self.instants.capacity() {
+            0 => 0,
+            capacity => (capacity + 1).next_power_of_two() * (size_of::<(N, Micros)>() + 1) + 16,
+        };
+        table + self.by_age.capacity() * size_of::<(Micros, N)>()
+    }
+
+    /// Heap bytes that one more extension takes, at most.
+    pub(crate) fn growth(&self) -> usize {
+        let full = self.instants.len() == self.instants.capacity();
+        let long = self.by_age.len() == self.by_age.capacity();
+        if full || long { self.bytes() + 256 } else { 0 }
     }
 }

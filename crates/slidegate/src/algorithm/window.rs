@@ -60,6 +60,15 @@ impl Window {
         self.shape == Shape::of(quota)
     }
 
+    /// The same count, all of it from the instant of the newest entry.
+    pub(super) fn summary(&self) -> Self {
+        let mut log = Log::default();
+        if let Some(newest) = self.log.newest() {
+            log.add(newest, self.log.total(), u64::MAX);
+        }
+        Window { shape: self.shape, log }
+    }
+
     /// What the entries say is in use, and which end of the log is not where it is said to be.
     pub(super) fn recount(&self) -> (u64, Option<Discrepancy>) {
         let entries = self.log.entries();
@@ -164,6 +173,10 @@ impl Counter for Window {
 
     fn add(&mut self, now: Micros, cost: u64) {
         self.log.add(now, cost, MAX_TOTAL);
+    }
+
+    fn charge(&mut self, now: Micros, cost: u64) {
+        self.log.add(self.dated(now), cost, MAX_TOTAL);
     }
 
     fn ahead(&self) -> Micros {

@@ -29,9 +29,10 @@ pub const DEFAULT_MAX_REFUSALS: usize = 65_536;
 
 /// A [`Store`] that repeats the refusals of the one within for as long as they hold. Clones share everything.
 ///
-/// Such an answer lists only the rule that refuses: nobody looked at the others. Rules that count attempts, and
-/// asks with an id, which may have been admitted before, always go to the store. Where costs differ, `used` is what
-/// the store last said; there, and where what is held was extended since, the wait may be too short, never too long.
+/// Such an answer lists only the rule that refuses: nobody looked at the others. Rules that count attempts, except in peeks,
+/// and asks with an id, which may have been admitted before, always go to the store. Where costs differ, `used` is what
+/// the store last said; there, and where what is held was extended since, the wait may be too short, never too long. So
+/// unless the cost is 1 it is said to be a lower bound.
 pub struct DenyCache<S> {
     inner: Arc<Inner<S>>,
 }
@@ -187,8 +188,8 @@ impl<S: Store> Inner<S> {
         }
         let now = self.clock.now();
         for (i, check) in ask.checks().iter().enumerate() {
-            // An attempt counts though it is refused, and a shadow refuses nothing.
-            if check.quota.count() == Count::Attempts {
+            // An attempt counts though it is refused, and a shadow refuses nothing. A peek counts nothing.
+            if check.quota.count() == Count::Attempts && !ask.is_peek() {
                 return None;
             }
             if check.enforced
@@ -228,7 +229,8 @@ impl<S: Store> Inner<S> {
                 let lasts = verdict.outcome == Outcome::Refused
                     && reading.source == Source::Store
                     && check.enforced
-                    && check.quota.count() == Count::Admitted
+                    // Of attempts only peeks are answered here.
+                    && (check.quota.count() == Count::Admitted || ask.is_peek())
                     // A limit that climbs may have room before anything leaves.
                     && verdict.limit >= check.quota.capacity();
                 if lasts && self.memory.holds(&check.key, *stamp) {

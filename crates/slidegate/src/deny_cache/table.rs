@@ -7,7 +7,7 @@ use arc_swap::{ArcSwapOption, Guard};
 use smallvec::SmallVec;
 
 use super::Stamp;
-use crate::{Ask, Check, Entry, Key, Micros, Outcome, Quota, Reading, Source, Verdict};
+use crate::{Ask, Check, Entry, Key, Micros, Outcome, Precision, Quota, Reading, Source, Verdict};
 
 /// How many places a key may be at.
 const WAYS: usize = 4;
@@ -48,7 +48,11 @@ impl Refusal {
     pub(super) fn again(&self, ask: &Ask, i: usize, now: Micros) -> Reading {
         // Nothing, if another has sent it since this one looked at the clock.
         let passed = now.since(self.sent);
+        // Before the wait for one permit is over nothing else fits either. For more permits than one, something smaller may
+        // have been admitted since.
+        let exact = ask.checks()[i].cost == 1 && !self.quota.is_held();
         let refused = Verdict {
+            precision: if exact { self.verdict.precision } else { Precision::LowerBound },
             retry_after: self.verdict.retry_after.since(passed),
             reset_after: self.verdict.reset_after.since(passed),
             ..self.verdict
@@ -71,6 +75,7 @@ fn unjudged(check: &Check) -> Verdict {
         limit: check.quota.capacity(),
         used: 0,
         retry_after: Micros::ZERO,
+        precision: Precision::Exact,
         reset_after: Micros::ZERO,
         entry: Entry::default(),
     }

@@ -12,8 +12,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::watched::{Phase, Watched};
 use super::{Inner, keeper, local};
 use crate::{
-    Ask, Check, Entry, Error, Fault, Micros, OnError, Outcome, Reading, Readings, RedisStore, Settlement,
-    Source, Store, Verdict,
+    Ask, Check, Entry, Error, Fault, Micros, OnError, Outcome, Precision, Reading, Readings, RedisStore,
+    Settlement, Source, Store, Verdict,
 };
 
 /// A call to the store that outlives its caller.
@@ -64,7 +64,9 @@ impl Inner {
         let answer = self.call(asks, left).await;
         match answer {
             // What is wrong with the key of one is not the others' affair.
-            Answer::Failed(error) if asks.len() > 1 && error.fault() == Some(Fault::WrongType) => {
+            Answer::Failed(error)
+                if asks.len() > 1 && matches!(error.fault(), Some(Fault::WrongType | Fault::Trimming)) =>
+            {
                 self.one_by_one(server, asks, asked.sent).await
             }
             answer => self.conclude(server, asks, answer, asked),
@@ -79,9 +81,22 @@ impl Inner {
         begun: Micros,
     ) -> Result<Readings, Error> {
         let mut readings = Readings::new();
+        // Keys with more expired entries than a decision may remove: the next batch goes on with them.
+        let mut trimming: Vec<&Check> = Vec::new();
         for ask in asks.chunks(1) {
+            let checks = || ask.iter().flat_map(Ask::checks);
+            let known = checks().any(|check| trimming.iter().any(|other| other.key == check.key));
+            let left = self.left(begun);
+            if known || left.is_zero() {
+                // The server has answered every call, so this is no failure of it.
+                readings.extend(ask.iter().map(|ask| self.without_store(server, ask)));
+                continue;
+            }
             let asked = self.asked(server);
-            let answer = self.call(ask, self.left(begun)).await;
+            let answer = self.call(ask, left).await;
+            if matches!(&answer, Answer::Failed(error) if error.fault() == Some(Fault::Trimming)) {
+                trimming.extend(checks());
+            }
             readings.extend(self.conclude(server, ask, answer, asked)?);
         }
         Ok(readings)
@@ -305,7 +320,7 @@ impl Inner {
         if admitted {
             // The server admitted it later than this node did, and from then on it counts.
             let at = reading.at.plus(outage.spread);
-            local::postpone(&self.mirror, &self.only(ask, OnError::Local), &here, at);
+            local::postpone(&self.mirror, &self.only(ask, OnError::Local), &here, &outage, at);
         }
         Ok(reading)
     }
@@ -316,15 +331,15 @@ impl Inner {
         let at = server.now(self);
         if ask.checks().iter().any(closed) {
             let retry_after = server.until_probe(self);
-            let verdicts = ask.checks().iter().map(|check| {
-                let outcome = if closed(check) { Outcome::Refused } else { Outcome::Fits };
-                unjudged(check, outcome, if closed(check) { retry_after } else { Micros::ZERO })
+            let verdicts = ask.checks().iter().map(|check| match closed(check) {
+                true => fail_closed(check, retry_after),
+                false => unjudged(check, Outcome::Unjudged),
             });
             return Reading { at, source: Source::FailClosed, verdicts: verdicts.collect() };
         }
         let local = self.only(ask, OnError::Local);
         if local.checks().is_empty() {
-            let verdicts = ask.checks().iter().map(|check| unjudged(check, Outcome::Fits, Micros::ZERO));
+            let verdicts = ask.checks().iter().map(|check| unjudged(check, Outcome::Fits));
             return Reading { at, source: Source::FailOpen, verdicts: verdicts.collect() };
         }
         let _deciding = server.deciding.read();
@@ -346,7 +361,7 @@ impl Inner {
         let mut judged = here.verdicts.into_iter();
         let verdicts = ask.checks().iter().map(|check| {
             let verdict = if self.policy(check) == OnError::Local { judged.next() } else { None };
-            verdict.unwrap_or_else(|| unjudged(check, Outcome::Fits, Micros::ZERO))
+            verdict.unwrap_or_else(|| unjudged(check, Outcome::Fits))
         });
         Reading { verdicts: verdicts.collect(), ..here }
     }
@@ -366,10 +381,28 @@ fn charged(readings: &[Reading]) -> Vec<Entry> {
     verdicts.filter(|verdict| verdict.outcome == Outcome::Charged).map(|verdict| verdict.entry).collect()
 }
 
-/// Of a check that nobody looked at.
-fn unjudged(check: &Check, outcome: Outcome, retry_after: Micros) -> Verdict {
-    let limit = check.quota.capacity();
-    Verdict { outcome, limit, used: 0, retry_after, reset_after: retry_after, entry: Entry::default() }
+/// The verdict on a check that neither the store nor this node judged.
+fn unjudged(check: &Check, outcome: Outcome) -> Verdict {
+    Verdict {
+        outcome,
+        limit: check.quota.capacity(),
+        used: 0,
+        retry_after: Micros::ZERO,
+        precision: Precision::Exact,
+        reset_after: Micros::ZERO,
+        entry: Entry::default(),
+    }
+}
+
+/// The verdict on a check with `on-error: closed`: nothing is left until the store answers again.
+fn fail_closed(check: &Check, retry_after: Micros) -> Verdict {
+    Verdict {
+        outcome: Outcome::Refused,
+        used: check.quota.capacity(),
+        retry_after,
+        reset_after: retry_after,
+        ..unjudged(check, Outcome::Refused)
+    }
 }
 
 fn refuses(ask: &Ask, reading: &Reading) -> bool {

@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(20);
 const STEP: usize = 32;
 
 /// Admissions of one key that are written back in one step.
-const STEP_ENTRIES: usize = 1_000;
+const STEP_ENTRIES: usize = 500;
 
 /// How often what was admitted meanwhile is written before a server is asked again; the rest follows later.
 const ROUNDS: usize = 10;

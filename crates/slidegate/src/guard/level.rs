@@ -25,9 +25,10 @@ impl Level {
         self.last = now;
     }
 
-    /// `from` was really `to`.
-    pub(super) fn correct(&mut self, from: u64, to: u64) {
-        self.missing = (self.missing - from as f64 + to as f64).max(0.0);
+    /// `from` was really `to`. A bucket owes one capacity at most, as in the store.
+    pub(super) fn correct(&mut self, from: u64, to: u64, quota: &Quota) {
+        let most = self.missing.max(2.0 * quota.capacity() as f64);
+        self.missing = (self.missing - from as f64 + to as f64).clamp(0.0, most);
     }
 
     /// When it was last taken from.

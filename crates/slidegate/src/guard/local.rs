@@ -15,8 +15,8 @@ use crate::{
 };
 
 /// Set in the sequence number of an admission made without the store. No number of the store's is as large: its
-/// largest have 19 digits.
-const MADE_HERE: u64 = 0xF << 60;
+/// largest have 19 digits, and those of what was written back are below.
+pub(super) const MADE_HERE: u64 = 0xF << 60;
 
 /// Whether an admission was made without the store.
 pub(super) fn is_made_here(entry: Entry) -> bool {
@@ -103,10 +103,10 @@ impl Record {
             state = State::new(&part);
             for noted in self.taken(outage.since, outage.nodes) {
                 let (at, cost) = (noted.at.plus(outage.spread), noted.cost.min(part.capacity()));
-                let entry = state.admit(at, &part, cost).entry;
+                state.admit(at, &part, cost);
                 if self.is_bucket() && cost < noted.cost {
-                    // It lacks more than it may hold from now on, and refills that first.
-                    state.settle(at, entry, noted.cost);
+                    // It lacks more than it may hold from now on, and refills that first. Debt is capped as in the store.
+                    state.count_again(at, noted.cost.min(whole.saturating_mul(2)) - cost);
                 }
             }
         }
@@ -209,9 +209,9 @@ pub(super) fn undo(mirror: &Mirror, ask: &Ask, reading: &Reading, now: Micros) {
     }
 }
 
-/// Counts what `decide` recorded in an exact window from `at` on, when the store admitted it, instead of from when it was
-/// decided here. Other windows round instants up already.
-pub(super) fn postpone(mirror: &Mirror, ask: &Ask, reading: &Reading, at: Micros) {
+/// Counts what `decide` recorded for `outage` in an exact window from `at` on, when the store admitted it, instead of from when
+/// it was decided here. Other windows round instants up already.
+pub(super) fn postpone(mirror: &Mirror, ask: &Ask, reading: &Reading, outage: &Outage, at: Micros) {
     for (check, verdict) in ask.checks().iter().zip(&reading.verdicts) {
         let exact = check.quota.algorithm() == Algorithm::SlidingWindow;
         if !exact || verdict.outcome != Outcome::Charged || verdict.entry.at >= at {
@@ -220,11 +220,9 @@ pub(super) fn postpone(mirror: &Mirror, ask: &Ask, reading: &Reading, at: Micros
         let mut locked = mirror.lock(std::iter::once(&check.key));
         let record = locked.records(&check.key).and_then(|records| records.get_mut(&check.key));
         let Some(local) = record.and_then(|record| record.local.as_mut()) else { continue };
-        let entry = Entry { seq: verdict.entry.seq & !MADE_HERE, ..verdict.entry };
-        // The state of another outage has other numbers, and starts from what the store answered.
-        if local.state.settle(entry.at, entry, 0) == Settled::Done {
-            let at = local.state.roll(at, &check.quota);
-            local.state.count_again(at, check.cost);
+        // The state of another outage does not have it, and starts from what the store answered.
+        if local.outage == outage.number {
+            local.state.postpone(at, verdict.entry);
         }
     }
 }

@@ -230,7 +230,7 @@ impl Mirror {
         if let Some(record) = self.shard(key).get_mut(key) {
             let (at, from) = (record.counted_from(entry), entry.cost);
             if self.change(record, |log| log.settle(at, from, to, true)) {
-                record.level.correct(from, to);
+                record.level.correct(from, to, &record.quota);
             }
         }
     }
@@ -266,7 +266,7 @@ impl Mirror {
         let Some(record) = records.get_mut(key) else { return false };
         let found = self.change(record, |log| log.settle(at, from, to, false));
         if found {
-            record.level.correct(from, to);
+            record.level.correct(from, to, &record.quota);
         }
         found
     }

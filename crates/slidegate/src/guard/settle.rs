@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use super::local::is_made_here;
+use super::local::{MADE_HERE, is_made_here};
 use super::watched::Phase;
 use super::{Inner, local};
+use crate::algorithm::NEVER_SETTLED;
+use crate::redis::WRITTEN_BACK;
 use crate::{Clock, Correction, Entry, Error, Fault, Key, Receipt, Settled, Settlement, Store};
 
 impl Inner {
@@ -16,6 +18,10 @@ impl Inner {
             let Settlement { key, entry, correction } = settlement;
             let server = self.watched(self.store.server_of(key));
             let made_here = is_made_here(*entry);
+            // An attempt, or a number that nobody was given.
+            if entry.seq == NEVER_SETTLED || !made_here && entry.seq >= WRITTEN_BACK {
+                continue;
+            }
             if made_here {
                 let now = server.now(self);
                 let here = local::settle(&self.mirror, key, *entry, *correction, now);
@@ -53,7 +59,7 @@ impl Inner {
             return Ok(Receipt { at, settled });
         }
         let asked: Vec<Settlement> = to_store.iter().map(|(_, settlement)| settlement.clone()).collect();
-        let receipt = self.store.settle(&asked).await?;
+        let receipt = self.store.settle_checked(&asked).await?;
         at = receipt.at;
         for ((i, settlement), outcome) in to_store.iter().zip(receipt.settled) {
             settled[*i] = outcome;
@@ -78,11 +84,10 @@ impl Inner {
     }
 }
 
-/// As what an admission that was written back is settled: a number like those of requests with an id, which stand
-/// for themselves.
+/// As what an admission that was written back is settled: a number that the store gives to nothing else.
 fn number_of(node: &str, entry: Entry) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
     (node, entry.at, entry.seq).hash(&mut hasher);
-    1_000_000_000_000_000_000 + hasher.finish() % 9_000_000_000_000_000_000
+    WRITTEN_BACK + hasher.finish() % (MADE_HERE - WRITTEN_BACK)
 }

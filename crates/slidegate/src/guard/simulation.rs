@@ -6,7 +6,7 @@
 use super::local::{Outage, decide, postpone};
 use super::mirror::Mirror;
 use crate::judge::judge_one;
-use crate::{Ask, Check, Key, Micros, Outcome, Quota, Source, State};
+use crate::{Ask, Check, Count, Key, Micros, Outcome, Quota, Source, State};
 
 const WINDOW: Micros = Micros::from_millis(1_000);
 
@@ -64,7 +64,7 @@ impl World {
         let Node { mirror, alone, share: (nodes, rank) } = &mut self.nodes[node];
         let reading = match *alone {
             None => {
-                let reading = judge_one(&ask, now, &mut self.server);
+                let reading = judge_one(&ask, now, &mut self.server, None);
                 mirror.answered(ask.checks(), &reading, true);
                 reading
             }
@@ -245,8 +245,14 @@ fn a_node_that_was_given_up_by_the_others_adds_its_share() {
 /// node decided, and the share must not be free before the window of the server is over.
 #[test]
 fn what_the_server_admits_counts_in_the_share_from_when_the_server_admitted_it() {
+    let quota = Quota::new(3, WINDOW.into()).unwrap();
+    counts_from_when_the_server_admitted_it(quota);
+    counts_from_when_the_server_admitted_it(quota.with_count(Count::Attempts));
+}
+
+fn counts_from_when_the_server_admitted_it(quota: Quota) {
     let mirror = Mirror::new(1_000_000);
-    let ask = Ask::one(Check::new(Key::new("shared", []), Quota::new(3, WINDOW.into()).unwrap(), 1)).unwrap();
+    let ask = Ask::one(Check::new(Key::new("shared", []), quota, 1)).unwrap();
     let (begun, call) = (Micros::from_secs(1_000), Micros::from_millis(40));
     let at = |now| Outage { number: 1, since: begun, now, spread: Micros::ZERO, nodes: 3, rank: 0 };
     let allows = |now, asked| {
@@ -255,9 +261,13 @@ fn what_the_server_admits_counts_in_the_share_from_when_the_server_admitted_it()
     };
     let (allowed, reading) = allows(begun, true);
     assert!(allowed);
-    postpone(&mirror, &ask, &reading, begun.plus(call));
+    // The state of another outage has its own admissions.
+    let other = Outage { number: 2, ..at(begun) };
+    postpone(&mirror, &ask, &reading, &other, begun.plus(call).plus(call));
+    postpone(&mirror, &ask, &reading, &at(begun), begun.plus(call));
     let end = begun.plus(call).plus(WINDOW);
-    assert!(!allows(begun.plus(WINDOW), false).0, "it still counts at the server");
-    assert!(!allows(end.since(Micros::new(1)), false).0);
+    let peek = |now| decide(&mirror, &ask.clone().peek(), &at(now), false).verdicts[0].outcome;
+    assert_eq!(peek(begun.plus(WINDOW)), Outcome::Refused, "it still counts at the server");
+    assert_eq!(peek(end.since(Micros::new(1))), Outcome::Refused);
     assert!(allows(end, false).0);
 }

@@ -170,7 +170,7 @@ impl Watched {
         }
         let opened = match fault {
             // What is wrong with one call or one key says nothing of the server.
-            Fault::Overloaded | Fault::WrongType | Fault::Conflict => false,
+            Fault::Overloaded | Fault::WrongType | Fault::Conflict | Fault::Trimming => false,
             // It has lost what it counted: nothing may be asked of it before that is written back.
             Fault::Restarted => {
                 trouble.breaker.open(now, inner.chance());

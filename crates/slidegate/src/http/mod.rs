@@ -5,9 +5,7 @@ mod client;
 mod forwarded;
 pub mod headers;
 mod path;
-mod value;
 
 pub use client::{client, counted, network};
 pub use forwarded::{forwarded, x_forwarded_for};
-pub use path::{host, path};
-pub use value::short;
+pub use path::{PathSpelling, host, path};

@@ -1,43 +1,146 @@
-//! What a client asks for, in one spelling: another must not avoid a rule. Pure.
+//! Paths and hosts in one spelling, so that no other spelling escapes a rule. Pure.
 
 use std::borrow::Cow;
 
-/// The path of an address or of its part: without query, escapes that need not be, doubled slashes and dots.
-pub fn path(text: &str) -> Cow<'_, str> {
-    if is_plain(text) { text.into() } else { spelled_out(text).into() }
+/// The spellings of a path that count as one path.
+///
+/// Back ends disagree about this: to many, `/login/`, `/LOGIN` and `/login;a` are `/login`. [`PathSpelling::merged`], which
+/// is the default, takes for one path what some back end takes for one, so that none of these escapes a limit on `/login`.
+/// The cost is that paths which a back end tells apart are counted together. [`PathSpelling::distinct`] is for a back end
+/// that is known to tell them apart.
+///
+/// Always one path are: spellings with and without escapes (`/%6cogin`, `/%256cogin`), doubled slashes, dots (`/x/../login`),
+/// with and without a query.
+///
+/// ```
+/// use slidegate::http::PathSpelling;
+/// for path in ["/login", "/Login/", "/%4Cogin;v=1", "/x/..;/login", "\\login?x=1"] {
+///     assert_eq!(PathSpelling::merged().path(path.as_bytes()), "/login");
+/// }
+/// assert_eq!(PathSpelling::merged().keep_case().path(b"/Login/"), "/Login");
+/// assert_eq!(PathSpelling::distinct().path(b"/Login/"), "/Login/");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathSpelling {
+    strip_trailing_slash: bool,
+    lower_case: bool,
+    strip_parameters: bool,
+    backslash_is_slash: bool,
 }
 
-/// Whether there is nothing to take away: most clients send it so.
-fn is_plain(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    bytes.first() == Some(&b'/')
-        && !bytes.iter().any(|byte| b"?#%".contains(byte))
-        && !bytes.windows(2).any(|pair| pair == b"//" || pair == b"/.")
+impl Default for PathSpelling {
+    fn default() -> Self {
+        PathSpelling::merged()
+    }
 }
 
-fn spelled_out(text: &str) -> String {
-    let text = text.split(['?', '#']).next().unwrap_or_default();
-    // Some send the whole address.
-    let path = match text.split_once("://") {
-        Some((_, rest)) if !text.starts_with('/') => rest.find('/').map_or("/", |start| &rest[start..]),
-        _ => text,
-    };
-    let plain = unescape(path);
-    let mut parts: Vec<&str> = Vec::new();
-    for part in plain.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => drop(parts.pop()),
-            part => parts.push(part),
+impl PathSpelling {
+    /// One path for all spellings that some back end takes for one.
+    pub const fn merged() -> Self {
+        PathSpelling {
+            strip_trailing_slash: true,
+            lower_case: true,
+            strip_parameters: true,
+            backslash_is_slash: true,
         }
     }
-    // What ends in a slash, or in dots that stand for one, keeps it.
-    let ends = ["/", "/.", "/.."].iter().any(|end| plain.ends_with(end));
-    let end = if ends && !parts.is_empty() { "/" } else { "" };
-    format!("/{}{end}", parts.join("/"))
+
+    /// Other paths for another trailing slash, letter case, parameters and backslashes.
+    pub const fn distinct() -> Self {
+        PathSpelling {
+            strip_trailing_slash: false,
+            lower_case: false,
+            strip_parameters: false,
+            backslash_is_slash: false,
+        }
+    }
+
+    /// `/login/` is another path than `/login`.
+    #[must_use]
+    pub const fn keep_trailing_slash(self) -> Self {
+        PathSpelling { strip_trailing_slash: false, ..self }
+    }
+
+    /// `/LOGIN` is another path than `/login`.
+    #[must_use]
+    pub const fn keep_case(self) -> Self {
+        PathSpelling { lower_case: false, ..self }
+    }
+
+    /// `/login;a` is another path than `/login`.
+    #[must_use]
+    pub const fn keep_parameters(self) -> Self {
+        PathSpelling { strip_parameters: false, ..self }
+    }
+
+    /// `\login` is another path than `/login`.
+    #[must_use]
+    pub const fn keep_backslash(self) -> Self {
+        PathSpelling { backslash_is_slash: false, ..self }
+    }
+
+    /// The path of an address or of its part, in the one spelling that stands for all of its spellings: visible ASCII that
+    /// starts with a slash. Characters that can stand for themselves do; others are escaped. Escapes of escapes are undone,
+    /// because some back ends unescape twice. The spelling of a spelling is itself.
+    ///
+    /// Takes time linear in the length of `text`.
+    pub fn path<'t>(&self, text: &'t [u8]) -> Cow<'t, str> {
+        match str::from_utf8(text) {
+            Ok(plain) if self.is_plain(text) => plain.into(),
+            _ => self.spelled_out(text).into(),
+        }
+    }
+
+    /// Whether a text is spelled so already: most clients send it so.
+    fn is_plain(&self, text: &[u8]) -> bool {
+        let stands = |byte: &u8| {
+            is_visible(*byte)
+                && *byte != b'%'
+                && !(self.lower_case && byte.is_ascii_uppercase())
+                && !(self.strip_parameters && *byte == b';')
+                && !(self.backslash_is_slash && *byte == b'\\')
+        };
+        text.first() == Some(&b'/')
+            && text.iter().all(stands)
+            && !text.windows(2).any(|pair| pair == b"//" || pair == b"/.")
+            && !(self.strip_trailing_slash && text.len() > 1 && text.ends_with(b"/"))
+    }
+
+    fn spelled_out(&self, text: &[u8]) -> String {
+        let mut plain = unescape(path_part(text));
+        if self.backslash_is_slash {
+            plain.iter_mut().filter(|byte| **byte == b'\\').for_each(|byte| *byte = b'/');
+        }
+        if self.lower_case {
+            plain.make_ascii_lowercase();
+        }
+        let (mut parts, mut ends_with_slash): (Vec<&[u8]>, bool) = (Vec::new(), false);
+        for part in plain.split(|byte| *byte == b'/') {
+            let part = match part.iter().position(|byte| *byte == b';') {
+                Some(end) if self.strip_parameters => &part[..end],
+                _ => part,
+            };
+            // Dots stand for a directory.
+            ends_with_slash = matches!(part, b"" | b"." | b"..");
+            match part {
+                b"" | b"." => {}
+                b".." => drop(parts.pop()),
+                part => parts.push(part),
+            }
+        }
+        let end = if ends_with_slash && !self.strip_trailing_slash && !parts.is_empty() { "/" } else { "" };
+        // All of it is ASCII.
+        format!("/{}{end}", String::from_utf8_lossy(&parts.join(&b'/')))
+    }
 }
 
-/// Names are the same in any case, and on any port.
+/// The path of an address or of its part, as [`PathSpelling::distinct`] has it: without query, escapes that need not be,
+/// doubled slashes and dots.
+pub fn path(text: &str) -> Cow<'_, str> {
+    PathSpelling::distinct().path(text.as_bytes())
+}
+
+/// The host of an address or a header: without port, in lower case.
 pub fn host(text: &str) -> String {
     let name = match text.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !name.is_empty() => name,
@@ -46,31 +149,63 @@ pub fn host(text: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
-/// Escapes of what can stand for itself; others stay, in upper case.
-fn unescape(path: &str) -> String {
-    let bytes = path.as_bytes();
-    let mut plain = Vec::with_capacity(bytes.len());
-    let mut i = 0;
-    while let Some(&byte) = bytes.get(i) {
-        let escape = if byte == b'%' { bytes.get(i + 1..i + 3).and_then(hex) } else { None };
-        match escape {
-            Some(escaped) if escaped.is_ascii_alphanumeric() || b"-._~/".contains(&escaped) => {
-                plain.push(escaped)
-            }
-            Some(_) => plain.extend(bytes[i..i + 3].to_ascii_uppercase()),
-            None => plain.push(byte),
+/// The part of a text between its authority, if it is a whole address, and its query or fragment.
+fn path_part(text: &[u8]) -> &[u8] {
+    let end = text.iter().position(|byte| matches!(byte, b'?' | b'#')).unwrap_or(text.len());
+    let text = &text[..end];
+    let in_scheme = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
+    let scheme = text.iter().take_while(|byte| in_scheme(byte)).count();
+    match text[scheme..].strip_prefix(b"://") {
+        Some(rest) if scheme > 0 => {
+            let start = rest.iter().position(|byte| matches!(byte, b'/' | b'\\')).unwrap_or(rest.len());
+            &rest[start..]
         }
-        i += if escape.is_some() { 3 } else { 1 };
+        _ => text,
     }
-    String::from_utf8_lossy(&plain).into_owned()
 }
 
-fn hex(digits: &[u8]) -> Option<u8> {
-    u8::from_str_radix(str::from_utf8(digits).ok().filter(|text| !text.starts_with('+'))?, 16).ok()
+/// Whether a byte stands for itself in a spelling.
+fn is_visible(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#')
+}
+
+/// Visible ASCII, in which only bytes that cannot stand for themselves are escaped, in upper case.
+///
+/// The text is unescaped until that changes nothing more, in one pass: whenever the end of what is written so far is an
+/// escape, that is replaced by what it stands for. Each replacement makes the text shorter.
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(text.len());
+    for &byte in text {
+        if is_visible(byte) {
+            plain.push(byte);
+            while let Some(escaped) = escape_at_end(&plain) {
+                let start = plain.len() - 3;
+                if !is_visible(escaped) {
+                    plain[start..].make_ascii_uppercase();
+                    break;
+                }
+                plain.truncate(start);
+                plain.push(escaped);
+            }
+        } else {
+            const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+            let digit = |n: u8| DIGITS[usize::from(n & 15)];
+            plain.extend([b'%', digit(byte >> 4), digit(byte)]);
+        }
+    }
+    plain
+}
+
+fn escape_at_end(text: &[u8]) -> Option<u8> {
+    let [.., b'%', high, low] = text else { return None };
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    u8::try_from(digit(*high)? << 4 | digit(*low)?).ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -87,8 +222,14 @@ mod tests {
             "/../login",
             "/login#x",
             "login",
+            "/%256cogin",
+            "/%25256Cogin",
+            "/%%36cogin",
+            "/%2e/login",
+            "/x/%2E%2e/login",
         ] {
             assert_eq!(path(spelling), "/login", "{spelling}");
+            assert_eq!(PathSpelling::merged().path(spelling.as_bytes()), "/login", "{spelling}");
         }
         let cases = [
             ("/", "/"),
@@ -102,11 +243,66 @@ mod tests {
             ("/a%2", "/a%2"),
             ("/%zz", "/%zz"),
             ("/%c3%a4", "/%C3%A4"),
+            ("/\u{e4}", "/%C3%A4"),
             ("/go/http://x", "/go/http:/x"),
+            ("go/http://x/y", "/go/http:/x/y"),
             ("/a..", "/a.."),
+            ("/a%3Ab%21", "/a:b!"),
+            ("/a%3fb%23", "/a%3Fb%23"),
+            ("/100%25", "/100%"),
+            ("/Login;a", "/Login;a"),
+            ("/a\\b", "/a\\b"),
         ];
         for (text, expected) in cases {
             assert_eq!(path(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn each_option_joins_its_spellings() {
+        let merged = PathSpelling::merged();
+        let cases: [(&str, &str, PathSpelling, &str); 12] = [
+            ("/login/", "/login", merged.keep_trailing_slash(), "/login/"),
+            ("/login%2f", "/login", merged.keep_trailing_slash(), "/login/"),
+            ("/login/.", "/login", merged.keep_trailing_slash(), "/login/"),
+            ("/LOGIN", "/login", merged.keep_case(), "/LOGIN"),
+            ("/%4cogin", "/login", merged.keep_case(), "/Login"),
+            ("/%C3%84", "/%c3%84", merged.keep_case(), "/%C3%84"),
+            ("/login;a=1", "/login", merged.keep_parameters(), "/login;a=1"),
+            ("/login%3ba", "/login", merged.keep_parameters(), "/login;a"),
+            ("/;a/login", "/login", merged.keep_parameters(), "/;a/login"),
+            ("/x/..;a/login", "/login", merged.keep_parameters(), "/x/..;a/login"),
+            ("\\login", "/login", merged.keep_backslash(), "/\\login"),
+            ("/x%5c..%5Clogin", "/login", merged.keep_backslash(), "/x\\..\\login"),
+        ];
+        for (text, by_default, kept, expected) in cases {
+            assert_eq!(merged.path(text.as_bytes()), by_default, "{text}");
+            assert_eq!(kept.path(text.as_bytes()), expected, "{text} with {kept:?}");
+        }
+        assert_eq!(merged.path(b"/caf\xe9"), merged.path(b"/caf%E9"), "bytes that are no UTF-8 too");
+        assert_eq!(merged.path(b"/"), "/");
+    }
+
+    fn any_spelling() -> impl Strategy<Value = PathSpelling> {
+        any::<[bool; 4]>().prop_map(|[slash, case, parameters, backslash]| PathSpelling {
+            strip_trailing_slash: slash,
+            lower_case: case,
+            strip_parameters: parameters,
+            backslash_is_slash: backslash,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_spelling_is_spelled_as_itself(
+            text in proptest::collection::vec(proptest::sample::select(&b"/.%;\\2356cCfFaZ\xc3 ?#:h"[..]), 0..40),
+            spelling in any_spelling(),
+        ) {
+            let once = spelling.path(&text).into_owned();
+            prop_assert!(once.starts_with('/') && once.bytes().all(is_visible), "{once}");
+            prop_assert_eq!(&spelling.path(once.as_bytes()), &once);
+            let escaped: String = once.bytes().map(|byte| format!("%25{byte:02x}")).collect();
+            prop_assert_eq!(spelling.path(escaped.as_bytes()), once);
         }
     }
 

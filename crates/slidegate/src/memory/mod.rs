@@ -10,10 +10,13 @@
 //!
 //! A key costs 128 bytes, its share of the table's slack, and its text if that is longer than 24 bytes; an
 //! admission in an exact window costs eight. Keys that have nothing left to remember are swept in the
-//! background. When a shard is full, an idle key of a small sample makes room, or else the youngest, which is
-//! counted: a flood of new names then pushes out its own, and who was there before stays counted.
+//! background. When a shard is full, an idle key of a small sample makes room. If all of them count something,
+//! [`OnFull`] decides: by default new keys share counters (`overflow.rs`), and no key that is held is forgotten.
+//! Request ids and settlements have a byte budget of their own (`algorithm/budget.rs`).
 
 mod lock;
+mod options;
+mod overflow;
 mod shard;
 mod stats;
 mod sweep;
@@ -29,17 +32,18 @@ use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
 
 use self::lock::{Guard, Lock};
+pub use self::options::{DEFAULT_MAX_KEYS, DEFAULT_MAX_NOTE_BYTES, MemoryOptions, OnFull};
+use self::overflow::SharedPlace;
 use self::shard::Shard;
 use self::stats::Count;
 pub use self::stats::MemoryStats;
-use crate::judge::{self, States};
+use crate::algorithm::Asked;
+use crate::algorithm::budget::NoteBudget;
+use crate::judge::{self, Counters};
 use crate::{
-    Ask, Audit, Check, Clock, Counted, Error, Inspection, Key, MAX_INSPECTED, Micros, Readings, Receipt,
-    Settled, Settlement, State, Store, SystemClock,
+    Ask, Audit, Check, Clock, Counted, Error, Inspection, Key, MAX_INSPECTED, Micros, Outcome, Quota,
+    Reading, Readings, Receipt, Settlement, State, Store, SystemClock,
 };
-
-/// How many keys a store holds unless told otherwise.
-pub const DEFAULT_MAX_KEYS: usize = 1_000_000;
 
 const MAX_SHARDS: usize = 64;
 
@@ -74,6 +78,7 @@ pub struct MemoryStore<C: Clock = SystemClock> {
 struct Inner<C> {
     shards: Box<[CachePadded<Lock<Shard>>]>,
     clock: C,
+    notes: Arc<NoteBudget>,
 }
 
 impl MemoryStore {
@@ -84,7 +89,12 @@ impl MemoryStore {
 
     /// The same with another bound on its keys.
     pub fn with_max_keys(max_keys: usize) -> Self {
-        let store = Self::with_clock(SystemClock::new(), max_keys);
+        Self::with_options(MemoryOptions { max_keys, ..MemoryOptions::default() })
+    }
+
+    /// The same with other bounds.
+    pub fn with_options(options: MemoryOptions) -> Self {
+        let store = Self::with_clock_and_options(SystemClock::new(), options);
         sweep::in_background(Arc::downgrade(&store.inner));
         store
     }
@@ -107,12 +117,19 @@ impl<C: Clock> MemoryStore<C> {
     ///
     /// The bound holds per shard, each with its share of `max_keys`, rounded up.
     pub fn with_clock(clock: C, max_keys: usize) -> Self {
+        Self::with_clock_and_options(clock, MemoryOptions { max_keys, ..MemoryOptions::default() })
+    }
+
+    /// The same with other bounds.
+    pub fn with_clock_and_options(clock: C, options: MemoryOptions) -> Self {
+        let MemoryOptions { max_keys, on_full, max_note_bytes } = options;
         let shards = (max_keys / 64).clamp(1, MAX_SHARDS).next_power_of_two();
         let each = max_keys.div_ceil(shards).max(1);
         MemoryStore {
             inner: Arc::new(Inner {
-                shards: (0..shards).map(|_| CachePadded::new(Lock::new(Shard::new(each)))).collect(),
+                shards: (0..shards).map(|_| CachePadded::new(Lock::new(Shard::new(each, on_full)))).collect(),
                 clock,
+                notes: Arc::new(NoteBudget::new(max_note_bytes)),
             }),
         }
     }
@@ -123,7 +140,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Counts `key` again from its entries, and says what does not agree with its running total; none if it is not
-    /// held. Fixed windows and buckets have only a total. Nothing expires here.
+    /// held, also if a shared counter counts it. Fixed windows and buckets have only a total. Nothing expires here.
     pub fn audit(&self, key: &Key) -> Option<Audit> {
         let mut shard = self.inner.shard(key).lock();
         let at = shard.instant(self.inner.clock.now());
@@ -153,6 +170,10 @@ impl<C: Clock> MemoryStore<C> {
             }
             None => true,
         });
+        let notes = &self.inner.notes;
+        stats.note_bytes = notes.used();
+        stats.ids_dropped = notes.ids_dropped();
+        stats.settlements_dropped = notes.settlements_dropped();
         stats
     }
 }
@@ -167,10 +188,12 @@ impl<C: Clock> Store for MemoryStore<C> {
         Ok(self.inner.settle(settlements))
     }
 
+    /// A key that is counted by a shared counter shows everything in it, also what other keys have used.
     async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
         Ok(self.inner.inspect(key))
     }
 
+    /// A shared counter is not reset: other keys are counted there too.
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
         Ok(self.inner.shard(key).lock().remove(key))
     }
@@ -189,7 +212,7 @@ impl<C: Clock> Inner<C> {
             if let Some(state) = shard.find(&check.key)
                 && state.suits(&check.quota)
             {
-                return SmallVec::from_buf([judge::judge_one(ask, now, state)]);
+                return SmallVec::from_buf([judge::judge_one(ask, now, state, Some(&self.notes))]);
             }
         }
         self.admit_all(asks)
@@ -199,35 +222,20 @@ impl<C: Clock> Inner<C> {
     fn admit_all(&self, asks: &[Ask]) -> Readings {
         let mut locked = self.lock(asks.iter().flat_map(Ask::checks).map(|check| &check.key));
         let now = locked.instant(self.clock.now());
-        let judged = asks.iter().map(|ask| {
-            let mut places = Places {
-                places: ask.checks().iter().map(|check| locked.find(check)).collect(),
-                locked: &mut locked,
-            };
-            let reading = judge::judge(ask, now, &mut places);
-            let places = places.places;
-            for (check, place) in ask.checks().iter().zip(places) {
-                locked.keep(check, place, now);
-            }
-            reading
-        });
-        judged.collect()
+        asks.iter().map(|ask| locked.judge(ask, now)).collect()
     }
 
     fn settle(&self, settlements: &[Settlement]) -> Receipt {
         let mut locked = self.lock(settlements.iter().map(|settlement| &settlement.key));
         let now = locked.instant(self.clock.now());
-        let settled = settlements.iter().map(|s| match locked.shard(&s.key).find(&s.key) {
-            Some(state) => state.correct(now, s.entry, s.correction),
-            None => Settled::Gone,
-        });
+        let settled = settlements.iter().map(|s| locked.shard(&s.key).settle(s, now, &self.notes));
         Receipt { at: now, settled: settled.collect() }
     }
 
     fn inspect(&self, key: &Key) -> Option<Inspection> {
         let mut shard = self.shard(key).lock();
         let now = shard.instant(self.clock.now());
-        let state = shard.find(key)?;
+        let state = shard.find_any(key, now)?;
         let used = state.inspect(now);
         if used == 0 {
             return None;
@@ -311,24 +319,37 @@ struct Locked<'a, C> {
     shards: SmallVec<[(usize, Guard<'a, Shard>); 4]>,
 }
 
-/// Where the state of a check is for the length of one ask.
+/// Place of the counter of a check for the length of one ask.
 enum Place {
     /// In the table of the n-th locked shard.
     Held { shard: usize, bucket: usize },
     /// Not held yet, or not for this quota.
     Fresh(State),
+    /// In a counter that keys of the n-th locked shard share. It is judged by this quota.
+    Shared { shard: usize, place: SharedPlace, quota: Quota },
+    /// The n-th locked shard cannot hold it, and may have room after this time.
+    Full { shard: usize, wait: Micros },
+    /// Not found in the n-th locked shard, which is full or has shared counters. `held` if its key is, for another quota.
+    Missing { shard: usize, held: bool },
 }
+
+type PlaceList = SmallVec<[Place; 2]>;
 
 struct Places<'l, 'a, C> {
     locked: &'l mut Locked<'a, C>,
-    places: SmallVec<[Place; 2]>,
+    places: &'l mut PlaceList,
 }
 
-impl<C> States for Places<'_, '_, C> {
-    fn state(&mut self, i: usize) -> &mut State {
+impl<C> Counters for Places<'_, '_, C> {
+    fn counter(&mut self, i: usize) -> Result<&mut State, Micros> {
         match &mut self.places[i] {
-            Place::Fresh(state) => state,
-            Place::Held { shard, bucket } => self.locked.shards[*shard].1.at(*bucket),
+            Place::Fresh(state) => Ok(state),
+            Place::Held { shard, bucket } => Ok(self.locked.shards[*shard].1.at(*bucket)),
+            Place::Shared { shard, place, .. } => {
+                Ok(&mut self.locked.shards[*shard].1.shared_at(*place).state)
+            }
+            Place::Full { wait, .. } => Err(*wait),
+            Place::Missing { .. } => Err(Micros::ZERO),
         }
     }
 }
@@ -343,23 +364,137 @@ impl<C: Clock> Locked<'_, C> {
         latest
     }
 
+    fn judge(&mut self, ask: &Ask, now: Micros) -> Reading {
+        let mut places: PlaceList = ask.checks().iter().map(|check| self.find(check)).collect();
+        for i in 0..places.len() {
+            if let Place::Missing { shard, held } = places[i] {
+                places[i] = self.resolve(ask, i, (shard, held), now, &places);
+            }
+        }
+        let presented = |(check, place): (&Check, &Place)| match place {
+            Place::Shared { quota, .. } => (*quota, check.key.hash()),
+            _ => (check.quota, 0),
+        };
+        let presented: SmallVec<[(Quota, u64); 2]> =
+            ask.checks().iter().zip(&places).map(presented).collect();
+        let budget = Some(&self.inner.notes);
+        let asked = |i: usize| {
+            let (quota, scope) = &presented[i];
+            Asked { quota, cost: ask.checks()[i].cost, id: ask.id(), scope: *scope, budget }
+        };
+        let mut counters = Places { locked: self, places: &mut places };
+        let reading = judge::judge_by(ask, now, &mut counters, asked);
+        for ((check, place), verdict) in ask.checks().iter().zip(places).zip(&reading.verdicts) {
+            self.keep(check, place, now, ask.is_peek(), verdict.outcome);
+        }
+        for (_, shard) in &mut self.shards {
+            shard.end_ask();
+        }
+        reading
+    }
+
     fn find(&mut self, check: &Check) -> Place {
         let shard = self.nth(&check.key);
-        let table = &self.shards[shard].1;
-        match table.bucket(&check.key) {
+        let table = &mut self.shards[shard].1;
+        let bucket = table.bucket(&check.key);
+        match bucket {
             Some(bucket) if table.peek(bucket).is_some_and(|state| state.suits(&check.quota)) => {
                 Place::Held { shard, bucket }
             }
-            _ => Place::Fresh(table.fresh(&check.quota)),
+            _ if table.is_open() => {
+                if bucket.is_none() {
+                    table.add_pending();
+                }
+                Place::Fresh(table.fresh(&check.quota))
+            }
+            _ => Place::Missing { shard, held: bucket.is_some() },
+        }
+    }
+
+    /// Finds a place for a check whose shard is full or has shared counters.
+    #[cold]
+    fn resolve(
+        &mut self,
+        ask: &Ask,
+        i: usize,
+        (shard, held): (usize, bool),
+        now: Micros,
+        places: &[Place],
+    ) -> Place {
+        let Check { key, quota, cost, .. } = &ask.checks()[i];
+        let notes = &self.inner.notes;
+        let table = &mut *self.shards[shard].1;
+        if *cost > quota.capacity() {
+            // It is refused for its cost alone.
+            return Place::Fresh(table.fresh(quota));
+        }
+        let taken = |bucket: usize| {
+            let found = |place: &Place| matches!(place, Place::Held { shard: s, bucket: b } if (*s, *b) == (shard, bucket));
+            places.iter().any(found)
+        };
+        let idle = match held || table.has_room() {
+            true => None,
+            false => table.idle_near(key.hash(), now, taken),
+        };
+        let room = held || table.has_room() || idle.is_some();
+        let shared = table.find_shared(key, quota, now);
+        let state = match shared {
+            Some(place) if room && !table.shared_at(place).may_count(key, now) => table.fresh(quota),
+            Some(place) => {
+                let counter = table.shared_at(place);
+                let quota = counter.quota(quota);
+                let (scope, budget) = (key.hash(), Some(notes));
+                let asked = Asked { quota: &quota, cost: *cost, id: ask.id(), scope, budget };
+                let stays = !room || *cost == 0 || !counter.can_be_left();
+                if stays || !counter.fits(now, asked) {
+                    return Place::Shared { shard, place, quota };
+                }
+                table.summary_of(place)
+            }
+            None => table.fresh(quota),
+        };
+        if room || *cost == 0 {
+            if !ask.is_peek() && *cost > 0 && !held {
+                idle.into_iter().for_each(|bucket| table.drop_idle(bucket));
+                table.add_pending();
+            }
+            return Place::Fresh(state);
+        }
+        let wait = table.wait_near(key.hash(), now);
+        if !table.shares() {
+            return Place::Full { shard, wait };
+        }
+        if ask.is_peek() {
+            return match table.has_room_to_share(key, now) {
+                true => Place::Fresh(state),
+                false => Place::Full { shard, wait },
+            };
+        }
+        match table.create_shared(key, quota, now) {
+            Some(place) => Place::Shared { shard, place, quota: *quota },
+            None => Place::Full { shard, wait },
         }
     }
 
     /// Puts a state that now remembers something into its table.
-    fn keep(&mut self, check: &Check, place: Place, now: Micros) {
-        if let Place::Fresh(state) = place
-            && !state.is_blank()
-        {
-            self.shard(&check.key).insert(&check.key, state, now);
+    fn keep(&mut self, check: &Check, place: Place, now: Micros, peek: bool, outcome: Outcome) {
+        match place {
+            Place::Fresh(state) if !state.is_blank() => {
+                self.shard(&check.key).insert(&check.key, state, now);
+            }
+            Place::Shared { shard, place, .. } => {
+                let shard = &mut self.shards[shard].1;
+                let counter = shard.shared_at(place);
+                counter.state.cool();
+                if outcome == Outcome::Charged {
+                    counter.admitted(&check.key, &check.quota, now);
+                }
+                if !peek {
+                    shard.count_shared();
+                }
+            }
+            Place::Full { shard, .. } if !peek => self.shards[shard].1.count_denied(),
+            _ => {}
         }
     }
 

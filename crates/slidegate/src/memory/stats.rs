@@ -27,8 +27,21 @@ pub struct MemoryStats {
     pub evicted: u64,
     /// Keys that had nothing left to remember, and were dropped.
     pub swept: u64,
-    /// Bytes held, tables and logs.
+    /// Bytes held: tables, logs, request ids and settlements. The overhead of the allocator comes on top.
     pub bytes: usize,
+    /// Counters that keys share because the store is full. See [`OnFull::Share`](crate::OnFull::Share).
+    pub shared_counters: usize,
+    /// Decisions about a key that were made by a shared counter.
+    pub shared: u64,
+    /// Decisions about a key that were denied because the store was full.
+    pub denied_full: u64,
+    /// Bytes of request ids and settlements, which are part of `bytes`. Their bound is
+    /// [`MemoryOptions::max_note_bytes`](crate::MemoryOptions::max_note_bytes).
+    pub note_bytes: usize,
+    /// Request ids that were not remembered, because the notes had reached their bound.
+    pub ids_dropped: u64,
+    /// Settlements and extensions that were not carried out, because the notes had reached their bound.
+    pub settlements_dropped: u64,
 }
 
 impl MemoryStats {
@@ -38,6 +51,12 @@ impl MemoryStats {
         self.evicted += other.evicted;
         self.swept += other.swept;
         self.bytes += other.bytes;
+        self.shared_counters += other.shared_counters;
+        self.shared += other.shared;
+        self.denied_full += other.denied_full;
+        self.note_bytes += other.note_bytes;
+        self.ids_dropped += other.ids_dropped;
+        self.settlements_dropped += other.settlements_dropped;
     }
 }
 

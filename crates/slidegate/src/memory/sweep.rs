@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Inner;
 use crate::Clock;
 
-const PERIOD: Duration = Duration::from_secs(1);
+pub(super) const PERIOD: Duration = Duration::from_secs(1);
 
 pub(super) fn in_background<C: Clock + 'static>(store: Weak<Inner<C>>) {
     let sweeper = thread::Builder::new().name("slidegate-sweep".into());

@@ -8,7 +8,7 @@ use super::{Inner, RedisStore, bad_reply};
 use crate::{Audit, Discrepancy, Error, Key, Micros};
 
 /// Keys with more entries than this are not counted again: Redis would do nothing else for too long.
-pub const MAX_AUDITED: u64 = 5_000;
+pub const MAX_AUDITED: u64 = 1_000;
 
 impl RedisStore {
     /// Counts `key` again from its entries and says what does not agree with what decisions go by; none if nothing is

@@ -65,14 +65,27 @@ impl RedisStore {
 }
 
 impl Inner {
+    /// Cleans one key. A call trims a bounded number of entries, so a large key takes several.
     async fn clean_key(&self, key: Key, parts: u64) -> Result<[u64; 5], Error> {
-        let mut arguments = Arguments::of_key(&key, &self.names, self.expiry);
-        arguments.numbers(&[parts]);
-        let call = Call::Script(self.scripts.clean(), &arguments);
         let place = self.topology.place_of(&key, &self.names);
-        let mut numbers = Numbers::new(self.topology.call(place, Purpose::Look, call).await?)?;
-        let did = numbers.take()?;
-        numbers.finish()?;
-        Ok(did)
+        let mut sum = [0; 5];
+        let mut parts = parts;
+        loop {
+            let mut arguments = Arguments::of_key(&key, &self.names, self.expiry);
+            arguments.numbers(&[parts]);
+            let call = Call::Script(self.scripts.clean(), &arguments);
+            let mut numbers = Numbers::new(self.topology.call(place, Purpose::Look, call).await?)?;
+            let did: [u64; 5] = numbers.take()?;
+            let more = numbers.next()?;
+            numbers.finish()?;
+            sum.iter_mut().zip(did).for_each(|(sum, did)| *sum += did);
+            if more == 0 || did[0] == 0 {
+                return Ok(sum);
+            }
+            if more == 1 {
+                // Foreign keys are counted once.
+                parts = 0;
+            }
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! What a guard needs of Redis: writing back what a node had admitted, and telling who is there.
 
-use redis::Pipeline;
+use redis::{Pipeline, Value};
 
 use super::life::Purpose;
+use super::numbers::Numbers;
 use super::server::Call;
 use super::servers::ServerId;
 use super::{Inner, Place, RedisMode, RedisStore, bad_reply, plan};
@@ -111,8 +112,12 @@ impl RedisStore {
         for (place, which) in places {
             let some: Vec<&HealLine> = which.iter().map(|&i| lines[i]).collect();
             let arguments = plan::heal_plan(writer, &some, names, *expiry);
-            let call = Call::Script(scripts.heal(), &arguments);
-            let reply = topology.call(place, Purpose::Look, call).await?;
+            let mut reply = Value::Int(1);
+            // Each call that had not finished has removed some expired entries.
+            while Numbers::is_unfinished(&reply) {
+                let call = Call::Script(scripts.heal(), &arguments);
+                reply = topology.call(place, Purpose::Look, call).await?;
+            }
             for (i, outcome) in which.iter().zip(plan::healed(reply, which.len())?) {
                 healed[*i] = outcome;
             }

@@ -201,15 +201,28 @@ pub(super) fn modulus(quota: &Quota) -> u64 {
     modulus
 }
 
+/// Admissions of requests with an id are numbered from here on: see [`digits`]. Other numbers of the store are smaller.
+pub(crate) const NAMED: u64 = 1_000_000_000_000_000_000;
+
+/// Admissions that a node made without the store and wrote back are settled under numbers from here on. Only a guard makes
+/// such numbers, so the store settles them for nobody else.
+pub(crate) const WRITTEN_BACK: u64 = 10_000_000_000_000_000_000;
+
 /// The name of the note that says that a request was admitted.
 pub(super) fn id_note(id: &RequestId, cost: u64) -> String {
-    format!("id:{id}*{cost}")
+    format!("id:{}", digits(id, cost))
 }
 
-/// Seventeen digits made from a request: what its admissions are numbered by, before two for how often it
+/// The name of the note without which an admission with the number `seq`, of a request with an id, was never made.
+pub(super) fn id_note_of(seq: u64) -> String {
+    let (digits, k) = (seq / 100, seq % 100);
+    if k == 0 { format!("id:{digits}") } else { format!("id:{digits}/{k}") }
+}
+
+/// Seventeen digits made from a request: what its admissions are noted and numbered by, before two for how often it
 /// came again in one instant.
 pub(super) fn digits(id: &RequestId, cost: u64) -> u64 {
-    let digest = Sha256::digest(id_note(id, cost).as_bytes());
+    let digest = Sha256::digest(format!("id:{id}*{cost}").as_bytes());
     let number = digest.iter().take(8).fold(0u64, |number, &byte| number << 8 | u64::from(byte));
     10_000_000_000_000_000 + number % 90_000_000_000_000_000
 }

@@ -21,6 +21,7 @@ mod life;
 mod numbers;
 mod options;
 mod plan;
+mod reservation_key;
 mod script;
 mod server;
 mod servers;
@@ -42,13 +43,15 @@ use self::freed::RESET;
 pub(crate) use self::heal::{HealLine, Met, Writer};
 pub use self::inspect::{KeyPage, ServerReport};
 use self::layout::Names;
+pub(crate) use self::layout::WRITTEN_BACK;
 use self::life::Purpose;
+use self::numbers::Numbers;
 use self::options::Expiry;
 pub use self::options::{
     DEFAULT_PREFIX, MAX_BATCH_SIZE, RedisMode, RedisOptions, RedisSentinel, RedisTls, RedisTopology,
 };
 use self::plan::Plan;
-use self::script::Scripts;
+use self::script::{Arguments, Parts, Scripts};
 use self::server::Call;
 pub(crate) use self::servers::ServerId;
 pub use self::shared::SharedText;
@@ -57,7 +60,10 @@ use self::topology::{Place, Topology};
 use self::transaction::Transactions;
 pub use self::weigh::{RuleWeight, ServerMemory, Weight};
 use crate::store::give_back_singly;
-use crate::{Ask, Entry, Error, Fault, Inspection, Key, Listener, Readings, Receipt, Settlement, Store};
+use crate::{
+    Ask, Entry, Error, Fault, Inspection, Key, Listener, Micros, Readings, Receipt, Settled, Settlement,
+    Store,
+};
 
 /// Counts in Redis. Clones share their connections.
 ///
@@ -115,6 +121,14 @@ impl RedisStore {
         })
     }
 
+    /// Settles also what a node wrote back, for the guard that made its number.
+    pub(crate) async fn settle_checked(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
+        if self.inner.topology.is_one() {
+            return self.inner.settle_at(0, settlements).await;
+        }
+        self.inner.settle_in_places(settlements).await
+    }
+
     pub(crate) fn batch_size(&self) -> usize {
         self.inner.batch_size
     }
@@ -143,16 +157,25 @@ impl Store for RedisStore {
             return self.admit(&vec![ask.clone(); times]).await;
         };
         let place = ask.checks().first().map_or(0, |check| inner.topology.place_of(&check.key, &inner.names));
-        let call = Call::Script(inner.scripts.admit(parts), &arguments);
-        let reply = inner.counted(times, inner.topology.call(place, Purpose::Decide, call)).await?;
+        let reply = inner.decide(place, times, parts, &arguments).await?;
         plan::run_readings(ask, times, reply)
     }
 
+    /// More than `batch-size` settlements are made in parts, one after the other; the instant is that of the last. Numbers
+    /// that the store has not given out are gone, and so are attempts.
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
-        if self.inner.topology.is_one() {
-            return self.inner.settle_at(0, settlements).await;
+        let is_ours = |settlement: &&Settlement| settlement.entry.seq < WRITTEN_BACK;
+        if settlements.iter().all(|settlement| is_ours(&settlement)) {
+            return self.settle_checked(settlements).await;
         }
-        self.inner.settle_in_places(settlements).await
+        let ours: Vec<Settlement> = settlements.iter().filter(is_ours).cloned().collect();
+        let Receipt { at, settled } = self.settle_checked(&ours).await?;
+        let mut settled = settled.into_iter();
+        let outcomes = settlements.iter().map(|settlement| match is_ours(&settlement) {
+            true => settled.next().unwrap_or(Settled::Gone),
+            false => Settled::Gone,
+        });
+        Ok(Receipt { at, settled: outcomes.collect() })
     }
 
     /// Those of one instant in one step: as if they were one admission, the first of them, which leaves one note. If that
@@ -226,23 +249,89 @@ impl Inner {
                 continue;
             }
             let plan = Plan::new(asks, &self.names, self.expiry);
-            let call = Call::Script(self.scripts.admit(plan.parts), &plan.arguments);
-            let reply = self.counted(asks.len(), self.topology.call(place, Purpose::Decide, call)).await?;
+            let reply = self.decide(place, asks.len(), plan.parts, &plan.arguments).await?;
             readings.extend(plan.readings(reply)?);
         }
         Ok(readings)
     }
 
-    async fn settle_at(&self, place: Place, settlements: &[Settlement]) -> Result<Receipt, Error> {
-        if self.mode == RedisMode::Transaction {
-            return self.counted(0, self.settle_watched(place, settlements)).await;
+    /// Calls the script that admits. A call that had not finished has removed expired entries and charged nothing, so it is
+    /// sent again.
+    async fn decide(
+        &self,
+        place: Place,
+        asks: usize,
+        parts: Parts,
+        arguments: &Arguments,
+    ) -> Result<Value, Error> {
+        for _ in 0..ROUNDS {
+            let call = Call::Script(self.scripts.admit(parts), arguments);
+            let reply = self.counted(asks, self.topology.call(place, Purpose::Decide, call)).await?;
+            if !Numbers::is_unfinished(&reply) {
+                return Ok(reply);
+            }
         }
+        Err(trimming())
+    }
+
+    async fn settle_at(&self, place: Place, settlements: &[Settlement]) -> Result<Receipt, Error> {
+        let mut receipt = Receipt { at: Micros::ZERO, settled: Vec::with_capacity(settlements.len()) };
+        for some in settlements.chunks(self.batch_size) {
+            let part = match self.mode {
+                RedisMode::Transaction => self.counted(0, self.settle_watched(place, some)).await?,
+                RedisMode::Script => self.settle_by_script(place, some).await?,
+            };
+            receipt.at = part.at;
+            receipt.settled.extend(part.settled);
+        }
+        Ok(receipt)
+    }
+
+    async fn settle_by_script(&self, place: Place, settlements: &[Settlement]) -> Result<Receipt, Error> {
         let arguments = plan::settlement_plan(settlements, &self.names, self.expiry);
         let call = Call::Script(self.scripts.settle(), &arguments);
         let reply = self.counted(0, self.topology.call(place, Purpose::Decide, call)).await?;
         let (at, settled) = plan::settled(reply, settlements.len())?;
-        Ok(Receipt { at, settled })
+        let mut receipt = Receipt { at, settled: Vec::with_capacity(settlements.len()) };
+        for (settlement, settled) in settlements.iter().zip(settled) {
+            receipt.settled.push(match settled {
+                Some(settled) => settled,
+                None => self.settle_again(place, settlement).await?,
+            });
+        }
+        Ok(receipt)
     }
+
+    /// Sends a settlement until its key has few enough expired entries: each call removes some.
+    #[cold]
+    async fn settle_again(&self, place: Place, settlement: &Settlement) -> Result<Settled, Error> {
+        for _ in 0..SETTLE_ROUNDS {
+            let one = std::slice::from_ref(settlement);
+            let arguments = plan::settlement_plan(one, &self.names, self.expiry);
+            let call = Call::Script(self.scripts.settle(), &arguments);
+            let reply = self.counted(0, self.topology.call(place, Purpose::Decide, call)).await?;
+            if let (_, settled) = plan::settled(reply, 1)?
+                && let Some(Some(settled)) = settled.first().copied()
+            {
+                return Ok(settled);
+            }
+        }
+        Err(trimming())
+    }
+}
+
+/// Calls in which one decision may remove expired entries. Each takes a few milliseconds of a deadline of 50.
+const ROUNDS: usize = 6;
+
+/// Calls in which a settlement may: nobody waits for it with a deadline that short.
+const SETTLE_ROUNDS: usize = 100;
+
+#[cold]
+fn trimming() -> Error {
+    Error::store(
+        Fault::Trimming,
+        "a key has more expired entries than a few calls may remove; nothing was charged: ask again",
+    )
 }
 
 fn bad_reply() -> Error {

@@ -13,6 +13,11 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
+    /// The reply of a script that had not finished: more entries have left than one call may sum up, and nothing was decided.
+    pub(super) fn is_unfinished(reply: &Value) -> bool {
+        *reply == Value::Int(1)
+    }
+
     pub(super) fn new(reply: Value) -> Result<Self, Error> {
         match reply {
             Value::BulkString(bytes) => Ok(Numbers { bytes, read: 0 }),
@@ -26,10 +31,10 @@ impl Numbers {
     }
 
     /// The answer to a run of so many.
-    pub(super) fn take_run(&mut self, at: Micros, times: u64) -> Result<[u64; 6], Error> {
+    pub(super) fn take_run(&mut self, at: Micros, times: u64) -> Result<[u64; 7], Error> {
         let reply = if self.is_short() {
             let [granted, used, reset_after] = self.take()?;
-            [granted, used, 0, reset_after, at.get(), 0]
+            [granted, used, 0, reset_after, at.get(), 0, 0]
         } else {
             self.take()?
         };

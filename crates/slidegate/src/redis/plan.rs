@@ -10,9 +10,10 @@ use super::layout::{self, Kind, Names, Part};
 use super::numbers::Numbers;
 use super::script::{Arguments, Parts};
 use super::{Expiry, bad_reply};
+use crate::algorithm::NEVER_SETTLED;
 use crate::{
-    Algorithm, Ask, Check, Climb, Correction, Count, Encoding, Entry, Error, Key, Micros, Outcome, Quota,
-    Reading, Readings, Settled, Settlement, Source, Verdict, WarmUp,
+    Algorithm, Ask, Check, Climb, Correction, Count, Encoding, Entry, Error, Key, Micros, Outcome, Precision,
+    Quota, Reading, Readings, Settled, Settlement, Source, Verdict, WarmUp,
 };
 
 /// What is sent, and how to read what comes back.
@@ -239,9 +240,9 @@ impl<'a> Plan<'a> {
     ) -> Result<Readings, Error> {
         let mut replies = Vec::with_capacity(lengths.len());
         for (length, window) in lengths {
-            let reply: [u64; 6] = if numbers.is_and_a_half() {
+            let reply: [u64; 7] = if numbers.is_and_a_half() {
                 let [granted, used] = numbers.take()?;
-                [granted, used, 0, window.get(), at.get(), 0]
+                [granted, used, 0, window.get(), at.get(), 0, 0]
             } else {
                 numbers.take()?
             };
@@ -287,7 +288,7 @@ pub(super) fn run_readings(ask: &Ask, times: usize, reply: Value) -> Result<Read
 }
 
 /// The reading of the `i`-th ask of a run.
-fn of_run(at: Micros, ask: &Ask, reply: [u64; 6], i: u64) -> Result<Reading, Error> {
+fn of_run(at: Micros, ask: &Ask, reply: [u64; 7], i: u64) -> Result<Reading, Error> {
     let check = ask.checks().first().ok_or_else(bad_reply)?;
     let verdict = in_run(check, reply, i)?;
     Ok(Reading { at, source: Source::Store, verdicts: SmallVec::from_buf([verdict]) })
@@ -377,14 +378,11 @@ fn is_like(ask: &Ask, check: &Check) -> bool {
 }
 
 fn add_ask(ask: &Ask, lines: &Lines<'_>, arguments: &mut Arguments, ops: &mut Arguments, parts: &mut Parts) {
-    let id = match ask.id() {
-        Some(id) => {
-            parts.add_notes();
-            arguments.text(id.to_string())
-        }
-        None => 0,
-    };
-    ops.numbers(&[0, u64::from(ask.is_peek()), ask.checks().len() as u64, id]);
+    if ask.id().is_some() {
+        parts.add_notes();
+    }
+    let has_id = u64::from(ask.id().is_some());
+    ops.numbers(&[0, u64::from(ask.is_peek()), ask.checks().len() as u64, has_id]);
     for check in ask.checks() {
         let line = lines.get(&named(check)).copied().unwrap_or_default();
         let digits = match ask.id() {
@@ -396,13 +394,14 @@ fn add_ask(ask: &Ask, lines: &Lines<'_>, arguments: &mut Arguments, ops: &mut Ar
 }
 
 /// The verdict of the `i`-th ask of a run.
-fn in_run(check: &Check, reply: [u64; 6], i: u64) -> Result<Verdict, Error> {
-    let [granted, used, retry_after, reset_after, date, place] = reply;
+fn in_run(check: &Check, reply: [u64; 7], i: u64) -> Result<Verdict, Error> {
+    let [granted, used, retry_after, reset_after, date, place, bound] = reply;
     let mut verdict = Verdict {
         outcome: Outcome::Refused,
         limit: check.quota.capacity(),
         used,
         retry_after: Micros::new(retry_after),
+        precision: precision(bound)?,
         reset_after: Micros::new(reset_after),
         entry: Entry::default(),
     };
@@ -411,13 +410,24 @@ fn in_run(check: &Check, reply: [u64; 6], i: u64) -> Result<Verdict, Error> {
         let later = (granted - 1 - i).checked_mul(check.cost);
         verdict.used = later.and_then(|later| used.checked_sub(later)).ok_or_else(bad_reply)?;
         verdict.retry_after = Micros::ZERO;
-        verdict.entry = Entry { at: Micros::new(date), seq: place.saturating_add(i), cost: check.cost };
+        verdict.precision = Precision::Exact;
+        let seq = settleable(check, place.saturating_add(i));
+        verdict.entry = Entry { at: Micros::new(date), seq, cost: check.cost };
     }
     Ok(verdict)
 }
 
-fn judged(ask: &Ask, check: &Check, reply: [u64; 6]) -> Result<Verdict, Error> {
-    let [outcome, used, retry_after, reset_after, date, place] = reply;
+/// What a script says of a wait.
+fn precision(bound: u64) -> Result<Precision, Error> {
+    match bound {
+        0 => Ok(Precision::Exact),
+        1 => Ok(Precision::LowerBound),
+        _ => Err(bad_reply()),
+    }
+}
+
+fn judged(ask: &Ask, check: &Check, reply: [u64; 7]) -> Result<Verdict, Error> {
+    let [outcome, used, retry_after, reset_after, date, place, bound] = reply;
     let outcome = match outcome {
         0 => Outcome::Charged,
         1 => Outcome::Fits,
@@ -431,7 +441,7 @@ fn judged(ask: &Ask, check: &Check, reply: [u64; 6]) -> Result<Verdict, Error> {
         None => place,
     };
     let entry = match outcome {
-        Outcome::Charged => Entry { at: Micros::new(date), seq, cost: check.cost },
+        Outcome::Charged => Entry { at: Micros::new(date), seq: settleable(check, seq), cost: check.cost },
         _ => Entry::default(),
     };
     Ok(Verdict {
@@ -439,9 +449,15 @@ fn judged(ask: &Ask, check: &Check, reply: [u64; 6]) -> Result<Verdict, Error> {
         limit: check.quota.capacity(),
         used,
         retry_after: Micros::new(retry_after),
+        precision: precision(bound)?,
         reset_after: Micros::new(reset_after),
         entry,
     })
+}
+
+/// The number of an admission. An attempt is not settled, so it has none.
+fn settleable(check: &Check, seq: u64) -> u64 {
+    if check.quota.count() == Count::Attempts { NEVER_SETTLED } else { seq }
 }
 
 /// Stands for a cost in `lua/settle.lua`; no cost is as large.
@@ -466,16 +482,17 @@ pub(super) fn settlement_plan(settlements: &[Settlement], names: &Names, expiry:
     arguments
 }
 
-/// What became of settlements, and when.
-pub(super) fn settled(reply: Value, expected: usize) -> Result<(Micros, Vec<Settled>), Error> {
+/// What became of settlements, and when; none of those to send again.
+pub(super) fn settled(reply: Value, expected: usize) -> Result<(Micros, Vec<Option<Settled>>), Error> {
     let mut numbers = Numbers::new(reply)?;
     let at = Micros::new(numbers.next()?);
     let mut settled = Vec::with_capacity(expected);
     for _ in 0..expected {
         settled.push(match numbers.next()? {
-            0 => Settled::Done,
-            1 => Settled::Already,
-            2 => Settled::Gone,
+            0 => Some(Settled::Done),
+            1 => Some(Settled::Already),
+            2 => Some(Settled::Gone),
+            3 => None,
             _ => return Err(bad_reply()),
         });
     }

@@ -32,8 +32,7 @@ impl RedisStore {
         let stream = self.stream(name);
         let mut add = redis::cmd("XADD");
         add.arg(&stream).arg("MAXLEN").arg("~").arg(KEPT).arg("*").arg(&told.who).arg(&told.text);
-        let id: String =
-            redis::from_redis_value(self.call_stream(name, &add).await?).map_err(|_| bad_reply())?;
+        let id = self.append(name, &add).await?;
         let mut expire = redis::cmd("PEXPIRE");
         expire.arg(&stream).arg(FORGOTTEN.as_millis() as u64);
         self.call_stream(name, &expire).await?;
@@ -41,10 +40,11 @@ impl RedisStore {
         let mut read = redis::cmd("XRANGE");
         read.arg(&stream).arg(now.saturating_sub(lately.as_millis() as u64)).arg("+");
         let reply = self.call_stream(name, &read).await?;
-        let entries: Vec<(String, Vec<String>)> = redis::from_redis_value(reply).map_err(|_| bad_reply())?;
+        let entries: Vec<(String, Vec<Vec<u8>>)> = redis::from_redis_value(reply).map_err(|_| bad_reply())?;
         let told = entries.into_iter().filter_map(|(_, fields)| {
-            let mut fields = fields.into_iter();
-            Some(Told { who: fields.next()?, text: fields.next()? })
+            // Another program may have added anything.
+            let mut texts = fields.into_iter().map(String::from_utf8);
+            Some(Told { who: texts.next()?.ok()?, text: texts.next()?.ok()? })
         });
         Ok(told.collect())
     }

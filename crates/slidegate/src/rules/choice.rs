@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::Rule;
 use super::rule::{check_label, check_rule_name};
+use crate::key::Digests;
 use crate::{Check, Error, Quota};
 
 /// What a rule does with what it applies to.
@@ -121,14 +122,16 @@ impl Choice {
     }
 
     /// The checks of every rule that is looked at for these attributes, but for those that others replace: their
-    /// numbers are added to `replaced`.
-    pub(super) fn checks(
+    /// numbers are added to `replaced`. And whether any rule applies.
+    pub(super) fn checks<'v>(
         &self,
         rules: &[Rule],
-        attributes: &[(&str, &str)],
+        attributes: &[(&str, &'v str)],
         permits: u64,
+        digests: &Digests<'v>,
         replaced: &mut Replaced,
-    ) -> Checks {
+    ) -> (Checks, bool) {
+        let mut matched = false;
         let mut ended: SmallVec<[u32; 4]> = SmallVec::new();
         let mut checks = Checks::new();
         let numbered = rules.iter().zip(0u32..);
@@ -136,9 +139,10 @@ impl Choice {
             if group.is_some_and(|group| ended.contains(&group)) || !rule.applies(attributes) {
                 continue;
             }
+            matched = true;
             ended.extend(*group);
             replaced.extend_from_slice(replaces);
-            let check = rule.check(attributes, permits, number);
+            let check = rule.check(attributes, permits, number, digests);
             match rule.kind {
                 Kind::Limited => checks.extend(check),
                 Kind::Unlimited => {}
@@ -150,7 +154,7 @@ impl Choice {
                 ),
             }
         }
-        checks
+        (checks, matched)
     }
 }
 

@@ -6,6 +6,7 @@ use super::choice::{Choice, Kind};
 use super::rule::{Pattern, find};
 use super::{Mode, Rule, Rules};
 use crate::ask::too_many_permits;
+use crate::key::Digests;
 use crate::quota::MAX_LIMIT;
 use crate::request::{Subject, check_attributes};
 use crate::{Check, Error, Request};
@@ -71,9 +72,9 @@ impl Rule {
         if self.mode == Mode::Off {
             return Some(Miss::Off);
         }
-        for (attribute, wanted) in &self.conditions {
+        for (place, (attribute, wanted)) in self.conditions.iter().enumerate() {
             let found = find(attributes, attribute);
-            if !found.is_some_and(|value| wanted.iter().any(|pattern| pattern.holds(value))) {
+            if !found.is_some_and(|value| self.holds(place, wanted, value)) {
                 return Some(Miss::Value { attribute, wanted, found });
             }
         }
@@ -111,8 +112,9 @@ impl Rules {
         match &request.subject {
             Subject::Attributes(attributes) => {
                 check_attributes(attributes)?;
+                let digests = Digests::default();
                 let alone = self.rules.iter().zip(0u32..).map(|(rule, number)| {
-                    let standing = rule.standing(attributes, permits, number);
+                    let standing = rule.standing(attributes, permits, number, &digests);
                     Explanation { rule, standing }
                 });
                 let mut all: Vec<Explanation<'e>> = alone.collect();
@@ -131,11 +133,17 @@ impl Rules {
 
 impl Rule {
     /// What it makes of attributes if there is no other rule.
-    fn standing<'e>(&'e self, attributes: &[(&'e str, &'e str)], permits: u64, number: u32) -> Standing<'e> {
+    fn standing<'e>(
+        &'e self,
+        attributes: &[(&'e str, &'e str)],
+        permits: u64,
+        number: u32,
+        digests: &Digests<'e>,
+    ) -> Standing<'e> {
         if let Some(miss) = self.miss(attributes) {
             return Standing::Missed(miss);
         }
-        match (self.kind, self.check(attributes, permits, number)) {
+        match (self.kind, self.check(attributes, permits, number, digests)) {
             (Kind::Unlimited, _) => Standing::Unlimited,
             (Kind::Blocked, _) => Standing::Blocked,
             (Kind::Limited, Some(check)) => Standing::Checked(check),

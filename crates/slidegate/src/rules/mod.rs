@@ -15,8 +15,11 @@ mod schema;
 #[cfg(feature = "schema")]
 mod schema_adaptive;
 mod shadow;
+#[cfg(feature = "http")]
+mod spelling;
 mod together;
 mod trial;
+mod unmatched;
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -30,11 +33,13 @@ pub use self::rule::{DEFAULT_CODE, MAX_KEY_ATTRIBUTES, MAX_LEASE, Mode, Pattern,
 #[cfg(feature = "schema")]
 pub use self::schema::{
     AdHocFile, AdaptiveFile, BandsFile, BoundsFile, LatencyFile, LeaseFile, OnErrorFile, OverrideFile,
-    RuleFile, WarmUpFile,
+    RuleFile, UnmatchedFile, WarmUpFile,
 };
 pub use self::together::MAX_TOGETHER;
-pub(crate) use self::together::Together;
+pub(crate) use self::together::{Part, Together};
+pub use self::unmatched::Unmatched;
 use crate::ask::too_many_permits;
+use crate::key::Digests;
 use crate::quota::MAX_LIMIT;
 use crate::request::{Own, Subject, check_attributes};
 use crate::{Ask, Check, Error, Key, Quota, Request, RequestId};
@@ -54,6 +59,8 @@ pub struct Rules {
     rules: Vec<Rule>,
     choice: Option<Choice>,
     ad_hoc: AdHoc,
+    /// None if it was not given.
+    unmatched: Option<Unmatched>,
     /// Stands in for a rule in the answers to requests that bring their own limit.
     own_limit: Rule,
     /// Whether any of them is a shadow of another.
@@ -83,7 +90,7 @@ impl Rules {
         let choice = Choice::new(&rules)?;
         shadow::check(&rules, &names)?;
         let siblings = rules.iter().any(|rule| rule.mode == Mode::Shadow && rule.shadow_of.is_some());
-        Ok(Rules { rules, choice, ad_hoc, own_limit, siblings, known: true })
+        Ok(Rules { rules, choice, ad_hoc, unmatched: None, own_limit, siblings, known: true })
     }
 
     /// Stands for rules that are not known yet: whatever is asked, it cannot be decided.
@@ -102,7 +109,8 @@ impl Rules {
 
     /// The same rules, and these after them.
     pub fn and(self, more: impl IntoIterator<Item = Rule>) -> Result<Self, Error> {
-        Ok(Rules::new(self.rules.into_iter().chain(more))?.with_ad_hoc(self.ad_hoc))
+        let rules = Rules::new(self.rules.into_iter().chain(more))?.with_ad_hoc(self.ad_hoc);
+        Ok(Rules { unmatched: self.unmatched, ..rules })
     }
 
     /// The same rules with other bounds for requests that bring their own limit.
@@ -149,18 +157,22 @@ impl Rules {
         match &request.subject {
             Subject::Attributes(attributes) => {
                 check_attributes(attributes)?;
+                let digests = Digests::default();
                 // Rules have different names, so their keys differ.
                 match &self.choice {
                     None => {
                         for (rule, number) in self.rules.iter().zip(0u32..) {
-                            if let Some(check) = rule.check(attributes, permits, number) {
+                            if let Some(check) = rule.check(attributes, permits, number, &digests) {
                                 ask.add(check);
                             }
                         }
+                        ask.set_unmatched(ask.checks().is_empty());
                     }
                     Some(choice) => {
                         let mut replaced = Replaced::new();
-                        let checks = choice.checks(&self.rules, attributes, permits, &mut replaced);
+                        let (checks, matched) =
+                            choice.checks(&self.rules, attributes, permits, &digests, &mut replaced);
+                        ask.set_unmatched(!matched);
                         checks
                             .into_iter()
                             .filter(|check| !replaced.contains(&check.rule))

@@ -7,15 +7,15 @@ use super::choice::{Kind, no_such_rule};
 use super::parse_adaptive::read_adaptive;
 use super::parse_warm_up::read_warm_up;
 use super::rule::{Mode, Pattern, Rule, check_held};
-use super::shadow;
 use super::{AdHoc, Bounds, MAX_RULES, Rules};
+use super::{shadow, unmatched};
 use crate::quota::{MAX_WINDOW, check_limit, check_slices, check_window};
 use crate::yaml::{Fields, Node, Reader};
 use crate::{Algorithm, Count, Encoding, Error, Micros, OnError, Quota};
 
 /// The fields of a file that belong to the rules. A file may have others, which the server reads. `edition` is what a
 /// server says of its rules, and means nothing in a file.
-pub const FILE_FIELDS: [&str; 3] = ["rules", "ad-hoc", "edition"];
+pub const FILE_FIELDS: [&str; 4] = ["rules", "ad-hoc", "unmatched", "edition"];
 
 const RULE_FIELDS: [&str; 24] = [
     "name",
@@ -104,6 +104,7 @@ impl Rules {
             Some(node) => read_ad_hoc(node, reader),
             None => Some(AdHoc::default()),
         };
+        let unmatched = fields.get("unmatched").map(|node| unmatched::read(node, reader));
         let (mut rules, mut names, mut others) = (Vec::new(), HashSet::new(), Others::default());
         if let Some(node) = fields.required(reader, "rules", "the file") {
             let items = reader.list(node, "rules")?;
@@ -121,8 +122,11 @@ impl Rules {
                 reader.problem(node, shadow::no_such_rule(name).to_string());
             }
         }
-        let rules = Rules::new(rules).ok()?;
-        Some(rules.with_ad_hoc(ad_hoc?))
+        let rules = Rules::new(rules).ok()?.with_ad_hoc(ad_hoc?);
+        Some(match unmatched {
+            Some(unmatched) => rules.with_unmatched(unmatched?),
+            None => rules,
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::choice::Kind;
 use crate::adaptive::Adapting;
-use crate::key::KeyForm;
+use crate::key::{Digests, KeyForm};
 use crate::request::check_name;
 use crate::{
     Adaptive, Algorithm, Check, Count, Encoding, Error, Key, MAX_SLICES, Micros, OnError, Quota, WarmUp,
@@ -103,6 +103,12 @@ pub struct Rule {
     pub(crate) code: NonZeroU32,
     /// By the values of the key attributes, in their order.
     pub(crate) overrides: HashMap<Vec<String>, Quota>,
+    /// The length of the longest value that an override names: longer ones are not looked up.
+    pub(super) longest_override: usize,
+    /// More patterns of conditions, by their places: the same ones in another spelling. See `spelling.rs`.
+    pub(super) spelled: Vec<(usize, Vec<Pattern>)>,
+    /// The overrides in another spelling.
+    pub(super) spelled_overrides: HashMap<Vec<String>, Quota>,
 }
 
 const LEASED_IN_ADVANCE: &str =
@@ -142,6 +148,9 @@ impl Rule {
             adapting: None,
             code: DEFAULT_CODE,
             overrides: HashMap::new(),
+            longest_override: 0,
+            spelled: Vec::new(),
+            spelled_overrides: HashMap::new(),
         }
     }
 
@@ -305,6 +314,7 @@ impl Rule {
         if values.len() != self.key.len() {
             return Err(Error::invalid(format!("an override names all of key [{}]", self.key.join(", "))));
         }
+        let longest = values.iter().map(|value| value.len()).max().unwrap_or_default();
         let values = values.into_iter().map(str::to_owned).collect();
         let quota = match self.leased() {
             Some((_, ttl)) => quota.with_algorithm(leased_algorithm(&quota, ttl)?)?,
@@ -321,6 +331,7 @@ impl Rule {
         if self.overrides.insert(values, quota).is_some() {
             return Err(Error::invalid("another override names the same key"));
         }
+        self.longest_override = self.longest_override.max(longest);
         Ok(())
     }
 
@@ -394,24 +405,31 @@ impl Rule {
         self.miss(attributes).is_none()
     }
 
+    /// Whether the condition at this place holds for a value.
+    #[inline]
+    pub(super) fn holds(&self, place: usize, wanted: &[Pattern], value: &str) -> bool {
+        let any = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.holds(value));
+        any(wanted) || self.spelled.iter().any(|(known, patterns)| *known == place && any(patterns))
+    }
+
     pub(super) fn names(&self, attribute: &str) -> bool {
         let mut named = self.conditions.iter().map(|(name, _)| name).chain(&self.key);
         named.any(|name| name == attribute)
     }
 
     #[inline(always)]
-    pub(super) fn check(&self, attributes: &[(&str, &str)], permits: u64, rule: u32) -> Option<Check> {
+    pub(super) fn check<'v>(
+        &self,
+        attributes: &[(&str, &'v str)],
+        permits: u64,
+        rule: u32,
+        digests: &Digests<'v>,
+    ) -> Option<Check> {
         if !self.applies(attributes) {
             return None;
         }
-        let key = self.form.key(|place| find(attributes, &self.key[place]))?;
-        let quota = if self.overrides.is_empty() {
-            self.quota
-        } else {
-            let values = self.key.iter().filter_map(|name| find(attributes, name));
-            let values: Vec<String> = values.map(str::to_owned).collect();
-            self.overrides.get(&values).copied().unwrap_or(self.quota)
-        };
+        let key = self.form.key(digests, |place| find(attributes, &self.key[place]))?;
+        let quota = if self.overrides.is_empty() { self.quota } else { self.quota_for(attributes) };
         let enforced = self.mode == Mode::Enforce;
         Some(Check {
             key,
@@ -427,6 +445,17 @@ impl Rule {
 }
 
 impl Rule {
+    /// What it allows a request with these attributes, whatever the load.
+    fn quota_for(&self, attributes: &[(&str, &str)]) -> Quota {
+        let values = || self.key.iter().filter_map(|name| find(attributes, name));
+        if values().any(|value| value.len() > self.longest_override) {
+            return self.quota;
+        }
+        let values: Vec<String> = values().map(str::to_owned).collect();
+        let own = self.overrides.get(&values).or_else(|| self.spelled_overrides.get(&values));
+        own.copied().unwrap_or(self.quota)
+    }
+
     /// The most that a check of its own can ever have in use, whatever the load.
     pub(super) fn most_under(&self, check: &Check) -> u64 {
         match self.adapts_by() {
@@ -442,8 +471,14 @@ impl Rule {
 
     /// The same, whatever the load.
     fn usual_under(&self, key: &Key) -> Quota {
-        let is = |values: &[String]| self.form.key(|place| values.get(place).map(String::as_str));
-        let own = self.overrides.iter().find(|(values, _)| is(values).as_ref() == Some(key));
+        let is = |values: &[String]| {
+            self.form.key(&Digests::default(), |place| values.get(place).map(String::as_str))
+        };
+        let own = self
+            .overrides
+            .iter()
+            .chain(&self.spelled_overrides)
+            .find(|(values, _)| is(values).as_ref() == Some(key));
         own.map_or(self.quota, |(_, quota)| *quota)
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::choice::Kind;
 pub use super::schema_adaptive::{AdaptiveFile, BandsFile, LatencyFile};
-use super::{AdHoc, Bounds, Mode, Pattern, Rule};
+use super::{AdHoc, Bounds, Mode, Pattern, Rule, Unmatched};
 use crate::{Algorithm, Climb, Count, Encoding, OnError, Quota, WarmUp};
 
 /// A rule: when it applies, what it counts, and how much of it is allowed.
@@ -281,6 +281,29 @@ pub struct OverrideFile {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub burst: Option<u64>,
+}
+
+/// What becomes of a request that no rule matches.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "Unmatched")]
+pub enum UnmatchedFile {
+    /// It is allowed.
+    Allow,
+    /// It is allowed; the names of its attributes are logged, at most once a minute.
+    Warn,
+    /// It is denied, with code 429.
+    Deny,
+}
+
+impl From<Unmatched> for UnmatchedFile {
+    fn from(unmatched: Unmatched) -> Self {
+        match unmatched {
+            Unmatched::Allow => UnmatchedFile::Allow,
+            Unmatched::Warn => UnmatchedFile::Warn,
+            Unmatched::Deny => UnmatchedFile::Deny,
+        }
+    }
 }
 
 /// The bounds that requests which name their own limit must keep.

@@ -7,6 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use super::Rules;
 use super::choice::{Checks, Replaced};
 use crate::ask::too_many_permits;
+use crate::key::Digests;
 use crate::quota::MAX_LIMIT;
 use crate::request::{Subject, check_attributes};
 use crate::{Ask, Check, Error, Key, Request};
@@ -20,8 +21,16 @@ const MAX_CHECKS: usize = 1024;
 /// Requests that are judged and charged as one.
 pub(crate) struct Together {
     pub ask: Ask,
-    /// For each request, the places of its checks in the ask.
-    pub places: Vec<SmallVec<[usize; 2]>>,
+    /// For each request, its part of the ask.
+    pub parts: Vec<Part>,
+}
+
+/// One of several requests.
+pub(crate) struct Part {
+    /// The places of its checks in the ask.
+    pub places: SmallVec<[usize; 2]>,
+    /// Whether no rule matches it.
+    pub unmatched: bool,
 }
 
 impl Rules {
@@ -33,12 +42,12 @@ impl Rules {
             return Err(Error::invalid(format!("{MAX_TOGETHER} requests can be asked together, not {n}")));
         }
         let mut replaced = Replaced::new();
-        let met: Vec<Checks> =
+        let met: Vec<(Checks, bool)> =
             requests.iter().map(|request| self.meet(request, &mut replaced)).collect::<Result<_, _>>()?;
         let mut checks = Checks::new();
         let mut known: HashMap<Key, usize> = HashMap::new();
-        let mut places = Vec::with_capacity(met.len());
-        for met in met {
+        let mut parts = Vec::with_capacity(met.len());
+        for (met, matched) in met {
             let mut own = SmallVec::new();
             for check in met.into_iter().filter(|check| !replaced.contains(&check.rule)) {
                 let place = *known.entry(check.key.clone()).or_insert(checks.len());
@@ -48,7 +57,7 @@ impl Rules {
                 }
                 own.push(place);
             }
-            places.push(own);
+            parts.push(Part { places: own, unmatched: !matched });
         }
         if checks.len() > MAX_CHECKS {
             let n = checks.len();
@@ -58,10 +67,11 @@ impl Rules {
         if let Some(id) = requests.first().and_then(|request| request.known_as().cloned()) {
             ask = ask.with_id(id);
         }
-        Ok(Together { ask, places })
+        Ok(Together { ask, parts })
     }
 
-    fn meet(&self, request: &Request<'_>, replaced: &mut Replaced) -> Result<Checks, Error> {
+    /// The checks of one request, and whether any rule matches it.
+    fn meet(&self, request: &Request<'_>, replaced: &mut Replaced) -> Result<(Checks, bool), Error> {
         let permits = request.permits;
         if permits > MAX_LIMIT {
             return Err(too_many_permits(permits));
@@ -69,15 +79,20 @@ impl Rules {
         match &request.subject {
             Subject::Attributes(attributes) => {
                 check_attributes(attributes)?;
+                let digests = Digests::default();
                 Ok(match &self.choice {
                     None => {
                         let numbered = self.rules.iter().zip(0u32..);
-                        numbered.filter_map(|(rule, i)| rule.check(attributes, permits, i)).collect()
+                        let checks: Checks = numbered
+                            .filter_map(|(rule, i)| rule.check(attributes, permits, i, &digests))
+                            .collect();
+                        let matched = !checks.is_empty();
+                        (checks, matched)
                     }
-                    Some(choice) => choice.checks(&self.rules, attributes, permits, replaced),
+                    Some(choice) => choice.checks(&self.rules, attributes, permits, &digests, replaced),
                 })
             }
-            Subject::Resource { name, own } => Ok(smallvec![self.ad_hoc.check(name, *own, permits)?]),
+            Subject::Resource { name, own } => Ok((smallvec![self.ad_hoc.check(name, *own, permits)?], true)),
         }
     }
 }

@@ -8,14 +8,14 @@ use http::{HeaderName, StatusCode, header};
 
 use super::{ClientAddress, Rejection};
 use crate::Error;
-use crate::http::{host, path, short};
+use crate::http::{PathSpelling, host};
 use crate::request::check_value;
 
 /// Finds the value of an attribute in a request, and says what to do where there is none.
 ///
 /// Unless told otherwise, a request without a value lacks the attribute, and rules with it in their `key` or `match` do
-/// not apply. An empty value is none. One that is longer than [`MAX_VALUE`](crate::MAX_VALUE) is counted under its
-/// digest: nobody leaves a limit by saying more.
+/// not apply. An empty value is none. Rules match a value whole, however long it is; a value of more than
+/// [`MAX_VALUE`](crate::MAX_VALUE) bytes is answered with status 400.
 ///
 /// ```
 /// use http::StatusCode;
@@ -41,7 +41,7 @@ type Found<'r> = Result<Option<Cow<'r, str>>, Rejection>;
 enum Origin {
     Client(ClientAddress),
     Header(HeaderName),
-    Path,
+    Path(PathSpelling),
     Method,
     Host,
     Closure(Arc<dyn for<'r> Fn(&'r Parts) -> Found<'r> + Send + Sync>),
@@ -70,8 +70,17 @@ impl Extract {
 
     /// The path, without the query and in one spelling: `/a//b/../%62` is `/a/b`. Inside a router that takes a prefix
     /// away, it is gone here too.
+    ///
+    /// Paths that differ in a trailing slash, letter case or parameters are different paths, as they are to the routers of
+    /// axum and tonic. For a service that does not tell them apart, such as a proxy, use [`Extract::path_as`].
     pub fn path() -> Self {
-        Extract::new(Origin::Path)
+        Extract::path_as(PathSpelling::distinct())
+    }
+
+    /// The path in this spelling. If the rules may be written in another spelling, let them hold for this one:
+    /// `Rules::with_paths`.
+    pub fn path_as(spelling: PathSpelling) -> Self {
+        Extract::new(Origin::Path(spelling))
     }
 
     /// The method.
@@ -119,7 +128,7 @@ impl Extract {
     pub(super) fn value<'r>(&'r self, name: &str, request: &'r Parts) -> Found<'r> {
         let found = self.origin.find(request)?.filter(|value| !value.is_empty());
         match (found, &self.missing) {
-            (Some(value), _) => Ok(Some(short(value))),
+            (Some(value), _) => Ok(Some(value)),
             (None, Missing::Skip) => Ok(None),
             (None, Missing::Value(value)) => Ok(Some(Cow::Borrowed(value))),
             (None, Missing::Refuse(status)) => {
@@ -140,7 +149,7 @@ impl Origin {
         Ok(match self {
             Origin::Client(client) => client.find(request)?.map(Cow::Owned),
             Origin::Header(name) => header_text(request, name),
-            Origin::Path => Some(path(request.uri.path())),
+            Origin::Path(spelling) => Some(spelling.path(request.uri.path().as_bytes())),
             Origin::Method => Some(request.method.as_str().into()),
             Origin::Host => match request.uri.host() {
                 Some(name) => Some(host(name).into()),

@@ -57,9 +57,13 @@ pub(super) fn add(refusal: &Refusal<'_>, web: bool, headers: &mut HeaderMap) {
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     let (code, message) = match refusal {
         Refusal::OverLimit(decision) => {
-            let (rule, wait) = (decision.denied_by().unwrap_or_default(), decision.retry_after());
+            let wait = decision.retry_after();
             headers.insert(PUSHBACK, wait.ceil_millis().into());
-            (Code::ResourceExhausted, format!("refused by {rule}, again in {wait}"))
+            let message = match decision.denied_by() {
+                Some(rule) => format!("refused by {rule}, again in {wait}"),
+                None => "denied: no rule matches the request".to_owned(),
+            };
+            (Code::ResourceExhausted, message)
         }
         Refusal::Rejected(rejection) => (Code::of(rejection.status()), rejection.message().to_owned()),
         Refusal::Unavailable(_) => (Code::Unavailable, UNDECIDED.to_owned()),

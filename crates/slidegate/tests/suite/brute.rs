@@ -134,11 +134,11 @@ impl Brute {
             }
         }
         if quota.rate_changed(&self.quota) {
-            // The level in permits stays, rounded down to what the new rate can count.
+            // The level in permits stays, rounded down to what the new rate can count; less is owed by a smaller bucket.
             let grain = gcd(quota.limit(), self.window());
             self.level = self.level.div_euclid(i128::from(grain)) * i128::from(grain);
             self.quota = quota;
-            self.level = self.level.min(self.full());
+            self.level = self.level.clamp(-self.full(), self.full());
             self.note_gone(now);
         }
         self.quota = quota;
@@ -241,8 +241,9 @@ impl Brute {
         if !self.settled.insert(entry.seq) {
             return Settled::Already;
         }
+        // A bucket owes one capacity at most.
         self.level = (self.level + (i128::from(entry.cost) - i128::from(to)) * i128::from(self.window()))
-            .min(self.full());
+            .clamp(-self.full(), self.full());
         for held in self.entries.iter_mut().filter(|held| held.seq == entry.seq) {
             held.cost = to;
         }
@@ -357,6 +358,10 @@ pub(crate) fn judge(
                 Outcome::Refused
             }
         };
+        if attempts {
+            // An attempt is not settled, so it has no number.
+            entry = entry.map(|entry| Entry { seq: u64::MAX, ..entry });
+        }
         judged.push(Judged {
             now: *now,
             outcome,

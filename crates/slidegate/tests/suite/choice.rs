@@ -1,6 +1,8 @@
 //! Which of the rules that apply are looked at.
 
-use slidegate::{Limiter, MemoryStore, Micros, Mode, Outcome, Quota, Request, Rule, Rules, Source};
+use slidegate::{
+    Limiter, MemoryStore, Micros, Mode, Outcome, Quota, Request, Rule, Rules, Source, Unmatched,
+};
 
 fn limiter(rules: &str) -> Limiter {
     Limiter::new(MemoryStore::new(), Rules::from_yaml(rules).unwrap())
@@ -151,4 +153,50 @@ async fn a_limit_knows_its_place_and_its_cost() {
     let limit = decision.limits().next().unwrap();
     assert_eq!((limit.rule(), limit.index(), limit.cost()), ("ad-hoc", u32::MAX as usize, 1));
     assert!(decision.rules().iter().nth(limit.index()).is_none());
+}
+
+#[tokio::test]
+async fn a_request_that_no_rule_matches_is_denied_if_the_rules_say_so() {
+    let limiter = limiter(
+        "unmatched: deny
+rules:
+  - { name: user, key: [user], limit: 1, window: 1h }
+  - { name: watch, key: [ip], mode: shadow, limit: 1, window: 1h }
+  - { name: staff, match: { team: staff }, unlimited: true }
+  - { name: late, group: g, match: { a: b }, replaces: [early], unlimited: true }
+  - { name: early, key: [c], limit: 1, window: 1h }",
+    );
+    let ask = async |attributes: &[(&str, &str)]| {
+        limiter.acquire(Request::new(attributes.iter().copied())).await.unwrap()
+    };
+    for matched in [&[("user", "u")][..], &[("ip", "1")], &[("team", "staff")], &[("a", "b"), ("c", "d")]] {
+        let decision = ask(matched).await;
+        assert!(decision.allowed() && decision.unmatched().is_none(), "{matched:?}");
+    }
+    for unmatched in [&[][..], &[("usr", "u")], &[("team", "other")]] {
+        let decision = ask(unmatched).await;
+        assert_eq!(
+            (decision.allowed(), decision.unmatched()),
+            (false, Some(Unmatched::Deny)),
+            "{unmatched:?}"
+        );
+        assert_eq!((decision.code(), decision.denied_by(), decision.source()), (429, None, Source::NoRule));
+        assert!(decision.retry_after() > Micros::ZERO && decision.reservation().is_none());
+    }
+    // Together with others it denies them all, and none is charged.
+    let both = [Request::new([("user", "v")]), Request::new([("usr", "v")])];
+    let decisions = limiter.acquire_together(&both).await.unwrap();
+    assert_eq!([decisions[0].allowed(), decisions[1].allowed()], [true, false]);
+    assert!(decisions[0].reservation().is_none());
+    let many = limiter.acquire_many(&both).await.unwrap();
+    assert!(many[0].as_ref().unwrap().allowed() && !many[1].as_ref().unwrap().allowed());
+}
+
+#[tokio::test]
+async fn a_request_that_no_rule_matches_is_allowed_unless_the_rules_deny_it() {
+    for (text, policy) in [("", Unmatched::Warn), ("unmatched: allow\n", Unmatched::Allow)] {
+        let limiter = limiter(&format!("{text}rules: [{{ name: user, key: [user], limit: 1, window: 1h }}]"));
+        let decision = limiter.acquire(Request::new([("usr", "u")])).await.unwrap();
+        assert_eq!((decision.allowed(), decision.unmatched(), decision.code()), (true, Some(policy), 0));
+    }
 }

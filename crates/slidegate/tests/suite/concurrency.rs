@@ -84,8 +84,10 @@ async fn run(store: &MemoryStore) -> Vec<Vec<(Ask, Reading)>> {
                 let ask = ask(t, n);
                 let mut reading = store.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
                 for verdict in &mut reading.verdicts {
-                    // Above these bits is the generation, which keys of one shard share out among them.
-                    verdict.entry.seq &= (1 << 40) - 1;
+                    // Above these bits is the generation, which keys of one shard share out among them. An attempt has no number.
+                    if verdict.entry.seq != u64::MAX {
+                        verdict.entry.seq &= (1 << 40) - 1;
+                    }
                 }
                 history.push((ask, reading));
                 if n % 64 == 0 {

@@ -9,6 +9,7 @@ use slidegate::{
 };
 
 use crate::faketime::Faketime;
+use crate::guard_kills::number;
 use crate::oracle::Oracle;
 use crate::redis_server::{Flavour, Server};
 
@@ -296,6 +297,12 @@ fn patient(server: &Server) -> RedisOptions {
 const MANY: usize = 204_000;
 /// On Redis, where an operation takes much longer than in memory.
 const ENOUGH: usize = 96_000;
+
+/// Operations to replay: `usual`, or as many as `CONFORMANCE_OPERATIONS` says, as in `scripts/soak.sh`.
+fn operations(usual: usize) -> usize {
+    number("CONFORMANCE_OPERATIONS", usual as u64) as usize
+}
+
 const SOME: usize = 24_000;
 
 #[tokio::test]
@@ -308,13 +315,13 @@ async fn memory() {
 #[tokio::test]
 async fn redis_zset() {
     let server = Server::start(Flavour::Redis7);
-    conforms("zset on Redis 7", &store(&server), Encoding::Zset, ENOUGH).await;
+    conforms("zset on Redis 7", &store(&server), Encoding::Zset, operations(ENOUGH)).await;
 }
 
 #[tokio::test]
 async fn redis_packed() {
     let server = Server::start(Flavour::Redis7);
-    conforms("packed on Redis 7", &store(&server), Encoding::Packed, ENOUGH).await;
+    conforms("packed on Redis 7", &store(&server), Encoding::Packed, operations(ENOUGH)).await;
 }
 
 fn transactions(server: &Server) -> RedisStore {
@@ -325,7 +332,7 @@ fn transactions(server: &Server) -> RedisStore {
 #[tokio::test]
 async fn redis_transactions() {
     let server = Server::start(Flavour::Redis7);
-    conforms("transactions on Redis 7", &transactions(&server), Encoding::Zset, 2 * SOME).await;
+    conforms("transactions on Redis 7", &transactions(&server), Encoding::Zset, operations(2 * SOME)).await;
 }
 
 /// Two stores on the same keys, in turns.

@@ -55,7 +55,7 @@ async fn calls_are_counted_and_timed() {
         let mut names: Vec<_> = stats.errors.iter().map(|(fault, _)| fault.as_str()).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), 15, "each fault once");
+        assert_eq!(names.len(), 16, "each fault once");
         // What fails is a call too.
         server.run("SET sg:{x} 1");
         assert_eq!(store.admit(&[ask("x")]).await.unwrap_err().fault(), Some(Fault::WrongType));

@@ -228,6 +228,7 @@ fn never_over_from_the_answers_alone() {
             let mut state = [State::new(&quota)];
             // (when, cost, sequence number) of every admission that still stands.
             let mut admitted: Vec<(u64, u64, u64)> = Vec::new();
+            let mut unnamed = u64::MAX;
             let mut now = 1_000_000;
             for &(wait, cost, refund, id) in &steps {
                 total.fetch_add(1, Ordering::Relaxed);
@@ -241,9 +242,20 @@ fn never_over_from_the_answers_alone() {
                 if verdict.outcome != Outcome::Charged {
                     continue;
                 }
+                // Attempts have no number: those with an id are told apart by it.
+                let number = match (count, id) {
+                    (Count::Admitted, _) => verdict.entry.seq,
+                    (Count::Attempts, Some(id)) => {
+                        (verdict.entry.at.get() * 1_000 + cost) * 10 + u64::from(id)
+                    }
+                    (Count::Attempts, None) => {
+                        unnamed -= 1;
+                        unnamed
+                    }
+                };
                 // A request asked again under its id is the same admission.
-                if !admitted.iter().any(|(_, _, seq)| *seq == verdict.entry.seq) {
-                    admitted.push((now, cost, verdict.entry.seq));
+                if !admitted.iter().any(|(_, _, known)| *known == number) {
+                    admitted.push((now, cost, number));
                 }
                 if refund
                     && count == Count::Admitted

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use slidegate::{
-    Ask, Check, Clock, Count, DenyCache, Key, ManualClock, MemoryStore, Micros, Outcome, Quota, Reading,
-    RedisMode, RedisOptions, RedisStore, RequestId, Rule, Rules, Settlement, Source, Store, SystemClock,
+    Ask, Check, Clock, Count, DenyCache, Key, ManualClock, MemoryStore, Micros, Outcome, Precision, Quota,
+    Reading, RedisMode, RedisOptions, RedisStore, RequestId, Rule, Rules, Settlement, Source, Store,
+    SystemClock,
 };
 
 use crate::conformance::Dice;
@@ -74,6 +75,50 @@ async fn a_refusal_holds_until_its_wait_is_over() {
     world.clock.advance(Micros::new(1));
     let then = world.ask([check("k", 10, 1)]).await;
     assert_eq!((then.source, then.verdicts[0].outcome), (Source::Store, Outcome::Charged));
+}
+
+/// Finding 1: a denied peek, and peeks after a denial, do not reach the store again.
+#[tokio::test]
+async fn peeks_are_denied_here_too() {
+    let world = World::new();
+    let attempts = |cost| {
+        let check = check("attempts", 10, cost);
+        Check { quota: check.quota.with_count(Count::Attempts), ..check }
+    };
+    for kind in [|cost| check("k", 10, cost), attempts] {
+        let peek = async |cost| {
+            let ask = Ask::one(kind(cost)).unwrap().peek();
+            world.store.admit(&[ask]).await.unwrap().remove(0)
+        };
+        assert_eq!(world.ask([kind(8)]).await.verdicts[0].outcome, Outcome::Charged);
+        let first = peek(5).await;
+        assert_eq!((first.source, first.verdicts[0].outcome), (Source::Store, Outcome::Refused));
+        world.clock.advance(Micros::from_millis(100));
+        for cost in [5, 7, 10] {
+            let again = peek(cost).await;
+            let verdict = again.verdicts[0];
+            assert_eq!((again.source, verdict.outcome), (Source::DenyCache, Outcome::Refused));
+            assert_eq!(verdict.retry_after, Micros::from_millis(900));
+            // Something smaller may have been admitted since.
+            assert_eq!(verdict.precision, Precision::LowerBound);
+        }
+        assert_eq!(peek(2).await.verdicts[0].outcome, Outcome::Fits);
+        assert_eq!(peek(3).await.source, Source::Store, "a smaller cost may fit");
+        assert_eq!(peek(4).await.source, Source::DenyCache);
+        world.clock.advance(Micros::from_millis(900));
+        assert_eq!(peek(5).await.verdicts[0].outcome, Outcome::Fits);
+    }
+    // What a peek was told denies a request, except an attempt, which counts.
+    world.ask([check("k", 10, 10)]).await;
+    let ask = Ask::one(check("k", 10, 1)).unwrap().peek();
+    assert_eq!(world.store.admit(&[ask]).await.unwrap()[0].source, Source::Store);
+    let denied = world.ask([check("k", 10, 1)]).await;
+    assert_eq!((denied.source, denied.verdicts[0].precision), (Source::DenyCache, Precision::Exact));
+    world.ask([attempts(10)]).await;
+    let ask = Ask::one(attempts(1)).unwrap().peek();
+    assert_eq!(world.store.admit(std::slice::from_ref(&ask)).await.unwrap()[0].source, Source::Store);
+    assert_eq!(world.ask([attempts(1)]).await.source, Source::Store);
+    assert_eq!(world.store.admit(&[ask]).await.unwrap()[0].source, Source::DenyCache);
 }
 
 impl World {

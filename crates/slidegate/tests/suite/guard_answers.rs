@@ -214,11 +214,11 @@ async fn a_reservation_survives_the_return_of_the_store() {
     let limiter = Limiter::new(guard.clone(), Rules::from_yaml(rules).unwrap());
     let decision = limiter.acquire(slidegate::Request::new([("user", "ann")]).permits(9)).await.unwrap();
     assert_eq!((decision.allowed(), decision.source()), (true, Source::Local));
-    let reservation = decision.reservation().unwrap().to_string();
+    let reservation = limiter.sign_decision(&decision).unwrap();
     given_up(&guard, 1).await;
     let _server = tokio::task::spawn_blocking(move || Server::at(Flavour::Redis7, port)).await.unwrap();
     back(&guard, 1).await;
-    assert_eq!(limiter.settle(&reservation.parse().unwrap(), 2).await.unwrap(), Settled::Done);
+    assert_eq!(limiter.settle(&limiter.verify(&reservation).unwrap(), 2).await.unwrap(), Settled::Done);
     let key = Key::new("per-user", [("user", "ann")]);
     assert_eq!(limiter.inspect(&key).await.unwrap().unwrap().used, 2);
 }

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use slidegate::{
     Algorithm, Ask, Check, Correction, Decision, Entry, Key, Limiter, ManualClock, MemoryStore, Micros,
-    Quota, RedisMode, RedisOptions, RedisStore, Request, RequestId, Reservation, Rules, Settled, Settlement,
-    Store,
+    Quota, RedisMode, RedisOptions, RedisStore, Request, RequestId, Rules, Settled, Settlement, Store,
 };
 
 use crate::faketime::Faketime;
@@ -75,10 +74,10 @@ async fn who_says_that_he_is_alive_keeps_his_place_and_who_does_not_loses_it() {
 async fn a_reservation_says_as_text_what_is_held() {
     let clock = ManualClock::at(Micros::from_secs(1_000));
     let limiter = limiter(&clock);
-    let text = limiter.acquire(alice()).await.unwrap().reservation().unwrap().to_string();
-    let read: Reservation = text.parse().unwrap();
+    let text = limiter.sign_decision(&limiter.acquire(alice()).await.unwrap()).unwrap();
+    let read = limiter.verify(&text).unwrap();
     assert!(read.holds());
-    assert_eq!(read.to_string(), text);
+    assert_eq!(limiter.sign(&read), text);
     assert_eq!(limiter.extend(&read).await.unwrap(), Settled::Done);
     assert_eq!(limiter.release(&read).await.unwrap(), Settled::Done);
     // Where nothing is held there is nothing to give back.

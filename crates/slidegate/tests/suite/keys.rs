@@ -130,3 +130,17 @@ fn long_values_are_digests() {
     let megabyte = "é".repeat(1 << 19);
     assert!(Key::new("r", [("x", megabyte.as_str())]).as_str().len() < 40);
 }
+
+#[test]
+fn rules_write_long_values_as_keys_print_them() {
+    let rules = Rules::from_yaml(
+        "rules:
+  - { name: a, key: [p, q], limit: 1, window: 1h }
+  - { name: b, key: [q], match: { p: \"xx*\" }, limit: 1, window: 1h }",
+    )
+    .unwrap();
+    let (p, q) = ("x".repeat(9_000), "y".repeat(81));
+    let ask = rules.ask(&Request::new([("p", p.as_str()), ("q", &q)])).unwrap();
+    let keys: Vec<&Key> = ask.checks().iter().map(|check| &check.key).collect();
+    assert_eq!(keys, [&Key::new("a", [("p", p.as_str()), ("q", &q)]), &Key::new("b", [("q", q.as_str())])]);
+}

@@ -21,6 +21,7 @@ mod fault_bounds; // the table of docs/operations.md, asserted over what callers
 mod fault_proxy; // a network that fails as told, between a client and a server
 mod fault_proxy_checks; // each fault, as a plain client sees it
 mod fault_wires; // what passes through the proxy, and when
+mod flood; // more keys than a memory store holds: never over a limit, whatever the policy says to do
 mod guard_answers; // what a guard answers without the store, and what becomes of that when it is back
 mod guard_bounds; // rows of the fault table that concern one key: each bound reached, none passed
 mod guard_failover; // a primary dies with its last writes: the nodes remember them
@@ -29,6 +30,7 @@ mod guard_kills; // a server is killed under load: who decides meanwhile, how so
 mod guard_write_back; // each way to count: what a server lost is written back to it, once
 mod holders; // holders that die or are killed at random: never too many, and what the dead held is back in time
 mod holds; // permits that are held: given back once, extended, and back by themselves
+mod hostile; // a client that does its worst: the others do not notice
 mod keys; // no two requests share a key by accident, and no key is longer than it may be
 mod lease; // permits taken in advance: never over, whatever becomes of who took them
 mod limiter; // the straight path: acquire, peek, batch, settle, wait
@@ -44,8 +46,11 @@ mod redis_keys; // what is left in Redis: expiry, listing, size
 mod redis_sentinel; // a primary, its replica, and three sentinels that watch them
 mod redis_server; // a real server, free port, killed on drop
 mod redis_tls; // TLS to Redis
+mod reservations; // signed text: nothing else is settled, and no settlement locks a limit or forgets an attempt
 mod resp_commands; // where commands end in what a client sends
 mod rule_files; // every mistake in a file, with its line and its exact message
+mod script_bounds; // a script call reads and removes a bounded number of entries
+mod settlements; // settlements in Redis: bounded calls, only what was given out, one key for all nodes
 mod shadows; // a rule that is tried out beside another counts what it would have admitted in its place
 mod timelines; // the source documents' timelines, to the permit
 mod together; // several requests as one: all or nothing, one charge a key

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use slidegate::{
-    Ask, Check, Count, Encoding, Entry, Key, Micros, Outcome, Quota, Reading, RedisMode, RedisOptions,
-    RedisStore, Source, Store, Verdict,
+    Ask, Check, Count, Encoding, Entry, Key, Micros, Outcome, Precision, Quota, Reading, RedisMode,
+    RedisOptions, RedisStore, Source, Store, Verdict,
 };
 
 use crate::conformance::Dice;
@@ -115,6 +115,7 @@ fn read_line(line: &str, encoding: Encoding) -> Option<(Ask, Reading)> {
             limit: quota(n).capacity(),
             used: numbers[2],
             retry_after: Micros::new(numbers[3]),
+            precision: Precision::Exact,
             reset_after: Micros::new(numbers[4]),
             entry: Entry { at: Micros::new(numbers[5]), seq: numbers[6], cost: numbers[0] },
         });

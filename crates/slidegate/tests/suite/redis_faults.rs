@@ -5,8 +5,9 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use slidegate::{
-    Ask, Check, Encoding, Error, Fault, Guard, GuardOptions, HotKeyOptions, HotKeys, Key, Outcome, Quota,
-    RedisMode, RedisOptions, RedisStore, RedisTopology, RequestId, Source, Store, Verdict,
+    Ask, Check, Correction, Encoding, Entry, Error, Fault, Guard, GuardOptions, HotKeyOptions, HotKeys, Key,
+    Micros, Outcome, Quota, RedisMode, RedisOptions, RedisStore, RedisTopology, RequestId, Settlement,
+    Source, Store, Verdict,
 };
 
 use crate::audit_healthy::patient;
@@ -328,7 +329,12 @@ async fn is_an_error(answer: &'static [u8], mode: RedisMode) {
     let name = String::from_utf8_lossy(answer).into_owned();
     let error = store.admit(&[ask("a")]).await.expect_err(&name);
     assert!(error.is_unavailable(), "{name}: {error:?}");
-    assert!(store.settle(&[]).await.is_err() || mode == RedisMode::Transaction, "{name}");
+    let settlement = Settlement {
+        key: key("a"),
+        entry: Entry { at: Micros::new(1), seq: 0, cost: 1 },
+        correction: Correction::Cost(0),
+    };
+    assert!(store.settle(&[settlement]).await.is_err() || mode == RedisMode::Transaction, "{name}");
     // Whatever these answer, they must not panic.
     let _ = store.inspect(&key("a")).await;
     let _ = store.report().await;

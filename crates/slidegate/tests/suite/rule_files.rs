@@ -433,7 +433,7 @@ limit: 5",
     (
         "rulez: []",
         "1:1: the file needs `rules`
-1:1: unknown field `rulez` in the file: it may have `rules`, `ad-hoc`, `edition`",
+1:1: unknown field `rulez` in the file: it may have `rules`, `ad-hoc`, `unmatched`, `edition`",
     ),
     (
         "rules:

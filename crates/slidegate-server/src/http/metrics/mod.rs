@@ -4,11 +4,17 @@
 
 mod page;
 
+use std::convert::Infallible;
 use std::fmt::Error;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use hyper::body::{Frame, SizeHint};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::registry::{Registry, Unit};
@@ -16,13 +22,14 @@ use slidegate::{
     BATCH_BOUNDS, BreakerState, CALL_BOUNDS, CallStats, Discrepancy, MemoryStats, Mode, ServerMemory,
     ServerStats, Source,
 };
+use tokio::sync::OwnedSemaphorePermit;
 
 use self::page::{Histogram, Labelled, Page};
 use super::Shared;
 use super::call::{Call, METRICS, Who};
 use super::error::{ApiError, Code};
 use super::route::Route;
-use crate::record::{Change, Durations, Failure, Said};
+use crate::record::{Change, Durations, Failure, Said, Shed};
 use crate::store::RedisStats;
 use crate::tls::Protocol;
 
@@ -33,14 +40,55 @@ pub(super) fn route() -> Route {
     Route::new("/metrics").get(metrics, call)
 }
 
+/// The most pages at once, until their clients have read them: with many rules a page has megabytes.
+pub(crate) const MOST_PAGES: usize = 16;
+
 async fn metrics(State(gate): State<Shared>) -> Result<Response, ApiError> {
+    let Ok(place) = Arc::clone(&gate.metrics_pages).try_acquire_owned() else {
+        return Err(ApiError::new(
+            Code::Unavailable,
+            "as many pages of metrics are sent as may be: try again",
+        ));
+    };
     let mut registry = Registry::with_prefix("slidegate");
     let (memory, redis) = (gate.memory_stats().await, gate.redis_stats().await);
     registry.register_collector(Box::new(Everything { gate, memory, redis }));
     let mut body = String::new();
     text::encode(&mut body, &registry)
         .map_err(|_| ApiError::new(Code::Unavailable, "the metrics cannot be written"))?;
-    Ok(([(header::CONTENT_TYPE, METRICS)], body).into_response())
+    let sent = Sent { rest: Bytes::from(body), _place: place };
+    Ok(([(header::CONTENT_TYPE, METRICS)], Body::new(sent)).into_response())
+}
+
+/// Bytes of a page that are handed over at once. The rest stays here until the client has taken those.
+const PIECE: usize = 16 << 10;
+
+/// A page on its way, and its place until most of it was sent.
+struct Sent {
+    rest: Bytes,
+    _place: OwnedSemaphorePermit,
+}
+
+impl HttpBody for Sent {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let length = self.rest.len().min(PIECE);
+        let piece = self.rest.split_to(length);
+        Poll::Ready((!piece.is_empty()).then(|| Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.rest.len() as u64)
+    }
 }
 
 /// Collector of all metrics. Statistics that are gathered on a blocking thread are gathered before.
@@ -120,6 +168,8 @@ impl Everything {
                 .map(|kind| ([("door", door.as_str()), ("kind", kind.as_str())], record.failures(door, kind)))
         });
         page.counters("failures", "Requests that could not be decided", &failures.collect::<Vec<_>>())?;
+        let unmatched = Protocol::ALL.map(|door| ([("door", door.as_str())], record.unmatched(door)));
+        page.counters("unmatched_requests", "Requests that no rule matches", &unmatched)?;
         let limits: Vec<_> =
             rules.iter().map(|rule| ([("rule", rule.name())], rule.quota().limit() as i64)).collect();
         page.gauges("rule_limit", "What each rule allows in its window", None, &limits)?;
@@ -152,6 +202,15 @@ impl Everything {
         let connections =
             Protocol::ALL.map(|door| ([("door", door.as_str())], self.gate.record.connections(door) as i64));
         page.gauges("connections", "Connections that are open", None, &connections)?;
+        let shed = Protocol::ALL.into_iter().flat_map(|door| {
+            Shed::ALL.map(|reason| {
+                ([("door", door.as_str()), ("reason", reason.as_str())], self.gate.record.sheds(door, reason))
+            })
+        });
+        let help = "Connections that were closed because clients held too many, or sent nothing";
+        page.counters("connections_shed", help, &shed.collect::<Vec<_>>())?;
+        let unfinished = self.gate.unfinished.bytes() as u64;
+        page.bytes("unfinished_requests", "Large requests that have not arrived whole", Some(unfinished))?;
         let recorded = self.gate.record.recorder.recorded();
         page.gauge("recordings", "Recordings of requests under way", recorded.recordings as i64)?;
         page.counter("recorded_requests", "Requests that were recorded", recorded.lines)?;
@@ -177,7 +236,19 @@ impl Everything {
             "memory_store_swept",
             "Keys that had nothing left to remember",
             stats.map(|stats| stats.swept),
-        )
+        )?;
+        let help = "Counters that keys share because the memory store is full";
+        page.size("memory_store_shared_counters", help, stats.map(|stats| stats.shared_counters))?;
+        let help = "Decisions about a key that were made by a shared counter";
+        page.total("memory_store_shared_decisions", help, stats.map(|stats| stats.shared))?;
+        let help = "Decisions about a key that were denied because the memory store was full";
+        page.total("memory_store_denied_full", help, stats.map(|stats| stats.denied_full))?;
+        let help = "Request ids and settlements; part of memory_store_bytes";
+        page.bytes("memory_store_notes", help, stats.map(|stats| stats.note_bytes as u64))?;
+        let help = "Request ids that were not remembered, because memory.max-note-bytes was used up";
+        page.total("memory_store_ids_dropped", help, stats.map(|stats| stats.ids_dropped))?;
+        let help = "Settlements that were not carried out, because memory.max-note-bytes was used up";
+        page.total("memory_store_settlements_dropped", help, stats.map(|stats| stats.settlements_dropped))
     }
 
     fn redis(&self, page: &mut Page<'_>) -> Result<(), Error> {

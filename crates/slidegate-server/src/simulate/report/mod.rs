@@ -27,7 +27,7 @@ pub(super) struct Report {
     pub(super) requests: u64,
     pub(super) allowed: u64,
     pub(super) refused: u64,
-    /// Requests that met no rule, and are allowed.
+    /// Requests that no counting rule applies to; `unmatched: deny` denies those that no rule matches.
     pub(super) unruled: u64,
     /// When the first and the last request were.
     pub(super) from: Option<String>,

@@ -4,7 +4,7 @@ mod keys;
 mod timeline;
 mod trailing;
 
-use slidegate::{Algorithm, Count, Decision, Key, Limit, Micros, Mode, Quota, Rules};
+use slidegate::{Algorithm, Count, Decision, Key, Limit, Micros, Mode, Quota, RequestId, Rules};
 
 pub(super) use self::keys::{Hit, KeyHasher, Keys, RuleKeys, Spread};
 pub(super) use self::timeline::{Bucket, Timeline};
@@ -16,7 +16,7 @@ pub(super) struct Tally {
     pub(super) requests: u64,
     pub(super) allowed: u64,
     pub(super) refused: u64,
-    /// Requests that met no rule, and so are allowed.
+    /// Requests that no counting rule applies to; `unmatched: deny` denies those that no rule matches.
     pub(super) unruled: u64,
     /// One a rule, in their order, and one for requests that bring their own limit.
     pub(super) rows: Vec<Row>,
@@ -98,7 +98,7 @@ impl Tally {
             // The first that refuses ends it; what comes after is only reported. One that watches says what it would do.
             let by_this = refuses && (watches || !refused);
             refused |= refuses && !watches;
-            let level = level(&mut self.trailing, at, &limit, allowed);
+            let level = level(&mut self.trailing, at, &limit, allowed, decision.request_id());
             let row = &mut self.rows[place];
             row.add(at, &limit, allowed, by_this, level);
             if watches {
@@ -116,13 +116,19 @@ impl Tally {
 }
 
 /// What was admitted to the key in the window that ends now; none if that is not known.
-fn level(trailing: &mut Trailing, at: Micros, limit: &Limit<'_>, allowed: bool) -> Option<u64> {
+fn level(
+    trailing: &mut Trailing,
+    at: Micros,
+    limit: &Limit<'_>,
+    allowed: bool,
+    id: Option<&RequestId>,
+) -> Option<u64> {
     let quota = limit.quota();
     // What the exact window has in use is what it admitted.
     if quota.algorithm() == Algorithm::SlidingWindow && quota.count() == Count::Admitted {
         return Some(limit.used());
     }
-    trailing.add(limit.key(), quota.window(), at, limit.entry().filter(|_| allowed))
+    trailing.add(limit.key(), quota.window(), at, limit.entry().filter(|_| allowed), id)
 }
 
 impl Row {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
-use slidegate::{Entry, Key, MAX_LIMIT, Micros, Quota, State};
+use slidegate::{Entry, Key, MAX_LIMIT, Micros, Quota, RequestId, State};
 
 use super::keys::KeyHasher;
 
@@ -20,15 +20,38 @@ struct Window {
     /// It takes longer to make than an admission.
     quota: Quota,
     state: State,
-    /// The number of the latest admission: who asks again under the same id is told an earlier one.
+    /// Number of the latest admission. A request that comes again under the same id has an earlier one.
     latest: Option<u64>,
+    /// Ids of the attempts of this instant. Attempts have no number.
+    ids: (Micros, Vec<RequestId>),
 }
 
 impl Window {
-    fn add(&mut self, at: Micros, admitted: Option<Entry>) -> u64 {
-        let admitted = admitted.filter(|entry| self.latest.is_none_or(|latest| entry.seq > latest));
-        self.latest = admitted.map(|entry| entry.seq).or(self.latest);
+    fn add(&mut self, at: Micros, admitted: Option<Entry>, id: Option<&RequestId>) -> u64 {
+        let admitted = admitted.filter(|entry| !self.is_repeated(at, entry, id));
+        if let Some(entry) = admitted.filter(Entry::can_be_settled) {
+            self.latest = Some(entry.seq);
+        }
         self.state.admit(at, &self.quota, admitted.map_or(0, |entry| entry.cost)).used
+    }
+
+    /// Whether this admission was counted before, under the same id.
+    fn is_repeated(&mut self, at: Micros, entry: &Entry, id: Option<&RequestId>) -> bool {
+        let Some(id) = id else { return false };
+        if entry.can_be_settled() {
+            return self.latest.is_some_and(|latest| entry.seq <= latest);
+        }
+        if entry.at < at {
+            return true;
+        }
+        if self.ids.0 != at {
+            self.ids = (at, Vec::new());
+        }
+        let known = self.ids.1.contains(id);
+        if !known {
+            self.ids.1.push(id.clone());
+        }
+        known
     }
 }
 
@@ -44,9 +67,10 @@ impl Trailing {
         window: Micros,
         at: Micros,
         admitted: Option<Entry>,
+        id: Option<&RequestId>,
     ) -> Option<u64> {
         if let Some(window) = self.windows.get_mut(key) {
-            return Some(window.add(at, admitted));
+            return Some(window.add(at, admitted, id));
         }
         if self.windows.len() >= self.max_keys && !self.short {
             self.windows.retain(|_, window| window.state.idle_at() > at);
@@ -58,8 +82,8 @@ impl Trailing {
             return None;
         }
         let quota = Quota::new(MAX_LIMIT, window.into()).ok()?;
-        let mut window = Window { quota, state: State::new(&quota), latest: None };
-        let used = window.add(at, admitted);
+        let mut window = Window { quota, state: State::new(&quota), latest: None, ids: Default::default() };
+        let used = window.add(at, admitted, id);
         self.windows.insert(key.clone(), window);
         Some(used)
     }

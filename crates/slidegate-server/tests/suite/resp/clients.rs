@@ -98,6 +98,29 @@ for protocol in (2, 3):
         for _ in range(100):
             pipe.execute_command("SG.ACQUIRE", key, 2, 60000)
         assert sum(answer[0] for answer in pipe.execute()) == 1
+    # The default is a transaction: MULTI, the commands, EXEC.
+    with r.pipeline() as pipe:
+        for _ in range(3):
+            pipe.execute_command("SG.ACQUIRE", f"multi{protocol}", 2, 60000)
+        pipe.ping()
+        *answers, pong = pipe.execute()
+        assert [answer[0] for answer in answers] == [1, 1, 0] and pong, answers
+    with r.pipeline() as pipe:
+        pipe.execute_command("SG.ACQUIRE", f"aborted{protocol}", 2, 60000)
+        pipe.execute_command("SG.ACQUIRE", f"aborted{protocol}", 2)
+        try:
+            pipe.execute()
+            raise SystemExit("the second command is wrong")
+        except redis.ResponseError as error:
+            assert "wrong number of arguments" in str(error), error
+    left = r.execute_command("SG.PEEK", "ACQUIRE", f"aborted{protocol}", 2, 60000)[2]
+    assert left == 2, "what was discarded was not charged"
+    try:
+        with r.pipeline() as pipe:
+            pipe.watch("key")
+        raise SystemExit("WATCH is not supported")
+    except redis.ResponseError as error:
+        assert "WATCH is not supported" in str(error), error
     *_, reservation = r.execute_command("SG.ACQUIRE", f"llm{protocol}", 1000, 60000, 800, "RESERVE")
     assert r.execute_command("SG.SETTLE", reservation, 350) == "done"
     assert r.execute_command("CL.THROTTLE", key, 15, 30, 60) == [0, 16, 15, -1, 2]
@@ -116,9 +139,7 @@ for protocol in (2, 3):
 fn a_client_that_looks_around() {
     let door = Door::open();
     let mut client = Wire::connect(&door.address);
-    for command in
-        ["CLUSTER NODES", "SENTINEL MASTERS", "CLIENT TRACKING ON", "SUBSCRIBE x", "MULTI", "EVAL x 0"]
-    {
+    for command in ["CLUSTER NODES", "SENTINEL MASTERS", "CLIENT TRACKING ON", "SUBSCRIBE x", "EVAL x 0"] {
         assert!(client.ask(command).error().starts_with("ERR unknown "), "{command}");
     }
 }

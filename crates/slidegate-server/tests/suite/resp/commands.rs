@@ -75,6 +75,18 @@ fn peeks_charge_nothing_and_settlements_give_back() {
     assert_eq!(client.ask(&format!("SG.SETTLE {reservation} 1")), simple("done"));
     assert_eq!(client.ask(&format!("SG.SETTLE {reservation} 1")), simple("already"));
     assert_eq!(client.ask("SG.PEEK ACQUIRE r 5 60000").numbers()[2], 4);
+    let forged = [&reservation[..reservation.len() - 33], &reservation.replacen(".4.", ".5.", 1)];
+    for (forged, command) in
+        forged.into_iter().flat_map(|text| [(text, "SETTLE"), (text, "RELEASE"), (text, "EXTEND")])
+    {
+        let permits = if command == "SETTLE" { " 0" } else { "" };
+        let answer = client.ask(&format!("SG.{command} {forged}{permits}"));
+        assert_eq!(
+            answer.error(),
+            "ERR reservation is not one that was given out: send it back as it was received"
+        );
+    }
+    assert_eq!(client.ask("SG.PEEK ACQUIRE r 5 60000").numbers()[2], 4);
     let Value::Array(refused) = client.ask("SG.ACQUIRE r 5 60000 5 RESERVE") else { panic!() };
     assert_eq!((refused[0].number(), &refused[5]), (0, &Value::NoBulk));
 }
@@ -137,7 +149,7 @@ fn what_clients_say_first() {
         ("CLIENT ID", Value::Integer(1)),
         ("COMMAND", Value::Array(vec![])),
         ("COMMAND DOCS", Value::Array(vec![])),
-        ("COMMAND COUNT", Value::Integer(17)),
+        ("COMMAND COUNT", Value::Integer(22)),
         ("CONFIG GET save", Value::Array(vec![])),
         ("AUTH any", simple("OK")),
     ] {

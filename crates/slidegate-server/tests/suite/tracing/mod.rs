@@ -138,11 +138,11 @@ fn envoy(address: &str, users: &[&str], headers: &[(&'static str, &str)]) -> boo
     let call = async {
         let channel = Endpoint::new(format!("http://{address}")).unwrap().connect().await.unwrap();
         let descriptor = |user: &&str| {
-            let entry = Entry { key: "user".to_owned(), value: (*user).to_owned() };
+            let entry = Entry { key: "user".into(), value: (*user).into() };
             RateLimitDescriptor { entries: vec![entry], ..Default::default() }
         };
         let descriptors = users.iter().map(descriptor).collect();
-        let asked = RateLimitRequest { domain: "shop".to_owned(), descriptors, hits_addend: 0 };
+        let asked = RateLimitRequest { domain: "shop".into(), descriptors, hits_addend: 0 };
         let mut asked = tonic::Request::new(asked);
         for (name, value) in headers {
             asked.metadata_mut().insert(*name, value.parse().unwrap());

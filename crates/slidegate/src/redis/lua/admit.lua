@@ -6,10 +6,11 @@
 --        not apart, or not needed. If any limit climbs, what warm.lua says.
 --        number of asks; of each ask either a run: times, cost, line, and whether its quota is that of the run before, if
 --        each has a line of its own (that many asks of one check, alike)
---        or 0, peek, checks, id, and of each check: line, cost, enforced, digits
--- reply  of a run: granted, used, retry after, reset after, recorded under, first number
---        of a check: outcome, used, retry after, reset after, recorded under, number
---        (outcome: 0 charged, 1 fits, 2 refused, 3 impossible)
+--        or 0, peek, checks, whether it has an id, and of each check: line, cost, enforced, digits of the id (which text)
+-- reply  of a run: granted, used, retry after, reset after, recorded under, first number, bound
+--        of a check: outcome, used, retry after, reset after, recorded under, number, bound
+--        (outcome: 0 charged, 1 fits, 2 refused, 3 impossible; bound: 0 if retry after is exact, 1 if it is a lower bound)
+--        or the integer 1: nothing was decided, because more has left than one call may sum up (see head.lua)
 
 local lines, states = {}, {}
 for i = 1, take('<d') do
@@ -48,19 +49,35 @@ for i = 1, #lines do
   local key = lines[i].key
   ways[key] = (ways[key] or 0) + 1
 end
+local again = false
 for i = 1, #lines do
-  if not answered[i] and ways[lines[i].key] == 1 then state(lines[i]) end
+  local line = lines[i]
+  if not answered[i] and ways[line.key] == 1 then
+    state(line)
+  elseif not answered[i] then
+    kinds[line.kind].load(line)
+    again = true
+  end
 end
+if unfinished then return 1 end
+-- What was loaded only to look is loaded again.
+if again then trims = TRIMS end
 
 local reply = { struct.pack('<d', now) }
 
-local function answer(outcome, s, retry, reset, date, place)
-  reply[#reply + 1] = struct.pack('<dddddd', outcome, s.used, retry, reset, date, place)
+local function answer(outcome, s, retry, reset, date, place, bound)
+  -- What attempts must still forget does not count.
+  local used = s.most and s.used > s.most and s.most or s.used
+  reply[#reply + 1] = struct.pack('<ddddddd', outcome, used, retry, reset, date, place, bound and 1 or 0)
 end
 
 -- Counts `cost`, `times` over; of attempts only the newest that fit are kept.
 local function record(kind, s, line, cost, times)
-  if line.attempts then kind.keep_newest(s, line, (line.full or line.capacity) - cost) end
+  if line.attempts then
+    local most = line.full or line.capacity
+    kind.keep_newest(s, line, most - cost)
+    if s.short then s.most = most end
+  end
   return kind.record(s, line, cost, times)
 end
 
@@ -68,25 +85,25 @@ local function run(times, line, cost)
   local kind, s = kinds[line.kind], state(line)
   local granted = (line.capacity - s.used - fmod(line.capacity - s.used, cost)) / cost
   if granted > times then granted = times elseif granted < 0 then granted = 0 end
-  local date, place, retry = 0, 0, 0
+  local date, place, retry, bound = 0, 0, 0, nil
   if granted > 0 then date, place = record(kind, s, line, cost, granted) end
   if granted < times then
     if line.attempts then record(kind, s, line, cost, times - granted) end
-    retry = kind.wait(s, line, cost)
+    retry, bound = kind.wait(s, line, cost)
   end
-  answer(granted, s, retry, kind.reset(s, line), date, place)
+  answer(granted, s, retry, kind.reset(s, line), date, place, bound)
 end
 
-local function ask(peek, checks, id)
+local function ask(peek, checks, named)
   local all, refuser = {}, nil
   for i = 1, checks do
     local number, cost, enforced, digits = take('<dddd')
     local line = lines[number]
     local s = state(line)
     local check = { line = line, cost = cost, state = s }
-    if id > 0 then
-      check.id = 'id:' .. ARGV[id] .. '*' .. format('%d', cost)
+    if named > 0 then
       check.digits = ARGV[digits]
+      check.id = 'id:' .. check.digits
     end
     if line.climb then warm.set_limit(line, s) end
     if cost > (line.full or line.capacity) then
@@ -117,8 +134,9 @@ local function ask(peek, checks, id)
     elseif outcome == 2 and counted and line.attempts then
       record(kind, s, line, cost, 1)
     end
-    local retry = outcome == 0 and 0 or outcome == 3 and line.horizon or wait(kind, s, line, cost)
-    answer(outcome, s, retry, kind.reset(s, line), date, place)
+    local retry, bound = outcome == 3 and line.horizon or 0, nil
+    if outcome == 1 or outcome == 2 then retry, bound = wait(kind, s, line, cost) end
+    answer(outcome, s, retry, kind.reset(s, line), date, place, bound)
   end
 end
 

@@ -67,7 +67,7 @@ end
 
 local function audit_log(line)
   local log, key = kinds[2], KEYS[3]
-  local s = { key = key }
+  local s = { key = key, notes = KEYS[4] }
   log.unpack_header(s, call('GETRANGE', key, '0', '523'))
   s.latest, s.at = math.max(now, s.last), math.max(now, s.last)
   local cut, n, i = s.at - line.window, log.size(s), 0
@@ -99,7 +99,7 @@ local function audit_log(line)
       s.used, s.newest, s.oldest = counted, newest, oldest or 0
       if gone > 0 then s.last = s.at end
       if body[1] then s.oldest = log.read(s, body[1], 1) end
-      log.lay(s, line, table.concat(body), #body + 16, s.width)
+      log.lay(s, line, { table.concat(body) }, #body + 16, s.width)
     end,
   }
 end

@@ -8,7 +8,8 @@
 --   -instant    g        what was admitted up to here has stopped mattering (bucket)
 --   -instant    <shape>  when it last changed; its name is the algorithm and the quota
 --
--- A bucket counts in units: a microsecond brings `rate` of them, a permit is `per`. Nothing is rounded.
+-- A bucket counts in units: a microsecond brings `rate` of them, a permit is `per`. Nothing is rounded. A settlement may let it owe one
+-- capacity: at most two capacities are missing, so the key lives for two times to fill at the longest.
 
 do
   local function div_floor(a, b)
@@ -26,7 +27,7 @@ do
     local key = KEYS[line.key]
     local s = { key = key, notes = key, shape = line.shape, used = 0, last = 0, n = now, c = now, g = 0,
                 count = 0, at = now, fresh = true }
-    local found = call('ZRANGEBYSCORE', key, '-inf', 0, 'WITHSCORES')
+    local found = call('ZRANGEBYSCORE', key, '-inf', '0', 'WITHSCORES', 'LIMIT', '0', '16')
     for i = 1, #found, 2 do
       local name, score = found[i], -tonumber(found[i + 1])
       if name == 'u' then s.used = score
@@ -58,8 +59,8 @@ do
     if s.count == 0 and not s.healed and (s.fresh or not s.moved) then return end
     local key = s.key
     if s.replace then call('UNLINK', key) end
+    if s.marks and not s.fresh then trim_notes(key, format('%d', s.cut)) end
     if s.stored and s.stored ~= s.shape and not s.replace then call('ZREM', key, s.stored) end
-    if s.marks and not s.fresh then call('ZREMRANGEBYSCORE', key, '1', format('%d', s.cut)) end
     local members = s.marks or {}
     local function add(score, member)
       members[#members + 1] = format('%d', score)
@@ -160,6 +161,11 @@ do
     s.used = div_ceil(s.missing, line.per)
   end
 
+  -- The most units that a settlement may leave missing.
+  local function most_missing(capacity, per)
+    return math.min(2 * capacity * per, MAX_TOTAL)
+  end
+
   -- floor(a * b / c) for a < c, by long multiplication: the product may need 92 bits.
   local function scale(a, b, c)
     local q, r, bit = 0, 0, 2 ^ 46
@@ -206,9 +212,12 @@ do
     if s.stored ~= line.shape then
       -- Another rate or burst: the level in permits stays what it was.
       local full = line.capacity * line.per
+      local owes_more = s.missing > most_missing(burst, per)
       local whole, part = div_floor(burst * per - s.missing, per)
       local level = whole * line.per + scale(part, line.per, per)
-      s.missing = math.min(math.max(full - level, 0), MAX_TOTAL)
+      -- A smaller bucket owes no more than its capacity either.
+      local most = owes_more and MAX_TOTAL or most_missing(line.capacity, line.per)
+      s.missing = math.min(math.max(full - level, 0), most)
       note_gone(s, line.horizon)
     end
     s.cut = s.g
@@ -248,7 +257,8 @@ do
 
   function bucket.amend(s, line, at, from, to, seq)
     if seq < 1e18 and (seq < s.c or seq >= s.n) or at < s.c then return false end
-    s.missing = math.min(math.max(s.missing + (to - from) * line.per, 0), MAX_TOTAL)
+    local most = math.max(s.missing, most_missing(line.capacity, line.per))
+    s.missing = math.min(math.max(s.missing + (to - from) * line.per, 0), most)
     s.moved = true
     return true
   end
@@ -265,7 +275,8 @@ do
       last = entry.at
     end
     missing = math.max(0, missing - math.max(0, s.at - last) * rate)
-    local cost = div_ceil(math.min(missing, MAX_TOTAL), line.per)
+    local most = most_missing(line.capacity, line.per)
+    local cost = div_ceil(math.min(missing, most), line.per)
     if cost == 0 then return 0 end
     local added = cost
     if by.lost then
@@ -273,7 +284,7 @@ do
     elseif not by.new_batch(s, s.at) then
       return 0
     end
-    s.missing = math.min(s.missing + added * line.per, MAX_TOTAL)
+    s.missing = math.min(s.missing + added * line.per, math.max(s.missing, most))
     set_used(s, line)
     s.last, s.moved, s.healed = s.at, true, true
     local used = s.used

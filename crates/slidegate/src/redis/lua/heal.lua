@@ -5,6 +5,7 @@
 --        write back, number of lines; of each line: what it is in admit.lua, how many entries, and of each: instant, cost, whether the server had
 --        admitted it
 -- reply  of each line: permits added, permits in use
+--        or the integer 1: nothing was written, because more has left than one call may sum up (see head.lua)
 --
 -- Written twice, nothing is added twice. An exact window knows its entries by their instants: one that the server
 -- admitted is there or was lost, and one that the node admitted by itself has the node's name. Other counters keep
@@ -17,8 +18,17 @@ node, life, batch = ARGV[node], ARGV[life], ARGV[batch]
 local function said(s, from, to)
   local mark = 'heal:' .. life .. '.'
   local together, mine, base = 0, 0, nil
-  if s.has_notes then
-    for _, name in ipairs(call('ZRANGEBYSCORE', s.notes, from, to)) do
+  local offset, found = 0, nil
+  while s.has_notes and (not found or #found == 64 and offset < 2048) do
+    if from == to then
+      -- By their names they are the first of an instant.
+      found = call('ZRANGEBYSCORE', s.notes, from, to, 'LIMIT', format('%d', offset), '64')
+      if found[64] and string.sub(found[64], 1, 5) ~= 'heal:' then offset = 2048 end
+    else
+      found = call('ZREVRANGEBYSCORE', s.notes, to, from, 'LIMIT', format('%d', offset), '64')
+    end
+    offset = offset + 64
+    for _, name in ipairs(found) do
       if string.sub(name, 1, #mark) == mark then
         local who, value = string.match(name, '^([^*]*)%*(%d+)$', #mark + 1)
         value = tonumber(value)
@@ -34,7 +44,11 @@ local function said(s, from, to)
   return together, mine, base
 end
 
+-- The newest instant of the line that is written back. It is noted, so that its admissions can be settled: see settle.lua.
+local newest
+
 local function say(s, date, who, value, before)
+  add_note(s, 'heal:newest', newest)
   if before > 0 then call('ZREM', s.notes, format('heal:%s.%s*%d', life, who, before)) end
   add_note(s, format('heal:%s.%s*%d', life, who, value), date)
 end
@@ -65,10 +79,11 @@ local function new_batch(s, date)
   local name = 'heal:' .. node .. '/' .. batch
   if noted(s, name) then return false end
   add_note(s, name, date)
+  add_note(s, 'heal:newest', newest)
   return true
 end
 
-local reply = { struct.pack('<d', now) }
+local lines, all = {}, {}
 for i = 1, count do
   local key, notes, kind, shape, _, a, per, horizon, window, capacity, period, expiry, modulus =
     take('<ddddddddddddd')
@@ -81,8 +96,19 @@ for i = 1, count do
     local at, cost, admitted = take('<ddd')
     entries[j] = { at = at, cost = cost, admitted = admitted == 1 }
   end
-  local s = kinds[kind].load(line)
-  local added = kinds[kind].heal(s, line, entries,
+  lines[i], all[i] = line, entries
+  kinds[kind].load(line)
+end
+if unfinished then return 1 end
+
+-- Each is loaded again: one key may have several lines.
+trims = TRIMS
+local reply = { struct.pack('<d', now) }
+for i = 1, count do
+  local line = lines[i]
+  newest = all[i][#all[i]].at
+  local s = kinds[line.kind].load(line)
+  local added = kinds[line.kind].heal(s, line, all[i],
     { node = node, nodes = nodes, lost = lost == 1, declared = declared, lacking = lacking,
       new_batch = new_batch })
   reply[i + 1] = struct.pack('<dd', added, s.used)

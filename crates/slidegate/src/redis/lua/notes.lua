@@ -3,14 +3,17 @@
 -- they leave with it. Windows have a key of their own for them, which only a call that needs notes names: what counts
 -- stays as it would be without them. Counters have them in the key itself.
 --
---   id:<id>*<cost>[/k]   this request was admitted
+--   id:<digits>[/k]      this request was admitted
 --   settled:<hex>.<seq>  this admission was settled; the first settlement stands
 --   void:<hex>.<seq>     it was a refund, and its request id may come again
+--   cost:<hex>           what a record of a packed log costs, as a score below zero: see packed.lua
 --   moved:<hex>.<seq>    this admission was extended: it counts from the instant that this is scored with
 --
 -- An admission without an id is numbered by its place among those of its instant. One with an id has a number
--- made from it: 17 digits and two for k, which counts how often it was refunded and came again in one instant.
--- So a named reservation of a slice still settles after a reset, if it does in the same slice.
+-- made from its id and cost: 17 digits and two for k, which counts how often it was refunded and came again in one instant.
+-- The note has the same digits, so a settlement shows whether the number was given out.
+--
+-- Bound: an admission has at most one note of each kind, all of which leave with it.
 --
 -- A call that does not name the notes may start a count anew, so the count says whether it has any (`s.has_notes`).
 -- If it has none, what is found there is of a count before it, and goes before the first is written.
@@ -31,11 +34,31 @@ local function add_note(s, name, at)
   s.marks = marks
 end
 
+-- Removes notes up to the instant `to`: as many as the call may. Those that stay are not found, because nothing asks for what has
+-- left. Says how many stay.
+local function trim_notes(key, to)
+  local n = call('ZCOUNT', key, '1', to)
+  if n == 0 then return 0 end
+  if n <= trims then
+    trims = trims - n
+    call('ZREMRANGEBYSCORE', key, '1', to)
+    return 0
+  end
+  -- By name: many may have one score.
+  local most = math.min(math.floor(trims), 1000)
+  if most > 0 then
+    trims = trims - most
+    local header = call('ZCOUNT', key, '-inf', '0')
+    call('ZREM', key, unpack(call('ZRANGE', key, format('%d', header), format('%d', header + most - 1))))
+  end
+  return n - most
+end
+
 -- Writes the notes of a window, which live as long as what they are about: a clock that is set back may bring back
 -- what it had not let go.
 local function write_notes(s, line)
   if s.has_notes then
-    call('ZREMRANGEBYSCORE', s.notes, '-inf', format('%d', s.last - line.window))
+    trim_notes(s.notes, format('%d', s.last - line.window))
   else
     call('UNLINK', s.notes)
   end

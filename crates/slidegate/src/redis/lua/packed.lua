@@ -10,13 +10,16 @@
 --   ring     the records between them
 --
 -- A record is six bytes of time, the instant modulo 2^48, and the cost in two bytes, or in seven in a log that
--- has met a larger one. There is one record an instant, in the order of their instants: front, ring, recent.
+-- has met a larger one. A log that is too long to be written anew in one call keeps two bytes: a larger cost is then
+-- written as 65535, and stands in the notes as `cost:<hex>`, scored with the cost below zero. There is one record an instant, in the order of their instants: front, ring, recent.
 -- Most decisions read and write the header with what is next to it, and touch the ring once in sixteen.
 -- The string is as long as its block of memory (jemalloc has four sizes per power of two), so that a record is
 -- written in place and at most a fifth is room to grow.
 
 do
   local HEADER, FIELDS, MARK, BUFFER = 108, '<c4ddddddddddddd', 'sgp1', 16
+  -- The largest cost in two bytes, and the most records that are written anew for a larger one.
+  local WIDE, MOST_WIDENED = 65535, 4096
 
   local function pack_header(s)
     return struct.pack(FIELDS, MARK, s.width, s.room, s.head, s.size, s.window, #s.front / s.width, s.used,
@@ -33,14 +36,36 @@ do
     s.front = string.sub(raw, front + from * s.width + 1, front + to * s.width)
   end
 
-  local function write(s, at, cost)
-    return struct.pack(s.width == 8 and '>I6I2' or '>I6I7', at % 2 ^ 48, cost)
+  local function cost_name(at)
+    return format('cost:%x', at)
+  end
+
+  -- A record. `before` is what it cost until now.
+  local function write(s, line, at, cost, before)
+    if s.width ~= 8 then return struct.pack('>I6I7', at % 2 ^ 48, cost) end
+    if cost > WIDE then
+      call('ZADD', s.notes, format('-%d', cost), cost_name(at))
+      call('PEXPIREAT', s.notes, format('%d', math.ceil((math.max(s.at, s.newest) + line.life) / 1000)))
+    elseif before > WIDE then
+      call('ZREM', s.notes, cost_name(at))
+    end
+    return struct.pack('>I6I2', at % 2 ^ 48, math.min(cost, WIDE))
   end
 
   -- The instant and the cost of the record at `offset` of `raw`. No instant lies after the latest.
   local function read(s, raw, offset)
     local time, cost = struct.unpack(s.width == 8 and '>I6I2' or '>I6I7', raw, offset)
-    return s.latest - (s.latest - time) % 2 ^ 48, cost
+    local at = s.latest - (s.latest - time) % 2 ^ 48
+    if cost == WIDE and s.width == 8 and s.notes then cost = -(call('ZSCORE', s.notes, cost_name(at)) or -WIDE) end
+    return at, cost
+  end
+
+  -- The note on a record that is dropped goes when the log is saved.
+  local function unnote(s, at, cost)
+    if cost > WIDE and s.width == 8 then
+      s.dropped = s.dropped or {}
+      s.dropped[#s.dropped + 1] = cost_name(at)
+    end
   end
 
   local function ring_offset(s, i)
@@ -74,8 +99,8 @@ do
   end
 
   -- Writes another cost into the i-th record.
-  local function set(s, i, instant, cost)
-    local width, front, raw = s.width, #s.front / s.width, write(s, instant, cost)
+  local function set(s, line, i, instant, cost, before)
+    local width, front, raw = s.width, #s.front / s.width, write(s, line, instant, cost, before)
     local function splice(text, j)
       return string.sub(text, 1, j * width) .. raw .. string.sub(text, (j + 1) * width + 1)
     end
@@ -98,11 +123,50 @@ do
     s.recent = string.sub(s.recent, (n - ring) * s.width + 1)
   end
 
-  -- Drops the first records for which `gone(instant, cost)` holds; true if it stopped at one.
+  -- How many of the oldest records have left.
+  local function count_gone(s)
+    local all, low, high = size(s), 0, 1
+    while high <= all and at(s, high - 1) <= s.cut do low, high = high, high * 2 end
+    high = math.min(high - 1, all)
+    while low < high do
+      local middle = (low + high - (low + high) % 2) / 2
+      if at(s, middle) <= s.cut then low = middle + 1 else high = middle end
+    end
+    return low
+  end
+
+  -- What the `n` oldest records cost together, which are dropped next.
+  local function sum_oldest(s, n)
+    local sum, i, width, unpack = 0, 0, s.width, struct.unpack
+    local cost_of, first = width == 8 and '>I2' or '>I7', 7
+    while i < n do
+      local raw, got = records(s, i, math.min(1024, n - i))
+      for offset = first, (got - 1) * width + first, width do
+        local cost = unpack(cost_of, raw, offset)
+        if cost == WIDE then
+          local at
+          at, cost = read(s, raw, offset - 6)
+          unnote(s, at, cost)
+        end
+        sum = sum + cost
+      end
+      i = i + got
+    end
+    return sum
+  end
+
+  -- Drops the first records for which `gone(instant, cost)` holds, as far as the call may read. Says whether it stopped at one,
+  -- and whether because the call may read no more.
   local function drop_while(s, gone)
     local chunk = BUFFER
     while size(s) > 0 do
-      local raw, n = records(s, 0, chunk)
+      if reads < 1 then
+        s.oldest = at(s, 0)
+        return true, true
+      end
+      -- Each is looked at by a function, so it takes twice the time of a record that is only read.
+      local raw, n = records(s, 0, math.min(chunk, math.ceil(reads) * 4))
+      reads = reads - n / 4
       for i = 0, n - 1 do
         local instant, cost = read(s, raw, i * s.width + 1)
         if not gone(instant, cost) then
@@ -114,7 +178,21 @@ do
       drop(s, n)
       chunk = 1024
     end
-    return false
+    return false, false
+  end
+
+  -- Writes what is not in the ring. An empty front takes the oldest there are, so that they are next to the header.
+  local function write_header(s)
+    if s.front == '' and s.size > 0 then
+      local raw, n = records(s, 0, BUFFER)
+      s.front, s.head, s.size = raw, (s.head + n) % s.room, s.size - n
+    elseif s.front == '' then
+      s.front, s.recent = s.recent, ''
+    end
+    for _, name in ipairs(s.dropped or {}) do call('ZREM', s.notes, name) end
+    s.dropped = nil
+    local gap = BUFFER * s.width - #s.recent
+    call('SETRANGE', s.key, '0', pack_header(s) .. s.recent .. string.rep('\0', gap) .. s.front)
   end
 
   local function blank(key, line)
@@ -136,18 +214,27 @@ do
     if s.last > s.at then s.at, s.cut = s.last, s.last - s.window end
     s.latest = s.at
     if s.oldest <= s.cut and size(s) > 0 then
-      local gone = 0
+      local gone, part = 0, false
       if s.last <= s.cut then
         gone, s.size, s.front, s.recent = s.used, 0, '', ''
+        s.emptied = true
       else
-        drop_while(s, function(instant, cost)
-          if instant > s.cut then return false end
-          gone = gone + cost
-          return true
-        end)
+        local n = count_gone(s)
+        -- A record takes a quarter of the time that an entry of a sorted set takes.
+        local most = 4 * trims
+        if n > most then
+          unfinished, part = true, true
+          if most < 1 then return s end
+          n = most
+        end
+        trims = trims - n / 4
+        gone = sum_oldest(s, n)
+        drop(s, n)
+        if size(s) > 0 then s.oldest = at(s, 0) end
       end
       s.gone, s.used = gone, s.used - gone
       if gone > 0 then s.last = s.at end
+      if part then write_header(s) end
     end
     return s
   end
@@ -162,34 +249,41 @@ do
     s.held = false
     if s.before == s.at and size(s) > 0 then
       local instant, cost = at(s, size(s) - 1)
-      if instant == s.at then s.held = cost end
+      if instant == s.at then s.held, s.held_before = cost, cost end
     end
     if not s.held then s.places = 0 end
   end
 
-  local function keep_newest(s, _, keep)
+  local function keep_newest(s, line, keep)
     local excess = s.used - keep
     if excess <= 0 then return end
     find_held(s)
     local held_at = s.held and s.at
-    local rest
-    local stopped = drop_while(s, function(instant, cost)
+    local rest, before
+    local stopped, short = drop_while(s, function(instant, cost)
       if excess == 0 or instant == held_at then return false end
       if cost > excess then
-        rest = cost - excess
+        rest, before = cost - excess, cost
         return false
       end
       excess = excess - cost
+      unnote(s, instant, cost)
       return true
     end)
+    s.clipped = true
+    if short then
+      -- Later calls forget the others: see zset.lua.
+      s.short, s.used = true, keep + excess
+      return
+    end
     if rest then
-      set(s, 0, s.oldest, rest)
+      set(s, line, 0, s.oldest, rest, before)
     elseif stopped and excess > 0 then
       local cut = math.min(excess, s.held)
       s.held, excess = s.held - cut, excess - cut
     end
     if not rest then s.add = s.add - excess end
-    s.used, s.clipped = keep, true
+    s.used = keep
   end
 
   local function record(s, _, cost, times)
@@ -206,15 +300,24 @@ do
   local function wait(s, line, cost)
     local needed = s.used + cost - line.capacity
     if needed <= 0 then return 0 end
-    local freed, i, n = 0, 0, size(s) - (s.held and 1 or 0)
+    local freed, i, n, chunk = 0, 0, size(s) - (s.held and 1 or 0), BUFFER
+    local width, unpack = s.width, struct.unpack
+    local cost_of = width == 8 and '>I2' or '>I7'
     while i < n do
-      local raw, got = records(s, i, math.min(1024, n - i))
+      if reads < 1 and i > 0 then return at(s, i - 1) + s.window - s.at, true end
+      -- The first is read in any case.
+      local raw, got = records(s, i, math.min(chunk, n - i, math.max(1, math.ceil(reads) * 8)))
+      reads = reads - got / 8
       for j = 0, got - 1 do
-        local instant, held = read(s, raw, j * s.width + 1)
-        freed = freed + held
-        if freed >= needed then return instant + s.window - s.at end
+        local cost = unpack(cost_of, raw, j * width + 7)
+        if cost == WIDE then
+          local _
+          _, cost = read(s, raw, j * width + 1)
+        end
+        freed = freed + cost
+        if freed >= needed then return read(s, raw, j * width + 1) + s.window - s.at end
       end
-      i = i + got
+      i, chunk = i + got, 1024
     end
     if s.held or s.add > 0 then return s.window end
     return line.horizon
@@ -235,19 +338,41 @@ do
     return (block - 10 - fixed - (block - 10 - fixed) % width) / width
   end
 
-  -- Writes the log anew: all records in `body`, and room for `n`.
-  local function lay(s, line, body, n, width)
-    local front = math.min(BUFFER * width, #body)
-    s.width, s.head, s.room = width, 0, room_for(width, n)
-    s.front, s.recent, s.size = string.sub(body, 1, front), '', (#body - front) / width
-    local function padded(text, bytes)
-      return text .. string.rep('\0', bytes - #text)
+  -- Writes the log anew: all records in `parts`, and room for `n`. Redis makes the string, as long as it has to be, and each part is
+  -- copied into it once: Lua is slow at putting long strings together.
+  local function lay(s, line, parts, n, width)
+    local bytes, front, i, from = 0, '', 1, 1
+    for j = 1, #parts do bytes = bytes + #parts[j] end
+    while parts[i] and #front < BUFFER * width do
+      local piece = string.sub(parts[i], 1, BUFFER * width - #front)
+      front = front .. piece
+      if #piece == #parts[i] then i = i + 1 else from = #piece + 1 end
     end
-    call('SET', s.key, pack_header(s) .. string.rep('\0', BUFFER * width) .. padded(s.front, BUFFER * width)
-      .. padded(string.sub(body, front + 1), s.room * width))
+    s.width, s.head, s.room = width, 0, room_for(width, n)
+    s.front, s.recent, s.size = front, '', (bytes - #front) / width
+    local offset = HEADER + 2 * BUFFER * width
+    call('UNLINK', s.key)
+    call('SETRANGE', s.key, format('%d', offset + s.room * width - 1), '\0')
+    while parts[i] do
+      local piece = from > 1 and string.sub(parts[i], from) or parts[i]
+      call('SETRANGE', s.key, format('%d', offset), piece)
+      offset, i, from = offset + #piece, i + 1, 1
+    end
+    call('SETRANGE', s.key, '0', pack_header(s) .. string.rep('\0', BUFFER * width) .. front)
     call('PEXPIREAT', s.key, format('%d', math.ceil((math.max(s.at, s.newest) + line.life) / 1000)))
     if s.fresh then call('UNLINK', s.notes) end
     s.fresh, s.has_notes = false, true
+  end
+
+  -- Records of eight bytes as records of thirteen.
+  local function widen(s, raw, n)
+    local wide = {}
+    for i = 0, n - 1 do
+      local instant, cost = read(s, raw, i * 8 + 1)
+      unnote(s, instant, cost)
+      wide[i + 1] = struct.pack('>I6I7', instant % 2 ^ 48, cost)
+    end
+    return table.concat(wide)
   end
 
   -- The log from its parts: as it is written, or anew in records of another width.
@@ -255,18 +380,11 @@ do
     local parts, i, all = {}, 0, size(s)
     while i < all do
       local raw, got = records(s, i, all - i)
-      if width ~= s.width then
-        local wide = {}
-        for j = 0, got - 1 do
-          local instant, cost = read(s, raw, j * s.width + 1)
-          wide[#wide + 1] = struct.pack('>I6I7', instant % 2 ^ 48, cost)
-        end
-        raw = table.concat(wide)
-      end
+      if width ~= s.width then raw = widen(s, raw, got) end
       parts[#parts + 1] = raw
       i = i + got
     end
-    lay(s, line, table.concat(parts), n, width)
+    lay(s, line, parts, n, width)
   end
 
   -- Puts what is recent into the ring, which has room for it.
@@ -281,26 +399,15 @@ do
     s.recent = ''
   end
 
-  -- Writes what is not in the ring. An empty front takes the oldest there are, so that they are next to the header.
-  local function write_header(s)
-    if s.front == '' and s.size > 0 then
-      local raw, n = records(s, 0, BUFFER)
-      s.front, s.head, s.size = raw, (s.head + n) % s.room, s.size - n
-    elseif s.front == '' then
-      s.front, s.recent = s.recent, ''
-    end
-    local gap = BUFFER * s.width - #s.recent
-    call('SETRANGE', s.key, '0', pack_header(s) .. s.recent .. string.rep('\0', gap) .. s.front)
-  end
-
   local function save(s, line)
     if s.count == 0 and s.gone == 0 and not s.clipped then return end
     local cost = s.add + (s.held or 0)
-    local width = cost > 65535 and 13 or s.width
+    local width = cost > WIDE and size(s) <= MOST_WIDENED and 13 or s.width
     if size(s) == 0 and s.count > 0 then
       s.oldest = s.at
-      width = cost > 65535 and 13 or 8
+      width = cost > WIDE and 13 or 8
     end
+    if s.emptied then call('ZREMRANGEBYSCORE', s.notes, '-inf', '-1') end
     local all = size(s) + 1
     local shrinks = s.room > 64 and all * 4 < s.room
     local adds = s.count > 0 and not s.held
@@ -312,9 +419,9 @@ do
       flush(s)
     end
     if adds then
-      s.recent = s.recent .. write(s, s.at, cost)
+      s.recent = s.recent .. write(s, line, s.at, cost, 0)
     elseif s.held then
-      set(s, size(s) - 1, s.at, cost)
+      set(s, line, size(s) - 1, s.at, cost, s.held_before)
     end
     write_header(s)
     if s.count > 0 and s.at - fmod(s.at, line.period) > s.pushed then
@@ -335,12 +442,18 @@ do
     if low == size(s) - 1 and seq < 1e18 and seq >= s.places then return false end
     local new = math.min(math.max(cost - from, 0) + to, MAX_TOTAL - (s.used - cost))
     s.used = s.used + new - cost
-    if new > 65535 and s.width == 8 then rebuild(s, line, size(s) + BUFFER, 13) end
-    set(s, low, instant, new)
+    if new > WIDE and s.width == 8 and size(s) <= MOST_WIDENED then rebuild(s, line, size(s) + BUFFER, 13) end
+    set(s, line, low, instant, new, cost)
     if new == 0 and instant == s.newest then
       s.newest = 0
       local above = low
       while s.used > 0 and s.newest == 0 and above > 0 do
+        if reads < 1 then
+          -- No later than this one.
+          s.newest = at(s, above - 1)
+          break
+        end
+        reads = reads - 64
         local from = math.max(above - 512, 0)
         local i = from
         while i < above do
@@ -358,12 +471,18 @@ do
     return true
   end
 
-  -- See heal.lua. The log is written anew.
+  -- See heal.lua. The log is written anew: what lies before the first entry as it is.
   local function heal(s, line, entries, by)
     save(s, line)
     if not by.new_batch(s, entries[#entries].at) then return 0 end
     local all, order = {}, {}
-    local i, n = 0, size(s)
+    local n = size(s)
+    local older, high = 0, n
+    while older < high do
+      local middle = (older + high - (older + high) % 2) / 2
+      if at(s, middle) < entries[1].at then older = middle + 1 else high = middle end
+    end
+    local i = older
     local function hold(at, cost)
       if not all[at] then order[#order + 1] = at end
       all[at] = (all[at] or 0) + cost
@@ -380,20 +499,27 @@ do
       if at > s.cut and need > 0 then
         hold(at, need)
         added = added + need
-        if all[at] > 65535 then width = 13 end
+        if all[at] > WIDE and n <= MOST_WIDENED then width = 13 end
         if at > s.newest then s.newest = at end
       end
     end
     if added > 0 then
       table.sort(order)
-      local body = {}
-      for k, at in ipairs(order) do
-        body[k] = struct.pack(width == 8 and '>I6I2' or '>I6I7', at % 2 ^ 48, all[at])
+      local body, j = {}, 0
+      while j < older do
+        local raw, got = records(s, j, older - j)
+        body[#body + 1] = width == s.width and raw or widen(s, raw, got)
+        j = j + got
       end
-      s.used, s.oldest = s.used + added, order[1]
+      s.width = width
+      local newer = {}
+      for i, at in ipairs(order) do newer[i] = write(s, line, at, all[at], 0) end
+      s.used = s.used + added
+      if older == 0 then s.oldest = order[1] end
       if s.newest > newest then s.places = 1 end
       s.last = math.max(s.last, s.newest)
-      lay(s, line, table.concat(body), #order + BUFFER, width)
+      body[#body + 1] = table.concat(newer)
+      lay(s, line, body, older + #order + BUFFER, width)
     end
     if not s.fresh then write_notes(s, line) end
     return added

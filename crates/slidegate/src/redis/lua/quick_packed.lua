@@ -29,6 +29,8 @@ do
         end
         if able then
           local time, held = struct.unpack('>I6I2', front, base + from * 8)
+          -- Its cost may stand in the notes.
+          able = held < 65535
           oldest = now - (now - time) % 281474976710656
           if oldest <= cut then gone, from = gone + held, from + 1 end
         end
@@ -49,6 +51,7 @@ do
           while able and needed > 0 do
             if i < to then
               local time, held = struct.unpack('>I6I2', front, base + i * 8)
+              able = held < 65535
               needed, i = needed - held, i + 1
               retry = window - (now - time) % 281474976710656
             else
@@ -84,7 +87,7 @@ do
             end
           end
           if granted == times then return struct.pack('<dddd', now, granted, used, window) end
-          return struct.pack('<ddddddd', now, granted, used, retry, newest + window - now, now, 0)
+          return struct.pack('<dddddddd', now, granted, used, retry, newest + window - now, now, 0, 0)
         end
       end
     end

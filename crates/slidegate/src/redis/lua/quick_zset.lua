@@ -6,14 +6,14 @@
 -- If there is one run and all of it is granted the reply is short: the instant, how many, used, reset after. Of one of
 -- several it is: how many and a half, used. What is recorded now is reset after a window.
 --
--- If every entry costs the same (see `m`), the permits that leave are counted by removing them, and the entry
--- whose leaving makes room is found by its rank.
+-- If every entry costs the same (see `m`), the permits that leave are counted by removing them, or by ZCOUNT where they may be
+-- more than one call removes, and the entry whose leaving makes room is found by its rank.
 
 do
   local plan, unpack, pack = ARGV[1], struct.unpack, struct.pack
   -- A line is 13 numbers and a run 4, and before each of the two tables stands its length.
   local runs = (#plan - 16) / 136
-  local heads, shapes, able = nil, nil, true
+  local heads, shapes, able, reserved = nil, nil, true, 0
   if runs > 1 then
     -- What is not ours must be found before anything is written.
     heads, shapes = {}, {}
@@ -24,6 +24,24 @@ do
       local head = call('ZMSCORE', key, 'u', shape)
       heads[i], shapes[i] = head, shape
       if not head[2] and (head[1] or call('EXISTS', key) == 1) then able = false break end
+      if head[2] and head[1] then
+        head[1] = head[1] + 0
+        if head[1] % 0.5 > 0 then reserved = reserved - head[1] end
+      end
+    end
+    if able and reserved > trims then
+      -- What differs may take several calls to sum up, and then nothing is decided: found before anything is written.
+      reserved = 0
+      for i = 1, runs do
+        local used, newest = heads[i][1], heads[i][2]
+        if used and used % 0.5 > 0 then
+          local latest = math.max(now, -newest)
+          if used % 1 < 0.5 then latest = math.max(latest, -call('ZSCORE', KEYS[i], 'l')) end
+          local window = unpack('<d', plan, 104 * i - 31)
+          reserved = reserved + call('ZCOUNT', KEYS[i], '1', format('%d', latest - window))
+        end
+      end
+      able = reserved <= trims
     end
   end
   if able then
@@ -65,15 +83,27 @@ do
         able = call('EXISTS', key) == 0
       end
       if able then
-        local gone, found, empty = 0, nil, false
+        local gone, kept, left_in, found, empty = 0, 0, 0, nil, false
         if not fresh then
           if newest <= cut and later <= cut and (alike == 0 or used > 8 * alike) then
             -- The key was idle: dropping it whole is cheaper than emptying it, unless it has little.
             call('UNLINK', key)
             gone, newest, alike, newest_at, fresh = used, 0, 1, minus_at, true
           elseif alike > 0 then
-            gone = alike * call('ZREMRANGEBYSCORE', key, '1', cut_at)
-            empty = gone == used
+            local up_to, expired = cut_at, nil
+            if used > (trims - reserved) * alike then
+              expired = call('ZCOUNT', key, '1', cut_at)
+              local most = trims - reserved
+              if expired > most then
+                local rank = format('%d', 3 + most)
+                up_to = most > 0 and call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] or '1'
+              end
+            end
+            local removed = call('ZREMRANGEBYSCORE', key, '1', up_to)
+            trims = trims - removed
+            gone = alike * (expired or removed)
+            if expired then left_in, kept = expired - removed, alike * (expired - removed) end
+            empty = gone == used and kept == 0
           else
             found = call('ZRANGEBYSCORE', key, '1', cut_at, 'LIMIT', '0', '256')
             for n = 1, #found do
@@ -104,6 +134,7 @@ do
               name = plain
             end
             used = used + total
+            local stored = used + kept
             if found and found[1] then call('ZREMRANGEBYSCORE', key, '1', cut_at) end
             if fresh then
               call('ZADD', key, format(total == 1 and '-%d' or '-%d.25', used), 'u', minus_at, shape, at, name,
@@ -111,26 +142,26 @@ do
             elseif total ~= alike and alike > 0 then
               -- Alone it is like all of them.
               local now_alike = empty and total or 0
-              call('ZADD', key, format(now_alike == 1 and '-%d' or '-%d.25', used), 'u', newest_at, shape, at,
+              call('ZADD', key, format(now_alike == 1 and '-%d' or '-%d.25', stored), 'u', newest_at, shape, at,
                 name, now_alike == 0 and '0' or format('-%d', now_alike), 'm')
             elseif alike == 0 and cost == 1 and heads then
-              call('ZADD', key, format('-%d.25', used), 'u', newest_at, shape, at, name, '0', 'm')
+              call('ZADD', key, format('-%d.25', stored), 'u', newest_at, shape, at, name, '0', 'm')
             else
-              call('ZADD', key, format(alike == 1 and '-%d' or '-%d.25', used), 'u', newest_at, shape, at, name)
+              call('ZADD', key, format(alike == 1 and '-%d' or '-%d.25', stored), 'u', newest_at, shape, at, name)
             end
             if now - now % period > newest then
               call('PEXPIREAT', key, format('%d', math.ceil((now + life) / 1000)))
             end
             newest = now
           elseif gone > 0 then
-            call('ZADD', key, format(alike == 1 and '-%d.5' or '-%d.75', used), 'u', format('-%d', now), 'l')
+            call('ZADD', key, format(alike == 1 and '-%d.5' or '-%d.75', used + kept), 'u', format('-%d', now), 'l')
           end
           if granted < times then
             local nth = used + cost - capacity + alike - 1
             nth = (nth - nth % alike) / alike
             retry = window
             if nth * alike <= before then
-              local rank = format('%d', 3 + nth)
+              local rank = format('%d', 3 + left_in + nth)
               retry = call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + window - now
             end
           end
@@ -139,7 +170,7 @@ do
             if not heads then return pack('<dddd', now, granted, used, reset) end
             answered[i], left = pack('<dd', granted + 0.5, used), left - 1
           else
-            answered[i], left = pack('<dddddd', granted, used, retry, reset, now, 0), left - 1
+            answered[i], left = pack('<ddddddd', granted, used, retry, reset, now, 0, 0), left - 1
           end
         end
       end

@@ -30,7 +30,7 @@ local function line_of(shape, key, notes, kind)
 end
 
 local function shape_of(key)
-  local found = call('ZRANGEBYSCORE', key, '-inf', 0)
+  local found = call('ZRANGEBYSCORE', key, '-inf', '0', 'LIMIT', '0', '16')
   for i = 1, #found do
     if #found[i] > 1 then return found[i] end
   end

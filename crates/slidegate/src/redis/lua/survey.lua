@@ -8,8 +8,9 @@ local function type_of(key)
   return call('TYPE', key).ok
 end
 
--- Whether `see(name, score)` holds for each member of a sorted set, lowest first, up to the score `most`.
-local function each_member(key, most, see)
+-- Whether `see(name, score)` holds for each member of a sorted set, lowest first, up to the score `most`; with `limit` for that
+-- many at most.
+local function each_member(key, most, see, limit)
   local up_to = most == math.huge and '+inf' or format('%d', most)
   local found = call('ZRANGEBYSCORE', key, '-inf', up_to, 'WITHSCORES', 'LIMIT', '0', '512')
   local offset = 0
@@ -19,15 +20,15 @@ local function each_member(key, most, see)
       if score > most then return true end
       if not see(found[i], score) then return false end
     end
-    if #found < 1024 then return true end
     offset = offset + 512
+    if #found < 1024 or limit and offset >= limit then return true end
     found = call('ZRANGE', key, format('%d', offset), format('%d', offset + 511), 'WITHSCORES')
   end
 end
 
 local function is_note(name)
   local what = string.match(name, '^(%l+):')
-  return what == 'id' or what == 'settled' or what == 'void' or what == 'moved' or what == 'heal'
+  return what == 'id' or what == 'settled' or what == 'void' or what == 'moved' or what == 'heal' or what == 'cost'
 end
 
 -- What an entry of a window costs; nil if it is none.

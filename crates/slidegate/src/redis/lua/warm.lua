@@ -91,23 +91,25 @@ do
     if cost > limit then return kind.reset(s, line) end
     local capacity = line.capacity
     line.capacity = limit
-    local leaves = kind.wait(s, line, cost)
+    local leaves, bound = kind.wait(s, line, cost)
     line.capacity = capacity
-    return leaves
+    return leaves, bound
   end
 
   local function wait(kind, s, line, cost)
     if s.used == 0 or s.used + cost <= line.capacity then return 0 end
     local climb = line.climb
     local warmth = warmths[climb.key]
-    local leaves = wait_within(line.capacity, kind, s, line, cost)
-    if not is_warm(warmth, climb, s.at) then return leaves end
+    local leaves, bound = wait_within(line.capacity, kind, s, line, cost)
+    if not is_warm(warmth, climb, s.at) then return leaves, bound end
     local cold = warmth.last + climb.idle
-    if s.at + leaves >= cold then leaves = wait_within(part(line.full, climb.start), kind, s, line, cost) end
-    if s.used + cost > line.full then return leaves end
+    if s.at + leaves >= cold then
+      leaves, bound = wait_within(part(line.full, climb.start), kind, s, line, cost)
+    end
+    if s.used + cost > line.full then return leaves, bound end
     local reached = warmth.since + reaches(climb, line.full, s.used + cost)
-    if reached >= cold then return leaves end
-    return math.min(leaves, math.max(0, reached - s.at))
+    if reached >= cold or reached - s.at > leaves then return leaves, bound end
+    return math.max(0, reached - s.at)
   end
 
   local function save()

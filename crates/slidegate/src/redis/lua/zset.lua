@@ -2,7 +2,7 @@
 -- Kind 1, `sliding-window` and `time-slice`: one sorted set.
 --
 --   score           member            meaning
---   -total          u                 permits in use; a quarter more if `m` is not 1, half more if `l` is later
+--   -total          u                 permits of all entries that are stored; a quarter more if `m` is not 1, half more if `l` is later
 --   -instant        <shape>           when the newest entry that counts was recorded, and half more if this count has
 --                                     notes; its name is the algorithm and the window
 --   -instant        l                 when something was last recorded or seen to leave, if later than that
@@ -14,7 +14,8 @@
 --
 -- There is one entry an instant. Its name is the instant modulo a power of 16 above twice the window, so it
 -- is short and unique while it counts. One range from the bottom to where the window begins reads the header and
--- what has left together. Notes on single admissions are in `<key>:notes`: see notes.lua.
+-- what has left together. Entries that have left are removed a bounded number at a time. Until then `u` contains them, and each
+-- call subtracts them. Notes on single admissions are in `<key>:notes`: see notes.lua.
 
 do
   local function read_name(name)
@@ -30,10 +31,11 @@ do
     return format('%x', at % modulus)
   end
 
-  -- The total, and whether there is more to know: so that most decisions need not look.
+  -- The total, and whether there is more to know: so that most decisions need not look. `kept` has left and is still stored.
   local function write_used(s, alike)
     local more = (alike == 1 and 0 or 0.25) + (s.last > s.newest and 0.5 or 0)
-    return more == 0 and format('-%d', s.used) or format('-%.2f', s.used + more)
+    local total = s.used + (s.kept or 0)
+    return more == 0 and format('-%d', total) or format('-%.2f', total + more)
   end
 
   -- When the newest was recorded, and whether there are notes.
@@ -43,7 +45,52 @@ do
 
   local function blank(key, notes, shape, at, cut)
     return { key = key, notes = notes, shape = shape, at = at, cut = cut, used = 0, newest = 0, later = 0, last = 0,
-             before = 0, pushed = 0, alike = 1, gone = 0, add = 0, count = 0, first = 1, loaded = 0 }
+             before = 0, pushed = 0, alike = 1, gone = 0, expired = 0, header = 0, add = 0, count = 0, first = 1, cut_off = 0,
+             loaded = 0 }
+  end
+
+  -- What the entries with these names cost together.
+  local function sum_costs(names, first, last, step)
+    local sum, find, match = 0, string.find, string.match
+    for i = first, last, step do
+      local star = find(names[i], '*', 1, true)
+      sum = sum + (star and match(names[i], '^%d+', star + 1) or 1)
+    end
+    return sum
+  end
+
+  -- Sums up the entries that have left, which begin at `found[i]`. If that are too many for one call, and they differ, it
+  -- removes those that it has summed up.
+  local function sum_expired(s, found, i)
+    local n = (#found - i + 1) / 2
+    if #found == 1024 then n = call('ZCOUNT', s.key, '1', format('%d', s.cut)) end
+    s.expired = n
+    if s.alike > 0 then
+      s.gone = s.alike * n
+      return
+    end
+    if #found < 1024 then
+      if n <= trims then
+        trims = trims - n
+        s.gone = sum_costs(found, i, #found, 2)
+        return
+      end
+    end
+    local most = math.min(n, math.floor(trims))
+    if most < n then unfinished = true end
+    if most < 1 then return end
+    trims = trims - most
+    local names = call('ZRANGE', s.key, format('%d', s.header), format('%d', s.header + most - 1))
+    if most == n then
+      s.gone = sum_costs(names, 1, n, 1)
+      return
+    end
+    -- Not the last instant, which may have more entries.
+    local last = most
+    while last > 1 and string.match(names[last], '^%x+') == string.match(names[most], '^%x+') do last = last - 1 end
+    s.used, s.last = s.used - sum_costs(names, 1, last, 1), s.at
+    call('ZREMRANGEBYSCORE', s.key, '1', call('ZSCORE', s.key, names[last]))
+    call('ZADD', s.key, write_used(s, 0), 'u', format('-%d', s.at), 'l')
   end
 
   -- Reads the header, and rolls to the present: what has left is summed up, and trimmed when saved.
@@ -67,6 +114,7 @@ do
         elseif #name > 1 then stored, s.newest, s.has_notes = name, math.floor(-score), score % 1 > 0 end
         i = i + 2
       end
+      s.header = (i - 1) / 2
       if stored ~= shape then
         check_ours(key, stored)
         s = blank(key, notes, shape, at, cut)
@@ -85,21 +133,7 @@ do
       if #found == 1024 and latest <= cut then
         s.gone, s.replace, s.whole, s.alike, s.has_notes = s.used, true, true, 1, false
       else
-        local offset = 0
-        while true do
-          while found[i] do
-            s.gone = s.gone + read_name(found[i])
-            i = i + 2
-          end
-          if #found < 1024 then break end
-          offset = offset + 512
-          found, i = call('ZRANGE', key, format('%d', offset), format('%d', offset + 511), 'WITHSCORES'), 1
-          -- By rank it may reach into what still counts.
-          local last = #found
-          while last > 0 and tonumber(found[last]) > cut do
-            found[last], found[last - 1], last = nil, nil, last - 2
-          end
-        end
+        sum_expired(s, found, i)
       end
       if s.gone > 0 then
         s.used = s.used - s.gone
@@ -113,20 +147,28 @@ do
     return at <= s.cut
   end
 
-  -- Makes sure that the n-th oldest entry is loaded, if there is one. Reads by rank, and more each time.
-  local function fetch(s, n, size)
+  -- Makes sure that the n-th oldest entry is loaded, if there is one and the call may still read it: `short` says that it may
+  -- not. Reads by rank, and more each time. With `one` the first that counts is read in any case. `sums[i]` is what the first
+  -- `i` cost together.
+  local function fetch(s, n, size, one)
     while s.loaded < n and not s.whole do
       if not s.names then
-        s.names, s.costs, s.ats = {}, {}, {}
-        s.offset = call('ZCOUNT', s.key, '-inf', format('%d', s.cut))
+        s.names, s.costs, s.ats, s.sums = {}, {}, {}, { [0] = 0 }
+        s.start = s.header + s.expired
+        s.offset = s.start
       end
-      size = math.max(size, s.chunk or 1)
+      if reads < 1 and not (one and s.loaded < s.first) then
+        s.short = true
+        return false
+      end
+      size = math.min(math.max(size, s.chunk or 1), math.max(reads, 1))
+      reads = reads - size
       local found = call('ZRANGE', s.key, format('%d', s.offset), format('%d', s.offset + size - 1), 'WITHSCORES')
       for i = 1, #found, 2 do
-        local loaded = s.loaded + 1
+        local loaded, cost = s.loaded + 1, read_name(found[i])
         s.loaded = loaded
-        s.names[loaded], s.ats[loaded] = found[i], tonumber(found[i + 1])
-        s.costs[loaded] = read_name(found[i])
+        s.names[loaded], s.ats[loaded], s.costs[loaded] = found[i], tonumber(found[i + 1]), cost
+        s.sums[loaded] = s.sums[loaded - 1] + cost
       end
       s.offset = s.offset + size
       s.whole = #found < 2 * size
@@ -159,29 +201,34 @@ do
     end
   end
 
-  -- Forgets the oldest permits until no more than `keep` are in use.
+  -- Forgets the oldest permits until no more than `keep` are in use, as far as the call may read. The others are forgotten by
+  -- later calls. Until then they are the first to leave, so no decision is another for it, and `used` is above the limit.
   local function keep_newest(s, line, keep)
     local excess = s.used - keep
     if excess <= 0 then return end
     find_held(s, line)
-    s.clipped = s.clipped or {}
-    s.used = keep
+    s.clipped = true
     while excess > 0 and fetch(s, s.first, 16) do
       local first = s.first
-      local name, cost = s.names[first], s.costs[first]
-      if name == s.held then cost = s.held_cost end
+      local held = s.names[first] == s.held
+      local cost = s.costs[first] - s.cut_off
       local cut = cost < excess and cost or excess
       excess = excess - cut
-      if name == s.held then
-        s.held_cost = cost - cut
-      elseif cut > 0 then
-        s.clipped[name] = { s.ats[first], cost - cut, read_name(name) }
-        s.costs[first] = cost - cut
+      if held then s.held_cost = s.held_cost - cut end
+      s.cut_off = s.cut_off + cut
+      if cut < cost then
+        if not held then s.partial = first end
+        s.used = keep
+        return
       end
-      if cut < cost then return end
-      s.first = first + 1
+      s.first, s.cut_off = first + 1, 0
     end
-    s.add = s.add - excess
+    if s.short then
+      s.used = keep + excess
+    else
+      s.used = keep
+      s.add = s.add - excess
+    end
   end
 
   local function record(s, line, cost, times)
@@ -198,11 +245,30 @@ do
   local function wait(s, line, cost)
     local needed = s.used + cost - line.capacity
     if needed <= 0 then return 0 end
-    local freed, i = 0, s.first
-    while fetch(s, i, needed == 1 and 1 or 16) do
-      freed = freed + (s.names[i] == s.held and s.held_cost or s.costs[i])
-      if freed >= needed then return s.ats[i] + line.window - s.at end
-      i = i + 1
+    if s.alike > 0 and not s.clipped and not s.whole then
+      -- All cost the same: the entry is found by its rank.
+      if needed <= s.used - s.add then
+        local nth = needed + s.alike - 1
+        local rank = format('%d', s.header + s.expired + (nth - fmod(nth, s.alike)) / s.alike - 1)
+        local at = call('ZRANGE', s.key, rank, rank, 'WITHSCORES')[2]
+        return at and at + line.window - s.at or line.horizon
+      end
+    else
+      -- What was forgotten of the oldest, and then what must leave.
+      local enough = s.first
+      while fetch(s, enough, needed == 1 and 1 or 16, true) do
+        local target = s.sums[s.first - 1] + s.cut_off + needed
+        if s.sums[s.loaded] >= target then
+          local low, high = s.first, s.loaded
+          while low < high do
+            local middle = (low + high - (low + high) % 2) / 2
+            if s.sums[middle] >= target then high = middle else low = middle + 1 end
+          end
+          return s.ats[low] + line.window - s.at
+        end
+        enough = s.loaded + 1
+      end
+      if s.short then return s.ats[s.loaded] + line.window - s.at, true end
     end
     if s.add > 0 then return s.date + line.window - s.at end
     return line.horizon
@@ -222,10 +288,42 @@ do
   -- What `m` says after this is saved.
   local function alike_after(s)
     local cost = (s.held_cost or 0) + s.add
-    if s.clipped or s.held then return 0 end
+    if s.partial or s.held then return 0 end
     if s.fresh or s.replace then return s.count > 0 and cost or 1 end
     if s.count == 0 or cost == s.alike then return s.alike end
     return 0
+  end
+
+  -- Removes the entries before the first that still counts.
+  local function forget(s)
+    local first = s.first
+    local from, to = s.ats[1], s.ats[first - 1]
+    -- One instant may have several entries: the last is removed by name.
+    local name = 1
+    if to > from then
+      call('ZREMRANGEBYSCORE', s.key, format('%d', from), format('(%d', to))
+      while s.ats[name] < to do name = name + 1 end
+    end
+    for i = name, first - 1 do call('ZREM', s.key, s.names[i]) end
+  end
+
+  -- Removes entries that have left, as many as the call may. The others stay and are counted in `u` until then.
+  local function trim(s)
+    s.stale, s.kept = false, 0
+    local up_to = format('%d', s.cut)
+    if s.alike > 0 and s.expired > trims then
+      if trims < 1 then
+        s.kept = s.alike * s.expired
+        return
+      end
+      local rank = format('%d', s.header + trims - 1)
+      up_to = call('ZRANGE', s.key, rank, rank, 'WITHSCORES')[2]
+    end
+    local removed = call('ZREMRANGEBYSCORE', s.key, '1', up_to)
+    if s.alike > 0 then
+      s.kept = s.alike * (s.expired - removed)
+      trims = trims - removed
+    end
   end
 
   local function save(s, line)
@@ -234,8 +332,10 @@ do
     if s.replace then
       call('UNLINK', key)
       s.pushed = 0
-    elseif s.stale then
-      call('ZREMRANGEBYSCORE', key, '1', format('%d', s.cut))
+      s.kept = 0
+    else
+      if s.clipped and s.first > 1 then forget(s) end
+      if s.stale then trim(s) end
     end
     local push = pushes(s, line)
     local name = s.count > 0
@@ -253,11 +353,11 @@ do
     members[#members + 1] = write_used(s, alike)
     members[#members + 1] = 'u'
     if new and line.slice > 0 then add(-s.at, 'c') end
-    for clipped, left in pairs(s.clipped or {}) do
+    if s.partial and s.partial == s.first then
+      local clipped = s.names[s.first]
+      local _, count = read_name(clipped)
       call('ZREM', key, clipped)
-      if left[2] > 0 then
-        call('ZADD', key, left[1], write_name(left[1], line.modulus, left[2], left[4]))
-      end
+      add(s.ats[s.first], write_name(s.ats[s.first], line.modulus, s.costs[s.first] - s.cut_off, count))
     end
     call('ZADD', key, unpack(members))
     if push then call('PEXPIREAT', key, format('%d', math.ceil((s.at + line.life) / 1000))) end
@@ -274,6 +374,9 @@ do
       end
       if #found < 2 * size then return 0 end
       offset, size = offset + size, 64
+      reads = reads - size
+      -- No later than this one.
+      if reads < 0 then return tonumber(found[#found]) end
     end
   end
 
@@ -330,7 +433,7 @@ do
     if s.fresh and s.replace then call('UNLINK', key) end
     if s.replace then alike = 1 end
     s.gone, s.clipped, s.replace = 0, nil, false
-    local empty = s.used == 0
+    local empty = s.used == 0 and (s.kept or 0) == 0
     if line.slice > 0 and not by.lost and not by.new_batch(s, entries[1].at) then return 0 end
     for _, entry in ipairs(entries) do
       local at, cost = entry.at, entry.cost

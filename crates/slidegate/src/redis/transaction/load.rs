@@ -14,6 +14,9 @@ use crate::{Algorithm, Entry, Error, Fault, Micros, Quota, RequestId};
 /// Members read of a window at first.
 const SOME: usize = 64;
 
+/// Members that one command reads of a key that is read whole. It takes Redis a few milliseconds at most.
+const PAGE: usize = 4_000;
+
 type Members = Vec<(String, f64)>;
 
 /// One key, as it was read.
@@ -78,8 +81,8 @@ pub(super) async fn load(
     }
     read.cmd("TIME");
     for (i, Wanted { name, .. }) in wanted.iter().enumerate() {
-        let last = if whole.contains(&i) { -1 } else { SOME as i64 - 1 };
-        read.cmd("ZRANGE").arg(name).arg(0).arg(last).arg("WITHSCORES");
+        let page = if whole.contains(&i) { PAGE } else { SOME };
+        read.cmd("ZRANGE").arg(name).arg(0).arg(page - 1).arg("WITHSCORES");
     }
     for warm in wanted.iter().filter_map(|wanted| wanted.warm.as_ref()) {
         read.cmd("GET").arg(warm);
@@ -93,7 +96,10 @@ pub(super) async fn load(
     let mut parts = Vec::new();
     let counts: Vec<Value> = values.by_ref().take(wanted.len()).collect();
     for ((i, wanted), value) in wanted.into_iter().enumerate().zip(counts) {
-        let members: Members = redis::from_redis_value(value).map_err(|_| Missed::Wrong(bad_reply()))?;
+        let mut members: Members = redis::from_redis_value(value).map_err(|_| Missed::Wrong(bad_reply()))?;
+        if whole.contains(&i) {
+            read_rest(connection, &wanted.name, &mut members).await?;
+        }
         let held = Held::read(&members);
         if held.is_none() && !members.is_empty() {
             return Err(Missed::Wrong(Error::store(Fault::WrongType, NOT_OURS)));
@@ -131,6 +137,25 @@ pub(super) async fn load(
         return Err(Missed::Part(parts));
     }
     Ok((now, loaded))
+}
+
+/// Reads the pages after the first. If another client changes the key meanwhile, EXEC writes nothing.
+async fn read_rest(
+    connection: &mut MultiplexedConnection,
+    name: &str,
+    members: &mut Members,
+) -> Result<(), RedisError> {
+    while members.len().is_multiple_of(PAGE) && !members.is_empty() {
+        let start = members.len();
+        let mut command = redis::cmd("ZRANGE");
+        command.arg(name).arg(start).arg(start + PAGE - 1).arg("WITHSCORES");
+        let page: Members = command.query_async(connection).await?;
+        if page.is_empty() {
+            break;
+        }
+        members.extend(page);
+    }
+    Ok(())
 }
 
 impl Loaded {

@@ -22,16 +22,17 @@ use smallvec::SmallVec;
 use tokio::sync::MutexGuard;
 
 use self::load::{Wanted, load, newest_besides, note};
-use self::slot::{NAMED, Open, Slot};
+use self::slot::{Open, Slot};
 use super::fault::{Redirect, explain, redirect};
 use super::held::{Held, HeldEntry};
+use super::layout::{NAMED, id_note_of};
 use super::life::Purpose;
 use super::server::{self, Server};
 use super::topology::Place;
 use super::{Inner, bad_reply};
 use crate::judge::judge;
 use crate::{
-    Ask, Correction, Encoding, Entry, Error, Fault, Key, Micros, Outcome, Reading, Readings, Receipt,
+    Ask, Correction, Count, Encoding, Entry, Error, Fault, Key, Micros, Outcome, Reading, Readings, Receipt,
     Settled, Settlement,
 };
 
@@ -244,7 +245,11 @@ impl Inner {
                 slot.quota = check.quota;
                 let recorded = slot.note_recorded();
                 if verdict.outcome == Outcome::Charged {
-                    verdict.entry.seq = slot.number(ask.id(), check.cost, verdict.entry, recorded);
+                    let number = slot.number(ask.id(), check.cost, verdict.entry, recorded);
+                    // An attempt is not settled, so it has no number.
+                    if check.quota.count() == Count::Admitted {
+                        verdict.entry.seq = number;
+                    }
                 }
                 if verdict.retry_after > Micros::ZERO && slot.reaches_lump(verdict) {
                     return Err(Missed::Part(vec![i]));
@@ -323,15 +328,25 @@ impl Inner {
             let (name, instant) = (&loaded.name, settlement.entry.at.get());
             // Without notes there is no such member in the key itself either.
             look.cmd("ZSCORE").arg(loaded.noted_in().unwrap_or(name)).arg(&marker);
-            look.cmd("ZRANGEBYSCORE").arg(name).arg(instant).arg(instant).arg("LIMIT").arg(0).arg(1);
-            let (noted, found): (Option<f64>, Vec<String>) = look.query_async(connection).await?;
+            look.cmd("ZRANGEBYSCORE").arg(name).arg(instant).arg(instant).arg("LIMIT").arg(0).arg(64);
+            // Without a note, a request with an id was never admitted under this number.
+            let id = if seq >= NAMED { id_note_of(seq) } else { String::new() };
+            look.cmd("ZSCORE").arg(loaded.noted_in().unwrap_or(name)).arg(id);
+            look.cmd("ZSCORE").arg(loaded.noted_in().unwrap_or(name)).arg("heal:newest");
+            let (noted, found, named, healed): (Option<f64>, Vec<String>, Option<f64>, Option<f64>) =
+                look.query_async(connection).await?;
+            let is_made = since.is_some()
+                || seq < NAMED
+                || named == Some(made.get() as f64)
+                || healed.is_some_and(|newest| newest >= instant as f64)
+                || Held::is_window(&quota) && found.iter().any(|name| name.contains('-'));
             let extends = settlement.correction == Correction::Extend;
             let outcome = if made.get() > slot.at && quota.is_held() || !slot.counts(held, &settlement.entry)
             {
                 Settled::Gone
             } else if noted == Some(instant as f64) {
                 Settled::Already
-            } else if extends && (!quota.is_held() || cost == 0) {
+            } else if !is_made || extends && (!quota.is_held() || cost == 0) {
                 Settled::Gone
             } else if extends && instant == slot.at {
                 Settled::Done

@@ -7,12 +7,9 @@ use crate::algorithm::{Counted, Kept};
 use crate::judge::States;
 use crate::quota::MAX_TOTAL;
 use crate::redis::held::{Held, HeldEntry};
-use crate::redis::layout;
+use crate::redis::layout::{self, NAMED};
 use crate::warm_up::Warmth;
 use crate::{Algorithm, Correction, Entry, Micros, Quota, RequestId, Settlement, State, Verdict};
-
-/// Numbers from here on are made from request ids: see `lua/notes.lua`.
-pub(super) const NAMED: u64 = 1_000_000_000_000_000_000;
 
 /// One key while a batch is judged.
 pub(super) struct Slot {
@@ -253,7 +250,9 @@ impl Slot {
             Counted::Missing { units, .. } => {
                 let (_, per) = held.quota.rate();
                 let change = (i128::from(to) - i128::from(from)) * i128::from(per);
-                let units = (i128::from(units) + change).clamp(0, i128::from(MAX_TOTAL));
+                // It may owe one capacity: as `amend` in `lua/counters.lua`.
+                let most = units.max((2 * held.quota.capacity() * per).min(MAX_TOTAL));
+                let units = (i128::from(units) + change).clamp(0, i128::from(most));
                 Amended { used: units.try_into().unwrap_or(MAX_TOTAL), entry: None, newest: None }
             }
         };

@@ -10,6 +10,9 @@ use crate::redis::layout;
 use crate::redis::options::Expiry;
 use crate::{Algorithm, Micros};
 
+/// Entries that one transaction removes: as many as a script does.
+const MOST_REMOVED: usize = 2_000;
+
 impl Slot {
     /// Adds what has changed; false if that cannot be said without reading all of the key.
     pub(super) fn write(&self, writes: &mut Pipeline, loaded: &Loaded, expiry: Expiry) -> bool {
@@ -61,16 +64,31 @@ impl Slot {
         let modulus = layout::modulus(quota);
         let mut add = redis::cmd("ZADD");
         add.arg(name);
+        // Permits that do not count any more, of entries that stay until a later call removes them.
+        let mut leftover = 0;
         if self.fresh {
             writes.cmd("UNLINK").arg(name);
         } else if loaded.oldest.is_some_and(|oldest| oldest <= cut) {
-            writes.cmd("ZREMRANGEBYSCORE").arg(name).arg(1).arg(cut);
+            let expired = &before[..before.partition_point(|entry| entry.at <= cut)];
+            let last = expired.get(MOST_REMOVED - 1).map_or(cut, |entry| entry.at);
+            writes.cmd("ZREMRANGEBYSCORE").arg(name).arg(1).arg(last);
+            leftover += expired.iter().filter(|entry| entry.at > last).map(|entry| entry.cost).sum::<u64>();
         }
-        for entry in &clipped {
-            writes.cmd("ZREM").arg(name).arg(&entry.name);
+        // The oldest are forgotten first, so those that are forgotten whole lie together.
+        let whole = clipped.partition_point(|entry| cost_at(entry.at) == 0);
+        if let Some(first) = clipped[..whole].first() {
+            let last = clipped[whole.min(MOST_REMOVED) - 1].at;
+            writes.cmd("ZREMRANGEBYSCORE").arg(name).arg(first.at).arg(last);
+        }
+        for entry in clipped.iter().skip(whole.min(MOST_REMOVED)) {
             let cost = cost_at(entry.at);
-            if cost > 0 {
-                add.arg(entry.at).arg(HeldEntry::name(entry.at, modulus, cost, entry.count));
+            if whole > MOST_REMOVED {
+                leftover += entry.cost - cost;
+            } else {
+                writes.cmd("ZREM").arg(name).arg(&entry.name);
+                if cost > 0 {
+                    add.arg(entry.at).arg(HeldEntry::name(entry.at, modulus, cost, entry.count));
+                }
             }
         }
         let mut used = self.state.used();
@@ -113,7 +131,7 @@ impl Slot {
         };
         add.arg(negative(alike)).arg("m");
         let more = if alike == 1 { 0.0 } else { 0.25 } + if last > newest { 0.5 } else { 0.0 };
-        add.arg(-(used as f64 + more)).arg("u");
+        add.arg(-((used + leftover) as f64 + more)).arg("u");
         if sliced && self.fresh {
             add.arg(negative(self.at)).arg("c");
         }

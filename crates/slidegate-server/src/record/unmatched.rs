@@ -1,0 +1,76 @@
+//! Warnings about requests that no rule matches.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use slidegate::{Decision, Micros, Request, Unmatched};
+
+/// The shortest time between two warnings.
+const PAUSE: Micros = Micros::from_secs(60);
+
+/// The most names of attributes that a warning shows.
+const SHOWN: usize = 8;
+
+/// Requests that no rule matches, since the last warning about them.
+#[derive(Default)]
+pub(crate) struct UnmatchedLog {
+    requests: AtomicU64,
+    /// When the next warning may be logged, in microseconds.
+    next: AtomicU64,
+}
+
+impl UnmatchedLog {
+    /// Logs a warning if this request matches no rule, `unmatched` is not `allow`, and the last warning is old enough.
+    #[inline]
+    pub(super) fn note(&self, now: impl Fn() -> Micros, request: &Request<'_>, decision: &Decision) {
+        if let Some(policy @ (Unmatched::Warn | Unmatched::Deny)) = decision.unmatched() {
+            self.warn(now(), request, policy);
+        }
+    }
+
+    #[cold]
+    fn warn(&self, now: Micros, request: &Request<'_>, policy: Unmatched) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let next = self.next.load(Ordering::Relaxed);
+        let due = now.get() >= next;
+        let after = now.get().saturating_add(PAUSE.get());
+        // One of several threads logs.
+        if !due || self.next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return;
+        }
+        let requests = self.requests.swap(0, Ordering::Relaxed);
+        tracing::warn!("{}", message(requests, request, policy));
+    }
+}
+
+/// Names only: values are the clients'. Names were checked: they have no more than 64 letters and digits.
+fn message(requests: u64, request: &Request<'_>, policy: Unmatched) -> String {
+    let attributes = request.attributes().unwrap_or_default();
+    let names: Vec<&str> = attributes.iter().take(SHOWN).map(|(name, _)| *name).collect();
+    let more = match attributes.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    let became = if policy == Unmatched::Deny { "denied" } else { "allowed" };
+    let policy = policy.as_str();
+    format!(
+        "no rule matches {requests} requests since the last warning, which were {became} (`unmatched: {policy}`); the last \
+         one has the attributes [{}]{more}: `slidegate explain` says why no rule matches",
+        names.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warning_names_attributes_and_no_values() {
+        let names: Vec<String> = (0..10).map(|n| format!("a{n}")).collect();
+        let request = Request::new(names.iter().map(|name| (name.as_str(), "secret")));
+        assert_eq!(
+            message(7, &request, Unmatched::Warn),
+            "no rule matches 7 requests since the last warning, which were allowed (`unmatched: warn`); the last one has \
+             the attributes [a0, a1, a2, a3, a4, a5, a6, a7] and 2 more: `slidegate explain` says why no rule matches"
+        );
+    }
+}

@@ -1,0 +1,78 @@
+//! Budget for unfinished requests: bytes that all connections together may hold of requests that have not arrived whole.
+//!
+//! Each protocol bounds one request. Thousands of clients that each send most of a large one would still fill the memory, so
+//! the bytes beyond what every connection may have anyway are taken from one budget.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes that are held by all connections.
+#[derive(Debug, Default)]
+pub(crate) struct Unfinished(Arc<AtomicUsize>);
+
+impl Unfinished {
+    /// A connection's part, which is nothing yet. `budget` is for all of them.
+    pub(crate) fn hold(&self, budget: usize) -> Held {
+        Held { all: Arc::clone(&self.0), budget, bytes: AtomicUsize::new(0) }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Part of one connection, given back on drop.
+#[derive(Debug)]
+pub(crate) struct Held {
+    all: Arc<AtomicUsize>,
+    budget: usize,
+    bytes: AtomicUsize,
+}
+
+impl Held {
+    /// Holds this many bytes from now on. Returns false, and changes nothing, if the budget does not allow it.
+    #[must_use]
+    pub(crate) fn resize(&self, bytes: usize) -> bool {
+        let before = self.bytes.load(Ordering::Relaxed);
+        if bytes > before {
+            let grow = |all: usize| all.checked_add(bytes - before).filter(|all| *all <= self.budget);
+            if self.all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grow).is_err() {
+                return false;
+            }
+        } else if bytes < before {
+            self.all.fetch_sub(before - bytes, Ordering::Relaxed);
+        }
+        self.bytes.store(bytes, Ordering::Relaxed);
+        true
+    }
+
+    /// Holds nothing from now on.
+    pub(crate) fn release(&self) {
+        let _ = self.resize(0);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_share_one_budget() {
+        let unfinished = Unfinished::default();
+        let [one, other] = [unfinished.hold(100), unfinished.hold(100)];
+        assert!(one.resize(60) && other.resize(40));
+        assert!(!other.resize(41));
+        assert!(one.resize(20) && other.resize(80));
+        assert_eq!(unfinished.bytes(), 100);
+        drop(other);
+        assert_eq!(unfinished.bytes(), 20);
+        one.release();
+        assert_eq!(unfinished.bytes(), 0);
+    }
+}

@@ -1,0 +1,171 @@
+//! Byte budget for the notes of all keys of one store.
+//!
+//! A note is a request id, a settlement or an extension. Requests create them, so without a bound a caller could fill the
+//! memory of the process. The rules when the budget is used up:
+//!
+//! - A request id that does not fit is not remembered. The request is decided as always, and a retry is charged again.
+//! - A settlement or extension that does not fit is not carried out. It could otherwise be repeated, and a refund that is
+//!   given twice admits too much.
+//!
+//! Request ids may use three quarters of the budget, so that settlements have room. One key may use an eighth.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Share of the budget that one key may use.
+const PER_KEY: usize = 8;
+
+/// Bytes of notes in use, and their bound.
+#[derive(Debug)]
+pub(crate) struct NoteBudget {
+    max: usize,
+    used: AtomicUsize,
+    ids_dropped: AtomicU64,
+    settlements_dropped: AtomicU64,
+}
+
+/// Purpose of a note.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Id,
+    Settlement,
+}
+
+impl NoteBudget {
+    pub(crate) fn new(max: usize) -> Self {
+        NoteBudget {
+            max,
+            used: AtomicUsize::new(0),
+            ids_dropped: AtomicU64::new(0),
+            settlements_dropped: AtomicU64::new(0),
+        }
+    }
+
+    /// Bytes of notes in use.
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Request ids that were not remembered.
+    pub(crate) fn ids_dropped(&self) -> u64 {
+        self.ids_dropped.load(Ordering::Relaxed)
+    }
+
+    /// Settlements and extensions that were not carried out.
+    pub(crate) fn settlements_dropped(&self) -> u64 {
+        self.settlements_dropped.load(Ordering::Relaxed)
+    }
+
+    /// Takes `more` bytes for a key that holds `held`; counts a note that does not fit.
+    fn take(&self, held: usize, more: usize, purpose: Purpose) -> bool {
+        if more == 0 {
+            return true;
+        }
+        let most = match purpose {
+            Purpose::Id => self.max / 4 * 3,
+            Purpose::Settlement => self.max,
+        };
+        let add = |used: usize| used.checked_add(more).filter(|sum| *sum <= most);
+        let fits = held.saturating_add(more) <= self.max / PER_KEY
+            && self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok();
+        if !fits {
+            let dropped = match purpose {
+                Purpose::Id => &self.ids_dropped,
+                Purpose::Settlement => &self.settlements_dropped,
+            };
+            dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        fits
+    }
+
+    fn change(&self, from: usize, to: usize) {
+        if to > from {
+            self.used.fetch_add(to - from, Ordering::Relaxed);
+        } else if from > to {
+            self.used.fetch_sub(from - to, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Bytes that the notes of one key have taken from a budget. Dropping it gives them back.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    budget: Option<Arc<NoteBudget>>,
+    bytes: usize,
+}
+
+impl Taken {
+    /// Takes `more` bytes from `budget`; none if they do not fit. Without a budget everything fits.
+    pub(super) fn new(
+        budget: Option<&Arc<NoteBudget>>,
+        held: usize,
+        more: usize,
+        purpose: Purpose,
+    ) -> Option<Self> {
+        let Some(budget) = budget else { return Some(Taken::default()) };
+        let budget = budget.take(held, more, purpose).then(|| Arc::clone(budget))?;
+        Some(Taken { budget: Some(budget), bytes: more })
+    }
+
+    /// Whether a budget knows of these notes.
+    pub(super) fn is_some(&self) -> bool {
+        self.budget.is_some()
+    }
+
+    /// Adds what `other` has taken.
+    pub(super) fn add(&mut self, mut other: Taken) {
+        if self.budget.is_none() {
+            self.budget = other.budget.take();
+        } else {
+            other.budget = None;
+        }
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
+    /// Corrects an estimate.
+    pub(super) fn set(&mut self, bytes: usize) {
+        if let Some(budget) = &self.budget {
+            budget.change(self.bytes, bytes);
+            self.bytes = bytes;
+        }
+    }
+}
+
+/// A copy is held outside of the store, so it takes nothing.
+impl Clone for Taken {
+    fn clone(&self) -> Self {
+        Taken::default()
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{NoteBudget, Purpose, Taken};
+
+    #[test]
+    fn ids_leave_a_quarter_to_settlements_and_no_key_takes_more_than_an_eighth() {
+        let budget = Arc::new(NoteBudget::new(8_000));
+        let take = |held, more, purpose| Taken::new(Some(&budget), held, more, purpose);
+        let ids: Vec<_> = (0..20).map_while(|_| take(0, 1_000, Purpose::Id)).collect();
+        assert_eq!((ids.len(), budget.used(), budget.ids_dropped()), (6, 6_000, 1));
+        let mut settlement = take(0, 1_000, Purpose::Settlement).unwrap();
+        assert!(take(1, 1_000, Purpose::Settlement).is_none(), "one key has more than its part");
+        assert_eq!((budget.used(), budget.settlements_dropped()), (7_000, 1));
+        settlement.set(1_500);
+        settlement.add(take(0, 500, Purpose::Settlement).unwrap());
+        assert!(take(0, 1, Purpose::Settlement).is_none());
+        assert_eq!((budget.used(), budget.settlements_dropped()), (8_000, 2));
+        drop(settlement.clone());
+        assert_eq!(budget.used(), 8_000);
+        drop((settlement, ids));
+        assert_eq!(budget.used(), 0);
+    }
+}

@@ -1,0 +1,64 @@
+//! Bounds of a memory store, and what happens when they are reached.
+
+use crate::Error;
+
+/// How many keys a store holds unless told otherwise.
+pub const DEFAULT_MAX_KEYS: usize = 1_000_000;
+
+/// Bytes that request ids and settlements may take unless told otherwise.
+pub const DEFAULT_MAX_NOTE_BYTES: usize = 128 << 20;
+
+const MAX_KEYS: usize = 1_000_000_000;
+const MIN_NOTE_BYTES: usize = 1 << 20;
+const MAX_NOTE_BYTES: usize = 1 << 40;
+
+/// Policy for a new key when the store holds as many keys as it may, and all of them count something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnFull {
+    /// New keys of one rule share a bounded number of counters, which a secret hash of the key selects. Such a key may be
+    /// denied because of the others. No key is ever admitted more than its limit.
+    #[default]
+    Share,
+    /// A new key is denied until there is room.
+    Deny,
+    /// The key that the shard took in last makes room, although it still counts something: it starts again from zero, and
+    /// is then admitted more than its limit.
+    Evict,
+}
+
+/// Bounds of a [`MemoryStore`](crate::MemoryStore).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryOptions {
+    /// Keys that the store holds, with counters of their own. Each shard has an equal part, rounded up.
+    pub max_keys: usize,
+    /// Policy for a new key when the store is full.
+    pub on_full: OnFull,
+    /// Bytes for request ids and settlements of all keys. Ids may take three quarters of it, and one key an eighth. When it
+    /// is used up, a request id is not remembered, so a retry is charged again; and a settlement is not carried out.
+    pub max_note_bytes: usize,
+}
+
+impl Default for MemoryOptions {
+    fn default() -> Self {
+        MemoryOptions {
+            max_keys: DEFAULT_MAX_KEYS,
+            on_full: OnFull::default(),
+            max_note_bytes: DEFAULT_MAX_NOTE_BYTES,
+        }
+    }
+}
+
+impl MemoryOptions {
+    /// Returns an error that names the field which is out of bounds, as the configuration file spells it.
+    pub fn check(&self) -> Result<(), Error> {
+        within("max-keys", self.max_keys, 1, MAX_KEYS)?;
+        within("max-note-bytes", self.max_note_bytes, MIN_NOTE_BYTES, MAX_NOTE_BYTES)
+    }
+}
+
+fn within(name: &str, value: usize, min: usize, max: usize) -> Result<(), Error> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{name} must be between {min} and {max}, not {value}")))
+}

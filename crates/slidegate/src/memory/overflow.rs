@@ -1,0 +1,325 @@
+//! Shared counters for keys that a full shard cannot hold.
+//!
+//! A secret hash of a key selects one of [`LANES`] lanes. Keys of one rule in one lane are a group, and share a counter for
+//! each algorithm and window that they are asked with. A counter holds everything that was admitted to any key of its
+//! group, so it never counts less than a key has used: it can deny too much, never too little. For that to hold:
+//!
+//! - Counters that forget by a limit or refill at a rate (`count: attempts`, `token-bucket`) are judged by the strictest
+//!   quota they were asked with. The others are judged by the quota of each request.
+//! - A counter never becomes warm: what one key admits does not lift the limit of another.
+//! - A shared bucket takes no settlement. An attempt takes none either.
+//! - A shared bucket is idle when the bucket of each of its keys would be full, which may have a larger burst.
+//! - A key stays with its counter while that counts anything of it. When the shard has room again, a key that has nothing
+//!   in the shared counter gets one of its own. A key that has something there gets one that begins with everything that
+//!   the shared one counts ([`State::summary`]). It stays if it may hold permits, which can be extended, if the counter
+//!   is a bucket, and if it counts attempts: those two count only up to the strictest quota of all keys.
+//!
+//! The number of counters is bounded, per shard and per group. A key for which there is none is denied.
+
+use std::collections::HashMap;
+
+use hashbrown::HashTable;
+
+use super::shard::SAMPLE;
+use crate::algorithm::{Asked, Opinion};
+use crate::{Algorithm, Correction, Count, Key, Micros, Quota, State};
+
+/// Counters of one rule, algorithm and window in one shard.
+const LANES: u64 = 16;
+
+/// Counters of one rule and lane: one for each algorithm and window. Clients choose windows by ad-hoc limits.
+const PER_GROUP: usize = 8;
+
+/// Counters of a shard: one for so many keys that it can hold, and some in a small one.
+const KEYS_PER_COUNTER: usize = 64;
+const MIN_COUNTERS: usize = 64;
+
+/// Keys that a counter knows one by one. With more of them it takes every key for one of its own.
+const MAX_MEMBERS: usize = 128;
+
+pub(super) struct Overflow {
+    groups: HashTable<Group>,
+    counters: usize,
+    max_counters: usize,
+}
+
+struct Group {
+    name: u64,
+    counters: Vec<SharedCounter>,
+}
+
+/// Place of a shared counter. It stays valid for the length of one ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SharedPlace {
+    group: u64,
+    nth: usize,
+}
+
+pub(super) struct SharedCounter {
+    pub(super) state: State,
+    /// Strictest quota of all that were asked since the counter was created.
+    strictest: Quota,
+    /// Instant at which a place was last given out: it is not removed at that instant.
+    used_at: Micros,
+    /// Instant at which the buckets of all its keys are full. The counter itself may be full sooner, because it has the
+    /// smallest burst of all keys.
+    full_at: Micros,
+    /// Keys that have something in the counter, by their hash.
+    members: HashMap<u64, Member, foldhash::fast::RandomState>,
+    /// Whether there are members that are not listed.
+    crowded: bool,
+}
+
+/// Admissions of one key in a shared counter.
+struct Member {
+    /// Admissions that were not refunded. Some may have left.
+    admissions: u32,
+    /// When the last one has left.
+    until: Micros,
+}
+
+impl SharedCounter {
+    fn new(state: State, quota: &Quota, now: Micros) -> Self {
+        let mut counter = SharedCounter {
+            state,
+            strictest: *quota,
+            used_at: now,
+            full_at: Micros::ZERO,
+            members: HashMap::default(),
+            crowded: false,
+        };
+        counter.touch(quota, now);
+        counter
+    }
+
+    /// Notes that a key with this quota is counted here.
+    fn touch(&mut self, quota: &Quota, now: Micros) {
+        self.used_at = now;
+        if is_bucket(quota) {
+            self.full_at = self.full_at.max(now.plus(quota.horizon()));
+        }
+    }
+
+    /// Whether the counter may count something of `key`. Attempts that were refused are not noted.
+    pub(super) fn may_count(&self, key: &Key, now: Micros) -> bool {
+        let known = !self.crowded && self.strictest.count() == Count::Admitted;
+        !known || self.members.get(&key.hash()).is_some_and(|member| member.until > now)
+    }
+
+    /// Notes an admission of `key`.
+    pub(super) fn admitted(&mut self, key: &Key, quota: &Quota, now: Micros) {
+        if self.members.len() >= MAX_MEMBERS && !self.members.contains_key(&key.hash()) {
+            self.members.retain(|_, member| member.until > now);
+            self.crowded |= self.members.len() >= MAX_MEMBERS;
+        }
+        if !self.crowded {
+            let new = Member { admissions: 0, until: Micros::ZERO };
+            let member = self.members.entry(key.hash()).or_insert(new);
+            member.admissions = member.admissions.saturating_add(1);
+            member.until = member.until.max(now.plus(quota.horizon()));
+        }
+    }
+
+    /// Notes a correction of an admission of `key`.
+    pub(super) fn corrected(&mut self, key: &Key, correction: Correction, now: Micros) {
+        let Some(member) = self.members.get_mut(&key.hash()) else { return };
+        match correction {
+            Correction::Extend => member.until = member.until.max(now.plus(self.strictest.horizon())),
+            Correction::Cost(0) => {
+                member.admissions = member.admissions.saturating_sub(1);
+                if member.admissions == 0 {
+                    self.members.remove(&key.hash());
+                }
+            }
+            Correction::Cost(_) => {}
+        }
+    }
+
+    /// The quota to judge a check by.
+    pub(super) fn quota(&mut self, quota: &Quota) -> Quota {
+        if !is_bucket(quota) && quota.count() == Count::Admitted {
+            return *quota;
+        }
+        let strict = quota.stricter(&self.strictest);
+        // A bucket that refills more slowly from now on keeps what its keys have taken for longer than was noted.
+        self.crowded |= strict.horizon() > self.strictest.horizon() || strict.rate() != self.strictest.rate();
+        self.strictest = strict;
+        strict
+    }
+
+    /// Whether a key that is counted here can leave with a copy of what is counted. Attempts are counted up to the lowest
+    /// limit of all keys, which may be less than a key has used.
+    pub(super) fn can_be_left(&self) -> bool {
+        let strictest = &self.strictest;
+        strictest.count() == Count::Admitted && !strictest.is_held() && !is_bucket(strictest)
+    }
+
+    /// Whether a request fits now and was not admitted before.
+    pub(super) fn fits(&mut self, now: Micros, asked: Asked<'_>) -> bool {
+        let now = self.state.roll(now, asked.quota);
+        self.state.consider(now, asked) == Opinion::Fits
+    }
+
+    /// Whether an admission can be corrected without an effect on the other keys. What a bucket has refilled since belongs to
+    /// other keys too, and what it may owe depends on the burst of each key.
+    pub(super) fn corrects(&self) -> bool {
+        self.strictest.count() == Count::Admitted && !is_bucket(&self.strictest)
+    }
+
+    fn suits(&self, quota: &Quota) -> bool {
+        self.state.suits(quota) && self.strictest.count() == quota.count()
+    }
+
+    fn is_idle(&self, now: Micros) -> bool {
+        self.state.idle_at() <= now && self.full_at <= now && self.used_at < now
+    }
+}
+
+fn is_bucket(quota: &Quota) -> bool {
+    matches!(quota.algorithm(), Algorithm::TokenBucket { .. })
+}
+
+impl Overflow {
+    pub(super) fn new(max_keys: usize) -> Self {
+        Overflow {
+            groups: HashTable::new(),
+            counters: 0,
+            max_counters: (max_keys / KEYS_PER_COUNTER).max(MIN_COUNTERS),
+        }
+    }
+
+    /// The group of `key`. Its lane is made of bits that select neither a shard nor a bucket.
+    fn group(key: &Key) -> u64 {
+        key.hash_of_rule((key.hash() >> 48) % LANES)
+    }
+
+    fn counters_of(&mut self, key: &Key) -> Option<&mut Vec<SharedCounter>> {
+        let name = Self::group(key);
+        Some(&mut self.groups.find_mut(name, |group| group.name == name)?.counters)
+    }
+
+    /// Finds the counter of `key` for `quota`, if it counts anything.
+    pub(super) fn find(&mut self, key: &Key, quota: &Quota, now: Micros) -> Option<SharedPlace> {
+        let counters = self.counters_of(key)?;
+        let nth = counters.iter().position(|counter| counter.suits(quota))?;
+        if counters[nth].is_idle(now) {
+            return None;
+        }
+        counters[nth].touch(quota, now);
+        Some(SharedPlace { group: Self::group(key), nth })
+    }
+
+    /// Creates the counter of `key` for `quota`; none if there are too many. `state` is blank.
+    pub(super) fn create(
+        &mut self,
+        key: &Key,
+        quota: &Quota,
+        state: State,
+        now: Micros,
+    ) -> Option<SharedPlace> {
+        let new = SharedCounter::new(state, quota, now);
+        let group = Self::group(key);
+        if let Some(counters) = self.counters_of(key) {
+            // One that suits is idle, or it would have been found.
+            let idle = counters.iter().position(|counter| counter.suits(quota));
+            let idle = idle.or_else(|| counters.iter().position(|counter| counter.is_idle(now)));
+            if let Some(nth) = idle {
+                counters[nth] = new;
+                return Some(SharedPlace { group, nth });
+            }
+            if counters.len() >= PER_GROUP {
+                return None;
+            }
+        }
+        if self.counters >= self.max_counters && !self.drop_idle_group(group, now) {
+            return None;
+        }
+        self.counters += 1;
+        let entry = self.groups.entry(group, |held| held.name == group, |held| held.name);
+        let counters =
+            &mut entry.or_insert_with(|| Group { name: group, counters: Vec::new() }).into_mut().counters;
+        counters.reserve_exact(1);
+        counters.push(new);
+        Some(SharedPlace { group, nth: counters.len() - 1 })
+    }
+
+    /// Whether there is room for one more counter of `key`.
+    pub(super) fn has_room(&mut self, key: &Key, now: Micros) -> bool {
+        let full = self.counters >= self.max_counters;
+        match self.counters_of(key) {
+            Some(counters) => {
+                let idle = counters.iter().any(|counter| counter.is_idle(now));
+                idle || (!full && counters.len() < PER_GROUP)
+            }
+            None => !full,
+        }
+    }
+
+    /// Drops a group of a small sample that counts nothing.
+    fn drop_idle_group(&mut self, keep: u64, now: Micros) -> bool {
+        let buckets = self.groups.num_buckets();
+        let first = keep as usize % buckets.max(1);
+        let around = (first..buckets).chain(0..first);
+        let mut sample = around.filter(|bucket| self.groups.get_bucket(*bucket).is_some()).take(SAMPLE);
+        let idle = sample.find(|bucket| {
+            self.groups.get_bucket(*bucket).is_some_and(|group| {
+                group.name != keep && group.counters.iter().all(|counter| counter.is_idle(now))
+            })
+        });
+        let Some(Ok(entry)) = idle.map(|bucket| self.groups.get_bucket_entry(bucket)) else { return false };
+        let (group, _) = entry.remove();
+        self.counters -= group.counters.len();
+        true
+    }
+
+    /// The counter at a place that was found in this ask.
+    #[expect(clippy::expect_used, reason = "the shard is locked since the place was found")]
+    pub(super) fn at(&mut self, place: SharedPlace) -> &mut SharedCounter {
+        let group = self.groups.find_mut(place.group, |group| group.name == place.group);
+        &mut group.expect("a group found under this lock").counters[place.nth]
+    }
+
+    /// The counter that made an admission of `key`.
+    pub(super) fn made(&mut self, key: &Key, seq: u64) -> Option<&mut SharedCounter> {
+        self.counters_of(key)?.iter_mut().find(|counter| counter.state.numbered(seq))
+    }
+
+    /// The counter of `key` that has most in use, whatever its window.
+    pub(super) fn fullest(&mut self, key: &Key, now: Micros) -> Option<&mut State> {
+        let used =
+            self.counters_of(key)?.iter_mut().map(|counter| (counter.state.inspect(now), &mut counter.state));
+        used.max_by_key(|(used, _)| *used).map(|(_, state)| state)
+    }
+
+    /// Drops the counters that count nothing; returns whether any is left.
+    pub(super) fn sweep(&mut self, now: Micros) -> bool {
+        let mut left = 0;
+        self.groups.retain(|group| {
+            group.counters.retain(|counter| !counter.is_idle(now));
+            group.counters.iter_mut().for_each(|counter| counter.state.shrink());
+            left += group.counters.len();
+            !group.counters.is_empty()
+        });
+        self.counters = left;
+        left > 0
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.counters
+    }
+
+    /// Events and bytes of all counters.
+    pub(super) fn weigh(&self) -> (usize, usize) {
+        let counters = self.groups.iter().flat_map(|group| &group.counters);
+        let states = counters.map(|SharedCounter { state, members, .. }| {
+            let buckets = match members.capacity() {
+                0 => 0,
+                capacity => (capacity + 1).next_power_of_two(),
+            };
+            (state.events(), state.heap_bytes() + buckets * (size_of::<(u64, Member)>() + 1))
+        });
+        let lists = self.groups.iter().map(|group| group.counters.capacity() * size_of::<SharedCounter>());
+        let table = size_of::<Overflow>() + self.groups.allocation_size() + lists.sum::<usize>();
+        states.fold((0, table), |sum, state| (sum.0 + state.0, sum.1 + state.1))
+    }
+}

@@ -1,0 +1,75 @@
+//! The policy for requests that no rule matches.
+
+use super::Rules;
+#[cfg(feature = "yaml")]
+use crate::yaml::{Node, Reader};
+
+/// Policy for a request that no rule matches. A mistyped attribute makes such requests, so that a limit silently has no
+/// effect.
+///
+/// A rule matches a request if it applies to it, also if it is a shadow, unlimited, or replaced by another rule that
+/// applies. A rule that is off matches nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unmatched {
+    /// The request is allowed.
+    Allow,
+    /// The request is allowed. A server also logs the names of its attributes, at most once a minute.
+    #[default]
+    Warn,
+    /// The request is denied, with [`DEFAULT_CODE`](super::DEFAULT_CODE) and [`Source::NoRule`](crate::Source::NoRule).
+    Deny,
+}
+
+impl Unmatched {
+    /// The word in files and answers.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Unmatched::Allow => "allow",
+            Unmatched::Warn => "warn",
+            Unmatched::Deny => "deny",
+        }
+    }
+}
+
+impl Rules {
+    /// The same rules with this policy for requests that none of them matches.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use slidegate::{Limiter, MemoryStore, Quota, Request, Rule, Rules, Unmatched};
+    /// let rules = Rules::new([Rule::new("per-user", Quota::per_minute(5)?)?.per(["user"])?])?;
+    /// let limiter = Limiter::new(MemoryStore::new(), rules.with_unmatched(Unmatched::Deny));
+    /// assert!(limiter.acquire(Request::new([("user", "alice")])).await?.allowed());
+    /// assert!(!limiter.acquire(Request::new([("usr", "alice")])).await?.allowed());
+    /// # Ok::<(), slidegate::Error>(()) }).unwrap();
+    /// ```
+    #[must_use]
+    pub fn with_unmatched(mut self, unmatched: Unmatched) -> Self {
+        self.unmatched = Some(unmatched);
+        self
+    }
+
+    /// The same rules with this policy, unless they have one.
+    #[must_use]
+    pub fn or_unmatched(mut self, unmatched: Unmatched) -> Self {
+        self.unmatched.get_or_insert(unmatched);
+        self
+    }
+
+    /// The policy for requests that no rule matches.
+    #[inline]
+    pub fn unmatched(&self) -> Unmatched {
+        self.unmatched.unwrap_or_default()
+    }
+
+    /// Whether a policy was given.
+    pub fn has_unmatched(&self) -> bool {
+        self.unmatched.is_some()
+    }
+}
+
+#[cfg(feature = "yaml")]
+pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<Unmatched> {
+    let words = [Unmatched::Allow, Unmatched::Warn, Unmatched::Deny].map(|policy| (policy.as_str(), policy));
+    reader.word(node, "unmatched", &words)
+}
