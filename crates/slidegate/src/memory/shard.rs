@@ -174,6 +174,9 @@ impl Shard {
 
     /// Creates a shared counter; none if there are too many.
     pub(super) fn create_shared(&mut self, key: &Key, quota: &Quota, now: Micros) -> Option<SharedPlace> {
+        // A fresh state of the same ask has the current number, and is held later. A number of their own keeps a settlement
+        // of that key from the shared counter.
+        self.held += 1;
         let state = self.fresh(quota);
         let overflow = self.overflow.get_or_insert_with(|| Box::new(Overflow::new(self.max_keys)));
         let place = overflow.create(key, quota, state, now)?;
