@@ -37,7 +37,8 @@ pub enum Precision {
     #[default]
     Exact,
     /// A wait before which the same cost does not fit. It may take longer. Redis answers so where finding the exact wait takes
-    /// reading more entries than one call may read: see docs/algorithms.md.
+    /// reading more entries than one call may read: see docs/algorithms.md. A full memory store with `OnFull::Deny` cannot
+    /// know when there is room, and answers an estimate of at most a second under the same name.
     LowerBound,
 }
 
