@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use slidegate::{
-    Ask, Check, Clock, Correction, Count, Encoding, Fault, Key, Micros, Outcome, Quota, Reading, RedisMode,
-    RedisOptions, RedisStore, Request, RequestId, Rules, Settled, Settlement, Store, SystemClock,
+    Algorithm, Ask, Check, Clock, Correction, Count, Encoding, Fault, Key, Micros, Outcome, Quota, Reading,
+    RedisMode, RedisOptions, RedisStore, Request, RequestId, Rules, Settled, Settlement, Store, SystemClock,
 };
 
 use crate::conformance::Dice;
 use crate::deployment::soon;
 use crate::oracle::Oracle;
-use crate::redis_cluster::Cluster;
+use crate::redis_cluster::{Cluster, Step};
 use crate::redis_sentinel::Sentinels;
 use crate::redis_server::{Flavour, Server};
 
@@ -117,6 +117,63 @@ async fn slots_move_and_nobody_notices() {
         "cluster: {} decisions while {slots} slots moved: 0 errors, 0 differences; {} charged, {} refused, {} settled",
         seen.asks, seen.charged, seen.refused, seen.done
     );
+}
+
+/// A script removes an idle key whole and writes it anew. While the slot moves, a key that is missing belongs to the other node,
+/// so the script may not write it: the call is sent there, and charges once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_keys_start_anew_while_their_slot_moves() {
+    let cluster = Cluster::start();
+    let store = clustered(&cluster);
+    let window = Duration::from_millis(100);
+    let quota = Quota::new(10, window).unwrap();
+    let longer = Quota::new(10, Duration::from_secs(60)).unwrap();
+    let check = |n, quota| Check::new(key(n), quota, 1);
+    let packed = |check| Check { encoding: Encoding::Packed, ..check };
+    let id = |text: &str| RequestId::new(text).unwrap();
+    // What is asked first, and again while the slot moves.
+    let cases = [
+        ("a window with different costs", check(0, quota), Ask::one(check(0, quota)).unwrap()),
+        ("with an id", check(1, quota), Ask::one(check(1, quota)).unwrap().with_id(id("again"))),
+        ("packed", packed(check(2, quota)), Ask::one(packed(check(2, longer))).unwrap()),
+        ("another window", check(3, quota), Ask::one(check(3, longer)).unwrap()),
+        (
+            "another fixed window",
+            check(4, quota.with_algorithm(Algorithm::FixedWindow).unwrap()),
+            Ask::one(check(4, longer.with_algorithm(Algorithm::FixedWindow).unwrap())).unwrap(),
+        ),
+        (
+            "another bucket",
+            check(5, quota.with_algorithm(Algorithm::TokenBucket { burst: 10 }).unwrap()),
+            Ask::one(check(5, longer.with_algorithm(Algorithm::TokenBucket { burst: 10 }).unwrap())).unwrap(),
+        ),
+    ];
+    for (n, (name, first, again)) in cases.into_iter().enumerate() {
+        // Different costs, and an id, so that there are notes.
+        let before = Ask::one(Check { cost: 2, ..first.clone() }).unwrap().with_id(id("first"));
+        for ask in [before, Ask::one(first.clone()).unwrap()] {
+            let reading = store.admit(&[ask]).await.unwrap().remove(0);
+            assert_eq!(reading.verdicts[0].outcome, Outcome::Charged, "{name}");
+        }
+        tokio::time::sleep(2 * window).await;
+        let slot = cluster.slot_of(&format!("{{{}}}", key(n as u64)));
+        let from = cluster.node_of_slot(slot);
+        let to = cluster.primaries().into_iter().find(|port| *port != from).unwrap();
+        let admit = async || store.admit(std::slice::from_ref(&again)).await.unwrap().remove(0).verdicts[0];
+        cluster.migrate_slot_by(slot, to, 100, |step| {
+            if matches!(step, Step::Opened) {
+                let verdict =
+                    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(admit()));
+                assert_eq!((verdict.outcome, verdict.used), (Outcome::Charged, 1), "{name}");
+            }
+        });
+        let quota = again.checks()[0].quota;
+        if quota.window() > Micros::from_secs(1) {
+            let peek = Ask::one(Check { cost: 0, ..again.checks()[0].clone() }).unwrap();
+            let verdict = store.admit(&[peek]).await.unwrap().remove(0).verdicts[0];
+            assert_eq!(verdict.used, 1, "{name}: charged once");
+        }
+    }
 }
 
 fn moving(dice: &mut Dice, keys: u64) -> Ask {

@@ -151,6 +151,14 @@ for i = 1, take('<d') do
   end
 end
 
+-- What starts anew is removed before anything is counted.
+for _, held in pairs(states) do
+  local s = held.state
+  local writes = s.count > 0 or s.clipped or (s.gone or 0) > 0
+  if writes and s.replace and not drop_key(s.key) then return 1 end
+  if writes and s.emptied and not kinds[2].empty(s) then return 1 end
+  if s.marks and not s.has_notes and s.notes ~= s.key and not drop_key(s.notes) then return 1 end
+end
 for _, held in pairs(states) do kinds[held.line.kind].save(held.state, held.line) end
 if warm then
   warm.save()

@@ -58,7 +58,7 @@ do
   local function save(s, line, life)
     if s.count == 0 and not s.healed and (s.fresh or not s.moved) then return end
     local key = s.key
-    if s.replace then call('UNLINK', key) end
+    if s.replace then drop_key(key) end
     if s.marks and not s.fresh then trim_notes(key, format('%d', s.cut)) end
     if s.stored and s.stored ~= s.shape and not s.replace then call('ZREM', key, s.stored) end
     local members = s.marks or {}
@@ -72,6 +72,7 @@ do
     if s.fresh then add(-s.c, 'c') end
     if line.kind == 4 then add(-s.g, 'g') end
     call('ZADD', key, unpack(members))
+    dropped[key] = nil
     -- The first change in each period sets when the key expires; another quota, or more owed than usual, does.
     if s.stored ~= s.shape or life > line.life or s.at - fmod(s.at, line.period) > s.pushed then
       call('PEXPIREAT', key, format('%d', math.ceil((s.at + life) / 1000)))

@@ -29,5 +29,23 @@ local reads, trims = READS, TRIMS
 -- Whether more has left than this call may sum up.
 local unfinished = false
 
+-- Keys that this call has removed in order to write them anew.
+local dropped = {}
+
+-- Whether this node may write a key that was just emptied. While a slot moves to another node of a cluster, a key that is missing
+-- here belongs to the other node, and a write to it fails. So keys are emptied before anything is counted, and if this is
+-- false the call ends and is sent again.
+local function is_here(key)
+  return type(redis.pcall('EXISTS', key)) == 'number'
+end
+
+-- Removes a key that this call writes anew. Returns `is_here`.
+local function drop_key(key)
+  if dropped[key] then return true end
+  dropped[key] = true
+  call('UNLINK', key)
+  return is_here(key)
+end
+
 -- What is answered before the rest of the script is set up, by the number of its ask in the plan.
 local answered = {}

@@ -97,12 +97,17 @@ for i = 1, count do
     entries[j] = { at = at, cost = cost, admitted = admitted == 1 }
   end
   lines[i], all[i] = line, entries
-  kinds[kind].load(line)
+  local s = kinds[kind].load(line)
+  -- What starts anew is removed before anything is written.
+  if not unfinished then
+    if s.replace and not drop_key(s.key) then return 1 end
+    if notes > 0 and s.notes ~= s.key and not s.has_notes and not drop_key(s.notes) then return 1 end
+  end
 end
 if unfinished then return 1 end
 
 -- Each is loaded again: one key may have several lines.
-trims = TRIMS
+trims, dropped = TRIMS, {}
 local reply = { struct.pack('<d', now) }
 for i = 1, count do
   local line = lines[i]

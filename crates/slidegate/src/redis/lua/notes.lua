@@ -57,14 +57,12 @@ end
 -- Writes the notes of a window, which live as long as what they are about: a clock that is set back may bring back
 -- what it had not let go.
 local function write_notes(s, line)
-  if s.has_notes then
-    trim_notes(s.notes, format('%d', s.last - line.window))
-  else
-    call('UNLINK', s.notes)
-  end
+  if not s.has_notes then drop_key(s.notes) end
   call('ZADD', s.notes, unpack(s.marks))
+  -- After that, so that the key is never empty: see `is_here`.
+  if s.has_notes then trim_notes(s.notes, format('%d', s.last - line.window)) end
   call('PEXPIREAT', s.notes, format('%d', math.ceil((math.max(s.at, s.newest) + line.life) / 1000)))
-  s.has_notes = true
+  dropped[s.notes], s.has_notes = nil, true
 end
 
 -- The admission of this request, if it still counts: its instant and k.

@@ -351,7 +351,8 @@ do
     s.width, s.head, s.room = width, 0, room_for(width, n)
     s.front, s.recent, s.size = front, '', (bytes - #front) / width
     local offset = HEADER + 2 * BUFFER * width
-    call('UNLINK', s.key)
+    -- Not removed first: see `drop_key` in head.lua.
+    call('SET', s.key, '')
     call('SETRANGE', s.key, format('%d', offset + s.room * width - 1), '\0')
     while parts[i] do
       local piece = from > 1 and string.sub(parts[i], from) or parts[i]
@@ -399,6 +400,13 @@ do
     s.recent = ''
   end
 
+  -- Removes the notes on costs. Returns `is_here`.
+  local function empty(s)
+    s.emptied = false
+    call('ZREMRANGEBYSCORE', s.notes, '-inf', '-1')
+    return is_here(s.notes)
+  end
+
   local function save(s, line)
     if s.count == 0 and s.gone == 0 and not s.clipped then return end
     local cost = s.add + (s.held or 0)
@@ -407,7 +415,7 @@ do
       s.oldest = s.at
       width = cost > WIDE and 13 or 8
     end
-    if s.emptied then call('ZREMRANGEBYSCORE', s.notes, '-inf', '-1') end
+    if s.emptied then empty(s) end
     local all = size(s) + 1
     local shrinks = s.room > 64 and all * 4 < s.room
     local adds = s.count > 0 and not s.held
@@ -535,6 +543,6 @@ do
   end
 
   kinds[2] = { load = load, past = past, keep_newest = keep_newest, record = record, wait = wait,
-               reset = reset, save = save, amend = amend, heal = heal, window_of = window_of,
+               reset = reset, save = save, empty = empty, amend = amend, heal = heal, window_of = window_of,
                unpack_header = unpack_header, size = size, records = records, read = read, lay = lay }
 end

@@ -26,7 +26,16 @@ do
       if not head[2] and (head[1] or call('EXISTS', key) == 1) then able = false break end
       if head[2] and head[1] then
         head[1] = head[1] + 0
-        if head[1] % 0.5 > 0 then reserved = reserved - head[1] end
+        local differs, latest = head[1] % 0.5 > 0, math.floor(-head[2])
+        local cut = now - unpack('<d', plan, 104 * i - 31)
+        if latest <= cut and (differs or head[1] < -8) then
+          if head[1] % 1 > 0 and head[1] % 1 <= 0.5 then latest = math.max(latest, -call('ZSCORE', key, 'l')) end
+          if latest <= cut then
+            if not drop_key(key) then return 1 end
+            heads[i], differs = {}, false
+          end
+        end
+        if differs then reserved = reserved - head[1] end
       end
     end
     if able and reserved > trims then
@@ -87,7 +96,7 @@ do
         if not fresh then
           if newest <= cut and later <= cut and (alike == 0 or used > 8 * alike) then
             -- The key was idle: dropping it whole is cheaper than emptying it, unless it has little.
-            call('UNLINK', key)
+            if not drop_key(key) then return 1 end
             gone, newest, alike, newest_at, fresh = used, 0, 1, minus_at, true
           elseif alike > 0 then
             local up_to, expired = cut_at, nil

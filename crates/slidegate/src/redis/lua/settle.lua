@@ -59,7 +59,7 @@ end
 local function settle(line, at, from, to, seq)
   local kind = kinds[line.kind]
   local s = kind.load(line)
-  if unfinished then return 3 end
+  if unfinished or s.replace and not drop_key(s.key) then return 3 end
   if line.kind <= 2 then
     -- What it writes next lies on what is trimmed now.
     kind.save(s, line)

@@ -330,7 +330,7 @@ do
     if s.count == 0 and s.gone == 0 and not s.clipped then return end
     local key = s.key
     if s.replace then
-      call('UNLINK', key)
+      drop_key(key)
       s.pushed = 0
       s.kept = 0
     else
@@ -360,6 +360,7 @@ do
       add(s.ats[s.first], write_name(s.ats[s.first], line.modulus, s.costs[s.first] - s.cut_off, count))
     end
     call('ZADD', key, unpack(members))
+    dropped[key] = nil
     if push then call('PEXPIREAT', key, format('%d', math.ceil((s.at + line.life) / 1000))) end
     if s.marks then write_notes(s, line) end
   end
@@ -430,7 +431,7 @@ do
   local function heal(s, line, entries, by)
     local key, modulus, added, alike = s.key, line.modulus, 0, s.alike
     save(s, line)
-    if s.fresh and s.replace then call('UNLINK', key) end
+    if s.fresh and s.replace then drop_key(key) end
     if s.replace then alike = 1 end
     s.gone, s.clipped, s.replace = 0, nil, false
     local empty = s.used == 0 and (s.kept or 0) == 0
