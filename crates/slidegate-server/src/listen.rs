@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
 use crate::gate::Gate;
@@ -174,12 +174,25 @@ pub(crate) async fn part(stream: &mut impl Stream) {
     let _ = tokio::time::timeout(FAREWELL, farewell).await;
 }
 
+/// Connections that may wait to be accepted; the system may allow fewer (`net.core.somaxconn`). A client whose connection does
+/// not fit tries again only after a second, so the usual 128 are too few when many connect at once.
+const BACKLOG: u32 = 4_096;
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // As `TcpListener::bind` does: a server that is started again need not wait for the connections of the old one.
+    #[cfg(unix)]
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
 /// A listener there, or why there is none.
 pub(crate) async fn bind(address: SocketAddr, flag: &str) -> Result<(TcpListener, SocketAddr), String> {
     let cannot = |error: io::Error| {
         format!("cannot listen on {address}: {error}; choose another with --{flag}, or port 0 for a free one")
     };
-    let listener = TcpListener::bind(address).await.map_err(cannot)?;
+    let listener = listen(address).map_err(cannot)?;
     let address = listener.local_addr().map_err(cannot)?;
     Ok((listener, address))
 }
