@@ -22,7 +22,7 @@ fn schemathesis(server: &Server, settings: &str) {
         Command::new(program)
             .current_dir(folder.path())
             .args(["run", &format!("http://{}/openapi.json", server.address)])
-            .args(["--phases", "examples,coverage,fuzzing", "--max-examples", "20", "--seed", "1"])
+            .args(["--phases", "examples,coverage,fuzzing", "--max-examples", "10", "--seed", "1"])
             .args([
                 "--generation-database",
                 "none",

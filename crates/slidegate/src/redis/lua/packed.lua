@@ -338,8 +338,8 @@ do
     return (block - 10 - fixed - (block - 10 - fixed) % width) / width
   end
 
-  -- Writes the log anew: all records in `parts`, and room for `n`. Redis makes the string, as long as it has to be, and each part is
-  -- copied into it once: Lua is slow at putting long strings together.
+  -- Writes the log anew: all records in `parts`, and room for `n`. The string is as long as it has to be from the start, and each part
+  -- is copied into it once: Lua is slow at putting long strings together.
   local function lay(s, line, parts, n, width)
     local bytes, front, i, from = 0, '', 1, 1
     for j = 1, #parts do bytes = bytes + #parts[j] end
@@ -351,9 +351,8 @@ do
     s.width, s.head, s.room = width, 0, room_for(width, n)
     s.front, s.recent, s.size = front, '', (bytes - #front) / width
     local offset = HEADER + 2 * BUFFER * width
-    -- Not removed first: see `drop_key` in head.lua.
-    call('SET', s.key, '')
-    call('SETRANGE', s.key, format('%d', offset + s.room * width - 1), '\0')
+    -- Replaced, not removed first: see `is_here` in head.lua. A string that SETRANGE makes longer takes twice its length.
+    call('SET', s.key, string.rep('\0', offset + s.room * width))
     while parts[i] do
       local piece = from > 1 and string.sub(parts[i], from) or parts[i]
       call('SETRANGE', s.key, format('%d', offset), piece)
