@@ -12,14 +12,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-use crate::access::{Access, Token};
-use crate::gate::Gate;
-use crate::http::Role;
-use crate::listen::Door;
-use crate::rulebook::RulesBody;
+use crate::app::auth::{Access, Token};
+use crate::app::rule_manager::RulesBody;
+use crate::app::state::Gate;
+use crate::common::protocol::Protocol;
+use crate::protocol::http::Role;
+use crate::protocol::listener::Door;
 use crate::store::AnyStore;
-use crate::tls::Protocol;
-use crate::{grpc, http, resp, simulate};
+use crate::{
+    protocol::{grpc, http, resp},
+    simulate,
+};
 
 /// What lets ask at a closed door.
 pub const TOKEN: &str = "open sesame";

@@ -12,7 +12,8 @@ use slidegate::{
 
 use tokio::sync::Mutex;
 
-use crate::cli::warn;
+use crate::common::console::warn;
+use crate::config::{Config, StoreKind};
 
 /// One of the stores there are.
 #[derive(Clone)]
@@ -73,6 +74,17 @@ const AGAIN: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(250);
 
 impl AnyStore {
+    /// Opens a store of this kind with the settings of the configuration.
+    pub(crate) fn open(kind: StoreKind, config: &Config) -> Result<Self, String> {
+        match kind {
+            StoreKind::Memory => Ok(AnyStore::Memory(MemoryStore::with_options(config.memory))),
+            StoreKind::Redis(url) => {
+                let options = config.redis.options(url.as_deref())?;
+                AnyStore::redis(&options, &config.guard, &config.hot_keys).map_err(|error| error.to_string())
+            }
+        }
+    }
+
     /// Counts in Redis. It need not be there yet.
     pub fn redis(
         options: &RedisOptions,

@@ -9,61 +9,8 @@ use crate::reservation::ChargeRef;
 use crate::rules::{DEFAULT_CODE, Mode, Rules, Unmatched};
 use crate::{
     Ask, Check, Count, Entry, Error, Key, Micros, Outcome, Precision, Quota, Reading, Request, RequestId,
-    Reservation, Verdict,
+    Reservation, Source, Verdict,
 };
-
-/// Who decided. Where several did, each for other rules, the last of these that took part.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-// As wide as its neighbours in a reading: see `Outcome`.
-#[repr(u64)]
-#[non_exhaustive]
-pub enum Source {
-    /// This process: no rule that counts or blocks applies, so the store was not asked. See [`Decision::unmatched`].
-    NoRule,
-    /// This process, because a rule blocks the request, so nothing was asked.
-    Blocked,
-    /// The store.
-    #[default]
-    Store,
-    /// This process, because the store had refused it and it cannot fit yet.
-    DenyCache,
-    /// This process, out of permits that it has taken from the store in advance.
-    Lease,
-    /// This process, because the store could not: by this node's share of the limit.
-    Local,
-    /// Nobody: the store could not, and the rule says to allow then.
-    FailOpen,
-    /// Nobody: the store could not, and the rule says to refuse then.
-    FailClosed,
-}
-
-impl Source {
-    /// All there are, in their order.
-    pub const ALL: [Source; 8] = [
-        Source::NoRule,
-        Source::Blocked,
-        Source::Store,
-        Source::DenyCache,
-        Source::Lease,
-        Source::Local,
-        Source::FailOpen,
-        Source::FailClosed,
-    ];
-
-    /// As it is written in answers and metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Source::NoRule => "no-rule",
-            Source::Blocked => "blocked",
-            Source::Store => "store",
-            Source::DenyCache => "deny-cache",
-            Source::Lease => "lease",
-            Source::Local => "local",
-            Source::FailOpen => "fail-open",
-            Source::FailClosed => "fail-closed",
-        }
-    }
-}
 
 /// The answer to one request.
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ enum Kind {
     Invalid(String),
     File(Vec<Problem>),
     TooCostly { rule: String, permits: u64, limit: u64 },
-    TooManyChecks,
+    TooManyChecks { max: usize },
     Store { fault: Fault, message: String },
 }
 
@@ -148,19 +148,19 @@ impl Error {
     }
 
     #[cold]
-    pub(crate) fn too_many_checks() -> Self {
-        Kind::TooManyChecks.into()
+    pub(crate) fn too_many_checks(max: usize) -> Self {
+        Kind::TooManyChecks { max }.into()
     }
 
     /// The caller's mistake: the same call will fail again.
     pub fn is_invalid(&self) -> bool {
-        matches!(*self.0, Kind::Invalid(_) | Kind::File(_) | Kind::TooManyChecks)
+        matches!(*self.0, Kind::Invalid(_) | Kind::File(_) | Kind::TooManyChecks { .. })
     }
 
     /// The requests of one call meet more than [`MAX_CHECKS`](crate::MAX_CHECKS) limits. Nothing was charged: ask for fewer
     /// at once.
     pub fn is_too_many_checks(&self) -> bool {
-        matches!(*self.0, Kind::TooManyChecks)
+        matches!(*self.0, Kind::TooManyChecks { .. })
     }
 
     /// More permits were asked for at once than the limit will ever have: waiting does not help.
@@ -223,11 +223,10 @@ impl fmt::Display for Error {
                 }
                 Ok(())
             }
-            Kind::TooManyChecks => {
-                let most = crate::MAX_CHECKS;
+            Kind::TooManyChecks { max } => {
                 write!(
                     f,
-                    "the requests of one call may meet {most} limits in all, one for each rule that applies to a request: send fewer requests"
+                    "the requests of one call may meet {max} limits in all, one for each rule that applies to a request: send fewer requests"
                 )
             }
             Kind::TooCostly { rule, permits, limit } => {

@@ -4,7 +4,7 @@ use crate::{DEFAULT_PREFIX, Key, Reservation, reservation};
 
 /// What Redis is asked to hash of a key, and what the key says it hashes.
 pub fn hashed(key: &Key) -> (String, String) {
-    let name = crate::redis::main_name(DEFAULT_PREFIX, key);
+    let name = crate::store::redis::main_name(DEFAULT_PREFIX, key);
     let inside = name.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     let inside = inside.map(|(inside, _)| inside).filter(|inside| !inside.is_empty()).unwrap_or(&name);
     (inside.to_owned(), key.tag().unwrap_or(key.as_str()).to_owned())

@@ -55,89 +55,75 @@
 
 #![forbid(unsafe_code)]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
+pub(crate) mod adaptive_controller;
+mod common;
+mod dynamic;
 
-mod adaptive;
 mod algorithm;
-mod ask;
-mod audit;
-mod clock;
-#[cfg(feature = "redis")]
-mod coalesce;
+mod checks;
 mod decision;
-mod deny_cache;
 mod error;
 #[cfg(all(fuzzing, feature = "redis"))]
 #[doc(hidden)]
 pub mod fuzzing;
-#[cfg(feature = "redis")]
-mod guard;
-#[cfg(feature = "redis")]
-mod hot_keys;
 #[cfg(feature = "http")]
 pub mod http;
-mod judge;
 mod key;
-#[cfg(feature = "redis")]
-mod lease;
 mod limiter;
-mod memory;
-mod micros;
-#[cfg(feature = "redis")]
-mod parts;
 mod quota;
-#[cfg(feature = "redis")]
-mod redis;
 mod request;
 mod reservation;
-mod reservation_key;
 mod rules;
-mod siblings;
+mod settlement;
 mod store;
-mod tally;
-mod together;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod verdict;
-mod warm_up;
-#[cfg(feature = "yaml")]
-pub mod yaml;
 
+pub use crate::adaptive_controller::Adapter;
+pub use crate::algorithm::State;
+pub use crate::algorithm::audit::{Audit, Discrepancy};
+pub use crate::algorithm::evaluate::{States, judge};
+pub use crate::checks::{Ask, Check, Encoding, MAX_ID, OnError, RequestId};
+pub use crate::common::clock::{Clock, ManualClock, Sleep, SystemClock};
+pub use crate::common::micros::Micros;
+#[cfg(feature = "yaml")]
+pub use crate::common::yaml;
+pub use crate::decision::{Decision, Limit};
+#[cfg(feature = "host")]
+pub use crate::dynamic::adaptive::Host;
+pub use crate::dynamic::adaptive::{Adaptive, Bands, HostLoad, Latencies, Load, Pilot};
+pub use crate::dynamic::warm_up::{Climb, WarmUp};
+pub use crate::error::{Error, Fault, Problem};
+pub use crate::key::{Key, MAX_PLAIN_VALUE};
+pub use crate::limiter::{Limiter, MAX_CHECKS};
+pub use crate::quota::{Algorithm, Count, MAX_LIMIT, MAX_SLICES, MAX_WINDOW, MIN_WINDOW, Quota};
+pub use crate::request::{MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE, Own, PLAIN_ATTRIBUTE, Request};
+pub use crate::reservation::key::{
+    MAX_RESERVATION_KEYS, MIN_RESERVATION_SECRET, ReservationKey, ReservationKeys,
+};
+pub use crate::reservation::{MAX_RESERVATION, Reservation};
+pub use crate::rules::*;
+pub use crate::settlement::{Correction, Entry, Receipt, Settled, Settlement};
 #[cfg(feature = "redis")]
-pub use self::redis::{
+pub use crate::store::coalesce::{Coalesce, CoalesceOptions, CoalesceStats};
+pub use crate::store::deny_cache::{DEFAULT_MAX_REFUSALS, DenyCache, DenyCacheStats};
+#[cfg(feature = "redis")]
+pub use crate::store::failover::{BreakerState, Guard, GuardOptions, GuardStats, MirrorStats, ServerStats};
+#[cfg(feature = "redis")]
+pub use crate::store::lease::{Lease, LeaseStats};
+pub use crate::store::memory::{
+    DEFAULT_MAX_KEYS, DEFAULT_MAX_NOTE_BYTES, MemoryOptions, MemoryStats, MemoryStore, OnFull,
+};
+#[cfg(feature = "redis")]
+pub use crate::store::redis::{
     BATCH_BOUNDS, CALL_BOUNDS, CallStats, Cleaned, DEFAULT_PREFIX, KeyPage, MAX_AUDITED, MAX_BATCH_SIZE,
     RedisMode, RedisOptions, RedisSentinel, RedisStore, RedisTls, RedisTopology, RuleWeight, ServerMemory,
     ServerReport, SharedText, Weight,
 };
-#[cfg(feature = "host")]
-pub use adaptive::Host;
-pub use adaptive::{Adapter, Adaptive, Bands, HostLoad, Latencies, Load, Pilot};
-pub use algorithm::{Entry, State};
-pub use ask::{Ask, Check, Encoding, MAX_ID, OnError, RequestId};
-pub use audit::{Audit, Discrepancy};
-pub use clock::{Clock, ManualClock, Sleep, SystemClock};
 #[cfg(feature = "redis")]
-pub use coalesce::{Coalesce, CoalesceOptions, CoalesceStats};
-pub use decision::{Decision, Limit, Source};
-pub use deny_cache::{DEFAULT_MAX_REFUSALS, DenyCache, DenyCacheStats};
-pub use error::{Error, Fault, Problem};
-#[cfg(feature = "redis")]
-pub use guard::{BreakerState, Guard, GuardOptions, GuardStats, MirrorStats, ServerStats};
-#[cfg(feature = "redis")]
-pub use hot_keys::{HotKeyOptions, HotKeys};
-pub use judge::{States, judge};
-pub use key::{Key, MAX_PLAIN_VALUE};
-#[cfg(feature = "redis")]
-pub use lease::{Lease, LeaseStats};
-pub use limiter::{Limiter, MAX_CHECKS};
-pub use memory::{DEFAULT_MAX_KEYS, DEFAULT_MAX_NOTE_BYTES, MemoryOptions, MemoryStats, MemoryStore, OnFull};
-pub use micros::Micros;
-pub use quota::{Algorithm, Count, MAX_LIMIT, MAX_SLICES, MAX_WINDOW, MIN_WINDOW, Quota};
-pub use request::{MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE, Own, PLAIN_ATTRIBUTE, Request};
-pub use reservation::{MAX_RESERVATION, Reservation};
-pub use reservation_key::{MAX_RESERVATION_KEYS, MIN_RESERVATION_SECRET, ReservationKey, ReservationKeys};
-pub use rules::*;
-pub use store::{Correction, Listener, Settlement, Store};
-pub use verdict::{
-    Counted, Inspection, MAX_INSPECTED, Outcome, Precision, Reading, Readings, Receipt, Settled, Verdict,
+pub use crate::store::stack::{HotKeyOptions, HotKeys};
+pub use crate::store::{Listener, Store};
+pub use crate::verdict::{
+    Counted, Inspection, MAX_INSPECTED, Outcome, Precision, Reading, Readings, Source, Verdict,
 };
-pub use warm_up::{Climb, WarmUp};

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::{Entry, Micros, Source};
+use crate::{Entry, Micros};
 
 /// What became of one check.
 // As wide as its neighbours in a verdict: a byte and its padding are copied in pieces, and the next read stalls.
@@ -80,28 +80,61 @@ pub struct Reading {
     pub verdicts: SmallVec<[Verdict; 1]>,
 }
 
+/// Who decided. Where several did, each for other rules, the last of these that took part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+// As wide as its neighbours in a reading: see `Outcome`.
+#[repr(u64)]
+#[non_exhaustive]
+pub enum Source {
+    /// This process: no rule that counts or blocks applies, so the store was not asked. See [`Decision::unmatched`](crate::Decision::unmatched).
+    NoRule,
+    /// This process, because a rule blocks the request, so nothing was asked.
+    Blocked,
+    /// The store.
+    #[default]
+    Store,
+    /// This process, because the store had refused it and it cannot fit yet.
+    DenyCache,
+    /// This process, out of permits that it has taken from the store in advance.
+    Lease,
+    /// This process, because the store could not: by this node's share of the limit.
+    Local,
+    /// Nobody: the store could not, and the rule says to allow then.
+    FailOpen,
+    /// Nobody: the store could not, and the rule says to refuse then.
+    FailClosed,
+}
+
+impl Source {
+    /// All there are, in their order.
+    pub const ALL: [Source; 8] = [
+        Source::NoRule,
+        Source::Blocked,
+        Source::Store,
+        Source::DenyCache,
+        Source::Lease,
+        Source::Local,
+        Source::FailOpen,
+        Source::FailClosed,
+    ];
+
+    /// As it is written in answers and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Source::NoRule => "no-rule",
+            Source::Blocked => "blocked",
+            Source::Store => "store",
+            Source::DenyCache => "deny-cache",
+            Source::Lease => "lease",
+            Source::Local => "local",
+            Source::FailOpen => "fail-open",
+            Source::FailClosed => "fail-closed",
+        }
+    }
+}
+
 /// One [`Reading`] per ask, in their order.
 pub type Readings = SmallVec<[Reading; 1]>;
-
-/// What became of a settlement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Settled {
-    /// The admission now counts what it really cost.
-    Done,
-    /// It was settled before; the first settlement stands.
-    Already,
-    /// It no longer counts (it left the window, or its key was reset), so there is nothing to correct.
-    Gone,
-}
-
-/// What a store answers to settlements.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Receipt {
-    /// The instant, by the store's clock, at which they were settled.
-    pub at: Micros,
-    /// What became of each, in their order.
-    pub settled: Vec<Settled>,
-}
 
 /// One key, as a store holds it; see [`Store::inspect`](crate::Store::inspect).
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use serde::Serialize;
 use slidegate::Micros;
 use slidegate::yaml::{Node, Reader};
 
-use crate::http::MAX_RULES_BODY;
-use crate::listen::Limits;
+use super::limits::Limits;
+use super::limits::MAX_RULES_BODY;
 
 /// Where a door listens, if it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,9 @@ mod access;
 mod authorize;
 mod guard;
 mod hot_keys;
+mod limits;
 mod listen;
+mod load;
 mod memory;
 mod monitor;
 mod redis;
@@ -27,14 +29,14 @@ pub use self::authorize::{
 };
 pub use self::guard::GuardFile;
 pub use self::hot_keys::HotKeysFile;
+pub use self::limits::{Limits, MAX_RULES_BODY};
 pub use self::listen::{LimitsFile, Listen, ListenFile, Place};
+pub(crate) use self::load::{load, read_text};
 pub use self::memory::{MemoryStoreFile, OnFullFile};
 pub use self::monitor::{AccuracyConfig, AccuracyFile, MemoryConfig, MemoryFile, MonitorConfig, MonitorFile};
 pub use self::redis::{DEFAULT_URL, RedisConfig, RedisFile, RedisModeFile, RedisTlsFile};
 pub use self::reservations::{ReservationsConfig, ReservationsFile};
 pub use self::topology::SentinelFile;
-
-use crate::listen::Limits;
 
 /// The file that `serve` uses when it is given none.
 pub const DEMO: &str = include_str!("demo.yaml");

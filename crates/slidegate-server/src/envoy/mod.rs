@@ -5,10 +5,10 @@
 //! each has `only`, so exactly one of them, or none, is what their service would have found; see `walk.rs`. What is
 //! counted together there is counted together here. The window is the exact one.
 
+mod emit;
 mod file;
+mod flatten;
 mod name;
-mod print;
-mod walk;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -18,7 +18,7 @@ use slidegate::yaml::{Node, Reader};
 use slidegate::{Error, Mode, Rule};
 
 use self::file::{Allows, Domain, Source, Value};
-use self::walk::Path;
+use self::flatten::Path;
 
 /// The attribute that is the domain.
 pub const DOMAIN: &str = "domain";
@@ -78,13 +78,13 @@ fn translate_file<'f>(
 fn translate_domain(domain: &Domain<'_>, reader: &mut Reader) -> Vec<Rule> {
     let mut rules: Vec<(Rule, Path<'_, '_>)> = Vec::new();
     let mut orders: BTreeMap<Vec<String>, Vec<&str>> = BTreeMap::new();
-    for keys in walk::key_lists(domain) {
+    for keys in self::flatten::key_lists(domain) {
         let names: Vec<String> = attributes("", keys.iter().map(|key| (*key, "")))
             .into_iter()
             .map(|(name, _)| name.into_owned())
             .skip(1)
             .collect();
-        let paths = walk::paths(domain, &keys);
+        let paths = self::flatten::paths(domain, &keys);
         let Some(at) = paths.first().and_then(|path| path.descriptors.last()) else { continue };
         let mut sorted = names.clone();
         sorted.sort_unstable();
@@ -172,7 +172,7 @@ pub fn import(files: &[NamedText]) -> Result<String, Vec<String>> {
     let told = |error: &dyn std::fmt::Display| vec![error.to_string()];
     // What is too much, or named twice, is told here and not only where the result is used.
     slidegate::Rules::new(rules.iter().cloned()).map_err(|error| told(&error))?;
-    print::yaml(&rules).map_err(|error| told(&error))
+    self::emit::yaml(&rules).map_err(|error| told(&error))
 }
 
 /// The files of a directory: every `*.yaml` and `*.yml`, in the order of their names.

@@ -7,17 +7,17 @@
 //! over the same requests. `tally/` counts, in bounded memory; `run` is one reading of the traffic, `suggest` several, and
 //! `report/` says what came of it.
 
-mod decisions;
-mod lane;
-mod lanes;
+mod baseline;
+mod decision_log;
 mod options;
 mod plan;
 mod progress;
-mod recorded;
 mod report;
 mod run;
+mod scenario;
+mod scenarios;
+mod stats;
 mod suggest;
-mod tally;
 mod traffic;
 
 use std::path::Path;
@@ -28,7 +28,7 @@ use serde::Serialize;
 pub use self::options::SimulateArgs;
 use self::plan::{Output, Plan, Question};
 use self::report::{Report, page, pictures};
-use crate::cli::{fail, say};
+use crate::common::console::{fail, say};
 
 #[cfg(fuzzing)]
 pub(crate) use self::traffic::fuzz_line;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::Args;
 use slidegate::Micros;
 
-use super::lanes::Counting;
+use super::scenarios::Counting;
 use super::traffic::{Format, Instants, Pair, Shape};
 
 /// Rules, traffic, and what to find out.

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use slidegate::{Algorithm, MAX_WINDOW, MIN_WINDOW, Micros, Quota, Rule, Rules};
 
-use super::lanes::Counting;
 use super::options::{Percent, SimulateArgs};
+use super::scenarios::Counting;
 use super::traffic::{Fields, Instants, Pattern, People, Shape, Trace, Traffic, names};
-use crate::cli;
+use crate::config;
 
 /// The longest pattern.
 const MAX_DURATION: Micros = Micros::from_secs(366 * 24 * 3600);
@@ -244,7 +244,7 @@ fn counted_by(key: &[String]) -> Result<Rule, String> {
 }
 
 fn load(path: &Path) -> Result<NamedRules, String> {
-    let config = cli::load(path)?;
+    let config = config::load(path)?;
     if !config.rules.is_known() {
         return Err(format!(
             "{} has its rules in Redis: `curl …/v1/rules?format=yaml` prints them",

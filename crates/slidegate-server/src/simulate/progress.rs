@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use slidegate::{Clock, Micros, SystemClock};
 
-use crate::serve;
+use crate::common::signals;
 
 /// Requests between two looks.
 const OFTEN: u64 = 1 << 13;
@@ -86,14 +86,14 @@ pub(super) fn interrupted() -> Arc<AtomicBool> {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() else { return stop };
     let signalled = {
         let _inside = runtime.enter();
-        serve::signalled()
+        signals::signalled()
     };
     let told = Arc::clone(&stop);
     let _ = std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         runtime.block_on(signalled);
         told.store(true, Ordering::Relaxed);
         // Whoever waits for standard input sees no flag.
-        runtime.block_on(async { serve::signalled().await });
+        runtime.block_on(async { signals::signalled().await });
         std::process::exit(INTERRUPTED);
     });
     stop

@@ -5,13 +5,13 @@ use std::sync::atomic::AtomicBool;
 
 use slidegate::{Micros, Rules};
 
-use super::decisions::Decisions;
-use super::lane::Time;
-use super::lanes::{Counting, Lanes, MAX_KEYS};
+use super::baseline::Recorded;
+use super::decision_log::Decisions;
 use super::plan::{NamedRules, Output, Question};
 use super::progress::Progress;
-use super::recorded::Recorded;
 use super::report::{AlgorithmReport, Difference, Late, Report, rule_reports};
+use super::scenario::Time;
+use super::scenarios::{Counting, Lanes, MAX_KEYS};
 use super::traffic::{Traffic, written};
 
 /// How far times run back in a log that is only written in another order than it happened.

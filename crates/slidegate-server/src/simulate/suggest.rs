@@ -13,10 +13,10 @@ use std::sync::atomic::AtomicBool;
 use serde::Serialize;
 use slidegate::{Decision, Key, MAX_LIMIT, Micros, Quota, Rule, Rules};
 
-use super::lane::{Lane, Time};
-use super::lanes::MAX_KEYS;
 use super::plan::{Most, Wish};
 use super::progress::Progress;
+use super::scenario::{Lane, Time};
+use super::scenarios::MAX_KEYS;
 use super::traffic::{BadLines, Read, Traffic};
 
 /// Limits that are tried at once.

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use prost_types::Duration as Wait;
 use slidegate::{Clock, MemoryStore, Rules, SystemClock};
-use slidegate_server::access::{Access, Token};
-use slidegate_server::gate::Gate;
-use slidegate_server::grpc::messages::{
+use slidegate_server::app::auth::{Access, Token};
+use slidegate_server::app::state::Gate;
+use slidegate_server::config::Limits;
+use slidegate_server::protocol::grpc::messages::{
     Code, DescriptorStatus, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
     RateLimitResponse, RateLimitUnit, Unit,
 };
-use slidegate_server::listen::Limits;
-use slidegate_server::serve::{self, Doors};
+use slidegate_server::protocol::serve::{self, Doors};
 use slidegate_server::store::AnyStore;
 use tokio::sync::oneshot;
 use tonic::codegen::http::uri::PathAndQuery;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::{MemoryStore, Rules};
-use slidegate_server::gate::Gate;
-use slidegate_server::listen::Limits;
-use slidegate_server::serve::{self, Doors};
+use slidegate_server::app::state::Gate;
+use slidegate_server::config::Limits;
+use slidegate_server::protocol::serve::{self, Doors};
 use slidegate_server::store::AnyStore;
 use tokio::sync::oneshot;
 

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use super::budget::NoteBudget;
+use super::idempotency::Notes;
 use super::ids::Named;
-use super::notes::{Entry, Notes};
-use super::{Asked, COUNT_BITS, NEVER_SETTLED, Opinion, Recording};
-use crate::verdict::{Outcome, Precision, Settled, Verdict};
-use crate::warm_up::Warmth;
+use super::note_budget::NoteBudget;
+use super::{Asked, COUNT_BITS, Opinion, Recording};
+use crate::Entry;
+use crate::dynamic::warm_up::Warmth;
+use crate::settlement::NEVER_SETTLED;
 use crate::{Correction, Count, Micros, Quota, RequestId, WarmUp};
+use crate::{Outcome, Precision, Settled, Verdict};
 
 /// One algorithm over one key. An instant given to it never lies before the last one it changed at.
 pub(super) trait Counter {

@@ -11,9 +11,8 @@ use std::sync::{Arc, LazyLock};
 
 use hashbrown::HashTable;
 
-use super::Entry;
-use super::budget::NoteBudget;
-use crate::{Micros, RequestId};
+use super::note_budget::NoteBudget;
+use crate::{Entry, Micros, RequestId};
 
 /// Digest of a request id and a cost: the same id for another cost is another request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

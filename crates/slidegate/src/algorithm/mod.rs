@@ -3,34 +3,35 @@
 //! A [`State`] is what is remembered of one key. It has no clock and no lock, so the same code decides in
 //! the memory store, in simulations, and as the oracle that replays what Redis decided. All have the same
 //! shape, [`Counter`]: *roll* to the present, say what is *used*, *record*, and say how long to *wait*.
+pub(crate) mod audit;
+pub(crate) mod evaluate;
 
-mod bucket;
-pub(crate) mod budget;
 mod counter;
-mod fixed;
+mod event_log;
+pub(crate) mod extensions;
+mod fixed_window;
+mod idempotency;
 pub(crate) mod ids;
-mod log;
-pub(crate) mod moved;
-mod notes;
+pub(crate) mod note_budget;
 mod ranges;
-mod ring;
-mod window;
+mod ring_buffer;
+mod sliding_window;
+mod token_bucket;
 
 use std::sync::Arc;
 
-use self::bucket::Bucket;
-use self::budget::NoteBudget;
 use self::counter::{Counter, View};
-use self::fixed::Fixed;
+use self::fixed_window::Fixed;
+use self::idempotency::Notes;
 #[cfg(feature = "redis")]
 use self::ids::Named;
-pub use self::notes::Entry;
-use self::notes::Notes;
-use self::window::Window;
-use crate::verdict::{Settled, Verdict};
+use self::note_budget::NoteBudget;
+use self::sliding_window::Window;
+use self::token_bucket::Bucket;
 #[cfg(feature = "redis")]
-use crate::warm_up::Warmth;
+use crate::dynamic::warm_up::Warmth;
 use crate::{Algorithm, Correction, Discrepancy, Micros, Quota, RequestId};
+use crate::{Entry, Settled, Verdict};
 
 /// What is remembered of one key.
 ///
@@ -58,9 +59,6 @@ pub struct State {
     /// The number of the next admission: which state of this key it is, and how many were recorded so far.
     seq: u64,
 }
-
-/// Number of admissions that are not settled: attempts. No store gives it to anything else.
-pub(crate) const NEVER_SETTLED: u64 = u64::MAX;
 
 /// Below these bits of a sequence number is the count, above them the generation.
 const COUNT_BITS: u32 = 40;

@@ -4,8 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Entry;
-use crate::Micros;
+use crate::{Entry, Micros};
 
 /// Memory of a tree with one node, and of each range in a larger one: most nodes are half full.
 const NODE_BYTES: usize = 280;

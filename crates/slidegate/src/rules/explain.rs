@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use super::choice::{Choice, Kind};
 use super::rule::{Pattern, find};
+use super::selection::{Choice, Kind};
 use super::{Mode, Rule, Rules};
-use crate::ask::too_many_permits;
+use crate::checks::too_many_permits;
 use crate::key::Digests;
 use crate::quota::MAX_LIMIT;
 use crate::request::{Subject, check_attributes};

@@ -1,7 +1,7 @@
 //! Rules: which limits a request meets. Pure: a request goes in, an [`Ask`] comes out.
 
 mod ad_hoc;
-mod choice;
+mod combined_checks;
 mod explain;
 #[cfg(feature = "yaml")]
 mod parse;
@@ -9,23 +9,24 @@ mod parse;
 mod parse_adaptive;
 #[cfg(feature = "yaml")]
 mod parse_warm_up;
+#[cfg(feature = "http")]
+mod paths;
 mod rule;
 #[cfg(feature = "schema")]
 mod schema;
 #[cfg(feature = "schema")]
 mod schema_adaptive;
+mod selection;
 mod shadow;
-#[cfg(feature = "http")]
-mod spelling;
-mod together;
-mod trial;
 mod unmatched;
+mod variants;
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 pub use self::ad_hoc::{AdHoc, Bounds};
-use self::choice::{Choice, Kind, Replaced};
+pub use self::combined_checks::MAX_TOGETHER;
+pub(crate) use self::combined_checks::{Part, Together};
 pub use self::explain::{Explanation, Miss, Standing};
 #[cfg(feature = "yaml")]
 pub use self::parse::{FILE_FIELDS, read_on_error};
@@ -35,10 +36,9 @@ pub use self::schema::{
     AdHocFile, AdaptiveFile, BandsFile, BoundsFile, LatencyFile, LeaseFile, OnErrorFile, OverrideFile,
     RuleFile, UnmatchedFile, WarmUpFile,
 };
-pub use self::together::MAX_TOGETHER;
-pub(crate) use self::together::{Part, Together};
+use self::selection::{Choice, Kind, Replaced};
 pub use self::unmatched::Unmatched;
-use crate::ask::too_many_permits;
+use crate::checks::too_many_permits;
 use crate::key::Digests;
 use crate::quota::MAX_LIMIT;
 use crate::request::{Own, Subject, check_attributes};

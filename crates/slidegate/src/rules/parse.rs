@@ -3,14 +3,14 @@
 use std::collections::HashSet;
 use std::num::NonZeroU32;
 
-use super::choice::{Kind, no_such_rule};
 use super::parse_adaptive::read_adaptive;
 use super::parse_warm_up::read_warm_up;
 use super::rule::{Mode, Pattern, Rule, check_held};
+use super::selection::{Kind, no_such_rule};
 use super::{AdHoc, Bounds, MAX_RULES, Rules};
 use super::{shadow, unmatched};
+use crate::common::yaml::{Fields, Node, Reader};
 use crate::quota::{MAX_WINDOW, check_limit, check_slices, check_window};
-use crate::yaml::{Fields, Node, Reader};
 use crate::{Algorithm, Count, Encoding, Error, Micros, OnError, Quota};
 
 /// The fields of a file that belong to the rules. A file may have others, which the server reads. `edition` is what a

@@ -1,7 +1,7 @@
 //! `adaptive` in a file.
 
 use super::rule::Rule;
-use crate::yaml::{Fields, Node, Reader};
+use crate::common::yaml::{Fields, Node, Reader};
 use crate::{Adaptive, Bands, Latencies};
 
 const FIELDS: [&str; 7] = ["cpu", "memory", "latency", "min", "max", "sensitivity", "smooth"];

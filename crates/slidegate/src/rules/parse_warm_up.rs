@@ -1,7 +1,7 @@
 //! `warm-up` in a file.
 
 use super::rule::Rule;
-use crate::yaml::{Fields, Reader};
+use crate::common::yaml::{Fields, Reader};
 use crate::{Climb, WarmUp};
 
 /// False if it is not sound. Whether it goes with the quota is checked only where that is.

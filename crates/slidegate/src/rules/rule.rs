@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::choice::Kind;
-use crate::adaptive::Adapting;
+use super::selection::Kind;
+use crate::dynamic::adaptive::Adapting;
 use crate::key::{Digests, KeyForm};
 use crate::request::check_name;
 use crate::{

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::choice::Kind;
 pub use super::schema_adaptive::{AdaptiveFile, BandsFile, LatencyFile};
+use super::selection::Kind;
 use super::{AdHoc, Bounds, Mode, Pattern, Rule, Unmatched};
 use crate::{Algorithm, Climb, Count, Encoding, OnError, Quota, WarmUp};
 

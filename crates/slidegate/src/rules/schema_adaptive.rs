@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::adaptive::percent;
+use crate::dynamic::adaptive::percent;
 use crate::{Adaptive, Bands, Latencies, Micros};
 
 /// How a limit follows the load.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::rule::{Mode, Rule};
 use crate::Error;
 #[cfg(feature = "yaml")]
-use crate::yaml::{Fields, Node, Reader};
+use crate::common::yaml::{Fields, Node, Reader};
 
 impl Rule {
     /// Makes it a [shadow](Mode::Shadow) of another rule, which it is tried out to replace: it counts what it would have

@@ -2,7 +2,7 @@
 
 use super::Rules;
 #[cfg(feature = "yaml")]
-use crate::yaml::{Node, Reader};
+use crate::common::yaml::{Node, Reader};
 
 /// Policy for a request that no rule matches. A mistyped attribute makes such requests, so that a limit silently has no
 /// effect.

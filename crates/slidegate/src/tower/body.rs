@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::hold::Hold;
+use super::permit_guard::Hold;
 
 pin_project! {
     /// What a [`RateLimit`](super::RateLimit) responds with. Permits that are held are given back when it has been read

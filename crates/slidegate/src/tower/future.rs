@@ -10,10 +10,10 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::deciding::Deciding;
-use super::gate::{Gate, Unasked};
-use super::refusal::Speech;
-use super::served::Served;
+use super::decision_future::Deciding;
+use super::denial::Speech;
+use super::in_flight::Served;
+use super::shared::{Gate, Unasked};
 use super::{Refusal, Rejection, ResponseBody};
 use crate::{Decision, Error, Store};
 

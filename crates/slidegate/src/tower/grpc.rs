@@ -5,7 +5,7 @@ use std::fmt::Write;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 use super::Refusal;
-use super::refusal::UNDECIDED;
+use super::denial::UNDECIDED;
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");

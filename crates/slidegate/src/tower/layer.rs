@@ -8,10 +8,10 @@ use http::{Request, Response, request, response};
 use tower_layer::Layer;
 use tower_service::Service;
 
+use super::denial::Speech;
 use super::future::ResponseFuture;
-use super::gate::{Gate, Options};
-use super::hold::Holds;
-use super::refusal::Speech;
+use super::permit_guard::Holds;
+use super::shared::{Gate, Options};
 use super::{Extract, Refusal, Rejection, ResponseBody};
 use crate::request::{MAX_ATTRIBUTES, check_name};
 use crate::{Error, Limiter, MemoryStore, Store};

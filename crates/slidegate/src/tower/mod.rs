@@ -24,24 +24,24 @@
 //! door. Permits of `concurrency` rules are extended while a request goes on, and given back when the body of its response
 //! has been sent or dropped, or its client has left.
 
+mod background;
 mod body;
-mod carry;
 mod client_address;
-mod deciding;
+mod decision_future;
+mod denial;
 mod extract;
+mod extract_error;
 mod future;
-mod gate;
 mod grpc;
-mod hold;
+mod in_flight;
 mod layer;
-mod refusal;
-mod rejection;
-mod served;
+mod permit_guard;
+mod shared;
 
+pub use self::denial::Refusal;
+pub use self::extract_error::Rejection;
 pub use body::ResponseBody;
 pub use client_address::ClientAddress;
 pub use extract::Extract;
 pub use future::ResponseFuture;
 pub use layer::{RateLimit, RateLimitLayer};
-pub use refusal::Refusal;
-pub use rejection::Rejection;

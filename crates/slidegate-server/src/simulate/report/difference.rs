@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use slidegate::Key;
 
-use crate::simulate::lanes::{Change, Changes, Counted};
+use crate::simulate::scenarios::{Change, Changes, Counted};
 
 /// What new rules do that old ones did not.
 #[derive(Debug, Serialize)]

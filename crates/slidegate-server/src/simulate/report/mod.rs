@@ -1,20 +1,20 @@
 //! What a run says in the end: figures that are printed, drawn, or written for machines.
 
 mod chart;
+mod charts;
 mod difference;
 mod html;
-mod pictures;
 mod rule;
 mod text;
 
 use serde::Serialize;
 
+pub(super) use self::charts::{Picture, pictures};
 pub(super) use self::difference::Difference;
 pub(super) use self::html::page;
-pub(super) use self::pictures::{Picture, pictures};
 pub(super) use self::rule::{RuleReport, rule_reports};
-use super::lanes::Counted;
-use super::recorded::Recorded;
+use super::baseline::Recorded;
+use super::scenarios::Counted;
 use super::traffic::{BadLines, Format};
 
 /// The figures of one run; as JSON, one object.

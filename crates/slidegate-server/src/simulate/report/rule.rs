@@ -3,7 +3,7 @@
 use serde::Serialize;
 use slidegate::Mode;
 
-use crate::simulate::tally::{Bucket, Hit, Row, RuleKeys, Spread, Tally, Timeline};
+use crate::simulate::stats::{Bucket, Hit, Row, RuleKeys, Spread, Tally, Timeline};
 
 /// The figures of one rule.
 #[derive(Debug, Serialize)]

@@ -6,7 +6,7 @@ use slidegate::Request;
 use super::event::Event;
 use super::fields::{Fields, no_field};
 use super::json::TIMES;
-use super::lines::MAX_LINE;
+use super::line_reader::MAX_LINE;
 use super::time::read_time;
 
 /// The most columns.

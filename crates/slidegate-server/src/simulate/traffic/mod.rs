@@ -1,26 +1,26 @@
 //! What is asked: a trace of what happened, or a pattern that somebody is afraid of.
 
-mod bad_lines;
+mod access_log;
 mod batch;
-mod combined;
 mod csv;
 mod event;
 mod fields;
 mod json;
-mod lines;
+mod line_reader;
+mod parse_errors;
 mod pattern;
-mod people;
 mod recording;
+mod synthetic_clients;
 mod time;
 mod trace;
 
 use slidegate::Micros;
 
-pub(super) use self::bad_lines::BadLines;
 pub(crate) use self::event::{Decided, Event};
 pub(super) use self::fields::{Fields, Pair, names};
+pub(super) use self::parse_errors::BadLines;
 pub(super) use self::pattern::{Instants, Pattern, Shape};
-pub(super) use self::people::People;
+pub(super) use self::synthetic_clients::People;
 pub(super) use self::time::written;
 pub(crate) use self::trace::Format;
 pub(super) use self::trace::Trace;

@@ -11,7 +11,7 @@ use slidegate::{Micros, Request};
 
 use super::Read;
 use super::event::Event;
-use super::people::People;
+use super::synthetic_clients::People;
 use crate::simulate::progress::Progress;
 
 /// When a pattern begins: 2000-01-01, where windows of seconds, minutes, hours and days begin.

@@ -9,14 +9,14 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::Read;
-use super::bad_lines::shown;
+use super::access_log::Combined;
 use super::batch::Batch;
-use super::combined::Combined;
 use super::csv::Csv;
 use super::event::Event;
 use super::fields::Fields;
 use super::json::{Json, TIMES};
-use super::lines::{Line, Lines, MAX_LINE};
+use super::line_reader::{Line, Lines, MAX_LINE};
+use super::parse_errors::shown;
 use super::recording;
 use crate::simulate::progress::Progress;
 

@@ -3,8 +3,8 @@
 use std::net::Shutdown;
 use std::time::Duration;
 
-use slidegate_server::access::{Access, Token};
-use slidegate_server::listen::Limits;
+use slidegate_server::app::auth::{Access, Token};
+use slidegate_server::config::Limits;
 
 use super::wire::{Door, encode, simple};
 use crate::redis_server::eventually;

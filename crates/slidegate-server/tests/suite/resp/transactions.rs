@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use slidegate_server::listen::Limits;
+use slidegate_server::config::Limits;
 
 use super::wire::{Door, Value, Wire, bulk, encode, simple};
 use crate::redis_server::eventually;

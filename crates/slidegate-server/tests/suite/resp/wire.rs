@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::{MemoryStore, Rules};
-use slidegate_server::access::{Access, Token};
-use slidegate_server::gate::Gate;
-use slidegate_server::listen::Limits;
-use slidegate_server::serve::{self, Doors};
+use slidegate_server::app::auth::{Access, Token};
+use slidegate_server::app::state::Gate;
+use slidegate_server::config::Limits;
+use slidegate_server::protocol::serve::{self, Doors};
 use slidegate_server::store::AnyStore;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;

@@ -1,0 +1,193 @@
+//! Makes an explanation: what the rules say, what the store would decide, and what it has counted.
+pub(crate) mod dto;
+
+use std::collections::HashMap;
+
+use slidegate::{
+    AD_HOC, Check, Count, Decision, Error, Explanation, Inspection, Key, Limit, Limiter, Miss, Mode, Request,
+    Rule, Standing,
+};
+
+use self::dto::{CountedBody, EntryBody, ExplanationBody, ReasonBody, RuleBody, VerdictBody, WarmUpBody};
+use crate::store::AnyStore;
+
+/// The most rules that are told although they do not apply.
+const MOST_MISSES: usize = 1_000;
+
+/// The most rules that are told at all.
+const MOST_RULES: usize = 2_000;
+
+/// The most keys whose counts are looked at.
+const MOST_KEYS: usize = 32;
+
+/// The most entries of a key that are told.
+const MOST_ENTRIES: usize = 5;
+
+/// The longest value of an attribute that is told.
+const LONGEST_VALUE: usize = 100;
+
+/// What would become of `request` now, and why. Charges nothing.
+pub(crate) async fn explain(
+    limiter: &Limiter<AnyStore>,
+    request: &Request<'_>,
+) -> Result<ExplanationBody, Error> {
+    let (decision, never) = match limiter.peek(request).await {
+        // The counts are told all the same.
+        Err(error) if error.is_too_costly() => {
+            (limiter.peek(Request::from(request).permits(0)).await?, Some(error))
+        }
+        decided => (decided?, None),
+    };
+    let rules = decision.rules();
+    let explanations = rules.explain(request)?;
+    let limits: HashMap<&Key, Limit<'_>> = decision.limits().map(|limit| (limit.key(), limit)).collect();
+    let (mut told, mut looked_at, mut missed, mut left_out) = (Vec::new(), 0, 0, 0);
+    for Explanation { rule, standing } in explanations {
+        if told.len() >= MOST_RULES {
+            left_out += 1;
+            continue;
+        }
+        let mut body = RuleBody {
+            rule: rule.name().to_owned(),
+            mode: rule.in_mode().as_str().to_owned(),
+            verdict: VerdictBody::DoesNotApply,
+            reason: None,
+            why: None,
+            counted: None,
+        };
+        match standing {
+            Standing::Checked(check) => {
+                looked_at += 1;
+                let found = if looked_at <= MOST_KEYS { limiter.inspect(&check.key).await? } else { None };
+                let limit = limits.get(&check.key);
+                body.verdict = verdict(&check, limit, never.is_some());
+                body.counted = Some(counted(rule, &check, limit, found));
+            }
+            Standing::Unlimited => body.verdict = VerdictBody::Unlimited,
+            Standing::Blocked if rule.in_mode() == Mode::Shadow => body.verdict = VerdictBody::WouldBlock,
+            Standing::Blocked => body.verdict = VerdictBody::Blocks,
+            Standing::Missed(miss) => {
+                missed += 1;
+                if missed > MOST_MISSES {
+                    left_out += 1;
+                    continue;
+                }
+                missing(miss, &mut body);
+            }
+            Standing::Preceded { group, by } => {
+                body.why = Some(format!("of group `{group}`, `{by}` comes first"));
+                body.reason = Some(ReasonBody::Group { group: group.to_owned(), rule: by.to_owned() });
+            }
+            Standing::Replaced { by } => {
+                body.why = Some(format!("`{by}` replaces it"));
+                body.reason = Some(ReasonBody::Replaced { rule: by.to_owned() });
+            }
+        }
+        told.push(body);
+    }
+    Ok(summary(&decision, never.as_ref(), request.cost(), told, left_out))
+}
+
+fn summary(
+    decision: &Decision,
+    never: Option<&Error>,
+    permits: u64,
+    rules: Vec<RuleBody>,
+    left_out: usize,
+) -> ExplanationBody {
+    let refuser = never.and_then(Error::too_costly_for);
+    let code = match refuser {
+        Some(name) => decision
+            .rules()
+            .iter()
+            .find(|rule| rule.name() == name)
+            .map_or(slidegate::DEFAULT_CODE.get(), |rule| rule.refusal_code().get()),
+        None => decision.code(),
+    };
+    ExplanationBody {
+        allowed: never.is_none() && decision.allowed(),
+        code,
+        denied_by: refuser.or(decision.denied_by()).map(str::to_owned),
+        never: never.is_some(),
+        retry_after_ms: decision.retry_after().ceil_millis(),
+        retry_after_exact: (!decision.retry_after_is_exact()).then_some(false),
+        permits,
+        source: decision.source().as_str().to_owned(),
+        unmatched: decision.unmatched().map(|unmatched| unmatched.as_str().to_owned()),
+        rules,
+        left_out,
+    }
+}
+
+/// What a rule says; `looked` if the store was not asked for as much.
+fn verdict(check: &Check, limit: Option<&Limit<'_>>, looked: bool) -> VerdictBody {
+    let Some(limit) = limit else { return VerdictBody::NotJudged };
+    let refuses = if looked { check.cost > limit.remaining() } else { limit.outcome().refuses() };
+    match (refuses, check.enforced) {
+        (false, _) => VerdictBody::Allows,
+        (true, true) => VerdictBody::Refuses,
+        (true, false) => VerdictBody::WouldRefuse,
+    }
+}
+
+fn counted(rule: &Rule, check: &Check, limit: Option<&Limit<'_>>, found: Option<Inspection>) -> CountedBody {
+    let quota = check.quota;
+    let usual = rule.name() != AD_HOC && quota == rule.quota_now();
+    let limit_now = limit.map_or(quota.capacity(), Limit::limit);
+    let used = limit.map(Limit::used).or(found.as_ref().map(|found| found.used)).unwrap_or_default();
+    let reset_after = limit.map(Limit::reset_after).or(found.as_ref().map(|found| found.reset_after));
+    let warm_up = quota
+        .warm_up()
+        .map(|warm_up| WarmUpBody { from: warm_up.from(), over_ms: warm_up.over().ceil_millis() });
+    let (at, entries) = found.map(|found| (found.at, found.entries)).unwrap_or_default();
+    let more_entries = entries.len().saturating_sub(MOST_ENTRIES);
+    let entries = entries.into_iter().take(MOST_ENTRIES).map(|entry| EntryBody {
+        permits: entry.cost,
+        age_ms: at.since(entry.at).ceil_millis(),
+        leaves_after_ms: entry.leaves_after.ceil_millis(),
+    });
+    CountedBody {
+        key: check.key.as_str().to_owned(),
+        algorithm: quota.algorithm().as_str().to_owned(),
+        count: match quota.count() {
+            Count::Admitted => "admitted",
+            Count::Attempts => "attempts",
+        }
+        .to_owned(),
+        limit: if usual { rule.quota().capacity() } else { quota.capacity() },
+        limit_now,
+        window_ms: quota.window().ceil_millis(),
+        overridden: !usual && rule.name() != AD_HOC,
+        factor: rule.factor().map(|factor| f64::from(factor) / 10_000.0),
+        warm_up,
+        used,
+        remaining: limit_now.saturating_sub(used),
+        retry_after_ms: limit.map(Limit::retry_after).unwrap_or_default().ceil_millis(),
+        retry_after_exact: limit.filter(|limit| !limit.retry_after_is_exact()).map(|_| false),
+        reset_after_ms: reset_after.unwrap_or_default().ceil_millis(),
+        entries: entries.collect(),
+        more_entries,
+    }
+}
+
+fn missing(miss: Miss<'_>, body: &mut RuleBody) {
+    let short: String;
+    let miss = match miss {
+        Miss::Value { attribute, wanted, found: Some(value) } if value.chars().count() > LONGEST_VALUE => {
+            short = value.chars().take(LONGEST_VALUE).chain(['…']).collect();
+            Miss::Value { attribute, wanted, found: Some(&short) }
+        }
+        miss => miss,
+    };
+    body.why = Some(miss.to_string());
+    body.reason = Some(match miss {
+        Miss::Off => ReasonBody::Off,
+        Miss::Value { attribute, wanted, found } => ReasonBody::Match {
+            attribute: attribute.to_owned(),
+            wanted: wanted.iter().map(ToString::to_string).collect(),
+            found: found.map(str::to_owned),
+        },
+        Miss::Lacking(attribute) => ReasonBody::Key { attribute: attribute.to_owned() },
+        Miss::Beyond(attribute) => ReasonBody::Only { attribute: attribute.to_owned() },
+    });
+}

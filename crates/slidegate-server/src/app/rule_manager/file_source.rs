@@ -1,0 +1,141 @@
+//! Rules from files, put in force when these change.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use slidegate::{Rules, Unmatched};
+use tokio::task::spawn_blocking;
+
+use crate::app::state::Gate;
+use crate::common::file_watch::{LOOK, Watch};
+use crate::config::load;
+use crate::config::{Config, DEMO};
+use crate::envoy;
+
+use super::Hangup;
+
+/// The files that the rules are read from: ours, and a directory of envoyproxy/ratelimit's. The demo rules without any.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    config: Option<PathBuf>,
+    envoy: Option<PathBuf>,
+    /// Standard input can be read once.
+    read: Arc<OnceLock<Config>>,
+}
+
+impl Files {
+    pub(crate) fn new(config: Option<PathBuf>, envoy: Option<PathBuf>) -> Self {
+        Files { config, envoy, read: Arc::default() }
+    }
+
+    pub(crate) fn is_demo(&self) -> bool {
+        self.config.is_none() && self.envoy.is_none()
+    }
+
+    /// For people.
+    pub(crate) fn name(&self) -> String {
+        let names: Vec<String> = [&self.config, &self.envoy]
+            .into_iter()
+            .flatten()
+            .map(|path| path.display().to_string())
+            .collect();
+        if names.is_empty() { "demo rules".to_owned() } else { names.join(", ") }
+    }
+
+    /// Reads and checks them all; says every mistake.
+    pub(crate) fn load(&self) -> Result<Config, String> {
+        let mut config = match &self.config {
+            Some(path) if path == Path::new("-") => self.load_once(path)?,
+            Some(path) => load(path)?,
+            None => Config::parse(DEMO).map_err(|error| format!("the demo rules: {error}"))?,
+        };
+        if let Some(directory) = &self.envoy {
+            let more = envoy::load(directory)?;
+            let own = match &self.config {
+                Some(_) if !config.rules.is_known() => {
+                    return Err(
+                        "`rules: redis` and --envoy-config do not go together: import the files".to_owned()
+                    );
+                }
+                Some(_) => config.rules,
+                None => Rules::new([]).map_err(|error| error.to_string())?,
+            };
+            let rules = own.and(more).map_err(|error| format!("{}: {error}", self.name()))?;
+            // envoyproxy/ratelimit allows a descriptor that its files do not name.
+            config.rules = rules.or_unmatched(Unmatched::Allow);
+        }
+        Ok(config)
+    }
+
+    fn load_once(&self, path: &Path) -> Result<Config, String> {
+        if let Some(config) = self.read.get() {
+            return Ok(config.clone());
+        }
+        let config = load(path)?;
+        Ok(self.read.get_or_init(|| config).clone())
+    }
+
+    /// What may change. Standard input is read once.
+    fn paths(&self) -> Vec<PathBuf> {
+        let own = self.config.iter().filter(|path| path.as_path() != Path::new("-")).cloned();
+        let theirs = self.envoy.iter().flat_map(|directory| envoy::files(directory).unwrap_or_default());
+        own.chain(theirs).collect()
+    }
+
+    /// To be made before they are read: what changes after that is noticed.
+    pub(crate) fn watch(&self) -> Watch {
+        Watch::new(self.paths())
+    }
+
+    /// Reads the files if they have changed, or `asked`; none if there is nothing to read. Returns with the configuration
+    /// whether it is whole: the files did not change while they were read.
+    ///
+    /// Blocks for as long as the file system does.
+    fn read_again(&self, watch: &mut Watch, asked: bool) -> Option<Result<(Config, bool), String>> {
+        if !watch.changed(self.paths()) && !asked {
+            return None;
+        }
+        Some(self.load().map(|config| (config, watch.know(self.paths()))))
+    }
+
+    /// Puts the rules of the files in force whenever they change, or a signal asks for it. Rules from elsewhere stay in
+    /// force for as long as the files say the same.
+    ///
+    /// Files are looked at and read on a blocking thread: a file system that does not answer delays only this task.
+    pub(crate) async fn follow(self, watch: Watch, mut hangup: Hangup, gate: Arc<Gate>) {
+        let watch = Arc::new(Mutex::new(watch));
+        let mut said = gate.rules.current().hash.clone();
+        loop {
+            let asked = tokio::select! {
+                () = hangup.asked() => true,
+                () = tokio::time::sleep(LOOK) => false,
+            };
+            let (files, watch) = (self.clone(), Arc::clone(&watch));
+            let read = spawn_blocking(move || files.read_again(&mut watch.lock(), asked)).await;
+            let Some(read) = read.unwrap_or_else(|_| Some(Err("reading it failed".to_owned()))) else {
+                continue;
+            };
+            match read {
+                Ok((config, _)) if !config.rules.is_known() => {
+                    gate.keep_rules(
+                        &self.name(),
+                        "`rules: redis` is followed from the next start on".to_owned(),
+                    );
+                }
+                Ok((config, true)) => {
+                    let now = super::hash(&config.rules);
+                    if asked || now != said {
+                        gate.change_rules(config.rules, &self.name(), None);
+                    }
+                    gate.rules.mend();
+                    said = now;
+                }
+                // The files changed while they were read.
+                Ok((_, false)) => {}
+                // The files are read again until they are right.
+                Err(message) => gate.keep_rules(&self.name(), message),
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! `slidegate bench`: how fast is it, here, for you.
+//!
+//! # Layout
+//!
+//! `options` is what can be chosen, `target` who is asked (`server` over HTTP, or a store in this process),
+//! `keys` about what, `schedule` when. `load` has the callers at work, `tally` counts what they were answered,
+//! `summary` says it.
+
+mod counts;
+mod keys;
+mod options;
+mod progress;
+mod schedule;
+mod server;
+mod summary;
+mod target;
+mod workers;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use slidegate::{Clock, SystemClock};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use self::counts::Tallies;
+pub(crate) use self::options::BenchArgs;
+use self::options::Plan;
+use self::schedule::Schedule;
+use self::summary::Summary;
+use self::target::{Caller, Target};
+use self::workers::{Load, Signal};
+use crate::common::console::{fail, say};
+use crate::common::signals;
+
+/// How long answers may still take after Ctrl-C.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Asks, and says how it went. Exit code 0 if there were decisions, 1 if there was none, 2 if nothing was asked.
+pub(crate) fn run(args: BenchArgs) -> ExitCode {
+    match measure(args) {
+        Err(message) => fail(&message),
+        Ok((text, answered)) => {
+            say(&text);
+            ExitCode::from(u8::from(!answered))
+        }
+    }
+}
+
+/// What to print, and whether there was any decision.
+fn measure(args: BenchArgs) -> Result<(String, bool), String> {
+    let plan = args.check()?;
+    let json = plan.json;
+    let runtime = tokio::runtime::Runtime::new().map_err(|error| format!("cannot start: {error}"))?;
+    let summary = runtime.block_on(bench(plan))?;
+    Ok((if json { summary.json()? } else { summary.to_string() }, summary.answered()))
+}
+
+async fn bench(plan: Plan) -> Result<Summary, String> {
+    let target = Arc::new(Target::open(&plan.target, &plan.question).await?);
+    // One ask that charges nothing tells what would go wrong with all of them.
+    let mut first = target.caller(&plan.question).await?;
+    first.peek(plan.keys.of(0)).await.map_err(|error| format!("{} answers {error}", target.place()))?;
+    let callers = callers(&target, &plan, first).await?;
+    let clock = SystemClock::new();
+    let schedule = Schedule::new(&plan, clock.now().get());
+    let load = Arc::new(Load::new(clock, plan.keys, schedule, Tallies::new(plan.callers)?));
+    work(&load, callers).await;
+    let now = load.now();
+    target.close().await;
+    Ok(Summary::new(target.place(), &load.schedule, load.tallies.total()?, now))
+}
+
+/// All of them before the clock runs, so that no ask has to wait for a connection.
+async fn callers(target: &Arc<Target>, plan: &Plan, first: Caller) -> Result<Vec<Caller>, String> {
+    let mut opening = JoinSet::new();
+    for _ in 1..plan.callers {
+        let (target, question) = (Arc::clone(target), plan.question.clone());
+        opening.spawn(async move { target.caller(&question).await });
+    }
+    let mut callers = vec![first];
+    while let Some(opened) = opening.join_next().await {
+        match opened.map_err(|error| error.to_string())? {
+            Ok(caller) => callers.push(caller),
+            Err(error) => {
+                return Err(format!(
+                    "only {} of {} callers have a connection: {error}",
+                    callers.len(),
+                    plan.callers
+                ));
+            }
+        }
+    }
+    Ok(callers)
+}
+
+/// Until the schedule ends, or somebody ends it.
+async fn work(load: &Arc<Load>, callers: Vec<Caller>) {
+    let (signal, told) = watch::channel(Signal::Ask);
+    let mut working: JoinSet<()> = callers
+        .into_iter()
+        .enumerate()
+        .map(|(number, caller)| Arc::clone(load).work(caller, number, told.clone()))
+        .collect();
+    let mut done = async || while working.join_next().await.is_some() {};
+    tokio::select! {
+        () = done() => return,
+        () = progress::watch(Arc::clone(load)) => {}
+        () = signals::signalled() => {}
+    }
+    load.schedule.stop(load.now());
+    // The callers hold the other end.
+    let _ = signal.send(Signal::Finish);
+    if tokio::time::timeout(GRACE, done()).await.is_err() {
+        let _ = signal.send(Signal::GiveUp);
+        done().await;
+    }
+}

@@ -1,0 +1,195 @@
+//! What can be chosen: as it was typed, and checked.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use slidegate::{MAX_LIMIT, MAX_WINDOW, MIN_WINDOW, Micros};
+
+use super::keys::Keys;
+use crate::config::StoreKind;
+
+const DEFAULT_URL: &str = "http://127.0.0.1:8080";
+const DEFAULT_KEYS: u64 = 1_000;
+const DEFAULT_DURATION: Micros = Micros::from_secs(10);
+const DEFAULT_WARM_UP: Micros = Micros::from_secs(1);
+/// The longest of all lengths of time here.
+const MAX_TIME: Micros = Micros::from_secs(24 * 3600);
+
+/// How much to ask, and whom.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A closed loop, which is what you get without --rate, asks as fast as the answers come. It finds the most
+that a server can do; but one that stalls is asked less meanwhile, so its stalls hardly show.
+An open loop, --rate, asks as users do, whether answers come or not. Latency counts from when an ask was
+due, so a stall is charged to every ask that should have been sent meanwhile.
+
+Every ask is real: it counts under its resource, bench-0, bench-1, and so on, until its window has passed.
+
+Examples:
+  slidegate bench                                          as fast as 64 callers can, over a thousand keys
+  slidegate bench --rate 5000 --distribution zipf          as users would: five thousand a second, some keys hot
+  slidegate bench --store memory --callers 2 --keys 1      no network: the library in this process
+  slidegate bench --store redis://127.0.0.1:6379 --json    what Redis can do, for a script")]
+pub(crate) struct BenchArgs {
+    /// The server to ask [env: SLIDEGATE_URL] [default: http://127.0.0.1:8080]
+    #[arg(long, conflicts_with_all = ["store", "config"])]
+    url: Option<String>,
+    /// Ask no server: decide in this process, and count in `memory` or in Redis, such as redis://127.0.0.1:6379
+    #[arg(long)]
+    store: Option<StoreKind>,
+    /// Decide in this process by this file: its store, how to reach it, and the bounds of limits
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// What the resources are called: NAME-0, NAME-1, and so on; a new name starts with unused limits
+    #[arg(long, value_name = "NAME", default_value = "bench")]
+    resource: String,
+    /// The limit of each resource
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=MAX_LIMIT))]
+    limit: u64,
+    /// The window of each resource
+    #[arg(long, default_value = "60s")]
+    window: Micros,
+    /// How many permits each ask is for; 0 only looks
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=MAX_LIMIT))]
+    permits: u64,
+    /// How many different resources [default: 1000]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    keys: Option<u64>,
+    /// Which of them are asked about
+    #[arg(long, value_enum, default_value_t = Spread::Uniform)]
+    distribution: Spread,
+    /// How hot the hot keys of zipf are: the k-th is asked about 1 / k ^ SKEW as often as the first [default: 1]
+    #[arg(long)]
+    skew: Option<f64>,
+    /// Another seed asks about other keys; the same one about the same keys in the same order
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// How many ask at once, each on a connection of its own; with --rate the most that wait for an answer
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    callers: u64,
+    /// Open loop: start this many asks a second, whether answers come or not
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    rate: Option<u64>,
+    /// How long to ask [default: 10s, or until --requests are asked]; with both, whichever is first
+    #[arg(long)]
+    duration: Option<Micros>,
+    /// How many to ask
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
+    requests: Option<u64>,
+    /// How long to ask before anything is measured [default: 1s, or 0s with --requests]
+    #[arg(long)]
+    warm_up: Option<Micros>,
+    /// How long a server may take to answer; after that it is an error
+    #[arg(long, default_value = "10s")]
+    timeout: Micros,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Which keys are asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Spread {
+    /// One key
+    One,
+    /// All alike
+    Uniform,
+    /// A few hot ones and a long tail, as users are
+    Zipf,
+}
+
+/// Checked options.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) target: Aim,
+    pub(super) question: Question,
+    pub(super) keys: Keys,
+    pub(super) callers: usize,
+    pub(super) rate: Option<u64>,
+    pub(super) duration: Option<Micros>,
+    pub(super) requests: Option<u64>,
+    pub(super) warm_up: Micros,
+    pub(super) json: bool,
+}
+
+/// Whom to ask.
+#[derive(Debug)]
+pub(super) enum Aim {
+    Server { url: String, timeout: Micros },
+    Store { store: Option<StoreKind>, config: Option<PathBuf> },
+}
+
+/// What every ask has in common.
+#[derive(Clone, Debug)]
+pub(super) struct Question {
+    pub(super) resource: String,
+    pub(super) limit: u64,
+    pub(super) window: Micros,
+    pub(super) permits: u64,
+}
+
+impl BenchArgs {
+    pub(super) fn check(self) -> Result<Plan, String> {
+        let keys = self.keys()?;
+        within("--window", self.window, MIN_WINDOW, MAX_WINDOW)?;
+        within("--timeout", self.timeout, Micros::from_millis(1), MAX_TIME)?;
+        let duration = self.duration.or(self.requests.is_none().then_some(DEFAULT_DURATION));
+        if let Some(duration) = duration {
+            within("--duration", duration, Micros::from_millis(1), MAX_TIME)?;
+        }
+        let no_warm_up = if self.requests.is_some() { Micros::ZERO } else { DEFAULT_WARM_UP };
+        let warm_up = self.warm_up.unwrap_or(no_warm_up);
+        within("--warm-up", warm_up, Micros::ZERO, MAX_TIME)?;
+        let target = if self.store.is_some() || self.config.is_some() {
+            Aim::Store { store: self.store, config: self.config }
+        } else {
+            // Not left to clap, for which a variable would contradict --store.
+            let url = self.url.or_else(|| std::env::var("SLIDEGATE_URL").ok());
+            Aim::Server { url: url.unwrap_or_else(|| DEFAULT_URL.to_owned()), timeout: self.timeout }
+        };
+        let (limit, window, permits) = (self.limit, self.window, self.permits);
+        Ok(Plan {
+            target,
+            question: Question { resource: self.resource, limit, window, permits },
+            keys,
+            callers: usize::try_from(self.callers).unwrap_or(usize::MAX),
+            rate: self.rate,
+            duration,
+            requests: self.requests,
+            warm_up,
+            json: self.json,
+        })
+    }
+
+    fn keys(&self) -> Result<Keys, String> {
+        if self.skew.is_some() && self.distribution != Spread::Zipf {
+            return Err("--skew goes with --distribution zipf".to_owned());
+        }
+        let keys = self.keys.unwrap_or(DEFAULT_KEYS);
+        match self.distribution {
+            Spread::One if self.keys.is_some_and(|keys| keys > 1) => {
+                Err(format!("--distribution one asks about one key, not {keys}"))
+            }
+            Spread::One => Ok(Keys::one()),
+            Spread::Uniform => Ok(Keys::uniform(keys, self.seed)),
+            Spread::Zipf if keys < 2 => {
+                Err("zipf needs at least 2 keys; one key is --distribution one".to_owned())
+            }
+            Spread::Zipf => {
+                let skew = self.skew.unwrap_or(1.0);
+                // Above 10 all but one ask in a thousand are about the first key.
+                if !(0.0..=10.0).contains(&skew) {
+                    return Err(format!("--skew must be between 0 and 10, not {skew}"));
+                }
+                Keys::zipf(keys, skew, self.seed)
+            }
+        }
+    }
+}
+
+fn within(name: &str, value: Micros, least: Micros, most: Micros) -> Result<(), String> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(format!("{name} must be between {least} and {most}, not {value}"))
+}

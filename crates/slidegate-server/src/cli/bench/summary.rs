@@ -1,0 +1,241 @@
+//! What a run says in the end.
+
+use std::fmt;
+
+use hdrhistogram::Histogram;
+use indicatif::HumanCount;
+use serde::Serialize;
+
+use super::counts::{Tally, Words};
+use super::schedule::Schedule;
+use super::workers::LATE;
+
+/// The figures of one run; as JSON, one object.
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    target: String,
+    asked: u64,
+    seconds: f64,
+    decisions_per_second: f64,
+    allowed: u64,
+    refused: u64,
+    errors: u64,
+    error_messages: Words,
+    sources: Words,
+    latency_us: Latency,
+    /// How many decisions took longer than that.
+    slower_than: Slower,
+    /// None in a closed loop.
+    open_loop: Option<OpenLoop>,
+}
+
+#[derive(Debug, Serialize)]
+struct Latency {
+    p50: u64,
+    p90: u64,
+    p99: u64,
+    #[serde(rename = "p99.9")]
+    p999: u64,
+    max: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Slower {
+    #[serde(rename = "1ms")]
+    ms: u64,
+    #[serde(rename = "10ms")]
+    ms10: u64,
+    #[serde(rename = "100ms")]
+    ms100: u64,
+    #[serde(rename = "1s")]
+    s: u64,
+}
+
+/// How the asks of an open loop kept to their times.
+#[derive(Debug, Serialize)]
+struct OpenLoop {
+    intended_per_second: u64,
+    achieved_per_second: f64,
+    /// Sent more than a millisecond after their time, because every caller was waiting for an answer.
+    late: u64,
+    /// Due before the end, and never sent. Their wait until then is among the latencies.
+    unsent: u64,
+    /// How late a caller woke that had nothing to do but wait for its time; none if no caller ever had to.
+    woke_late_us: Option<Latency>,
+    /// Whether this machine had no time for the load generator, so that the latencies are in part its own.
+    generator_fell_behind: bool,
+}
+
+impl Summary {
+    /// Of a run that ended at `now`.
+    pub(super) fn new(target: String, schedule: &Schedule, mut tally: Tally, now: u64) -> Self {
+        let asked = tally.asked();
+        let mut end = tally.last;
+        let mut unsent = 0;
+        if let Some(rate) = schedule.rate() {
+            let due = schedule.arrivals(now, rate);
+            unsent = due.saturating_sub(asked);
+            // The last interval belongs to the last arrival.
+            end = end.max(schedule.span(due, rate));
+            let stopped = schedule.span(due, rate);
+            charge(&mut tally.latency, unsent, stopped - schedule.span(due - unsent, rate));
+        }
+        let seconds = end.saturating_sub(schedule.counted()) as f64 / 1e6;
+        let per_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
+        let decisions = tally.allowed + tally.refused;
+        let woke_late = (!tally.woke_late.is_empty()).then(|| latency(&tally.woke_late));
+        Summary {
+            target,
+            asked,
+            seconds,
+            decisions_per_second: per_second(decisions),
+            allowed: tally.allowed,
+            refused: tally.refused,
+            errors: tally.errors.total(),
+            error_messages: tally.errors,
+            sources: tally.sources,
+            latency_us: latency(&tally.latency),
+            slower_than: slower(&tally.latency),
+            open_loop: schedule.rate().map(|rate| OpenLoop {
+                intended_per_second: rate,
+                achieved_per_second: per_second(asked),
+                late: tally.late,
+                unsent,
+                generator_fell_behind: woke_late.as_ref().is_some_and(|late| late.p99 > LATE),
+                woke_late_us: woke_late,
+            }),
+        }
+    }
+
+    /// Whether anything was decided at all.
+    pub(super) fn answered(&self) -> bool {
+        self.allowed + self.refused > 0
+    }
+
+    pub(super) fn json(&self) -> Result<String, String> {
+        serde_json::to_string(self).map_err(|error| error.to_string())
+    }
+}
+
+/// Adds the waits of `n` asks that were never sent: spread evenly, the first waited longest.
+fn charge(latency: &mut Histogram<u64>, n: u64, longest: u64) {
+    // As many groups as three digits can tell apart: there may be billions.
+    let groups = n.min(10_000);
+    for group in 0..groups {
+        let (from, to) = (n * group / groups, n * (group + 1) / groups);
+        let wait = u128::from(longest) * u128::from(n - from) / u128::from(n);
+        latency.saturating_record_n(u64::try_from(wait).unwrap_or(u64::MAX), to - from);
+    }
+}
+
+fn latency(histogram: &Histogram<u64>) -> Latency {
+    let quantile = |q| histogram.value_at_quantile(q);
+    Latency {
+        p50: quantile(0.5),
+        p90: quantile(0.9),
+        p99: quantile(0.99),
+        p999: quantile(0.999),
+        max: histogram.max(),
+    }
+}
+
+fn slower(histogram: &Histogram<u64>) -> Slower {
+    let over = |micros: u64| histogram.count_between(micros + 1, u64::MAX);
+    Slower { ms: over(1_000), ms10: over(10_000), ms100: over(100_000), s: over(1_000_000) }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let share = |n: u64| 100.0 * n as f64 / self.asked.max(1) as f64;
+        let decisions = HumanCount(self.decisions_per_second as u64);
+        writeln!(f, "target    {}", self.target)?;
+        writeln!(
+            f,
+            "asked     {} in {:.2} s: {decisions} decisions a second",
+            HumanCount(self.asked),
+            self.seconds
+        )?;
+        for (what, n) in [("allowed", self.allowed), ("refused", self.refused), ("errors ", self.errors)] {
+            writeln!(f, "{what}   {} ({:.1} %)", HumanCount(n), share(n))?;
+        }
+        for (message, count) in self.error_messages.sorted() {
+            writeln!(f, "          {} x {message}", HumanCount(count))?;
+        }
+        writeln!(f, "latency   {}", self.latency_us)?;
+        writeln!(f, "slower    {}", self.slower_than)?;
+        let sources = self.sources.sorted();
+        let sources: Vec<_> =
+            sources.iter().map(|(source, n)| format!("{source} {}", HumanCount(*n))).collect();
+        write!(f, "source    {}", sources.join(", "))?;
+        self.open_loop.as_ref().map_or(Ok(()), |open| write!(f, "\n{open}"))
+    }
+}
+
+impl fmt::Display for Latency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [p50, p90, p99, p999, max] = [self.p50, self.p90, self.p99, self.p999, self.max].map(time);
+        write!(f, "p50 {p50}, p90 {p90}, p99 {p99}, p99.9 {p999}, max {max}")
+    }
+}
+
+impl fmt::Display for Slower {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [ms, ms10, ms100, s] = [self.ms, self.ms10, self.ms100, self.s].map(HumanCount);
+        write!(f, "than 1 ms {ms}, 10 ms {ms10}, 100 ms {ms100}, 1 s {s}")
+    }
+}
+
+impl fmt::Display for OpenLoop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (intended, achieved) = (HumanCount(self.intended_per_second), self.achieved_per_second);
+        writeln!(f, "rate      {intended} a second intended, {achieved:.1} achieved")?;
+        let (late, unsent) = (HumanCount(self.late), HumanCount(self.unsent));
+        writeln!(
+            f,
+            "waited    {late} asks were sent more than 1 ms late, all callers being busy; {unsent} never were"
+        )?;
+        let Some(Latency { p99, max, .. }) = &self.woke_late_us else {
+            return write!(f, "generator had no idle caller: try more --callers, or a lower --rate");
+        };
+        let verdict = match self.generator_fell_behind {
+            true => "fell behind, the latencies are in part its own",
+            false => "kept up",
+        };
+        write!(f, "generator {verdict}: idle callers woke late by p99 {}, max {}", time(*p99), time(*max))
+    }
+}
+
+/// Microseconds, as people read them.
+fn time(micros: u64) -> String {
+    match micros {
+        0 => "<1 us".to_owned(),
+        1..1_000 => format!("{micros} us"),
+        1_000..1_000_000 => format!("{:.2} ms", micros as f64 / 1e3),
+        _ => format!("{:.2} s", micros as f64 / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_never_sent_is_charged_evenly() {
+        for n in [1_000, 123_456, 36_000_000_000] {
+            let mut histogram = Histogram::new_with_bounds(1, 3_600_000_000, 3).unwrap();
+            charge(&mut histogram, n, 1_000_000);
+            assert_eq!(histogram.len(), n);
+            let Latency { p50, p99, max, .. } = latency(&histogram);
+            assert!((499_000..=502_000).contains(&p50), "{p50}");
+            assert!((989_000..=992_000).contains(&p99), "{p99}");
+            assert!((999_000..=1_001_000).contains(&max), "{max}");
+        }
+    }
+
+    #[test]
+    fn nothing_unsent_charges_nothing() {
+        let mut histogram = Histogram::new(3).unwrap();
+        charge(&mut histogram, 0, 0);
+        assert!(histogram.is_empty());
+    }
+}

@@ -1,0 +1,68 @@
+//! `slidegate explain`: why a request would be allowed or refused, rule by rule.
+
+mod text;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use slidegate::{Limiter, MemoryStore};
+
+use super::request_args::{RequestArgs, post};
+use crate::app::explain::dto::ExplanationBody;
+use crate::app::explain::explain;
+use crate::common::console::{fail, say};
+use crate::config::load;
+use crate::store::AnyStore;
+
+/// What to explain, and by whose rules.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    slidegate explain api=/login ip=1.2.3.4 user=alice\n  \
+    slidegate explain --config rules.yaml api=/login ip=1.2.3.4\n\n\
+    Nothing is charged. A server with tokens is shown the one in SLIDEGATE_TOKEN.")]
+pub(crate) struct ExplainArgs {
+    #[command(flatten)]
+    request: RequestArgs,
+    /// Explain by the rules of this file, with nothing counted yet, instead of asking a server
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print the explanation as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Explains one request. Exit code 0 if it would be allowed, 1 if it would be denied, 2 if that cannot be said.
+pub(crate) fn run(args: ExplainArgs) -> ExitCode {
+    let explained = match &args.config {
+        Some(file) => by_file(file, &args.request),
+        None => by_server(&args.request),
+    };
+    let printed = explained.and_then(|explained| {
+        let text = if args.json { serde_json::to_string(&explained) } else { Ok(text::text(&explained)) };
+        Ok((explained.allowed, text.map_err(|error| error.to_string())?))
+    });
+    match printed {
+        Err(message) => fail(&message),
+        Ok((allowed, text)) => {
+            say(&text);
+            ExitCode::from(u8::from(!allowed))
+        }
+    }
+}
+
+fn by_server(request: &RequestArgs) -> Result<ExplanationBody, String> {
+    let (url, answer) = post(&request.url, "explain", &request.body()?)?;
+    serde_json::from_value(answer).map_err(|_| format!("{url} is not a Slidegate server"))
+}
+
+fn by_file(file: &std::path::Path, request: &RequestArgs) -> Result<ExplanationBody, String> {
+    let rules = load(file)?.rules;
+    if !rules.is_known() {
+        return Err(format!("the rules of {} are in Redis: ask a server, by --url", file.display()));
+    }
+    let limiter = Limiter::new(AnyStore::Memory(MemoryStore::new()), rules);
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
+    runtime.block_on(explain(&limiter, &request.request()?)).map_err(|error| error.to_string())
+}

@@ -1,0 +1,119 @@
+//! An explanation as people read it.
+
+use std::fmt::Write;
+
+use slidegate::Micros;
+use slidegate::yaml::one_line;
+
+use crate::app::explain::dto::{CountedBody, ExplanationBody, RuleBody, VerdictBody};
+
+/// Several lines, with nothing in them that a terminal would obey.
+pub(super) fn text(explained: &ExplanationBody) -> String {
+    let mut text = headline(explained);
+    let (missed, met): (Vec<_>, Vec<_>) =
+        explained.rules.iter().partition(|rule| rule.verdict == VerdictBody::DoesNotApply);
+    for rule in &met {
+        let _ = write!(text, "\n\n{}", one_line(&met_by(rule)));
+        if let Some(counted) = &rule.counted {
+            lines(&mut text, counted, explained.permits);
+        }
+    }
+    if !missed.is_empty() {
+        text += "\n\ndo not apply:";
+    }
+    for rule in missed {
+        let why = rule.why.as_deref().unwrap_or("it does not say why");
+        let _ = write!(text, "\n  {}: {}", one_line(&rule.rule), one_line(why));
+    }
+    if explained.left_out > 0 {
+        let _ = write!(text, "\n  and {} more rules", explained.left_out);
+    }
+    text
+}
+
+fn headline(explained: &ExplanationBody) -> String {
+    let ExplanationBody { allowed, code, denied_by, never, retry_after_ms, permits, .. } = explained;
+    let rule = one_line(denied_by.as_deref().unwrap_or("no rule"));
+    if let Some(policy) = &explained.unmatched {
+        let denied = format!("would be denied (code {code})");
+        let what = if *allowed { "would be allowed" } else { &denied };
+        return format!("{what}: no rule matches it, and `unmatched` is `{}`", one_line(policy));
+    }
+    match allowed {
+        true if explained.rules.iter().all(|rule| rule.counted.is_none()) => {
+            "would be allowed: no rule limits it".to_owned()
+        }
+        true => "would be allowed".to_owned(),
+        false if *never => {
+            format!("would be denied by {rule} (code {code}), always: it never has {permits} permits at once")
+        }
+        false if explained.source == "blocked" => {
+            format!("would be denied by {rule} (code {code}), always: it lets nothing pass")
+        }
+        false => {
+            let retry = bounded(*retry_after_ms, explained.retry_after_exact);
+            format!("would be denied by {rule} (code {code}): retry in {retry}")
+        }
+    }
+}
+
+/// A wait that may be a lower bound.
+fn bounded(millis: u64, exact: Option<bool>) -> String {
+    let wait = wait(millis);
+    if exact == Some(false) { format!("at least {wait}") } else { wait.to_string() }
+}
+
+fn met_by(rule: &RuleBody) -> String {
+    let verdict = match rule.verdict {
+        VerdictBody::Allows => "allows",
+        VerdictBody::Refuses => "refuses",
+        VerdictBody::WouldRefuse => "would refuse",
+        VerdictBody::NotJudged => "was not judged, because another rule refuses",
+        VerdictBody::Unlimited => "lets pass, and counts nothing",
+        VerdictBody::Blocks => "lets nothing pass",
+        VerdictBody::WouldBlock => "would let nothing pass",
+        VerdictBody::DoesNotApply => "does not apply",
+    };
+    let shadow = if rule.mode == "shadow" { " (shadow)" } else { "" };
+    format!("{}{shadow}: {verdict}", rule.rule)
+}
+
+fn lines(text: &mut String, counted: &CountedBody, permits: u64) {
+    let CountedBody { limit, limit_now, used, algorithm, window_ms, .. } = counted;
+    let own = if counted.overridden { ", a limit of its own" } else { "" };
+    let attempts = if counted.count == "attempts" { ", refused ones too" } else { "" };
+    let _ = write!(
+        text,
+        "\n  {used} of {limit_now} used in {}, {permits} asked for ({}{attempts}{own})",
+        wait(*window_ms),
+        one_line(algorithm)
+    );
+    let _ = write!(text, "\n  key {}", one_line(&counted.key));
+    if let Some(factor) = counted.factor {
+        let _ =
+            write!(text, "\n  follows the load: {limit_now} now, {}% of its limit", (factor * 100.0).round());
+    }
+    if let Some(warm_up) = &counted.warm_up {
+        let over = wait(warm_up.over_ms);
+        let _ = write!(text, "\n  climbs from {}% to {limit} over {over}: {limit_now} now", warm_up.from);
+    }
+    for entry in &counted.entries {
+        let permits = if entry.permits == 1 { "permit" } else { "permits" };
+        let (age, leaves) = (wait(entry.age_ms), wait(entry.leaves_after_ms));
+        let _ = write!(text, "\n    {} {permits}, {age} ago, leaves in {leaves}", entry.permits);
+    }
+    if counted.more_entries > 0 {
+        let _ = write!(text, "\n    and {} more", counted.more_entries);
+    }
+    if counted.retry_after_ms > 0 && permits <= *limit {
+        let fits = bounded(counted.retry_after_ms, counted.retry_after_exact);
+        let _ = write!(text, "\n  fits in {fits}");
+    }
+    if counted.reset_after_ms > 0 {
+        let _ = write!(text, "\n  empty in {}", wait(counted.reset_after_ms));
+    }
+}
+
+fn wait(ms: u64) -> Micros {
+    Micros::from_millis(ms)
+}

@@ -1,0 +1,96 @@
+//! The command line. Flags come in as text and go on as checked values.
+
+mod acquire;
+mod bench;
+mod client;
+mod explain;
+mod import;
+mod request_args;
+mod schema;
+mod serve;
+mod validate;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use self::acquire::AcquireArgs;
+use self::bench::BenchArgs;
+use self::explain::ExplainArgs;
+use self::serve::ServeArgs;
+use crate::common::console::fail;
+use crate::simulate::{self, SimulateArgs};
+use crate::telemetry::log;
+
+/// Exact, atomic, explainable rate limiting: at most `limit` permits in any interval of length `window`.
+///
+/// Without a command it serves, and without a file it serves demo rules from memory.
+#[derive(Debug, Parser)]
+#[command(name = "slidegate", version, args_conflicts_with_subcommands = true)]
+#[command(
+    after_help = "Start it and try it:\n  slidegate\n  slidegate acquire api=/login ip=1.2.3.4 user=alice"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Answer requests (what `slidegate` does when it is given no command)
+    Serve(ServeArgs),
+    /// Check a file and list every mistake with its line; exit code 0 if there is none, 1 if there is
+    Validate {
+        /// The file, or - for standard input
+        file: PathBuf,
+    },
+    /// Print the JSON Schema of the configuration file, for editors and checks
+    Schema,
+    /// Turn another limiter's files into ours, and print the result; exit code 0, 1 if there are mistakes
+    #[command(subcommand)]
+    Import(Import),
+    /// Ask a running server for permits; exit code 0 allowed, 1 denied, 2 error
+    Acquire(AcquireArgs),
+    /// Say why a request would be allowed or denied, rule by rule; exit code 0 allowed, 1 denied, 2 error
+    Explain(ExplainArgs),
+    /// Ask as much as you like and print how fast it was; exit code 0 if there were decisions, 1 if none, 2 error
+    Bench(BenchArgs),
+    /// See what rules would do to traffic that was, or that you fear; exit code 0, 2 error
+    Simulate(SimulateArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum Import {
+    /// Files of envoyproxy/ratelimit, each a domain and its descriptors
+    Envoy {
+        /// The files, or - for standard input
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+}
+
+/// Runs the command line of this process.
+pub fn run() -> ExitCode {
+    let cli = Cli::parse();
+    let command = cli.command.unwrap_or(Command::Serve(cli.serve));
+    if !matches!(command, Command::Serve(_)) {
+        log::plain();
+    }
+    let done = match command {
+        Command::Serve(args) => serve::run(args),
+        Command::Validate { file } => return validate::run(&file),
+        Command::Schema => schema::run(),
+        Command::Import(Import::Envoy { files }) => return import::envoy(&files),
+        Command::Acquire(args) => return acquire::run(args),
+        Command::Explain(args) => return explain::run(args),
+        Command::Bench(args) => return bench::run(args),
+        Command::Simulate(args) => return simulate::run(args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => fail(&message),
+    }
+}

@@ -1,0 +1,140 @@
+//! What a command asks about, and how it asks a server.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::Method;
+use clap::Args;
+use serde_json::{Map, Value, json};
+use slidegate::{MAX_LIMIT, Micros, Request, RequestId};
+use tokio::runtime::Builder;
+use tokio::time::timeout;
+
+use super::client::Server;
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Largest response that is read, in bytes.
+const MAX_ANSWER: usize = 10 << 20;
+
+/// A request, and whom to ask about it.
+#[derive(Debug, Args)]
+pub(crate) struct RequestArgs {
+    /// Attributes of the request, such as ip=1.2.3.4
+    #[arg(value_name = "NAME=VALUE", required_unless_present = "resource")]
+    attributes: Vec<String>,
+    /// The server
+    #[arg(long, alias = "server", default_value = "http://127.0.0.1:8080", env = "SLIDEGATE_URL")]
+    pub(crate) url: String,
+    /// How many permits; 0 only looks
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(0..=MAX_LIMIT))]
+    permits: u64,
+    /// A name under which to ask again without being charged twice
+    #[arg(long)]
+    id: Option<String>,
+    /// Ask for a limit of your own instead of by rules
+    #[arg(long, conflicts_with = "attributes")]
+    resource: Option<String>,
+    /// The limit of that resource
+    #[arg(long)]
+    limit: Option<u64>,
+    /// The window of that resource, such as 1s
+    #[arg(long)]
+    window: Option<String>,
+}
+
+impl RequestArgs {
+    fn attributes(&self) -> Result<Vec<(&str, &str)>, String> {
+        if self.limit.is_some() || self.window.is_some() {
+            return Err(
+                "--limit and --window go with --resource; the server's rules limit attributes".to_owned()
+            );
+        }
+        let mut attributes: Vec<(&str, &str)> = Vec::new();
+        for text in &self.attributes {
+            let (name, value) = text.split_once('=').ok_or_else(|| format!("`{text}` is not NAME=VALUE"))?;
+            if attributes.iter().any(|(known, _)| *known == name) {
+                return Err(format!("`{name}` is given twice"));
+            }
+            attributes.push((name, value));
+        }
+        Ok(attributes)
+    }
+
+    /// As a server is asked.
+    pub(crate) fn body(&self) -> Result<Value, String> {
+        let mut body = Map::new();
+        match &self.resource {
+            Some(resource) => {
+                body.insert("resource".into(), json!(resource));
+                body.extend(self.limit.map(|limit| ("limit".into(), json!(limit))));
+                body.extend(self.window.as_ref().map(|window| ("window".into(), json!(window))));
+            }
+            None => {
+                let attributes = self.attributes()?.into_iter();
+                let attributes = attributes.map(|(name, value)| (name.to_owned(), json!(value)));
+                body.insert("attributes".into(), Value::Object(attributes.collect()));
+            }
+        }
+        body.insert("permits".into(), json!(self.permits));
+        body.extend(self.id.as_ref().map(|id| ("id".into(), json!(id))));
+        Ok(Value::Object(body))
+    }
+
+    /// As a limiter is asked.
+    pub(crate) fn request(&self) -> Result<Request<'_>, String> {
+        let mut request = match &self.resource {
+            Some(resource) => {
+                let mut request = Request::resource(resource);
+                if let Some(limit) = self.limit {
+                    request = request.limit(limit);
+                }
+                if let Some(window) = &self.window {
+                    let window: Micros = window.parse().map_err(|error| format!("--window is {error}"))?;
+                    request = request.window(window.into());
+                }
+                request
+            }
+            None => Request::new(self.attributes()?),
+        };
+        if let Some(id) = &self.id {
+            request = request.id(RequestId::new(id).map_err(|error| error.to_string())?);
+        }
+        request = request.permits(self.permits);
+        Ok(request)
+    }
+}
+
+/// What the server at `url` answers, and where exactly it was asked.
+pub(crate) fn post(url: &str, call: &str, body: &Value) -> Result<(String, Value), String> {
+    if !url.starts_with("http://") {
+        return Err(format!("`{url}` is not an address such as http://127.0.0.1:8080"));
+    }
+    let shown = format!("{}/v1/{call}", url.trim_end_matches('/'));
+    let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+    let answered = runtime.block_on(async { timeout(TIMEOUT, send(url, call, body)).await });
+    let answered = answered.unwrap_or_else(|_| Err(format!("nothing within {} s", TIMEOUT.as_secs())));
+    let bytes = answered.map_err(|error| format!("no answer from {shown}: {error}"))?;
+    let url = shown;
+    let answer: Value =
+        serde_json::from_slice(&bytes).map_err(|_| format!("{url} is not a Slidegate server"))?;
+    if let Some(message) = answer["error"]["message"].as_str() {
+        return Err(message.to_owned());
+    }
+    if !answer["allowed"].is_boolean() {
+        return Err(format!("{url} is not a Slidegate server"));
+    }
+    Ok((url, answer))
+}
+
+/// Sends one request and returns the body of the response.
+async fn send(url: &str, operation: &str, body: &Value) -> Result<Bytes, String> {
+    let server = Server::find(url).await?;
+    let mut request = hyper::Request::new(body.to_string());
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = server.operation(operation)?;
+    *request.headers_mut() = server.headers.clone();
+    let response = server.connect().await?.send_request(request).await.map_err(|error| error.to_string())?;
+    let body = Body::new(response.into_body());
+    axum::body::to_bytes(body, MAX_ANSWER).await.map_err(|error| error.to_string())
+}

@@ -1,0 +1,11 @@
+//! `slidegate schema`: prints the JSON Schema of the configuration file.
+
+use crate::common::console::say;
+use crate::config::ConfigFile;
+
+/// Prints the schema.
+pub(super) fn run() -> Result<(), String> {
+    let schema = schemars::schema_for!(ConfigFile);
+    say(&serde_json::to_string_pretty(&schema).map_err(|error| error.to_string())?);
+    Ok(())
+}

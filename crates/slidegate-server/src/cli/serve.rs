@@ -1,0 +1,287 @@
+//! `slidegate serve`: starts the server.
+
+use std::env::VarError;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use slidegate::{RedisStore, ReservationKey, ReservationKeys};
+
+use crate::app::auth::{Access, TOKEN_VARIABLE, Token};
+use crate::app::reservation_keys::{self, SharedKey};
+use crate::app::rule_manager::{Files, Hangup};
+use crate::app::state::Gate;
+use crate::app::{adaptive_task, monitor, rule_manager};
+use crate::common::console::say;
+use crate::common::signals;
+use crate::config::{AccessConfig, Listen, Place, ReservationsConfig, StoreKind};
+use crate::protocol::serve::Doors;
+use crate::protocol::tls::Tls;
+use crate::protocol::{listener, serve};
+use crate::store::AnyStore;
+use crate::telemetry::capture::RecordArgs;
+use crate::telemetry::log::{self, LogArgs};
+
+/// The variable with a token that lets change rules and counts.
+const ADMIN_TOKEN: &str = "SLIDEGATE_ADMIN_TOKEN";
+
+/// The shortest token.
+const MIN_TOKEN: usize = 16;
+
+/// Doors that may be open.
+const DOORS: u64 = 4;
+
+/// Open files besides connections.
+const OPEN_FILES: u64 = 5_000;
+
+/// How long the other processes may take to be told that this one stops.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// How long blocking work may take when the server stops. A file that is still being read after that, such as one on a
+/// network mount that does not answer, does not keep the process.
+const BLOCKED: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Args)]
+pub(super) struct ServeArgs {
+    /// Rules and settings; demo rules without it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Also the rules of every *.yaml and *.yml in a directory of envoyproxy/ratelimit, after those of --config
+    #[arg(long, value_name = "DIR")]
+    envoy_config: Option<PathBuf>,
+    /// Where to count: `memory` is this process, and goes with it; `redis`, or an address such as
+    /// redis://user:password@host:6379, is shared by all that count there [default: memory]
+    #[arg(long, value_name = "STORE", env = "SLIDEGATE_STORE", hide_env_values = true)]
+    store: Option<StoreKind>,
+    /// Where HTTP listens [default: 127.0.0.1:8080]; port 0 picks a free one and prints it, `off` closes it
+    #[arg(long, value_name = "ADDR")]
+    http: Option<Place>,
+    /// Where gRPC listens, for Envoy [default: 127.0.0.1:8081]
+    #[arg(long, value_name = "ADDR")]
+    grpc: Option<Place>,
+    /// Where the Redis protocol is spoken [default: 127.0.0.1:6380]
+    #[arg(long, value_name = "ADDR")]
+    resp: Option<Place>,
+    /// Where HTTP listens for what changes rules and counts, which is then refused everywhere else [default: off]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<Place>,
+    /// Let whoever reaches the address of --admin change rules and counts without a token, also from other machines
+    #[arg(long)]
+    admin_without_token: bool,
+    #[command(flatten)]
+    record: RecordArgs,
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+/// Serves until the process is told to stop.
+pub(super) fn run(args: ServeArgs) -> Result<(), String> {
+    let runtime = tokio::runtime::Runtime::new().map_err(|error| {
+        log::plain();
+        format!("cannot start: {error}")
+    })?;
+    let log_keys = args.log.log_keys;
+    let logging = {
+        let _inside = runtime.enter();
+        args.log.start()?
+    };
+    let files = Files::new(args.config, args.envoy_config);
+    let watch = files.watch();
+    let config = files.load()?;
+    let source = files.name();
+    let listen = Listen { http: args.http, grpc: args.grpc, resp: args.resp, admin: args.admin };
+    let listen = listen.or(config.listen).or(Listen::DEFAULT);
+    let store = args.store.or(config.store.clone()).unwrap_or_default();
+    let access = access(&config.access)?;
+    if !args.admin_without_token {
+        check_admin(&listen, &access)?;
+    }
+    let reservation_keys = reservation_keys(&config.reservations)?;
+    let recording = args.record.create()?;
+    // A connection is an open file. What cannot be had is told when it lacks.
+    let _ = rlimit::increase_nofile_limit(OPEN_FILES + DOORS * config.limits.connections as u64);
+    let served = runtime.block_on(async {
+        let tls = config.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
+        let (doors, places) = open_doors(listen, tls.clone()).await?;
+        let store = AnyStore::open(store, &config)?;
+        let shared_rules = if config.rules.is_known() { None } else { Some(shared_rules(&store)?) };
+        let gate = Gate::new(store.clone(), config.authorize.spell(config.rules), source);
+        let mut gate = Gate {
+            shared_rules: shared_rules.clone(),
+            access,
+            authorize: config.authorize,
+            limits: config.limits,
+            redis: config.redis,
+            log_keys,
+            ..gate
+        };
+        gate.record.on = config.monitor.decisions;
+        let shared_key = match (reservation_keys, store.redis_store()) {
+            (Some(keys), _) => {
+                gate.limiter.set_reservation_keys(keys);
+                None
+            }
+            (None, Some(redis)) => Some(SharedKey::start(redis.clone(), &gate.limiter).await),
+            // Counts and reservations go with the process.
+            (None, None) => None,
+        };
+        let gate = Arc::new(gate);
+        if let Some(shared_key) = shared_key {
+            tokio::spawn(shared_key.follow(Arc::clone(&gate)));
+        }
+        tokio::spawn(store.clone().introduce());
+        tokio::spawn(monitor::watch(Arc::clone(&gate), config.monitor));
+        tokio::spawn(adaptive_task::watch(Arc::clone(&gate)));
+        if let Some(tls) = tls {
+            tokio::spawn(tls.follow());
+        }
+        let signalled = signals::signalled();
+        let (source, demo) = (gate.rules.current().source.clone(), files.is_demo());
+        let (hangup, following) = (Hangup::new(), Arc::clone(&gate));
+        match shared_rules {
+            Some(store) => drop(tokio::spawn(rule_manager::follow_shared(store, hangup, following))),
+            None => drop(tokio::spawn(files.follow(watch, hangup, following))),
+        }
+        let recorder = Arc::clone(&gate.record.recorder);
+        let recording = recording.map(|recording| recording.start(&recorder)).transpose()?;
+        // Who is told that it runs may signal it.
+        greet(&places, &store, &source, demo);
+        serve::run(doors, gate, signalled).await;
+        recorder.end_all();
+        if let Some(recording) = recording {
+            let _ = tokio::task::spawn_blocking(|| recording.join()).await;
+        }
+        // Whoever cannot be told will find out.
+        let _ = tokio::time::timeout(GOODBYE, store.leave()).await;
+        Ok(())
+    });
+    logging.finish();
+    runtime.shutdown_timeout(BLOCKED);
+    served
+}
+
+/// Where rules are that all nodes share.
+fn shared_rules(store: &AnyStore) -> Result<RedisStore, String> {
+    let store = store.redis_store().cloned();
+    store.ok_or_else(|| "`rules: redis` needs `store: redis`: that is where they are".to_owned())
+}
+
+/// The tokens of the environment and of the files that `access` names.
+fn access(config: &AccessConfig) -> Result<Access, String> {
+    let data = tokens(TOKEN_VARIABLE, config.tokens.as_deref())?;
+    let admin = tokens(ADMIN_TOKEN, config.admin_tokens.as_deref())?;
+    Ok(Access::new(data, admin))
+}
+
+/// The door for changes needs no token if there is none, so it must not be reachable from other machines then.
+fn check_admin(listen: &Listen, access: &Access) -> Result<(), String> {
+    match listen.admin {
+        Some(Place::At(address)) if !access.has_admin() && !address.ip().to_canonical().is_loopback() => {
+            Err(format!(
+                "whoever reaches {address} could change rules and counts without a token: set {ADMIN_TOKEN} or \
+                 `access.admin-tokens-file`, let --admin listen on 127.0.0.1, or add --admin-without-token if only \
+                 administrators can reach it"
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn tokens(variable: &str, file: Option<&Path>) -> Result<Vec<Token>, String> {
+    let texts = secrets("token", variable, file)?;
+    Ok(texts.iter().map(|text| Token::new(text.as_bytes())).collect())
+}
+
+/// The keys of the environment and of the file that `reservations` names; none if there is neither.
+fn reservation_keys(config: &ReservationsConfig) -> Result<Option<ReservationKeys>, String> {
+    let texts = secrets("reservation key", reservation_keys::VARIABLE, config.keys.as_deref())?;
+    if texts.is_empty() {
+        return Ok(None);
+    }
+    let keys = texts.iter().map(|text| ReservationKey::new(text.as_bytes())).collect::<Result<Vec<_>, _>>();
+    keys.and_then(ReservationKeys::new).map(Some).map_err(|error| error.to_string())
+}
+
+/// Secrets of a variable and of a file, one a line.
+fn secrets(what: &str, variable: &str, file: Option<&Path>) -> Result<Vec<String>, String> {
+    let mut texts: Vec<String> = Vec::new();
+    match std::env::var(variable) {
+        Ok(text) if text.trim().is_empty() => {
+            return Err(format!("{variable} is empty: give a {what}, or unset it"));
+        }
+        Ok(text) => texts.push(text.trim().to_owned()),
+        Err(VarError::NotPresent) => {}
+        Err(VarError::NotUnicode(_)) => return Err(format!("{variable} must be text")),
+    }
+    if let Some(path) = file {
+        let name = path.display();
+        let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {name}: {error}"))?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        texts.extend(lines.map(str::to_owned));
+        if texts.is_empty() {
+            return Err(format!("{name} has no {what}: one a line"));
+        }
+    }
+    if texts.iter().any(|text| text.len() < MIN_TOKEN) {
+        // The secret itself is not repeated.
+        return Err(format!("a {what} needs at least {MIN_TOKEN} characters: try `openssl rand -hex 32`"));
+    }
+    Ok(texts)
+}
+
+/// Which door is where, by the scheme of its address.
+type Places = Vec<(String, SocketAddr)>;
+
+/// Binds every door that is not closed, and says which is where.
+async fn open_doors(listen: Listen, tls: Option<Arc<Tls>>) -> Result<(Doors, Places), String> {
+    let mut places = Vec::new();
+    let secure = if tls.is_some() { "s" } else { "" };
+    let mut bind = async |place, flag, scheme| match place {
+        None | Some(Place::Off) => Ok(None),
+        Some(Place::At(address)) => {
+            let (listener, address) = listener::bind(address, flag).await?;
+            places.push((format!("{scheme}{secure}"), address));
+            Ok::<_, String>(Some(listener))
+        }
+    };
+    let doors = Doors {
+        http: bind(listen.http, "http", "http").await?,
+        grpc: bind(listen.grpc, "grpc", "grpc").await?,
+        resp: bind(listen.resp, "resp", "redis").await?,
+        admin: bind(listen.admin, "admin", "admin http").await?,
+        tls,
+    };
+    if places.is_empty() {
+        return Err("every door is off: there would be nobody to answer".to_owned());
+    }
+    Ok((doors, places))
+}
+
+fn greet(places: &Places, store: &AnyStore, rules: &str, demo: bool) {
+    let version = env!("CARGO_PKG_VERSION");
+    say(&format!("slidegate {version}  rules: {rules}  store: {}", store.place()));
+    for (scheme, address) in places {
+        say(&format!("listening on {scheme}://{address}"));
+    }
+    if let Some((scheme, address)) = places.iter().find(|(scheme, _)| scheme.starts_with("http")) {
+        say(&format!("dashboard: {scheme}://{address}/"));
+        let post = format!("curl -s {scheme}://{address}/v1/acquire -H 'content-type: application/json' -d");
+        if demo {
+            say("\ntry the login guard (the fourth within five seconds is refused):");
+            say(&format!(
+                "  {post} '{{\"attributes\":{{\"api\":\"/login\",\"ip\":\"1.2.3.4\",\"user\":\"alice\"}}}}'"
+            ));
+        } else {
+            say("\ntry it:");
+            say(&format!("  curl -s {scheme}://{address}/v1/rules"));
+        }
+        say("or bring your own limit:");
+        say(&format!("  {post} '{{\"resource\":\"user123\",\"limit\":10,\"window\":\"1s\"}}'"));
+    }
+    if let Some((scheme, address)) = places.iter().find(|(scheme, _)| scheme.starts_with("redis")) {
+        say(&format!("  redis-cli -u {scheme}://{address} SG.ACQUIRE user123 10 1000"));
+    }
+    say("ready");
+}

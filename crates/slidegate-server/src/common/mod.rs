@@ -1,0 +1,8 @@
+//! Plumbing without rate-limiting ideas.
+
+pub(crate) mod console;
+pub(crate) mod file_watch;
+pub(crate) mod protocol;
+pub(crate) mod signals;
+pub(crate) mod timeout;
+pub(crate) mod ttl_cache;

@@ -1,0 +1,377 @@
+//! Room for connections: how many there are of a door, in all and of one client address, and which one is closed for another.
+//!
+//! A door has room for a number of connections. When all of it is taken, a new connection takes the place of the oldest one
+//! that has not sent a whole request yet. If every connection has sent one, those that have been idle for longest make room. A
+//! connection that is being answered is never closed, so a health check is answered though thousands of clients hold
+//! connections, and no answer is lost.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use slidegate::{Clock, Micros, SystemClock};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use crate::config::Limits;
+
+/// A connection that has sent a request is closed only after it was idle for so long: its last answer has left by then.
+const MIN_IDLE: Micros = Micros::from_secs(1);
+
+/// How often idle connections are looked for. It takes a step for each connection, so a flood of new ones does not do it more
+/// often.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Of the room, the share that is freed at once when idle connections are closed.
+const SHARE: usize = 100;
+
+/// Bits of an IPv6 address that are one client: providers give each customer at least that network.
+const IPV6_PREFIX: u32 = 64;
+
+/// State of one connection, kept by its door: whether it is being answered.
+#[derive(Debug, Default)]
+pub struct Seat {
+    /// Requests under way; [`CLOSED`] once the connection makes room.
+    busy: AtomicUsize,
+    /// Whether a whole request has come.
+    used: AtomicBool,
+    /// End of the last request, in microseconds.
+    idle_since: AtomicU64,
+    /// gRPC streams that are open.
+    streams: AtomicUsize,
+    /// gRPC calls that wait for their messages.
+    waiting: AtomicUsize,
+}
+
+const CLOSED: usize = usize::MAX;
+
+impl Seat {
+    /// Marks the start of a request, or of several that came together. If this returns false, the connection has to make room:
+    /// nothing must be decided for it any more.
+    #[must_use]
+    pub(crate) fn begin(&self) -> bool {
+        let begin = |busy| (busy != CLOSED).then(|| busy + 1);
+        let begun = self.busy.fetch_update(Ordering::AcqRel, Ordering::Acquire, begin).is_ok();
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+        begun
+    }
+
+    /// Marks the end of what [`begin`](Seat::begin) started. The answer was sent, or is on its way.
+    pub(crate) fn end(&self, now: Micros) {
+        self.idle_since.store(now.get(), Ordering::Relaxed);
+        self.busy.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Takes one of `most` places for streams. Give it back with [`close_stream`](Seat::close_stream).
+    #[must_use]
+    pub(crate) fn open_stream(&self, most: usize) -> bool {
+        let open = |open| (open < most).then(|| open + 1);
+        self.streams.fetch_update(Ordering::AcqRel, Ordering::Acquire, open).is_ok()
+    }
+
+    /// Counts a gRPC call that waits for its message. Returns how many did before. It ends with [`end_wait`](Seat::end_wait).
+    pub(crate) fn begin_wait(&self) -> usize {
+        self.waiting.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn end_wait(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn close_stream(&self) {
+        self.streams.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    fn is_used(&self) -> bool {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    fn is_idle(&self, now: Micros) -> bool {
+        let since = Micros::new(self.idle_since.load(Ordering::Relaxed));
+        self.busy.load(Ordering::Acquire) == 0 && now.since(since) >= MIN_IDLE
+    }
+
+    /// Lets it make room, unless it is being answered.
+    fn close(&self) -> bool {
+        self.busy.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+/// Room of one door.
+pub(crate) struct Room {
+    connections: usize,
+    per_address: usize,
+    clock: SystemClock,
+    table: Mutex<Table>,
+    freed: Notify,
+}
+
+/// Connections by their numbers, which grow: the lowest is the oldest.
+#[derive(Default)]
+struct Table {
+    next: u64,
+    places: HashMap<u64, Place>,
+    all: Group,
+    addresses: HashMap<IpAddr, Group>,
+}
+
+struct Place {
+    seat: Arc<Seat>,
+    address: IpAddr,
+    /// Ends the task of the connection.
+    abort: Option<AbortHandle>,
+}
+
+/// Connections in all, or of one address, without those that were closed to make room.
+#[derive(Default)]
+struct Group {
+    members: BTreeSet<u64>,
+    /// Those that may not have sent a request yet.
+    waiting: BTreeSet<u64>,
+    /// When idle ones were looked for.
+    looked: Option<Micros>,
+}
+
+/// Place of one connection, until it is dropped.
+pub(crate) struct Taken {
+    room: Arc<Room>,
+    number: u64,
+    pub(crate) seat: Arc<Seat>,
+    /// How many connections were closed for it.
+    pub(crate) closed: usize,
+}
+
+impl Room {
+    pub(crate) fn new(limits: &Limits) -> Arc<Self> {
+        Arc::new(Room {
+            connections: limits.connections.max(1),
+            per_address: limits.connections_per_address.max(1),
+            clock: SystemClock::new(),
+            table: Mutex::default(),
+            freed: Notify::new(),
+        })
+    }
+
+    /// Takes a place for a connection from `peer`, as soon as there is one. Returns none if that address has as many as one may
+    /// have, all of them in use.
+    pub(crate) async fn take(self: &Arc<Self>, peer: IpAddr) -> Option<Taken> {
+        let address = client(peer);
+        let mut closed = 0;
+        loop {
+            let mut freed = pin!(self.freed.notified());
+            freed.as_mut().enable();
+            {
+                let mut table = self.table.lock();
+                let now = self.clock.now();
+                let of_address = table.addresses.get(&address).map_or(0, |group| group.members.len());
+                if of_address >= self.per_address {
+                    match table.make_room(Some(address), self.per_address, now) {
+                        0 => return None,
+                        some => closed += some,
+                    }
+                }
+                if table.all.members.len() >= self.connections {
+                    closed += table.make_room(None, self.connections, now);
+                }
+                if table.all.members.len() < self.connections {
+                    let (number, seat) = table.place(address, now);
+                    return Some(Taken { room: Arc::clone(self), number, seat, closed });
+                }
+            }
+            let _ = tokio::time::timeout(LOOK, freed).await;
+        }
+    }
+
+    /// Says how to end a connection when another one needs its place.
+    pub(crate) fn ended_by(&self, number: u64, abort: AbortHandle) {
+        if let Some(place) = self.table.lock().places.get_mut(&number) {
+            place.abort = Some(abort);
+        }
+    }
+}
+
+impl Taken {
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.room.table.lock().remove(self.number);
+        self.room.freed.notify_waiters();
+    }
+}
+
+impl Table {
+    fn place(&mut self, address: IpAddr, now: Micros) -> (u64, Arc<Seat>) {
+        let (number, seat) = (self.next, Arc::new(Seat::default()));
+        seat.idle_since.store(now.get(), Ordering::Relaxed);
+        self.next += 1;
+        for group in [&mut self.all, self.addresses.entry(address).or_default()] {
+            group.members.insert(number);
+            group.waiting.insert(number);
+        }
+        self.places.insert(number, Place { seat: Arc::clone(&seat), address, abort: None });
+        (number, seat)
+    }
+
+    fn remove(&mut self, number: u64) {
+        if let Some(place) = self.places.remove(&number) {
+            self.leave(number, place.address);
+        }
+    }
+
+    /// Takes a connection out of the groups; it no longer counts.
+    fn leave(&mut self, number: u64, address: IpAddr) {
+        for group in [Some(&mut self.all), self.addresses.get_mut(&address)].into_iter().flatten() {
+            group.members.remove(&number);
+            group.waiting.remove(&number);
+        }
+        if self.addresses.get(&address).is_some_and(|group| group.members.is_empty()) {
+            self.addresses.remove(&address);
+        }
+    }
+
+    fn group(&mut self, address: Option<IpAddr>) -> Option<&mut Group> {
+        match address {
+            Some(address) => self.addresses.get_mut(&address),
+            None => Some(&mut self.all),
+        }
+    }
+
+    /// Closes connections of an address, or of all, that are not in use. Returns how many.
+    fn make_room(&mut self, address: Option<IpAddr>, room: usize, now: Micros) -> usize {
+        while let Some(number) = self.group(address).and_then(|group| group.waiting.pop_first()) {
+            if self.close(number, |seat| !seat.is_used()) {
+                return 1;
+            }
+        }
+        let Some(group) = self.group(address) else { return 0 };
+        if group.looked.is_some_and(|looked| Duration::from(now.since(looked)) < LOOK) {
+            return 0;
+        }
+        group.looked = Some(now);
+        let members: Vec<u64> = group.members.iter().copied().collect();
+        let idle = members.into_iter().filter_map(|number| {
+            let seat = &self.places.get(&number)?.seat;
+            seat.is_idle(now).then(|| (seat.idle_since.load(Ordering::Relaxed), number))
+        });
+        let mut idle: Vec<(u64, u64)> = idle.collect();
+        idle.sort_unstable();
+        let longest = idle.into_iter().take(room.div_ceil(SHARE));
+        longest.filter(|(_, number)| self.close(*number, |seat| seat.is_idle(now))).count()
+    }
+
+    /// Closes a connection, if it is as it should be and not being answered.
+    fn close(&mut self, number: u64, as_it_should: impl Fn(&Seat) -> bool) -> bool {
+        let Some(place) = self.places.get_mut(&number) else { return false };
+        if !as_it_should(&place.seat) || !place.seat.close() {
+            return false;
+        }
+        if let Some(abort) = place.abort.take() {
+            abort.abort();
+        }
+        let address = place.address;
+        self.leave(number, address);
+        true
+    }
+}
+
+/// Address under which connections are counted.
+fn client(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(address) => {
+            let network = address.to_bits() & (u128::MAX << (u128::BITS - IPV6_PREFIX));
+            IpAddr::V6(Ipv6Addr::from_bits(network))
+        }
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn room(connections: usize, connections_per_address: usize) -> Arc<Room> {
+        Room::new(&Limits { connections, connections_per_address, ..Limits::default() })
+    }
+
+    fn address(n: u8) -> IpAddr {
+        [10, 0, 0, n].into()
+    }
+
+    fn is_closed(taken: &Taken) -> bool {
+        taken.seat.busy.load(Ordering::Relaxed) == CLOSED
+    }
+
+    #[tokio::test]
+    async fn the_oldest_without_a_request_makes_room() {
+        let room = room(3, 3);
+        let [used, silent, younger] =
+            [room.take(address(1)).await, room.take(address(2)).await, room.take(address(3)).await]
+                .map(Option::unwrap);
+        assert!(used.seat.begin());
+        used.seat.end(Micros::ZERO);
+        let next = room.take(address(4)).await.unwrap();
+        assert_eq!([&used, &silent, &younger, &next].map(is_closed), [false, true, false, false]);
+        assert!(!silent.seat.begin(), "nothing is decided for it any more");
+    }
+
+    #[tokio::test]
+    async fn the_longest_idle_makes_room_and_none_that_is_answered() {
+        let room = room(3, 3);
+        let mut taken = Vec::new();
+        for n in 0..3 {
+            taken.push(room.take(address(n)).await.unwrap());
+            assert!(taken[n as usize].seat.begin());
+        }
+        let now = room.clock.now().get();
+        // The first is being answered, the last was just now.
+        taken[1].seat.end(Micros::new(now - 5_000_000));
+        taken[2].seat.end(Micros::new(now));
+        let next = room.take(address(4)).await.unwrap();
+        assert_eq!(taken.iter().map(is_closed).collect::<Vec<_>>(), [false, true, false]);
+        // All of them are in use now: the next one waits until a place is free.
+        assert!(next.seat.begin());
+        assert!(taken[2].seat.begin());
+        let waiting = tokio::spawn({
+            let room = Arc::clone(&room);
+            async move { room.take(address(5)).await.is_some() }
+        });
+        drop(taken.remove(0));
+        assert!(waiting.await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn one_address_has_a_share() {
+        let room = room(4, 2);
+        let first = room.take(address(1)).await.unwrap();
+        let second = room.take(address(1)).await.unwrap();
+        assert!(first.seat.begin() && second.seat.begin());
+        assert!(room.take(address(1)).await.is_none(), "both are in use");
+        let other = room.take(address(2)).await.unwrap();
+        first.seat.end(Micros::ZERO);
+        tokio::time::sleep(2 * LOOK).await;
+        let third = room.take(address(1)).await.unwrap();
+        assert_eq!([&first, &second, &other, &third].map(is_closed), [true, false, false, false]);
+        drop((first, second, other, third));
+        let table = room.table.lock();
+        assert!(table.places.is_empty() && table.addresses.is_empty() && table.all.members.is_empty());
+        assert!(table.all.waiting.is_empty());
+    }
+
+    #[test]
+    fn addresses_are_counted_by_customer() {
+        let v6 = |text: &str| client(text.parse().unwrap());
+        assert_eq!(v6("2001:db8:1:2::1"), v6("2001:db8:1:2:ffff::9"));
+        assert_ne!(v6("2001:db8:1:2::1"), v6("2001:db8:1:3::1"));
+        assert_eq!(v6("::ffff:10.0.0.1"), address(1));
+    }
+}

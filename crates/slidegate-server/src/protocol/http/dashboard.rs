@@ -1,0 +1,159 @@
+//! `GET /`: the dashboard for a browser, a few lines for anybody else.
+
+use axum::extract::Path;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use super::error::{ApiError, Code};
+use super::operation::{Call, Who};
+use super::route::Route;
+
+const INDEX: &str = "Slidegate
+
+POST /v1/acquire        {\"attributes\":{\"api\":\"/login\",\"ip\":\"1.2.3.4\"},\"permits\":1}
+POST /v1/acquire        {\"resource\":\"user123\",\"limit\":10,\"window\":\"1s\"}
+POST /v1/acquire/batch  {\"requests\":[…]}
+POST /v1/peek           as acquire, charges nothing
+POST /v1/settle         {\"reservation\":\"…\",\"permits\":0}
+POST /v1/report         {\"attributes\":{…},\"latency_ms\":87}  for rules that follow the load
+POST /v1/release        {\"reservation\":\"…\"}  what a concurrency limit has you hold; /v1/extend keeps it
+GET  /v1/authorize      for nginx, Traefik and Caddy: attributes from headers
+GET  /v1/rules  /v1/store
+PUT  /v1/rules          other rules, as YAML or JSON: with `authorization: Bearer TOKEN`
+GET  /v1/keys/KEY       what is counted under a key; DELETE forgets it: with the token
+GET  /v1/top  /v1/live  the hottest keys, and what happens second by second
+GET  /healthz  /readyz  /metrics
+GET  /openapi.json      all of it, for programs
+
+In a browser this is a dashboard.
+";
+
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const SVG: &str = "image/svg+xml";
+
+/// Embeds files of the folder `dashboard`, as pairs of name and content.
+macro_rules! embedded {
+    ($($name:literal,)+) => {
+        &[$(($name, include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/dashboard/", $name)).as_slice())),+]
+    };
+}
+
+/// Files of the dashboard. A test compares the list with the folder.
+const FILES: &[(&str, &[u8])] = embedded![
+    "access.js",
+    "ahead.js",
+    "api.js",
+    "banner.js",
+    "chart.js",
+    "confirm.js",
+    "diff.js",
+    "dom.js",
+    "editor.js",
+    "events.js",
+    "favicon.svg",
+    "health.js",
+    "history.js",
+    "index.html",
+    "inspector.js",
+    "live.js",
+    "main.js",
+    "mode.js",
+    "problems.js",
+    "rules.js",
+    "shortcuts.js",
+    "spark.js",
+    "store.js",
+    "style.css",
+    "theme.js",
+    "timeline.js",
+    "top.js",
+    "try.js",
+    "words.js",
+];
+
+const PAGE: &str = "index.html";
+
+/// A page can load only what is here, and can be in no other page.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
+                      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+pub(super) fn index() -> Route {
+    let call =
+        Call::new(Who::Everybody, "index", "The dashboard for a browser; for others, what may be asked here")
+            .answers_text("200", "For people", &["text/plain; charset=utf-8", HTML]);
+    Route::new("/").get(page, call)
+}
+
+pub(super) fn file() -> Route {
+    let call = Call::new(Who::Everybody, "dashboard", "A file of the dashboard")
+        .parameter("path", "file", "Its name.", json!({ "enum": files().collect::<Vec<_>>() }))
+        .answers_text("200", "The file", &[CSS, SCRIPT, SVG])
+        .fails(&[Code::NotFound]);
+    Route::new("/dashboard/{file}").get(serve, call)
+}
+
+/// Whether who asks is a browser that shows a page.
+fn is_browser(head: &HeaderMap) -> bool {
+    let accept = head.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    accept.is_some_and(|kinds| kinds.contains("text/html"))
+}
+
+async fn page(head: HeaderMap) -> Response {
+    let page = if is_browser(&head) { answer(PAGE) } else { None };
+    let mut response = page.unwrap_or_else(|| INDEX.into_response());
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept"));
+    response
+}
+
+/// Names of the files that the page loads.
+fn files() -> impl Iterator<Item = &'static str> {
+    FILES.iter().map(|(name, _)| *name).filter(|name| *name != PAGE)
+}
+
+async fn serve(Path(name): Path<String>) -> Result<Response, ApiError> {
+    let name = files().find(|known| *known == name);
+    name.and_then(answer).ok_or_else(|| ApiError::new(Code::NotFound, "the dashboard has no such file"))
+}
+
+/// The file of that name.
+fn answer(name: &str) -> Option<Response> {
+    let (_, content) = FILES.iter().find(|(known, _)| *known == name)?;
+    let kind = match name.rsplit_once('.')?.1 {
+        "html" => HTML,
+        "css" => CSS,
+        "js" => SCRIPT,
+        "svg" => SVG,
+        _ => return None,
+    };
+    let mut response = content.into_response();
+    let headers = response.headers_mut();
+    let fixed = [
+        (header::CONTENT_TYPE, kind),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        // Another version of the server has another dashboard.
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
+    for (name, value) in fixed {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    Some(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_of_the_folder_is_embedded() {
+        let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/dashboard")).unwrap();
+        let mut there: Vec<_> = folder.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        there.sort();
+        let embedded: Vec<_> = FILES.iter().map(|(name, _)| *name).collect();
+        assert_eq!(embedded, there);
+    }
+}

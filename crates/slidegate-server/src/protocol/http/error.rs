@@ -1,0 +1,140 @@
+//! What a client is told when its request cannot be answered.
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::BytesMut;
+use schemars::JsonSchema;
+use serde::Serialize;
+use slidegate::Error;
+
+use super::response::{Answer, json};
+
+/// What is wrong, for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "ErrorCode")]
+pub(super) enum Code {
+    InvalidJson,
+    InvalidRequest,
+    InvalidRules,
+    InvalidKey,
+    PermitsExceedLimit,
+    Unauthorized,
+    Closed,
+    NotHere,
+    ByAPage,
+    UntrustedProxy,
+    NotFound,
+    NoSuchKey,
+    MethodNotAllowed,
+    Timeout,
+    TooLarge,
+    UnsupportedMediaType,
+    Unavailable,
+}
+
+/// What may go wrong with a call that takes a body and asks the store.
+pub(super) const OF_A_BODY: [Code; 6] = [
+    Code::InvalidJson,
+    Code::InvalidRequest,
+    Code::Timeout,
+    Code::TooLarge,
+    Code::UnsupportedMediaType,
+    Code::Unavailable,
+];
+
+impl Code {
+    /// The status it comes with, and what it says.
+    pub(super) fn meaning(self) -> (StatusCode, &'static str) {
+        match self {
+            Code::InvalidJson => (StatusCode::BAD_REQUEST, "the body is not the JSON it should be"),
+            Code::InvalidRequest => (StatusCode::BAD_REQUEST, "the request says what it may not"),
+            Code::InvalidRules => (StatusCode::BAD_REQUEST, "the rules have mistakes: all of them are told"),
+            Code::InvalidKey => (StatusCode::BAD_REQUEST, "this cannot be a key"),
+            Code::PermitsExceedLimit => (StatusCode::BAD_REQUEST, "more permits than the limit ever allows"),
+            Code::Unauthorized => (StatusCode::UNAUTHORIZED, "a token is needed, and this is none of them"),
+            Code::Closed => {
+                (StatusCode::FORBIDDEN, "nobody may change anything: there is no token that would do")
+            }
+            Code::NotHere => (StatusCode::FORBIDDEN, "changes are made at another door"),
+            Code::ByAPage => {
+                (StatusCode::FORBIDDEN, "without a token nothing is charged or changed for a page")
+            }
+            Code::UntrustedProxy => (StatusCode::FORBIDDEN, "who asks is not one of the trusted proxies"),
+            Code::NotFound => (StatusCode::NOT_FOUND, "there is no such path"),
+            Code::NoSuchKey => (StatusCode::NOT_FOUND, "nothing is counted under this key"),
+            Code::MethodNotAllowed => {
+                (StatusCode::METHOD_NOT_ALLOWED, "the path takes the methods of `Allow`")
+            }
+            Code::Timeout => (StatusCode::REQUEST_TIMEOUT, "the request took too long to arrive"),
+            Code::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "the body is too large"),
+            Code::UnsupportedMediaType => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "the body is not said to be JSON")
+            }
+            Code::Unavailable => {
+                (StatusCode::SERVICE_UNAVAILABLE, "the store or the rules cannot be reached")
+            }
+        }
+    }
+}
+
+/// `{"error":{"code","message"}}` and its status.
+#[derive(Debug)]
+pub(super) struct ApiError {
+    body: ErrorBody,
+}
+
+/// Why a request was not answered.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Error")]
+pub(super) struct ErrorBody {
+    error: Detail,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Detail {
+    code: Code,
+    /// What was wrong, where, and what would be right: for people.
+    message: String,
+}
+
+impl ApiError {
+    pub(super) fn new(code: Code, message: impl Into<String>) -> Self {
+        ApiError { body: ErrorBody { error: Detail { code, message: message.into() } } }
+    }
+
+    pub(super) fn into_answer(self) -> Answer {
+        let (status, _) = self.body.error.code.meaning();
+        let mut headers = HeaderMap::new();
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        json(status, headers, BytesMut::new(), &self.body)
+    }
+
+    /// The body alone, for an answer among others.
+    pub(super) fn into_body(self) -> ErrorBody {
+        self.body
+    }
+}
+
+impl From<Error> for ApiError {
+    fn from(error: Error) -> Self {
+        let message = error.to_string();
+        if error.is_too_costly() {
+            ApiError::new(Code::PermitsExceedLimit, message)
+        } else if error.is_unavailable() {
+            ApiError::new(Code::Unavailable, message)
+        } else {
+            ApiError::new(Code::InvalidRequest, message)
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        self.into_answer().map(Body::from)
+    }
+}

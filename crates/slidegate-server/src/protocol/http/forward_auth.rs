@@ -1,0 +1,175 @@
+//! `/v1/authorize`: a proxy asks whether a request of its client may go on, and says what it is in headers.
+
+use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
+
+use axum::Extension;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::response::{IntoResponse, Response};
+use bytes::BytesMut;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json as value;
+use slidegate::http::{client, counted, headers, host, x_forwarded_for};
+use slidegate::{Decision, MAX_LIMIT, Request};
+
+use super::Shared;
+use super::error::{ApiError, Code};
+use super::operation::{ALLOWED, Call, REFUSED, Who};
+use super::response::json;
+use super::route::Route;
+use crate::common::protocol::Protocol;
+use crate::config::{AuthorizeConfig, Origin, deny_status};
+use crate::telemetry::trace::Caller;
+
+/// Who is at the other end of the connection.
+#[derive(Clone, Copy)]
+pub(super) struct Peer(pub(super) SocketAddr);
+
+/// What a proxy's own configuration asks for.
+#[derive(Deserialize)]
+struct Wishes {
+    permits: Option<u64>,
+    deny: Option<u64>,
+    headers: Option<String>,
+}
+
+/// What a client may see of it: proxies pass it on.
+#[derive(Serialize, JsonSchema)]
+struct Refusal {
+    /// `false`
+    allowed: bool,
+    /// That of the rule that refused.
+    code: u32,
+    retry_after_ms: u64,
+}
+
+pub(super) fn route() -> Route {
+    let said = |call: Call, name, what| call.parameter("header", name, what, value!({ "type": "string" }));
+    let call = Call::new(Who::Asking, "authorize", "Whether a request of a proxy's client may go on")
+        .parameter(
+            "query",
+            "permits",
+            "How many. 1, unless given.",
+            value!({ "type": "integer", "minimum": 0, "maximum": MAX_LIMIT }),
+        )
+        .parameter(
+            "query",
+            "deny",
+            "The status of a refusal. That of the file or 429, unless given.",
+            value!({ "type": "integer", "minimum": 400, "maximum": 599 }),
+        )
+        .parameter("query", "headers", "`x-ratelimit` adds the older headers.", value!({ "type": "string" }))
+        .answers_without_body("200", "It may")
+        .headed(&ALLOWED)
+        .answers::<Refusal>("429", "It may not", &[r#"{"allowed":false,"code":10007,"retry_after_ms":4986}"#])
+        .headed(&REFUSED)
+        .refuses_with_any_status::<Refusal>()
+        .fails(&[
+            Code::InvalidRequest,
+            Code::PermitsExceedLimit,
+            Code::UntrustedProxy,
+            Code::Timeout,
+            Code::Unavailable,
+        ]);
+    let call = said(call, "X-Forwarded-For", "Who the client is, if a trusted proxy says so.");
+    let call = said(
+        call,
+        "X-Forwarded-Uri",
+        "What it asks for. `X-Original-Uri` and `X-Original-Url` are understood too.",
+    );
+    let call = said(call, "X-Forwarded-Method", "How it asks. `X-Original-Method` is understood too.");
+    let call = said(call, "X-Forwarded-Host", "Whom it asks. `X-Original-Host` is understood too.");
+    Route::new("/v1/authorize").any(authorize, &call)
+}
+
+async fn authorize(
+    State(gate): State<Shared>,
+    Extension(Peer(peer)): Extension<Peer>,
+    wishes: Result<Query<Wishes>, QueryRejection>,
+    head: HeaderMap,
+) -> Result<Response, ApiError> {
+    let Query(wishes) =
+        wishes.map_err(|rejection| ApiError::new(Code::InvalidRequest, rejection.body_text()))?;
+    let config = &gate.authorize;
+    let denied = match wishes.deny.map(deny_status) {
+        None => config.deny_status,
+        Some(Ok(status)) => status,
+        Some(Err(message)) => return Err(ApiError::new(Code::InvalidRequest, message)),
+    };
+    let told = Told { config, peer: peer.ip().to_canonical(), head: &head };
+    if !told.is_by_a_trusted_proxy() {
+        let message = format!("{} is not one of the trusted proxies: see `authorize` in the file", told.peer);
+        return Err(ApiError::new(Code::UntrustedProxy, message));
+    }
+    let attributes = told.attributes();
+    let pairs = attributes.iter().map(|(name, value)| (*name, &**value));
+    let request = Request::new(pairs).permits(wishes.permits.unwrap_or(1));
+    let deciding = gate.deciding(Protocol::Http).called_by(Caller::of(&head));
+    let decision = deciding.acquire(&request).await?;
+    Ok(answer(&decision, denied, wishes.headers.as_deref() == Some("x-ratelimit")))
+}
+
+fn answer(decision: &Decision, denied: StatusCode, older: bool) -> Response {
+    let mut text = BytesMut::with_capacity(256);
+    let mut head = HeaderMap::new();
+    headers::add(decision, older, &mut text, &mut head);
+    if decision.allowed() {
+        return (StatusCode::OK, head).into_response();
+    }
+    let retry_after_ms = decision.retry_after().ceil_millis();
+    let body = Refusal { allowed: false, code: decision.code(), retry_after_ms };
+    json(denied, head, text, &body).map(axum::body::Body::from)
+}
+
+/// What a proxy said of a request.
+struct Told<'r> {
+    config: &'r AuthorizeConfig,
+    peer: IpAddr,
+    head: &'r HeaderMap,
+}
+
+impl<'r> Told<'r> {
+    fn attributes(&self) -> Vec<(&'r str, Cow<'r, str>)> {
+        let config = self.config;
+        let known = config.attributes.iter();
+        known.filter_map(|(name, origin)| Some((name.as_str(), self.value(origin)?))).collect()
+    }
+
+    /// Whoever else asks could say what it likes.
+    fn is_by_a_trusted_proxy(&self) -> bool {
+        self.config.trusted_proxies.iter().any(|net| net.contains(&self.peer))
+    }
+
+    /// None if it was not said, or is empty.
+    fn value(&self, origin: &Origin) -> Option<Cow<'r, str>> {
+        let value = match origin {
+            Origin::Client => self.client().into(),
+            Origin::Path => {
+                let names = ["x-forwarded-uri", "x-original-uri", "x-original-url"];
+                let said = names.iter().find_map(|name| self.head.get(*name))?;
+                self.config.path.path(said.as_bytes())
+            }
+            Origin::Method => self.said(&["x-forwarded-method", "x-original-method"])?,
+            Origin::Host => host(&self.said(&["x-forwarded-host", "x-original-host"])?).into(),
+            Origin::Header(name) => self.header(name)?,
+        };
+        (!value.is_empty()).then_some(value)
+    }
+
+    fn client(&self) -> String {
+        let client = client(self.peer, x_forwarded_for(self.head), &self.config.trusted_proxies);
+        counted(client, self.config.ipv6_prefix)
+    }
+
+    /// The first of these headers.
+    fn said(&self, names: &[&'static str]) -> Option<Cow<'r, str>> {
+        names.iter().find_map(|name| self.header(&HeaderName::from_static(name)))
+    }
+
+    fn header(&self, name: &HeaderName) -> Option<Cow<'r, str>> {
+        self.head.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()))
+    }
+}

@@ -1,0 +1,85 @@
+//! `GET /healthz` and `/readyz`.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::Shared;
+use super::error::Code;
+use super::operation::{Call, Who};
+use super::route::Route;
+use crate::store::Readiness;
+
+/// The process answers.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Health")]
+pub(super) struct HealthBody {
+    /// `ok`
+    status: &'static str,
+}
+
+/// Whether decisions can be made.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Readiness")]
+pub(super) struct ReadinessBody {
+    ready: bool,
+    /// `memory` or `redis`.
+    store: &'static str,
+    /// How many.
+    rules: usize,
+    /// Why decisions are made without the store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    degraded: Option<String>,
+    /// Why it is not ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+pub(super) fn alive() -> Route {
+    let call = Call::new(Who::Everybody, "healthz", "Whether it lives").answers::<HealthBody>(
+        "200",
+        "It does",
+        &[r#"{"status":"ok"}"#],
+    );
+    Route::new("/healthz").get(healthz, call)
+}
+
+pub(super) fn ready() -> Route {
+    let call = Call::new(Who::Everybody, "readyz", "Whether it can decide")
+        .answers::<ReadinessBody>("200", "It can", &[r#"{"ready":true,"store":"memory","rules":4}"#])
+        .answers::<ReadinessBody>(
+            "503",
+            "It cannot: the rules are not known yet, or the store has never answered",
+            &[r#"{"ready":false,"store":"redis","rules":0,"reason":"the rules are not known yet"}"#],
+        )
+        .fails(&[Code::Timeout]);
+    Route::new("/readyz").get(readyz, call)
+}
+
+async fn healthz() -> Json<HealthBody> {
+    Json(HealthBody { status: "ok" })
+}
+
+async fn readyz(State(gate): State<Shared>) -> (StatusCode, Json<ReadinessBody>) {
+    let limiter = &gate.limiter;
+    let (known, rules) = (limiter.rules().is_known(), limiter.rules().iter().count());
+    let body =
+        |ready| ReadinessBody { ready, store: limiter.store().name(), rules, degraded: None, reason: None };
+    if !known {
+        let reason = Some("the rules are not known yet".to_owned());
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(ReadinessBody { reason, ..body(false) }));
+    }
+    match limiter.store().ready().await {
+        Readiness::Ready => (StatusCode::OK, Json(body(true))),
+        // Taking every node out of service would make an outage of Redis one of everything.
+        Readiness::Degraded(error) => {
+            (StatusCode::OK, Json(ReadinessBody { degraded: Some(error.to_string()), ..body(true) }))
+        }
+        Readiness::NotReady(error) => {
+            let reason = Some(error.to_string());
+            (StatusCode::SERVICE_UNAVAILABLE, Json(ReadinessBody { reason, ..body(false) }))
+        }
+    }
+}

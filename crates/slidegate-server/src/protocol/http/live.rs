@@ -1,0 +1,95 @@
+//! `GET /v1/live`: what happens, second by second, as server-sent events.
+
+use std::convert::Infallible;
+
+use axum::extract::State;
+use axum::response::sse::{Event, Sse};
+use futures_util::stream::{self, Stream};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Serialize;
+use slidegate::{Clock, SystemClock};
+
+use super::Shared;
+use super::error::{ApiError, Code};
+use super::live_stats::Tick;
+use super::operation::{Call, Who};
+use super::route::Route;
+use crate::app::live_feed::Ticks;
+use crate::telemetry::stats::Requests;
+
+/// What happened before.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "LiveHistory")]
+struct HistoryBody {
+    step_ms: u64,
+    /// The end of the last step, by this server's clock, in milliseconds since 1970.
+    until_ms: u64,
+    /// Requests allowed in each step, the oldest first.
+    allowed: Vec<u64>,
+    refused: Vec<u64>,
+}
+
+/// One event.
+#[derive(JsonSchema)]
+#[schemars(rename = "LiveEvent")]
+#[expect(dead_code, reason = "only its schema is used")]
+struct EventBody {
+    event: EventName,
+    #[schemars(schema_with = "data")]
+    data: String,
+}
+
+#[derive(JsonSchema)]
+#[schemars(inline, rename_all = "kebab-case")]
+#[expect(dead_code, reason = "only its schema is used")]
+enum EventName {
+    History,
+    Tick,
+}
+
+/// JSON, by the event's name.
+fn data(generator: &mut SchemaGenerator) -> Schema {
+    let [history, tick] = [generator.subschema_for::<HistoryBody>(), generator.subschema_for::<Tick>()];
+    json_schema!({
+        "type": "string",
+        "contentMediaType": "application/json",
+        "contentSchema": { "anyOf": [history, tick] },
+    })
+}
+
+pub(super) fn route() -> Route {
+    let call = Call::new(
+        Who::Asking,
+        "live",
+        "What happens, second by second: first an event `history`, then a `tick` each second",
+    )
+    .answers_events::<EventBody>("200", "Server-sent events, for as long as they are read")
+    .fails(&[Code::Unavailable]);
+    Route::new("/v1/live").get(live, call)
+}
+
+async fn live(
+    State(gate): State<Shared>,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
+    let ticks = gate.live.watch().ok_or_else(|| {
+        ApiError::new(Code::Unavailable, "as many look on as may: close another dashboard, or try again")
+    })?;
+    let seconds = gate.record.history().seconds;
+    let (allowed, refused) = seconds.iter().map(|Requests { allowed, refused }| (*allowed, *refused)).unzip();
+    let until_ms = SystemClock::new().now().get() / 1_000;
+    let history = HistoryBody { step_ms: 1_000, until_ms, allowed, refused };
+    // Our own types can be written.
+    let history = Event::default().event("history").data(serde_json::to_string(&history).unwrap_or_default());
+    Ok(Sse::new(stream::unfold((Some(history), ticks), next)))
+}
+
+/// The next event, once it is there; none when the server stops.
+async fn next(
+    (first, mut ticks): (Option<Event>, Ticks),
+) -> Option<(Result<Event, Infallible>, (Option<Event>, Ticks))> {
+    if let Some(first) = first {
+        return Some((Ok(first), (None, ticks)));
+    }
+    let text = ticks.next().await?;
+    Some((Ok(Event::default().event("tick").data(text)), (None, ticks)))
+}

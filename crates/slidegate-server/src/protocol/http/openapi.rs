@@ -1,0 +1,168 @@
+//! `GET /openapi.json`: what may be asked here and what is answered, made of the routes themselves.
+
+use std::sync::LazyLock;
+
+use axum::http::header;
+use axum::response::IntoResponse;
+use bytes::Bytes;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+
+use super::operation::{Call, Schemas, Who, headers};
+use super::route::Route;
+use super::routes;
+
+/// It is the same for everybody, and always.
+static TEXT: LazyLock<Bytes> = LazyLock::new(|| document().to_string().into());
+
+pub(super) fn route() -> Route {
+    let call = Call::new(Who::Asking, "openapi", "This description").answers::<Map<String, Value>>(
+        "200",
+        "OpenAPI 3.1",
+        &[],
+    );
+    Route::new("/openapi.json").get(show, call)
+}
+
+async fn show() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], TEXT.clone())
+}
+
+fn document() -> Value {
+    let settings =
+        || SchemaSettings::draft2020_12().with(|it| it.definitions_path = "/components/schemas".into());
+    let mut schemas =
+        Schemas { read: settings().into_generator(), written: settings().for_serialize().into_generator() };
+    let mut paths = Map::new();
+    for Route { path, calls, .. } in routes() {
+        let several = calls.len() > 4;
+        let calls = calls
+            .iter()
+            .map(|(method, call)| ((*method).to_owned(), call.describe(method, several, &mut schemas)));
+        // What is after a star may have slashes in it; there is no word for that.
+        paths.insert(path.replace("{*", "{"), calls.collect());
+    }
+    let mut definitions = schemas.written.take_definitions(true);
+    definitions.extend(schemas.read.take_definitions(true));
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Slidegate",
+            "version": env!("CARGO_PKG_VERSION"),
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+            "description": "Exact, atomic, explainable rate limiting. A path that is not here answers 404 \
+                `not-found`, and a method that a path does not take 405 `method-not-allowed` with `Allow`.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": definitions,
+            "headers": headers(),
+            "securitySchemes": { "token": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "To ask: needed if the server was given tokens for it. To change: a token of those \
+                    who may; at a door for changes, only if there are such tokens.",
+            } },
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use axum::body::Body;
+    use axum::http::{Request, StatusCode};
+    use hyper::service::Service as _;
+    use hyper_util::service::TowerToHyperService;
+    use slidegate::{MemoryStore, Rules};
+
+    use super::*;
+    use crate::app::state::Gate;
+    use crate::protocol::http::forward_auth::Peer;
+    use crate::protocol::http::router;
+    use crate::store::AnyStore;
+
+    const README: &str = include_str!("../../../../../README.md");
+
+    /// A path takes the methods that the document has for it, and no others.
+    #[tokio::test]
+    async fn every_route_is_described_and_nothing_else() {
+        let store = AnyStore::Memory(MemoryStore::new());
+        let gate = Gate::new(store, Rules::new([]).unwrap(), "a test");
+        let router = TowerToHyperService::new(router(Arc::new(gate)));
+        let document = document();
+        let paths = document["paths"].as_object().unwrap();
+        assert_eq!(paths.len(), routes().len());
+        for (path, calls) in paths {
+            for method in ["get", "put", "post", "delete", "options", "patch", "trace"] {
+                let name = method.to_uppercase();
+                let request = Request::builder()
+                    .method(name.as_str())
+                    .uri(path.replace("{key}", "a:b=c/d"))
+                    .extension(Peer(([127, 0, 0, 1], 1).into()));
+                let answer = router.call(request.body(Body::empty()).unwrap()).await.unwrap();
+                let taken = answer.status() != StatusCode::METHOD_NOT_ALLOWED;
+                assert_eq!(taken, calls.get(method).is_some(), "{method} {path}");
+                if !taken {
+                    let allowed = answer.headers()["allow"].to_str().unwrap();
+                    let described = |name: &&str| calls.get(name.to_lowercase()).is_some() || *name == "HEAD";
+                    assert!(allowed.split(',').all(|name| described(&name)), "{path} {allowed}");
+                }
+            }
+        }
+    }
+
+    /// Every example, with the schema of what it is one of.
+    fn examples(value: &Value, found: &mut Vec<(Value, Value)>) {
+        if let (Some(schema), Some(examples)) = (value.get("schema"), value.get("examples")) {
+            let examples = examples.as_object().unwrap().values();
+            found.extend(examples.map(|example| (schema.clone(), example["value"].clone())));
+        }
+        match value {
+            Value::Object(fields) => fields.values().for_each(|value| examples(value, found)),
+            Value::Array(items) => items.iter().for_each(|value| examples(value, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn examples_are_what_they_are_examples_of() {
+        let document = document();
+        let mut found = Vec::new();
+        examples(&document["paths"], &mut found);
+        assert!(found.len() > 15, "{}", found.len());
+        for (mut schema, example) in found {
+            schema["components"] = document["components"].clone();
+            let validator = jsonschema::validator_for(&schema).unwrap();
+            assert!(validator.is_valid(&example), "{example}: {:?}", validator.validate(&example));
+        }
+    }
+
+    /// The README's own requests and answers, which are tested there.
+    #[test]
+    fn decisions_are_those_of_the_readme() {
+        let mut found = Vec::new();
+        examples(&document()["paths"]["/v1/acquire"], &mut found);
+        let printed = |text: &str| serde_json::from_str::<Value>(text).ok();
+        let blocks = README.lines().flat_map(|line| line.split('\'')).filter_map(printed);
+        let blocks: Vec<Value> = blocks.collect();
+        assert!(found.len() >= 3, "{}", found.len());
+        for (_, example) in found {
+            assert!(blocks.contains(&example), "{example}");
+        }
+    }
+
+    /// A schema has one meaning, read or written.
+    #[test]
+    fn references_lead_somewhere() {
+        let document = document();
+        let text = document.to_string();
+        let references: Vec<&str> = text.split("\"$ref\":\"#").skip(1).collect();
+        assert!(references.len() > 20, "{}", references.len());
+        for reference in references {
+            let pointer = reference.split('"').next().unwrap();
+            assert!(document.pointer(pointer).is_some(), "{pointer}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! `POST /v1/release` and `POST /v1/extend`: permits that are held of a `concurrency` limit.
+
+use axum::Json;
+use axum::extract::State;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::Shared;
+use super::dto::{JsonBytes, read_json};
+use super::error::{ApiError, OF_A_BODY};
+use super::operation::{Call, Who};
+use super::route::Route;
+use super::settle::SettledBody;
+
+/// What is held.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, expecting = "an object with `reservation`")]
+#[schemars(rename = "Hold")]
+struct HoldBody {
+    /// That of the decision, as it was received: it is signed.
+    reservation: String,
+}
+
+const EXAMPLE: &str = r#"{"reservation":"h1794774215407676.0.1.7.at-once.21b9e07c5d8a4f63908e1cd27ab6f345"}"#;
+
+fn call(name: &'static str, summary: &'static str) -> Call {
+    Call::new(Who::Asking, name, summary)
+        .takes::<HoldBody>(&[EXAMPLE])
+        .answers::<SettledBody>("200", "What became of it", &[r#"{"settled":"gone"}"#])
+        .fails(&OF_A_BODY)
+}
+
+pub(super) fn release_route() -> Route {
+    let summary = "Give back what is held of concurrency limits; what other rules counted stays counted";
+    Route::new("/v1/release").post(release, call("release", summary))
+}
+
+pub(super) fn extend_route() -> Route {
+    let summary = "Hold what is held of concurrency limits for another window, from now on";
+    Route::new("/v1/extend").post(extend, call("extend", summary))
+}
+
+async fn release(State(gate): State<Shared>, body: JsonBytes) -> Result<Json<SettledBody>, ApiError> {
+    let HoldBody { reservation } = read_json(body.as_slice())?;
+    Ok(Json(gate.limiter.release(&gate.limiter.verify(&reservation)?).await?.into()))
+}
+
+async fn extend(State(gate): State<Shared>, body: JsonBytes) -> Result<Json<SettledBody>, ApiError> {
+    let HoldBody { reservation } = read_json(body.as_slice())?;
+    Ok(Json(gate.limiter.extend(&gate.limiter.verify(&reservation)?).await?.into()))
+}

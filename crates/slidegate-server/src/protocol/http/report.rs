@@ -1,0 +1,71 @@
+//! `POST /v1/report`: how long a request took that was allowed. Rules that follow the load go by it.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use slidegate::{Error, Request};
+
+use super::Shared;
+use super::dto::{Attributes, JsonBytes, read_json};
+use super::error::{ApiError, OF_A_BODY};
+use super::operation::{Call, Who};
+use super::route::Route;
+
+/// The longest latency, in milliseconds: an hour.
+const LONGEST: f64 = 3_600_000.0;
+
+/// How a request went that was allowed. A sample of them is enough.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, expecting = "an object with `attributes` or `resource`, and `latency_ms`")]
+#[schemars(rename = "Report")]
+struct ReportBody<'a> {
+    /// Those that were asked with.
+    #[serde(borrow)]
+    attributes: Option<Attributes<'a>>,
+    /// That which was asked with. What brings its own limit does not adapt, so nobody goes by it.
+    #[serde(borrow)]
+    #[schemars(length(min = 1))]
+    resource: Option<Cow<'a, str>>,
+    /// How long it took.
+    #[schemars(range(min = 0.0, max = LONGEST))]
+    latency_ms: f64,
+    /// Whether it went well. true, unless given.
+    ok: Option<bool>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Reported")]
+struct ReportedBody {
+    /// How many rules that follow the load go by it.
+    rules: usize,
+}
+
+pub(super) fn route() -> Route {
+    let summary = "Say how long a request took that was allowed, for rules that follow the load";
+    let call = Call::new(Who::Asking, "report", summary)
+        .takes::<ReportBody<'_>>(&[r#"{"attributes":{"api":"/orders"},"latency_ms":87.5,"ok":true}"#])
+        .answers::<ReportedBody>("200", "Taken", &[r#"{"rules":1}"#])
+        .fails(&OF_A_BODY);
+    Route::new("/v1/report").post(report, call)
+}
+
+async fn report(State(gate): State<Shared>, body: JsonBytes) -> Result<Json<ReportedBody>, ApiError> {
+    let body: ReportBody<'_> = read_json(body.as_slice())?;
+    let millis = body.latency_ms;
+    if !(0.0..=LONGEST).contains(&millis) {
+        let message = format!("latency_ms must be between 0 and {LONGEST}, not {millis}");
+        return Err(Error::invalid(message).into());
+    }
+    let request = match (&body.attributes, &body.resource) {
+        (Some(attributes), None) => Request::new(attributes.pairs()),
+        (None, Some(resource)) => Request::resource(resource),
+        _ => return Err(Error::invalid("give `attributes` or `resource`, one of them").into()),
+    };
+    let latency = Duration::from_micros((millis * 1_000.0) as u64);
+    let rules = gate.limiter.report(request, latency, body.ok.unwrap_or(true))?;
+    Ok(Json(ReportedBody { rules }))
+}

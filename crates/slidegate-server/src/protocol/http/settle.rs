@@ -1,0 +1,69 @@
+//! `POST /v1/settle`: refund an admission, or correct it to what it really cost.
+
+use axum::Json;
+use axum::extract::State;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use slidegate::Settled;
+
+use super::Shared;
+use super::dto::{JsonBytes, Whole, read_json};
+use super::error::{ApiError, OF_A_BODY};
+use super::operation::{Call, Who};
+use super::route::Route;
+
+/// What was admitted, and what it really cost.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, expecting = "an object with `reservation` and `permits`")]
+#[schemars(rename = "Settle")]
+struct SettleBody {
+    /// That of the decision, as it was received: it is signed.
+    reservation: String,
+    /// 0 is a refund.
+    permits: Whole,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Settled")]
+pub(super) struct SettledBody {
+    settled: Outcome,
+}
+
+impl From<Settled> for SettledBody {
+    fn from(settled: Settled) -> Self {
+        let settled = match settled {
+            Settled::Done => Outcome::Done,
+            Settled::Already => Outcome::Already,
+            Settled::Gone => Outcome::Gone,
+        };
+        SettledBody { settled }
+    }
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
+enum Outcome {
+    /// It is corrected.
+    Done,
+    /// It was corrected before: nothing has changed.
+    Already,
+    /// It counts no longer: nothing has changed.
+    Gone,
+}
+
+pub(super) fn route() -> Route {
+    let call = Call::new(Who::Asking, "settle", "Refund an admission, or correct it to what it really cost")
+        .takes::<SettleBody>(&[
+            r#"{"reservation":"1794774215407676.0.3.33.ad-hoc:resource=user123:window=1s.5f0c7ab4d1e6938207cd45be91f3a86e","permits":1}"#,
+        ])
+        .answers::<SettledBody>("200", "What became of it", &[r#"{"settled":"gone"}"#])
+        .fails(&OF_A_BODY);
+    Route::new("/v1/settle").post(settle, call)
+}
+
+async fn settle(State(gate): State<Shared>, body: JsonBytes) -> Result<Json<SettledBody>, ApiError> {
+    let SettleBody { reservation, permits: Whole(permits) } = read_json(body.as_slice())?;
+    let reservation = gate.limiter.verify(&reservation)?;
+    Ok(Json(gate.limiter.settle(&reservation, permits).await?.into()))
+}

@@ -1,0 +1,72 @@
+//! `GET /v1/top`: the keys asked about most, and those refused most.
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::Shared;
+use super::error::{ApiError, Code};
+use super::operation::{Call, Who};
+use super::route::Route;
+use crate::telemetry::stats::{Period, TopKey};
+
+/// How many of each are told.
+const MOST: usize = 20;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wishes {
+    #[serde(default)]
+    period: Period,
+    rule: Option<String>,
+}
+
+/// The top keys. Of many keys these are estimates.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Top")]
+struct TopBody {
+    period: Period,
+    /// Asked about most.
+    hottest: Vec<TopKeyBody>,
+    /// Refused most.
+    refused: Vec<TopKeyBody>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "TopKey")]
+struct TopKeyBody {
+    rule: String,
+    key: String,
+    count: u64,
+}
+
+pub(super) fn route() -> Route {
+    let call = Call::new(Who::Asking, "top", "The keys asked about most, and those refused most, at this node")
+        .parameter("query", "period", "How far back.", json!({ "enum": ["minute", "hour"] }))
+        .parameter("query", "rule", "Only those of this rule.", json!({ "type": "string" }))
+        .answers::<TopBody>("200", "The keys", &[
+            r#"{"period":"minute","hottest":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","count":9}],"refused":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","count":6}]}"#,
+        ])
+        .fails(&[Code::InvalidRequest]);
+    Route::new("/v1/top").get(top, call)
+}
+
+async fn top(
+    State(gate): State<Shared>,
+    wishes: Result<Query<Wishes>, QueryRejection>,
+) -> Result<Json<TopBody>, ApiError> {
+    let Query(Wishes { period, rule }) =
+        wishes.map_err(|rejection| ApiError::new(Code::InvalidRequest, rejection.body_text()))?;
+    let [hottest, refused] = gate.record.top(period, rule.as_deref(), MOST).map(|keys| {
+        let body = |TopKey { key, count }| TopKeyBody {
+            rule: key.rule().to_owned(),
+            key: key.as_str().to_owned(),
+            count,
+        };
+        keys.into_iter().map(body).collect()
+    });
+    Ok(Json(TopBody { period, hottest, refused }))
+}

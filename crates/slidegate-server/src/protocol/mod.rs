@@ -1,0 +1,9 @@
+//! Protocols that clients speak, and the listeners they arrive at.
+
+pub mod connection_slots;
+pub mod grpc;
+pub mod http;
+pub mod listener;
+pub(crate) mod resp;
+pub mod serve;
+pub mod tls;

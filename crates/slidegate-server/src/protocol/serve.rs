@@ -1,0 +1,59 @@
+//! Opening the doors, and closing them without losing an answer.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::tls::Tls;
+use super::{grpc, http, listener, resp};
+use crate::app::state::Gate;
+
+/// Where each door listens; none is closed.
+#[derive(Default)]
+pub struct Doors {
+    /// HTTP.
+    pub http: Option<TcpListener>,
+    /// gRPC: Envoy's rate-limit service.
+    pub grpc: Option<TcpListener>,
+    /// The Redis protocol.
+    pub resp: Option<TcpListener>,
+    /// HTTP for those who may change things: whoever reaches it needs a token only if there is one.
+    pub admin: Option<TcpListener>,
+    /// Encrypts them all.
+    pub tls: Option<Arc<Tls>>,
+}
+
+/// Answers at all doors until `shutdown` completes, then finishes what is in flight.
+pub async fn run(doors: Doors, gate: Arc<Gate>, shutdown: impl Future<Output = ()>) {
+    let (stop, stopped) = watch::channel(());
+    let shutdown_limit = gate.limits.shutdown;
+    let Doors { http, grpc, resp, admin, tls } = doors;
+    let separate = admin.is_some();
+    if let Some(listener) = http {
+        let door = http::Door::new(Arc::clone(&gate), http::Role::Asking { may_change: !separate });
+        tokio::spawn(listener::accept(listener, Arc::new(door), tls.clone(), stopped.clone()));
+    }
+    if let Some(listener) = admin {
+        let door = http::Door::new(Arc::clone(&gate), http::Role::Admin);
+        tokio::spawn(listener::accept(listener, Arc::new(door), tls.clone(), stopped.clone()));
+    }
+    if let Some(listener) = grpc {
+        let door = grpc::Door::new(Arc::clone(&gate), stopped.clone());
+        tokio::spawn(listener::accept(listener, Arc::new(door), tls.clone(), stopped.clone()));
+    }
+    if let Some(listener) = resp {
+        let door = resp::Door::new(Arc::clone(&gate));
+        tokio::spawn(listener::accept(listener, Arc::new(door), tls, stopped.clone()));
+    }
+    drop(stopped);
+    let beating = tokio::spawn(http::live_stats::beat(Arc::clone(&gate)));
+    shutdown.await;
+    let _ = stop.send(());
+    gate.live.stop();
+    gate.record.recorder.end_streams();
+    // Whatever is still open then belongs to a client that does not read.
+    let _ = tokio::time::timeout(shutdown_limit, stop.closed()).await;
+    beating.abort();
+}

@@ -1,0 +1,287 @@
+//! What became of each key's requests: how often it was refused, and for how long on end.
+//!
+//! So many keys are known one by one. Of those that come when there is no more room, a sketch of frequent items finds the ones
+//! that are refused most.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use datasketches::frequencies::{ErrorType, FrequentItemsSketch};
+use serde::Serialize;
+use slidegate::{Key, Micros};
+
+/// Places of the sketch.
+const PLACES: usize = 1_024;
+
+/// Keys of all rules.
+pub(crate) struct Keys {
+    known: HashMap<Key, KeyTally, BuildHasherDefault<KeyHasher>>,
+    max: usize,
+    /// Requests of keys that are not known one by one.
+    pub(crate) untracked: u64,
+    sketch: Option<Sketch>,
+}
+
+/// Keys with the number of their rule.
+type Sketch = FrequentItemsSketch<(usize, Key)>;
+
+/// One key.
+#[derive(Clone, Copy, Debug, Default)]
+struct KeyTally {
+    rule: u32,
+    asked: u64,
+    refused: u64,
+    /// Since when it is refused; none if it was allowed last.
+    since: Option<Micros>,
+    last: Micros,
+    longest: Streak,
+}
+
+/// A time in which a key was refused, and not once allowed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Streak {
+    from: Micros,
+    length: Micros,
+}
+
+/// A key that was refused.
+#[derive(Clone, Debug, Serialize, PartialEq)]
+pub(crate) struct Hit {
+    pub(crate) key: String,
+    /// How often it was refused; if `estimated`, it may be less.
+    pub(crate) refused: u64,
+    /// None if it is not known.
+    pub(crate) asked: Option<u64>,
+    /// The longest time for which it was refused and not once allowed: until it was, or last asked.
+    pub(crate) longest_refused_us: u64,
+    pub(crate) refused_from_us: u64,
+    pub(crate) estimated: bool,
+}
+
+/// How refusals are spread over the keys of a rule.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Spread {
+    pub(crate) keys: u64,
+    pub(crate) refused_keys: u64,
+    /// Keys by how often they were refused: never, once, up to 3 times, up to 7, and so on by doubling.
+    pub(crate) histogram: Vec<u64>,
+}
+
+impl Keys {
+    pub(super) fn new(max: usize) -> Self {
+        Keys { known: HashMap::default(), max, untracked: 0, sketch: None }
+    }
+
+    #[inline]
+    pub(super) fn add(&mut self, key: &Key, rule: usize, at: Micros, allowed: bool, refused: bool) {
+        if let Some(tally) = self.known.get_mut(key) {
+            return tally.add(at, allowed, refused);
+        }
+        if self.known.len() >= self.max {
+            return self.estimate(key, rule, refused);
+        }
+        let mut tally = KeyTally { rule: rule as u32, ..KeyTally::default() };
+        tally.add(at, allowed, refused);
+        self.known.insert(key.clone(), tally);
+    }
+
+    #[cold]
+    fn estimate(&mut self, key: &Key, rule: usize, refused: bool) {
+        self.untracked += 1;
+        if !refused {
+            return;
+        }
+        if self.sketch.is_none() {
+            // It is a size that there is.
+            self.sketch = Sketch::new(PLACES).ok();
+        }
+        if let Some(sketch) = &mut self.sketch {
+            sketch.update((rule, key.clone()));
+        }
+    }
+
+    /// Those of each of so many rules, in their order.
+    pub(crate) fn by_rule(&self, rules: usize) -> Vec<RuleKeys<'_>> {
+        let none = |rule| RuleKeys { rule, known: Vec::new(), sketch: self.sketch.as_ref() };
+        let mut by_rule: Vec<RuleKeys<'_>> = (0..rules).map(none).collect();
+        for (key, tally) in &self.known {
+            if let Some(keys) = by_rule.get_mut(tally.rule as usize) {
+                keys.known.push((key, tally));
+            }
+        }
+        by_rule
+    }
+}
+
+/// Keys of one rule.
+pub(crate) struct RuleKeys<'a> {
+    rule: usize,
+    known: Vec<(&'a Key, &'a KeyTally)>,
+    /// Of all rules.
+    sketch: Option<&'a Sketch>,
+}
+
+impl RuleKeys<'_> {
+    /// Those that were refused most, at most `n`.
+    pub(crate) fn hardest_hit(&self, n: usize) -> Vec<Hit> {
+        let refused = self.known.iter().filter(|(_, tally)| tally.refused > 0);
+        let mut refused: Vec<_> = refused.collect();
+        refused.sort_by(|(a, x), (b, y)| y.refused.cmp(&x.refused).then_with(|| a.as_str().cmp(b.as_str())));
+        let mut hits: Vec<Hit> =
+            refused.into_iter().take(n).map(|(key, tally)| Hit::new(key, tally)).collect();
+        if let Some(sketch) = self.sketch {
+            let rows = sketch.frequent_items(ErrorType::NoFalseNegatives);
+            let rows = rows.iter().filter(|row| row.item().0 == self.rule);
+            hits.extend(rows.map(|row| Hit {
+                key: row.item().1.to_string(),
+                refused: row.estimate(),
+                asked: None,
+                longest_refused_us: 0,
+                refused_from_us: 0,
+                estimated: true,
+            }));
+        }
+        hits.sort_by(|a, b| b.refused.cmp(&a.refused).then_with(|| a.key.cmp(&b.key)));
+        hits.truncate(n);
+        hits
+    }
+
+    /// The one that was refused for the longest time on end.
+    pub(crate) fn longest_refused(&self) -> Option<Hit> {
+        let refused = self.known.iter().filter(|(_, tally)| tally.refused > 0);
+        let longest = refused.max_by(|(a, x), (b, y)| {
+            x.longest().length.cmp(&y.longest().length).then_with(|| b.as_str().cmp(a.as_str()))
+        });
+        longest.map(|(key, tally)| Hit::new(key, tally))
+    }
+
+    pub(crate) fn spread(&self) -> Spread {
+        let mut spread = Spread::default();
+        for (_, tally) in &self.known {
+            spread.keys += 1;
+            spread.refused_keys += u64::from(tally.refused > 0);
+            let place = (u64::BITS - tally.refused.leading_zeros()) as usize;
+            if spread.histogram.len() <= place {
+                spread.histogram.resize(place + 1, 0);
+            }
+            spread.histogram[place] += 1;
+        }
+        spread
+    }
+}
+
+impl KeyTally {
+    #[inline]
+    fn add(&mut self, at: Micros, allowed: bool, refused: bool) {
+        self.asked += 1;
+        if refused {
+            self.refused += 1;
+            self.since.get_or_insert(at);
+            self.last = at;
+        } else if allowed && let Some(since) = self.since.take() {
+            self.longest = self.longest.or(Streak { from: since, length: at.since(since) });
+        }
+    }
+
+    /// What still goes on lasts until the key last asked.
+    fn longest(&self) -> Streak {
+        let open = self.since.map(|since| Streak { from: since, length: self.last.since(since) });
+        open.map_or(self.longest, |open| self.longest.or(open))
+    }
+}
+
+impl Streak {
+    fn or(self, other: Streak) -> Streak {
+        if other.length > self.length || self.from == Micros::ZERO { other } else { self }
+    }
+}
+
+impl Hit {
+    fn new(key: &Key, tally: &KeyTally) -> Self {
+        let Streak { from, length } = tally.longest();
+        Hit {
+            key: key.to_string(),
+            refused: tally.refused,
+            asked: Some(tally.asked),
+            longest_refused_us: length.get(),
+            refused_from_us: from.get(),
+            estimated: false,
+        }
+    }
+}
+
+/// A key has reckoned its hash already.
+#[derive(Default)]
+pub(crate) struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(n: u64) -> Key {
+        Key::new("rule", [("n", n.to_string().as_str())])
+    }
+
+    #[test]
+    fn streaks_last_until_allowed_or_last_asked() {
+        let mut keys = Keys::new(10);
+        let mut add = |s: u64, allowed: bool| keys.add(&key(1), 0, Micros::from_secs(s), allowed, !allowed);
+        add(100, true);
+        add(101, false);
+        add(103, false);
+        add(105, true);
+        add(110, false);
+        add(113, false);
+        let longest = keys.by_rule(1)[0].longest_refused().unwrap();
+        assert_eq!((longest.refused_from_us, longest.longest_refused_us), (101_000_000, 4_000_000));
+        keys.add(&key(1), 0, Micros::from_secs(115), false, true);
+        let longest = keys.by_rule(1)[0].longest_refused().unwrap();
+        assert_eq!((longest.refused_from_us, longest.longest_refused_us), (110_000_000, 5_000_000));
+        assert_eq!((longest.asked, longest.refused), (Some(7), 5));
+        assert_eq!(keys.by_rule(2)[1].longest_refused(), None);
+    }
+
+    #[test]
+    fn of_too_many_keys_the_hardest_hit_are_still_found() {
+        let mut keys = Keys::new(100);
+        for n in 0..50_000 {
+            keys.add(&key(n), 0, Micros::from_secs(n), false, true);
+            if n >= 1_000 {
+                keys.add(&key(60_000 + n % 2), 0, Micros::from_secs(n), false, true);
+            }
+        }
+        assert_eq!((keys.known.len(), keys.untracked), (100, 98_900));
+        let hits = keys.by_rule(1)[0].hardest_hit(2);
+        let names: Vec<&str> = hits.iter().map(|hit| hit.key.as_str()).collect();
+        assert_eq!(names, ["rule:n=60000", "rule:n=60001"]);
+    }
+
+    #[test]
+    fn the_histogram_doubles() {
+        let mut keys = Keys::new(100);
+        for (n, refusals) in [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 7), (7, 8)] {
+            keys.add(&key(n), 0, Micros::from_secs(1), true, false);
+            for _ in 0..refusals {
+                keys.add(&key(n), 0, Micros::from_secs(1), false, true);
+            }
+        }
+        let spread = keys.by_rule(1)[0].spread();
+        assert_eq!((spread.keys, spread.refused_keys, spread.histogram), (7, 6, vec![1, 1, 2, 2, 1]));
+    }
+}

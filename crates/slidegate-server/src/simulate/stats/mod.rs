@@ -1,0 +1,176 @@
+//! What became of requests, rule by rule, in bounded memory.
+
+mod keys;
+mod timeline;
+mod trailing_window;
+
+use slidegate::{Algorithm, Count, Decision, Key, Limit, Micros, Mode, Quota, RequestId, Rules};
+
+pub(super) use self::keys::{Hit, KeyHasher, Keys, RuleKeys, Spread};
+pub(super) use self::timeline::{Bucket, Timeline};
+use self::trailing_window::Trailing;
+use crate::telemetry::stats::{Change, change};
+
+/// Counts what a lane decides.
+pub(super) struct Tally {
+    pub(super) requests: u64,
+    pub(super) allowed: u64,
+    pub(super) refused: u64,
+    /// Requests that no counting rule applies to; `unmatched: deny` denies those that no rule matches.
+    pub(super) unruled: u64,
+    /// One a rule, in their order, and one for requests that bring their own limit.
+    pub(super) rows: Vec<Row>,
+    pub(super) keys: Keys,
+    trailing: Trailing,
+}
+
+/// What became of the requests that one rule applied to.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) rule: String,
+    pub(super) mode: Mode,
+    /// Of the rule, overrides aside; none for requests that bring their own limit, or where there is none.
+    pub(super) quota: Option<Quota>,
+    pub(super) asked: u64,
+    /// Of those, the ones that were allowed by all rules.
+    pub(super) allowed: u64,
+    /// The ones that this rule refused; of a shadow, would have.
+    pub(super) refused: u64,
+    /// Of a shadow, what would be otherwise if it were enforced.
+    pub(super) newly_refused: u64,
+    pub(super) newly_allowed: u64,
+    pub(super) timeline: Timeline,
+    pub(super) worst: Option<Worst>,
+}
+
+/// The most that was admitted to one key in any window, compared with its limit.
+#[derive(Clone, Debug)]
+pub(super) struct Worst {
+    pub(super) key: Key,
+    pub(super) admitted: u64,
+    pub(super) limit: u64,
+    /// When the window ended.
+    pub(super) at: Micros,
+}
+
+impl Worst {
+    /// So much more than the limit.
+    pub(super) fn over(&self) -> u64 {
+        self.admitted.saturating_sub(self.limit)
+    }
+
+    fn is_less(&self, admitted: u64, limit: u64) -> bool {
+        u128::from(self.admitted) * u128::from(limit) < u128::from(admitted) * u128::from(self.limit)
+    }
+}
+
+impl Tally {
+    /// Remembers up to `max_keys` keys one by one. Traffic begins then, or with the first request.
+    pub(super) fn new(rules: &Rules, max_keys: usize, begin: Option<Micros>) -> Self {
+        let rows = rules.iter().map(|rule| {
+            Row::new(rule.name(), rule.in_mode(), rule.is_limited().then(|| rule.quota()), begin)
+        });
+        let own = Row::new(slidegate::AD_HOC, Mode::Enforce, None, begin);
+        Tally {
+            requests: 0,
+            allowed: 0,
+            refused: 0,
+            unruled: 0,
+            rows: rows.chain([own]).collect(),
+            keys: Keys::new(max_keys),
+            trailing: Trailing::new(max_keys),
+        }
+    }
+
+    /// Adds what was decided at `at`.
+    pub(super) fn add(&mut self, at: Micros, decision: &Decision) {
+        let allowed = decision.allowed();
+        self.requests += 1;
+        *(if allowed { &mut self.allowed } else { &mut self.refused }) += 1;
+        let mut met = false;
+        let mut refused = false;
+        let own = self.rows.len() - 1;
+        for limit in decision.limits() {
+            met = true;
+            let place = limit.index().min(own);
+            let refuses = limit.outcome().refuses();
+            let watches = limit.mode() == Mode::Shadow;
+            // The first that refuses ends it; what comes after is only reported. One that watches says what it would do.
+            let by_this = refuses && (watches || !refused);
+            refused |= refuses && !watches;
+            let level = level(&mut self.trailing, at, &limit, allowed, decision.request_id());
+            let row = &mut self.rows[place];
+            row.add(at, &limit, allowed, by_this, level);
+            if watches {
+                row.watch(change(decision, &limit));
+            }
+            self.keys.add(limit.key(), place, at, allowed, by_this);
+        }
+        self.unruled += u64::from(!met);
+    }
+
+    /// Whether some keys were too many to be watched one by one.
+    pub(super) fn is_short(&self) -> bool {
+        self.keys.untracked > 0 || self.trailing.is_short()
+    }
+}
+
+/// What was admitted to the key in the window that ends now; none if that is not known.
+fn level(
+    trailing: &mut Trailing,
+    at: Micros,
+    limit: &Limit<'_>,
+    allowed: bool,
+    id: Option<&RequestId>,
+) -> Option<u64> {
+    let quota = limit.quota();
+    // What the exact window has in use is what it admitted.
+    if quota.algorithm() == Algorithm::SlidingWindow && quota.count() == Count::Admitted {
+        return Some(limit.used());
+    }
+    trailing.add(limit.key(), quota.window(), at, limit.entry().filter(|_| allowed), id)
+}
+
+impl Row {
+    fn new(rule: &str, mode: Mode, quota: Option<Quota>, begin: Option<Micros>) -> Self {
+        Row {
+            rule: rule.to_owned(),
+            mode,
+            quota,
+            asked: 0,
+            allowed: 0,
+            refused: 0,
+            newly_refused: 0,
+            newly_allowed: 0,
+            timeline: Timeline::beginning(begin),
+            worst: None,
+        }
+    }
+
+    #[cold]
+    fn watch(&mut self, change: Option<Change>) {
+        match change {
+            Some(Change::NewlyRefused) => self.newly_refused += 1,
+            Some(Change::NewlyAllowed) => self.newly_allowed += 1,
+            None => {}
+        }
+    }
+
+    fn add(&mut self, at: Micros, limit: &Limit<'_>, allowed: bool, by_this: bool, level: Option<u64>) {
+        self.asked += 1;
+        self.allowed += u64::from(allowed && !by_this);
+        self.refused += u64::from(by_this);
+        // A climbing limit is what it is at the moment; that of a bucket is its rate, whatever its burst.
+        let most = match limit.quota().algorithm() {
+            Algorithm::TokenBucket { .. } => limit.quota().limit(),
+            _ => limit.limit(),
+        };
+        self.timeline.add(at, allowed && !by_this, by_this, level.unwrap_or_default(), most);
+        if let Some(admitted) = level
+            && admitted > 0
+            && self.worst.as_ref().is_none_or(|worst| worst.is_less(admitted, most))
+        {
+            self.worst = Some(Worst { key: limit.key().clone(), admitted, limit: most, at });
+        }
+    }
+}

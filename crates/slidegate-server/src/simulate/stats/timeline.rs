@@ -1,0 +1,128 @@
+//! What happened when, in a fixed number of buckets: when time goes past the last, each becomes twice as wide.
+
+use slidegate::Micros;
+
+/// How many buckets there are.
+pub(crate) const BUCKETS: usize = 256;
+
+/// Counts over time.
+#[derive(Clone, Debug)]
+pub(crate) struct Timeline {
+    /// When the first bucket begins.
+    begin: Option<Micros>,
+    /// A bucket is two to this many microseconds wide.
+    log_width: u32,
+    buckets: Vec<Bucket>,
+}
+
+/// What happened in one piece of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bucket {
+    pub(crate) allowed: u64,
+    pub(crate) refused: u64,
+    /// The most that any key had been admitted in its window.
+    pub(crate) admitted: u64,
+    /// What was allowed to that key.
+    pub(crate) limit: u64,
+}
+
+impl Default for Timeline {
+    /// Begins a quarter of a second wide, a millisecond a bucket.
+    fn default() -> Self {
+        Timeline { begin: None, log_width: 10, buckets: Vec::new() }
+    }
+}
+
+impl Timeline {
+    /// One that begins then, whenever something happens first.
+    pub(super) fn beginning(begin: Option<Micros>) -> Self {
+        Timeline { begin, ..Timeline::default() }
+    }
+
+    #[inline]
+    pub(super) fn add(&mut self, at: Micros, allowed: bool, refused: bool, admitted: u64, limit: u64) {
+        let place = self.place(at);
+        if self.buckets.len() <= place {
+            self.buckets.resize(place + 1, Bucket::default());
+        }
+        let bucket = &mut self.buckets[place];
+        bucket.allowed += u64::from(allowed);
+        bucket.refused += u64::from(refused);
+        bucket.rise(admitted, limit);
+    }
+
+    fn place(&mut self, at: Micros) -> usize {
+        let begin = *self.begin.get_or_insert(at);
+        loop {
+            let place = at.since(begin).get() >> self.log_width;
+            if place < BUCKETS as u64 {
+                return place as usize;
+            }
+            self.widen();
+        }
+    }
+
+    #[cold]
+    fn widen(&mut self) {
+        self.log_width += 1;
+        self.buckets = self
+            .buckets
+            .chunks(2)
+            .map(|pair| pair.iter().copied().reduce(Bucket::and).unwrap_or_default())
+            .collect();
+    }
+
+    /// When it begins; none if it is not known, because nothing happened.
+    pub(crate) fn begin(&self) -> Option<Micros> {
+        self.begin
+    }
+
+    /// How wide a bucket is.
+    pub(crate) fn width(&self) -> Micros {
+        Micros::new(1 << self.log_width)
+    }
+
+    pub(crate) fn buckets(&self) -> &[Bucket] {
+        &self.buckets
+    }
+}
+
+impl Bucket {
+    fn rise(&mut self, admitted: u64, limit: u64) {
+        if admitted >= self.admitted {
+            (self.admitted, self.limit) = (admitted, limit);
+        }
+    }
+
+    fn and(mut self, later: Bucket) -> Bucket {
+        self.allowed += later.allowed;
+        self.refused += later.refused;
+        if later != Bucket::default() {
+            self.rise(later.admitted, later.limit);
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_widens_and_loses_nothing() {
+        let mut timeline = Timeline::default();
+        let begin = 1_794_880_256_000_000;
+        for n in 0..100_000u64 {
+            timeline.add(Micros::new(begin + n * n), n % 3 != 0, n % 3 == 0, n % 100, 99);
+        }
+        assert!((BUCKETS / 2..=BUCKETS).contains(&timeline.buckets().len()));
+        let sum = |count: fn(&Bucket) -> u64| timeline.buckets().iter().map(count).sum::<u64>();
+        assert_eq!((sum(|b| b.allowed), sum(|b| b.refused)), (66_666, 33_334));
+        assert!(timeline.buckets().iter().any(|bucket| bucket.admitted == 99));
+        // The last bucket has what came within its width.
+        let from = (timeline.buckets().len() as u64 - 1) * timeline.width().get();
+        let last = (0..100_000u64).filter(|n| n * n >= from).count() as u64;
+        let bucket = timeline.buckets().last().unwrap();
+        assert_eq!(bucket.allowed + bucket.refused, last);
+    }
+}

@@ -1,0 +1,102 @@
+//! What the command line says of a recording.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use slidegate::Micros;
+use slidegate::yaml::hundredths;
+
+use super::sampler::WHOLE;
+use super::{Bounds, FileRecording, Sample};
+
+/// What `serve` records.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Recording")]
+pub(crate) struct RecordArgs {
+    /// Write every request that is decided to this file, a line of JSON each, for `slidegate simulate`; compressed if its
+    /// name ends in .gz. Attributes may be personal data: see --record-digest
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Record a share of the clients, each with everything he asks, such as 10% or 0.5%
+    #[arg(long, value_name = "SHARE", default_value = "100%", requires = "record", value_parser = read_share)]
+    record_sample: u32,
+    /// Attributes that make a client, such as ip [default: all of a request's]
+    #[arg(long, value_name = "NAMES", requires = "record", value_delimiter = ',')]
+    record_by: Vec<String>,
+    /// Attributes of which only a digest is recorded, such as ip,user; its key is another one for every recording
+    #[arg(long, value_name = "NAMES", requires = "record", value_delimiter = ',')]
+    record_digest: Vec<String>,
+    /// Stop after so many bytes, before they are compressed, such as 64MiB
+    #[arg(long, value_name = "BYTES", default_value = "1GiB", requires = "record", value_parser = read_bytes)]
+    record_size: u64,
+    /// Stop after so long, such as 10m [default: when it is full, or the server stops]
+    #[arg(long, value_name = "TIME", requires = "record", value_parser = read_time)]
+    record_for: Option<Duration>,
+    /// Replace the file if it is there already
+    #[arg(long, requires = "record")]
+    record_force: bool,
+}
+
+impl RecordArgs {
+    /// Makes the file, if one is asked for.
+    pub(crate) fn create(self) -> Result<Option<FileRecording>, String> {
+        let Some(path) = self.record else { return Ok(None) };
+        let sample = Sample::new(self.record_sample, self.record_by, self.record_digest);
+        let bounds = Bounds { bytes: self.record_size, time: self.record_for, streamed: false };
+        FileRecording::create(&path, self.record_force, sample, bounds).map(Some)
+    }
+}
+
+/// A share such as `10%`, in hundredths of a percent: from 0.01% to 100%.
+pub(crate) fn read_share(text: &str) -> Result<u32, String> {
+    let share = hundredths(text).filter(|share| (1..=WHOLE).contains(share));
+    share.ok_or_else(|| "must be a percentage from 0.01% to 100%".to_owned())
+}
+
+/// A number of bytes such as `500`, `64KiB`, `100MiB` or `1GiB`.
+fn read_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit = match unit.trim_start() {
+        "" | "B" => Some(1),
+        "KiB" => Some(1u64 << 10),
+        "MiB" => Some(1 << 20),
+        "GiB" => Some(1 << 30),
+        "TiB" => Some(1 << 40),
+        _ => None,
+    };
+    let bytes = number.parse::<u64>().ok().zip(unit).and_then(|(number, unit)| number.checked_mul(unit));
+    bytes
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| "must be a number of bytes such as 500, 64KiB, 100MiB or 1GiB".to_owned())
+}
+
+fn read_time(text: &str) -> Result<Duration, String> {
+    let time: Micros =
+        text.parse().map_err(|_| "must be a length of time such as 30s, 10m or 1h".to_owned())?;
+    if time == Micros::ZERO { Err("must be longer than nothing".to_owned()) } else { Ok(time.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        for (text, bytes) in [("1", 1), ("500B", 500), ("64KiB", 65_536), ("1 GiB", 1 << 30)] {
+            assert_eq!(read_bytes(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "0", "-1", "KiB", "1kb", "1.5GiB", "99999999999999999999", "16777216TiB"] {
+            assert!(read_bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn shares_are_read() {
+        assert_eq!([read_share("100%"), read_share("0.01%")], [Ok(10_000), Ok(1)]);
+        for text in ["0%", "100.01%", "10", "ten%", ""] {
+            assert!(read_share(text).is_err(), "{text}");
+        }
+    }
+}

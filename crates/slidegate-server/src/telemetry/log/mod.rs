@@ -1,0 +1,150 @@
+//! Logs: what the server tells while it runs, on standard error. What it prints when it starts is not one of them.
+//!
+//! Everything logged is an event or a span of `tracing`; `lines` writes them. Keys name people and addresses, so they are
+//! logged as [digests](shown) unless somebody asks for more. Tokens are never given to `tracing`.
+
+mod format;
+
+use std::borrow::Cow;
+
+use clap::{Args, ValueEnum};
+use sha2::{Digest, Sha256};
+use slidegate::Key;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry::Registry;
+
+use self::format::Lines;
+#[cfg(feature = "otel")]
+use super::trace::{ExportArgs, Exporting};
+
+/// What begins like this is ours; what libraries tell is not logged.
+const OURS: &str = "slidegate";
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Logs")]
+pub(crate) struct LogArgs {
+    /// How logs are written to standard error: `text` for people, `json` for machines, one object a line
+    #[arg(long, value_name = "FORMAT", default_value = "text", env = "SLIDEGATE_LOG")]
+    log: Format,
+    /// The least that is logged; `debug` is a line for every decision
+    #[arg(long, value_name = "LEVEL", default_value = "info", env = "SLIDEGATE_LOG_LEVEL")]
+    log_level: Severity,
+    /// Log keys as they are, such as login:ip=1.2.3.4; otherwise with a digest instead, such as login:#45b3aab71090eb3f
+    #[arg(long)]
+    pub(crate) log_keys: bool,
+    #[cfg(feature = "otel")]
+    #[command(flatten)]
+    export: ExportArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Severity {
+    Error,
+    Warn,
+    Info,
+    Debug,
+}
+
+impl From<Severity> for LevelFilter {
+    fn from(severity: Severity) -> Self {
+        match severity {
+            Severity::Error => LevelFilter::ERROR,
+            Severity::Warn => LevelFilter::WARN,
+            Severity::Info => LevelFilter::INFO,
+            Severity::Debug => LevelFilter::DEBUG,
+        }
+    }
+}
+
+/// What is to be finished when the server stops.
+pub(crate) struct Logging {
+    #[cfg(feature = "otel")]
+    exporting: Option<Exporting>,
+}
+
+impl LogArgs {
+    /// Logs from now on, as long as the process runs. To be called in a runtime; what cannot be had is an error, which can
+    /// be logged already.
+    pub(crate) fn start(&self) -> Result<Logging, String> {
+        let lines = lines(self.log, self.log_level);
+        #[cfg(not(feature = "otel"))]
+        {
+            install(vec![lines]);
+            Ok(Logging {})
+        }
+        #[cfg(feature = "otel")]
+        match self.export.start() {
+            Ok(Some((spans, exporting))) => {
+                install(vec![lines, spans]);
+                Ok(Logging { exporting: Some(exporting) })
+            }
+            Ok(None) => {
+                install(vec![lines]);
+                Ok(Logging { exporting: None })
+            }
+            Err(message) => {
+                install(vec![lines]);
+                Err(message)
+            }
+        }
+    }
+}
+
+impl Logging {
+    /// Sends what is to be sent, if that takes no longer than a moment. Blocks meanwhile.
+    pub(crate) fn finish(self) {
+        #[cfg(feature = "otel")]
+        if let Some(exporting) = self.exporting {
+            exporting.finish();
+        }
+    }
+}
+
+/// Text for a person who waits for a command to end.
+pub(crate) fn plain() {
+    install(vec![lines(Format::Text, Severity::Info)]);
+}
+
+pub(crate) type BoxLayer = Box<dyn Layer<Registry> + Send + Sync>;
+
+fn lines(format: Format, least: Severity) -> BoxLayer {
+    let filter = Targets::new().with_target(OURS, LevelFilter::from(least));
+    Lines::new(format).with_filter(filter).boxed()
+}
+
+fn install(layers: Vec<BoxLayer>) {
+    // Whoever embeds us may have one already: then that is the one.
+    let _ = tracing::subscriber::set_global_default(Registry::default().with(layers));
+}
+
+/// A key as it may be logged: as it is if `plain`, otherwise the name of its rule and a digest, which
+/// `printf %s KEY | sha256sum | cut -c 1-16` prints as well.
+pub(crate) fn shown(key: &Key, plain: bool) -> Cow<'_, str> {
+    if plain {
+        return Cow::Borrowed(key.as_str());
+    }
+    let digest = Sha256::digest(key.as_str());
+    let start = format!("{}:#", key.rule());
+    digest[..8].iter().fold(start, |text, byte| text + &format!("{byte:02x}")).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_logged_by_its_digest() {
+        let key = Key::tagged(("tenant", "acme"), "login", [("ip", "1.2.3.4")]);
+        assert_eq!(shown(&key, true), "{tenant=acme}login:ip=1.2.3.4");
+        // printf %s '{tenant=acme}login:ip=1.2.3.4' | sha256sum | cut -c 1-16
+        assert_eq!(shown(&key, false), "login:#43001476825609ac");
+    }
+}

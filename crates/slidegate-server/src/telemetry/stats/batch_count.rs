@@ -1,0 +1,131 @@
+//! Counting decisions that came together: while they are alike, as one.
+
+use std::sync::Arc;
+
+use slidegate::{Decision, Error, Limit, Micros, Mode, Source};
+
+use super::counters::{Cells, Failure, Said};
+use super::rule_stats::{Row, Table, said};
+use super::{Record, shadow_diff, shard};
+use crate::common::protocol::Protocol;
+
+/// What several limits of one rule said.
+struct RuleRun<'t> {
+    row: &'t Row,
+    said: Said,
+    source: Source,
+    times: u64,
+    /// Of the one that had most in use.
+    used: u64,
+    limit: u64,
+}
+
+impl<'t> RuleRun<'t> {
+    fn new(row: &'t Row, said: Said, source: Source, limit: &Limit<'_>) -> Self {
+        RuleRun { row, said, source, times: 1, used: limit.used(), limit: limit.limit() }
+    }
+
+    /// Whether it was one more of them.
+    #[inline]
+    fn takes(&mut self, row: &Row, said: Said, source: Source, limit: &Limit<'_>) -> bool {
+        let alike = std::ptr::eq(self.row, row) && (self.said, self.source) == (said, source);
+        if alike {
+            self.times += 1;
+            if limit.used() > self.used {
+                (self.used, self.limit) = (limit.used(), limit.limit());
+            }
+        }
+        alike
+    }
+
+    fn count(self, shard: usize, took: Micros) {
+        // One more, so that none at all is told from hardly any.
+        let usage = 1 + self.used.saturating_mul(1_000) / self.limit.max(1);
+        let said = (self.said, self.source);
+        self.row.cells[shard].count(said, self.times, took, usage, self.limit);
+    }
+}
+
+impl Record {
+    #[inline]
+    pub(super) fn took(&self, door: Protocol, since: Micros, answer: &Result<Decision, Error>) {
+        self.count(door, self.now().since(since), std::iter::once(answer));
+    }
+
+    /// Counts answers that took so long together.
+    pub(super) fn count<'a>(
+        &self,
+        door: Protocol,
+        took: Micros,
+        answers: impl ExactSizeIterator<Item = &'a Result<Decision, Error>>,
+    ) {
+        if !self.on {
+            return;
+        }
+        let shard = shard() & (self.shards.len() - 1);
+        let cells: &Cells = &self.shards[shard];
+        let table = self.table.load();
+        let table: &Table = &table;
+        let mut sample = cells.sample(answers.len() as u64);
+        let mut requests: Option<(bool, Source, u64)> = None;
+        let mut rule: Option<RuleRun<'_>> = None;
+        for answer in answers {
+            let weight = sample.next();
+            let decision = match answer {
+                Ok(decision) => decision,
+                // It is refused then: see `grpc::rate_limit`.
+                Err(error) if door == Protocol::Grpc && error.is_too_costly() => continue,
+                Err(error) => {
+                    let unavailable = error.is_unavailable();
+                    cells.failed(door, if unavailable { Failure::Unavailable } else { Failure::Invalid });
+                    continue;
+                }
+            };
+            let (source, current) = (decision.source(), Arc::ptr_eq(&table.rules, decision.rules()));
+            for limit in decision.limits() {
+                let Some(row) = table.row(current, &limit) else { continue };
+                let said = said(&limit);
+                if !rule.as_mut().is_some_and(|run| run.takes(row, said, source, &limit))
+                    && let Some(run) = rule.replace(RuleRun::new(row, said, source, &limit))
+                {
+                    run.count(shard, took);
+                }
+                if limit.mode() == Mode::Shadow
+                    && let Some(change) = shadow_diff::change(decision, &limit)
+                {
+                    row.cells[shard].change(change);
+                }
+                if let Some(weight) = weight {
+                    row.top.lock().add(limit.key(), said != Said::Allowed, weight);
+                    self.recent.add(limit.key());
+                }
+            }
+            if decision.unmatched().is_some() {
+                cells.add_unmatched(door);
+            }
+            let allowed = decision.allowed();
+            match &mut requests {
+                Some((a, s, times)) if (*a, *s) == (allowed, source) => *times += 1,
+                _ => {
+                    if let Some((allowed, source, times)) = requests.replace((allowed, source, 1)) {
+                        cells.decided(door, allowed, source, times, took);
+                    }
+                }
+            }
+        }
+        if let Some(run) = rule {
+            run.count(shard, took);
+        }
+        if let Some((allowed, source, times)) = requests {
+            cells.decided(door, allowed, source, times, took);
+        }
+    }
+
+    /// Counts a request that was refused without a rule: it brought a limit of 0.
+    pub(crate) fn refused(&self, door: Protocol) {
+        if self.on {
+            let shard = shard() & (self.shards.len() - 1);
+            self.shards[shard].decided(door, false, Source::Blocked, 1, Micros::ZERO);
+        }
+    }
+}

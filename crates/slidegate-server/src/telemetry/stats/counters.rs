@@ -1,0 +1,319 @@
+//! Counters that only one core writes at a time: who reads them adds up.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use slidegate::{Micros, Source};
+
+use crate::common::protocol::Protocol;
+
+const SOURCES: usize = Source::ALL.len();
+const DOORS: usize = Protocol::ALL.len();
+
+/// Up to how many microseconds decisions are told apart by the time that they took.
+pub(crate) const BOUNDS: [u64; 20] = [
+    1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000,
+    500_000, 1_000_000, 2_500_000,
+];
+
+/// How many took how long: one for each of [`BOUNDS`], and those that took longer.
+#[derive(Default)]
+pub(super) struct Timed {
+    buckets: [AtomicU64; BOUNDS.len() + 1],
+    sum: AtomicU64,
+}
+
+/// The same, added up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Durations {
+    pub(crate) buckets: [u64; BOUNDS.len() + 1],
+    /// Of all, in microseconds.
+    pub(crate) sum: u64,
+}
+
+impl Timed {
+    #[inline]
+    fn add(&self, times: u64, took: Micros) {
+        let took = took.get();
+        let bucket = BOUNDS.iter().position(|bound| took <= *bound).unwrap_or(BOUNDS.len());
+        self.buckets[bucket].fetch_add(times, Ordering::Relaxed);
+        if took > 0 {
+            self.sum.fetch_add(times * took, Ordering::Relaxed);
+        }
+    }
+
+    fn add_to(&self, all: &mut Durations) {
+        for (all, bucket) in all.buckets.iter_mut().zip(&self.buckets) {
+            *all += bucket.load(Ordering::Relaxed);
+        }
+        all.sum += self.sum.load(Ordering::Relaxed);
+    }
+}
+
+impl Durations {
+    pub(crate) fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    pub(crate) fn add(&mut self, other: &Durations) {
+        for (all, bucket) in self.buckets.iter_mut().zip(&other.buckets) {
+            *all += bucket;
+        }
+        self.sum += other.sum;
+    }
+
+    /// What came after `before` was read.
+    pub(crate) fn since(&self, before: &Durations) -> Durations {
+        let mut since = self.clone();
+        for (bucket, before) in since.buckets.iter_mut().zip(&before.buckets) {
+            *bucket = bucket.saturating_sub(*before);
+        }
+        since.sum = since.sum.saturating_sub(before.sum);
+        since
+    }
+
+    /// Below how many microseconds that share of them was; none if there are none. Of those that took longest, the last
+    /// bound.
+    pub(crate) fn below(&self, share: f64) -> Option<u64> {
+        let count = self.count();
+        let wanted = ((count as f64 * share).ceil() as u64).max(1);
+        let mut seen = 0;
+        let found = self.buckets.iter().position(|bucket| {
+            seen += bucket;
+            seen >= wanted
+        });
+        let bound = BOUNDS.get(found.filter(|_| count > 0)?).or(BOUNDS.last());
+        bound.copied()
+    }
+}
+
+/// Why a request was not decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// It says what it may not.
+    Invalid,
+    /// Neither the store nor anybody else could decide.
+    Unavailable,
+}
+
+impl Failure {
+    pub(crate) const ALL: [Failure; 2] = [Failure::Invalid, Failure::Unavailable];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Failure::Invalid => "invalid",
+            Failure::Unavailable => "unavailable",
+        }
+    }
+}
+
+/// What one core has counted of all requests.
+#[derive(Default)]
+pub(super) struct Cells {
+    /// By door, whether they were allowed, and source.
+    decisions: [[[Timed; SOURCES]; 2]; DOORS],
+    failures: [[AtomicU64; Failure::ALL.len()]; DOORS],
+    /// Requests that no rule matches.
+    unmatched: [AtomicU64; DOORS],
+    /// Counts decisions, for the sample of their keys.
+    turn: AtomicU64,
+    /// One of so many is taken, less one: a power of two.
+    mask: AtomicU64,
+}
+
+impl Cells {
+    #[inline]
+    pub(super) fn decided(&self, door: Protocol, allowed: bool, source: Source, times: u64, took: Micros) {
+        self.decisions[door as usize][usize::from(allowed)][source as usize].add(times, took);
+    }
+
+    pub(super) fn failed(&self, door: Protocol, failure: Failure) {
+        self.failures[door as usize][failure as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn add_unmatched(&self, door: Protocol) {
+        self.unmatched[door as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn unmatched(&self, door: Protocol) -> u64 {
+        self.unmatched[door as usize].load(Ordering::Relaxed)
+    }
+
+    /// Of the next so many decisions: for how many each stands whose keys are remembered; none if another does for it.
+    #[inline]
+    pub(super) fn sample(&self, decisions: u64) -> Sample {
+        let mask = self.mask.load(Ordering::Relaxed);
+        Sample { turn: self.turn.fetch_add(decisions, Ordering::Relaxed), mask }
+    }
+
+    /// From now on about `most` of as many decisions as there were since it was last called are taken.
+    pub(super) fn adapt(&self, before: &mut u64, most: u64) {
+        let turn = self.turn.load(Ordering::Relaxed);
+        let decisions = turn.wrapping_sub(std::mem::replace(before, turn));
+        self.mask.store((decisions / most).max(1).next_power_of_two() - 1, Ordering::Relaxed);
+    }
+
+    pub(super) fn add_to(&self, door: Protocol, allowed: bool, source: Source, all: &mut Durations) {
+        self.decisions[door as usize][usize::from(allowed)][source as usize].add_to(all);
+    }
+
+    pub(super) fn failures(&self, door: Protocol, failure: Failure) -> u64 {
+        self.failures[door as usize][failure as usize].load(Ordering::Relaxed)
+    }
+}
+
+/// Some of the decisions that follow each other on a core.
+pub(super) struct Sample {
+    turn: u64,
+    mask: u64,
+}
+
+impl Sample {
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<u64> {
+        // Mixed, so that who asks in turns is not taken for one who asks alone.
+        let mixed = self.turn.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+        self.turn = self.turn.wrapping_add(1);
+        (mixed & self.mask == 0).then_some(self.mask + 1)
+    }
+}
+
+/// What a rule said of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// There was room; another rule may have refused.
+    Allowed,
+    /// It refused.
+    Refused,
+    /// It would have, but only watches.
+    WouldRefuse,
+}
+
+impl Said {
+    pub(crate) const ALL: [Said; 3] = [Said::Allowed, Said::Refused, Said::WouldRefuse];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Said::Allowed => "allowed",
+            Said::Refused => "refused",
+            Said::WouldRefuse => "would-refuse",
+        }
+    }
+}
+
+/// What would be otherwise if a rule did not only watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// The request was allowed, and the rule would have refused it.
+    NewlyRefused,
+    /// The request was refused by nobody but the rule that this one is a shadow of, and it would have allowed it.
+    NewlyAllowed,
+}
+
+impl Change {
+    pub(crate) const ALL: [Change; 2] = [Change::NewlyRefused, Change::NewlyAllowed];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Change::NewlyRefused => "newly-refused",
+            Change::NewlyAllowed => "newly-allowed",
+        }
+    }
+}
+
+/// What one core has counted of one rule.
+#[derive(Default)]
+pub(super) struct RuleCells {
+    said: [[AtomicU64; SOURCES]; Said::ALL.len()],
+    changes: [AtomicU64; Change::ALL.len()],
+    /// Time that its decisions took, in microseconds.
+    took: AtomicU64,
+    /// The highest share of its limit that a key had in use since it was last taken, in thousandths, and one more; 0 if
+    /// it decided nothing.
+    peak: AtomicU64,
+    /// The highest limit that it said since it was last taken; 0 if it decided nothing.
+    limit: AtomicU64,
+}
+
+impl RuleCells {
+    /// Counts what it said so many times; `usage` and `limit` are of the key that was fullest.
+    #[inline]
+    pub(super) fn count(
+        &self,
+        (said, source): (Said, Source),
+        times: u64,
+        took: Micros,
+        usage: u64,
+        limit: u64,
+    ) {
+        self.said[said as usize][source as usize].fetch_add(times, Ordering::Relaxed);
+        if took > Micros::ZERO {
+            self.took.fetch_add(times * took.get(), Ordering::Relaxed);
+        }
+        if usage > self.peak.load(Ordering::Relaxed) {
+            self.peak.fetch_max(usage, Ordering::Relaxed);
+        }
+        if limit > self.limit.load(Ordering::Relaxed) {
+            self.limit.fetch_max(limit, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn said(&self, said: Said, source: Source) -> u64 {
+        self.said[said as usize][source as usize].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn change(&self, change: Change) {
+        self.changes[change as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn changes(&self, change: Change) -> u64 {
+        self.changes[change as usize].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn took(&self) -> u64 {
+        self.took.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn take_peak(&self) -> u64 {
+        self.peak.swap(0, Ordering::Relaxed)
+    }
+
+    pub(super) fn take_limit(&self) -> u64 {
+        self.limit.swap(0, Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_told_apart() {
+        let timed = Timed::default();
+        for took in [0, 1, 2, 3, 30, 2_000_000] {
+            timed.add(1, Micros::new(took));
+        }
+        let mut all = Durations::default();
+        timed.add_to(&mut all);
+        assert_eq!((all.count(), all.sum), (6, 2_000_036));
+        assert_eq!((all.below(0.5), all.below(0.8), all.below(1.0)), (Some(2), Some(50), Some(2_500_000)));
+        assert_eq!(Durations::default().below(0.5), None);
+        assert_eq!(all.since(&all).count(), 0);
+    }
+
+    #[test]
+    fn a_sample_stands_for_all() {
+        let cells = Cells::default();
+        let mut before = 0;
+        let mut round = |n: u64| -> u64 {
+            let mut sample = cells.sample(n);
+            let stand = (0..n).filter_map(|_| sample.next()).sum();
+            cells.adapt(&mut before, 1_000);
+            stand
+        };
+        assert_eq!(round(100_000), 100_000, "each for itself at first");
+        let told = round(100_000);
+        assert!((90_000..110_000).contains(&told), "{told}");
+        round(10);
+        assert_eq!(round(500), 500, "few are all taken again");
+    }
+}

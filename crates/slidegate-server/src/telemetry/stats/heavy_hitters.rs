@@ -1,0 +1,200 @@
+//! The keys asked about most, and those refused most, in bounded memory.
+//!
+//! A sketch of frequent items (Anderson and others, 2017) has the exact counts of up to 96 keys, and of more than that
+//! estimates that are never too low by more than 3 % of all. There is one for every twenty seconds of the last minute, and
+//! they are poured into one for every twenty minutes of the last hour.
+
+use std::collections::{HashMap, VecDeque};
+
+use datasketches::frequencies::{ErrorType, FrequentItemsSketch};
+use slidegate::Key;
+
+/// Places of a sketch; three of four are used.
+const PLACES: usize = 128;
+
+/// Seconds of one generation.
+pub(super) const GENERATION: u64 = 20;
+
+/// Generations of the last minute: three whole ones, and the one that grows.
+const GENERATIONS: usize = 4;
+
+/// Generations of a minute that are poured together.
+const POURED: u32 = 60;
+
+/// How far back.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Period {
+    /// Sixty to eighty seconds.
+    #[default]
+    Minute,
+    /// Sixty to eighty minutes.
+    Hour,
+}
+
+type Sketch = FrequentItemsSketch<Key>;
+
+/// A period's keys.
+#[derive(Default)]
+struct Sketches {
+    asked: Option<Sketch>,
+    refused: Option<Sketch>,
+}
+
+/// The top keys of one rule.
+#[derive(Default)]
+pub(crate) struct Top {
+    /// The newest last.
+    minute: VecDeque<Sketches>,
+    hour: VecDeque<Sketches>,
+    poured: u32,
+}
+
+/// Keys and how often they were asked about or refused.
+pub(crate) type Counts = HashMap<Key, u64>;
+
+impl Sketches {
+    fn pour(&mut self, other: &Sketches) {
+        for (here, other) in [(&mut self.asked, &other.asked), (&mut self.refused, &other.refused)] {
+            if let Some(other) = other
+                && let Some(here) = sketch(here)
+            {
+                here.merge(other);
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.asked.is_none()
+    }
+}
+
+/// Made when it is needed: most rules of many are idle.
+fn sketch(place: &mut Option<Sketch>) -> Option<&mut Sketch> {
+    if place.is_none() {
+        // It is a size that there is.
+        *place = Sketch::new(PLACES).ok();
+    }
+    place.as_mut()
+}
+
+impl Top {
+    /// Adds a key that stands for `weight` decisions.
+    pub(super) fn add(&mut self, key: &Key, refused: bool, weight: u64) {
+        if self.minute.is_empty() {
+            self.minute.push_back(Sketches::default());
+        }
+        let Some(newest) = self.minute.back_mut() else { return };
+        if let Some(asked) = sketch(&mut newest.asked) {
+            asked.update_with_count_ref(key, weight);
+        }
+        if refused && let Some(refused) = sketch(&mut newest.refused) {
+            refused.update_with_count_ref(key, weight);
+        }
+    }
+
+    /// Begins another generation.
+    pub(super) fn turn(&mut self) {
+        if self.hour.is_empty() {
+            self.hour.push_back(Sketches::default());
+        }
+        if let (Some(newest), Some(hour)) = (self.minute.back(), self.hour.back_mut()) {
+            hour.pour(newest);
+        }
+        super::rule_stats::push(&mut self.minute, GENERATIONS, Sketches::default());
+        self.poured += 1;
+        if self.poured == POURED {
+            self.poured = 0;
+            super::rule_stats::push(&mut self.hour, GENERATIONS, Sketches::default());
+        }
+        if self.minute.iter().chain(&self.hour).all(Sketches::is_empty) {
+            *self = Top::default();
+        }
+    }
+
+    /// How often keys were asked about, and refused, in that period.
+    pub(crate) fn read(&self, period: Period, asked: &mut Counts, refused: &mut Counts) {
+        // What has not been poured yet is in the newest of the minute.
+        let (hour, minute) = match period {
+            Period::Minute => (0, GENERATIONS),
+            Period::Hour => (GENERATIONS, 1),
+        };
+        let all = self.hour.iter().rev().take(hour).chain(self.minute.iter().rev().take(minute));
+        for Sketches { asked: a, refused: r } in all {
+            read(a.as_ref(), asked);
+            read(r.as_ref(), refused);
+        }
+    }
+}
+
+fn read(sketch: Option<&Sketch>, counts: &mut Counts) {
+    let rows = sketch.map(|sketch| sketch.frequent_items(ErrorType::NoFalseNegatives)).unwrap_or_default();
+    for row in rows {
+        *counts.entry(row.item().clone()).or_default() += row.estimate();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(n: usize) -> Key {
+        Key::new("rule", [("n", n.to_string().as_str())])
+    }
+
+    fn counts(top: &Top, period: Period) -> (Counts, Counts) {
+        let (mut asked, mut refused) = (Counts::new(), Counts::new());
+        top.read(period, &mut asked, &mut refused);
+        (asked, refused)
+    }
+
+    #[test]
+    fn few_keys_are_counted_exactly_and_forgotten_in_time() {
+        let mut top = Top::default();
+        for n in 0..50 {
+            for i in 0..=n {
+                top.add(&key(n), i % 2 == 1, 1);
+            }
+        }
+        for turn in 0..10 {
+            let (minute, refused) = counts(&top, Period::Minute);
+            let (hour, _) = counts(&top, Period::Hour);
+            if turn <= 3 {
+                assert_eq!(
+                    (minute[&key(49)], minute[&key(0)], refused[&key(49)]),
+                    (50, 1, 25),
+                    "turn {turn}"
+                );
+            } else {
+                assert!(minute.is_empty(), "turn {turn}");
+            }
+            assert_eq!(hour[&key(49)], 50, "turn {turn}");
+            top.turn();
+        }
+        for _ in 0..POURED as usize * (GENERATIONS + 1) {
+            top.turn();
+        }
+        assert!(counts(&top, Period::Hour).0.is_empty());
+        assert!(top.minute.is_empty() && top.hour.is_empty(), "an idle rule holds nothing");
+    }
+
+    #[test]
+    fn of_many_keys_the_hottest_are_found() {
+        let mut top = Top::default();
+        for n in 0..100_000 {
+            top.add(&key(1_000 + n), false, 1);
+            if n % 10 == 0 {
+                top.add(&key(n % 3), true, 1);
+            }
+        }
+        let (asked, refused) = counts(&top, Period::Minute);
+        assert!(asked.len() <= PLACES, "{}", asked.len());
+        for n in 0..3 {
+            let told = asked[&key(n)];
+            assert!((3_000..=3_400 + 110_000 * 4 / 128).contains(&told), "{told}");
+            assert!((3_333..=3_334).contains(&refused[&key(n)]));
+        }
+    }
+}

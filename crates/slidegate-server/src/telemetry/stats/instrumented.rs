@@ -1,0 +1,134 @@
+//! What a door decides with: the limiter, and every decision recorded.
+
+use slidegate::{Decision, Error, Limiter, Micros, Request};
+
+use super::Record;
+use crate::common::protocol::Protocol;
+use crate::store::AnyStore;
+use crate::telemetry::trace::{self, Caller};
+
+/// Decides for one door, and records it.
+#[derive(Clone, Copy)]
+pub(crate) struct Deciding<'g> {
+    pub(crate) limiter: &'g Limiter<AnyStore>,
+    pub(crate) record: &'g Record,
+    pub(crate) door: Protocol,
+    pub(crate) log_keys: bool,
+    /// Whose traces the decisions belong to.
+    pub(crate) caller: Caller,
+}
+
+impl Deciding<'_> {
+    /// Whether somebody looks at single decisions.
+    #[inline]
+    fn is_watched(&self) -> bool {
+        trace::wanted() || self.record.recorder.is_on()
+    }
+
+    /// Of this caller's traces.
+    pub(crate) fn called_by(self, caller: Caller) -> Self {
+        Deciding { caller, ..self }
+    }
+
+    pub(crate) async fn acquire(&self, request: &Request<'_>) -> Result<Decision, Error> {
+        if self.is_watched() {
+            return self.watched_acquire(request).await;
+        }
+        if !self.record.on {
+            let answer = self.limiter.acquire(request).await;
+            self.note_unmatched(request, &answer);
+            return answer;
+        }
+        let since = self.record.now();
+        let answer = self.limiter.acquire(request).await;
+        self.record.took(self.door, since, &answer);
+        self.note_unmatched(request, &answer);
+        answer
+    }
+
+    /// Logs, now and then, that no rule matches a request.
+    #[inline]
+    pub(super) fn note_unmatched(&self, request: &Request<'_>, answer: &Result<Decision, Error>) {
+        if let Ok(decision) = answer {
+            self.record.unmatched.note(|| self.record.now(), request, decision);
+        }
+    }
+
+    /// Not recorded: nothing is decided.
+    pub(crate) async fn peek(&self, request: &Request<'_>) -> Result<Decision, Error> {
+        if trace::wanted() {
+            return self.watched_peek(request).await;
+        }
+        self.limiter.peek(request).await
+    }
+
+    pub(crate) async fn acquire_many(
+        &self,
+        requests: &[Request<'_>],
+    ) -> Result<Vec<Result<Decision, Error>>, Error> {
+        if self.is_watched() {
+            return self.watched_acquire_many(requests).await;
+        }
+        let since = self.record.now();
+        let answers = self.limiter.acquire_many(requests).await;
+        self.count_many(self.record.now().since(since), requests, &answers);
+        answers
+    }
+
+    pub(super) fn count_many(
+        &self,
+        took: Micros,
+        requests: &[Request<'_>],
+        answers: &Result<Vec<Result<Decision, Error>>, Error>,
+    ) {
+        match answers {
+            Ok(answers) => {
+                self.record.count(self.door, took, answers.iter());
+                requests
+                    .iter()
+                    .zip(answers)
+                    .for_each(|(request, answer)| self.note_unmatched(request, answer));
+            }
+            // They are asked again, in parts: see `resp::connection`.
+            Err(error) if self.door == Protocol::Resp && error.is_too_many_checks() => {}
+            Err(error) => self.count_failures(took, requests.len(), error),
+        }
+    }
+
+    fn count_failures(&self, took: Micros, times: usize, error: &Error) {
+        self.record.count(self.door, took, vec![Err(error.clone()); times].iter());
+    }
+
+    /// Recorded as one request for each.
+    pub(crate) async fn acquire_together(&self, requests: &[Request<'_>]) -> Result<Vec<Decision>, Error> {
+        if self.is_watched() {
+            return self.watched_acquire_together(requests).await;
+        }
+        let since = self.record.now();
+        let answers = self.limiter.acquire_together(requests).await;
+        self.count_together(self.record.now().since(since), requests, answers)
+    }
+
+    pub(super) fn count_together(
+        &self,
+        took: Micros,
+        requests: &[Request<'_>],
+        answers: Result<Vec<Decision>, Error>,
+    ) -> Result<Vec<Decision>, Error> {
+        match answers {
+            Ok(decisions) => {
+                let answers: Vec<Result<Decision, Error>> = decisions.into_iter().map(Ok).collect();
+                self.record.count(self.door, took, answers.iter());
+                requests
+                    .iter()
+                    .zip(&answers)
+                    .for_each(|(request, answer)| self.note_unmatched(request, answer));
+                answers.into_iter().collect()
+            }
+            Err(error) => {
+                self.count_failures(took, 1, &error);
+                Err(error)
+            }
+        }
+    }
+}

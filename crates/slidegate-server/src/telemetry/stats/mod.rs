@@ -1,0 +1,232 @@
+//! What was decided, in numbers: kept while deciding, read by `/metrics` and the dashboard.
+//!
+//! A decision adds to a few counters of the core it is made on; who reads them adds up. Which keys are hot is kept for
+//! all decisions while there are few, and for a sample once there are many, so that it never costs much. Nothing here is
+//! named by callers but the hot keys, and those are bounded.
+
+mod batch_count;
+mod counters;
+mod heavy_hitters;
+mod instrumented;
+mod per_second;
+mod recent_keys;
+mod rule_stats;
+mod shadow_diff;
+mod traced;
+mod unmatched;
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use arc_swap::ArcSwap;
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+use slidegate::{Clock, Key, Limiter, Micros, Rules, Source, SystemClock};
+
+use self::counters::Cells;
+pub(crate) use self::counters::{BOUNDS, Change, Durations, Failure, Said};
+pub(crate) use self::heavy_hitters::Period;
+pub(crate) use self::instrumented::Deciding;
+pub(crate) use self::per_second::Pulse;
+pub(crate) use self::recent_keys::Recent;
+use self::rule_stats::Table;
+pub(crate) use self::rule_stats::{Row, Shown};
+pub(crate) use self::shadow_diff::{Shadow, change};
+use self::unmatched::UnmatchedLog;
+use super::capture::Recorder;
+use crate::common::protocol::Protocol;
+use crate::store::AnyStore;
+
+/// Keys that are remembered a second and core, about.
+const SAMPLED: u64 = 2_000;
+
+/// The most cores that count apart.
+const MOST_SHARDS: usize = 16;
+
+/// What was decided.
+pub(crate) struct Record {
+    /// Whether anything is recorded.
+    pub(crate) on: bool,
+    clock: SystemClock,
+    shards: Box<[CachePadded<Cells>]>,
+    table: ArcSwap<Table>,
+    pub(crate) recent: Recent,
+    /// Who wants to have the requests themselves.
+    pub(crate) recorder: Arc<Recorder>,
+    unmatched: UnmatchedLog,
+    pulse: Mutex<Pulse>,
+    connections: [AtomicUsize; Protocol::ALL.len()],
+    shed: [[AtomicU64; Shed::ALL.len()]; Protocol::ALL.len()],
+}
+
+/// Reason why a connection was closed before its client did anything wrong but take room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shed {
+    /// Its address has as many as one may have.
+    PerAddress,
+    /// It sent nothing.
+    Silent,
+    /// Another connection needed its place.
+    Room,
+}
+
+impl Shed {
+    pub(crate) const ALL: [Shed; 3] = [Shed::PerAddress, Shed::Silent, Shed::Room];
+
+    /// As it is written in metrics.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Shed::PerAddress => "per-address",
+            Shed::Silent => "silent",
+            Shed::Room => "room",
+        }
+    }
+}
+
+/// One connection, for as long as it is there.
+pub(crate) struct Connected<'r>(&'r AtomicUsize);
+
+impl Drop for Connected<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A key among the top ones.
+pub(crate) struct TopKey {
+    pub(crate) key: Key,
+    pub(crate) count: u64,
+}
+
+/// How many requests were allowed and refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Requests {
+    pub(crate) allowed: u64,
+    pub(crate) refused: u64,
+}
+
+impl Record {
+    pub(crate) fn new(rules: Arc<Rules>) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let shards = cores.next_power_of_two().min(MOST_SHARDS);
+        let clock = SystemClock::new();
+        Record {
+            on: true,
+            recent: Recent::new(clock.now().get()),
+            recorder: Arc::default(),
+            unmatched: UnmatchedLog::default(),
+            clock,
+            shards: (0..shards).map(|_| CachePadded::default()).collect(),
+            table: ArcSwap::from_pointee(Table::new(rules, shards, &[])),
+            pulse: Mutex::new(Pulse::new(shards)),
+            connections: Default::default(),
+            shed: Default::default(),
+        }
+    }
+
+    /// Counts by the limiter's rules from now on; those that stay keep their counts.
+    pub(crate) fn follow(&self, limiter: &Limiter<AnyStore>) {
+        // One at a time, so that the newest rules come last.
+        let _following = self.pulse.lock();
+        let rules = limiter.rules();
+        let before = self.table.load();
+        self.table.store(Arc::new(Table::new(rules, self.shards.len(), &before.rows)));
+    }
+
+    /// Counts a connection until it is dropped.
+    pub(crate) fn connected(&self, door: Protocol) -> Connected<'_> {
+        let count = &self.connections[door as usize];
+        count.fetch_add(1, Ordering::Relaxed);
+        Connected(count)
+    }
+
+    pub(crate) fn connections(&self, door: Protocol) -> usize {
+        self.connections[door as usize].load(Ordering::Relaxed)
+    }
+
+    /// Counts connections that were closed.
+    pub(crate) fn shed(&self, door: Protocol, reason: Shed, connections: usize) {
+        self.shed[door as usize][reason as usize].fetch_add(connections as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sheds(&self, door: Protocol, reason: Shed) -> u64 {
+        self.shed[door as usize][reason as usize].load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn now(&self) -> Micros {
+        self.clock.now()
+    }
+
+    /// The rules in force and what is counted of each; the last row is of those that requests bring themselves.
+    pub(crate) fn rows(&self) -> (Arc<Rules>, Vec<Arc<Row>>) {
+        let table = self.table.load();
+        (Arc::clone(&table.rules), table.rows.clone())
+    }
+
+    /// How many requests at that door ended like this, and how long they took.
+    pub(crate) fn durations(&self, door: Protocol, allowed: bool, source: Source) -> Durations {
+        let mut all = Durations::default();
+        self.shards.iter().for_each(|cells| cells.add_to(door, allowed, source, &mut all));
+        all
+    }
+
+    pub(crate) fn failures(&self, door: Protocol, failure: Failure) -> u64 {
+        self.shards.iter().map(|cells| cells.failures(door, failure)).sum()
+    }
+
+    /// How many requests at that door no rule matched.
+    pub(crate) fn unmatched(&self, door: Protocol) -> u64 {
+        self.shards.iter().map(|cells| cells.unmatched(door)).sum()
+    }
+
+    /// All requests, and how long they took.
+    fn totals(&self) -> (Requests, Durations) {
+        let (mut requests, mut durations) = (Requests::default(), Durations::default());
+        for door in Protocol::ALL {
+            for source in Source::ALL {
+                for (allowed, count) in [(true, &mut requests.allowed), (false, &mut requests.refused)] {
+                    let some = self.durations(door, allowed, source);
+                    *count += some.count();
+                    durations.add(&some);
+                }
+            }
+        }
+        (requests, durations)
+    }
+
+    /// The keys asked about most, and those refused most, of one rule or of all: the first `most` of each.
+    pub(crate) fn top(&self, period: Period, rule: Option<&str>, most: usize) -> [Vec<TopKey>; 2] {
+        let table = self.table.load();
+        let (mut asked, mut refused) = (HashMap::new(), HashMap::new());
+        let tops = match rule {
+            Some(rule) => table.rows.iter().filter(|row| row.name == rule).map(|row| &*row.top).collect(),
+            None => table.tops(),
+        };
+        for top in tops {
+            top.lock().read(period, &mut asked, &mut refused);
+        }
+        [asked, refused].map(|counts| {
+            let keys = counts.into_iter().map(|(key, count)| TopKey { key, count });
+            let mut keys: Vec<TopKey> =
+                keys.filter(|top| rule.is_none_or(|rule| top.key.rule() == rule)).collect();
+            keys.sort_unstable_by(|a, b| {
+                b.count.cmp(&a.count).then_with(|| a.key.as_str().cmp(b.key.as_str()))
+            });
+            keys.truncate(most);
+            keys
+        })
+    }
+}
+
+/// A number for the thread; those of a runtime are about as many as there are cores.
+#[inline]
+fn shard() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static SHARD: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed));
+    }
+    SHARD.get()
+}

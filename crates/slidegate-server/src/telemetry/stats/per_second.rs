@@ -1,0 +1,82 @@
+//! What happened in each second, for as long as a dashboard looks back.
+
+use std::collections::VecDeque;
+
+use super::counters::Durations;
+use super::heavy_hitters::GENERATION;
+use super::rule_stats::push;
+use super::{Record, Requests, SAMPLED};
+
+/// Seconds that are remembered.
+pub(crate) const HISTORY: usize = 1_800;
+
+/// The last seconds, and what they are counted from.
+pub(crate) struct Pulse {
+    seconds: VecDeque<Requests>,
+    requests: Requests,
+    durations: Durations,
+    /// What took how long in the last second.
+    second: Durations,
+    /// Decisions of each core, when it was last looked.
+    turns: Vec<u64>,
+    beats: u64,
+}
+
+/// What a dashboard is shown first.
+pub(crate) struct History {
+    /// The oldest first.
+    pub(crate) seconds: Vec<Requests>,
+}
+
+impl Pulse {
+    pub(super) fn new(shards: usize) -> Self {
+        Pulse {
+            seconds: VecDeque::new(),
+            requests: Requests::default(),
+            durations: Durations::default(),
+            second: Durations::default(),
+            turns: vec![0; shards],
+            beats: 0,
+        }
+    }
+}
+
+impl Record {
+    /// Called once a second.
+    pub(crate) fn beat(&self) {
+        let (requests, durations) = self.totals();
+        let mut pulse = self.pulse.lock();
+        let pulse = &mut *pulse;
+        let before = std::mem::replace(&mut pulse.requests, requests);
+        let second = Requests {
+            allowed: requests.allowed.saturating_sub(before.allowed),
+            refused: requests.refused.saturating_sub(before.refused),
+        };
+        push(&mut pulse.seconds, HISTORY, second);
+        pulse.second = durations.since(&pulse.durations);
+        pulse.durations = durations;
+        for (cells, before) in self.shards.iter().zip(&mut pulse.turns) {
+            cells.adapt(before, SAMPLED);
+        }
+        pulse.beats += 1;
+        let table = self.table.load();
+        for row in &table.rows {
+            row.beat();
+        }
+        if pulse.beats.is_multiple_of(GENERATION) {
+            for top in table.tops() {
+                top.lock().turn();
+            }
+        }
+    }
+
+    /// What was counted in the last second, and how long it took.
+    pub(crate) fn second(&self) -> (Requests, Durations) {
+        let pulse = self.pulse.lock();
+        (pulse.seconds.back().copied().unwrap_or_default(), pulse.second.clone())
+    }
+
+    pub(crate) fn history(&self) -> History {
+        History { seconds: self.pulse.lock().seconds.iter().copied().collect() }
+    }
+}

@@ -1,0 +1,88 @@
+//! What would be decided otherwise if rules that only watch were enforced.
+
+use std::sync::Arc;
+
+use slidegate::{Decision, Limit, Mode, Rules};
+
+use super::Record;
+use super::counters::Change;
+use super::rule_stats::Row;
+
+/// The most shadows that are told.
+const MOST: usize = 1_000;
+
+/// What a rule that only watches has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Watched {
+    /// Decisions that it looked at.
+    pub(crate) decisions: u64,
+    pub(crate) would_refuse: u64,
+    pub(crate) newly_refused: u64,
+    pub(crate) newly_allowed: u64,
+}
+
+/// A rule that only watches, and what it has counted since the rules in force are.
+pub(crate) struct Shadow {
+    pub(crate) rule: String,
+    pub(crate) shadow_of: Option<String>,
+    pub(crate) watched: Watched,
+}
+
+impl Watched {
+    fn of(row: &Row) -> Self {
+        let totals = row.totals();
+        Watched {
+            decisions: totals.decisions(),
+            would_refuse: totals.would_refuse,
+            newly_refused: row.changes(Change::NewlyRefused),
+            newly_allowed: row.changes(Change::NewlyAllowed),
+        }
+    }
+
+    fn since(&self, before: &Watched) -> Self {
+        Watched {
+            decisions: self.decisions.saturating_sub(before.decisions),
+            would_refuse: self.would_refuse.saturating_sub(before.would_refuse),
+            newly_refused: self.newly_refused.saturating_sub(before.newly_refused),
+            newly_allowed: self.newly_allowed.saturating_sub(before.newly_allowed),
+        }
+    }
+}
+
+/// What is in the rows of rules that only watch, the first of them.
+pub(super) fn before(rules: &Rules, rows: &[Arc<Row>]) -> Vec<(usize, Watched)> {
+    let rules = rules.iter().enumerate().filter(|(_, rule)| rule.in_mode() == Mode::Shadow);
+    let rules = rules.take(MOST);
+    rules.filter_map(|(place, _)| Some((place, Watched::of(rows.get(place)?)))).collect()
+}
+
+impl Record {
+    /// The rules that only watch, in their order.
+    pub(crate) fn shadows(&self) -> Vec<Shadow> {
+        let table = self.table.load();
+        let rules: Vec<_> = table.rules.iter().collect();
+        let shadow = |(place, before): &(usize, Watched)| {
+            let (rule, row) = (rules.get(*place)?, table.rows.get(*place)?);
+            Some(Shadow {
+                rule: rule.name().to_owned(),
+                shadow_of: rule.shadowed().map(str::to_owned),
+                watched: Watched::of(row).since(before),
+            })
+        };
+        table.before.iter().filter_map(shadow).collect()
+    }
+}
+
+/// What would be otherwise if the rule of this limit, which only watches, were enforced; in place of the rule that it is a
+/// shadow of, if it is of any.
+#[cold]
+pub(crate) fn change(decision: &Decision, limit: &Limit<'_>) -> Option<Change> {
+    let refuses = limit.outcome().refuses();
+    if decision.allowed() {
+        return refuses.then_some(Change::NewlyRefused);
+    }
+    let sibling = limit.shadow_of().filter(|_| !refuses)?;
+    let refused = |limit: &Limit<'_>| limit.mode() == Mode::Enforce && limit.outcome().refuses();
+    let alone = decision.limits().filter(refused).all(|limit| limit.rule() == sibling);
+    alone.then_some(Change::NewlyAllowed)
+}

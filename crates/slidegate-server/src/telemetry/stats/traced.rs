@@ -1,0 +1,129 @@
+//! The same decisions when somebody looks at them: with a span around each, or written down. Boxed, so that the others need
+//! no room for it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::slice;
+
+use slidegate::{Decision, Error, Request};
+
+use super::Deciding;
+use crate::common::protocol::Protocol;
+use crate::telemetry::trace::{self, DecisionSpan, Kind};
+
+type Watched<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+
+impl Deciding<'_> {
+    fn span(&self, kind: Kind) -> Option<DecisionSpan> {
+        trace::wanted().then(|| DecisionSpan::start(self.door, kind, self.caller, self.log_keys))
+    }
+
+    /// Writes down what became of requests, if anybody records.
+    fn write(&self, requests: &[Request<'_>], answers: &[Result<Decision, Error>]) {
+        // It is asked once more then: see `grpc::rate_limit`.
+        let again = |answer: &Result<_, Error>| answer.as_ref().is_err_and(Error::is_too_costly);
+        if self.record.recorder.is_on() && !(self.door == Protocol::Grpc && answers.iter().any(again)) {
+            self.record.recorder.write(self.record.now(), requests, answers);
+        }
+    }
+
+    pub(super) fn watched_acquire<'a>(&'a self, request: &'a Request<'_>) -> Watched<'a, Decision> {
+        Box::pin(async move {
+            let (span, since) = (self.span(Kind::Acquire), self.record.now());
+            let answer = self.limiter.acquire(request).await;
+            let took = self.record.now().since(since);
+            self.write(slice::from_ref(request), slice::from_ref(&answer));
+            self.record.count(self.door, took, std::iter::once(&answer));
+            self.note_unmatched(request, &answer);
+            if let Some(span) = span {
+                span.end(took, &answer);
+            }
+            answer
+        })
+    }
+
+    pub(super) fn watched_peek<'a>(&'a self, request: &'a Request<'_>) -> Watched<'a, Decision> {
+        Box::pin(async move {
+            let (span, since) = (self.span(Kind::Peek), self.record.now());
+            let answer = self.limiter.peek(request).await;
+            if let Some(span) = span {
+                span.end(self.record.now().since(since), &answer);
+            }
+            answer
+        })
+    }
+
+    /// A span for each: what came together was asked apart.
+    pub(super) fn watched_acquire_many<'a, 'r: 'a>(
+        &'a self,
+        requests: &'a [Request<'r>],
+    ) -> Watched<'a, Vec<Result<Decision, Error>>> {
+        Box::pin(async move {
+            let spans: Vec<_> = requests.iter().filter_map(|_| self.span(Kind::Acquire)).collect();
+            let since = self.record.now();
+            let answers = self.limiter.acquire_many(requests).await;
+            let took = self.record.now().since(since);
+            self.count_many(took, requests, &answers);
+            match &answers {
+                Ok(answers) => {
+                    self.write(requests, answers);
+                    spans.into_iter().zip(answers).for_each(|(span, answer)| span.end(took, answer))
+                }
+                Err(error) => spans.into_iter().for_each(|span| span.end_together(took, Err(error))),
+            }
+            answers
+        })
+    }
+
+    /// One span: they are allowed or refused as one.
+    pub(super) fn watched_acquire_together<'a, 'r: 'a>(
+        &'a self,
+        requests: &'a [Request<'r>],
+    ) -> Watched<'a, Vec<Decision>> {
+        Box::pin(async move {
+            let (span, since) = (self.span(Kind::Acquire), self.record.now());
+            let answers = self.limiter.acquire_together(requests).await;
+            let took = self.record.now().since(since);
+            if let Ok(decisions) = &answers {
+                self.record.recorder.write_together(self.record.now(), requests, decisions);
+            }
+            let answers = self.count_together(took, requests, answers);
+            if let Some(span) = span {
+                span.end_together(took, answers.as_deref());
+            }
+            answers
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slidegate::{MemoryStore, Rules};
+
+    use super::*;
+    use crate::app::state::Gate;
+    use crate::store::AnyStore;
+
+    async fn unwatched(deciding: &Deciding<'_>, request: &Request<'_>) -> Result<Decision, Error> {
+        if !deciding.record.on {
+            let answer = deciding.limiter.acquire(request).await;
+            deciding.note_unmatched(request, &answer);
+            return answer;
+        }
+        let since = deciding.record.now();
+        let answer = deciding.limiter.acquire(request).await;
+        deciding.record.took(deciding.door, since, &answer);
+        deciding.note_unmatched(request, &answer);
+        answer
+    }
+
+    #[test]
+    fn who_does_not_look_pays_nothing() {
+        assert!(!trace::wanted());
+        let gate = Gate::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "");
+        let deciding = gate.deciding(Protocol::Http);
+        let request = Request::new([]);
+        let (with, without) = (deciding.acquire(&request), unwatched(&deciding, &request));
+        assert_eq!(size_of_val(&with), size_of_val(&without));
+    }
+}

@@ -1,0 +1,119 @@
+//! One span for every decision, for logs at `debug` and for OpenTelemetry.
+//!
+//! Whoever wants neither pays for one load of a number that nobody writes: see [`wanted`].
+
+#[cfg(feature = "otel")]
+mod export;
+mod trace_context;
+
+use slidegate::{Decision, Error, Micros};
+use tracing::Span;
+use tracing::field::Empty;
+use tracing::level_filters::LevelFilter;
+
+#[cfg(feature = "otel")]
+pub(crate) use self::export::{ExportArgs, Exporting};
+pub(crate) use self::trace_context::Caller;
+use super::log;
+use crate::common::protocol::Protocol;
+
+/// What a span of a decision belongs to.
+const TARGET: &str = "slidegate::decision";
+
+/// Whether anybody looks at spans of decisions.
+#[inline]
+pub(crate) fn wanted() -> bool {
+    LevelFilter::current() >= LevelFilter::DEBUG
+}
+
+/// What was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Acquire,
+    Peek,
+}
+
+/// A decision that is being made. It ends when this is dropped.
+pub(crate) struct DecisionSpan {
+    span: Span,
+    /// Whether keys are shown as they are.
+    plain: bool,
+    ended: bool,
+}
+
+impl DecisionSpan {
+    pub(crate) fn start(door: Protocol, kind: Kind, caller: Caller, plain: bool) -> Self {
+        let kind = match kind {
+            Kind::Acquire => "acquire",
+            Kind::Peek => "peek",
+        };
+        let span = tracing::debug_span!(
+            target: TARGET, parent: None, "decision",
+            otel.kind = "server", otel.status_code = Empty,
+            door = door.as_str(), kind, requests = Empty, permits = Empty, allowed = Empty, denied_by = Empty,
+            source = Empty, error = Empty, keys = Empty, took_us = Empty,
+        );
+        caller.adopt(&span);
+        DecisionSpan { span, plain, ended: false }
+    }
+
+    /// Says what came of it.
+    pub(crate) fn end(self, took: Micros, answer: &Result<Decision, Error>) {
+        self.end_together(took, answer.as_ref().map(std::slice::from_ref));
+    }
+
+    /// Says what came of requests that were decided as one.
+    pub(crate) fn end_together(mut self, took: Micros, answer: Result<&[Decision], &Error>) {
+        self.ended = true;
+        match answer {
+            Ok(decisions) => self.decided(decisions),
+            Err(error) => self.failed(failure(error)),
+        }
+        self.span.record("took_us", took.get());
+    }
+
+    fn decided(&self, decisions: &[Decision]) {
+        let Some(first) = decisions.first() else { return };
+        if decisions.len() > 1 {
+            self.span.record("requests", decisions.len() as u64);
+        }
+        if let Some(limit) = first.limits().next() {
+            self.span.record("permits", limit.cost());
+        }
+        let denied = decisions.iter().find(|decision| !decision.allowed());
+        self.span.record("allowed", denied.is_none());
+        if let Some(rule) = denied.and_then(Decision::denied_by) {
+            self.span.record("denied_by", rule);
+        }
+        self.span.record("source", denied.unwrap_or(first).source().as_str());
+        let limits = decisions.iter().flat_map(Decision::limits);
+        let keys: Vec<_> = limits.map(|limit| log::shown(limit.key(), self.plain)).collect();
+        if !keys.is_empty() {
+            // No key has a space in it.
+            self.span.record("keys", keys.join(" "));
+        }
+    }
+
+    fn failed(&self, why: &str) {
+        self.span.record("error", why);
+        self.span.record("otel.status_code", "ERROR");
+    }
+}
+
+impl Drop for DecisionSpan {
+    fn drop(&mut self) {
+        if !self.ended {
+            // Its caller has left, or waited long enough.
+            self.failed("given-up");
+        }
+    }
+}
+
+/// The kind of an error: its message may have in it what a caller sent.
+fn failure(error: &Error) -> &'static str {
+    match error.fault() {
+        Some(fault) => fault.as_str(),
+        None if error.is_too_costly() => "permits-exceed-limit",
+        None => "invalid-request",
+    }
+}

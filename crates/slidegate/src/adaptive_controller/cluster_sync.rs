@@ -1,0 +1,163 @@
+//! All processes that count in one Redis: each says what it has seen, and one of them what the factors are.
+//!
+//! The one is whoever has the first name of those that were heard lately, so nobody has to be chosen, and nobody has to
+//! give it back. If two think they are it, because one is new, both go by the same loads, and the last word holds.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::dynamic::adaptive::load::{NodeLoad, Reports};
+use crate::dynamic::adaptive::{HostLoad, WHOLE};
+use crate::store::failover;
+use crate::store::redis::Told;
+use crate::{Error, RedisStore};
+
+/// Where it is told, in Redis.
+const NAME: &str = "adaptive";
+
+/// Who said nothing for so long is not there.
+const LATELY: Duration = Duration::from_millis(3_500);
+
+const LOAD: &str = "load";
+const FACTORS: &str = "factors";
+
+/// By the names of rules, in ten-thousandths.
+pub(crate) type Factors = BTreeMap<String, u32>;
+
+/// This process among the others.
+pub(crate) struct Fleet {
+    store: RedisStore,
+    me: String,
+}
+
+/// What was heard.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Heard {
+    /// The newest of each process.
+    pub(crate) loads: Vec<NodeLoad>,
+    /// The last word.
+    pub(crate) factors: Option<Factors>,
+    /// Whether it is up to this process to say the next.
+    pub(crate) first: bool,
+}
+
+impl Fleet {
+    pub(crate) fn new(store: RedisStore) -> Self {
+        Fleet { store, me: failover::some_name() }
+    }
+
+    /// Says what this process has seen, and hears what the others have.
+    pub(crate) async fn exchange(&self, own: &NodeLoad) -> Result<Heard, Error> {
+        let told = Told { who: format!("{LOAD}:{}", self.me), text: own.to_text() };
+        Ok(hear(self.store.announce(NAME, &told, LATELY).await?, &self.me))
+    }
+
+    pub(crate) async fn say(&self, factors: &Factors) -> Result<(), Error> {
+        let words: Vec<String> = factors.iter().map(|(rule, factor)| format!("{rule}={factor}")).collect();
+        let told = Told { who: format!("{FACTORS}:{}", self.me), text: words.join(" ") };
+        self.store.announce(NAME, &told, Duration::ZERO).await.map(drop)
+    }
+}
+
+fn hear(told: Vec<Told>, me: &str) -> Heard {
+    let (mut loads, mut heard) = (BTreeMap::new(), Heard::default());
+    for Told { who, text } in told {
+        match who.split_once(':') {
+            Some((LOAD, name)) => drop(loads.insert(name.to_owned(), NodeLoad::from_text(&text))),
+            Some((FACTORS, _)) => heard.factors = Some(factors(&text)),
+            _ => {}
+        }
+    }
+    heard.first = loads.keys().next().is_some_and(|name| name == me);
+    heard.loads = loads.into_values().collect();
+    heard
+}
+
+fn factors(text: &str) -> Factors {
+    let pairs = text.split(' ').filter_map(|word| word.split_once('='));
+    pairs.filter_map(|(rule, factor)| Some((rule.to_owned(), factor.parse().ok()?))).collect()
+}
+
+/// As the others read it: `cpu=5012 memory=7000 rule:orders=17,2310000,0`. What cannot be read is left out.
+impl NodeLoad {
+    fn to_text(&self) -> String {
+        let share = |name: &str, share: Option<u32>| share.map(|share| format!("{name}={share}"));
+        let reports = self.reports.iter().map(|(rule, some)| {
+            let Reports { count, latency, failed } = some;
+            format!("rule:{rule}={count},{latency},{failed}")
+        });
+        let host = [share("cpu", self.host.cpu), share("memory", self.host.memory)];
+        host.into_iter().flatten().chain(reports).collect::<Vec<_>>().join(" ")
+    }
+
+    fn from_text(text: &str) -> Self {
+        let mut load = NodeLoad::default();
+        for (name, value) in text.split(' ').filter_map(|word| word.split_once('=')) {
+            let share = || value.parse().ok().filter(|share| *share <= WHOLE);
+            match name.strip_prefix("rule:") {
+                Some(rule) => load.reports.extend(reports(value).map(|some| (rule.to_owned(), some))),
+                None if name == "cpu" => load.host = HostLoad { cpu: share(), ..load.host },
+                None if name == "memory" => load.host = HostLoad { memory: share(), ..load.host },
+                None => {}
+            }
+        }
+        load
+    }
+}
+
+fn reports(text: &str) -> Option<Reports> {
+    let mut numbers = text.split(',').map(|number| number.parse().ok());
+    let mut next = || numbers.next().flatten();
+    Some(Reports { count: next()?, latency: next()?, failed: next()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(who: &str, text: &str) -> Told {
+        Told { who: who.into(), text: text.into() }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let load = NodeLoad {
+            host: HostLoad { cpu: Some(5_012), memory: None },
+            reports: vec![
+                ("a/b.c-d".into(), Reports { count: 17, latency: 2_310_000, failed: 1 }),
+                ("z".into(), Reports { count: u64::MAX, latency: 0, failed: 0 }),
+            ],
+        };
+        assert_eq!(load.to_text(), "cpu=5012 rule:a/b.c-d=17,2310000,1 rule:z=18446744073709551615,0,0");
+        assert_eq!(NodeLoad::from_text(&load.to_text()), load);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_left_out() {
+        let load =
+            NodeLoad::from_text("cpu=10001 memory=x rule:=1,2 rule:a=1,2,three b ===, rule:c=1,2,0,9 d=1");
+        assert_eq!(load.host, HostLoad::default());
+        assert_eq!(load.reports, [("c".to_owned(), Reports { count: 1, latency: 2, failed: 0 })]);
+        assert_eq!(
+            factors("a=1 b=-1 c= =3 d=99999999999"),
+            Factors::from([("a".into(), 1), (String::new(), 3)])
+        );
+    }
+
+    #[test]
+    fn the_first_name_has_the_last_word() {
+        let said = vec![
+            told("load:b", "cpu=1"),
+            told("factors:b", "r=9000"),
+            told("load:a", "cpu=2"),
+            told("load:b", "cpu=3"),
+            told("factors:a", "r=9100"),
+            told("other", "x"),
+        ];
+        let heard = hear(said.clone(), "a");
+        let cpus: Vec<_> = heard.loads.iter().map(|load| load.host.cpu).collect();
+        assert_eq!(cpus, [Some(2), Some(3)], "the newest of each");
+        assert_eq!((heard.factors, heard.first), (Some(Factors::from([("r".into(), 9_100)])), true));
+        assert!(!hear(said, "b").first);
+    }
+}

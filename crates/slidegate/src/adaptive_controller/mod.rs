@@ -1,0 +1,151 @@
+//! Steering: a step a second, for every rule that adapts.
+#[cfg(feature = "redis")]
+pub(crate) mod cluster_sync;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+#[cfg(feature = "redis")]
+use self::cluster_sync::{Factors, Fleet, Heard};
+#[cfg(feature = "redis")]
+use crate::RedisStore;
+use crate::dynamic::adaptive::load::{NodeLoad, together};
+use crate::dynamic::adaptive::{Adapting, Adaptive, HostLoad, Pilot};
+use crate::{Clock, Error, Limiter, Micros, Rules, Store, SystemClock};
+
+/// How often [`Adapter::run`] takes a step.
+const EVERY: Micros = Micros::from_secs(1);
+
+/// Steers the limits of a [`Limiter`]'s adaptive rules. Nothing adapts unless one does.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// use slidegate::{Adapter, HostLoad, Limiter, MemoryStore, Rules};
+///
+/// let rules = Rules::from_yaml("rules: [{ name: orders, limit: 200, window: 1s, adaptive: {} }]")?;
+/// let limiter = Limiter::new(MemoryStore::new(), rules);
+/// let mut adapter = Adapter::alone();
+/// // Once a second, or let `run` do it; the feature `host` has one that looks:
+/// adapter.step(&limiter, HostLoad { cpu: Some(3_000), memory: Some(7_000) }).await?;
+/// assert_eq!(limiter.rules().iter().next().unwrap().factor(), Some(10_129)); // on its way to 120 %
+/// # Ok::<(), slidegate::Error>(()) }).unwrap();
+/// ```
+pub struct Adapter {
+    #[cfg(feature = "redis")]
+    fleet: Option<Arc<Fleet>>,
+    pilots: HashMap<String, (Adaptive, Pilot)>,
+    clock: Arc<dyn Clock>,
+    /// When the last step was.
+    last: Option<Micros>,
+}
+
+impl Adapter {
+    /// By what this process sees.
+    pub fn alone() -> Self {
+        Adapter {
+            #[cfg(feature = "redis")]
+            fleet: None,
+            pilots: HashMap::new(),
+            clock: Arc::new(SystemClock::new()),
+            last: None,
+        }
+    }
+
+    /// By what all processes see that count in this Redis and have an adapter: all of them have the same factors, about a
+    /// second later than a process alone would. While Redis is away each goes on by itself.
+    #[cfg(feature = "redis")]
+    pub fn shared(store: RedisStore) -> Self {
+        Adapter { fleet: Some(Arc::new(Fleet::new(store))), ..Self::alone() }
+    }
+
+    /// Reckons by another clock.
+    #[must_use]
+    pub fn with_clock(mut self, clock: impl Clock + 'static) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// Takes a step a second, for as long as it is polled. `look` says what the host has in use: `Host::load`, or
+    /// nothing at all.
+    pub async fn run<S: Store>(mut self, limiter: Arc<Limiter<S>>, mut look: impl FnMut() -> HostLoad) {
+        loop {
+            self.clock.sleep(EVERY).await;
+            // Whoever wants to know why it is alone takes the steps himself.
+            let _ = self.step(&limiter, look()).await;
+        }
+    }
+
+    /// Takes one step: what was reported since the last one is looked at, and factors are put in force. An error is that
+    /// of the store, of which the others could not be heard: then it was taken alone.
+    pub async fn step<S: Store>(&mut self, limiter: &Limiter<S>, host: HostLoad) -> Result<(), Error> {
+        let now = self.clock.now();
+        let elapsed = self.last.replace(now).map_or(EVERY, |last| now.since(last));
+        let rules = limiter.rules();
+        self.keep(&rules);
+        if self.pilots.is_empty() {
+            return Ok(());
+        }
+        let reports = adapting(&rules).map(|(name, adapting)| (name.to_owned(), adapting.gauge.take()));
+        let own = NodeLoad { host, reports: reports.filter(|(_, reports)| reports.count > 0).collect() };
+        #[cfg(feature = "redis")]
+        if let Some(fleet) = self.fleet.clone() {
+            return match fleet.exchange(&own).await {
+                Ok(heard) => self.step_together(&rules, &fleet, heard, elapsed).await,
+                Err(error) => {
+                    self.step_alone(&rules, own, elapsed);
+                    Err(error)
+                }
+            };
+        }
+        self.step_alone(&rules, own, elapsed);
+        Ok(())
+    }
+
+    /// A pilot for each rule that adapts; one whose terms have changed begins anew, where the limit is.
+    fn keep(&mut self, rules: &Rules) {
+        let mut before = std::mem::take(&mut self.pilots);
+        for (name, Adapting { terms, gauge }) in adapting(rules) {
+            let known = before.remove(name).filter(|(known, _)| known == terms);
+            let pilot = known.map_or_else(|| Pilot::new(gauge.factor()), |(_, pilot)| pilot);
+            self.pilots.insert(name.to_owned(), (terms.clone(), pilot));
+        }
+    }
+
+    fn step_alone(&mut self, rules: &Rules, own: NodeLoad, elapsed: Micros) {
+        let loads = [own];
+        for (name, Adapting { terms, gauge }) in adapting(rules) {
+            let Some((_, pilot)) = self.pilots.get_mut(name) else { continue };
+            let factor = pilot.step(terms, elapsed, &together(&loads, name));
+            pilot.follow(factor);
+            gauge.set_factor(factor);
+        }
+    }
+
+    /// What was said before is in force now, here as everywhere; and then the next is said, by whoever it is up to.
+    #[cfg(feature = "redis")]
+    async fn step_together(
+        &mut self,
+        rules: &Rules,
+        fleet: &Fleet,
+        heard: Heard,
+        elapsed: Micros,
+    ) -> Result<(), Error> {
+        let Heard { loads, factors, first } = heard;
+        let factors = factors.unwrap_or_default();
+        let mut next = Factors::new();
+        for (name, Adapting { terms, gauge }) in adapting(rules) {
+            let Some((_, pilot)) = self.pilots.get_mut(name) else { continue };
+            let (min, max) = terms.bounds();
+            let factor = factors.get(name).map_or_else(|| gauge.factor(), |factor| (*factor).clamp(min, max));
+            pilot.follow(factor);
+            gauge.set_factor(factor);
+            next.insert(name.to_owned(), pilot.step(terms, elapsed, &together(&loads, name)));
+        }
+        // If it is not heard, everybody stays where it is for a second.
+        if first { fleet.say(&next).await } else { Ok(()) }
+    }
+}
+
+fn adapting(rules: &Rules) -> impl Iterator<Item = (&str, &Adapting)> {
+    rules.iter().filter_map(|rule| Some((rule.name(), rule.adapting()?)))
+}

@@ -1,0 +1,110 @@
+//! How an ask of several checks is judged: in order, all or nothing. Pure, like the algorithms under it.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::note_budget::NoteBudget;
+use super::{Asked, Opinion, Recording};
+use crate::{Ask, Entry, Micros, Outcome, Precision, Reading, Source, State, Verdict};
+
+/// Where an ask finds the state of its checks: the memory store's shards, or an oracle's map.
+pub trait States {
+    /// The state of the `i`-th check of the ask under judgement, blank if its key was never used. It must
+    /// [suit](State::suits) the check's quota.
+    fn state(&mut self, i: usize) -> &mut State;
+}
+
+/// Judges `ask` at `now`.
+///
+/// Checks are judged in order, and the first enforced refusal ends the judging. If there was none, every
+/// check that fits is recorded. If there was one, nothing is, except that `count: attempts` counts what was
+/// judged; the checks after it are only reported.
+pub fn judge(ask: &Ask, now: Micros, states: &mut impl States) -> Reading {
+    judge_by(ask, now, &mut AllHeld(states), |i| asked(ask, i, None))
+}
+
+/// Counters of an ask, some of which a store may have no room for.
+pub(crate) trait Counters {
+    /// The counter of the `i`-th check; if the store cannot hold one, the time until it may have room.
+    fn counter(&mut self, i: usize) -> Result<&mut State, Micros>;
+}
+
+struct AllHeld<'a, S>(&'a mut S);
+
+impl<S: States> Counters for AllHeld<'_, S> {
+    fn counter(&mut self, i: usize) -> Result<&mut State, Micros> {
+        Ok(self.0.state(i))
+    }
+}
+
+/// [`judge`] with checks as `asked` presents them. A check without a counter is refused.
+pub(crate) fn judge_by<'a>(
+    ask: &Ask,
+    now: Micros,
+    counters: &mut impl Counters,
+    asked: impl Fn(usize) -> Asked<'a>,
+) -> Reading {
+    let mut opinions: SmallVec<[(Micros, Opinion); 4]> = SmallVec::new();
+    let mut refused_by = None;
+    for (i, check) in ask.checks().iter().enumerate() {
+        let asked = asked(i);
+        let (now, opinion) = match counters.counter(i) {
+            Ok(state) => {
+                let now = state.roll(now, asked.quota);
+                (now, state.consider(now, asked))
+            }
+            Err(_) => (now, Opinion::Refused),
+        };
+        if check.enforced && opinion.refuses() && refused_by.is_none() {
+            refused_by = Some(i);
+        }
+        opinions.push((now, opinion));
+    }
+    let verdicts = opinions.into_iter().enumerate().map(|(i, (now, opinion))| {
+        let recording = match refused_by {
+            _ if ask.is_peek() => Recording::Nothing,
+            None => Recording::All,
+            Some(refuser) if i <= refuser => Recording::Attempts,
+            Some(_) => Recording::Nothing,
+        };
+        match counters.counter(i) {
+            Ok(state) => state.conclude(now, asked(i), opinion, recording),
+            Err(wait) => no_room(asked(i), wait),
+        }
+    });
+    Reading { at: now, source: Source::Store, verdicts: verdicts.collect() }
+}
+
+/// The common case: one check, recorded if it fits.
+#[inline(always)]
+pub(crate) fn judge_one(
+    ask: &Ask,
+    now: Micros,
+    state: &mut State,
+    budget: Option<&Arc<NoteBudget>>,
+) -> Reading {
+    let asked = asked(ask, 0, budget);
+    let (at, verdict) = state.admit_alone(now, asked);
+    Reading { at, source: Source::Store, verdicts: SmallVec::from_buf([verdict]) }
+}
+
+#[inline]
+fn asked<'a>(ask: &'a Ask, i: usize, budget: Option<&'a Arc<NoteBudget>>) -> Asked<'a> {
+    let check = &ask.checks()[i];
+    Asked { quota: &check.quota, cost: check.cost, id: ask.id(), scope: 0, budget }
+}
+
+/// Verdict of a store that has no room for a key: nothing is left of its limit.
+fn no_room(asked: Asked<'_>, wait: Micros) -> Verdict {
+    let limit = asked.quota.capacity();
+    Verdict {
+        outcome: Outcome::Refused,
+        limit,
+        used: limit,
+        retry_after: wait,
+        precision: Precision::LowerBound,
+        reset_after: wait,
+        entry: Entry::default(),
+    }
+}

@@ -1,0 +1,153 @@
+//! Single admissions that a key remembers: request ids, settlements and extensions. And when it became warm.
+//!
+//! Most keys have no notes: the numbers of an admission are in the answer, not in the store. The id of an
+//! admitted request is remembered for as long as its admission counts. A settled admission is remembered by
+//! its sequence number; neighbours merge, so a stream of reserve-and-settle costs one range, not one note each.
+//! The notes of all keys of a store have a byte budget: see [`NoteBudget`].
+
+use std::sync::Arc;
+
+use super::extensions::Moved;
+use super::ids::{Ids, Named};
+use super::note_budget::{NoteBudget, Purpose, Taken};
+use super::ranges::Ranges;
+use crate::dynamic::warm_up::Warmth;
+use crate::{Entry, Micros, RequestId};
+
+/// Ids that one decision forgets at most. Forgetting is only about memory: an id whose admission has left is not found.
+const FORGET_STEP: usize = 64;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Notes {
+    ids: Ids,
+    settled: Ranges,
+    /// By sequence number.
+    moved: Option<Box<Moved<u64>>>,
+    pub(super) warmth: Option<Warmth>,
+    taken: Taken,
+}
+
+impl Notes {
+    /// The admission of this request.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn find(&self, id: &RequestId, scope: u64, cost: u64) -> Option<Entry> {
+        self.ids.find(Named { id, scope, budget: None }.digest(cost))
+    }
+
+    /// Remembers the id of an admission, unless the budget is used up.
+    pub(super) fn remember(notes: &mut Option<Box<Notes>>, named: &Named<'_>, entry: Entry) {
+        let growth = notes.as_ref().map_or_else(|| Ids::default().growth(), |notes| notes.ids.growth());
+        let Some(taken) = Notes::take(notes.as_deref(), growth, named.budget, Purpose::Id) else { return };
+        let notes = notes.get_or_insert_default();
+        notes.ids.insert(named.digest(entry.cost), entry);
+        notes.account(taken);
+    }
+
+    /// Bytes for the note of a settlement; none if the budget is used up.
+    pub(super) fn take_for_settlement(
+        notes: Option<&Notes>,
+        budget: Option<&Arc<NoteBudget>>,
+    ) -> Option<Taken> {
+        let growth = notes.map_or(0, |notes| notes.settled.growth());
+        Notes::take(notes, growth, budget, Purpose::Settlement)
+    }
+
+    /// Bytes for the note of an extension; none if the budget is used up.
+    pub(super) fn take_for_extension(
+        notes: Option<&Notes>,
+        budget: Option<&Arc<NoteBudget>>,
+    ) -> Option<Taken> {
+        let moved = notes.and_then(|notes| notes.moved.as_deref());
+        let growth = moved.map_or(size_of::<Moved<u64>>() + Moved::<u64>::default().growth(), Moved::growth);
+        Notes::take(notes, growth, budget, Purpose::Settlement)
+    }
+
+    fn take(
+        notes: Option<&Notes>,
+        growth: usize,
+        budget: Option<&Arc<NoteBudget>>,
+        purpose: Purpose,
+    ) -> Option<Taken> {
+        let (held, growth) = match notes {
+            Some(notes) if notes.taken.is_some() => (notes.bytes(), growth),
+            Some(notes) => (0, notes.bytes() + growth),
+            None => (0, size_of::<Notes>() + growth),
+        };
+        Taken::new(budget, held, growth, purpose)
+    }
+
+    /// Replaces the estimate that was taken by the true figure.
+    fn account(&mut self, taken: Taken) {
+        self.taken.add(taken);
+        self.taken.set(self.bytes());
+    }
+
+    /// Forgets what was recorded at instants that have `left`.
+    pub(super) fn forget(&mut self, left: impl Fn(Micros) -> bool) {
+        self.forget_some(left, FORGET_STEP);
+    }
+
+    pub(super) fn forget_some(&mut self, left: impl Fn(Micros) -> bool, most: usize) {
+        self.ids.forget(&left, most);
+        let before = self.settled.bytes();
+        self.settled.forget(&left);
+        if let Some(moved) = &mut self.moved {
+            moved.forget(left);
+        }
+        if self.settled.bytes() != before {
+            self.taken.set(self.bytes());
+        }
+    }
+
+    /// The admission, under the instant it counts from now.
+    pub(super) fn now(&self, entry: Entry) -> Entry {
+        let moved = self.moved.as_ref().and_then(|moved| moved.find(entry.seq));
+        Entry { at: moved.unwrap_or(entry.at), ..entry }
+    }
+
+    pub(super) fn extend(&mut self, seq: u64, to: Micros, taken: Taken) {
+        self.moved.get_or_insert_default().extend(seq, to);
+        self.account(taken);
+    }
+
+    pub(super) fn is_settled(&self, seq: u64) -> bool {
+        self.settled.contains(seq)
+    }
+
+    pub(super) fn settle(&mut self, entry: Entry, taken: Taken) {
+        self.settled.insert(entry);
+        self.account(taken);
+    }
+
+    /// After a refund its id may come again and is charged again.
+    pub(super) fn release(&mut self, entry: Entry) {
+        self.ids.release(entry);
+    }
+
+    /// When the newest of what is noted was recorded.
+    pub(super) fn newest(&self) -> Option<Micros> {
+        let moved = self.moved.as_ref().and_then(|moved| moved.newest());
+        self.ids.newest().max(self.settled.newest()).max(moved)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        let still = self.moved.as_ref().is_none_or(|moved| moved.is_empty());
+        self.ids.is_empty() && self.settled.is_empty() && still && self.warmth.is_none()
+    }
+
+    /// Gives back memory that is not needed any more.
+    pub(super) fn shrink(&mut self) {
+        self.ids.shrink();
+        if self.moved.as_ref().is_some_and(|moved| moved.is_empty()) {
+            self.moved = None;
+        }
+        self.taken.set(self.bytes());
+    }
+
+    /// Bytes held, with the notes themselves.
+    pub(super) fn bytes(&self) -> usize {
+        let moved = self.moved.as_ref().map_or(0, |moved| size_of::<Moved<u64>>() + moved.bytes());
+        size_of::<Notes>() + self.ids.bytes() + self.settled.bytes() + moved
+    }
+}

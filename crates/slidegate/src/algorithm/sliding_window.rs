@@ -1,0 +1,189 @@
+//! `sliding-window` and `time-slice`: a log of what was admitted.
+//!
+//! They are one algorithm. An admission at `t` counts until `t + window`; a slice counts whole until its
+//! last instant has left, so an admission in it is simply dated at the slice's end. With slices of one
+//! microsecond the two are the same.
+
+use super::counter::Counter;
+use super::event_log::Log;
+use crate::quota::{MAX_TOTAL, slice};
+use crate::{Algorithm, Discrepancy, Entry, Micros, Quota};
+
+#[repr(C)]
+#[derive(Clone, Debug)]
+pub(super) struct Window {
+    shape: Shape,
+    log: Log,
+}
+
+/// Stands for the slices of a window whose permits are held.
+const HELD: u32 = 0xffff;
+
+/// The window and its slices (0 for the exact window) in one number, so that a key fits two cache lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape(u64);
+
+impl Shape {
+    #[inline]
+    fn of(quota: &Quota) -> Self {
+        let slices = match quota.algorithm() {
+            Algorithm::TimeSlice { slices } => slices,
+            Algorithm::Concurrency => HELD,
+            _ => 0,
+        };
+        Shape(quota.window().get() << 16 | u64::from(slices))
+    }
+
+    #[inline]
+    fn window(self) -> Micros {
+        Micros::new(self.0 >> 16)
+    }
+
+    #[inline]
+    fn slices(self) -> u32 {
+        let slices = (self.0 & 0xffff) as u32;
+        if slices == HELD { 0 } else { slices }
+    }
+
+    fn slice(self) -> u64 {
+        slice(self.window(), self.slices()).get()
+    }
+}
+
+impl Window {
+    pub(super) fn new(quota: &Quota) -> Self {
+        Window { log: Log::default(), shape: Shape::of(quota) }
+    }
+
+    #[inline]
+    pub(super) fn suits(&self, quota: &Quota) -> bool {
+        self.shape == Shape::of(quota)
+    }
+
+    /// The same count, all of it from the instant of the newest entry.
+    pub(super) fn summary(&self) -> Self {
+        let mut log = Log::default();
+        if let Some(newest) = self.log.newest() {
+            log.add(newest, self.log.total(), u64::MAX);
+        }
+        Window { shape: self.shape, log }
+    }
+
+    /// What the entries say is in use, and which end of the log is not where it is said to be.
+    pub(super) fn recount(&self) -> (u64, Option<Discrepancy>) {
+        let entries = self.log.entries();
+        let counted = entries.iter().map(|(_, cost)| cost).sum();
+        let (first, last) = (entries.first().map(|(at, _)| *at), entries.last().map(|(at, _)| *at));
+        let said = |at: Option<Micros>| at.unwrap_or_default();
+        let newest = Discrepancy::Newest { kept: said(self.log.newest()), counted: said(last) };
+        let oldest = Discrepancy::Oldest { kept: said(self.log.oldest()), counted: said(first) };
+        let wrong = [(self.log.newest() != last, newest), (self.log.oldest() != first, oldest)];
+        (counted, wrong.into_iter().find_map(|(wrong, end)| wrong.then_some(end)))
+    }
+
+    #[cfg(test)]
+    pub(super) fn spoil(&mut self, total: u64) {
+        self.log.spoil(total);
+    }
+
+    pub(super) fn shrink(&mut self) {
+        self.log.shrink();
+    }
+
+    pub(super) fn events(&self) -> usize {
+        self.log.len()
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.log.heap_bytes()
+    }
+
+    #[cfg(feature = "redis")]
+    pub(super) fn restore(&mut self, entries: &[(Micros, u64)]) {
+        for &(at, cost) in entries {
+            self.log.add(at, cost, u64::MAX);
+        }
+    }
+
+    /// What is admitted at `now` counts from the end of its slice.
+    #[inline]
+    fn dated(&self, now: Micros) -> Micros {
+        if self.shape.slices() == 0 {
+            return now;
+        }
+        let slice = self.shape.slice();
+        Micros::new((now.get() / slice).saturating_add(1).saturating_mul(slice) - 1)
+    }
+}
+
+impl Counter for Window {
+    /// Moves to `now`; whether anything left.
+    #[inline]
+    fn roll(&mut self, now: Micros) -> bool {
+        match now.get().checked_sub(self.shape.window().get()) {
+            Some(left) => self.log.forget(Micros::new(left)),
+            None => false,
+        }
+    }
+
+    #[inline]
+    fn used(&self) -> u64 {
+        self.log.total()
+    }
+
+    /// Records `cost` and says under which instant.
+    #[inline]
+    fn record(&mut self, now: Micros, quota: &Quota, cost: u64) -> Micros {
+        let at = self.dated(now);
+        self.log.add(at, cost, quota.limit());
+        at
+    }
+
+    fn keep_newest(&mut self, keep: u64) {
+        self.log.keep_newest(keep);
+    }
+
+    #[inline]
+    fn wait(&self, now: Micros, quota: &Quota, limit: u64, cost: u64) -> Micros {
+        let needed = (self.used() + cost).saturating_sub(limit);
+        if needed == 0 {
+            return Micros::ZERO;
+        }
+        self.log.frees(needed).map_or(quota.horizon(), |at| self.leaves(at).since(now))
+    }
+
+    /// When nothing recorded counts any more.
+    #[inline]
+    fn empty_at(&self) -> Micros {
+        self.log.newest().map_or(Micros::ZERO, |at| self.leaves(at))
+    }
+
+    /// Corrects an admission; false if it has left.
+    fn amend(&mut self, entry: Entry, to: u64) -> bool {
+        self.log.amend(entry.at, entry.cost, to, MAX_TOTAL)
+    }
+
+    fn entries(&self) -> Vec<(Micros, u64)> {
+        self.log.entries()
+    }
+
+    fn is_held(&self) -> bool {
+        self.shape.0 & 0xffff == u64::from(HELD)
+    }
+
+    fn add(&mut self, now: Micros, cost: u64) {
+        self.log.add(now, cost, MAX_TOTAL);
+    }
+
+    fn charge(&mut self, now: Micros, cost: u64) {
+        self.log.add(self.dated(now), cost, MAX_TOTAL);
+    }
+
+    fn ahead(&self) -> Micros {
+        if self.shape.slices() == 0 { Micros::ZERO } else { Micros::new(self.shape.slice() - 1) }
+    }
+
+    fn leaves(&self, at: Micros) -> Micros {
+        at.plus(self.shape.window())
+    }
+}

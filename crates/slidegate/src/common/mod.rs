@@ -1,0 +1,9 @@
+//! Plumbing without rate-limiting ideas: time, numbers, YAML, path spelling, counters.
+
+pub(crate) mod clock;
+pub(crate) mod micros;
+#[cfg(feature = "http")]
+pub(crate) mod path_spelling;
+pub(crate) mod striped_counter;
+#[cfg(feature = "yaml")]
+pub mod yaml;

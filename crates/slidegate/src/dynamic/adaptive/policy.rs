@@ -1,0 +1,105 @@
+//! The pure part: loads go in, a factor comes out.
+
+use super::gradient::{FAILING, Gradient};
+use super::thresholds::{Bands, Place};
+use super::{Adaptive, Latencies, Load, WHOLE};
+use crate::Micros;
+
+/// The shortest and the longest time that a step is taken for, in seconds.
+const ELAPSED: (f64, f64) = (0.001, 60.0);
+
+/// A limit falls as fast as it is told, and climbs so many times slower: otherwise it would swing around what is behind it.
+const SLOWER: f64 = 3.0;
+
+/// Steers the limit of one rule. It has no clock: each step is told how much time has passed.
+///
+/// ```
+/// use slidegate::{Adaptive, HostLoad, Load, Micros, Pilot};
+///
+/// let terms = Adaptive::default();
+/// let mut pilot = Pilot::new(10_000);
+/// let busy = Load { host: HostLoad { cpu: Some(9_000), memory: Some(7_000) }, ..Load::default() };
+/// for _ in 0..60 {
+///     let factor = pilot.step(&terms, Micros::from_secs(1), &busy);
+///     pilot.follow(factor);
+/// }
+/// assert_eq!(pilot.factor(), 8_000); // CPU above 80 %, memory as usual, latency not known
+/// ```
+#[derive(Clone, Debug)]
+pub struct Pilot {
+    factor: f64,
+    cpu: Option<Place>,
+    memory: Option<Place>,
+    latency: Option<Place>,
+    gradient: Gradient,
+}
+
+impl Pilot {
+    /// With so many ten-thousandths of the limit in force.
+    pub fn new(factor: u32) -> Self {
+        let factor = f64::from(factor) / f64::from(WHOLE);
+        Pilot { factor, cpu: None, memory: None, latency: None, gradient: Gradient::new(factor) }
+    }
+
+    /// What should be in force `elapsed` after the step before, in ten-thousandths; always within `terms`.
+    pub fn step(&mut self, terms: &Adaptive, elapsed: Micros, load: &Load) -> u32 {
+        let (min, max) = terms.bounds();
+        let [min, max] = [min, max].map(|bound| f64::from(bound) / f64::from(WHOLE));
+        let elapsed = seconds(elapsed).clamp(ELAPSED.0, ELAPSED.1);
+        let smooth = seconds(terms.smoothed());
+        let sensitivity = terms.sensitive();
+        let share = |share: Option<u32>| share.map(f64::from);
+        let cpu = in_band(terms.by_cpu(), &mut self.cpu, share(load.host.cpu), sensitivity);
+        let memory = in_band(terms.by_memory(), &mut self.memory, share(load.host.memory), sensitivity);
+        let failing = load.failed >= FAILING;
+        let latency = load.latency;
+        self.factor = match terms.by_latency() {
+            Some(Latencies::Gradient(tolerance)) => {
+                let tolerance = f64::from(tolerance) / f64::from(WHOLE);
+                let latency = latency.map(|latency| seconds(latency).max(1e-6));
+                let factor = self.gradient.step(elapsed, latency, failing, tolerance, smooth);
+                self.gradient.clamp(min, max);
+                // What the server can do is measured: a CPU that is idle does not make it more.
+                factor.clamp(min, max) * (cpu * memory).min(1.0)
+            }
+            banded => {
+                let bands = banded.and_then(|latencies| match latencies {
+                    Latencies::Bands(bands) => Some(bands),
+                    Latencies::Gradient(_) => None,
+                });
+                let micros = latency.map(|latency| latency.get() as f64);
+                let micros = if failing { Some(f64::INFINITY) } else { micros };
+                let latency = in_band(bands, &mut self.latency, micros, sensitivity);
+                let target = (cpu * memory * latency).clamp(min, max);
+                let smooth = if target > self.factor { smooth * SLOWER } else { smooth };
+                self.factor + (target - self.factor) * (1.0 - (-elapsed / smooth).exp())
+            }
+        }
+        .clamp(min, max);
+        self.factor()
+    }
+
+    /// This is in force from now on: what [`Pilot::step`] said, here or in another process.
+    pub fn follow(&mut self, factor: u32) {
+        // What was said is rounded; the rest of it is kept.
+        if factor != self.factor() {
+            self.factor = f64::from(factor) / f64::from(WHOLE);
+        }
+        self.gradient.follow(self.factor);
+    }
+
+    /// What it last said, or was told to follow, in ten-thousandths.
+    pub fn factor(&self) -> u32 {
+        (self.factor * f64::from(WHOLE)).round() as u32
+    }
+}
+
+/// The factor of an input; 1 if it is not followed or not known.
+fn in_band(bands: Option<Bands>, place: &mut Option<Place>, value: Option<f64>, sensitivity: u32) -> f64 {
+    *place = bands.zip(value).and_then(|(bands, value)| bands.place(*place, value));
+    bands.zip(*place).map_or(1.0, |(bands, place)| bands.factor(place, sensitivity))
+}
+
+fn seconds(time: Micros) -> f64 {
+    time.get() as f64 / 1e6
+}

@@ -1,0 +1,4 @@
+//! Limits that change while they are in use: warm-up after a cold start, and limits that follow the load.
+
+pub(crate) mod adaptive;
+pub(crate) mod warm_up;

@@ -1,0 +1,216 @@
+//! Naming an admission, so that it can be settled later, perhaps by another process.
+pub(crate) mod key;
+
+use std::collections::HashSet;
+
+use crate::quota::MAX_LIMIT;
+use crate::rules::MAX_RULES;
+use crate::settlement::NEVER_SETTLED;
+use crate::{Correction, Entry, Key, Micros, Settlement};
+
+/// The longest signed reservation, in bytes.
+pub const MAX_RESERVATION: usize = 64 << 10;
+
+/// What was charged for one request, and where: enough to refund or correct it.
+///
+/// It leaves the process as signed text: [`Limiter::sign`](crate::Limiter::sign) writes it, and
+/// [`Limiter::verify`](crate::Limiter::verify) reads it again and rejects anything else. The text is `at.seq.cost.length.key`
+/// for each key that was charged, one after the other, with an `h` before what is held of a `concurrency` limit, then a dot
+/// and the signature. Whoever has it can settle it, so it goes to the caller, not to an end user.
+///
+/// ```
+/// # use slidegate::{Limiter, Settled};
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let limiter = Limiter::per_minute(1_000)?;
+/// let decision = limiter.acquire(slidegate::Request::from("alice").permits(800)).await?;
+/// let text = limiter.sign_decision(&decision).expect("it was allowed");
+/// // … it took only 350:
+/// assert_eq!(limiter.settle(&limiter.verify(&text)?, 350).await?, Settled::Done);
+/// assert_eq!(limiter.peek("alice").await?.limits().next().unwrap().used(), 350);
+/// // Nothing that the limiter has not signed is accepted:
+/// assert!(limiter.verify(&text.replace(".800.", ".999.")).is_err());
+/// # Ok::<(), slidegate::Error>(()) }).unwrap();
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    charges: Vec<Charge>,
+}
+
+/// What was charged to one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Charge {
+    pub(crate) key: Key,
+    pub(crate) entry: Entry,
+    /// Whether it is held until it is given back.
+    pub(crate) held: bool,
+}
+
+impl Charge {
+    fn corrected(&self, correction: Correction) -> Settlement {
+        Settlement { key: self.key.clone(), entry: self.entry, correction }
+    }
+}
+
+impl Reservation {
+    pub(crate) fn new(charges: Vec<Charge>) -> Option<Self> {
+        (!charges.is_empty()).then_some(Reservation { charges })
+    }
+
+    /// Whether anything of it is held, and should be given back: see [`Limiter::release`](crate::Limiter::release).
+    pub fn holds(&self) -> bool {
+        self.charges.iter().any(|charge| charge.held)
+    }
+
+    pub(crate) fn settlements(&self, permits: u64) -> Vec<Settlement> {
+        self.charges.iter().map(|charge| charge.corrected(Correction::Cost(permits))).collect()
+    }
+
+    /// What of it is held, and the rest.
+    #[cfg(feature = "tower")]
+    pub(crate) fn apart(self) -> (Option<Self>, Option<Self>) {
+        let (held, counted) = self.charges.into_iter().partition(|charge| charge.held);
+        (Reservation::new(held), Reservation::new(counted))
+    }
+
+    /// The same correction of what is held.
+    pub(crate) fn of_held(&self, correction: Correction) -> Vec<Settlement> {
+        self.charges.iter().filter(|charge| charge.held).map(|charge| charge.corrected(correction)).collect()
+    }
+}
+
+/// Before what is held.
+const HELD: char = 'h';
+
+/// What was charged to one key, where it stands.
+pub(crate) struct ChargeRef<'d> {
+    pub(crate) key: &'d Key,
+    pub(crate) entry: Entry,
+    pub(crate) held: bool,
+}
+
+impl ChargeRef<'_> {
+    pub(crate) fn to_charge(&self) -> Charge {
+        Charge { key: self.key.clone(), entry: self.entry, held: self.held }
+    }
+
+    /// Appends its text.
+    pub(crate) fn write(&self, text: &mut String) {
+        let ChargeRef { key, entry: Entry { at, seq, cost }, held } = self;
+        if *held {
+            text.push(HELD);
+        }
+        let key = key.as_str();
+        let mut digits = itoa::Buffer::new();
+        for number in [at.get(), *seq, *cost, key.len() as u64] {
+            text.push_str(digits.format(number));
+            text.push('.');
+        }
+        text.push_str(key);
+    }
+}
+
+impl Reservation {
+    /// Appends its text, without a signature.
+    pub(crate) fn write(&self, text: &mut String) {
+        for Charge { key, entry, held } in &self.charges {
+            ChargeRef { key, entry: *entry, held: *held }.write(text);
+        }
+    }
+}
+
+/// Reads a text without its signature; none if no reservation has that text.
+///
+/// A reservation names at most as many charges as a request may have checks, each of a permit or more and of a key of its own,
+/// also if it is signed.
+pub(crate) fn read(mut text: &str) -> Option<Reservation> {
+    let mut charges = Vec::new();
+    while !text.is_empty() {
+        let held = text.starts_with(HELD);
+        text = text.strip_prefix(HELD).unwrap_or(text);
+        let mut numbers = [0u64; 4];
+        for number in &mut numbers {
+            let (digits, rest) = text.split_once('.')?;
+            // One spelling a number.
+            let leads = digits.len() > 1 && digits.starts_with('0');
+            if digits.is_empty() || leads || !digits.bytes().all(|b| b.is_ascii_digit()) {
+                return None;
+            }
+            *number = digits.parse().ok()?;
+            text = rest;
+        }
+        let [at, seq, cost, length] = numbers;
+        let (key, rest) = text.split_at_checked(usize::try_from(length).ok()?)?;
+        if key.is_empty()
+            || key.contains(char::is_control)
+            || !(1..=MAX_LIMIT).contains(&cost)
+            || seq == NEVER_SETTLED
+        {
+            return None;
+        }
+        let key = Key::printed(key);
+        if charges.len() == MAX_RULES || !has_braces_of_a_key(&key) {
+            return None;
+        }
+        charges.push(Charge { key, entry: Entry { at: Micros::new(at), seq, cost }, held });
+        text = rest;
+    }
+    let mut keys = HashSet::with_capacity(charges.len());
+    if !charges.iter().all(|charge| keys.insert(&charge.key)) {
+        return None;
+    }
+    Reservation::new(charges)
+}
+
+/// A tag has one pair of braces, in front. With others the sender would choose where the reservation is settled.
+fn has_braces_of_a_key(key: &Key) -> bool {
+    let (tag, braces) = (key.tag(), key.as_str().matches(['{', '}']).count());
+    braces == if tag.is_some() { 2 } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_it_writes() {
+        for text in ["1.2.3.1.k", "h1.2.3.1.k", "1.2.3.1.kh1.9.3.2.k21.0.1.6.k\u{e4}se3", "5.0.1.8.{a=b}cde"]
+        {
+            let mut written = String::new();
+            read(text).unwrap().write(&mut written);
+            assert_eq!(written, text);
+        }
+    }
+
+    #[test]
+    fn rejects_what_no_reservation_has() {
+        let too_many = (0..=MAX_RULES).map(|n| format!("1.2.3.5.{n:05}")).collect::<String>();
+        assert!(read(&too_many).is_none() && read(&too_many[13..]).is_some());
+        for text in [
+            "",
+            "h",
+            "1.2.3.4.",
+            "1.2.3.1.kx",
+            // Numbers: without digits, with a sign, spelt otherwise, too large, and of no permit.
+            ".2.3.1.k",
+            "+1.2.3.1.k",
+            "01.2.3.1.k",
+            "1.2.3.01.k",
+            "1.18446744073709551615.3.1.k",
+            "1.18446744073709551616.3.1.k",
+            "1.2.1000000000001.1.k",
+            "1.2.0.1.k",
+            // One key twice.
+            "1.2.3.1.k1.3.3.1.k",
+            "1.2.3.1.k4.5.6.1.xh9.9.9.1.k",
+            // Braces that would choose a slot.
+            "1.2.3.8.{a=b}{c}",
+            "1.2.3.8.x{a=b}yz",
+            "1.2.3.8.{}abcdef",
+            "1.2.3.8.{a=bcdef",
+            "1.2.3.8.{a}b}cde",
+            "1.2.3.2.k\n",
+        ] {
+            assert!(read(text).is_none(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Several requests as one ask: what each of them meets, and one check for each key.
+
+use std::collections::HashMap;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::Rules;
+use super::selection::{Checks, Replaced};
+use crate::checks::too_many_permits;
+use crate::key::Digests;
+use crate::quota::MAX_LIMIT;
+use crate::request::{Subject, check_attributes};
+use crate::{Ask, Check, Error, Key, Request};
+
+/// The most requests that can be asked together.
+pub const MAX_TOGETHER: usize = 64;
+
+/// The most checks that they can come to.
+const MAX_CHECKS: usize = 1024;
+
+/// Requests that are judged and charged as one.
+pub(crate) struct Together {
+    pub ask: Ask,
+    /// For each request, its part of the ask.
+    pub parts: Vec<Part>,
+}
+
+/// One of several requests.
+pub(crate) struct Part {
+    /// The places of its checks in the ask.
+    pub places: SmallVec<[usize; 2]>,
+    /// Whether no rule matches it.
+    pub unmatched: bool,
+}
+
+impl Rules {
+    /// What to ask the store for all of these. What costs more than a rule will ever allow is asked, and refused.
+    pub(crate) fn ask_together(&self, requests: &[Request<'_>]) -> Result<Together, Error> {
+        self.check_known()?;
+        if requests.len() > MAX_TOGETHER {
+            let n = requests.len();
+            return Err(Error::invalid(format!("{MAX_TOGETHER} requests can be asked together, not {n}")));
+        }
+        let mut replaced = Replaced::new();
+        let met: Vec<(Checks, bool)> =
+            requests.iter().map(|request| self.meet(request, &mut replaced)).collect::<Result<_, _>>()?;
+        let mut checks = Checks::new();
+        let mut known: HashMap<Key, usize> = HashMap::new();
+        let mut parts = Vec::with_capacity(met.len());
+        for (met, matched) in met {
+            let mut own = SmallVec::new();
+            for check in met.into_iter().filter(|check| !replaced.contains(&check.rule)) {
+                let place = *known.entry(check.key.clone()).or_insert(checks.len());
+                match checks.get_mut(place) {
+                    Some(first) => merge(first, &check)?,
+                    None => checks.push(check),
+                }
+                own.push(place);
+            }
+            parts.push(Part { places: own, unmatched: !matched });
+        }
+        if checks.len() > MAX_CHECKS {
+            let n = checks.len();
+            return Err(Error::invalid(format!("requests together may meet {MAX_CHECKS} limits, not {n}")));
+        }
+        let mut ask = Ask::distinct(checks.into_iter());
+        if let Some(id) = requests.first().and_then(|request| request.known_as().cloned()) {
+            ask = ask.with_id(id);
+        }
+        Ok(Together { ask, parts })
+    }
+
+    /// The checks of one request, and whether any rule matches it.
+    fn meet(&self, request: &Request<'_>, replaced: &mut Replaced) -> Result<(Checks, bool), Error> {
+        let permits = request.permits;
+        if permits > MAX_LIMIT {
+            return Err(too_many_permits(permits));
+        }
+        match &request.subject {
+            Subject::Attributes(attributes) => {
+                check_attributes(attributes)?;
+                let digests = Digests::default();
+                Ok(match &self.choice {
+                    None => {
+                        let numbered = self.rules.iter().zip(0u32..);
+                        let checks: Checks = numbered
+                            .filter_map(|(rule, i)| rule.check(attributes, permits, i, &digests))
+                            .collect();
+                        let matched = !checks.is_empty();
+                        (checks, matched)
+                    }
+                    Some(choice) => choice.checks(&self.rules, attributes, permits, &digests, replaced),
+                })
+            }
+            Subject::Resource { name, own } => Ok((smallvec![self.ad_hoc.check(name, *own, permits)?], true)),
+        }
+    }
+}
+
+/// Two requests that meet one key cost it as much as both. Only requests that bring their own limit can differ in
+/// it; the lower one counts then.
+fn merge(first: &mut Check, second: &Check) -> Result<(), Error> {
+    let cost = first.cost + second.cost;
+    if cost > MAX_LIMIT {
+        return Err(too_many_permits(cost));
+    }
+    first.cost = cost;
+    if second.quota.limit() < first.quota.limit() {
+        first.quota = second.quota;
+    }
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! Rules about paths, in whatever spelling they are written.
+
+use std::collections::HashMap;
+
+use super::{Pattern, Rule, Rules};
+use crate::common::path_spelling::PathSpelling;
+
+impl Rules {
+    /// The same rules for requests whose attribute `name` is a path in this spelling: a pattern or an override that is
+    /// spelled otherwise, such as `/API/*`, also holds for that spelling. As they are written, they hold too.
+    ///
+    /// A prefix that ends in a slash, such as `/docs/*`, also holds for `/docs`, if the spelling has no trailing slashes.
+    ///
+    /// ```
+    /// use slidegate::http::PathSpelling;
+    /// use slidegate::{Request, Rules};
+    /// let rules = Rules::from_yaml("rules: [{ name: api, match: { path: /API/* }, limit: 9, window: 1s }]")?;
+    /// let rules = rules.with_paths("path", PathSpelling::merged());
+    /// for path in ["/api/x", "/api", "/API/x"] {
+    ///     assert_eq!(rules.ask(&Request::new([("path", path)]))?.checks().len(), 1);
+    /// }
+    /// # Ok::<(), slidegate::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_paths(mut self, name: &str, spelling: PathSpelling) -> Self {
+        self.rules.iter_mut().for_each(|rule| rule.spell(name, spelling));
+        self
+    }
+}
+
+impl Rule {
+    fn spell(&mut self, name: &str, spelling: PathSpelling) {
+        for (place, (attribute, patterns)) in self.conditions.iter().enumerate() {
+            if attribute == name {
+                self.spelled.retain(|(known, _)| *known != place);
+                let more: Vec<Pattern> =
+                    patterns.iter().flat_map(|pattern| spelled(pattern, spelling)).collect();
+                self.spelled.extend((!more.is_empty()).then_some((place, more)));
+            }
+        }
+        let Some(place) = self.key.iter().position(|attribute| attribute == name) else { return };
+        let more: HashMap<_, _> = self
+            .overrides
+            .iter()
+            .filter_map(|(values, quota)| {
+                let path = values.get(place).filter(|value| value.starts_with('/'))?;
+                let mut values = values.clone();
+                values[place] = spelling.path(path.as_bytes()).into_owned();
+                (!self.overrides.contains_key(&values)).then_some((values, *quota))
+            })
+            .collect();
+        let longest = more.keys().flatten().map(String::len).max().unwrap_or_default();
+        self.longest_override = self.longest_override.max(longest);
+        self.spelled_overrides = more;
+    }
+}
+
+/// The patterns that hold for paths of this spelling as `pattern` does for paths of its own.
+fn spelled(pattern: &Pattern, spelling: PathSpelling) -> Vec<Pattern> {
+    match pattern {
+        Pattern::Is(text) if text.starts_with('/') => {
+            let path = spelling.path(text.as_bytes());
+            if path == *text { Vec::new() } else { vec![Pattern::Is(path.into_owned())] }
+        }
+        Pattern::StartsWith(prefix) if prefix.starts_with('/') => {
+            let last = prefix.rsplit('/').next().unwrap_or_default();
+            // Half a directory of dots stands for no path.
+            if matches!(last, "." | "..") {
+                return Vec::new();
+            }
+            let start = spelling.keep_trailing_slash().path(prefix.as_bytes());
+            let whole = spelling.path(prefix.as_bytes());
+            let mut patterns = Vec::new();
+            // The start of parameters, which are stripped: what stands before them is whole.
+            let ends = last.contains(';') && !start.contains(';');
+            if ends || whole != start {
+                patterns.push(Pattern::Is(whole.into_owned()));
+            }
+            if !ends && start != *prefix {
+                patterns.push(Pattern::StartsWith(start.into_owned()));
+            }
+            patterns
+        }
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_in_another_spelling() {
+        let cases: [(&str, &[&str]); 12] = [
+            ("/login", &[]),
+            ("/Login/", &["/login"]),
+            ("/login;a", &["/login"]),
+            ("/api*", &[]),
+            ("/api/*", &["/api"]),
+            ("/API/*", &["/api", "/api/*"]),
+            ("/API*", &["/api*"]),
+            ("/a;b*", &["/a"]),
+            ("/*", &[]),
+            ("/.*", &[]),
+            ("/.well-known/*", &["/.well-known"]),
+            ("Login", &[]),
+        ];
+        for (text, expected) in cases {
+            let more = spelled(&Pattern::new(text), PathSpelling::merged());
+            assert_eq!(more.iter().map(Pattern::to_string).collect::<Vec<_>>(), expected, "{text}");
+        }
+        assert!(spelled(&Pattern::new("/Login/*"), PathSpelling::distinct()).is_empty());
+    }
+}

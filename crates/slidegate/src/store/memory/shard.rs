@@ -1,0 +1,375 @@
+//! One part of the keys: a hash table with a bound.
+
+use std::fmt;
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+
+use super::overflow::{Overflow, SharedCounter, SharedPlace};
+use super::sweep::PERIOD;
+use super::{MemoryStats, OnFull};
+use crate::algorithm::note_budget::NoteBudget;
+use crate::key::KeyText;
+use crate::{Correction, Key, Micros, Quota, Settled, Settlement, State};
+
+/// How many keys are looked at to find the one that makes room.
+pub(super) const SAMPLE: usize = 16;
+
+/// Request ids that one visit of the sweep forgets at most.
+const FORGET_STEP: usize = 4_096;
+
+/// The shortest wait that a denial for want of room announces.
+const MIN_WAIT: Micros = Micros::from_millis(1);
+
+pub(super) struct Shard {
+    table: HashTable<Slot>,
+    /// The latest instant anything here was judged at.
+    latest: Micros,
+    max_keys: usize,
+    /// How many states were held so far; numbers the next one. Admissions have its lowest 24 bits.
+    held: u64,
+    /// Hash of the key that was inserted last. It is held whenever the shard is full.
+    youngest: u64,
+    /// Keys of the ask under judgement that will be inserted if it is admitted.
+    pending: u32,
+    on_full: OnFull,
+    /// Counters of keys that are not held; none if there are none, which is all that a decision about a held key sees of it.
+    overflow: Option<Box<Overflow>>,
+    /// Apart, so that a shard and its lock fill one pair of cache lines.
+    counts: Box<Counts>,
+    /// Number of times that the table has moved its slots to other buckets.
+    layout: u64,
+}
+
+#[derive(Default)]
+struct Counts {
+    evicted: u64,
+    swept: u64,
+    shared: u64,
+    denied_full: u64,
+}
+
+/// Two cache lines that are fetched together: one that an admission only reads, and one that it writes.
+#[repr(C, align(128))]
+struct Slot {
+    key: KeyText,
+    state: State,
+}
+
+const _: () = assert!(size_of::<Slot>() == 128);
+const _: () = assert!(size_of::<super::lock::Lock<Shard>>() <= 128);
+
+impl Shard {
+    pub(super) fn new(max_keys: usize, on_full: OnFull) -> Self {
+        Shard {
+            table: HashTable::new(),
+            latest: Micros::ZERO,
+            max_keys,
+            held: 0,
+            youngest: 0,
+            pending: 0,
+            on_full,
+            overflow: None,
+            counts: Box::default(),
+            layout: 0,
+        }
+    }
+
+    /// The instant at which to judge by a clock that was read before the lock was won: what was judged
+    /// meanwhile comes first, also in time.
+    #[inline]
+    pub(super) fn instant(&mut self, now: Micros) -> Micros {
+        self.latest = self.latest.max(now);
+        self.latest
+    }
+
+    /// Latest instant at which this shard judged. It changes while decisions are made.
+    pub(super) fn latest(&self) -> Micros {
+        self.latest
+    }
+
+    #[inline]
+    pub(super) fn find(&mut self, key: &Key) -> Option<&mut State> {
+        let slot = self.table.find_mut(key.hash(), |slot| slot.key == *key.text())?;
+        Some(&mut slot.state)
+    }
+
+    /// A state that is not held yet.
+    pub(super) fn fresh(&self, quota: &Quota) -> State {
+        State::of_generation(quota, self.held)
+    }
+
+    /// Where `key` is; good until the table next changes.
+    pub(super) fn bucket(&self, key: &Key) -> Option<usize> {
+        self.table.find_bucket_index(key.hash(), |slot| slot.key == *key.text())
+    }
+
+    pub(super) fn peek(&self, bucket: usize) -> Option<&State> {
+        self.table.get_bucket(bucket).map(|slot| &slot.state)
+    }
+
+    #[expect(clippy::expect_used, reason = "the shard is locked since the bucket was found")]
+    pub(super) fn at(&mut self, bucket: usize) -> &mut State {
+        let slot = self.table.get_bucket_mut(bucket).expect("a bucket found under this lock");
+        &mut slot.state
+    }
+
+    /// Whether a new key needs nothing but an empty bucket, or takes one from another key.
+    pub(super) fn is_open(&self) -> bool {
+        self.on_full == OnFull::Evict || (self.overflow.is_none() && self.has_room())
+    }
+
+    /// Whether one more key can be held, beside those that are pending.
+    pub(super) fn has_room(&self) -> bool {
+        self.table.len() + (self.pending as usize) < self.max_keys
+    }
+
+    pub(super) fn shares(&self) -> bool {
+        self.on_full == OnFull::Share
+    }
+
+    /// Keeps room for one more key until the ask is judged.
+    pub(super) fn add_pending(&mut self) {
+        self.pending += 1;
+    }
+
+    pub(super) fn end_ask(&mut self) {
+        self.pending = 0;
+    }
+
+    /// A key of a small sample that has nothing left to remember, and is not `taken`.
+    pub(super) fn idle_near(&self, hash: u64, now: Micros, taken: impl Fn(usize) -> bool) -> Option<usize> {
+        let idle = |state: &State| state.idle_at() <= now;
+        self.sample(hash).find(|(bucket, state)| idle(state) && !taken(*bucket)).map(|(bucket, _)| bucket)
+    }
+
+    /// Drops an idle key.
+    pub(super) fn drop_idle(&mut self, bucket: usize) {
+        if let Ok(entry) = self.table.get_bucket_entry(bucket) {
+            entry.remove();
+            self.counts.swept += 1;
+        }
+    }
+
+    /// An estimate of the time until a key can be held: until the first key of the sample is idle, but no longer than until
+    /// the next sweep, which may find others.
+    pub(super) fn wait_near(&self, hash: u64, now: Micros) -> Micros {
+        let idle_at = self.sample(hash).map(|(_, state)| state.idle_at()).min();
+        idle_at.unwrap_or(now).since(now).clamp(MIN_WAIT, PERIOD.into())
+    }
+
+    /// The keys in the buckets next to where a key with this hash would be.
+    fn sample(&self, hash: u64) -> impl Iterator<Item = (usize, &State)> {
+        let buckets = self.table.num_buckets();
+        let first = hash as usize % buckets.max(1);
+        let around = (first..buckets).chain(0..first);
+        let held = around.filter_map(|bucket| Some((bucket, &self.table.get_bucket(bucket)?.state)));
+        held.take(SAMPLE)
+    }
+
+    /// The shared counter of a key that is not held, if it counts anything.
+    pub(super) fn find_shared(&mut self, key: &Key, quota: &Quota, now: Micros) -> Option<SharedPlace> {
+        self.overflow.as_mut()?.find(key, quota, now)
+    }
+
+    /// Creates a shared counter; none if there are too many.
+    pub(super) fn create_shared(&mut self, key: &Key, quota: &Quota, now: Micros) -> Option<SharedPlace> {
+        // A fresh state of the same ask has the current number, and is held later. A number of their own keeps a settlement
+        // of that key from the shared counter.
+        self.held += 1;
+        let state = self.fresh(quota);
+        let overflow = self.overflow.get_or_insert_with(|| Box::new(Overflow::new(self.max_keys)));
+        let place = overflow.create(key, quota, state, now)?;
+        self.held += 1;
+        Some(place)
+    }
+
+    pub(super) fn has_room_to_share(&mut self, key: &Key, now: Micros) -> bool {
+        self.overflow.as_mut().is_none_or(|overflow| overflow.has_room(key, now))
+    }
+
+    #[expect(clippy::expect_used, reason = "the shard is locked since the place was found")]
+    pub(super) fn shared_at(&mut self, place: SharedPlace) -> &mut SharedCounter {
+        self.overflow.as_mut().expect("a place found under this lock").at(place)
+    }
+
+    /// The state of a key that is not held, made of the shared counter that it was counted in.
+    pub(super) fn summary_of(&mut self, place: SharedPlace) -> State {
+        let generation = self.held;
+        self.shared_at(place).state.summary(generation)
+    }
+
+    pub(super) fn count_shared(&mut self) {
+        self.counts.shared += 1;
+    }
+
+    pub(super) fn count_denied(&mut self) {
+        self.counts.denied_full += 1;
+    }
+
+    /// The state that counts `key`: its own, or the shared one.
+    pub(super) fn find_any(&mut self, key: &Key, now: Micros) -> Option<&mut State> {
+        match self.bucket(key) {
+            Some(bucket) => Some(self.at(bucket)),
+            None => self.overflow.as_mut()?.fullest(key, now),
+        }
+    }
+
+    pub(super) fn settle(
+        &mut self,
+        settlement: &Settlement,
+        now: Micros,
+        notes: &Arc<NoteBudget>,
+    ) -> Settled {
+        let Settlement { key, entry, correction } = settlement;
+        let settled = match self.find(key) {
+            Some(state) => state.correct_within(now, *entry, *correction, Some(notes)),
+            None => Settled::Gone,
+        };
+        let Some(overflow) = self.overflow.as_mut().filter(|_| settled == Settled::Gone) else {
+            return settled;
+        };
+        match overflow.made(key, entry.seq) {
+            Some(counter) if counter.corrects() => {
+                let settled = counter.state.correct_within(now, *entry, *correction, Some(notes));
+                if settled == Settled::Done {
+                    counter.corrected(key, *correction, now);
+                    self.charge_more(key, entry.cost, *correction, now);
+                }
+                settled
+            }
+            _ => Settled::Gone,
+        }
+    }
+
+    /// A key that has left its shared counter took a copy of what it counted. The copy must not count less than it cost.
+    fn charge_more(&mut self, key: &Key, from: u64, correction: Correction, now: Micros) {
+        if let Correction::Cost(to) = correction
+            && to > from
+            && let Some(state) = self.find(key)
+        {
+            state.charge(now, to - from);
+        }
+    }
+
+    /// Holds `state` under `key`, in place of what was there; makes room if there is none.
+    pub(super) fn insert(&mut self, key: &Key, state: State, now: Micros) {
+        self.held += 1;
+        if let Some(held) = self.find(key) {
+            *held = state;
+            return;
+        }
+        if self.table.len() >= self.max_keys && self.on_full == OnFull::Evict {
+            self.make_room(key.hash(), now);
+        }
+        self.youngest = key.hash();
+        let slot = Slot { key: key.text().clone(), state };
+        let full = self.table.len() == self.table.capacity();
+        self.table.insert_unique(key.hash(), slot, |slot| Key::hash_of(&slot.key));
+        // A full table has moved its slots, unless the new one took the place of a removed one: then it is still full.
+        if full && self.table.len() < self.table.capacity() {
+            self.layout += 1;
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: &Key) -> bool {
+        match self.table.find_entry(key.hash(), |slot| slot.key == *key.text()) {
+            Ok(entry) => {
+                entry.remove();
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Drops what is idle among the `n` buckets from `start` on; where to go on, if there are more.
+    ///
+    /// In steps, so that no decision waits for a whole shard. A table that grew meanwhile is swept next time.
+    pub(super) fn sweep(&mut self, start: usize, n: usize, now: Micros) -> Option<usize> {
+        if start == 0 && self.overflow.as_mut().is_some_and(|overflow| !overflow.sweep(now)) {
+            self.overflow = None;
+        }
+        let end = (start + n).min(self.table.num_buckets());
+        for bucket in start..end {
+            #[cfg(test)]
+            super::lock::holds::visit();
+            let Some(slot) = self.table.get_bucket_mut(bucket) else { continue };
+            slot.state.forget_notes(self.latest, FORGET_STEP);
+            slot.state.shrink();
+            if slot.state.idle_at() <= now
+                && let Ok(entry) = self.table.get_bucket_entry(bucket)
+            {
+                entry.remove();
+                self.counts.swept += 1;
+            }
+        }
+        if end < self.table.num_buckets() {
+            return Some(end);
+        }
+        if self.table.len() * 4 < self.table.capacity() {
+            let keep = self.table.len() * 2;
+            self.table.shrink_to(keep, |slot| Key::hash_of(&slot.key));
+            self.layout += 1;
+        }
+        None
+    }
+
+    /// Changes whenever slots move to other buckets.
+    pub(super) fn layout(&self) -> u64 {
+        self.layout
+    }
+
+    /// Makes the next step of a count believe that slots have moved.
+    #[cfg(test)]
+    pub(super) fn mark_moved(&mut self) {
+        self.layout += 1;
+    }
+
+    pub(super) fn buckets(&self) -> usize {
+        self.table.num_buckets()
+    }
+
+    /// Events and heap bytes of the key in this bucket, if there is one.
+    pub(super) fn weigh(&self, bucket: usize) -> Option<(usize, usize)> {
+        #[cfg(test)]
+        super::lock::holds::visit();
+        let slot = self.table.get_bucket(bucket)?;
+        Some((slot.state.events(), slot.state.heap_bytes() + Key::heap_bytes(&slot.key)))
+    }
+
+    /// Figures of this shard, with the events and the heap bytes of its keys.
+    pub(super) fn stats(&self, events: usize, heap_bytes: usize) -> MemoryStats {
+        let shared = self.overflow.as_ref();
+        let (shared_events, shared_bytes) = shared.map_or((0, 0), |overflow| overflow.weigh());
+        MemoryStats {
+            keys: self.table.len(),
+            events: events + shared_events,
+            evicted: self.counts.evicted,
+            swept: self.counts.swept,
+            bytes: self.table.allocation_size() + heap_bytes + shared_bytes,
+            shared_counters: shared.map_or(0, |overflow| overflow.len()),
+            shared: self.counts.shared,
+            denied_full: self.counts.denied_full,
+            ..MemoryStats::default()
+        }
+    }
+
+    /// Drops an idle key of those next to `hash`, or else the key that was inserted last.
+    #[cold]
+    fn make_room(&mut self, hash: u64, now: Micros) {
+        if let Some(bucket) = self.idle_near(hash, now, |_| false) {
+            return self.drop_idle(bucket);
+        }
+        let youngest = self.youngest;
+        if let Ok(entry) = self.table.find_entry(youngest, |slot| Key::hash_of(&slot.key) == youngest) {
+            entry.remove();
+            self.counts.evicted += 1;
+        }
+    }
+}
+
+impl fmt::Debug for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shard").field("keys", &self.table.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,95 @@
+//! Counting a key again: see `lua/audit.lua`.
+
+use crate::store::redis::codec::reply::Numbers;
+use crate::store::redis::epoch::Purpose;
+use crate::store::redis::script::Arguments;
+use crate::store::redis::server::Call;
+use crate::store::redis::{Inner, RedisStore, bad_reply};
+use crate::{Audit, Discrepancy, Error, Key, Micros};
+
+/// Keys with more entries than this are not counted again: Redis would do nothing else for too long.
+pub const MAX_AUDITED: u64 = 1_000;
+
+impl RedisStore {
+    /// Counts `key` again from its entries and says what does not agree with what decisions go by; none if nothing is
+    /// stored, or more than [`MAX_AUDITED`] entries. What `repair` puts right it puts right in the same step: nothing is decided in between.
+    ///
+    /// With a `limit`, which is a bucket's burst, it is also said if more counts than that. A rule that counts
+    /// attempts keeps no more than its limit. Fixed windows and buckets have no entries, only a total, which cannot be
+    /// counted again: of them only their expiry and their shape is looked at. If a rule has changed its encoding and
+    /// both counts are still there, both are looked at; the numbers are those of the one that counts.
+    ///
+    /// It takes a script, also where decisions are made by transactions, and reads the whole key: Redis does nothing
+    /// else for about three milliseconds per thousand entries.
+    pub async fn audit(&self, key: &Key, limit: Option<u64>, repair: bool) -> Result<Option<Audit>, Error> {
+        let Inner { topology, names, expiry, scripts, .. } = &*self.inner;
+        let mut arguments = Arguments::of_key(key, names, *expiry);
+        arguments.numbers(&[u64::from(repair), MAX_AUDITED]);
+        let call = Call::Script(scripts.audit(), &arguments);
+        let reply = topology.call(topology.place_of(key, names), Purpose::Look, call).await?;
+        let mut numbers = Numbers::new(reply)?;
+        let at = Micros::new(numbers.next()?);
+        let (count, log) = (part(&mut numbers, at, limit)?, part(&mut numbers, at, limit)?);
+        numbers.finish()?;
+        Ok(together(count, log))
+    }
+}
+
+/// What the script says of the count, or of the log.
+fn part(numbers: &mut Numbers, at: Micros, limit: Option<u64>) -> Result<Option<Audit>, Error> {
+    let readable = match numbers.next()? {
+        0 => return Ok(None),
+        1 => true,
+        2 => false,
+        _ => return Err(bad_reply()),
+    };
+    let expires_after = Some(numbers.next()?).filter(|left| *left > 0).map(Micros::new);
+    if !readable {
+        let discrepancies = vec![Discrepancy::Unreadable];
+        return Ok(Some(Audit { at, counted: 0, kept: 0, expires_after, discrepancies, repaired: false }));
+    }
+    let [at, counted, kept, total, costs] = numbers.take()?;
+    let [newest, oldest] = [numbers.take()?, numbers.take()?].map(|[kept, counted]: [u64; 2]| {
+        let instants = (Micros::new(kept), Micros::new(counted));
+        (kept != counted).then_some(instants)
+    });
+    let [needed, repaired] = numbers.take()?;
+    let needed = Micros::new(needed);
+    let expiry = match expires_after {
+        None => Some(Discrepancy::NoExpiry),
+        Some(expires_after) => {
+            (expires_after < needed).then_some(Discrepancy::ShortExpiry { expires_after, needed })
+        }
+    };
+    let over = limit.filter(|limit| counted > *limit);
+    let found = [
+        (total == 1).then_some(Discrepancy::Total { kept, counted }),
+        newest.map(|(kept, counted)| Discrepancy::Newest { kept, counted }),
+        oldest.map(|(kept, counted)| Discrepancy::Oldest { kept, counted }),
+        (costs == 1).then_some(Discrepancy::Costs),
+        expiry,
+        over.map(|limit| Discrepancy::OverLimit { counted, limit }),
+    ];
+    let discrepancies = found.into_iter().flatten().collect();
+    Ok(Some(Audit {
+        at: Micros::new(at),
+        counted,
+        kept,
+        expires_after,
+        discrepancies,
+        repaired: repaired == 1,
+    }))
+}
+
+/// A rule that changed its encoding has left both behind.
+fn together(count: Option<Audit>, log: Option<Audit>) -> Option<Audit> {
+    let (count, log) = match (count, log) {
+        (Some(count), Some(log)) => (count, log),
+        (one, other) => return one.or(other),
+    };
+    let log_counts = count.counted == 0 && log.counted > 0;
+    let (mut told, other) = if log_counts { (log, count) } else { (count, log) };
+    told.discrepancies.extend(other.discrepancies);
+    told.repaired |= other.repaired;
+    Some(told)
+}

@@ -1,0 +1,147 @@
+//! A text that every process which counts here reads, and whoever may replaces: a stream, of which the newest entry holds.
+//!
+//! Replacing it is one command, and so is asking whether there is a newer one.
+//!
+//! Any client that can write to Redis can add an entry with an id that no clock makes, such as the largest there is, after
+//! which Redis adds nothing more to the stream. Such entries are skipped, and the next text that is shared starts the stream
+//! anew.
+
+use redis::Value;
+
+use super::epoch::Purpose;
+use super::server::Call;
+use super::{RedisStore, bad_reply};
+use crate::{Error, Key};
+
+/// Entries that are kept: what was there before can be looked up.
+const KEPT: usize = 16;
+
+/// The latest millisecond of an id that a clock can make: the end of the year 9999.
+const LATEST: u64 = 253_402_300_799_999;
+
+/// The most entries of one millisecond: nodes add a few in a second.
+const WITHIN_MILLISECOND: u64 = 1_000;
+
+/// One edition of a shared text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedText {
+    /// Later editions have higher ones.
+    pub version: u64,
+    /// The text.
+    pub text: String,
+}
+
+impl RedisStore {
+    /// The newest text of that name, if it is newer than the version that is `known`; 0 is older than all.
+    pub async fn shared_text(&self, name: &str, known: u64) -> Result<Option<SharedText>, Error> {
+        let after = format!("({}", id(known));
+        let mut newest = self.newest(name, &after, 1).await?;
+        if newest.first().is_some_and(|(id, _)| version(id).is_none()) {
+            newest = self.newest(name, &after, KEPT).await?;
+        }
+        let possible = newest.into_iter().find_map(|(id, fields)| Some((version(&id)?, fields)));
+        let Some((version, fields)) = possible else { return Ok(None) };
+        let text = fields.into_iter().nth(1).ok_or_else(bad_reply)?;
+        Ok(Some(SharedText { version, text }))
+    }
+
+    /// The id of the newest entry of that name, if no clock makes such an id: another program has added the entry, and it
+    /// is skipped.
+    pub async fn impossible_entry(&self, name: &str) -> Result<Option<String>, Error> {
+        let newest = self.newest(name, "-", 1).await?;
+        Ok(newest.into_iter().map(|(id, _)| id).find(|id| version(id).is_none()))
+    }
+
+    /// The newest entries, down to an id, the newest first.
+    async fn newest(&self, name: &str, down_to: &str, most: usize) -> Result<Vec<Entry>, Error> {
+        let mut command = redis::cmd("XREVRANGE");
+        command.arg(self.stream(name)).arg("+").arg(down_to).arg("COUNT").arg(most);
+        let reply = self.call_stream(name, &command).await?;
+        redis::from_redis_value(reply).map_err(|_| bad_reply())
+    }
+
+    /// Whether that version of the text is still there.
+    pub async fn has_shared_text(&self, name: &str, version: u64) -> Result<bool, Error> {
+        let mut command = redis::cmd("XRANGE");
+        command.arg(self.stream(name)).arg(id(version)).arg(id(version)).arg("COUNT").arg(1);
+        let reply = self.call_stream(name, &command).await?;
+        let entries: Vec<(String, Vec<String>)> = redis::from_redis_value(reply).map_err(|_| bad_reply())?;
+        Ok(!entries.is_empty())
+    }
+
+    /// Replaces the text of that name; says its version. A stream to which nothing can be added is started anew.
+    pub async fn share_text(&self, name: &str, text: &str) -> Result<u64, Error> {
+        let mut command = redis::cmd("XADD");
+        command.arg(self.stream(name)).arg("MAXLEN").arg(KEPT).arg("*").arg("text").arg(text);
+        version(&self.append(name, &command).await?).ok_or_else(bad_reply)
+    }
+
+    /// Adds an entry by an `XADD`, and says its id. If an impossible id keeps that from working, the stream is removed
+    /// first.
+    pub(super) async fn append(&self, name: &str, add: &redis::Cmd) -> Result<String, Error> {
+        let read = |reply: Value| redis::from_redis_value::<String>(reply).map_err(|_| bad_reply());
+        match self.call_stream(name, add).await {
+            Ok(reply) => {
+                let id = read(reply)?;
+                if version(&id).is_some() {
+                    return Ok(id);
+                }
+            }
+            Err(error) if error.to_string().contains(EXHAUSTED) => {}
+            Err(error) => return Err(error),
+        }
+        let mut remove = redis::cmd("UNLINK");
+        remove.arg(self.stream(name));
+        self.call_stream(name, &remove).await?;
+        read(self.call_stream(name, add).await?)
+    }
+
+    pub(super) fn stream(&self, name: &str) -> String {
+        self.inner.names.shared(name)
+    }
+
+    pub(super) async fn call_stream(&self, name: &str, command: &redis::Cmd) -> Result<Value, Error> {
+        // Where a count of that name would be: it has the same slot.
+        let place = self.inner.topology.place_of(&Key::printed(name), &self.inner.names);
+        self.inner.topology.call(place, Purpose::Decide, Call::Command(command)).await
+    }
+}
+
+/// An entry's id, its fields and their values.
+type Entry = (String, Vec<String>);
+
+/// Part of what Redis says when the newest entry has the largest id there is.
+const EXHAUSTED: &str = "exhausted the last possible ID";
+
+/// Redis numbers entries by its clock in milliseconds, and within one. None for an id that no clock makes.
+fn version(id: &str) -> Option<u64> {
+    let (millis, place) = id.split_once('-')?;
+    let (millis, place): (u64, u64) = (millis.parse().ok()?, place.parse().ok()?);
+    let possible = millis <= LATEST && place < WITHIN_MILLISECOND;
+    possible.then(|| millis * WITHIN_MILLISECOND + place)
+}
+
+fn id(version: u64) -> String {
+    format!("{}-{}", version / WITHIN_MILLISECOND, version % WITHIN_MILLISECOND)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_that_no_clock_makes_have_no_version() {
+        assert_eq!(version("1794774215407-3"), Some(1_794_774_215_407_003));
+        assert_eq!(id(1_794_774_215_407_003), "1794774215407-3");
+        let impossible = [
+            "18446744073709551615-18446744073709551615",
+            "18446744073709551615-0",
+            "253402300800000-0",
+            "1794774215407-1000",
+            "1794774215407",
+            "-",
+            "",
+        ];
+        assert!(impossible.iter().all(|id| version(id).is_none()));
+    }
+}

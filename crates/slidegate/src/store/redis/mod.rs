@@ -1,0 +1,340 @@
+//! The store that processes share: Redis, or Valkey.
+//!
+//! One script admits a batch: it reads each key once, judges the asks in order by the server's own clock, and
+//! writes each key once. What it decides is what [`judge`](crate::algorithm::evaluate()) decides; the tests replay one
+//! against the other. `lua/` has the script, in parts; [`layout`] has the names; `transaction` does the same
+//! without scripts. [`topology`] knows which server has a key; [`batch`] splits what goes to several.
+
+mod admin;
+mod call_stats;
+mod client;
+mod codec;
+mod config_stream;
+mod connection;
+mod epoch;
+mod error_map;
+mod gossip_stream;
+mod invalidation;
+mod layout;
+mod options;
+mod reservation_key;
+mod restore;
+mod script;
+mod server;
+mod server_registry;
+mod shard_batch;
+mod topology;
+mod transaction;
+mod zset_snapshot;
+
+use std::sync::{Arc, Weak};
+
+use redis::Value;
+
+pub use self::admin::audit::MAX_AUDITED;
+pub use self::admin::gc::Cleaned;
+pub use self::admin::inspect::{KeyPage, ServerReport};
+pub use self::admin::memory_usage::{RuleWeight, ServerMemory, Weight};
+use self::call_stats::Calls;
+pub use self::call_stats::{BATCH_BOUNDS, CALL_BOUNDS, CallStats};
+use self::codec::Plan;
+use self::codec::reply::Numbers;
+pub use self::config_stream::SharedText;
+use self::epoch::Purpose;
+pub(crate) use self::gossip_stream::Told;
+use self::invalidation::RESET;
+use self::layout::Names;
+pub(crate) use self::layout::WRITTEN_BACK;
+use self::options::Expiry;
+pub use self::options::{
+    DEFAULT_PREFIX, MAX_BATCH_SIZE, RedisMode, RedisOptions, RedisSentinel, RedisTls, RedisTopology,
+};
+pub(crate) use self::restore::{HealLine, Met, Writer};
+use self::script::{Arguments, Parts, Scripts};
+use self::server::Call;
+pub(crate) use self::server_registry::ServerId;
+use self::topology::{Place, Topology};
+use self::transaction::Transactions;
+use super::give_back_singly;
+use crate::{
+    Ask, Entry, Error, Fault, Inspection, Key, Listener, Micros, Readings, Receipt, Settled, Settlement,
+    Store,
+};
+
+/// Counts in Redis. Clones share their connections.
+///
+/// Making one does not connect: the first call does, so a process starts whether Redis is there or not. Use it
+/// in a tokio runtime.
+///
+/// ```no_run
+/// # async fn run() -> Result<(), slidegate::Error> {
+/// use slidegate::{Limiter, Quota, RedisStore, Rule, Rules};
+///
+/// let rule = Rule::new("per-user", Quota::per_minute(100)?)?.per(["user"])?;
+/// let limiter = Limiter::new(RedisStore::new("redis://127.0.0.1:6379")?, Rules::new([rule])?);
+/// let decision = limiter.acquire(slidegate::Request::new([("user", "alice")])).await?;
+/// println!("{}", if decision.allowed() { "go on" } else { "too many" });
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct RedisStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    topology: Topology,
+    address: String,
+    scripts: Scripts,
+    transactions: Transactions,
+    mode: RedisMode,
+    names: Names,
+    expiry: Expiry,
+    batch_size: usize,
+    calls: Calls,
+}
+
+impl RedisStore {
+    /// A store on the Redis at `url`, with defaults.
+    pub fn new(url: &str) -> Result<Self, Error> {
+        Self::with_options(&RedisOptions::new(url))
+    }
+
+    /// The same with other options.
+    pub fn with_options(options: &RedisOptions) -> Result<Self, Error> {
+        options.check()?;
+        Ok(RedisStore {
+            inner: Arc::new(Inner {
+                topology: Topology::new(options)?,
+                address: options.address(),
+                scripts: Scripts::default(),
+                transactions: Transactions::default(),
+                mode: options.mode,
+                names: Names::new(&options.prefix),
+                expiry: Expiry::new(options),
+                batch_size: options.batch_size,
+                calls: Calls::default(),
+            }),
+        })
+    }
+
+    /// Settles also what a node wrote back, for the guard that made its number.
+    pub(crate) async fn settle_checked(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
+        if self.inner.topology.is_one() {
+            return self.inner.settle_at(0, settlements).await;
+        }
+        self.inner.settle_in_places(settlements).await
+    }
+
+    pub(crate) fn batch_size(&self) -> usize {
+        self.inner.batch_size
+    }
+
+    /// Where it counts, without passwords.
+    pub fn address(&self) -> &str {
+        &self.inner.address
+    }
+}
+
+impl Store for RedisStore {
+    /// A batch of more than `batch-size` asks is judged in parts, one after the other, each at its instant. In a
+    /// cluster asks are judged in order slot by slot, on several servers server by server, each at its instant;
+    /// an ask over several of those is admitted in one after the other, and given back if one refuses.
+    async fn admit(&self, asks: &[Ask]) -> Result<Readings, Error> {
+        if self.inner.topology.is_one() {
+            return self.inner.admit_at(0, asks).await;
+        }
+        self.inner.admit_in_places(asks).await
+    }
+
+    async fn admit_run(&self, ask: &Ask, times: usize) -> Result<Readings, Error> {
+        let inner = &*self.inner;
+        let plan = self::codec::run_plan(ask, times, &inner.names, inner.expiry);
+        let (Some((arguments, parts)), RedisMode::Script) = (plan, inner.mode) else {
+            return self.admit(&vec![ask.clone(); times]).await;
+        };
+        let place = ask.checks().first().map_or(0, |check| inner.topology.place_of(&check.key, &inner.names));
+        let reply = inner.decide(place, times, parts, &arguments).await?;
+        self::codec::run_readings(ask, times, reply)
+    }
+
+    /// More than `batch-size` settlements are made in parts, one after the other; the instant is that of the last. Numbers
+    /// that the store has not given out are gone, and so are attempts.
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
+        let is_ours = |settlement: &&Settlement| settlement.entry.seq < WRITTEN_BACK;
+        if settlements.iter().all(|settlement| is_ours(&settlement)) {
+            return self.settle_checked(settlements).await;
+        }
+        let ours: Vec<Settlement> = settlements.iter().filter(is_ours).cloned().collect();
+        let Receipt { at, settled } = self.settle_checked(&ours).await?;
+        let mut settled = settled.into_iter();
+        let outcomes = settlements.iter().map(|settlement| match is_ours(&settlement) {
+            true => settled.next().unwrap_or(Settled::Gone),
+            false => Settled::Gone,
+        });
+        Ok(Receipt { at, settled: outcomes.collect() })
+    }
+
+    /// Those of one instant in one step: as if they were one admission, the first of them, which leaves one note. If that
+    /// was forgotten by a reset, so were most of them, and none is given back.
+    async fn give_back(&self, key: &Key, entries: &[Entry]) -> Result<(), Error> {
+        if self.inner.mode != RedisMode::Script {
+            return give_back_singly(self, key, entries).await;
+        }
+        let mut instants: Vec<Settlement> = Vec::new();
+        for entry in entries {
+            match instants.iter_mut().find(|known| known.entry.at == entry.at) {
+                Some(Settlement { entry: known, .. }) => {
+                    known.cost = known.cost.saturating_add(entry.cost);
+                    known.seq = known.seq.min(entry.seq);
+                }
+                None => instants.push(Settlement::refund(key.clone(), *entry)),
+            }
+        }
+        for instant in instants {
+            self.settle(std::slice::from_ref(&instant)).await?;
+        }
+        Ok(())
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
+        self.inner.inspect(key).await
+    }
+
+    async fn reset(&self, key: &Key) -> Result<bool, Error> {
+        let Inner { topology, names, .. } = &*self.inner;
+        let place = topology.place_of(key, names);
+        let all = names.all(key);
+        let (mut removed, mut failed) = (0, None);
+        // While a slot moves, a command for several keys may find some here and some there.
+        for some in all.chunks(if topology.is_cluster() { 1 } else { all.len() }) {
+            let mut command = redis::cmd("UNLINK");
+            command.arg(some);
+            match topology.call(place, Purpose::Decide, Call::Command(&command)).await {
+                Ok(Value::Int(n)) => removed += n,
+                Ok(_) => failed = Some(bad_reply()),
+                Err(error) => failed = Some(error),
+            }
+        }
+        // Also if only a part of it was forgotten.
+        let mut command = redis::cmd("PUBLISH");
+        command.arg(names.freed()).arg(format!("{RESET}{key}"));
+        // Who may not publish is not heard: others may then refuse for as long as they were told to.
+        let _ = topology.call(place, Purpose::Decide, Call::Command(&command)).await;
+        failed.map_or(Ok(removed > 0), Err)
+    }
+
+    fn lane(&self, key: &Key) -> u16 {
+        if self.inner.topology.is_one() { 0 } else { self.server_of(key).0 }
+    }
+
+    fn listen(&self, listener: Weak<dyn Listener>) {
+        self.tell(listener);
+    }
+}
+
+impl Inner {
+    /// Asks whose keys are all in one place.
+    async fn admit_at(&self, place: Place, asks: &[Ask]) -> Result<Readings, Error> {
+        let mut readings = Readings::new();
+        let mut rest = asks;
+        while !rest.is_empty() {
+            let (asks, later) = rest.split_at(self::codec::first_batch(rest, self.batch_size));
+            rest = later;
+            if self.mode == RedisMode::Transaction {
+                readings.extend(self.counted(asks.len(), self.admit_watched(place, asks)).await?);
+                continue;
+            }
+            let plan = Plan::new(asks, &self.names, self.expiry);
+            let reply = self.decide(place, asks.len(), plan.parts, &plan.arguments).await?;
+            readings.extend(plan.readings(reply)?);
+        }
+        Ok(readings)
+    }
+
+    /// Calls the script that admits. A call that had not finished has removed expired entries and charged nothing, so it is
+    /// sent again.
+    async fn decide(
+        &self,
+        place: Place,
+        asks: usize,
+        parts: Parts,
+        arguments: &Arguments,
+    ) -> Result<Value, Error> {
+        for _ in 0..ROUNDS {
+            let call = Call::Script(self.scripts.admit(parts), arguments);
+            let reply = self.counted(asks, self.topology.call(place, Purpose::Decide, call)).await?;
+            if !Numbers::is_unfinished(&reply) {
+                return Ok(reply);
+            }
+        }
+        Err(trimming())
+    }
+
+    async fn settle_at(&self, place: Place, settlements: &[Settlement]) -> Result<Receipt, Error> {
+        let mut receipt = Receipt { at: Micros::ZERO, settled: Vec::with_capacity(settlements.len()) };
+        for some in settlements.chunks(self.batch_size) {
+            let part = match self.mode {
+                RedisMode::Transaction => self.counted(0, self.settle_watched(place, some)).await?,
+                RedisMode::Script => self.settle_by_script(place, some).await?,
+            };
+            receipt.at = part.at;
+            receipt.settled.extend(part.settled);
+        }
+        Ok(receipt)
+    }
+
+    async fn settle_by_script(&self, place: Place, settlements: &[Settlement]) -> Result<Receipt, Error> {
+        let arguments = self::codec::settlement_plan(settlements, &self.names, self.expiry);
+        let call = Call::Script(self.scripts.settle(), &arguments);
+        let reply = self.counted(0, self.topology.call(place, Purpose::Decide, call)).await?;
+        let (at, settled) = self::codec::settled(reply, settlements.len())?;
+        let mut receipt = Receipt { at, settled: Vec::with_capacity(settlements.len()) };
+        for (settlement, settled) in settlements.iter().zip(settled) {
+            receipt.settled.push(match settled {
+                Some(settled) => settled,
+                None => self.settle_again(place, settlement).await?,
+            });
+        }
+        Ok(receipt)
+    }
+
+    /// Sends a settlement until its key has few enough expired entries: each call removes some.
+    #[cold]
+    async fn settle_again(&self, place: Place, settlement: &Settlement) -> Result<Settled, Error> {
+        for _ in 0..SETTLE_ROUNDS {
+            let one = std::slice::from_ref(settlement);
+            let arguments = self::codec::settlement_plan(one, &self.names, self.expiry);
+            let call = Call::Script(self.scripts.settle(), &arguments);
+            let reply = self.counted(0, self.topology.call(place, Purpose::Decide, call)).await?;
+            if let (_, settled) = self::codec::settled(reply, 1)?
+                && let Some(Some(settled)) = settled.first().copied()
+            {
+                return Ok(settled);
+            }
+        }
+        Err(trimming())
+    }
+}
+
+/// Calls in which one decision may remove expired entries. Each takes a few milliseconds of a deadline of 50.
+const ROUNDS: usize = 6;
+
+/// Calls in which a settlement may: nobody waits for it with a deadline that short.
+const SETTLE_ROUNDS: usize = 100;
+
+#[cold]
+fn trimming() -> Error {
+    Error::store(
+        Fault::Trimming,
+        "a key has more expired entries than a few calls may remove; nothing was charged: ask again",
+    )
+}
+
+fn bad_reply() -> Error {
+    Error::store(Fault::Protocol, "Redis gave an answer that is not one of our script's: is it Redis?")
+}
+
+#[cfg(fuzzing)]
+pub(crate) fn main_name(prefix: &str, key: &crate::Key) -> String {
+    layout::Names::new(prefix).main(key)
+}

@@ -1,0 +1,285 @@
+//! How to reach Redis, and what to store there.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::store::failover::{lasts, within};
+use crate::{Error, Micros, Quota};
+
+/// What keys start with unless told otherwise.
+pub const DEFAULT_PREFIX: &str = "sg";
+
+/// The most asks in one call of the script.
+pub const MAX_BATCH_SIZE: usize = 1_000;
+
+/// The most servers that can be named.
+const MAX_SERVERS: usize = 1_000;
+
+/// How decisions are made atomic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RedisMode {
+    /// By a script: one round trip.
+    #[default]
+    Script,
+    /// By WATCH, MULTI and EXEC, for servers and proxies that do not run scripts: several round trips, and
+    /// callers of one key get in each other's way.
+    Transaction,
+}
+
+/// Which servers count, and what of it each of them has.
+///
+/// A url is `redis://[user:password@]host:port[/db]`; `rediss://` for TLS; `redis+unix:///path` for a socket.
+#[derive(Clone, PartialEq, Eq)]
+pub enum RedisTopology {
+    /// One server has everything.
+    One(String),
+    /// A Redis Cluster: these are some of its nodes, enough of them that one can be asked for the others. Users,
+    /// passwords and TLS are taken from the first, also for nodes that are not named.
+    Cluster(Vec<String>),
+    /// Servers that do not know of each other. Each key is on one of them; another server takes only its share
+    /// of the keys, and one that is gone affects only its own.
+    Shards(Vec<String>),
+    /// The primary that sentinels watch over.
+    Sentinel(RedisSentinel),
+}
+
+/// Sentinels, and whom they watch over.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RedisSentinel {
+    /// The name the sentinels have for it.
+    pub master: String,
+    /// The urls of the sentinels, with their own users and passwords. `rediss://` is TLS to the primary too.
+    pub nodes: Vec<String>,
+    /// The user at the primary.
+    pub username: Option<String>,
+    /// The password at the primary.
+    pub password: Option<String>,
+}
+
+/// How to reach Redis, and what to store there. Made by [`RedisOptions::new`] and its sisters; every field has a
+/// default that suits most.
+#[derive(Clone)]
+pub struct RedisOptions {
+    /// Which servers count.
+    pub topology: RedisTopology,
+    /// Certificates, for `rediss://`.
+    pub tls: RedisTls,
+    /// How many connections to share. More than a few help only when one is saturated.
+    pub connections: usize,
+    /// How long an attempt to connect may take.
+    pub connect_timeout: Duration,
+    /// How long an answer may take.
+    pub response_timeout: Duration,
+    /// How long a connection may be silent before TCP asks whether the other end is still there.
+    pub keep_alive: Duration,
+    /// How often a connection is asked whether it still answers.
+    pub health_check: Duration,
+    /// The most calls at once; the next wait for a place.
+    pub max_in_flight: usize,
+    /// How long a call may wait for a place.
+    pub max_wait: Duration,
+    /// The most asks in one call of the script.
+    pub batch_size: usize,
+    /// No key expires sooner.
+    pub min_expire: Duration,
+    /// How much longer than what it counts a key is kept.
+    pub expire_buffer: Duration,
+    /// How decisions are made atomic.
+    pub mode: RedisMode,
+    /// What every key starts with: several deployments can share a server.
+    pub prefix: String,
+}
+
+/// Certificates in PEM. Without a `ca` the system's are trusted.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct RedisTls {
+    /// Whom to trust.
+    pub ca: Option<Vec<u8>>,
+    /// Who we are, for servers that want to know.
+    pub cert: Option<Vec<u8>>,
+    /// The key of `cert`.
+    pub key: Option<Vec<u8>>,
+}
+
+impl RedisTls {
+    pub(super) fn is_default(&self) -> bool {
+        *self == RedisTls::default()
+    }
+}
+
+impl RedisOptions {
+    /// Redis at `url`, with defaults.
+    pub fn new(url: impl Into<String>) -> Self {
+        RedisOptions::at(RedisTopology::One(url.into()))
+    }
+
+    /// A cluster, some of whose nodes have these urls.
+    pub fn cluster<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Self {
+        RedisOptions::at(RedisTopology::Cluster(urls.into_iter().map(Into::into).collect()))
+    }
+
+    /// Independent servers that share the keys.
+    pub fn shards<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Self {
+        RedisOptions::at(RedisTopology::Shards(urls.into_iter().map(Into::into).collect()))
+    }
+
+    /// The primary that the sentinels at these urls call `master`.
+    pub fn sentinel<U: Into<String>>(master: impl Into<String>, urls: impl IntoIterator<Item = U>) -> Self {
+        RedisOptions::at(RedisTopology::Sentinel(RedisSentinel {
+            master: master.into(),
+            nodes: urls.into_iter().map(Into::into).collect(),
+            username: None,
+            password: None,
+        }))
+    }
+
+    /// These servers, with defaults.
+    pub fn at(topology: RedisTopology) -> Self {
+        RedisOptions {
+            topology,
+            tls: RedisTls::default(),
+            connections: 2,
+            connect_timeout: Duration::from_secs(1),
+            response_timeout: Duration::from_millis(500),
+            keep_alive: Duration::from_secs(15),
+            health_check: Duration::from_secs(5),
+            max_in_flight: 4_096,
+            max_wait: Duration::from_millis(50),
+            batch_size: 100,
+            min_expire: Duration::from_secs(60),
+            expire_buffer: Duration::from_secs(10),
+            mode: RedisMode::default(),
+            prefix: DEFAULT_PREFIX.to_owned(),
+        }
+    }
+
+    /// Says what is out of bounds, by the name the configuration file has for it.
+    pub fn check(&self) -> Result<(), Error> {
+        within("connections", self.connections, 1, 64)?;
+        within("batch-size", self.batch_size, 1, MAX_BATCH_SIZE)?;
+        within("max-in-flight", self.max_in_flight, 1, 1_000_000)?;
+        let (ms, minute, day) =
+            (Duration::from_millis(1), Duration::from_secs(60), Duration::from_secs(86_400));
+        lasts("connect-timeout", self.connect_timeout, ms, minute)?;
+        lasts("response-timeout", self.response_timeout, ms, minute)?;
+        lasts("keep-alive", self.keep_alive, Duration::from_secs(1), day)?;
+        lasts("health-check", self.health_check, Duration::from_millis(100), day)?;
+        lasts("max-wait", self.max_wait, Duration::ZERO, minute)?;
+        lasts("min-expire", self.min_expire, Duration::ZERO, 366 * day)?;
+        lasts("expire-buffer", self.expire_buffer, Duration::ZERO, 366 * day)?;
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+        if self.prefix.is_empty() || self.prefix.len() > 32 || !self.prefix.bytes().all(allowed) {
+            return Err(Error::invalid("prefix must be 1 to 32 letters, digits or any of `._-`"));
+        }
+        self.topology.check()
+    }
+
+    /// Where it is, without passwords.
+    pub fn address(&self) -> String {
+        self.topology.address()
+    }
+}
+
+impl RedisTopology {
+    /// The urls it has.
+    pub fn urls(&self) -> &[String] {
+        match self {
+            RedisTopology::One(url) => std::slice::from_ref(url),
+            RedisTopology::Cluster(urls) | RedisTopology::Shards(urls) => urls,
+            RedisTopology::Sentinel(sentinel) => &sentinel.nodes,
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let addresses: Vec<String> = self.urls().iter().map(|url| address_of(url)).collect();
+        let what = match self {
+            RedisTopology::One(_) => return Ok(()),
+            RedisTopology::Cluster(_) => "cluster",
+            RedisTopology::Shards(_) => "shards",
+            RedisTopology::Sentinel(_) => "sentinel.nodes",
+        };
+        if addresses.is_empty() || addresses.len() > MAX_SERVERS {
+            let n = addresses.len();
+            return Err(Error::invalid(format!("{what} must name 1 to {MAX_SERVERS} urls, not {n}")));
+        }
+        if let Some(twice) = (1..addresses.len()).find(|&i| addresses[..i].contains(&addresses[i])) {
+            return Err(Error::invalid(format!("{what} names {} twice", addresses[twice])));
+        }
+        match self {
+            RedisTopology::Sentinel(RedisSentinel { master, .. }) if master.is_empty() => {
+                Err(Error::invalid("sentinel.master is empty: give the name the sentinels have for it"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn address(&self) -> String {
+        let addresses: Vec<String> = self.urls().iter().map(|url| address_of(url)).collect();
+        let addresses = addresses.join(", ");
+        match self {
+            RedisTopology::One(_) => addresses,
+            RedisTopology::Cluster(_) => format!("the cluster of {addresses}"),
+            RedisTopology::Shards(_) => format!("the shards {addresses}"),
+            RedisTopology::Sentinel(sentinel) => {
+                format!("{} of the sentinels {addresses}", sentinel.master)
+            }
+        }
+    }
+}
+
+/// Passwords do not go to a log.
+impl fmt::Debug for RedisTopology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.address())
+    }
+}
+
+impl fmt::Debug for RedisSentinel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.master)
+    }
+}
+
+/// Where a url leads, without user and password.
+pub(super) fn address_of(url: &str) -> String {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
+    rest.split(['?', '#']).next().unwrap_or_default().to_owned()
+}
+
+/// The password does not go to a log.
+impl fmt::Debug for RedisOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisOptions")
+            .field("address", &self.address())
+            .field("connections", &self.connections)
+            .field("mode", &self.mode)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How long keys are kept.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Expiry {
+    pub(super) min: Micros,
+    pub(super) buffer: Micros,
+}
+
+impl Expiry {
+    pub(super) fn new(options: &RedisOptions) -> Self {
+        Expiry { min: options.min_expire.into(), buffer: options.expire_buffer.into() }
+    }
+
+    /// What a key is given when its expiry is set.
+    pub(super) fn life(self, quota: &Quota) -> Micros {
+        self.min.max(quota.horizon().plus(self.buffer))
+    }
+
+    /// The first write in each period of this length sets the expiry; what is left of it is then enough for
+    /// every other write of the period.
+    pub(super) fn period(self, quota: &Quota) -> Micros {
+        let least = quota.horizon().plus(Micros::new(self.buffer.get() / 2));
+        self.life(quota).since(least).max(Micros::new(1))
+    }
+}

@@ -1,0 +1,67 @@
+//! Key that all processes of a deployment sign reservations with: a string in Redis, created by the first process that needs it.
+
+use redis::Value;
+
+use super::epoch::Purpose;
+use super::server::Call;
+use super::{RedisStore, bad_reply};
+use crate::{Error, Fault, Key, ReservationKey};
+
+/// Names the string: see `Names::shared`.
+const NAME: &str = "reservation-key";
+
+/// How long it is kept after it was last used, in milliseconds: 400 days. No window is as long.
+const KEPT: u64 = 400 * 24 * 3_600 * 1_000;
+
+impl RedisStore {
+    /// Returns the key in Redis that every process of this deployment signs reservations with. If Redis has none, this stores
+    /// `ours`, which is then the key of all.
+    ///
+    /// It expires 400 days after the last call, later than anything that it has signed. A Redis that has lost it gets it
+    /// back from the next process that calls this with it.
+    ///
+    /// ```no_run
+    /// # async fn run() -> Result<(), slidegate::Error> {
+    /// use slidegate::{Limiter, RedisStore, ReservationKey, Rules};
+    ///
+    /// let store = RedisStore::new("redis://127.0.0.1:6379")?;
+    /// let key = store.shared_reservation_key(&ReservationKey::random()).await?;
+    /// let limiter = Limiter::new(store, Rules::new([])?).with_reservation_keys(key);
+    /// # Ok(()) }
+    /// ```
+    pub async fn shared_reservation_key(&self, ours: &ReservationKey) -> Result<ReservationKey, Error> {
+        let name = self.inner.names.shared(NAME);
+        if let Some(stored) = self.stored_reservation_key().await? {
+            let mut command = redis::cmd("PEXPIRE");
+            command.arg(&name).arg(KEPT);
+            self.call_for_key(&command).await?;
+            return Ok(stored);
+        }
+        let mut command = redis::cmd("SET");
+        command.arg(&name).arg(ours.secret()).arg("NX").arg("PX").arg(KEPT);
+        match self.call_for_key(&command).await? {
+            Value::Okay => Ok(ours.clone()),
+            // Another process was quicker.
+            _ => self.stored_reservation_key().await?.ok_or_else(bad_reply),
+        }
+    }
+
+    async fn stored_reservation_key(&self) -> Result<Option<ReservationKey>, Error> {
+        let name = self.inner.names.shared(NAME);
+        let mut command = redis::cmd("GET");
+        command.arg(&name);
+        let reply = self.call_for_key(&command).await?;
+        let stored: Option<Vec<u8>> = redis::from_redis_value(reply).map_err(|_| bad_reply())?;
+        let wrong = |_| {
+            let message = format!("{name} is too short or too long for a reservation key: delete it");
+            Error::store(Fault::WrongType, message)
+        };
+        stored.map(|secret| ReservationKey::new(&secret).map_err(wrong)).transpose()
+    }
+
+    /// Looks, and does not decide: also while what Redis has lost is written back.
+    async fn call_for_key(&self, command: &redis::Cmd) -> Result<Value, Error> {
+        let place = self.inner.topology.place_of(&Key::printed(NAME), &self.inner.names);
+        self.inner.topology.call(place, Purpose::Look, Call::Command(command)).await
+    }
+}

@@ -1,0 +1,126 @@
+//! Following a slot from node to node, while nothing was done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Cluster, NOBODY};
+use crate::store::redis::error_map::Redirect;
+use crate::store::redis::server::{Missed, Server};
+use crate::store::redis::topology::Place;
+use crate::{Clock, Error, Fault, Micros};
+
+/// A map is read again when it is older.
+const OLD: Micros = Micros::from_secs(10);
+
+/// The wait before the next try, which doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(32);
+
+/// Tries that follow at once: what moved once is where it says.
+const EAGER: u32 = 2;
+
+/// One call, on its way to the node that has its slot.
+pub(crate) struct Pursuit<'c> {
+    cluster: &'c Cluster,
+    slot: Place,
+    started: Micros,
+    tries: u32,
+    pause: Duration,
+    /// The version of the map that was followed, and whom it led to.
+    version: u64,
+    followed: (String, u16),
+    /// The node that an ASK named.
+    ask: Option<Arc<Server>>,
+}
+
+impl<'c> Pursuit<'c> {
+    pub(super) fn new(cluster: &'c Cluster, slot: Place) -> Self {
+        Pursuit {
+            cluster,
+            slot,
+            started: cluster.clock.now(),
+            tries: 0,
+            pause: FIRST_PAUSE,
+            version: 0,
+            followed: Default::default(),
+            ask: None,
+        }
+    }
+
+    /// Whom to ask, and whether by ASK.
+    pub(crate) async fn next(&mut self) -> Result<(Arc<Server>, bool), Error> {
+        if let Some(server) = self.ask.take() {
+            return Ok((server, true));
+        }
+        loop {
+            let map = self.cluster.map.load_full();
+            let owner =
+                map.owners.get(usize::from(self.slot)).and_then(|&owner| map.nodes.get(usize::from(owner)));
+            self.version = map.version;
+            if let Some(node) = owner {
+                // Whoever comes first reads it again; if that fails the old one is followed.
+                if self.cluster.clock.now().since(map.read) > OLD && self.cluster.reading.try_lock().is_ok() {
+                    let _ = self.cluster.read(map.version).await;
+                }
+                self.followed = (node.host.clone(), node.port);
+                return Ok((Arc::clone(&node.server), false));
+            }
+            self.cluster.read(map.version).await?;
+            if self.cluster.map.load().owners[usize::from(self.slot)] == NOBODY {
+                let message = format!("no node of the cluster has slot {}: see CLUSTER INFO", self.slot);
+                self.wait(Error::store(Fault::Cluster, message)).await?;
+            }
+        }
+    }
+
+    /// Finds out where to try next; the error if nothing is to be tried, or no longer.
+    pub(crate) async fn missed(&mut self, missed: Missed, can_ask: bool) -> Result<(), Error> {
+        let error = match missed {
+            Missed::Redirected(redirect, _) => {
+                let from = self.followed.0.clone();
+                let what = match redirect {
+                    Redirect::Moved(to) => {
+                        // If it cannot be followed now, the next try says so.
+                        let _ = self.cluster.moved(self.slot, &to, &from, self.version).await;
+                        "MOVED: its nodes do not agree who has it"
+                    }
+                    Redirect::Ask(to) if can_ask => {
+                        self.ask = Some(self.cluster.importing(&to, &from)?);
+                        "ASK: it is on its way to another node"
+                    }
+                    Redirect::Ask(_) | Redirect::Again => {
+                        self.tries = self.tries.max(EAGER);
+                        "TRYAGAIN: it is on its way to another node"
+                    }
+                    Redirect::Down => {
+                        self.tries = self.tries.max(EAGER);
+                        let _ = self.cluster.read(self.version).await;
+                        "CLUSTERDOWN: see CLUSTER INFO"
+                    }
+                };
+                let message =
+                    format!("the cluster did not answer for slot {} in time, but {what}", self.slot);
+                Error::store(Fault::Cluster, message)
+            }
+            Missed::Failed(error) if error.fault() == Some(Fault::Unreachable) => {
+                self.tries = self.tries.max(EAGER);
+                let _ = self.cluster.read(self.version).await;
+                error
+            }
+            Missed::Failed(error) => return Err(error),
+        };
+        self.wait(error).await
+    }
+
+    async fn wait(&mut self, error: Error) -> Result<(), Error> {
+        self.tries += 1;
+        if self.cluster.clock.now().since(self.started) >= self.cluster.patience {
+            return Err(error);
+        }
+        if self.tries > EAGER {
+            tokio::time::sleep(self.pause).await;
+            self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,184 @@
+//! Which server has a key: one, a cluster's node, or one of several that do not know of each other.
+
+mod cluster;
+mod sentinel;
+mod shards;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redis::Value;
+
+#[cfg(test)]
+pub(super) use self::cluster::slot_of_tag;
+use self::cluster::{Cluster, Pursuit};
+pub(super) use self::sentinel::{Sentinel, check_role};
+use self::shards::Shards;
+use super::client::{client, info};
+use super::connection::Target;
+use super::epoch::Purpose;
+use super::layout::Names;
+use super::options::address_of;
+use super::server::{Call, Missed, Server};
+use super::{RedisOptions, RedisTopology};
+use crate::{Error, Key};
+
+/// One of a store's servers. The same number means the same address for as long as the store lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ServerId(pub(crate) u16);
+
+/// Keys of one place go in one call: a slot of a cluster, or the number of a server.
+pub(super) type Place = u16;
+
+pub(super) struct Topology {
+    kind: Kind,
+    hold: Arc<AtomicBool>,
+}
+
+enum Kind {
+    One(Arc<Server>),
+    Cluster(Box<Cluster>),
+    Shards(Shards),
+}
+
+impl Topology {
+    pub(super) fn new(options: &RedisOptions) -> Result<Self, Error> {
+        let hold = Arc::new(AtomicBool::new(false));
+        let kind = match &options.topology {
+            RedisTopology::One(url) => Kind::One(Arc::new(fixed(url, options, &hold)?)),
+            RedisTopology::Cluster(urls) => Kind::Cluster(Box::new(Cluster::new(urls, options, &hold)?)),
+            RedisTopology::Shards(urls) => {
+                let servers = urls.iter().map(|url| fixed(url, options, &hold).map(Arc::new));
+                Kind::Shards(Shards::new(servers.collect::<Result<_, _>>()?))
+            }
+            RedisTopology::Sentinel(sentinel) => {
+                let address = options.address().into();
+                let sentinel = Box::new(Sentinel::new(sentinel, options)?);
+                Kind::One(Arc::new(Server::new(Target::Sentinel { sentinel, address }, options, &hold)))
+            }
+        };
+        Ok(Topology { kind, hold })
+    }
+
+    /// Whether everything is in one place.
+    #[inline]
+    pub(super) fn is_one(&self) -> bool {
+        matches!(self.kind, Kind::One(_))
+    }
+
+    /// Whether keys are redirected one by one.
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self.kind, Kind::Cluster(_))
+    }
+
+    pub(super) fn place_of(&self, key: &Key, names: &Names) -> Place {
+        match &self.kind {
+            Kind::One(_) => 0,
+            Kind::Cluster(_) => cluster::slot_of(key, names),
+            Kind::Shards(shards) => shards.place_of(key),
+        }
+    }
+
+    /// Carries out a call on the keys of one place. In a cluster it follows the keys for as long as an answer may
+    /// take, but only while nothing was done.
+    #[inline]
+    pub(super) async fn call(&self, place: Place, purpose: Purpose, call: Call<'_>) -> Result<Value, Error> {
+        match &self.kind {
+            Kind::One(server) => Ok(server.perform(purpose, call, false).await?),
+            Kind::Shards(shards) => Ok(shards.server(place)?.perform(purpose, call, false).await?),
+            Kind::Cluster(cluster) => cluster.call(place, purpose, call).await,
+        }
+    }
+
+    /// The same for what is more than one call.
+    pub(super) fn pursue(&self, place: Place) -> Chase<'_> {
+        match &self.kind {
+            Kind::One(server) => Chase::Server(Ok(Arc::clone(server))),
+            Kind::Shards(shards) => Chase::Server(shards.server(place).cloned()),
+            Kind::Cluster(cluster) => Chase::Slot(cluster.pursue(place)),
+        }
+    }
+
+    /// Those that count now, by number. A cluster must be found first.
+    pub(super) async fn servers(&self) -> Result<Vec<ServerId>, Error> {
+        if let Kind::Cluster(cluster) = &self.kind {
+            cluster.find().await?;
+        }
+        Ok(self.known_servers())
+    }
+
+    /// Reads a cluster's map again.
+    pub(super) async fn look_around(&self) -> Result<(), Error> {
+        match &self.kind {
+            Kind::Cluster(cluster) => cluster.read_again().await,
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn known_servers(&self) -> Vec<ServerId> {
+        match &self.kind {
+            Kind::One(_) => vec![ServerId(0)],
+            Kind::Shards(shards) => shards.servers(),
+            Kind::Cluster(cluster) => cluster.primaries(),
+        }
+    }
+
+    pub(super) fn server(&self, id: ServerId) -> Option<Arc<Server>> {
+        match &self.kind {
+            Kind::One(server) => Some(Arc::clone(server)),
+            Kind::Shards(shards) => shards.server(id.0).ok().cloned(),
+            Kind::Cluster(cluster) => cluster.server(id),
+        }
+    }
+
+    /// Which server has `place` now; the first if that is not known yet.
+    pub(super) fn server_of(&self, place: Place) -> ServerId {
+        match &self.kind {
+            Kind::One(_) => ServerId(0),
+            Kind::Shards(_) => ServerId(place),
+            Kind::Cluster(cluster) => cluster.owner_now(place),
+        }
+    }
+
+    /// A hash tag that `server` owns now.
+    pub(super) fn coordination_tag(&self, server: ServerId) -> String {
+        match &self.kind {
+            Kind::Cluster(cluster) => cluster.tag_of(server),
+            _ => "0".to_owned(),
+        }
+    }
+
+    pub(super) fn hold(&self, on: bool) {
+        self.hold.store(on, Ordering::Release);
+    }
+}
+
+/// What is at one place, until it has answered.
+pub(super) enum Chase<'t> {
+    Server(Result<Arc<Server>, Error>),
+    Slot(Pursuit<'t>),
+}
+
+impl Chase<'_> {
+    pub(super) async fn server(&mut self) -> Result<Arc<Server>, Error> {
+        match self {
+            Chase::Server(server) => server.clone(),
+            // A transaction is more than one command, so what is on its way is waited for.
+            Chase::Slot(pursuit) => Ok(pursuit.next().await?.0),
+        }
+    }
+
+    /// Gets ready to try again; the error if that cannot be.
+    pub(super) async fn missed(&mut self, missed: Missed) -> Result<(), Error> {
+        match self {
+            Chase::Server(_) => Err(missed.into()),
+            Chase::Slot(pursuit) => pursuit.missed(missed, false).await,
+        }
+    }
+}
+
+fn fixed(url: &str, options: &RedisOptions, hold: &Arc<AtomicBool>) -> Result<Server, Error> {
+    let client = Box::new(client(info(url, options)?, options)?);
+    let address = address_of(url).into();
+    Ok(Server::new(Target::Fixed { client, address }, options, hold))
+}

@@ -1,0 +1,99 @@
+//! The primary that sentinels watch over: they are asked in turn who it is now.
+
+use std::sync::Arc;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, Value};
+
+use crate::store::redis::client::{client, info, info_at};
+use crate::store::redis::error_map::explain;
+use crate::store::redis::options::address_of;
+use crate::store::redis::{RedisOptions, RedisSentinel};
+use crate::{Error, Fault};
+
+pub(crate) struct Sentinel {
+    master: String,
+    nodes: Vec<(Client, String)>,
+    config: AsyncConnectionConfig,
+    /// Everything about the primary but its address.
+    like: ConnectionInfo,
+    options: RedisOptions,
+}
+
+impl Sentinel {
+    pub(crate) fn new(sentinel: &RedisSentinel, options: &RedisOptions) -> Result<Self, Error> {
+        let mut nodes = Vec::new();
+        for url in &sentinel.nodes {
+            nodes.push((client(info(url, options)?, options)?, address_of(url)));
+        }
+        let first = sentinel.nodes.first().map_or("", String::as_str);
+        let like = info(first, options)?;
+        // The sentinels' own user and password stay with them.
+        let mut redis = redis::RedisConnectionInfo::default()
+            .set_protocol(like.redis_settings().protocol())
+            .set_lib_name("slidegate", env!("CARGO_PKG_VERSION"));
+        if let Some(username) = &sentinel.username {
+            redis = redis.set_username(username);
+        }
+        if let Some(password) = &sentinel.password {
+            redis = redis.set_password(password);
+        }
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(options.connect_timeout))
+            .set_response_timeout(Some(options.response_timeout));
+        let master = sentinel.master.clone();
+        Ok(Sentinel { master, nodes, config, like: like.set_redis_settings(redis), options: options.clone() })
+    }
+
+    /// The primary, by the first sentinel that knows it.
+    pub(crate) async fn find(&self) -> Result<(Client, Arc<str>), Error> {
+        let (host, port) = self.ask().await?;
+        let client = client(info_at(&self.like, &host, port), &self.options)?;
+        Ok((client, format!("{host}:{port}").into()))
+    }
+
+    /// Whether the primary has moved away from `address`, as far as the sentinels can be asked.
+    pub(crate) async fn has_left(&self, address: &str) -> bool {
+        self.ask().await.is_ok_and(|(host, port)| address != format!("{host}:{port}"))
+    }
+
+    async fn ask(&self) -> Result<(String, u16), Error> {
+        let mut last = None;
+        for (client, address) in &self.nodes {
+            match self.ask_one(client).await {
+                Ok(Some(found)) => return Ok(found),
+                Ok(None) => {
+                    let message =
+                        format!("the sentinel at {address} knows no `{}`: correct master", self.master);
+                    last = Some(Error::store(Fault::Unreachable, message));
+                }
+                Err(error) => {
+                    let error = explain(&error, address);
+                    let message = format!("no sentinel answers; the last one said: {error}");
+                    last.get_or_insert(Error::store(Fault::Unreachable, message));
+                }
+            }
+        }
+        Err(last.unwrap_or_else(|| Error::invalid("sentinel.nodes is empty")))
+    }
+
+    async fn ask_one(&self, client: &Client) -> redis::RedisResult<Option<(String, u16)>> {
+        let mut connection = client.get_multiplexed_async_connection_with_config(&self.config).await?;
+        let mut command = redis::cmd("SENTINEL");
+        command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
+        command.query_async(&mut connection).await
+    }
+}
+
+/// A server that was a primary may be one no longer, and its sentinels may not know yet.
+pub(crate) async fn check_role(connection: &mut MultiplexedConnection, address: &str) -> Result<(), Error> {
+    let answer = redis::cmd("ROLE").query_async::<Vec<Value>>(connection).await;
+    let role = answer.map_err(|error| explain(&error, address))?.into_iter().next();
+    match role.and_then(|role| redis::from_redis_value::<String>(role).ok()).as_deref() {
+        Some("master") => Ok(()),
+        _ => Err(Error::store(
+            Fault::ReadOnly,
+            format!("Redis at {address} is not the primary that the sentinels say it is: waiting for them"),
+        )),
+    }
+}

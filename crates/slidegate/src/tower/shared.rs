@@ -1,0 +1,129 @@
+//! What all requests of a layer go by, and what becomes of one before it goes on.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Response, request, response};
+use smallvec::SmallVec;
+
+use super::denial::Speech;
+use super::permit_guard::Holds;
+use super::{Extract, Refusal, Rejection, grpc};
+use crate::quota::MAX_LIMIT;
+use crate::{Ask, Error, Limiter, Request, Rules, Store};
+
+type Permits = dyn Fn(&request::Parts) -> Result<u64, Rejection> + Send + Sync;
+type When = dyn Fn(&response::Parts) -> bool + Send + Sync;
+type Cost = dyn Fn(&response::Parts) -> Option<u64> + Send + Sync;
+type Answer = dyn Fn(&Refusal<'_>, Response<Bytes>) -> Response<Bytes> + Send + Sync;
+
+pub(super) struct Gate<S: Store> {
+    pub(super) limiter: Arc<Limiter<S>>,
+    pub(super) holds: Arc<Holds<S>>,
+    pub(super) options: Options,
+}
+
+impl<S: Store> Clone for Gate<S> {
+    fn clone(&self) -> Self {
+        Gate {
+            limiter: Arc::clone(&self.limiter),
+            holds: Arc::clone(&self.holds),
+            options: self.options.clone(),
+        }
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Options {
+    pub(super) attributes: Vec<(Box<str>, Extract)>,
+    /// One for each request, unless there is one.
+    pub(super) permits: Option<Arc<Permits>>,
+    pub(super) refunds_failures: bool,
+    pub(super) refund_when: Option<Arc<When>>,
+    pub(super) cost_from: Option<Arc<Cost>>,
+    pub(super) fail_open: bool,
+    /// Whether allowed responses carry headers, and whether the older ones are among them.
+    pub(super) tells_allowed: bool,
+    pub(super) older_headers: bool,
+    pub(super) passes_decision: bool,
+    /// None to go by the request.
+    pub(super) speech: Option<Speech>,
+    pub(super) answer: Option<Arc<Answer>>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            attributes: Vec::new(),
+            permits: None,
+            refunds_failures: false,
+            refund_when: None,
+            cost_from: None,
+            fail_open: false,
+            tells_allowed: true,
+            older_headers: false,
+            passes_decision: false,
+            speech: None,
+            answer: None,
+        }
+    }
+}
+
+/// Why a request is not put to the store.
+pub(super) enum Unasked {
+    Rejected(Rejection),
+    Failed(Error),
+}
+
+impl From<Rejection> for Unasked {
+    fn from(rejection: Rejection) -> Self {
+        Unasked::Rejected(rejection)
+    }
+}
+
+impl<S: Store> Gate<S> {
+    /// The question that a request is.
+    pub(super) fn ask(&self, request: &request::Parts) -> Result<(Arc<Rules>, Ask), Unasked> {
+        let mut values: SmallVec<[(&str, Cow<'_, str>); 4]> = SmallVec::new();
+        for (name, extract) in &self.options.attributes {
+            if let Some(value) = extract.value(name, request)? {
+                values.push((name, value));
+            }
+        }
+        let permits = match &self.options.permits {
+            Some(permits) => permits(request)?,
+            None => 1,
+        };
+        let asked = Request::new(values.iter().map(|(name, value)| (*name, &**value))).permits(permits);
+        let rules = self.limiter.rules();
+        let ask = rules.ask(&asked).map_err(Unasked::Failed)?;
+        Ok((rules, ask))
+    }
+
+    pub(super) fn speech(&self, request: &request::Parts) -> Speech {
+        self.options.speech.unwrap_or_else(|| Speech::of(&request.headers))
+    }
+
+    pub(super) fn answer(&self, refusal: &Refusal<'_>, speech: Speech) -> Response<Bytes> {
+        let usual = speech.answer(refusal, self.options.older_headers);
+        match &self.options.answer {
+            Some(answer) => answer(refusal, usual),
+            None => usual,
+        }
+    }
+
+    /// What a request really cost, if that is another matter than what it was charged.
+    pub(super) fn cost(&self, response: &response::Parts) -> Option<u64> {
+        let Options { refunds_failures, refund_when, cost_from, .. } = &self.options;
+        if *refunds_failures && failed(response) || refund_when.as_ref().is_some_and(|when| when(response)) {
+            return Some(0);
+        }
+        cost_from.as_ref().and_then(|cost| cost(response)).map(|cost| cost.min(MAX_LIMIT))
+    }
+}
+
+/// Whether a service says that it failed.
+pub(super) fn failed(response: &response::Parts) -> bool {
+    response.status.is_server_error() || grpc::failed(&response.headers)
+}
