@@ -20,7 +20,7 @@ prepare
 # Each limit is for one key. A limit of 1 is one that throttlecrab 0.4 does not keep.
 echo 'rules:
   - { name: admit, match: { domain: admit }, key: [key], limit: 1000000000, window: 1m }
-  - { name: refuse, match: { domain: refuse }, key: [key], limit: 2, window: 1m }' >"$work/rules.yaml"
+  - { name: deny, match: { domain: deny }, key: [key], limit: 2, window: 1m }' >"$work/rules.yaml"
 start_both grpc serve --config "$work/rules.yaml" --store memory --http off --resp off --grpc 127.0.0.1:PORT
 
 # The messages: for each load, a file for Envoy's service and one for throttlecrab's.
@@ -42,14 +42,14 @@ def write(name, message):
     with open(f"{sys.argv[1]}/{name}", "wb") as file:
         file.write(b"\0" + len(message).to_bytes(4, "big") + message)
 
-for load, limit in (("admit", 10**9), ("refuse", 2)):
+for load, limit in (("admit", 10**9), ("deny", 2)):
     entry = text(1, "key") + text(2, "user1")
     write(f"{load}.slidegate", text(1, load) + text(2, text(1, entry)))
     write(f"{load}.throttlecrab",
           text(1, f"{load}-user1") + number(2, limit) + number(3, limit) + number(4, 60) + number(5, 1))
 P
 cp "$work/admit.slidegate" "$work/admit.beside"
-cp "$work/refuse.slidegate" "$work/refuse.beside"
+cp "$work/deny.slidegate" "$work/deny.beside"
 
 url() {
     local path=envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit
@@ -85,7 +85,7 @@ echo "h2load -t 1 -c $connections -m $streams -D $turn, $(nproc) cores, $rounds 
 echo
 echo "| load | round | | requests/s | mean µs |"
 echo "|---|--:|---|--:|--:|"
-for load in admit refuse; do
+for load in admit deny; do
     for round in $(seq 1 "$rounds"); do
         # Who goes first alternates.
         order=(slidegate "$other")
@@ -105,7 +105,7 @@ done
 echo
 echo "| load | slidegate requests/s | mean µs | $other requests/s | mean µs | x requests/s |"
 echo "|---|--:|--:|--:|--:|--:|"
-for load in admit refuse; do
+for load in admit deny; do
     a=$work/$load.slidegate.figures b=$work/$load.$other.figures
     row="| $load |"
     for file in "$a" "$b"; do

@@ -23,9 +23,9 @@ start_both http serve --config "$work/rules.yaml" --store memory --http 127.0.0.
 
 # What a contender is asked under a load, whose keys are its own: the path and the body.
 question() {
-    # With a burst of 1, throttlecrab 0.4 refuses nothing.
+    # With a burst of 1, throttlecrab 0.4 denies nothing.
     local who=$1 load=$2 limit=2
-    [ "$load" = refuse ] || limit=1000000000
+    [ "$load" = deny ] || limit=1000000000
     if [ "$who" = throttlecrab ]; then
         echo "/throttle {\"key\":\"$load-KEY\",\"max_burst\":$limit,\"count_per_period\":$limit,\"period\":60}"
     else
@@ -54,7 +54,7 @@ echo "wrk -t $threads -c $connections -d ${turn}s, $(nproc) cores, $rounds round
 echo
 echo "| load | keys | round | | requests/s | p50 µs | p99 µs |"
 echo "|---|--:|--:|---|--:|--:|--:|"
-for load in admit refuse; do
+for load in admit deny; do
     for keys in 1 10000; do
         for round in $(seq 1 "$rounds"); do
             # Who goes first alternates.
@@ -76,7 +76,7 @@ done
 echo
 echo "| load | keys | slidegate requests/s | p50 µs | p99 µs | $other requests/s | p50 µs | p99 µs | x requests/s | x p99 |"
 echo "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
-for load in admit refuse; do
+for load in admit deny; do
     for keys in 1 10000; do
         a=$work/$load.$keys.slidegate b=$work/$load.$keys.$other
         row="| $load | $keys |"

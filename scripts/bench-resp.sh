@@ -9,7 +9,7 @@
 #   BESIDE=path/to/slidegate                   another build of ours instead of throttlecrab, to see what a change brings
 #   RESERVE=1                                  asks for reservations, which are signed: of this build and of BESIDE; the first
 #                                              column is this build without reservations. Only what is admitted has one
-#   LOADS="admit refuse" KEYS="1 10000"        what is asked
+#   LOADS="admit deny" KEYS="1 10000"        what is asked
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/need.sh
@@ -28,9 +28,9 @@ start_both redis serve --config "$work/rules.yaml" --store memory --http off --g
 
 # What is asked by a command under a load, whose keys are its own.
 question() {
-    # With a burst of 1, throttlecrab 0.4 refuses nothing.
+    # With a burst of 1, throttlecrab 0.4 denies nothing.
     local limit=2
-    [ "$2" = refuse ] || limit=1000000000
+    [ "$2" = deny ] || limit=1000000000
     case $1 in
     THROTTLE) echo "THROTTLE $2-__rand_int__ $limit $limit 60" ;;
     SG.ACQUIRE) echo "SG.ACQUIRE $2-__rand_int__ $limit 60000" ;;
@@ -58,7 +58,7 @@ decided() {
 # The contenders: who, and by which command.
 contenders=("slidegate THROTTLE" "slidegate SG.ACQUIRE" "$other THROTTLE")
 [ -z "${RESERVE:-}" ] || contenders=("slidegate SG.ACQUIRE" "slidegate RESERVE" "$other RESERVE")
-read -ra loads <<<"${LOADS:-admit refuse}"
+read -ra loads <<<"${LOADS:-admit deny}"
 read -ra numbers_of_keys <<<"${KEYS:-1 10000}"
 
 echo "redis-benchmark -c $connections -n $alone, or -n $pipelined -P 16, $(nproc) cores, $rounds rounds"

@@ -52,7 +52,7 @@ start_both() {
         other=beside
         start beside "$BESIDE" "$@"
     else
-        # Its quickest: it logs nothing, and keeps no list of the keys it refused.
+        # Its quickest: it logs nothing, and keeps no list of the keys it denied.
         other=throttlecrab
         start throttlecrab $crab/bin/throttlecrab-server "--$protocol" "--$protocol-host" 127.0.0.1 "--$protocol-port" PORT \
             --store periodic --log-level error --max-denied-keys 0

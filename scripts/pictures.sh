@@ -40,5 +40,5 @@ draw user-timeline user-counts 'rules: [{ name: user, key: [user], limit: 5, win
     --pattern timeline --at 0s,2s,4s,6s,8s,9s,60s
 draw flash-sale per-user-counts 'rules: [{ name: per-user, key: [user], limit: 10, window: 10s }]' \
     --pattern flash-sale --rate 2000 --duration 2m --clients 300
-draw flash-sale-keys per-user-refusals 'rules: [{ name: per-user, key: [user], limit: 10, window: 10s }]' \
+draw flash-sale-keys per-user-denials 'rules: [{ name: per-user, key: [user], limit: 10, window: 10s }]' \
     --pattern flash-sale --rate 2000 --duration 2m --clients 300

@@ -112,7 +112,7 @@ impl Contenders {
     #[inline]
     fn slidegate(&self, key: usize) -> bool {
         let ask = Ask::one(Check::new(self.ours[key].clone(), self.quota, 1)).unwrap();
-        !ready(self.store.admit(std::slice::from_ref(&ask))).unwrap()[0].verdicts[0].outcome.refuses()
+        !ready(self.store.admit(std::slice::from_ref(&ask))).unwrap()[0].verdicts[0].outcome.denies()
     }
 
     fn governor(&self, key: usize) -> bool {
@@ -190,11 +190,11 @@ fn by_window() {
 /// Cost of a decision over a full window, from a small limit to a large one.
 fn flat() {
     println!(
-        "\nfull exact window, one key, by limit: ns a refusal, and ns an admission as the oldest leaves"
+        "\nfull exact window, one key, by limit: ns a denial, and ns an admission as the oldest leaves"
     );
     for limit in [10, 1_000, 100_000, 1_000_000] {
-        let (refuse, admit) = full_window(limit);
-        println!("{limit:>9} | refuse {refuse:>6.1} | admit {admit:>6.1}");
+        let (deny, admit) = full_window(limit);
+        println!("{limit:>9} | deny {deny:>6.1} | admit {admit:>6.1}");
     }
 }
 
@@ -216,7 +216,7 @@ fn full_window(limit: u64) -> (f64, f64) {
         (0..n).for_each(|_| f());
         start.elapsed().as_nanos() as f64 / f64::from(n)
     };
-    let refuse = time(200_000, Box::new(|| _ = black_box(ready(store.admit(&ask)))));
+    let deny = time(200_000, Box::new(|| _ = black_box(ready(store.admit(&ask)))));
     let admit = time(
         200_000,
         Box::new(|| {
@@ -224,7 +224,7 @@ fn full_window(limit: u64) -> (f64, f64) {
             black_box(ready(store.admit(&ask)).unwrap());
         }),
     );
-    (refuse, admit)
+    (deny, admit)
 }
 
 /// Bytes a key and an event, from the allocator.

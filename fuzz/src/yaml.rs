@@ -8,7 +8,7 @@ use slidegate_server::fuzzing::rules_json;
 #[track_caller]
 pub fn mistakes(text: &str, error: &Error) {
     let problems = error.problems();
-    assert!(!problems.is_empty(), "refused, and nothing is wrong");
+    assert!(!problems.is_empty(), "denied, and nothing is wrong");
     assert!(problems.is_sorted(), "in the order of their lines");
     // A file may end in the middle of something; and YAML has more line ends than one.
     let lines = 2 + text.matches(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).count() as u64;

@@ -1,4 +1,4 @@
-// Decisions a second over time: allowed below, refused hatched on top. A slider for the keyboard: arrows go through
+// Decisions a second over time: allowed below, denied hatched on top. A slider for the keyboard: arrows go through
 // time, and what was then is read out.
 
 import { $, attribute, el, svg } from "./dom.js";
@@ -43,15 +43,15 @@ export class Chart {
       svg("rect", { width: 6, height: 6, class: "hatch-ground" }), svg("path", { d: "M0 0V6", class: "hatch" }));
     this.grid = svg("g");
     this.areaAllowed = svg("path", { class: "area-allowed" });
-    this.areaRefused = svg("path", { class: "area-refused", fill: "url(#hatch)" });
+    this.areaDenied = svg("path", { class: "area-denied", fill: "url(#hatch)" });
     this.lineAllowed = svg("path", { class: "line-allowed" });
-    this.lineRefused = svg("path", { class: "line-refused" });
+    this.lineDenied = svg("path", { class: "line-denied" });
     this.dotAllowed = svg("circle", { class: "dot-allowed", r: 4 });
-    this.dotRefused = svg("circle", { class: "dot-refused", r: 4 });
+    this.dotDenied = svg("circle", { class: "dot-denied", r: 4 });
     this.cursorLine = svg("line", { class: "cursor", y1: TOP });
-    this.cursor = svg("g", { visibility: "hidden" }, this.cursorLine, this.dotAllowed, this.dotRefused);
+    this.cursor = svg("g", { visibility: "hidden" }, this.cursorLine, this.dotAllowed, this.dotDenied);
     this.svg = svg("svg", { "aria-hidden": "true", focusable: "false" }, svg("defs", {}, hatch), this.grid,
-      this.areaRefused, this.areaAllowed, this.lineRefused, this.lineAllowed, this.cursor);
+      this.areaDenied, this.areaAllowed, this.lineDenied, this.lineAllowed, this.cursor);
     this.box.append(this.svg);
   }
 
@@ -62,7 +62,7 @@ export class Chart {
     this.step = STEPS[this.range];
     this.columns = this.history.columns(this.range, this.step);
     this.bottom = height - BOTTOM;
-    const most = Math.max(...this.columns.map(({ allowed, refused }) => allowed + refused || 0));
+    const most = Math.max(...this.columns.map(({ allowed, denied }) => allowed + denied || 0));
     this.ceiling = niceCeiling(most);
     const first = this.columns[0].at;
     this.x = (second) => LEFT + ((second - first) / (this.range - this.step || 1)) * (width - LEFT - RIGHT);
@@ -95,21 +95,21 @@ export class Chart {
   }
 
   drawAreas() {
-    const [allowed, refused, over, under] = [[], [], [], []];
+    const [allowed, denied, over, under] = [[], [], [], []];
     for (const run of runs(this.columns)) {
       const base = run.map(({ at }) => [this.x(at), this.bottom]);
       const low = run.map(({ at, allowed }) => [this.x(at), this.y(allowed)]);
-      const high = run.map(({ at, allowed, refused }) => [this.x(at), this.y(allowed + refused)]);
+      const high = run.map(({ at, allowed, denied }) => [this.x(at), this.y(allowed + denied)]);
       allowed.push(closed(low, base));
-      refused.push(closed(high, low));
+      denied.push(closed(high, low));
       under.push(path(low));
-      // No line where nothing was refused: it would lie on the other.
-      for (const part of stretches(run)) over.push(path(part.map(({ at, allowed, refused }) => [this.x(at), this.y(allowed + refused)])));
+      // No line where nothing was denied: it would lie on the other.
+      for (const part of stretches(run)) over.push(path(part.map(({ at, allowed, denied }) => [this.x(at), this.y(allowed + denied)])));
     }
     attribute(this.areaAllowed, "d", allowed.join(""));
-    attribute(this.areaRefused, "d", refused.join(""));
+    attribute(this.areaDenied, "d", denied.join(""));
     attribute(this.lineAllowed, "d", under.join(""));
-    attribute(this.lineRefused, "d", over.join(""));
+    attribute(this.lineDenied, "d", over.join(""));
   }
 
   point(clientX) {
@@ -151,14 +151,14 @@ export class Chart {
       const x = this.x(column.at);
       for (const end of ["x1", "x2"]) attribute(this.cursorLine, end, x);
       attribute(this.cursorLine, "y2", this.bottom);
-      for (const [dot, n] of [[this.dotAllowed, column.allowed], [this.dotRefused, column.allowed + column.refused]]) {
+      for (const [dot, n] of [[this.dotAllowed, column.allowed], [this.dotDenied, column.allowed + column.denied]]) {
         attribute(dot, "visibility", known ? "inherit" : "hidden");
         if (known) [["cx", x], ["cy", this.y(n)]].forEach(([name, value]) => attribute(dot, name, value));
       }
     }
     const when = clock(column.at * 1000);
     const mean = this.step > 1 ? `, mean of ${this.step} s` : "";
-    const words = known ? `${brief(column.allowed)} allowed, ${brief(column.refused)} refused a second` : "nothing known";
+    const words = known ? `${brief(column.allowed)} allowed, ${brief(column.denied)} denied a second` : "nothing known";
     const narrow = this.box.clientWidth < 480;
     this.readout.replaceChildren(`${when}${narrow ? "" : mean}: `, el("b", {}, narrow ? words.replace(" a second", "") : words));
     attribute(this.box, "aria-valuemax", this.columns.length - 1);
@@ -187,13 +187,13 @@ function* runs(columns) {
   if (run.length) yield run;
 }
 
-/** Stretches in which something was refused, with a neighbour on each side. */
+/** Stretches in which something was denied, with a neighbour on each side. */
 function* stretches(run) {
   let from = null;
   for (let i = 0; i <= run.length; i++) {
-    const refused = i < run.length && run[i].refused > 0;
-    if (refused && from == null) from = i;
-    if (!refused && from != null) {
+    const denied = i < run.length && run[i].denied > 0;
+    if (denied && from == null) from = i;
+    if (!denied && from != null) {
       yield run.slice(Math.max(0, from - 1), i + 1);
       from = null;
     }

@@ -28,7 +28,7 @@ const live = new Live({
     chart.draw();
   },
   tick(tick) {
-    history.add(tick.at_ms, tick.allowed, tick.refused);
+    history.add(tick.at_ms, tick.allowed, tick.denied);
     loaded();
     chart.draw();
     figures(tick);
@@ -55,16 +55,16 @@ function loaded() {
 
 function figures(tick) {
   text($("allowed-rate"), brief(tick.allowed));
-  text($("refused-rate"), brief(tick.refused));
-  text($("shadow-rate"), `${brief(tick.would_refuse)}/s`);
+  text($("denied-rate"), brief(tick.denied));
+  text($("shadow-rate"), `${brief(tick.would_deny)}/s`);
   text($("p50"), micros(tick.p50_us));
   text($("p99"), micros(tick.p99_us));
-  let [allowed, refused] = [0, 0];
+  let [allowed, denied] = [0, 0];
   for (const column of history.columns(60, 1)) {
     allowed += column.allowed || 0;
-    refused += column.refused || 0;
+    denied += column.denied || 0;
   }
-  text($("refused-share"), allowed + refused ? share(refused / (allowed + refused)) : "–");
+  text($("denied-share"), allowed + denied ? share(denied / (allowed + denied)) : "–");
   $("empty").hidden = history.any();
 }
 

@@ -6,8 +6,8 @@ import { confirm } from "./confirm.js";
 import { notice } from "./banner.js";
 
 const MEANS = {
-  enforce: "It will refuse what is over its limit.",
-  shadow: "It will count and report, and refuse nothing.",
+  enforce: "It will deny what is over its limit.",
+  shadow: "It will count and report, and deny nothing.",
 };
 
 export async function flip(name, mode) {

@@ -32,7 +32,7 @@ export class RulesTable {
   chosen() {
     const wanted = $("rules-filter").value.trim().toLowerCase();
     const found = this.rules.filter(({ rule, key }) => !wanted || `${rule} ${key?.join(" ") ?? ""}`.toLowerCase().includes(wanted));
-    const by = { refused: (rule) => rule.refused_minute, usage: (rule) => rule.usage ?? -1 }[$("rules-order").value];
+    const by = { denied: (rule) => rule.denied_minute, usage: (rule) => rule.usage ?? -1 }[$("rules-order").value];
     return by ? found.sort((a, b) => by(b) - by(a)) : found;
   }
 
@@ -69,10 +69,10 @@ export class RulesTable {
     meter(cells.meter, rule.usage);
     text(cells.usage, rule.usage == null ? "–" : `${Math.round(rule.usage * 100)}%`);
     text(cells.allowed, brief(rule.allowed));
-    text(cells.refused, brief(rule.refused));
-    cells.refused.classList.toggle("refusing", rule.refused > 0);
-    const asked = rule.allowed_minute + rule.refused_minute;
-    text(cells.share, asked ? share(rule.refused_minute / asked) : "–");
+    text(cells.denied, brief(rule.denied));
+    cells.denied.classList.toggle("denying", rule.denied > 0);
+    const asked = rule.allowed_minute + rule.denied_minute;
+    text(cells.share, asked ? share(rule.denied_minute / asked) : "–");
     text(cells.time, micros(rule.mean_us));
     drawSpark(cells.spark, this.minutes.of(rule.rule));
     return row;
@@ -86,7 +86,7 @@ function build(name) {
     spark: spark(),
   };
   const cell = (label, ...children) => el("td", { role: "cell", "data-label": label }, ...children);
-  for (const [id, label] of [["allowed", "Allowed/s"], ["refused", "Refused/s"], ["share", "Refused %"], ["time", "Mean time"]]) {
+  for (const [id, label] of [["allowed", "Allowed/s"], ["denied", "Denied/s"], ["share", "Denied %"], ["time", "Mean time"]]) {
     cells[id] = cell(label);
     cells[id].className = "n";
   }
@@ -96,7 +96,7 @@ function build(name) {
   mode.className = "mode";
   const row = el("tr", { role: "row", "data-rule": name }, el("th", { role: "rowheader", scope: "row" }, name, cells.key), limit, mode,
     cell("Fullest key", el("div", { class: "usage" }, cells.meter, cells.usage)),
-    cells.allowed, cells.refused, cells.share, cells.time, cell("Last minute", cells.spark));
+    cells.allowed, cells.denied, cells.share, cells.time, cell("Last minute", cells.spark));
   row.parts = cells;
   return row;
 }

@@ -1,4 +1,4 @@
-// The last minute of a rule in a thumbnail: allowed below, refused on top.
+// The last minute of a rule in a thumbnail: allowed below, denied on top.
 
 import { attribute, svg } from "./dom.js";
 
@@ -13,9 +13,9 @@ export class Minutes {
   add(rules) {
     const before = this.byRule;
     this.byRule = new Map();
-    for (const { rule, allowed, refused } of rules) {
+    for (const { rule, allowed, denied } of rules) {
       const kept = before.get(rule) ?? [];
-      kept.push([allowed, refused]);
+      kept.push([allowed, denied]);
       if (kept.length > POINTS) kept.shift();
       this.byRule.set(rule, kept);
     }
@@ -29,13 +29,13 @@ export class Minutes {
 export function spark() {
   return svg("svg", { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" },
     svg("line", { class: "grid", x1: 0, x2: WIDTH, y1: HEIGHT - 0.5, y2: HEIGHT - 0.5 }),
-    svg("path", { class: "area-refused", fill: "var(--refused)" }),
+    svg("path", { class: "area-denied", fill: "var(--denied)" }),
     svg("path", { class: "area-allowed" }),
     svg("path", { class: "line-allowed", "vector-effect": "non-scaling-stroke" }));
 }
 
 export function drawSpark(picture, minute) {
-  const [, refused, allowed, line] = picture.children;
+  const [, denied, allowed, line] = picture.children;
   if (!minute.length) return;
   const most = Math.max(1, ...minute.map(([a, r]) => a + r));
   const x = (i) => (((POINTS - minute.length + i) / (POINTS - 1)) * WIDTH).toFixed(1);
@@ -44,6 +44,6 @@ export function drawSpark(picture, minute) {
   const high = minute.map(([a, r], i) => `${x(i)} ${y(a + r)}`);
   const [start, end] = [`${x(0)} ${HEIGHT}`, `${x(minute.length - 1)} ${HEIGHT}`];
   attribute(allowed, "d", `M${start}L${low.join("L")}L${end}Z`);
-  attribute(refused, "d", `M${high.join("L")}L${low.reverse().join("L")}Z`);
+  attribute(denied, "d", `M${high.join("L")}L${low.reverse().join("L")}Z`);
   attribute(line, "d", `M${low.reverse().join("L")}`);
 }

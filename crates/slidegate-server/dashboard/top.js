@@ -1,4 +1,4 @@
-// Which keys are asked for most, and which are refused most.
+// Which keys are asked for most, and which are denied most.
 
 import { $, attribute, el, text } from "./dom.js";
 import { top } from "./api.js";
@@ -47,7 +47,7 @@ export class TopKeys {
       const answer = await top(period, $("top-rule").value);
       if (call !== this.call) return;
       this.draw($("top-hottest"), answer.hottest, `Nothing was asked in the last ${period}.`);
-      this.draw($("top-refused"), answer.refused, `Nothing was refused in the last ${period}.`);
+      this.draw($("top-denied"), answer.denied, `Nothing was denied in the last ${period}.`);
     } catch {
       // The feed says when the server is away; the next try is not far.
     }

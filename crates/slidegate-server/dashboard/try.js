@@ -99,7 +99,7 @@ export class TryIt {
   show(decision, onlyLooks) {
     const { allowed, denied_by, reservation, code, source, retry_after_ms, never } = decision;
     const limits = decision.limits ?? counted(decision.rules);
-    const said = allowed ? (onlyLooks ? "Would be allowed" : "Allowed") : `${onlyLooks ? "Would be refused" : "Refused"}${denied_by ? ` by ${denied_by}` : ""}`;
+    const said = allowed ? (onlyLooks ? "Would be allowed" : "Allowed") : `${onlyLooks ? "Would be denied" : "Denied"}${denied_by ? ` by ${denied_by}` : ""}`;
     this.verdict(allowed, allowed ? "✓" : "✕", said);
     text($("try-detail"), [allowed ? null : `Code ${code}`, `decided by ${source}`, limits.length ? null : "no rule applies", never ? "it never fits" : null].filter(Boolean).join(", "));
     $("try-limits").replaceChildren(...limits.slice(0, 50).map((limit) => this.limit(limit, denied_by)));
@@ -114,10 +114,10 @@ export class TryIt {
   limit(limit, deniedBy) {
     const bar = el("span", { class: "meter" }, el("i"));
     meter(bar, limit.limit ? limit.used / limit.limit : 1);
-    const refuses = limit.rule === deniedBy ? "refused" : limit.would_refuse ? "shadow: would refuse" : "";
+    const denies = limit.rule === deniedBy ? "denied" : limit.would_deny ? "shadow: would deny" : "";
     const said = `${count(limit.used)} of ${count(limit.limit)} used, ${count(limit.remaining)} left`;
     return el("li", { "data-key": limit.key },
-      el("div", { class: "row" }, el("b", {}, limit.rule, refuses ? el("small", {}, ` ${refuses}`) : null), el("span", {}, said)), bar,
+      el("div", { class: "row" }, el("b", {}, limit.rule, denies ? el("small", {}, ` ${denies}`) : null), el("span", {}, said)), bar,
       el("button", { type: "button", class: "link", title: "Inspect this key", onclick: () => this.inspect(limit.key) }, limit.key));
   }
 
@@ -148,7 +148,7 @@ export class TryIt {
 
 /** What an explanation tells of rules that count, as a decision tells it. */
 const counted = (rules) => rules.filter(({ counted }) => counted)
-  .map(({ rule, verdict, counted }) => ({ ...counted, rule, limit: counted.limit_now, would_refuse: verdict === "would-refuse" }));
+  .map(({ rule, verdict, counted }) => ({ ...counted, rule, limit: counted.limit_now, would_deny: verdict === "would-deny" }));
 
 /** And of the others: why they do not apply, or what they do instead. */
 const uncounted = (rules) => rules.filter(({ counted }) => !counted)

@@ -63,8 +63,8 @@ export const algorithmWords = (name) => (name ?? "").replaceAll("-", " ");
 /** What a rule that only watches would change, beside the one that it would replace. */
 export function shadowWords(shadow) {
   if (!shadow) return "";
-  const refused = `${count(shadow.newly_refused)} newly refused`;
-  return shadow.shadow_of ? `for ${shadow.shadow_of}: ${refused}, ${count(shadow.newly_allowed)} newly allowed` : refused;
+  const denied = `${count(shadow.newly_denied)} newly denied`;
+  return shadow.shadow_of ? `for ${shadow.shadow_of}: ${denied}, ${count(shadow.newly_allowed)} newly allowed` : denied;
 }
 
 export const many = (n, one, more = `${one}s`) => `${count(n)} ${n === 1 ? one : more}`;

@@ -48,7 +48,7 @@ pub struct RedisStats {
     pub lease: LeaseStats,
     /// Calls, and the asks in them.
     pub coalesce: CoalesceStats,
-    /// Refusals that were known already.
+    /// Denials that were known already.
     pub deny_cache: DenyCacheStats,
     /// What calls to Redis cost.
     pub calls: CallStats,

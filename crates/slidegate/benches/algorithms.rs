@@ -1,4 +1,4 @@
-//! Which algorithm to use: what each lets through, refuses without need, takes and costs, in one table.
+//! Which algorithm to use: what each lets through, denies without need, takes and costs, in one table.
 //!
 //! `cargo bench -p slidegate --bench algorithms` prints it, as Markdown. Nothing is timed: what is counted is the same on
 //! every machine, and what is weighed nearly so. Time is moved by hand, also that of Redis (libfaketime), so a window is full of
@@ -118,7 +118,7 @@ fn traffics() -> Vec<Vec<u64>> {
     vec![random, turns, drip.collect()]
 }
 
-/// The most in any window, and the share of asks that were refused though they would have fitted the exact window.
+/// The most in any window, and the share of asks that were denied though they would have fitted the exact window.
 fn accuracy(way: Way) -> (usize, f64) {
     let quota = way.quota(LIMIT, SECOND);
     let (mut most, mut asked, mut needless) = (0, 0, 0);
@@ -224,7 +224,7 @@ impl Redis {
         self.bytes()
     }
 
-    /// Calls for one that is admitted as another leaves, and for one that is refused: of the key that was just weighed.
+    /// Calls for one that is admitted as another leaves, and for one that is denied: of the key that was just weighed.
     async fn count(&mut self, ask: &Ask, limit: u64) -> [f64; 2] {
         // What is counted in slices leaves up to a slice later.
         let mut later = spread(limit).skip((limit + limit / 10) as usize + 1);
@@ -238,7 +238,7 @@ impl Redis {
         while self.ask(ask, instants.next().unwrap()).await == Outcome::Charged {}
         self.calls();
         for now in instants.take(COUNTED as usize) {
-            assert_eq!(self.ask(ask, now).await, Outcome::Refused);
+            assert_eq!(self.ask(ask, now).await, Outcome::Denied);
         }
         [admitted, self.calls()].map(|calls| calls as f64 / COUNTED as f64)
     }
@@ -249,7 +249,7 @@ async fn main() {
     let mut redis = Redis::start();
     let heads = WEIGHED.map(|limit| format!("memory, {limit} | Redis, {limit}")).join(" | ");
     println!(
-        "| | most in a window | refused without need | in 20 ms | {heads} | calls, admitted | calls, refused |"
+        "| | most in a window | denied without need | in 20 ms | {heads} | calls, admitted | calls, denied |"
     );
     println!("|---|{}", "---:|".repeat(5 + 2 * WEIGHED.len()));
     for (n, way) in ways(LIMIT).into_iter().enumerate() {

@@ -170,7 +170,7 @@ fn main() {
             quota: quota(1_000_000_000, 1_000),
             leased: true,
         },
-        Load { name: "one key, refused", callers: 256, keys: 1, quota: quota(1, 3_600_000), leased: false },
+        Load { name: "one key, denied", callers: 256, keys: 1, quota: quota(1, 3_600_000), leased: false },
         Load {
             name: "100,000 keys, zipf",
             callers: 256,

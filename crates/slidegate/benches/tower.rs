@@ -27,7 +27,7 @@ const ROUNDS: usize = 7;
 const CALLS: usize = 1_000;
 const TURNS: usize = 1_001;
 
-/// A limit that no run reaches, by the address and the path; or one that refuses nearly everything.
+/// A limit that no run reaches, by the address and the path; or one that denies nearly everything.
 fn limiter(limit: u64) -> Limiter {
     let rules = format!("rules: [{{ name: per-client, key: [ip, path], limit: {limit}, window: 1s }}]");
     Limiter::new(MemoryStore::new(), Rules::from_yaml(&rules).unwrap())
@@ -75,8 +75,8 @@ async fn in_this_process() {
     let mut bare = tower::service_fn(async |_: Request<Body>| Ok(Response::new(Body::empty())));
     let contenders = [
         ("admit", layer(1_000_000_000)),
-        ("admit, no headers", layer(1_000_000_000).headers_on_refusals_only()),
-        ("refuse", layer(1)),
+        ("admit, no headers", layer(1_000_000_000).headers_on_denials_only()),
+        ("deny", layer(1)),
     ];
     for (name, layer) in contenders {
         let mut limited = layer.layer(bare);
@@ -142,7 +142,7 @@ async fn by_wrk(seconds: u32) {
         "axum", "bare req/s", "limited", "ratio", "bare CPU us/req", "limited", "ratio"
     );
     let bare = serve(None).await;
-    for (name, layer) in [("admit", layer(1_000_000_000)), ("refuse", layer(1))] {
+    for (name, layer) in [("admit", layer(1_000_000_000)), ("deny", layer(1))] {
         let limited = serve(Some(layer)).await;
         let (mut without, mut with) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {

@@ -20,7 +20,7 @@ async fn main() -> Result<(), Error> {
     let limiter = Limiter::new(MemoryStore::new(), Rules::from_yaml(RULES)?);
     for key in ["free", "gold"] {
         let mut allowed = 0;
-        let refused = loop {
+        let denied = loop {
             let request = Request::new([("api", "/v1/search"), ("api-key", key)]);
             let decision = limiter.acquire(request).await?;
             if !decision.allowed() {
@@ -28,7 +28,7 @@ async fn main() -> Result<(), Error> {
             }
             allowed += 1;
         };
-        println!("{key}: {allowed} requests, then wait {} s", refused.retry_after().ceil_secs());
+        println!("{key}: {allowed} requests, then wait {} s", denied.retry_after().ceil_secs());
     }
     Ok(())
 }

@@ -39,7 +39,7 @@ async fn main() -> Result<(), Error> {
         }
     }
     println!(
-        "sold {sold}, refused {sold_out} because the shop was full, {twice} because they had one already"
+        "sold {sold}, denied {sold_out} because the shop was full, {twice} because they had one already"
     );
     Ok(())
 }

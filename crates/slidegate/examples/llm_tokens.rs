@@ -16,7 +16,7 @@ async fn main() -> Result<(), Error> {
         let id = RequestId::new(&format!("prompt-{n}"))?;
         let decision = limiter.acquire(Request::from("alice").permits(estimate).id(id)).await?;
         let Some(reservation) = decision.reservation() else {
-            println!("prompt {n}: refused, again in {}", decision.retry_after());
+            println!("prompt {n}: denied, again in {}", decision.retry_after());
             continue;
         };
         limiter.settle(&reservation, real).await?;

@@ -1,4 +1,4 @@
-//! A login guard by address and by user. Refused tries count too, so hammering does not help, and an address
+//! A login guard by address and by user. Denied tries count too, so hammering does not help, and an address
 //! that is over its limit does not touch the user's count.
 //!
 //! `cargo run -p slidegate --example login_guard`
@@ -35,7 +35,7 @@ async fn main() -> Result<(), Error> {
             None => println!("{second:>2} s  {ip}  may try"),
             Some(rule) => {
                 let (code, wait) = (decision.code(), decision.retry_after());
-                println!("{second:>2} s  {ip}  refused by {rule} ({code}), again in {wait}");
+                println!("{second:>2} s  {ip}  denied by {rule} ({code}), again in {wait}");
             }
         }
     }

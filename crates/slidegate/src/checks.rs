@@ -31,7 +31,7 @@ pub struct Check {
     pub quota: Quota,
     /// What this request uses of it; 0 only looks.
     pub cost: u64,
-    /// Whether a refusal refuses the ask. A shadow rule is judged and counted, but refuses nothing.
+    /// Whether a denial denies the ask. A shadow rule is judged and counted, but denies nothing.
     pub enforced: bool,
     /// How Redis stores it; other stores do not look at it.
     pub encoding: Encoding,
@@ -62,7 +62,7 @@ pub enum OnError {
     Local,
     /// Allow.
     Open,
-    /// Refuse.
+    /// Deny.
     Closed,
 }
 
@@ -209,7 +209,7 @@ pub const MAX_ID: usize = 64;
 ///
 /// Letters, digits and `._:-`, up to 64 of them; a UUID is a good one. Each key remembers the id of what it
 /// admitted for as long as that counts there; the same id for another cost is another request, and a request
-/// that was refused is judged again. Whoever chooses the id decides what counts as the same request, so never
+/// that was denied is judged again. Whoever chooses the id decides what counts as the same request, so never
 /// take it from an end user.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId(CompactString);

@@ -46,7 +46,7 @@ impl Decision {
 
     /// Whether the request may go on.
     pub fn allowed(&self) -> bool {
-        self.refusal().is_none() && !self.denied_as_unmatched()
+        self.denial().is_none() && !self.denied_as_unmatched()
     }
 
     /// The policy for requests that no rule matches, if this is one of them; none if a rule matches.
@@ -59,16 +59,16 @@ impl Decision {
         self.ask.is_unmatched() && self.rules.unmatched() == Unmatched::Deny
     }
 
-    /// The rule that refused: the first that did, in the order of the rules. None also if the request was denied because
+    /// The rule that denied: the first that did, in the order of the rules. None also if the request was denied because
     /// no rule matches it: see [`Decision::unmatched`].
     pub fn denied_by(&self) -> Option<&str> {
-        self.refusal().map(|limit| limit.rule())
+        self.denial().map(|limit| limit.rule())
     }
 
-    /// The refusing rule's code; 0 if the request was allowed, [`DEFAULT_CODE`] if it was denied because no rule matches
+    /// The denying rule's code; 0 if the request was allowed, [`DEFAULT_CODE`] if it was denied because no rule matches
     /// it.
     pub fn code(&self) -> u32 {
-        match self.refusal() {
+        match self.denial() {
             Some(limit) => self.rules.rule(limit.check.rule).code.get(),
             None if self.denied_as_unmatched() => DEFAULT_CODE.get(),
             None => 0,
@@ -97,7 +97,7 @@ impl Decision {
             || self.limits().filter(|limit| limit.check.enforced).all(|limit| limit.retry_after_is_exact())
     }
 
-    /// Every limit that applies and was looked at, in the order of the rules. A refusal that was known already
+    /// Every limit that applies and was looked at, in the order of the rules. A denial that was known already
     /// (see [`Source::DenyCache`] and [`Source::Blocked`]) lists only the limit that it is by.
     pub fn limits(&self) -> impl Iterator<Item = Limit<'_>> {
         let pairs = self.ask.checks().iter().zip(&self.reading.verdicts);
@@ -153,8 +153,8 @@ impl Decision {
         self.reading.at
     }
 
-    fn refusal(&self) -> Option<Limit<'_>> {
-        self.limits().find(|limit| limit.check.enforced && limit.verdict.outcome.refuses())
+    fn denial(&self) -> Option<Limit<'_>> {
+        self.limits().find(|limit| limit.check.enforced && limit.verdict.outcome.denies())
     }
 }
 

@@ -1,4 +1,4 @@
-//! The one error type. A refusal is not an error: see [`Decision`](crate::Decision).
+//! The one error type. A denial is not an error: see [`Decision`](crate::Decision).
 
 use std::fmt;
 
@@ -37,7 +37,7 @@ pub enum Fault {
     ReadOnly,
     /// Its memory is full.
     OutOfMemory,
-    /// It wants a password, refuses ours, or does not allow a command.
+    /// It wants a password, denies ours, or does not allow a command.
     NotAllowed,
     /// Something else is stored under one of our keys.
     WrongType,

@@ -11,7 +11,7 @@
 //! # Ok::<(), slidegate::Error>(()) }).unwrap();
 //! ```
 //!
-//! A refusal is an answer, not an error. It says which rule refused, and the exact wait until it would not:
+//! A denial is an answer, not an error. It says which rule denied, and the exact wait until it would not:
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -27,9 +27,9 @@
 //! for _ in 0..3 {
 //!     assert!(limiter.acquire(login.clone()).await?.allowed());
 //! }
-//! let refused = limiter.acquire(login).await?;
-//! assert_eq!(refused.denied_by(), Some("login-per-ip"));
-//! println!("try again in {}", refused.retry_after());
+//! let denied = limiter.acquire(login).await?;
+//! assert_eq!(denied.denied_by(), Some("login-per-ip"));
+//! println!("try again in {}", denied.retry_after());
 //! # Ok::<(), slidegate::Error>(()) }).unwrap();
 //! ```
 //!
@@ -107,7 +107,7 @@ pub use crate::rules::*;
 pub use crate::settlement::{Correction, Entry, Receipt, Settled, Settlement};
 #[cfg(feature = "redis")]
 pub use crate::store::coalesce::{Coalesce, CoalesceOptions, CoalesceStats};
-pub use crate::store::deny_cache::{DEFAULT_MAX_REFUSALS, DenyCache, DenyCacheStats};
+pub use crate::store::deny_cache::{DEFAULT_MAX_DENIALS, DenyCache, DenyCacheStats};
 #[cfg(feature = "redis")]
 pub use crate::store::failover::{BreakerState, Guard, GuardOptions, GuardStats, MirrorStats, ServerStats};
 #[cfg(feature = "redis")]

@@ -69,7 +69,7 @@ pub enum Count {
     /// Only what was admitted.
     #[default]
     Admitted,
-    /// Every ask, refused ones too: who hammers stays out.
+    /// Every ask, denied ones too: who hammers stays out.
     Attempts,
 }
 
@@ -88,7 +88,7 @@ pub struct Quota {
     window: Micros,
     algorithm: Algorithm,
     count: Count,
-    /// Whether the limit follows a load: what costs more than it is refused for now, not for ever.
+    /// Whether the limit follows a load: what costs more than it is denied for now, not for ever.
     adapts: bool,
     warm_up: Option<WarmUp>,
     /// What reduces limit and window to their lowest terms.
@@ -172,7 +172,7 @@ impl Quota {
     }
 
     /// The stricter of two quotas that one counter counts: the lower limit, and for buckets the lower rate and the lower
-    /// burst. A cost that is above it is refused for now.
+    /// burst. A cost that is above it is denied for now.
     pub(crate) fn stricter(self, other: &Quota) -> Self {
         let limit = self.limit.min(other.limit);
         let quota = match (self.algorithm, other.algorithm) {

@@ -11,20 +11,20 @@ use crate::{Entry, Micros};
 pub enum Outcome {
     /// It fits and counts from now on; or it counted already, under the same request id.
     Charged,
-    /// It would fit, but counts for nothing: a peek, or another rule refused the ask.
+    /// It would fit, but counts for nothing: a peek, or another rule denied the ask.
     Fits,
     /// It does not fit now.
-    Refused,
+    Denied,
     /// It costs more than the limit, so it never fits.
     Impossible,
-    /// Nobody looked: another rule was known to refuse the ask.
+    /// Nobody looked: another rule was known to deny the ask.
     Unjudged,
 }
 
 impl Outcome {
-    /// Whether an enforced rule with this outcome refuses the ask.
-    pub fn refuses(self) -> bool {
-        matches!(self, Outcome::Refused | Outcome::Impossible)
+    /// Whether an enforced rule with this outcome denies the ask.
+    pub fn denies(self) -> bool {
+        matches!(self, Outcome::Denied | Outcome::Impossible)
     }
 }
 
@@ -93,7 +93,7 @@ pub enum Source {
     /// The store.
     #[default]
     Store,
-    /// This process, because the store had refused it and it cannot fit yet.
+    /// This process, because the store had denied it and it cannot fit yet.
     DenyCache,
     /// This process, out of permits that it has taken from the store in advance.
     Lease,
@@ -101,7 +101,7 @@ pub enum Source {
     Local,
     /// Nobody: the store could not, and the rule says to allow then.
     FailOpen,
-    /// Nobody: the store could not, and the rule says to refuse then.
+    /// Nobody: the store could not, and the rule says to deny then.
     FailClosed,
 }
 

@@ -64,7 +64,7 @@ pub(super) struct ServeArgs {
     /// Where the Redis protocol is spoken [default: 127.0.0.1:6380]
     #[arg(long, value_name = "ADDR")]
     resp: Option<Place>,
-    /// Where HTTP listens for what changes rules and counts, which is then refused everywhere else [default: off]
+    /// Where HTTP listens for what changes rules and counts, which is then denied everywhere else [default: off]
     #[arg(long, value_name = "ADDR")]
     admin: Option<Place>,
     /// Let whoever reaches the address of --admin change rules and counts without a token, also from other machines
@@ -269,7 +269,7 @@ fn greet(places: &Places, store: &AnyStore, rules: &str, demo: bool) {
         say(&format!("dashboard: {scheme}://{address}/"));
         let post = format!("curl -s {scheme}://{address}/v1/acquire -H 'content-type: application/json' -d");
         if demo {
-            say("\ntry the login guard (the fourth within five seconds is refused):");
+            say("\ntry the login guard (the fourth within five seconds is denied):");
             say(&format!(
                 "  {post} '{{\"attributes\":{{\"api\":\"/login\",\"ip\":\"1.2.3.4\",\"user\":\"alice\"}}}}'"
             ));

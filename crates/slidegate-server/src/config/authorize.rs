@@ -35,7 +35,7 @@ pub struct AuthorizeConfig {
     pub trusted_proxies: Vec<IpNet>,
     /// How many bits of an IPv6 address are one client.
     pub ipv6_prefix: u8,
-    /// The status of a refusal.
+    /// The status of a denial.
     pub deny_status: StatusCode,
     /// Which spellings of a path are one path.
     pub path: PathSpelling,
@@ -69,12 +69,12 @@ impl Default for AuthorizeConfig {
     }
 }
 
-/// The statuses that a refusal may have: none that says yes or sends somewhere else.
+/// The statuses that a denial may have: none that says yes or sends somewhere else.
 pub(crate) fn deny_status(number: u64) -> Result<StatusCode, String> {
     let status = u16::try_from(number).ok().filter(|n| (400..600).contains(n));
     status
         .and_then(|n| StatusCode::from_u16(n).ok())
-        .ok_or_else(|| format!("the status of a refusal must be from 400 to 599, not {number}"))
+        .ok_or_else(|| format!("the status of a denial must be from 400 to 599, not {number}"))
 }
 
 const FIELDS: [&str; 5] = ["attributes", "trusted-proxies", "ipv6-prefix", "deny-status", "path"];
@@ -173,7 +173,7 @@ pub struct AuthorizeFile {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 16, max = 128))]
     pub ipv6_prefix: Option<u8>,
-    /// The status of a refusal; nginx takes 401 and 403 only. 429, unless given.
+    /// The status of a denial; nginx takes 401 and 403 only. 429, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 400, max = 599))]
     pub deny_status: Option<u16>,

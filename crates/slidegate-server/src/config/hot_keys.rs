@@ -35,7 +35,7 @@ pub struct HotKeysFile {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_waiting: Option<u64>,
-    /// How many refusals are remembered until they could be allowed; 0 remembers none. 65536, unless given.
+    /// How many denials are remembered until they could be allowed; 0 remembers none. 65536, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(max = 10_000_000))]
     pub deny_cache: Option<u64>,

@@ -168,7 +168,7 @@ pub struct ListenFile {
     /// The Redis protocol. 127.0.0.1:6380, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub resp: Option<String>,
-    /// HTTP for what changes rules and counts, which is then refused everywhere else. off, unless given.
+    /// HTTP for what changes rules and counts, which is then denied everywhere else. off, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub admin: Option<String>,
     /// What clients may take of the server.

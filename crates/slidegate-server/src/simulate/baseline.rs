@@ -29,7 +29,7 @@ impl Recorded {
     /// Compares one: whether it was allowed, and if it was not, by whom.
     pub(super) fn compare(&mut self, request: u64, then: Decided<'_>, now: &Decision) {
         self.compared += 1;
-        // Who refused is not always recorded.
+        // Who denied is not always recorded.
         let by = |denied_by: &str| now.denied_by() == Some(denied_by);
         if then.allowed == now.allowed() && (then.allowed || then.denied_by.is_none_or(by)) {
             return;
@@ -48,7 +48,7 @@ impl Recorded {
 fn said(allowed: bool, denied_by: Option<&str>) -> String {
     match (allowed, denied_by) {
         (true, _) => "allowed".to_owned(),
-        (false, Some(rule)) => format!("refused by {rule}"),
-        (false, None) => "refused".to_owned(),
+        (false, Some(rule)) => format!("denied by {rule}"),
+        (false, None) => "denied".to_owned(),
     }
 }

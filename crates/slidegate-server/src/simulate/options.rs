@@ -87,13 +87,13 @@ pub struct SimulateArgs {
         help_heading = "Questions"
     )]
     pub(super) algorithms: Vec<Counting>,
-    /// Older rules: who would be refused or allowed by --rules, and was not by these?
+    /// Older rules: who would be denied or allowed by --rules, and was not by these?
     #[arg(long, value_name = "FILE", requires = "rules", conflicts_with_all = ["algorithms"], help_heading = "Questions")]
     pub(super) against: Option<PathBuf>,
-    /// The smallest limits that would have refused at most so much of all requests, such as 0.1%
+    /// The smallest limits that would have denied at most so much of all requests, such as 0.1%
     #[arg(long, value_name = "PERCENT", conflicts_with_all = ["algorithms", "against", "suggest_clients", "decisions", "html", "svg"], help_heading = "Questions")]
     pub(super) suggest: Option<Percent>,
-    /// The smallest limits that would ever have refused at most so many of all clients, such as 1%
+    /// The smallest limits that would ever have denied at most so many of all clients, such as 1%
     #[arg(long, value_name = "PERCENT", conflicts_with_all = ["algorithms", "against", "decisions", "html", "svg"], help_heading = "Questions")]
     pub(super) suggest_clients: Option<Percent>,
     /// The windows to suggest limits for [default: those of the rules, or 1s,1m,1h]
@@ -120,7 +120,7 @@ pub struct SimulateArgs {
     /// Write what was decided, one JSON object a request: allowed, denied_by, retry_after_us
     #[arg(long, value_name = "FILE", conflicts_with = "algorithms", help_heading = "Answers")]
     pub(super) decisions: Option<PathBuf>,
-    /// How many of the keys that were refused most to show
+    /// How many of the keys that were denied most to show
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1_000), help_heading = "Answers")]
     pub(super) top: u64,
 }

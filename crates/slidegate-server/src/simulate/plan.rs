@@ -51,7 +51,7 @@ pub(super) struct Wish {
     pub(super) most: Most,
 }
 
-/// The most that may be refused.
+/// The most that may be denied.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Most {
     Requests(Percent),
@@ -61,8 +61,8 @@ pub(super) enum Most {
 impl fmt::Display for Most {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Most::Requests(share) => write!(f, "at most {share} of all requests refused"),
-            Most::Clients(share) => write!(f, "at most {share} of all clients ever refused"),
+            Most::Requests(share) => write!(f, "at most {share} of all requests denied"),
+            Most::Clients(share) => write!(f, "at most {share} of all clients ever denied"),
         }
     }
 }

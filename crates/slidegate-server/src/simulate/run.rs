@@ -74,7 +74,7 @@ pub(super) fn run(
     }
     if lanes.all.iter().any(|counted| counted.tally.is_short()) {
         notes.push(format!(
-            "there are more than {MAX_KEYS} keys: of those beyond, only the ones that were refused most are known, and about"
+            "there are more than {MAX_KEYS} keys: of those beyond, only the ones that were denied most are known, and about"
         ));
     }
     let shared = main.lane.stats().shared;
@@ -91,7 +91,7 @@ pub(super) fn run(
         rules_from,
         requests: tally.requests,
         allowed: tally.allowed,
-        refused: tally.refused,
+        denied: tally.denied,
         unruled: tally.unruled,
         from: time.first.map(written),
         to: time.first.map(|_| written(time.latest)),

@@ -68,16 +68,16 @@ pub(super) struct Counted {
     pub(super) name: String,
     pub(super) lane: Lane,
     pub(super) tally: Tally,
-    /// Refused here, and allowed by the first.
-    pub(super) only_refused: u64,
-    /// Allowed here, and refused by the first.
+    /// Denied here, and allowed by the first.
+    pub(super) only_denied: u64,
+    /// Allowed here, and denied by the first.
     pub(super) only_allowed: u64,
 }
 
 /// All of them. The first is the yardstick.
 pub(super) struct Lanes {
     pub(super) all: Vec<Counted>,
-    /// By which key of which rule requests are refused by one and allowed by the other, where there are two.
+    /// By which key of which rule requests are denied by one and allowed by the other, where there are two.
     pub(super) changes: Changes,
 }
 
@@ -92,7 +92,7 @@ pub(super) struct Changes {
 /// What became of one key's requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Change {
-    pub(super) only_refused: u64,
+    pub(super) only_denied: u64,
     pub(super) only_allowed: u64,
 }
 
@@ -103,7 +103,7 @@ impl Lanes {
             name,
             tally: Tally::new(&rules, MAX_KEYS, begin),
             lane: Lane::new(rules, MAX_KEYS),
-            only_refused: 0,
+            only_denied: 0,
             only_allowed: 0,
         });
         Lanes { all: all.collect(), changes: Changes::default() }
@@ -138,7 +138,7 @@ impl Lanes {
         let [first, .., last] = &decided[..] else { return Err("there is nothing to compare".to_owned()) };
         for (each, decision) in self.all.iter_mut().zip(&decided) {
             each.tally.add(at, decision);
-            each.only_refused += u64::from(first.allowed() && !decision.allowed());
+            each.only_denied += u64::from(first.allowed() && !decision.allowed());
             each.only_allowed += u64::from(!first.allowed() && decision.allowed());
         }
         if decided.len() == 2 {
@@ -151,14 +151,14 @@ impl Lanes {
 
 impl Changes {
     fn add(&mut self, first: &Decision, second: &Decision) {
-        let (refused, by) = match (first.allowed(), second.allowed()) {
+        let (denied, by) = match (first.allowed(), second.allowed()) {
             (true, false) => (true, second),
             (false, true) => (false, first),
             _ => return,
         };
         let mut limits = by.limits();
-        let refusing = limits.find(|limit| limit.mode() == Mode::Enforce && limit.outcome().refuses());
-        let Some(key) = refusing.map(|limit| limit.key()) else { return };
+        let denying = limits.find(|limit| limit.mode() == Mode::Enforce && limit.outcome().denies());
+        let Some(key) = denying.map(|limit| limit.key()) else { return };
         if !self.keys.contains_key(key) {
             if self.keys.len() >= MAX_KEYS {
                 self.untracked += 1;
@@ -167,8 +167,8 @@ impl Changes {
             self.keys.insert(key.clone(), Change::default());
         }
         if let Some(change) = self.keys.get_mut(key) {
-            change.only_refused += u64::from(refused);
-            change.only_allowed += u64::from(!refused);
+            change.only_denied += u64::from(denied);
+            change.only_allowed += u64::from(!denied);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The smallest limits that would have refused no more than somebody will bear.
+//! The smallest limits that would have denied no more than somebody will bear.
 //!
-//! Whether a client is ever refused can be told from its busiest window: it is if more was asked there than the limit. How many
-//! requests are refused cannot, because what is refused does not count; so limits are tried, several in one reading of the
-//! traffic, each as a shadow rule that counts for itself. With permits of one, more limit never refuses more: the first that is
+//! Whether a client is ever denied can be told from its busiest window: it is if more was asked there than the limit. How many
+//! requests are denied cannot, because what is denied does not count; so limits are tried, several in one reading of the
+//! traffic, each as a shadow rule that counts for itself. With permits of one, more limit never denies more: the first that is
 //! low enough is the smallest. With larger ones a single request may be in the way of many; then it is a limit that is low
 //! enough while one permit less is not.
 
@@ -29,7 +29,7 @@ const MAX_CANDIDATES: usize = 64;
 #[derive(Debug, Serialize)]
 pub(super) struct Suggestions {
     pub(super) traffic: String,
-    /// What may be refused.
+    /// What may be denied.
     pub(super) wish: String,
     pub(super) requests: u64,
     pub(super) suggestions: Vec<Suggestion>,
@@ -50,17 +50,17 @@ pub(super) struct Suggestion {
     pub(super) clients: u64,
     /// The most that any client asked for in a window.
     pub(super) peak: u64,
-    pub(super) refused: u64,
-    pub(super) refused_clients: u64,
+    pub(super) denied: u64,
+    pub(super) denied_clients: u64,
     /// What one permit less would have done; none if there is no less.
-    pub(super) one_less: Option<Refusals>,
+    pub(super) one_less: Option<Denials>,
 }
 
-/// What a limit refuses.
+/// What a limit denies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Refusals {
-    pub(super) refused: u64,
-    pub(super) refused_clients: u64,
+pub(super) struct Denials {
+    pub(super) denied: u64,
+    pub(super) denied_clients: u64,
 }
 
 /// A rule and a window to find a limit for.
@@ -69,7 +69,7 @@ struct Candidate {
     window: Micros,
     requests: u64,
     peaks: HashMap<Key, u64>,
-    /// Limits that were tried, and what they refused.
+    /// Limits that were tried, and what they denied.
     tried: BTreeMap<u64, u64>,
 }
 
@@ -91,7 +91,7 @@ impl Candidate {
         true
     }
 
-    /// The smallest limit that refuses no more than `most`; none if nothing was asked.
+    /// The smallest limit that denies no more than `most`; none if nothing was asked.
     fn smallest(&self, most: Most) -> Option<u64> {
         if self.requests == 0 {
             return None;
@@ -101,18 +101,17 @@ impl Candidate {
             Most::Clients(share) => {
                 let mut peaks: Vec<u64> = self.peaks.values().copied().collect();
                 peaks.sort_unstable_by(|a, b| b.cmp(a));
-                // So many may be refused; the next one may not.
-                let refused = usize::try_from(share.of(peaks.len() as u64)).unwrap_or(usize::MAX);
-                Some(peaks.get(refused).copied().unwrap_or(1).max(1))
+                // So many may be denied; the next one may not.
+                let denied = usize::try_from(share.of(peaks.len() as u64)).unwrap_or(usize::MAX);
+                Some(peaks.get(denied).copied().unwrap_or(1).max(1))
             }
         }
     }
 
-    /// A limit that refuses too much, or none at all, and the smallest known that does not.
+    /// A limit that denies too much, or none at all, and the smallest known that does not.
     fn bounds(&self, most: u64) -> (u64, u64) {
-        let low =
-            self.tried.iter().rev().find(|(_, refused)| **refused > most).map_or(0, |(limit, _)| *limit);
-        let enough = self.tried.range(low + 1..).find(|(_, refused)| **refused <= most);
+        let low = self.tried.iter().rev().find(|(_, denied)| **denied > most).map_or(0, |(limit, _)| *limit);
+        let enough = self.tried.range(low + 1..).find(|(_, denied)| **denied <= most);
         (low, enough.map_or(self.peak().max(1), |(limit, _)| *limit))
     }
 
@@ -151,9 +150,9 @@ pub(super) fn suggest(traffic: &Traffic, wish: Wish, stop: &Arc<AtomicBool>) -> 
             if trials.is_empty() || reading.interrupted {
                 break;
             }
-            let refusals = refusals(traffic, &candidates, &trials, stop, &mut reading)?;
-            for (Trial { candidate, limit }, Refusals { refused, .. }) in trials.iter().zip(refusals) {
-                candidates[*candidate].tried.insert(*limit, refused);
+            let denials = denials(traffic, &candidates, &trials, stop, &mut reading)?;
+            for (Trial { candidate, limit }, Denials { denied, .. }) in trials.iter().zip(denials) {
+                candidates[*candidate].tried.insert(*limit, denied);
             }
         }
     }
@@ -239,20 +238,20 @@ fn each(
     Ok(reading)
 }
 
-/// What each trial refuses.
-fn refusals(
+/// What each trial denies.
+fn denials(
     traffic: &Traffic,
     candidates: &[Candidate],
     trials: &[Trial],
     stop: &Arc<AtomicBool>,
     reading: &mut Read,
-) -> Result<Vec<Refusals>, String> {
+) -> Result<Vec<Denials>, String> {
     let rules = trial_rules(candidates, trials)?;
-    let mut refusals = vec![Refusals::default(); trials.len()];
+    let mut denials = vec![Denials::default(); trials.len()];
     let mut clients: Vec<HashSet<Key>> = vec![HashSet::new(); trials.len()];
     let again = each(traffic, rules, stop, |decision| {
-        for limit in decision.limits().filter(|limit| limit.outcome().refuses()) {
-            refusals[limit.index()].refused += 1;
+        for limit in decision.limits().filter(|limit| limit.outcome().denies()) {
+            denials[limit.index()].denied += 1;
             let clients = &mut clients[limit.index()];
             if clients.len() < MAX_KEYS && !clients.contains(limit.key()) {
                 clients.insert(limit.key().clone());
@@ -265,10 +264,10 @@ fn refusals(
             reading.notes.push(note);
         }
     }
-    for (refusals, clients) in refusals.iter_mut().zip(clients) {
-        refusals.refused_clients = clients.len() as u64;
+    for (denials, clients) in denials.iter_mut().zip(clients) {
+        denials.denied_clients = clients.len() as u64;
     }
-    Ok(refusals)
+    Ok(denials)
 }
 
 /// Tries each limit and one permit less, and says what they do.
@@ -284,14 +283,14 @@ fn confirm(
         limits.map(move |limit| Trial { candidate, limit }).collect::<Vec<_>>()
     };
     let trials: Vec<Trial> = limits.iter().enumerate().flat_map(with).collect();
-    let refusals = refusals(traffic, candidates, &trials, stop, reading)?;
+    let denials = denials(traffic, candidates, &trials, stop, reading)?;
     let found = |candidate: usize, limit: Option<u64>| {
         let place =
             trials.iter().position(|trial| trial.candidate == candidate && Some(trial.limit) == limit)?;
-        refusals.get(place).copied()
+        denials.get(place).copied()
     };
     let suggestions = candidates.iter().zip(limits).enumerate().map(|(i, (candidate, limit))| {
-        let refusals = found(i, *limit).unwrap_or_default();
+        let denials = found(i, *limit).unwrap_or_default();
         Suggestion {
             rule: candidate.rule.name().to_owned(),
             key: candidate.rule.key().map(str::to_owned).collect(),
@@ -300,8 +299,8 @@ fn confirm(
             requests: candidate.requests,
             clients: candidate.peaks.len() as u64,
             peak: candidate.peak(),
-            refused: refusals.refused,
-            refused_clients: refusals.refused_clients,
+            denied: denials.denied,
+            denied_clients: denials.denied_clients,
             one_less: limit.and_then(|limit| found(i, limit.checked_sub(1))),
         }
     });

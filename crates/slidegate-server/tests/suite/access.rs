@@ -215,16 +215,16 @@ fn tokens_come_from_files_and_are_never_printed() {
 
     // An empty one is a mistake, not an open door.
     let mut serve = Command::new(BINARY);
-    let refused = process::output(serve.args(["serve", "--http", any]).env("SLIDEGATE_TOKEN", ""));
-    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("is empty"));
+    let denied = process::output(serve.args(["serve", "--http", any]).env("SLIDEGATE_TOKEN", ""));
+    assert!(!denied.status.success() && String::from_utf8_lossy(&denied.stderr).contains("is empty"));
 
     // A short one is no token, and is not repeated either.
     let mut serve = Command::new(BINARY);
-    let refused =
+    let denied =
         process::output(serve.args(["serve", "--http", any]).env("SLIDEGATE_ADMIN_TOKEN", "hunter2"));
-    let message = String::from_utf8(refused.stderr).unwrap();
+    let message = String::from_utf8(denied.stderr).unwrap();
     assert!(
-        !refused.status.success() && message.contains("16 characters") && !message.contains("hunter2"),
+        !denied.status.success() && message.contains("16 characters") && !message.contains("hunter2"),
         "{message}"
     );
 }
@@ -235,9 +235,9 @@ fn an_open_door_for_changes_is_not_opened_to_others() {
     let any = "127.0.0.1:0";
     for admin in ["0.0.0.0:0", "[::]:0", "[::ffff:0.0.0.0]:0"] {
         let mut serve = Command::new(BINARY);
-        let refused = process::output(serve.args(["serve", "--http", any, "--admin", admin]));
-        let message = String::from_utf8(refused.stderr).unwrap();
-        assert_eq!(refused.status.code(), Some(2), "{admin}");
+        let denied = process::output(serve.args(["serve", "--http", any, "--admin", admin]));
+        let message = String::from_utf8(denied.stderr).unwrap();
+        assert_eq!(denied.status.code(), Some(2), "{admin}");
         assert!(message.contains("without a token: set SLIDEGATE_ADMIN_TOKEN"), "{message}");
         assert!(message.contains("--admin-without-token"), "{message}");
     }

@@ -118,7 +118,7 @@ fn rules_say_how_they_adapt() {
 }
 
 #[test]
-fn bad_reports_are_refused() {
+fn bad_reports_are_rejected() {
     let server = Server::with_rules(RULES);
     for (body, message) in [
         (r#"{"attributes":{"api":"/orders"}}"#, "missing field `latency_ms`"),

@@ -150,19 +150,19 @@ fn attributes_come_from_headers_too() {
     for user in ["alice", &long] {
         let headers = [("x-forwarded-host", "SHOP.example:443"), ("x-user", user)];
         assert_eq!(ask(&server, &headers).status, 200);
-        let refused = ask(&server, &headers);
-        assert_eq!(refused.status, 403, "also what is too long to be a value is limited");
+        let denied = ask(&server, &headers);
+        assert_eq!(denied.status, 403, "also what is too long to be a value is limited");
         assert!(
-            refused.header("retry-after").is_some() && refused.header("ratelimit").is_some(),
+            denied.header("retry-after").is_some() && denied.header("ratelimit").is_some(),
             "{}",
-            refused.head
+            denied.head
         );
-        assert!(!refused.body.contains("user"), "clients see nothing of keys: {}", refused.body);
+        assert!(!denied.body.contains("user"), "clients see nothing of keys: {}", denied.body);
     }
     // The proxy may ask for another status, and for the older headers.
     let headers = [("x-forwarded-host", "shop.example"), ("x-user", "alice")];
-    let refused = server.send("GET", "/v1/authorize?deny=401&headers=x-ratelimit", &headers, "");
-    assert_eq!((refused.status, refused.header("x-ratelimit-limit")), (401, Some("1")));
+    let denied = server.send("GET", "/v1/authorize?deny=401&headers=x-ratelimit", &headers, "");
+    assert_eq!((denied.status, denied.header("x-ratelimit-limit")), (401, Some("1")));
     for bad in ["deny=200", "deny=x", "permits=-1"] {
         assert_eq!(server.send("GET", &format!("/v1/authorize?{bad}"), &headers, "").status, 400, "{bad}");
     }

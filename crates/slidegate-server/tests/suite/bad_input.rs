@@ -1,4 +1,4 @@
-//! Whatever a stranger sends is refused with a clear word, and changes nothing.
+//! Whatever a stranger sends is denied with a clear word, and changes nothing.
 
 use std::process::Command;
 
@@ -413,8 +413,8 @@ const COMMANDS: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Arguments to `acquire` that a server refuses.
-const REFUSED: &[(&[&str], &str)] = &[
+/// Arguments to `acquire` that a server denies.
+const DENIED: &[(&[&str], &str)] = &[
     (&["user="], "slidegate: attribute `user` is empty: leave it out if there is none"),
     (
         &["api=/chat", "user=a", "--permits", "10001"],
@@ -520,7 +520,7 @@ fn many_rules() -> Server {
 
 /// A small batch does not make a huge answer.
 #[test]
-fn a_batch_that_meets_too_many_limits_is_refused_and_charged_to_nobody() {
+fn a_batch_that_meets_too_many_limits_is_rejected_and_charged_to_nobody() {
     let server = many_rules();
     let batch = |requests: usize| {
         let requests: Vec<_> = (0..requests).map(|_| json!({ "attributes": { "user": "a" } })).collect();
@@ -557,10 +557,10 @@ fn commands() {
         said(&output, arguments, told);
     }
     let server = Server::demo();
-    for (arguments, told) in REFUSED {
+    for (arguments, told) in DENIED {
         said(&server.acquire(arguments), arguments, told);
     }
-    eprintln!("{} bad command lines, each answered exactly", COMMANDS.len() + REFUSED.len());
+    eprintln!("{} bad command lines, each answered exactly", COMMANDS.len() + DENIED.len());
 }
 
 fn said(output: &std::process::Output, arguments: &[&str], told: &str) {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::process;
 use crate::redis_server::{Flavour, Server as Redis, eventually};
 use crate::server::{BINARY, Server};
-use crate::stub::{ALLOWED, Refusing, Stub, answer};
+use crate::stub::{ALLOWED, Denying, Stub, answer};
 
 fn start(arguments: &[&str]) -> Child {
     let mut command = Command::new(BINARY);
@@ -30,8 +30,8 @@ fn figures(output: &Output) -> Value {
     let sum = |name: &str| -> u64 {
         figures[name].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
     };
-    assert_eq!(number("asked"), number("allowed") + number("refused") + number("errors"), "{figures}");
-    assert_eq!(sum("sources"), number("allowed") + number("refused"), "{figures}");
+    assert_eq!(number("asked"), number("allowed") + number("denied") + number("errors"), "{figures}");
+    assert_eq!(sum("sources"), number("allowed") + number("denied"), "{figures}");
     assert_eq!(sum("error_messages"), number("errors"), "{figures}");
     assert_eq!(output.status.code(), Some(i32::from(number("asked") == number("errors"))), "{figures}");
     figures
@@ -46,9 +46,9 @@ const HUNDRED: [&str; 8] =
     ["--requests", "1000", "--distribution", "one", "--limit", "100", "--window", "1h"];
 
 fn exactly_a_hundred(figures: &Value) {
-    let counts = ["asked", "allowed", "refused", "errors"].map(|name| figures[name].as_u64().unwrap());
+    let counts = ["asked", "allowed", "denied", "errors"].map(|name| figures[name].as_u64().unwrap());
     assert_eq!(counts, [1000, 100, 900, 0], "{figures}");
-    // Redis may not be asked again for what it has refused.
+    // Redis may not be asked again for what it has denied.
     let of = |source: &str| figures["sources"][source].as_u64().unwrap_or(0);
     assert_eq!(of("store") + of("deny-cache"), 1000, "{figures}");
     assert!(of("store") > 100, "{figures}");
@@ -166,7 +166,7 @@ fn answers_that_are_none_are_errors() {
     assert_eq!(figures["sources"], json!({ "store": 10, "a\"b": 10 }));
     let messages = json!({ "503: no store": 10, "200: not an answer of Slidegate": 10 });
     assert_eq!(figures["error_messages"], messages);
-    assert_eq!((&figures["allowed"], &figures["refused"]), (&json!(10), &json!(10)));
+    assert_eq!((&figures["allowed"], &figures["denied"]), (&json!(10), &json!(10)));
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn the_table_says_it_in_words() {
     let text = String::from_utf8(output.stdout).unwrap();
     let starts =
         ["target    memory, in this process", "asked     1,000 in 0.10 s: ", "allowed   100 (10.0 %)"];
-    let more = ["refused   900 (90.0 %)", "errors    0 (0.0 %)", "latency   p50 ", "slower    than 1 ms "];
+    let more = ["denied   900 (90.0 %)", "errors    0 (0.0 %)", "latency   p50 ", "slower    than 1 ms "];
     let last = ["source    store 1,000", "rate      10,000 a second intended, ", "waited    ", "generator "];
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 11, "{text}");
@@ -252,8 +252,8 @@ fn the_table_says_it_in_words() {
 /// Options, and what is said about them; nothing is asked.
 #[test]
 fn what_cannot_be_is_said_at_once() {
-    let refusing = Refusing::new();
-    let free = refusing.address.port();
+    let denying = Denying::new();
+    let free = denying.address.port();
     let (dead, no_redis) = (format!("http://127.0.0.1:{free}"), format!("redis://:hush@127.0.0.1:{free}"));
     let server = Server::demo();
     let alive = format!("http://{}", server.address);

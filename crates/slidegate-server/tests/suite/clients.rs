@@ -1,4 +1,4 @@
-//! What docs/clients.md shows runs, in every language, and is allowed once and refused once.
+//! What docs/clients.md shows runs, in every language, and is allowed once and denied once.
 
 use std::path::Path;
 use std::process::Command;
@@ -35,7 +35,7 @@ fn run(heading: &str, n: usize, program: &str, arguments: &[&str], file: &str) -
     String::from_utf8(output.stdout).unwrap()
 }
 
-const TWICE: &str = "allowed\nrefused\n";
+const TWICE: &str = "allowed\ndenied\n";
 
 fn python() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/bin/python");

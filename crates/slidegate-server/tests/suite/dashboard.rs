@@ -125,7 +125,7 @@ fn numbers_move_and_a_key_shows_its_window() {
                 format!("Number(document.querySelector('{css}').textContent.replace(/[^0-9.]/g, ''))")
             };
             page.until("requests are allowed", &format!("{} > 0", number("#allowed-rate")));
-            page.until("requests are refused", &format!("{} > 0", number("#refused-rate")));
+            page.until("requests are denied", &format!("{} > 0", number("#denied-rate")));
             page.until(
                 "rules have rows",
                 "document.querySelectorAll('#rules tbody tr[data-rule]').length === 3",
@@ -135,12 +135,12 @@ fn numbers_move_and_a_key_shows_its_window() {
                 "document.querySelector('#top-hottest li[data-key^=\"api-per-user:\"]')",
             );
             page.until(
-                "keys are refused",
-                "document.querySelector('#top-refused li[data-key^=\"login-per-ip:\"]')",
+                "keys are denied",
+                "document.querySelector('#top-denied li[data-key^=\"login-per-ip:\"]')",
             );
             let first = page.run("return document.querySelector('#chart').innerHTML", &[]);
             page.until("the chart moves", &format!("document.querySelector('#chart').innerHTML !== {first}"));
-            page.click("#top-refused li[data-key^=\"login-per-ip:\"] button");
+            page.click("#top-denied li[data-key^=\"login-per-ip:\"] button");
             page.until(
                 "its admissions are drawn",
                 "document.querySelectorAll('#timeline [data-cost]').length > 0",
@@ -165,7 +165,7 @@ fn numbers_move_and_a_key_shows_its_window() {
 }
 
 #[test]
-fn refused_then_allowed_in_try_it() {
+fn denied_then_allowed_in_try_it() {
     let server = Server::with_rules(RULES);
     look(&server, |page| {
         page.until("it is loaded", "!document.body.classList.contains('loading')");
@@ -178,7 +178,7 @@ fn refused_then_allowed_in_try_it() {
             assert_eq!(verdict.as_deref(), Some(allowed));
         }
         assert!(page.text("#try-verdict").contains("login-per-ip"));
-        page.picture("refused");
+        page.picture("denied");
         // It can be tried again when the wait that was told is over, not before.
         page.click("#try-explain");
         page.until("it says why", "document.querySelector('#try-why').textContent.includes('`match` wants `api` to be /search, and it is /login')");

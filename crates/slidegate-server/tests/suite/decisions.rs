@@ -30,8 +30,8 @@ fn the_login_guard() {
         assert_eq!(answer.json()["limits"][0]["used"], n);
         assert_eq!(answer.header("retry-after"), None);
     }
-    let refused = server.post("/v1/acquire", &login("1.2.3.4"));
-    assert_eq!(refused.status, 429);
+    let denied = server.post("/v1/acquire", &login("1.2.3.4"));
+    assert_eq!(denied.status, 429);
     let limit = |rule: &str, key: &str, limit, used| {
         json!({ "rule": rule, "key": key, "limit": limit, "used": used, "remaining": limit - used,
                 "retry_after_ms": "…", "reset_after_ms": "…" })
@@ -44,23 +44,23 @@ fn the_login_guard() {
         ],
         "reservation": null, "source": "store",
     });
-    assert_eq!(without_waits(refused.json()), expected);
+    assert_eq!(without_waits(denied.json()), expected);
     assert_eq!(
-        refused.header("ratelimit-policy"),
+        denied.header("ratelimit-policy"),
         Some(r#""login-per-ip";q=3;w=5, "login-per-user";q=5;w=60"#)
     );
     // The first request leaves the windows 5 s and 60 s after it was admitted.
     let passed = (clock.now().get() - start.get()).div_ceil(1_000_000);
-    let (ip, user) = refused.header("ratelimit").unwrap().split_once(", ").unwrap();
+    let (ip, user) = denied.header("ratelimit").unwrap().split_once(", ").unwrap();
     for (item, start, window) in
         [(ip, r#""login-per-ip";r=0;t="#, 5), (user, r#""login-per-user";r=2;t="#, 60)]
     {
         let seconds: u64 = item.strip_prefix(start).unwrap().parse().unwrap();
         assert!((window - passed.min(window)..=window).contains(&seconds), "{item}");
     }
-    let wait = refused.json()["retry_after_ms"].as_u64().unwrap();
+    let wait = denied.json()["retry_after_ms"].as_u64().unwrap();
     assert!((1..=5_000).contains(&wait));
-    assert_eq!(refused.header("retry-after"), Some(wait.div_ceil(1_000).to_string().as_str()));
+    assert_eq!(denied.header("retry-after"), Some(wait.div_ceil(1_000).to_string().as_str()));
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn shadow_rules_say_what_they_would_do() {
     let body = r#"{"attributes":{"x":"y"}}"#;
     let answers: Vec<_> = (0..2).map(|_| server.post("/v1/acquire", body)).collect();
     let would: Vec<_> =
-        answers.iter().map(|a| (a.status, a.json()["limits"][0]["would_refuse"].clone())).collect();
+        answers.iter().map(|a| (a.status, a.json()["limits"][0]["would_deny"].clone())).collect();
     assert_eq!(would, [(200, json!(false)), (200, json!(true))]);
     assert_eq!(answers[1].header("ratelimit"), None, "a shadow is not the client's business");
 }

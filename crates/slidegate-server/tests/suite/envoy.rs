@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::redis_server::{eventually, lasting_port};
 use crate::server::Server;
-use crate::stub::Refusing;
+use crate::stub::Denying;
 
 const DOCS: &str = include_str!("../../../../docs/envoy.md");
 
@@ -161,7 +161,7 @@ fn exactly_the_limit_with_headers_on_each_answer() {
         assert_eq!(text("x-ratelimit-remaining"), left.to_string());
         assert_eq!(text("ratelimit-policy"), r#""per-user";q=50;w=3600"#);
         assert!(text("ratelimit").starts_with(&format!(r#""per-user";r={left};t="#)));
-        // Allowed: until nothing is in use. Refused: until the first of those fifty has left.
+        // Allowed: until nothing is in use. Denied: until the first of those fifty has left.
         let reset: u64 = text("x-ratelimit-reset").parse().unwrap();
         assert!((3_500..=3_600).contains(&reset), "{reset}");
         let retry = answer.header("retry-after").map(|wait| wait.parse::<u64>().unwrap());
@@ -173,15 +173,15 @@ fn exactly_the_limit_with_headers_on_each_answer() {
 
 #[test]
 fn a_server_that_is_not_there() {
-    let refusing = Refusing::new();
+    let denying = Denying::new();
     for (deny, status) in [(false, 200), (true, 500)] {
-        let envoy = Envoy::start(&refusing.address.to_string(), deny);
+        let envoy = Envoy::start(&denying.address.to_string(), deny);
         assert_eq!(envoy.connect().get("ann").status, status);
         assert_eq!(envoy.forwarded(), usize::from(!deny));
     }
 }
 
-/// 20,000 requests of 40 users, over eight connections: each is either allowed or refused, and each user has fifty.
+/// 20,000 requests of 40 users, over eight connections: each is either allowed or denied, and each user has fifty.
 #[test]
 fn none_is_unaccounted_for() {
     const CONNECTIONS: usize = 8;
@@ -194,16 +194,16 @@ fn none_is_unaccounted_for() {
             .map(|client| {
                 let mut connection = envoy.connect();
                 scope.spawn(move || {
-                    let (mut allowed, mut refused) = ([0; USERS], 0);
+                    let (mut allowed, mut denied) = ([0; USERS], 0);
                     for n in 0..EACH {
                         let user = (client + n) % USERS;
                         match connection.get(&format!("user{user}")).status {
                             200 => allowed[user] += 1,
-                            429 => refused += 1,
+                            429 => denied += 1,
                             other => panic!("{other}"),
                         }
                     }
-                    (allowed, refused)
+                    (allowed, denied)
                 })
             })
             .collect();
@@ -212,7 +212,7 @@ fn none_is_unaccounted_for() {
     for user in 0..USERS {
         assert_eq!(counts.iter().map(|(allowed, _)| allowed[user]).sum::<usize>(), 50, "user{user}");
     }
-    let refused: usize = counts.iter().map(|(_, refused)| refused).sum();
-    assert_eq!(refused, CONNECTIONS * EACH - 50 * USERS);
+    let denied: usize = counts.iter().map(|(_, denied)| denied).sum();
+    assert_eq!(denied, CONNECTIONS * EACH - 50 * USERS);
     assert_eq!(envoy.forwarded(), 50 * USERS);
 }

@@ -1,4 +1,4 @@
-//! Why a request would be allowed or refused, from a server and from a file.
+//! Why a request would be allowed or denied, from a server and from a file.
 
 use std::io::Write;
 use std::process::{Command, Output};
@@ -54,11 +54,11 @@ fn every_rule_says_what_it_makes_of_a_request() {
         assert!(told["retry_after_ms"].as_u64().unwrap() > 3_500_000, "{told}");
         let expected = [
             ("off", "does-not-apply"),
-            ("login", "refuses"),
+            ("login", "denies"),
             ("user", "does-not-apply"),
             ("climbs", "allows"),
             ("staff", "does-not-apply"),
-            ("guests", "would-refuse"),
+            ("guests", "would-deny"),
             ("closed", "does-not-apply"),
         ];
         assert_eq!(verdicts(&told), expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
@@ -113,7 +113,7 @@ fn what_never_fits_and_what_is_blocked_say_so() {
         (&told["allowed"], &told["never"], &told["denied_by"], &told["code"], &told["permits"]),
         (&json!(false), &json!(true), &json!("login"), &json!(10007), &json!(3))
     );
-    assert_eq!(rule(&told, "login")["verdict"], "refuses");
+    assert_eq!(rule(&told, "login")["verdict"], "denies");
     assert_eq!(rule(&told, "climbs")["verdict"], "allows");
     let told = explain(&server, &json!({ "attributes": { "api": "/closed", "user": "u" } }));
     assert_eq!(
@@ -138,7 +138,7 @@ fn a_limit_that_follows_the_load_says_so() {
 }
 
 #[test]
-fn bad_requests_are_refused_as_by_acquire() {
+fn bad_requests_are_rejected_as_by_acquire() {
     let server = Server::with_rules(RULES);
     for body in [
         "{}".to_owned(),
@@ -197,11 +197,11 @@ fn people_can_read_it() {
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.starts_with("would be denied by login (code 10007): retry in 59m 5"), "{text}");
     for line in [
-        "login: refuses",
+        "login: denies",
         "  2 of 2 used in 1h, 1 asked for (sliding-window)",
         "  key login:ip=1.2.3.4",
         "  climbs from 20% to 100 over 1h: 20 now",
-        "guests (shadow): would refuse",
+        "guests (shadow): would deny",
         "do not apply:",
         "  off: it is off",
         "  user: it counts by `user`, and the request has none",

@@ -58,7 +58,7 @@ fn what_is_held_is_given_back_once() {
 }
 
 #[test]
-fn bad_reservations_are_refused() {
+fn bad_reservations_are_rejected() {
     let server = Server::with_rules(RULES);
     for (body, message) in [
         (
@@ -89,13 +89,13 @@ fn a_limit_that_climbs_is_said_with_its_height() {
             assert_eq!((&answer["allowed"], &limit["used"]), (&json!(true), &json!(n)), "{answer}");
             assert_eq!(limit["limit"], 20, "{answer}");
         }
-        let refused = acquire(server, json!({ "api": "/orders" }));
-        assert_eq!((&refused["allowed"], &refused["denied_by"]), (&json!(false), &json!("climbs")));
+        let denied = acquire(server, json!({ "api": "/orders" }));
+        assert_eq!((&denied["allowed"], &denied["denied_by"]), (&json!(false), &json!("climbs")));
         // It is shown within a second or so.
         let line = "slidegate_rule_effective_limit{rule=\"climbs\"} 20\n";
         eventually("the effective limit is shown", || server.get("/metrics").body.contains(line));
         // 21 of 100 are there when a eightieth of the hour has passed, or the first has left.
-        let wait = refused["retry_after_ms"].as_u64().unwrap();
+        let wait = denied["retry_after_ms"].as_u64().unwrap();
         assert!((35_000..=45_000).contains(&wait), "{wait}");
     });
 }
@@ -122,7 +122,7 @@ fn three_servers_climb_together() {
     const SECOND: u64 = 1_000_000;
     let time = Faketime::start();
     let redis = time.stopped();
-    // A machine that is busy with other tests is not at fault, and refusals would be remembered by another clock.
+    // A machine that is busy with other tests is not at fault, and denials would be remembered by another clock.
     let rules = format!(
         "store: {}
 guard: {{ deadline: 20s }}

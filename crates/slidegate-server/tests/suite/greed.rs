@@ -89,8 +89,8 @@ fn one_address_does_not_take_all_connections() {
         let mut next = server.connect();
         healthz(&mut next)
     });
-    let refused = "slidegate_connections_shed_total{door=\"http\",reason=\"per-address\"}";
-    assert!(metric(&server, refused) >= 1);
+    let denied = "slidegate_connections_shed_total{door=\"http\",reason=\"per-address\"}";
+    assert!(metric(&server, denied) >= 1);
 }
 
 const BUDGET: u64 = 8 << 20;
@@ -139,13 +139,13 @@ fn unfinished_bodies_share_the_budget() {
         // The server may have answered already.
         let _ = client.write_all(&half);
     }
-    let refused = clients.drain(20..).map(Answer::read);
-    let refused = refused.filter(|answer| answer.status == 503).inspect(|answer| {
+    let denied = clients.drain(20..).map(Answer::read);
+    let denied = denied.filter(|answer| answer.status == 503).inspect(|answer| {
         let error = &answer.json()["error"];
         assert_eq!(error["code"], "unavailable");
         assert!(error["message"].as_str().unwrap().contains("listen.limits.unfinished-bytes"), "{error}");
     });
-    assert!(refused.count() >= 15);
+    assert!(denied.count() >= 15);
     assert!(metric(&server, "slidegate_unfinished_requests_bytes") <= BUDGET);
     assert_eq!(server.post("/v1/acquire", r#"{"attributes":{"user":"a"}}"#).status, 200);
     drop(clients);

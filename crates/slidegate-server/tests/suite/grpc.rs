@@ -199,7 +199,7 @@ fn all_or_nothing() {
     for _ in 0..10 {
         let response = client.ask(both.clone()).unwrap();
         assert_eq!(response.overall_code, OVER);
-        // She has two left, and was not charged for what the item refused.
+        // She has two left, and was not charged for what the item denied.
         let ann = told(&response.statuses[0]);
         assert_eq!((ann.0, ann.1, ann.4), (OK, "user", 2));
         assert_eq!((told(&response.statuses[1]).0, told(&response.statuses[1]).4), (OVER, 0));
@@ -233,7 +233,7 @@ fn hits() {
     assert_eq!(hits(4, None), (OVER, 3));
     assert_eq!(hits(4, Some(1)), (OK, 2));
     assert_eq!(hits(4, Some(0)), (OK, 2));
-    // More than there ever is: refused, because an error would let it pass.
+    // More than there ever is: denied, because an error would let it pass.
     assert_eq!(hits(6, None), (OVER, 2));
     assert_eq!(hits(1, Some(1_000_000_000_000)).0, OVER);
     assert_eq!(hits(0, None), (OK, 1));
@@ -290,7 +290,7 @@ fn a_limit_in_the_descriptor() {
 }
 
 #[test]
-fn a_limit_of_nothing_refuses_all() {
+fn a_limit_of_nothing_denies_all() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
     let mut request = overriding(&[("user", "ann")], 0, 2);
@@ -308,25 +308,25 @@ fn a_limit_of_nothing_refuses_all() {
 fn what_is_not_acceptable() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
-    let refused = |request| {
+    let denied = |request| {
         let status = client.ask(request).unwrap_err();
         (status.code(), status.message().to_owned())
     };
     let invalid = |message: &str| (tonic::Code::InvalidArgument, message.to_owned());
-    assert_eq!(refused(asked("", &[&[("user", "x")]])), invalid("domain is empty"));
-    assert_eq!(refused(asked("shop", &[])), invalid("a request needs 1 to 64 descriptors, and has 0"));
+    assert_eq!(denied(asked("", &[&[("user", "x")]])), invalid("domain is empty"));
+    assert_eq!(denied(asked("shop", &[])), invalid("a request needs 1 to 64 descriptors, and has 0"));
     let many = vec![[("user", "x")].as_slice(); 65];
-    assert_eq!(refused(asked("shop", &many)), invalid("a request needs 1 to 64 descriptors, and has 65"));
+    assert_eq!(denied(asked("shop", &many)), invalid("a request needs 1 to 64 descriptors, and has 65"));
     let entries = vec![("user", "x"); 32];
     let message = "descriptors[1] has 32 entries; 31 are accepted";
-    assert_eq!(refused(asked("shop", &[&[], &entries])), invalid(message));
+    assert_eq!(denied(asked("shop", &[&[], &entries])), invalid(message));
     let mut negative = asked("shop", &[&[("user", "x")]]);
     negative.descriptors[0].is_negative_hits = true;
     let message = "descriptors[0].is_negative_hits is not supported: nothing is given back this way";
-    assert_eq!(refused(negative), invalid(message));
-    assert_eq!(refused(asked("shop", &[&[("no spaces", "x")]])).0, tonic::Code::InvalidArgument);
+    assert_eq!(denied(negative), invalid(message));
+    assert_eq!(denied(asked("shop", &[&[("no spaces", "x")]])).0, tonic::Code::InvalidArgument);
     let twice = asked("shop", &[&[("a.2", "x"), ("a", "x"), ("a", "x")]]);
-    assert_eq!(refused(twice), invalid("attribute `a.2` is given twice"));
+    assert_eq!(denied(twice), invalid("attribute `a.2` is given twice"));
     // An error would let Envoy pass the request on.
     let large = "x".repeat(1_100_000);
     assert_eq!(client.codes(asked("shop", &[&[("user", &large)]])), [OVER]);
@@ -341,7 +341,7 @@ fn what_is_not_acceptable() {
     assert_eq!(client.ask(asked("shop", &[&[("user", "x")]])).unwrap().statuses[0].limit_remaining, 4);
 }
 
-/// Descriptors that meet too many limits together are refused before anything is charged.
+/// Descriptors that meet too many limits together are denied before anything is charged.
 #[test]
 fn descriptors_that_meet_too_many_limits() {
     let rules = (0..20).map(|n| format!("  - {{ name: r{n}, key: [user], limit: 9, window: 1h }}\n"));

@@ -138,7 +138,7 @@ fn who_says_no_more_is_answered() {
 
 /// What could be read in two ways is read in none.
 #[test]
-fn doubtful_lengths_are_refused() {
+fn doubtful_lengths_are_rejected() {
     let server = Server::demo();
     let good = request("/v1/acquire", "", r#"{"resource":"doubt","limit":9}"#);
     for header in ["content-length: 5\r\n", "content-length: +30\r\n", "transfer-encoding: gzip\r\n"] {

@@ -60,31 +60,31 @@ fn every_second_is_told() {
     let mut events = Events::of(&server);
     let history = events.next("history");
     assert_eq!(
-        (sum(&history, "allowed"), sum(&history, "refused"), &history["step_ms"]),
+        (sum(&history, "allowed"), sum(&history, "denied"), &history["step_ms"]),
         (2, 0, &1_000.into())
     );
     for _ in 0..5 {
         login(&server, "1.2.3.4");
     }
-    let (mut allowed, mut refused, mut would) = (0, 0, 0);
+    let (mut allowed, mut denied, mut would) = (0, 0, 0);
     let mut last = Value::Null;
     // They may fall into more than one second.
     for _ in 0..20 {
         last = events.next("tick");
         allowed += last["allowed"].as_u64().unwrap();
-        refused += last["refused"].as_u64().unwrap();
-        would += last["would_refuse"].as_u64().unwrap();
-        if allowed + refused >= 5 {
+        denied += last["denied"].as_u64().unwrap();
+        would += last["would_deny"].as_u64().unwrap();
+        if allowed + denied >= 5 {
             break;
         }
     }
-    assert_eq!((allowed, refused, would), (1, 4, 5), "{last}");
+    assert_eq!((allowed, denied, would), (1, 4, 5), "{last}");
     let rule = &last["rules"][0];
     assert_eq!(
         (&rule["rule"], &rule["limit"], &rule["mode"]),
         (&"login".into(), &3.into(), &"enforce".into())
     );
-    assert_eq!((&rule["allowed_minute"], &rule["refused_minute"]), (&3.into(), &4.into()));
+    assert_eq!((&rule["allowed_minute"], &rule["denied_minute"]), (&3.into(), &4.into()));
     assert_eq!(rule["usage"], 1.0);
     assert_eq!((&last["store"]["store"], &last["edition"]["version"]), (&"memory".into(), &1.into()));
     assert!(last["connections"]["http"].as_u64().unwrap() >= 1);
@@ -95,7 +95,7 @@ fn every_second_is_told() {
 }
 
 #[test]
-fn the_hottest_and_the_most_refused() {
+fn the_hottest_and_the_most_denied() {
     let server = Server::with_rules(RULES);
     for (ip, times) in [("1.1.1.1", 9), ("2.2.2.2", 2), ("3.3.3.3", 5)] {
         for _ in 0..times {
@@ -111,7 +111,7 @@ fn the_hottest_and_the_most_refused() {
         };
         let key = |ip: &str, count| (format!("login:ip={ip}"), count);
         assert_eq!(told("hottest"), [key("1.1.1.1", 9), key("3.3.3.3", 5), key("2.2.2.2", 2)]);
-        assert_eq!(told("refused"), [key("1.1.1.1", 6), key("3.3.3.3", 2)]);
+        assert_eq!(told("denied"), [key("1.1.1.1", 6), key("3.3.3.3", 2)]);
     }
     assert_eq!(server.get("/v1/top").json()["hottest"][0]["key"], "watched:user=alice");
     assert_eq!(server.get("/v1/top?period=year").status, 400);

@@ -6,7 +6,7 @@
 mod access; // who may ask and who may change
 mod adaptive; // limits that follow what is reported, the same on every node
 mod authorize; // whom a proxy asks about, and whose word is taken
-mod bad_input; // whatever a stranger sends is refused with a clear word, and changes nothing
+mod bad_input; // whatever a stranger sends is denied with a clear word, and changes nothing
 mod bench; // the load generator: counts that add up, latencies that hide nothing
 mod blocking_files; // decisions go on while a file is read that does not answer
 #[path = "../../../slidegate/tests/suite/certificates.rs"]
@@ -19,7 +19,7 @@ mod decisions; // bodies, statuses and headers of decisions
 mod dependencies; // nothing we depend on needs a newer Rust than we say
 mod envoy; // a real Envoy in front: exactly the limit, its headers, its failure modes
 mod envoy_config; // envoyproxy/ratelimit's files limit here what they limit there
-mod explain; // why a request would be allowed or refused, rule by rule
+mod explain; // why a request would be allowed or denied, rule by rule
 #[path = "../../../slidegate/tests/suite/faketime.rs"]
 mod faketime; // a clock for one Redis, which can be set and can stand still
 mod flow; // permits that are held, and limits that climb

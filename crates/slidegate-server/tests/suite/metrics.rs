@@ -118,12 +118,12 @@ fn decisions_are_counted_at_every_door() {
     let decisions = "slidegate_decisions_total";
     for (parts, count) in [
         ([decisions, "rule=\"login\"", "verdict=\"allowed\",source=\"store\""], 3.0),
-        ([decisions, "rule=\"login\"", "verdict=\"refused\",source=\"store\""], 2.0),
-        ([decisions, "rule=\"watched\"", "verdict=\"would-refuse\",source=\"store\""], 4.0),
-        ([decisions, "rule=\"never\"", "verdict=\"refused\",source=\"blocked\""], 1.0),
-        ([decisions, "rule=\"ad-hoc\"", "verdict=\"refused\",source=\"store\""], 1.0),
+        ([decisions, "rule=\"login\"", "verdict=\"denied\",source=\"store\""], 2.0),
+        ([decisions, "rule=\"watched\"", "verdict=\"would-deny\",source=\"store\""], 4.0),
+        ([decisions, "rule=\"never\"", "verdict=\"denied\",source=\"blocked\""], 1.0),
+        ([decisions, "rule=\"ad-hoc\"", "verdict=\"denied\",source=\"store\""], 1.0),
         (["slidegate_requests_total", "door=\"http\",verdict=\"allowed\"", "source=\"store\""], 3.0),
-        (["slidegate_requests_total", "door=\"http\",verdict=\"refused\"", "source=\"store\""], 2.0),
+        (["slidegate_requests_total", "door=\"http\",verdict=\"denied\"", "source=\"store\""], 2.0),
         (["slidegate_requests_total", "door=\"http\",verdict=\"allowed\"", "source=\"no-rule\""], 1.0),
         (["slidegate_requests_total", "door=\"resp\",verdict=\"allowed\"", "source=\"store\""], 2.0),
         (["slidegate_decision_duration_seconds_count", "door=\"resp\"", "source=\"store\""], 3.0),

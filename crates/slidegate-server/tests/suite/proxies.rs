@@ -107,11 +107,11 @@ fn exactly_the_limit_passes(proxy: &Proxy, upstream: &Upstream, shows_what_is_le
     ];
     let answers = proxy.ask("/api/things?x=1", &forged);
     let passed = answers.iter().filter(|answer| answer.status == 200).count();
-    let refused: Vec<&Answer> = answers.iter().filter(|answer| answer.status == 429).collect();
+    let denied: Vec<&Answer> = answers.iter().filter(|answer| answer.status == 429).collect();
     let others: Vec<u16> = answers.iter().map(|a| a.status).filter(|s| ![200, 429].contains(s)).collect();
-    assert_eq!((passed, refused.len(), others), (LIMIT, REQUESTS - LIMIT, vec![]));
-    assert_eq!(upstream.asked(), LIMIT, "what is refused never reaches it");
-    for answer in refused {
+    assert_eq!((passed, denied.len(), others), (LIMIT, REQUESTS - LIMIT, vec![]));
+    assert_eq!(upstream.asked(), LIMIT, "what is denied never reaches it");
+    for answer in denied {
         let wait: u64 = answer.header_in_any_case("retry-after").expect("Retry-After").parse().unwrap();
         assert!((1..=3600).contains(&wait), "{wait}");
         assert!(

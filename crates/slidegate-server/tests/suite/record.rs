@@ -157,23 +157,20 @@ fn what_is_there_stays_unless_told() {
     let path = folder.path().join("requests.ndjson");
     fs::write(&path, "mine\n").unwrap();
     let name = path.to_str().unwrap();
-    let refused = serve(&["--record", name]);
-    let said = String::from_utf8(refused.stderr).unwrap();
+    let denied = serve(&["--record", name]);
+    let said = String::from_utf8(denied.stderr).unwrap();
     let expected = format!(
         "slidegate: {name} is there already: record to another file, or replace it with --record-force\n"
     );
-    assert_eq!((refused.status.code(), said, refused.stdout.len()), (Some(2), expected, 0));
+    assert_eq!((denied.status.code(), said, denied.stdout.len()), (Some(2), expected, 0));
     assert_eq!(fs::read_to_string(&path).unwrap(), "mine\n");
     let server = recording(&path, &["--record-force"]);
     login(&server, "1");
     stop(server);
     assert_eq!(lines(&fs::read_to_string(&path).unwrap()).len(), 1);
     let nowhere = folder.path().join("nowhere/requests").display().to_string();
-    let refused = String::from_utf8(serve(&["--record", &nowhere]).stderr).unwrap();
-    assert!(
-        refused.starts_with(&format!("slidegate: cannot record to {nowhere}: No such file")),
-        "{refused}"
-    );
+    let denied = String::from_utf8(serve(&["--record", &nowhere]).stderr).unwrap();
+    assert!(denied.starts_with(&format!("slidegate: cannot record to {nowhere}: No such file")), "{denied}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Counting in Redis, from the door: shared by servers, there or not, told apart from a refusal.
+//! Counting in Redis, from the door: shared by servers, there or not, told apart from a denial.
 
 use std::process::Command;
 
@@ -32,8 +32,8 @@ fn two_servers_share_one_count() {
     let answers: Vec<u16> = [&one, &two, &one, &two, &one, &two, &one].map(ask).into();
     assert_eq!(answers, [200, 200, 200, 200, 200, 429, 429]);
     assert_eq!(one.get("/readyz").json(), json!({ "ready": true, "store": "redis", "rules": 1 }));
-    let refused = two.post("/v1/acquire", r#"{"attributes":{"user":"alice"}}"#).json();
-    assert_eq!((&refused["denied_by"], &refused["limits"][0]["used"]), (&json!("api"), &json!(5)));
+    let denied = two.post("/v1/acquire", r#"{"attributes":{"user":"alice"}}"#).json();
+    assert_eq!((&denied["denied_by"], &denied["limits"][0]["used"]), (&json!("api"), &json!(5)));
 }
 
 #[test]
@@ -184,8 +184,8 @@ fn each_rule_says_what_happens_without_redis() {
     eventually("the deny cache is not used any more", || post("a") != told(429, "deny-cache"));
     assert_eq!((post("a"), post("a")), (told(200, "fail-open"), told(200, "fail-open")));
     assert_eq!(post("b"), told(429, "fail-closed"));
-    let refused = server.post("/v1/acquire", r#"{"attributes":{"b":"x"}}"#);
-    assert_eq!((&refused.json()["denied_by"], &refused.json()["code"]), (&json!("strict"), &json!(7)));
+    let denied = server.post("/v1/acquire", r#"{"attributes":{"b":"x"}}"#);
+    assert_eq!((&denied.json()["denied_by"], &denied.json()["code"]), (&json!("strict"), &json!(7)));
     // One of three is used already, and the others are this node's: it is alone.
     let answers: Vec<_> = (0..4).map(|_| post("c")).collect();
     assert_eq!(answers, [200, 200, 429, 429].map(|status| told(status, "local")));
@@ -387,9 +387,9 @@ fn it_says_which_of_its_shards_does_not_answer() {
     assert!(!reason.contains(&format!("127.0.0.1:{}", servers[0].port)), "{reason}");
 }
 
-/// A flood that is refused is answered by the server itself; Redis hears of it once in a while.
+/// A flood that is denied is answered by the server itself; Redis hears of it once in a while.
 #[test]
-fn a_refused_flood_costs_redis_nothing() {
+fn a_denied_flood_costs_redis_nothing() {
     let redis = Redis::start(Flavour::Redis7);
     let server = with_store(&redis.url(), "");
     let post = || server.post("/v1/acquire", r#"{"resource":"hot","limit":5,"window":"1h"}"#);
@@ -402,7 +402,7 @@ fn a_refused_flood_costs_redis_nothing() {
             info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=").map(str::to_owned));
         line.unwrap().split(',').next().unwrap().parse::<u64>().unwrap()
     };
-    // The first refusals are Redis's, until this node listens to what others free.
+    // The first denials are Redis's, until this node listens to what others free.
     eventually("the deny cache answers", || post().json()["source"] == "deny-cache");
     let before = scripts();
     // On a busy machine the node may stop hearing what others free for a moment, and asks Redis until it does again.

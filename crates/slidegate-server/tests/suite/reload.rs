@@ -162,7 +162,7 @@ fn reloads_under_load() {
     };
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", TOKEN)], &edition(1_000_000), &[]);
     let (stop, asked) = (AtomicBool::new(false), AtomicU64::new(0));
-    let refused = std::thread::scope(|scope| {
+    let denied = std::thread::scope(|scope| {
         let callers: Vec<_> = (0..3)
             .map(|_| {
                 scope.spawn(|| {
@@ -195,7 +195,7 @@ fn reloads_under_load() {
             .collect();
         let agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
         let url = format!("http://{}/v1/rules", server.address);
-        let mut refused = 0;
+        let mut denied = 0;
         for n in 1..=RELOADS {
             let mut text = edition(1_000_000 + n);
             if n % 3 == 0 {
@@ -203,7 +203,7 @@ fn reloads_under_load() {
             }
             let put = agent.put(&url).header("authorization", format!("Bearer {TOKEN}")).send(&text).unwrap();
             match (n % 3, put.status().as_u16()) {
-                (0, 400) => refused += 1,
+                (0, 400) => denied += 1,
                 (1 | 2, 200) => {}
                 other => panic!("edition {n}: {other:?}"),
             }
@@ -215,9 +215,9 @@ fn reloads_under_load() {
             asked.load(Ordering::Relaxed)
         );
         assert!(editions > 30, "{editions}");
-        refused
+        denied
     });
-    assert_eq!(refused, RELOADS / 3);
+    assert_eq!(denied, RELOADS / 3);
     let shown = server.get("/v1/rules").json();
     assert_eq!(shown["edition"]["version"].as_u64(), Some(1 + RELOADS - RELOADS / 3));
     let used = server.post("/v1/peek", r#"{"attributes":{"user":"a"}}"#).json()["limits"][0]["used"].as_u64();

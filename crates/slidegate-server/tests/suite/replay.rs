@@ -148,10 +148,10 @@ fn decisions_of_a_server_are_those_of_a_simulation() {
         (&json!(asked), &json!(0), &json!(0)),
         "{recorded}"
     );
-    // How busy it was is up to the machine; most rules had to refuse, and none refused everything.
+    // How busy it was is up to the machine; most rules had to deny, and none denied everything.
     let rules = report["rules"].as_array().unwrap();
-    let refusing = rules.iter().filter(|rule| rule["mode"] == "enforce" && rule["refused"] != 0).count();
-    assert!(refusing >= 6, "{report}");
+    let denying = rules.iter().filter(|rule| rule["mode"] == "enforce" && rule["denied"] != 0).count();
+    assert!(denying >= 6, "{report}");
     let open = |rule: &Value| rule["allowed"] != 0 || rule["rule"] == "banned" || rule["rule"] == "staff";
     assert!(rules.iter().all(open), "{report}");
     // What a shadow would do is the same, too. (`tried` is asked for apart, a moment later.)
@@ -159,17 +159,17 @@ fn decisions_of_a_server_are_those_of_a_simulation() {
     let watched = rules.iter().find(|rule| rule["rule"] == "watched").unwrap();
     for (live_name, name) in [
         ("decisions", "asked"),
-        ("would_refuse", "refused"),
-        ("newly_refused", "newly_refused"),
+        ("would_deny", "denied"),
+        ("newly_denied", "newly_denied"),
         ("newly_allowed", "newly_allowed"),
     ] {
         assert_eq!(live.unwrap()[live_name], watched[name], "{live:?} {watched}");
     }
-    assert!(watched["refused"] != 0 && watched["newly_refused"] != 0, "{watched}");
+    assert!(watched["denied"] != 0 && watched["newly_denied"] != 0, "{watched}");
     // It would be noticed if one were different.
     fs::write(path("others.yaml"), RULES.replace("limit: 4, window: 150ms", "limit: 5, window: 150ms"))
         .unwrap();
     let others = simulate(&path("others.yaml"), &trace);
     assert_ne!(others["recorded"]["differences"], 0);
-    eprintln!("{asked} requests, {} refused, 0 decided otherwise", report["refused"]);
+    eprintln!("{asked} requests, {} denied, 0 decided otherwise", report["denied"]);
 }

@@ -133,9 +133,9 @@ fn settling_up_locks_no_bucket() {
     let tenant = || json!({ "tenant": "t" });
     let reservation = acquire(&server, tenant(), 1)["reservation"].as_str().unwrap().to_owned();
     assert_eq!(settle(&server, &reservation, 1_000_000_000_000).json(), json!({ "settled": "done" }));
-    let refused = acquire(&server, tenant(), 1);
-    assert_eq!(refused["denied_by"], "bucket");
-    let wait = refused["retry_after_ms"].as_u64().unwrap();
+    let denied = acquire(&server, tenant(), 1);
+    assert_eq!(denied["denied_by"], "bucket");
+    let wait = denied["retry_after_ms"].as_u64().unwrap();
     assert!(wait <= 21_000, "20 permits are owed, and one comes a second: {wait} ms");
 }
 

@@ -22,17 +22,17 @@ fn ask(server: &Server, ip: &str) -> bool {
     server.post("/v1/acquire", &body.to_string()).status == 200
 }
 
-/// Of a shadow: decisions, would-be refusals, newly refused, newly allowed.
+/// Of a shadow: decisions, would-be denials, newly denied, newly allowed.
 fn shadow(server: &Server, rule: &str) -> [u64; 4] {
     let shown = server.get("/v1/rules").json();
     let shadows = shown["edition"]["shadows"].as_array().unwrap();
     let found = shadows.iter().find(|shadow| shadow["rule"] == rule).unwrap_or_else(|| panic!("{shown}"));
-    ["decisions", "would_refuse", "newly_refused", "newly_allowed"].map(|name| found[name].as_u64().unwrap())
+    ["decisions", "would_deny", "newly_denied", "newly_allowed"].map(|name| found[name].as_u64().unwrap())
 }
 
 fn changes(server: &Server, rule: &str) -> [u64; 2] {
     let page = server.get("/metrics").body;
-    ["newly-refused", "newly-allowed"].map(|change| {
+    ["newly-denied", "newly-allowed"].map(|change| {
         let series = format!("slidegate_shadow_changes_total{{rule=\"{rule}\",change=\"{change}\"}} ");
         let line = page.lines().find_map(|line| line.strip_prefix(&series));
         line.unwrap_or_else(|| panic!("{series} is not in {page}")).parse().unwrap()
@@ -57,11 +57,11 @@ fn what_would_change_is_counted_exactly() {
         assert_eq!(allowed, 5);
         assert_eq!(shadow(server, "tight"), [10, 7, 2, 0]);
         assert_eq!(shadow(server, "wide"), [10, 2, 0, 3]);
-        // Who is nobody's shadow sees only what was admitted: it would have refused the fifth, and says so of the rest too.
+        // Who is nobody's shadow sees only what was admitted: it would have denied the fifth, and says so of the rest too.
         assert_eq!(shadow(server, "alone"), [10, 6, 1, 0]);
         for rule in ["tight", "wide", "alone"] {
-            let [_, _, refused, allowed] = shadow(server, rule);
-            assert_eq!(changes(server, rule), [refused, allowed], "{rule}");
+            let [_, _, denied, allowed] = shadow(server, rule);
+            assert_eq!(changes(server, rule), [denied, allowed], "{rule}");
         }
         let siblings: Vec<Value> = server.get("/v1/rules").json()["edition"]["shadows"]
             .as_array()
@@ -121,7 +121,7 @@ fn every_door_counts_them() {
     assert_eq!(shadow(&server, "wide"), [22, 2, 0, 5]);
 }
 
-/// A shadow that cannot be judged is no reason to refuse a request, or to fail.
+/// A shadow that cannot be judged is no reason to deny a request, or to fail.
 #[test]
 fn they_are_no_reason_to_fail() {
     let redis = Redis::start(Flavour::Redis7).without_ttl_check();

@@ -37,17 +37,17 @@ impl Stub {
 
 /// An address where every connection is refused. The port stays bound, so that no other process can listen there
 /// meanwhile.
-pub(crate) struct Refusing {
+pub(crate) struct Denying {
     _socket: tokio::net::TcpSocket,
     pub(crate) address: SocketAddr,
 }
 
-impl Refusing {
+impl Denying {
     pub(crate) fn new() -> Self {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
         let address = socket.local_addr().unwrap();
-        Refusing { _socket: socket, address }
+        Denying { _socket: socket, address }
     }
 }
 

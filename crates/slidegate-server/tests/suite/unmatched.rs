@@ -178,7 +178,7 @@ fn commands_know_the_policy() {
     .unwrap();
     let (code, text) =
         run(&["simulate", "--rules", config, "--trace", trace.path().to_str().unwrap(), "--json"]);
-    assert!(code == Some(0) && text.contains("\"refused\":1"), "{text}");
+    assert!(code == Some(0) && text.contains("\"denied\":1"), "{text}");
 }
 
 #[test]

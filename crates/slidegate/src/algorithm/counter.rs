@@ -83,7 +83,7 @@ impl<C: Counter> View<'_, C> {
     pub(super) fn admit(mut self, now: Micros, asked: Asked<'_>) -> (Micros, Verdict) {
         let now = self.roll(now, asked.quota);
         let opinion = self.consider(now, asked);
-        let recording = if opinion.refuses() { Recording::Attempts } else { Recording::All };
+        let recording = if opinion.denies() { Recording::Attempts } else { Recording::All };
         (now, self.conclude(now, asked, opinion, recording))
     }
 
@@ -102,7 +102,7 @@ impl<C: Counter> View<'_, C> {
         now
     }
 
-    /// A refusal by a window writes nothing, so that cores that refuse one key do not fight over its memory.
+    /// A denial by a window writes nothing, so that cores that deny one key do not fight over its memory.
     #[inline(always)]
     fn pass(&mut self, now: Micros) -> Micros {
         let now = now.max(*self.last);
@@ -142,7 +142,7 @@ impl<C: Counter> View<'_, C> {
         match asked.quota.warm_up() {
             Some(warm_up) => self.consider_climbing(now, asked, warm_up),
             None if self.counter.used() + cost <= capacity => Opinion::Fits,
-            None => Opinion::Refused,
+            None => Opinion::Denied,
         }
     }
 
@@ -151,7 +151,7 @@ impl<C: Counter> View<'_, C> {
     fn consider_climbing(&self, now: Micros, asked: Asked<'_>, warm_up: WarmUp) -> Opinion {
         let used = self.counter.used();
         let fits = used == 0 || used + asked.cost <= self.limit(now, asked.quota, warm_up);
-        if fits { Opinion::Fits } else { Opinion::Refused }
+        if fits { Opinion::Fits } else { Opinion::Denied }
     }
 
     fn warmth(&self) -> Option<Warmth> {
@@ -215,7 +215,7 @@ impl<C: Counter> View<'_, C> {
         let admitted = recording == Recording::All;
         let mut entry = Entry::default();
         let outcome = match opinion {
-            Opinion::Impossible if quota.adapts() => Outcome::Refused,
+            Opinion::Impossible if quota.adapts() => Outcome::Denied,
             Opinion::Impossible => Outcome::Impossible,
             Opinion::Repeated(known) => {
                 entry = known;
@@ -227,11 +227,11 @@ impl<C: Counter> View<'_, C> {
                 }
                 if admitted && records { Outcome::Charged } else { Outcome::Fits }
             }
-            Opinion::Refused => {
+            Opinion::Denied => {
                 if records && quota.count() == Count::Attempts {
                     self.record(now, asked, false);
                 }
-                Outcome::Refused
+                Outcome::Denied
             }
         };
         if outcome == Outcome::Charged && quota.count() == Count::Attempts {

@@ -17,7 +17,7 @@ pub trait States {
 
 /// Judges `ask` at `now`.
 ///
-/// Checks are judged in order, and the first enforced refusal ends the judging. If there was none, every
+/// Checks are judged in order, and the first enforced denial ends the judging. If there was none, every
 /// check that fits is recorded. If there was one, nothing is, except that `count: attempts` counts what was
 /// judged; the checks after it are only reported.
 pub fn judge(ask: &Ask, now: Micros, states: &mut impl States) -> Reading {
@@ -38,7 +38,7 @@ impl<S: States> Counters for AllHeld<'_, S> {
     }
 }
 
-/// [`judge`] with checks as `asked` presents them. A check without a counter is refused.
+/// [`judge`] with checks as `asked` presents them. A check without a counter is denied.
 pub(crate) fn judge_by<'a>(
     ask: &Ask,
     now: Micros,
@@ -46,7 +46,7 @@ pub(crate) fn judge_by<'a>(
     asked: impl Fn(usize) -> Asked<'a>,
 ) -> Reading {
     let mut opinions: SmallVec<[(Micros, Opinion); 4]> = SmallVec::new();
-    let mut refused_by = None;
+    let mut denied_by = None;
     for (i, check) in ask.checks().iter().enumerate() {
         let asked = asked(i);
         let (now, opinion) = match counters.counter(i) {
@@ -54,18 +54,18 @@ pub(crate) fn judge_by<'a>(
                 let now = state.roll(now, asked.quota);
                 (now, state.consider(now, asked))
             }
-            Err(_) => (now, Opinion::Refused),
+            Err(_) => (now, Opinion::Denied),
         };
-        if check.enforced && opinion.refuses() && refused_by.is_none() {
-            refused_by = Some(i);
+        if check.enforced && opinion.denies() && denied_by.is_none() {
+            denied_by = Some(i);
         }
         opinions.push((now, opinion));
     }
     let verdicts = opinions.into_iter().enumerate().map(|(i, (now, opinion))| {
-        let recording = match refused_by {
+        let recording = match denied_by {
             _ if ask.is_peek() => Recording::Nothing,
             None => Recording::All,
-            Some(refuser) if i <= refuser => Recording::Attempts,
+            Some(denier) if i <= denier => Recording::Attempts,
             Some(_) => Recording::Nothing,
         };
         match counters.counter(i) {
@@ -99,7 +99,7 @@ fn asked<'a>(ask: &'a Ask, i: usize, budget: Option<&'a Arc<NoteBudget>>) -> Ask
 fn no_room(asked: Asked<'_>, wait: Micros) -> Verdict {
     let limit = asked.quota.capacity();
     Verdict {
-        outcome: Outcome::Refused,
+        outcome: Outcome::Denied,
         limit,
         used: limit,
         retry_after: wait,

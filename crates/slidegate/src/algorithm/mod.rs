@@ -44,9 +44,9 @@ use crate::{Entry, Settled, Verdict};
 /// assert_eq!(state.admit(at(100), &quota, 1).outcome, Outcome::Charged);
 /// assert_eq!(state.admit(at(900), &quota, 1).outcome, Outcome::Charged);
 ///
-/// let refused = state.admit(at(1000), &quota, 1);
-/// assert_eq!(refused.outcome, Outcome::Refused);
-/// assert_eq!(refused.retry_after, at(100)); // at 1100 ms the first is a second old, and gone
+/// let denied = state.admit(at(1000), &quota, 1);
+/// assert_eq!(denied.outcome, Outcome::Denied);
+/// assert_eq!(denied.retry_after, at(100)); // at 1100 ms the first is a second old, and gone
 /// # Ok::<(), slidegate::Error>(())
 /// ```
 #[repr(C)]
@@ -88,7 +88,7 @@ pub(crate) enum Opinion {
     /// There is room.
     Fits,
     /// There is no room now.
-    Refused,
+    Denied,
     /// There never will be.
     Impossible,
     /// This request was admitted before: it is not charged again.
@@ -120,15 +120,15 @@ pub(crate) enum Counted {
 pub(crate) enum Recording {
     /// The ask is admitted.
     All,
-    /// The ask is refused, and this check was judged: its attempt counts.
+    /// The ask is denied, and this check was judged: its attempt counts.
     Attempts,
-    /// A peek, or a check after the one that refused.
+    /// A peek, or a check after the one that denied.
     Nothing,
 }
 
 impl Opinion {
-    pub(crate) fn refuses(self) -> bool {
-        matches!(self, Opinion::Refused | Opinion::Impossible)
+    pub(crate) fn denies(self) -> bool {
+        matches!(self, Opinion::Denied | Opinion::Impossible)
     }
 }
 

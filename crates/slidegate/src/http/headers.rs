@@ -69,10 +69,10 @@ pub fn enforced(decision: &Decision) -> impl Iterator<Item = Limit<'_>> {
     decision.limits().filter(|limit| limit.mode() == Mode::Enforce)
 }
 
-/// The one limit to name where there is room for one: the one that refused, or has least left.
+/// The one limit to name where there is room for one: the one that denied, or has least left.
 pub fn tightest(decision: &Decision) -> Option<Limit<'_>> {
-    let refused = enforced(decision).find(|limit| limit.outcome().refuses());
-    refused.or_else(|| enforced(decision).min_by_key(|limit| limit.remaining()))
+    let denied = enforced(decision).find(|limit| limit.outcome().denies());
+    denied.or_else(|| enforced(decision).min_by_key(|limit| limit.remaining()))
 }
 
 /// The `n`-th item of a list, with its first parameter.

@@ -10,13 +10,13 @@ use crate::rules::{Part, Together, Unmatched};
 use crate::{Ask, Decision, Error, Limiter, Micros, Reading, Request, Rules, Source, Store};
 
 impl<S: Store> Limiter<S> {
-    /// Asks for the permits of several requests as one: if an enforced rule refuses any of them, none of them is
+    /// Asks for the permits of several requests as one: if an enforced rule denies any of them, none of them is
     /// charged.
     ///
-    /// There is one decision for each request, with its own limits: `allowed` says that none of *these* refused, so
+    /// There is one decision for each request, with its own limits: `allowed` says that none of *these* denied, so
     /// the whole is allowed if all are. Requests that meet the same key are judged there by what they cost together;
     /// it is one charge, so settling the reservation of either settles it for both. What a rule
-    /// [replaces](crate::Rule::replaces) is replaced for all. Asking for more than a limit will ever have is a refusal
+    /// [replaces](crate::Rule::replaces) is replaced for all. Asking for more than a limit will ever have is a denial
     /// here, not an error. With [`Unmatched::Deny`], a request that no rule matches denies the whole. The id is that of the first request, and stands for all. At most
     /// [`MAX_TOGETHER`](crate::MAX_TOGETHER) requests.
     ///

@@ -158,8 +158,8 @@ impl<S: Store> Limiter<S> {
         Ok(answers.collect())
     }
 
-    /// Asks, and if it is refused waits exactly as long as it must and asks again, until it is allowed or
-    /// would not be before `deadline` has passed; then the refusal is returned at once.
+    /// Asks, and if it is denied waits exactly as long as it must and asks again, until it is allowed or
+    /// would not be before `deadline` has passed; then the denial is returned at once.
     ///
     /// Every try is an attempt: a rule that counts attempts counts them all.
     pub async fn until_ready<'a>(

@@ -1,8 +1,8 @@
 //! Rules that are tried out beside another one: judged apart, so that they count what they would have admitted in its place.
 //!
-//! What an ask refuses is charged to none of its checks, so a shadow in the same ask never sees what is refused now. A
+//! What an ask denies is charged to none of its checks, so a shadow in the same ask never sees what is denied now. A
 //! [shadow of](crate::Rule::shadow_of) another rule is therefore asked for after it, by itself; it is charged what fits,
-//! unless a rule refused that would stay. What counts attempts counts those, too, that a rule after it refused. It takes a
+//! unless a rule denied that would stay. What counts attempts counts those, too, that a rule after it denied. It takes a
 //! second call to the store.
 
 use smallvec::SmallVec;
@@ -34,7 +34,7 @@ pub(crate) async fn admit<S: Store>(store: &S, rules: &Rules, asks: &[Ask]) -> R
             tried.push(if counts { alone } else { alone.peek() });
         }
     }
-    // They refuse nothing, so they are no reason to fail.
+    // They deny nothing, so they are no reason to fail.
     let mut verdicts = store.admit(&tried).await.unwrap_or_default().into_iter();
     let merged = asks.iter().zip(decided).map(|(ask, reading)| {
         let (mut at, mut source) =
@@ -67,15 +67,15 @@ fn part(ask: &Ask, keep: impl Fn(&Check) -> bool) -> Ask {
 }
 
 /// Whether the sibling would be charged if it were enforced in place of its own, and what it is asked fits: no rule that would
-/// still be there refuses, or only one after it, and it counts attempts.
+/// still be there denies, or only one after it, and it counts attempts.
 fn counts(rules: &Rules, kept: &Ask, reading: &Reading, sibling: &Check) -> bool {
     let replaced = rules.rule(sibling.rule).shadowed();
     let is_replaced = |check: &Check| Some(rules.rule(check.rule).name()) == replaced;
     let place = kept.checks().iter().find(|check| is_replaced(check)).map_or(sibling.rule, |own| own.rule);
     let judged = kept.checks().iter().zip(&reading.verdicts);
     let mut others = judged.filter(|(check, _)| check.enforced && !is_replaced(check));
-    let refuser = others.find(|(_, verdict)| verdict.outcome.refuses());
-    refuser.is_none_or(|(check, _)| sibling.quota.count() == Count::Attempts && check.rule > place)
+    let denier = others.find(|(_, verdict)| verdict.outcome.denies());
+    denier.is_none_or(|(check, _)| sibling.quota.count() == Count::Attempts && check.rule > place)
 }
 
 /// The verdict on a check that no store judged.

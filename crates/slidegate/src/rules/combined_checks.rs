@@ -34,7 +34,7 @@ pub(crate) struct Part {
 }
 
 impl Rules {
-    /// What to ask the store for all of these. What costs more than a rule will ever allow is asked, and refused.
+    /// What to ask the store for all of these. What costs more than a rule will ever allow is asked, and denied.
     pub(crate) fn ask_together(&self, requests: &[Request<'_>]) -> Result<Together, Error> {
         self.check_known()?;
         if requests.len() > MAX_TOGETHER {

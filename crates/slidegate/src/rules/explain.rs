@@ -25,9 +25,9 @@ pub struct Explanation<'e> {
 pub enum Standing<'e> {
     /// The store is asked this.
     Checked(Check),
-    /// It applies, counts nothing and refuses nothing.
+    /// It applies, counts nothing and denies nothing.
     Unlimited,
-    /// It applies, counts nothing and refuses everything; or would, as a shadow.
+    /// It applies, counts nothing and denies everything; or would, as a shadow.
     Blocked,
     /// It does not apply, for this reason and perhaps others after it.
     Missed(Miss<'e>),

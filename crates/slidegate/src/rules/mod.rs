@@ -207,7 +207,7 @@ impl Rules {
         !check.enforced && self.rule(check.rule).shadow_of.is_some()
     }
 
-    /// Whether a rule refuses this ask whatever the store says.
+    /// Whether a rule denies this ask whatever the store says.
     pub(crate) fn blocks(&self, ask: &Ask) -> bool {
         self.choice.is_some() && ask.checks().iter().any(|check| self.blocks_check(check))
     }

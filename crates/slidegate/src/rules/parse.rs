@@ -199,7 +199,7 @@ fn read_kind(fields: &Fields<'_>, reader: &mut Reader) -> Option<Kind> {
             return None;
         }
     };
-    // What is never refused has no code either.
+    // What is never denied has no code either.
     let code = (kind == Kind::Unlimited).then_some("code");
     for name in COUNTING_FIELDS.into_iter().chain(code) {
         if let Some(node) = fields.get(name) {

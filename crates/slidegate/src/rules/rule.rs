@@ -18,13 +18,13 @@ pub const MAX_KEY_ATTRIBUTES: usize = 8;
 /// The most permits that one lease may take.
 pub const MAX_LEASE: u32 = 10_000;
 
-/// Whether a rule may refuse.
+/// Whether a rule may deny.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// It refuses what is over its limit.
+    /// It denies what is over its limit.
     #[default]
     Enforce,
-    /// It counts and reports, but refuses nothing.
+    /// It counts and reports, but denies nothing.
     Shadow,
     /// It is not looked at.
     Off,
@@ -117,7 +117,7 @@ const LEASED_IN_ADVANCE: &str =
 const LEASED_UNDER_ANOTHER: &str =
     "`lease` takes permits in advance, under a limit that `adaptive` may change: not with adaptive";
 
-/// The code of a refusal whose rule names none.
+/// The code of a denial whose rule names none.
 pub const DEFAULT_CODE: NonZeroU32 = NonZeroU32::new(429).unwrap();
 
 impl Rule {
@@ -292,7 +292,7 @@ impl Rule {
         Ok(self)
     }
 
-    /// The number a refusal carries.
+    /// The number a denial carries.
     #[must_use]
     pub fn code(mut self, code: NonZeroU32) -> Self {
         self.code = code;
@@ -340,13 +340,13 @@ impl Rule {
         &self.name
     }
 
-    /// Whether it may refuse.
+    /// Whether it may deny.
     pub fn in_mode(&self) -> Mode {
         self.mode
     }
 
-    /// The number that its refusals carry.
-    pub fn refusal_code(&self) -> NonZeroU32 {
+    /// The number that its denials carry.
+    pub fn denial_code(&self) -> NonZeroU32 {
         self.code
     }
 
@@ -488,7 +488,7 @@ pub(super) fn find<'a>(attributes: &[(&str, &'a str)], name: &str) -> Option<&'a
     attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
 }
 
-/// Who is refused holds nothing.
+/// Who is denied holds nothing.
 pub(super) fn check_held(quota: &Quota) -> Result<(), Error> {
     if quota.is_held() && quota.count() == Count::Attempts {
         return Err(Error::invalid("`count: attempts` does not go with algorithm: concurrency"));

@@ -38,10 +38,10 @@ pub struct RuleFile {
     /// Other rules, which are not looked at where this one applies.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub replaces: Vec<String>,
-    /// Instead of `limit` and `window`: counts nothing and refuses nothing.
+    /// Instead of `limit` and `window`: counts nothing and denies nothing.
     #[serde(skip_serializing_if = "is_false", default)]
     pub unlimited: bool,
-    /// Instead of `limit` and `window`: counts nothing and refuses everything.
+    /// Instead of `limit` and `window`: counts nothing and denies everything.
     #[serde(skip_serializing_if = "is_false", default)]
     pub blocked: bool,
     /// One of `key`: all rules with this tag count one value of it in one slot of a cluster, on one server.
@@ -65,14 +65,14 @@ pub struct RuleFile {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 2, max = 10_000))]
     pub slices: Option<u32>,
-    /// Whether refused requests count too. `admitted`, unless given.
+    /// Whether denied requests count too. `admitted`, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub count: Option<CountFile>,
-    /// The number a refusal carries. 429, unless given.
+    /// The number a denial carries. 429, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 1))]
     pub code: Option<u32>,
-    /// Whether it may refuse. `enforce`, unless given.
+    /// Whether it may deny. `enforce`, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mode: Option<ModeFile>,
     /// Another rule, which this one is tried out to replace: what would be decided otherwise is counted. `mode` is then
@@ -213,19 +213,19 @@ pub enum CountFile {
     /// Only what was admitted.
     #[default]
     Admitted,
-    /// Refused requests too.
+    /// Denied requests too.
     Attempts,
 }
 
-/// Whether a rule may refuse.
+/// Whether a rule may deny.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "Mode")]
 pub enum ModeFile {
-    /// It refuses what is over its limit.
+    /// It denies what is over its limit.
     #[default]
     Enforce,
-    /// It counts and reports, but refuses nothing.
+    /// It counts and reports, but denies nothing.
     Shadow,
     /// It is not looked at.
     Off,
@@ -252,7 +252,7 @@ pub enum OnErrorFile {
     Local,
     /// Allow.
     Open,
-    /// Refuse.
+    /// Deny.
     Closed,
 }
 

@@ -12,17 +12,17 @@ use crate::{Check, Error, Quota};
 /// What a rule does with what it applies to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It counts, and refuses what is over its quota.
+    /// It counts, and denies what is over its quota.
     #[default]
     Limited,
-    /// It counts nothing and refuses nothing.
+    /// It counts nothing and denies nothing.
     Unlimited,
-    /// It counts nothing and refuses everything.
+    /// It counts nothing and denies everything.
     Blocked,
 }
 
 impl Rule {
-    /// A rule that counts and refuses nothing: an exception, ahead of the rest of its [group](Rule::group).
+    /// A rule that counts and denies nothing: an exception, ahead of the rest of its [group](Rule::group).
     ///
     /// ```
     /// use slidegate::{Quota, Rule, Rules};
@@ -37,8 +37,8 @@ impl Rule {
         Ok(Rule::countless(name, Kind::Unlimited))
     }
 
-    /// A rule that counts nothing and refuses everything, without asking the store. As a
-    /// [shadow](crate::Mode::Shadow) it refuses nothing either, and is like [`Rule::unlimited`].
+    /// A rule that counts nothing and denies everything, without asking the store. As a
+    /// [shadow](crate::Mode::Shadow) it denies nothing either, and is like [`Rule::unlimited`].
     pub fn blocked(name: &str) -> Result<Self, Error> {
         check_rule_name(name)?;
         Ok(Rule::countless(name, Kind::Blocked))
@@ -146,7 +146,7 @@ impl Choice {
             match rule.kind {
                 Kind::Limited => checks.extend(check),
                 Kind::Unlimited => {}
-                // More than there is, so that any store refuses it too.
+                // More than there is, so that any store denies it too.
                 Kind::Blocked => checks.extend(
                     check
                         .filter(|check| check.enforced)

@@ -9,7 +9,7 @@ use crate::common::yaml::{Fields, Node, Reader};
 
 impl Rule {
     /// Makes it a [shadow](Mode::Shadow) of another rule, which it is tried out to replace: it counts what it would have
-    /// admitted in its place, also what the other one refuses. For that it is judged apart, right after the rest and by a
+    /// admitted in its place, also what the other one denies. For that it is judged apart, right after the rest and by a
     /// second call to the store; [`acquire_together`](crate::Limiter::acquire_together) alone takes it for a plain shadow.
     ///
     /// ```

@@ -30,7 +30,7 @@ impl Rule {
         Ok(self)
     }
 
-    /// A shadow of this rule under another name and quota: it counts the same requests by the same key, and refuses
+    /// A shadow of this rule under another name and quota: it counts the same requests by the same key, and denies
     /// none. What the rule has to do with others, groups and replacements, is left out.
     pub fn shadow(&self, name: &str, quota: Quota) -> Result<Self, Error> {
         let mut shadow = Rule::new(name, quota)?.mode(Mode::Shadow).keyed_as(self);

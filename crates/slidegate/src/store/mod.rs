@@ -27,7 +27,7 @@ use crate::{Ask, Entry, Error, Inspection, Key, Readings, Receipt, Settlement};
 /// is recorded, or none is (but see `count: attempts` in [`judge`](crate::algorithm::evaluate)). A batch that was judged
 /// is answered whole: one [`Reading`](crate::Reading) per ask, one verdict per check.
 ///
-/// A refusal is an answer. An error means that the store could not decide; unless it says otherwise the
+/// A denial is an answer. An error means that the store could not decide; unless it says otherwise the
 /// outcome is unknown, and the caller may ask again under the same [`RequestId`](crate::RequestId) without
 /// being charged twice.
 ///
@@ -76,7 +76,7 @@ pub trait Store: Send + Sync {
 /// Lanes that a listener is told of; what is counted beyond them is never heard.
 pub(crate) const HEARD_LANES: u16 = 1024;
 
-/// Whoever remembers what was refused must hear of what is freed other than by ageing.
+/// Whoever remembers what was denied must hear of what is freed other than by ageing.
 pub trait Listener: Send + Sync {
     /// Something that `key` had counted counts no more: settled, or reset.
     fn freed(&self, key: &Key);

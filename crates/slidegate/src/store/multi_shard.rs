@@ -1,4 +1,4 @@
-//! An ask whose checks are counted in several places: admitted place by place, and given back if one refuses.
+//! An ask whose checks are counted in several places: admitted place by place, and given back if one denies.
 //!
 //! Never more is admitted than one place would have. For a moment less may be: what is about to be given back
 //! is counted until it is.
@@ -46,7 +46,7 @@ pub(crate) struct Part<P> {
 /// The parts of an ask, in the order in which they are admitted; none if all of it is in one place.
 ///
 /// With `count: attempts` they are runs of checks in order, so that what is recorded is what
-/// [`judge`](crate::algorithm::evaluate()) records: attempts up to the first refusal. Otherwise each place comes once.
+/// [`judge`](crate::algorithm::evaluate()) records: attempts up to the first denial. Otherwise each place comes once.
 pub(crate) fn split<P: PartialEq>(ask: &Ask, place_of: impl Fn(&Check) -> P) -> Option<Vec<Part<P>>> {
     let (first, others) = ask.checks().split_first()?;
     let place = place_of(first);
@@ -129,9 +129,9 @@ impl<S: Places> Sequence<S> {
             && let Some(part) = self.parts.get(admitted.len())
         {
             match self.admit_part(part).await {
-                Ok(next) if self.refuses(part, &next.reading) => {
+                Ok(next) if self.denies(part, &next.reading) => {
                     self.give_back(&admitted).await;
-                    return self.refused(admitted, next).await;
+                    return self.denied(admitted, next).await;
                 }
                 Ok(next) => admitted.push(next),
                 Err(error) => {
@@ -160,7 +160,7 @@ impl<S: Places> Sequence<S> {
     }
 
     /// Every check has a verdict: what was given back fits, and what was not yet asked is looked at.
-    async fn refused(&self, admitted: Vec<Admitted>, refuser: Admitted) -> Result<Reading, Error> {
+    async fn denied(&self, admitted: Vec<Admitted>, denier: Admitted) -> Result<Reading, Error> {
         let (before, rest) = self.parts.split_at(admitted.len());
         let mut readings = Vec::with_capacity(self.parts.len());
         for (part, Admitted { mut reading, charges }) in before.iter().zip(admitted) {
@@ -179,7 +179,7 @@ impl<S: Places> Sequence<S> {
             }
             readings.push(reading);
         }
-        readings.push(refuser.reading);
+        readings.push(denier.reading);
         readings.extend(self.peek(&rest[1..]).await?);
         Ok(self.together(&readings))
     }
@@ -226,9 +226,9 @@ impl<S: Places> Sequence<S> {
         }
     }
 
-    fn refuses(&self, part: &Part<S::Place>, reading: &Reading) -> bool {
+    fn denies(&self, part: &Part<S::Place>, reading: &Reading) -> bool {
         let verdicts = part.checks.iter().zip(&reading.verdicts);
-        verdicts.into_iter().any(|(&i, verdict)| self.ask.checks()[i].enforced && verdict.outcome.refuses())
+        verdicts.into_iter().any(|(&i, verdict)| self.ask.checks()[i].enforced && verdict.outcome.denies())
     }
 
     fn together(&self, readings: &[Reading]) -> Reading {

@@ -2,9 +2,9 @@
 
 use super::coalesce::{Coalesce, CoalesceOptions};
 use super::failover::within;
-use crate::{DEFAULT_MAX_REFUSALS, DenyCache, Error, Guard, Lease, SystemClock};
+use crate::{DEFAULT_MAX_DENIALS, DenyCache, Error, Guard, Lease, SystemClock};
 
-/// Redis, guarded, where callers share calls, a refusal is asked for once, and rules may have leases.
+/// Redis, guarded, where callers share calls, a denial is asked for once, and rules may have leases.
 ///
 /// ```no_run
 /// # fn run() -> Result<(), slidegate::Error> {
@@ -25,14 +25,14 @@ pub struct HotKeyOptions {
     pub coalesce: bool,
     /// The most callers that wait for the next call to one server; others go alone.
     pub max_waiting: usize,
-    /// How many refusals are remembered; 0 remembers none.
+    /// How many denials are remembered; 0 remembers none.
     pub deny_cache: usize,
 }
 
 impl Default for HotKeyOptions {
     fn default() -> Self {
         let CoalesceOptions { max_waiting, .. } = CoalesceOptions::default();
-        HotKeyOptions { coalesce: true, max_waiting, deny_cache: DEFAULT_MAX_REFUSALS }
+        HotKeyOptions { coalesce: true, max_waiting, deny_cache: DEFAULT_MAX_DENIALS }
     }
 }
 

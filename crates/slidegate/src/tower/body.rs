@@ -1,4 +1,4 @@
-//! The body of a response: the service's own, or that of a refusal.
+//! The body of a response: the service's own, or that of a denial.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -13,21 +13,21 @@ pin_project! {
     /// What a [`RateLimit`](super::RateLimit) responds with. Permits that are held are given back when it has been read
     /// to its end, or is dropped.
     pub struct ResponseBody<B> {
-        // None of a refusal.
+        // None of a denial.
         #[pin]
         served: Option<B>,
-        refusal: Option<Bytes>,
+        denial: Option<Bytes>,
         hold: Option<Hold>,
     }
 }
 
 impl<B> ResponseBody<B> {
     pub(super) fn served(body: B, hold: Option<Hold>) -> Self {
-        ResponseBody { served: Some(body), refusal: None, hold }
+        ResponseBody { served: Some(body), denial: None, hold }
     }
 
-    pub(super) fn refusal(body: Bytes) -> Self {
-        ResponseBody { served: None, refusal: Some(body).filter(|body| !body.is_empty()), hold: None }
+    pub(super) fn denial(body: Bytes) -> Self {
+        ResponseBody { served: None, denial: Some(body).filter(|body| !body.is_empty()), hold: None }
     }
 }
 
@@ -45,7 +45,7 @@ where
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let this = self.project();
         let Some(body) = this.served.as_pin_mut() else {
-            return Poll::Ready(this.refusal.take().map(|body| Ok(Frame::data(body.into()))));
+            return Poll::Ready(this.denial.take().map(|body| Ok(Frame::data(body.into()))));
         };
         let frame = ready!(body.poll_frame(context));
         if !matches!(frame, Some(Ok(_))) {
@@ -55,11 +55,11 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        self.served.as_ref().map_or(self.refusal.is_none(), Body::is_end_stream)
+        self.served.as_ref().map_or(self.denial.is_none(), Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        let refusal = || SizeHint::with_exact(self.refusal.as_ref().map_or(0, Bytes::len) as u64);
-        self.served.as_ref().map_or_else(refusal, Body::size_hint)
+        let denial = || SizeHint::with_exact(self.denial.as_ref().map_or(0, Bytes::len) as u64);
+        self.served.as_ref().map_or_else(denial, Body::size_hint)
     }
 }

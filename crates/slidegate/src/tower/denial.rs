@@ -9,8 +9,8 @@ use crate::{Decision, Error};
 
 /// Why a request does not go on.
 #[derive(Clone, Copy, Debug)]
-pub enum Refusal<'r> {
-    /// A rule refused it.
+pub enum Denial<'r> {
+    /// A rule denied it.
     OverLimit(&'r Decision),
     /// It could not be asked about as it stands.
     Rejected(&'r Rejection),
@@ -18,12 +18,12 @@ pub enum Refusal<'r> {
     Unavailable(&'r Error),
 }
 
-impl Refusal<'_> {
+impl Denial<'_> {
     fn status(&self) -> StatusCode {
         match self {
-            Refusal::OverLimit(_) => StatusCode::TOO_MANY_REQUESTS,
-            Refusal::Rejected(rejection) => rejection.status(),
-            Refusal::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Denial::OverLimit(_) => StatusCode::TOO_MANY_REQUESTS,
+            Denial::Rejected(rejection) => rejection.status(),
+            Denial::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 }
@@ -45,35 +45,35 @@ impl Speech {
         }
     }
 
-    pub(super) fn answer(self, refusal: &Refusal<'_>, older: bool) -> Response<Bytes> {
+    pub(super) fn answer(self, denial: &Denial<'_>, older: bool) -> Response<Bytes> {
         let mut response = Response::new(Bytes::new());
-        if let Refusal::OverLimit(decision) = refusal {
+        if let Denial::OverLimit(decision) = denial {
             let mut text = BytesMut::with_capacity(128);
             headers::add(decision, older, &mut text, response.headers_mut());
         }
         match self {
             Speech::Http => {
-                *response.status_mut() = refusal.status();
-                *response.body_mut() = body(refusal).into();
+                *response.status_mut() = denial.status();
+                *response.body_mut() = body(denial).into();
                 let json = HeaderValue::from_static("application/json");
                 response.headers_mut().insert(header::CONTENT_TYPE, json);
             }
-            Speech::Grpc { web } => grpc::add(refusal, web, response.headers_mut()),
+            Speech::Grpc { web } => grpc::add(denial, web, response.headers_mut()),
         }
         response
     }
 }
 
 /// What the HTTP door's `/v1/authorize` says.
-fn body(refusal: &Refusal<'_>) -> String {
-    let (code, message) = match refusal {
-        Refusal::OverLimit(decision) => {
+fn body(denial: &Denial<'_>) -> String {
+    let (code, message) = match denial {
+        Denial::OverLimit(decision) => {
             let (code, wait) = (decision.code(), decision.retry_after().ceil_millis());
             return format!(r#"{{"allowed":false,"code":{code},"retry_after_ms":{wait}}}"#);
         }
-        Refusal::Rejected(rejection) => ("invalid-request", rejection.message().to_owned()),
+        Denial::Rejected(rejection) => ("invalid-request", rejection.message().to_owned()),
         // What the store says of itself is not for strangers.
-        Refusal::Unavailable(_) => ("unavailable", UNDECIDED.to_owned()),
+        Denial::Unavailable(_) => ("unavailable", UNDECIDED.to_owned()),
     };
     let message = serde_json::Value::String(message);
     format!(r#"{{"error":{{"code":"{code}","message":{message}}}}}"#)

@@ -21,7 +21,7 @@ use crate::request::check_value;
 /// use http::StatusCode;
 /// use slidegate::tower::Extract;
 ///
-/// let user = Extract::header("x-user")?.or_refuse(StatusCode::UNAUTHORIZED);
+/// let user = Extract::header("x-user")?.or_deny(StatusCode::UNAUTHORIZED);
 /// let tenant = Extract::header("x-tenant")?.or("nobody");
 /// let version = Extract::closure(|request| match request.uri.path().split('/').nth(1) {
 ///     Some("v1") | Some("v2") => Ok(request.uri.path().get(1..3).map(Into::into)),
@@ -52,7 +52,7 @@ enum Origin {
 enum Missing {
     Skip,
     Value(Box<str>),
-    Refuse(StatusCode),
+    Deny(StatusCode),
 }
 
 impl Extract {
@@ -113,14 +113,14 @@ impl Extract {
 
     /// Where there is no value, the request is answered with this status.
     #[must_use]
-    pub fn or_refuse(self, status: StatusCode) -> Self {
-        Extract { missing: Missing::Refuse(status), ..self }
+    pub fn or_deny(self, status: StatusCode) -> Self {
+        Extract { missing: Missing::Deny(status), ..self }
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {
         match &self.missing {
             Missing::Value(value) => check_value(&"the value that stands for a missing one", value),
-            Missing::Skip | Missing::Refuse(_) => Ok(()),
+            Missing::Skip | Missing::Deny(_) => Ok(()),
         }
     }
 
@@ -131,7 +131,7 @@ impl Extract {
             (Some(value), _) => Ok(Some(value)),
             (None, Missing::Skip) => Ok(None),
             (None, Missing::Value(value)) => Ok(Some(Cow::Borrowed(value))),
-            (None, Missing::Refuse(status)) => {
+            (None, Missing::Deny(status)) => {
                 Err(Rejection::new(*status, format!("the request does not say its `{name}`")))
             }
         }

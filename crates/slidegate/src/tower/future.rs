@@ -14,7 +14,7 @@ use super::decision_future::Deciding;
 use super::denial::Speech;
 use super::in_flight::Served;
 use super::shared::{Gate, Unasked};
-use super::{Refusal, Rejection, ResponseBody};
+use super::{Denial, Rejection, ResponseBody};
 use crate::{Decision, Error, Store};
 
 pin_project! {
@@ -40,7 +40,7 @@ pin_project! {
         Deciding { deciding: Deciding<S>, waiting: Option<Waiting<Inner, B, S>> },
         // None if nobody decided.
         Serving { #[pin] future: F, served: Option<Served<S>> },
-        Refused { answer: Option<Response<Bytes>> },
+        Denied { answer: Option<Response<Bytes>> },
     }
 }
 
@@ -79,7 +79,7 @@ where
                 }
             }
         };
-        if let State::Refused { .. } = state {
+        if let State::Denied { .. } = state {
             // What it has set aside for this request, it gives up with itself.
             *inner = inner.clone();
         }
@@ -109,19 +109,19 @@ where
                 served.set_running(false);
                 State::Serving { future, served: Some(served) }
             }
-            Ok(decision) => State::refused(gate, speech, &Refusal::OverLimit(&decision)),
+            Ok(decision) => State::denied(gate, speech, &Denial::OverLimit(&decision)),
             Err(error) if !error.is_unavailable() => State::rejected(gate, speech, &Rejection::from(&error)),
             Err(_) if gate.options.fail_open => State::Serving { future: inner.call(request), served: None },
-            Err(error) => State::refused(gate, speech, &Refusal::Unavailable(&error)),
+            Err(error) => State::denied(gate, speech, &Denial::Unavailable(&error)),
         }
     }
 
     fn rejected(gate: &Gate<S>, speech: Speech, rejection: &Rejection) -> Self {
-        State::refused(gate, speech, &Refusal::Rejected(rejection))
+        State::denied(gate, speech, &Denial::Rejected(rejection))
     }
 
-    fn refused(gate: &Gate<S>, speech: Speech, refusal: &Refusal<'_>) -> Self {
-        State::Refused { answer: Some(gate.answer(refusal, speech)) }
+    fn denied(gate: &Gate<S>, speech: Speech, denial: &Denial<'_>) -> Self {
+        State::Denied { answer: Some(gate.answer(denial, speech)) }
     }
 }
 
@@ -155,9 +155,9 @@ where
                         }
                     });
                 }
-                Now::Refused { answer } => {
+                Now::Denied { answer } => {
                     let Some(answer) = answer.take() else { return Poll::Pending };
-                    return Poll::Ready(Ok(answer.map(ResponseBody::refusal)));
+                    return Poll::Ready(Ok(answer.map(ResponseBody::denial)));
                 }
             }
         }

@@ -1,10 +1,10 @@
-//! Refusals as gRPC clients read them: status 200, and what became of the call in headers, with no body.
+//! Denials as gRPC clients read them: status 200, and what became of the call in headers, with no body.
 
 use std::fmt::Write;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
-use super::Refusal;
+use super::Denial;
 use super::denial::UNDECIDED;
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -51,22 +51,22 @@ pub(super) fn failed(headers: &HeaderMap) -> bool {
     FAILURES.iter().any(|code| status.as_bytes() == number(*code).as_bytes())
 }
 
-/// Makes the head of a response that of a refused call.
-pub(super) fn add(refusal: &Refusal<'_>, web: bool, headers: &mut HeaderMap) {
+/// Makes the head of a response that of a denied call.
+pub(super) fn add(denial: &Denial<'_>, web: bool, headers: &mut HeaderMap) {
     let kind = if web { "application/grpc-web" } else { "application/grpc" };
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    let (code, message) = match refusal {
-        Refusal::OverLimit(decision) => {
+    let (code, message) = match denial {
+        Denial::OverLimit(decision) => {
             let wait = decision.retry_after();
             headers.insert(PUSHBACK, wait.ceil_millis().into());
             let message = match decision.denied_by() {
-                Some(rule) => format!("refused by {rule}, again in {wait}"),
+                Some(rule) => format!("denied by {rule}, again in {wait}"),
                 None => "denied: no rule matches the request".to_owned(),
             };
             (Code::ResourceExhausted, message)
         }
-        Refusal::Rejected(rejection) => (Code::of(rejection.status()), rejection.message().to_owned()),
-        Refusal::Unavailable(_) => (Code::Unavailable, UNDECIDED.to_owned()),
+        Denial::Rejected(rejection) => (Code::of(rejection.status()), rejection.message().to_owned()),
+        Denial::Unavailable(_) => (Code::Unavailable, UNDECIDED.to_owned()),
     };
     headers.insert(STATUS, number(code));
     // Escaped, it is visible ASCII.

@@ -12,7 +12,7 @@ use super::denial::Speech;
 use super::future::ResponseFuture;
 use super::permit_guard::Holds;
 use super::shared::{Gate, Options};
-use super::{Extract, Refusal, Rejection, ResponseBody};
+use super::{Denial, Extract, Rejection, ResponseBody};
 use crate::request::{MAX_ATTRIBUTES, check_name};
 use crate::{Error, Limiter, MemoryStore, Store};
 
@@ -82,9 +82,9 @@ impl<S: Store + 'static> RateLimitLayer<S> {
         self.with(|options| options.fail_open = true)
     }
 
-    /// Says nothing of limits in responses of the service; a refusal always does.
+    /// Says nothing of limits in responses of the service; a denial always does.
     #[must_use]
-    pub fn headers_on_refusals_only(self) -> Self {
+    pub fn headers_on_denials_only(self) -> Self {
         self.with(|options| options.tells_allowed = false)
     }
 
@@ -100,14 +100,14 @@ impl<S: Store + 'static> RateLimitLayer<S> {
         self.with(|options| options.passes_decision = true)
     }
 
-    /// Answers refusals as gRPC, whatever the content type of a request; otherwise those whose type is
+    /// Answers denials as gRPC, whatever the content type of a request; otherwise those whose type is
     /// `application/grpc…` are.
     #[must_use]
     pub fn always_grpc(self) -> Self {
         self.with(|options| options.speech = Some(Speech::Grpc { web: false }))
     }
 
-    /// Answers refusals as HTTP, whatever the content type of a request.
+    /// Answers denials as HTTP, whatever the content type of a request.
     #[must_use]
     pub fn never_grpc(self) -> Self {
         self.with(|options| options.speech = Some(Speech::Http))
@@ -117,7 +117,7 @@ impl<S: Store + 'static> RateLimitLayer<S> {
     #[must_use]
     pub fn answer_with(
         self,
-        answer: impl Fn(&Refusal<'_>, Response<Bytes>) -> Response<Bytes> + Send + Sync + 'static,
+        answer: impl Fn(&Denial<'_>, Response<Bytes>) -> Response<Bytes> + Send + Sync + 'static,
     ) -> Self {
         self.with(|options| options.answer = Some(Arc::new(answer)))
     }

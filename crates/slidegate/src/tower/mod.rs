@@ -20,7 +20,7 @@
 //! ```
 //!
 //! A request's attributes are [extracted](Extract) from its head, the [`Limiter`](crate::Limiter) decides, and what it
-//! refuses is answered with status 429, or with `ResourceExhausted` if it is gRPC. Both carry the headers of the HTTP
+//! denies is answered with status 429, or with `ResourceExhausted` if it is gRPC. Both carry the headers of the HTTP
 //! door. Permits of `concurrency` rules are extended while a request goes on, and given back when the body of its response
 //! has been sent or dropped, or its client has left.
 
@@ -38,7 +38,7 @@ mod layer;
 mod permit_guard;
 mod shared;
 
-pub use self::denial::Refusal;
+pub use self::denial::Denial;
 pub use self::extract_error::Rejection;
 pub use body::ResponseBody;
 pub use client_address::ClientAddress;

@@ -9,14 +9,14 @@ use smallvec::SmallVec;
 
 use super::denial::Speech;
 use super::permit_guard::Holds;
-use super::{Extract, Refusal, Rejection, grpc};
+use super::{Denial, Extract, Rejection, grpc};
 use crate::quota::MAX_LIMIT;
 use crate::{Ask, Error, Limiter, Request, Rules, Store};
 
 type Permits = dyn Fn(&request::Parts) -> Result<u64, Rejection> + Send + Sync;
 type When = dyn Fn(&response::Parts) -> bool + Send + Sync;
 type Cost = dyn Fn(&response::Parts) -> Option<u64> + Send + Sync;
-type Answer = dyn Fn(&Refusal<'_>, Response<Bytes>) -> Response<Bytes> + Send + Sync;
+type Answer = dyn Fn(&Denial<'_>, Response<Bytes>) -> Response<Bytes> + Send + Sync;
 
 pub(super) struct Gate<S: Store> {
     pub(super) limiter: Arc<Limiter<S>>,
@@ -105,10 +105,10 @@ impl<S: Store> Gate<S> {
         self.options.speech.unwrap_or_else(|| Speech::of(&request.headers))
     }
 
-    pub(super) fn answer(&self, refusal: &Refusal<'_>, speech: Speech) -> Response<Bytes> {
-        let usual = speech.answer(refusal, self.options.older_headers);
+    pub(super) fn answer(&self, denial: &Denial<'_>, speech: Speech) -> Response<Bytes> {
+        let usual = speech.answer(denial, self.options.older_headers);
         match &self.options.answer {
-            Some(answer) => answer(refusal, usual),
+            Some(answer) => answer(denial, usual),
             None => usual,
         }
     }

@@ -361,7 +361,7 @@ async fn the_limit_of_the_moment_decides() {
     }
     clock.advance(Micros::from_secs(60));
     assert_eq!((admitted("a", 20).await, admitted("vip", 200).await), (5, 50), "half of it is left");
-    // What costs more than is left now is refused for now, not for ever.
+    // What costs more than is left now is denied for now, not for ever.
     let large = limiter.acquire(Request::new([("user", "b")]).permits(8)).await.unwrap();
     assert_eq!((large.allowed(), large.limits().next().unwrap().limit()), (false, 5));
     let never = limiter.acquire(Request::new([("user", "b")]).permits(13)).await.unwrap_err();

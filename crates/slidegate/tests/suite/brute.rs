@@ -295,7 +295,7 @@ fn gcd(a: u64, b: u64) -> u64 {
 
 enum Opinion {
     Fits,
-    Refused,
+    Denied,
     Impossible,
     Repeated(Entry),
 }
@@ -322,19 +322,19 @@ pub(crate) fn judge(
                 _ if check.cost > capacity => Opinion::Impossible,
                 Some(known) => Opinion::Repeated(known.entry()),
                 None if key.used() + check.cost <= capacity => Opinion::Fits,
-                None => Opinion::Refused,
+                None => Opinion::Denied,
             },
         ));
     }
-    let refuses = |opinion: &Opinion| matches!(opinion, Opinion::Refused | Opinion::Impossible);
-    let refuser =
-        checks.iter().zip(&opinions).position(|(check, (_, opinion))| check.enforced && refuses(opinion));
+    let denies = |opinion: &Opinion| matches!(opinion, Opinion::Denied | Opinion::Impossible);
+    let denier =
+        checks.iter().zip(&opinions).position(|(check, (_, opinion))| check.enforced && denies(opinion));
     let mut judged = Vec::new();
     for (i, (check, (now, opinion))) in checks.iter().zip(&opinions).enumerate() {
         let key = &mut keys[check.key];
         let attempts = check.quota.count() == Count::Attempts;
-        let admitted = !peek && refuser.is_none();
-        let counted = !peek && check.cost > 0 && (admitted || (attempts && refuser.is_some_and(|r| i <= r)));
+        let admitted = !peek && denier.is_none();
+        let counted = !peek && check.cost > 0 && (admitted || (attempts && denier.is_some_and(|r| i <= r)));
         let mut entry = None;
         let outcome = match opinion {
             Opinion::Impossible => Outcome::Impossible,
@@ -351,11 +351,11 @@ pub(crate) fn judge(
                     Outcome::Fits
                 }
             }
-            Opinion::Refused => {
+            Opinion::Denied => {
                 if counted && attempts {
                     key.record(*now, check.cost, id, false);
                 }
-                Outcome::Refused
+                Outcome::Denied
             }
         };
         if attempts {

@@ -67,7 +67,7 @@ async fn unlimited_counts_nothing_and_ends_its_group() {
 }
 
 #[tokio::test]
-async fn blocked_refuses_and_asks_nobody() {
+async fn blocked_denies_and_asks_nobody() {
     let limiter = limiter(
         "rules:
   - { name: total, limit: 1, window: 1h, count: attempts }

@@ -99,7 +99,7 @@ async fn no_decision_is_another() {
         eprintln!("{flavour:?}: {:?}; {sum:?}", oracle.seen);
         assert!(sum.trimmed > 100 && sum.dropped > 50 && sum.freed_bytes > 1_000, "{sum:?}");
         let seen = &oracle.seen;
-        assert!(seen.repeated > 0 && seen.refused > 0 && seen.done > 0 && seen.already > 0 && seen.gone > 0);
+        assert!(seen.repeated > 0 && seen.denied > 0 && seen.done > 0 && seen.already > 0 && seen.gone > 0);
     }
 }
 

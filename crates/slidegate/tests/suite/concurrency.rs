@@ -60,12 +60,12 @@ async fn history_is_what_the_oracle_says() {
         states = explained.unwrap_or_else(|| panic!("no order of the asks at {at:?} explains their answers"));
     }
     let charged: Vec<&(Ask, Reading)> = pending.iter().filter(|(_, r)| is_charged(r)).collect();
-    let refused = total - charged.len();
+    let denied = total - charged.len();
     eprintln!(
-        "{total} asks of {THREADS} threads replayed: {} charged, {refused} refused, 0 differences",
+        "{total} asks of {THREADS} threads replayed: {} charged, {denied} denied, 0 differences",
         charged.len()
     );
-    assert!(charged.len() > 1000 && refused > 1000, "the test must see both");
+    assert!(charged.len() > 1000 && denied > 1000, "the test must see both");
     never_over(&charged);
     never_partly(&pending);
 }
@@ -110,7 +110,7 @@ fn explain(states: HashMap<String, State>, mut asks: Vec<&(Ask, Reading)>) -> Op
         return Some(states);
     }
     // What records nothing can go first wherever it fits.
-    asks.sort_by_key(|(_, reading)| reading.verdicts.iter().any(|verdict| !verdict.outcome.refuses()));
+    asks.sort_by_key(|(_, reading)| reading.verdicts.iter().any(|verdict| !verdict.outcome.denies()));
     for i in 0..asks.len() {
         let mut after = states.clone();
         let (ask, reading) = asks[i];

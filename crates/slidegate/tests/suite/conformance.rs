@@ -274,7 +274,7 @@ pub(crate) async fn conforms<S: Store>(name: &str, store: &S, encoding: Encoding
         let seen = &oracle.seen;
         total += operations / seeds as usize;
         forget(store).await;
-        let all = [seen.charged, seen.refused, seen.repeated, seen.impossible, seen.done, seen.already];
+        let all = [seen.charged, seen.denied, seen.repeated, seen.impossible, seen.done, seen.already];
         let others = [seen.gone, seen.inspected, seen.extended, seen.climbing];
         for (sum, n) in sums.iter_mut().zip(all.into_iter().chain(others)) {
             *sum += n;

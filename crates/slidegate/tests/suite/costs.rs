@@ -79,7 +79,7 @@ async fn a_run_is_one_call() {
 }
 
 #[tokio::test]
-async fn a_deny_cache_counts_what_it_refuses() {
+async fn a_deny_cache_counts_what_it_denies() {
     let clock = ManualClock::at(Micros::from_secs(1_000));
     let cache = DenyCache::with_clock(MemoryStore::with_clock(clock.clone(), 100), 100, clock);
     let check = Check::new(Key::new("k", []), Quota::per_hour(1).unwrap(), 1);

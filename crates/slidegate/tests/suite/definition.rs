@@ -168,20 +168,20 @@ fn run(mut quotas: [Quota; 3], operations: &[Operation], counted: &AtomicU64) ->
     Ok(())
 }
 
-/// One microsecond before `retry_after` the same cost is refused; at `retry_after` it fits.
+/// One microsecond before `retry_after` the same cost is denied; at `retry_after` it fits.
 fn retry_is_exact(
     state: &State,
     quota: &Quota,
     cost: u64,
     judged: &brute::Judged,
 ) -> Result<(), TestCaseError> {
-    if judged.outcome != Outcome::Refused {
+    if judged.outcome != Outcome::Denied {
         return Ok(());
     }
     prop_assert!(judged.retry_after <= quota.horizon().get() || judged.used > quota.capacity());
     let fits = |at: u64| {
         let quota = quota.with_count(Count::Admitted);
-        !state.clone().admit(Micros::new(at), &quota, cost).outcome.refuses()
+        !state.clone().admit(Micros::new(at), &quota, cost).outcome.denies()
     };
     if judged.retry_after > 0 {
         prop_assert!(!fits(judged.now + judged.retry_after - 1), "fits earlier than it said");

@@ -1,4 +1,4 @@
-//! Refusals that the store is not asked for again: never one that would have been allowed.
+//! Denials that the store is not asked for again: never one that would have been allowed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -51,18 +51,18 @@ impl World {
 }
 
 #[tokio::test]
-async fn a_refusal_holds_until_its_wait_is_over() {
+async fn a_denial_holds_until_its_wait_is_over() {
     let world = World::new();
     assert_eq!(world.ask([check("k", 10, 8)]).await.source, Source::Store);
     world.clock.advance(Micros::from_millis(100));
-    let refused = world.ask([check("k", 10, 3)]).await;
-    assert_eq!((refused.source, refused.verdicts[0].retry_after), (Source::Store, Micros::from_millis(900)));
-    // The same and a larger cost are refused here; a smaller one may fit.
+    let denied = world.ask([check("k", 10, 3)]).await;
+    assert_eq!((denied.source, denied.verdicts[0].retry_after), (Source::Store, Micros::from_millis(900)));
+    // The same and a larger cost are denied here; a smaller one may fit.
     world.clock.advance(Micros::from_millis(50));
     for cost in [3, 4, 10] {
         let again = world.ask([check("k", 10, cost)]).await;
         let verdict = again.verdicts[0];
-        assert_eq!((again.source, verdict.outcome), (Source::DenyCache, Outcome::Refused));
+        assert_eq!((again.source, verdict.outcome), (Source::DenyCache, Outcome::Denied));
         assert_eq!((verdict.used, verdict.retry_after), (8, Micros::from_millis(850)));
         assert_eq!(again.at, world.clock_now());
     }
@@ -92,12 +92,12 @@ async fn peeks_are_denied_here_too() {
         };
         assert_eq!(world.ask([kind(8)]).await.verdicts[0].outcome, Outcome::Charged);
         let first = peek(5).await;
-        assert_eq!((first.source, first.verdicts[0].outcome), (Source::Store, Outcome::Refused));
+        assert_eq!((first.source, first.verdicts[0].outcome), (Source::Store, Outcome::Denied));
         world.clock.advance(Micros::from_millis(100));
         for cost in [5, 7, 10] {
             let again = peek(cost).await;
             let verdict = again.verdicts[0];
-            assert_eq!((again.source, verdict.outcome), (Source::DenyCache, Outcome::Refused));
+            assert_eq!((again.source, verdict.outcome), (Source::DenyCache, Outcome::Denied));
             assert_eq!(verdict.retry_after, Micros::from_millis(900));
             // Something smaller may have been admitted since.
             assert_eq!(verdict.precision, Precision::LowerBound);
@@ -128,14 +128,14 @@ impl World {
 }
 
 #[tokio::test]
-async fn what_is_never_refused_here() {
+async fn what_is_never_denied_here() {
     let world = World::new();
     // What can never fit.
     for _ in 0..2 {
         let never = world.ask([check("never", 10, 11)]).await;
         assert_eq!((never.source, never.verdicts[0].outcome), (Source::Store, Outcome::Impossible));
     }
-    // Attempts count though they are refused, also where another rule is known to refuse.
+    // Attempts count though they are denied, also where another rule is known to deny.
     let attempts = |limit| {
         let check = check("attempts", limit, 1);
         Check { quota: check.quota.with_count(Count::Attempts), ..check }
@@ -146,19 +146,19 @@ async fn what_is_never_refused_here() {
         assert_eq!(world.ask([attempts(1)]).await.source, Source::Store);
         assert_eq!(world.ask([attempts(9), check("k", 1, 1)]).await.source, Source::Store);
     }
-    // After the refusing one they are not recorded, so nothing is lost.
+    // After the denying one they are not recorded, so nothing is lost.
     assert_eq!(world.ask([check("k", 1, 1), attempts(9)]).await.source, Source::DenyCache);
     // A request may have been admitted before, elsewhere.
     let named = Ask::new([check("k", 1, 1)]).unwrap().with_id(RequestId::new("r").unwrap());
     assert_eq!(world.store.admit(&[named]).await.unwrap()[0].source, Source::Store);
-    // A shadow refuses nothing.
+    // A shadow denies nothing.
     let shadow = |rule| Check { enforced: false, ..check(rule, 1, 1) };
     world.ask([shadow("s")]).await;
     for _ in 0..2 {
         let reading = world.ask([shadow("s")]).await;
-        assert_eq!((reading.source, reading.verdicts[0].outcome), (Source::Store, Outcome::Refused));
+        assert_eq!((reading.source, reading.verdicts[0].outcome), (Source::Store, Outcome::Denied));
     }
-    // Another limit is another question, and what was refused before it must be asked again.
+    // Another limit is another question, and what was denied before it must be asked again.
     assert_eq!(world.ask([check("k", 1, 1)]).await.source, Source::DenyCache);
     assert_eq!(world.ask([check("k", 2, 1)]).await.verdicts[0].outcome, Outcome::Charged);
     assert_eq!(world.ask([check("k", 1, 1)]).await.source, Source::Store);
@@ -166,7 +166,7 @@ async fn what_is_never_refused_here() {
 }
 
 #[tokio::test]
-async fn a_refusal_lists_the_rule_that_it_is_by() {
+async fn a_denial_lists_the_rule_that_it_is_by() {
     let rules = Rules::from_yaml(
         "rules: [{ name: user, key: [user], limit: 5, window: 1m }, { name: all, limit: 1, window: 1m, code: 7 }]",
     )
@@ -178,7 +178,7 @@ async fn a_refusal_lists_the_rule_that_it_is_by() {
         match user {
             "a" => assert!(decision.allowed()),
             "b" => assert_eq!((decision.source(), limits), (Source::Store, vec!["user", "all"])),
-            // A user that was never seen is refused by what is known of all.
+            // A user that was never seen is denied by what is known of all.
             _ => {
                 assert_eq!((decision.source(), limits), (Source::DenyCache, vec!["all"]));
                 assert_eq!((decision.denied_by(), decision.code()), (Some("all"), 7));
@@ -194,7 +194,7 @@ async fn what_is_freed_here_is_known_at_once() {
     let charged = world.ask([check("k", 1, 1)]).await.verdicts[0].entry;
     let key = Key::new("k", []);
     for _ in 0..2 {
-        assert!(world.ask([check("k", 1, 1)]).await.verdicts[0].outcome.refuses());
+        assert!(world.ask([check("k", 1, 1)]).await.verdicts[0].outcome.denies());
     }
     assert_eq!(world.asked(), 2);
     world.store.settle(&[Settlement::refund(key.clone(), charged)]).await.unwrap();
@@ -224,7 +224,7 @@ async fn a_full_cache_forgets_the_denial_that_ends_first() {
     for _ in 0..500 {
         let seconds = 1 + dice.below(12);
         let reading = admit(seconds).await;
-        assert_eq!(reading.verdicts[0].outcome, Outcome::Refused);
+        assert_eq!(reading.verdicts[0].outcome, Outcome::Denied);
         let is_cached = cached.contains(&seconds);
         let source = if is_cached { Source::DenyCache } else { Source::Store };
         assert_eq!(reading.source, source, "denied for {seconds} s, cached: {cached:?}");
@@ -363,7 +363,7 @@ enum What {
 /// with the oracle: it may be wrong only while the message about what was freed is on its way. One thread, so that the
 /// watchdog sees when the machine kept messages from being read.
 #[tokio::test]
-async fn no_false_refusal_once_the_news_is_there() {
+async fn no_false_denial_once_the_news_is_there() {
     let server = Server::start(Flavour::Redis7);
     let events: Arc<Mutex<Vec<(Micros, Event)>>> = Arc::default();
     let raised = Arc::new(AtomicBool::new(false));
@@ -420,7 +420,7 @@ async fn no_false_refusal_once_the_news_is_there() {
             What::Asked(ask, reading) if reading.source == Source::DenyCache => {
                 let check = &ask.checks()[0];
                 known += 1;
-                if !oracle.would_be(check, *at).outcome.refuses() {
+                if !oracle.would_be(check, *at).outcome.denies() {
                     early += 1;
                     let (freed, by, done) = freed[&check.key];
                     latest = latest.max(watchdog.between(freed.get().min(at.get()), at.get()));
@@ -447,7 +447,7 @@ async fn no_false_refusal_once_the_news_is_there() {
 
 /// A rule that is replaced by one with a higher limit allows at once.
 #[tokio::test]
-async fn a_raised_limit_is_not_refused_by_what_was_known() {
+async fn a_raised_limit_is_not_denied_by_what_was_known() {
     let rules = |limit| Rules::new([Rule::new("r", Quota::per_hour(limit).unwrap()).unwrap()]).unwrap();
     let limiter = slidegate::Limiter::new(DenyCache::new(MemoryStore::new()), rules(1));
     let ask = || limiter.acquire(slidegate::Request::new([("a", "b")]));

@@ -34,10 +34,10 @@ pub(crate) struct Told {
 
 /// What is asked: keys 0 to 5, each with its own quota, decided in the process while the store cannot.
 pub(crate) const KEYS: u64 = 6;
-/// Allowed while the store cannot decide, and refused.
+/// Allowed while the store cannot decide, and denied.
 pub(crate) const OPEN: u64 = 6;
 pub(crate) const CLOSED: u64 = 7;
-/// Windows that outlast a failover, decided in the process meanwhile, and refused.
+/// Windows that outlast a failover, decided in the process meanwhile, and denied.
 pub(crate) const LONG: u64 = 8;
 pub(crate) const LONG_CLOSED: u64 = 9;
 
@@ -160,9 +160,9 @@ impl Deployment {
         .await;
     }
 
-    /// Waits until the store has refused each key on each node, so that every node knows it to be at its limit.
+    /// Waits until the store has denied each key on each node, so that every node knows it to be at its limit.
     pub(crate) async fn until_full(&self, keys: &[u64]) {
-        self.until("the store refuses every key on every node", |told| {
+        self.until("the store denies every key on every node", |told| {
             keys.iter().all(|key| told.iter().any(|told| told.key == *key && told.full))
         })
         .await;
@@ -214,7 +214,7 @@ async fn ask(keys: &[u64], guard: &Guard, clock: &SystemClock, dice: &mut Dice) 
         cost,
         at: verdict.entry.at.get(),
         // Of a single check, only what was not judged at all is allowed and not charged.
-        allowed: !verdict.outcome.refuses(),
+        allowed: !verdict.outcome.denies(),
         source: reading.source,
         judged: reading.at.get(),
         full: reading.source == Source::Store && verdict.used + cost > verdict.limit,

@@ -49,7 +49,7 @@ pub(crate) enum Fault {
     /// Requests reach the server; answers do not come back.
     HalfOpen,
     /// Connections are closed, and nobody listens.
-    Refuse,
+    Deny,
     /// The server sees so many bytes more, of all connections; then the connection of the last is closed,
     /// what was complete is carried out, and no answer follows. Once: the fault is then `None`.
     CutAfterBytes(u64),
@@ -195,7 +195,7 @@ async fn run(wires: &Arc<Wires>, mut door: Door, mut orders: mpsc::UnboundedRece
             order = orders.recv() => {
                 let Some((fault, done)) = order else { return };
                 if let Some(fault) = fault {
-                    door = door.turned(fault != Fault::Refuse);
+                    door = door.turned(fault != Fault::Deny);
                     wires.fault.send_replace(fault);
                     if fault.ends_connections() {
                         // Or one that is not awake yet would miss a fault that is soon over.

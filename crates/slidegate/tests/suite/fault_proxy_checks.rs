@@ -169,12 +169,12 @@ fn half_open_carries_out_and_does_not_answer() {
 }
 
 #[test]
-fn refuse_closes_and_does_not_listen() {
+fn deny_closes_and_does_not_listen() {
     let (_server, proxy) = proxied();
     let mut client = connect(&proxy);
     assert_eq!(ping(&mut client).unwrap(), PONG);
     for _ in 0..20 {
-        proxy.set(Fault::Refuse);
+        proxy.set(Fault::Deny);
         let error = TcpStream::connect(proxy.address()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
         assert_eq!(client.read(&mut [0]).unwrap(), 0);

@@ -22,14 +22,14 @@ enum Side {
 impl Fault {
     fn stalls(self, side: Side) -> bool {
         match self {
-            Fault::BlackHole | Fault::Reset | Fault::Refuse => true,
+            Fault::BlackHole | Fault::Reset | Fault::Deny => true,
             Fault::HalfOpen => side == Side::Answers,
             _ => false,
         }
     }
 
     pub(crate) fn ends_connections(self) -> bool {
-        matches!(self, Fault::Reset | Fault::Refuse)
+        matches!(self, Fault::Reset | Fault::Deny)
     }
 }
 

@@ -212,7 +212,7 @@ struct Outcomes {
     /// Checks that the store charged and an exact count of the key alone would not have.
     over: u64,
     charged: u64,
-    refused: u64,
+    denied: u64,
     repeated: u64,
     settled: u64,
     stats: MemoryStats,
@@ -228,7 +228,7 @@ fn play(on_full: OnFull, seed: u64, operations: u64) -> Outcomes {
     let mut charges: Vec<(u64, Entry, Entry)> = Vec::new();
     let mut known: HashMap<(u64, Micros, u64), Entry> = HashMap::new();
     let mut out =
-        Outcomes { over: 0, charged: 0, refused: 0, repeated: 0, settled: 0, stats: MemoryStats::default() };
+        Outcomes { over: 0, charged: 0, denied: 0, repeated: 0, settled: 0, stats: MemoryStats::default() };
     // Kinds are mixed within a rule.
     let name = |n: u64| key(&format!("r{}", n / 8 % 3), &n.to_string());
     for _ in 0..operations {
@@ -274,7 +274,7 @@ fn play(on_full: OnFull, seed: u64, operations: u64) -> Outcomes {
                 let denied = store.stats().denied_full;
                 let reading = admit(&store, &ask);
                 let no_room = store.stats().denied_full > denied;
-                let refuser = reading.verdicts.iter().position(|verdict| verdict.outcome.refuses());
+                let denier = reading.verdicts.iter().position(|verdict| verdict.outcome.denies());
                 for (i, (n, check)) in keys.iter().zip(ask.checks()).enumerate() {
                     let verdict = &reading.verdicts[i];
                     let charged = verdict.outcome == Outcome::Charged;
@@ -290,7 +290,7 @@ fn play(on_full: OnFull, seed: u64, operations: u64) -> Outcomes {
                     }
                     // An attempt counts too, as far as it was judged and there was a counter for it.
                     let attempt = check.quota.count() == Count::Attempts
-                        && refuser.is_some_and(|refuser| i <= refuser)
+                        && denier.is_some_and(|denier| i <= denier)
                         && !no_room;
                     if attempt {
                         state.admit(reading.at, &check.quota, check.cost);
@@ -305,7 +305,7 @@ fn play(on_full: OnFull, seed: u64, operations: u64) -> Outcomes {
                         known.insert(number, ours.entry);
                         out.charged += 1;
                     } else {
-                        out.refused += 1;
+                        out.denied += 1;
                     }
                 }
             }
@@ -320,12 +320,12 @@ fn shared_counters_never_admit_what_an_exact_count_would_not() {
     for (on_full, seed) in [(OnFull::Share, 1), (OnFull::Share, 2), (OnFull::Share, 3), (OnFull::Deny, 4)] {
         let out = play(on_full, seed, 60_000);
         eprintln!(
-            "{on_full:?}: {} charged, {} refused, {} repeated, {} settled; {:?}",
-            out.charged, out.refused, out.repeated, out.settled, out.stats
+            "{on_full:?}: {} charged, {} denied, {} repeated, {} settled; {:?}",
+            out.charged, out.denied, out.repeated, out.settled, out.stats
         );
         assert_eq!(out.over, 0, "{on_full:?} {seed}");
         assert!(
-            out.charged > 10_000 && out.refused > 10_000 && out.repeated > 20 && out.settled > 500,
+            out.charged > 10_000 && out.denied > 10_000 && out.repeated > 20 && out.settled > 500,
             "too few"
         );
         assert_eq!(out.stats.evicted, 0);
@@ -399,7 +399,7 @@ fn permits_that_are_held_in_a_shared_counter_are_extended_and_released() {
     let (first, second) = neighbours(&store, "k", quota);
     let hold = one(&store, &first, quota, 1);
     assert_eq!(one(&store, &second, quota, 1).outcome, Outcome::Charged);
-    assert_eq!(one(&store, &first, quota, 1).outcome, Outcome::Refused);
+    assert_eq!(one(&store, &first, quota, 1).outcome, Outcome::Denied);
     clock.advance(Micros::from_secs(50));
     assert_eq!(settle(&store, &first, hold.entry, Correction::Extend), Settled::Done);
     clock.advance(Micros::from_secs(20));
@@ -427,11 +427,11 @@ fn a_key_leaves_a_shared_counter_with_what_it_has_used() {
     assert_eq!(store.stats().keys, 8);
     // The second has nothing in the shared counter, the first has.
     assert_eq!((one(&store, &second, quota, 1).used, store.stats().keys), (1, 9));
-    assert_eq!(one(&store, &first, quota, 4).outcome, Outcome::Refused);
+    assert_eq!(one(&store, &first, quota, 4).outcome, Outcome::Denied);
     assert_eq!((one(&store, &first, quota, 2).used, store.stats().keys), (9, 10));
     assert_eq!(
         one(&store, &first, quota, 2).outcome,
-        Outcome::Refused,
+        Outcome::Denied,
         "it is held now, with all it has used"
     );
     clock.advance(Micros::from_secs(3_600));
@@ -449,11 +449,11 @@ fn a_full_store_denies_new_keys_until_there_is_room() {
     }
     let new = key("k", "new");
     let denied = one(&store, &new, hour, 1);
-    assert_eq!((denied.outcome, denied.limit, denied.used), (Outcome::Refused, 5, 5));
+    assert_eq!((denied.outcome, denied.limit, denied.used), (Outcome::Denied, 5, 5));
     assert_eq!(denied.remaining(), 0);
     assert!(denied.retry_after > Micros::ZERO && denied.retry_after <= Micros::from_secs(1));
     let peek = Ask::one(Check::new(new.clone(), hour, 1)).unwrap().peek();
-    assert_eq!(admit(&store, &peek).verdicts[0].outcome, Outcome::Refused);
+    assert_eq!(admit(&store, &peek).verdicts[0].outcome, Outcome::Denied);
     assert_eq!(one(&store, &new, hour, 0).used, 0, "a request for nothing needs no room");
     assert_eq!(one(&store, &new, hour, 6).outcome, Outcome::Impossible);
     // Keys that are held go on.

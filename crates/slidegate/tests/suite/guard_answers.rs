@@ -57,9 +57,9 @@ async fn a_server_that_was_never_there() {
                 match reading.verdicts[0].outcome {
                     Outcome::Charged => admitted += 1,
                     outcome if on_error == OnError::Local => {
-                        assert_eq!((outcome, n >= 10), (Outcome::Refused, true))
+                        assert_eq!((outcome, n >= 10), (Outcome::Denied, true))
                     }
-                    outcome => assert_eq!(outcome.refuses(), on_error == OnError::Closed),
+                    outcome => assert_eq!(outcome.denies(), on_error == OnError::Closed),
                 }
             }
         }

@@ -130,7 +130,7 @@ impl Run {
     fn print(&self, what: &str) {
         let count = |source| self.told.iter().filter(|told| told.source == source).count();
         eprintln!(
-            "{what}: {} answers, {} by the store, {} local, {} refused without it; {} permits lost, over by {} of {}; \
+            "{what}: {} answers, {} by the store, {} local, {} denied without it; {} permits lost, over by {} of {}; \
              slowest return after the promotion {:?}; excess {}",
             self.told.len(),
             count(Source::Store),
@@ -178,7 +178,7 @@ async fn fail_over(pair: impl Pair, keys: &'static [u64], options: &GuardOptions
         kept.push(blocking(move || promote(&*there, primary, &name(key))).await);
         outages.push(Outage { gone, until, back: deployment.now(), given_up: true });
         deployment.until_by_store(key).await;
-        // What was lost would be admitted again before the store refuses.
+        // What was lost would be admitted again before the store denies.
         deployment.until_full(&[key]).await;
         on_pair(Box::new(|pair| pair.expect_failover(false))).await;
         if time + 1 < times {

@@ -63,7 +63,7 @@ async fn a_server_is_killed_again_and_again() {
         outages.push(Outage { gone, until, back: deployment.now(), given_up: true });
         deployment.until_by_store(0).await;
     }
-    // What was lost would be admitted again before the store refuses.
+    // What was lost would be admitted again before the store denies.
     deployment.until_full(&LOCAL).await;
     let servers: Vec<_> = deployment.nodes.iter().flat_map(|guard| guard.stats().servers).collect();
     let told = deployment.stop().await;

@@ -165,6 +165,6 @@ async fn what_is_held_is_held_on() {
     assert_eq!(correct(plain, Correction::Cost(0)).await, Settled::Done);
     assert_eq!(
         [admit().await, admit().await, admit().await].map(|verdict| verdict.outcome),
-        [Outcome::Charged, Outcome::Charged, Outcome::Refused]
+        [Outcome::Charged, Outcome::Charged, Outcome::Denied]
     );
 }

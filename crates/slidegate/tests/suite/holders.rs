@@ -50,7 +50,7 @@ async fn hold<S: Store>(store: &S, task: &str, seed: u64, say: impl Fn(String)) 
         let reading = store.admit(&[ask()]).await.unwrap().remove(0);
         let entry = reading.verdicts[0].entry;
         if reading.verdicts[0].outcome != Outcome::Charged {
-            say(format!("refused {task} {}", reading.at.get()));
+            say(format!("denied {task} {}", reading.at.get()));
             tokio::time::sleep(Duration::from_millis(2 + dice.below(10))).await;
             continue;
         }
@@ -130,7 +130,7 @@ impl Story {
     }
 
     fn hear(&mut self, what: &str, name: &str, at: u64) {
-        if what == "refused" {
+        if what == "denied" {
             self.idle.insert(name.to_owned(), at);
             return;
         }

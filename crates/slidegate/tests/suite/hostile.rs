@@ -56,7 +56,7 @@ async fn ordinary(guard: Guard, caller: u64, signals: Arc<Signals>) -> Vec<Told>
         let key = Key::new("ordinary", [("n", n.to_string().as_str())]);
         let ask = Ask::one(Check::new(key, quota, 1)).unwrap();
         let reading = guard.admit(&[ask]).await.unwrap().remove(0);
-        let allowed = !reading.verdicts[0].outcome.refuses();
+        let allowed = !reading.verdicts[0].outcome.denies();
         if !allowed {
             signals.denied.store(true, Ordering::Relaxed);
         }

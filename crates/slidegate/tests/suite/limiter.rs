@@ -29,10 +29,10 @@ async fn three_lines() {
     let limiter = Limiter::per_minute(2).unwrap();
     assert!(limiter.acquire("alice").await.unwrap().allowed());
     assert!(limiter.acquire("alice").await.unwrap().allowed());
-    let refused = limiter.acquire("alice").await.unwrap();
-    assert!(!refused.allowed());
-    assert_eq!(refused.denied_by(), Some("per-key"));
-    assert!((Micros::new(1)..=Micros::from_secs(60)).contains(&refused.retry_after()));
+    let denied = limiter.acquire("alice").await.unwrap();
+    assert!(!denied.allowed());
+    assert_eq!(denied.denied_by(), Some("per-key"));
+    assert!((Micros::new(1)..=Micros::from_secs(60)).contains(&denied.retry_after()));
     assert!(limiter.acquire("bob").await.unwrap().allowed());
 }
 
@@ -78,14 +78,14 @@ async fn no_rule_allows() {
 }
 
 #[tokio::test]
-async fn refused_by_one_is_charged_by_none() {
+async fn denied_by_one_is_charged_by_none() {
     let Setup { limiter, clock } = setup([rule("wide", 10, 60), rule("narrow", 1, 10)]);
     assert!(limiter.acquire("x").await.unwrap().allowed());
     clock.advance(Micros::from_secs(4));
-    let refused = limiter.acquire("x").await.unwrap();
-    assert_eq!(refused.denied_by(), Some("narrow"));
-    assert_eq!(refused.retry_after(), Micros::from_secs(6));
-    let used: Vec<u64> = refused.limits().map(|limit| limit.used()).collect();
+    let denied = limiter.acquire("x").await.unwrap();
+    assert_eq!(denied.denied_by(), Some("narrow"));
+    assert_eq!(denied.retry_after(), Micros::from_secs(6));
+    let used: Vec<u64> = denied.limits().map(|limit| limit.used()).collect();
     assert_eq!(used, [1, 1]);
 }
 
@@ -94,14 +94,14 @@ async fn retry_after_is_when_all_rules_fit() {
     let Setup { limiter, clock } = setup([rule("short", 1, 5), rule("long", 1, 30)]);
     limiter.acquire("x").await.unwrap();
     clock.advance(Micros::from_secs(1));
-    let refused = limiter.acquire("x").await.unwrap();
-    assert_eq!((refused.denied_by(), refused.retry_after()), (Some("short"), Micros::from_secs(29)));
+    let denied = limiter.acquire("x").await.unwrap();
+    assert_eq!((denied.denied_by(), denied.retry_after()), (Some("short"), Micros::from_secs(29)));
     clock.advance(Micros::from_secs(29));
     assert!(limiter.acquire("x").await.unwrap().allowed());
 }
 
 #[tokio::test]
-async fn shadow_counts_and_reports_and_never_refuses() {
+async fn shadow_counts_and_reports_and_never_denies() {
     let Setup { limiter, .. } = setup([rule("shadow", 1, 60).mode(Mode::Shadow), rule("real", 3, 60)]);
     let mut outcomes = Vec::new();
     for _ in 0..4 {
@@ -113,9 +113,9 @@ async fn shadow_counts_and_reports_and_never_refuses() {
         outcomes,
         [
             (true, Outcome::Charged, 1),
-            (true, Outcome::Refused, 1),
-            (true, Outcome::Refused, 1),
-            (false, Outcome::Refused, 1)
+            (true, Outcome::Denied, 1),
+            (true, Outcome::Denied, 1),
+            (false, Outcome::Denied, 1)
         ]
     );
     // More than a shadow will ever allow is not an error either.
@@ -175,7 +175,7 @@ async fn the_same_id_is_charged_once() {
     assert!(first.allowed() && again.allowed());
     assert_eq!(again.limits().next().unwrap().used(), 1);
     assert_eq!(first.reservation(), again.reservation());
-    // Full: a new request is refused, the known one is still told that it was allowed.
+    // Full: a new request is denied, the known one is still told that it was allowed.
     limiter.acquire("x").await.unwrap();
     assert!(!limiter.acquire("x").await.unwrap().allowed());
     assert!(limiter.acquire(ask()).await.unwrap().allowed());
@@ -222,9 +222,9 @@ async fn until_ready_waits_exactly_as_long_as_it_must() {
     assert_eq!(decision.at(), clock.now());
 
     // A wait that cannot succeed is not begun.
-    let refused = limiter.until_ready("x", Duration::from_micros(9_999_999)).await.unwrap();
-    assert!(!refused.allowed());
-    assert_eq!(refused.retry_after(), Micros::from_secs(10));
+    let denied = limiter.until_ready("x", Duration::from_micros(9_999_999)).await.unwrap();
+    assert!(!denied.allowed());
+    assert_eq!(denied.retry_after(), Micros::from_secs(10));
 }
 
 async fn settle_down() {
@@ -272,8 +272,8 @@ async fn own_buckets_within_bounds() {
         assert_eq!(limit.key().as_str(), "ad-hoc:bucket=user123:window=1m");
     }
     assert!(limiter.acquire(window(1)).await.unwrap().allowed(), "a window of that name is another count");
-    let refused = limiter.acquire(bucket(2)).await.unwrap();
-    assert_eq!((refused.allowed(), refused.retry_after()), (false, Micros::from_secs(60)));
+    let denied = limiter.acquire(bucket(2)).await.unwrap();
+    assert_eq!((denied.allowed(), denied.retry_after()), (false, Micros::from_secs(60)));
     for (request, message) in [
         (bucket(0), "burst must be between 1 and 100000, not 0"),
         (bucket(100_001), "burst must be between 1 and 100000, not 100001"),
@@ -353,9 +353,9 @@ async fn attempts_are_not_settled() {
     assert!(limiter.acquire("x").await.unwrap().reservation().is_none());
 }
 
-/// A refused attempt that is asked again is another attempt, also under the same id.
+/// A denied attempt that is asked again is another attempt, also under the same id.
 #[tokio::test]
-async fn a_refused_attempt_is_not_let_in_by_asking_again() {
+async fn a_denied_attempt_is_not_let_in_by_asking_again() {
     let quota = Quota::new(3, Duration::from_secs(5)).unwrap().with_count(Count::Attempts);
     let Setup { limiter, .. } = setup([Rule::new("guard", quota).unwrap()]);
     for _ in 0..3 {

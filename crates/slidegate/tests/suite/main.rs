@@ -12,7 +12,7 @@ mod concurrency; // threads on one hot key and on shared keys: nothing over, not
 mod conformance; // one suite for every store: memory, Redis zset, packed, transactions
 mod costs; // calls, answers without one, memory: counted
 mod definition; // random operations agree with the definition, and retry_after is exact from both sides
-mod deny_cache; // refusals that the store is not asked for again
+mod deny_cache; // denials that the store is not asked for again
 mod deployment; // several nodes on the same servers, their callers, and what these were told
 mod examples; // every example runs to its end
 mod explain; // why a rule looks at a request, or does not

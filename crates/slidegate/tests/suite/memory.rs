@@ -59,7 +59,7 @@ async fn sweeping_happens_in_the_background() {
 }
 
 #[tokio::test]
-async fn peeks_and_refusals_hold_nothing() {
+async fn peeks_and_denials_hold_nothing() {
     let (_, store) = store(1_000);
     let quota = Quota::per_minute(1).unwrap();
     for n in 0..200 {

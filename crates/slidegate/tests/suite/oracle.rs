@@ -27,7 +27,7 @@ pub(crate) struct Oracle {
 pub(crate) struct Seen {
     pub asks: usize,
     pub charged: usize,
-    pub refused: usize,
+    pub denied: usize,
     pub repeated: usize,
     pub impossible: usize,
     pub done: usize,
@@ -37,7 +37,7 @@ pub(crate) struct Seen {
     pub extended: usize,
     /// Judged by a limit that had not reached its full height.
     pub climbing: usize,
-    /// Refused without asking the store.
+    /// Denied without asking the store.
     pub known: usize,
 }
 
@@ -56,13 +56,13 @@ impl States for Picked<'_> {
 }
 
 impl Oracle {
-    /// A refusal that the store was not asked for: at that instant it would have refused as well, and its wait would
+    /// A denial that the store was not asked for: at that instant it would have denied as well, and its wait would
     /// have been no shorter. Where nothing at all fits, every number is the same.
-    fn refused_again(&mut self, ask: &Ask, reading: &Reading) {
+    fn denied_again(&mut self, ask: &Ask, reading: &Reading) {
         let mut judged = ask.checks().iter().zip(&reading.verdicts);
         let (check, theirs) = judged.find(|(_, verdict)| verdict.outcome != Outcome::Unjudged).unwrap();
         assert!(judged.all(|(_, verdict)| verdict.outcome == Outcome::Unjudged));
-        assert!(check.enforced && theirs.outcome.refuses());
+        assert!(check.enforced && theirs.outcome.denies());
         assert!(check.quota.count() == Count::Admitted || ask.is_peek());
         let ours = self.would_be(check, reading.at);
         assert_eq!(theirs.outcome, ours.outcome, "{} at {:?}: {theirs:?}, {ours:?}", check.key, reading.at);
@@ -88,7 +88,7 @@ impl Oracle {
     /// What the ask should have been answered, and whether it was.
     pub(crate) fn admitted(&mut self, ask: &Ask, reading: &Reading) {
         if reading.source == Source::DenyCache {
-            return self.refused_again(ask, reading);
+            return self.denied_again(ask, reading);
         }
         let mut states: Vec<State> = Vec::new();
         for check in ask.checks() {
@@ -142,7 +142,7 @@ impl Oracle {
             }
             match ours.outcome {
                 Outcome::Charged => self.seen.charged += 1,
-                Outcome::Refused => self.seen.refused += 1,
+                Outcome::Denied => self.seen.denied += 1,
                 Outcome::Impossible => self.seen.impossible += 1,
                 Outcome::Fits | Outcome::Unjudged => {}
             }

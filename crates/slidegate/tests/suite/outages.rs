@@ -59,7 +59,7 @@ async fn away(options: &GuardOptions, rounds: u64, go: fn(&Server), back: fn(&Se
         outages.push(Outage { gone, until, back: deployment.now(), given_up: true });
         deployment.until_by_store(0).await;
     }
-    // What was lost would be admitted again before the store refuses.
+    // What was lost would be admitted again before the store denies.
     deployment.until_full(&ALL).await;
     let stats: Vec<_> = deployment.nodes.iter().flat_map(|guard| guard.stats().servers).collect();
     let excess = stats.iter().map(|server| server.excess).sum();
@@ -96,7 +96,7 @@ fn within_the_limits(what: &str, ended: Ended) {
     let deadline = options().deadline;
     Run { told: &told, nodes: NODES, deadline, in_flight: 3, outages: &outages }.assert_bounds(what, &ALL);
     assert!(written_back > 0);
-    // The store refused every key, so the limits were also reached. A cost of up to 3 may not fit the last permits.
+    // The store denied every key, so the limits were also reached. A cost of up to 3 may not fit the last permits.
     for key in ALL {
         let (worst, limit) = (worst(&told, key), quota(key).capacity());
         assert!(worst + 3 >= limit, "key {key}: only {worst} of {limit}");

@@ -107,9 +107,9 @@ async fn api_quota() {
         trial += api.allowed(10, client("trial")).await;
     }
     assert_eq!(trial, 100);
-    let refused = api.ask(client("trial")).await;
-    assert_eq!(refused.denied_by(), Some("quota-per-day"));
-    api.clock.advance(refused.retry_after());
+    let denied = api.ask(client("trial")).await;
+    assert_eq!(denied.denied_by(), Some("quota-per-day"));
+    api.clock.advance(denied.retry_after());
     assert_eq!(api.allowed(10, client("trial")).await, 5);
 }
 
@@ -142,5 +142,5 @@ async fn behaviour_guard() {
     // It only watches.
     let post = [("api", "/comments"), ("user", "bob")];
     assert_eq!(guard.allowed(50, post).await, 50);
-    assert!(guard.ask(post).await.limits().next().unwrap().outcome().refuses());
+    assert!(guard.ask(post).await.limits().next().unwrap().outcome().denies());
 }

@@ -108,7 +108,7 @@ fn read_line(line: &str, encoding: Encoding) -> Option<(Ask, Reading)> {
         let n = part[0].rsplit('=').next()?.parse().ok()?;
         let numbers: Vec<u64> = part[1..].iter().map(|word| word.parse().unwrap()).collect();
         let outcome =
-            [Outcome::Charged, Outcome::Fits, Outcome::Refused, Outcome::Impossible][numbers[1] as usize];
+            [Outcome::Charged, Outcome::Fits, Outcome::Denied, Outcome::Impossible][numbers[1] as usize];
         checks.push(Check { encoding, ..Check::new(key(n), quota(n), numbers[0]) });
         verdicts.push(Verdict {
             outcome,
@@ -147,12 +147,12 @@ fn run(mode: &str, millis: u64) {
     history.sort_by_key(|(_, reading)| reading.at);
     let mut oracle = Oracle::default();
     // 0 partial charges and 0 lost permits: every number of every answer is what the algorithm says.
-    let mut refusals = 0;
+    let mut denials = 0;
     for (ask, reading) in &history {
-        // A refusal writes nothing, so in a transaction it can come before an admission that is dated earlier
+        // A denial writes nothing, so in a transaction it can come before an admission that is dated earlier
         // but not yet written: at most one round trip. What is written is in the order of its instants.
         if mode == "transaction" && !writes(ask, reading) {
-            refusals += 1;
+            denials += 1;
             continue;
         }
         oracle.admitted(ask, reading);
@@ -160,10 +160,10 @@ fn run(mode: &str, millis: u64) {
     let peaks = peaks(&history);
     eprintln!(
         "{mode}: {} asks of {PROCESSES} processes x {CLIENTS} clients in {millis} ms replayed, 0 differences; \
-         {} charged, {} refused; most in any window: {peaks:?}",
+         {} charged, {} denied; most in any window: {peaks:?}",
         history.len(),
         oracle.seen.charged,
-        oracle.seen.refused + refusals,
+        oracle.seen.denied + denials,
     );
     for n in 0..3 {
         let (limit, peak) = (quota(n).limit(), peaks[&n]);
@@ -172,16 +172,16 @@ fn run(mode: &str, millis: u64) {
         // retried against each other, so on a busy machine they do not reach it.
         assert!(peak + 2 >= limit || mode == "transaction", "key {n}: only {peak} of {limit}");
     }
-    let enough = history.len() > 1_000 && oracle.seen.refused + refusals > 100;
+    let enough = history.len() > 1_000 && oracle.seen.denied + denials > 100;
     assert!(enough || mode == "transaction" && !history.is_empty());
 }
 
 /// Whether it recorded anything: an admission, or an attempt.
 fn writes(ask: &Ask, reading: &Reading) -> bool {
-    let refuser = reading.verdicts.iter().position(|verdict| verdict.outcome.refuses());
+    let denier = reading.verdicts.iter().position(|verdict| verdict.outcome.denies());
     let attempt =
-        |i: usize, check: &Check| check.quota.count() == Count::Attempts && refuser.is_some_and(|r| i <= r);
-    refuser.is_none() || ask.checks().iter().enumerate().any(|(i, check)| attempt(i, check))
+        |i: usize, check: &Check| check.quota.count() == Count::Attempts && denier.is_some_and(|r| i <= r);
+    denier.is_none() || ask.checks().iter().enumerate().any(|(i, check)| attempt(i, check))
 }
 
 /// The most permits admitted in any window, by key, from the answers alone.

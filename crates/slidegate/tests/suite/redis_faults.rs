@@ -118,7 +118,7 @@ async fn memory_is_full() {
         fails(&store, ask("a"), Fault::OutOfMemory, "raise it").await;
         fails(&store, ask("new"), Fault::OutOfMemory, "raise it").await;
         server.run("CONFIG SET maxmemory 0");
-        assert_eq!(used(&store, ask("a")).await, 3, "what was refused for lack of memory is not charged");
+        assert_eq!(used(&store, ask("a")).await, 3, "what was denied for lack of memory is not charged");
     }
 }
 
@@ -382,7 +382,7 @@ async fn an_unknown_outcome_is_charged_at_most_once() {
                 assert_eq!((again.outcome, again.used), (Outcome::Charged, n + 1), "{mode:?}");
                 assert_eq!((third.outcome, third.used, third.entry), (Outcome::Charged, n + 1, again.entry));
             } else {
-                assert_eq!((again.outcome, third.outcome), (Outcome::Refused, Outcome::Refused));
+                assert_eq!((again.outcome, third.outcome), (Outcome::Denied, Outcome::Denied));
             }
         }
         let used = used(&store, ask(&name)).await;

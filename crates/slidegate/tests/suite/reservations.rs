@@ -120,10 +120,10 @@ async fn a_bucket_owes_one_capacity_at_most() {
     let reservation = limiter.acquire("x").await.unwrap().reservation().unwrap();
     let other = limiter.acquire("x").await.unwrap().reservation().unwrap();
     assert_eq!(limiter.settle(&reservation, 1_000_000_000_000).await.unwrap(), Settled::Done);
-    let refused = limiter.acquire("x").await.unwrap();
+    let denied = limiter.acquire("x").await.unwrap();
     // 20 permits are owed: the next is there after 21 s, all of them after 40 s.
-    assert_eq!(refused.retry_after(), Micros::from_secs(21));
-    assert_eq!(refused.limits().next().unwrap().reset_after(), Micros::from_secs(40));
+    assert_eq!(denied.retry_after(), Micros::from_secs(21));
+    assert_eq!(denied.limits().next().unwrap().reset_after(), Micros::from_secs(40));
     // Another one cannot make it worse, and neither can one that is settled again.
     assert_eq!(limiter.settle(&other, 1_000).await.unwrap(), Settled::Done);
     assert_eq!(limiter.settle(&reservation, 1_000).await.unwrap(), Settled::Already);
@@ -141,8 +141,8 @@ fn a_bucket_that_becomes_smaller_owes_less() {
     let entry = state.admit(at(1_000_000), &large, 1).entry;
     assert_eq!(state.settle(at(1_000_000), entry, 5_000), Settled::Done);
     assert_eq!(state.used(), 2_000);
-    let refused = state.admit(at(1_000_000), &small, 1);
-    assert_eq!((refused.used, refused.retry_after, refused.reset_after), (10, at(6), at(10)));
+    let denied = state.admit(at(1_000_000), &small, 1);
+    assert_eq!((denied.used, denied.retry_after, denied.reset_after), (10, at(6), at(10)));
 }
 
 /// Windows need no cap: whatever was settled leaves with its window.
@@ -161,8 +161,8 @@ fn a_window_is_over_after_its_time_whatever_was_settled() {
         let now = Micros::from_secs(1_000_000);
         let entry: Entry = state.admit(now, &quota, 1).entry;
         assert_eq!(state.settle(now, entry, 1_000_000_000_000), Settled::Done);
-        let refused = state.admit(now, &quota, 1);
-        assert!(refused.retry_after <= quota.horizon(), "{algorithm:?}: {:?}", refused.retry_after);
-        assert!(refused.reset_after <= quota.horizon(), "{algorithm:?}");
+        let denied = state.admit(now, &quota, 1);
+        assert!(denied.retry_after <= quota.horizon(), "{algorithm:?}: {:?}", denied.retry_after);
+        assert!(denied.reset_after <= quota.horizon(), "{algorithm:?}");
     }
 }

@@ -175,7 +175,7 @@ async fn a_wait_that_takes_too_much_reading_is_a_lower_bound() {
                 let reading = store.admit(&[ask]).await.unwrap().remove(0);
                 let verdict = reading.verdicts[0];
                 let exact = wait_for(&entries, cost, reading.at);
-                assert_eq!((verdict.outcome, verdict.used), (Outcome::Refused, limit));
+                assert_eq!((verdict.outcome, verdict.used), (Outcome::Denied, limit));
                 if cost <= 1_000 {
                     assert_eq!((verdict.retry_after, verdict.precision), (exact, Precision::Exact), "{cost}");
                 } else {
@@ -285,7 +285,7 @@ async fn entries_that_expire_at_once_are_removed_in_steps() {
         }
         let reading = reading.unwrap().remove(0);
         let leaves = entries[n as usize].0 + minute.as_micros() as u64 - reading.at.get();
-        assert_eq!(reading.verdicts[0].outcome, Outcome::Refused, "{name}");
+        assert_eq!(reading.verdicts[0].outcome, Outcome::Denied, "{name}");
         assert_eq!(reading.verdicts[0].retry_after, Micros::new(leaves), "{name}");
     }
 }
@@ -358,12 +358,12 @@ async fn attempts_forget_in_steps() {
         let entries = writer.entries(limit, Duration::from_secs(60), 1);
         writer.write(&check, &entries);
         let large = admit(&store, costing(&check, limit / 2)).await;
-        assert_eq!((large.outcome, large.used), (Outcome::Refused, limit), "{encoding:?}");
+        assert_eq!((large.outcome, large.used), (Outcome::Denied, limit), "{encoding:?}");
         // The older half does not count, so this waits for the first of the newer half.
         let reading = store.admit(&[costing(&check, 1).peek()]).await.unwrap().remove(0);
         let verdict = reading.verdicts[0];
         let exact = Micros::new(entries[limit as usize / 2].0 + HOUR.as_micros() as u64 - reading.at.get());
-        assert_eq!(verdict.outcome, Outcome::Refused, "{encoding:?}");
+        assert_eq!(verdict.outcome, Outcome::Denied, "{encoding:?}");
         assert!(verdict.retry_after <= exact, "{encoding:?}");
         assert_eq!(verdict.precision == Precision::Exact, verdict.retry_after == exact, "{encoding:?}");
         // Each attempt forgets some of the rest.
@@ -442,7 +442,7 @@ async fn a_long_packed_log_meets_a_large_cost() {
     let (mut last, mut tried) = (u64::MAX, 0);
     while last > 1_000_000 || tried == 0 {
         let verdict = admit(&store, costing(&attempts, 900_000)).await;
-        assert_eq!((verdict.outcome, verdict.used), (Outcome::Refused, 1_000_000));
+        assert_eq!((verdict.outcome, verdict.used), (Outcome::Denied, 1_000_000));
         last = admit(&store, costing(&attempts, 1).peek()).await.used;
         tried += 1;
         assert!(tried < 10);

@@ -194,10 +194,10 @@ async fn a_bucket_owes_one_capacity_at_most() {
         let entry = admit(&store, check(), None).await.entry;
         let correction = Correction::Cost(1_000_000_000_000);
         assert_eq!(settle(&store, &key, entry, correction).await, Settled::Done, "{mode:?}");
-        let refused = admit(&store, check(), None).await;
-        assert!((1_199..=1_200).contains(&refused.used), "{mode:?}: {} used", refused.used);
-        assert!(refused.retry_after <= Micros::from_secs(601), "{mode:?}: {:?}", refused.retry_after);
-        assert!(refused.reset_after <= Micros::from_secs(1_200), "{mode:?}: {:?}", refused.reset_after);
+        let denied = admit(&store, check(), None).await;
+        assert!((1_199..=1_200).contains(&denied.used), "{mode:?}: {} used", denied.used);
+        assert!(denied.retry_after <= Micros::from_secs(601), "{mode:?}: {:?}", denied.retry_after);
+        assert!(denied.reset_after <= Micros::from_secs(1_200), "{mode:?}: {:?}", denied.reset_after);
         let mut connection = server.client();
         let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
         for name in keys {
@@ -207,8 +207,8 @@ async fn a_bucket_owes_one_capacity_at_most() {
         // A smaller bucket owes less, at the same rate.
         let small = Quota::per_minute(60).unwrap();
         let small = small.with_algorithm(Algorithm::TokenBucket { burst: 5 }).unwrap();
-        let refused = admit(&store, Check::new(key.clone(), small, 1), None).await;
-        assert!(refused.retry_after <= Micros::from_secs(6), "{mode:?}: {:?}", refused.retry_after);
+        let denied = admit(&store, Check::new(key.clone(), small, 1), None).await;
+        assert!(denied.retry_after <= Micros::from_secs(6), "{mode:?}: {:?}", denied.retry_after);
     }
 }
 

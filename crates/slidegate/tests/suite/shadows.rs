@@ -19,10 +19,10 @@ fn quota(limit: u64, attempts: bool) -> Quota {
     Quota::new(limit, Duration::from_secs(1)).unwrap().with_count(count)
 }
 
-/// What a rule said: whether it refuses, and what it had in use.
+/// What a rule said: whether it denies, and what it had in use.
 fn said(decision: &Decision, rule: &str) -> (bool, u64) {
     let limit = decision.limits().find(|limit| limit.rule() == rule).unwrap();
-    (limit.outcome().refuses(), limit.used())
+    (limit.outcome().denies(), limit.used())
 }
 
 proptest! {
@@ -59,7 +59,7 @@ proptest! {
                     continue;
                 }
             };
-            // What another rule refuses is charged to nobody, also then; but it was an attempt, if that rule comes after.
+            // What another rule denies is charged to nobody, also then; but it was an attempt, if that rule comes after.
             let stays = said(&decision, "all").0 && !(attempts && last);
             let shadow = said(&decision, "soon");
             match runtime.block_on(async {

@@ -13,11 +13,11 @@ rules:
 /// Asks at these milliseconds and says which were allowed.
 fn at(quota: Quota, instants: &[u64]) -> Vec<bool> {
     let mut state = State::new(&quota);
-    let admit = |ms: &u64| !state.admit(Micros::from_millis(*ms), &quota, 1).outcome.refuses();
+    let admit = |ms: &u64| !state.admit(Micros::from_millis(*ms), &quota, 1).outcome.denies();
     instants.iter().map(admit).collect()
 }
 
-/// Document 004, by address: three in five seconds. Refused attempts count, so F and G stay out.
+/// Document 004, by address: three in five seconds. Denied attempts count, so F and G stay out.
 #[test]
 fn ip_timeline() {
     let quota = Quota::new(3, Duration::from_secs(5)).unwrap().with_count(Count::Attempts);
@@ -72,7 +72,7 @@ fn boundary_burst() {
         let quota = Quota::per_second(100).unwrap().with_algorithm(algorithm).unwrap();
         let mut state = State::new(&quota);
         let burst = |ms: u64, state: &mut State| {
-            (0..100).filter(|_| !state.admit(Micros::from_millis(ms), &quota, 1).outcome.refuses()).count()
+            (0..100).filter(|_| !state.admit(Micros::from_millis(ms), &quota, 1).outcome.denies()).count()
         };
         burst(990, &mut state) + burst(1_010, &mut state)
     };
@@ -87,7 +87,7 @@ fn boundary_burst() {
 fn leaves_at_exactly_one_window() {
     let quota = Quota::per_second(1).unwrap();
     let mut state = State::new(&quota);
-    let mut admit = |micros| !state.admit(Micros::new(micros), &quota, 1).outcome.refuses();
+    let mut admit = |micros| !state.admit(Micros::new(micros), &quota, 1).outcome.denies();
     assert!(admit(1_000_000));
     assert!(!admit(1_999_999));
     assert!(admit(2_000_000));

@@ -83,7 +83,7 @@ async fn one_key_is_charged_for_both() {
 }
 
 #[tokio::test]
-async fn more_than_there_ever_is_is_a_refusal() {
+async fn more_than_there_ever_is_is_a_denial() {
     let limiter = limiter();
     for costly in [vec![user("ann").permits(6)], vec![user("ann").permits(3), user("ann").permits(3)]] {
         let decisions = limiter.acquire_together(&costly).await.unwrap();
@@ -153,7 +153,7 @@ async fn replay(store: impl Store, window: &str, seed: u64, calls: usize, passes
     let rules = RULES.replace("1h", window);
     let limiter = Limiter::new(store, Rules::from_yaml(&rules).unwrap());
     let (mut dice, mut oracle) = (Dice::new(seed), Oracle::default());
-    let (mut allowed, mut refused, mut merged) = (0, 0, 0);
+    let (mut allowed, mut denied, mut merged) = (0, 0, 0);
     for _ in 0..calls {
         passes();
         let requests: Vec<(&str, Request<'_>, u64)> = (0..1 + dice.below(4))
@@ -184,12 +184,12 @@ async fn replay(store: impl Store, window: &str, seed: u64, calls: usize, passes
         let fits = decisions.iter().all(|decision| decision.allowed());
         let charged = |outcome: &Outcome| *outcome == Outcome::Charged;
         assert!(shown.values().all(|(outcome, _)| charged(outcome) == fits), "{shown:?}");
-        (allowed, refused) = (allowed + usize::from(fits), refused + usize::from(!fits));
+        (allowed, denied) = (allowed + usize::from(fits), denied + usize::from(!fits));
         merged += usize::from(costs.len() < requests.len());
     }
     assert!(
-        allowed > calls / 20 && refused > calls / 20 && merged > calls / 20,
-        "{allowed} {refused} {merged}"
+        allowed > calls / 20 && denied > calls / 20 && merged > calls / 20,
+        "{allowed} {denied} {merged}"
     );
 }
 

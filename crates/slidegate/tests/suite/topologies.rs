@@ -112,10 +112,10 @@ async fn slots_move_and_nobody_notices() {
         }
     }
     let seen = &oracle.seen;
-    assert!(seen.refused > 0 && seen.done > 0, "{seen:?}");
+    assert!(seen.denied > 0 && seen.done > 0, "{seen:?}");
     eprintln!(
-        "cluster: {} decisions while {slots} slots moved: 0 errors, 0 differences; {} charged, {} refused, {} settled",
-        seen.asks, seen.charged, seen.refused, seen.done
+        "cluster: {} decisions while {slots} slots moved: 0 errors, 0 differences; {} charged, {} denied, {} settled",
+        seen.asks, seen.charged, seen.denied, seen.done
     );
 }
 
@@ -209,7 +209,7 @@ fn crossing(dice: &mut Dice, asks: u64, id: Option<&str>) -> Ask {
 
 /// What should be counted, by what callers were granted.
 fn add_up(totals: &mut HashMap<Key, u64>, ask: &Ask, reading: &Reading) -> bool {
-    let granted = !reading.verdicts.iter().any(|verdict| verdict.outcome.refuses());
+    let granted = !reading.verdicts.iter().any(|verdict| verdict.outcome.denies());
     for (check, verdict) in ask.checks().iter().zip(&reading.verdicts) {
         let charged = verdict.outcome == Outcome::Charged;
         assert_eq!(charged, granted, "all or nothing: {reading:?}");
@@ -225,7 +225,7 @@ async fn crosses(name: &str, store: &RedisStore, asks: u64) {
             let store = store.clone();
             tokio::spawn(async move {
                 let (mut dice, mut totals) = (Dice::new(caller + 77), HashMap::new());
-                let (mut granted, mut refused, mut left) = (0, 0, Vec::new());
+                let (mut granted, mut denied, mut left) = (0, 0, Vec::new());
                 for n in 0..asks / 32 {
                     let id = format!("{caller}.{n}");
                     let ask = crossing(&mut dice, asks, (n % 3 == 0).then_some(id.as_str()));
@@ -238,17 +238,17 @@ async fn crosses(name: &str, store: &RedisStore, asks: u64) {
                         continue;
                     }
                     let reading = admit.await.unwrap().remove(0);
-                    if add_up(&mut totals, &ask, &reading) { granted += 1 } else { refused += 1 }
+                    if add_up(&mut totals, &ask, &reading) { granted += 1 } else { denied += 1 }
                 }
-                (totals, granted, refused, left)
+                (totals, granted, denied, left)
             })
         })
         .collect();
-    let (mut totals, mut granted, mut refused, mut all_left) = (HashMap::<Key, u64>::new(), 0, 0, Vec::new());
+    let (mut totals, mut granted, mut denied, mut all_left) = (HashMap::<Key, u64>::new(), 0, 0, Vec::new());
     for caller in callers {
         let (part, g, r, left) = caller.await.unwrap();
         part.into_iter().for_each(|(key, cost)| *totals.entry(key).or_default() += cost);
-        (granted, refused) = (granted + g, refused + r);
+        (granted, denied) = (granted + g, denied + r);
         all_left.extend(left);
     }
     // Asks that their caller left are carried through, each in a task; the id tells how it ended.
@@ -262,7 +262,7 @@ async fn crosses(name: &str, store: &RedisStore, asks: u64) {
     .await;
     for ask in &all_left {
         let reading = store.admit(std::slice::from_ref(ask)).await.unwrap().remove(0);
-        if add_up(&mut totals, ask, &reading) { granted += 1 } else { refused += 1 }
+        if add_up(&mut totals, ask, &reading) { granted += 1 } else { denied += 1 }
     }
     let mut leaked = 0;
     for (key, expected) in &totals {
@@ -273,10 +273,10 @@ async fn crosses(name: &str, store: &RedisStore, asks: u64) {
         }
     }
     eprintln!(
-        "{name}: {granted} granted and {refused} refused over three places, {} callers left: {leaked} permits leaked",
+        "{name}: {granted} granted and {denied} denied over three places, {} callers left: {leaked} permits leaked",
         all_left.len()
     );
-    assert!(granted > 0 && refused > 0 && !all_left.is_empty());
+    assert!(granted > 0 && denied > 0 && !all_left.is_empty());
     assert_eq!(leaked, 0);
 }
 
@@ -298,7 +298,7 @@ async fn asks_over_several_servers_leak_nothing() {
     }
 }
 
-/// Attempts are recorded up to the first refusal, as if all were in one place.
+/// Attempts are recorded up to the first denial, as if all were in one place.
 #[tokio::test]
 async fn attempts_over_several_slots() {
     let cluster = Cluster::start();
@@ -320,22 +320,22 @@ async fn attempts_over_several_slots() {
         if n <= 3 {
             assert_eq!((outcomes, used), (vec![Outcome::Charged; 3], vec![n; 3]));
         } else {
-            let expected = vec![Outcome::Fits, Outcome::Refused, Outcome::Fits];
+            let expected = vec![Outcome::Fits, Outcome::Denied, Outcome::Fits];
             assert_eq!((outcomes, used), (expected, vec![n, 3, 3]));
         }
         assert_eq!(store.admit(&[ask().peek()]).await.unwrap()[0].verdicts[0].used, n);
     }
-    // Without attempts, a refusal leaves nothing behind, and tells of every check.
+    // Without attempts, a denial leaves nothing behind, and tells of every check.
     let plain = Ask::new([Check::new(third.clone(), quota(100), 5), Check::new(second.clone(), quota(3), 1)]);
     let reading = store.admit(&[plain.unwrap()]).await.unwrap().remove(0);
-    let (given_back, refused) = (reading.verdicts[0], reading.verdicts[1]);
+    let (given_back, denied) = (reading.verdicts[0], reading.verdicts[1]);
     assert_eq!((given_back.outcome, given_back.used), (Outcome::Fits, 3));
-    assert_eq!((refused.outcome, refused.used), (Outcome::Refused, 3));
-    // A shadow does not refuse.
+    assert_eq!((denied.outcome, denied.used), (Outcome::Denied, 3));
+    // A shadow does not deny.
     let shadow = Check { enforced: false, ..Check::new(second.clone(), quota(3), 1) };
     let ask = Ask::new([shadow, Check::new(third.clone(), quota(100), 5)]).unwrap();
     let reading = store.admit(&[ask]).await.unwrap().remove(0);
-    assert_eq!(reading.verdicts[0].outcome, Outcome::Refused);
+    assert_eq!(reading.verdicts[0].outcome, Outcome::Denied);
     assert_eq!((reading.verdicts[1].outcome, reading.verdicts[1].used), (Outcome::Charged, 8));
 }
 
@@ -356,7 +356,7 @@ async fn batches_listings_and_reports_go_to_all() {
         asks.push(Ask::new([one(1_000), one(1_001), one(1_002)]).unwrap());
         let readings = store.admit(&asks).await.unwrap();
         for (n, reading) in readings[..200].iter().enumerate() {
-            let expected = if n < 120 { Outcome::Charged } else { Outcome::Refused };
+            let expected = if n < 120 { Outcome::Charged } else { Outcome::Denied };
             assert_eq!(reading.verdicts[0].outcome, expected, "{n}");
             assert_eq!(reading.verdicts[0].used, (n as u64 / 40 + 1).min(3));
         }

@@ -79,9 +79,9 @@ fn what_is_alone_gets_through() {
     let at = Micros::from_millis;
     assert_eq!(state.admit(at(5_000), &quota, 101).outcome, Outcome::Impossible);
     assert_eq!(state.admit(at(5_000), &quota, 80).outcome, Outcome::Charged);
-    let refused = state.admit(at(5_100), &quota, 80);
-    assert_eq!((refused.outcome, refused.limit, refused.used), (Outcome::Refused, 10, 80));
-    assert_eq!(refused.retry_after, at(900));
+    let denied = state.admit(at(5_100), &quota, 80);
+    assert_eq!((denied.outcome, denied.limit, denied.used), (Outcome::Denied, 10, 80));
+    assert_eq!(denied.retry_after, at(900));
     assert_eq!(state.admit(at(6_000), &quota, 80).outcome, Outcome::Charged);
 }
 
@@ -125,7 +125,7 @@ fn any_traffic_is_judged_by_the_curve() {
                 }
                 last = Some(now);
                 admitted.push((now, cost));
-            } else if verdict.outcome == Outcome::Refused {
+            } else if verdict.outcome == Outcome::Denied {
                 let then = Micros::new(now + verdict.retry_after.get());
                 prop_assert!(verdict.retry_after <= quota.horizon());
                 prop_assert_eq!(
@@ -167,23 +167,23 @@ fn attempts_fit_when_it_said() {
     let climb = WarmUp::new(10, Duration::from_secs(2)).unwrap().idle(Duration::from_secs(1)).unwrap();
     let quota = Quota::per_second(20).unwrap().with_count(Count::Attempts).with_warm_up(climb).unwrap();
     let (mut dice, mut state, mut now) = (Dice::new(3), State::new(&quota), 10_000_000);
-    let (mut refused, mut cold) = (0, 0);
+    let (mut denied, mut cold) = (0, 0);
     for _ in 0..20_000 {
         // Now and then none is admitted for long.
         let longest = if dice.below(200) == 0 { 1_500_000 } else { 90_000 };
         now += dice.below(longest);
         let cost = 1 + dice.below(3);
         let verdict = state.admit(Micros::new(now), &quota, cost);
-        if verdict.outcome == Outcome::Refused {
+        if verdict.outcome == Outcome::Denied {
             let then = Micros::new(now + verdict.retry_after.get());
             let fits = state.clone().admit(then, &quota, cost);
             assert_eq!(fits.outcome, Outcome::Charged, "{verdict:?} and then {fits:?}");
-            refused += 1;
+            denied += 1;
             cold += u64::from(fits.limit < verdict.limit);
         }
     }
-    eprintln!("{refused} refusals, {cold} of them until it is cold: each fits when it said");
-    assert!(refused > 1_000 && cold > 20);
+    eprintln!("{denied} denials, {cold} of them until it is cold: each fits when it said");
+    assert!(denied > 1_000 && cold > 20);
 }
 
 const SECOND: u64 = 1_000_000;
@@ -263,18 +263,18 @@ async fn a_wait_that_depends_on_what_was_not_read() {
     let climb = WarmUp::new(10, Duration::from_secs(6)).unwrap();
     let quota = Quota::per_second(1_000).unwrap().with_warm_up(climb).unwrap();
     let ask = |cost| Ask::one(Check::new(Key::new("many", []), quota, cost)).unwrap();
-    let (mut oracle, mut refused) = (Oracle::default(), 0);
+    let (mut oracle, mut denied) = (Oracle::default(), 0);
     for step in 0..3_000 {
         time.stop_at(10 * SECOND + step * 3_000);
         let ask = if step % 5 == 4 { ask(1 + step % 90) } else { ask(1) };
         let ask = if step % 5 == 4 { ask.peek() } else { ask };
         let node = if step % 5 == 4 { &transaction } else { &script };
         let reading = node.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
-        refused += u64::from(reading.verdicts[0].outcome == Outcome::Refused && step % 5 == 4);
+        denied += u64::from(reading.verdicts[0].outcome == Outcome::Denied && step % 5 == 4);
         oracle.admitted(&ask, &reading);
     }
-    eprintln!("{:?}, {refused} refused by a transaction, 0 differences", oracle.seen);
-    assert!(refused > 50 && oracle.seen.climbing > 1_000);
+    eprintln!("{:?}, {denied} denied by a transaction, 0 differences", oracle.seen);
+    assert!(denied > 50 && oracle.seen.climbing > 1_000);
 }
 
 /// Three nodes in turns, one of them without scripts, follow one curve by the server's clock.
@@ -292,7 +292,7 @@ async fn three_nodes_agree() {
         let mut oracle = Oracle::default();
         // A busy machine asks less often while the limit climbs, and needs more rounds to ask often enough.
         for round in 0..100 {
-            if round >= 2 && oracle.seen.climbing > 50 && oracle.seen.refused > 0 {
+            if round >= 2 && oracle.seen.climbing > 50 && oracle.seen.denied > 0 {
                 break;
             }
             // A machine that stands still for the idle time makes it cold, and the climb begins again.
@@ -321,7 +321,7 @@ async fn three_nodes_agree() {
             assert!(limits.iter().all(|limit| *limit == 100), "{shape}, round {round}: {limits:?}");
         }
         eprintln!("{shape}: {:?} by three nodes in turns, 0 differences", oracle.seen);
-        assert!(oracle.seen.climbing > 50 && oracle.seen.refused > 0);
+        assert!(oracle.seen.climbing > 50 && oracle.seen.denied > 0);
     }
 }
 
@@ -365,9 +365,9 @@ async fn what_redis_keeps_of_it() {
     }
 }
 
-/// While a limit climbs there may be room before anything leaves, so a refusal is not repeated for the store.
+/// While a limit climbs there may be room before anything leaves, so a denial is not repeated for the store.
 #[tokio::test]
-async fn a_refusal_is_not_repeated_while_it_climbs() {
+async fn a_denial_is_not_repeated_while_it_climbs() {
     let clock = ManualClock::at(Micros::from_secs(1_000));
     let store = DenyCache::with_clock(MemoryStore::with_clock(clock.clone(), 10), 64, clock.clone());
     let climb = WarmUp::new(50, Duration::from_secs(10)).unwrap();
@@ -377,9 +377,9 @@ async fn a_refusal_is_not_repeated_while_it_climbs() {
     for _ in 0..5 {
         assert_eq!(admit().await.verdicts[0].outcome, Outcome::Charged);
     }
-    let refused = admit().await;
-    assert_eq!(refused.verdicts[0].outcome, Outcome::Refused);
-    assert_eq!(refused.verdicts[0].retry_after, Micros::from_secs(2), "when the limit is six");
+    let denied = admit().await;
+    assert_eq!(denied.verdicts[0].outcome, Outcome::Denied);
+    assert_eq!(denied.verdicts[0].retry_after, Micros::from_secs(2), "when the limit is six");
     clock.advance(Micros::from_secs(2));
     assert_eq!(admit().await.verdicts[0].outcome, Outcome::Charged);
     // At its full height it is as ever.

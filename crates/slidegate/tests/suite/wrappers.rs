@@ -95,7 +95,7 @@ async fn each_conforms_on_redis() {
 }
 
 /// Many callers at once: what the store did is what the algorithm says, each caller was told what the store had said
-/// to him, and what was refused here would have been refused there.
+/// to him, and what was denied here would have been denied there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_callers_at_once() {
     for encoding in [Encoding::Zset, Encoding::Packed] {
@@ -135,7 +135,7 @@ async fn many_callers_at_once() {
             oracle.admitted(ask, reading);
         }
         eprintln!(
-            "{encoding:?}: {} asks of 64 callers in {} calls, {} of them refused without asking: 0 differences",
+            "{encoding:?}: {} asks of 64 callers in {} calls, {} of them denied without asking: 0 differences",
             told.len(),
             stats.calls,
             known.len()

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 #[schemars(rename = "Explanation")]
 pub(crate) struct ExplanationBody {
     pub(crate) allowed: bool,
-    /// 0 if allowed, or that of the rule that refuses.
+    /// 0 if allowed, or that of the rule that denies.
     pub(crate) code: u32,
-    /// The rule that refuses.
+    /// The rule that denies.
     pub(crate) denied_by: Option<String>,
     /// Whether it asks for more permits than that rule ever has: waiting does not help.
     pub(crate) never: bool,
@@ -58,10 +58,10 @@ pub(crate) enum VerdictBody {
     /// There is room.
     Allows,
     /// There is none.
-    Refuses,
+    Denies,
     /// There is none, but it only watches.
-    WouldRefuse,
-    /// It applies, and was not judged: another rule is known to refuse.
+    WouldDeny,
+    /// It applies, and was not judged: another rule is known to deny.
     NotJudged,
     /// It lets pass, and counts nothing.
     Unlimited,

@@ -95,19 +95,19 @@ fn summary(
     rules: Vec<RuleBody>,
     left_out: usize,
 ) -> ExplanationBody {
-    let refuser = never.and_then(Error::too_costly_for);
-    let code = match refuser {
+    let denier = never.and_then(Error::too_costly_for);
+    let code = match denier {
         Some(name) => decision
             .rules()
             .iter()
             .find(|rule| rule.name() == name)
-            .map_or(slidegate::DEFAULT_CODE.get(), |rule| rule.refusal_code().get()),
+            .map_or(slidegate::DEFAULT_CODE.get(), |rule| rule.denial_code().get()),
         None => decision.code(),
     };
     ExplanationBody {
         allowed: never.is_none() && decision.allowed(),
         code,
-        denied_by: refuser.or(decision.denied_by()).map(str::to_owned),
+        denied_by: denier.or(decision.denied_by()).map(str::to_owned),
         never: never.is_some(),
         retry_after_ms: decision.retry_after().ceil_millis(),
         retry_after_exact: (!decision.retry_after_is_exact()).then_some(false),
@@ -122,11 +122,11 @@ fn summary(
 /// What a rule says; `looked` if the store was not asked for as much.
 fn verdict(check: &Check, limit: Option<&Limit<'_>>, looked: bool) -> VerdictBody {
     let Some(limit) = limit else { return VerdictBody::NotJudged };
-    let refuses = if looked { check.cost > limit.remaining() } else { limit.outcome().refuses() };
-    match (refuses, check.enforced) {
+    let denies = if looked { check.cost > limit.remaining() } else { limit.outcome().denies() };
+    match (denies, check.enforced) {
         (false, _) => VerdictBody::Allows,
-        (true, true) => VerdictBody::Refuses,
-        (true, false) => VerdictBody::WouldRefuse,
+        (true, true) => VerdictBody::Denies,
+        (true, false) => VerdictBody::WouldDeny,
     }
 }
 

@@ -60,8 +60,8 @@ pub(crate) async fn follow(store: RedisStore, mut hangup: Hangup, gate: Arc<Gate
             Ok(None) => {}
             // That Redis does not answer is told by the store; what it does not let us do is told here.
             Err(error) => {
-                let refused = [Fault::NotAllowed, Fault::WrongType, Fault::Protocol];
-                if error.fault().is_some_and(|fault| refused.contains(&fault)) {
+                let denied = [Fault::NotAllowed, Fault::WrongType, Fault::Protocol];
+                if error.fault().is_some_and(|fault| denied.contains(&fault)) {
                     gate.keep_rules(SOURCE, error.to_string());
                 }
             }

@@ -73,7 +73,7 @@ impl Serialize for Words {
 #[derive(Debug)]
 pub(super) struct Tally {
     pub(super) allowed: u64,
-    pub(super) refused: u64,
+    pub(super) denied: u64,
     pub(super) errors: Words,
     pub(super) sources: Words,
     /// Of every decision, in microseconds, from when it should have been asked.
@@ -93,7 +93,7 @@ impl Tally {
         let made = histogram(3).and_then(|latency| Ok((latency, histogram(2)?)));
         let (latency, woke_late) = made.map_err(|error| error.to_string())?;
         let (errors, sources) = Default::default();
-        Ok(Tally { allowed: 0, refused: 0, errors, sources, latency, woke_late, late: 0, last: 0 })
+        Ok(Tally { allowed: 0, denied: 0, errors, sources, latency, woke_late, late: 0, last: 0 })
     }
 
     /// Counts an ask that took `latency` until `now`.
@@ -101,7 +101,7 @@ impl Tally {
         self.last = self.last.max(now);
         match answer {
             Ok(Answer { allowed, source }) => {
-                *(if *allowed { &mut self.allowed } else { &mut self.refused }) += 1;
+                *(if *allowed { &mut self.allowed } else { &mut self.denied }) += 1;
                 self.sources.add(source, 1);
                 self.latency.saturating_record(latency);
             }
@@ -111,12 +111,12 @@ impl Tally {
 
     /// Every ask, answered or not.
     pub(super) fn asked(&self) -> u64 {
-        self.allowed + self.refused + self.errors.total()
+        self.allowed + self.denied + self.errors.total()
     }
 
     fn merge(&mut self, other: &Tally) -> Result<(), String> {
         self.allowed += other.allowed;
-        self.refused += other.refused;
+        self.denied += other.denied;
         self.errors.merge(&other.errors);
         self.sources.merge(&other.sources);
         self.late += other.late;

@@ -18,7 +18,7 @@ pub(super) struct Summary {
     seconds: f64,
     decisions_per_second: f64,
     allowed: u64,
-    refused: u64,
+    denied: u64,
     errors: u64,
     error_messages: Words,
     sources: Words,
@@ -82,7 +82,7 @@ impl Summary {
         }
         let seconds = end.saturating_sub(schedule.counted()) as f64 / 1e6;
         let per_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
-        let decisions = tally.allowed + tally.refused;
+        let decisions = tally.allowed + tally.denied;
         let woke_late = (!tally.woke_late.is_empty()).then(|| latency(&tally.woke_late));
         Summary {
             target,
@@ -90,7 +90,7 @@ impl Summary {
             seconds,
             decisions_per_second: per_second(decisions),
             allowed: tally.allowed,
-            refused: tally.refused,
+            denied: tally.denied,
             errors: tally.errors.total(),
             error_messages: tally.errors,
             sources: tally.sources,
@@ -109,7 +109,7 @@ impl Summary {
 
     /// Whether anything was decided at all.
     pub(super) fn answered(&self) -> bool {
-        self.allowed + self.refused > 0
+        self.allowed + self.denied > 0
     }
 
     pub(super) fn json(&self) -> Result<String, String> {
@@ -155,7 +155,7 @@ impl fmt::Display for Summary {
             HumanCount(self.asked),
             self.seconds
         )?;
-        for (what, n) in [("allowed", self.allowed), ("refused", self.refused), ("errors ", self.errors)] {
+        for (what, n) in [("allowed", self.allowed), ("denied", self.denied), ("errors ", self.errors)] {
             writeln!(f, "{what}   {} ({:.1} %)", HumanCount(n), share(n))?;
         }
         for (message, count) in self.error_messages.sorted() {

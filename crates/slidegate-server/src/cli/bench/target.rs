@@ -86,7 +86,7 @@ pub(super) enum Caller {
 }
 
 impl Caller {
-    /// Asks about the key of that number. A refusal is an answer.
+    /// Asks about the key of that number. A denial is an answer.
     pub(super) async fn ask(&mut self, key: u64) -> Result<Answer, String> {
         match self {
             Caller::Server(connection) => connection.ask(key).await,

@@ -1,4 +1,4 @@
-//! `slidegate explain`: why a request would be allowed or refused, rule by rule.
+//! `slidegate explain`: why a request would be allowed or denied, rule by rule.
 
 mod text;
 

@@ -66,9 +66,9 @@ fn bounded(millis: u64, exact: Option<bool>) -> String {
 fn met_by(rule: &RuleBody) -> String {
     let verdict = match rule.verdict {
         VerdictBody::Allows => "allows",
-        VerdictBody::Refuses => "refuses",
-        VerdictBody::WouldRefuse => "would refuse",
-        VerdictBody::NotJudged => "was not judged, because another rule refuses",
+        VerdictBody::Denies => "denies",
+        VerdictBody::WouldDeny => "would deny",
+        VerdictBody::NotJudged => "was not judged, because another rule denies",
         VerdictBody::Unlimited => "lets pass, and counts nothing",
         VerdictBody::Blocks => "lets nothing pass",
         VerdictBody::WouldBlock => "would let nothing pass",
@@ -81,7 +81,7 @@ fn met_by(rule: &RuleBody) -> String {
 fn lines(text: &mut String, counted: &CountedBody, permits: u64) {
     let CountedBody { limit, limit_now, used, algorithm, window_ms, .. } = counted;
     let own = if counted.overridden { ", a limit of its own" } else { "" };
-    let attempts = if counted.count == "attempts" { ", refused ones too" } else { "" };
+    let attempts = if counted.count == "attempts" { ", denied ones too" } else { "" };
     let _ = write!(
         text,
         "\n  {used} of {limit_now} used in {}, {permits} asked for ({}{attempts}{own})",

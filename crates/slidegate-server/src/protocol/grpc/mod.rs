@@ -94,11 +94,11 @@ impl Door {
             return answer;
         }
         if !self.may_ask(&request) {
-            return refusal(Status::unauthenticated("this needs a token: authorization: Bearer …"));
+            return denial(Status::unauthenticated("this needs a token: authorization: Bearer …"));
         }
         let patience = match deadline::of(request.headers(), self.gate.limits.request) {
             Ok(patience) => patience,
-            Err(status) => return refusal(status),
+            Err(status) => return denial(status),
         };
         let (post, path) = (request.method() == Method::POST, request.uri().path());
         if post && path == SHOULD_RATE_LIMIT {
@@ -111,11 +111,11 @@ impl Door {
                 Some(Ok(response)) => self::framing::reply(&response).map(Either::Left),
                 // By default Envoy passes a request on if the call fails. A client must not get that by long headers.
                 Some(Err(status)) if status.code() == Code::ResourceExhausted => {
-                    self.gate.record.refused(Protocol::Grpc);
+                    self.gate.record.denied(Protocol::Grpc);
                     self::framing::reply(&rate_limit::over_limit()).map(Either::Left)
                 }
-                Some(Err(status)) => refusal(status),
-                None => refusal(deadline::passed()),
+                Some(Err(status)) => denial(status),
+                None => denial(deadline::passed()),
             };
         }
         if post && path == health::CHECK {
@@ -125,13 +125,13 @@ impl Door {
             });
             return match within(patience, checked).await {
                 Some(Ok(response)) => self::framing::reply(&response).map(Either::Left),
-                Some(Err(status)) => refusal(status),
-                None => refusal(deadline::passed()),
+                Some(Err(status)) => denial(status),
+                None => denial(deadline::passed()),
             };
         }
         let stream = match self.streams.open(seat) {
             Ok(stream) => stream,
-            Err(status) => return refusal(status),
+            Err(status) => return denial(status),
         };
         let answer = if post && path == health::WATCH {
             let watched = pin!(async {
@@ -148,8 +148,8 @@ impl Door {
         };
         match answer {
             Some(Ok(response)) => response.map(|body| Either::Right(StreamedBody::new(body, Some(stream)))),
-            Some(Err(status)) => refusal(status),
-            None => refusal(deadline::passed()),
+            Some(Err(status)) => denial(status),
+            None => denial(deadline::passed()),
         }
     }
 
@@ -166,7 +166,7 @@ fn is_grpc<B>(request: &Request<B>) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
-fn refusal(status: Status) -> Response<DoorBody> {
+fn denial(status: Status) -> Response<DoorBody> {
     status.into_http::<Body>().map(|body| Either::Right(StreamedBody::new(body, None)))
 }
 
@@ -214,7 +214,7 @@ impl listener::Door for Door {
             let (door, seat) = (Arc::clone(&self), Arc::clone(&seat));
             Box::pin(async move {
                 if !seat.begin() {
-                    return Ok(refusal(Status::unavailable("this connection makes room for another")));
+                    return Ok(denial(Status::unavailable("this connection makes room for another")));
                 }
                 let _busy = Busy { seat: &seat, gate: &door.gate };
                 Ok(door.answer(request, &seat).await)

@@ -17,12 +17,12 @@ pub(super) async fn decide(
         Ok(requests) => acquire(deciding, &requests)
             .await
             .map(|decisions| response(&decisions.iter().map(Answer::Decided).collect::<Vec<_>>())),
-        Err(_) => refuse(deciding, &descriptors).await,
+        Err(_) => deny(deciding, &descriptors).await,
     };
     decided.map_err(status)
 }
 
-/// One is the usual case, and needs no list. What can never fit is refused: an error would let Envoy allow it.
+/// One is the usual case, and needs no list. What can never fit is denied: an error would let Envoy allow it.
 async fn acquire(deciding: Deciding<'_>, requests: &[Request<'_>]) -> Result<Vec<Decision>, Error> {
     if let [request] = requests {
         match deciding.acquire(request).await {
@@ -33,8 +33,8 @@ async fn acquire(deciding: Deciding<'_>, requests: &[Request<'_>]) -> Result<Vec
     deciding.acquire_together(requests).await
 }
 
-/// A limit of 0 refuses them all; what the others would be told is only looked up.
-async fn refuse(deciding: Deciding<'_>, descriptors: &Descriptors) -> Result<RateLimitResponse, Error> {
+/// A limit of 0 denies them all; what the others would be told is only looked up.
+async fn deny(deciding: Deciding<'_>, descriptors: &Descriptors) -> Result<RateLimitResponse, Error> {
     let mut decisions = Vec::new();
     for request in descriptors.requests() {
         decisions.push(match request {
@@ -45,7 +45,7 @@ async fn refuse(deciding: Deciding<'_>, descriptors: &Descriptors) -> Result<Rat
             Err(_) => None,
         });
     }
-    deciding.record.refused(deciding.door);
+    deciding.record.denied(deciding.door);
     let answers = descriptors.requests().zip(&decisions).map(|answer| match answer {
         (_, Some(decision)) => Answer::Decided(decision),
         (Err(own), None) => Answer::Nothing(own),

@@ -14,7 +14,7 @@ pub(super) enum Answer<'a> {
     Decided(&'a Decision),
     /// It brings a limit of 0.
     Nothing(&'a OwnLimit),
-    /// It asks for more than there ever is, beside one that was refused anyway.
+    /// It asks for more than there ever is, beside one that was denied anyway.
     Unknown,
 }
 
@@ -113,8 +113,8 @@ fn client_headers(answers: &[Answer<'_>]) -> Vec<HeaderValue> {
         add(headers::POLICY, policy);
         add(headers::STATE, state);
     }
-    let refused = answers.iter().filter_map(Answer::decision).filter(|decision| !decision.allowed());
-    if let Some(wait) = refused.map(|decision| decision.retry_after()).max() {
+    let denied = answers.iter().filter_map(Answer::decision).filter(|decision| !decision.allowed());
+    if let Some(wait) = denied.map(|decision| decision.retry_after()).max() {
         let mut text = String::new();
         let _ = write!(text, "{}", wait.ceil_secs());
         add("retry-after", text);

@@ -15,7 +15,7 @@ use slidegate::{Decision, Error, Limiter};
 
 use super::dto::{AcquireBody, BatchBody, DecisionBody, JsonBytes, read_json};
 use super::error::{ApiError, Code, ErrorBody};
-use super::operation::{ALLOWED, Call, REFUSED, Who};
+use super::operation::{ALLOWED, Call, DENIED, Who};
 use super::response::{Answer, json};
 use super::route::Route;
 use super::{MAX_BATCH_BODY, MAX_BODY, Shared};
@@ -44,7 +44,7 @@ pub(super) const FAILS: [Code; 7] = [
 
 pub(super) const LOGIN: &str = r#"{"attributes":{"api":"/login","ip":"1.2.3.4","user":"alice"}}"#;
 const ALLOWS: &str = r#"{"allowed":true,"code":0,"denied_by":null,"retry_after_ms":0,"limits":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","limit":3,"used":1,"remaining":2,"retry_after_ms":0,"reset_after_ms":5000},{"rule":"login-per-user","key":"login-per-user:user=alice","limit":5,"used":1,"remaining":4,"retry_after_ms":0,"reset_after_ms":60000}],"reservation":null,"source":"store"}"#;
-const REFUSES: &str = r#"{"allowed":false,"code":10007,"denied_by":"login-per-ip","retry_after_ms":4986,"limits":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","limit":3,"used":3,"remaining":0,"retry_after_ms":4986,"reset_after_ms":5000},{"rule":"login-per-user","key":"login-per-user:user=alice","limit":5,"used":3,"remaining":2,"retry_after_ms":0,"reset_after_ms":59993}],"reservation":null,"source":"store"}"#;
+const DENIES: &str = r#"{"allowed":false,"code":10007,"denied_by":"login-per-ip","retry_after_ms":4986,"limits":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","limit":3,"used":3,"remaining":0,"retry_after_ms":4986,"reset_after_ms":5000},{"rule":"login-per-user","key":"login-per-user:user=alice","limit":5,"used":3,"remaining":2,"retry_after_ms":0,"reset_after_ms":59993}],"reservation":null,"source":"store"}"#;
 pub(super) const OWN: &str = r#"{"resource":"user123","limit":10,"window":"1s","permits":3}"#;
 const ALLOWS_OWN: &str = r#"{"allowed":true,"code":0,"denied_by":null,"retry_after_ms":0,"limits":[{"rule":"ad-hoc","key":"ad-hoc:resource=user123:window=1s","limit":10,"used":3,"remaining":7,"retry_after_ms":0,"reset_after_ms":1000}],"reservation":"1794774215407676.0.3.33.ad-hoc:resource=user123:window=1s.5f0c7ab4d1e6938207cd45be91f3a86e","source":"store"}"#;
 
@@ -64,8 +64,8 @@ impl Question {
             .takes::<AcquireBody<'_>>(&[LOGIN, OWN])
             .answers::<DecisionBody<'_>>("200", "Allowed", &[ALLOWS, ALLOWS_OWN])
             .headed(&ALLOWED)
-            .answers::<DecisionBody<'_>>("429", "Refused", &[REFUSES])
-            .headed(&REFUSED)
+            .answers::<DecisionBody<'_>>("429", "Denied", &[DENIES])
+            .headed(&DENIED)
             .fails(&FAILS);
         let handler = async move |State(gate): State<Shared>, request: Request<Body>| {
             self.answer_when_here(gate.deciding(Protocol::Http), request).await.map(Body::from)
@@ -136,7 +136,7 @@ pub(super) fn batch_route() -> Route {
     Route::new("/v1/acquire/batch").post(batch, call).up_to(MAX_BATCH_BODY)
 }
 
-/// Each request is judged on its own: a bad or a refused one does not stop the others.
+/// Each request is judged on its own: a bad or a denied one does not stop the others.
 async fn batch(State(gate): State<Shared>, caller: Caller, body: JsonBytes) -> Result<Response, ApiError> {
     let body: BatchBody<'_> = read_json(body.as_slice())?;
     let requests: Vec<_> = body.requests.iter().map(AcquireBody::request).collect();

@@ -298,9 +298,9 @@ struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 #[schemars(rename = "Decision")]
 pub(super) struct DecisionBody<'d> {
     allowed: bool,
-    /// 0 if allowed, or that of the rule that refused. 429 if no rule matches and `unmatched` is `deny`.
+    /// 0 if allowed, or that of the rule that denied. 429 if no rule matches and `unmatched` is `deny`.
     code: u32,
-    /// The rule that refused; null also if no rule matches and `unmatched` is `deny`.
+    /// The rule that denied; null also if no rule matches and `unmatched` is `deny`.
     denied_by: Option<&'d str>,
     /// The exact wait until it could be allowed, rounded up.
     retry_after_ms: u64,
@@ -341,9 +341,9 @@ struct LimitBody<'d> {
     retry_after_exact: Option<bool>,
     /// Until nothing of it counts any more.
     reset_after_ms: u64,
-    /// Only on shadow rules: whether it would have refused.
+    /// Only on shadow rules: whether it would have denied.
     #[serde(skip_serializing_if = "Option::is_none")]
-    would_refuse: Option<bool>,
+    would_deny: Option<bool>,
 }
 
 impl<'d> From<Limit<'d>> for LimitBody<'d> {
@@ -357,7 +357,7 @@ impl<'d> From<Limit<'d>> for LimitBody<'d> {
             retry_after_ms: millis(limit.retry_after()),
             retry_after_exact: (!limit.retry_after_is_exact()).then_some(false),
             reset_after_ms: millis(limit.reset_after()),
-            would_refuse: (limit.mode() == Mode::Shadow).then_some(limit.outcome().refuses()),
+            would_deny: (limit.mode() == Mode::Shadow).then_some(limit.outcome().denies()),
         }
     }
 }

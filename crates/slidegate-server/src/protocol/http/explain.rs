@@ -1,4 +1,4 @@
-//! `POST /v1/explain`: why a request would be allowed or refused, rule by rule. Charges nothing.
+//! `POST /v1/explain`: why a request would be allowed or denied, rule by rule. Charges nothing.
 
 use axum::Json;
 use axum::extract::State;
@@ -12,18 +12,17 @@ use super::route::Route;
 use crate::app::explain;
 use crate::app::explain::dto::ExplanationBody;
 
-const EXPLAINS: &str = r#"{"allowed":false,"code":10007,"denied_by":"login-per-ip","never":false,"retry_after_ms":4986,"permits":1,"source":"store","rules":[{"rule":"login-per-ip","mode":"enforce","verdict":"refuses","counted":{"key":"login-per-ip:ip=1.2.3.4","algorithm":"sliding-window","count":"attempts","limit":3,"limit_now":3,"window_ms":5000,"overridden":false,"used":3,"remaining":0,"retry_after_ms":4986,"reset_after_ms":4995,"entries":[{"permits":1,"age_ms":14,"leaves_after_ms":4986}],"more_entries":0}},{"rule":"search","mode":"enforce","verdict":"does-not-apply","reason":{"kind":"match","attribute":"api","wanted":["/search"],"found":"/login"},"why":"`match` wants `api` to be /search, and it is /login"}],"left_out":0}"#;
+const EXPLAINS: &str = r#"{"allowed":false,"code":10007,"denied_by":"login-per-ip","never":false,"retry_after_ms":4986,"permits":1,"source":"store","rules":[{"rule":"login-per-ip","mode":"enforce","verdict":"denies","counted":{"key":"login-per-ip:ip=1.2.3.4","algorithm":"sliding-window","count":"attempts","limit":3,"limit_now":3,"window_ms":5000,"overridden":false,"used":3,"remaining":0,"retry_after_ms":4986,"reset_after_ms":4995,"entries":[{"permits":1,"age_ms":14,"leaves_after_ms":4986}],"more_entries":0}},{"rule":"search","mode":"enforce","verdict":"does-not-apply","reason":{"kind":"match","attribute":"api","wanted":["/search"],"found":"/login"},"why":"`match` wants `api` to be /search, and it is /login"}],"left_out":0}"#;
 
 pub(super) fn route() -> Route {
-    let call =
-        Call::new(Who::Asking, "explain", "Why a request would be allowed or refused; charges nothing")
-            .takes::<AcquireBody<'_>>(&[LOGIN, OWN])
-            .answers::<ExplanationBody>(
-                "200",
-                "What would become of it, and what each rule makes of it",
-                &[EXPLAINS],
-            )
-            .fails(&FAILS);
+    let call = Call::new(Who::Asking, "explain", "Why a request would be allowed or denied; charges nothing")
+        .takes::<AcquireBody<'_>>(&[LOGIN, OWN])
+        .answers::<ExplanationBody>(
+            "200",
+            "What would become of it, and what each rule makes of it",
+            &[EXPLAINS],
+        )
+        .fails(&FAILS);
     Route::new("/v1/explain").post(answer, call)
 }
 

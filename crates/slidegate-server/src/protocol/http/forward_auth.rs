@@ -17,7 +17,7 @@ use slidegate::{Decision, MAX_LIMIT, Request};
 
 use super::Shared;
 use super::error::{ApiError, Code};
-use super::operation::{ALLOWED, Call, REFUSED, Who};
+use super::operation::{ALLOWED, Call, DENIED, Who};
 use super::response::json;
 use super::route::Route;
 use crate::common::protocol::Protocol;
@@ -38,10 +38,10 @@ struct Wishes {
 
 /// What a client may see of it: proxies pass it on.
 #[derive(Serialize, JsonSchema)]
-struct Refusal {
+struct Denial {
     /// `false`
     allowed: bool,
-    /// That of the rule that refused.
+    /// That of the rule that denied.
     code: u32,
     retry_after_ms: u64,
 }
@@ -58,15 +58,15 @@ pub(super) fn route() -> Route {
         .parameter(
             "query",
             "deny",
-            "The status of a refusal. That of the file or 429, unless given.",
+            "The status of a denial. That of the file or 429, unless given.",
             value!({ "type": "integer", "minimum": 400, "maximum": 599 }),
         )
         .parameter("query", "headers", "`x-ratelimit` adds the older headers.", value!({ "type": "string" }))
         .answers_without_body("200", "It may")
         .headed(&ALLOWED)
-        .answers::<Refusal>("429", "It may not", &[r#"{"allowed":false,"code":10007,"retry_after_ms":4986}"#])
-        .headed(&REFUSED)
-        .refuses_with_any_status::<Refusal>()
+        .answers::<Denial>("429", "It may not", &[r#"{"allowed":false,"code":10007,"retry_after_ms":4986}"#])
+        .headed(&DENIED)
+        .denies_with_any_status::<Denial>()
         .fails(&[
             Code::InvalidRequest,
             Code::PermitsExceedLimit,
@@ -120,7 +120,7 @@ fn answer(decision: &Decision, denied: StatusCode, older: bool) -> Response {
         return (StatusCode::OK, head).into_response();
     }
     let retry_after_ms = decision.retry_after().ceil_millis();
-    let body = Refusal { allowed: false, code: decision.code(), retry_after_ms };
+    let body = Denial { allowed: false, code: decision.code(), retry_after_ms };
     json(denied, head, text, &body).map(axum::body::Body::from)
 }
 

@@ -26,7 +26,7 @@ struct HistoryBody {
     until_ms: u64,
     /// Requests allowed in each step, the oldest first.
     allowed: Vec<u64>,
-    refused: Vec<u64>,
+    denied: Vec<u64>,
 }
 
 /// One event.
@@ -75,9 +75,9 @@ async fn live(
         ApiError::new(Code::Unavailable, "as many look on as may: close another dashboard, or try again")
     })?;
     let seconds = gate.record.history().seconds;
-    let (allowed, refused) = seconds.iter().map(|Requests { allowed, refused }| (*allowed, *refused)).unzip();
+    let (allowed, denied) = seconds.iter().map(|Requests { allowed, denied }| (*allowed, *denied)).unzip();
     let until_ms = SystemClock::new().now().get() / 1_000;
-    let history = HistoryBody { step_ms: 1_000, until_ms, allowed, refused };
+    let history = HistoryBody { step_ms: 1_000, until_ms, allowed, denied };
     // Our own types can be written.
     let history = Event::default().event("history").data(serde_json::to_string(&history).unwrap_or_default());
     Ok(Sse::new(stream::unfold((Some(history), ticks), next)))

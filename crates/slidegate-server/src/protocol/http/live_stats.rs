@@ -45,9 +45,9 @@ pub(crate) struct Tick {
     at_ms: u64,
     /// Requests allowed in the last second.
     allowed: u64,
-    refused: u64,
-    /// How often a rule that only watches would have refused.
-    would_refuse: u64,
+    denied: u64,
+    /// How often a rule that only watches would have denied.
+    would_deny: u64,
     /// Half of the decisions of the last second took no longer than this.
     p50_us: Option<u64>,
     p99_us: Option<u64>,
@@ -77,11 +77,11 @@ pub(crate) struct RuleTick {
     key: Vec<String>,
     /// In the last second.
     allowed: u64,
-    refused: u64,
-    would_refuse: u64,
+    denied: u64,
+    would_deny: u64,
     allowed_minute: u64,
-    refused_minute: u64,
-    would_refuse_minute: u64,
+    denied_minute: u64,
+    would_deny_minute: u64,
     /// The highest share of its limit that a key had in use in the last ten seconds.
     usage: Option<f64>,
     /// How long its decisions took, on average, in the last minute.
@@ -99,14 +99,14 @@ pub(crate) struct Connections {
 impl Tick {
     async fn new(gate: &Gate, at_ms: u64) -> Self {
         let store = StoreBody::of(gate).await;
-        let (Requests { allowed, refused }, durations) = gate.record.second();
-        let (rules, would_refuse) = rules(gate);
+        let (Requests { allowed, denied }, durations) = gate.record.second();
+        let (rules, would_deny) = rules(gate);
         let connections = |door| gate.record.connections(door);
         Tick {
             at_ms,
             allowed,
-            refused,
-            would_refuse,
+            denied,
+            would_deny,
             p50_us: durations.below(0.5),
             p99_us: durations.below(0.99),
             rules_count: gate.limiter.rules().iter().count(),
@@ -124,11 +124,11 @@ impl Tick {
     }
 }
 
-/// The rules, and how often those that only watch would have refused.
+/// The rules, and how often those that only watch would have denied.
 fn rules(gate: &Gate) -> (Vec<RuleTick>, u64) {
     let (rules, rows) = gate.record.rows();
     let mut shown: Vec<(usize, Shown)> = rows.iter().map(|row| row.shown()).enumerate().collect();
-    let would_refuse = shown.iter().map(|(_, shown)| shown.second.would_refuse).sum();
+    let would_deny = shown.iter().map(|(_, shown)| shown.second.would_deny).sum();
     if shown.len() > MOST_RULES {
         shown.sort_by_key(|(_, shown)| std::cmp::Reverse(shown.minute.decisions()));
         shown.truncate(MOST_RULES);
@@ -149,14 +149,14 @@ fn rules(gate: &Gate) -> (Vec<RuleTick>, u64) {
             mode: rule.in_mode().as_str(),
             key: rule.key().map(str::to_owned).collect(),
             allowed: second.allowed,
-            refused: second.refused,
-            would_refuse: second.would_refuse,
+            denied: second.denied,
+            would_deny: second.would_deny,
             allowed_minute: minute.allowed,
-            refused_minute: minute.refused,
-            would_refuse_minute: minute.would_refuse,
+            denied_minute: minute.denied,
+            would_deny_minute: minute.would_deny,
             usage,
             mean_us: (minute.decisions() > 0).then(|| minute.took as f64 / minute.decisions() as f64),
         })
     };
-    (shown.into_iter().filter_map(tick).collect(), would_refuse)
+    (shown.into_iter().filter_map(tick).collect(), would_deny)
 }

@@ -30,7 +30,7 @@ pub(super) struct Call {
     parameters: Vec<Value>,
     body: Option<Content>,
     answers: Vec<Answer>,
-    refusal: Option<Content>,
+    denial: Option<Content>,
     errors: Vec<Code>,
 }
 
@@ -81,7 +81,7 @@ impl Content {
 impl Call {
     pub(super) fn new(who: Who, id: &'static str, summary: &'static str) -> Self {
         let (parameters, answers, errors) = (Vec::new(), Vec::new(), Vec::new());
-        Call { id, summary, who, parameters, body: None, answers, refusal: None, errors }
+        Call { id, summary, who, parameters, body: None, answers, denial: None, errors }
     }
 
     /// `place` is `path`, `query` or `header`; what is in a path is required.
@@ -165,9 +165,9 @@ impl Call {
         self
     }
 
-    /// Refuses with whatever status it is asked to, so that a body does not follow from a status.
-    pub(super) fn refuses_with_any_status<T: JsonSchema>(mut self) -> Self {
-        self.refusal = Some(Content::new::<T>(&[JSON], &[]));
+    /// Denies with whatever status it is asked to, so that a body does not follow from a status.
+    pub(super) fn denies_with_any_status<T: JsonSchema>(mut self) -> Self {
+        self.denial = Some(Content::new::<T>(&[JSON], &[]));
         self
     }
 
@@ -236,11 +236,11 @@ impl Call {
             meanings.entry(status.as_str().to_owned()).or_default().push(line);
         }
         let mut schema = generator.subschema_for::<ErrorBody>().to_value();
-        if let Some(refusal) = &self.refusal {
-            let refusal = (refusal.schema)(generator).to_value();
-            schema = json!({ "anyOf": [schema, refusal] });
+        if let Some(denial) = &self.denial {
+            let denial = (denial.schema)(generator).to_value();
+            schema = json!({ "anyOf": [schema, denial] });
             for range in ["4XX", "5XX"] {
-                meanings.insert(range.to_owned(), vec!["Refused, with the status of `deny`".to_owned()]);
+                meanings.insert(range.to_owned(), vec!["Denied, with the status of `deny`".to_owned()]);
             }
         }
         let answer = |(status, lines): (String, Vec<String>)| {
@@ -277,8 +277,8 @@ pub(super) fn headers() -> Value {
 pub(super) const ALLOWED: [&str; 5] =
     ["RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"];
 
-/// And of one that refuses, as well.
-pub(super) const REFUSED: [&str; 6] = [
+/// And of one that denies, as well.
+pub(super) const DENIED: [&str; 6] = [
     "RateLimit-Policy",
     "RateLimit",
     "Retry-After",

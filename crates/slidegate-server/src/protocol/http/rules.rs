@@ -56,10 +56,10 @@ struct ShadowBody {
     shadow_of: Option<String>,
     /// Decisions that it looked at.
     decisions: u64,
-    would_refuse: u64,
-    /// Requests that were allowed and that it would have refused.
-    newly_refused: u64,
-    /// Requests that nobody but the rule it would replace refused, and that it would have allowed.
+    would_deny: u64,
+    /// Requests that were allowed and that it would have denied.
+    newly_denied: u64,
+    /// Requests that nobody but the rule it would replace denied, and that it would have allowed.
     newly_allowed: u64,
 }
 
@@ -69,8 +69,8 @@ impl From<Shadow> for ShadowBody {
             rule,
             shadow_of,
             decisions: watched.decisions,
-            would_refuse: watched.would_refuse,
-            newly_refused: watched.newly_refused,
+            would_deny: watched.would_deny,
+            newly_denied: watched.newly_denied,
             newly_allowed: watched.newly_allowed,
         }
     }

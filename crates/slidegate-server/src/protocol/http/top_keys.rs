@@ -1,4 +1,4 @@
-//! `GET /v1/top`: the keys asked about most, and those refused most.
+//! `GET /v1/top`: the keys asked about most, and those denied most.
 
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
@@ -31,8 +31,8 @@ struct TopBody {
     period: Period,
     /// Asked about most.
     hottest: Vec<TopKeyBody>,
-    /// Refused most.
-    refused: Vec<TopKeyBody>,
+    /// Denied most.
+    denied: Vec<TopKeyBody>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -44,11 +44,11 @@ struct TopKeyBody {
 }
 
 pub(super) fn route() -> Route {
-    let call = Call::new(Who::Asking, "top", "The keys asked about most, and those refused most, at this node")
+    let call = Call::new(Who::Asking, "top", "The keys asked about most, and those denied most, at this node")
         .parameter("query", "period", "How far back.", json!({ "enum": ["minute", "hour"] }))
         .parameter("query", "rule", "Only those of this rule.", json!({ "type": "string" }))
         .answers::<TopBody>("200", "The keys", &[
-            r#"{"period":"minute","hottest":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","count":9}],"refused":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","count":6}]}"#,
+            r#"{"period":"minute","hottest":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","count":9}],"denied":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","count":6}]}"#,
         ])
         .fails(&[Code::InvalidRequest]);
     Route::new("/v1/top").get(top, call)
@@ -60,7 +60,7 @@ async fn top(
 ) -> Result<Json<TopBody>, ApiError> {
     let Query(Wishes { period, rule }) =
         wishes.map_err(|rejection| ApiError::new(Code::InvalidRequest, rejection.body_text()))?;
-    let [hottest, refused] = gate.record.top(period, rule.as_deref(), MOST).map(|keys| {
+    let [hottest, denied] = gate.record.top(period, rule.as_deref(), MOST).map(|keys| {
         let body = |TopKey { key, count }| TopKeyBody {
             rule: key.rule().to_owned(),
             key: key.as_str().to_owned(),
@@ -68,5 +68,5 @@ async fn top(
         };
         keys.into_iter().map(body).collect()
     });
-    Ok(Json(TopBody { period, hottest, refused }))
+    Ok(Json(TopBody { period, hottest, denied }))
 }

@@ -33,7 +33,7 @@ pub(super) enum Shape {
 pub(super) struct Bucket {
     /// The most that it has.
     limit: u64,
-    /// Whether more is asked for than that. It is refused, so all that is asked of the store is how things are.
+    /// Whether more is asked for than that. It is denied, so all that is asked of the store is how things are.
     never: bool,
 }
 
@@ -219,11 +219,11 @@ fn own<S: Store>(decision: &Decision, reserve: Option<&Limiter<S>>, answers: &mu
     }
 }
 
-/// The limit that refused, or has least left. Only enforced rules show: a shadow is not the client's business.
+/// The limit that denied, or has least left. Only enforced rules show: a shadow is not the client's business.
 fn tightest(decision: &Decision) -> Option<Limit<'_>> {
     let enforced = || decision.limits().filter(|limit| limit.mode() == Mode::Enforce);
-    let refused = enforced().find(|limit| limit.outcome().refuses());
-    refused.or_else(|| enforced().min_by_key(|limit| limit.remaining()))
+    let denied = enforced().find(|limit| limit.outcome().denies());
+    denied.or_else(|| enforced().min_by_key(|limit| limit.remaining()))
 }
 
 /// Of a bucket, after a decision; times in seconds, rounded up.

@@ -267,7 +267,7 @@ impl<S: Stream> Connection<'_, S> {
         capacity.saturating_sub(TOGETHER) + queued.saturating_sub(TOGETHER)
     }
 
-    /// Refuses to wait for the rest of a command, and ends the connection.
+    /// Denies to wait for the rest of a command, and ends the connection.
     async fn over_budget(&mut self) -> io::Result<()> {
         self.answers.error(
             "UNAVAILABLE",

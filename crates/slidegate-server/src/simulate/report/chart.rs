@@ -14,7 +14,7 @@ pub(super) const WIDTH: u32 = 720;
 const INK: RGBColor = RGBColor(0x24, 0x29, 0x2f);
 const FAINT: RGBColor = RGBColor(0xd0, 0xd7, 0xde);
 const ALLOWED: RGBColor = RGBColor(0x2d, 0xa4, 0x6a);
-const REFUSED: RGBColor = RGBColor(0xd1, 0x45, 0x3b);
+const DENIED: RGBColor = RGBColor(0xd1, 0x45, 0x3b);
 const LEVEL: RGBColor = RGBColor(0x3b, 0x78, 0xc4);
 
 /// What turns the colours into those of the page.
@@ -41,7 +41,7 @@ pub(super) struct Panel<'a> {
 /// What panels show.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Show {
-    /// Allowed, and refused on top of it.
+    /// Allowed, and denied on top of it.
     Counts,
     /// What was admitted, and the limit.
     Levels,
@@ -60,9 +60,9 @@ pub(super) fn panels(panels: &[Panel<'_>], show: Show) -> Result<String, String>
     draw(height, |root| {
         let (legend, rest) = root.split_vertically(26);
         match show {
-            Show::Counts => draw_legend(&legend, &[("allowed", ALLOWED), ("refused", REFUSED)])?,
+            Show::Counts => draw_legend(&legend, &[("allowed", ALLOWED), ("denied", DENIED)])?,
             Show::Levels => {
-                draw_legend(&legend, &[("admitted", LEVEL), ("over the limit", REFUSED), ("limit", INK)])?
+                draw_legend(&legend, &[("admitted", LEVEL), ("over the limit", DENIED), ("limit", INK)])?
             }
         }
         for (area, panel) in rest.split_evenly((panels.len(), 1)).iter().zip(panels) {
@@ -111,8 +111,8 @@ fn draw_counts(chart: &mut Chart<'_, '_>, panel: &Panel<'_>) -> Drawn {
         });
         [(0.0, 0.0)].into_iter().chain(tops).chain([(end, 0.0)]).collect::<Vec<_>>()
     };
-    // What is refused stands on what is allowed, so it is drawn behind it.
-    chart.draw_series([Polygon::new(outline(|a, b| a + b), REFUSED.filled())]).map_err(told)?;
+    // What is denied stands on what is allowed, so it is drawn behind it.
+    chart.draw_series([Polygon::new(outline(|a, b| a + b), DENIED.filled())]).map_err(told)?;
     chart.draw_series([Polygon::new(outline(|a, _| a), ALLOWED.filled())]).map_err(told)?;
     Ok(())
 }
@@ -127,7 +127,7 @@ fn draw_levels(chart: &mut Chart<'_, '_>, panel: &Panel<'_>, end: f64) -> Drawn 
         let within = admitted.min(limit.max(1)) as f64;
         chart.draw_series([Rectangle::new([(from, 0.0), (to, within)], LEVEL.filled())]).map_err(told)?;
         if admitted > limit {
-            let over = Rectangle::new([(from, within), (to, admitted as f64)], REFUSED.filled());
+            let over = Rectangle::new([(from, within), (to, admitted as f64)], DENIED.filled());
             chart.draw_series([over]).map_err(told)?;
         }
     }
@@ -154,14 +154,14 @@ pub(super) fn bars(rows: &[(String, u64, u64)], of: (&str, &str)) -> Result<Stri
     let longest = rows.iter().map(|(_, part, all)| *part.max(all)).max().unwrap_or_default().max(1) as f64;
     draw(height, |root| {
         let (legend, rest) = root.split_vertically(26);
-        draw_legend(&legend, &[(of.0, REFUSED), (of.1, FAINT)])?;
+        draw_legend(&legend, &[(of.0, DENIED), (of.1, FAINT)])?;
         let (names, room) = (300, WIDTH as i32 - 300 - 130);
         for (n, (name, part, all)) in rows.iter().enumerate() {
             let y = 24 * n as i32;
             let to = |n: u64| names + (n as f64 / longest * f64::from(room)) as i32;
             write(&rest, &shortened(name), (names - 8, y + 4), HPos::Right, 14)?;
             rest.draw(&Rectangle::new([(names, y + 3), (to(*all), y + 19)], FAINT.filled())).map_err(told)?;
-            rest.draw(&Rectangle::new([(names, y + 3), (to(*part), y + 19)], REFUSED.filled()))
+            rest.draw(&Rectangle::new([(names, y + 3), (to(*part), y + 19)], DENIED.filled()))
                 .map_err(told)?;
             let told = format!("{} of {}", count(*part as f64), count(*all as f64));
             write(&rest, &told, (to(*part.max(all)) + 6, y + 4), HPos::Left, 14)?;
@@ -179,7 +179,7 @@ pub(super) fn columns(columns: &[(String, u64)]) -> Result<String, String> {
         for (n, (name, keys)) in columns.iter().enumerate() {
             let x = left + each * n as i32;
             let y = bottom - (*keys as f64 / highest * f64::from(bottom - top)) as i32;
-            let colour = if n == 0 { ALLOWED } else { REFUSED };
+            let colour = if n == 0 { ALLOWED } else { DENIED };
             let width = each.min(90) - 8;
             let from = x + (each - width) / 2;
             root.draw(&Rectangle::new([(from, y), (from + width, bottom)], colour.filled())).map_err(told)?;

@@ -54,7 +54,7 @@ pub(crate) fn pictures(report: &Report) -> Result<Vec<Picture>, String> {
 fn over_time(pictures: &mut Vec<Picture>, rules: &[(&str, &RuleReport)]) -> Result<(), String> {
     let Some((_, first)) = rules.first() else { return Ok(()) };
     let about = if rules.len() == 1 { heading(first) } else { named(first) };
-    let counts = chart::panels(&panels(rules, |t| &t.allowed, |t| &t.refused), Show::Counts)?;
+    let counts = chart::panels(&panels(rules, |t| &t.allowed, |t| &t.denied), Show::Counts)?;
     let title = format!("Requests over time, every {}", coarse(first.timeline.width_us));
     add(pictures, &about, &first.rule, "counts", &title, counts);
     if first.limit.is_some() {
@@ -88,7 +88,7 @@ fn panels<'a>(
 
 /// Who was hit.
 fn by_key(pictures: &mut Vec<Picture>, rule: &RuleReport) -> Result<(), String> {
-    if rule.refused == 0 || rule.keys < 2 {
+    if rule.denied == 0 || rule.keys < 2 {
         return Ok(());
     }
     // The rule's name is in the heading.
@@ -96,13 +96,13 @@ fn by_key(pictures: &mut Vec<Picture>, rule: &RuleReport) -> Result<(), String> 
     let short = |key: &str| key.strip_prefix(&own).unwrap_or(key).to_owned();
     let hit = rule.hardest_hit.iter().take(KEYS);
     let rows: Vec<_> =
-        hit.map(|hit| (short(&hit.key), hit.refused, hit.asked.unwrap_or(hit.refused))).collect();
-    let keys = chart::bars(&rows, ("refused", "asked"))?;
-    add(pictures, &heading(rule), &rule.rule, "keys", "The keys that were refused most", keys);
+        hit.map(|hit| (short(&hit.key), hit.denied, hit.asked.unwrap_or(hit.denied))).collect();
+    let keys = chart::bars(&rows, ("denied", "asked"))?;
+    add(pictures, &heading(rule), &rule.rule, "keys", "The keys that were denied most", keys);
     // There is room for so many with both ends.
-    let narrow = rule.refusals.len() > 9;
+    let narrow = rule.denials.len() > 9;
     let columns: Vec<_> = rule
-        .refusals
+        .denials
         .iter()
         .map(|bar| match (bar.least, bar.most) {
             (0, _) => ("never".to_owned(), bar.keys),
@@ -113,11 +113,11 @@ fn by_key(pictures: &mut Vec<Picture>, rule: &RuleReport) -> Result<(), String> 
         .collect();
     let columns = chart::columns(&columns)?;
     let title = if narrow {
-        "Keys by how often they were refused: so often, and less than the next"
+        "Keys by how often they were denied: so often, and less than the next"
     } else {
-        "Keys by how often they were refused"
+        "Keys by how often they were denied"
     };
-    add(pictures, &heading(rule), &rule.rule, "refusals", title, columns);
+    add(pictures, &heading(rule), &rule.rule, "denials", title, columns);
     Ok(())
 }
 

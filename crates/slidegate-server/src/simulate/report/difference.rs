@@ -12,11 +12,11 @@ use crate::simulate::scenarios::{Change, Changes, Counted};
 pub(in super::super) struct Difference {
     /// Where the old rules are from.
     pub(in super::super) against: String,
-    /// What the old rules refused.
-    pub(in super::super) refused_before: u64,
-    pub(in super::super) newly_refused: u64,
+    /// What the old rules denied.
+    pub(in super::super) denied_before: u64,
+    pub(in super::super) newly_denied: u64,
     pub(in super::super) newly_allowed: u64,
-    /// By the new rule that refuses, and by the old one that did.
+    /// By the new rule that denies, and by the old one that did.
     pub(in super::super) rules: Vec<Changed>,
     /// The keys with the most changes.
     pub(in super::super) keys: Vec<Changed>,
@@ -28,7 +28,7 @@ pub(in super::super) struct Difference {
 #[derive(Debug, Serialize)]
 pub(in super::super) struct Changed {
     pub(in super::super) name: String,
-    pub(in super::super) newly_refused: u64,
+    pub(in super::super) newly_denied: u64,
     pub(in super::super) newly_allowed: u64,
 }
 
@@ -37,15 +37,15 @@ impl Difference {
         let mut rules: BTreeMap<&str, Change> = BTreeMap::new();
         for (key, change) in &changes.keys {
             let rule = rules.entry(key.rule()).or_default();
-            rule.only_refused += change.only_refused;
+            rule.only_denied += change.only_denied;
             rule.only_allowed += change.only_allowed;
         }
         let mut keys: Vec<(&Key, &Change)> = changes.keys.iter().collect();
         keys.sort_by(|(a, x), (b, y)| y.total().cmp(&x.total()).then_with(|| a.as_str().cmp(b.as_str())));
         Difference {
             against: old.name.clone(),
-            refused_before: old.tally.refused,
-            newly_refused: new.only_refused,
+            denied_before: old.tally.denied,
+            newly_denied: new.only_denied,
             newly_allowed: new.only_allowed,
             rules: rules.iter().map(|(name, change)| changed(name, change)).collect(),
             keys: keys.iter().take(top).map(|(key, change)| changed(key.as_str(), change)).collect(),
@@ -56,10 +56,10 @@ impl Difference {
 
 impl Change {
     fn total(&self) -> u64 {
-        self.only_refused + self.only_allowed
+        self.only_denied + self.only_allowed
     }
 }
 
 fn changed(name: &str, change: &Change) -> Changed {
-    Changed { name: name.to_owned(), newly_refused: change.only_refused, newly_allowed: change.only_allowed }
+    Changed { name: name.to_owned(), newly_denied: change.only_denied, newly_allowed: change.only_allowed }
 }

@@ -49,7 +49,7 @@ fn figures(report: &Report) -> String {
     if report.algorithms.is_empty() {
         let part = |n| percent(share(n, report.requests));
         card("allowed", HumanCount(report.allowed).to_string(), format!("allowed, {}", part(report.allowed)));
-        card("refused", HumanCount(report.refused).to_string(), format!("refused, {}", part(report.refused)));
+        card("denied", HumanCount(report.denied).to_string(), format!("denied, {}", part(report.denied)));
     }
     if report.unruled > 0 {
         card("", HumanCount(report.unruled).to_string(), "met no rule".to_owned());
@@ -71,20 +71,20 @@ fn rule(report: &Report, about: &str) -> String {
     let Some(rule) = report.rules.iter().find(|rule| super::text::heading(rule) == about) else {
         return String::new();
     };
-    let refused = if rule.mode == "shadow" { "would refuse" } else { "refused" };
+    let denied = if rule.mode == "shadow" { "would deny" } else { "denied" };
     let mut html = format!(
-        "<p>Asked {}: {} allowed, <b>{} {refused}</b> ({}), {} refused by other rules. Keys: {}.</p>",
+        "<p>Asked {}: {} allowed, <b>{} {denied}</b> ({}), {} denied by other rules. Keys: {}.</p>",
         times(rule.asked),
         HumanCount(rule.allowed),
-        HumanCount(rule.refused),
-        percent(share(rule.refused, rule.asked)),
-        HumanCount(rule.refused_by_others),
+        HumanCount(rule.denied),
+        percent(share(rule.denied, rule.asked)),
+        HumanCount(rule.denied_by_others),
         super::text::keys(rule)
     );
-    if let (Some(refused), Some(allowed)) = (rule.newly_refused, rule.newly_allowed) {
-        let (refused, allowed) = (HumanCount(refused), HumanCount(allowed));
+    if let (Some(denied), Some(allowed)) = (rule.newly_denied, rule.newly_allowed) {
+        let (denied, allowed) = (HumanCount(denied), HumanCount(allowed));
         html.push_str(&format!(
-            "<p>If it were enforced: {refused} newly refused, {allowed} newly allowed.</p>"
+            "<p>If it were enforced: {denied} newly denied, {allowed} newly allowed.</p>"
         ));
     }
     if let Some(worst) = &rule.worst_window {
@@ -95,11 +95,11 @@ fn rule(report: &Report, about: &str) -> String {
             escaped(&worst.key)
         ));
     }
-    if let Some(hit) = &rule.longest_refused {
+    if let Some(hit) = &rule.longest_denied {
         html.push_str(&format!(
-            "<p>Refused for the longest time on end: <code>{}</code>, {}.</p>",
+            "<p>Denied for the longest time on end: <code>{}</code>, {}.</p>",
             escaped(&hit.key),
-            coarse(hit.longest_refused_us)
+            coarse(hit.longest_denied_us)
         ));
     }
     html
@@ -109,8 +109,8 @@ fn algorithms(report: &Report) -> String {
     if report.algorithms.is_empty() {
         return String::new();
     }
-    let mut html = "<section><h2>Side by side</h2><div class=wide><table><tr><th>algorithm<th>allowed<th>refused<th>worst over the limit\
-                    <th>refused needlessly<th>let through<th>memory</tr>"
+    let mut html = "<section><h2>Side by side</h2><div class=wide><table><tr><th>algorithm<th>allowed<th>denied<th>worst over the limit\
+                    <th>denied needlessly<th>let through<th>memory</tr>"
         .to_owned();
     for algorithm in &report.algorithms {
         let over = if algorithm.overshoot > 0 { " class=bad" } else { "" };
@@ -118,16 +118,16 @@ fn algorithms(report: &Report) -> String {
             "<tr><td>{}<td>{}<td>{}<td{over}>{}<td>{}<td>{}<td>{}</tr>",
             escaped(&algorithm.algorithm),
             HumanCount(algorithm.allowed),
-            HumanCount(algorithm.refused),
+            HumanCount(algorithm.denied),
             HumanCount(algorithm.overshoot),
-            HumanCount(algorithm.refused_needlessly),
+            HumanCount(algorithm.denied_needlessly),
             HumanCount(algorithm.allowed_beyond),
             HumanBytes(algorithm.bytes as u64)
         ));
     }
     html.push_str(
-        "</table></div><p>Worst over the limit: the most that was admitted over it in any window of any key. Needlessly: refused, while \
-         the exact window allowed it. Let through: allowed, while the exact window refused it.</p></section>",
+        "</table></div><p>Worst over the limit: the most that was admitted over it in any window of any key. Needlessly: denied, while \
+         the exact window allowed it. Let through: allowed, while the exact window denied it.</p></section>",
     );
     html
 }
@@ -135,12 +135,12 @@ fn algorithms(report: &Report) -> String {
 fn difference(report: &Report) -> String {
     let Some(difference) = &report.difference else { return String::new() };
     let mut html = format!(
-        "<section><h2>Against {}</h2><p>{} refused before, {} now: <b>{} newly refused, {} newly allowed</b>, of {} keys.</p>\
-         <div class=wide><table><tr><th>rule or key<th>newly refused<th>newly allowed</tr>",
+        "<section><h2>Against {}</h2><p>{} denied before, {} now: <b>{} newly denied, {} newly allowed</b>, of {} keys.</p>\
+         <div class=wide><table><tr><th>rule or key<th>newly denied<th>newly allowed</tr>",
         escaped(&difference.against),
-        HumanCount(difference.refused_before),
-        HumanCount(report.refused),
-        HumanCount(difference.newly_refused),
+        HumanCount(difference.denied_before),
+        HumanCount(report.denied),
+        HumanCount(difference.newly_denied),
         HumanCount(difference.newly_allowed),
         HumanCount(difference.changed_keys)
     );
@@ -148,7 +148,7 @@ fn difference(report: &Report) -> String {
         html.push_str(&format!(
             "<tr><td>{}<td>{}<td>{}</tr>",
             escaped(&changed.name),
-            HumanCount(changed.newly_refused),
+            HumanCount(changed.newly_denied),
             HumanCount(changed.newly_allowed)
         ));
     }

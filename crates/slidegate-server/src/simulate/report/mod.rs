@@ -26,7 +26,7 @@ pub(super) struct Report {
     pub(super) rules_from: String,
     pub(super) requests: u64,
     pub(super) allowed: u64,
-    pub(super) refused: u64,
+    pub(super) denied: u64,
     /// Requests that no counting rule applies to; `unmatched: deny` denies those that no rule matches.
     pub(super) unruled: u64,
     /// When the first and the last request were.
@@ -63,12 +63,12 @@ pub(super) struct Late {
 pub(super) struct AlgorithmReport {
     pub(super) algorithm: String,
     pub(super) allowed: u64,
-    pub(super) refused: u64,
+    pub(super) denied: u64,
     /// The most that was admitted over a limit in any window of any key.
     pub(super) overshoot: u64,
-    /// Refused here, while the exact window allowed it.
-    pub(super) refused_needlessly: u64,
-    /// Allowed here, while the exact window refused it.
+    /// Denied here, while the exact window allowed it.
+    pub(super) denied_needlessly: u64,
+    /// Allowed here, while the exact window denied it.
     pub(super) allowed_beyond: u64,
     /// The most bytes that the counts took, of those looked at.
     pub(super) bytes: usize,
@@ -81,9 +81,9 @@ impl AlgorithmReport {
         AlgorithmReport {
             algorithm: counted.name.clone(),
             allowed: counted.tally.allowed,
-            refused: counted.tally.refused,
+            denied: counted.tally.denied,
             overshoot: worst.map(|worst| worst.over()).max().unwrap_or_default(),
-            refused_needlessly: counted.only_refused,
+            denied_needlessly: counted.only_denied,
             allowed_beyond: counted.only_allowed,
             bytes: counted.lane.bytes(),
             rules: rule_reports(&counted.tally, top),

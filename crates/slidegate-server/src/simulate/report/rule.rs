@@ -19,21 +19,21 @@ pub(in super::super) struct RuleReport {
     pub(in super::super) asked: u64,
     /// Of those, the ones that every rule allowed.
     pub(in super::super) allowed: u64,
-    /// The ones that it refused; of a shadow, would have.
-    pub(in super::super) refused: u64,
-    /// The ones that another rule refused.
-    pub(in super::super) refused_by_others: u64,
-    /// Of a shadow, the ones that would be refused or allowed if it were enforced, and are not.
-    pub(in super::super) newly_refused: Option<u64>,
+    /// The ones that it denied; of a shadow, would have.
+    pub(in super::super) denied: u64,
+    /// The ones that another rule denied.
+    pub(in super::super) denied_by_others: u64,
+    /// Of a shadow, the ones that would be denied or allowed if it were enforced, and are not.
+    pub(in super::super) newly_denied: Option<u64>,
     pub(in super::super) newly_allowed: Option<u64>,
     pub(in super::super) keys: u64,
-    pub(in super::super) refused_keys: u64,
+    pub(in super::super) denied_keys: u64,
     pub(in super::super) worst_window: Option<WorstWindow>,
-    pub(in super::super) longest_refused: Option<Hit>,
-    /// The keys that were refused most.
+    pub(in super::super) longest_denied: Option<Hit>,
+    /// The keys that were denied most.
     pub(in super::super) hardest_hit: Vec<Hit>,
-    /// Keys by how often they were refused.
-    pub(in super::super) refusals: Vec<Bar>,
+    /// Keys by how often they were denied.
+    pub(in super::super) denials: Vec<Bar>,
     pub(in super::super) timeline: Buckets,
 }
 
@@ -47,7 +47,7 @@ pub(in super::super) struct WorstWindow {
     pub(in super::super) until_us: u64,
 }
 
-/// So many keys were refused from `least` to `most` times.
+/// So many keys were denied from `least` to `most` times.
 #[derive(Debug, Serialize)]
 pub(in super::super) struct Bar {
     pub(in super::super) least: u64,
@@ -62,7 +62,7 @@ pub(in super::super) struct Buckets {
     pub(in super::super) begin_us: u64,
     pub(in super::super) width_us: u64,
     pub(in super::super) allowed: Vec<u64>,
-    pub(in super::super) refused: Vec<u64>,
+    pub(in super::super) denied: Vec<u64>,
     /// The most that any key had been admitted in the window that ends there.
     pub(in super::super) admitted: Vec<u64>,
     /// What that key was allowed.
@@ -80,7 +80,7 @@ pub(in super::super) fn rule_reports(tally: &Tally, top: usize) -> Vec<RuleRepor
 
 impl RuleReport {
     fn new(row: &Row, by_key: &RuleKeys<'_>, top: usize) -> Self {
-        let Spread { keys, refused_keys, histogram } = by_key.spread();
+        let Spread { keys, denied_keys, histogram } = by_key.spread();
         let watches = row.mode == Mode::Shadow;
         let worst_window = row.worst.as_ref().map(|worst| WorstWindow {
             key: worst.key.to_string(),
@@ -97,22 +97,22 @@ impl RuleReport {
             window_us: row.quota.map(|quota| quota.window().get()),
             asked: row.asked,
             allowed: row.allowed,
-            refused: row.refused,
-            refused_by_others: row.asked - row.allowed - row.refused,
-            newly_refused: watches.then_some(row.newly_refused),
+            denied: row.denied,
+            denied_by_others: row.asked - row.allowed - row.denied,
+            newly_denied: watches.then_some(row.newly_denied),
             newly_allowed: watches.then_some(row.newly_allowed),
             keys,
-            refused_keys,
+            denied_keys,
             worst_window,
-            longest_refused: by_key.longest_refused(),
+            longest_denied: by_key.longest_denied(),
             hardest_hit: by_key.hardest_hit(top),
-            refusals: bars(&histogram),
+            denials: bars(&histogram),
             timeline: Buckets::from(&row.timeline),
         }
     }
 }
 
-/// The n-th counts keys that were refused less than 2^n times, and not less than the one before.
+/// The n-th counts keys that were denied less than 2^n times, and not less than the one before.
 fn bars(histogram: &[u64]) -> Vec<Bar> {
     let least = |n: usize| if n == 0 { 0 } else { 1u64 << (n - 1) };
     let bar = |(n, keys): (usize, &u64)| Bar { least: least(n), most: least(n + 1).max(1) - 1, keys: *keys };
@@ -126,7 +126,7 @@ impl From<&Timeline> for Buckets {
             begin_us: timeline.begin().unwrap_or_default().get(),
             width_us: timeline.width().get(),
             allowed: of(|bucket| bucket.allowed),
-            refused: of(|bucket| bucket.refused),
+            denied: of(|bucket| bucket.denied),
             admitted: of(|bucket| bucket.admitted),
             limit: of(|bucket| bucket.limit),
         }

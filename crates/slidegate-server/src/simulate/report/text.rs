@@ -10,7 +10,7 @@ use slidegate::yaml::one_line;
 use super::difference::Changed;
 use super::rule::RuleReport;
 use super::{AlgorithmReport, Difference, Report, share};
-use crate::simulate::suggest::{Refusals, Suggestion, Suggestions};
+use crate::simulate::suggest::{Denials, Suggestion, Suggestions};
 use crate::simulate::traffic::BadLines;
 
 impl fmt::Display for Report {
@@ -28,7 +28,7 @@ impl fmt::Display for Report {
         )?;
         if self.algorithms.is_empty() {
             writeln!(f, "allowed   {}", of(self.allowed, self.requests))?;
-            writeln!(f, "refused   {}", of(self.refused, self.requests))?;
+            writeln!(f, "denied   {}", of(self.denied, self.requests))?;
         }
         if self.unruled > 0 {
             writeln!(f, "no rule   {}", of(self.unruled, self.requests))?;
@@ -82,20 +82,20 @@ fn write_rule(f: &mut fmt::Formatter<'_>, rule: &RuleReport, begin: u64) -> fmt:
     if rule.asked == 0 {
         return writeln!(f, "  asked     never: no request met it");
     }
-    let refused = if rule.mode == "shadow" { "would refuse" } else { "refused" };
+    let denied = if rule.mode == "shadow" { "would deny" } else { "denied" };
     write!(
         f,
-        "  asked     {}: {} allowed, {} {refused}",
+        "  asked     {}: {} allowed, {} {denied}",
         HumanCount(rule.asked),
         of(rule.allowed, rule.asked),
-        of(rule.refused, rule.asked)
+        of(rule.denied, rule.asked)
     )?;
-    if rule.refused_by_others > 0 {
-        write!(f, ", {} refused by other rules", HumanCount(rule.refused_by_others))?;
+    if rule.denied_by_others > 0 {
+        write!(f, ", {} denied by other rules", HumanCount(rule.denied_by_others))?;
     }
-    if let (Some(refused), Some(allowed)) = (rule.newly_refused, rule.newly_allowed) {
-        let (refused, allowed) = (HumanCount(refused), HumanCount(allowed));
-        write!(f, "\n  enforced  {refused} would be newly refused, {allowed} newly allowed")?;
+    if let (Some(denied), Some(allowed)) = (rule.newly_denied, rule.newly_allowed) {
+        let (denied, allowed) = (HumanCount(denied), HumanCount(allowed));
+        write!(f, "\n  enforced  {denied} would be newly denied, {allowed} newly allowed")?;
     }
     writeln!(f, "\n  keys      {}", keys(rule))?;
     if let Some(worst) = &rule.worst_window {
@@ -112,29 +112,29 @@ fn write_rule(f: &mut fmt::Formatter<'_>, rule: &RuleReport, begin: u64) -> fmt:
             after(worst.until_us, begin)
         )?;
     }
-    if let Some(hit) = &rule.longest_refused {
+    if let Some(hit) = &rule.longest_denied {
         writeln!(
             f,
-            "  longest   refused for {} on end: {}, from {}",
-            coarse(hit.longest_refused_us),
+            "  longest   denied for {} on end: {}, from {}",
+            coarse(hit.longest_denied_us),
             hit.key,
-            after(hit.refused_from_us, begin)
+            after(hit.denied_from_us, begin)
         )?;
     }
     for (n, hit) in rule.hardest_hit.iter().enumerate() {
         let label = if n == 0 { "hardest" } else { "" };
         let about = if hit.estimated { "about " } else { "" };
         let asked = hit.asked.map_or(String::new(), |asked| format!(" of {}", HumanCount(asked)));
-        writeln!(f, "  {label:<9} {about}{}{asked} refused: {}", HumanCount(hit.refused), hit.key)?;
+        writeln!(f, "  {label:<9} {about}{}{asked} denied: {}", HumanCount(hit.denied), hit.key)?;
     }
     Ok(())
 }
 
-/// How many there are, and how many of them were refused.
+/// How many there are, and how many of them were denied.
 pub(super) fn keys(rule: &RuleReport) -> String {
     match rule.keys {
         1 => "1".to_owned(),
-        keys => format!("{}, of which {} ever refused", HumanCount(keys), HumanCount(rule.refused_keys)),
+        keys => format!("{}, of which {} ever denied", HumanCount(keys), HumanCount(rule.denied_keys)),
     }
 }
 
@@ -157,42 +157,42 @@ fn write_algorithms(f: &mut fmt::Formatter<'_>, algorithms: &[AlgorithmReport]) 
     writeln!(
         f,
         "\n{:<15} {:>12} {:>12} {:>12} {:>12} {:>12} {:>10}",
-        "algorithm", "allowed", "refused", "worst over", "needlessly", "let through", "memory"
+        "algorithm", "allowed", "denied", "worst over", "needlessly", "let through", "memory"
     )?;
     for algorithm in algorithms {
-        let [allowed, refused, over, needless, beyond] = [
+        let [allowed, denied, over, needless, beyond] = [
             algorithm.allowed,
-            algorithm.refused,
+            algorithm.denied,
             algorithm.overshoot,
-            algorithm.refused_needlessly,
+            algorithm.denied_needlessly,
             algorithm.allowed_beyond,
         ]
         .map(|n| HumanCount(n).to_string());
         let memory = HumanBytes(algorithm.bytes as u64).to_string();
         writeln!(
             f,
-            "{:<15} {allowed:>12} {refused:>12} {over:>12} {needless:>12} {beyond:>12} {memory:>10}",
+            "{:<15} {allowed:>12} {denied:>12} {over:>12} {needless:>12} {beyond:>12} {memory:>10}",
             algorithm.algorithm
         )?;
     }
     writeln!(f, "\nworst over:  the most that was admitted over the limit in any window of any key")?;
-    writeln!(f, "needlessly:  refused, while the exact window allowed it")?;
-    writeln!(f, "let through: allowed, while the exact window refused it")
+    writeln!(f, "needlessly:  denied, while the exact window allowed it")?;
+    writeln!(f, "let through: allowed, while the exact window denied it")
 }
 
 fn write_difference(f: &mut fmt::Formatter<'_>, difference: &Difference, report: &Report) -> fmt::Result {
     writeln!(f, "\nagainst {}", one_line(&difference.against))?;
     writeln!(
         f,
-        "  refused        {} before, {} now",
-        HumanCount(difference.refused_before),
-        HumanCount(report.refused)
+        "  denied        {} before, {} now",
+        HumanCount(difference.denied_before),
+        HumanCount(report.denied)
     )?;
-    writeln!(f, "  newly refused  {}", of(difference.newly_refused, report.requests))?;
+    writeln!(f, "  newly denied  {}", of(difference.newly_denied, report.requests))?;
     writeln!(f, "  newly allowed  {}", of(difference.newly_allowed, report.requests))?;
     let line = |f: &mut fmt::Formatter<'_>, label: &str, changed: &Changed| {
-        let (refused, allowed) = (HumanCount(changed.newly_refused), HumanCount(changed.newly_allowed));
-        writeln!(f, "  {label:<14} {refused} newly refused, {allowed} newly allowed: {}", changed.name)
+        let (denied, allowed) = (HumanCount(changed.newly_denied), HumanCount(changed.newly_allowed));
+        writeln!(f, "  {label:<14} {denied} newly denied, {allowed} newly allowed: {}", changed.name)
     };
     for rule in &difference.rules {
         line(f, "by rule", rule)?;
@@ -224,11 +224,11 @@ impl fmt::Display for Suggestion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(limit) = self.limit else { return write!(f, "{}: no request is counted by it", self.rule) };
         writeln!(f, "{}: limit {limit} per {}", self.rule, self.window)?;
-        let told = |Refusals { refused, refused_clients }: Refusals| {
-            format!("{} requests, {} clients", of(refused, self.requests), of(refused_clients, self.clients))
+        let told = |Denials { denied, denied_clients }: Denials| {
+            format!("{} requests, {} clients", of(denied, self.requests), of(denied_clients, self.clients))
         };
-        let these = Refusals { refused: self.refused, refused_clients: self.refused_clients };
-        writeln!(f, "  refuses   {}", told(these))?;
+        let these = Denials { denied: self.denied, denied_clients: self.denied_clients };
+        writeln!(f, "  denies   {}", told(these))?;
         if let Some(less) = self.one_less {
             writeln!(f, "  {:<9} {}", format!("with {}", limit - 1), told(less))?;
         }

@@ -1,7 +1,7 @@
-//! What became of each key's requests: how often it was refused, and for how long on end.
+//! What became of each key's requests: how often it was denied, and for how long on end.
 //!
 //! So many keys are known one by one. Of those that come when there is no more room, a sketch of frequent items finds the ones
-//! that are refused most.
+//! that are denied most.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -30,40 +30,40 @@ type Sketch = FrequentItemsSketch<(usize, Key)>;
 struct KeyTally {
     rule: u32,
     asked: u64,
-    refused: u64,
-    /// Since when it is refused; none if it was allowed last.
+    denied: u64,
+    /// Since when it is denied; none if it was allowed last.
     since: Option<Micros>,
     last: Micros,
     longest: Streak,
 }
 
-/// A time in which a key was refused, and not once allowed.
+/// A time in which a key was denied, and not once allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Streak {
     from: Micros,
     length: Micros,
 }
 
-/// A key that was refused.
+/// A key that was denied.
 #[derive(Clone, Debug, Serialize, PartialEq)]
 pub(crate) struct Hit {
     pub(crate) key: String,
-    /// How often it was refused; if `estimated`, it may be less.
-    pub(crate) refused: u64,
+    /// How often it was denied; if `estimated`, it may be less.
+    pub(crate) denied: u64,
     /// None if it is not known.
     pub(crate) asked: Option<u64>,
-    /// The longest time for which it was refused and not once allowed: until it was, or last asked.
-    pub(crate) longest_refused_us: u64,
-    pub(crate) refused_from_us: u64,
+    /// The longest time for which it was denied and not once allowed: until it was, or last asked.
+    pub(crate) longest_denied_us: u64,
+    pub(crate) denied_from_us: u64,
     pub(crate) estimated: bool,
 }
 
-/// How refusals are spread over the keys of a rule.
+/// How denials are spread over the keys of a rule.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Spread {
     pub(crate) keys: u64,
-    pub(crate) refused_keys: u64,
-    /// Keys by how often they were refused: never, once, up to 3 times, up to 7, and so on by doubling.
+    pub(crate) denied_keys: u64,
+    /// Keys by how often they were denied: never, once, up to 3 times, up to 7, and so on by doubling.
     pub(crate) histogram: Vec<u64>,
 }
 
@@ -73,22 +73,22 @@ impl Keys {
     }
 
     #[inline]
-    pub(super) fn add(&mut self, key: &Key, rule: usize, at: Micros, allowed: bool, refused: bool) {
+    pub(super) fn add(&mut self, key: &Key, rule: usize, at: Micros, allowed: bool, denied: bool) {
         if let Some(tally) = self.known.get_mut(key) {
-            return tally.add(at, allowed, refused);
+            return tally.add(at, allowed, denied);
         }
         if self.known.len() >= self.max {
-            return self.estimate(key, rule, refused);
+            return self.estimate(key, rule, denied);
         }
         let mut tally = KeyTally { rule: rule as u32, ..KeyTally::default() };
-        tally.add(at, allowed, refused);
+        tally.add(at, allowed, denied);
         self.known.insert(key.clone(), tally);
     }
 
     #[cold]
-    fn estimate(&mut self, key: &Key, rule: usize, refused: bool) {
+    fn estimate(&mut self, key: &Key, rule: usize, denied: bool) {
         self.untracked += 1;
-        if !refused {
+        if !denied {
             return;
         }
         if self.sketch.is_none() {
@@ -122,34 +122,34 @@ pub(crate) struct RuleKeys<'a> {
 }
 
 impl RuleKeys<'_> {
-    /// Those that were refused most, at most `n`.
+    /// Those that were denied most, at most `n`.
     pub(crate) fn hardest_hit(&self, n: usize) -> Vec<Hit> {
-        let refused = self.known.iter().filter(|(_, tally)| tally.refused > 0);
-        let mut refused: Vec<_> = refused.collect();
-        refused.sort_by(|(a, x), (b, y)| y.refused.cmp(&x.refused).then_with(|| a.as_str().cmp(b.as_str())));
+        let denied = self.known.iter().filter(|(_, tally)| tally.denied > 0);
+        let mut denied: Vec<_> = denied.collect();
+        denied.sort_by(|(a, x), (b, y)| y.denied.cmp(&x.denied).then_with(|| a.as_str().cmp(b.as_str())));
         let mut hits: Vec<Hit> =
-            refused.into_iter().take(n).map(|(key, tally)| Hit::new(key, tally)).collect();
+            denied.into_iter().take(n).map(|(key, tally)| Hit::new(key, tally)).collect();
         if let Some(sketch) = self.sketch {
             let rows = sketch.frequent_items(ErrorType::NoFalseNegatives);
             let rows = rows.iter().filter(|row| row.item().0 == self.rule);
             hits.extend(rows.map(|row| Hit {
                 key: row.item().1.to_string(),
-                refused: row.estimate(),
+                denied: row.estimate(),
                 asked: None,
-                longest_refused_us: 0,
-                refused_from_us: 0,
+                longest_denied_us: 0,
+                denied_from_us: 0,
                 estimated: true,
             }));
         }
-        hits.sort_by(|a, b| b.refused.cmp(&a.refused).then_with(|| a.key.cmp(&b.key)));
+        hits.sort_by(|a, b| b.denied.cmp(&a.denied).then_with(|| a.key.cmp(&b.key)));
         hits.truncate(n);
         hits
     }
 
-    /// The one that was refused for the longest time on end.
-    pub(crate) fn longest_refused(&self) -> Option<Hit> {
-        let refused = self.known.iter().filter(|(_, tally)| tally.refused > 0);
-        let longest = refused.max_by(|(a, x), (b, y)| {
+    /// The one that was denied for the longest time on end.
+    pub(crate) fn longest_denied(&self) -> Option<Hit> {
+        let denied = self.known.iter().filter(|(_, tally)| tally.denied > 0);
+        let longest = denied.max_by(|(a, x), (b, y)| {
             x.longest().length.cmp(&y.longest().length).then_with(|| b.as_str().cmp(a.as_str()))
         });
         longest.map(|(key, tally)| Hit::new(key, tally))
@@ -159,8 +159,8 @@ impl RuleKeys<'_> {
         let mut spread = Spread::default();
         for (_, tally) in &self.known {
             spread.keys += 1;
-            spread.refused_keys += u64::from(tally.refused > 0);
-            let place = (u64::BITS - tally.refused.leading_zeros()) as usize;
+            spread.denied_keys += u64::from(tally.denied > 0);
+            let place = (u64::BITS - tally.denied.leading_zeros()) as usize;
             if spread.histogram.len() <= place {
                 spread.histogram.resize(place + 1, 0);
             }
@@ -172,10 +172,10 @@ impl RuleKeys<'_> {
 
 impl KeyTally {
     #[inline]
-    fn add(&mut self, at: Micros, allowed: bool, refused: bool) {
+    fn add(&mut self, at: Micros, allowed: bool, denied: bool) {
         self.asked += 1;
-        if refused {
-            self.refused += 1;
+        if denied {
+            self.denied += 1;
             self.since.get_or_insert(at);
             self.last = at;
         } else if allowed && let Some(since) = self.since.take() {
@@ -201,10 +201,10 @@ impl Hit {
         let Streak { from, length } = tally.longest();
         Hit {
             key: key.to_string(),
-            refused: tally.refused,
+            denied: tally.denied,
             asked: Some(tally.asked),
-            longest_refused_us: length.get(),
-            refused_from_us: from.get(),
+            longest_denied_us: length.get(),
+            denied_from_us: from.get(),
             estimated: false,
         }
     }
@@ -248,13 +248,13 @@ mod tests {
         add(105, true);
         add(110, false);
         add(113, false);
-        let longest = keys.by_rule(1)[0].longest_refused().unwrap();
-        assert_eq!((longest.refused_from_us, longest.longest_refused_us), (101_000_000, 4_000_000));
+        let longest = keys.by_rule(1)[0].longest_denied().unwrap();
+        assert_eq!((longest.denied_from_us, longest.longest_denied_us), (101_000_000, 4_000_000));
         keys.add(&key(1), 0, Micros::from_secs(115), false, true);
-        let longest = keys.by_rule(1)[0].longest_refused().unwrap();
-        assert_eq!((longest.refused_from_us, longest.longest_refused_us), (110_000_000, 5_000_000));
-        assert_eq!((longest.asked, longest.refused), (Some(7), 5));
-        assert_eq!(keys.by_rule(2)[1].longest_refused(), None);
+        let longest = keys.by_rule(1)[0].longest_denied().unwrap();
+        assert_eq!((longest.denied_from_us, longest.longest_denied_us), (110_000_000, 5_000_000));
+        assert_eq!((longest.asked, longest.denied), (Some(7), 5));
+        assert_eq!(keys.by_rule(2)[1].longest_denied(), None);
     }
 
     #[test]
@@ -275,13 +275,13 @@ mod tests {
     #[test]
     fn the_histogram_doubles() {
         let mut keys = Keys::new(100);
-        for (n, refusals) in [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 7), (7, 8)] {
+        for (n, denials) in [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 7), (7, 8)] {
             keys.add(&key(n), 0, Micros::from_secs(1), true, false);
-            for _ in 0..refusals {
+            for _ in 0..denials {
                 keys.add(&key(n), 0, Micros::from_secs(1), false, true);
             }
         }
         let spread = keys.by_rule(1)[0].spread();
-        assert_eq!((spread.keys, spread.refused_keys, spread.histogram), (7, 6, vec![1, 1, 2, 2, 1]));
+        assert_eq!((spread.keys, spread.denied_keys, spread.histogram), (7, 6, vec![1, 1, 2, 2, 1]));
     }
 }

@@ -15,7 +15,7 @@ use crate::telemetry::stats::{Change, change};
 pub(super) struct Tally {
     pub(super) requests: u64,
     pub(super) allowed: u64,
-    pub(super) refused: u64,
+    pub(super) denied: u64,
     /// Requests that no counting rule applies to; `unmatched: deny` denies those that no rule matches.
     pub(super) unruled: u64,
     /// One a rule, in their order, and one for requests that bring their own limit.
@@ -34,10 +34,10 @@ pub(super) struct Row {
     pub(super) asked: u64,
     /// Of those, the ones that were allowed by all rules.
     pub(super) allowed: u64,
-    /// The ones that this rule refused; of a shadow, would have.
-    pub(super) refused: u64,
+    /// The ones that this rule denied; of a shadow, would have.
+    pub(super) denied: u64,
     /// Of a shadow, what would be otherwise if it were enforced.
-    pub(super) newly_refused: u64,
+    pub(super) newly_denied: u64,
     pub(super) newly_allowed: u64,
     pub(super) timeline: Timeline,
     pub(super) worst: Option<Worst>,
@@ -74,7 +74,7 @@ impl Tally {
         Tally {
             requests: 0,
             allowed: 0,
-            refused: 0,
+            denied: 0,
             unruled: 0,
             rows: rows.chain([own]).collect(),
             keys: Keys::new(max_keys),
@@ -86,18 +86,18 @@ impl Tally {
     pub(super) fn add(&mut self, at: Micros, decision: &Decision) {
         let allowed = decision.allowed();
         self.requests += 1;
-        *(if allowed { &mut self.allowed } else { &mut self.refused }) += 1;
+        *(if allowed { &mut self.allowed } else { &mut self.denied }) += 1;
         let mut met = false;
-        let mut refused = false;
+        let mut denied = false;
         let own = self.rows.len() - 1;
         for limit in decision.limits() {
             met = true;
             let place = limit.index().min(own);
-            let refuses = limit.outcome().refuses();
+            let denies = limit.outcome().denies();
             let watches = limit.mode() == Mode::Shadow;
-            // The first that refuses ends it; what comes after is only reported. One that watches says what it would do.
-            let by_this = refuses && (watches || !refused);
-            refused |= refuses && !watches;
+            // The first that denies ends it; what comes after is only reported. One that watches says what it would do.
+            let by_this = denies && (watches || !denied);
+            denied |= denies && !watches;
             let level = level(&mut self.trailing, at, &limit, allowed, decision.request_id());
             let row = &mut self.rows[place];
             row.add(at, &limit, allowed, by_this, level);
@@ -139,8 +139,8 @@ impl Row {
             quota,
             asked: 0,
             allowed: 0,
-            refused: 0,
-            newly_refused: 0,
+            denied: 0,
+            newly_denied: 0,
             newly_allowed: 0,
             timeline: Timeline::beginning(begin),
             worst: None,
@@ -150,7 +150,7 @@ impl Row {
     #[cold]
     fn watch(&mut self, change: Option<Change>) {
         match change {
-            Some(Change::NewlyRefused) => self.newly_refused += 1,
+            Some(Change::NewlyDenied) => self.newly_denied += 1,
             Some(Change::NewlyAllowed) => self.newly_allowed += 1,
             None => {}
         }
@@ -159,7 +159,7 @@ impl Row {
     fn add(&mut self, at: Micros, limit: &Limit<'_>, allowed: bool, by_this: bool, level: Option<u64>) {
         self.asked += 1;
         self.allowed += u64::from(allowed && !by_this);
-        self.refused += u64::from(by_this);
+        self.denied += u64::from(by_this);
         // A climbing limit is what it is at the moment; that of a bucket is its rate, whatever its burst.
         let most = match limit.quota().algorithm() {
             Algorithm::TokenBucket { .. } => limit.quota().limit(),

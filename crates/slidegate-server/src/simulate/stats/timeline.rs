@@ -19,7 +19,7 @@ pub(crate) struct Timeline {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bucket {
     pub(crate) allowed: u64,
-    pub(crate) refused: u64,
+    pub(crate) denied: u64,
     /// The most that any key had been admitted in its window.
     pub(crate) admitted: u64,
     /// What was allowed to that key.
@@ -40,14 +40,14 @@ impl Timeline {
     }
 
     #[inline]
-    pub(super) fn add(&mut self, at: Micros, allowed: bool, refused: bool, admitted: u64, limit: u64) {
+    pub(super) fn add(&mut self, at: Micros, allowed: bool, denied: bool, admitted: u64, limit: u64) {
         let place = self.place(at);
         if self.buckets.len() <= place {
             self.buckets.resize(place + 1, Bucket::default());
         }
         let bucket = &mut self.buckets[place];
         bucket.allowed += u64::from(allowed);
-        bucket.refused += u64::from(refused);
+        bucket.denied += u64::from(denied);
         bucket.rise(admitted, limit);
     }
 
@@ -96,7 +96,7 @@ impl Bucket {
 
     fn and(mut self, later: Bucket) -> Bucket {
         self.allowed += later.allowed;
-        self.refused += later.refused;
+        self.denied += later.denied;
         if later != Bucket::default() {
             self.rise(later.admitted, later.limit);
         }
@@ -117,12 +117,12 @@ mod tests {
         }
         assert!((BUCKETS / 2..=BUCKETS).contains(&timeline.buckets().len()));
         let sum = |count: fn(&Bucket) -> u64| timeline.buckets().iter().map(count).sum::<u64>();
-        assert_eq!((sum(|b| b.allowed), sum(|b| b.refused)), (66_666, 33_334));
+        assert_eq!((sum(|b| b.allowed), sum(|b| b.denied)), (66_666, 33_334));
         assert!(timeline.buckets().iter().any(|bucket| bucket.admitted == 99));
         // The last bucket has what came within its width.
         let from = (timeline.buckets().len() as u64 - 1) * timeline.width().get();
         let last = (0..100_000u64).filter(|n| n * n >= from).count() as u64;
         let bucket = timeline.buckets().last().unwrap();
-        assert_eq!(bucket.allowed + bucket.refused, last);
+        assert_eq!(bucket.allowed + bucket.denied, last);
     }
 }

@@ -95,7 +95,7 @@ impl<'de> Visitor<'de> for AttributesVisitor {
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Attributes<'de>, M::Error> {
         let mut pairs = Vec::new();
         while let Some((Text(name), Text(value))) = map.next_entry()? {
-            // One too many is refused by the limiter, as by a server.
+            // One too many is denied by the limiter, as by a server.
             if pairs.len() <= MAX_ATTRIBUTES {
                 pairs.push((name, value));
             }

@@ -110,7 +110,7 @@ impl Recorder {
     }
 
     /// Writes down requests that were decided in one call, and what became of each. One that could not be decided is not
-    /// written down; one that can never pass was refused.
+    /// written down; one that can never pass was denied.
     pub(crate) fn write(&self, now: Micros, requests: &[Request<'_>], answers: &[Result<Decision, Error>]) {
         // Where no store was asked, when those were judged that came with it.
         let judged = answers.iter().flatten().map(Decision::at).find(|at| *at > Micros::ZERO);
@@ -125,7 +125,7 @@ impl Recorder {
         }
     }
 
-    /// Writes down requests that were decided as one: what refuses one of them refuses them all.
+    /// Writes down requests that were decided as one: what denies one of them denies them all.
     pub(crate) fn write_together(&self, now: Micros, requests: &[Request<'_>], decisions: &[Decision]) {
         let denied_by = decisions.iter().find_map(Decision::denied_by);
         let allowed = decisions.iter().all(Decision::allowed);

@@ -73,7 +73,7 @@ impl Record {
             let weight = sample.next();
             let decision = match answer {
                 Ok(decision) => decision,
-                // It is refused then: see `grpc::rate_limit`.
+                // It is denied then: see `grpc::rate_limit`.
                 Err(error) if door == Protocol::Grpc && error.is_too_costly() => continue,
                 Err(error) => {
                     let unavailable = error.is_unavailable();
@@ -121,8 +121,8 @@ impl Record {
         }
     }
 
-    /// Counts a request that was refused without a rule: it brought a limit of 0.
-    pub(crate) fn refused(&self, door: Protocol) {
+    /// Counts a request that was denied without a rule: it brought a limit of 0.
+    pub(crate) fn denied(&self, door: Protocol) {
         if self.on {
             let shard = shard() & (self.shards.len() - 1);
             self.shards[shard].decided(door, false, Source::Blocked, 1, Micros::ZERO);

@@ -180,22 +180,22 @@ impl Sample {
 /// What a rule said of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
-    /// There was room; another rule may have refused.
+    /// There was room; another rule may have denied.
     Allowed,
-    /// It refused.
-    Refused,
+    /// It denied.
+    Denied,
     /// It would have, but only watches.
-    WouldRefuse,
+    WouldDeny,
 }
 
 impl Said {
-    pub(crate) const ALL: [Said; 3] = [Said::Allowed, Said::Refused, Said::WouldRefuse];
+    pub(crate) const ALL: [Said; 3] = [Said::Allowed, Said::Denied, Said::WouldDeny];
 
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Said::Allowed => "allowed",
-            Said::Refused => "refused",
-            Said::WouldRefuse => "would-refuse",
+            Said::Denied => "denied",
+            Said::WouldDeny => "would-deny",
         }
     }
 }
@@ -203,18 +203,18 @@ impl Said {
 /// What would be otherwise if a rule did not only watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// The request was allowed, and the rule would have refused it.
-    NewlyRefused,
-    /// The request was refused by nobody but the rule that this one is a shadow of, and it would have allowed it.
+    /// The request was allowed, and the rule would have denied it.
+    NewlyDenied,
+    /// The request was denied by nobody but the rule that this one is a shadow of, and it would have allowed it.
     NewlyAllowed,
 }
 
 impl Change {
-    pub(crate) const ALL: [Change; 2] = [Change::NewlyRefused, Change::NewlyAllowed];
+    pub(crate) const ALL: [Change; 2] = [Change::NewlyDenied, Change::NewlyAllowed];
 
     pub(crate) fn as_str(self) -> &'static str {
         match self {
-            Change::NewlyRefused => "newly-refused",
+            Change::NewlyDenied => "newly-denied",
             Change::NewlyAllowed => "newly-allowed",
         }
     }

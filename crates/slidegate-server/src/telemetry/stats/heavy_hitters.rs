@@ -1,4 +1,4 @@
-//! The keys asked about most, and those refused most, in bounded memory.
+//! The keys asked about most, and those denied most, in bounded memory.
 //!
 //! A sketch of frequent items (Anderson and others, 2017) has the exact counts of up to 96 keys, and of more than that
 //! estimates that are never too low by more than 3 % of all. There is one for every twenty seconds of the last minute, and
@@ -40,7 +40,7 @@ type Sketch = FrequentItemsSketch<Key>;
 #[derive(Default)]
 struct Sketches {
     asked: Option<Sketch>,
-    refused: Option<Sketch>,
+    denied: Option<Sketch>,
 }
 
 /// The top keys of one rule.
@@ -52,12 +52,12 @@ pub(crate) struct Top {
     poured: u32,
 }
 
-/// Keys and how often they were asked about or refused.
+/// Keys and how often they were asked about or denied.
 pub(crate) type Counts = HashMap<Key, u64>;
 
 impl Sketches {
     fn pour(&mut self, other: &Sketches) {
-        for (here, other) in [(&mut self.asked, &other.asked), (&mut self.refused, &other.refused)] {
+        for (here, other) in [(&mut self.asked, &other.asked), (&mut self.denied, &other.denied)] {
             if let Some(other) = other
                 && let Some(here) = sketch(here)
             {
@@ -82,7 +82,7 @@ fn sketch(place: &mut Option<Sketch>) -> Option<&mut Sketch> {
 
 impl Top {
     /// Adds a key that stands for `weight` decisions.
-    pub(super) fn add(&mut self, key: &Key, refused: bool, weight: u64) {
+    pub(super) fn add(&mut self, key: &Key, denied: bool, weight: u64) {
         if self.minute.is_empty() {
             self.minute.push_back(Sketches::default());
         }
@@ -90,8 +90,8 @@ impl Top {
         if let Some(asked) = sketch(&mut newest.asked) {
             asked.update_with_count_ref(key, weight);
         }
-        if refused && let Some(refused) = sketch(&mut newest.refused) {
-            refused.update_with_count_ref(key, weight);
+        if denied && let Some(denied) = sketch(&mut newest.denied) {
+            denied.update_with_count_ref(key, weight);
         }
     }
 
@@ -114,17 +114,17 @@ impl Top {
         }
     }
 
-    /// How often keys were asked about, and refused, in that period.
-    pub(crate) fn read(&self, period: Period, asked: &mut Counts, refused: &mut Counts) {
+    /// How often keys were asked about, and denied, in that period.
+    pub(crate) fn read(&self, period: Period, asked: &mut Counts, denied: &mut Counts) {
         // What has not been poured yet is in the newest of the minute.
         let (hour, minute) = match period {
             Period::Minute => (0, GENERATIONS),
             Period::Hour => (GENERATIONS, 1),
         };
         let all = self.hour.iter().rev().take(hour).chain(self.minute.iter().rev().take(minute));
-        for Sketches { asked: a, refused: r } in all {
+        for Sketches { asked: a, denied: r } in all {
             read(a.as_ref(), asked);
-            read(r.as_ref(), refused);
+            read(r.as_ref(), denied);
         }
     }
 }
@@ -145,9 +145,9 @@ mod tests {
     }
 
     fn counts(top: &Top, period: Period) -> (Counts, Counts) {
-        let (mut asked, mut refused) = (Counts::new(), Counts::new());
-        top.read(period, &mut asked, &mut refused);
-        (asked, refused)
+        let (mut asked, mut denied) = (Counts::new(), Counts::new());
+        top.read(period, &mut asked, &mut denied);
+        (asked, denied)
     }
 
     #[test]
@@ -159,14 +159,10 @@ mod tests {
             }
         }
         for turn in 0..10 {
-            let (minute, refused) = counts(&top, Period::Minute);
+            let (minute, denied) = counts(&top, Period::Minute);
             let (hour, _) = counts(&top, Period::Hour);
             if turn <= 3 {
-                assert_eq!(
-                    (minute[&key(49)], minute[&key(0)], refused[&key(49)]),
-                    (50, 1, 25),
-                    "turn {turn}"
-                );
+                assert_eq!((minute[&key(49)], minute[&key(0)], denied[&key(49)]), (50, 1, 25), "turn {turn}");
             } else {
                 assert!(minute.is_empty(), "turn {turn}");
             }
@@ -189,12 +185,12 @@ mod tests {
                 top.add(&key(n % 3), true, 1);
             }
         }
-        let (asked, refused) = counts(&top, Period::Minute);
+        let (asked, denied) = counts(&top, Period::Minute);
         assert!(asked.len() <= PLACES, "{}", asked.len());
         for n in 0..3 {
             let told = asked[&key(n)];
             assert!((3_000..=3_400 + 110_000 * 4 / 128).contains(&told), "{told}");
-            assert!((3_333..=3_334).contains(&refused[&key(n)]));
+            assert!((3_333..=3_334).contains(&denied[&key(n)]));
         }
     }
 }

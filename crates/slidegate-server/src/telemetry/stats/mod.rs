@@ -100,11 +100,11 @@ pub(crate) struct TopKey {
     pub(crate) count: u64,
 }
 
-/// How many requests were allowed and refused.
+/// How many requests were allowed and denied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Requests {
     pub(crate) allowed: u64,
-    pub(crate) refused: u64,
+    pub(crate) denied: u64,
 }
 
 impl Record {
@@ -187,7 +187,7 @@ impl Record {
         let (mut requests, mut durations) = (Requests::default(), Durations::default());
         for door in Protocol::ALL {
             for source in Source::ALL {
-                for (allowed, count) in [(true, &mut requests.allowed), (false, &mut requests.refused)] {
+                for (allowed, count) in [(true, &mut requests.allowed), (false, &mut requests.denied)] {
                     let some = self.durations(door, allowed, source);
                     *count += some.count();
                     durations.add(&some);
@@ -197,18 +197,18 @@ impl Record {
         (requests, durations)
     }
 
-    /// The keys asked about most, and those refused most, of one rule or of all: the first `most` of each.
+    /// The keys asked about most, and those denied most, of one rule or of all: the first `most` of each.
     pub(crate) fn top(&self, period: Period, rule: Option<&str>, most: usize) -> [Vec<TopKey>; 2] {
         let table = self.table.load();
-        let (mut asked, mut refused) = (HashMap::new(), HashMap::new());
+        let (mut asked, mut denied) = (HashMap::new(), HashMap::new());
         let tops = match rule {
             Some(rule) => table.rows.iter().filter(|row| row.name == rule).map(|row| &*row.top).collect(),
             None => table.tops(),
         };
         for top in tops {
-            top.lock().read(period, &mut asked, &mut refused);
+            top.lock().read(period, &mut asked, &mut denied);
         }
-        [asked, refused].map(|counts| {
+        [asked, denied].map(|counts| {
             let keys = counts.into_iter().map(|(key, count)| TopKey { key, count });
             let mut keys: Vec<TopKey> =
                 keys.filter(|top| rule.is_none_or(|rule| top.key.rule() == rule)).collect();

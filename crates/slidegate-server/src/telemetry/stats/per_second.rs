@@ -50,7 +50,7 @@ impl Record {
         let before = std::mem::replace(&mut pulse.requests, requests);
         let second = Requests {
             allowed: requests.allowed.saturating_sub(before.allowed),
-            refused: requests.refused.saturating_sub(before.refused),
+            denied: requests.denied.saturating_sub(before.denied),
         };
         push(&mut pulse.seconds, HISTORY, second);
         pulse.second = durations.since(&pulse.durations);

@@ -52,8 +52,8 @@ struct Lately {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) allowed: u64,
-    pub(crate) refused: u64,
-    pub(crate) would_refuse: u64,
+    pub(crate) denied: u64,
+    pub(crate) would_deny: u64,
     /// In microseconds.
     pub(crate) took: u64,
 }
@@ -124,8 +124,8 @@ impl Row {
         let said = |said| Source::ALL.iter().map(|source| self.said(said, *source)).sum();
         Totals {
             allowed: said(Said::Allowed),
-            refused: said(Said::Refused),
-            would_refuse: said(Said::WouldRefuse),
+            denied: said(Said::Denied),
+            would_deny: said(Said::WouldDeny),
             took: self.cells.iter().map(|cells| cells.took()).sum(),
         }
     }
@@ -176,14 +176,14 @@ pub(super) fn push<T>(queue: &mut VecDeque<T>, most: usize, value: T) {
 impl Totals {
     /// Decisions it took part in.
     pub(crate) fn decisions(&self) -> u64 {
-        self.allowed + self.refused + self.would_refuse
+        self.allowed + self.denied + self.would_deny
     }
 
     fn since(&self, before: &Totals) -> Totals {
         Totals {
             allowed: self.allowed.saturating_sub(before.allowed),
-            refused: self.refused.saturating_sub(before.refused),
-            would_refuse: self.would_refuse.saturating_sub(before.would_refuse),
+            denied: self.denied.saturating_sub(before.denied),
+            would_deny: self.would_deny.saturating_sub(before.would_deny),
             took: self.took.saturating_sub(before.took),
         }
     }
@@ -191,8 +191,8 @@ impl Totals {
     fn plus(&self, other: &Totals) -> Totals {
         Totals {
             allowed: self.allowed + other.allowed,
-            refused: self.refused + other.refused,
-            would_refuse: self.would_refuse + other.would_refuse,
+            denied: self.denied + other.denied,
+            would_deny: self.would_deny + other.would_deny,
             took: self.took + other.took,
         }
     }
@@ -200,9 +200,9 @@ impl Totals {
 
 /// What the rule of a limit said.
 pub(super) fn said(limit: &Limit<'_>) -> Said {
-    match (limit.outcome().refuses(), limit.mode()) {
+    match (limit.outcome().denies(), limit.mode()) {
         (false, _) => Said::Allowed,
-        (true, Mode::Enforce) => Said::Refused,
-        (true, _) => Said::WouldRefuse,
+        (true, Mode::Enforce) => Said::Denied,
+        (true, _) => Said::WouldDeny,
     }
 }

@@ -16,8 +16,8 @@ const MOST: usize = 1_000;
 pub(crate) struct Watched {
     /// Decisions that it looked at.
     pub(crate) decisions: u64,
-    pub(crate) would_refuse: u64,
-    pub(crate) newly_refused: u64,
+    pub(crate) would_deny: u64,
+    pub(crate) newly_denied: u64,
     pub(crate) newly_allowed: u64,
 }
 
@@ -33,8 +33,8 @@ impl Watched {
         let totals = row.totals();
         Watched {
             decisions: totals.decisions(),
-            would_refuse: totals.would_refuse,
-            newly_refused: row.changes(Change::NewlyRefused),
+            would_deny: totals.would_deny,
+            newly_denied: row.changes(Change::NewlyDenied),
             newly_allowed: row.changes(Change::NewlyAllowed),
         }
     }
@@ -42,8 +42,8 @@ impl Watched {
     fn since(&self, before: &Watched) -> Self {
         Watched {
             decisions: self.decisions.saturating_sub(before.decisions),
-            would_refuse: self.would_refuse.saturating_sub(before.would_refuse),
-            newly_refused: self.newly_refused.saturating_sub(before.newly_refused),
+            would_deny: self.would_deny.saturating_sub(before.would_deny),
+            newly_denied: self.newly_denied.saturating_sub(before.newly_denied),
             newly_allowed: self.newly_allowed.saturating_sub(before.newly_allowed),
         }
     }
@@ -77,12 +77,12 @@ impl Record {
 /// shadow of, if it is of any.
 #[cold]
 pub(crate) fn change(decision: &Decision, limit: &Limit<'_>) -> Option<Change> {
-    let refuses = limit.outcome().refuses();
+    let denies = limit.outcome().denies();
     if decision.allowed() {
-        return refuses.then_some(Change::NewlyRefused);
+        return denies.then_some(Change::NewlyDenied);
     }
-    let sibling = limit.shadow_of().filter(|_| !refuses)?;
-    let refused = |limit: &Limit<'_>| limit.mode() == Mode::Enforce && limit.outcome().refuses();
-    let alone = decision.limits().filter(refused).all(|limit| limit.rule() == sibling);
+    let sibling = limit.shadow_of().filter(|_| !denies)?;
+    let denied = |limit: &Limit<'_>| limit.mode() == Mode::Enforce && limit.outcome().denies();
+    let alone = decision.limits().filter(denied).all(|limit| limit.rule() == sibling);
     alone.then_some(Change::NewlyAllowed)
 }

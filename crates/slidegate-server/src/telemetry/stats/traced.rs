@@ -75,7 +75,7 @@ impl Deciding<'_> {
         })
     }
 
-    /// One span: they are allowed or refused as one.
+    /// One span: they are allowed or denied as one.
     pub(super) fn watched_acquire_together<'a, 'r: 'a>(
         &'a self,
         requests: &'a [Request<'r>],

@@ -134,7 +134,7 @@ for protocol in (2, 3):
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What Redis has and we do not is refused, and the connection stays usable.
+/// What Redis has and we do not is denied, and the connection stays usable.
 #[test]
 fn a_client_that_looks_around() {
     let door = Door::open();

@@ -11,10 +11,10 @@ fn a_limit_of_ones_own() {
     assert_eq!(numbers[..4], [1, 2, 1, 0]);
     assert_eq!(numbers[4], 60_000);
     assert_eq!(client.ask("sg.acquire user123 2 60000 1").numbers()[..4], [1, 2, 0, 0]);
-    let refused = client.ask("SG.ACQUIRE user123 2 60000").numbers();
-    assert_eq!(refused[..3], [0, 2, 0]);
-    assert!((59_000..=60_000).contains(&refused[3]), "{refused:?}");
-    assert!((59_000..=60_000).contains(&refused[4]), "{refused:?}");
+    let denied = client.ask("SG.ACQUIRE user123 2 60000").numbers();
+    assert_eq!(denied[..3], [0, 2, 0]);
+    assert!((59_000..=60_000).contains(&denied[3]), "{denied:?}");
+    assert!((59_000..=60_000).contains(&denied[4]), "{denied:?}");
     assert_eq!(client.ask("SG.ACQUIRE other 10 1000 7").numbers()[..4], [1, 10, 3, 0]);
     for (command, message) in [
         ("SG.ACQUIRE r 10", "ERR wrong number of arguments: SG.ACQUIRE resource limit window-ms [permits]"),
@@ -40,9 +40,9 @@ fn rules_decide() {
         let numbers = client.ask(login).numbers();
         assert_eq!(numbers[..4], [1, 3, left, 0], "the one with least left");
     }
-    let refused = client.ask(login).numbers();
-    assert_eq!(refused[..3], [0, 3, 0]);
-    assert!(refused[3] > 0 && refused[3] <= 5_000, "{refused:?}");
+    let denied = client.ask(login).numbers();
+    assert_eq!(denied[..3], [0, 3, 0]);
+    assert!(denied[3] > 0 && denied[3] <= 5_000, "{denied:?}");
     assert_eq!(client.ask("SG.CHECK api /none").numbers(), [1, -1, -1, 0, 0], "no rule applies");
     assert_eq!(client.ask("SG.CHECK PERMITS 60 api /v1/x api-key k").numbers()[..3], [1, 100, 40]);
     assert_eq!(client.ask("SG.CHECK id 7 ID x").numbers(), [1, -1, -1, 0, 0], "attributes, not options");
@@ -87,8 +87,8 @@ fn peeks_charge_nothing_and_settlements_give_back() {
         );
     }
     assert_eq!(client.ask("SG.PEEK ACQUIRE r 5 60000").numbers()[2], 4);
-    let Value::Array(refused) = client.ask("SG.ACQUIRE r 5 60000 5 RESERVE") else { panic!() };
-    assert_eq!((refused[0].number(), &refused[5]), (0, &Value::NoBulk));
+    let Value::Array(denied) = client.ask("SG.ACQUIRE r 5 60000 5 RESERVE") else { panic!() };
+    assert_eq!((denied[0].number(), &denied[5]), (0, &Value::NoBulk));
 }
 
 #[test]
@@ -167,8 +167,8 @@ fn what_clients_say_first() {
     assert_eq!(hello[4..6], [bulk("proto"), Value::Integer(3)]);
     assert_eq!(client.ask("CONFIG GET save"), Value::Map(vec![]));
     assert_eq!(client.ask("CLIENT GETNAME"), bulk("you"));
-    let Value::Array(refused) = client.ask("SG.ACQUIRE r 5 60000 0 RESERVE") else { panic!() };
-    assert_eq!(refused[5], Value::Null);
+    let Value::Array(denied) = client.ask("SG.ACQUIRE r 5 60000 0 RESERVE") else { panic!() };
+    assert_eq!(denied[5], Value::Null);
     assert_eq!(client.ask("RESET"), simple("RESET"));
     assert_eq!(client.ask("CLIENT GETNAME"), Value::NoBulk);
     assert_eq!(client.ask("QUIT"), simple("OK"));

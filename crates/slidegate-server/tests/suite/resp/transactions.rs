@@ -97,7 +97,7 @@ fn one_bad_command_aborts_all() {
 }
 
 #[test]
-fn steps_out_of_place_are_refused() {
+fn steps_out_of_place_are_rejected() {
     let door = Door::open();
     let mut client = door.client();
     assert_eq!(client.ask("EXEC").error(), "ERR EXEC without MULTI");
@@ -143,8 +143,8 @@ fn a_transaction_is_bounded() {
     client.send(&encode("EXEC"));
     assert_eq!(client.read(), Some(simple("OK")));
     let answers: Vec<Value> = (0..18).map(|_| client.read().unwrap()).collect();
-    let refused = answers.iter().filter(|answer| **answer != simple("QUEUED")).count();
-    assert_eq!(refused, 1, "{:?}", answers.last());
+    let denied = answers.iter().filter(|answer| **answer != simple("QUEUED")).count();
+    assert_eq!(denied, 1, "{:?}", answers.last());
     assert!(client.read().unwrap().error().starts_with("EXECABORT"));
     // As many as there may be are decided.
     client.send(&encode("MULTI"));

@@ -131,7 +131,7 @@ fn clocks_that_differ() {
     let bench = Bench::new("rules: [{ name: api, limit: 1, window: 1s }]");
     bench.file("trace.csv", "time\n10.500\n10.300\n11.499\n11.300\n11.500\n");
     let report = bench.report(&["--trace", "trace.csv"]);
-    assert_eq!((number(&report, "allowed"), number(&report, "refused")), (2, 3));
+    assert_eq!((number(&report, "allowed"), number(&report, "denied")), (2, 3));
     assert_eq!((number(&report["late"], "requests"), number(&report["late"], "most_us")), (2, 200_000));
 }
 

@@ -53,7 +53,7 @@ impl Bench {
         if let Some(requests) = report["requests"].as_u64()
             && report["allowed"].is_u64()
         {
-            assert_eq!(number(&report, "allowed") + number(&report, "refused"), requests, "{report}");
+            assert_eq!(number(&report, "allowed") + number(&report, "denied"), requests, "{report}");
         }
         report
     }
@@ -93,7 +93,7 @@ fn number(value: &Value, name: &str) -> u64 {
 
 /// What it says instead of running.
 #[track_caller]
-fn refusal(output: &Output) -> String {
+fn denial(output: &Output) -> String {
     assert_eq!((output.status.code(), said(output)), (Some(2), String::new()), "{}", told(output));
     told(output).trim_start_matches("slidegate: ").trim_end().to_owned()
 }

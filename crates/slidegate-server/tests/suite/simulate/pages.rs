@@ -20,7 +20,7 @@ fn a_page_stands_alone_and_a_trace_cannot_write_it() {
     let captions = [
         "Requests over time",
         "Admitted in the window that ends there",
-        "The keys that were refused most",
+        "The keys that were denied most",
         "Keys by how often",
     ];
     for caption in captions {
@@ -32,7 +32,7 @@ fn a_page_stands_alone_and_a_trace_cannot_write_it() {
         .map(|file| file.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert_eq!(names, ["per-ip-counts.svg", "per-ip-keys.svg", "per-ip-levels.svg", "per-ip-refusals.svg"]);
+    assert_eq!(names, ["per-ip-counts.svg", "per-ip-keys.svg", "per-ip-levels.svg", "per-ip-denials.svg"]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Bench, number, refusal, said};
+use super::{Bench, denial, number, said};
 
 const FIVE: &str = "rules: [{ name: per-user, key: [user], limit: 5, window: 1s }]";
 const TEN: &str = "rules: [{ name: per-user, key: [user], limit: 10, window: 1s }]";
@@ -21,16 +21,16 @@ fn every_algorithm_over_the_same_traffic() {
         "the yardstick first"
     );
     for row in rows {
-        assert_eq!(number(row, "allowed") + number(row, "refused"), number(&report, "requests"), "{row}");
-        let (exact, here) = (number(&rows[0], "refused"), number(row, "refused"));
-        assert_eq!(exact + number(row, "refused_needlessly"), here + number(row, "allowed_beyond"), "{row}");
+        assert_eq!(number(row, "allowed") + number(row, "denied"), number(&report, "requests"), "{row}");
+        let (exact, here) = (number(&rows[0], "denied"), number(row, "denied"));
+        assert_eq!(exact + number(row, "denied_needlessly"), here + number(row, "allowed_beyond"), "{row}");
         // By itself it decides as it does beside the others.
         let rules = TEN.replace("1s", &format!("1s, algorithm: {}", row["algorithm"].as_str().unwrap()));
-        assert_eq!(number(&Bench::new(&rules).report(&ZIPF), "refused"), here, "{row}");
+        assert_eq!(number(&Bench::new(&rules).report(&ZIPF), "denied"), here, "{row}");
     }
     assert_eq!((number(&rows[0], "overshoot"), number(&rows[3], "overshoot")), (0, 0));
     assert!(number(&rows[2], "overshoot") > 0 && number(&rows[1], "overshoot") > 0);
-    assert_eq!((number(&rows[0], "refused_needlessly"), number(&rows[0], "allowed_beyond")), (0, 0));
+    assert_eq!((number(&rows[0], "denied_needlessly"), number(&rows[0], "allowed_beyond")), (0, 0));
     assert!(
         number(&rows[0], "bytes") > number(&rows[2], "bytes"),
         "an exact window remembers every admission"
@@ -38,7 +38,7 @@ fn every_algorithm_over_the_same_traffic() {
     let text = said(&bench.run(&[&ZIPF[..], &algorithms].concat()));
     assert!(
         text.contains(
-            "algorithm            allowed      refused   worst over   needlessly  let through     memory"
+            "algorithm            allowed      denied   worst over   needlessly  let through     memory"
         ),
         "{text}"
     );
@@ -47,7 +47,7 @@ fn every_algorithm_over_the_same_traffic() {
 #[test]
 fn what_an_algorithm_cannot_be_is_told() {
     let bench = Bench::new("rules: [{ name: a, limit: 10, window: 1s, warm-up: { from: 20%, over: 4s } }]");
-    let says = refusal(&bench.run(&[&ZIPF[..], &["--algorithms", "token-bucket"]].concat()));
+    let says = denial(&bench.run(&[&ZIPF[..], &["--algorithms", "token-bucket"]].concat()));
     assert_eq!(
         says,
         "rule `a` as token-bucket: `warm-up` does not go with algorithm: token-bucket, whose burst is what may come at once"
@@ -60,20 +60,20 @@ fn who_would_notice_other_rules() {
     bench.file("old.yaml", TEN);
     let report = bench.report(&[&ZIPF[..], &["--against", "old.yaml", "--top", "50"]].concat());
     let difference = &report["difference"];
-    let (refused, allowed) = (number(difference, "newly_refused"), number(difference, "newly_allowed"));
-    let before = number(&Bench::new(TEN).report(&ZIPF), "refused");
-    let now = number(&Bench::new(FIVE).report(&ZIPF), "refused");
-    assert_eq!((number(difference, "refused_before"), number(&report, "refused")), (before, now));
-    assert_eq!(now + allowed, before + refused);
-    assert!(refused > 0, "{difference}");
+    let (denied, allowed) = (number(difference, "newly_denied"), number(difference, "newly_allowed"));
+    let before = number(&Bench::new(TEN).report(&ZIPF), "denied");
+    let now = number(&Bench::new(FIVE).report(&ZIPF), "denied");
+    assert_eq!((number(difference, "denied_before"), number(&report, "denied")), (before, now));
+    assert_eq!(now + allowed, before + denied);
+    assert!(denied > 0, "{difference}");
     // Every change is somebody's.
     let sum = |list: &str, name: &str| -> u64 {
         difference[list].as_array().unwrap().iter().map(|row| number(row, name)).sum()
     };
     for list in ["rules", "keys"] {
         assert_eq!(
-            (sum(list, "newly_refused"), sum(list, "newly_allowed")),
-            (refused, allowed),
+            (sum(list, "newly_denied"), sum(list, "newly_allowed")),
+            (denied, allowed),
             "{difference}"
         );
     }
@@ -83,22 +83,22 @@ fn who_would_notice_other_rules() {
     bench.file("old.yaml", FIVE);
     let back = bench.report(&[&ZIPF[..], &["--against", "old.yaml"]].concat());
     assert_eq!(
-        (number(&back["difference"], "newly_allowed"), number(&back["difference"], "newly_refused")),
-        (refused, allowed)
+        (number(&back["difference"], "newly_allowed"), number(&back["difference"], "newly_denied")),
+        (denied, allowed)
     );
     // No change is none.
     bench.file("old.yaml", TEN);
     let same = bench.report(&[&ZIPF[..], &["--against", "old.yaml"]].concat());
-    assert_eq!((&same["difference"]["newly_refused"], &same["difference"]["keys"]), (&json!(0), &json!([])));
+    assert_eq!((&same["difference"]["newly_denied"], &same["difference"]["keys"]), (&json!(0), &json!([])));
 }
 
 /// The limit keeps what was wished, and one permit less does not: simulated with real rules.
 #[test]
 fn a_suggested_limit_is_the_smallest() {
-    let refusals = |limit: u64, window: &str| {
+    let denials = |limit: u64, window: &str| {
         let rules = format!("rules: [{{ name: per-user, key: [user], limit: {limit}, window: {window} }}]");
         let report = Bench::new(&rules).report(&ZIPF);
-        (number(&report["rules"][0], "refused"), number(&report["rules"][0], "refused_keys"))
+        (number(&report["rules"][0], "denied"), number(&report["rules"][0], "denied_keys"))
     };
     let bench = Bench::new(FIVE);
     for (wish, share, clients) in [
@@ -114,20 +114,20 @@ fn a_suggested_limit_is_the_smallest() {
         assert_eq!(found["suggestions"].as_array().unwrap().len(), 2);
         for (suggestion, window) in found["suggestions"].as_array().unwrap().iter().zip(["1s", "10s"]) {
             let limit = number(suggestion, "limit");
-            let (refused, refused_clients) = refusals(limit, window);
+            let (denied, denied_clients) = denials(limit, window);
             assert_eq!(
-                (number(suggestion, "refused"), number(suggestion, "refused_clients")),
-                (refused, refused_clients)
+                (number(suggestion, "denied"), number(suggestion, "denied_clients")),
+                (denied, denied_clients)
             );
-            let less = refusals(limit - 1, window);
+            let less = denials(limit - 1, window);
             assert_eq!(
                 suggestion["one_less"],
-                json!({ "refused": less.0, "refused_clients": less.1 }),
+                json!({ "denied": less.0, "denied_clients": less.1 }),
                 "{suggestion}"
             );
             let (most, here, with_less) = match clients {
-                true => ((number(suggestion, "clients") as f64 * share) as u64, refused_clients, less.1),
-                false => ((requests as f64 * share) as u64, refused, less.0),
+                true => ((number(suggestion, "clients") as f64 * share) as u64, denied_clients, less.1),
+                false => ((requests as f64 * share) as u64, denied, less.0),
             };
             assert!(here <= most && most < with_less, "{wish} of {window}: {suggestion}");
         }
@@ -148,18 +148,18 @@ fn limits_for_a_trace_that_can_be_read_again() {
     assert_eq!(found["suggestions"][0]["key"], json!(["user"]));
     let piped = bench.fed(&["--trace", "-", "--suggest", "0%"], lines(10).as_bytes());
     assert_eq!(
-        refusal(&piped),
+        denial(&piped),
         "a limit is found by reading the trace several times, which standard input cannot be: give a file"
     );
     let held = Bench::new("rules: [{ name: a, limit: 1, window: 1s, algorithm: concurrency }]");
     held.file("trace", lines(10));
     assert_eq!(
-        refusal(&held.run(&["--trace", "trace", "--suggest", "0%"])),
+        denial(&held.run(&["--trace", "trace", "--suggest", "0%"])),
         "there is no rule with a limit that could be another"
     );
 }
 
-/// What was refused, who and for how long, in words.
+/// What was denied, who and for how long, in words.
 #[test]
 fn the_summary_says_who_was_hit() {
     let bench = Bench::new(
@@ -172,13 +172,13 @@ fn the_summary_says_who_was_hit() {
         "traffic   trace.csv (CSV)",
         "rules     rules.yaml",
         "allowed   5 (71.4 %)",
-        "refused   2 (28.6 %)",
+        "denied   2 (28.6 %)",
         "api: 2 per 10s, sliding-window",
-        "  asked     7: 5 (71.4 %) allowed, 2 (28.6 %) refused",
-        "  keys      2, of which 1 ever refused",
+        "  asked     7: 5 (71.4 %) allowed, 2 (28.6 %) denied",
+        "  keys      2, of which 1 ever denied",
         "  worst     2 of 2 admitted in one window: api:ip=a, until +1s",
-        "  longest   refused for 8s on end: api:ip=a, from +2s",
-        "  hardest   2 of 6 refused: api:ip=a",
+        "  longest   denied for 8s on end: api:ip=a, from +2s",
+        "  hardest   2 of 6 denied: api:ip=a",
         "quiet: 1 per 1s, sliding-window",
         "  asked     never: no request met it",
     ];
@@ -188,11 +188,11 @@ fn the_summary_says_who_was_hit() {
 }
 
 #[test]
-fn a_shadow_refuses_nothing() {
+fn a_shadow_denies_nothing() {
     let rules = TEN.replace("limit: 10", "limit: 10, mode: shadow");
     let report = Bench::new(&rules).report(&ZIPF);
-    assert_eq!(number(&report, "refused"), 0);
+    assert_eq!(number(&report, "denied"), 0);
     assert_eq!(report["rules"][0]["mode"], "shadow");
     let enforced: Value = Bench::new(TEN).report(&ZIPF);
-    assert_eq!(report["rules"][0]["refused"], enforced["rules"][0]["refused"], "what it would have refused");
+    assert_eq!(report["rules"][0]["denied"], enforced["rules"][0]["denied"], "what it would have denied");
 }

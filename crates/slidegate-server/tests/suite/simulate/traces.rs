@@ -7,7 +7,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 
-use super::{Bench, json as read, number, refusal, said, told};
+use super::{Bench, denial, json as read, number, said, told};
 use crate::process;
 use crate::server::BINARY;
 
@@ -62,13 +62,13 @@ fn gzipped(text: &str) -> Vec<u8> {
 #[track_caller]
 fn assert_the_five(report: &Value, format: &str) {
     assert_eq!(report["format"], format);
-    assert_eq!((number(report, "requests"), number(report, "refused"), number(report, "unruled")), (5, 1, 1));
+    assert_eq!((number(report, "requests"), number(report, "denied"), number(report, "unruled")), (5, 1, 1));
     let rule = &report["rules"][0];
-    assert_eq!((number(rule, "asked"), number(rule, "allowed"), number(rule, "refused")), (4, 3, 1));
-    assert_eq!((number(rule, "keys"), number(rule, "refused_keys")), (2, 1));
+    assert_eq!((number(rule, "asked"), number(rule, "allowed"), number(rule, "denied")), (4, 3, 1));
+    assert_eq!((number(rule, "keys"), number(rule, "denied_keys")), (2, 1));
     let hit = &rule["hardest_hit"][0];
     assert_eq!(
-        (&hit["key"], &hit["asked"], &hit["refused"]),
+        (&hit["key"], &hit["asked"], &hit["denied"]),
         (&json!("per-ip:ip=1.2.3.4"), &json!(3), &json!(1))
     );
     let worst = &rule["worst_window"];
@@ -110,7 +110,7 @@ fn a_recording_is_compared_with_what_was_decided_then() {
     bench.file("trace", RECORDING.replace("\"allowed\":false,\"denied_by\":\"per-ip\"", "\"allowed\":true"));
     let recorded = &bench.report(&["--trace", "trace"])["recorded"];
     assert_eq!(recorded["differences"], 1);
-    assert_eq!(recorded["first"], json!([{ "request": 4, "then": "allowed", "now": "refused by per-ip" }]));
+    assert_eq!(recorded["first"], json!([{ "request": 4, "then": "allowed", "now": "denied by per-ip" }]));
     bench.file("trace", RECORDING.replace("\"denied_by\":\"per-ip\"", "\"denied_by\":\"other\""));
     assert_eq!(bench.report(&["--trace", "trace"])["recorded"]["differences"], 1);
 }
@@ -126,8 +126,8 @@ fn a_recording_may_bring_its_own_limit() {
     };
     bench.file("trace", [0, 500, 999, 1_000, 1_400].map(line).concat());
     let report = bench.report(&["--trace", "trace", "--decisions", "decisions"]);
-    assert_eq!((number(&report, "allowed"), number(&report, "refused")), (3, 2));
-    assert_eq!((&report["rules"][0]["rule"], &report["rules"][0]["refused"]), (&json!("ad-hoc"), &json!(2)));
+    assert_eq!((number(&report, "allowed"), number(&report, "denied")), (3, 2));
+    assert_eq!((&report["rules"][0]["rule"], &report["rules"][0]["denied"]), (&json!("ad-hoc"), &json!(2)));
     let decisions = std::fs::read_to_string(bench.path("decisions")).unwrap();
     let lines: Vec<&str> = decisions.lines().collect();
     assert_eq!(lines[0], r#"{"at":1000000,"allowed":true,"retry_after_us":0}"#);
@@ -169,7 +169,7 @@ fn bad_lines_are_counted_and_shown_and_never_the_end() {
     let text = bench.run(&["--trace", "access.log", "--attribute", "api=path"]);
     assert!(said(&text).contains("bad lines 4\n          line 1: it is not"), "{}", said(&text));
     let strict = bench.run(&["--trace", "access.log", "--attribute", "api=path", "--strict"]);
-    assert_eq!(refusal(&strict), format!("access.log:1: {log_line}"));
+    assert_eq!(denial(&strict), format!("access.log:1: {log_line}"));
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn what_cannot_be_is_told() {
     bench.file("empty", "");
     bench.file("words", "hello\nworld\n");
     bench.file("bad.yaml", "rules:\n  - { name: a, limit: 0, window: 1s }\n  - { name: a, limit: 1 }\n");
-    let says = |arguments: &[&str]| refusal(&bench.run(arguments));
+    let says = |arguments: &[&str]| denial(&bench.run(arguments));
     assert!(says(&["--trace", "missing"]).starts_with("cannot read missing: "));
     assert_eq!(
         says(&["--trace", "access.log", "--attribute", "api=pth"]),
@@ -232,7 +232,7 @@ fn what_cannot_be_is_told() {
     );
     let mistakes = super::run_in(bench.folder.path(), &["--rules", "bad.yaml", "--trace", "access.log"], b"");
     assert_eq!(
-        refusal(&mistakes).lines().collect::<Vec<_>>(),
+        denial(&mistakes).lines().collect::<Vec<_>>(),
         [
             "bad.yaml has mistakes:",
             "  bad.yaml:2:23: limit must be between 1 and 1000000000000, not 0",
@@ -262,11 +262,11 @@ fn what_would_be_of_no_use_is_not_accepted() {
         (pattern, ["--time", "when"]),
         (pattern, ["--permits", "n"]),
     ] {
-        let says = refusal(&bench.run(&[traffic, more].concat()));
+        let says = denial(&bench.run(&[traffic, more].concat()));
         assert!(says.contains("cannot be used with"), "{says}");
     }
     for answer in ["--html", "--svg", "--decisions"] {
-        let says = refusal(&bench.run(&["--trace", "access.log", "--suggest", "1%", answer, "x"]));
+        let says = denial(&bench.run(&["--trace", "access.log", "--suggest", "1%", answer, "x"]));
         assert!(says.contains("cannot be used with"), "{says}");
     }
 }
@@ -285,7 +285,7 @@ fn what_is_read_is_not_written_over() {
         (&["--decisions", "old.yaml"], "--decisions would write over what --against names: old.yaml"),
         (&["--html", "new", "--decisions", "./new"], "--decisions would write over what --html names: ./new"),
     ] {
-        assert_eq!(refusal(&bench.run(&[&trace, more].concat())), says);
+        assert_eq!(denial(&bench.run(&[&trace, more].concat())), says);
     }
     let read = |name| std::fs::read_to_string(bench.path(name)).unwrap();
     assert_eq!(
@@ -311,7 +311,7 @@ fn what_is_asked_again_is_not_over_the_limit() {
         let bench = Bench::new(&format!("rules: [{{ name: per-ip, key: [ip], {quota} }}]"));
         bench.file("trace", &trace);
         let report = bench.report(&["--trace", "trace"]);
-        assert_eq!((number(&report, "allowed"), number(&report, "refused")), (5, 1), "{quota}");
+        assert_eq!((number(&report, "allowed"), number(&report, "denied")), (5, 1), "{quota}");
         assert_eq!(report["rules"][0]["worst_window"]["admitted"], 2, "{quota}");
     }
 }
@@ -342,7 +342,7 @@ fn a_file_that_was_cut_off_is_good_as_far_as_it_goes() {
     assert!((1_000..4_000).contains(&requests), "{requests}");
     let note = report["notes"][0].as_str().unwrap();
     assert!(note.starts_with(&format!("cannot read trace.gz after line {requests}: ")), "{note}");
-    assert!(refusal(&bench.run(&["--trace", "trace.gz", "--strict"])).starts_with("cannot read trace.gz: "));
+    assert!(denial(&bench.run(&["--trace", "trace.gz", "--strict"])).starts_with("cannot read trace.gz: "));
 }
 
 #[test]
@@ -416,5 +416,5 @@ fn patterns_are_the_same_for_a_seed() {
     let bench = Bench::new("rules: [{ name: per-user, key: [user], limit: 50, window: 1s }]");
     let hammering = bench.report(&["--pattern", "hammering", "--rate", "200", "--duration", "30s"]);
     assert_eq!(hammering["rules"][0]["hardest_hit"][0]["key"], "per-user:user=user-0");
-    assert_eq!(number(&hammering["rules"][0], "refused_keys"), 1);
+    assert_eq!(number(&hammering["rules"][0], "denied_keys"), 1);
 }

@@ -93,7 +93,7 @@ fn digest(key: &str) -> String {
 fn post(stream: &mut TcpStream, path: &str, headers: &str, body: &str) -> u16 {
     let length = body.len();
     let head = "HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
-    // At once, so that what is refused by its head has arrived whole.
+    // At once, so that what is denied by its head has arrived whole.
     let request = format!("POST {path} {head}{headers}content-length: {length}\r\n\r\n{body}");
     stream.write_all(request.as_bytes()).unwrap();
     let mut reader = BufReader::new(stream);
@@ -248,7 +248,7 @@ fn a_decision_is_one_line_at_every_door() {
     let key = |user: &str| digest(&format!("one:user={user}"));
     let own = digest("ad-hoc:resource=r:window=1s");
     let allowed = |door: &str, keys: &str| json!({ "door": door, "kind": "acquire", "permits": 1, "allowed": true, "source": "store", "keys": keys });
-    let refused = |door: &str, keys: &str| {
+    let denied = |door: &str, keys: &str| {
         let mut line = allowed(door, keys);
         line["allowed"] = false.into();
         line["denied_by"] = "one".into();
@@ -261,19 +261,19 @@ fn a_decision_is_one_line_at_every_door() {
     let expected = [
         allowed("http", &key("ann")),
         allowed("http", &key("ann")),
-        refused("http", &key("ann")),
+        denied("http", &key("ann")),
         with(with(allowed("http", &key("bob")), "kind", "peek".into()), "permits", 2.into()),
-        refused("http", &key("ann")),
+        denied("http", &key("ann")),
         json!({ "door": "http", "kind": "acquire", "error": "permits-exceed-limit" }),
         json!({ "door": "http", "kind": "acquire", "allowed": true, "source": "no-rule" }),
         allowed("http", &key("cid")),
         with(allowed("http", &own), "permits", 3.into()),
         allowed("resp", &key("dan")),
         allowed("resp", &key("dan")),
-        refused("resp", &key("dan")),
+        denied("resp", &key("dan")),
         with(allowed("resp", &own), "kind", "peek".into()),
         allowed("grpc", &key("eve")),
-        with(refused("grpc", &format!("{} {}", key("ann"), key("eve"))), "requests", 2.into()),
+        with(denied("grpc", &format!("{} {}", key("ann"), key("eve"))), "requests", 2.into()),
     ];
     let decisions = logged.decisions();
     for (decision, expected) in decisions.iter().zip(&expected) {

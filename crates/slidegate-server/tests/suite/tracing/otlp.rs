@@ -18,7 +18,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
 use super::{ASK, Logged, RULES, digest, envoy, post, redis};
-use crate::stub::Refusing;
+use crate::stub::Denying;
 
 #[derive(Clone, Default)]
 struct Received(Arc<Mutex<Vec<ExportTraceServiceRequest>>>);
@@ -168,8 +168,8 @@ fn a_share_of_them_and_what_the_variables_say() {
 
 #[test]
 fn without_a_collector_it_decides_as_well() {
-    let refusing = Refusing::new();
-    let url = format!("http://{}", refusing.address);
+    let denying = Denying::new();
+    let url = format!("http://{}", denying.address);
     let logged = Logged::new(&[("OTEL_BSP_SCHEDULE_DELAY", "50")], RULES, &["--otlp", &url]);
     for _ in 0..3 {
         logged.server.post("/v1/acquire", ASK);

@@ -1,12 +1,12 @@
-//! Refusals that need not be asked for again.
+//! Denials that need not be asked for again.
 //!
-//! What a store refuses with a wait cannot fit before the wait is over: admissions leave a window only by ageing. So
-//! until then the same cost, or a larger one, is refused here, and a flood that is refused costs the store nothing. The
+//! What a store denies with a wait cannot fit before the wait is over: admissions leave a window only by ageing. So
+//! until then the same cost, or a larger one, is denied here, and a flood that is denied costs the store nothing. The
 //! wait is counted from before the ask was sent, so it ends here no later than there.
 //!
 //! What is freed otherwise ends it at once: a settlement, a reset. Those of this node are seen as they pass; of those
-//! of others the store tells ([`Store::listen`]), and where it cannot, nothing is refused here. Another limit is
-//! another question: a refusal holds only for the quota it was given under, and until the key is asked for under
+//! of others the store tells ([`Store::listen`]), and where it cannot, nothing is denied here. Another limit is
+//! another question: a denial holds only for the quota it was given under, and until the key is asked for under
 //! another, which may change what it counts.
 
 mod table;
@@ -16,7 +16,7 @@ use std::sync::{Arc, Once, Weak};
 
 use smallvec::SmallVec;
 
-use self::table::{Refusal, Table};
+use self::table::{Denial, Table};
 use super::HEARD_LANES;
 use crate::common::striped_counter::Tally;
 use crate::{
@@ -24,12 +24,12 @@ use crate::{
     Receipt, Settlement, Source, Store, SystemClock,
 };
 
-/// How many refusals are remembered unless told otherwise.
-pub const DEFAULT_MAX_REFUSALS: usize = 65_536;
+/// How many denials are remembered unless told otherwise.
+pub const DEFAULT_MAX_DENIALS: usize = 65_536;
 
-/// A [`Store`] that repeats the refusals of the one within for as long as they hold. Clones share everything.
+/// A [`Store`] that repeats the denials of the one within for as long as they hold. Clones share everything.
 ///
-/// Such an answer lists only the rule that refuses: nobody looked at the others. Rules that count attempts, except in peeks,
+/// Such an answer lists only the rule that denies: nobody looked at the others. Rules that count attempts, except in peeks,
 /// and asks with an id, which may have been admitted before, always go to the store. Where costs differ, `used` is what
 /// the store last said; there, and where what is held was extended since, the wait may be too short, never too long. So
 /// unless the cost is 1 it is said to be a lower bound.
@@ -49,11 +49,11 @@ struct Inner<S> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DenyCacheStats {
-    /// Asks that it refused without asking the store.
+    /// Asks that it denied without asking the store.
     pub hits: u64,
 }
 
-/// What was refused, and what has been freed since.
+/// What was denied, and what has been freed since.
 struct Memory {
     table: Table,
     /// How often something was freed, by the hash of its key.
@@ -79,14 +79,14 @@ struct Stamp {
 impl<S: Store> DenyCache<S> {
     /// Around `store`, with defaults.
     pub fn new(store: S) -> Self {
-        Self::with_clock(store, DEFAULT_MAX_REFUSALS, SystemClock::new())
+        Self::with_clock(store, DEFAULT_MAX_DENIALS, SystemClock::new())
     }
 
-    /// Remembers about so many refusals, none if it is 0, and measures waits by this clock, which must not step.
-    pub fn with_clock(store: S, max_refusals: usize, clock: impl Clock + 'static) -> Self {
+    /// Remembers about so many denials, none if it is 0, and measures waits by this clock, which must not step.
+    pub fn with_clock(store: S, max_denials: usize, clock: impl Clock + 'static) -> Self {
         let counters = |n| (0..n).map(|_| AtomicU64::new(0)).collect();
         let memory = Memory {
-            table: Table::new(max_refusals),
+            table: Table::new(max_denials),
             freed: counters(STRIPES),
             heard: counters(usize::from(HEARD_LANES)),
         };
@@ -133,23 +133,23 @@ impl Memory {
         stamp.heard.is_multiple_of(2) && self.stamp(key, stamp.lane) == stamp
     }
 
-    /// What refuses `check` at `now`.
+    /// What denies `check` at `now`.
     #[inline]
-    fn find(&self, check: &Check, now: Micros) -> Option<arc_swap::Guard<Option<Arc<Refusal>>>> {
-        self.table.find(&check.key, |refusal| {
-            refusal.quota == check.quota
-                && check.cost >= refusal.cost
+    fn find(&self, check: &Check, now: Micros) -> Option<arc_swap::Guard<Option<Arc<Denial>>>> {
+        self.table.find(&check.key, |denial| {
+            denial.quota == check.quota
+                && check.cost >= denial.cost
                 && check.cost <= check.quota.capacity()
-                && now < refusal.until
-                && self.holds(&check.key, refusal.stamp)
+                && now < denial.until
+                && self.holds(&check.key, denial.stamp)
         })
     }
 
-    /// What was refused under another quota holds no more when its key is judged under this one.
+    /// What was denied under another quota holds no more when its key is judged under this one.
     fn judged(&self, check: &Check) {
-        let other = self.table.find(&check.key, |refusal| {
-            refusal.quota != check.quota && self.holds(&check.key, refusal.stamp)
-        });
+        let other = self
+            .table
+            .find(&check.key, |denial| denial.quota != check.quota && self.holds(&check.key, denial.stamp));
         if other.is_some() {
             Listener::freed(self, &check.key);
         }
@@ -182,21 +182,21 @@ impl Drop for Freeing<'_> {
 impl<S: Store> Inner<S> {
     /// The answer to an ask that cannot fit yet.
     #[inline]
-    fn refuse(&self, ask: &Ask) -> Option<Reading> {
+    fn deny(&self, ask: &Ask) -> Option<Reading> {
         if self.memory.table.is_empty() || ask.id().is_some() {
             return None;
         }
         let now = self.clock.now();
         for (i, check) in ask.checks().iter().enumerate() {
-            // An attempt counts though it is refused, and a shadow refuses nothing. A peek counts nothing.
+            // An attempt counts though it is denied, and a shadow denies nothing. A peek counts nothing.
             if check.quota.count() == Count::Attempts && !ask.is_peek() {
                 return None;
             }
             if check.enforced
                 && let Some(found) = self.memory.find(check, now)
-                && let Some(refusal) = &*found
+                && let Some(denial) = &*found
             {
-                return Some(refusal.again(ask, i, now));
+                return Some(denial.again(ask, i, now));
             }
         }
         None
@@ -215,7 +215,7 @@ impl<S: Store> Inner<S> {
         checks.map(stamp).collect()
     }
 
-    /// Remembers what the store refused.
+    /// Remembers what the store denied.
     fn learn<'a>(
         &self,
         answered: impl Iterator<Item = (&'a Ask, &'a Reading)>,
@@ -226,7 +226,7 @@ impl<S: Store> Inner<S> {
         for (ask, reading) in answered {
             for ((check, verdict), stamp) in ask.checks().iter().zip(&reading.verdicts).zip(&mut stamps) {
                 self.memory.judged(check);
-                let lasts = verdict.outcome == Outcome::Refused
+                let lasts = verdict.outcome == Outcome::Denied
                     && reading.source == Source::Store
                     && check.enforced
                     // Of attempts only peeks are answered here.
@@ -236,7 +236,7 @@ impl<S: Store> Inner<S> {
                 if lasts && self.memory.holds(&check.key, *stamp) {
                     self.memory
                         .table
-                        .put(Refusal::new(check, verdict, reading.at, sent, *stamp), self.clock.now());
+                        .put(Denial::new(check, verdict, reading.at, sent, *stamp), self.clock.now());
                 }
             }
         }
@@ -254,10 +254,10 @@ impl<S: Store> Inner<S> {
 
     /// A batch is judged at one instant: all of it here, or all of it there.
     async fn ask_many(&self, asks: &[Ask]) -> Result<Readings, Error> {
-        match asks.iter().map(|ask| self.refuse(ask)).collect() {
-            Some(refused) => {
+        match asks.iter().map(|ask| self.deny(ask)).collect() {
+            Some(denied) => {
                 self.hits.add(asks.len() as u64);
-                Ok(refused)
+                Ok(denied)
             }
             None => self.ask(asks).await,
         }
@@ -276,9 +276,9 @@ impl<S: Store> DenyCache<S> {
 impl<S: Store> Store for DenyCache<S> {
     async fn admit(&self, asks: &[Ask]) -> Result<Readings, Error> {
         if let [ask] = asks {
-            if let Some(refused) = self.inner.refuse(ask) {
+            if let Some(denied) = self.inner.deny(ask) {
                 self.inner.hits.add(1);
-                return Ok(SmallVec::from_buf([refused]));
+                return Ok(SmallVec::from_buf([denied]));
             }
             self.listen_once();
             return self.inner.ask(asks).await;
@@ -287,7 +287,7 @@ impl<S: Store> Store for DenyCache<S> {
         self.inner.ask_many(asks).await
     }
 
-    /// Of a run the last is refused if any is.
+    /// Of a run the last is denied if any is.
     async fn admit_run(&self, ask: &Ask, times: usize) -> Result<Readings, Error> {
         let inner = &*self.inner;
         self.listen_once();

@@ -1,4 +1,4 @@
-//! A table of refusals with a fixed number of places. Looking something up writes nothing that others read.
+//! A table of denials with a fixed number of places. Looking something up writes nothing that others read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -12,8 +12,8 @@ use crate::{Ask, Check, Entry, Key, Micros, Outcome, Precision, Quota, Reading, 
 /// How many places a key may be at.
 const WAYS: usize = 4;
 
-/// What was refused, and until when it is.
-pub(super) struct Refusal {
+/// What was denied, and until when it is.
+pub(super) struct Denial {
     key: Key,
     pub(super) quota: Quota,
     pub(super) cost: u64,
@@ -35,34 +35,34 @@ pub(super) struct Table {
 #[derive(Default)]
 struct Set {
     tags: [AtomicU32; WAYS],
-    refusals: [ArcSwapOption<Refusal>; WAYS],
+    denials: [ArcSwapOption<Denial>; WAYS],
 }
 
-impl Refusal {
+impl Denial {
     pub(super) fn new(check: &Check, verdict: &Verdict, at: Micros, sent: Micros, stamp: Stamp) -> Self {
         let (key, until) = (check.key.clone(), sent.plus(verdict.retry_after));
-        Refusal { key, quota: check.quota, cost: check.cost, verdict: *verdict, at, sent, until, stamp }
+        Denial { key, quota: check.quota, cost: check.cost, verdict: *verdict, at, sent, until, stamp }
     }
 
-    /// The same again: to an ask whose `i`-th check it refuses, at `now`.
+    /// The same again: to an ask whose `i`-th check it denies, at `now`.
     pub(super) fn again(&self, ask: &Ask, i: usize, now: Micros) -> Reading {
         // Nothing, if another has sent it since this one looked at the clock.
         let passed = now.since(self.sent);
         // Before the wait for one permit is over nothing else fits either. For more permits than one, something smaller may
         // have been admitted since.
         let exact = ask.checks()[i].cost == 1 && !self.quota.is_held();
-        let refused = Verdict {
+        let denied = Verdict {
             precision: if exact { self.verdict.precision } else { Precision::LowerBound },
             retry_after: self.verdict.retry_after.since(passed),
             reset_after: self.verdict.reset_after.since(passed),
             ..self.verdict
         };
         let verdicts = match ask.checks() {
-            [_] => SmallVec::from_buf([refused]),
+            [_] => SmallVec::from_buf([denied]),
             checks => checks
                 .iter()
                 .enumerate()
-                .map(|(n, check)| if n == i { refused } else { unjudged(check) })
+                .map(|(n, check)| if n == i { denied } else { unjudged(check) })
                 .collect(),
         };
         Reading { at: self.at.plus(passed), source: Source::DenyCache, verdicts }
@@ -103,13 +103,13 @@ impl Table {
     pub(super) fn find(
         &self,
         key: &Key,
-        holds: impl Fn(&Refusal) -> bool,
-    ) -> Option<Guard<Option<Arc<Refusal>>>> {
+        holds: impl Fn(&Denial) -> bool,
+    ) -> Option<Guard<Option<Arc<Denial>>>> {
         let (set, tag) = self.place(key);
-        for (known, refusal) in set.tags.iter().zip(&set.refusals) {
+        for (known, denial) in set.tags.iter().zip(&set.denials) {
             if known.load(Ordering::Relaxed) == tag {
-                let found = refusal.load();
-                if found.as_ref().is_some_and(|refusal| refusal.key == *key && holds(refusal)) {
+                let found = denial.load();
+                if found.as_ref().is_some_and(|denial| denial.key == *key && holds(denial)) {
                     return Some(found);
                 }
             }
@@ -117,16 +117,16 @@ impl Table {
         None
     }
 
-    /// Remembers a refusal in the place of an older one of its key, or of the one that ends first.
-    pub(super) fn put(&self, refusal: Refusal, now: Micros) {
-        let (set, tag) = self.place(&refusal.key);
+    /// Remembers a denial in the place of an older one of its key, or of the one that ends first.
+    pub(super) fn put(&self, denial: Denial, now: Micros) {
+        let (set, tag) = self.place(&denial.key);
         let (mut place, mut soonest) = (0, Micros::new(u64::MAX));
-        for (way, held) in set.refusals.iter().enumerate() {
+        for (way, held) in set.denials.iter().enumerate() {
             let held = held.load();
-            if let Some(held) = held.as_ref().filter(|held| held.key == refusal.key) {
-                let as_good = held.quota == refusal.quota && held.stamp == refusal.stamp && now < held.until;
-                // Of two costs the smaller one refuses more.
-                if as_good && held.cost < refusal.cost {
+            if let Some(held) = held.as_ref().filter(|held| held.key == denial.key) {
+                let as_good = held.quota == denial.quota && held.stamp == denial.stamp && now < held.until;
+                // Of two costs the smaller one denies more.
+                if as_good && held.cost < denial.cost {
                     return;
                 }
                 place = way;
@@ -137,7 +137,7 @@ impl Table {
                 (place, soonest) = (way, until);
             }
         }
-        set.refusals[place].store(Some(Arc::new(refusal)));
+        set.denials[place].store(Some(Arc::new(denial)));
         set.tags[place].store(tag, Ordering::Release);
         self.used.store(true, Ordering::Relaxed);
     }

@@ -251,7 +251,7 @@ impl Inner {
     async fn reconcile(&self, asks: &[Ask], told: &[Reading], late: &[Reading]) {
         let mut refunds = Vec::new();
         for ((ask, told), late) in asks.iter().zip(told).zip(late) {
-            let allowed = !refuses(ask, told);
+            let allowed = !denies(ask, told);
             let mut late = late.clone();
             for ((check, told), late_verdict) in
                 ask.checks().iter().zip(&told.verdicts).zip(&mut late.verdicts)
@@ -305,14 +305,14 @@ impl Inner {
     ) -> Result<Reading, Error> {
         let outage = server.outage(self);
         let here = fallback::decide(&self.mirror, &self.only(ask, OnError::Local), &outage, true);
-        if refuses(&self.only(ask, OnError::Local), &here) {
+        if denies(&self.only(ask, OnError::Local), &here) {
             return Ok(self.fill(ask, here));
         }
         let asked = self.asked(server);
         let asks = std::slice::from_ref(ask);
         let answer = self.call(asks, left).await;
         let admitted =
-            matches!(&answer, Answer::Readings(all) if all.iter().all(|reading| !refuses(ask, reading)));
+            matches!(&answer, Answer::Readings(all) if all.iter().all(|reading| !denies(ask, reading)));
         if !admitted {
             fallback::undo(&self.mirror, &self.only(ask, OnError::Local), &here, outage.now);
         }
@@ -398,15 +398,15 @@ fn unjudged(check: &Check, outcome: Outcome) -> Verdict {
 /// The verdict on a check with `on-error: closed`: nothing is left until the store answers again.
 fn fail_closed(check: &Check, retry_after: Micros) -> Verdict {
     Verdict {
-        outcome: Outcome::Refused,
+        outcome: Outcome::Denied,
         used: check.quota.capacity(),
         retry_after,
         reset_after: retry_after,
-        ..unjudged(check, Outcome::Refused)
+        ..unjudged(check, Outcome::Denied)
     }
 }
 
-fn refuses(ask: &Ask, reading: &Reading) -> bool {
+fn denies(ask: &Ask, reading: &Reading) -> bool {
     let pairs = ask.checks().iter().zip(&reading.verdicts);
-    pairs.into_iter().any(|(check, verdict)| check.enforced && verdict.outcome.refuses())
+    pairs.into_iter().any(|(check, verdict)| check.enforced && verdict.outcome.denies())
 }

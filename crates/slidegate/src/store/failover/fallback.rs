@@ -275,7 +275,7 @@ fn translate(verdict: &mut Verdict, check: &Check, capacity: u64) {
     verdict.entry.seq |= MADE_HERE;
     // It does not fit here, but it may when the store is back.
     if verdict.outcome == Outcome::Impossible && check.cost <= check.quota.capacity() {
-        verdict.outcome = Outcome::Refused;
+        verdict.outcome = Outcome::Denied;
         verdict.retry_after = check.quota.horizon();
     }
 }

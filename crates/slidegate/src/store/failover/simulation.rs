@@ -97,7 +97,7 @@ impl World {
         }
     }
 
-    /// Every node asks until it is refused.
+    /// Every node asks until it is denied.
     fn exhaust(&mut self) {
         for node in 0..self.nodes.len() {
             while self.ask(node) {}
@@ -267,7 +267,7 @@ fn counts_from_when_the_server_admitted_it(quota: Quota) {
     postpone(&mirror, &ask, &reading, &at(begun), begun.plus(call));
     let end = begun.plus(call).plus(WINDOW);
     let peek = |now| decide(&mirror, &ask.clone().peek(), &at(now), false).verdicts[0].outcome;
-    assert_eq!(peek(begun.plus(WINDOW)), Outcome::Refused, "it still counts at the server");
-    assert_eq!(peek(end.since(Micros::new(1))), Outcome::Refused);
+    assert_eq!(peek(begun.plus(WINDOW)), Outcome::Denied, "it still counts at the server");
+    assert_eq!(peek(end.since(Micros::new(1))), Outcome::Denied);
     assert!(allows(end, false).0);
 }

@@ -265,7 +265,7 @@ impl<S: Store + 'static> Inner<S> {
         let number = self.made.fetch_add(1, Ordering::Relaxed) + 1;
         let (block, back) = Block::new(number, check, &readings, sent);
         let until = block.until();
-        let refused = {
+        let denied = {
             let mut shard = self.shard(&check.key).lock();
             // Of what a reset has forgotten nothing is given back: the store knows.
             if self.pools.resets(&check.key).load(Ordering::Acquire) == resets {
@@ -278,7 +278,7 @@ impl<S: Store + 'static> Inner<S> {
         };
         // What another than the store has granted is not for keeping.
         self.give_back(&check.key, back).await;
-        if let Some(entries) = refused {
+        if let Some(entries) = denied {
             self.give_back(&check.key, entries).await;
             return None;
         }

@@ -425,7 +425,7 @@ impl<C: Clock> Locked<'_, C> {
         let notes = &self.inner.notes;
         let table = &mut *self.shards[shard].1;
         if *cost > quota.capacity() {
-            // It is refused for its cost alone.
+            // It is denied for its cost alone.
             return Place::Fresh(table.fresh(quota));
         }
         let taken = |bucket: usize| {

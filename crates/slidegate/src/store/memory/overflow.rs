@@ -100,7 +100,7 @@ impl SharedCounter {
         }
     }
 
-    /// Whether the counter may count something of `key`. Attempts that were refused are not noted.
+    /// Whether the counter may count something of `key`. Attempts that were denied are not noted.
     pub(super) fn may_count(&self, key: &Key, now: Micros) -> bool {
         let known = !self.crowded && self.strictest.count() == Count::Admitted;
         !known || self.members.get(&key.hash()).is_some_and(|member| member.until > now)

@@ -35,7 +35,7 @@ const CODES: [(&str, Fault, &str); 23] = [
     ("CLUSTERDOWN", Fault::Cluster, CLUSTER),
     ("TRYAGAIN", Fault::Cluster, CLUSTER),
     ("NOREPLICAS", Fault::Other, "it has too few replicas to write (min-replicas-to-write)"),
-    ("MISCONF", Fault::Other, "it refuses writes because it cannot save to disk: see its log"),
+    ("MISCONF", Fault::Other, "it denies writes because it cannot save to disk: see its log"),
     ("UNKILLABLE", Fault::Busy, "it is busy with a long script"),
     ("NOSCRIPT", Fault::Other, "it forgot a script that it was just given"),
     ("max number of clients", Fault::Overloaded, "it has no connections left (maxclients)"),

@@ -138,7 +138,7 @@ impl RedisStore {
 impl Store for RedisStore {
     /// A batch of more than `batch-size` asks is judged in parts, one after the other, each at its instant. In a
     /// cluster asks are judged in order slot by slot, on several servers server by server, each at its instant;
-    /// an ask over several of those is admitted in one after the other, and given back if one refuses.
+    /// an ask over several of those is admitted in one after the other, and given back if one denies.
     async fn admit(&self, asks: &[Ask]) -> Result<Readings, Error> {
         if self.inner.topology.is_one() {
             return self.inner.admit_at(0, asks).await;
@@ -218,7 +218,7 @@ impl Store for RedisStore {
         // Also if only a part of it was forgotten.
         let mut command = redis::cmd("PUBLISH");
         command.arg(names.freed()).arg(format!("{RESET}{key}"));
-        // Who may not publish is not heard: others may then refuse for as long as they were told to.
+        // Who may not publish is not heard: others may then deny for as long as they were told to.
         let _ = topology.call(place, Purpose::Decide, Call::Command(&command)).await;
         failed.map_or(Ok(removed > 0), Err)
     }

@@ -120,7 +120,7 @@ impl Arguments {
 }
 
 /// Redis 6.2 lets a script write whatever it likes once it has written anything, also when its memory is full.
-/// So before all else something is written that changes nothing, and is refused if so.
+/// So before all else something is written that changes nothing, and is denied if so.
 const PROBE: &str = "\
 local probe = redis.pcall('ZADD', KEYS[1], 'XX', '0', 'probe')
 if type(probe) == 'table' and probe.err and string.find(probe.err, 'OOM', 1, true) then return probe end
@@ -128,7 +128,7 @@ if type(probe) == 'table' and probe.err and string.find(probe.err, 'OOM', 1, tru
 
 /// One script, as servers with and without the shebang take it.
 pub(super) struct Prepared {
-    /// With it Redis 7 refuses the whole script when its memory is full, before anything is written.
+    /// With it Redis 7 denies the whole script when its memory is full, before anything is written.
     strict: Script,
     plain: Script,
     text: String,

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
-use slidegate::tower::{RateLimitLayer, Refusal, Rejection};
+use slidegate::tower::{Denial, RateLimitLayer, Rejection};
 use slidegate::{Limiter, Micros, RedisStore, Rules};
 
 use super::{ask, get, header, hello, limiter};
@@ -10,7 +10,7 @@ use super::{ask, get, header, hello, limiter};
 const TWO_A_MINUTE: &str = "rules: [{ name: calls, limit: 2, window: 1m, code: 10007 }]";
 
 #[tokio::test]
-async fn allowed_and_refused_as_the_http_door_says_it() {
+async fn allowed_and_denied_as_the_http_door_says_it() {
     let (limiter, clock) = limiter(TWO_A_MINUTE);
     let service = hello(&RateLimitLayer::new(limiter));
     let first = ask(&service, get("/")).await;
@@ -21,13 +21,13 @@ async fn allowed_and_refused_as_the_http_door_says_it() {
 
     clock.advance(Micros::from_millis(14_500));
     ask(&service, get("/")).await;
-    let refused = ask(&service, get("/")).await;
-    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(refused.body(), r#"{"allowed":false,"code":10007,"retry_after_ms":45500}"#);
-    assert_eq!(header(&refused, "content-type").unwrap(), "application/json");
-    assert_eq!(header(&refused, "ratelimit").unwrap(), r#""calls";r=0;t=60"#);
-    assert_eq!(header(&refused, "retry-after").unwrap(), "46");
-    assert_eq!(header(&refused, "x-ratelimit-limit"), None);
+    let denied = ask(&service, get("/")).await;
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(denied.body(), r#"{"allowed":false,"code":10007,"retry_after_ms":45500}"#);
+    assert_eq!(header(&denied, "content-type").unwrap(), "application/json");
+    assert_eq!(header(&denied, "ratelimit").unwrap(), r#""calls";r=0;t=60"#);
+    assert_eq!(header(&denied, "retry-after").unwrap(), "46");
+    assert_eq!(header(&denied, "x-ratelimit-limit"), None);
 
     clock.advance(Micros::from_millis(45_500));
     assert_eq!(ask(&service, get("/")).await.status(), StatusCode::OK);
@@ -36,14 +36,14 @@ async fn allowed_and_refused_as_the_http_door_says_it() {
 #[tokio::test]
 async fn headers_can_be_fewer_or_more() {
     let (limiter, _) = limiter(TWO_A_MINUTE);
-    let quiet = hello(&RateLimitLayer::new(limiter).headers_on_refusals_only().older_headers());
+    let quiet = hello(&RateLimitLayer::new(limiter).headers_on_denials_only().older_headers());
     for _ in 0..2 {
         let allowed = ask(&quiet, get("/")).await;
         assert_eq!((header(&allowed, "ratelimit"), header(&allowed, "x-ratelimit-limit")), (None, None));
     }
-    let refused = ask(&quiet, get("/")).await;
-    assert_eq!(header(&refused, "ratelimit").unwrap(), r#""calls";r=0;t=60"#);
-    let older = ["limit", "remaining", "reset"].map(|name| header(&refused, &format!("x-ratelimit-{name}")));
+    let denied = ask(&quiet, get("/")).await;
+    assert_eq!(header(&denied, "ratelimit").unwrap(), r#""calls";r=0;t=60"#);
+    let older = ["limit", "remaining", "reset"].map(|name| header(&denied, &format!("x-ratelimit-{name}")));
     assert_eq!(older.map(Option::unwrap), ["2", "0", "60"]);
 }
 
@@ -70,8 +70,8 @@ async fn a_request_that_meets_no_rule_goes_on_and_is_told_nothing() {
 #[tokio::test]
 async fn another_answer_can_take_the_place_of_the_usual_one() {
     let (limiter, _) = limiter(TWO_A_MINUTE);
-    let layer = RateLimitLayer::new(limiter).answer_with(|refusal, mut usual| match refusal {
-        Refusal::OverLimit(decision) => {
+    let layer = RateLimitLayer::new(limiter).answer_with(|denial, mut usual| match denial {
+        Denial::OverLimit(decision) => {
             *usual.body_mut() = Bytes::from(format!("slow down, {}", decision.denied_by().unwrap()));
             usual.headers_mut().insert("content-type", HeaderValue::from_static("text/plain"));
             usual
@@ -81,9 +81,9 @@ async fn another_answer_can_take_the_place_of_the_usual_one() {
     let service = hello(&layer);
     ask(&service, get("/")).await;
     ask(&service, get("/")).await;
-    let refused = ask(&service, get("/")).await;
-    assert_eq!((refused.status().as_u16(), refused.body().as_str()), (429, "slow down, calls"));
-    assert_eq!(header(&refused, "retry-after").unwrap(), "60");
+    let denied = ask(&service, get("/")).await;
+    assert_eq!((denied.status().as_u16(), denied.body().as_str()), (429, "slow down, calls"));
+    assert_eq!(header(&denied, "retry-after").unwrap(), "60");
     // What was made of the layer before knows nothing of it.
     let picky = layer.permits(|_| Err("no".into()));
     assert_eq!(ask(&hello(&picky), get("/")).await.status().as_u16(), 418);
@@ -96,10 +96,10 @@ async fn without_a_store_it_is_503_or_let_through() {
         let store = RedisStore::new("redis://127.0.0.1:1").unwrap();
         Limiter::new(store, Rules::from_yaml(TWO_A_MINUTE).unwrap())
     };
-    let refused = ask(&hello(&RateLimitLayer::new(limiter())), get("/")).await;
-    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let denied = ask(&hello(&RateLimitLayer::new(limiter())), get("/")).await;
+    assert_eq!(denied.status(), StatusCode::SERVICE_UNAVAILABLE);
     let body = r#"{"error":{"code":"unavailable","message":"it cannot be decided now whether this request may go on"}}"#;
-    assert_eq!(refused.body(), body, "what the store says is not for strangers");
+    assert_eq!(denied.body(), body, "what the store says is not for strangers");
     let open = ask(&hello(&RateLimitLayer::new(limiter()).fail_open()), get("/")).await;
     assert_eq!((open.status(), open.body().as_str()), (StatusCode::OK, "hello"));
 }
@@ -112,13 +112,13 @@ async fn more_permits_than_there_ever_are_is_the_clients_mistake() {
         request.uri.query().and_then(|query| query.parse().ok()).ok_or_else(rejection)
     });
     let service = hello(&layer);
-    let refused = ask(&service, get("/?3")).await;
-    assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+    let denied = ask(&service, get("/?3")).await;
+    assert_eq!(denied.status(), StatusCode::BAD_REQUEST);
     let message = "3 permits can never pass rule `calls`: its limit is 2";
-    assert_eq!(refused.body(), &format!(r#"{{"error":{{"code":"invalid-request","message":"{message}"}}}}"#));
-    let refused = ask(&service, get("/")).await;
-    assert_eq!(refused.status(), StatusCode::UNPROCESSABLE_ENTITY);
-    assert!(refused.body().contains(r#"say \"how many\""#), "{}", refused.body());
+    assert_eq!(denied.body(), &format!(r#"{{"error":{{"code":"invalid-request","message":"{message}"}}}}"#));
+    let denied = ask(&service, get("/")).await;
+    assert_eq!(denied.status(), StatusCode::UNPROCESSABLE_ENTITY);
+    assert!(denied.body().contains(r#"say \"how many\""#), "{}", denied.body());
     assert_eq!(ask(&service, get("/?2")).await.status(), StatusCode::OK, "neither was charged");
 }
 
@@ -147,9 +147,9 @@ async fn grpc_is_answered_in_its_own_words() {
     assert_eq!(said(&layer.clone().never_grpc(), "application/grpc").await.0, 429);
     assert_eq!(said(&layer.clone().always_grpc(), "text/plain").await.0, 200);
 
-    let refused = ask(&hello(&layer), call("application/grpc")).await;
-    assert_eq!(header(&refused, "grpc-retry-pushback-ms").unwrap(), "60000");
-    assert_eq!(header(&refused, "grpc-message").unwrap(), "refused by one, again in 1m");
+    let denied = ask(&hello(&layer), call("application/grpc")).await;
+    assert_eq!(header(&denied, "grpc-retry-pushback-ms").unwrap(), "60000");
+    assert_eq!(header(&denied, "grpc-message").unwrap(), "denied by one, again in 1m");
     let statuses = [(400, "3"), (401, "16"), (403, "7"), (404, "3"), (500, "13"), (503, "14")];
     for (http, grpc) in statuses {
         let status = StatusCode::from_u16(http).unwrap();

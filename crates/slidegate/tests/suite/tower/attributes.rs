@@ -95,16 +95,15 @@ async fn a_value_beyond_every_bound_is_rejected() {
 }
 
 #[tokio::test]
-async fn a_missing_value_is_skipped_replaced_or_refused() {
+async fn a_missing_value_is_skipped_replaced_or_rejected() {
     let user = || Extract::header("x-user").unwrap();
     assert_eq!(counted(user().or("nobody"), [get("/")]).await, ["r:a=nobody"]);
-    let refused =
-        counted(user().or_refuse(StatusCode::UNAUTHORIZED), [get("/"), with("x-user", b"bob")]).await;
+    let denied = counted(user().or_deny(StatusCode::UNAUTHORIZED), [get("/"), with("x-user", b"bob")]).await;
     let error = r#"{"error":{"code":"invalid-request","message":"the request does not say its `a`"}}"#;
-    assert_eq!(refused, [error, "r:a=bob"]);
+    assert_eq!(denied, [error, "r:a=bob"]);
     let (limiter, _) = limiter("rules: []");
     let layer =
-        RateLimitLayer::new(limiter).attribute("a", user().or_refuse(StatusCode::UNAUTHORIZED)).unwrap();
+        RateLimitLayer::new(limiter).attribute("a", user().or_deny(StatusCode::UNAUTHORIZED)).unwrap();
     assert_eq!(ask(&hello(&layer), get("/")).await.status(), StatusCode::UNAUTHORIZED);
 }
 

@@ -28,9 +28,9 @@ async fn client(client: ClientAddress, request: Request<Body>) -> String {
     let rules = Rules::from_yaml("rules: [{ name: r, key: [ip], limit: 1, window: 1m }]").unwrap();
     let limiter = std::sync::Arc::new(Limiter::new(MemoryStore::new(), rules));
     let layer = RateLimitLayer::new(limiter.clone()).attribute("ip", client).unwrap().answer_with(
-        |refusal, mut usual| {
+        |denial, mut usual| {
             let key = |decision: &Decision| decision.limits().next().unwrap().key().to_string();
-            if let slidegate::tower::Refusal::OverLimit(decision) = refusal {
+            if let slidegate::tower::Denial::OverLimit(decision) = denial {
                 *usual.body_mut() = key(decision).into();
             }
             usual

@@ -1,4 +1,4 @@
-//! Under load, in real servers: never over the limit in any window, and never refused while there is room.
+//! Under load, in real servers: never over the limit in any window, and never denied while there is room.
 
 use std::collections::VecDeque;
 use std::process::Command;
@@ -8,7 +8,7 @@ use axum::Router;
 use axum::extract::{ConnectInfo, Extension};
 use axum::routing::get;
 use parking_lot::Mutex;
-use slidegate::tower::{ClientAddress, RateLimitLayer, Refusal};
+use slidegate::tower::{ClientAddress, Denial, RateLimitLayer};
 use slidegate::{Decision, Guard, GuardOptions, Limiter, MemoryStore, Micros, Rules, Store};
 use tonic::transport::server::{TcpConnectInfo, TcpIncoming};
 use tonic::transport::{Channel, Server as TonicServer};
@@ -28,14 +28,14 @@ fn rules() -> Rules {
     Rules::from_yaml("rules: [{ name: per-client, key: [ip], limit: 40, window: 200ms }]").unwrap()
 }
 
-/// When requests were admitted and refused, by the store's own clock.
+/// When requests were admitted and denied, by the store's own clock.
 #[derive(Clone, Default)]
 struct Instants(Arc<Mutex<Vec<(Micros, Verdict)>>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Verdict {
     Admitted,
-    Refused,
+    Denied,
 }
 
 impl Instants {
@@ -45,35 +45,35 @@ impl Instants {
 
     fn watch<S: Store + 'static>(&self, layer: RateLimitLayer<S>) -> RateLimitLayer<S> {
         let instants = self.clone();
-        layer.pass_decision().answer_with(move |refusal, usual| {
-            let Refusal::OverLimit(decision) = refusal else { panic!("{refusal:?}") };
-            instants.record(decision, Verdict::Refused);
+        layer.pass_decision().answer_with(move |denial, usual| {
+            let Denial::OverLimit(decision) = denial else { panic!("{denial:?}") };
+            instants.record(decision, Verdict::Denied);
             usual
         })
     }
 
-    /// How many were admitted and refused.
+    /// How many were admitted and denied.
     fn check(&self) -> (usize, usize) {
         let mut instants = self.0.lock().clone();
         instants.sort();
         let mut counted: VecDeque<Micros> = VecDeque::new();
-        let mut refused = 0;
+        let mut denied = 0;
         for (at, verdict) in &instants {
             while counted.front().is_some_and(|first| at.since(*first) >= WINDOW) {
                 counted.pop_front();
             }
             match verdict {
                 Verdict::Admitted => counted.push_back(*at),
-                Verdict::Refused => refused += 1,
+                Verdict::Denied => denied += 1,
             }
-            let full = if *verdict == Verdict::Refused { LIMIT..=LIMIT } else { 1..=LIMIT };
+            let full = if *verdict == Verdict::Denied { LIMIT..=LIMIT } else { 1..=LIMIT };
             assert!(
                 full.contains(&counted.len()),
                 "{} in the window when {verdict:?} at {at}",
                 counted.len()
             );
         }
-        (instants.len() - refused, refused)
+        (instants.len() - denied, denied)
     }
 }
 
@@ -86,8 +86,8 @@ fn wrk(url: &str) -> (usize, usize) {
         line.split_once(before)?.1.split_once(after)?.0.trim().parse::<usize>().ok()
     };
     let all = text.lines().find_map(|line| number(line, "", "requests in"));
-    let refused = text.lines().find_map(|line| line.split_once("Non-2xx or 3xx responses:"));
-    (all.expect(&text), refused.map_or(0, |(_, count)| count.trim().parse().unwrap()))
+    let denied = text.lines().find_map(|line| line.split_once("Non-2xx or 3xx responses:"));
+    (all.expect(&text), denied.map_or(0, |(_, count)| count.trim().parse().unwrap()))
 }
 
 async fn axum_under_wrk<S: Store + 'static>(limiter: Limiter<S>) {
@@ -101,17 +101,15 @@ async fn axum_under_wrk<S: Store + 'static>(limiter: Limiter<S>) {
     };
     let address = serve(Router::new().route("/", get(handler)).layer(layer)).await;
     let url = format!("http://{address}/");
-    let (all, refused) = tokio::task::spawn_blocking(move || wrk(&url)).await.unwrap();
+    let (all, denied) = tokio::task::spawn_blocking(move || wrk(&url)).await.unwrap();
 
-    let (admitted_here, refused_here) = instants.check();
-    eprintln!("admitted {admitted_here}, refused {refused_here}; wrk saw {} and {refused}", all - refused);
+    let (admitted_here, denied_here) = instants.check();
+    eprintln!("admitted {admitted_here}, denied {denied_here}; wrk saw {} and {denied}", all - denied);
     // Those under way when it ended were not seen.
     let unseen = 0..=CONNECTIONS;
-    assert!(unseen.contains(&(admitted_here + refused_here - all)));
-    assert!(
-        unseen.contains(&(admitted_here - (all - refused))) && unseen.contains(&(refused_here - refused))
-    );
-    assert!(admitted_here > 2 * LIMIT && refused > 0, "it was not under load");
+    assert!(unseen.contains(&(admitted_here + denied_here - all)));
+    assert!(unseen.contains(&(admitted_here - (all - denied))) && unseen.contains(&(denied_here - denied)));
+    assert!(admitted_here > 2 * LIMIT && denied > 0, "it was not under load");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -155,31 +153,31 @@ async fn tonic_with_its_own_client() {
     let callers = (0..CONNECTIONS).map(|_| {
         let client = client.clone();
         tokio::spawn(async move {
-            let (mut ok, mut refused) = (0, 0);
+            let (mut ok, mut denied) = (0, 0);
             for _ in 0..400 {
                 match check(&client).await {
                     Ok(()) => ok += 1,
                     Err(status) => {
                         assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
-                        assert!(status.message().starts_with("refused by per-client, again in "), "{status}");
+                        assert!(status.message().starts_with("denied by per-client, again in "), "{status}");
                         let wait = status.metadata().get("grpc-retry-pushback-ms").unwrap();
                         let wait: u64 = wait.to_str().unwrap().parse().unwrap();
                         assert!((1..=200).contains(&wait));
                         assert!(status.metadata().contains_key("ratelimit"));
-                        refused += 1;
+                        denied += 1;
                     }
                 }
             }
-            (ok, refused)
+            (ok, denied)
         })
     });
-    let (mut ok, mut refused) = (0, 0);
+    let (mut ok, mut denied) = (0, 0);
     for caller in callers.collect::<Vec<_>>() {
         let seen = caller.await.unwrap();
         ok += seen.0;
-        refused += seen.1;
+        denied += seen.1;
     }
-    eprintln!("ok {ok}, ResourceExhausted {refused}");
-    assert_eq!(instants.check(), (ok, refused));
-    assert!(ok >= LIMIT && refused > 0, "it was not under load");
+    eprintln!("ok {ok}, ResourceExhausted {denied}");
+    assert_eq!(instants.check(), (ok, denied));
+    assert!(ok >= LIMIT && denied > 0, "it was not under load");
 }

@@ -18,7 +18,7 @@ async fn axum() {
 #[tokio::test]
 async fn tonic() {
     let lines = tonic_layer::show().await.unwrap();
-    let denied = "ResourceExhausted: refused by per-client, again in ";
+    let denied = "ResourceExhausted: denied by per-client, again in ";
     let answers: Vec<_> =
         lines.iter().map(|line| if line.starts_with(denied) { denied } else { line.as_str() }).collect();
     assert_eq!(answers, ["Serving", "Serving", "Serving", denied, denied]);

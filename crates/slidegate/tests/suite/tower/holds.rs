@@ -38,7 +38,7 @@ fn app<S: Store + 'static>(limiter: &Arc<Limiter<S>>, go: &Arc<Notify>) -> Route
         .layer(RateLimitLayer::new(Arc::clone(limiter)))
 }
 
-/// Held while the body streams, refused meanwhile, free when it ends, and when a client hangs up before or after the head.
+/// Held while the body streams, denied meanwhile, free when it ends, and when a client hangs up before or after the head.
 async fn a_streamed_body_and_clients_that_leave<S: Store + 'static>(limiter: Arc<Limiter<S>>) {
     let go = Arc::new(Notify::new());
     let address = serve(app(&limiter, &go)).await;
@@ -46,8 +46,8 @@ async fn a_streamed_body_and_clients_that_leave<S: Store + 'static>(limiter: Arc
     let mut streaming = Connection::get(address, "/").await;
     streaming.read_to("first").await;
     assert_eq!(used(&limiter).await, 1);
-    let refused = Connection::get(address, "/").await.read().await;
-    assert!(refused.starts_with("HTTP/1.1 429"), "{refused}");
+    let denied = Connection::get(address, "/").await.read().await;
+    assert!(denied.starts_with("HTTP/1.1 429"), "{denied}");
     go.notify_one();
     streaming.read_to("rest").await;
     until_used(&limiter, 0).await;

@@ -4,7 +4,7 @@ mod adapting; // how long responses take moves the limits that follow the load
 mod answers; // what a client is told: statuses, headers, bodies, and gRPC's
 mod attributes; // where values come from, and what becomes of a request that lacks one
 mod clients; // whose word is taken for who asks
-mod exact; // under load, in real servers: never over the limit, never refused while there is room
+mod exact; // under load, in real servers: never over the limit, never denied while there is room
 mod examples; // the examples show what they say
 mod holds; // permits are held as long as a response is under way, and no longer
 mod readiness; // a service that is not ready holds up, and is charged nothing

@@ -18,7 +18,7 @@ use crate::redis_server::{Flavour, Server};
 
 const RULES: &str = "rules: [{ name: calls, limit: 3, window: 1m }]";
 
-/// Two that wait in a service for one at a time; what they were charged before and after, and a third that is refused.
+/// Two that wait in a service for one at a time; what they were charged before and after, and a third that is denied.
 async fn two_for_one_place<S: Store + 'static>(limiter: Arc<Limiter<S>>) {
     let go = Arc::new(Notify::new());
     let waiting = Arc::clone(&go);
@@ -48,13 +48,13 @@ async fn two_for_one_place<S: Store + 'static>(limiter: Arc<Limiter<S>>) {
     go.notify_one();
     running.await.unwrap().unwrap();
 
-    // A refusal leaves the place to others.
+    // A denial leaves the place to others.
     limiter.acquire(slidegate::Request::new([])).await.unwrap();
-    let mut refused = service.clone();
-    let response = refused.ready().await.unwrap().call(get("/")).await.unwrap();
+    let mut denied = service.clone();
+    let response = denied.ready().await.unwrap().call(get("/")).await.unwrap();
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert!(service.clone().ready().now_or_never().is_some());
-    drop(refused);
+    drop(denied);
 }
 
 #[tokio::test]

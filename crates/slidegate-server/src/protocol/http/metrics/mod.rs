@@ -122,7 +122,7 @@ impl Everything {
             for word in Said::ALL {
                 for source in Source::ALL {
                     let count = row.said(word, source);
-                    if count > 0 || (source == Source::Store && word != Said::WouldRefuse) {
+                    if count > 0 || (source == Source::Store && word != Said::WouldDeny) {
                         said.push((
                             [("rule", &*row.name), ("verdict", word.as_str()), ("source", source.as_str())],
                             count,
@@ -144,7 +144,7 @@ impl Everything {
         for door in Protocol::ALL {
             for source in Source::ALL {
                 let mut all = Durations::default();
-                for (allowed, verdict) in [(true, "allowed"), (false, "refused")] {
+                for (allowed, verdict) in [(true, "allowed"), (false, "denied")] {
                     let some = record.durations(door, allowed, source);
                     if some.count() > 0 || source == Source::Store {
                         let labels =
@@ -277,7 +277,7 @@ impl Everything {
         page.bytes("mirror", "What that takes", mirror.map(|mirror| mirror.bytes as u64))?;
         self.calls(page, stats.map(|stats| &stats.calls))?;
         let hits = stats.map(|stats| stats.deny_cache.hits);
-        page.total("deny_cache_hits", "Refusals that were known already, without asking Redis", hits)?;
+        page.total("deny_cache_hits", "Denials that were known already, without asking Redis", hits)?;
         let coalesce = stats.map(|stats| &stats.coalesce);
         page.total(
             "coalesced_calls",

@@ -398,7 +398,7 @@ fn add_ask(ask: &Ask, lines: &Lines<'_>, arguments: &mut Arguments, ops: &mut Ar
 fn in_run(check: &Check, reply: [u64; 7], i: u64) -> Result<Verdict, Error> {
     let [granted, used, retry_after, reset_after, date, place, bound] = reply;
     let mut verdict = Verdict {
-        outcome: Outcome::Refused,
+        outcome: Outcome::Denied,
         limit: check.quota.capacity(),
         used,
         retry_after: Micros::new(retry_after),
@@ -432,8 +432,8 @@ fn judged(ask: &Ask, check: &Check, reply: [u64; 7]) -> Result<Verdict, Error> {
     let outcome = match outcome {
         0 => Outcome::Charged,
         1 => Outcome::Fits,
-        2 => Outcome::Refused,
-        3 if check.quota.adapts() => Outcome::Refused,
+        2 => Outcome::Denied,
+        3 if check.quota.adapts() => Outcome::Denied,
         3 => Outcome::Impossible,
         _ => return Err(bad_reply()),
     };

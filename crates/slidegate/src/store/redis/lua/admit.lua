@@ -9,7 +9,7 @@
 --        or 0, peek, checks, whether it has an id, and of each check: line, cost, enforced, digits of the id (which text)
 -- reply  of a run: granted, used, retry after, reset after, recorded under, first number, bound
 --        of a check: outcome, used, retry after, reset after, recorded under, number, bound
---        (outcome: 0 charged, 1 fits, 2 refused, 3 impossible; bound: 0 if retry after is exact, 1 if it is a lower bound)
+--        (outcome: 0 charged, 1 fits, 2 denied, 3 impossible; bound: 0 if retry after is exact, 1 if it is a lower bound)
 --        or the integer 1: nothing was decided, because more has left than one call may sum up (see head.lua)
 
 local lines, states = {}, {}
@@ -95,7 +95,7 @@ local function run(times, line, cost)
 end
 
 local function ask(peek, checks, named)
-  local all, refuser = {}, nil
+  local all, denier = {}, nil
   for i = 1, checks do
     local number, cost, enforced, digits = take('<dddd')
     local line = lines[number]
@@ -112,7 +112,7 @@ local function ask(peek, checks, named)
       if check.id then check.at, check.k = known(s, line, check.id, check.digits) end
       if not check.at then check.outcome = (s.used + cost <= line.capacity or line.climb and s.used == 0) and 1 or 2 end
     end
-    if enforced == 1 and (check.outcome or 0) >= 2 and not refuser then refuser = i end
+    if enforced == 1 and (check.outcome or 0) >= 2 and not denier then denier = i end
     all[i] = check
   end
   for i = 1, checks do
@@ -120,8 +120,8 @@ local function ask(peek, checks, named)
     local line, cost, s, outcome = check.line, check.cost, check.state, check.outcome
     local kind = kinds[line.kind]
     local date, place = check.at or 0, check.k or 0
-    local admitted = peek == 0 and not refuser
-    local counted = cost > 0 and (admitted or peek == 0 and line.attempts and refuser and i <= refuser)
+    local admitted = peek == 0 and not denier
+    local counted = cost > 0 and (admitted or peek == 0 and line.attempts and denier and i <= denier)
     if not outcome then
       outcome = 0
     elseif outcome == 1 and counted then

@@ -8,7 +8,7 @@
 -- Of what has left, the first `LOOK` members say whether a key is ours.
 --
 -- It trims as a peek would, and drops a key no sooner than its own expiry could have: so no decision is another for it.
--- What a wrong total would make of it is left to audit.lua. Redis 6.2 with a full memory refuses a script's first write if
+-- What a wrong total would make of it is left to audit.lua. Redis 6.2 with a full memory denies a script's first write if
 -- that may take memory, and no later one: so what frees, or takes none, comes first.
 
 local which = take('<d')

@@ -4,7 +4,7 @@
 -- plan   min-expire, expire-buffer, channel, number of settlements; of each: key, its notes, log, its notes, instant,
 --        cost charged, cost really, seq and name (which text). A cost of 2^52 extends what is held: it counts from now on.
 --
--- What gives something back is published, so that nobody goes on refusing what fits again. Whoever may not publish is
+-- What gives something back is published, so that nobody goes on denying what fits again. Whoever may not publish is
 -- not heard.
 -- reply  of each: 0 done, 1 settled before, 2 gone, 3 to be sent again, because more has left than one call may sum up (see
 --        head.lua)

@@ -7,7 +7,7 @@
 //! The layout is that of the scripts, so both can work on the same keys. Of a window only the oldest entries are
 //! read; the others stand together at the newest instant, and if a decision depends on one of them, all are read.
 //!
-//! A refusal writes nothing, so it may come before an admission that is dated earlier but not yet written.
+//! A denial writes nothing, so it may come before an admission that is dated earlier but not yet written.
 
 mod key_state;
 mod load;

@@ -354,7 +354,7 @@ pub(crate) fn slot_of_tag(tag: &[u8]) -> Place {
     CRC.checksum(tag) % SLOTS
 }
 
-/// A script's keys are in one slot, or it would be refused.
+/// A script's keys are in one slot, or it would be denied.
 fn check_slots(call: Call<'_>, slot: Place) -> Result<(), Error> {
     let Call::Script(_, arguments) = call else { return Ok(()) };
     match arguments.keys.iter().find(|name| slot_of_name(name) != slot) {
