@@ -24,7 +24,7 @@ use limitador::counter::Counter;
 use limitador::limit::Limit;
 use limitador::storage::in_memory::InMemoryStorage;
 use limitador::storage::{Authorization, CounterStorage};
-use slidegate::{Ask, Check, Key, MemoryStore, Quota, Store};
+use slidegate::{Checks, Check, Key, MemoryStore, Quota, Store};
 
 const ROUNDS: usize = 7;
 const KEYS: [usize; 3] = [1, 1_000, 1_000_000];
@@ -111,7 +111,7 @@ impl Contenders {
 
     #[inline]
     fn slidegate(&self, key: usize) -> bool {
-        let ask = Ask::one(Check::new(self.ours[key].clone(), self.quota, 1)).unwrap();
+        let ask = Checks::one(Check::new(self.ours[key].clone(), self.quota, 1)).unwrap();
         !ready(self.store.admit(std::slice::from_ref(&ask))).unwrap()[0].verdicts[0].outcome.denies()
     }
 
@@ -206,7 +206,7 @@ fn full_window(limit: u64) -> (f64, f64) {
     // One permit a step fills the window exactly; a step later the oldest has left.
     let step = Micros::new(1_000_000 / limit);
     let quota = Quota::per_second(limit).unwrap();
-    let ask = [Ask::one(Check::new(Key::new("u", []), quota, 1)).unwrap()];
+    let ask = [Checks::one(Check::new(Key::new("u", []), quota, 1)).unwrap()];
     for _ in 0..limit {
         clock.advance(step);
         ready(store.admit(&ask)).unwrap();
@@ -242,7 +242,7 @@ fn memory() {
     };
     let admit = |store: &MemoryStore, name: &str, quota: Quota| {
         let check = Check::new(Key::new("u", [("id", name)]), quota, 1);
-        ready(store.admit(&[Ask::new([check]).unwrap()])).unwrap();
+        ready(store.admit(&[Checks::new([check]).unwrap()])).unwrap();
     };
     let ours = held(&|| {
         let store = MemoryStore::new();
@@ -277,7 +277,7 @@ fn memory() {
         let clock = ManualClock::at(Micros::from_secs(1_000_000));
         let store = MemoryStore::with_clock(clock.clone(), 1);
         let check = Check::new(Key::new("u", []), Quota::per_hour(events).unwrap(), 1);
-        let ask = [Ask::new([check]).unwrap()];
+        let ask = [Checks::new([check]).unwrap()];
         for _ in 0..events {
             clock.advance(Micros::new(1));
             ready(store.admit(&ask)).unwrap();

@@ -12,12 +12,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-use crate::app::auth::{Access, Token};
+use crate::app::auth::{Auth, Token};
 use crate::app::rule_manager::RulesBody;
-use crate::app::state::Gate;
+use crate::app::state::AppState;
 use crate::common::protocol::Protocol;
 use crate::protocol::http::Role;
-use crate::protocol::listener::Door;
+use crate::protocol::listener::ConnectionHandler;
 use crate::store::AnyStore;
 use crate::{
     protocol::{grpc, http, resp},
@@ -44,23 +44,23 @@ static RUNTIME: LazyLock<Runtime> =
 static KNOWN_RULES: LazyLock<Rules> = LazyLock::new(|| Rules::from_yaml(RULES).expect("rules"));
 
 /// Counts nothing yet; `closed` to those without [`TOKEN`].
-fn gate(closed: bool) -> Arc<Gate> {
+fn gate(closed: bool) -> Arc<AppState> {
     let store = MemoryStore::with_clock(SystemClock::new(), 128);
-    let mut gate = Gate::new(AnyStore::Memory(store), KNOWN_RULES.clone(), "fuzzing");
+    let mut gate = AppState::new(AnyStore::Memory(store), KNOWN_RULES.clone(), "fuzzing");
     if closed {
-        gate.access = Access::new(vec![Token::new(TOKEN.as_bytes())], Vec::new());
+        gate.access = Auth::new(vec![Token::new(TOKEN.as_bytes())], Vec::new());
     }
     Arc::new(gate)
 }
 
 /// What the HTTP door answers to bytes that come in these pieces.
 pub fn http(pieces: &[&[u8]], closed: bool) -> Vec<u8> {
-    talk(http::Door::new(gate(closed), Role::Asking { may_change: true }), pieces)
+    talk(http::ConnectionHandler::new(gate(closed), Role::Asking { may_change: true }), pieces)
 }
 
 /// What the RESP door answers to bytes that come in these pieces.
 pub fn resp(pieces: &[&[u8]], closed: bool) -> Vec<u8> {
-    talk(resp::Door::new(gate(closed)), pieces)
+    talk(resp::ConnectionHandler::new(gate(closed)), pieces)
 }
 
 /// How many answers the RESP door owes a client that may ask.
@@ -86,7 +86,7 @@ pub fn rules_json(rules: &Rules) -> String {
     serde_json::to_string(&RulesBody::from(rules)).expect("our own types can be written")
 }
 
-fn talk<D: Door>(door: D, pieces: &[&[u8]]) -> Vec<u8> {
+fn talk<D: ConnectionHandler>(door: D, pieces: &[&[u8]]) -> Vec<u8> {
     let said = Arc::new(Mutex::new(Vec::new()));
     let heard = pieces.iter().rev().map(|piece| piece.to_vec()).collect();
     let stream = Wire { heard, said: Arc::clone(&said) };

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use slidegate::{
-    Ask, Audit, CallStats, Clock, CoalesceStats, DenyCacheStats, Error, Guard, GuardOptions, GuardStats,
-    HotKeyOptions, HotKeys, Inspection, Key, LeaseStats, MemoryStats, MemoryStore, Micros, Readings, Receipt,
-    RedisOptions, RedisStore, ServerStats, Settlement, Store, SystemClock,
+    Audit, BatchVerdicts, CallStats, Checks, Clock, CoalesceStats, DenyCacheStats, Error, Failover,
+    FailoverOptions, FailoverStats, Inspection, Key, LeaseStats, MemoryStats, MemoryStore, Micros, Receipt,
+    RedisOptions, RedisStore, ServerStats, Settlement, Stack, StackOptions, Store, SystemClock,
 };
 
 use tokio::sync::Mutex;
@@ -27,8 +27,8 @@ pub enum AnyStore {
 /// Redis, guarded, and quick where keys are hot.
 #[derive(Clone)]
 pub struct Redis {
-    store: HotKeys,
-    guard: Guard,
+    store: Stack,
+    guard: Failover,
     /// Whether it has ever answered.
     met: Arc<AtomicBool>,
     /// When it was last asked whether it is there, and what came of it.
@@ -43,7 +43,7 @@ type Asked = (Micros, Option<Error>);
 #[derive(Clone)]
 pub struct RedisStats {
     /// Deadlines, breakers, and what was admitted without it.
-    pub guard: GuardStats,
+    pub guard: FailoverStats,
     /// Permits taken in advance.
     pub lease: LeaseStats,
     /// Calls, and the asks in them.
@@ -88,12 +88,12 @@ impl AnyStore {
     /// Counts in Redis. It need not be there yet.
     pub fn redis(
         options: &RedisOptions,
-        guard: &GuardOptions,
-        hot_keys: &HotKeyOptions,
+        guard: &FailoverOptions,
+        hot_keys: &StackOptions,
     ) -> Result<Self, Error> {
-        let guard = GuardOptions { max_in_flight: options.max_in_flight, ..guard.clone() };
-        let guard = Guard::new(RedisStore::with_options(options)?, guard)?;
-        let store = HotKeys::around(guard.clone(), hot_keys)?;
+        let guard = FailoverOptions { max_in_flight: options.max_in_flight, ..guard.clone() };
+        let guard = Failover::new(RedisStore::with_options(options)?, guard)?;
+        let store = Stack::around(guard.clone(), hot_keys)?;
         Ok(AnyStore::Redis(Redis {
             store,
             guard,
@@ -263,7 +263,7 @@ impl Redis {
 }
 
 impl Store for AnyStore {
-    async fn admit(&self, asks: &[Ask]) -> Result<Readings, Error> {
+    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
         match self {
             AnyStore::Memory(store) => store.admit(asks).await,
             AnyStore::Redis(redis) => redis.store.admit(asks).await,

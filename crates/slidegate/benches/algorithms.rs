@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Ask, Check, Encoding, Key, ManualClock, MemoryStore, Micros, Outcome, Quota, RedisOptions,
+    Algorithm, Check, Checks, Encoding, Key, ManualClock, MemoryStore, Micros, Outcome, Quota, RedisOptions,
     RedisStore, State, Store, WarmUp,
 };
 
@@ -62,8 +62,8 @@ impl Way {
         if self.warms { quota.with_warm_up(climb).unwrap() } else { quota }
     }
 
-    fn ask(self, key: Key, quota: Quota) -> Ask {
-        Ask::one(Check { encoding: self.encoding, ..Check::new(key, quota, 1) }).unwrap()
+    fn ask(self, key: Key, quota: Quota) -> Checks {
+        Checks::one(Check { encoding: self.encoding, ..Check::new(key, quota, 1) }).unwrap()
     }
 }
 
@@ -210,13 +210,13 @@ impl Redis {
         keys.into_iter().map(usage).sum()
     }
 
-    async fn ask(&mut self, ask: &Ask, now: u64) -> Outcome {
+    async fn ask(&mut self, ask: &Checks, now: u64) -> Outcome {
         self.time.stop_at(now);
         self.store.admit(std::slice::from_ref(ask)).await.unwrap()[0].verdicts[0].outcome
     }
 
     /// Bytes of a full key.
-    async fn weigh(&mut self, ask: &Ask, limit: u64) -> u64 {
+    async fn weigh(&mut self, ask: &Checks, limit: u64) -> u64 {
         redis::cmd("FLUSHALL").exec(&mut self.client).unwrap();
         for now in spread(limit).take(limit as usize) {
             self.ask(ask, now).await;
@@ -225,7 +225,7 @@ impl Redis {
     }
 
     /// Calls for one that is admitted as another leaves, and for one that is denied: of the key that was just weighed.
-    async fn count(&mut self, ask: &Ask, limit: u64) -> [f64; 2] {
+    async fn count(&mut self, ask: &Checks, limit: u64) -> [f64; 2] {
         // What is counted in slices leaves up to a slice later.
         let mut later = spread(limit).skip((limit + limit / 10) as usize + 1);
         self.calls();

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use slidegate::{Ask, Check, Guard, GuardOptions, Key, Quota, RedisStore, Source, Store};
+use slidegate::{Check, Checks, Failover, FailoverOptions, Key, Quota, RedisStore, Source, Store};
 
 #[path = "../tests/suite/redis_server.rs"]
 mod redis_server;
@@ -29,7 +29,7 @@ async fn rate<S: Store + Clone + 'static>(store: &S, callers: u64, length: Durat
             let mut decided = 0;
             while start.elapsed() < length {
                 let key = keys[((decided * 7_919 + caller * 104_729) % 1_000) as usize].clone();
-                let ask = Ask::one(Check::new(key, quota, 1)).unwrap();
+                let ask = Checks::one(Check::new(key, quota, 1)).unwrap();
                 let readings = store.admit(std::slice::from_ref(&ask)).await.unwrap();
                 assert_eq!(readings[0].source, source);
                 decided += 1;
@@ -56,9 +56,9 @@ fn main() {
     runtime.block_on(async {
         let server = Server::start(Flavour::Redis7).without_ttl_check();
         let bare = RedisStore::new(&server.url()).unwrap();
-        let patient = GuardOptions { deadline: Duration::from_secs(1), ..GuardOptions::default() };
-        let guarded = Guard::new(RedisStore::new(&server.url()).unwrap(), patient.clone()).unwrap();
-        let gone = Guard::new(RedisStore::new("redis://127.0.0.1:1").unwrap(), patient).unwrap();
+        let patient = FailoverOptions { deadline: Duration::from_secs(1), ..FailoverOptions::default() };
+        let guarded = Failover::new(RedisStore::new(&server.url()).unwrap(), patient.clone()).unwrap();
+        let gone = Failover::new(RedisStore::new("redis://127.0.0.1:1").unwrap(), patient).unwrap();
         println!("{:<34}{:>12}{:>12}{:>9}{:>16}", "", "bare", "guarded", "ratio", "server away");
         for callers in [1, 64] {
             let (mut bares, mut guardeds, mut gones) = (Vec::new(), Vec::new(), Vec::new());

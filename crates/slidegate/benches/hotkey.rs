@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use slidegate::{
-    Algorithm, Ask, Check, Coalesce, DenyCache, Guard, GuardOptions, HotKeyOptions, HotKeys, Key, Quota,
-    RedisOptions, RedisStore, Store,
+    Algorithm, Check, Checks, Coalesce, DenyCache, Failover, FailoverOptions, Key, Quota, RedisOptions,
+    RedisStore, Stack, StackOptions, Store,
 };
 
 #[path = "../tests/suite/redis_server.rs"]
@@ -82,7 +82,7 @@ fn calls(server: &Server) -> [f64; 3] {
 async fn rate<S: Store + Clone + 'static>(
     store: &S,
     load: Load,
-    asks: &Arc<Vec<Ask>>,
+    asks: &Arc<Vec<Checks>>,
     zipf: &Arc<Zipf>,
     length: Duration,
     server: &Server,
@@ -134,11 +134,11 @@ async fn rate<S: Store + Clone + 'static>(
 }
 
 /// The same, of a rule with a lease of up to 10,000 permits for a tenth of the window.
-fn lease(ask: &Ask) -> Ask {
+fn lease(ask: &Checks) -> Checks {
     let check = &ask.checks()[0];
     let quota = check.quota.with_algorithm(Algorithm::TimeSlice { slices: 10 }).unwrap();
     let key = Key::new("leased", [("key", check.key.as_str())]);
-    Ask::one(Check { lease: NonZeroU32::new(10_000), ..Check::new(key, quota, 1) }).unwrap()
+    Checks::one(Check { lease: NonZeroU32::new(10_000), ..Check::new(key, quota, 1) }).unwrap()
 }
 
 fn median(mut numbers: Vec<f64>) -> f64 {
@@ -150,9 +150,9 @@ fn options(server: &Server) -> RedisOptions {
     RedisOptions { response_timeout: Duration::from_secs(5), ..RedisOptions::new(server.url()) }
 }
 
-fn guard(server: &Server) -> Guard {
-    let patient = GuardOptions { deadline: Duration::from_secs(1), ..GuardOptions::default() };
-    Guard::new(RedisStore::with_options(&options(server)).unwrap(), patient).unwrap()
+fn guard(server: &Server) -> Failover {
+    let patient = FailoverOptions { deadline: Duration::from_secs(1), ..FailoverOptions::default() };
+    Failover::new(RedisStore::with_options(&options(server)).unwrap(), patient).unwrap()
 }
 
 fn main() {
@@ -196,17 +196,17 @@ fn main() {
             let bare = RedisStore::with_options(&options(&server)).unwrap();
             let coalesce = Coalesce::new(RedisStore::with_options(&options(&server)).unwrap());
             let stack = DenyCache::new(Coalesce::new(guard(&server)));
-            let asks: Arc<Vec<Ask>> = Arc::new(
+            let asks: Arc<Vec<Checks>> = Arc::new(
                 (0..load.keys)
                     .map(|n| {
                         let key = Key::new("bench", [("key", n.to_string().as_str())]);
-                        Ask::one(Check::new(key, load.quota, 1)).unwrap()
+                        Checks::one(Check::new(key, load.quota, 1)).unwrap()
                     })
                     .collect(),
             );
             let zipf = Arc::new(Zipf::new(load.keys));
-            let leasing = HotKeys::around(guard(&server), &HotKeyOptions::default()).unwrap();
-            let leased: Arc<Vec<Ask>> = Arc::new(asks.iter().map(lease).collect());
+            let leasing = Stack::around(guard(&server), &StackOptions::default()).unwrap();
+            let leased: Arc<Vec<Checks>> = Arc::new(asks.iter().map(lease).collect());
             let mut seen: [Vec<Figures>; 4] = Default::default();
             for _ in 0..=ROUNDS {
                 seen[0].push(rate(&bare, load, &asks, &zipf, length, &server).await);

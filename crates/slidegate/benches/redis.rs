@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use redis::aio::MultiplexedConnection;
-use slidegate::{Ask, Check, Encoding, Key, Outcome, Quota, RedisOptions, RedisStore, Store};
+use slidegate::{Check, Checks, Encoding, Key, Outcome, Quota, RedisOptions, RedisStore, Store};
 
 /// The "optimised" script of source document 000, without its comments.
 const SEED: &str = r"
@@ -124,7 +124,7 @@ impl Contender {
             }
             Contender::Ours { store, encoding, batch } => {
                 let check = Check { encoding: *encoding, ..Check::new(key.clone(), *quota, cost) };
-                let asks = vec![Ask::one(check).unwrap(); *batch];
+                let asks = vec![Checks::one(check).unwrap(); *batch];
                 let readings = store.admit(&asks).await.unwrap();
                 assert!(readings.iter().all(|r| r.verdicts[0].outcome == Outcome::Charged), "{readings:?}");
                 readings.len()

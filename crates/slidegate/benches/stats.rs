@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use slidegate::{Ask, Check, Key, MemoryStore, Quota, Store};
+use slidegate::{Check, Checks, Key, MemoryStore, Quota, Store};
 
 const KEYS: usize = 1_000_000;
 const ROUNDS: usize = 9;
@@ -52,8 +52,8 @@ fn main() {
     let store = MemoryStore::with_max_keys(4 * KEYS);
     // Long enough that no key is swept before its next turn, short enough that admissions leave as others come.
     let quota = Quota::new(1_000_000, Duration::from_secs(10)).unwrap();
-    let asks: Vec<Ask> = (0..KEYS)
-        .map(|n| Ask::one(Check::new(Key::new("u", [("id", n.to_string().as_str())]), quota, 1)).unwrap())
+    let asks: Vec<Checks> = (0..KEYS)
+        .map(|n| Checks::one(Check::new(Key::new("u", [("id", n.to_string().as_str())]), quota, 1)).unwrap())
         .collect();
     asks.iter().for_each(|ask| decide(&store, ask));
     let mut order = shuffled(KEYS).into_iter().cycle();
@@ -100,7 +100,7 @@ fn main() {
 
 fn round(
     store: &MemoryStore,
-    asks: &[Ask],
+    asks: &[Checks],
     order: &mut impl Iterator<Item = u32>,
     memory: &[u64],
     beside: Beside,
@@ -152,7 +152,7 @@ fn round(
     })
 }
 
-fn decide(store: &MemoryStore, ask: &Ask) {
+fn decide(store: &MemoryStore, ask: &Checks) {
     let mut admit = pin!(store.admit(std::slice::from_ref(ask)));
     match admit.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(readings) => drop(black_box(readings.unwrap())),

@@ -12,7 +12,7 @@ use crate::{Error, Key, Micros, Quota};
 
 /// One question: do all these checks fit? Judged and charged as one.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct Checks {
     checks: SmallVec<[Check; 1]>,
     id: Option<RequestId>,
     peek: bool,
@@ -83,10 +83,10 @@ impl Check {
     }
 }
 
-impl Ask {
+impl Checks {
     /// The checks in the order in which they are to be judged; no two may name the same key.
     pub fn new(checks: impl IntoIterator<Item = Check>) -> Result<Self, Error> {
-        let ask = Ask::distinct(checks.into_iter());
+        let ask = Checks::distinct(checks.into_iter());
         let mut keys = HashSet::new();
         for check in &ask.checks {
             if check.cost > MAX_LIMIT {
@@ -105,7 +105,7 @@ impl Ask {
         if check.cost > MAX_LIMIT {
             return Err(too_many_permits(check.cost));
         }
-        Ok(Ask {
+        Ok(Checks {
             checks: SmallVec::from_buf([check]),
             id: None,
             peek: false,
@@ -117,12 +117,12 @@ impl Ask {
     /// Nothing yet.
     #[inline]
     pub(crate) fn empty() -> Self {
-        Ask { checks: SmallVec::new(), id: None, peek: false, unmatched: false, waited: Micros::ZERO }
+        Checks { checks: SmallVec::new(), id: None, peek: false, unmatched: false, waited: Micros::ZERO }
     }
 
     /// Checks that are known to name different keys and to cost no more than they may.
     pub(crate) fn distinct(checks: impl Iterator<Item = Check>) -> Self {
-        Ask { checks: checks.collect(), ..Ask::empty() }
+        Checks { checks: checks.collect(), ..Checks::empty() }
     }
 
     /// One more check, of a key that no other one names, and no costlier than any may be.
@@ -135,7 +135,7 @@ impl Ask {
     #[cfg(feature = "redis")]
     pub(crate) fn with_checks(&self, checks: impl Iterator<Item = Check>) -> Self {
         let checks = checks.collect();
-        Ask { checks, id: self.id.clone(), peek: self.peek, unmatched: false, waited: self.waited }
+        Checks { checks, id: self.id.clone(), peek: self.peek, unmatched: false, waited: self.waited }
     }
 
     /// With a request id: asking again under it is not charged again.

@@ -8,28 +8,28 @@ use smallvec::SmallVec;
 use crate::reservation::ChargeRef;
 use crate::rules::{DEFAULT_CODE, Mode, Rules, Unmatched};
 use crate::{
-    Ask, Check, Count, Entry, Error, Key, Micros, Outcome, Precision, Quota, Reading, Request, RequestId,
-    Reservation, Source, Verdict,
+    Check, Checks, Count, Entry, Error, Key, Micros, Outcome, Precision, Quota, Request, RequestId,
+    Reservation, Source, Verdict, Verdicts,
 };
 
 /// The answer to one request.
 #[derive(Clone, Debug)]
 pub struct Decision {
     rules: Arc<Rules>,
-    pub(crate) ask: Ask,
-    pub(crate) reading: Reading,
+    pub(crate) ask: Checks,
+    pub(crate) reading: Verdicts,
 }
 
 impl Decision {
     #[inline(always)]
-    pub(crate) fn new(rules: Arc<Rules>, ask: Ask, reading: Reading) -> Self {
+    pub(crate) fn new(rules: Arc<Rules>, ask: Checks, reading: Verdicts) -> Self {
         Decision { rules, ask, reading }
     }
 
     /// One that is yet to be made. It is large, so it is filled where it stays.
     #[inline(always)]
-    pub(crate) fn unmade(rules: Arc<Rules>, ask: Ask) -> Self {
-        let reading = Reading { at: Micros::ZERO, source: Source::NoRule, verdicts: SmallVec::new() };
+    pub(crate) fn unmade(rules: Arc<Rules>, ask: Checks) -> Self {
+        let reading = Verdicts { at: Micros::ZERO, source: Source::NoRule, verdicts: SmallVec::new() };
         Decision { rules, ask, reading }
     }
 

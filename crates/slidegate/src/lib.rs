@@ -35,14 +35,14 @@
 //!
 //! # Layout
 //!
-//! One decision goes one way: a [`Request`] meets the [`Rules`], which make an [`Ask`]; a [`Store`] judges it
-//! and answers a [`Reading`]; the [`Limiter`] puts the two together into a [`Decision`].
+//! One decision goes one way: a [`Request`] meets the [`Rules`], which make an [`Checks`]; a [`Store`] judges it
+//! and answers a [`Verdicts`]; the [`Limiter`] puts the two together into a [`Decision`].
 //!
 //! - What is allowed: [`Quota`], [`Algorithm`], [`Count`]. What applies: [`Rule`], [`Rules`], [`AdHoc`].
-//! - What changes a limit while it runs: [`WarmUp`] after a cold start, [`Adaptive`] by the load, which an [`Adapter`] sees.
-//! - What decides: [`State`] is one key and the algorithms over it, pure; [`judge`] is an ask over several.
+//! - What changes a limit while it runs: [`WarmUp`] after a cold start, [`Adaptive`] by the load, which an [`AdaptiveController`] sees.
+//! - What decides: [`State`] is one key and the algorithms over it, pure; [`evaluate`] is an ask over several.
 //! - Who counts: [`Store`] is the contract, [`MemoryStore`] keeps it in this process, `RedisStore` in Redis.
-//! - What makes a store tougher or faster is a store around it: `Guard`, `Coalesce`, [`DenyCache`], `Lease`.
+//! - What makes a store tougher or faster is a store around it: `Failover`, `Coalesce`, [`DenyCache`], `Lease`.
 //! - In a server: `tower` is a layer around a service, `http` what HTTP servers need around a decision.
 //! - Time is a parameter: [`Clock`], [`SystemClock`], and [`ManualClock`] for tests.
 //!
@@ -80,11 +80,11 @@ mod store;
 pub mod tower;
 mod verdict;
 
-pub use crate::adaptive_controller::Adapter;
+pub use crate::adaptive_controller::AdaptiveController;
 pub use crate::algorithm::State;
 pub use crate::algorithm::audit::{Audit, Discrepancy};
-pub use crate::algorithm::evaluate::{States, judge};
-pub use crate::checks::{Ask, Check, Encoding, MAX_ID, OnError, RequestId};
+pub use crate::algorithm::evaluate::{States, evaluate};
+pub use crate::checks::{Check, Checks, Encoding, MAX_ID, OnError, RequestId};
 pub use crate::common::clock::{Clock, ManualClock, Sleep, SystemClock};
 pub use crate::common::micros::Micros;
 #[cfg(feature = "yaml")]
@@ -92,13 +92,13 @@ pub use crate::common::yaml;
 pub use crate::decision::{Decision, Limit};
 #[cfg(feature = "host")]
 pub use crate::dynamic::adaptive::Host;
-pub use crate::dynamic::adaptive::{Adaptive, Bands, HostLoad, Latencies, Load, Pilot};
-pub use crate::dynamic::warm_up::{Climb, WarmUp};
+pub use crate::dynamic::adaptive::{Adaptive, AdaptivePolicy, HostLoad, Latencies, Load, Thresholds};
+pub use crate::dynamic::warm_up::{RampShape, WarmUp};
 pub use crate::error::{Error, Fault, Problem};
 pub use crate::key::{Key, MAX_PLAIN_VALUE};
 pub use crate::limiter::{Limiter, MAX_CHECKS};
 pub use crate::quota::{Algorithm, Count, MAX_LIMIT, MAX_SLICES, MAX_WINDOW, MIN_WINDOW, Quota};
-pub use crate::request::{MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE, Own, PLAIN_ATTRIBUTE, Request};
+pub use crate::request::{AdHocLimit, MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE, PLAIN_ATTRIBUTE, Request};
 pub use crate::reservation::key::{
     MAX_RESERVATION_KEYS, MIN_RESERVATION_SECRET, ReservationKey, ReservationKeys,
 };
@@ -109,7 +109,9 @@ pub use crate::settlement::{Correction, Entry, Receipt, Settled, Settlement};
 pub use crate::store::coalesce::{Coalesce, CoalesceOptions, CoalesceStats};
 pub use crate::store::deny_cache::{DEFAULT_MAX_DENIALS, DenyCache, DenyCacheStats};
 #[cfg(feature = "redis")]
-pub use crate::store::failover::{BreakerState, Guard, GuardOptions, GuardStats, MirrorStats, ServerStats};
+pub use crate::store::failover::{
+    BreakerState, Failover, FailoverOptions, FailoverStats, JournalStats, ServerStats,
+};
 #[cfg(feature = "redis")]
 pub use crate::store::lease::{Lease, LeaseStats};
 pub use crate::store::memory::{
@@ -117,13 +119,13 @@ pub use crate::store::memory::{
 };
 #[cfg(feature = "redis")]
 pub use crate::store::redis::{
-    BATCH_BOUNDS, CALL_BOUNDS, CallStats, Cleaned, DEFAULT_PREFIX, KeyPage, MAX_AUDITED, MAX_BATCH_SIZE,
-    RedisMode, RedisOptions, RedisSentinel, RedisStore, RedisTls, RedisTopology, RuleWeight, ServerMemory,
-    ServerReport, SharedText, Weight,
+    BATCH_BOUNDS, CALL_BOUNDS, CallStats, DEFAULT_PREFIX, GcReport, KeyPage, MAX_AUDITED, MAX_BATCH_SIZE,
+    MemoryUsage, RedisMode, RedisOptions, RedisSentinel, RedisStore, RedisTls, RedisTopology,
+    RuleMemoryUsage, ServerMemory, ServerReport, SharedText,
 };
 #[cfg(feature = "redis")]
-pub use crate::store::stack::{HotKeyOptions, HotKeys};
+pub use crate::store::stack::{Stack, StackOptions};
 pub use crate::store::{Listener, Store};
 pub use crate::verdict::{
-    Counted, Inspection, MAX_INSPECTED, Outcome, Precision, Reading, Readings, Source, Verdict,
+    BatchVerdicts, Inspection, MAX_INSPECTED, Outcome, Precision, Source, Verdict, Verdicts, WindowEntry,
 };

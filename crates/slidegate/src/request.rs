@@ -55,7 +55,7 @@ pub(crate) enum Subject<'a> {
     /// The rules find what applies.
     Attributes(Attributes<'a>),
     /// The caller names its own limit, within the configured bounds.
-    Resource { name: &'a str, own: Own },
+    Resource { name: &'a str, own: AdHocLimit },
 }
 
 /// Names and values, which somebody else may keep: they are most of a request, and to judge it need not be moved.
@@ -79,7 +79,7 @@ impl<'a> Deref for Attributes<'a> {
 
 /// What a request names of its own limit.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Own {
+pub struct AdHocLimit {
     /// See [`Request::limit`].
     pub limit: Option<u64>,
     /// See [`Request::window`].
@@ -102,7 +102,7 @@ impl<'a> Request<'a> {
     /// A request for one permit of a limit that it names itself; see [`Request::limit`] and
     /// [`Request::window`].
     pub fn resource(name: &'a str) -> Self {
-        Request { subject: Subject::Resource { name, own: Own::default() }, permits: 1, id: None }
+        Request { subject: Subject::Resource { name, own: AdHocLimit::default() }, permits: 1, id: None }
     }
 
     /// How many permits; 0 only looks.
@@ -147,7 +147,7 @@ impl<'a> Request<'a> {
     }
 
     /// The resource whose limit it brings, and what it names of that; none if it has attributes.
-    pub fn own_limit(&self) -> Option<(&'a str, Own)> {
+    pub fn own_limit(&self) -> Option<(&'a str, AdHocLimit)> {
         match &self.subject {
             Subject::Attributes(_) => None,
             Subject::Resource { name, own } => Some((name, *own)),
@@ -164,7 +164,7 @@ impl<'a> Request<'a> {
         self.id.as_deref()
     }
 
-    fn own(mut self, name: impl FnOnce(&mut Own)) -> Self {
+    fn own(mut self, name: impl FnOnce(&mut AdHocLimit)) -> Self {
         if let Subject::Resource { own, .. } = &mut self.subject {
             name(own);
         }

@@ -69,9 +69,9 @@ impl Verdict {
     }
 }
 
-/// What a store answers to one [`Ask`](crate::Ask).
+/// What a store answers to one [`Checks`](crate::Checks).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct Verdicts {
     /// The instant, by the store's clock, at which the ask was judged. An oracle replays it from this.
     pub at: Micros,
     /// Who judged it.
@@ -133,8 +133,8 @@ impl Source {
     }
 }
 
-/// One [`Reading`] per ask, in their order.
-pub type Readings = SmallVec<[Reading; 1]>;
+/// One [`Verdicts`] per ask, in their order.
+pub type BatchVerdicts = SmallVec<[Verdicts; 1]>;
 
 /// One key, as a store holds it; see [`Store::inspect`](crate::Store::inspect).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,7 +146,7 @@ pub struct Inspection {
     /// The wait after which nothing is in use, if nobody asks.
     pub reset_after: Micros,
     /// What counts, oldest first: the first [`MAX_INSPECTED`].
-    pub entries: Vec<Counted>,
+    pub entries: Vec<WindowEntry>,
 }
 
 /// The most entries an inspection lists.
@@ -154,7 +154,7 @@ pub const MAX_INSPECTED: usize = 10_000;
 
 /// What counts in a window, by the instant it was recorded under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counted {
+pub struct WindowEntry {
     /// When it was recorded.
     pub at: Micros,
     /// Permits.

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::{Adapter, Host};
+use slidegate::{AdaptiveController, Host};
 use tokio::task::spawn_blocking;
 
-use super::state::Gate;
+use super::state::AppState;
 use crate::common::console::warn;
 
 /// For as long as the server runs. Every server that counts in one Redis has the same factors.
-pub(crate) async fn watch(gate: Arc<Gate>) {
+pub(crate) async fn watch(gate: Arc<AppState>) {
     let mut adapter = match gate.limiter.store().redis_store() {
-        Some(store) => Adapter::shared(store.clone()),
-        None => Adapter::alone(),
+        Some(store) => AdaptiveController::shared(store.clone()),
+        None => AdaptiveController::alone(),
     };
     let mut host = Host::new();
     let mut told = false;

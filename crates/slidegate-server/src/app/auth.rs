@@ -16,17 +16,17 @@ impl Token {
 
 /// The tokens that open the doors.
 #[derive(Clone, Default)]
-pub struct Access {
+pub struct Auth {
     /// One of these lets ask; if there are none, everybody may.
     data: Vec<Token>,
     /// One of these lets change; if there are none, nobody may.
     admin: Vec<Token>,
 }
 
-impl Access {
+impl Auth {
     /// Whoever has one of `data` may ask, everybody if there are none; whoever has one of `admin` may also change.
     pub fn new(data: Vec<Token>, admin: Vec<Token>) -> Self {
-        Access { data, admin }
+        Auth { data, admin }
     }
 
     /// Whether everybody may ask.

@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 const MOST: usize = 100;
 
 /// Those who look on.
-pub(crate) struct Live {
+pub(crate) struct LiveFeed {
     /// The newest; none when the server stops.
     ticks: watch::Sender<Option<Arc<str>>>,
     /// As many as may look on.
@@ -29,13 +29,13 @@ impl Ticks {
     }
 }
 
-impl Default for Live {
+impl Default for LiveFeed {
     fn default() -> Self {
-        Live { ticks: watch::Sender::new(Some(Arc::from(""))), places: Arc::new(Semaphore::new(MOST)) }
+        LiveFeed { ticks: watch::Sender::new(Some(Arc::from(""))), places: Arc::new(Semaphore::new(MOST)) }
     }
 }
 
-impl Live {
+impl LiveFeed {
     /// Told every second from now on; none if too many are.
     pub(crate) fn watch(&self) -> Option<Ticks> {
         let _place = Arc::clone(&self.places).try_acquire_owned().ok()?;
@@ -49,7 +49,7 @@ impl Live {
         self.ticks.receiver_count() > 0
     }
 
-    /// Sends the statistics of a second to all subscribers. After [`Live::stop`] it does nothing.
+    /// Sends the statistics of a second to all subscribers. After [`LiveFeed::stop`] it does nothing.
     pub(crate) fn publish(&self, text: String) {
         self.ticks.send_if_modified(|newest| newest.is_some() && newest.replace(Arc::from(text)).is_some());
     }
@@ -69,7 +69,7 @@ mod tests {
     /// Many ask at once for the last places: no more than there are get one.
     #[test]
     fn no_more_look_on_than_may() {
-        let live = Live::default();
+        let live = LiveFeed::default();
         let mut known: Vec<Ticks> = (0..MOST - 2).filter_map(|_| live.watch()).collect();
         for _ in 0..200 {
             let new: Vec<Option<Ticks>> = thread::scope(|scope| {

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes that are held by all connections.
 #[derive(Debug, Default)]
-pub(crate) struct Unfinished(Arc<AtomicUsize>);
+pub(crate) struct RequestBudget(Arc<AtomicUsize>);
 
-impl Unfinished {
+impl RequestBudget {
     /// A connection's part, which is nothing yet. `budget` is for all of them.
-    pub(crate) fn hold(&self, budget: usize) -> Held {
-        Held { all: Arc::clone(&self.0), budget, bytes: AtomicUsize::new(0) }
+    pub(crate) fn hold(&self, budget: usize) -> BudgetShare {
+        BudgetShare { all: Arc::clone(&self.0), budget, bytes: AtomicUsize::new(0) }
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -23,13 +23,13 @@ impl Unfinished {
 
 /// Part of one connection, given back on drop.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct BudgetShare {
     all: Arc<AtomicUsize>,
     budget: usize,
     bytes: AtomicUsize,
 }
 
-impl Held {
+impl BudgetShare {
     /// Holds this many bytes from now on. Returns false, and changes nothing, if the budget does not allow it.
     #[must_use]
     pub(crate) fn resize(&self, bytes: usize) -> bool {
@@ -52,7 +52,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for BudgetShare {
     fn drop(&mut self) {
         self.release();
     }
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn all_share_one_budget() {
-        let unfinished = Unfinished::default();
+        let unfinished = RequestBudget::default();
         let [one, other] = [unfinished.hold(100), unfinished.hold(100)];
         assert!(one.resize(60) && other.resize(40));
         assert!(!other.resize(41));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use slidegate::{Error, Limiter, RedisStore, ReservationKey};
 
-use super::state::Gate;
+use super::state::AppState;
 use crate::common::console::warn;
 use crate::store::AnyStore;
 
@@ -51,7 +51,7 @@ impl SharedKey {
     }
 
     /// Follows the key in Redis as long as the process runs.
-    pub(crate) async fn follow(mut self, gate: Arc<Gate>) {
+    pub(crate) async fn follow(mut self, gate: Arc<AppState>) {
         let mut told = false;
         loop {
             let updated = self.update(&gate.limiter).await;

@@ -6,20 +6,20 @@ use std::sync::Arc;
 use slidegate::{Error, Key, Limiter, MemoryStats, Micros, RedisStore, Rules};
 use tokio::sync::Semaphore;
 
-use super::auth::Access;
-use super::live_feed::Live;
+use super::auth::Auth;
+use super::live_feed::LiveFeed;
 use super::monitor::Monitor;
-use super::request_budget::{Held, Unfinished};
-use super::rule_manager::{self, Edition, RuleBook};
+use super::request_budget::{BudgetShare, RequestBudget};
+use super::rule_manager::{self, Edition, RuleManager};
 use crate::common::console::warn;
 use crate::common::protocol::Protocol;
-use crate::common::ttl_cache::Kept;
+use crate::common::ttl_cache::TtlCache;
 use crate::config::Limits;
 use crate::config::{AuthorizeConfig, RedisConfig};
 use crate::store::{AnyStore, RedisStats};
 use crate::telemetry::log;
-use crate::telemetry::stats::{Deciding, Record};
-use crate::telemetry::trace::Caller;
+use crate::telemetry::stats::{DecisionStats, Instrumented};
+use crate::telemetry::trace::TraceContext;
 
 /// How long statistics of the store are cached: to gather them, every key is visited. Those of Redis include breakers, so
 /// they are cached for less.
@@ -30,13 +30,13 @@ const REDIS_FOR: Micros = Micros::from_millis(500);
 const MOST_PAGES: usize = 16;
 
 /// One server's rules, counts, and who may ask: shared by its doors.
-pub struct Gate {
+pub struct AppState {
     /// Decides.
     pub limiter: Limiter<AnyStore>,
     /// The rules in force.
-    pub rules: RuleBook,
+    pub rules: RuleManager,
     /// Who may ask, and who may change.
-    pub access: Access,
+    pub access: Auth,
     /// What a client may take.
     pub limits: Limits,
     /// What `/v1/authorize` goes by.
@@ -48,28 +48,28 @@ pub struct Gate {
     /// Whether logs have keys as they are; their digests otherwise.
     pub log_keys: bool,
     /// Bytes of requests that have not arrived whole.
-    pub(crate) unfinished: Unfinished,
+    pub(crate) unfinished: RequestBudget,
     /// Places for pages of metrics on their way.
     pub(crate) metrics_pages: Arc<Semaphore>,
     /// What was decided.
-    pub(crate) record: Record,
+    pub(crate) record: DecisionStats,
     /// Who looks on.
-    pub(crate) live: Live,
+    pub(crate) live: LiveFeed,
     /// What the server has found about itself.
     pub(crate) monitor: Monitor,
     /// What the store holds.
-    pub(crate) memory_stats: Kept<Option<MemoryStats>>,
-    pub(crate) redis_stats: Kept<Option<RedisStats>>,
+    pub(crate) memory_stats: TtlCache<Option<MemoryStats>>,
+    pub(crate) redis_stats: TtlCache<Option<RedisStats>>,
 }
 
-impl Gate {
+impl AppState {
     /// Open to everyone who can reach it; nobody may change anything.
     pub fn new(store: AnyStore, rules: Rules, source: impl Into<String>) -> Self {
         let limiter = Limiter::new(store, rules);
-        let record = Record::new(limiter.rules());
-        let rules = RuleBook::new(limiter.rules(), source);
-        let (access, limits) = (Access::default(), Limits::default());
-        Gate {
+        let record = DecisionStats::new(limiter.rules());
+        let rules = RuleManager::new(limiter.rules(), source);
+        let (access, limits) = (Auth::default(), Limits::default());
+        AppState {
             limiter,
             rules,
             access,
@@ -78,18 +78,18 @@ impl Gate {
             shared_rules: None,
             redis: RedisConfig::default(),
             log_keys: false,
-            unfinished: Unfinished::default(),
+            unfinished: RequestBudget::default(),
             metrics_pages: Arc::new(Semaphore::new(MOST_PAGES)),
             record,
-            live: Live::default(),
+            live: LiveFeed::default(),
             monitor: Monitor::default(),
-            memory_stats: Kept::new(MEMORY_FOR),
-            redis_stats: Kept::new(REDIS_FOR),
+            memory_stats: TtlCache::new(MEMORY_FOR),
+            redis_stats: TtlCache::new(REDIS_FOR),
         }
     }
 
     /// A connection's part of the budget for unfinished requests.
-    pub(crate) fn hold(&self) -> Held {
+    pub(crate) fn hold(&self) -> BudgetShare {
         self.unfinished.hold(self.limits.unfinished_bytes)
     }
 
@@ -106,13 +106,13 @@ impl Gate {
     }
 
     /// What the door of a protocol decides with.
-    pub(crate) fn deciding(&self, door: Protocol) -> Deciding<'_> {
-        Deciding {
+    pub(crate) fn deciding(&self, door: Protocol) -> Instrumented<'_> {
+        Instrumented {
             limiter: &self.limiter,
             record: &self.record,
             door,
             log_keys: self.log_keys,
-            caller: Caller::default(),
+            caller: TraceContext::default(),
         }
     }
 

@@ -9,15 +9,15 @@ use std::time::Duration;
 use clap::Args;
 use slidegate::{RedisStore, ReservationKey, ReservationKeys};
 
-use crate::app::auth::{Access, TOKEN_VARIABLE, Token};
+use crate::app::auth::{Auth, TOKEN_VARIABLE, Token};
 use crate::app::reservation_keys::{self, SharedKey};
-use crate::app::rule_manager::{Files, Hangup};
-use crate::app::state::Gate;
+use crate::app::rule_manager::{FileSource, Sighup};
+use crate::app::state::AppState;
 use crate::app::{adaptive_task, monitor, rule_manager};
 use crate::common::console::say;
 use crate::common::signals;
-use crate::config::{AccessConfig, Listen, Place, ReservationsConfig, StoreKind};
-use crate::protocol::serve::Doors;
+use crate::config::{AccessConfig, Listen, ListenAddress, ReservationsConfig, StoreKind};
+use crate::protocol::serve::Listeners;
 use crate::protocol::tls::Tls;
 use crate::protocol::{listener, serve};
 use crate::store::AnyStore;
@@ -57,16 +57,16 @@ pub(super) struct ServeArgs {
     store: Option<StoreKind>,
     /// Where HTTP listens [default: 127.0.0.1:8080]; port 0 picks a free one and prints it, `off` closes it
     #[arg(long, value_name = "ADDR")]
-    http: Option<Place>,
+    http: Option<ListenAddress>,
     /// Where gRPC listens, for Envoy [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDR")]
-    grpc: Option<Place>,
+    grpc: Option<ListenAddress>,
     /// Where the Redis protocol is spoken [default: 127.0.0.1:6380]
     #[arg(long, value_name = "ADDR")]
-    resp: Option<Place>,
+    resp: Option<ListenAddress>,
     /// Where HTTP listens for what changes rules and counts, which is then denied everywhere else [default: off]
     #[arg(long, value_name = "ADDR")]
-    admin: Option<Place>,
+    admin: Option<ListenAddress>,
     /// Let whoever reaches the address of --admin change rules and counts without a token, also from other machines
     #[arg(long)]
     admin_without_token: bool,
@@ -87,7 +87,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
         let _inside = runtime.enter();
         args.log.start()?
     };
-    let files = Files::new(args.config, args.envoy_config);
+    let files = FileSource::new(args.config, args.envoy_config);
     let watch = files.watch();
     let config = files.load()?;
     let source = files.name();
@@ -107,8 +107,8 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
         let (doors, places) = open_doors(listen, tls.clone()).await?;
         let store = AnyStore::open(store, &config)?;
         let shared_rules = if config.rules.is_known() { None } else { Some(shared_rules(&store)?) };
-        let gate = Gate::new(store.clone(), config.authorize.spell(config.rules), source);
-        let mut gate = Gate {
+        let gate = AppState::new(store.clone(), config.authorize.spell(config.rules), source);
+        let mut gate = AppState {
             shared_rules: shared_rules.clone(),
             access,
             authorize: config.authorize,
@@ -139,7 +139,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
         }
         let signalled = signals::signalled();
         let (source, demo) = (gate.rules.current().source.clone(), files.is_demo());
-        let (hangup, following) = (Hangup::new(), Arc::clone(&gate));
+        let (hangup, following) = (Sighup::new(), Arc::clone(&gate));
         match shared_rules {
             Some(store) => drop(tokio::spawn(rule_manager::follow_shared(store, hangup, following))),
             None => drop(tokio::spawn(files.follow(watch, hangup, following))),
@@ -169,16 +169,18 @@ fn shared_rules(store: &AnyStore) -> Result<RedisStore, String> {
 }
 
 /// The tokens of the environment and of the files that `access` names.
-fn access(config: &AccessConfig) -> Result<Access, String> {
+fn access(config: &AccessConfig) -> Result<Auth, String> {
     let data = tokens(TOKEN_VARIABLE, config.tokens.as_deref())?;
     let admin = tokens(ADMIN_TOKEN, config.admin_tokens.as_deref())?;
-    Ok(Access::new(data, admin))
+    Ok(Auth::new(data, admin))
 }
 
 /// The door for changes needs no token if there is none, so it must not be reachable from other machines then.
-fn check_admin(listen: &Listen, access: &Access) -> Result<(), String> {
+fn check_admin(listen: &Listen, access: &Auth) -> Result<(), String> {
     match listen.admin {
-        Some(Place::At(address)) if !access.has_admin() && !address.ip().to_canonical().is_loopback() => {
+        Some(ListenAddress::At(address))
+            if !access.has_admin() && !address.ip().to_canonical().is_loopback() =>
+        {
             Err(format!(
                 "whoever reaches {address} could change rules and counts without a token: set {ADMIN_TOKEN} or \
                  `access.admin-tokens-file`, let --admin listen on 127.0.0.1, or add --admin-without-token if only \
@@ -235,18 +237,18 @@ fn secrets(what: &str, variable: &str, file: Option<&Path>) -> Result<Vec<String
 type Places = Vec<(String, SocketAddr)>;
 
 /// Binds every door that is not closed, and says which is where.
-async fn open_doors(listen: Listen, tls: Option<Arc<Tls>>) -> Result<(Doors, Places), String> {
+async fn open_doors(listen: Listen, tls: Option<Arc<Tls>>) -> Result<(Listeners, Places), String> {
     let mut places = Vec::new();
     let secure = if tls.is_some() { "s" } else { "" };
     let mut bind = async |place, flag, scheme| match place {
-        None | Some(Place::Off) => Ok(None),
-        Some(Place::At(address)) => {
+        None | Some(ListenAddress::Off) => Ok(None),
+        Some(ListenAddress::At(address)) => {
             let (listener, address) = listener::bind(address, flag).await?;
             places.push((format!("{scheme}{secure}"), address));
             Ok::<_, String>(Some(listener))
         }
     };
-    let doors = Doors {
+    let doors = Listeners {
         http: bind(listen.http, "http", "http").await?,
         grpc: bind(listen.grpc, "grpc", "grpc").await?,
         resp: bind(listen.resp, "resp", "redis").await?,

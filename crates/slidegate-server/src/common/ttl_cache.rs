@@ -7,14 +7,14 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
 /// Last value, and when it was gathered.
-pub(crate) struct Kept<T> {
+pub(crate) struct TtlCache<T> {
     found: Arc<Mutex<Option<(Micros, T)>>>,
     good_for: Micros,
 }
 
-impl<T: Clone + Send + 'static> Kept<T> {
+impl<T: Clone + Send + 'static> TtlCache<T> {
     pub(crate) fn new(good_for: Micros) -> Self {
-        Kept { found: Arc::default(), good_for }
+        TtlCache { found: Arc::default(), good_for }
     }
 
     /// Returns the last value, or the result of `find` if that value is too old. None if `find` panics.
@@ -45,7 +45,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_value_is_gathered_again_when_it_is_too_old() {
-        let kept = Kept::new(Micros::from_secs(5));
+        let kept = TtlCache::new(Micros::from_secs(5));
         let at = async |seconds, find| kept.get(Micros::from_secs(seconds), move || find).await.unwrap();
         assert_eq!(
             (
@@ -62,7 +62,7 @@ mod tests {
     /// The only thread of this runtime must be free to release `find`.
     #[tokio::test(flavor = "current_thread")]
     async fn other_tasks_run_while_a_value_is_gathered() {
-        let kept = Kept::new(Micros::from_secs(5));
+        let kept = TtlCache::new(Micros::from_secs(5));
         let (release, wait) = mpsc::channel();
         let find = move || wait.recv_timeout(LIMIT).expect("the other task runs");
         let (found, ()) = tokio::join!(kept.get(Micros::from_secs(100), find), async {
@@ -73,7 +73,7 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn callers_share_one_computation_though_the_first_is_cancelled() {
-        let kept = Arc::new(Kept::new(Micros::from_secs(5)));
+        let kept = Arc::new(TtlCache::new(Micros::from_secs(5)));
         let computations = Arc::new(AtomicU32::new(0));
         let (release, wait) = mpsc::channel::<()>();
         let (started, mut begun) = tokio::sync::mpsc::unbounded_channel();

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::yaml::{Node, Reader};
-use slidegate::{GuardOptions, OnErrorFile, read_on_error};
+use slidegate::{FailoverOptions, OnErrorFile, read_on_error};
 
 const FIELDS: [&str; 10] = [
     "deadline",
@@ -18,9 +18,9 @@ const FIELDS: [&str; 10] = [
     "write-back",
 ];
 
-pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<GuardOptions> {
+pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<FailoverOptions> {
     let fields = reader.fields(node, "guard", &FIELDS)?;
-    let mut options = GuardOptions::default();
+    let mut options = FailoverOptions::default();
     let durations = [
         ("deadline", &mut options.deadline),
         ("first-pause", &mut options.first_pause),

@@ -2,14 +2,14 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use slidegate::HotKeyOptions;
+use slidegate::StackOptions;
 use slidegate::yaml::{Node, Reader};
 
 const FIELDS: [&str; 3] = ["coalesce", "max-waiting", "deny-cache"];
 
-pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<HotKeyOptions> {
+pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<StackOptions> {
     let fields = reader.fields(node, "hot-keys", &FIELDS)?;
-    let mut options = HotKeyOptions::default();
+    let mut options = StackOptions::default();
     if let Some(node) = fields.get("coalesce") {
         options.coalesce = reader.flag(node, "coalesce")?;
     }

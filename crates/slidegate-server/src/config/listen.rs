@@ -13,29 +13,29 @@ use super::limits::MAX_RULES_BODY;
 
 /// Where a door listens, if it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ListenAddress {
     /// Nowhere: the door is closed.
     Off,
     /// There; port 0 picks a free one.
     At(SocketAddr),
 }
 
-impl Place {
+impl ListenAddress {
     /// A port of this machine that others cannot reach.
     pub const fn local(port: u16) -> Self {
-        Place::At(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port))
+        ListenAddress::At(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port))
     }
 }
 
-impl FromStr for Place {
+impl FromStr for ListenAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         if text == "off" {
-            return Ok(Place::Off);
+            return Ok(ListenAddress::Off);
         }
         let address = text.parse();
-        address.map(Place::At).map_err(|_| {
+        address.map(ListenAddress::At).map_err(|_| {
             format!("must be an address and a port such as 127.0.0.1:8080, or `off`, not \"{text}\"")
         })
     }
@@ -45,13 +45,13 @@ impl FromStr for Place {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Listen {
     /// HTTP.
-    pub http: Option<Place>,
+    pub http: Option<ListenAddress>,
     /// gRPC.
-    pub grpc: Option<Place>,
+    pub grpc: Option<ListenAddress>,
     /// The Redis protocol.
-    pub resp: Option<Place>,
+    pub resp: Option<ListenAddress>,
     /// HTTP for changes.
-    pub admin: Option<Place>,
+    pub admin: Option<ListenAddress>,
 }
 
 impl Listen {
@@ -68,10 +68,10 @@ impl Listen {
 
     /// Where they listen unless told otherwise.
     pub const DEFAULT: Listen = Listen {
-        http: Some(Place::local(8080)),
-        grpc: Some(Place::local(8081)),
-        resp: Some(Place::local(6380)),
-        admin: Some(Place::Off),
+        http: Some(ListenAddress::local(8080)),
+        grpc: Some(ListenAddress::local(8081)),
+        resp: Some(ListenAddress::local(6380)),
+        admin: Some(ListenAddress::Off),
     };
 }
 

@@ -19,7 +19,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::yaml::{Fields, Node, Reader};
 use slidegate::{
-    AdHocFile, Error, GuardOptions, HotKeyOptions, MemoryOptions, RuleFile, Rules, UnmatchedFile,
+    AdHocFile, Error, FailoverOptions, MemoryOptions, RuleFile, Rules, StackOptions, UnmatchedFile,
 };
 
 pub use self::access::{AccessConfig, AccessFile, TlsConfig, TlsFile};
@@ -30,7 +30,7 @@ pub use self::authorize::{
 pub use self::guard::GuardFile;
 pub use self::hot_keys::HotKeysFile;
 pub use self::limits::{Limits, MAX_RULES_BODY};
-pub use self::listen::{LimitsFile, Listen, ListenFile, Place};
+pub use self::listen::{LimitsFile, Listen, ListenAddress, ListenFile};
 pub(crate) use self::load::{load, read_text};
 pub use self::memory::{MemoryStoreFile, OnFullFile};
 pub use self::monitor::{AccuracyConfig, AccuracyFile, MemoryConfig, MemoryFile, MonitorConfig, MonitorFile};
@@ -89,9 +89,9 @@ pub struct Config {
     /// How to reach Redis, if that is where.
     pub redis: RedisConfig,
     /// What happens when it does not answer.
-    pub guard: GuardOptions,
+    pub guard: FailoverOptions,
     /// What is done for hot keys there.
-    pub hot_keys: HotKeyOptions,
+    pub hot_keys: StackOptions,
     /// How the server checks itself.
     pub monitor: MonitorConfig,
 }
@@ -150,9 +150,10 @@ fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Config> {
     let memory = memory.map_or(Some(MemoryOptions::default()), |node| memory::read(node, reader));
     let node = fields.get("redis");
     let redis = node.map_or(Some(RedisConfig::default()), |node| redis::read(node, reader));
-    let guard = fields.get("guard").map_or(Some(GuardOptions::default()), |node| guard::read(node, reader));
+    let guard =
+        fields.get("guard").map_or(Some(FailoverOptions::default()), |node| guard::read(node, reader));
     let hot_keys = fields.get("hot-keys");
-    let hot_keys = hot_keys.map_or(Some(HotKeyOptions::default()), |node| hot_keys::read(node, reader));
+    let hot_keys = hot_keys.map_or(Some(StackOptions::default()), |node| hot_keys::read(node, reader));
     let monitor = fields.get("monitor");
     let monitor = monitor.map_or(Some(MonitorConfig::default()), |node| monitor::read(node, reader));
     let rules = match fields.get("rules") {

@@ -34,7 +34,7 @@ const IPV6_PREFIX: u32 = 64;
 
 /// State of one connection, kept by its door: whether it is being answered.
 #[derive(Debug, Default)]
-pub struct Seat {
+pub struct ConnectionState {
     /// Requests under way; [`CLOSED`] once the connection makes room.
     busy: AtomicUsize,
     /// Whether a whole request has come.
@@ -49,7 +49,7 @@ pub struct Seat {
 
 const CLOSED: usize = usize::MAX;
 
-impl Seat {
+impl ConnectionState {
     /// Marks the start of a request, or of several that came together. If this returns false, the connection has to make room:
     /// nothing must be decided for it any more.
     #[must_use]
@@ -62,20 +62,20 @@ impl Seat {
         begun
     }
 
-    /// Marks the end of what [`begin`](Seat::begin) started. The answer was sent, or is on its way.
+    /// Marks the end of what [`begin`](ConnectionState::begin) started. The answer was sent, or is on its way.
     pub(crate) fn end(&self, now: Micros) {
         self.idle_since.store(now.get(), Ordering::Relaxed);
         self.busy.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Takes one of `most` places for streams. Give it back with [`close_stream`](Seat::close_stream).
+    /// Takes one of `most` places for streams. Give it back with [`close_stream`](ConnectionState::close_stream).
     #[must_use]
     pub(crate) fn open_stream(&self, most: usize) -> bool {
         let open = |open| (open < most).then(|| open + 1);
         self.streams.fetch_update(Ordering::AcqRel, Ordering::Acquire, open).is_ok()
     }
 
-    /// Counts a gRPC call that waits for its message. Returns how many did before. It ends with [`end_wait`](Seat::end_wait).
+    /// Counts a gRPC call that waits for its message. Returns how many did before. It ends with [`end_wait`](ConnectionState::end_wait).
     pub(crate) fn begin_wait(&self) -> usize {
         self.waiting.fetch_add(1, Ordering::Relaxed)
     }
@@ -104,7 +104,7 @@ impl Seat {
 }
 
 /// Room of one door.
-pub(crate) struct Room {
+pub(crate) struct ConnectionSlots {
     connections: usize,
     per_address: usize,
     clock: SystemClock,
@@ -122,7 +122,7 @@ struct Table {
 }
 
 struct Place {
-    seat: Arc<Seat>,
+    seat: Arc<ConnectionState>,
     address: IpAddr,
     /// Ends the task of the connection.
     abort: Option<AbortHandle>,
@@ -140,16 +140,16 @@ struct Group {
 
 /// Place of one connection, until it is dropped.
 pub(crate) struct Taken {
-    room: Arc<Room>,
+    room: Arc<ConnectionSlots>,
     number: u64,
-    pub(crate) seat: Arc<Seat>,
+    pub(crate) seat: Arc<ConnectionState>,
     /// How many connections were closed for it.
     pub(crate) closed: usize,
 }
 
-impl Room {
+impl ConnectionSlots {
     pub(crate) fn new(limits: &Limits) -> Arc<Self> {
-        Arc::new(Room {
+        Arc::new(ConnectionSlots {
             connections: limits.connections.max(1),
             per_address: limits.connections_per_address.max(1),
             clock: SystemClock::new(),
@@ -210,8 +210,8 @@ impl Drop for Taken {
 }
 
 impl Table {
-    fn place(&mut self, address: IpAddr, now: Micros) -> (u64, Arc<Seat>) {
-        let (number, seat) = (self.next, Arc::new(Seat::default()));
+    fn place(&mut self, address: IpAddr, now: Micros) -> (u64, Arc<ConnectionState>) {
+        let (number, seat) = (self.next, Arc::new(ConnectionState::default()));
         seat.idle_since.store(now.get(), Ordering::Relaxed);
         self.next += 1;
         for group in [&mut self.all, self.addresses.entry(address).or_default()] {
@@ -270,7 +270,7 @@ impl Table {
     }
 
     /// Closes a connection, if it is as it should be and not being answered.
-    fn close(&mut self, number: u64, as_it_should: impl Fn(&Seat) -> bool) -> bool {
+    fn close(&mut self, number: u64, as_it_should: impl Fn(&ConnectionState) -> bool) -> bool {
         let Some(place) = self.places.get_mut(&number) else { return false };
         if !as_it_should(&place.seat) || !place.seat.close() {
             return false;
@@ -299,8 +299,8 @@ fn client(peer: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
-    fn room(connections: usize, connections_per_address: usize) -> Arc<Room> {
-        Room::new(&Limits { connections, connections_per_address, ..Limits::default() })
+    fn room(connections: usize, connections_per_address: usize) -> Arc<ConnectionSlots> {
+        ConnectionSlots::new(&Limits { connections, connections_per_address, ..Limits::default() })
     }
 
     fn address(n: u8) -> IpAddr {

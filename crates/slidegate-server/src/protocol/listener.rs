@@ -11,9 +11,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
-use super::connection_slots::{Room, Seat, Taken};
+use super::connection_slots::{ConnectionSlots, ConnectionState, Taken};
 use super::tls::Tls;
-use crate::app::state::Gate;
+use crate::app::state::AppState;
 use crate::common::protocol::Protocol;
 use crate::telemetry::stats::Shed;
 
@@ -26,12 +26,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
 pub type Stop = watch::Receiver<()>;
 
 /// Speaks one protocol.
-pub trait Door: Send + Sync + 'static {
+pub trait ConnectionHandler: Send + Sync + 'static {
     /// Which.
     const PROTOCOL: Protocol;
 
     /// What it decides with.
-    fn gate(&self) -> &Gate;
+    fn gate(&self) -> &AppState;
 
     /// Answers one connection until it ends, or `stop` is told and what is in flight is answered.
     ///
@@ -41,20 +41,20 @@ pub trait Door: Send + Sync + 'static {
         self: Arc<Self>,
         stream: impl Stream,
         peer: SocketAddr,
-        seat: Arc<Seat>,
+        seat: Arc<ConnectionState>,
         stop: Stop,
     ) -> impl Future<Output = ()> + Send;
 }
 
 /// Accepts connections for `door` until `stop` is told.
-pub(crate) async fn accept<D: Door>(
+pub(crate) async fn accept<D: ConnectionHandler>(
     listener: TcpListener,
     door: Arc<D>,
     tls: Option<Arc<Tls>>,
     mut stop: Stop,
 ) {
     let limits = door.gate().limits;
-    let room = Room::new(&limits);
+    let room = ConnectionSlots::new(&limits);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -87,7 +87,7 @@ pub(crate) async fn accept<D: Door>(
 }
 
 /// Serves a connection, and counts it meanwhile.
-async fn connection<D: Door>(
+async fn connection<D: ConnectionHandler>(
     door: Arc<D>,
     stream: TcpStream,
     peer: SocketAddr,

@@ -8,11 +8,11 @@ use tokio::sync::watch;
 
 use super::tls::Tls;
 use super::{grpc, http, listener, resp};
-use crate::app::state::Gate;
+use crate::app::state::AppState;
 
 /// Where each door listens; none is closed.
 #[derive(Default)]
-pub struct Doors {
+pub struct Listeners {
     /// HTTP.
     pub http: Option<TcpListener>,
     /// gRPC: Envoy's rate-limit service.
@@ -26,25 +26,26 @@ pub struct Doors {
 }
 
 /// Answers at all doors until `shutdown` completes, then finishes what is in flight.
-pub async fn run(doors: Doors, gate: Arc<Gate>, shutdown: impl Future<Output = ()>) {
+pub async fn run(doors: Listeners, gate: Arc<AppState>, shutdown: impl Future<Output = ()>) {
     let (stop, stopped) = watch::channel(());
     let shutdown_limit = gate.limits.shutdown;
-    let Doors { http, grpc, resp, admin, tls } = doors;
+    let Listeners { http, grpc, resp, admin, tls } = doors;
     let separate = admin.is_some();
     if let Some(listener) = http {
-        let door = http::Door::new(Arc::clone(&gate), http::Role::Asking { may_change: !separate });
+        let door =
+            http::ConnectionHandler::new(Arc::clone(&gate), http::Role::Asking { may_change: !separate });
         tokio::spawn(listener::accept(listener, Arc::new(door), tls.clone(), stopped.clone()));
     }
     if let Some(listener) = admin {
-        let door = http::Door::new(Arc::clone(&gate), http::Role::Admin);
+        let door = http::ConnectionHandler::new(Arc::clone(&gate), http::Role::Admin);
         tokio::spawn(listener::accept(listener, Arc::new(door), tls.clone(), stopped.clone()));
     }
     if let Some(listener) = grpc {
-        let door = grpc::Door::new(Arc::clone(&gate), stopped.clone());
+        let door = grpc::ConnectionHandler::new(Arc::clone(&gate), stopped.clone());
         tokio::spawn(listener::accept(listener, Arc::new(door), tls.clone(), stopped.clone()));
     }
     if let Some(listener) = resp {
-        let door = resp::Door::new(Arc::clone(&gate));
+        let door = resp::ConnectionHandler::new(Arc::clone(&gate));
         tokio::spawn(listener::accept(listener, Arc::new(door), tls, stopped.clone()));
     }
     drop(stopped);

@@ -10,7 +10,7 @@ const SHOWN: usize = 10;
 
 /// Decisions of a server, compared.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Recorded {
+pub(super) struct Baseline {
     pub(super) compared: u64,
     pub(super) differences: u64,
     pub(super) first: Vec<Unlike>,
@@ -25,7 +25,7 @@ pub(super) struct Unlike {
     pub(super) now: String,
 }
 
-impl Recorded {
+impl Baseline {
     /// Compares one: whether it was allowed, and if it was not, by whom.
     pub(super) fn compare(&mut self, request: u64, then: Decided<'_>, now: &Decision) {
         self.compared += 1;

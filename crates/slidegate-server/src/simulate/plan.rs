@@ -7,7 +7,7 @@ use slidegate::{Algorithm, MAX_WINDOW, MIN_WINDOW, Micros, Quota, Rule, Rules};
 
 use super::options::{Percent, SimulateArgs};
 use super::scenarios::Counting;
-use super::traffic::{Fields, Instants, Pattern, People, Shape, Trace, Traffic, names};
+use super::traffic::{Fields, Instants, Pattern, Shape, SyntheticClients, Trace, Traffic, names};
 use crate::config;
 
 /// The longest pattern.
@@ -190,7 +190,7 @@ impl SimulateArgs {
             clients: self.clients.unwrap_or(usual),
             seed: self.seed,
             instants,
-            people: People::new(rules, &self.constant),
+            people: SyntheticClients::new(rules, &self.constant),
         };
         if pattern.length() > MAX_REQUESTS {
             return Err(format!("a pattern may have {MAX_REQUESTS} requests, not {}", pattern.length()));

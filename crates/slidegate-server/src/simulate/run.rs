@@ -5,13 +5,13 @@ use std::sync::atomic::AtomicBool;
 
 use slidegate::{Micros, Rules};
 
-use super::baseline::Recorded;
+use super::baseline::Baseline;
 use super::decision_log::Decisions;
 use super::plan::{NamedRules, Output, Question};
 use super::progress::Progress;
 use super::report::{AlgorithmReport, Difference, Late, Report, rule_reports};
 use super::scenario::Time;
-use super::scenarios::{Counting, Lanes, MAX_KEYS};
+use super::scenarios::{Counting, MAX_KEYS, Scenarios};
 use super::traffic::{Traffic, written};
 
 /// How far times run back in a log that is only written in another order than it happened.
@@ -37,9 +37,9 @@ pub(super) fn run(
     let (kind, rules_from, sets) = sets(question)?;
     let mut notes: Vec<String> = sets.iter().flat_map(|(_, rules)| adaptive(rules)).collect();
     notes.dedup();
-    let mut lanes = Lanes::new(sets, traffic.begin());
+    let mut lanes = Scenarios::new(sets, traffic.begin());
     let mut decisions = output.decisions.as_deref().map(Decisions::create).transpose()?;
-    let (mut time, mut recorded, mut requests) = (Time::default(), Recorded::default(), 0);
+    let (mut time, mut recorded, mut requests) = (Time::default(), Baseline::default(), 0);
     let mut progress = Progress::new(traffic.length(), stop);
     let read = traffic.each(&mut progress, |event| {
         let at = time.reach(event.at);

@@ -12,7 +12,7 @@ use slidegate::{Clock, Decision, Limiter, MemoryStats, MemoryStore, Micros, Requ
 const SWEEP_EVERY: u64 = 1 << 20;
 
 /// Decides requests of the past.
-pub(super) struct Lane {
+pub(super) struct Scenario {
     time: TraceTime,
     limiter: Limiter<MemoryStore<TraceTime>>,
     decided: u64,
@@ -20,12 +20,12 @@ pub(super) struct Lane {
     peak: usize,
 }
 
-impl Lane {
+impl Scenario {
     /// Counts up to `max_keys` keys, as a server does.
     pub(super) fn new(rules: Rules, max_keys: usize) -> Self {
         let time = TraceTime::default();
         let limiter = Limiter::new(MemoryStore::with_clock(time.clone(), max_keys), rules);
-        Lane { time, limiter, decided: 0, peak: 0 }
+        Scenario { time, limiter, decided: 0, peak: 0 }
     }
 
     /// Decides as a server would have at `at`, which must not lie before what was decided last.

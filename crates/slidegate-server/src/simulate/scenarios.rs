@@ -7,8 +7,8 @@ use clap::ValueEnum;
 use serde::Serialize;
 use slidegate::{Algorithm, Decision, Key, Micros, Mode, Quota, Request, Rules};
 
-use super::scenario::Lane;
-use super::stats::{KeyHasher, Tally};
+use super::scenario::Scenario;
+use super::stats::{KeyHasher, Stats};
 
 /// Keys that are known one by one: as many as a server counts.
 pub(super) const MAX_KEYS: usize = slidegate::DEFAULT_MAX_KEYS;
@@ -66,8 +66,8 @@ impl Counting {
 /// Rules, what they decided, and what of it the first of them decided otherwise.
 pub(super) struct Counted {
     pub(super) name: String,
-    pub(super) lane: Lane,
-    pub(super) tally: Tally,
+    pub(super) lane: Scenario,
+    pub(super) tally: Stats,
     /// Denied here, and allowed by the first.
     pub(super) only_denied: u64,
     /// Allowed here, and denied by the first.
@@ -75,7 +75,7 @@ pub(super) struct Counted {
 }
 
 /// All of them. The first is the yardstick.
-pub(super) struct Lanes {
+pub(super) struct Scenarios {
     pub(super) all: Vec<Counted>,
     /// By which key of which rule requests are denied by one and allowed by the other, where there are two.
     pub(super) changes: Changes,
@@ -96,17 +96,17 @@ pub(super) struct Change {
     pub(super) only_allowed: u64,
 }
 
-impl Lanes {
+impl Scenarios {
     /// Over traffic that begins then, or with its first request.
     pub(super) fn new(sets: impl IntoIterator<Item = (String, Rules)>, begin: Option<Micros>) -> Self {
         let all = sets.into_iter().map(|(name, rules)| Counted {
             name,
-            tally: Tally::new(&rules, MAX_KEYS, begin),
-            lane: Lane::new(rules, MAX_KEYS),
+            tally: Stats::new(&rules, MAX_KEYS, begin),
+            lane: Scenario::new(rules, MAX_KEYS),
             only_denied: 0,
             only_allowed: 0,
         });
-        Lanes { all: all.collect(), changes: Changes::default() }
+        Scenarios { all: all.collect(), changes: Changes::default() }
     }
 
     /// Lets all of them decide; what the last decided is looked at.

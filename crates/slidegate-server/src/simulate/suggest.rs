@@ -15,9 +15,9 @@ use slidegate::{Decision, Key, MAX_LIMIT, Micros, Quota, Rule, Rules};
 
 use super::plan::{Most, Wish};
 use super::progress::Progress;
-use super::scenario::{Lane, Time};
+use super::scenario::{Scenario, Time};
 use super::scenarios::MAX_KEYS;
-use super::traffic::{BadLines, Read, Traffic};
+use super::traffic::{ParseErrors, Read, Traffic};
 
 /// Limits that are tried at once.
 const AT_ONCE: u64 = 8;
@@ -33,7 +33,7 @@ pub(super) struct Suggestions {
     pub(super) wish: String,
     pub(super) requests: u64,
     pub(super) suggestions: Vec<Suggestion>,
-    pub(super) bad_lines: BadLines,
+    pub(super) bad_lines: ParseErrors,
     pub(super) interrupted: bool,
     pub(super) notes: Vec<String>,
 }
@@ -227,7 +227,7 @@ fn each(
 ) -> Result<Read, String> {
     // Every trial has its own counts.
     let max_keys = MAX_KEYS * usize::try_from(AT_ONCE).unwrap_or(1);
-    let (mut lane, mut time) = (Lane::new(rules, max_keys), Time::default());
+    let (mut lane, mut time) = (Scenario::new(rules, max_keys), Time::default());
     let mut progress = Progress::new(traffic.length(), stop);
     let mut reading =
         traffic.each(&mut progress, |event| lane.decide(time.reach(event.at), event.request, &mut visit))?;

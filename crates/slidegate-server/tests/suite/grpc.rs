@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use prost_types::Duration as Wait;
 use slidegate::{Clock, MemoryStore, Rules, SystemClock};
-use slidegate_server::app::auth::{Access, Token};
-use slidegate_server::app::state::Gate;
+use slidegate_server::app::auth::{Auth, Token};
+use slidegate_server::app::state::AppState;
 use slidegate_server::config::Limits;
 use slidegate_server::protocol::grpc::messages::{
     Code, DescriptorStatus, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
     RateLimitResponse, RateLimitUnit, Unit,
 };
-use slidegate_server::protocol::serve::{self, Doors};
+use slidegate_server::protocol::serve::{self, Listeners};
 use slidegate_server::store::AnyStore;
 use tokio::sync::oneshot;
 use tonic::codegen::http::uri::PathAndQuery;
@@ -458,7 +458,7 @@ struct Here {
     stopped: std::thread::JoinHandle<()>,
 }
 
-fn here(access: Access, limits: Limits) -> Here {
+fn here(access: Auth, limits: Limits) -> Here {
     let (told, address) = std::sync::mpsc::channel();
     let (stop, stopping) = oneshot::channel();
     let stopped = std::thread::spawn(move || {
@@ -466,13 +466,13 @@ fn here(access: Access, limits: Limits) -> Here {
         runtime.unwrap().block_on(async move {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             told.send(listener.local_addr().unwrap().to_string()).unwrap();
-            let mut gate = Gate::new(
+            let mut gate = AppState::new(
                 AnyStore::Memory(MemoryStore::new()),
                 Rules::from_yaml("rules: []").unwrap(),
                 "a test",
             );
             (gate.access, gate.limits) = (access, limits);
-            let doors = Doors { grpc: Some(listener), ..Doors::default() };
+            let doors = Listeners { grpc: Some(listener), ..Listeners::default() };
             serve::run(doors, Arc::new(gate), async { stopping.await.unwrap_or_default() }).await;
         });
     });
@@ -481,7 +481,7 @@ fn here(access: Access, limits: Limits) -> Here {
 
 #[test]
 fn tokens() {
-    let server = here(Access::new(vec![Token::new(b"hush")], vec![]), Limits::default());
+    let server = here(Auth::new(vec![Token::new(b"hush")], vec![]), Limits::default());
     let client = Client::at(&server.address);
     let with = |header: Option<&str>| {
         let mut request = Request::new(asked("shop", &[&[("user", "ann")]]));
@@ -529,7 +529,7 @@ fn health() {
 #[test]
 fn watches_are_bounded() {
     let limits = Limits { grpc_streams: 10, ..Limits::default() };
-    let server = here(Access::new(vec![Token::new(b"hush")], vec![]), limits);
+    let server = here(Auth::new(vec![Token::new(b"hush")], vec![]), limits);
     let watch = |client: &Client| {
         let mut health = HealthClient::new(client.channel.clone());
         let request = HealthCheckRequest { service: String::new() };
@@ -561,7 +561,7 @@ fn watches_are_bounded() {
 fn calls_that_wait_for_their_message_are_bounded() {
     // Each takes 8 KiB, but the first eight of a connection.
     let limits = Limits { unfinished_bytes: 40 << 10, ..Limits::default() };
-    let server = here(Access::default(), limits);
+    let server = here(Auth::default(), limits);
     let client = http2_client::Client::of(&server.address);
     let path = format!("/{SERVICE}/ShouldRateLimit");
     let whole = message(&asked("shop", &[&[("user", "ann")]]));
@@ -641,7 +641,7 @@ fn silent_peers_are_given_up() {
         first_byte: Duration::from_millis(100),
         ..Limits::default()
     };
-    let server = here(Access::default(), limits);
+    let server = here(Auth::default(), limits);
     let closed = |first: &[u8]| {
         let mut stream = TcpStream::connect(&server.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -661,7 +661,7 @@ fn silent_peers_are_given_up() {
 
 #[test]
 fn stopping_answers_what_is_in_flight() {
-    let server = here(Access::default(), Limits::default());
+    let server = here(Auth::default(), Limits::default());
     let client = Client::at(&server.address);
     let raw = http2_client::Client::of(&server.address);
     let mut health = HealthClient::new(client.channel.clone());

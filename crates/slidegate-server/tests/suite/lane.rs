@@ -19,11 +19,11 @@ fn request(path: &str, headers: &str, body: &str) -> String {
 }
 
 /// A connection that is kept, and reads one answer at a time.
-struct Kept(BufReader<TcpStream>);
+struct TtlCache(BufReader<TcpStream>);
 
-impl Kept {
+impl TtlCache {
     fn new(server: &Server) -> Self {
-        Kept(BufReader::new(server.connect()))
+        TtlCache(BufReader::new(server.connect()))
     }
 
     fn send(&mut self, bytes: &str) {
@@ -84,7 +84,7 @@ fn alike(answer: &Answer) -> (u16, Vec<String>, Value) {
 #[test]
 fn both_ways_answer_alike() {
     let server = Server::demo();
-    let (mut short, mut hyper) = (Kept::new(&server), Kept::new(&server));
+    let (mut short, mut hyper) = (TtlCache::new(&server), TtlCache::new(&server));
     let mut compare = |path: &str, here: &str, there: &str| {
         let answers = (short.ask(&request(path, "", here)), hyper.ask(&request(path, TO_HYPER, there)));
         assert_eq!(alike(&answers.0), alike(&answers.1), "{path} {here}");
@@ -107,14 +107,14 @@ fn both_ways_answer_alike() {
 #[test]
 fn answers_come_in_order() {
     let server = Server::demo();
-    let mut kept = Kept::new(&server);
+    let mut kept = TtlCache::new(&server);
     let one = request("/v1/acquire", "", r#"{"resource":"r","limit":100,"window":"1h"}"#);
     let keep_alive = one.replace("host: x", "Host: x\r\nConnection: Keep-Alive");
     let healthz = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
     // The last is sent in two parts.
     let (first, rest) = one.split_at(one.len() - 10);
     kept.send(&[&one, &keep_alive, &one, healthz, &one, first].concat());
-    let used = |kept: &mut Kept| kept.read().json()["limits"][0]["used"].as_u64();
+    let used = |kept: &mut TtlCache| kept.read().json()["limits"][0]["used"].as_u64();
     assert_eq!([(); 3].map(|()| used(&mut kept)), [Some(1), Some(2), Some(3)]);
     assert_eq!(kept.read().body, r#"{"status":"ok"}"#);
     assert_eq!(used(&mut kept), Some(4));
@@ -127,7 +127,7 @@ fn answers_come_in_order() {
 fn who_says_no_more_is_answered() {
     let server = Server::demo();
     for headers in ["", TO_HYPER] {
-        let mut kept = Kept::new(&server);
+        let mut kept = TtlCache::new(&server);
         kept.send(&request("/v1/acquire", headers, r#"{"resource":"r"}"#).repeat(3));
         kept.0.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
         let mut answers = String::new();
@@ -142,7 +142,7 @@ fn doubtful_lengths_are_rejected() {
     let server = Server::demo();
     let good = request("/v1/acquire", "", r#"{"resource":"doubt","limit":9}"#);
     for header in ["content-length: 5\r\n", "content-length: +30\r\n", "transfer-encoding: gzip\r\n"] {
-        let mut kept = Kept::new(&server);
+        let mut kept = TtlCache::new(&server);
         kept.send(&good.replace("content-type", &format!("{header}content-type")));
         let mut answer = String::new();
         let _ = kept.0.read_to_string(&mut answer);

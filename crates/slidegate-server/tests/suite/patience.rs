@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::{MemoryStore, Rules};
-use slidegate_server::app::state::Gate;
+use slidegate_server::app::state::AppState;
 use slidegate_server::config::Limits;
-use slidegate_server::protocol::serve::{self, Doors};
+use slidegate_server::protocol::serve::{self, Listeners};
 use slidegate_server::store::AnyStore;
 use tokio::sync::oneshot;
 
@@ -56,10 +56,10 @@ fn stopping_answers_what_is_in_flight() {
 async fn impatient(limits: Limits) -> (String, oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let mut gate = Gate::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "a test");
+    let mut gate = AppState::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "a test");
     gate.limits = limits;
     let gate = Arc::new(gate);
-    let doors = Doors { http: Some(listener), ..Doors::default() };
+    let doors = Listeners { http: Some(listener), ..Listeners::default() };
     let (stop, stopped) = oneshot::channel::<()>();
     let served = tokio::spawn(serve::run(doors, gate, async {
         let _ = stopped.await;

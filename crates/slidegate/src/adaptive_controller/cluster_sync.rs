@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::dynamic::adaptive::load::{NodeLoad, Reports};
 use crate::dynamic::adaptive::{HostLoad, WHOLE};
 use crate::store::failover;
-use crate::store::redis::Told;
+use crate::store::redis::GossipMessage;
 use crate::{Error, RedisStore};
 
 /// Where it is told, in Redis.
@@ -48,20 +48,20 @@ impl Fleet {
 
     /// Says what this process has seen, and hears what the others have.
     pub(crate) async fn exchange(&self, own: &NodeLoad) -> Result<Heard, Error> {
-        let told = Told { who: format!("{LOAD}:{}", self.me), text: own.to_text() };
+        let told = GossipMessage { who: format!("{LOAD}:{}", self.me), text: own.to_text() };
         Ok(hear(self.store.announce(NAME, &told, LATELY).await?, &self.me))
     }
 
     pub(crate) async fn say(&self, factors: &Factors) -> Result<(), Error> {
         let words: Vec<String> = factors.iter().map(|(rule, factor)| format!("{rule}={factor}")).collect();
-        let told = Told { who: format!("{FACTORS}:{}", self.me), text: words.join(" ") };
+        let told = GossipMessage { who: format!("{FACTORS}:{}", self.me), text: words.join(" ") };
         self.store.announce(NAME, &told, Duration::ZERO).await.map(drop)
     }
 }
 
-fn hear(told: Vec<Told>, me: &str) -> Heard {
+fn hear(told: Vec<GossipMessage>, me: &str) -> Heard {
     let (mut loads, mut heard) = (BTreeMap::new(), Heard::default());
-    for Told { who, text } in told {
+    for GossipMessage { who, text } in told {
         match who.split_once(':') {
             Some((LOAD, name)) => drop(loads.insert(name.to_owned(), NodeLoad::from_text(&text))),
             Some((FACTORS, _)) => heard.factors = Some(factors(&text)),
@@ -115,8 +115,8 @@ fn reports(text: &str) -> Option<Reports> {
 mod tests {
     use super::*;
 
-    fn told(who: &str, text: &str) -> Told {
-        Told { who: who.into(), text: text.into() }
+    fn told(who: &str, text: &str) -> GossipMessage {
+        GossipMessage { who: who.into(), text: text.into() }
     }
 
     #[test]

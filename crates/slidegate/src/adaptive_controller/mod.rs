@@ -10,39 +10,39 @@ use self::cluster_sync::{Factors, Fleet, Heard};
 #[cfg(feature = "redis")]
 use crate::RedisStore;
 use crate::dynamic::adaptive::load::{NodeLoad, together};
-use crate::dynamic::adaptive::{Adapting, Adaptive, HostLoad, Pilot};
+use crate::dynamic::adaptive::{Adaptive, AdaptivePolicy, AdaptiveState, HostLoad};
 use crate::{Clock, Error, Limiter, Micros, Rules, Store, SystemClock};
 
-/// How often [`Adapter::run`] takes a step.
+/// How often [`AdaptiveController::run`] takes a step.
 const EVERY: Micros = Micros::from_secs(1);
 
 /// Steers the limits of a [`Limiter`]'s adaptive rules. Nothing adapts unless one does.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// use slidegate::{Adapter, HostLoad, Limiter, MemoryStore, Rules};
+/// use slidegate::{AdaptiveController, HostLoad, Limiter, MemoryStore, Rules};
 ///
 /// let rules = Rules::from_yaml("rules: [{ name: orders, limit: 200, window: 1s, adaptive: {} }]")?;
 /// let limiter = Limiter::new(MemoryStore::new(), rules);
-/// let mut adapter = Adapter::alone();
+/// let mut adapter = AdaptiveController::alone();
 /// // Once a second, or let `run` do it; the feature `host` has one that looks:
 /// adapter.step(&limiter, HostLoad { cpu: Some(3_000), memory: Some(7_000) }).await?;
 /// assert_eq!(limiter.rules().iter().next().unwrap().factor(), Some(10_129)); // on its way to 120 %
 /// # Ok::<(), slidegate::Error>(()) }).unwrap();
 /// ```
-pub struct Adapter {
+pub struct AdaptiveController {
     #[cfg(feature = "redis")]
     fleet: Option<Arc<Fleet>>,
-    pilots: HashMap<String, (Adaptive, Pilot)>,
+    pilots: HashMap<String, (Adaptive, AdaptivePolicy)>,
     clock: Arc<dyn Clock>,
     /// When the last step was.
     last: Option<Micros>,
 }
 
-impl Adapter {
+impl AdaptiveController {
     /// By what this process sees.
     pub fn alone() -> Self {
-        Adapter {
+        AdaptiveController {
             #[cfg(feature = "redis")]
             fleet: None,
             pilots: HashMap::new(),
@@ -55,7 +55,7 @@ impl Adapter {
     /// second later than a process alone would. While Redis is away each goes on by itself.
     #[cfg(feature = "redis")]
     pub fn shared(store: RedisStore) -> Self {
-        Adapter { fleet: Some(Arc::new(Fleet::new(store))), ..Self::alone() }
+        AdaptiveController { fleet: Some(Arc::new(Fleet::new(store))), ..Self::alone() }
     }
 
     /// Reckons by another clock.
@@ -104,16 +104,16 @@ impl Adapter {
     /// A pilot for each rule that adapts; one whose terms have changed begins anew, where the limit is.
     fn keep(&mut self, rules: &Rules) {
         let mut before = std::mem::take(&mut self.pilots);
-        for (name, Adapting { terms, gauge }) in adapting(rules) {
+        for (name, AdaptiveState { terms, gauge }) in adapting(rules) {
             let known = before.remove(name).filter(|(known, _)| known == terms);
-            let pilot = known.map_or_else(|| Pilot::new(gauge.factor()), |(_, pilot)| pilot);
+            let pilot = known.map_or_else(|| AdaptivePolicy::new(gauge.factor()), |(_, pilot)| pilot);
             self.pilots.insert(name.to_owned(), (terms.clone(), pilot));
         }
     }
 
     fn step_alone(&mut self, rules: &Rules, own: NodeLoad, elapsed: Micros) {
         let loads = [own];
-        for (name, Adapting { terms, gauge }) in adapting(rules) {
+        for (name, AdaptiveState { terms, gauge }) in adapting(rules) {
             let Some((_, pilot)) = self.pilots.get_mut(name) else { continue };
             let factor = pilot.step(terms, elapsed, &together(&loads, name));
             pilot.follow(factor);
@@ -133,7 +133,7 @@ impl Adapter {
         let Heard { loads, factors, first } = heard;
         let factors = factors.unwrap_or_default();
         let mut next = Factors::new();
-        for (name, Adapting { terms, gauge }) in adapting(rules) {
+        for (name, AdaptiveState { terms, gauge }) in adapting(rules) {
             let Some((_, pilot)) = self.pilots.get_mut(name) else { continue };
             let (min, max) = terms.bounds();
             let factor = factors.get(name).map_or_else(|| gauge.factor(), |factor| (*factor).clamp(min, max));
@@ -146,6 +146,6 @@ impl Adapter {
     }
 }
 
-fn adapting(rules: &Rules) -> impl Iterator<Item = (&str, &Adapting)> {
+fn adapting(rules: &Rules) -> impl Iterator<Item = (&str, &AdaptiveState)> {
     rules.iter().filter_map(|rule| Some((rule.name(), rule.adapting()?)))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::idempotency::Notes;
 use super::ids::Named;
 use super::note_budget::NoteBudget;
-use super::{Asked, COUNT_BITS, Opinion, Recording};
+use super::{Asked, COUNT_BITS, Evaluation, Recording};
 use crate::Entry;
 use crate::dynamic::warm_up::Warmth;
 use crate::settlement::NEVER_SETTLED;
@@ -128,30 +128,30 @@ impl<C: Counter> View<'_, C> {
     }
 
     #[inline(always)]
-    pub(super) fn consider(&self, now: Micros, asked: Asked<'_>) -> Opinion {
+    pub(super) fn consider(&self, now: Micros, asked: Asked<'_>) -> Evaluation {
         let (cost, capacity) = (asked.cost, asked.quota.capacity());
         if cost > capacity {
-            return Opinion::Impossible;
+            return Evaluation::Impossible;
         }
         if let (Some(id), Some(notes)) = (asked.id, &self.notes)
             && let Some(known) = notes.find(id, asked.scope, cost)
             && !self.counter.left(known.at, now)
         {
-            return Opinion::Repeated(known);
+            return Evaluation::Repeated(known);
         }
         match asked.quota.warm_up() {
             Some(warm_up) => self.consider_climbing(now, asked, warm_up),
-            None if self.counter.used() + cost <= capacity => Opinion::Fits,
-            None => Opinion::Denied,
+            None if self.counter.used() + cost <= capacity => Evaluation::Fits,
+            None => Evaluation::Denied,
         }
     }
 
     /// What is alone always fits, so that it can become warm.
     #[cold]
-    fn consider_climbing(&self, now: Micros, asked: Asked<'_>, warm_up: WarmUp) -> Opinion {
+    fn consider_climbing(&self, now: Micros, asked: Asked<'_>, warm_up: WarmUp) -> Evaluation {
         let used = self.counter.used();
         let fits = used == 0 || used + asked.cost <= self.limit(now, asked.quota, warm_up);
-        if fits { Opinion::Fits } else { Opinion::Denied }
+        if fits { Evaluation::Fits } else { Evaluation::Denied }
     }
 
     fn warmth(&self) -> Option<Warmth> {
@@ -202,7 +202,7 @@ impl<C: Counter> View<'_, C> {
         &mut self,
         now: Micros,
         asked: Asked<'_>,
-        opinion: Opinion,
+        opinion: Evaluation,
         recording: Recording,
     ) -> Verdict {
         let Asked { quota, cost, .. } = asked;
@@ -215,19 +215,19 @@ impl<C: Counter> View<'_, C> {
         let admitted = recording == Recording::All;
         let mut entry = Entry::default();
         let outcome = match opinion {
-            Opinion::Impossible if quota.adapts() => Outcome::Denied,
-            Opinion::Impossible => Outcome::Impossible,
-            Opinion::Repeated(known) => {
+            Evaluation::Impossible if quota.adapts() => Outcome::Denied,
+            Evaluation::Impossible => Outcome::Impossible,
+            Evaluation::Repeated(known) => {
                 entry = known;
                 Outcome::Charged
             }
-            Opinion::Fits => {
+            Evaluation::Fits => {
                 if records {
                     entry = self.record(now, asked, admitted);
                 }
                 if admitted && records { Outcome::Charged } else { Outcome::Fits }
             }
-            Opinion::Denied => {
+            Evaluation::Denied => {
                 if records && quota.count() == Count::Attempts {
                     self.record(now, asked, false);
                 }
@@ -247,7 +247,7 @@ impl<C: Counter> View<'_, C> {
             used: self.counter.used(),
             retry_after: match outcome {
                 Outcome::Charged => Micros::ZERO,
-                _ if opinion == Opinion::Impossible => quota.horizon(),
+                _ if opinion == Evaluation::Impossible => quota.horizon(),
                 _ => match quota.warm_up() {
                     Some(warm_up) => self.wait_climbing(now, quota, cost, warm_up),
                     None => self.counter.wait(now, quota, limit, cost),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::note_budget::NoteBudget;
-use super::{Asked, Opinion, Recording};
-use crate::{Ask, Entry, Micros, Outcome, Precision, Reading, Source, State, Verdict};
+use super::{Asked, Evaluation, Recording};
+use crate::{Checks, Entry, Micros, Outcome, Precision, Source, State, Verdict, Verdicts};
 
 /// Where an ask finds the state of its checks: the memory store's shards, or an oracle's map.
 pub trait States {
@@ -20,7 +20,7 @@ pub trait States {
 /// Checks are judged in order, and the first enforced denial ends the judging. If there was none, every
 /// check that fits is recorded. If there was one, nothing is, except that `count: attempts` counts what was
 /// judged; the checks after it are only reported.
-pub fn judge(ask: &Ask, now: Micros, states: &mut impl States) -> Reading {
+pub fn evaluate(ask: &Checks, now: Micros, states: &mut impl States) -> Verdicts {
     judge_by(ask, now, &mut AllHeld(states), |i| asked(ask, i, None))
 }
 
@@ -38,14 +38,14 @@ impl<S: States> Counters for AllHeld<'_, S> {
     }
 }
 
-/// [`judge`] with checks as `asked` presents them. A check without a counter is denied.
+/// [`evaluate`] with checks as `asked` presents them. A check without a counter is denied.
 pub(crate) fn judge_by<'a>(
-    ask: &Ask,
+    ask: &Checks,
     now: Micros,
     counters: &mut impl Counters,
     asked: impl Fn(usize) -> Asked<'a>,
-) -> Reading {
-    let mut opinions: SmallVec<[(Micros, Opinion); 4]> = SmallVec::new();
+) -> Verdicts {
+    let mut opinions: SmallVec<[(Micros, Evaluation); 4]> = SmallVec::new();
     let mut denied_by = None;
     for (i, check) in ask.checks().iter().enumerate() {
         let asked = asked(i);
@@ -54,7 +54,7 @@ pub(crate) fn judge_by<'a>(
                 let now = state.roll(now, asked.quota);
                 (now, state.consider(now, asked))
             }
-            Err(_) => (now, Opinion::Denied),
+            Err(_) => (now, Evaluation::Denied),
         };
         if check.enforced && opinion.denies() && denied_by.is_none() {
             denied_by = Some(i);
@@ -73,24 +73,24 @@ pub(crate) fn judge_by<'a>(
             Err(wait) => no_room(asked(i), wait),
         }
     });
-    Reading { at: now, source: Source::Store, verdicts: verdicts.collect() }
+    Verdicts { at: now, source: Source::Store, verdicts: verdicts.collect() }
 }
 
 /// The common case: one check, recorded if it fits.
 #[inline(always)]
 pub(crate) fn judge_one(
-    ask: &Ask,
+    ask: &Checks,
     now: Micros,
     state: &mut State,
     budget: Option<&Arc<NoteBudget>>,
-) -> Reading {
+) -> Verdicts {
     let asked = asked(ask, 0, budget);
     let (at, verdict) = state.admit_alone(now, asked);
-    Reading { at, source: Source::Store, verdicts: SmallVec::from_buf([verdict]) }
+    Verdicts { at, source: Source::Store, verdicts: SmallVec::from_buf([verdict]) }
 }
 
 #[inline]
-fn asked<'a>(ask: &'a Ask, i: usize, budget: Option<&'a Arc<NoteBudget>>) -> Asked<'a> {
+fn asked<'a>(ask: &'a Checks, i: usize, budget: Option<&'a Arc<NoteBudget>>) -> Asked<'a> {
     let check = &ask.checks()[i];
     Asked { quota: &check.quota, cost: check.cost, id: ask.id(), scope: 0, budget }
 }

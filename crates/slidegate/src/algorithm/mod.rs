@@ -84,7 +84,7 @@ pub(crate) struct Asked<'a> {
 
 /// What a key thinks of a check, before anything is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Opinion {
+pub(crate) enum Evaluation {
     /// There is room.
     Fits,
     /// There is no room now.
@@ -98,15 +98,15 @@ pub(crate) enum Opinion {
 /// What a store keeps of a key.
 #[cfg(feature = "redis")]
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct StateSnapshot {
     pub(crate) last: Micros,
-    pub(crate) counted: Counted,
+    pub(crate) counted: SnapshotCounts,
 }
 
 /// The count itself, by algorithm.
 #[cfg(feature = "redis")]
 #[derive(Clone, Debug)]
-pub(crate) enum Counted {
+pub(crate) enum SnapshotCounts {
     /// A window: what was recorded, oldest first, one per instant.
     Entries(Vec<(Micros, u64)>),
     /// A fixed window.
@@ -126,9 +126,9 @@ pub(crate) enum Recording {
     Nothing,
 }
 
-impl Opinion {
+impl Evaluation {
     pub(crate) fn denies(self) -> bool {
-        matches!(self, Opinion::Denied | Opinion::Impossible)
+        matches!(self, Evaluation::Denied | Evaluation::Impossible)
     }
 }
 
@@ -216,7 +216,7 @@ impl State {
     }
 
     /// Whether a check fits at the instant rolled to. Changes nothing.
-    pub(crate) fn consider(&mut self, now: Micros, asked: Asked<'_>) -> Opinion {
+    pub(crate) fn consider(&mut self, now: Micros, asked: Asked<'_>) -> Evaluation {
         with_view!(self, view => view.consider(now, asked))
     }
 
@@ -225,7 +225,7 @@ impl State {
         &mut self,
         now: Micros,
         asked: Asked<'_>,
-        opinion: Opinion,
+        opinion: Evaluation,
         recording: Recording,
     ) -> Verdict {
         with_view!(self, view => { let mut view = view; view.conclude(now, asked, opinion, recording) })
@@ -366,12 +366,12 @@ impl State {
 
     /// A state as a store has kept it, with the ids that are asked about.
     #[cfg(feature = "redis")]
-    pub(crate) fn restored(quota: &Quota, kept: Kept, ids: Vec<(RequestId, Entry)>) -> Self {
+    pub(crate) fn restored(quota: &Quota, kept: StateSnapshot, ids: Vec<(RequestId, Entry)>) -> Self {
         let mut state = State::new(quota);
         match (&mut state.kind, kept.counted) {
-            (Kind::Window(window), Counted::Entries(entries)) => window.restore(&entries),
-            (Kind::Fixed(fixed), Counted::Used(used)) => fixed.restore(kept.last, used),
-            (Kind::Bucket(bucket), Counted::Missing { units, gone }) => {
+            (Kind::Window(window), SnapshotCounts::Entries(entries)) => window.restore(&entries),
+            (Kind::Fixed(fixed), SnapshotCounts::Used(used)) => fixed.restore(kept.last, used),
+            (Kind::Bucket(bucket), SnapshotCounts::Missing { units, gone }) => {
                 bucket.restore(kept.last, units, gone)
             }
             _ => {}
@@ -385,13 +385,13 @@ impl State {
 
     /// What a store must keep of it.
     #[cfg(feature = "redis")]
-    pub(crate) fn kept(&self) -> Kept {
+    pub(crate) fn kept(&self) -> StateSnapshot {
         let counted = match &self.kind {
-            Kind::Window(window) => Counted::Entries(window.entries()),
-            Kind::Fixed(fixed) => Counted::Used(fixed.used()),
+            Kind::Window(window) => SnapshotCounts::Entries(window.entries()),
+            Kind::Fixed(fixed) => SnapshotCounts::Used(fixed.used()),
             Kind::Bucket(bucket) => bucket.kept(),
         };
-        Kept { last: self.last, counted }
+        StateSnapshot { last: self.last, counted }
     }
 
     /// How many admissions and attempts were recorded so far, in this state.

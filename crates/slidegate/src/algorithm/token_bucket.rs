@@ -44,8 +44,8 @@ impl Bucket {
     }
 
     #[cfg(feature = "redis")]
-    pub(super) fn kept(&self) -> super::Counted {
-        super::Counted::Missing { units: (self.full() - self.level).unsigned_abs(), gone: self.gone }
+    pub(super) fn kept(&self) -> super::SnapshotCounts {
+        super::SnapshotCounts::Missing { units: (self.full() - self.level).unsigned_abs(), gone: self.gone }
     }
 
     fn full(&self) -> i64 {

@@ -22,7 +22,7 @@ const STEPS: [u64; 4] = [0, 3, 6, 8];
 
 /// How a limit climbs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Climb {
+pub enum RampShape {
     /// Steadily.
     #[default]
     Linear,
@@ -51,7 +51,7 @@ pub enum Climb {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WarmUp {
-    climb: Climb,
+    climb: RampShape,
     /// In percent.
     from: u8,
     /// In milliseconds, and so is `idle`: a quota is copied with every check.
@@ -73,13 +73,13 @@ impl WarmUp {
                 "warm-up.over must be between 1ms and {MAX_OVER}, not {over}"
             )));
         }
-        Ok(WarmUp { climb: Climb::Linear, from: from as u8, over: millis(over), idle: 0 })
+        Ok(WarmUp { climb: RampShape::Linear, from: from as u8, over: millis(over), idle: 0 })
     }
 
     /// Climbs in steps.
     #[must_use]
     pub fn in_steps(mut self) -> Self {
-        self.climb = Climb::Steps;
+        self.climb = RampShape::Steps;
         self
     }
 
@@ -110,7 +110,7 @@ impl WarmUp {
     }
 
     /// How it climbs.
-    pub fn climb(&self) -> Climb {
+    pub fn climb(&self) -> RampShape {
         self.climb
     }
 
@@ -141,8 +141,8 @@ impl WarmUp {
             return WHOLE;
         }
         match self.climb {
-            Climb::Linear => start + (WHOLE - start) * climbed.get() / over,
-            Climb::Steps => start + (WHOLE - start) * STEPS[(climbed.get() * 4 / over) as usize] / 8,
+            RampShape::Linear => start + (WHOLE - start) * climbed.get() / over,
+            RampShape::Steps => start + (WHOLE - start) * STEPS[(climbed.get() * 4 / over) as usize] / 8,
         }
     }
 
@@ -155,7 +155,7 @@ impl WarmUp {
     pub(crate) fn reaches(&self, capacity: u64, needed: u64) -> Micros {
         let (start, over) = (self.start(), self.over().get());
         match self.climb {
-            Climb::Linear => {
+            RampShape::Linear => {
                 let (mut low, mut high) = (start, WHOLE);
                 while low < high {
                     let middle = (low + high) / 2;
@@ -167,7 +167,7 @@ impl WarmUp {
                 }
                 Micros::new(((low - start) * over).div_ceil(WHOLE - start))
             }
-            Climb::Steps => {
+            RampShape::Steps => {
                 let step =
                     |i: &u64| part(capacity, start + (WHOLE - start) * STEPS[*i as usize] / 8) >= needed;
                 let quarters = (0..4).find(step).unwrap_or(4);

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::decide_without_store;
 use super::shadow_evaluation::unjudged;
-use super::unasked;
 use crate::rules::{Part, Together, Unmatched};
-use crate::{Ask, Decision, Error, Limiter, Micros, Reading, Request, Rules, Source, Store};
+use crate::{Checks, Decision, Error, Limiter, Micros, Request, Rules, Source, Store, Verdicts};
 
 impl<S: Store> Limiter<S> {
     /// Asks for the permits of several requests as one: if an enforced rule denies any of them, none of them is
@@ -35,7 +35,7 @@ impl<S: Store> Limiter<S> {
         let rules = self.rules();
         let Together { ask, parts } = rules.ask_together(requests)?;
         let denied = rules.unmatched() == Unmatched::Deny && parts.iter().any(|part| part.unmatched);
-        let reading = match unasked(&rules, &ask) {
+        let reading = match decide_without_store(&rules, &ask) {
             Some(reading) => reading,
             None if denied => not_judged(&ask),
             None => {
@@ -48,21 +48,21 @@ impl<S: Store> Limiter<S> {
 }
 
 /// The reading of an ask that is not put to the store, because a request of it is denied.
-fn not_judged(ask: &Ask) -> Reading {
+fn not_judged(ask: &Checks) -> Verdicts {
     let verdicts = ask.checks().iter().map(|_| unjudged()).collect();
-    Reading { at: Micros::ZERO, source: Source::NoRule, verdicts }
+    Verdicts { at: Micros::ZERO, source: Source::NoRule, verdicts }
 }
 
 /// The decision about one of the requests.
-fn decision(rules: &Arc<Rules>, ask: &Ask, reading: &Reading, part: &Part) -> Decision {
+fn decision(rules: &Arc<Rules>, ask: &Checks, reading: &Verdicts, part: &Part) -> Decision {
     let Part { places, unmatched } = part;
     let checks = places.iter().filter_map(|place| ask.checks().get(*place)).cloned();
     let verdicts: SmallVec<_> =
         places.iter().filter_map(|place| reading.verdicts.get(*place)).copied().collect();
     let (at, source) =
         if places.is_empty() { (Micros::ZERO, Source::NoRule) } else { (reading.at, reading.source) };
-    let reading = Reading { at, source, verdicts };
-    let mut ask = Ask::distinct(checks);
+    let reading = Verdicts { at, source, verdicts };
+    let mut ask = Checks::distinct(checks);
     ask.set_unmatched(*unmatched);
     Decision::new(Arc::clone(rules), ask, reading)
 }

@@ -15,9 +15,9 @@ use crate::quota::MAX_LIMIT;
 use crate::request::PLAIN_ATTRIBUTE;
 use crate::rules::{MAX_RULES, Rule, Rules};
 use crate::{
-    Ask, Check, Clock, Correction, Decision, Entry, Error, Inspection, Key, MemoryStore, Micros, Outcome,
-    Precision, Quota, Reading, Readings, Receipt, Request, Reservation, ReservationKeys, Settled, Source,
-    Store, SystemClock, Verdict,
+    BatchVerdicts, Check, Checks, Clock, Correction, Decision, Entry, Error, Inspection, Key, MemoryStore,
+    Micros, Outcome, Precision, Quota, Receipt, Request, Reservation, ReservationKeys, Settled, Source,
+    Store, SystemClock, Verdict, Verdicts,
 };
 
 /// The most limits that the requests of one [`Limiter::acquire_many`] may meet in all: one for each rule that applies to a
@@ -48,7 +48,7 @@ pub struct Limiter<S: Store = MemoryStore> {
 /// answer out of it, and copying is a good part of what a decision in memory takes; so this is no function.
 macro_rules! make {
     ($limiter:expr, $decision:ident) => {{
-        if let Some(reading) = unasked($decision.rules(), &$decision.ask) {
+        if let Some(reading) = decide_without_store($decision.rules(), &$decision.ask) {
             $decision.reading = reading;
             return Ok($decision);
         }
@@ -104,7 +104,7 @@ impl<S: Store> Limiter<S> {
 
     /// Asks for permits, and charges them if they are granted.
     pub async fn acquire<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
-        let mut decision = Decision::unmade(self.rules.load_full(), Ask::empty());
+        let mut decision = Decision::unmade(self.rules.load_full(), Checks::empty());
         decision.fill_ask(&request.into())?;
         make!(self, decision)
     }
@@ -136,7 +136,7 @@ impl<S: Store> Limiter<S> {
                     if checks > MAX_CHECKS {
                         return Err(Error::too_many_checks(MAX_CHECKS));
                     }
-                    match unasked(&rules, &ask) {
+                    match decide_without_store(&rules, &ask) {
                         Some(reading) => Some(Ok(Decision::new(Arc::clone(&rules), ask, reading))),
                         None => {
                             asks.push(ask);
@@ -264,12 +264,12 @@ impl<S: Store> Limiter<S> {
     fn admit_apart<'a>(
         &'a self,
         rules: &'a Rules,
-        asks: &'a [Ask],
-    ) -> Pin<Box<dyn Future<Output = Result<Readings, Error>> + Send + 'a>> {
+        asks: &'a [Checks],
+    ) -> Pin<Box<dyn Future<Output = Result<BatchVerdicts, Error>> + Send + 'a>> {
         Box::pin(shadow_evaluation::admit(&self.store, rules, asks))
     }
 
-    async fn admit(&self, rules: &Rules, asks: &[Ask]) -> Result<Readings, Error> {
+    async fn admit(&self, rules: &Rules, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
         if rules.have_siblings(asks) {
             return self.admit_apart(rules, asks).await;
         }
@@ -281,7 +281,7 @@ impl<S: Store> Limiter<S> {
         &*self.clock
     }
 
-    pub(crate) async fn decide(&self, rules: Arc<Rules>, ask: Ask) -> Result<Decision, Error> {
+    pub(crate) async fn decide(&self, rules: Arc<Rules>, ask: Checks) -> Result<Decision, Error> {
         let mut decision = Decision::unmade(rules, ask);
         make!(self, decision)
     }
@@ -290,16 +290,16 @@ impl<S: Store> Limiter<S> {
 /// The reading of an ask that needs no store: of a request that no counting rule applies to, or that a rule blocks. Whether
 /// a request that no rule matches is allowed is up to [`Rules::unmatched`].
 #[inline]
-pub(crate) fn unasked(rules: &Rules, ask: &Ask) -> Option<Reading> {
+pub(crate) fn decide_without_store(rules: &Rules, ask: &Checks) -> Option<Verdicts> {
     let needless = ask.checks().is_empty() || rules.blocks(ask);
     needless.then(|| without_store(rules, ask))
 }
 
 #[cold]
-fn without_store(rules: &Rules, ask: &Ask) -> Reading {
+fn without_store(rules: &Rules, ask: &Checks) -> Verdicts {
     let source = if ask.checks().is_empty() { Source::NoRule } else { Source::Blocked };
     let verdicts = ask.checks().iter().map(|check| blocked_or_unjudged(rules, check));
-    Reading { at: Micros::ZERO, source, verdicts: verdicts.collect() }
+    Verdicts { at: Micros::ZERO, source, verdicts: verdicts.collect() }
 }
 
 fn blocked_or_unjudged(rules: &Rules, check: &Check) -> Verdict {

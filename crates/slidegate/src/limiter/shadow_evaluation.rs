@@ -9,14 +9,19 @@ use smallvec::SmallVec;
 
 use crate::rules::Rules;
 use crate::{
-    Ask, Check, Count, Entry, Error, Micros, Outcome, Precision, Reading, Readings, Source, Store, Verdict,
+    BatchVerdicts, Check, Checks, Count, Entry, Error, Micros, Outcome, Precision, Source, Store, Verdict,
+    Verdicts,
 };
 
 /// One reading for each ask, as [`Store::admit`] would give it, with siblings judged apart.
-pub(crate) async fn admit<S: Store>(store: &S, rules: &Rules, asks: &[Ask]) -> Result<Readings, Error> {
-    let kept: Vec<Ask> = asks.iter().map(|ask| part(ask, |check| !rules.is_sibling(check))).collect();
-    let asked: Vec<Ask> = kept.iter().filter(|ask| !ask.checks().is_empty()).cloned().collect();
-    let readings = if asked.is_empty() { Readings::new() } else { store.admit(&asked).await? };
+pub(crate) async fn admit<S: Store>(
+    store: &S,
+    rules: &Rules,
+    asks: &[Checks],
+) -> Result<BatchVerdicts, Error> {
+    let kept: Vec<Checks> = asks.iter().map(|ask| part(ask, |check| !rules.is_sibling(check))).collect();
+    let asked: Vec<Checks> = kept.iter().filter(|ask| !ask.checks().is_empty()).cloned().collect();
+    let readings = if asked.is_empty() { BatchVerdicts::new() } else { store.admit(&asked).await? };
     let mut readings = readings.into_iter();
     let mut decided = Vec::with_capacity(asks.len());
     for ask in &kept {
@@ -51,15 +56,15 @@ pub(crate) async fn admit<S: Store>(store: &S, rules: &Rules, asks: &[Ask]) -> R
             alone.verdicts.into_iter().next().unwrap_or_else(unjudged)
         });
         let verdicts: SmallVec<[Verdict; 1]> = verdicts.collect();
-        Reading { at, source, verdicts }
+        Verdicts { at, source, verdicts }
     });
     Ok(merged.collect())
 }
 
 /// The same ask, of some of its checks.
-fn part(ask: &Ask, keep: impl Fn(&Check) -> bool) -> Ask {
+fn part(ask: &Checks, keep: impl Fn(&Check) -> bool) -> Checks {
     let checks = ask.checks().iter().filter(|check| keep(check)).cloned();
-    let mut part = Ask::distinct(checks);
+    let mut part = Checks::distinct(checks);
     if let Some(id) = ask.id() {
         part = part.with_id(id.clone());
     }
@@ -68,7 +73,7 @@ fn part(ask: &Ask, keep: impl Fn(&Check) -> bool) -> Ask {
 
 /// Whether the sibling would be charged if it were enforced in place of its own, and what it is asked fits: no rule that would
 /// still be there denies, or only one after it, and it counts attempts.
-fn counts(rules: &Rules, kept: &Ask, reading: &Reading, sibling: &Check) -> bool {
+fn counts(rules: &Rules, kept: &Checks, reading: &Verdicts, sibling: &Check) -> bool {
     let replaced = rules.rule(sibling.rule).shadowed();
     let is_replaced = |check: &Check| Some(rules.rule(check.rule).name()) == replaced;
     let place = kept.checks().iter().find(|check| is_replaced(check)).map_or(sibling.rule, |own| own.rule);

@@ -3,7 +3,7 @@
 use compact_str::ToCompactString;
 
 use crate::quota::{MAX_LIMIT, MAX_WINDOW, MIN_WINDOW};
-use crate::request::{Own, check_value};
+use crate::request::{AdHocLimit, check_value};
 use crate::{Algorithm, Check, Error, Key, Micros, Quota};
 
 /// What a caller gets who names no number, and between what a named one must lie.
@@ -58,7 +58,7 @@ impl AdHoc {
         self.window
     }
 
-    pub(super) fn quota(&self, own: Own) -> Result<Quota, Error> {
+    pub(super) fn quota(&self, own: AdHocLimit) -> Result<Quota, Error> {
         let limit = within("limit", own.limit, self.limit)?;
         let window = within("window", own.window, self.window)?;
         let quota = Quota::new(limit, window.into())?;
@@ -67,7 +67,7 @@ impl AdHoc {
         quota.with_algorithm(Algorithm::TokenBucket { burst })
     }
 
-    pub(super) fn check(&self, resource: &str, own: Own, permits: u64) -> Result<Check, Error> {
+    pub(super) fn check(&self, resource: &str, own: AdHocLimit, permits: u64) -> Result<Check, Error> {
         check_value(&"`resource`", resource)?;
         let quota = self.quota(own)?;
         let window = quota.window().to_compact_string();

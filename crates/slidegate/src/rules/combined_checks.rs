@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use smallvec::{SmallVec, smallvec};
 
 use super::Rules;
-use super::selection::{Checks, Replaced};
+use super::selection::{CheckList, Replaced};
 use crate::checks::too_many_permits;
 use crate::key::Digests;
 use crate::quota::MAX_LIMIT;
 use crate::request::{Subject, check_attributes};
-use crate::{Ask, Check, Error, Key, Request};
+use crate::{Check, Checks, Error, Key, Request};
 
 /// The most requests that can be asked together.
 pub const MAX_TOGETHER: usize = 64;
@@ -20,7 +20,7 @@ const MAX_CHECKS: usize = 1024;
 
 /// Requests that are judged and charged as one.
 pub(crate) struct Together {
-    pub ask: Ask,
+    pub ask: Checks,
     /// For each request, its part of the ask.
     pub parts: Vec<Part>,
 }
@@ -42,9 +42,9 @@ impl Rules {
             return Err(Error::invalid(format!("{MAX_TOGETHER} requests can be asked together, not {n}")));
         }
         let mut replaced = Replaced::new();
-        let met: Vec<(Checks, bool)> =
+        let met: Vec<(CheckList, bool)> =
             requests.iter().map(|request| self.meet(request, &mut replaced)).collect::<Result<_, _>>()?;
-        let mut checks = Checks::new();
+        let mut checks = CheckList::new();
         let mut known: HashMap<Key, usize> = HashMap::new();
         let mut parts = Vec::with_capacity(met.len());
         for (met, matched) in met {
@@ -63,7 +63,7 @@ impl Rules {
             let n = checks.len();
             return Err(Error::invalid(format!("requests together may meet {MAX_CHECKS} limits, not {n}")));
         }
-        let mut ask = Ask::distinct(checks.into_iter());
+        let mut ask = Checks::distinct(checks.into_iter());
         if let Some(id) = requests.first().and_then(|request| request.known_as().cloned()) {
             ask = ask.with_id(id);
         }
@@ -71,7 +71,7 @@ impl Rules {
     }
 
     /// The checks of one request, and whether any rule matches it.
-    fn meet(&self, request: &Request<'_>, replaced: &mut Replaced) -> Result<(Checks, bool), Error> {
+    fn meet(&self, request: &Request<'_>, replaced: &mut Replaced) -> Result<(CheckList, bool), Error> {
         let permits = request.permits;
         if permits > MAX_LIMIT {
             return Err(too_many_permits(permits));
@@ -83,7 +83,7 @@ impl Rules {
                 Ok(match &self.choice {
                     None => {
                         let numbered = self.rules.iter().zip(0u32..);
-                        let checks: Checks = numbered
+                        let checks: CheckList = numbered
                             .filter_map(|(rule, i)| rule.check(attributes, permits, i, &digests))
                             .collect();
                         let matched = !checks.is_empty();

@@ -17,12 +17,12 @@ pub struct Explanation<'e> {
     /// Of a request that brings its own limit, one that stands for it.
     pub rule: &'e Rule,
     /// Whether it is looked at.
-    pub standing: Standing<'e>,
+    pub standing: RuleMatch<'e>,
 }
 
 /// Whether a rule is looked at for a request.
 #[derive(Clone, Debug)]
-pub enum Standing<'e> {
+pub enum RuleMatch<'e> {
     /// The store is asked this.
     Checked(Check),
     /// It applies, counts nothing and denies nothing.
@@ -30,7 +30,7 @@ pub enum Standing<'e> {
     /// It applies, counts nothing and denies everything; or would, as a shadow.
     Blocked,
     /// It does not apply, for this reason and perhaps others after it.
-    Missed(Miss<'e>),
+    Missed(MismatchReason<'e>),
     /// Another rule of its group that applies came first.
     Preceded {
         /// The group.
@@ -47,7 +47,7 @@ pub enum Standing<'e> {
 
 /// Why a rule does not apply to a request. Its text is for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Miss<'e> {
+pub enum MismatchReason<'e> {
     /// It is off.
     Off,
     /// It is for other values of an attribute.
@@ -68,30 +68,30 @@ pub enum Miss<'e> {
 impl Rule {
     /// Why it does not apply to these attributes; none if it does.
     #[inline]
-    pub(super) fn miss<'e>(&'e self, attributes: &[(&'e str, &'e str)]) -> Option<Miss<'e>> {
+    pub(super) fn miss<'e>(&'e self, attributes: &[(&'e str, &'e str)]) -> Option<MismatchReason<'e>> {
         if self.mode == Mode::Off {
-            return Some(Miss::Off);
+            return Some(MismatchReason::Off);
         }
         for (place, (attribute, wanted)) in self.conditions.iter().enumerate() {
             let found = find(attributes, attribute);
             if !found.is_some_and(|value| self.holds(place, wanted, value)) {
-                return Some(Miss::Value { attribute, wanted, found });
+                return Some(MismatchReason::Value { attribute, wanted, found });
             }
         }
         if let Some(lacking) = self.key.iter().find(|name| find(attributes, name).is_none()) {
-            return Some(Miss::Lacking(lacking));
+            return Some(MismatchReason::Lacking(lacking));
         }
         if self.only {
             let beyond = attributes.iter().find(|(name, _)| !self.names(name));
-            return beyond.map(|(name, _)| Miss::Beyond(name));
+            return beyond.map(|(name, _)| MismatchReason::Beyond(name));
         }
         None
     }
 }
 
 impl Rules {
-    /// What each rule makes of a request, in their order. Those that are [checked](Standing::Checked) or
-    /// [blocked](Standing::Blocked) and enforced are what [`Rules::ask`] asks the store; it may still say that a request
+    /// What each rule makes of a request, in their order. Those that are [checked](RuleMatch::Checked) or
+    /// [blocked](RuleMatch::Blocked) and enforced are what [`Rules::ask`] asks the store; it may still say that a request
     /// costs too much.
     ///
     /// ```
@@ -99,7 +99,7 @@ impl Rules {
     /// let rules = Rules::new([Rule::new("login", Quota::per_second(3)?)?.when("api", ["/login", "/v2/*"])?])?;
     /// let request = Request::new([("api", "/search")]);
     /// let explained = rules.explain(&request)?;
-    /// let slidegate::Standing::Missed(miss) = &explained[0].standing else { panic!("it applies") };
+    /// let slidegate::RuleMatch::Missed(miss) = &explained[0].standing else { panic!("it applies") };
     /// assert_eq!(miss.to_string(), "`match` wants `api` to be /login or /v2/*, and it is /search");
     /// # Ok::<(), slidegate::Error>(())
     /// ```
@@ -124,7 +124,7 @@ impl Rules {
                 Ok(all)
             }
             Subject::Resource { name, own } => {
-                let standing = Standing::Checked(self.ad_hoc.check(name, *own, permits)?);
+                let standing = RuleMatch::Checked(self.ad_hoc.check(name, *own, permits)?);
                 Ok(vec![Explanation { rule: &self.own_limit, standing }])
             }
         }
@@ -139,16 +139,16 @@ impl Rule {
         permits: u64,
         number: u32,
         digests: &Digests<'e>,
-    ) -> Standing<'e> {
+    ) -> RuleMatch<'e> {
         if let Some(miss) = self.miss(attributes) {
-            return Standing::Missed(miss);
+            return RuleMatch::Missed(miss);
         }
         match (self.kind, self.check(attributes, permits, number, digests)) {
-            (Kind::Unlimited, _) => Standing::Unlimited,
-            (Kind::Blocked, _) => Standing::Blocked,
-            (Kind::Limited, Some(check)) => Standing::Checked(check),
+            (Kind::Unlimited, _) => RuleMatch::Unlimited,
+            (Kind::Blocked, _) => RuleMatch::Blocked,
+            (Kind::Limited, Some(check)) => RuleMatch::Checked(check),
             // A rule that misses nothing has a check.
-            (Kind::Limited, None) => Standing::Missed(Miss::Off),
+            (Kind::Limited, None) => RuleMatch::Missed(MismatchReason::Off),
         }
     }
 }
@@ -160,12 +160,12 @@ impl Choice {
         let mut replaced: Vec<(u32, &'e str)> = Vec::new();
         for ((explanation, group), replaces) in all.iter_mut().zip(&self.groups).zip(&self.replaces) {
             let rule = explanation.rule;
-            if matches!(explanation.standing, Standing::Missed(_)) {
+            if matches!(explanation.standing, RuleMatch::Missed(_)) {
                 continue;
             }
             if let Some((_, by)) = first.iter().find(|(ended, _)| Some(*ended) == *group) {
                 let group = rule.group.as_deref().unwrap_or_default();
-                explanation.standing = Standing::Preceded { group, by };
+                explanation.standing = RuleMatch::Preceded { group, by };
                 continue;
             }
             first.extend(group.map(|group| (group, rule.name())));
@@ -173,20 +173,20 @@ impl Choice {
         }
         for (explanation, number) in all.iter_mut().zip(0u32..rules.len() as u32) {
             let by = replaced.iter().find(|(other, _)| *other == number);
-            if let (Some((_, by)), Standing::Checked(_) | Standing::Blocked | Standing::Unlimited) =
+            if let (Some((_, by)), RuleMatch::Checked(_) | RuleMatch::Blocked | RuleMatch::Unlimited) =
                 (by, &explanation.standing)
             {
-                explanation.standing = Standing::Replaced { by };
+                explanation.standing = RuleMatch::Replaced { by };
             }
         }
     }
 }
 
-impl fmt::Display for Miss<'_> {
+impl fmt::Display for MismatchReason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Miss::Off => f.write_str("it is off"),
-            Miss::Value { attribute, wanted, found } => {
+            MismatchReason::Off => f.write_str("it is off"),
+            MismatchReason::Value { attribute, wanted, found } => {
                 write!(f, "`match` wants `{attribute}` to be ")?;
                 for (i, pattern) in wanted.iter().enumerate() {
                     let separator = if i == 0 { "" } else { " or " };
@@ -197,10 +197,10 @@ impl fmt::Display for Miss<'_> {
                     None => f.write_str(", and the request has none"),
                 }
             }
-            Miss::Lacking(attribute) => {
+            MismatchReason::Lacking(attribute) => {
                 write!(f, "it counts by `{attribute}`, and the request has none")
             }
-            Miss::Beyond(attribute) => {
+            MismatchReason::Beyond(attribute) => {
                 write!(f, "it is `only` for requests without `{attribute}`")
             }
         }

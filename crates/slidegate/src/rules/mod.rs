@@ -1,4 +1,4 @@
-//! Rules: which limits a request meets. Pure: a request goes in, an [`Ask`] comes out.
+//! Rules: which limits a request meets. Pure: a request goes in, an [`Checks`] comes out.
 
 mod ad_hoc;
 mod combined_checks;
@@ -27,7 +27,7 @@ use std::time::Duration;
 pub use self::ad_hoc::{AdHoc, Bounds};
 pub use self::combined_checks::MAX_TOGETHER;
 pub(crate) use self::combined_checks::{Part, Together};
-pub use self::explain::{Explanation, Miss, Standing};
+pub use self::explain::{Explanation, MismatchReason, RuleMatch};
 #[cfg(feature = "yaml")]
 pub use self::parse::{FILE_FIELDS, read_on_error};
 pub use self::rule::{DEFAULT_CODE, MAX_KEY_ATTRIBUTES, MAX_LEASE, Mode, Pattern, Rule};
@@ -41,8 +41,8 @@ pub use self::unmatched::Unmatched;
 use crate::checks::too_many_permits;
 use crate::key::Digests;
 use crate::quota::MAX_LIMIT;
-use crate::request::{Own, Subject, check_attributes};
-use crate::{Ask, Check, Error, Key, Quota, Request, RequestId};
+use crate::request::{AdHocLimit, Subject, check_attributes};
+use crate::{Check, Checks, Error, Key, Quota, Request, RequestId};
 
 /// The name under which requests that bring their own limit are counted and reported.
 pub const AD_HOC: &str = "ad-hoc";
@@ -74,7 +74,7 @@ impl Rules {
     /// must be among them.
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, Error> {
         let ad_hoc = AdHoc::default();
-        let own_limit = Rule::named(AD_HOC, ad_hoc.quota(Own::default())?);
+        let own_limit = Rule::named(AD_HOC, ad_hoc.quota(AdHocLimit::default())?);
         let rules: Vec<Rule> = rules.into_iter().collect();
         if rules.len() > MAX_RULES {
             return Err(Error::invalid(format!("there may be {MAX_RULES} rules, not {}", rules.len())));
@@ -139,15 +139,15 @@ impl Rules {
     /// What to ask the store for this request.
     ///
     /// Fails if the request is not acceptable, or asks for more than an enforced rule will ever allow.
-    pub fn ask(&self, request: &Request<'_>) -> Result<Ask, Error> {
-        let mut ask = Ask::empty();
+    pub fn ask(&self, request: &Request<'_>) -> Result<Checks, Error> {
+        let mut ask = Checks::empty();
         self.ask_in(&mut ask, request)?;
         Ok(ask)
     }
 
     /// The same in an empty ask, where that is to stay: it is large, and moving it is a good part of a decision in memory.
     #[inline]
-    pub(crate) fn ask_in(&self, ask: &mut Ask, request: &Request<'_>) -> Result<(), Error> {
+    pub(crate) fn ask_in(&self, ask: &mut Checks, request: &Request<'_>) -> Result<(), Error> {
         debug_assert!(ask.checks().is_empty());
         self.check_known()?;
         let permits = request.permits;
@@ -199,8 +199,8 @@ impl Rules {
 
     /// Whether any of these asks is also about a rule that is tried out beside another.
     #[inline]
-    pub(crate) fn have_siblings(&self, asks: &[Ask]) -> bool {
-        self.siblings && asks.iter().flat_map(Ask::checks).any(|check| self.is_sibling(check))
+    pub(crate) fn have_siblings(&self, asks: &[Checks]) -> bool {
+        self.siblings && asks.iter().flat_map(Checks::checks).any(|check| self.is_sibling(check))
     }
 
     pub(crate) fn is_sibling(&self, check: &Check) -> bool {
@@ -208,7 +208,7 @@ impl Rules {
     }
 
     /// Whether a rule denies this ask whatever the store says.
-    pub(crate) fn blocks(&self, ask: &Ask) -> bool {
+    pub(crate) fn blocks(&self, ask: &Checks) -> bool {
         self.choice.is_some() && ask.checks().iter().any(|check| self.blocks_check(check))
     }
 
@@ -228,12 +228,12 @@ impl Rules {
     }
 
     /// What was asked for took so long, and went well or not: tells the rules that follow the load; how many those are.
-    pub(crate) fn report(&self, ask: &Ask, latency: Duration, ok: bool) -> usize {
+    pub(crate) fn report(&self, ask: &Checks, latency: Duration, ok: bool) -> usize {
         let adapting = ask.checks().iter().filter_map(|check| self.rule(check.rule).adapting());
         adapting.map(|adapting| adapting.gauge.report(latency, ok)).count()
     }
 
-    /// The rule that a check of an [`Ask`] made here came from.
+    /// The rule that a check of an [`Checks`] made here came from.
     pub(crate) fn rule(&self, number: u32) -> &Rule {
         self.rules.get(number as usize).unwrap_or(&self.own_limit)
     }

@@ -2,7 +2,7 @@
 
 use super::rule::Rule;
 use crate::common::yaml::{Fields, Node, Reader};
-use crate::{Adaptive, Bands, Latencies};
+use crate::{Adaptive, Latencies, Thresholds};
 
 const FIELDS: [&str; 7] = ["cpu", "memory", "latency", "min", "max", "sensitivity", "smooth"];
 
@@ -42,7 +42,7 @@ fn read_terms(node: &Node, reader: &mut Reader) -> Option<Adaptive> {
     let (min, max) = (bound("min", usual_min), bound("max", usual_max));
     let mut terms = usual.cpu(cpu?).memory(memory?);
     match latency? {
-        Some(Latencies::Bands(bands)) => terms = terms.latency(Some(bands)),
+        Some(Latencies::Thresholds(bands)) => terms = terms.latency(Some(bands)),
         Some(Latencies::Gradient(tolerance)) => {
             let node = fields.get("latency").unwrap_or(node);
             reader.accept(node, terms.set_tolerance(tolerance))?;
@@ -82,9 +82,9 @@ fn read_bands(
     node: &Node,
     reader: &mut Reader,
     what: &str,
-    usual: Option<Bands>,
+    usual: Option<Thresholds>,
     edge: Edge,
-) -> Option<Option<Bands>> {
+) -> Option<Option<Thresholds>> {
     if node.is_word("off") {
         return Some(None);
     }
@@ -123,9 +123,9 @@ fn read_latency(node: &Node, reader: &mut Reader) -> Option<Option<Latencies>> {
         return Some(Some(Latencies::Gradient(share)));
     }
     let usual = Adaptive::default().by_latency().and_then(|latencies| match latencies {
-        Latencies::Bands(bands) => Some(bands),
+        Latencies::Thresholds(bands) => Some(bands),
         Latencies::Gradient(_) => None,
     });
     let edge: Edge = |reader, node, what| reader.duration(node, what).map(|edge| edge.get());
-    Some(read_bands(node, reader, "adaptive.latency", usual, edge)?.map(Latencies::Bands))
+    Some(read_bands(node, reader, "adaptive.latency", usual, edge)?.map(Latencies::Thresholds))
 }

@@ -2,7 +2,7 @@
 
 use super::rule::Rule;
 use crate::common::yaml::{Fields, Reader};
-use crate::{Climb, WarmUp};
+use crate::{RampShape, WarmUp};
 
 /// False if it is not sound. Whether it goes with the quota is checked only where that is.
 pub(super) fn read_warm_up(
@@ -26,12 +26,13 @@ pub(super) fn read_warm_up(
     let over =
         terms.required(reader, "over", "warm-up").and_then(|node| reader.duration(node, "warm-up.over"));
     let idle = terms.get("idle").map(|node| reader.duration(node, "warm-up.idle"));
-    let shapes = [("linear", Climb::Linear), ("steps", Climb::Steps)];
-    let shape =
-        terms.get("shape").map_or(Some(Climb::Linear), |node| reader.word(node, "warm-up.shape", &shapes));
+    let shapes = [("linear", RampShape::Linear), ("steps", RampShape::Steps)];
+    let shape = terms
+        .get("shape")
+        .map_or(Some(RampShape::Linear), |node| reader.word(node, "warm-up.shape", &shapes));
     let (Some(from), Some(over), Some(shape)) = (from, over, shape) else { return false };
     let Some(mut warm_up) = reader.accept(node, WarmUp::new(from, over.into())) else { return false };
-    if shape == Climb::Steps {
+    if shape == RampShape::Steps {
         warm_up = warm_up.in_steps();
     }
     if let Some(idle) = idle {

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::selection::Kind;
-use crate::dynamic::adaptive::Adapting;
+use crate::dynamic::adaptive::AdaptiveState;
 use crate::key::{Digests, KeyForm};
 use crate::request::check_name;
 use crate::{
@@ -99,7 +99,7 @@ pub struct Rule {
     pub(crate) encoding: Encoding,
     pub(crate) on_error: Option<OnError>,
     pub(crate) lease: Option<NonZeroU32>,
-    pub(crate) adapting: Option<Adapting>,
+    pub(crate) adapting: Option<AdaptiveState>,
     pub(crate) code: NonZeroU32,
     /// By the values of the key attributes, in their order.
     pub(crate) overrides: HashMap<Vec<String>, Quota>,
@@ -278,7 +278,7 @@ impl Rule {
         Ok(self)
     }
 
-    /// Lets its limit follow the load, and those of its overrides. Only an [`Adapter`](crate::Adapter) does it. Not with
+    /// Lets its limit follow the load, and those of its overrides. Only an [`AdaptiveController`](crate::AdaptiveController) does it. Not with
     /// a [lease](Rule::lease).
     pub fn adaptive(mut self, terms: Adaptive) -> Result<Self, Error> {
         if self.lease.is_some() {
@@ -288,7 +288,7 @@ impl Rule {
         for quota in self.overrides.values().chain([&self.quota]) {
             quota.check_scales(max)?;
         }
-        self.adapting = Some(Adapting::new(terms));
+        self.adapting = Some(AdaptiveState::new(terms));
         Ok(self)
     }
 
@@ -325,7 +325,7 @@ impl Rule {
             None => quota,
         };
         check_held(&quota)?;
-        if let Some(Adapting { terms, .. }) = &self.adapting {
+        if let Some(AdaptiveState { terms, .. }) = &self.adapting {
             quota.check_scales(terms.bounds().1)?;
         }
         if self.overrides.insert(values, quota).is_some() {
@@ -380,7 +380,7 @@ impl Rule {
         self.adapting.as_ref().map(|adapting| adapting.gauge.factor())
     }
 
-    pub(crate) fn adapting(&self) -> Option<&Adapting> {
+    pub(crate) fn adapting(&self) -> Option<&AdaptiveState> {
         self.adapting.as_ref()
     }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 pub use super::schema_adaptive::{AdaptiveFile, BandsFile, LatencyFile};
 use super::selection::Kind;
 use super::{AdHoc, Bounds, Mode, Pattern, Rule, Unmatched};
-use crate::{Algorithm, Climb, Count, Encoding, OnError, Quota, WarmUp};
+use crate::{Algorithm, Count, Encoding, OnError, Quota, RampShape, WarmUp};
 
 /// A rule: when it applies, what it counts, and how much of it is allowed.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -169,8 +169,8 @@ impl From<WarmUp> for WarmUpFile {
             over: warm_up.over().to_string(),
             idle: Some(warm_up.idle_for().to_string()),
             shape: Some(match warm_up.climb() {
-                Climb::Linear => ClimbFile::Linear,
-                Climb::Steps => ClimbFile::Steps,
+                RampShape::Linear => ClimbFile::Linear,
+                RampShape::Steps => ClimbFile::Steps,
             }),
         }
     }

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::dynamic::adaptive::percent;
-use crate::{Adaptive, Bands, Latencies, Micros};
+use crate::{Adaptive, Latencies, Micros, Thresholds};
 
 /// How a limit follows the load.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -43,7 +43,7 @@ pub struct AdaptiveFile {
 #[schemars(rename = "Shares")]
 pub enum SharesFile {
     /// By bands.
-    Bands(BandsFile),
+    Thresholds(BandsFile),
     /// Not at all.
     Off(OffFile),
 }
@@ -54,7 +54,7 @@ pub enum SharesFile {
 #[schemars(rename = "Latencies")]
 pub enum LatencyFile {
     /// By bands.
-    Bands(BandsFile),
+    Thresholds(BandsFile),
     /// Against their long-run floor.
     Tolerance(ToleranceFile),
     /// The same, up to twice the floor; or not at all.
@@ -131,17 +131,17 @@ impl AdaptiveFile {
 
 impl From<&Adaptive> for AdaptiveFile {
     fn from(terms: &Adaptive) -> Self {
-        let shares = |by: Option<Bands>| {
+        let shares = |by: Option<Thresholds>| {
             let edge = |edge: u64| percent(u32::try_from(edge).unwrap_or(u32::MAX));
-            Some(by.map_or(SharesFile::Off(OffFile::Off), |by| SharesFile::Bands(bands(by, edge))))
+            Some(by.map_or(SharesFile::Off(OffFile::Off), |by| SharesFile::Thresholds(bands(by, edge))))
         };
         let (min, max) = terms.bounds();
         AdaptiveFile {
             cpu: shares(terms.by_cpu()),
             memory: shares(terms.by_memory()),
             latency: Some(match terms.by_latency() {
-                Some(Latencies::Bands(by)) => {
-                    LatencyFile::Bands(bands(by, |edge| Micros::new(edge).to_string()))
+                Some(Latencies::Thresholds(by)) => {
+                    LatencyFile::Thresholds(bands(by, |edge| Micros::new(edge).to_string()))
                 }
                 Some(Latencies::Gradient(share)) => {
                     LatencyFile::Tolerance(ToleranceFile { tolerance: percent(share) })
@@ -156,7 +156,7 @@ impl From<&Adaptive> for AdaptiveFile {
     }
 }
 
-fn bands(bands: Bands, edge: impl Fn(u64) -> String) -> BandsFile {
+fn bands(bands: Thresholds, edge: impl Fn(u64) -> String) -> BandsFile {
     BandsFile {
         low: Some(edge(bands.low)),
         high: Some(edge(bands.high)),

@@ -87,7 +87,7 @@ impl Rule {
 }
 
 /// The checks of one request.
-pub(super) type Checks = SmallVec<[Check; 1]>;
+pub(super) type CheckList = SmallVec<[Check; 1]>;
 
 /// The numbers of the rules that others replace.
 pub(super) type Replaced = SmallVec<[u32; 4]>;
@@ -130,10 +130,10 @@ impl Choice {
         permits: u64,
         digests: &Digests<'v>,
         replaced: &mut Replaced,
-    ) -> (Checks, bool) {
+    ) -> (CheckList, bool) {
         let mut matched = false;
         let mut ended: SmallVec<[u32; 4]> = SmallVec::new();
-        let mut checks = Checks::new();
+        let mut checks = CheckList::new();
         let numbered = rules.iter().zip(0u32..);
         for ((rule, number), (group, replaces)) in numbered.zip(self.groups.iter().zip(&self.replaces)) {
             if group.is_some_and(|group| ended.contains(&group)) || !rule.applies(attributes) {

@@ -17,15 +17,15 @@ pub(crate) mod stack;
 use std::future::Future;
 use std::sync::Weak;
 
-use crate::{Ask, Entry, Error, Inspection, Key, Readings, Receipt, Settlement};
+use crate::{BatchVerdicts, Checks, Entry, Error, Inspection, Key, Receipt, Settlement};
 
 /// Admits asks, and remembers what it admitted.
 ///
 /// # Contract
 ///
 /// The asks of a batch are judged in order at one instant, by the store's own clock. Of each ask every check
-/// is recorded, or none is (but see `count: attempts` in [`judge`](crate::algorithm::evaluate)). A batch that was judged
-/// is answered whole: one [`Reading`](crate::Reading) per ask, one verdict per check.
+/// is recorded, or none is (but see `count: attempts` in [`evaluate`](crate::algorithm::evaluate)). A batch that was judged
+/// is answered whole: one [`Verdicts`](crate::Verdicts) per ask, one verdict per check.
 ///
 /// A denial is an answer. An error means that the store could not decide; unless it says otherwise the
 /// outcome is unknown, and the caller may ask again under the same [`RequestId`](crate::RequestId) without
@@ -35,11 +35,15 @@ use crate::{Ask, Entry, Error, Inspection, Key, Readings, Receipt, Settlement};
 /// [`Store::lane`] and [`Store::listen`], which a store that is one place in one process need not have.
 pub trait Store: Send + Sync {
     /// Judges a batch of asks.
-    fn admit(&self, asks: &[Ask]) -> impl Future<Output = Result<Readings, Error>> + Send;
+    fn admit(&self, asks: &[Checks]) -> impl Future<Output = Result<BatchVerdicts, Error>> + Send;
 
     /// Judges the same ask so many times over, for whoever takes permits in advance: what cannot be decided by the
     /// store itself is an error.
-    fn admit_run(&self, ask: &Ask, times: usize) -> impl Future<Output = Result<Readings, Error>> + Send {
+    fn admit_run(
+        &self,
+        ask: &Checks,
+        times: usize,
+    ) -> impl Future<Output = Result<BatchVerdicts, Error>> + Send {
         async move { self.admit(&vec![ask.clone(); times]).await }
     }
 
@@ -106,11 +110,15 @@ pub(crate) async fn give_back_singly<S: Store + ?Sized>(
 }
 
 impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
-    fn admit(&self, asks: &[Ask]) -> impl Future<Output = Result<Readings, Error>> + Send {
+    fn admit(&self, asks: &[Checks]) -> impl Future<Output = Result<BatchVerdicts, Error>> + Send {
         (**self).admit(asks)
     }
 
-    fn admit_run(&self, ask: &Ask, times: usize) -> impl Future<Output = Result<Readings, Error>> + Send {
+    fn admit_run(
+        &self,
+        ask: &Checks,
+        times: usize,
+    ) -> impl Future<Output = Result<BatchVerdicts, Error>> + Send {
         (**self).admit_run(ask, times)
     }
 

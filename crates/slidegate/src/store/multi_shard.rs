@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 
-use crate::{Algorithm, Ask, Check, Count, Entry, Error, Micros, Outcome, Reading, Settlement, Verdict};
+use crate::{Algorithm, Check, Checks, Count, Entry, Error, Micros, Outcome, Settlement, Verdict, Verdicts};
 
 /// How often a give-back that failed is tried again, and the wait before the first time; it doubles.
 const TRIES: u32 = 6;
@@ -25,8 +25,8 @@ pub(crate) trait Places: Send + Sync + 'static {
     fn admit_part(
         &self,
         place: &Self::Place,
-        ask: Ask,
-    ) -> impl Future<Output = Result<Reading, Error>> + Send;
+        ask: Checks,
+    ) -> impl Future<Output = Result<Verdicts, Error>> + Send;
 
     /// Settles what was charged in `place`.
     fn give_back(
@@ -46,8 +46,8 @@ pub(crate) struct Part<P> {
 /// The parts of an ask, in the order in which they are admitted; none if all of it is in one place.
 ///
 /// With `count: attempts` they are runs of checks in order, so that what is recorded is what
-/// [`judge`](crate::algorithm::evaluate()) records: attempts up to the first denial. Otherwise each place comes once.
-pub(crate) fn split<P: PartialEq>(ask: &Ask, place_of: impl Fn(&Check) -> P) -> Option<Vec<Part<P>>> {
+/// [`evaluate`](crate::algorithm::evaluate()) records: attempts up to the first denial. Otherwise each place comes once.
+pub(crate) fn split<P: PartialEq>(ask: &Checks, place_of: impl Fn(&Check) -> P) -> Option<Vec<Part<P>>> {
     let (first, others) = ask.checks().split_first()?;
     let place = place_of(first);
     if others.iter().all(|check| place_of(check) == place) {
@@ -69,9 +69,9 @@ pub(crate) fn split<P: PartialEq>(ask: &Ask, place_of: impl Fn(&Check) -> P) -> 
 /// Admits an ask part by part. It is carried through also if the caller goes away: permits would leak.
 pub(crate) async fn admit<S: Places>(
     places: Arc<S>,
-    ask: &Ask,
+    ask: &Checks,
     parts: Vec<Part<S::Place>>,
-) -> Result<Reading, Error> {
+) -> Result<Verdicts, Error> {
     let sequence = Sequence { places, ask: ask.clone(), parts };
     let carried = tokio::spawn(async move { sequence.run().await }).await;
     carried.unwrap_or_else(|_| Err(Error::unavailable("the runtime stopped while an ask was judged")))
@@ -94,7 +94,7 @@ pub(crate) async fn give_back<S: Places>(places: &S, place: &S::Place, settlemen
 ///
 /// A slice's admissions are dated at its end, and do not tell when they were charged: with an id they count as
 /// found again, which is stricter, unless `before` says that they were not there.
-pub(crate) fn charged(ask: &Ask, before: Option<&Reading>, reading: &Reading) -> Vec<Settlement> {
+pub(crate) fn charged(ask: &Checks, before: Option<&Verdicts>, reading: &Verdicts) -> Vec<Settlement> {
     let anew = |i: usize, check: &Check, verdict: &Verdict| {
         let sliced = matches!(check.quota.algorithm(), Algorithm::TimeSlice { .. });
         let known = || before.and_then(|before| before.verdicts.get(i)).map(|verdict| verdict.outcome);
@@ -112,18 +112,18 @@ pub(crate) fn charged(ask: &Ask, before: Option<&Reading>, reading: &Reading) ->
 
 struct Sequence<S: Places> {
     places: Arc<S>,
-    ask: Ask,
+    ask: Checks,
     parts: Vec<Part<S::Place>>,
 }
 
 /// A part that was admitted.
 struct Admitted {
-    reading: Reading,
+    reading: Verdicts,
     charges: Vec<Settlement>,
 }
 
 impl<S: Places> Sequence<S> {
-    async fn run(self) -> Result<Reading, Error> {
+    async fn run(self) -> Result<Verdicts, Error> {
         let mut admitted: Vec<Admitted> = Vec::with_capacity(self.parts.len());
         while !self.ask.is_peek()
             && let Some(part) = self.parts.get(admitted.len())
@@ -140,7 +140,7 @@ impl<S: Places> Sequence<S> {
                 }
             }
         }
-        let mut readings: Vec<Reading> = admitted.into_iter().map(|part| part.reading).collect();
+        let mut readings: Vec<Verdicts> = admitted.into_iter().map(|part| part.reading).collect();
         readings.extend(self.peek(&self.parts[readings.len()..]).await?);
         Ok(self.together(&readings))
     }
@@ -160,7 +160,7 @@ impl<S: Places> Sequence<S> {
     }
 
     /// Every check has a verdict: what was given back fits, and what was not yet asked is looked at.
-    async fn denied(&self, admitted: Vec<Admitted>, denier: Admitted) -> Result<Reading, Error> {
+    async fn denied(&self, admitted: Vec<Admitted>, denier: Admitted) -> Result<Verdicts, Error> {
         let (before, rest) = self.parts.split_at(admitted.len());
         let mut readings = Vec::with_capacity(self.parts.len());
         for (part, Admitted { mut reading, charges }) in before.iter().zip(admitted) {
@@ -185,7 +185,11 @@ impl<S: Places> Sequence<S> {
     }
 
     /// How long each attempt that was recorded would now have to wait; none for what is not an attempt.
-    async fn attempts(&self, part: &Part<S::Place>, reading: &Reading) -> Result<Vec<Option<Micros>>, Error> {
+    async fn attempts(
+        &self,
+        part: &Part<S::Place>,
+        reading: &Verdicts,
+    ) -> Result<Vec<Option<Micros>>, Error> {
         let is_attempt = |(&i, verdict): (&usize, &Verdict)| {
             verdict.outcome == Outcome::Charged && self.ask.checks()[i].quota.count() == Count::Attempts
         };
@@ -195,7 +199,7 @@ impl<S: Places> Sequence<S> {
         }
         // Without the id, under which the attempt itself would be found.
         let checks = part.checks.iter().map(|&i| self.ask.checks()[i].clone());
-        let now = self.places.admit_part(&part.place, Ask::distinct(checks).peek()).await?;
+        let now = self.places.admit_part(&part.place, Checks::distinct(checks).peek()).await?;
         let waits = attempts.iter().zip(&now.verdicts);
         Ok(waits.map(|(attempt, verdict)| attempt.then_some(verdict.retry_after)).collect())
     }
@@ -213,25 +217,25 @@ impl<S: Places> Sequence<S> {
         join_all(once).await;
     }
 
-    async fn peek(&self, parts: &[Part<S::Place>]) -> Result<Vec<Reading>, Error> {
+    async fn peek(&self, parts: &[Part<S::Place>]) -> Result<Vec<Verdicts>, Error> {
         let peeks = parts.iter().map(|part| self.places.admit_part(&part.place, self.ask_of(part).peek()));
         join_all(peeks).await.into_iter().collect()
     }
 
-    fn ask_of(&self, part: &Part<S::Place>) -> Ask {
-        let ask = Ask::distinct(part.checks.iter().map(|&i| self.ask.checks()[i].clone()));
+    fn ask_of(&self, part: &Part<S::Place>) -> Checks {
+        let ask = Checks::distinct(part.checks.iter().map(|&i| self.ask.checks()[i].clone()));
         match self.ask.id() {
             Some(id) => ask.with_id(id.clone()),
             None => ask,
         }
     }
 
-    fn denies(&self, part: &Part<S::Place>, reading: &Reading) -> bool {
+    fn denies(&self, part: &Part<S::Place>, reading: &Verdicts) -> bool {
         let verdicts = part.checks.iter().zip(&reading.verdicts);
         verdicts.into_iter().any(|(&i, verdict)| self.ask.checks()[i].enforced && verdict.outcome.denies())
     }
 
-    fn together(&self, readings: &[Reading]) -> Reading {
+    fn together(&self, readings: &[Verdicts]) -> Verdicts {
         let at = readings.iter().map(|reading| reading.at).max().unwrap_or_default();
         let source = readings.iter().map(|reading| reading.source).max().unwrap_or_default();
         let parts = self.parts.iter().zip(readings);
@@ -239,6 +243,6 @@ impl<S: Places> Sequence<S> {
             .flat_map(|(part, reading)| part.checks.iter().copied().zip(reading.verdicts.iter().copied()))
             .collect();
         verdicts.sort_unstable_by_key(|(i, _)| *i);
-        Reading { at, source, verdicts: verdicts.into_iter().map(|(_, verdict)| verdict).collect() }
+        Verdicts { at, source, verdicts: verdicts.into_iter().map(|(_, verdict)| verdict).collect() }
     }
 }

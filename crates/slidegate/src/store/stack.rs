@@ -2,25 +2,25 @@
 
 use super::coalesce::{Coalesce, CoalesceOptions};
 use super::failover::within;
-use crate::{DEFAULT_MAX_DENIALS, DenyCache, Error, Guard, Lease, SystemClock};
+use crate::{DEFAULT_MAX_DENIALS, DenyCache, Error, Failover, Lease, SystemClock};
 
 /// Redis, guarded, where callers share calls, a denial is asked for once, and rules may have leases.
 ///
 /// ```no_run
 /// # fn run() -> Result<(), slidegate::Error> {
-/// use slidegate::{Guard, GuardOptions, HotKeyOptions, HotKeys, Limiter, Quota, RedisStore, Rule, Rules};
+/// use slidegate::{Failover, FailoverOptions, StackOptions, Stack, Limiter, Quota, RedisStore, Rule, Rules};
 ///
-/// let redis = Guard::new(RedisStore::new("redis://127.0.0.1:6379")?, GuardOptions::default())?;
-/// let store = HotKeys::around(redis, &HotKeyOptions::default())?;
+/// let redis = Failover::new(RedisStore::new("redis://127.0.0.1:6379")?, FailoverOptions::default())?;
+/// let store = Stack::around(redis, &StackOptions::default())?;
 /// let rule = Rule::new("per-user", Quota::per_minute(100)?)?.per(["user"])?;
 /// let limiter = Limiter::new(store, Rules::new([rule])?);
 /// # Ok(()) }
 /// ```
-pub type HotKeys = Lease<DenyCache<Coalesce<Guard>>>;
+pub type Stack = Lease<DenyCache<Coalesce<Failover>>>;
 
 /// What is done for hot keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HotKeyOptions {
+pub struct StackOptions {
     /// Whether callers share calls.
     pub coalesce: bool,
     /// The most callers that wait for the next call to one server; others go alone.
@@ -29,14 +29,14 @@ pub struct HotKeyOptions {
     pub deny_cache: usize,
 }
 
-impl Default for HotKeyOptions {
+impl Default for StackOptions {
     fn default() -> Self {
         let CoalesceOptions { max_waiting, .. } = CoalesceOptions::default();
-        HotKeyOptions { coalesce: true, max_waiting, deny_cache: DEFAULT_MAX_DENIALS }
+        StackOptions { coalesce: true, max_waiting, deny_cache: DEFAULT_MAX_DENIALS }
     }
 }
 
-impl HotKeyOptions {
+impl StackOptions {
     /// Checks the numbers.
     pub fn check(&self) -> Result<(), Error> {
         within("max-waiting", self.max_waiting, 1, 1_000_000)?;
@@ -44,9 +44,9 @@ impl HotKeyOptions {
     }
 }
 
-impl HotKeys {
+impl Stack {
     /// Around a guarded store.
-    pub fn around(guard: Guard, options: &HotKeyOptions) -> Result<Self, Error> {
+    pub fn around(guard: Failover, options: &StackOptions) -> Result<Self, Error> {
         options.check()?;
         let batch_size = if options.coalesce { guard.store().batch_size() } else { 1 };
         let coalesce = CoalesceOptions { batch_size, max_waiting: options.max_waiting };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::background::{Ending, Runtime, end};
-use crate::{Ask, Decision, Error, Limiter, Rules, Store};
+use crate::{Checks, Decision, Error, Limiter, Rules, Store};
 
 pub(super) struct Deciding<S: Store + 'static> {
     /// None once it is made.
@@ -18,7 +18,7 @@ pub(super) struct Deciding<S: Store + 'static> {
 type Decided = dyn Future<Output = Result<Arc<Decision>, Error>> + Send;
 
 impl<S: Store + 'static> Deciding<S> {
-    pub(super) fn new(limiter: &Arc<Limiter<S>>, rules: Arc<Rules>, ask: Ask) -> Self {
+    pub(super) fn new(limiter: &Arc<Limiter<S>>, rules: Arc<Rules>, ask: Checks) -> Self {
         let holds = ask.checks().iter().any(|check| check.quota.is_held());
         let keeper = holds.then(|| Arc::clone(limiter));
         let limiter = Arc::clone(limiter);

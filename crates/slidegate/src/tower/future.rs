@@ -13,7 +13,7 @@ use tower_service::Service;
 use super::decision_future::Deciding;
 use super::denial::Speech;
 use super::in_flight::Served;
-use super::shared::{Gate, Unasked};
+use super::shared::{Shared, Unasked};
 use super::{Denial, Rejection, ResponseBody};
 use crate::{Decision, Error, Store};
 
@@ -46,7 +46,7 @@ pin_project! {
 
 /// A request that waits for a decision, with a service that is ready for it.
 struct Waiting<Inner, B, S: Store> {
-    gate: Arc<Gate<S>>,
+    gate: Arc<Shared<S>>,
     speech: Speech,
     inner: Inner,
     request: Request<B>,
@@ -58,7 +58,7 @@ where
     S: Store + 'static,
 {
     /// `inner` is ready. If it can be decided at once it is called itself, otherwise a clone takes its place.
-    pub(super) fn new(gate: &Arc<Gate<S>>, inner: &mut Inner, request: Request<B>) -> Self {
+    pub(super) fn new(gate: &Arc<Shared<S>>, inner: &mut Inner, request: Request<B>) -> Self {
         let (head, body) = request.into_parts();
         let speech = gate.speech(&head);
         let asked = gate.ask(&head);
@@ -93,7 +93,7 @@ where
     S: Store + 'static,
 {
     fn decided(
-        gate: &Arc<Gate<S>>,
+        gate: &Arc<Shared<S>>,
         speech: Speech,
         decision: Result<Arc<Decision>, Error>,
         inner: &mut Inner,
@@ -116,11 +116,11 @@ where
         }
     }
 
-    fn rejected(gate: &Gate<S>, speech: Speech, rejection: &Rejection) -> Self {
+    fn rejected(gate: &Shared<S>, speech: Speech, rejection: &Rejection) -> Self {
         State::denied(gate, speech, &Denial::Rejected(rejection))
     }
 
-    fn denied(gate: &Gate<S>, speech: Speech, denial: &Denial<'_>) -> Self {
+    fn denied(gate: &Shared<S>, speech: Speech, denial: &Denial<'_>) -> Self {
         State::Denied { answer: Some(gate.answer(denial, speech)) }
     }
 }

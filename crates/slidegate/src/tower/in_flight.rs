@@ -8,12 +8,12 @@ use http::Response;
 use super::ResponseBody;
 use super::background::{Ending, Runtime, end};
 use super::permit_guard::Hold;
-use super::shared::{Gate, failed};
+use super::shared::{Shared, failed};
 use crate::http::headers;
 use crate::{Decision, Micros, Store};
 
 pub(super) struct Served<S: Store + 'static> {
-    gate: Arc<Gate<S>>,
+    gate: Arc<Shared<S>>,
     decision: Arc<Decision>,
     hold: Option<Hold>,
     since: Micros,
@@ -22,7 +22,7 @@ pub(super) struct Served<S: Store + 'static> {
 }
 
 impl<S: Store + 'static> Served<S> {
-    pub(super) fn new(gate: Arc<Gate<S>>, decision: Arc<Decision>) -> Self {
+    pub(super) fn new(gate: Arc<Shared<S>>, decision: Arc<Decision>) -> Self {
         let hold = if decision.holds() { hold(&gate, &decision) } else { None };
         let since = gate.limiter.clock().now();
         Served { gate, decision, hold, since, running: true }
@@ -80,7 +80,7 @@ impl<S: Store + 'static> Drop for Served<S> {
     }
 }
 
-fn hold<S: Store + 'static>(gate: &Gate<S>, decision: &Decision) -> Option<Hold> {
+fn hold<S: Store + 'static>(gate: &Shared<S>, decision: &Decision) -> Option<Hold> {
     let (held, _) = decision.reservation()?.apart();
     let windows = decision.limits().filter(|limit| limit.quota().is_held());
     let window = windows.map(|limit| limit.quota().window()).min()?;

@@ -11,7 +11,7 @@ use tower_service::Service;
 use super::denial::Speech;
 use super::future::ResponseFuture;
 use super::permit_guard::Holds;
-use super::shared::{Gate, Options};
+use super::shared::{Options, Shared};
 use super::{Denial, Extract, Rejection, ResponseBody};
 use crate::request::{MAX_ATTRIBUTES, check_name};
 use crate::{Error, Limiter, MemoryStore, Store};
@@ -20,7 +20,7 @@ use crate::{Error, Limiter, MemoryStore, Store};
 ///
 /// See [the module](super) for an example.
 pub struct RateLimitLayer<S: Store = MemoryStore> {
-    gate: Arc<Gate<S>>,
+    gate: Arc<Shared<S>>,
 }
 
 impl<S: Store + 'static> RateLimitLayer<S> {
@@ -29,7 +29,7 @@ impl<S: Store + 'static> RateLimitLayer<S> {
     pub fn new(limiter: impl Into<Arc<Limiter<S>>>) -> Self {
         let limiter = limiter.into();
         let holds = Arc::new(Holds::new(Arc::clone(&limiter)));
-        RateLimitLayer { gate: Arc::new(Gate { limiter, holds, options: Options::default() }) }
+        RateLimitLayer { gate: Arc::new(Shared { limiter, holds, options: Options::default() }) }
     }
 
     /// Requests have the attribute `name`, for rules to match and to count by.
@@ -76,7 +76,7 @@ impl<S: Store + 'static> RateLimitLayer<S> {
     }
 
     /// Lets requests through while the store cannot decide; otherwise they are answered with status 503. A store in a
-    /// [`Guard`](crate::Guard) always decides.
+    /// [`Failover`](crate::Failover) always decides.
     #[must_use]
     pub fn fail_open(self) -> Self {
         self.with(|options| options.fail_open = true)
@@ -147,7 +147,7 @@ impl<Inner, S: Store> Layer<Inner> for RateLimitLayer<S> {
 /// It is ready when the service behind it is, so nothing is charged for what has to wait for that.
 pub struct RateLimit<Inner, S: Store = MemoryStore> {
     inner: Inner,
-    gate: Arc<Gate<S>>,
+    gate: Arc<Shared<S>>,
 }
 
 impl<Inner: Clone, S: Store> Clone for RateLimit<Inner, S> {

@@ -11,22 +11,22 @@ use super::denial::Speech;
 use super::permit_guard::Holds;
 use super::{Denial, Extract, Rejection, grpc};
 use crate::quota::MAX_LIMIT;
-use crate::{Ask, Error, Limiter, Request, Rules, Store};
+use crate::{Checks, Error, Limiter, Request, Rules, Store};
 
 type Permits = dyn Fn(&request::Parts) -> Result<u64, Rejection> + Send + Sync;
 type When = dyn Fn(&response::Parts) -> bool + Send + Sync;
 type Cost = dyn Fn(&response::Parts) -> Option<u64> + Send + Sync;
 type Answer = dyn Fn(&Denial<'_>, Response<Bytes>) -> Response<Bytes> + Send + Sync;
 
-pub(super) struct Gate<S: Store> {
+pub(super) struct Shared<S: Store> {
     pub(super) limiter: Arc<Limiter<S>>,
     pub(super) holds: Arc<Holds<S>>,
     pub(super) options: Options,
 }
 
-impl<S: Store> Clone for Gate<S> {
+impl<S: Store> Clone for Shared<S> {
     fn clone(&self) -> Self {
-        Gate {
+        Shared {
             limiter: Arc::clone(&self.limiter),
             holds: Arc::clone(&self.holds),
             options: self.options.clone(),
@@ -82,9 +82,9 @@ impl From<Rejection> for Unasked {
     }
 }
 
-impl<S: Store> Gate<S> {
+impl<S: Store> Shared<S> {
     /// The question that a request is.
-    pub(super) fn ask(&self, request: &request::Parts) -> Result<(Arc<Rules>, Ask), Unasked> {
+    pub(super) fn ask(&self, request: &request::Parts) -> Result<(Arc<Rules>, Checks), Unasked> {
         let mut values: SmallVec<[(&str, Cow<'_, str>); 4]> = SmallVec::new();
         for (name, extract) in &self.options.attributes {
             if let Some(value) = extract.value(name, request)? {

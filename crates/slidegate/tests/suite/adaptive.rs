@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use slidegate::{
-    Adapter, Adaptive, Algorithm, Clock, HostLoad, Limiter, Load, ManualClock, MemoryStore, Micros, Pilot,
-    Quota, RedisStore, Request, Rule, Rules,
+    Adaptive, AdaptiveController, AdaptivePolicy, Algorithm, Clock, HostLoad, Limiter, Load, ManualClock,
+    MemoryStore, Micros, Quota, RedisStore, Request, Rule, Rules,
 };
 
 use crate::audit_healthy::patient_store;
@@ -69,7 +69,7 @@ async fn overload(
     let limit = rule.quota().limit() as f64;
     let store = MemoryStore::with_clock(clock.clone(), 100);
     let limiter = Limiter::new(store, Rules::new([rule]).unwrap());
-    let mut adapter = Adapter::alone().with_clock(clock.clone());
+    let mut adapter = AdaptiveController::alone().with_clock(clock.clone());
     let mut chance = Chance(seed * 2 + 1);
     // When each worker is free, and when requests are done and how long each took.
     let mut free: BinaryHeap<Reverse<u64>> = (0..server.workers).map(|_| Reverse(0)).collect();
@@ -192,7 +192,7 @@ fn the_documents_bands_are_the_defaults() {
         (5_000, 6_000, 500, 8_000),
         (4_000, 8_500, 100, 8_400), // 1.2 * 0.7
     ] {
-        let mut pilot = Pilot::new(10_000);
+        let mut pilot = AdaptivePolicy::new(10_000);
         for _ in 0..300 {
             let factor = pilot.step(&Adaptive::default(), Micros::from_secs(1), &load(cpu, memory, millis));
             pilot.follow(factor);
@@ -203,7 +203,7 @@ fn the_documents_bands_are_the_defaults() {
 
 #[test]
 fn what_hovers_at_an_edge_does_not_flap() {
-    let mut pilot = Pilot::new(10_000);
+    let mut pilot = AdaptivePolicy::new(10_000);
     let mut factors = Vec::new();
     for second in 0..200 {
         // Just above and just below 80 %, in turns.
@@ -244,7 +244,7 @@ proptest! {
     ) {
         let terms = Adaptive::default().between(min, max).unwrap().sensitivity(sensitivity).unwrap();
         let terms = if gradient { terms.gradient(200).unwrap() } else { terms };
-        let mut pilot = Pilot::new(10_000);
+        let mut pilot = AdaptivePolicy::new(10_000);
         for (load, pause) in loads {
             let elapsed = [Micros::ZERO, Micros::new(1), Micros::from_secs(1), Micros::from_secs(31_536_000)];
             let factor = pilot.step(&terms, elapsed[usize::from(pause)], &load);
@@ -267,13 +267,13 @@ async fn all_nodes_have_one_factor() {
         .map(|_| {
             let store = patient_store(&redis);
             let limiter = Limiter::new(store.clone(), Rules::new([paced(1_000, terms.clone())]).unwrap());
-            (limiter, Adapter::shared(store).with_clock(clock.clone()))
+            (limiter, AdaptiveController::shared(store).with_clock(clock.clone()))
         })
         .collect();
-    let factors = |nodes: &[(Limiter<RedisStore>, Adapter)]| -> Vec<u32> {
+    let factors = |nodes: &[(Limiter<RedisStore>, AdaptiveController)]| -> Vec<u32> {
         nodes.iter().map(|(limiter, _)| limiter.rules().iter().next().unwrap().factor().unwrap()).collect()
     };
-    let steps = async |nodes: &mut [(Limiter<RedisStore>, Adapter)], cpus: &[u32]| {
+    let steps = async |nodes: &mut [(Limiter<RedisStore>, AdaptiveController)], cpus: &[u32]| {
         assert_eq!(nodes.len(), cpus.len());
         for _ in 0..40 {
             clock.advance(Micros::from_secs(1));
@@ -303,7 +303,7 @@ async fn who_lies_stays_within_the_bounds() {
     let redis = Server::start(Flavour::Redis7);
     let store = patient_store(&redis);
     let limiter = Limiter::new(store.clone(), Rules::new([paced(1_000, Adaptive::default())]).unwrap());
-    let mut adapter = Adapter::shared(store);
+    let mut adapter = AdaptiveController::shared(store);
     let factor = || limiter.rules().iter().next().unwrap().factor().unwrap();
     let mut client = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
     for (said, taken) in [("paced=1", 1_000), ("paced=4294967295", 12_000), ("paced=-5 x ==", 12_000)] {
@@ -325,7 +325,7 @@ async fn failures_are_as_bad_as_long_latencies() {
     let rules = Rules::new([paced(1_000, Adaptive::default())]).unwrap();
     let limiter = Limiter::new(MemoryStore::new(), rules);
     let clock = ManualClock::at(Micros::from_secs(1));
-    let mut adapter = Adapter::alone().with_clock(clock.clone());
+    let mut adapter = AdaptiveController::alone().with_clock(clock.clone());
     for _ in 0..100 {
         clock.advance(Micros::from_secs(1));
         for n in 0..10 {
@@ -346,7 +346,7 @@ async fn the_limit_of_the_moment_decides() {
     .unwrap();
     let clock = ManualClock::at(Micros::from_secs(1_000));
     let limiter = Limiter::new(MemoryStore::with_clock(clock.clone(), 100), rules.clone());
-    let mut adapter = Adapter::alone().with_clock(clock.clone());
+    let mut adapter = AdaptiveController::alone().with_clock(clock.clone());
     let admitted = async |user: &str, n: u64| {
         let mut admitted = 0;
         for _ in 0..n {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Ask, Audit, Check, Correction, Discrepancy, Encoding, Key, MAX_AUDITED, Micros, Quota,
+    Algorithm, Audit, Check, Checks, Correction, Discrepancy, Encoding, Key, MAX_AUDITED, Micros, Quota,
     RedisStore, Settlement, Store,
 };
 
@@ -48,7 +48,7 @@ impl Bench {
 
     async fn decide(&mut self, costs: &[u64]) {
         for &cost in costs {
-            let ask = Ask::one(Check { cost, ..self.check.clone() }).unwrap();
+            let ask = Checks::one(Check { cost, ..self.check.clone() }).unwrap();
             let readings = self.store.admit(std::slice::from_ref(&ask)).await.unwrap();
             self.oracle.admitted(&ask, &readings[0]);
         }
@@ -270,7 +270,7 @@ async fn more_than_the_limit_is_told_and_both_encodings_are_looked_at() {
     }
     let mut bench = Bench::new(&server, "both", "packed", LONG).await;
     bench.check.encoding = Encoding::Zset;
-    let ask = Ask::one(bench.check.clone()).unwrap();
+    let ask = Checks::one(bench.check.clone()).unwrap();
     bench.store.admit(&[ask]).await.unwrap();
     assert_eq!(bench.audit(true).await.counted, 1);
     bench.check.encoding = Encoding::Packed;
@@ -320,7 +320,7 @@ async fn a_key_with_very_many_entries_is_not_looked_at() {
     for encoding in [Encoding::Zset, Encoding::Packed] {
         let name = format!("{encoding:?}").to_lowercase();
         let check = Check { encoding, ..Check::new(Key::new("many", [("way", name.as_str())]), quota, 1) };
-        let ask = Ask::one(check.clone()).unwrap();
+        let ask = Checks::one(check.clone()).unwrap();
         store.admit(std::slice::from_ref(&ask)).await.unwrap();
         assert!(store.audit(&check.key, None, false).await.unwrap().is_some());
         // Each at an instant of its own.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Ask, Audit, Check, Correction, Count, Encoding, Entry, Error, Inspection, Key, MemoryStore,
-    Outcome, Quota, Readings, Receipt, RedisMode, RedisOptions, RedisStore, Settlement, Store,
+    Algorithm, Audit, BatchVerdicts, Check, Checks, Correction, Count, Encoding, Entry, Error, Inspection,
+    Key, MemoryStore, Outcome, Quota, Receipt, RedisMode, RedisOptions, RedisStore, Settlement, Store,
 };
 
 use crate::conformance::{Dice, KEYS, conforms, key};
@@ -56,7 +56,7 @@ impl Looked {
 }
 
 impl Store for Looked {
-    async fn admit(&self, asks: &[Ask]) -> Result<Readings, Error> {
+    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
         let readings = self.store.admit(asks).await;
         self.look().await;
         readings
@@ -137,10 +137,10 @@ async fn nothing_is_said_while_others_decide() {
                 let mut dice = Dice::new(n + 1);
                 let mut charges: Vec<(Key, Entry)> = Vec::new();
                 for _ in 0..rounds {
-                    let asks: Vec<Ask> = (0..1 + dice.below(8))
+                    let asks: Vec<Checks> = (0..1 + dice.below(8))
                         .map(|_| {
                             let check = checks[dice.below(checks.len() as u64) as usize].clone();
-                            Ask::one(Check { cost: 1 + dice.below(3), ..check }).unwrap()
+                            Checks::one(Check { cost: 1 + dice.below(3), ..check }).unwrap()
                         })
                         .collect();
                     let readings = store.admit(&asks).await.unwrap();
@@ -197,7 +197,7 @@ async fn memory_is_counted_again_too() {
     for _ in 0..30_000 {
         let check = checks[dice.below(checks.len() as u64) as usize].clone();
         let check = Check { cost: 1 + dice.below(3) * dice.below(40_000), ..check };
-        let ask = Ask::one(check).unwrap();
+        let ask = Checks::one(check).unwrap();
         let reading = store.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
         let key = ask.checks()[0].key.clone();
         if reading.verdicts[0].outcome == Outcome::Charged {

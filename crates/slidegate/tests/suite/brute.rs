@@ -293,7 +293,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-enum Opinion {
+enum Evaluation {
     Fits,
     Denied,
     Impossible,
@@ -301,7 +301,7 @@ enum Opinion {
 }
 
 /// The definition of an ask over several keys.
-pub(crate) fn judge(
+pub(crate) fn evaluate(
     keys: &mut [Brute],
     now: Micros,
     checks: &[BruteCheck],
@@ -319,14 +319,14 @@ pub(crate) fn judge(
         opinions.push((
             now,
             match known {
-                _ if check.cost > capacity => Opinion::Impossible,
-                Some(known) => Opinion::Repeated(known.entry()),
-                None if key.used() + check.cost <= capacity => Opinion::Fits,
-                None => Opinion::Denied,
+                _ if check.cost > capacity => Evaluation::Impossible,
+                Some(known) => Evaluation::Repeated(known.entry()),
+                None if key.used() + check.cost <= capacity => Evaluation::Fits,
+                None => Evaluation::Denied,
             },
         ));
     }
-    let denies = |opinion: &Opinion| matches!(opinion, Opinion::Denied | Opinion::Impossible);
+    let denies = |opinion: &Evaluation| matches!(opinion, Evaluation::Denied | Evaluation::Impossible);
     let denier =
         checks.iter().zip(&opinions).position(|(check, (_, opinion))| check.enforced && denies(opinion));
     let mut judged = Vec::new();
@@ -337,12 +337,12 @@ pub(crate) fn judge(
         let counted = !peek && check.cost > 0 && (admitted || (attempts && denier.is_some_and(|r| i <= r)));
         let mut entry = None;
         let outcome = match opinion {
-            Opinion::Impossible => Outcome::Impossible,
-            Opinion::Repeated(known) => {
+            Evaluation::Impossible => Outcome::Impossible,
+            Evaluation::Repeated(known) => {
                 entry = Some(*known);
                 Outcome::Charged
             }
-            Opinion::Fits => {
+            Evaluation::Fits => {
                 let recorded = counted.then(|| key.record(*now, check.cost, id, admitted));
                 if admitted && counted {
                     entry = recorded;
@@ -351,7 +351,7 @@ pub(crate) fn judge(
                     Outcome::Fits
                 }
             }
-            Opinion::Denied => {
+            Evaluation::Denied => {
                 if counted && attempts {
                     key.record(*now, check.cost, id, false);
                 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 use slidegate::{
-    Algorithm, Ask, Check, Cleaned, Correction, Encoding, Fault, Key, Quota, RedisOptions, RedisStore,
+    Algorithm, Check, Checks, Correction, Encoding, Fault, GcReport, Key, Quota, RedisOptions, RedisStore,
     RequestId, Settlement, Store,
 };
 
@@ -17,8 +17,8 @@ use crate::redis_server::{Flavour, Server};
 use crate::wait::until;
 
 /// All of it, from the first step to the last.
-pub(crate) async fn clean_all(store: &RedisStore, count: usize) -> Cleaned {
-    let mut all = Cleaned::default();
+pub(crate) async fn clean_all(store: &RedisStore, count: usize) -> GcReport {
+    let mut all = GcReport::default();
     let mut cursor = 0;
     loop {
         let step = store.clean(cursor, count).await.unwrap();
@@ -61,7 +61,7 @@ async fn no_decision_is_another() {
         let options = RedisOptions { expire_buffer: Duration::ZERO, ..patient(&server) };
         let store = RedisStore::with_options(&options).unwrap();
         let (mut dice, mut oracle) = (Dice::new(seed), Oracle::default());
-        let mut sum = Cleaned::default();
+        let mut sum = GcReport::default();
         let quotas: Vec<_> = [2, 9, 40].into_iter().flat_map(quotas).collect();
         for round in 0..4_000 {
             let n = dice.below(quotas.len() as u64) as usize;
@@ -69,7 +69,8 @@ async fn no_decision_is_another() {
             let key = Key::new("clean", [("n", n.to_string().as_str())]);
             for _ in 0..1 + dice.below(3) {
                 let cost = [1, 1, 2, 3, 0][dice.below(5) as usize];
-                let mut ask = Ask::one(Check { encoding, ..Check::new(key.clone(), quota, cost) }).unwrap();
+                let mut ask =
+                    Checks::one(Check { encoding, ..Check::new(key.clone(), quota, cost) }).unwrap();
                 if dice.below(4) == 0 {
                     ask = ask.with_id(RequestId::new(&format!("r{}", dice.below(9))).unwrap());
                 }
@@ -108,7 +109,7 @@ async fn leave_some(store: &RedisStore, name: &str, millis: u64) -> usize {
     let mut keys = 0;
     for (i, (quota, encoding)) in quotas(millis).into_iter().enumerate() {
         let key = Key::new(name, [("n", i.to_string().as_str())]);
-        let ask = Ask::one(Check { encoding, ..Check::new(key, quota, 2) }).unwrap();
+        let ask = Checks::one(Check { encoding, ..Check::new(key, quota, 2) }).unwrap();
         let named = ask.clone().with_id(RequestId::new("a").unwrap());
         store.admit(&[ask.clone(), named, ask]).await.unwrap();
         // Windows have their notes apart.
@@ -170,7 +171,7 @@ async fn what_has_left_is_trimmed() {
     let quota = Quota::new(100_000, Duration::from_millis(700)).unwrap();
     let check = |encoding| Check { encoding, ..Check::new(Key::new("trim", []), quota, 1) };
     for encoding in [Encoding::Zset, Encoding::Packed] {
-        let ask = [Ask::one(check(encoding)).unwrap()];
+        let ask = [Checks::one(check(encoding)).unwrap()];
         for _ in 0..1_500 {
             now += 10;
             time.stop_at(now);
@@ -253,8 +254,9 @@ async fn fill_and_clean(server: &Server, flavour: Flavour) -> bool {
     let store = RedisStore::with_options(&options).unwrap();
     let left = leave_some(&store, "idle", 5).await as u64;
     let quota = Quota::new(1_000, Duration::from_millis(400)).unwrap();
-    let (key, look) = (Key::new("busy", []), Ask::one(Check::new(Key::new("other", []), quota, 0)).unwrap());
-    let ask = [Ask::one(Check::new(key.clone(), quota, 1)).unwrap()];
+    let (key, look) =
+        (Key::new("busy", []), Checks::one(Check::new(Key::new("other", []), quota, 0)).unwrap());
+    let ask = [Checks::one(Check::new(key.clone(), quota, 1)).unwrap()];
     store.admit(&ask).await.unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
     let newest = store.admit(&ask).await.unwrap()[0].at;

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Ask, Check, Count, Key, MemoryStore, Micros, Outcome, Quota, Reading, State, States, Store,
-    SystemClock, judge,
+    Algorithm, Check, Checks, Count, Key, MemoryStore, Micros, Outcome, Quota, State, States, Store,
+    SystemClock, Verdicts, evaluate,
 };
 
 const THREADS: usize = 8;
@@ -18,23 +18,23 @@ fn key(name: &str) -> Key {
 }
 
 /// What thread `t` asks as its `n`-th: mostly the hot key, alone or with one or two others.
-fn ask(t: usize, n: usize) -> Ask {
+fn ask(t: usize, n: usize) -> Checks {
     let quota = |limit, millis| Quota::new(limit, Duration::from_millis(millis)).unwrap();
     let hot = Check::new(key("hot"), quota(400, 5), 1 + (n % 3) as u64);
     let bucket = quota(2_000, 10).with_algorithm(Algorithm::TokenBucket { burst: 300 }).unwrap();
     let guard = quota(250, 4).with_count(Count::Attempts);
     let ask = match (t + n) % 5 {
-        0 | 1 => Ask::new([hot]),
-        2 => Ask::new([Check::new(key("b"), quota(150, 3), 2), hot]),
-        3 => Ask::new([hot, Check::new(key("a"), bucket, 1), Check::new(key("b"), quota(150, 3), 1)]),
-        _ => Ask::new([Check::new(key("guard"), guard, 1), Check::new(key("a"), bucket, 3), hot]),
+        0 | 1 => Checks::new([hot]),
+        2 => Checks::new([Check::new(key("b"), quota(150, 3), 2), hot]),
+        3 => Checks::new([hot, Check::new(key("a"), bucket, 1), Check::new(key("b"), quota(150, 3), 1)]),
+        _ => Checks::new([Check::new(key("guard"), guard, 1), Check::new(key("a"), bucket, 3), hot]),
     };
     ask.unwrap()
 }
 
 struct Oracle<'a> {
     states: &'a mut HashMap<String, State>,
-    ask: &'a Ask,
+    ask: &'a Checks,
 }
 
 impl States for Oracle<'_> {
@@ -51,7 +51,7 @@ async fn history_is_what_the_oracle_says() {
     let histories = run(&store).await;
     let total = histories.iter().map(Vec::len).sum::<usize>();
     // Instants order the asks; those of one instant are ordered by search: some order must explain them all.
-    let mut pending: Vec<(Ask, Reading)> = histories.into_iter().flatten().collect();
+    let mut pending: Vec<(Checks, Verdicts)> = histories.into_iter().flatten().collect();
     pending.sort_by_key(|(_, reading)| reading.at);
     let mut states = HashMap::new();
     for group in pending.chunk_by(|(_, a), (_, b)| a.at == b.at) {
@@ -59,7 +59,7 @@ async fn history_is_what_the_oracle_says() {
         let at = group[0].1.at;
         states = explained.unwrap_or_else(|| panic!("no order of the asks at {at:?} explains their answers"));
     }
-    let charged: Vec<&(Ask, Reading)> = pending.iter().filter(|(_, r)| is_charged(r)).collect();
+    let charged: Vec<&(Checks, Verdicts)> = pending.iter().filter(|(_, r)| is_charged(r)).collect();
     let denied = total - charged.len();
     eprintln!(
         "{total} asks of {THREADS} threads replayed: {} charged, {denied} denied, 0 differences",
@@ -70,7 +70,7 @@ async fn history_is_what_the_oracle_says() {
     never_partly(&pending);
 }
 
-async fn run(store: &MemoryStore) -> Vec<Vec<(Ask, Reading)>> {
+async fn run(store: &MemoryStore) -> Vec<Vec<(Checks, Verdicts)>> {
     let started = Arc::new(AtomicUsize::new(0));
     let threads = (0..THREADS).map(|t| {
         let (store, started) = (store.clone(), Arc::clone(&started));
@@ -105,7 +105,10 @@ async fn run(store: &MemoryStore) -> Vec<Vec<(Ask, Reading)>> {
 }
 
 /// The states after these asks of one instant, in an order in which the oracle gives each its answer.
-fn explain(states: HashMap<String, State>, mut asks: Vec<&(Ask, Reading)>) -> Option<HashMap<String, State>> {
+fn explain(
+    states: HashMap<String, State>,
+    mut asks: Vec<&(Checks, Verdicts)>,
+) -> Option<HashMap<String, State>> {
     if asks.is_empty() {
         return Some(states);
     }
@@ -114,7 +117,7 @@ fn explain(states: HashMap<String, State>, mut asks: Vec<&(Ask, Reading)>) -> Op
     for i in 0..asks.len() {
         let mut after = states.clone();
         let (ask, reading) = asks[i];
-        if judge(ask, reading.at, &mut Oracle { states: &mut after, ask }) == *reading {
+        if evaluate(ask, reading.at, &mut Oracle { states: &mut after, ask }) == *reading {
             let mut rest = asks.clone();
             rest.remove(i);
             if let Some(states) = explain(after, rest) {
@@ -125,12 +128,12 @@ fn explain(states: HashMap<String, State>, mut asks: Vec<&(Ask, Reading)>) -> Op
     None
 }
 
-fn is_charged(reading: &Reading) -> bool {
+fn is_charged(reading: &Verdicts) -> bool {
     reading.verdicts.iter().all(|verdict| verdict.outcome == Outcome::Charged)
 }
 
 /// No interval of the hot key's window holds more than its limit, counted from the answers alone.
-fn never_over(charged: &[&(Ask, Reading)]) {
+fn never_over(charged: &[&(Checks, Verdicts)]) {
     let mut events: Vec<(Micros, u64)> = Vec::new();
     for (ask, reading) in charged {
         let hot = ask.checks().iter().zip(&reading.verdicts).find(|(check, _)| check.key == key("hot"));
@@ -153,7 +156,7 @@ fn never_over(charged: &[&(Ask, Reading)]) {
 }
 
 /// Of each ask all checks were charged, or none.
-fn never_partly(pending: &[(Ask, Reading)]) {
+fn never_partly(pending: &[(Checks, Verdicts)]) {
     let partly = pending.iter().filter(|(_, reading)| {
         let charged = reading.verdicts.iter().filter(|verdict| verdict.outcome == Outcome::Charged).count();
         charged != 0 && charged != reading.verdicts.len()

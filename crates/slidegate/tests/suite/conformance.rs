@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Ask, Check, Correction, Count, Encoding, Error, Inspection, Key, MemoryStore, Quota, Readings,
-    Receipt, RedisMode, RedisOptions, RedisStore, RequestId, Settled, Settlement, Store, SystemClock, WarmUp,
+    Algorithm, BatchVerdicts, Check, Checks, Correction, Count, Encoding, Error, Inspection, Key,
+    MemoryStore, Quota, Receipt, RedisMode, RedisOptions, RedisStore, RequestId, Settled, Settlement, Store,
+    SystemClock, WarmUp,
 };
 
 use crate::faketime::Faketime;
@@ -118,7 +119,7 @@ impl Traffic {
     }
 
     /// Most cost the same, and most windows are long enough to hold hundreds.
-    fn hot_ask(&self, dice: &mut Dice) -> Ask {
+    fn hot_ask(&self, dice: &mut Dice) -> Checks {
         let n = dice.below(3);
         let (limit, millis, cost) = [(200, 30, 1), (100_000, 400, 1), (900, 60, 3)][n as usize];
         let quota = Quota::new(limit, Duration::from_millis(millis)).unwrap();
@@ -129,20 +130,20 @@ impl Traffic {
             3 => limit.min(80_000),
             _ => cost,
         };
-        let ask = Ask::one(Check { encoding: self.encoding, ..Check::new(key(n), quota, cost) }).unwrap();
+        let ask = Checks::one(Check { encoding: self.encoding, ..Check::new(key(n), quota, cost) }).unwrap();
         if dice.one_in(1_000) {
             return ask.with_id(RequestId::new(&format!("r{}", dice.below(3))).unwrap());
         }
         ask
     }
 
-    fn ask(&self, flip: u64, dice: &mut Dice) -> Ask {
+    fn ask(&self, flip: u64, dice: &mut Dice) -> Checks {
         if self.hot {
             return self.hot_ask(dice);
         }
         let first = dice.below(KEYS);
         let checks = if dice.one_in(3) { 1 + dice.below(3) } else { 1 };
-        let ask = Ask::new((0..checks).map(|i| self.check((first + i) % KEYS, flip, dice))).unwrap();
+        let ask = Checks::new((0..checks).map(|i| self.check((first + i) % KEYS, flip, dice))).unwrap();
         let ask = if dice.one_in(5) {
             ask.with_id(RequestId::new(&format!("r{}", dice.below(12))).unwrap())
         } else {
@@ -169,7 +170,7 @@ impl Traffic {
                         1
                     };
                     let flip = if dice.one_in(300) && !self.steady { dice.below(KEYS) } else { 0 };
-                    let mut asks: Vec<Ask> = (0..n).map(|_| self.ask(flip, &mut dice)).collect();
+                    let mut asks: Vec<Checks> = (0..n).map(|_| self.ask(flip, &mut dice)).collect();
                     if dice.one_in(3) && flip == 0 && !self.hot {
                         // Callers of a hot key ask the same.
                         asks.iter_mut()
@@ -240,10 +241,10 @@ impl Traffic {
     }
 
     /// One check and nothing else, the same for the same dice.
-    fn plain(&self, dice: &mut Dice) -> Ask {
+    fn plain(&self, dice: &mut Dice) -> Checks {
         let quota = Quota::new(30, Duration::from_millis(2)).unwrap();
         let cost = 1 + dice.below(2);
-        Ask::one(Check { encoding: self.encoding, ..Check::new(key(0), quota, cost) }).unwrap()
+        Checks::one(Check { encoding: self.encoding, ..Check::new(key(0), quota, cost) }).unwrap()
     }
 }
 
@@ -345,7 +346,7 @@ impl InTurns {
 }
 
 impl Store for InTurns {
-    async fn admit(&self, asks: &[Ask]) -> Result<Readings, Error> {
+    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
         self.next().admit(asks).await
     }
 
@@ -453,7 +454,7 @@ async fn a_clock_that_steps_back_brings_back_notes() {
         let key = key(n as u64);
         let admit = async || {
             let check = Check { encoding, ..Check::new(key.clone(), quota, 1) };
-            store.admit(&[Ask::one(check).unwrap()]).await.unwrap()[0].verdicts[0].entry
+            store.admit(&[Checks::one(check).unwrap()]).await.unwrap()[0].verdicts[0].entry
         };
         let refund = async |entry| {
             let settlement = Settlement::refund(key.clone(), entry);

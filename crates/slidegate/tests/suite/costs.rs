@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::{
-    Ask, BATCH_BOUNDS, CALL_BOUNDS, CallStats, Check, Correction, DenyCache, Encoding, Fault, Key, Lease,
+    BATCH_BOUNDS, CALL_BOUNDS, CallStats, Check, Checks, Correction, DenyCache, Encoding, Fault, Key, Lease,
     ManualClock, MemoryStore, Micros, Outcome, Quota, RedisMode, RedisOptions, RedisStore, Rule, Settlement,
     Source, Store,
 };
@@ -14,8 +14,8 @@ use crate::deployment::soon;
 use crate::guard_write_back::{back, given_up, guard};
 use crate::redis_server::{Flavour, Server, lasting_port};
 
-fn ask(name: &str) -> Ask {
-    Ask::one(Check::new(Key::new(name, []), Quota::per_hour(1_000).unwrap(), 1)).unwrap()
+fn ask(name: &str) -> Checks {
+    Checks::one(Check::new(Key::new(name, []), Quota::per_hour(1_000).unwrap(), 1)).unwrap()
 }
 
 fn faults(stats: &CallStats, fault: Fault) -> u64 {
@@ -36,7 +36,7 @@ async fn calls_are_counted_and_timed() {
         );
         let readings = store.admit(&[ask("a")]).await.unwrap();
         // 10, 10 and 5 of them.
-        let asks: Vec<Ask> = (0..25).map(|n| ask(&format!("a{n}"))).collect();
+        let asks: Vec<Checks> = (0..25).map(|n| ask(&format!("a{n}"))).collect();
         store.admit(&asks).await.unwrap();
         let entry = readings[0].verdicts[0].entry;
         store
@@ -83,7 +83,7 @@ async fn a_deny_cache_counts_what_it_denies() {
     let clock = ManualClock::at(Micros::from_secs(1_000));
     let cache = DenyCache::with_clock(MemoryStore::with_clock(clock.clone(), 100), 100, clock);
     let check = Check::new(Key::new("k", []), Quota::per_hour(1).unwrap(), 1);
-    let ask = Ask::one(check).unwrap();
+    let ask = Checks::one(check).unwrap();
     for hits in [0, 0, 1, 2] {
         cache.admit(std::slice::from_ref(&ask)).await.unwrap();
         assert_eq!(cache.stats().hits, hits);
@@ -99,7 +99,7 @@ async fn counts_of_many_threads_add_up() {
     let rule = Rule::new("hot", quota).unwrap().lease(64, Duration::from_secs(60)).unwrap();
     let (permits, _) = rule.leased().unwrap();
     let check = Check { lease: Some(permits), ..Check::new(Key::new("hot", []), rule.quota(), 1) };
-    let (lease, ask) = (Arc::new(Lease::new(store)), Ask::one(check).unwrap());
+    let (lease, ask) = (Arc::new(Lease::new(store)), Checks::one(check).unwrap());
     let callers = (0..8).map(|_| {
         let (lease, ask) = (Arc::clone(&lease), ask.clone());
         tokio::spawn(async move {
@@ -125,7 +125,7 @@ async fn counts_of_many_threads_add_up() {
 async fn time_without_the_server_is_added_up() {
     let port = lasting_port();
     let server = Server::at(Flavour::Redis7, port);
-    let guard = guard(&server.url(), slidegate::GuardOptions::default());
+    let guard = guard(&server.url(), slidegate::FailoverOptions::default());
     let away = || guard.servers().first().map_or(Micros::ZERO, |server| server.away);
     guard.admit(&[ask("a")]).await.unwrap();
     assert_eq!(away(), Micros::ZERO);
@@ -155,7 +155,7 @@ async fn memory_and_what_of_it_is_ours() {
             "few" => Key::tagged(("tenant", &n), rule, [("n", n.as_str())]),
             _ => Key::new(rule, [("n", n.as_str())]),
         };
-        let ask = Ask::one(Check { encoding, ..Check::new(key, quota, 1) }).unwrap();
+        let ask = Checks::one(Check { encoding, ..Check::new(key, quota, 1) }).unwrap();
         store.admit(&[ask]).await.unwrap();
     }
     let mut client = server.client();
@@ -176,5 +176,5 @@ async fn memory_and_what_of_it_is_ours() {
     assert_eq!(some.sampled, 150);
     assert!((400..900).contains(&some.keys), "{some:?}");
     assert!((all.bytes / 2..all.bytes * 2).contains(&some.bytes), "{some:?}, {all:?}");
-    assert_eq!(store.weigh(0).await.unwrap(), slidegate::Weight::default());
+    assert_eq!(store.weigh(0).await.unwrap(), slidegate::MemoryUsage::default());
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use slidegate::{
-    Algorithm, Ask, Check, Correction, Count, Entry, Key, Micros, Outcome, Quota, RequestId, Settled, State,
-    States, judge,
+    Algorithm, Check, Checks, Correction, Count, Entry, Key, Micros, Outcome, Quota, RequestId, Settled,
+    State, States, evaluate,
 };
 
 use crate::brute::{self, Brute, BruteCheck};
@@ -19,7 +19,7 @@ const OPERATIONS: usize = 400;
 enum Operation {
     Advance(u64),
     StepBack(u64),
-    Ask { checks: Vec<(usize, u64, bool)>, id: Option<u8>, peek: bool },
+    Checks { checks: Vec<(usize, u64, bool)>, id: Option<u8>, peek: bool },
     Settle { which: usize, to: u64 },
     Extend { which: usize },
     Limit { key: usize, limit: u64, burst: u64 },
@@ -34,7 +34,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     let ask =
         (prop::collection::vec(check, 1..4), prop::option::weighted(0.3, 0..12u8), prop::bool::weighted(0.1));
     prop_oneof![
-        8 => ask.prop_map(|(checks, id, peek)| Operation::Ask { checks, id, peek }),
+        8 => ask.prop_map(|(checks, id, peek)| Operation::Checks { checks, id, peek }),
         4 => prop_oneof![0..4u64, 0..120u64, 0..2_500u64].prop_map(Operation::Advance),
         1 => (0..400u64).prop_map(Operation::StepBack),
         3 => (0..40usize, prop_oneof![3 => Just(0), 2 => 0..15u64, 1 => 0..200_000u64])
@@ -119,7 +119,7 @@ fn run(mut quotas: [Quota; 3], operations: &[Operation], counted: &AtomicU64) ->
                 prop_assert_eq!(told(ours), told(expected));
                 prop_assert_eq!(states[key].used(), brutes[key].used());
             }
-            Operation::Ask { checks, id, peek } => {
+            Operation::Checks { checks, id, peek } => {
                 let mut checks = checks.clone();
                 checks.sort_by_key(|(key, _, _)| *key);
                 checks.dedup_by_key(|(key, _, _)| *key);
@@ -127,7 +127,7 @@ fn run(mut quotas: [Quota; 3], operations: &[Operation], counted: &AtomicU64) ->
                     .iter()
                     .map(|&(key, cost, enforced)| BruteCheck { key, quota: quotas[key], cost, enforced })
                     .collect();
-                let ask = Ask::new(brute_checks.iter().map(|check| {
+                let ask = Checks::new(brute_checks.iter().map(|check| {
                     let name = check.key.to_string();
                     let key = Key::new("k", [("n", name.as_str())]);
                     Check { enforced: check.enforced, ..Check::new(key, check.quota, check.cost) }
@@ -140,8 +140,8 @@ fn run(mut quotas: [Quota; 3], operations: &[Operation], counted: &AtomicU64) ->
                     ask = ask.peek();
                 }
                 let keys = checks.iter().map(|(key, _, _)| *key).collect();
-                let reading = judge(&ask, Micros::new(now), &mut Held { states: &mut states, keys });
-                let expected = brute::judge(&mut brutes, Micros::new(now), &brute_checks, *id, *peek);
+                let reading = evaluate(&ask, Micros::new(now), &mut Held { states: &mut states, keys });
+                let expected = brute::evaluate(&mut brutes, Micros::new(now), &brute_checks, *id, *peek);
                 for ((check, verdict), expected) in brute_checks.iter().zip(&reading.verdicts).zip(expected) {
                     let ours = brute::Judged {
                         now: expected.now,
@@ -233,11 +233,12 @@ fn never_over_from_the_answers_alone() {
             for &(wait, cost, refund, id) in &steps {
                 total.fetch_add(1, Ordering::Relaxed);
                 now += wait;
-                let mut ask = Ask::one(Check::new(Key::new("k", []), quota, cost)).unwrap();
+                let mut ask = Checks::one(Check::new(Key::new("k", []), quota, cost)).unwrap();
                 if let Some(id) = id {
                     ask = ask.with_id(RequestId::new(&id.to_string()).unwrap());
                 }
-                let reading = judge(&ask, Micros::new(now), &mut Held { states: &mut state, keys: vec![0] });
+                let reading =
+                    evaluate(&ask, Micros::new(now), &mut Held { states: &mut state, keys: vec![0] });
                 let verdict = reading.verdicts[0];
                 if verdict.outcome != Outcome::Charged {
                     continue;

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use slidegate::{
-    Ask, Check, Clock, Count, DenyCache, Key, ManualClock, MemoryStore, Micros, Outcome, Precision, Quota,
-    Reading, RedisMode, RedisOptions, RedisStore, RequestId, Rule, Rules, Settlement, Source, Store,
-    SystemClock,
+    Check, Checks, Clock, Count, DenyCache, Key, ManualClock, MemoryStore, Micros, Outcome, Precision, Quota,
+    RedisMode, RedisOptions, RedisStore, RequestId, Rule, Rules, Settlement, Source, Store, SystemClock,
+    Verdicts,
 };
 
 use crate::conformance::Dice;
@@ -40,8 +40,8 @@ impl World {
         World { store: DenyCache::with_clock(memory, 1_000, clock.clone()), clock }
     }
 
-    async fn ask(&self, checks: impl IntoIterator<Item = Check>) -> Reading {
-        self.store.admit(&[Ask::new(checks).unwrap()]).await.unwrap().remove(0)
+    async fn ask(&self, checks: impl IntoIterator<Item = Check>) -> Verdicts {
+        self.store.admit(&[Checks::new(checks).unwrap()]).await.unwrap().remove(0)
     }
 
     /// How many asks reached the store.
@@ -87,7 +87,7 @@ async fn peeks_are_denied_here_too() {
     };
     for kind in [|cost| check("k", 10, cost), attempts] {
         let peek = async |cost| {
-            let ask = Ask::one(kind(cost)).unwrap().peek();
+            let ask = Checks::one(kind(cost)).unwrap().peek();
             world.store.admit(&[ask]).await.unwrap().remove(0)
         };
         assert_eq!(world.ask([kind(8)]).await.verdicts[0].outcome, Outcome::Charged);
@@ -110,12 +110,12 @@ async fn peeks_are_denied_here_too() {
     }
     // What a peek was told denies a request, except an attempt, which counts.
     world.ask([check("k", 10, 10)]).await;
-    let ask = Ask::one(check("k", 10, 1)).unwrap().peek();
+    let ask = Checks::one(check("k", 10, 1)).unwrap().peek();
     assert_eq!(world.store.admit(&[ask]).await.unwrap()[0].source, Source::Store);
     let denied = world.ask([check("k", 10, 1)]).await;
     assert_eq!((denied.source, denied.verdicts[0].precision), (Source::DenyCache, Precision::Exact));
     world.ask([attempts(10)]).await;
-    let ask = Ask::one(attempts(1)).unwrap().peek();
+    let ask = Checks::one(attempts(1)).unwrap().peek();
     assert_eq!(world.store.admit(std::slice::from_ref(&ask)).await.unwrap()[0].source, Source::Store);
     assert_eq!(world.ask([attempts(1)]).await.source, Source::Store);
     assert_eq!(world.store.admit(&[ask]).await.unwrap()[0].source, Source::DenyCache);
@@ -149,7 +149,7 @@ async fn what_is_never_denied_here() {
     // After the denying one they are not recorded, so nothing is lost.
     assert_eq!(world.ask([check("k", 1, 1), attempts(9)]).await.source, Source::DenyCache);
     // A request may have been admitted before, elsewhere.
-    let named = Ask::new([check("k", 1, 1)]).unwrap().with_id(RequestId::new("r").unwrap());
+    let named = Checks::new([check("k", 1, 1)]).unwrap().with_id(RequestId::new("r").unwrap());
     assert_eq!(world.store.admit(&[named]).await.unwrap()[0].source, Source::Store);
     // A shadow denies nothing.
     let shadow = |rule| Check { enforced: false, ..check(rule, 1, 1) };
@@ -206,9 +206,9 @@ async fn what_is_freed_here_is_known_at_once() {
 }
 
 /// A denial of a key of its own, which ends `seconds` after now.
-fn denial(seconds: u64) -> Ask {
+fn denial(seconds: u64) -> Checks {
     let quota = Quota::new(1, Duration::from_secs(seconds)).unwrap();
-    Ask::one(Check::new(Key::new("k", [("n", seconds.to_string().as_str())]), quota, 1)).unwrap()
+    Checks::one(Check::new(Key::new("k", [("n", seconds.to_string().as_str())]), quota, 1)).unwrap()
 }
 
 /// A cache with four places, compared with a list: a new denial takes the place of the one that ends first.
@@ -261,17 +261,17 @@ fn redis(url: String) -> RedisStore {
     RedisStore::with_options(&options).unwrap()
 }
 
-async fn source<S: Store>(node: &S, ask: &Ask) -> Source {
+async fn source<S: Store>(node: &S, ask: &Checks) -> Source {
     node.admit(std::slice::from_ref(ask)).await.unwrap()[0].source
 }
 
 /// Asks until the deny cache answers.
-async fn known<S: Store>(node: &S, ask: &Ask) {
+async fn known<S: Store>(node: &S, ask: &Checks) {
     until("the deny cache answers", async || source(node, ask).await == Source::DenyCache).await;
 }
 
 /// Asks until it is allowed.
-async fn allowed<S: Store>(node: &S, ask: &Ask) {
+async fn allowed<S: Store>(node: &S, ask: &Checks) {
     until("what another node freed is allowed here", async || {
         node.admit(std::slice::from_ref(ask)).await.unwrap()[0].verdicts[0].outcome == Outcome::Charged
     })
@@ -291,7 +291,7 @@ async fn what_others_free_is_heard_of() {
         let node = || DenyCache::new(RedisStore::with_options(&options).unwrap());
         let (here, there) = (node(), node());
         let key = Key::new("k", [("mode", format!("{mode:?}").as_str())]);
-        let ask = Ask::one(Check::new(key.clone(), Quota::per_hour(1).unwrap(), 1)).unwrap();
+        let ask = Checks::one(Check::new(key.clone(), Quota::per_hour(1).unwrap(), 1)).unwrap();
         let entry = there.admit(std::slice::from_ref(&ask)).await.unwrap()[0].verdicts[0].entry;
         known(&here, &ask).await;
         there.settle(&[Settlement::refund(key.clone(), entry)]).await.unwrap();
@@ -308,7 +308,7 @@ async fn without_a_subscription_the_store_is_asked() {
     let server = Server::start(Flavour::Redis7);
     let proxy = FaultProxy::start(server.address());
     let here = DenyCache::new(redis(proxy.url()));
-    let ask = Ask::one(Check::new(Key::new("k", []), Quota::per_hour(1).unwrap(), 1)).unwrap();
+    let ask = Checks::one(Check::new(Key::new("k", []), Quota::per_hour(1).unwrap(), 1)).unwrap();
     here.admit(std::slice::from_ref(&ask)).await.unwrap();
     known(&here, &ask).await;
     // The connection breaks: the cache drops its denials, and asks the store until it is subscribed again.
@@ -332,7 +332,7 @@ async fn a_node_that_may_not_subscribe_always_asks() {
     let server = Server::start(Flavour::Redis7);
     server.run("ACL SETUSER deaf on nopass ~* +@all resetchannels");
     let deaf = DenyCache::new(redis(format!("redis://deaf:x@127.0.0.1:{}", server.port)));
-    let ask = Ask::one(Check::new(Key::new("k", []), Quota::per_hour(1).unwrap(), 1)).unwrap();
+    let ask = Checks::one(Check::new(Key::new("k", []), Quota::per_hour(1).unwrap(), 1)).unwrap();
     deaf.admit(std::slice::from_ref(&ask)).await.unwrap();
     until("Redis rejects the subscription twice", async || {
         assert_eq!(source(&deaf, &ask).await, Source::Store);
@@ -355,7 +355,7 @@ struct Event {
 }
 
 enum What {
-    Asked(Ask, Reading),
+    Asked(Checks, Verdicts),
     Settled(Settlement, Micros, slidegate::Settled),
 }
 
@@ -384,7 +384,7 @@ async fn no_false_denial_once_the_news_is_there() {
                     let key = Key::new("k", [("n", n.to_string().as_str())]);
                     let limit = if raised.load(Ordering::Relaxed) { 15 } else { 10 };
                     let check = Check::new(key.clone(), quota(limit, 300), 1 + dice.below(2) * (n % 2));
-                    let ask = Ask::one(check).unwrap();
+                    let ask = Checks::one(check).unwrap();
                     let seen = clock.now();
                     let reading = store.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
                     if reading.verdicts[0].outcome == Outcome::Charged {

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Ask, Check, Clock, Encoding, Guard, GuardOptions, Key, Micros, OnError, Quota, RedisOptions,
-    RedisStore, Source, Store, SystemClock,
+    Algorithm, Check, Checks, Clock, Encoding, Failover, FailoverOptions, Key, Micros, OnError, Quota,
+    RedisOptions, RedisStore, Source, Store, SystemClock,
 };
 
 use crate::conformance::Dice;
@@ -71,7 +71,7 @@ pub(crate) fn name(key: u64) -> Key {
 
 /// Nodes that are asked as fast as they answer, until they are stopped.
 pub(crate) struct Deployment {
-    pub nodes: Vec<Guard>,
+    pub nodes: Vec<Failover>,
     callers: Vec<tokio::task::JoinHandle<()>>,
     told: Arc<Mutex<Vec<Told>>>,
     stop: Arc<AtomicBool>,
@@ -87,7 +87,7 @@ impl Deployment {
         callers: u64,
         pause: Duration,
         redis: &RedisOptions,
-        options: &GuardOptions,
+        options: &FailoverOptions,
     ) -> Self {
         Self::asking(&[0, 1, 2, 3, 4, 5], nodes, callers, pause, redis, options).await
     }
@@ -100,7 +100,7 @@ impl Deployment {
         callers: u64,
         pause: Duration,
         redis: &RedisOptions,
-        options: &GuardOptions,
+        options: &FailoverOptions,
     ) -> Self {
         let clock = SystemClock::new();
         let mut deployment = Deployment {
@@ -113,7 +113,7 @@ impl Deployment {
             clock,
         };
         for _ in 0..nodes {
-            let guard = Guard::new(RedisStore::with_options(redis).unwrap(), options.clone()).unwrap();
+            let guard = Failover::new(RedisStore::with_options(redis).unwrap(), options.clone()).unwrap();
             // The nodes of a cluster are found by the first call.
             guard.store().ping().await.unwrap();
             guard.start();
@@ -200,10 +200,10 @@ impl Deployment {
     }
 }
 
-async fn ask(keys: &[u64], guard: &Guard, clock: &SystemClock, dice: &mut Dice) -> Told {
+async fn ask(keys: &[u64], guard: &Failover, clock: &SystemClock, dice: &mut Dice) -> Told {
     let key = keys[dice.below(keys.len() as u64) as usize];
     let cost = if key == 1 { 1 + dice.below(3) } else { 1 };
-    let ask = Ask::one(check(key, cost)).unwrap();
+    let ask = Checks::one(check(key, cost)).unwrap();
     let asked = clock.now().get();
     let readings = guard.admit(std::slice::from_ref(&ask)).await.unwrap();
     let answered = clock.now().get();

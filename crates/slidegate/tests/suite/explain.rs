@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use slidegate::{Miss, Mode, Quota, Request, Rule, Rules, Standing};
+use slidegate::{MismatchReason, Mode, Quota, Request, Rule, RuleMatch, Rules};
 
 const NAMES: [&str; 4] = ["api", "ip", "user", "plan"];
 const VALUES: [&str; 4] = ["/a", "/a/b", "x", "y"];
@@ -86,7 +86,7 @@ proptest! {
         let mut checks = asked.checks().iter();
         for explanation in &explained {
             let applies = match &explanation.standing {
-                Standing::Checked(check) => {
+                RuleMatch::Checked(check) => {
                     let asked = checks.next().unwrap();
                     prop_assert_eq!(
                         (&check.key, check.quota, check.cost, check.enforced, check.rule),
@@ -94,14 +94,14 @@ proptest! {
                     );
                     true
                 }
-                Standing::Blocked => {
+                RuleMatch::Blocked => {
                     if explanation.rule.in_mode() == Mode::Enforce {
                         prop_assert_eq!(checks.next().unwrap().key.rule(), explanation.rule.name());
                     }
                     true
                 }
-                Standing::Unlimited | Standing::Preceded { .. } | Standing::Replaced { .. } => true,
-                Standing::Missed(_) => false,
+                RuleMatch::Unlimited | RuleMatch::Preceded { .. } | RuleMatch::Replaced { .. } => true,
+                RuleMatch::Missed(_) => false,
             };
             // A rule alone is asked for exactly if it applies by itself.
             let said = &all[explained.iter().position(|other| std::ptr::eq(other, explanation)).unwrap()];
@@ -136,12 +136,12 @@ fn every_reason_has_its_words() {
         .into_iter()
         .map(|explanation| {
             let text = match explanation.standing {
-                Standing::Checked(check) => format!("asks {}", check.key),
-                Standing::Unlimited => "unlimited".to_owned(),
-                Standing::Blocked => "blocked".to_owned(),
-                Standing::Missed(miss) => miss.to_string(),
-                Standing::Preceded { group, by } => format!("{by} is first of {group}"),
-                Standing::Replaced { by } => format!("replaced by {by}"),
+                RuleMatch::Checked(check) => format!("asks {}", check.key),
+                RuleMatch::Unlimited => "unlimited".to_owned(),
+                RuleMatch::Blocked => "blocked".to_owned(),
+                RuleMatch::Missed(miss) => miss.to_string(),
+                RuleMatch::Preceded { group, by } => format!("{by} is first of {group}"),
+                RuleMatch::Replaced { by } => format!("replaced by {by}"),
             };
             (explanation.rule.name(), text)
         })
@@ -166,7 +166,7 @@ fn what_brings_its_own_limit_meets_no_rule() {
     let request = Request::resource("r").limit(5);
     let explained = rules.explain(&request).unwrap();
     let [only] = &explained[..] else { panic!("{explained:?}") };
-    let Standing::Checked(check) = &only.standing else { panic!("{only:?}") };
+    let RuleMatch::Checked(check) = &only.standing else { panic!("{only:?}") };
     assert_eq!((only.rule.name(), check.key.as_str()), ("ad-hoc", "ad-hoc:resource=r:window=1m"));
     let bad = Request::new([("api", "")]);
     assert_eq!(rules.explain(&bad).unwrap_err(), rules.ask(&bad).unwrap_err());
@@ -175,5 +175,5 @@ fn what_brings_its_own_limit_meets_no_rule() {
     assert!(rules.explain(&Request::new([]).permits(u64::MAX)).is_err());
     let unknown = Rules::unknown().unwrap();
     assert!(unknown.explain(&Request::new([])).unwrap_err().is_unavailable());
-    assert_eq!(Miss::Off.to_string(), "it is off");
+    assert_eq!(MismatchReason::Off.to_string(), "it is off");
 }

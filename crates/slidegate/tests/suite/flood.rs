@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use slidegate::{
-    Algorithm, Ask, Check, Clock, Correction, Count, Entry, Key, ManualClock, MemoryOptions, MemoryStats,
-    MemoryStore, Micros, OnFull, Outcome, Quota, Reading, RequestId, Settled, Settlement, State, States,
-    Store, Verdict, WarmUp, judge,
+    Algorithm, Check, Checks, Clock, Correction, Count, Entry, Key, ManualClock, MemoryOptions, MemoryStats,
+    MemoryStore, Micros, OnFull, Outcome, Quota, RequestId, Settled, Settlement, State, States, Store,
+    Verdict, Verdicts, WarmUp, evaluate,
 };
 
 use crate::conformance::Dice;
@@ -26,13 +26,13 @@ fn key(rule: &str, name: &str) -> Key {
     Key::new(rule, [("n", name)])
 }
 
-fn admit(store: &MemoryStore<ManualClock>, ask: &Ask) -> Reading {
+fn admit(store: &MemoryStore<ManualClock>, ask: &Checks) -> Verdicts {
     let readings = store.admit(std::slice::from_ref(ask)).now_or_never();
     readings.expect("the memory store answers at once").unwrap().remove(0)
 }
 
 fn one(store: &MemoryStore<ManualClock>, key: &Key, quota: Quota, cost: u64) -> Verdict {
-    admit(store, &Ask::one(Check::new(key.clone(), quota, cost)).unwrap()).verdicts[0]
+    admit(store, &Checks::one(Check::new(key.clone(), quota, cost)).unwrap()).verdicts[0]
 }
 
 fn settle(store: &MemoryStore<ManualClock>, key: &Key, entry: Entry, correction: Correction) -> Settled {
@@ -267,7 +267,7 @@ fn play(on_full: OnFull, seed: u64, operations: u64) -> Outcomes {
                 keys.sort_unstable();
                 keys.dedup();
                 let mut check = |n: u64| Check::new(name(n), quota(n, &mut dice), 1 + dice.below(3) / 2);
-                let mut ask = Ask::new(keys.iter().map(|n| check(*n))).unwrap();
+                let mut ask = Checks::new(keys.iter().map(|n| check(*n))).unwrap();
                 if dice.below(3) == 0 {
                     ask = ask.with_id(RequestId::new(&format!("id{}", dice.below(30))).unwrap());
                 }
@@ -284,7 +284,7 @@ fn play(on_full: OnFull, seed: u64, operations: u64) -> Outcomes {
                         out.repeated += 1;
                         continue;
                     }
-                    let mut own = Ask::one(check.clone()).unwrap();
+                    let mut own = Checks::one(check.clone()).unwrap();
                     if let Some(id) = ask.id() {
                         own = own.with_id(id.clone());
                     }
@@ -296,7 +296,7 @@ fn play(on_full: OnFull, seed: u64, operations: u64) -> Outcomes {
                         state.admit(reading.at, &check.quota, check.cost);
                     }
                     if charged {
-                        let ours = judge(&own, reading.at, &mut Single(state)).verdicts[0];
+                        let ours = evaluate(&own, reading.at, &mut Single(state)).verdicts[0];
                         if ours.outcome != Outcome::Charged {
                             out.over += 1;
                         } else if check.quota.count() == Count::Admitted {
@@ -357,7 +357,7 @@ fn a_request_id_belongs_to_its_key_in_a_shared_counter() {
     let (first, second) = neighbours(&store, "k", quota);
     let ask = |key: &Key| {
         let id = RequestId::new("the-same").unwrap();
-        Ask::one(Check::new(key.clone(), quota, 1)).unwrap().with_id(id)
+        Checks::one(Check::new(key.clone(), quota, 1)).unwrap().with_id(id)
     };
     clock.advance(Micros::from_secs(1));
     let charged = admit(&store, &ask(&first)).verdicts[0];
@@ -452,7 +452,7 @@ fn a_full_store_denies_new_keys_until_there_is_room() {
     assert_eq!((denied.outcome, denied.limit, denied.used), (Outcome::Denied, 5, 5));
     assert_eq!(denied.remaining(), 0);
     assert!(denied.retry_after > Micros::ZERO && denied.retry_after <= Micros::from_secs(1));
-    let peek = Ask::one(Check::new(new.clone(), hour, 1)).unwrap().peek();
+    let peek = Checks::one(Check::new(new.clone(), hour, 1)).unwrap().peek();
     assert_eq!(admit(&store, &peek).verdicts[0].outcome, Outcome::Denied);
     assert_eq!(one(&store, &new, hour, 0).used, 0, "a request for nothing needs no room");
     assert_eq!(one(&store, &new, hour, 6).outcome, Outcome::Impossible);
@@ -474,7 +474,7 @@ fn a_key_of_an_ask_does_not_make_room_for_another_of_the_same_ask() {
         one(&store, &key("k", "idle"), quota, 1);
         clock.advance(Micros::from_secs(2));
         let check = |name| Check::new(key("k", name), quota, 1);
-        let reading = admit(&store, &Ask::new([check("idle"), check("new"), check("newer")]).unwrap());
+        let reading = admit(&store, &Checks::new([check("idle"), check("new"), check("newer")]).unwrap());
         let shared = on_full == OnFull::Share;
         let charged = reading.verdicts.iter().filter(|verdict| verdict.outcome == Outcome::Charged).count();
         assert_eq!(charged, if shared { 3 } else { 0 }, "{on_full:?}");

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use slidegate::{
-    Ask, BreakerState, Check, Clock, Correction, GuardOptions, Key, Limiter, Micros, OnError, Outcome, Quota,
-    Reading, RequestId, Rules, Settled, Settlement, Source, Store, SystemClock,
+    BreakerState, Check, Checks, Clock, Correction, FailoverOptions, Key, Limiter, Micros, OnError, Outcome,
+    Quota, RequestId, Rules, Settled, Settlement, Source, Store, SystemClock, Verdicts,
 };
 
 use crate::deployment::{ms, soon};
@@ -18,8 +18,8 @@ fn check(name: &str, limit: u64, on_error: OnError) -> Check {
     Check { on_error: Some(on_error), ..Check::new(Key::new(name, [("n", "1")]), quota, 1) }
 }
 
-async fn ask(guard: &slidegate::Guard, check: Check) -> Reading {
-    guard.admit(&[Ask::one(check).unwrap()]).await.unwrap().remove(0)
+async fn ask(guard: &slidegate::Failover, check: Check) -> Verdicts {
+    guard.admit(&[Checks::one(check).unwrap()]).await.unwrap().remove(0)
 }
 
 /// Waits until `holds` returns true. Panics with `what` if it does not within a minute.
@@ -38,7 +38,7 @@ async fn a_server_that_was_never_there() {
     let port = lasting_port();
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     for (what, port) in [("nobody listens", port), ("nobody speaks", silent.local_addr().unwrap().port())] {
-        let options = GuardOptions::default();
+        let options = FailoverOptions::default();
         let guard = guard(&format!("redis://127.0.0.1:{port}"), options.clone());
         let clock = SystemClock::new();
         let watchdog = Watchdog::start(&clock);
@@ -70,7 +70,7 @@ async fn a_server_that_was_never_there() {
         assert!(slowest <= options.deadline + ms(10));
     }
     // When it comes, it is told.
-    let guard = guard(&format!("redis://127.0.0.1:{port}"), GuardOptions::default());
+    let guard = guard(&format!("redis://127.0.0.1:{port}"), FailoverOptions::default());
     for _ in 0..7 {
         assert_eq!(ask(&guard, check("late", 10, OnError::Local)).await.source, Source::Local);
     }
@@ -89,13 +89,13 @@ async fn a_late_answer_is_made_true() {
     for heartbeat in [ms(50), ms(2_000)] {
         server.run("FLUSHALL");
         // A busy machine is not a late answer.
-        let options = GuardOptions { failures: 1_000, deadline: ms(2_000), ..GuardOptions::default() };
+        let options = FailoverOptions { failures: 1_000, deadline: ms(2_000), ..FailoverOptions::default() };
         let redis = slidegate::RedisOptions {
             response_timeout: ms(20_000),
             ..slidegate::RedisOptions::new(proxy.url())
         };
         let store = slidegate::RedisStore::with_options(&redis).unwrap();
-        let guard = slidegate::Guard::new(store, GuardOptions { heartbeat, ..options }).unwrap();
+        let guard = slidegate::Failover::new(store, FailoverOptions { heartbeat, ..options }).unwrap();
         for on_error in [OnError::Local, OnError::Closed, OnError::Open] {
             let reading = ask(&guard, check(&format!("{on_error:?}"), 100, on_error)).await;
             assert_eq!(reading.source, Source::Store);
@@ -152,7 +152,7 @@ async fn a_late_answer_is_made_true() {
 #[tokio::test]
 async fn what_was_reserved_without_the_store_is_settled() {
     let port = lasting_port();
-    let guard = guard(&format!("redis://127.0.0.1:{port}"), GuardOptions::default());
+    let guard = guard(&format!("redis://127.0.0.1:{port}"), FailoverOptions::default());
     let mut reserved = Vec::new();
     for check in ways() {
         let mut entries = Vec::new();
@@ -189,11 +189,11 @@ async fn what_was_reserved_without_the_store_is_settled() {
 #[tokio::test]
 async fn what_the_store_admitted_under_an_id_is_settled_there() {
     let server = Server::start(Flavour::Redis7);
-    let options = GuardOptions { deadline: ms(2_000), ..GuardOptions::default() };
+    let options = FailoverOptions { deadline: ms(2_000), ..FailoverOptions::default() };
     let guard = guard(&server.url(), options);
     for check in ways() {
         for n in 0..20 {
-            let ask = Ask::one(check.clone()).unwrap().with_id(RequestId::new(&format!("r{n}")).unwrap());
+            let ask = Checks::one(check.clone()).unwrap().with_id(RequestId::new(&format!("r{n}")).unwrap());
             let reading = guard.admit(&[ask]).await.unwrap().remove(0);
             let entry = reading.verdicts[0].entry;
             let settlement = [Settlement::refund(check.key.clone(), entry)];
@@ -210,7 +210,7 @@ async fn what_the_store_admitted_under_an_id_is_settled_there() {
 async fn a_reservation_survives_the_return_of_the_store() {
     let port = lasting_port();
     let rules = "rules: [{ name: per-user, key: [user], limit: 100, window: 1h }]";
-    let guard = guard(&format!("redis://127.0.0.1:{port}"), GuardOptions::default());
+    let guard = guard(&format!("redis://127.0.0.1:{port}"), FailoverOptions::default());
     let limiter = Limiter::new(guard.clone(), Rules::from_yaml(rules).unwrap());
     let decision = limiter.acquire(slidegate::Request::new([("user", "ann")]).permits(9)).await.unwrap();
     assert_eq!((decision.allowed(), decision.source()), (true, Source::Local));
@@ -227,8 +227,8 @@ async fn a_reservation_survives_the_return_of_the_store() {
 async fn the_share_grows_when_another_leaves() {
     let server = Server::start(Flavour::Redis7);
     let (one, other) =
-        (guard(&server.url(), GuardOptions::default()), guard(&server.url(), GuardOptions::default()));
-    let nodes = |guard: &slidegate::Guard| guard.stats().servers.first().map_or(0, |server| server.nodes);
+        (guard(&server.url(), FailoverOptions::default()), guard(&server.url(), FailoverOptions::default()));
+    let nodes = |guard: &slidegate::Failover| guard.stats().servers.first().map_or(0, |server| server.nodes);
     one.start();
     other.start();
     soon("they know of each other", || nodes(&one) == 2 && nodes(&other) == 2).await;
@@ -255,10 +255,10 @@ async fn the_share_grows_when_another_leaves() {
 async fn a_batch_has_one_deadline() {
     let server = Server::start(Flavour::Redis7);
     let proxy = FaultProxy::start(server.address());
-    let options = GuardOptions { write_back: ms(20_000), ..GuardOptions::default() };
+    let options = FailoverOptions { write_back: ms(20_000), ..FailoverOptions::default() };
     let start = || {
         let store = slidegate::RedisStore::new(&proxy.url()).unwrap();
-        let guard = slidegate::Guard::new(store, options.clone()).unwrap();
+        let guard = slidegate::Failover::new(store, options.clone()).unwrap();
         guard.start();
         guard
     };
@@ -275,7 +275,8 @@ async fn a_batch_has_one_deadline() {
     proxy.set(Fault::BlackHole);
     let clock = SystemClock::new();
     let watchdog = Watchdog::start(&clock);
-    let batch: Vec<Ask> = (0..40).map(|_| Ask::one(check("batch", 1_000, OnError::Local)).unwrap()).collect();
+    let batch: Vec<Checks> =
+        (0..40).map(|_| Checks::one(check("batch", 1_000, OnError::Local)).unwrap()).collect();
     let asked = clock.now().get();
     let readings = one.admit(&batch).await.unwrap();
     let answered = clock.now().get();

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use slidegate::{
-    Ask, Check, Guard, GuardOptions, Key, OnError, Outcome, Quota, RedisOptions, RedisStore, Source, Store,
+    Check, Checks, Failover, FailoverOptions, Key, OnError, Outcome, Quota, RedisOptions, RedisStore, Source,
+    Store,
 };
 
 use crate::deployment::{ms, soon};
@@ -13,10 +14,10 @@ use crate::redis_server::{Flavour, Server, lasting_port};
 
 const LIMIT: u64 = 60;
 
-fn guard(url: &str, options: GuardOptions) -> Guard {
+fn guard(url: &str, options: FailoverOptions) -> Failover {
     let store = RedisStore::with_options(&RedisOptions::new(url)).unwrap();
     // Stalls of the machine are no outages.
-    Guard::new(store, GuardOptions { deadline: ms(2_000), heartbeat: ms(100), ..options }).unwrap()
+    Failover::new(store, FailoverOptions { deadline: ms(2_000), heartbeat: ms(100), ..options }).unwrap()
 }
 
 fn check(n: u64) -> Check {
@@ -24,13 +25,13 @@ fn check(n: u64) -> Check {
     Check { on_error: Some(OnError::Local), ..Check::new(key, Quota::per_hour(LIMIT).unwrap(), 1) }
 }
 
-async fn ask(guard: &Guard, n: u64) -> (Source, bool) {
-    let reading = guard.admit(&[Ask::one(check(n)).unwrap()]).await.unwrap().remove(0);
+async fn ask(guard: &Failover, n: u64) -> (Source, bool) {
+    let reading = guard.admit(&[Checks::one(check(n)).unwrap()]).await.unwrap().remove(0);
     (reading.source, reading.verdicts[0].outcome == Outcome::Charged)
 }
 
 /// Asks up to `times` times, all decided by `source`; how many were admitted.
-async fn admit(guard: &Guard, times: u64, source: Source) -> u64 {
+async fn admit(guard: &Failover, times: u64, source: Source) -> u64 {
     let mut admitted = 0;
     for _ in 0..times {
         let (by, allowed) = ask(guard, 0).await;
@@ -45,15 +46,15 @@ async fn blocking(server: &Arc<Server>, what: fn(&Server)) {
     tokio::task::spawn_blocking(move || what(&server)).await.unwrap();
 }
 
-fn excess(guard: &Guard) -> u64 {
+fn excess(guard: &Failover) -> u64 {
     guard.stats().servers.iter().map(|server| server.excess).sum()
 }
 
 /// Waits until both guards count two nodes.
-async fn acquainted(one: &Guard, other: &Guard) {
+async fn acquainted(one: &Failover, other: &Failover) {
     one.start();
     other.start();
-    let nodes = |guard: &Guard| guard.stats().servers.first().map_or(0, |server| server.nodes);
+    let nodes = |guard: &Failover| guard.stats().servers.first().map_or(0, |server| server.nodes);
     soon("the nodes know of each other", || nodes(one) == 2 && nodes(other) == 2).await;
 }
 
@@ -63,8 +64,8 @@ async fn nodes_started_while_redis_is_away_believe_in_the_nodes_they_are_told() 
     for (nodes, admitted) in [(1, 3 * LIMIT), (3, LIMIT), (4, LIMIT / 4 * 3)] {
         let mut total = 0;
         for _ in 0..3 {
-            let options = GuardOptions { nodes, ..GuardOptions::default() };
-            let guard = Guard::new(RedisStore::new(&url).unwrap(), options).unwrap();
+            let options = FailoverOptions { nodes, ..FailoverOptions::default() };
+            let guard = Failover::new(RedisStore::new(&url).unwrap(), options).unwrap();
             total += admit(&guard, 2 * LIMIT, Source::Local).await;
         }
         assert_eq!(total, admitted, "three nodes that believe to be {nodes}");
@@ -74,7 +75,7 @@ async fn nodes_started_while_redis_is_away_believe_in_the_nodes_they_are_told() 
 #[tokio::test]
 async fn a_node_that_dies_with_an_empty_redis_takes_what_it_admitted_with_it() {
     let server = Arc::new(Server::start(Flavour::Redis7));
-    let options = GuardOptions { write_back: ms(200), ..GuardOptions::default() };
+    let options = FailoverOptions { write_back: ms(200), ..FailoverOptions::default() };
     let (one, other) = (guard(&server.url(), options.clone()), guard(&server.url(), options));
     acquainted(&one, &other).await;
     let before = (admit(&one, 20, Source::Store).await, admit(&other, 15, Source::Store).await);
@@ -91,13 +92,13 @@ async fn a_node_that_dies_with_an_empty_redis_takes_what_it_admitted_with_it() {
 async fn what_is_written_back_late_is_over_and_counted_as_excess() {
     let server = Arc::new(Server::start(Flavour::Redis7));
     let proxy = FaultProxy::start(server.address());
-    let old = guard(&proxy.url(), GuardOptions::default());
+    let old = guard(&proxy.url(), FailoverOptions::default());
     assert_eq!(admit(&old, 20, Source::Store).await, 20);
     proxy.set(Fault::Reset);
     given_up(&old, 1).await;
     assert_eq!(admit(&old, 5, Source::Local).await, 5);
     blocking(&server, Server::restart).await;
-    let new = guard(&server.url(), GuardOptions::default());
+    let new = guard(&server.url(), FailoverOptions::default());
     assert_eq!(admit(&new, 2 * LIMIT, Source::Store).await, LIMIT);
     proxy.set(Fault::None);
     back(&old, 1).await;
@@ -113,7 +114,7 @@ async fn one_node_cut_off_adds_its_share() {
     let server = Server::start(Flavour::Redis7);
     let proxy = FaultProxy::start(server.address());
     let (cut, other) =
-        (guard(&proxy.url(), GuardOptions::default()), guard(&server.url(), GuardOptions::default()));
+        (guard(&proxy.url(), FailoverOptions::default()), guard(&server.url(), FailoverOptions::default()));
     acquainted(&cut, &other).await;
     proxy.set(Fault::Reset);
     given_up(&cut, 1).await;
@@ -130,7 +131,7 @@ async fn one_node_cut_off_adds_its_share() {
 async fn a_full_mirror_is_over_by_what_was_dropped() {
     let server = Arc::new(Server::start(Flavour::Redis7));
     // A key weighs as much as 24 admissions.
-    let guard = guard(&server.url(), GuardOptions { mirror: 24 + 30, ..GuardOptions::default() });
+    let guard = guard(&server.url(), FailoverOptions { mirror: 24 + 30, ..FailoverOptions::default() });
     assert_eq!(admit(&guard, 50, Source::Store).await, 50);
     let dropped = guard.stats().mirror.dropped;
     assert_eq!(dropped, 20);
@@ -150,7 +151,7 @@ async fn a_server_that_cannot_write_is_one_that_does_not_answer() {
         [("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"), ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE")]
     {
         server.run("FLUSHALL");
-        let guard = guard(&server.url(), GuardOptions::default());
+        let guard = guard(&server.url(), FailoverOptions::default());
         assert_eq!(admit(&guard, 20, Source::Store).await, 20);
         server.run(fault);
         assert_eq!(admit(&guard, 2 * LIMIT, Source::Local).await, LIMIT - 20, "{fault}");
@@ -165,7 +166,8 @@ async fn a_server_that_cannot_write_is_one_that_does_not_answer() {
 async fn a_shard_that_dies_leaves_only_its_keys_to_the_nodes() {
     let servers = [(); 2].map(|()| Server::start(Flavour::Redis7));
     let store = RedisStore::with_options(&RedisOptions::shards(servers.iter().map(Server::url))).unwrap();
-    let guard = Guard::new(store, GuardOptions { deadline: ms(500), ..GuardOptions::default() }).unwrap();
+    let guard =
+        Failover::new(store, FailoverOptions { deadline: ms(500), ..FailoverOptions::default() }).unwrap();
     for n in 0..40 {
         assert_eq!(ask(&guard, n).await, (Source::Store, true));
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::{GuardOptions, Key, RedisOptions, Source};
+use slidegate::{FailoverOptions, Key, RedisOptions, Source};
 
 use crate::deployment::{Deployment, LONG, LONG_CLOSED, Told, ms, name, quota, worst};
 use crate::fault_bounds::{self, Outage};
@@ -148,7 +148,7 @@ impl Run {
 const NODES: usize = 2;
 
 /// Two nodes ask for `keys` while the primary of the last of them dies, some times.
-async fn fail_over(pair: impl Pair, keys: &'static [u64], options: &GuardOptions, times: u64) -> Run {
+async fn fail_over(pair: impl Pair, keys: &'static [u64], options: &FailoverOptions, times: u64) -> Run {
     let (pair, key) = (Arc::new(pair), *keys.last().unwrap());
     let deployment = Deployment::asking(keys, NODES, 3, ms(8), &pair.redis(), options).await;
     let watchdog = Arc::clone(&deployment.watchdog);
@@ -207,8 +207,8 @@ async fn blocking<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(what).await.unwrap()
 }
 
-fn options() -> GuardOptions {
-    GuardOptions { heartbeat: ms(500), write_back: ms(20_000), ..GuardOptions::default() }
+fn options() -> FailoverOptions {
+    FailoverOptions { heartbeat: ms(500), write_back: ms(20_000), ..FailoverOptions::default() }
 }
 
 /// The key whose writes were lost is exact: all nodes lost its primary. The short windows are on any server; a cluster
@@ -248,7 +248,7 @@ async fn a_replica_of_sentinels_takes_over_without_the_last_writes() {
 #[tokio::test]
 async fn without_the_mirror_what_was_lost_is_admitted_again() {
     let cluster = blocking(Cluster::start).await;
-    let options = GuardOptions { mirror: 0, ..options() };
+    let options = FailoverOptions { mirror: 0, ..options() };
     let run = fail_over(cluster, &[LONG_CLOSED], &options, 1).await;
     run.print("cluster, without the mirror");
     assert!(run.lost > 0 && run.over() > 0);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use slidegate::{
-    Ask, BreakerState, Check, Clock, Guard, GuardOptions, Key, Micros, Outcome, Quota, RedisOptions,
+    BreakerState, Check, Checks, Clock, Failover, FailoverOptions, Key, Micros, Outcome, Quota, RedisOptions,
     RedisStore, Source, Store,
 };
 
@@ -22,8 +22,8 @@ use crate::redis_server::{Flavour, Server};
 const ALL: [u64; 5] = [0, 1, 2, 3, 4];
 
 /// A machine that is busy with other tests is not at fault.
-fn patient() -> GuardOptions {
-    GuardOptions { deadline: ms(20_000), ..GuardOptions::default() }
+fn patient() -> FailoverOptions {
+    FailoverOptions { deadline: ms(20_000), ..FailoverOptions::default() }
 }
 
 /// Resident bytes of this process.
@@ -83,7 +83,7 @@ impl Seen {
     }
 }
 
-async fn watch(guard: Guard, clock: impl Clock, seen: Arc<Mutex<Seen>>, stop: Arc<AtomicBool>) {
+async fn watch(guard: Failover, clock: impl Clock, seen: Arc<Mutex<Seen>>, stop: Arc<AtomicBool>) {
     let mut since = None;
     while !stop.load(Ordering::Relaxed) {
         let stats = guard.stats();
@@ -107,11 +107,11 @@ async fn watch(guard: Guard, clock: impl Clock, seen: Arc<Mutex<Seen>>, stop: Ar
 async fn fails(fault: Fault, lasts: Duration) {
     let server = Server::start(Flavour::Redis7);
     let proxy = FaultProxy::start(server.address());
-    let options = GuardOptions {
+    let options = FailoverOptions {
         max_in_flight: CAP,
         heartbeat: ms(500),
         write_back: ms(20_000),
-        ..GuardOptions::default()
+        ..FailoverOptions::default()
     };
     let redis = RedisOptions::new(proxy.url());
     // More callers on each node than may be in flight.
@@ -124,7 +124,7 @@ async fn fails(fault: Fault, lasts: Duration) {
     let watching = tokio::spawn(watch(guard, clock, Arc::clone(&seen), Arc::clone(&stop)));
     proxy.set(fault);
     let gone = deployment.now();
-    let given_up = |guard: &Guard| guard.stats().servers.iter().any(|server| server.outages > 0);
+    let given_up = |guard: &Failover| guard.stats().servers.iter().any(|server| server.outages > 0);
     soon("every node gives the server up", || deployment.nodes.iter().all(given_up)).await;
     // What grows without bound grows meanwhile.
     tokio::time::sleep(lasts).await;
@@ -204,7 +204,7 @@ async fn a_clock_that_is_set_back() {
     time.set(60_000);
     let server = Server::with(Flavour::Valkey9, &[], &time.environment());
     let proxy = FaultProxy::start(server.address());
-    let options = GuardOptions { heartbeat: ms(500), write_back: ms(20_000), ..patient() };
+    let options = FailoverOptions { heartbeat: ms(500), write_back: ms(20_000), ..patient() };
     let deployment = Deployment::start(2, 4, ms(3), &RedisOptions::new(proxy.url()), &options).await;
     let every = [0, 1, 2, 3, 4, 5];
     deployment.until_full(&every).await;
@@ -241,7 +241,7 @@ async fn a_clock_that_is_set_ahead() {
     let server = time.stopped();
     let store = RedisStore::new(&server.url()).unwrap();
     let check = Check::new(Key::new("ahead", []), Quota::per_minute(10).unwrap(), 1);
-    let ask = [Ask::one(check).unwrap()];
+    let ask = [Checks::one(check).unwrap()];
     let admit = async || store.admit(&ask).await.unwrap().remove(0).verdicts[0];
     for _ in 0..10 {
         assert_eq!(admit().await.outcome, Outcome::Charged);

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::{GuardOptions, RedisOptions, Source};
+use slidegate::{FailoverOptions, RedisOptions, Source};
 
 use crate::deployment::{CLOSED, Deployment, OPEN, Told, ms};
 use crate::fault_bounds::{Outage, Run};
@@ -41,7 +41,8 @@ async fn a_server_is_killed_again_and_again() {
     const LOCAL: [u64; 5] = [0, 1, 2, 3, 4];
     let kills = number("GUARD_KILLS", 3);
     let server = Arc::new(Server::start(Flavour::Redis7));
-    let options = GuardOptions { heartbeat: ms(500), write_back: ms(20_000), ..GuardOptions::default() };
+    let options =
+        FailoverOptions { heartbeat: ms(500), write_back: ms(20_000), ..FailoverOptions::default() };
     let redis = RedisOptions::new(server.url());
     let deployment =
         Deployment::asking(&[0, 1, 2, 3, 4, OPEN, CLOSED], NODES, 3, ms(6), &redis, &options).await;

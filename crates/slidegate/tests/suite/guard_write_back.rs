@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Ask, Check, Correction, Encoding, Guard, GuardOptions, Key, OnError, Outcome, Quota,
+    Algorithm, Check, Checks, Correction, Encoding, Failover, FailoverOptions, Key, OnError, Outcome, Quota,
     RedisOptions, RedisStore, Settled, Settlement, Source, Store,
 };
 
@@ -33,12 +33,12 @@ pub(crate) fn ways() -> Vec<Check> {
     ways.map(check).into()
 }
 
-pub(crate) fn guard(url: &str, options: GuardOptions) -> Guard {
+pub(crate) fn guard(url: &str, options: FailoverOptions) -> Failover {
     let store = RedisStore::with_options(&RedisOptions::new(url)).unwrap();
-    Guard::new(store, GuardOptions { heartbeat: ms(100), ..options }).unwrap()
+    Failover::new(store, FailoverOptions { heartbeat: ms(100), ..options }).unwrap()
 }
 
-pub(crate) async fn used(guard: &Guard) -> Vec<u64> {
+pub(crate) async fn used(guard: &Failover) -> Vec<u64> {
     let mut used = Vec::new();
     for check in ways() {
         used.push(guard.inspect(&check.key).await.unwrap().map_or(0, |inspection| inspection.used));
@@ -47,12 +47,12 @@ pub(crate) async fn used(guard: &Guard) -> Vec<u64> {
 }
 
 /// `times` of each way, and of the second half of them three permits; the source of all.
-async fn admit(guard: &Guard, times: u64) -> Source {
+async fn admit(guard: &Failover, times: u64) -> Source {
     let mut source = Source::Store;
     for n in 0..times {
         for check in ways() {
             let check = Check { cost: if n * 2 < times { 1 } else { 3 }, ..check };
-            let reading = guard.admit(&[Ask::one(check).unwrap()]).await.unwrap().remove(0);
+            let reading = guard.admit(&[Checks::one(check).unwrap()]).await.unwrap().remove(0);
             assert_eq!(reading.verdicts[0].outcome, Outcome::Charged);
             source = source.max(reading.source);
         }
@@ -60,12 +60,12 @@ async fn admit(guard: &Guard, times: u64) -> Source {
     source
 }
 
-pub(crate) async fn given_up(guard: &Guard, outages: u64) {
+pub(crate) async fn given_up(guard: &Failover, outages: u64) {
     soon("the server is given up", || guard.stats().servers.iter().any(|server| server.outages >= outages))
         .await;
 }
 
-pub(crate) async fn back(guard: &Guard, outages: u64) {
+pub(crate) async fn back(guard: &Failover, outages: u64) {
     soon("the guard asks the server again", || {
         guard.stats().servers.iter().all(|server| server.outages >= outages && server.direct)
     })
@@ -85,7 +85,7 @@ async fn restarted(server: &Arc<Server>) {
 async fn comes_back(name: &str, server: Server) {
     let server = Arc::new(server);
     // Stalls of the machine are no outages.
-    let guard = guard(&server.url(), GuardOptions { deadline: ms(2_000), ..GuardOptions::default() });
+    let guard = guard(&server.url(), FailoverOptions { deadline: ms(2_000), ..FailoverOptions::default() });
     assert_eq!(admit(&guard, 40).await, Source::Store);
     let before = used(&guard).await;
     assert_eq!(before, [80; 6]);
@@ -138,11 +138,11 @@ async fn a_server_that_lost_nothing_is_given_nothing_twice() {
 #[tokio::test]
 async fn what_is_held_is_held_on() {
     let server = Arc::new(Server::start(Flavour::Redis7));
-    let guard = guard(&server.url(), GuardOptions { deadline: ms(2_000), ..GuardOptions::default() });
+    let guard = guard(&server.url(), FailoverOptions { deadline: ms(2_000), ..FailoverOptions::default() });
     let quota = Quota::per_hour(3).unwrap().with_algorithm(Algorithm::Concurrency).unwrap();
     let key = Key::new("held", []);
     let ask =
-        Ask::one(Check { on_error: Some(OnError::Local), ..Check::new(key.clone(), quota, 1) }).unwrap();
+        Checks::one(Check { on_error: Some(OnError::Local), ..Check::new(key.clone(), quota, 1) }).unwrap();
     let admit = async || guard.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0).verdicts[0];
     let correct = async |entry, correction| {
         let settlement = Settlement { key: key.clone(), entry, correction };

@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Ask, Check, Correction, Entry, Key, MemoryStore, Outcome, Quota, RedisOptions, RedisStore,
+    Algorithm, Check, Checks, Correction, Entry, Key, MemoryStore, Outcome, Quota, RedisOptions, RedisStore,
     Settled, Settlement, Store,
 };
 
@@ -23,10 +23,10 @@ const LEASE: u64 = 300_000;
 const LIVES: u64 = 4;
 const TASKS: u64 = 6;
 
-fn ask() -> Ask {
+fn ask() -> Checks {
     let quota = Quota::new(LIMIT, Duration::from_micros(LEASE)).unwrap();
     let quota = quota.with_algorithm(Algorithm::Concurrency).unwrap();
-    Ask::one(Check::new(Key::new("held", []), quota, 1)).unwrap()
+    Checks::one(Check::new(Key::new("held", []), quota, 1)).unwrap()
 }
 
 /// When it is for the store, and what it counts.
@@ -224,7 +224,7 @@ async fn watch<S: Store>(store: &S, stop: &AtomicBool) -> Vec<(u64, u64)> {
 async fn all_back<S: Store>(store: &S, dead: u64) {
     until("a lease has passed", async || look(store).await.0 >= dead + LEASE).await;
     let check = Check { cost: LIMIT, ..ask().checks()[0].clone() };
-    let reading = store.admit(&[Ask::one(check).unwrap()]).await.unwrap().remove(0);
+    let reading = store.admit(&[Checks::one(check).unwrap()]).await.unwrap().remove(0);
     assert_eq!(reading.verdicts[0].outcome, Outcome::Charged, "{reading:?}");
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Ask, Check, Correction, Decision, Entry, Key, Limiter, ManualClock, MemoryStore, Micros,
+    Algorithm, Check, Checks, Correction, Decision, Entry, Key, Limiter, ManualClock, MemoryStore, Micros,
     Quota, RedisMode, RedisOptions, RedisStore, Request, RequestId, Rules, Settled, Settlement, Store,
 };
 
@@ -129,8 +129,8 @@ async fn the_life_of_a_permit<S: Store>(store: &S, clock: &impl Moves) {
     let quota = Quota::new(3, Duration::from_secs(30)).unwrap();
     let quota = quota.with_algorithm(Algorithm::Concurrency).unwrap();
     let key = Key::new("life", []);
-    let ask = |cost| Ask::one(Check::new(key.clone(), quota, cost)).unwrap();
-    let admit = async |ask: Ask| store.admit(&[ask]).await.unwrap().remove(0).verdicts[0];
+    let ask = |cost| Checks::one(Check::new(key.clone(), quota, cost)).unwrap();
+    let admit = async |ask: Checks| store.admit(&[ask]).await.unwrap().remove(0).verdicts[0];
     let correct = async |entry: Entry, correction| {
         let settlement = Settlement { key: key.clone(), entry, correction };
         store.settle(&[settlement]).await.unwrap().settled[0]

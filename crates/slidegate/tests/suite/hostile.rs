@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Ask, Check, Correction, Count, Encoding, Guard, GuardOptions, Key, Micros, Quota, RedisStore,
-    RequestId, Settlement, Source, Store,
+    Algorithm, Check, Checks, Correction, Count, Encoding, Failover, FailoverOptions, Key, Micros, Quota,
+    RedisStore, RequestId, Settlement, Source, Store,
 };
 
 use crate::guard_kills::number;
@@ -35,8 +35,8 @@ fn check(name: &str, encoding: Encoding, limit: u64, window: Duration) -> Check 
     Check { encoding, ..Check::new(Key::new("hostile", [("n", name)]), quota, 1) }
 }
 
-fn costing(check: &Check, cost: u64) -> Ask {
-    Ask::one(Check { cost, ..check.clone() }).unwrap()
+fn costing(check: &Check, cost: u64) -> Checks {
+    Checks::one(Check { cost, ..check.clone() }).unwrap()
 }
 
 /// What the ordinary callers share.
@@ -48,13 +48,13 @@ struct Signals {
 }
 
 /// Asks about its own keys until it is told to stop.
-async fn ordinary(guard: Guard, caller: u64, signals: Arc<Signals>) -> Vec<Told> {
+async fn ordinary(guard: Failover, caller: u64, signals: Arc<Signals>) -> Vec<Told> {
     let mut told = Vec::new();
     let quota = Quota::new(LIMIT, Duration::from_secs(1)).unwrap();
     while !signals.stop.load(Ordering::Relaxed) {
         let n = caller * 3 + told.len() as u64 % 3;
         let key = Key::new("ordinary", [("n", n.to_string().as_str())]);
-        let ask = Ask::one(Check::new(key, quota, 1)).unwrap();
+        let ask = Checks::one(Check::new(key, quota, 1)).unwrap();
         let reading = guard.admit(&[ask]).await.unwrap().remove(0);
         let allowed = !reading.verdicts[0].outcome.denies();
         if !allowed {
@@ -106,7 +106,7 @@ fn slowest(server: &Server) -> Vec<(u64, String)> {
 }
 
 /// One hostile client: everything that made a call long, again and again.
-async fn hostile(guard: Guard, server: Arc<Server>, n: u64, rounds: u64) -> u64 {
+async fn hostile(guard: Failover, server: Arc<Server>, n: u64, rounds: u64) -> u64 {
     let (hour, minute) = (Duration::from_secs(3_600), Duration::from_secs(60));
     let redis: RedisStore = guard.store().clone();
     let mut calls = 0;
@@ -149,7 +149,7 @@ async fn hostile(guard: Guard, server: Arc<Server>, n: u64, rounds: u64) -> u64 
                 guard.admit(&[costing(&expired, 1).with_id(id)]).await.unwrap();
                 guard.admit(&[costing(&alike, 1)]).await.unwrap();
                 // A batch over all of them.
-                let batch: Vec<Ask> = [&full, &attempts, &expired, &alike]
+                let batch: Vec<Checks> = [&full, &attempts, &expired, &alike]
                     .into_iter()
                     .cycle()
                     .take(100)
@@ -209,7 +209,7 @@ async fn a_hostile_client_does_not_take_redis_from_the_others() {
     let slow = ["--slowlog-log-slower-than", "500", "--slowlog-max-len", "100000"];
     let server = Arc::new(Server::with(Flavour::Redis7, &slow, &[]));
     let store = RedisStore::with_options(&patient(&server)).unwrap();
-    let guard = Guard::new(store, GuardOptions { deadline, ..GuardOptions::default() }).unwrap();
+    let guard = Failover::new(store, FailoverOptions { deadline, ..FailoverOptions::default() }).unwrap();
     let signals = Arc::new(Signals::default());
     let callers: Vec<_> = (0..CALLERS)
         .map(|caller| tokio::spawn(ordinary(guard.clone(), caller, Arc::clone(&signals))))

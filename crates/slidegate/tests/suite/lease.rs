@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use slidegate::{
-    Ask, Check, Clock, Entry, Error, Fault, Inspection, Key, Lease, Limiter, ManualClock, MemoryStore,
-    Micros, Outcome, Quota, Readings, Receipt, RedisMode, RedisOptions, RedisStore, Request, Rule, Rules,
+    BatchVerdicts, Check, Checks, Clock, Entry, Error, Fault, Inspection, Key, Lease, Limiter, ManualClock,
+    MemoryStore, Micros, Outcome, Quota, Receipt, RedisMode, RedisOptions, RedisStore, Request, Rule, Rules,
     Settlement, Source, Store, SystemClock,
 };
 
@@ -30,8 +30,8 @@ fn check(limit: u64, permits: u32, cost: u64) -> Check {
     Check { lease: Some(lease), ..Check::new(Key::new("hot", []), rule.quota(), cost) }
 }
 
-fn ask(limit: u64, permits: u32, cost: u64) -> Ask {
-    Ask::one(check(limit, permits, cost)).unwrap()
+fn ask(limit: u64, permits: u32, cost: u64) -> Checks {
+    Checks::one(check(limit, permits, cost)).unwrap()
 }
 
 /// A store that a node can be cut off from, as by a crash: nothing of it arrives any more.
@@ -51,7 +51,7 @@ impl<S: Store> Gate<S> {
 }
 
 impl<S: Store> Store for Gate<S> {
-    async fn admit(&self, asks: &[Ask]) -> Result<Readings, Error> {
+    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
         self.check()?;
         self.store.admit(asks).await
     }
@@ -363,8 +363,8 @@ async fn several_rules() {
     let clock = ManualClock::at(Micros::from_secs(1));
     let memory = MemoryStore::with_clock(clock.clone(), 100);
     let node = Lease::with_clock(memory.clone(), clock);
-    let both = Ask::new([hot("a"), hot("b")]).unwrap();
-    let mixed = Ask::new([hot("a"), plain]).unwrap();
+    let both = Checks::new([hot("a"), hot("b")]).unwrap();
+    let mixed = Checks::new([hot("a"), plain]).unwrap();
     let mut sources = Vec::new();
     for n in 0..60 {
         let ask = if n % 3 == 2 { &mixed } else { &both };

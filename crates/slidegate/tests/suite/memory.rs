@@ -5,8 +5,8 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Ask, Check, Correction, Key, ManualClock, MemoryOptions, MemoryStore, Micros, OnFull, Outcome,
-    Quota, RequestId, Settled, Settlement, Store,
+    Algorithm, Check, Checks, Correction, Key, ManualClock, MemoryOptions, MemoryStore, Micros, OnFull,
+    Outcome, Quota, RequestId, Settled, Settlement, Store,
 };
 
 use crate::wait::until;
@@ -25,8 +25,8 @@ fn with_options(options: MemoryOptions) -> (ManualClock, MemoryStore<ManualClock
     (clock.clone(), MemoryStore::with_clock_and_options(clock, options))
 }
 
-fn ask(name: &str, quota: Quota, cost: u64) -> Ask {
-    Ask::one(Check::new(Key::new("k", [("n", name)]), quota, cost)).unwrap()
+fn ask(name: &str, quota: Quota, cost: u64) -> Checks {
+    Checks::one(Check::new(Key::new("k", [("n", name)]), quota, cost)).unwrap()
 }
 
 async fn used<C: slidegate::Clock>(store: &MemoryStore<C>, name: &str) -> u64 {
@@ -168,7 +168,7 @@ fn a_known_key_is_decided_without_allocating() {
     assert_eq!(ALLOCATIONS.get() - before, 0, "allocations in 10,000 decisions");
 }
 
-fn named(key: &str, id: &str, quota: Quota) -> Ask {
+fn named(key: &str, id: &str, quota: Quota) -> Checks {
     ask(key, quota, 1).with_id(RequestId::new(id).unwrap())
 }
 

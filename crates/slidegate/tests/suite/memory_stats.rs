@@ -3,14 +3,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::FutureExt;
-use slidegate::{Algorithm, Ask, Check, Key, ManualClock, MemoryStore, Micros, Quota, Store};
+use slidegate::{Algorithm, Check, Checks, Key, ManualClock, MemoryStore, Micros, Quota, Store};
 
 const HELD: usize = 20_000;
 const NEW: usize = 200_000;
 
 fn decide(store: &MemoryStore<ManualClock>, name: usize, quota: Quota) {
     let key = Key::new("k", [("n", name.to_string().as_str())]);
-    let ask = Ask::one(Check::new(key, quota, 1)).unwrap();
+    let ask = Checks::one(Check::new(key, quota, 1)).unwrap();
     let readings = store.admit(std::slice::from_ref(&ask)).now_or_never();
     readings.expect("the memory store answers at once").unwrap();
 }

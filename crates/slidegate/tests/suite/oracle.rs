@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use slidegate::{
-    Ask, Check, Correction, Count, Entry, Inspection, Key, Micros, Outcome, Precision, Quota, Reading,
-    Settled, Settlement, Source, State, States, Verdict, judge,
+    Check, Checks, Correction, Count, Entry, Inspection, Key, Micros, Outcome, Precision, Quota, Settled,
+    Settlement, Source, State, States, Verdict, Verdicts, evaluate,
 };
 
 /// Requests that name themselves are numbered from here on.
@@ -58,7 +58,7 @@ impl States for Picked<'_> {
 impl Oracle {
     /// A denial that the store was not asked for: at that instant it would have denied as well, and its wait would
     /// have been no shorter. Where nothing at all fits, every number is the same.
-    fn denied_again(&mut self, ask: &Ask, reading: &Reading) {
+    fn denied_again(&mut self, ask: &Checks, reading: &Verdicts) {
         let mut judged = ask.checks().iter().zip(&reading.verdicts);
         let (check, theirs) = judged.find(|(_, verdict)| verdict.outcome != Outcome::Unjudged).unwrap();
         assert!(judged.all(|(_, verdict)| verdict.outcome == Outcome::Unjudged));
@@ -81,12 +81,12 @@ impl Oracle {
         let known = self.keys.get(&check.key).filter(|held| held.state.suits(&check.quota));
         let mut state =
             known.map_or_else(|| State::of_generation(&check.quota, 0), |held| held.state.clone());
-        let ask = Ask::one(check.clone()).unwrap().peek();
-        judge(&ask, at, &mut Picked(vec![&mut state])).verdicts[0]
+        let ask = Checks::one(check.clone()).unwrap().peek();
+        evaluate(&ask, at, &mut Picked(vec![&mut state])).verdicts[0]
     }
 
     /// What the ask should have been answered, and whether it was.
-    pub(crate) fn admitted(&mut self, ask: &Ask, reading: &Reading) {
+    pub(crate) fn admitted(&mut self, ask: &Checks, reading: &Verdicts) {
         if reading.source == Source::DenyCache {
             return self.denied_again(ask, reading);
         }
@@ -102,7 +102,7 @@ impl Oracle {
                 }
             });
         }
-        let expected = judge(ask, reading.at, &mut Picked(states.iter_mut().collect()));
+        let expected = evaluate(ask, reading.at, &mut Picked(states.iter_mut().collect()));
         self.seen.asks += 1;
         assert_eq!(reading.verdicts.len(), ask.checks().len());
         for ((check, state), (ours, theirs)) in

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use slidegate::{GuardOptions, RedisOptions, Source};
+use slidegate::{FailoverOptions, RedisOptions, Source};
 
 use crate::deployment::{Deployment, KEYS, Told, ms, quota, worst};
 use crate::fault_bounds::{Outage, Run};
@@ -15,9 +15,14 @@ use crate::watchdog::Latency;
 const NODES: usize = 3;
 const ALL: [u64; KEYS as usize] = [0, 1, 2, 3, 4, 5];
 
-fn options() -> GuardOptions {
+fn options() -> FailoverOptions {
     // A busy machine is not an outage, and a node that is slow to return is waited for.
-    GuardOptions { heartbeat: ms(500), deadline: ms(250), write_back: ms(20_000), ..GuardOptions::default() }
+    FailoverOptions {
+        heartbeat: ms(500),
+        deadline: ms(250),
+        write_back: ms(20_000),
+        ..FailoverOptions::default()
+    }
 }
 
 /// What became of a deployment whose server went away some times.
@@ -31,7 +36,7 @@ struct Ended {
 
 /// Three nodes; the server goes away and comes back, some times. It goes when every key is at its limit, and comes back
 /// when every node has given it up; every other time only after all keys were admitted without it.
-async fn away(options: &GuardOptions, rounds: u64, go: fn(&Server), back: fn(&Server)) -> Ended {
+async fn away(options: &FailoverOptions, rounds: u64, go: fn(&Server), back: fn(&Server)) -> Ended {
     let server = Arc::new(Server::start(Flavour::Redis7));
     let redis = RedisOptions::new(server.url());
     let deployment = Deployment::start(NODES, 3, ms(3), &redis, options).await;
@@ -107,7 +112,7 @@ fn within_the_limits(what: &str, ended: Ended) {
 /// The same without write-back fails: so the tests above see what they should.
 #[tokio::test]
 async fn without_the_mirror_an_empty_redis_admits_again() {
-    let options = GuardOptions { mirror: 0, ..options() };
+    let options = FailoverOptions { mirror: 0, ..options() };
     let Ended { told, .. } = away(&options, 1, Server::kill, Server::restart).await;
     let all = [0, 1, 2].map(|key| (key, worst(&told, key), quota(key).capacity()));
     eprintln!("outages without the mirror: most in a window of (key, most, limit): {all:?}");

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use slidegate::{
-    Ask, Check, Count, Encoding, Entry, Key, Micros, Outcome, Precision, Quota, Reading, RedisMode,
-    RedisOptions, RedisStore, Source, Store, Verdict,
+    Check, Checks, Count, Encoding, Entry, Key, Micros, Outcome, Precision, Quota, RedisMode, RedisOptions,
+    RedisStore, Source, Store, Verdict, Verdicts,
 };
 
 use crate::conformance::Dice;
@@ -32,15 +32,15 @@ fn quota(n: u64) -> Quota {
     }
 }
 
-pub(crate) fn ask(dice: &mut Dice, encoding: Encoding) -> Ask {
+pub(crate) fn ask(dice: &mut Dice, encoding: Encoding) -> Checks {
     let check = |n: u64, cost| Check { encoding, ..Check::new(key(n), quota(n), cost) };
     let cost = 1 + dice.below(3);
     let ask = match dice.below(8) {
-        0..=3 => Ask::new([check(0, cost)]),
-        4 => Ask::new([check(1, cost), check(2, 1)]),
-        5 => Ask::new([check(2, cost), check(1, 1), check(0, 1)]),
-        6 => Ask::new([check(3, 1), check(1, cost)]),
-        _ => Ask::new([check(1, 1), check(3, 1)]),
+        0..=3 => Checks::new([check(0, cost)]),
+        4 => Checks::new([check(1, cost), check(2, 1)]),
+        5 => Checks::new([check(2, cost), check(1, 1), check(0, 1)]),
+        6 => Checks::new([check(3, 1), check(1, cost)]),
+        _ => Checks::new([check(1, 1), check(3, 1)]),
     };
     ask.unwrap()
 }
@@ -89,7 +89,7 @@ fn read_mode(mode: &str) -> (RedisMode, Encoding) {
     }
 }
 
-fn write_line(lines: &mut String, ask: &Ask, reading: &Reading) {
+fn write_line(lines: &mut String, ask: &Checks, reading: &Verdicts) {
     write!(lines, "\n@{}", reading.at.get()).unwrap();
     for (check, v) in ask.checks().iter().zip(&reading.verdicts) {
         let outcome = v.outcome as u64;
@@ -99,7 +99,7 @@ fn write_line(lines: &mut String, ask: &Ask, reading: &Reading) {
     }
 }
 
-fn read_line(line: &str, encoding: Encoding) -> Option<(Ask, Reading)> {
+fn read_line(line: &str, encoding: Encoding) -> Option<(Checks, Verdicts)> {
     let mut words = line.strip_prefix('@')?.split(' ');
     let at = Micros::new(words.next()?.parse().ok()?);
     let words: Vec<&str> = words.collect();
@@ -120,7 +120,7 @@ fn read_line(line: &str, encoding: Encoding) -> Option<(Ask, Reading)> {
             entry: Entry { at: Micros::new(numbers[5]), seq: numbers[6], cost: numbers[0] },
         });
     }
-    Some((Ask::new(checks).unwrap(), Reading { at, source: Source::Store, verdicts: verdicts.into() }))
+    Some((Checks::new(checks).unwrap(), Verdicts { at, source: Source::Store, verdicts: verdicts.into() }))
 }
 
 /// Runs the processes, replays what they were told, and looks for windows that are over.
@@ -137,7 +137,7 @@ fn run(mode: &str, millis: u64) {
                 .unwrap()
         })
         .collect();
-    let mut history: Vec<(Ask, Reading)> = Vec::new();
+    let mut history: Vec<(Checks, Verdicts)> = Vec::new();
     for process in processes {
         let output = process.wait_with_output().unwrap();
         assert!(output.status.success());
@@ -177,7 +177,7 @@ fn run(mode: &str, millis: u64) {
 }
 
 /// Whether it recorded anything: an admission, or an attempt.
-fn writes(ask: &Ask, reading: &Reading) -> bool {
+fn writes(ask: &Checks, reading: &Verdicts) -> bool {
     let denier = reading.verdicts.iter().position(|verdict| verdict.outcome.denies());
     let attempt =
         |i: usize, check: &Check| check.quota.count() == Count::Attempts && denier.is_some_and(|r| i <= r);
@@ -185,7 +185,7 @@ fn writes(ask: &Ask, reading: &Reading) -> bool {
 }
 
 /// The most permits admitted in any window, by key, from the answers alone.
-fn peaks(history: &[(Ask, Reading)]) -> HashMap<u64, u64> {
+fn peaks(history: &[(Checks, Verdicts)]) -> HashMap<u64, u64> {
     let mut peaks = HashMap::new();
     for n in 0..3 {
         let window = quota(n).window().get();

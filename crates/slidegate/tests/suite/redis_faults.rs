@@ -5,9 +5,9 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use slidegate::{
-    Ask, Check, Correction, Encoding, Entry, Error, Fault, Guard, GuardOptions, HotKeyOptions, HotKeys, Key,
-    Micros, Outcome, Quota, RedisMode, RedisOptions, RedisStore, RedisTopology, RequestId, Settlement,
-    Source, Store, Verdict,
+    Check, Checks, Correction, Encoding, Entry, Error, Failover, FailoverOptions, Fault, Key, Micros,
+    Outcome, Quota, RedisMode, RedisOptions, RedisStore, RedisTopology, RequestId, Settlement, Source, Stack,
+    StackOptions, Store, Verdict,
 };
 
 use crate::audit_healthy::patient;
@@ -18,13 +18,13 @@ fn key(name: &str) -> Key {
     Key::new("f", [("n", name)])
 }
 
-fn ask(name: &str) -> Ask {
-    Ask::one(Check::new(key(name), Quota::per_minute(5).unwrap(), 1)).unwrap()
+fn ask(name: &str) -> Checks {
+    Checks::one(Check::new(key(name), Quota::per_minute(5).unwrap(), 1)).unwrap()
 }
 
-fn packed(name: &str) -> Ask {
+fn packed(name: &str) -> Checks {
     let check = Check::new(key(name), Quota::per_minute(5).unwrap(), 1);
-    Ask::one(Check { encoding: Encoding::Packed, ..check }).unwrap()
+    Checks::one(Check { encoding: Encoding::Packed, ..check }).unwrap()
 }
 
 fn options(server: &Server) -> RedisOptions {
@@ -35,19 +35,19 @@ fn store(server: &Server) -> RedisStore {
     RedisStore::with_options(&options(server)).unwrap()
 }
 
-async fn fails(store: &RedisStore, ask: Ask, fault: Fault, words: &str) -> Error {
+async fn fails(store: &RedisStore, ask: Checks, fault: Fault, words: &str) -> Error {
     let error = store.admit(&[ask]).await.expect_err(words);
     assert_eq!(error.fault(), Some(fault), "{error}");
     assert!(error.is_unavailable() && error.to_string().contains(words), "{error}");
     error
 }
 
-async fn used(store: &RedisStore, ask: Ask) -> u64 {
+async fn used(store: &RedisStore, ask: Checks) -> u64 {
     answered(store, ask.peek()).await.used
 }
 
 /// Asks until there is an answer, as a client of a store with a short timeout does. The ask must not be charged twice.
-async fn answered(store: &RedisStore, ask: Ask) -> Verdict {
+async fn answered(store: &RedisStore, ask: Checks) -> Verdict {
     let mut verdict = None;
     until("an answer", async || match store.admit(std::slice::from_ref(&ask)).await {
         Ok(readings) => {
@@ -80,7 +80,7 @@ async fn something_else_under_our_key() {
             fails(store, ask("string"), Fault::WrongType, advice).await;
             fails(store, ask("zset").with_id(RequestId::new("a").unwrap()), Fault::WrongType, advice).await;
             // Of an ask with two keys, nothing is charged if one fails.
-            let both = Ask::new(["good", "string"].map(|name| ask(name).checks()[0].clone())).unwrap();
+            let both = Checks::new(["good", "string"].map(|name| ask(name).checks()[0].clone())).unwrap();
             fails(store, both, Fault::WrongType, advice).await;
             assert_eq!(used(store, ask("good")).await, 0);
         }
@@ -187,10 +187,10 @@ async fn passwords_and_permissions() {
         }
     }
     // It is enough for everything around the store as well: nodes tell each other what they free, and that they are there.
-    let patient = GuardOptions { deadline: Duration::from_secs(20), ..GuardOptions::default() };
-    let guard = Guard::new(limited(RedisMode::Script), patient).unwrap();
-    let hot = HotKeys::around(guard.clone(), &HotKeyOptions::default()).unwrap();
-    let once = Ask::one(Check::new(Key::new("once", []), Quota::per_hour(1).unwrap(), 1)).unwrap();
+    let patient = FailoverOptions { deadline: Duration::from_secs(20), ..FailoverOptions::default() };
+    let guard = Failover::new(limited(RedisMode::Script), patient).unwrap();
+    let hot = Stack::around(guard.clone(), &StackOptions::default()).unwrap();
+    let once = Checks::one(Check::new(Key::new("once", []), Quota::per_hour(1).unwrap(), 1)).unwrap();
     let mut sources = Vec::new();
     until("the deny cache answers", async || {
         sources.push(hot.admit(std::slice::from_ref(&once)).await.unwrap()[0].source);
@@ -277,7 +277,7 @@ async fn a_cluster_addressed_as_one_server() {
         }
     }
     assert!(here > 0 && moved > 0);
-    let both = Ask::new(["a", "b"].map(|name| ask(name).checks()[0].clone())).unwrap();
+    let both = Checks::new(["a", "b"].map(|name| ask(name).checks()[0].clone())).unwrap();
     fails(&store, both, Fault::Cluster, "node of a cluster").await;
     assert!(store.report().await.unwrap().warnings[0].contains("cluster"));
 }
@@ -407,7 +407,7 @@ async fn forgotten_scripts_fail_no_decision() {
         let quota = Quota::per_hour(1_000_000).unwrap();
         let mut charged = 0;
         while !flusher.is_finished() {
-            let asks = [Ask::one(Check::new(key("n"), quota, 1)).unwrap()];
+            let asks = [Checks::one(Check::new(key("n"), quota, 1)).unwrap()];
             charged += 1;
             assert_eq!(store.admit(&asks).await.unwrap()[0].verdicts[0].used, charged);
         }

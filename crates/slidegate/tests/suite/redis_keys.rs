@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Ask, Check, Correction, Encoding, Key, Outcome, Quota, RedisMode, RedisOptions, RedisStore,
+    Algorithm, Check, Checks, Correction, Encoding, Key, Outcome, Quota, RedisMode, RedisOptions, RedisStore,
     RequestId, Settled, Settlement, Store,
 };
 
@@ -33,7 +33,7 @@ async fn write_everything(store: &RedisStore, packed: bool) -> usize {
     for (i, quota) in quotas.into_iter().enumerate() {
         for n in 0..6 {
             let check = Check::new(key(&format!("{i}.{n}")), quota, 2);
-            let ask = Ask::one(check).unwrap().with_id(RequestId::new("a").unwrap());
+            let ask = Checks::one(check).unwrap().with_id(RequestId::new("a").unwrap());
             let verdict = store.admit(&[ask]).await.unwrap()[0].verdicts[0];
             assert_eq!(verdict.outcome, Outcome::Charged);
             let key = key(&format!("{i}.{n}"));
@@ -47,7 +47,7 @@ async fn write_everything(store: &RedisStore, packed: bool) -> usize {
     }
     if packed {
         let check = Check { encoding: Encoding::Packed, ..Check::new(key("p"), quota, 1) };
-        let ask = Ask::one(check).unwrap().with_id(RequestId::new("a").unwrap());
+        let ask = Checks::one(check).unwrap().with_id(RequestId::new("a").unwrap());
         store.admit(&[ask]).await.unwrap();
         written += 2;
     }
@@ -103,7 +103,7 @@ async fn how_long_keys_are_kept() {
                     continue;
                 }
                 let check = Check { encoding, ..Check::new(key(&name), quota, 1) };
-                store.admit(&[Ask::one(check).unwrap()]).await.unwrap();
+                store.admit(&[Checks::one(check).unwrap()]).await.unwrap();
                 let suffix = if encoding == Encoding::Packed { ":log" } else { "" };
                 let ttl: u64 =
                     redis::from_redis_value(server.run(&format!("PTTL sg:{{k:n={name}}}{suffix}"))).unwrap();
@@ -137,7 +137,7 @@ async fn a_key_in_use_does_not_expire() {
             for (i, (algorithm, cost)) in ways.into_iter().enumerate() {
                 let quota = Quota::new(500, Duration::from_millis(400)).unwrap();
                 let quota = quota.with_algorithm(algorithm).unwrap();
-                let ask = Ask::one(Check::new(key(&format!("{mode:?}{i}")), quota, cost)).unwrap();
+                let ask = Checks::one(Check::new(key(&format!("{mode:?}{i}")), quota, cost)).unwrap();
                 let reading = store.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
                 oracle.admitted(&ask, &reading);
             }
@@ -155,9 +155,9 @@ async fn notes_are_apart_and_go_with_their_count() {
         let store = RedisStore::with_options(&RedisOptions { mode, ..patient(&server) }).unwrap();
         let (quota, key) = (Quota::per_hour(1_000).unwrap(), key(&format!("{mode:?}")));
         let name = format!("sg:{{{key}}}");
-        let plain = |quota, cost| Ask::one(Check::new(key.clone(), quota, cost)).unwrap();
+        let plain = |quota, cost| Checks::one(Check::new(key.clone(), quota, cost)).unwrap();
         let named = |quota, cost| plain(quota, cost).with_id(RequestId::new("a").unwrap());
-        let admit = async |ask: Ask| store.admit(&[ask]).await.unwrap()[0].verdicts[0];
+        let admit = async |ask: Checks| store.admit(&[ask]).await.unwrap()[0].verdicts[0];
         let settle = async |entry, permits| {
             let settlement = Settlement { key: key.clone(), entry, correction: Correction::Cost(permits) };
             store.settle(&[settlement]).await.unwrap().settled[0]
@@ -200,7 +200,7 @@ async fn encodings_have_their_own_notes() {
     let quota = Quota::per_hour(10).unwrap();
     let admit = async |encoding, id: &str| {
         let check = Check { encoding, ..Check::new(key("e"), quota, 1) };
-        let ask = Ask::one(check).unwrap().with_id(RequestId::new(id).unwrap());
+        let ask = Checks::one(check).unwrap().with_id(RequestId::new(id).unwrap());
         store.admit(&[ask]).await.unwrap()[0].verdicts[0]
     };
     let settle = async |entry| store.settle(&[Settlement::refund(key("e"), entry)]).await.unwrap().settled[0];
@@ -227,7 +227,7 @@ async fn keys_are_listed_in_pages() {
         let name = format!("{{{n}}}*[?");
         let encoding = if n % 2 == 0 { Encoding::Zset } else { Encoding::Packed };
         let check = Check { encoding, ..Check::new(key(&name), quota, 1) };
-        let ask = Ask::one(check).unwrap().with_id(RequestId::new("a").unwrap());
+        let ask = Checks::one(check).unwrap().with_id(RequestId::new("a").unwrap());
         store.admit(&[ask]).await.unwrap();
         expected.insert(key(&name).to_string());
         redis::cmd("SET").arg(format!("other{n}")).arg("x").exec(&mut client).unwrap();
@@ -262,12 +262,12 @@ async fn one_entry_an_admission_and_ten_bytes_packed() {
     let quota = Quota::per_hour(1_000_000_000).unwrap();
     for (cost, most) in [(1, 5), (1_000_000, 5)] {
         let name = format!("c{cost}");
-        store.admit(&[Ask::one(Check::new(key(&name), quota, cost)).unwrap()]).await.unwrap();
+        store.admit(&[Checks::one(Check::new(key(&name), quota, cost)).unwrap()]).await.unwrap();
         let members: u64 = redis::from_redis_value(server.run(&format!("ZCARD sg:{{k:n={name}}}"))).unwrap();
         assert!(members <= most, "{members} members for one admission of {cost}");
     }
     let check = Check { encoding: Encoding::Packed, ..Check::new(key("p"), quota, 1) };
-    let ask = [Ask::one(check).unwrap()];
+    let ask = [Checks::one(check).unwrap()];
     let n = 20_000;
     for _ in 0..n / 500 {
         futures_util::future::try_join_all((0..500).map(|_| store.admit(&ask))).await.unwrap();

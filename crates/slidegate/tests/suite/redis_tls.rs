@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use slidegate::{
-    Ask, Check, Fault, Key, Outcome, Quota, RedisMode, RedisOptions, RedisStore, RedisTls, Store,
+    Check, Checks, Fault, Key, Outcome, Quota, RedisMode, RedisOptions, RedisStore, RedisTls, Store,
 };
 
 use crate::certificates::certificates;
@@ -34,7 +34,7 @@ async fn trust_and_identity() {
         &[],
     );
     let read = |name: &str| Some(std::fs::read(dir.path().join(name)).unwrap());
-    let ask = || [Ask::one(Check::new(Key::new("tls", []), Quota::per_minute(9).unwrap(), 1)).unwrap()];
+    let ask = || [Checks::one(Check::new(Key::new("tls", []), Quota::per_minute(9).unwrap(), 1)).unwrap()];
     let store = |tls, mode| {
         let url = format!("rediss://localhost:{port}");
         let patience = Duration::from_secs(20);

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Ask, Check, Correction, Count, Entry, Key, Limiter, ManualClock, MemoryStore, Micros, Quota,
-    Request, RequestId, ReservationKey, ReservationKeys, Rule, Rules, Settled, Settlement, State, Store,
+    Algorithm, Check, Checks, Correction, Count, Entry, Key, Limiter, ManualClock, MemoryStore, Micros,
+    Quota, Request, RequestId, ReservationKey, ReservationKeys, Rule, Rules, Settled, Settlement, State,
+    Store,
 };
 
 const MESSAGE: &str = "reservation is not one that was given out: send it back as it was received";
@@ -90,7 +91,7 @@ async fn an_attempt_is_gone_for_a_settlement() {
         let quota =
             Quota::per_hour(3).unwrap().with_algorithm(algorithm).unwrap().with_count(Count::Attempts);
         for id in [None, Some("a"), Some("a")] {
-            let ask = Ask::one(Check::new(key.clone(), quota, 1)).unwrap();
+            let ask = Checks::one(Check::new(key.clone(), quota, 1)).unwrap();
             let ask = match id {
                 Some(id) => ask.with_id(RequestId::new(id).unwrap()),
                 None => ask,

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use slidegate::{
-    Ask, Check, Correction, Count, Encoding, Error, Fault, Key, Micros, Outcome, Precision, Quota, RedisMode,
-    RedisOptions, RedisStore, RequestId, Settled, Settlement, Store, Verdict,
+    Check, Checks, Correction, Count, Encoding, Error, Fault, Key, Micros, Outcome, Precision, Quota,
+    RedisMode, RedisOptions, RedisStore, RequestId, Settled, Settlement, Store, Verdict,
 };
 
 use crate::redis_server::{Flavour, Server};
@@ -130,16 +130,16 @@ fn check(name: &str, encoding: Encoding, limit: u64, window: Duration) -> Check 
     Check { encoding, ..Check::new(Key::new("k", [("n", name)]), quota, 1) }
 }
 
-fn costing(check: &Check, cost: u64) -> Ask {
-    Ask::one(Check { cost, ..check.clone() }).unwrap()
+fn costing(check: &Check, cost: u64) -> Checks {
+    Checks::one(Check { cost, ..check.clone() }).unwrap()
 }
 
-async fn admit(store: &RedisStore, ask: Ask) -> Verdict {
+async fn admit(store: &RedisStore, ask: Checks) -> Verdict {
     store.admit(&[ask]).await.unwrap()[0].verdicts[0]
 }
 
 /// Asks until expired entries no longer keep the store from deciding.
-async fn admit_in_the_end(store: &RedisStore, ask: Ask) -> (Verdict, usize) {
+async fn admit_in_the_end(store: &RedisStore, ask: Checks) -> (Verdict, usize) {
     for tried in 0..1_000 {
         match store.admit(std::slice::from_ref(&ask)).await {
             Ok(readings) => return (readings[0].verdicts[0], tried),
@@ -190,7 +190,7 @@ async fn a_wait_that_takes_too_much_reading_is_a_lower_bound() {
             }
         }
         // A batch shares one bound, and each answer has one.
-        let asks: Vec<Ask> =
+        let asks: Vec<Checks> =
             (0..50).map(|i| costing(&check, limit - i)).chain([costing(&check, 1)]).collect();
         let readings = store.admit(&asks).await.unwrap();
         for (ask, reading) in asks.iter().zip(&readings) {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Ask, Check, Correction, Count, Encoding, Entry, Key, Limiter, Micros, Quota, RedisMode,
+    Algorithm, Check, Checks, Correction, Count, Encoding, Entry, Key, Limiter, Micros, Quota, RedisMode,
     RedisOptions, RedisStore, Request, RequestId, ReservationKey, Rules, Settled, Settlement, Store, Verdict,
 };
 
@@ -35,7 +35,7 @@ fn key(mode: RedisMode, name: &str) -> Key {
 }
 
 async fn admit(store: &RedisStore, check: Check, id: Option<&str>) -> Verdict {
-    let ask = Ask::one(check).unwrap();
+    let ask = Checks::one(check).unwrap();
     let ask = match id {
         Some(id) => ask.with_id(RequestId::new(id).unwrap()),
         None => ask,

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Ask, Check, Clock, Correction, Count, Encoding, Fault, Key, Micros, Outcome, Quota, Reading,
+    Algorithm, Check, Checks, Clock, Correction, Count, Encoding, Fault, Key, Micros, Outcome, Quota,
     RedisMode, RedisOptions, RedisStore, Request, RequestId, Rules, Settled, Settlement, Store, SystemClock,
+    Verdicts,
 };
 
 use crate::conformance::Dice;
@@ -43,7 +44,7 @@ fn key(n: u64) -> Key {
 
 /// What happened to one key.
 enum Event {
-    Asked(Ask, Reading),
+    Asked(Checks, Verdicts),
     Settled(Settlement, Settled),
 }
 
@@ -133,25 +134,26 @@ async fn idle_keys_start_anew_while_their_slot_moves() {
     let id = |text: &str| RequestId::new(text).unwrap();
     // What is asked first, and again while the slot moves.
     let cases = [
-        ("a window with different costs", check(0, quota), Ask::one(check(0, quota)).unwrap()),
-        ("with an id", check(1, quota), Ask::one(check(1, quota)).unwrap().with_id(id("again"))),
-        ("packed", packed(check(2, quota)), Ask::one(packed(check(2, longer))).unwrap()),
-        ("another window", check(3, quota), Ask::one(check(3, longer)).unwrap()),
+        ("a window with different costs", check(0, quota), Checks::one(check(0, quota)).unwrap()),
+        ("with an id", check(1, quota), Checks::one(check(1, quota)).unwrap().with_id(id("again"))),
+        ("packed", packed(check(2, quota)), Checks::one(packed(check(2, longer))).unwrap()),
+        ("another window", check(3, quota), Checks::one(check(3, longer)).unwrap()),
         (
             "another fixed window",
             check(4, quota.with_algorithm(Algorithm::FixedWindow).unwrap()),
-            Ask::one(check(4, longer.with_algorithm(Algorithm::FixedWindow).unwrap())).unwrap(),
+            Checks::one(check(4, longer.with_algorithm(Algorithm::FixedWindow).unwrap())).unwrap(),
         ),
         (
             "another bucket",
             check(5, quota.with_algorithm(Algorithm::TokenBucket { burst: 10 }).unwrap()),
-            Ask::one(check(5, longer.with_algorithm(Algorithm::TokenBucket { burst: 10 }).unwrap())).unwrap(),
+            Checks::one(check(5, longer.with_algorithm(Algorithm::TokenBucket { burst: 10 }).unwrap()))
+                .unwrap(),
         ),
     ];
     for (n, (name, first, again)) in cases.into_iter().enumerate() {
         // Different costs, and an id, so that there are notes.
-        let before = Ask::one(Check { cost: 2, ..first.clone() }).unwrap().with_id(id("first"));
-        for ask in [before, Ask::one(first.clone()).unwrap()] {
+        let before = Checks::one(Check { cost: 2, ..first.clone() }).unwrap().with_id(id("first"));
+        for ask in [before, Checks::one(first.clone()).unwrap()] {
             let reading = store.admit(&[ask]).await.unwrap().remove(0);
             assert_eq!(reading.verdicts[0].outcome, Outcome::Charged, "{name}");
         }
@@ -169,18 +171,18 @@ async fn idle_keys_start_anew_while_their_slot_moves() {
         });
         let quota = again.checks()[0].quota;
         if quota.window() > Micros::from_secs(1) {
-            let peek = Ask::one(Check { cost: 0, ..again.checks()[0].clone() }).unwrap();
+            let peek = Checks::one(Check { cost: 0, ..again.checks()[0].clone() }).unwrap();
             let verdict = store.admit(&[peek]).await.unwrap().remove(0).verdicts[0];
             assert_eq!(verdict.used, 1, "{name}: charged once");
         }
     }
 }
 
-fn moving(dice: &mut Dice, keys: u64) -> Ask {
+fn moving(dice: &mut Dice, keys: u64) -> Checks {
     let n = dice.below(keys);
     let quota = Quota::new(20 + n, Duration::from_millis(100 + n)).unwrap();
     let encoding = if n.is_multiple_of(4) { Encoding::Packed } else { Encoding::Zset };
-    Ask::one(Check { encoding, ..Check::new(key(n), quota, 1 + dice.below(3)) }).unwrap()
+    Checks::one(Check { encoding, ..Check::new(key(n), quota, 1 + dice.below(3)) }).unwrap()
 }
 
 fn counter(what: &str, n: u64) -> Key {
@@ -188,7 +190,7 @@ fn counter(what: &str, n: u64) -> Key {
 }
 
 /// A user, a tenant and everyone: three slots. About half of `asks` fit.
-fn crossing(dice: &mut Dice, asks: u64, id: Option<&str>) -> Ask {
+fn crossing(dice: &mut Dice, asks: u64, id: Option<&str>) -> Checks {
     let user = dice.below(200);
     let quota = |limit| Quota::per_hour(limit).unwrap();
     let cost = 1 + dice.below(3);
@@ -200,7 +202,7 @@ fn crossing(dice: &mut Dice, asks: u64, id: Option<&str>) -> Ask {
     if dice.below(2) == 0 {
         checks.reverse();
     }
-    let ask = Ask::new(checks).unwrap();
+    let ask = Checks::new(checks).unwrap();
     match id {
         Some(id) => ask.with_id(RequestId::new(id).unwrap()),
         None => ask,
@@ -208,7 +210,7 @@ fn crossing(dice: &mut Dice, asks: u64, id: Option<&str>) -> Ask {
 }
 
 /// What should be counted, by what callers were granted.
-fn add_up(totals: &mut HashMap<Key, u64>, ask: &Ask, reading: &Reading) -> bool {
+fn add_up(totals: &mut HashMap<Key, u64>, ask: &Checks, reading: &Verdicts) -> bool {
     let granted = !reading.verdicts.iter().any(|verdict| verdict.outcome.denies());
     for (check, verdict) in ask.checks().iter().zip(&reading.verdicts) {
         let charged = verdict.outcome == Outcome::Charged;
@@ -306,7 +308,7 @@ async fn attempts_over_several_slots() {
     let quota = |limit| Quota::per_hour(limit).unwrap();
     let (first, second, third) = (counter("first", 0), counter("second", 0), counter("third", 0));
     let ask = || {
-        Ask::new([
+        Checks::new([
             Check::new(first.clone(), quota(100).with_count(Count::Attempts), 1),
             Check::new(second.clone(), quota(3), 1),
             Check::new(third.clone(), quota(100).with_count(Count::Attempts), 1),
@@ -326,14 +328,15 @@ async fn attempts_over_several_slots() {
         assert_eq!(store.admit(&[ask().peek()]).await.unwrap()[0].verdicts[0].used, n);
     }
     // Without attempts, a denial leaves nothing behind, and tells of every check.
-    let plain = Ask::new([Check::new(third.clone(), quota(100), 5), Check::new(second.clone(), quota(3), 1)]);
+    let plain =
+        Checks::new([Check::new(third.clone(), quota(100), 5), Check::new(second.clone(), quota(3), 1)]);
     let reading = store.admit(&[plain.unwrap()]).await.unwrap().remove(0);
     let (given_back, denied) = (reading.verdicts[0], reading.verdicts[1]);
     assert_eq!((given_back.outcome, given_back.used), (Outcome::Fits, 3));
     assert_eq!((denied.outcome, denied.used), (Outcome::Denied, 3));
     // A shadow does not deny.
     let shadow = Check { enforced: false, ..Check::new(second.clone(), quota(3), 1) };
-    let ask = Ask::new([shadow, Check::new(third.clone(), quota(100), 5)]).unwrap();
+    let ask = Checks::new([shadow, Check::new(third.clone(), quota(100), 5)]).unwrap();
     let reading = store.admit(&[ask]).await.unwrap().remove(0);
     assert_eq!(reading.verdicts[0].outcome, Outcome::Denied);
     assert_eq!((reading.verdicts[1].outcome, reading.verdicts[1].used), (Outcome::Charged, 8));
@@ -352,8 +355,8 @@ async fn batches_listings_and_reports_go_to_all() {
         let options = RedisOptions { mode, ..patient(RedisOptions::cluster(cluster.urls())) };
         let store = RedisStore::with_options(&options).unwrap();
         let one = |n: u64| Check::new(key(n), quota, 1);
-        let mut asks: Vec<Ask> = (0..200).map(|n| Ask::one(one(n % 40)).unwrap()).collect();
-        asks.push(Ask::new([one(1_000), one(1_001), one(1_002)]).unwrap());
+        let mut asks: Vec<Checks> = (0..200).map(|n| Checks::one(one(n % 40)).unwrap()).collect();
+        asks.push(Checks::new([one(1_000), one(1_001), one(1_002)]).unwrap());
         let readings = store.admit(&asks).await.unwrap();
         for (n, reading) in readings[..200].iter().enumerate() {
             let expected = if n < 120 { Outcome::Charged } else { Outcome::Denied };
@@ -448,7 +451,7 @@ async fn a_primary_of_a_cluster_dies() {
     };
     let of = |wanted: usize| (0..).find(|n| shard(*n) == wanted).unwrap();
     let (dying, living) = (of(0), of(1));
-    let ask = move |n| [Ask::one(Check::new(key(n), quota, 1)).unwrap()];
+    let ask = move |n| [Checks::one(Check::new(key(n), quota, 1)).unwrap()];
     for n in [dying, living] {
         store.admit(&ask(n)).await.unwrap();
     }
@@ -490,7 +493,7 @@ async fn a_primary_of_sentinels_dies() {
     let store =
         RedisStore::with_options(&RedisOptions { health_check: Duration::from_millis(200), ..options })
             .unwrap();
-    let ask = [Ask::one(Check::new(key(0), Quota::per_hour(1_000_000).unwrap(), 1)).unwrap()];
+    let ask = [Checks::one(Check::new(key(0), Quota::per_hour(1_000_000).unwrap(), 1)).unwrap()];
     store.admit(&ask).await.unwrap();
     // One sentinel less is enough.
     sentinels.kill_sentinel(0);
@@ -520,7 +523,7 @@ async fn a_shard_dies() {
     let urls = servers.iter().map(Server::url);
     let store = RedisStore::with_options(&RedisOptions::shards(urls)).unwrap();
     let quota = Quota::per_hour(1_000_000).unwrap();
-    let ask = |n| [Ask::one(Check::new(key(n), quota, 1)).unwrap()];
+    let ask = |n| [Checks::one(Check::new(key(n), quota, 1)).unwrap()];
     for n in 0..100 {
         store.admit(&ask(n)).await.unwrap();
     }
@@ -548,10 +551,10 @@ async fn a_shard_dies() {
     let number =
         |names: &BTreeSet<String>| (0..100).find(|n| names.contains(&format!("sg:{{{}}}", key(*n)))).unwrap();
     let (living, dead) = (number(&there), number(&gone));
-    let both = Ask::new([living, dead].map(|n| Check::new(key(n), quota, 1))).unwrap();
+    let both = Checks::new([living, dead].map(|n| Check::new(key(n), quota, 1))).unwrap();
     assert_eq!(store.admit(&[both]).await.unwrap_err().fault(), Some(Fault::Unreachable));
     assert_eq!(store.inspect(&key(living)).await.unwrap().unwrap().used, 4);
-    let batch: Vec<Ask> = [living, dead].iter().flat_map(|n| ask(*n)).collect();
+    let batch: Vec<Checks> = [living, dead].iter().flat_map(|n| ask(*n)).collect();
     assert_eq!(store.admit(&batch).await.unwrap_err().fault(), Some(Fault::Unreachable));
     let (clock, used) =
         (SystemClock::new(), async || store.inspect(&key(living)).await.unwrap().unwrap().used);

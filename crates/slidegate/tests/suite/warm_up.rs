@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use slidegate::{
-    Algorithm, Ask, Check, Count, DenyCache, Encoding, Key, Limiter, ManualClock, MemoryStore, Micros,
+    Algorithm, Check, Checks, Count, DenyCache, Encoding, Key, Limiter, ManualClock, MemoryStore, Micros,
     Outcome, Quota, RedisMode, RedisOptions, RedisStore, Request, Rules, Source, State, Store, WarmUp,
 };
 
@@ -213,7 +213,7 @@ async fn the_curve_by_the_clock_of_redis() {
             WarmUp::new(20, Duration::from_secs(over)).unwrap().idle(Duration::from_secs(60)).unwrap();
         let climb = if shape == "steps" { climb.in_steps() } else { climb };
         let quota = Quota::per_second(100).unwrap().with_warm_up(climb).unwrap();
-        let ask = Ask::one(Check::new(Key::new("orders", []), quota, 1)).unwrap();
+        let ask = Checks::one(Check::new(Key::new("orders", []), quota, 1)).unwrap();
         let mut limits = 0;
         // Asked for every ten milliseconds by each node, counted by seconds.
         let mut seconds = async |start: u64, from: Option<u64>, seconds: u64| {
@@ -262,7 +262,7 @@ async fn a_wait_that_depends_on_what_was_not_read() {
     let (_server, [script, _, transaction]) = stopped(&time);
     let climb = WarmUp::new(10, Duration::from_secs(6)).unwrap();
     let quota = Quota::per_second(1_000).unwrap().with_warm_up(climb).unwrap();
-    let ask = |cost| Ask::one(Check::new(Key::new("many", []), quota, cost)).unwrap();
+    let ask = |cost| Checks::one(Check::new(Key::new("many", []), quota, cost)).unwrap();
     let (mut oracle, mut denied) = (Oracle::default(), 0);
     for step in 0..3_000 {
         time.stop_at(10 * SECOND + step * 3_000);
@@ -288,7 +288,7 @@ async fn three_nodes_agree() {
         let climb = if shape == "steps" { climb.in_steps() } else { climb };
         let quota = Quota::new(100, Duration::from_millis(100)).unwrap().with_warm_up(climb).unwrap();
         let key = Key::new("warm", [("n", n.to_string().as_str())]);
-        let ask = Ask::one(Check::new(key, quota, 1)).unwrap();
+        let ask = Checks::one(Check::new(key, quota, 1)).unwrap();
         let mut oracle = Oracle::default();
         // A busy machine asks less often while the limit climbs, and needs more rounds to ask often enough.
         for round in 0..100 {
@@ -343,7 +343,7 @@ async fn what_redis_keeps_of_it() {
         let quota =
             Quota::per_minute(100).unwrap().with_algorithm(algorithm).unwrap().with_warm_up(climb).unwrap();
         let key = Key::new("warm", [("way", n.to_string().as_str())]);
-        let ask = Ask::one(Check { encoding, ..Check::new(key.clone(), quota, 1) }).unwrap();
+        let ask = Checks::one(Check { encoding, ..Check::new(key.clone(), quota, 1) }).unwrap();
         let charged = async || {
             let mut charged = 0;
             while store.admit(std::slice::from_ref(&ask)).await.unwrap()[0].verdicts[0].outcome
@@ -372,7 +372,7 @@ async fn a_denial_is_not_repeated_while_it_climbs() {
     let store = DenyCache::with_clock(MemoryStore::with_clock(clock.clone(), 10), 64, clock.clone());
     let climb = WarmUp::new(50, Duration::from_secs(10)).unwrap();
     let quota = Quota::per_minute(10).unwrap().with_warm_up(climb).unwrap();
-    let ask = Ask::one(Check::new(Key::new("k", []), quota, 1)).unwrap();
+    let ask = Checks::one(Check::new(Key::new("k", []), quota, 1)).unwrap();
     let admit = async || store.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
     for _ in 0..5 {
         assert_eq!(admit().await.verdicts[0].outcome, Outcome::Charged);

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use slidegate::{
-    Ask, Check, Clock, Coalesce, CoalesceOptions, DenyCache, Encoding, Error, Fault, Guard, GuardOptions,
-    Inspection, Key, Lease, MemoryStore, Outcome, Quota, Reading, Readings, Receipt, RedisOptions,
-    RedisStore, Settlement, Source, Store, SystemClock,
+    BatchVerdicts, Check, Checks, Clock, Coalesce, CoalesceOptions, DenyCache, Encoding, Error, Failover,
+    FailoverOptions, Fault, Inspection, Key, Lease, MemoryStore, Outcome, Quota, Receipt, RedisOptions,
+    RedisStore, Settlement, Source, Store, SystemClock, Verdicts,
 };
 use tokio::sync::Semaphore;
 
@@ -26,7 +26,7 @@ const SOME: usize = 24_000;
 #[derive(Clone)]
 pub(crate) struct Recorder<S> {
     store: S,
-    pub log: Arc<Mutex<Vec<(Ask, Reading)>>>,
+    pub log: Arc<Mutex<Vec<(Checks, Verdicts)>>>,
 }
 
 impl<S> Recorder<S> {
@@ -36,7 +36,7 @@ impl<S> Recorder<S> {
 }
 
 impl<S: Store> Store for Recorder<S> {
-    async fn admit(&self, asks: &[Ask]) -> Result<Readings, Error> {
+    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
         let readings = self.store.admit(asks).await?;
         self.log.lock().extend(asks.iter().cloned().zip(readings.iter().cloned()));
         Ok(readings)
@@ -65,9 +65,9 @@ fn redis(server: &Server) -> RedisStore {
     RedisStore::with_options(&patient).unwrap()
 }
 
-fn guarded(server: &Server) -> Guard {
-    let patient = GuardOptions { deadline: Duration::from_secs(20), ..GuardOptions::default() };
-    Guard::new(redis(server), patient).unwrap()
+fn guarded(server: &Server) -> Failover {
+    let patient = FailoverOptions { deadline: Duration::from_secs(20), ..FailoverOptions::default() };
+    Failover::new(redis(server), patient).unwrap()
 }
 
 pub(crate) type Stack<S> = Lease<DenyCache<Coalesce<S>>>;
@@ -145,7 +145,7 @@ async fn many_callers_at_once() {
 }
 
 /// As text: what can be compared whoever was told it.
-fn sorted(told: &[(Ask, Reading)], source: Source) -> Vec<String> {
+fn sorted(told: &[(Checks, Verdicts)], source: Source) -> Vec<String> {
     let from = told.iter().filter(|(_, reading)| reading.source == source);
     let mut lines: Vec<String> = from
         .map(|(ask, reading)| {
@@ -182,7 +182,7 @@ impl Slow {
 }
 
 impl Store for Slow {
-    async fn admit(&self, asks: &[Ask]) -> Result<Readings, Error> {
+    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
         self.calls.lock().push(asks.len());
         self.let_go.acquire().await.unwrap().forget();
         if self.failing.load(Ordering::Relaxed) > 0 {
@@ -212,15 +212,15 @@ impl Store for Slow {
     }
 }
 
-fn one(rule: &str) -> Ask {
-    Ask::one(Check::new(Key::new(rule, []), Quota::per_hour(1_000_000).unwrap(), 1)).unwrap()
+fn one(rule: &str) -> Checks {
+    Checks::one(Check::new(Key::new(rule, []), Quota::per_hour(1_000_000).unwrap(), 1)).unwrap()
 }
 
 /// Starts to ask, and goes on only when it waits.
 async fn start<S: Store + Clone + 'static>(
     store: &S,
-    ask: Ask,
-) -> tokio::task::JoinHandle<Result<Readings, Error>> {
+    ask: Checks,
+) -> tokio::task::JoinHandle<Result<BatchVerdicts, Error>> {
     let store = store.clone();
     let task = tokio::spawn(async move { store.admit(&[ask]).await });
     for _ in 0..4 {
@@ -329,7 +329,7 @@ async fn a_foreign_key_does_not_spoil_the_batch() {
     let server = Server::start(Flavour::Redis7).without_ttl_check();
     server.run("SET sg:{foreign} 1");
     let guard = guarded(&server);
-    let asks: Vec<Ask> = ["a", "foreign", "b"].map(one).into();
+    let asks: Vec<Checks> = ["a", "foreign", "b"].map(one).into();
     for _ in 0..2 {
         let sources: Vec<Source> =
             guard.admit(&asks).await.unwrap().iter().map(|reading| reading.source).collect();
@@ -343,8 +343,8 @@ async fn a_foreign_key_does_not_spoil_the_batch() {
 #[tokio::test]
 async fn a_deadline_counts_from_when_they_came() {
     let server = Server::start(Flavour::Redis7).without_ttl_check();
-    let options = GuardOptions { deadline: Duration::from_millis(400), ..GuardOptions::default() };
-    let guard = Guard::new(redis(&server), options.clone()).unwrap();
+    let options = FailoverOptions { deadline: Duration::from_millis(400), ..FailoverOptions::default() };
+    let guard = Failover::new(redis(&server), options.clone()).unwrap();
     let store = Coalesce::new(guard.clone());
     store.admit(&[one("k")]).await.unwrap();
     server.signal("-STOP");

@@ -4,8 +4,8 @@ pub(crate) mod dto;
 use std::collections::HashMap;
 
 use slidegate::{
-    AD_HOC, Check, Count, Decision, Error, Explanation, Inspection, Key, Limit, Limiter, Miss, Mode, Request,
-    Rule, Standing,
+    AD_HOC, Check, Count, Decision, Error, Explanation, Inspection, Key, Limit, Limiter, MismatchReason,
+    Mode, Request, Rule, RuleMatch,
 };
 
 use self::dto::{CountedBody, EntryBody, ExplanationBody, ReasonBody, RuleBody, VerdictBody, WarmUpBody};
@@ -56,17 +56,17 @@ pub(crate) async fn explain(
             counted: None,
         };
         match standing {
-            Standing::Checked(check) => {
+            RuleMatch::Checked(check) => {
                 looked_at += 1;
                 let found = if looked_at <= MOST_KEYS { limiter.inspect(&check.key).await? } else { None };
                 let limit = limits.get(&check.key);
                 body.verdict = verdict(&check, limit, never.is_some());
                 body.counted = Some(counted(rule, &check, limit, found));
             }
-            Standing::Unlimited => body.verdict = VerdictBody::Unlimited,
-            Standing::Blocked if rule.in_mode() == Mode::Shadow => body.verdict = VerdictBody::WouldBlock,
-            Standing::Blocked => body.verdict = VerdictBody::Blocks,
-            Standing::Missed(miss) => {
+            RuleMatch::Unlimited => body.verdict = VerdictBody::Unlimited,
+            RuleMatch::Blocked if rule.in_mode() == Mode::Shadow => body.verdict = VerdictBody::WouldBlock,
+            RuleMatch::Blocked => body.verdict = VerdictBody::Blocks,
+            RuleMatch::Missed(miss) => {
                 missed += 1;
                 if missed > MOST_MISSES {
                     left_out += 1;
@@ -74,11 +74,11 @@ pub(crate) async fn explain(
                 }
                 missing(miss, &mut body);
             }
-            Standing::Preceded { group, by } => {
+            RuleMatch::Preceded { group, by } => {
                 body.why = Some(format!("of group `{group}`, `{by}` comes first"));
                 body.reason = Some(ReasonBody::Group { group: group.to_owned(), rule: by.to_owned() });
             }
-            Standing::Replaced { by } => {
+            RuleMatch::Replaced { by } => {
                 body.why = Some(format!("`{by}` replaces it"));
                 body.reason = Some(ReasonBody::Replaced { rule: by.to_owned() });
             }
@@ -170,24 +170,26 @@ fn counted(rule: &Rule, check: &Check, limit: Option<&Limit<'_>>, found: Option<
     }
 }
 
-fn missing(miss: Miss<'_>, body: &mut RuleBody) {
+fn missing(miss: MismatchReason<'_>, body: &mut RuleBody) {
     let short: String;
     let miss = match miss {
-        Miss::Value { attribute, wanted, found: Some(value) } if value.chars().count() > LONGEST_VALUE => {
+        MismatchReason::Value { attribute, wanted, found: Some(value) }
+            if value.chars().count() > LONGEST_VALUE =>
+        {
             short = value.chars().take(LONGEST_VALUE).chain(['…']).collect();
-            Miss::Value { attribute, wanted, found: Some(&short) }
+            MismatchReason::Value { attribute, wanted, found: Some(&short) }
         }
         miss => miss,
     };
     body.why = Some(miss.to_string());
     body.reason = Some(match miss {
-        Miss::Off => ReasonBody::Off,
-        Miss::Value { attribute, wanted, found } => ReasonBody::Match {
+        MismatchReason::Off => ReasonBody::Off,
+        MismatchReason::Value { attribute, wanted, found } => ReasonBody::Match {
             attribute: attribute.to_owned(),
             wanted: wanted.iter().map(ToString::to_string).collect(),
             found: found.map(str::to_owned),
         },
-        Miss::Lacking(attribute) => ReasonBody::Key { attribute: attribute.to_owned() },
-        Miss::Beyond(attribute) => ReasonBody::Only { attribute: attribute.to_owned() },
+        MismatchReason::Lacking(attribute) => ReasonBody::Key { attribute: attribute.to_owned() },
+        MismatchReason::Beyond(attribute) => ReasonBody::Only { attribute: attribute.to_owned() },
     });
 }

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::{Audit, Clock, Discrepancy, SystemClock};
 
-use crate::app::state::Gate;
+use crate::app::state::AppState;
 use crate::common::console::warn;
 use crate::config::AccuracyConfig;
 
@@ -62,7 +62,7 @@ impl Accuracy {
     }
 }
 
-pub(super) async fn watch(gate: &Gate, config: &AccuracyConfig) {
+pub(super) async fn watch(gate: &AppState, config: &AccuracyConfig) {
     let Some(every) = config.every else { return };
     let clock = SystemClock::new();
     loop {
@@ -71,7 +71,7 @@ pub(super) async fn watch(gate: &Gate, config: &AccuracyConfig) {
     }
 }
 
-async fn round(gate: &Gate, config: &AccuracyConfig, clock: &SystemClock) {
+async fn round(gate: &AppState, config: &AccuracyConfig, clock: &SystemClock) {
     let (mut checked, mut wrong) = (0, 0);
     let rules = gate.limiter.rules();
     for key in gate.record.recent.some(config.keys) {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::Serialize;
-use slidegate::{Cleaned, Error, RedisStore, ServerMemory, Weight};
+use slidegate::{Error, GcReport, MemoryUsage, RedisStore, ServerMemory};
 
-use crate::app::state::Gate;
+use crate::app::state::AppState;
 use crate::common::console::warn;
 use crate::config::MemoryConfig;
 
@@ -33,7 +33,7 @@ pub(crate) struct Memory {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
     pub(crate) servers: Vec<ServerMemory>,
-    pub(crate) weight: Option<Weight>,
+    pub(crate) weight: Option<MemoryUsage>,
     /// Whether it is above the threshold.
     pub(crate) short: bool,
     pub(crate) cleanups: u64,
@@ -91,7 +91,7 @@ impl Memory {
     }
 }
 
-pub(super) async fn watch(gate: &Gate, config: &MemoryConfig) {
+pub(super) async fn watch(gate: &AppState, config: &MemoryConfig) {
     let (Some(every), Some(store)) = (config.every, gate.limiter.store().redis_store()) else { return };
     let (mut told, mut was_short, mut rest) = (None, false, 0);
     loop {
@@ -125,14 +125,14 @@ pub(super) async fn watch(gate: &Gate, config: &MemoryConfig) {
 }
 
 /// Whether it is short.
-async fn look(gate: &Gate, store: &RedisStore, config: &MemoryConfig) -> Result<bool, Error> {
+async fn look(gate: &AppState, store: &RedisStore, config: &MemoryConfig) -> Result<bool, Error> {
     let short = note(gate, store.memory().await?, config);
     let weight = store.weigh(SAMPLE).await?;
     gate.monitor.memory.found.lock().weight = Some(weight);
     Ok(short)
 }
 
-fn note(gate: &Gate, servers: Vec<ServerMemory>, config: &MemoryConfig) -> bool {
+fn note(gate: &AppState, servers: Vec<ServerMemory>, config: &MemoryConfig) -> bool {
     let short = servers.iter().any(|server| is_short(server, config));
     let mut found = gate.monitor.memory.found.lock();
     (found.servers, found.short) = (servers, short);
@@ -145,12 +145,12 @@ fn is_short(server: &ServerMemory, config: &MemoryConfig) -> bool {
 }
 
 /// Whether anything was freed.
-async fn clean(gate: &Gate, store: &RedisStore, config: &MemoryConfig) -> Result<bool, Error> {
+async fn clean(gate: &AppState, store: &RedisStore, config: &MemoryConfig) -> Result<bool, Error> {
     let (mut trimmed, mut dropped, mut freed) = (0, 0, 0);
     let (mut cursor, mut steps) = (Some(0), 0);
     gate.monitor.memory.found.lock().cleanups += 1;
     while let Some(at) = cursor {
-        let step: Cleaned = store.clean(at, STEP).await?;
+        let step: GcReport = store.clean(at, STEP).await?;
         {
             let mut found = gate.monitor.memory.found.lock();
             found.trimmed += step.trimmed;

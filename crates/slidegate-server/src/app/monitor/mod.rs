@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 pub(crate) use self::accuracy::{Accuracy, AccuracyBody};
 pub(crate) use self::memory::{Memory, MemoryBody};
-use super::state::Gate;
+use super::state::AppState;
 use crate::config::MonitorConfig;
 
 /// What the checks have found.
@@ -18,6 +18,6 @@ pub(crate) struct Monitor {
 }
 
 /// Checks for as long as the server runs.
-pub(crate) async fn watch(gate: Arc<Gate>, config: MonitorConfig) {
+pub(crate) async fn watch(gate: Arc<AppState>, config: MonitorConfig) {
     tokio::join!(accuracy::watch(&gate, &config.accuracy), memory::watch(&gate, &config.memory));
 }

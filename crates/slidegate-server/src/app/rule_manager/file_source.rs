@@ -7,26 +7,26 @@ use parking_lot::Mutex;
 use slidegate::{Rules, Unmatched};
 use tokio::task::spawn_blocking;
 
-use crate::app::state::Gate;
+use crate::app::state::AppState;
 use crate::common::file_watch::{LOOK, Watch};
 use crate::config::load;
 use crate::config::{Config, DEMO};
 use crate::envoy;
 
-use super::Hangup;
+use super::Sighup;
 
 /// The files that the rules are read from: ours, and a directory of envoyproxy/ratelimit's. The demo rules without any.
 #[derive(Clone, Debug)]
-pub(crate) struct Files {
+pub(crate) struct FileSource {
     config: Option<PathBuf>,
     envoy: Option<PathBuf>,
     /// Standard input can be read once.
     read: Arc<OnceLock<Config>>,
 }
 
-impl Files {
+impl FileSource {
     pub(crate) fn new(config: Option<PathBuf>, envoy: Option<PathBuf>) -> Self {
-        Files { config, envoy, read: Arc::default() }
+        FileSource { config, envoy, read: Arc::default() }
     }
 
     pub(crate) fn is_demo(&self) -> bool {
@@ -103,7 +103,7 @@ impl Files {
     /// force for as long as the files say the same.
     ///
     /// Files are looked at and read on a blocking thread: a file system that does not answer delays only this task.
-    pub(crate) async fn follow(self, watch: Watch, mut hangup: Hangup, gate: Arc<Gate>) {
+    pub(crate) async fn follow(self, watch: Watch, mut hangup: Sighup, gate: Arc<AppState>) {
         let watch = Arc::new(Mutex::new(watch));
         let mut said = gate.rules.current().hash.clone();
         loop {

@@ -17,9 +17,9 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use slidegate::{AdHocFile, Limiter, RuleFile, Rules, UnmatchedFile};
 
-pub(crate) use self::file_source::Files;
+pub(crate) use self::file_source::FileSource;
 pub(crate) use self::redis_source::{follow as follow_shared, publish};
-pub(crate) use self::sighup::Hangup;
+pub(crate) use self::sighup::Sighup;
 use crate::store::AnyStore;
 
 /// One set of rules that was put in force.
@@ -45,7 +45,7 @@ pub struct Failure {
 }
 
 /// Which rules are in force, and why not others.
-pub struct RuleBook {
+pub struct RuleManager {
     current: ArcSwap<Edition>,
     failure: ArcSwapOption<Failure>,
     changing: Mutex<()>,
@@ -74,12 +74,12 @@ impl From<&Rules> for RulesBody {
     }
 }
 
-impl RuleBook {
+impl RuleManager {
     /// The first edition.
     pub fn new(rules: Arc<Rules>, source: impl Into<String>) -> Self {
         let version = u64::from(rules.is_known());
         let edition = Edition { hash: hash(&rules), rules, version, source: source.into() };
-        RuleBook {
+        RuleManager {
             current: ArcSwap::from_pointee(edition),
             failure: ArcSwapOption::empty(),
             changing: Mutex::new(()),

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use slidegate::{Error, Fault, RedisStore, Rules, SharedText};
 
-use super::{Hangup, RulesBody};
-use crate::app::state::Gate;
+use super::{RulesBody, Sighup};
+use crate::app::state::AppState;
 use crate::common::console::warn;
 use crate::config::Config;
 
@@ -33,7 +33,7 @@ pub(crate) async fn publish(store: &RedisStore, rules: &Rules) -> Result<u64, Er
 }
 
 /// Puts in force what is found there, now and whenever it changes. What cannot be read changes nothing.
-pub(crate) async fn follow(store: RedisStore, mut hangup: Hangup, gate: Arc<Gate>) {
+pub(crate) async fn follow(store: RedisStore, mut hangup: Sighup, gate: Arc<AppState>) {
     let (mut known, mut told, mut looks) = (0, false, 0_u32);
     let (mut impossible, mut check) = (None, true);
     loop {
@@ -88,7 +88,7 @@ async fn warn_of_impossible(store: &RedisStore, known: &mut Option<String>) -> b
 }
 
 /// A Redis that has lost the rules has them back; one that has others now is right, whatever it numbers them.
-async fn still_there(store: &RedisStore, known: u64, gate: &Gate) -> Result<Option<SharedText>, Error> {
+async fn still_there(store: &RedisStore, known: u64, gate: &AppState) -> Result<Option<SharedText>, Error> {
     if store.has_shared_text(NAME, known).await? {
         return Ok(None);
     }

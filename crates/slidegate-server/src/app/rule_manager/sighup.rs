@@ -3,12 +3,12 @@
 use crate::common::console::warn;
 
 /// SIGHUP, where there is such a thing.
-pub(crate) struct Hangup {
+pub(crate) struct Sighup {
     #[cfg(unix)]
     signal: Option<tokio::signal::unix::Signal>,
 }
 
-impl Hangup {
+impl Sighup {
     /// From now on: before that, the signal ends the process.
     pub(crate) fn new() -> Self {
         #[cfg(unix)]
@@ -18,10 +18,10 @@ impl Hangup {
             if let Err(error) = &signal {
                 warn(&format!("cannot listen for SIGHUP: {error}"));
             }
-            Hangup { signal: signal.ok() }
+            Sighup { signal: signal.ok() }
         }
         #[cfg(not(unix))]
-        Hangup {}
+        Sighup {}
     }
 
     pub(crate) async fn asked(&mut self) {

@@ -97,7 +97,7 @@ async fn callers(target: &Arc<Target>, plan: &Plan, first: Caller) -> Result<Vec
 
 /// Until the schedule ends, or somebody ends it.
 async fn work(load: &Arc<Load>, callers: Vec<Caller>) {
-    let (signal, told) = watch::channel(Signal::Ask);
+    let (signal, told) = watch::channel(Signal::Checks);
     let mut working: JoinSet<()> = callers
         .into_iter()
         .enumerate()

@@ -26,7 +26,7 @@ const AFTER_ERROR: Micros = Micros::from_millis(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Signal {
     /// Go on.
-    Ask,
+    Checks,
     /// Finish what was asked.
     Finish,
     /// What is not answered now is an error.
@@ -160,7 +160,7 @@ impl Worker<'_> {
     async fn sleep(&mut self, wait: Micros) -> bool {
         tokio::select! {
             () = self.load.clock.sleep(wait) => true,
-            _ = self.signal.wait_for(|signal| *signal > Signal::Ask) => false,
+            _ = self.signal.wait_for(|signal| *signal > Signal::Checks) => false,
         }
     }
 }

@@ -15,8 +15,8 @@ use prost::Message;
 use tonic::Status;
 
 use super::MAX_MESSAGE;
-use crate::app::request_budget::Held;
-use crate::protocol::connection_slots::Seat;
+use crate::app::request_budget::BudgetShare;
+use crate::protocol::connection_slots::ConnectionState;
 
 /// Before each message: whether it is compressed, and its length in four bytes.
 const PREFIX: usize = 5;
@@ -30,13 +30,13 @@ const FREE: usize = 8;
 
 /// A call that waits for its message.
 struct Waiting<'s> {
-    seat: &'s Seat,
+    seat: &'s ConnectionState,
     free: bool,
-    held: Held,
+    held: BudgetShare,
 }
 
 impl<'s> Waiting<'s> {
-    fn new(seat: &'s Seat, held: Held) -> Self {
+    fn new(seat: &'s ConnectionState, held: BudgetShare) -> Self {
         Waiting { seat, free: seat.begin_wait() < FREE, held }
     }
 
@@ -59,7 +59,11 @@ impl Drop for Waiting<'_> {
 }
 
 /// The one message of a call, when all of it is here. A call that has to wait for it takes a part of the budget with `hold`.
-pub(super) async fn message<M, B>(mut body: B, seat: &Seat, hold: impl Fn() -> Held) -> Result<M, Status>
+pub(super) async fn message<M, B>(
+    mut body: B,
+    seat: &ConnectionState,
+    hold: impl Fn() -> BudgetShare,
+) -> Result<M, Status>
 where
     M: Message + Default,
     B: Body<Data = Bytes, Error: Display> + Unpin,

@@ -10,15 +10,20 @@ use hyper::body::{Body, Frame};
 use tonic::Status;
 
 use super::{framing, rate_limit};
-use crate::app::request_budget::Unfinished;
-use crate::protocol::connection_slots::Seat;
-use crate::telemetry::stats::Deciding;
+use crate::app::request_budget::RequestBudget;
+use crate::protocol::connection_slots::ConnectionState;
+use crate::telemetry::stats::Instrumented;
 
 /// The frames of an answer to a call whose body comes in these pieces.
-pub(crate) async fn should_rate_limit(deciding: Deciding<'_>, pieces: &[&[u8]]) -> Result<Vec<u8>, Status> {
+pub(crate) async fn should_rate_limit(
+    deciding: Instrumented<'_>,
+    pieces: &[&[u8]],
+) -> Result<Vec<u8>, Status> {
     let pieces = pieces.iter().rev().map(|piece| Bytes::copy_from_slice(piece)).collect();
-    let asked =
-        framing::message(Pieces(pieces), &Seat::default(), || Unfinished::default().hold(usize::MAX)).await?;
+    let asked = framing::message(Pieces(pieces), &ConnectionState::default(), || {
+        RequestBudget::default().hold(usize::MAX)
+    })
+    .await?;
     let response = rate_limit::decide(deciding, asked).await?;
     let Ok(body) = framing::reply(&response).into_body().collect().await;
     Ok(body.to_bytes().to_vec())

@@ -20,7 +20,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use super::{SERVICE, framing};
-use crate::app::state::Gate;
+use crate::app::state::AppState;
 use crate::protocol::listener::Stop;
 use crate::store::Readiness;
 
@@ -35,13 +35,13 @@ pub(super) const WATCH: &str = "/grpc.health.v1.Health/Watch";
 const LOOK: Duration = Duration::from_secs(1);
 
 pub(super) struct Health {
-    gate: Arc<Gate>,
+    gate: Arc<AppState>,
     /// Status as of the last look, told to all watches. The channel closes when the server stops.
     status: watch::Receiver<ServingStatus>,
 }
 
 impl Health {
-    pub(super) fn new(gate: Arc<Gate>, stop: Stop) -> Self {
+    pub(super) fn new(gate: Arc<AppState>, stop: Stop) -> Self {
         let (told, status) = watch::channel(ServingStatus::Unknown);
         tokio::spawn(look(Arc::clone(&gate), told, stop));
         Health { gate, status }
@@ -70,7 +70,7 @@ impl Health {
 }
 
 /// Looks at the status while anyone watches it.
-async fn look(gate: Arc<Gate>, told: watch::Sender<ServingStatus>, mut stop: Stop) {
+async fn look(gate: Arc<AppState>, told: watch::Sender<ServingStatus>, mut stop: Stop) {
     loop {
         tokio::select! {
             () = tokio::time::sleep(LOOK) => {}
@@ -84,7 +84,7 @@ async fn look(gate: Arc<Gate>, told: watch::Sender<ServingStatus>, mut stop: Sto
     told.send_replace(ServingStatus::NotServing);
 }
 
-async fn status_of(gate: &Gate) -> ServingStatus {
+async fn status_of(gate: &AppState) -> ServingStatus {
     if !gate.limiter.rules().is_known() {
         return ServingStatus::NotServing;
     }

@@ -39,13 +39,13 @@ use self::framing::Reply;
 use self::health::Health;
 use self::inline_executor::AtOnce;
 use self::streams::{StreamedBody, Streams};
-use super::connection_slots::Seat;
+use super::connection_slots::ConnectionState;
 use super::listener::{self, Stop, Stream};
 use crate::app::auth::bearer;
-use crate::app::state::Gate;
+use crate::app::state::AppState;
 use crate::common::protocol::Protocol;
 use crate::common::timeout::within;
-use crate::telemetry::trace::Caller;
+use crate::telemetry::trace::TraceContext;
 
 /// The largest message, in bytes: a client of Envoy's can make a descriptor as long as its headers may be.
 const MAX_MESSAGE: usize = 1 << 20;
@@ -72,22 +72,22 @@ type DoorBody = Either<Reply, StreamedBody>;
 type Answering = Pin<Box<dyn Future<Output = Result<Response<DoorBody>, Infallible>> + Send>>;
 
 /// Answers gRPC.
-pub(crate) struct Door {
-    gate: Arc<Gate>,
+pub(crate) struct ConnectionHandler {
+    gate: Arc<AppState>,
     health: Health,
     streams: Streams,
     /// Everything but [`SHOULD_RATE_LIMIT`] and health.
     routes: TowerToHyperService<Routes>,
 }
 
-impl Door {
-    pub(crate) fn new(gate: Arc<Gate>, stop: Stop) -> Self {
+impl ConnectionHandler {
+    pub(crate) fn new(gate: Arc<AppState>, stop: Stop) -> Self {
         let routes = reflection::add_to(Routes::default());
         let (health, streams) = (Health::new(Arc::clone(&gate), stop), Streams::new(Arc::clone(&gate)));
-        Door { gate, health, streams, routes: TowerToHyperService::new(routes.prepare()) }
+        ConnectionHandler { gate, health, streams, routes: TowerToHyperService::new(routes.prepare()) }
     }
 
-    async fn answer(&self, request: Request<Incoming>, seat: &Arc<Seat>) -> Response<DoorBody> {
+    async fn answer(&self, request: Request<Incoming>, seat: &Arc<ConnectionState>) -> Response<DoorBody> {
         if !is_grpc(&request) {
             let mut answer = Response::new(Either::Right(StreamedBody::new(Body::empty(), None)));
             *answer.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
@@ -102,7 +102,7 @@ impl Door {
         };
         let (post, path) = (request.method() == Method::POST, request.uri().path());
         if post && path == SHOULD_RATE_LIMIT {
-            let deciding = self.gate.deciding(Protocol::Grpc).called_by(Caller::of(request.headers()));
+            let deciding = self.gate.deciding(Protocol::Grpc).called_by(TraceContext::of(request.headers()));
             let decided = pin!(async {
                 let asked = self::framing::message(request.into_body(), seat, || self.gate.hold()).await?;
                 rate_limit::decide(deciding, asked).await
@@ -172,8 +172,8 @@ fn denial(status: Status) -> Response<DoorBody> {
 
 /// Call under way, also when its client gives it up.
 struct Busy<'c> {
-    seat: &'c Seat,
-    gate: &'c Gate,
+    seat: &'c ConnectionState,
+    gate: &'c AppState,
 }
 
 impl Drop for Busy<'_> {
@@ -182,14 +182,20 @@ impl Drop for Busy<'_> {
     }
 }
 
-impl listener::Door for Door {
+impl listener::ConnectionHandler for ConnectionHandler {
     const PROTOCOL: Protocol = Protocol::Grpc;
 
-    fn gate(&self) -> &Gate {
+    fn gate(&self) -> &AppState {
         &self.gate
     }
 
-    async fn serve(self: Arc<Self>, stream: impl Stream, _peer: SocketAddr, seat: Arc<Seat>, mut stop: Stop) {
+    async fn serve(
+        self: Arc<Self>,
+        stream: impl Stream,
+        _peer: SocketAddr,
+        seat: Arc<ConnectionState>,
+        mut stop: Stop,
+    ) {
         let limits = self.gate.limits;
         let mut stream = TimeoutStream::new(stream);
         // A peer that is there answers a ping at least; one that never begins to speak HTTP/2 gets none.

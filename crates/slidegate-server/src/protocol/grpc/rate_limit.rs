@@ -6,10 +6,10 @@ use tonic::Status;
 use super::descriptor::Descriptors;
 use super::messages::{Code, RateLimitRequest, RateLimitResponse};
 use super::response::{Answer, response};
-use crate::telemetry::stats::Deciding;
+use crate::telemetry::stats::Instrumented;
 
 pub(super) async fn decide(
-    deciding: Deciding<'_>,
+    deciding: Instrumented<'_>,
     asked: RateLimitRequest,
 ) -> Result<RateLimitResponse, Status> {
     let descriptors = Descriptors::check(asked)?;
@@ -23,7 +23,7 @@ pub(super) async fn decide(
 }
 
 /// One is the usual case, and needs no list. What can never fit is denied: an error would let Envoy allow it.
-async fn acquire(deciding: Deciding<'_>, requests: &[Request<'_>]) -> Result<Vec<Decision>, Error> {
+async fn acquire(deciding: Instrumented<'_>, requests: &[Request<'_>]) -> Result<Vec<Decision>, Error> {
     if let [request] = requests {
         match deciding.acquire(request).await {
             Err(error) if error.is_too_costly() => {}
@@ -34,7 +34,7 @@ async fn acquire(deciding: Deciding<'_>, requests: &[Request<'_>]) -> Result<Vec
 }
 
 /// A limit of 0 denies them all; what the others would be told is only looked up.
-async fn deny(deciding: Deciding<'_>, descriptors: &Descriptors) -> Result<RateLimitResponse, Error> {
+async fn deny(deciding: Instrumented<'_>, descriptors: &Descriptors) -> Result<RateLimitResponse, Error> {
     let mut decisions = Vec::new();
     for request in descriptors.requests() {
         decisions.push(match request {

@@ -12,29 +12,29 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 use tonic::body::Body;
 
-use crate::app::state::Gate;
-use crate::protocol::connection_slots::Seat;
+use crate::app::state::AppState;
+use crate::protocol::connection_slots::ConnectionState;
 
 /// Streams of one door.
 pub(super) struct Streams {
     free: Arc<Semaphore>,
-    gate: Arc<Gate>,
+    gate: Arc<AppState>,
 }
 
 /// One stream, until it is dropped. Its connection is in use meanwhile.
 pub(super) struct Streaming {
-    seat: Arc<Seat>,
-    gate: Arc<Gate>,
+    seat: Arc<ConnectionState>,
+    gate: Arc<AppState>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Streams {
-    pub(super) fn new(gate: Arc<Gate>) -> Self {
+    pub(super) fn new(gate: Arc<AppState>) -> Self {
         Streams { free: Arc::new(Semaphore::new(gate.limits.grpc_streams)), gate }
     }
 
     /// Opens one on the connection of `seat`.
-    pub(super) fn open(&self, seat: &Arc<Seat>) -> Result<Streaming, Status> {
+    pub(super) fn open(&self, seat: &Arc<ConnectionState>) -> Result<Streaming, Status> {
         let most = self.gate.limits.grpc_streams_per_connection;
         if !seat.open_stream(most) {
             return Err(Status::resource_exhausted(format!(

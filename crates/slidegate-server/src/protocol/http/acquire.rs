@@ -21,12 +21,12 @@ use super::route::Route;
 use super::{MAX_BATCH_BODY, MAX_BODY, Shared};
 use crate::common::protocol::Protocol;
 use crate::store::AnyStore;
-use crate::telemetry::stats::Deciding;
-use crate::telemetry::trace::Caller;
+use crate::telemetry::stats::Instrumented;
+use crate::telemetry::trace::TraceContext;
 
 /// What is asked about a request: to have its permits, or whether it could.
 #[derive(Clone, Copy)]
-pub(super) enum Question {
+pub(super) enum DecisionKind {
     Acquire,
     Peek,
 }
@@ -48,11 +48,11 @@ const DENIES: &str = r#"{"allowed":false,"code":10007,"denied_by":"login-per-ip"
 pub(super) const OWN: &str = r#"{"resource":"user123","limit":10,"window":"1s","permits":3}"#;
 const ALLOWS_OWN: &str = r#"{"allowed":true,"code":0,"denied_by":null,"retry_after_ms":0,"limits":[{"rule":"ad-hoc","key":"ad-hoc:resource=user123:window=1s","limit":10,"used":3,"remaining":7,"retry_after_ms":0,"reset_after_ms":1000}],"reservation":"1794774215407676.0.3.33.ad-hoc:resource=user123:window=1s.5f0c7ab4d1e6938207cd45be91f3a86e","source":"store"}"#;
 
-impl Question {
+impl DecisionKind {
     pub(super) fn route(self) -> Route {
         let (path, id, summary) = match self {
-            Question::Acquire => ("/v1/acquire", "acquire", "Ask for permits"),
-            Question::Peek => ("/v1/peek", "peek", "What acquire would answer; charges nothing"),
+            DecisionKind::Acquire => ("/v1/acquire", "acquire", "Ask for permits"),
+            DecisionKind::Peek => ("/v1/peek", "peek", "What acquire would answer; charges nothing"),
         };
         let call = Call::new(Who::Asking, id, summary)
             .parameter(
@@ -75,25 +75,25 @@ impl Question {
 
     pub(super) fn of(method: &str, path: &str) -> Option<Self> {
         match (method, path) {
-            ("POST", "/v1/acquire") => Some(Question::Acquire),
-            ("POST", "/v1/peek") => Some(Question::Peek),
+            ("POST", "/v1/acquire") => Some(DecisionKind::Acquire),
+            ("POST", "/v1/peek") => Some(DecisionKind::Peek),
             _ => None,
         }
     }
 
-    pub(super) async fn answer_when_here<B>(self, deciding: Deciding<'_>, request: Request<B>) -> Answer
+    pub(super) async fn answer_when_here<B>(self, deciding: Instrumented<'_>, request: Request<B>) -> Answer
     where
         B: HttpBody<Error: Into<BoxError>>,
     {
         let older = wants_older(request.uri().query());
-        let deciding = deciding.called_by(Caller::of(request.headers()));
+        let deciding = deciding.called_by(TraceContext::of(request.headers()));
         match JsonBytes::arrive(request.map(|body| Limited::new(body, MAX_BODY))).await {
             Ok(body) => self.answer(deciding, body.as_slice(), older).await,
             Err(error) => error.into_answer(),
         }
     }
 
-    pub(super) async fn answer(self, deciding: Deciding<'_>, body: &[u8], older: bool) -> Answer {
+    pub(super) async fn answer(self, deciding: Instrumented<'_>, body: &[u8], older: bool) -> Answer {
         let limiter = deciding.limiter;
         match self.decide(deciding, body).await {
             Ok(decision) => answer(limiter, &decision, older),
@@ -101,12 +101,12 @@ impl Question {
         }
     }
 
-    async fn decide(self, deciding: Deciding<'_>, body: &[u8]) -> Result<Decision, ApiError> {
+    async fn decide(self, deciding: Instrumented<'_>, body: &[u8]) -> Result<Decision, ApiError> {
         let body: AcquireBody<'_> = read_json(body)?;
         let request = body.request()?;
         Ok(match self {
-            Question::Acquire => deciding.acquire(&request).await?,
-            Question::Peek => deciding.peek(&request).await?,
+            DecisionKind::Acquire => deciding.acquire(&request).await?,
+            DecisionKind::Peek => deciding.peek(&request).await?,
         })
     }
 }
@@ -137,7 +137,11 @@ pub(super) fn batch_route() -> Route {
 }
 
 /// Each request is judged on its own: a bad or a denied one does not stop the others.
-async fn batch(State(gate): State<Shared>, caller: Caller, body: JsonBytes) -> Result<Response, ApiError> {
+async fn batch(
+    State(gate): State<Shared>,
+    caller: TraceContext,
+    body: JsonBytes,
+) -> Result<Response, ApiError> {
     let body: BatchBody<'_> = read_json(body.as_slice())?;
     let requests: Vec<_> = body.requests.iter().map(AcquireBody::request).collect();
     let good: Vec<_> = requests.iter().flatten().cloned().collect();

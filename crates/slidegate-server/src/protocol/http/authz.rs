@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use axum::http::{HeaderMap, HeaderName, Method, header};
 
 use super::error::{ApiError, Code};
-use super::{Door, Role};
+use super::{ConnectionHandler, Role};
 use crate::app::auth::bearer;
 use crate::config::Origin;
 
-impl Door {
+impl ConnectionHandler {
     /// Whether a request may be answered.
     pub(super) fn admits(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
         if headers.get_all(header::AUTHORIZATION).iter().nth(1).is_some() {

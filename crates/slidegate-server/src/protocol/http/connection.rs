@@ -23,18 +23,18 @@ use tokio_io_timeout::TimeoutWriter;
 
 use super::error::{ApiError, Code};
 use super::forward_auth::Peer;
-use super::{Door, DoorBody, fast_path};
-use crate::app::request_budget::Held;
-use crate::protocol::connection_slots::Seat;
+use super::{ConnectionHandler, DoorBody, fast_path};
+use crate::app::request_budget::BudgetShare;
+use crate::protocol::connection_slots::ConnectionState;
 use crate::protocol::listener::{Stop, Stream};
 
 type Served = Pin<Box<dyn Future<Output = Result<(), Box<dyn Error + Send + Sync>>> + Send>>;
 
 pub(super) fn serve(
-    door: Arc<Door>,
+    door: Arc<ConnectionHandler>,
     mut stream: impl Stream,
     peer: SocketAddr,
-    seat: Arc<Seat>,
+    seat: Arc<ConnectionState>,
     stop: Stop,
 ) -> Served {
     Box::pin(async move {
@@ -49,9 +49,9 @@ pub(super) fn serve(
 fn by_hyper(
     stream: impl Stream,
     rest: Bytes,
-    door: Arc<Door>,
+    door: Arc<ConnectionHandler>,
     peer: SocketAddr,
-    seat: Arc<Seat>,
+    seat: Arc<ConnectionState>,
     mut stop: Stop,
 ) -> Served {
     let limits = door.gate.limits;
@@ -131,14 +131,14 @@ const STEP: usize = 16 << 10;
 
 /// Bytes that were read since the last answer: those of the request under way.
 struct Reading {
-    held: Held,
+    held: BudgetShare,
     bytes: AtomicUsize,
     /// Whether the budget did not allow more.
     over: AtomicBool,
 }
 
 impl Reading {
-    fn new(held: Held) -> Self {
+    fn new(held: BudgetShare) -> Self {
         Reading { held, bytes: AtomicUsize::new(0), over: AtomicBool::new(false) }
     }
 

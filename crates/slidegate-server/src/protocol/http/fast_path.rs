@@ -14,15 +14,15 @@ use bytes::{Bytes, BytesMut};
 use slidegate::{Clock, Micros};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::acquire::{Question, wants_older};
+use super::acquire::{DecisionKind, wants_older};
 use super::dto::is_json;
 use super::response::Answer;
-use super::{Door, too_late};
+use super::{ConnectionHandler, too_late};
 use crate::app::auth::bearer;
 use crate::common::timeout::within;
-use crate::protocol::connection_slots::Seat;
+use crate::protocol::connection_slots::ConnectionState;
 use crate::protocol::listener::{Stop, Stream, part};
-use crate::telemetry::trace::Caller;
+use crate::telemetry::trace::TraceContext;
 
 /// The most bytes of requests that are looked at together. Of an idle connection this is what it costs.
 const TOGETHER: usize = 4 << 10;
@@ -34,10 +34,10 @@ const MAX_HEADERS: usize = 32;
 ///
 /// Returns what is left for hyper to answer.
 pub(crate) async fn usual(
-    door: &Door,
+    door: &ConnectionHandler,
     stream: &mut impl Stream,
     idle: Duration,
-    seat: &Seat,
+    seat: &ConnectionState,
     stop: &Stop,
 ) -> io::Result<Option<Bytes>> {
     let mut stopping = stop.clone();
@@ -66,7 +66,7 @@ pub(crate) async fn usual(
         since = door.clock.now();
         let mut taken = 0;
         let mut last = false;
-        while let Some(request) = Usual::read(&arrived[taken..]) {
+        while let Some(request) = FastRequest::read(&arrived[taken..]) {
             if taken == 0 && !seat.begin() {
                 return Ok(None);
             }
@@ -104,18 +104,18 @@ pub(crate) async fn usual(
 }
 
 /// A request that is here whole.
-struct Usual<'a> {
-    question: Question,
+struct FastRequest<'a> {
+    question: DecisionKind,
     older: bool,
     /// The token, if it comes with one.
     shown: Option<&'a [u8]>,
-    caller: Caller,
+    caller: TraceContext,
     body: &'a [u8],
     /// Head and body, in bytes.
     length: usize,
 }
 
-impl<'a> Usual<'a> {
+impl<'a> FastRequest<'a> {
     /// The first request of `arrived`, if it is a usual one.
     fn read(arrived: &'a [u8]) -> Option<Self> {
         let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
@@ -128,7 +128,7 @@ impl<'a> Usual<'a> {
             return None;
         }
         let mut target = request.path?.splitn(2, '?');
-        let question = Question::of(request.method?, target.next()?)?;
+        let question = DecisionKind::of(request.method?, target.next()?)?;
         let query = target.next();
         // Whether other queries are well-formed, hyper knows.
         let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.=&".contains(&b);
@@ -136,7 +136,7 @@ impl<'a> Usual<'a> {
             return None;
         }
         let (mut json, mut length, mut authorized, mut shown) = (false, None, false, None);
-        let mut caller = Caller::default();
+        let mut caller = TraceContext::default();
         for httparse::Header { name, value } in request.headers.iter() {
             let is = |known: &str| name.eq_ignore_ascii_case(known);
             if is("content-length") {
@@ -169,10 +169,10 @@ impl<'a> Usual<'a> {
         }
         let length = head.checked_add(length.filter(|_| json)?)?;
         let body = arrived.get(head..length)?;
-        Some(Usual { question, older: wants_older(query), shown, caller, body, length })
+        Some(FastRequest { question, older: wants_older(query), shown, caller, body, length })
     }
 
-    async fn answer(&self, door: &Door) -> Answer {
+    async fn answer(&self, door: &ConnectionHandler) -> Answer {
         match door.admits_ask(self.shown) {
             Ok(()) => {
                 let deciding = door.deciding().called_by(self.caller);
@@ -232,10 +232,10 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::app::auth::{Access, Token};
-    use crate::app::state::Gate;
+    use crate::app::auth::{Auth, Token};
+    use crate::app::state::AppState;
     use crate::protocol::http::Role;
-    use crate::protocol::listener::Door as _;
+    use crate::protocol::listener::ConnectionHandler as _;
     use crate::store::AnyStore;
 
     const TOKEN: &str = "Bearer token-0123456789";
@@ -279,12 +279,11 @@ mod tests {
     /// Head and body of the answer to bytes that come in these pieces. Both ways have their own order of headers.
     async fn answer(pieces: &[&[u8]], locked: bool) -> (Vec<String>, String) {
         let rules = Rules::from_yaml("rules: [{ name: r, key: [u], limit: 9, window: 1h, count: attempts }]");
-        let mut gate = Gate::new(AnyStore::Memory(MemoryStore::new()), rules.unwrap(), "a test");
+        let mut gate = AppState::new(AnyStore::Memory(MemoryStore::new()), rules.unwrap(), "a test");
         if locked {
-            gate.access =
-                Access::new(vec![Token::new(TOKEN.trim_start_matches("Bearer ").as_bytes())], vec![]);
+            gate.access = Auth::new(vec![Token::new(TOKEN.trim_start_matches("Bearer ").as_bytes())], vec![]);
         }
-        let door = Door::new(Arc::new(gate), Role::Asking { may_change: true });
+        let door = ConnectionHandler::new(Arc::new(gate), Role::Asking { may_change: true });
         let answers = Arc::new(Mutex::new(Vec::new()));
         let left =
             pieces.iter().rev().filter(|piece| !piece.is_empty()).map(|piece| piece.to_vec()).collect();

@@ -22,7 +22,7 @@ use super::response::json;
 use super::route::Route;
 use crate::common::protocol::Protocol;
 use crate::config::{AuthorizeConfig, Origin, deny_status};
-use crate::telemetry::trace::Caller;
+use crate::telemetry::trace::TraceContext;
 
 /// Who is at the other end of the connection.
 #[derive(Clone, Copy)]
@@ -30,7 +30,7 @@ pub(super) struct Peer(pub(super) SocketAddr);
 
 /// What a proxy's own configuration asks for.
 #[derive(Deserialize)]
-struct Wishes {
+struct QueryParams {
     permits: Option<u64>,
     deny: Option<u64>,
     headers: Option<String>,
@@ -88,13 +88,13 @@ pub(super) fn route() -> Route {
 async fn authorize(
     State(gate): State<Shared>,
     Extension(Peer(peer)): Extension<Peer>,
-    wishes: Result<Query<Wishes>, QueryRejection>,
+    query: Result<Query<QueryParams>, QueryRejection>,
     head: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let Query(wishes) =
-        wishes.map_err(|rejection| ApiError::new(Code::InvalidRequest, rejection.body_text()))?;
+    let Query(query) =
+        query.map_err(|rejection| ApiError::new(Code::InvalidRequest, rejection.body_text()))?;
     let config = &gate.authorize;
-    let denied = match wishes.deny.map(deny_status) {
+    let denied = match query.deny.map(deny_status) {
         None => config.deny_status,
         Some(Ok(status)) => status,
         Some(Err(message)) => return Err(ApiError::new(Code::InvalidRequest, message)),
@@ -106,10 +106,10 @@ async fn authorize(
     }
     let attributes = told.attributes();
     let pairs = attributes.iter().map(|(name, value)| (*name, &**value));
-    let request = Request::new(pairs).permits(wishes.permits.unwrap_or(1));
-    let deciding = gate.deciding(Protocol::Http).called_by(Caller::of(&head));
+    let request = Request::new(pairs).permits(query.permits.unwrap_or(1));
+    let deciding = gate.deciding(Protocol::Http).called_by(TraceContext::of(&head));
     let decision = deciding.acquire(&request).await?;
-    Ok(answer(&decision, denied, wishes.headers.as_deref() == Some("x-ratelimit")))
+    Ok(answer(&decision, denied, query.headers.as_deref() == Some("x-ratelimit")))
 }
 
 fn answer(decision: &Decision, denied: StatusCode, older: bool) -> Response {

@@ -7,7 +7,7 @@ use axum::http::Uri;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
-use slidegate::{Counted, Inspection, Key, MAX_INSPECTED, Micros};
+use slidegate::{Inspection, Key, MAX_INSPECTED, Micros, WindowEntry};
 
 use super::Shared;
 use super::error::{ApiError, Code};
@@ -97,7 +97,7 @@ async fn inspect(State(gate): State<Shared>, uri: Uri, path: Named) -> Result<Js
     for key in keys(&uri, path)? {
         let found = gate.limiter.inspect(&key).await?;
         let Some(Inspection { at, used, reset_after, entries, .. }) = found else { continue };
-        let entry = |Counted { at, cost, leaves_after }: &Counted| EntryBody {
+        let entry = |WindowEntry { at, cost, leaves_after }: &WindowEntry| EntryBody {
             permits: *cost,
             at_ms: millis(*at),
             leaves_after_ms: leaves_after.ceil_millis(),

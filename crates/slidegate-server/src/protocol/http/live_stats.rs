@@ -11,7 +11,7 @@ use tokio::time::MissedTickBehavior;
 use super::rules::EditionBody;
 use super::store::StoreBody;
 use crate::app::monitor::{AccuracyBody, MemoryBody};
-use crate::app::state::Gate;
+use crate::app::state::AppState;
 use crate::common::protocol::Protocol;
 use crate::telemetry::stats::{Requests, Shown};
 
@@ -21,7 +21,7 @@ const MOST_RULES: usize = 1_000;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Counts seconds, and tells who looks on what happened in each.
-pub(crate) async fn beat(gate: Arc<Gate>) {
+pub(crate) async fn beat(gate: Arc<AppState>) {
     let clock = SystemClock::new();
     let mut seconds = tokio::time::interval(SECOND);
     seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -97,7 +97,7 @@ pub(crate) struct Connections {
 }
 
 impl Tick {
-    async fn new(gate: &Gate, at_ms: u64) -> Self {
+    async fn new(gate: &AppState, at_ms: u64) -> Self {
         let store = StoreBody::of(gate).await;
         let (Requests { allowed, denied }, durations) = gate.record.second();
         let (rules, would_deny) = rules(gate);
@@ -125,7 +125,7 @@ impl Tick {
 }
 
 /// The rules, and how often those that only watch would have denied.
-fn rules(gate: &Gate) -> (Vec<RuleTick>, u64) {
+fn rules(gate: &AppState) -> (Vec<RuleTick>, u64) {
     let (rules, rows) = gate.record.rows();
     let mut shown: Vec<(usize, Shown)> = rows.iter().map(|row| row.shown()).enumerate().collect();
     let would_deny = shown.iter().map(|(_, shown)| shown.second.would_deny).sum();

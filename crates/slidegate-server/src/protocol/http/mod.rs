@@ -41,16 +41,16 @@ use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use slidegate::SystemClock;
 
-use self::acquire::Question;
+use self::acquire::DecisionKind;
 use self::error::{ApiError, Code};
 use self::response::Answer;
 use self::route::Route;
-use super::connection_slots::Seat;
+use super::connection_slots::ConnectionState;
 use super::listener::{self, Stop, Stream};
-use crate::app::state::Gate;
+use crate::app::state::AppState;
 use crate::common::protocol::Protocol;
 use crate::common::timeout::within;
-use crate::telemetry::stats::Deciding;
+use crate::telemetry::stats::Instrumented;
 
 /// The largest body of a single request, in bytes.
 pub const MAX_BODY: usize = 64 << 10;
@@ -61,7 +61,7 @@ pub const MAX_BATCH_BODY: usize = 1 << 20;
 /// The most requests in a batch.
 pub const MAX_BATCH: usize = 1_000;
 
-pub(crate) type Shared = Arc<Gate>;
+pub(crate) type Shared = Arc<AppState>;
 
 /// What may be asked at a door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub(crate) enum Role {
 }
 
 /// Where requests come in. One that takes too long to arrive and be answered is given up.
-pub(crate) struct Door {
+pub(crate) struct ConnectionHandler {
     gate: Shared,
     role: Role,
     /// Knows every path.
@@ -87,13 +87,13 @@ pub(crate) struct Door {
 /// Of an answer made here, or by the router.
 type DoorBody = Either<Full<Bytes>, Body>;
 
-impl Door {
+impl ConnectionHandler {
     pub(crate) fn new(gate: Shared, role: Role) -> Self {
         let router = TowerToHyperService::new(router(Arc::clone(&gate)));
-        Door { gate, role, router, clock: SystemClock::new() }
+        ConnectionHandler { gate, role, router, clock: SystemClock::new() }
     }
 
-    fn deciding(&self) -> Deciding<'_> {
+    fn deciding(&self) -> Instrumented<'_> {
         self.gate.deciding(Protocol::Http)
     }
 
@@ -106,7 +106,7 @@ impl Door {
         if let Err(error) = self.admits(request.method(), request.uri().path(), request.headers()) {
             return error.into_answer().map(|body| Either::Left(Full::new(body)));
         }
-        match Question::of(request.method().as_str(), request.uri().path()) {
+        match DecisionKind::of(request.method().as_str(), request.uri().path()) {
             Some(question) => {
                 let answer = pin!(question.answer_when_here(self.deciding(), request));
                 let answer = within(self.timeout(), answer).await.unwrap_or_else(too_late);
@@ -120,14 +120,20 @@ impl Door {
     }
 }
 
-impl listener::Door for Door {
+impl listener::ConnectionHandler for ConnectionHandler {
     const PROTOCOL: Protocol = Protocol::Http;
 
-    fn gate(&self) -> &Gate {
+    fn gate(&self) -> &AppState {
         &self.gate
     }
 
-    async fn serve(self: Arc<Self>, stream: impl Stream, peer: SocketAddr, seat: Arc<Seat>, stop: Stop) {
+    async fn serve(
+        self: Arc<Self>,
+        stream: impl Stream,
+        peer: SocketAddr,
+        seat: Arc<ConnectionState>,
+        stop: Stop,
+    ) {
         let _ = connection::serve(self, stream, peer, seat, stop).await;
     }
 }
@@ -143,8 +149,8 @@ fn too_late() -> Answer {
 /// Everything that may be asked.
 fn routes() -> Vec<Route> {
     vec![
-        Question::Acquire.route(),
-        Question::Peek.route(),
+        DecisionKind::Acquire.route(),
+        DecisionKind::Peek.route(),
         acquire::batch_route(),
         explain::route(),
         settle::route(),

@@ -78,7 +78,7 @@ mod tests {
     use slidegate::{MemoryStore, Rules};
 
     use super::*;
-    use crate::app::state::Gate;
+    use crate::app::state::AppState;
     use crate::protocol::http::forward_auth::Peer;
     use crate::protocol::http::router;
     use crate::store::AnyStore;
@@ -89,7 +89,7 @@ mod tests {
     #[tokio::test]
     async fn every_route_is_described_and_nothing_else() {
         let store = AnyStore::Memory(MemoryStore::new());
-        let gate = Gate::new(store, Rules::new([]).unwrap(), "a test");
+        let gate = AppState::new(store, Rules::new([]).unwrap(), "a test");
         let router = TowerToHyperService::new(router(Arc::new(gate)));
         let document = document();
         let paths = document["paths"].as_object().unwrap();

@@ -16,7 +16,7 @@ use super::error::{ApiError, Code};
 use super::operation::{Call, Who};
 use super::route::Route;
 use crate::app::rule_manager::{Edition, RulesBody, hash};
-use crate::app::state::Gate;
+use crate::app::state::AppState;
 use crate::config::{Config, MAX_RULES_BODY};
 use crate::telemetry::stats::Shadow;
 
@@ -118,7 +118,7 @@ enum Format {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct Wishes {
+struct QueryParams {
     #[serde(default)]
     dry_run: bool,
 }
@@ -152,9 +152,9 @@ pub(super) fn route() -> Route {
 
 async fn show(
     State(gate): State<Shared>,
-    wishes: Result<Query<Shape>, QueryRejection>,
+    query: Result<Query<Shape>, QueryRejection>,
 ) -> Result<Response, ApiError> {
-    let Query(Shape { format }) = wishes.map_err(not_understood)?;
+    let Query(Shape { format }) = query.map_err(not_understood)?;
     let edition = gate.rules.current();
     match format {
         Format::Json => Ok(body(&gate, &edition).into_response()),
@@ -200,12 +200,12 @@ impl Preview {
     }
 }
 
-fn body(gate: &Gate, edition: &Edition) -> Json<RulesAnswer> {
+fn body(gate: &AppState, edition: &Edition) -> Json<RulesAnswer> {
     Json(RulesAnswer { edition: EditionBody::of(gate, edition), rules: RulesBody::from(&*edition.rules) })
 }
 
 impl EditionBody {
-    pub(crate) fn of(gate: &Gate, edition: &Edition) -> Self {
+    pub(crate) fn of(gate: &AppState, edition: &Edition) -> Self {
         let Edition { version, hash, source, .. } = edition;
         let failure = gate
             .rules
@@ -219,10 +219,10 @@ impl EditionBody {
 /// In force when it is answered; what is not right changes nothing.
 async fn replace(
     State(gate): State<Shared>,
-    wishes: Result<Query<Wishes>, QueryRejection>,
+    query: Result<Query<QueryParams>, QueryRejection>,
     text: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
-    let Query(Wishes { dry_run }) = wishes.map_err(not_understood)?;
+    let Query(QueryParams { dry_run }) = query.map_err(not_understood)?;
     let text = text.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => {
             ApiError::new(Code::TooLarge, format!("the rules are too large: {MAX_RULES_BODY} bytes at most"))

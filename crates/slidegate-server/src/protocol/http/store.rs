@@ -4,12 +4,12 @@ use axum::Json;
 use axum::extract::State;
 use schemars::JsonSchema;
 use serde::Serialize;
-use slidegate::{GuardStats, MemoryStats, MirrorStats, ServerStats};
+use slidegate::{FailoverStats, JournalStats, MemoryStats, ServerStats};
 
 use super::Shared;
 use super::operation::{Call, Who};
 use super::route::Route;
-use crate::app::state::Gate;
+use crate::app::state::AppState;
 use crate::store::RedisStats;
 
 #[derive(Serialize, JsonSchema)]
@@ -142,7 +142,7 @@ async fn store(State(gate): State<Shared>) -> Json<StoreBody> {
 }
 
 impl StoreBody {
-    pub(crate) async fn of(gate: &Gate) -> Self {
+    pub(crate) async fn of(gate: &AppState) -> Self {
         let memory = gate.memory_stats().await.map(|stats: MemoryStats| MemoryBody {
             keys: stats.keys,
             events: stats.events,
@@ -168,8 +168,8 @@ impl StoreBody {
 
 impl From<RedisStats> for RedisBody {
     fn from(RedisStats { guard, lease, coalesce, calls, .. }: RedisStats) -> Self {
-        let GuardStats { servers, mirror, in_flight, late, overloaded, .. } = guard;
-        let MirrorStats { keys, entries, bytes, dropped } = mirror;
+        let FailoverStats { servers, mirror, in_flight, late, overloaded, .. } = guard;
+        let JournalStats { keys, entries, bytes, dropped } = mirror;
         RedisBody {
             servers: servers.into_iter().map(ServerBody::from).collect(),
             mirror: MirrorBody { keys, entries, bytes, dropped },

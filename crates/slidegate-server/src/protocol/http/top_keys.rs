@@ -18,7 +18,7 @@ const MOST: usize = 20;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wishes {
+struct QueryParams {
     #[serde(default)]
     period: Period,
     rule: Option<String>,
@@ -56,10 +56,10 @@ pub(super) fn route() -> Route {
 
 async fn top(
     State(gate): State<Shared>,
-    wishes: Result<Query<Wishes>, QueryRejection>,
+    query: Result<Query<QueryParams>, QueryRejection>,
 ) -> Result<Json<TopBody>, ApiError> {
-    let Query(Wishes { period, rule }) =
-        wishes.map_err(|rejection| ApiError::new(Code::InvalidRequest, rejection.body_text()))?;
+    let Query(QueryParams { period, rule }) =
+        query.map_err(|rejection| ApiError::new(Code::InvalidRequest, rejection.body_text()))?;
     let [hottest, denied] = gate.record.top(period, rule.as_deref(), MOST).map(|keys| {
         let body = |TopKey { key, count }| TopKeyBody {
             rule: key.rule().to_owned(),

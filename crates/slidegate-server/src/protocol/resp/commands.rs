@@ -22,7 +22,7 @@ pub(super) struct Asked<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Shape {
     /// Ours: allowed, limit, remaining, retry after and reset after in milliseconds; and the reservation.
-    Own { reserve: bool },
+    AdHocLimit { reserve: bool },
     /// redis-cell's: limited, limit, remaining, retry after and reset after in seconds.
     Cell(Bucket),
     /// throttlecrab's: allowed, limit, remaining, reset after and retry after in seconds.
@@ -135,7 +135,7 @@ impl Options {
         if let Some(id) = self.id {
             request = request.id(id);
         }
-        Asked { request, shape: Shape::Own { reserve: self.reserve } }
+        Asked { request, shape: Shape::AdHocLimit { reserve: self.reserve } }
     }
 }
 
@@ -181,7 +181,7 @@ pub(super) fn held<S: Store>(
 impl Shape {
     pub(super) fn write<S: Store>(self, limiter: &Limiter<S>, decision: &Decision, answers: &mut Answers) {
         match self {
-            Shape::Own { reserve } => own(decision, reserve.then_some(limiter), answers),
+            Shape::AdHocLimit { reserve } => own(decision, reserve.then_some(limiter), answers),
             Shape::Cell(bucket) => {
                 let numbers = bucket.read(decision);
                 let limited = i64::from(!numbers.allowed);

@@ -13,10 +13,10 @@ use super::encoder::{Answers, Shown};
 use super::parser::Caps;
 use super::session::{Client, Plain, Then};
 use super::transaction::{Step, Transaction};
-use super::{Door, Name, parser};
+use super::{ConnectionHandler, Name, parser};
 use crate::common::protocol::Protocol;
 use crate::common::timeout::within;
-use crate::protocol::connection_slots::Seat;
+use crate::protocol::connection_slots::ConnectionState;
 use crate::protocol::listener::{Stop, Stream, part};
 
 /// What is read at once, unless one command is more. Of an idle connection this is what it costs.
@@ -33,10 +33,10 @@ const IDLE: u32 = 10;
 
 /// Answers commands until the connection ends, idles for too long, sends what cannot be read, or `stop` is told.
 pub(super) async fn serve<S: Stream>(
-    door: &Door,
+    door: &ConnectionHandler,
     stream: &mut S,
     peer: SocketAddr,
-    seat: &Seat,
+    seat: &ConnectionState,
     stop: &Stop,
 ) -> io::Result<()> {
     let limits = door.gate.limits;
@@ -115,9 +115,9 @@ pub(super) async fn serve<S: Stream>(
 }
 
 struct Connection<'d, S> {
-    door: &'d Door,
+    door: &'d ConnectionHandler,
     stream: &'d mut S,
-    seat: &'d Seat,
+    seat: &'d ConnectionState,
     client: Client,
     answers: Answers,
     /// Begun by MULTI.
@@ -142,7 +142,7 @@ impl Parts<'_, '_> {
     /// Decides the next of them; none if there are none.
     async fn decide(
         &mut self,
-        door: &Door,
+        door: &ConnectionHandler,
         timeout: Duration,
     ) -> Result<Vec<Result<Decision, Error>>, Error> {
         let deciding = door.gate.deciding(Protocol::Resp);

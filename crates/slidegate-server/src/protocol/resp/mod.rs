@@ -21,25 +21,25 @@ use slidegate::SystemClock;
 
 use self::session::Plain;
 use self::transaction::Step;
-use super::connection_slots::Seat;
+use super::connection_slots::ConnectionState;
 use super::listener::{self, Stop, Stream};
-use crate::app::state::Gate;
+use crate::app::state::AppState;
 use crate::common::protocol::Protocol;
 
 /// How many commands there are.
 const COMMANDS: i64 = 22;
 
 /// Answers in the Redis protocol.
-pub(crate) struct Door {
-    gate: Arc<Gate>,
+pub(crate) struct ConnectionHandler {
+    gate: Arc<AppState>,
     clock: SystemClock,
     /// Connections so far, which are their ids.
     connections: AtomicU64,
 }
 
-impl Door {
-    pub(crate) fn new(gate: Arc<Gate>) -> Self {
-        Door { gate, clock: SystemClock::new(), connections: AtomicU64::new(0) }
+impl ConnectionHandler {
+    pub(crate) fn new(gate: Arc<AppState>) -> Self {
+        ConnectionHandler { gate, clock: SystemClock::new(), connections: AtomicU64::new(0) }
     }
 
     fn next_id(&self) -> u64 {
@@ -47,14 +47,20 @@ impl Door {
     }
 }
 
-impl listener::Door for Door {
+impl listener::ConnectionHandler for ConnectionHandler {
     const PROTOCOL: Protocol = Protocol::Resp;
 
-    fn gate(&self) -> &Gate {
+    fn gate(&self) -> &AppState {
         &self.gate
     }
 
-    async fn serve(self: Arc<Self>, mut stream: impl Stream, peer: SocketAddr, seat: Arc<Seat>, stop: Stop) {
+    async fn serve(
+        self: Arc<Self>,
+        mut stream: impl Stream,
+        peer: SocketAddr,
+        seat: Arc<ConnectionState>,
+        stop: Stop,
+    ) {
         let _ = connection::serve(&self, &mut stream, peer, &seat, &stop).await;
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::encoder::{Answers, Shown};
 use super::parser::Caps;
-use crate::app::auth::Access;
+use crate::app::auth::Auth;
 
 /// What clients that ask may take for granted.
 const REDIS_VERSION: &str = "7.0.0";
@@ -45,7 +45,7 @@ pub(super) enum Then {
 }
 
 impl Client {
-    pub(super) fn new(id: u64, peer: SocketAddr, access: &Access) -> Self {
+    pub(super) fn new(id: u64, peer: SocketAddr, access: &Auth) -> Self {
         Client { id, peer, name: String::new(), known: access.is_open() }
     }
 
@@ -64,7 +64,7 @@ impl Client {
         &mut self,
         command: Plain,
         words: &[&[u8]],
-        access: &Access,
+        access: &Auth,
         answers: &mut Answers,
     ) -> Then {
         match (command, words) {
@@ -100,14 +100,14 @@ impl Client {
         Then::GoOn
     }
 
-    fn auth(&mut self, token: &[u8], access: &Access, answers: &mut Answers) {
+    fn auth(&mut self, token: &[u8], access: &Auth, answers: &mut Answers) {
         if self.show(token, access, answers) {
             answers.simple("OK");
         }
     }
 
     /// Whether `token` lets ask; if not, that is said. A wrong one leaves things as they were.
-    fn show(&mut self, token: &[u8], access: &Access, answers: &mut Answers) -> bool {
+    fn show(&mut self, token: &[u8], access: &Auth, answers: &mut Answers) -> bool {
         let right = access.may_ask(Some(token));
         self.known |= right;
         if !right {
@@ -117,7 +117,7 @@ impl Client {
     }
 
     /// `HELLO [2|3 [AUTH user token] [SETNAME name]]`.
-    fn hello(&mut self, words: &[&[u8]], access: &Access, answers: &mut Answers) {
+    fn hello(&mut self, words: &[&[u8]], access: &Auth, answers: &mut Answers) {
         let (version_3, mut options) = match words {
             [] => (answers.version_3, words),
             [b"2", rest @ ..] => (false, rest),

@@ -13,9 +13,9 @@ pub(super) use self::charts::{Picture, pictures};
 pub(super) use self::difference::Difference;
 pub(super) use self::html::page;
 pub(super) use self::rule::{RuleReport, rule_reports};
-use super::baseline::Recorded;
+use super::baseline::Baseline;
 use super::scenarios::Counted;
-use super::traffic::{BadLines, Format};
+use super::traffic::{Format, ParseErrors};
 
 /// The figures of one run; as JSON, one object.
 #[derive(Debug, Serialize)]
@@ -38,10 +38,10 @@ pub(super) struct Report {
     pub(super) seconds: f64,
     pub(super) requests_per_second: f64,
     pub(super) interrupted: bool,
-    pub(super) bad_lines: BadLines,
+    pub(super) bad_lines: ParseErrors,
     pub(super) late: Late,
     /// What a recording says was decided then, if it is one.
-    pub(super) recorded: Option<Recorded>,
+    pub(super) recorded: Option<Baseline>,
     /// What each rule did; of different ones, the new. In a comparison each algorithm has its own.
     pub(super) rules: Vec<RuleReport>,
     /// One algorithm after the other.

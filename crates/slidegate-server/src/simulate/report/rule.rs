@@ -3,7 +3,7 @@
 use serde::Serialize;
 use slidegate::Mode;
 
-use crate::simulate::stats::{Bucket, Hit, Row, RuleKeys, Spread, Tally, Timeline};
+use crate::simulate::stats::{Bucket, Hit, Row, RuleKeys, Spread, Stats, Timeline};
 
 /// The figures of one rule.
 #[derive(Debug, Serialize)]
@@ -70,7 +70,7 @@ pub(in super::super) struct Buckets {
 }
 
 /// One for every rule, and one for requests that bring their own limit if there were any.
-pub(in super::super) fn rule_reports(tally: &Tally, top: usize) -> Vec<RuleReport> {
+pub(in super::super) fn rule_reports(tally: &Stats, top: usize) -> Vec<RuleReport> {
     let rows = tally.rows.iter().zip(tally.keys.by_rule(tally.rows.len())).enumerate();
     let own = tally.rows.len() - 1;
     rows.filter(|(place, (row, _))| *place != own || row.asked > 0)

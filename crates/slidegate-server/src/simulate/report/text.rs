@@ -11,7 +11,7 @@ use super::difference::Changed;
 use super::rule::RuleReport;
 use super::{AlgorithmReport, Difference, Report, share};
 use crate::simulate::suggest::{Denials, Suggestion, Suggestions};
-use crate::simulate::traffic::BadLines;
+use crate::simulate::traffic::ParseErrors;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -67,7 +67,7 @@ impl fmt::Display for Report {
     }
 }
 
-fn write_bad_lines(f: &mut fmt::Formatter<'_>, bad_lines: &BadLines) -> fmt::Result {
+fn write_bad_lines(f: &mut fmt::Formatter<'_>, bad_lines: &ParseErrors) -> fmt::Result {
     if bad_lines.count > 0 {
         writeln!(f, "bad lines {}", HumanCount(bad_lines.count))?;
     }

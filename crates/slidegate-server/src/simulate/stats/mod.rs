@@ -12,7 +12,7 @@ use self::trailing_window::Trailing;
 use crate::telemetry::stats::{Change, change};
 
 /// Counts what a lane decides.
-pub(super) struct Tally {
+pub(super) struct Stats {
     pub(super) requests: u64,
     pub(super) allowed: u64,
     pub(super) denied: u64,
@@ -64,14 +64,14 @@ impl Worst {
     }
 }
 
-impl Tally {
+impl Stats {
     /// Remembers up to `max_keys` keys one by one. Traffic begins then, or with the first request.
     pub(super) fn new(rules: &Rules, max_keys: usize, begin: Option<Micros>) -> Self {
         let rows = rules.iter().map(|rule| {
             Row::new(rule.name(), rule.in_mode(), rule.is_limited().then(|| rule.quota()), begin)
         });
         let own = Row::new(slidegate::AD_HOC, Mode::Enforce, None, begin);
-        Tally {
+        Stats {
             requests: 0,
             allowed: 0,
             denied: 0,

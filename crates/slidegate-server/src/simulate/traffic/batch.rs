@@ -2,7 +2,7 @@
 //!
 //! What most lines have is kept close together, because it goes from one core to another; what few have is elsewhere.
 
-use slidegate::{Micros, Own, Request, RequestId};
+use slidegate::{AdHocLimit, Micros, Request, RequestId};
 
 use super::event::{Decided, Event};
 
@@ -34,7 +34,7 @@ struct Rare {
     /// What is wrong with it, if it is no request.
     bad: Option<String>,
     /// The limit that it brings; its resource is then its only text.
-    own: Option<Own>,
+    own: Option<AdHocLimit>,
     id: Option<RequestId>,
     decided: Option<(bool, Option<String>)>,
 }
@@ -164,8 +164,8 @@ impl<'b, I: Iterator<Item = &'b str>> Iterator for Pairs<I> {
 }
 
 /// A request of a resource that names as much of its limit.
-pub(super) fn own_limit(resource: &str, own: Own) -> Request<'_> {
-    let Own { limit, window, burst } = own;
+pub(super) fn own_limit(resource: &str, own: AdHocLimit) -> Request<'_> {
+    let AdHocLimit { limit, window, burst } = own;
     let mut request = Request::resource(resource);
     if let Some(limit) = limit {
         request = request.limit(limit);

@@ -18,9 +18,9 @@ use slidegate::Micros;
 
 pub(crate) use self::event::{Decided, Event};
 pub(super) use self::fields::{Fields, Pair, names};
-pub(super) use self::parse_errors::BadLines;
+pub(super) use self::parse_errors::ParseErrors;
 pub(super) use self::pattern::{Instants, Pattern, Shape};
-pub(super) use self::synthetic_clients::People;
+pub(super) use self::synthetic_clients::SyntheticClients;
 pub(super) use self::time::written;
 pub(crate) use self::trace::Format;
 pub(super) use self::trace::Trace;
@@ -41,7 +41,7 @@ pub(super) enum Traffic {
 pub(super) struct Read {
     /// How a trace is written.
     pub(super) format: Option<Format>,
-    pub(super) bad: BadLines,
+    pub(super) bad: ParseErrors,
     /// Whether somebody ended it early.
     pub(super) interrupted: bool,
     pub(super) notes: Vec<String>,

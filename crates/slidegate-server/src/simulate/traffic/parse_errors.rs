@@ -11,7 +11,7 @@ const LONGEST: usize = 200;
 
 /// The lines of a trace that were left out.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct BadLines {
+pub(crate) struct ParseErrors {
     pub(crate) count: u64,
     pub(crate) first: Vec<BadLine>,
 }
@@ -24,7 +24,7 @@ pub(crate) struct BadLine {
     pub(crate) why: String,
 }
 
-impl BadLines {
+impl ParseErrors {
     pub(super) fn add(&mut self, line: u64, why: &str) {
         self.count += 1;
         if self.first.len() < SHOWN {

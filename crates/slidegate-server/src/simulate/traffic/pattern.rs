@@ -11,7 +11,7 @@ use slidegate::{Micros, Request};
 
 use super::Read;
 use super::event::Event;
-use super::synthetic_clients::People;
+use super::synthetic_clients::SyntheticClients;
 use crate::simulate::progress::Progress;
 
 /// When a pattern begins: 2000-01-01, where windows of seconds, minutes, hours and days begin.
@@ -49,7 +49,7 @@ pub(in super::super) struct Pattern {
     pub(in super::super) seed: u64,
     /// What a timeline, or a burst, consists of.
     pub(in super::super) instants: Instants,
-    pub(in super::super) people: People,
+    pub(in super::super) people: SyntheticClients,
 }
 
 /// So many requests at each of these times after the beginning, in order.

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
-use slidegate::{MAX_ATTRIBUTES, Micros, Own, Request, RequestId};
+use slidegate::{AdHocLimit, MAX_ATTRIBUTES, Micros, Request, RequestId};
 
 use super::batch::own_limit;
 use super::event::{Decided, Event};
@@ -55,7 +55,7 @@ pub(super) fn read(
         (None, Some(resource)) => {
             let window = line.window.as_ref().map(|window| window.parse());
             let window = window.transpose().map_err(|error| format!("`window` is {error}"))?;
-            own_limit(resource, Own { limit: line.limit, window, burst: line.burst })
+            own_limit(resource, AdHocLimit { limit: line.limit, window, burst: line.burst })
         }
         _ => return Err("it needs `attributes` or `resource`, and not both".to_owned()),
     };

@@ -9,7 +9,7 @@ use super::fields::Pair;
 
 /// The attributes of the n-th client.
 #[derive(Debug)]
-pub(crate) struct People {
+pub(crate) struct SyntheticClients {
     attributes: Vec<(String, Value)>,
 }
 
@@ -21,7 +21,7 @@ enum Value {
     Numbered(String),
 }
 
-impl People {
+impl SyntheticClients {
     /// What rules are keyed by differs from client to client; what they match is what the first of them asks for.
     pub(crate) fn new(rules: &Rules, constants: &[Pair]) -> Self {
         let keys: BTreeSet<&str> = rules.iter().flat_map(|rule| rule.key()).collect();
@@ -40,7 +40,7 @@ impl People {
         for key in keys {
             add(&mut attributes, key, Value::Numbered(format!("{key}-")));
         }
-        People { attributes }
+        SyntheticClients { attributes }
     }
 
     /// Writes the attributes of client `n` into `values`, which has room for them.

@@ -175,16 +175,16 @@ impl Trace {
         };
         let reader = Reader::new(format, &self.fields)?;
         let mut parser = Parser { lines, reader, name: &name, strict: self.strict, torn: None };
-        let mut judge = Judge { trace: self, name: &name, read: Read::default(), good: 0 };
+        let mut evaluate = Judge { trace: self, name: &name, read: Read::default(), good: 0 };
         let notes = if self.is_standard_input() {
             // Who types, or follows a log, has every line judged when it comes.
             let mut batch = Batch::default();
-            while parser.fill(&mut batch, 1)? && judge.all(&batch, progress, &mut visit)? {}
+            while parser.fill(&mut batch, 1)? && evaluate.all(&batch, progress, &mut visit)? {}
             parser.notes()
         } else {
-            ahead(parser, |batch| judge.all(batch, progress, &mut visit))?
+            ahead(parser, |batch| evaluate.all(batch, progress, &mut visit))?
         };
-        let Judge { mut read, good, .. } = judge;
+        let Judge { mut read, good, .. } = evaluate;
         if good == 0 && !read.interrupted {
             let first = read.bad.first.first();
             let why = first.map_or("all its lines are empty".to_owned(), |bad| {
@@ -250,10 +250,10 @@ impl Parser<'_> {
     }
 }
 
-/// Reads on one thread what is judged on this one, until `judge` says that it is enough. What the reader has to say.
+/// Reads on one thread what is judged on this one, until `evaluate` says that it is enough. What the reader has to say.
 fn ahead(
     mut parser: Parser<'_>,
-    mut judge: impl FnMut(&Batch) -> Result<bool, String>,
+    mut evaluate: impl FnMut(&Batch) -> Result<bool, String>,
 ) -> Result<Vec<String>, String> {
     std::thread::scope(|scope| {
         let (full, read) = mpsc::sync_channel(AHEAD);
@@ -274,7 +274,7 @@ fn ahead(
         let reading = reading.map_err(|error| format!("cannot start a thread: {error}"))?;
         for batch in &read {
             let batch = batch?;
-            if batch.len() == 0 || !judge(&batch)? {
+            if batch.len() == 0 || !evaluate(&batch)? {
                 break;
             }
             let _ = back.send(batch);

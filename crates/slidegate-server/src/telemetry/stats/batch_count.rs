@@ -6,7 +6,7 @@ use slidegate::{Decision, Error, Limit, Micros, Mode, Source};
 
 use super::counters::{Cells, Failure, Said};
 use super::rule_stats::{Row, Table, said};
-use super::{Record, shadow_diff, shard};
+use super::{DecisionStats, shadow_diff, shard};
 use crate::common::protocol::Protocol;
 
 /// What several limits of one rule said.
@@ -46,7 +46,7 @@ impl<'t> RuleRun<'t> {
     }
 }
 
-impl Record {
+impl DecisionStats {
     #[inline]
     pub(super) fn took(&self, door: Protocol, since: Micros, answer: &Result<Decision, Error>) {
         self.count(door, self.now().since(since), std::iter::once(answer));

@@ -2,23 +2,23 @@
 
 use slidegate::{Decision, Error, Limiter, Micros, Request};
 
-use super::Record;
+use super::DecisionStats;
 use crate::common::protocol::Protocol;
 use crate::store::AnyStore;
-use crate::telemetry::trace::{self, Caller};
+use crate::telemetry::trace::{self, TraceContext};
 
 /// Decides for one door, and records it.
 #[derive(Clone, Copy)]
-pub(crate) struct Deciding<'g> {
+pub(crate) struct Instrumented<'g> {
     pub(crate) limiter: &'g Limiter<AnyStore>,
-    pub(crate) record: &'g Record,
+    pub(crate) record: &'g DecisionStats,
     pub(crate) door: Protocol,
     pub(crate) log_keys: bool,
     /// Whose traces the decisions belong to.
-    pub(crate) caller: Caller,
+    pub(crate) caller: TraceContext,
 }
 
-impl Deciding<'_> {
+impl Instrumented<'_> {
     /// Whether somebody looks at single decisions.
     #[inline]
     fn is_watched(&self) -> bool {
@@ -26,8 +26,8 @@ impl Deciding<'_> {
     }
 
     /// Of this caller's traces.
-    pub(crate) fn called_by(self, caller: Caller) -> Self {
-        Deciding { caller, ..self }
+    pub(crate) fn called_by(self, caller: TraceContext) -> Self {
+        Instrumented { caller, ..self }
     }
 
     pub(crate) async fn acquire(&self, request: &Request<'_>) -> Result<Decision, Error> {

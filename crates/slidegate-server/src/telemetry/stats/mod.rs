@@ -28,7 +28,7 @@ use slidegate::{Clock, Key, Limiter, Micros, Rules, Source, SystemClock};
 use self::counters::Cells;
 pub(crate) use self::counters::{BOUNDS, Change, Durations, Failure, Said};
 pub(crate) use self::heavy_hitters::Period;
-pub(crate) use self::instrumented::Deciding;
+pub(crate) use self::instrumented::Instrumented;
 pub(crate) use self::per_second::Pulse;
 pub(crate) use self::recent_keys::Recent;
 use self::rule_stats::Table;
@@ -46,7 +46,7 @@ const SAMPLED: u64 = 2_000;
 const MOST_SHARDS: usize = 16;
 
 /// What was decided.
-pub(crate) struct Record {
+pub(crate) struct DecisionStats {
     /// Whether anything is recorded.
     pub(crate) on: bool,
     clock: SystemClock,
@@ -107,12 +107,12 @@ pub(crate) struct Requests {
     pub(crate) denied: u64,
 }
 
-impl Record {
+impl DecisionStats {
     pub(crate) fn new(rules: Arc<Rules>) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let shards = cores.next_power_of_two().min(MOST_SHARDS);
         let clock = SystemClock::new();
-        Record {
+        DecisionStats {
             on: true,
             recent: Recent::new(clock.now().get()),
             recorder: Arc::default(),

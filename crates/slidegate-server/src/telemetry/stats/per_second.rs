@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::counters::Durations;
 use super::heavy_hitters::GENERATION;
 use super::rule_stats::push;
-use super::{Record, Requests, SAMPLED};
+use super::{DecisionStats, Requests, SAMPLED};
 
 /// Seconds that are remembered.
 pub(crate) const HISTORY: usize = 1_800;
@@ -41,7 +41,7 @@ impl Pulse {
     }
 }
 
-impl Record {
+impl DecisionStats {
     /// Called once a second.
     pub(crate) fn beat(&self) {
         let (requests, durations) = self.totals();

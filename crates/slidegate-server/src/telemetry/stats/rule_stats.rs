@@ -9,7 +9,7 @@ use slidegate::{AD_HOC, Limit, Mode, Rule, Rules, Source};
 
 use super::counters::{Change, RuleCells, Said};
 use super::heavy_hitters::Top;
-use super::shadow_diff::{self, Watched};
+use super::shadow_diff::{self, TracedDecision};
 
 /// The rules whose keys are remembered apart; the keys of those after them are remembered together.
 const APART: usize = 256;
@@ -26,7 +26,7 @@ pub(super) struct Table {
     /// In the order of the rules; the last is of those that requests bring themselves.
     pub(super) rows: Vec<Arc<Row>>,
     /// What rows that only watch had counted when these rules came into force, by their places.
-    pub(super) before: Vec<(usize, Watched)>,
+    pub(super) before: Vec<(usize, TracedDecision)>,
 }
 
 /// What is counted of one rule.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use slidegate::{Decision, Limit, Mode, Rules};
 
-use super::Record;
+use super::DecisionStats;
 use super::counters::Change;
 use super::rule_stats::Row;
 
@@ -13,7 +13,7 @@ const MOST: usize = 1_000;
 
 /// What a rule that only watches has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Watched {
+pub(crate) struct TracedDecision {
     /// Decisions that it looked at.
     pub(crate) decisions: u64,
     pub(crate) would_deny: u64,
@@ -25,13 +25,13 @@ pub(crate) struct Watched {
 pub(crate) struct Shadow {
     pub(crate) rule: String,
     pub(crate) shadow_of: Option<String>,
-    pub(crate) watched: Watched,
+    pub(crate) watched: TracedDecision,
 }
 
-impl Watched {
+impl TracedDecision {
     fn of(row: &Row) -> Self {
         let totals = row.totals();
-        Watched {
+        TracedDecision {
             decisions: totals.decisions(),
             would_deny: totals.would_deny,
             newly_denied: row.changes(Change::NewlyDenied),
@@ -39,8 +39,8 @@ impl Watched {
         }
     }
 
-    fn since(&self, before: &Watched) -> Self {
-        Watched {
+    fn since(&self, before: &TracedDecision) -> Self {
+        TracedDecision {
             decisions: self.decisions.saturating_sub(before.decisions),
             would_deny: self.would_deny.saturating_sub(before.would_deny),
             newly_denied: self.newly_denied.saturating_sub(before.newly_denied),
@@ -50,23 +50,23 @@ impl Watched {
 }
 
 /// What is in the rows of rules that only watch, the first of them.
-pub(super) fn before(rules: &Rules, rows: &[Arc<Row>]) -> Vec<(usize, Watched)> {
+pub(super) fn before(rules: &Rules, rows: &[Arc<Row>]) -> Vec<(usize, TracedDecision)> {
     let rules = rules.iter().enumerate().filter(|(_, rule)| rule.in_mode() == Mode::Shadow);
     let rules = rules.take(MOST);
-    rules.filter_map(|(place, _)| Some((place, Watched::of(rows.get(place)?)))).collect()
+    rules.filter_map(|(place, _)| Some((place, TracedDecision::of(rows.get(place)?)))).collect()
 }
 
-impl Record {
+impl DecisionStats {
     /// The rules that only watch, in their order.
     pub(crate) fn shadows(&self) -> Vec<Shadow> {
         let table = self.table.load();
         let rules: Vec<_> = table.rules.iter().collect();
-        let shadow = |(place, before): &(usize, Watched)| {
+        let shadow = |(place, before): &(usize, TracedDecision)| {
             let (rule, row) = (rules.get(*place)?, table.rows.get(*place)?);
             Some(Shadow {
                 rule: rule.name().to_owned(),
                 shadow_of: rule.shadowed().map(str::to_owned),
-                watched: Watched::of(row).since(before),
+                watched: TracedDecision::of(row).since(before),
             })
         };
         table.before.iter().filter_map(shadow).collect()

@@ -7,13 +7,13 @@ use std::slice;
 
 use slidegate::{Decision, Error, Request};
 
-use super::Deciding;
+use super::Instrumented;
 use crate::common::protocol::Protocol;
 use crate::telemetry::trace::{self, DecisionSpan, Kind};
 
-type Watched<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+type TracedDecision<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
-impl Deciding<'_> {
+impl Instrumented<'_> {
     fn span(&self, kind: Kind) -> Option<DecisionSpan> {
         trace::wanted().then(|| DecisionSpan::start(self.door, kind, self.caller, self.log_keys))
     }
@@ -27,7 +27,7 @@ impl Deciding<'_> {
         }
     }
 
-    pub(super) fn watched_acquire<'a>(&'a self, request: &'a Request<'_>) -> Watched<'a, Decision> {
+    pub(super) fn watched_acquire<'a>(&'a self, request: &'a Request<'_>) -> TracedDecision<'a, Decision> {
         Box::pin(async move {
             let (span, since) = (self.span(Kind::Acquire), self.record.now());
             let answer = self.limiter.acquire(request).await;
@@ -42,7 +42,7 @@ impl Deciding<'_> {
         })
     }
 
-    pub(super) fn watched_peek<'a>(&'a self, request: &'a Request<'_>) -> Watched<'a, Decision> {
+    pub(super) fn watched_peek<'a>(&'a self, request: &'a Request<'_>) -> TracedDecision<'a, Decision> {
         Box::pin(async move {
             let (span, since) = (self.span(Kind::Peek), self.record.now());
             let answer = self.limiter.peek(request).await;
@@ -57,7 +57,7 @@ impl Deciding<'_> {
     pub(super) fn watched_acquire_many<'a, 'r: 'a>(
         &'a self,
         requests: &'a [Request<'r>],
-    ) -> Watched<'a, Vec<Result<Decision, Error>>> {
+    ) -> TracedDecision<'a, Vec<Result<Decision, Error>>> {
         Box::pin(async move {
             let spans: Vec<_> = requests.iter().filter_map(|_| self.span(Kind::Acquire)).collect();
             let since = self.record.now();
@@ -79,7 +79,7 @@ impl Deciding<'_> {
     pub(super) fn watched_acquire_together<'a, 'r: 'a>(
         &'a self,
         requests: &'a [Request<'r>],
-    ) -> Watched<'a, Vec<Decision>> {
+    ) -> TracedDecision<'a, Vec<Decision>> {
         Box::pin(async move {
             let (span, since) = (self.span(Kind::Acquire), self.record.now());
             let answers = self.limiter.acquire_together(requests).await;
@@ -101,10 +101,10 @@ mod tests {
     use slidegate::{MemoryStore, Rules};
 
     use super::*;
-    use crate::app::state::Gate;
+    use crate::app::state::AppState;
     use crate::store::AnyStore;
 
-    async fn unwatched(deciding: &Deciding<'_>, request: &Request<'_>) -> Result<Decision, Error> {
+    async fn unwatched(deciding: &Instrumented<'_>, request: &Request<'_>) -> Result<Decision, Error> {
         if !deciding.record.on {
             let answer = deciding.limiter.acquire(request).await;
             deciding.note_unmatched(request, &answer);
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn who_does_not_look_pays_nothing() {
         assert!(!trace::wanted());
-        let gate = Gate::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "");
+        let gate = AppState::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "");
         let deciding = gate.deciding(Protocol::Http);
         let request = Request::new([]);
         let (with, without) = (deciding.acquire(&request), unwatched(&deciding, &request));

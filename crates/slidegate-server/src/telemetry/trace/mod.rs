@@ -13,7 +13,7 @@ use tracing::level_filters::LevelFilter;
 
 #[cfg(feature = "otel")]
 pub(crate) use self::export::{ExportArgs, Exporting};
-pub(crate) use self::trace_context::Caller;
+pub(crate) use self::trace_context::TraceContext;
 use super::log;
 use crate::common::protocol::Protocol;
 
@@ -42,7 +42,7 @@ pub(crate) struct DecisionSpan {
 }
 
 impl DecisionSpan {
-    pub(crate) fn start(door: Protocol, kind: Kind, caller: Caller, plain: bool) -> Self {
+    pub(crate) fn start(door: Protocol, kind: Kind, caller: TraceContext, plain: bool) -> Self {
         let kind = match kind {
             Kind::Acquire => "acquire",
             Kind::Peek => "peek",

@@ -11,15 +11,15 @@ const HEADER: &str = "traceparent";
 
 /// The caller's span, if it said so.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Caller {
+pub(crate) struct TraceContext {
     #[cfg(feature = "otel")]
     said: Said,
 }
 
-impl Caller {
+impl TraceContext {
     /// By the headers of a request.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
-        let mut caller = Caller::default();
+        let mut caller = TraceContext::default();
         if cfg!(feature = "otel") && super::wanted() {
             let values = headers.get_all(HEADER).iter();
             values.for_each(|value| caller.hear(HEADER, value.as_bytes()));
@@ -52,11 +52,11 @@ impl Caller {
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Caller {
+impl<S: Send + Sync> FromRequestParts<S> for TraceContext {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Caller::of(&parts.headers))
+        Ok(TraceContext::of(&parts.headers))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use super::wire::{Door, Wire};
+use super::wire::{ConnectionHandler, Wire};
 use crate::process;
 use crate::server::Server;
 
@@ -27,14 +27,14 @@ fn redis_cli() {
         "0\n16\n15\n-1\n2\n"
     );
     assert_eq!(run("redis-cli", address, &["GET", "x"]), "ERR unknown command 'GET'\n\n");
-    let door = Door::locked("secret");
+    let door = ConnectionHandler::locked("secret");
     let told = run("redis-cli", &door.address, &["--user", "any", "--pass", "secret", "PING"]);
     assert_eq!(told, "PONG\n");
 }
 
 #[test]
 fn redis_benchmark() {
-    let door = Door::open();
+    let door = ConnectionHandler::open();
     let quick = ["-q", "-n", "2000", "-c", "8"];
     for more in [
         &["-t", "ping_inline,ping_mbulk"][..],
@@ -48,7 +48,7 @@ fn redis_benchmark() {
 
 #[test]
 fn the_redis_crate() {
-    let door = Door::locked("secret");
+    let door = ConnectionHandler::locked("secret");
     for protocol in ["", "?protocol=resp3"] {
         let url = format!("redis://:secret@{}/0{protocol}", door.address);
         let client = ::redis::Client::open(url).unwrap();
@@ -80,7 +80,7 @@ fn the_redis_crate() {
 
 #[test]
 fn redis_py() {
-    let door = Door::locked("secret");
+    let door = ConnectionHandler::locked("secret");
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/bin/python");
     let (host, port) = door.address.split_once(':').unwrap();
     let script = r#"
@@ -137,7 +137,7 @@ for protocol in (2, 3):
 /// What Redis has and we do not is denied, and the connection stays usable.
 #[test]
 fn a_client_that_looks_around() {
-    let door = Door::open();
+    let door = ConnectionHandler::open();
     let mut client = Wire::connect(&door.address);
     for command in ["CLUSTER NODES", "SENTINEL MASTERS", "CLIENT TRACKING ON", "SUBSCRIBE x", "EVAL x 0"] {
         assert!(client.ask(command).error().starts_with("ERR unknown "), "{command}");

@@ -1,11 +1,11 @@
 //! What each command is answered.
 
-use super::wire::{Door, Value, Wire, bulk, simple};
+use super::wire::{ConnectionHandler, Value, Wire, bulk, simple};
 use crate::server::Server;
 
 #[test]
 fn a_limit_of_ones_own() {
-    let door = Door::open();
+    let door = ConnectionHandler::open();
     let mut client = door.client();
     let numbers = client.ask("SG.ACQUIRE user123 2 60000").numbers();
     assert_eq!(numbers[..4], [1, 2, 1, 0]);
@@ -60,7 +60,7 @@ fn rules_decide() {
 
 #[test]
 fn peeks_charge_nothing_and_settlements_give_back() {
-    let door = Door::open();
+    let door = ConnectionHandler::open();
     let mut client = door.client();
     for _ in 0..3 {
         assert_eq!(client.ask("SG.PEEK ACQUIRE r 5 60000 5").numbers(), [1, 5, 5, 0, 0]);
@@ -93,7 +93,7 @@ fn peeks_charge_nothing_and_settlements_give_back() {
 
 #[test]
 fn what_is_held_is_extended_and_given_back() {
-    let door = Door::open();
+    let door = ConnectionHandler::open();
     let rules = "rules: [{ name: at-once, key: [user], limit: 1, window: 30s, algorithm: concurrency }]";
     door.gate.limiter.set_rules(slidegate::Rules::from_yaml(rules).unwrap());
     let mut client = door.client();
@@ -113,7 +113,7 @@ fn what_is_held_is_extended_and_given_back() {
 
 #[test]
 fn other_limiters_commands() {
-    let door = Door::open();
+    let door = ConnectionHandler::open();
     let mut client = door.client();
     assert_eq!(client.ask("CL.THROTTLE user123 15 30 60").numbers(), [0, 16, 15, -1, 2]);
     assert_eq!(client.ask("cl.throttle user123 15 30 60 17").numbers()[..4], [1, 16, 15, -1]);
@@ -136,7 +136,7 @@ fn other_limiters_commands() {
 
 #[test]
 fn what_clients_say_first() {
-    let door = Door::open();
+    let door = ConnectionHandler::open();
     let mut client = door.client();
     for (command, answer) in [
         ("PING", simple("PONG")),
@@ -177,7 +177,7 @@ fn what_clients_say_first() {
 
 #[test]
 fn mistakes_are_said() {
-    let door = Door::open();
+    let door = ConnectionHandler::open();
     let mut client = door.client();
     let long = "x".repeat(1_000);
     for (command, message) in [
@@ -199,7 +199,7 @@ fn mistakes_are_said() {
 
 #[test]
 fn a_token_opens_the_door() {
-    let door = Door::locked("secret");
+    let door = ConnectionHandler::locked("secret");
     let mut client = door.client();
     for command in ["PING", "SG.ACQUIRE r 1 1000", "SG.PEEK ACQUIRE r 1 1000", "GET x", "INFO"] {
         assert_eq!(client.ask(command).error(), "NOAUTH Authentication required.");
@@ -225,7 +225,7 @@ fn a_token_opens_the_door() {
 
 #[test]
 fn plain_lines_are_commands() {
-    let door = Door::open();
+    let door = ConnectionHandler::open();
     let mut client = door.client();
     client.send(b"PING\r\n\r\n  ping   hello \nSG.ACQUIRE r 1 60000\r\nSG.ACQUIRE r 1 60000\r\nPI");
     client.send(b"NG\r\n");

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use slidegate::Request;
 
-use super::wire::{Door, bulk, encode, simple};
+use super::wire::{ConnectionHandler, bulk, encode, simple};
 use crate::redis_server::eventually;
 
 /// Eight clients, each with many commands in flight: exactly `limit` pass, and each is answered in its order.
 #[test]
 fn exactly_the_limit_in_order() {
-    let door = Door::open();
+    let door = ConnectionHandler::open();
     let allowed = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for who in 0..8 {
@@ -50,7 +50,7 @@ fn exactly_the_limit_in_order() {
 /// More in one go than there are in a batch, and than fits the buffers.
 #[test]
 fn a_long_pipeline() {
-    let door = Door::open();
+    let door = ConnectionHandler::open();
     let mut client = door.client();
     client.send(&encode("SG.ACQUIRE long 1000 60000").repeat(3_000));
     let allowed = (0..3_000).filter(|_| client.read().unwrap().numbers()[0] == 1).count();
@@ -60,7 +60,7 @@ fn a_long_pipeline() {
 
 #[test]
 fn every_answer_in_its_place() {
-    let door = Door::open();
+    let door = ConnectionHandler::open();
     let mut client = door.client();
     let commands = [
         "SG.ACQUIRE a 2 60000",
@@ -96,7 +96,7 @@ fn every_answer_in_its_place() {
 #[test]
 fn stopping_loses_no_answer() {
     for pipeline in [1, 16] {
-        let mut door = Door::open();
+        let mut door = ConnectionHandler::open();
         let (told, stopped) = (AtomicU64::new(0), AtomicBool::new(false));
         let commands = encode("SG.ACQUIRE hot 100000 3600000").repeat(pipeline);
         let clients: Vec<_> = (0..6).map(|_| door.client()).collect();

@@ -3,15 +3,15 @@
 use std::net::Shutdown;
 use std::time::Duration;
 
-use slidegate_server::app::auth::{Access, Token};
+use slidegate_server::app::auth::{Auth, Token};
 use slidegate_server::config::Limits;
 
-use super::wire::{Door, encode, simple};
+use super::wire::{ConnectionHandler, encode, simple};
 use crate::redis_server::eventually;
 
 #[test]
 fn nonsense_is_answered_and_ends() {
-    let door = Door::open();
+    let door = ConnectionHandler::open();
     let nested = [&b"*1\r\n".repeat(100_000)[..], b"\r\n"].concat();
     let word = [&b"$65536\r\n"[..], &[b'x'; 65_536], b"\r\n"].concat();
     let large = [&b"*17\r\n"[..], &word.repeat(17)].concat();
@@ -44,7 +44,7 @@ fn nonsense_is_answered_and_ends() {
 
 #[test]
 fn noise_harms_nobody() {
-    let door = Door::open();
+    let door = ConnectionHandler::open();
     let mut seed = 88_172_645_463_325_252_u64;
     let mut answers = 0;
     for _ in 0..200 {
@@ -86,7 +86,7 @@ fn short() -> Limits {
 #[test]
 fn half_commands_and_idlers_are_given_up() {
     let patient = Limits { head: Duration::from_secs(60), ..short() };
-    let door = Door::impatient(patient);
+    let door = ConnectionHandler::impatient(patient);
     let mut half = door.client();
     half.send(b"PING\r\n*2\r\n$4\r\nECHO\r\n$100\r\nabc");
     assert_eq!(half.read(), Some(simple("PONG")));
@@ -96,7 +96,7 @@ fn half_commands_and_idlers_are_given_up() {
     endless.send(b"*1\r\n$60000\r\n");
     eventually("the endless command is given up", || !endless.try_send(b"x"));
     // A command that arrives slowly, but in time, is answered.
-    let door = Door::impatient(Limits { request: Duration::from_secs(60), ..patient });
+    let door = ConnectionHandler::impatient(Limits { request: Duration::from_secs(60), ..patient });
     let mut slow = door.client();
     for byte in encode("PING") {
         slow.send(&[byte]);
@@ -105,14 +105,14 @@ fn half_commands_and_idlers_are_given_up() {
     assert_eq!(slow.read(), Some(simple("PONG")));
 
     let limits = Limits { head: Duration::from_millis(50), request: Duration::from_secs(60), ..short() };
-    let door = Door::impatient(limits);
+    let door = ConnectionHandler::impatient(limits);
     let mut idler = door.client();
     assert_eq!(idler.ask("PING"), simple("PONG"));
     assert_eq!(idler.read(), None);
 
     // A client without a token may idle for less long: one with a token is still there when it is given up.
     let limits = Limits { head: Duration::from_secs(1), ..short() };
-    let door = Door::with(limits, Access::new(vec![Token::new(b"secret")], vec![]));
+    let door = ConnectionHandler::with(limits, Auth::new(vec![Token::new(b"secret")], vec![]));
     let mut known = door.client();
     assert_eq!(known.ask("AUTH secret"), simple("OK"));
     let mut stranger = door.client();
@@ -125,7 +125,7 @@ fn half_commands_and_idlers_are_given_up() {
 #[test]
 fn a_client_that_does_not_read_makes_room() {
     let limits = Limits { head: Duration::from_secs(60), connections: 1, ..short() };
-    let door = Door::impatient(limits);
+    let door = ConnectionHandler::impatient(limits);
     let mut deaf = door.client();
     let commands = encode("INFO").repeat(1_000);
     // The answers are more than the sockets hold between them.

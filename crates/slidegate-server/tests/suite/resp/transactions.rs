@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use slidegate_server::config::Limits;
 
-use super::wire::{Door, Value, Wire, bulk, encode, simple};
+use super::wire::{ConnectionHandler, Value, Wire, bulk, encode, simple};
 use crate::redis_server::eventually;
 
 const ACQUIRE: &str = "SG.ACQUIRE t 2 60000";
@@ -23,7 +23,7 @@ fn array(answer: Value) -> Vec<Value> {
 #[test]
 fn exec_decides_what_was_queued_in_order() {
     for version in [2, 3] {
-        let door = Door::open();
+        let door = ConnectionHandler::open();
         let mut client = door.client();
         client.ask(&format!("HELLO {version}"));
         let commands = [
@@ -56,7 +56,7 @@ fn exec_decides_what_was_queued_in_order() {
 
 #[test]
 fn nothing_is_charged_before_exec() {
-    let door = Door::open();
+    let door = ConnectionHandler::open();
     let mut other = door.client();
     for end in ["DISCARD", "RESET", "QUIT", ""] {
         let mut client = door.client();
@@ -73,7 +73,7 @@ fn nothing_is_charged_before_exec() {
 
 #[test]
 fn one_bad_command_aborts_all() {
-    let door = Door::open();
+    let door = ConnectionHandler::open();
     for (bad, message) in [
         ("SG.ACQUIRE t 2", "ERR wrong number of arguments: SG.ACQUIRE"),
         ("SG.CHECK api", "ERR wrong number of arguments: SG.CHECK"),
@@ -98,7 +98,7 @@ fn one_bad_command_aborts_all() {
 
 #[test]
 fn steps_out_of_place_are_rejected() {
-    let door = Door::open();
+    let door = ConnectionHandler::open();
     let mut client = door.client();
     assert_eq!(client.ask("EXEC").error(), "ERR EXEC without MULTI");
     assert_eq!(client.ask("DISCARD").error(), "ERR DISCARD without MULTI");
@@ -115,7 +115,7 @@ fn steps_out_of_place_are_rejected() {
     assert_eq!(client.ask(ACQUIRE), simple("QUEUED"), "the first one goes on");
     assert_eq!(array(client.ask("EXEC")).len(), 1);
     // A client without a token begins nothing.
-    let door = Door::locked("secret");
+    let door = ConnectionHandler::locked("secret");
     let mut stranger = door.client();
     for command in ["MULTI", ACQUIRE, "EXEC", "WATCH x"] {
         assert_eq!(stranger.ask(command).error(), "NOAUTH Authentication required.");
@@ -124,7 +124,7 @@ fn steps_out_of_place_are_rejected() {
 
 #[test]
 fn a_transaction_is_bounded() {
-    let door = Door::open();
+    let door = ConnectionHandler::open();
     let mut client = door.client();
     client.send(&encode("MULTI"));
     client.send(&encode(ACQUIRE).repeat(1_001));
@@ -159,7 +159,7 @@ fn a_transaction_is_bounded() {
 #[test]
 fn a_transaction_has_the_time_of_a_command() {
     let limits = Limits { request: Duration::from_secs(2), ..Limits::default() };
-    let door = Door::impatient(limits);
+    let door = ConnectionHandler::impatient(limits);
     let mut client = door.client();
     client.send(&encode("MULTI"));
     eventually("the transaction is given up", || !client.try_send(&encode("PING")));

@@ -6,52 +6,52 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::{MemoryStore, Rules};
-use slidegate_server::app::auth::{Access, Token};
-use slidegate_server::app::state::Gate;
+use slidegate_server::app::auth::{Auth, Token};
+use slidegate_server::app::state::AppState;
 use slidegate_server::config::Limits;
-use slidegate_server::protocol::serve::{self, Doors};
+use slidegate_server::protocol::serve::{self, Listeners};
 use slidegate_server::store::AnyStore;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-pub(crate) struct Door {
+pub(crate) struct ConnectionHandler {
     pub(crate) address: String,
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) gate: Arc<AppState>,
     runtime: Runtime,
     stop: Option<oneshot::Sender<()>>,
     served: Option<JoinHandle<()>>,
 }
 
-impl Door {
+impl ConnectionHandler {
     /// Open to everybody, as patient as usual.
     pub(crate) fn open() -> Self {
-        Door::with(Limits::default(), Access::default())
+        ConnectionHandler::with(Limits::default(), Auth::default())
     }
 
     /// For those who show `token`.
     pub(crate) fn locked(token: &str) -> Self {
-        Door::with(Limits::default(), Access::new(vec![Token::new(token.as_bytes())], vec![]))
+        ConnectionHandler::with(Limits::default(), Auth::new(vec![Token::new(token.as_bytes())], vec![]))
     }
 
     /// With this little patience.
     pub(crate) fn impatient(limits: Limits) -> Self {
-        Door::with(limits, Access::default())
+        ConnectionHandler::with(limits, Auth::default())
     }
 
-    pub(crate) fn with(limits: Limits, access: Access) -> Self {
+    pub(crate) fn with(limits: Limits, access: Auth) -> Self {
         let runtime = Runtime::new().unwrap();
-        let mut gate = Gate::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "a test");
+        let mut gate = AppState::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "a test");
         (gate.limits, gate.access) = (limits, access);
         let gate = Arc::new(gate);
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let doors = Doors { resp: Some(listener), ..Doors::default() };
+        let doors = Listeners { resp: Some(listener), ..Listeners::default() };
         let (stop, stopped) = oneshot::channel::<()>();
         let served = runtime.spawn(serve::run(doors, Arc::clone(&gate), async {
             let _ = stopped.await;
         }));
-        Door { address, gate, runtime, stop: Some(stop), served: Some(served) }
+        ConnectionHandler { address, gate, runtime, stop: Some(stop), served: Some(served) }
     }
 
     pub(crate) fn client(&self) -> Wire {

@@ -12,44 +12,44 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// How a rule adapts, and how far it has. A copy starts with the same factor and goes its own way: the rules of two
 /// limiters are steered apart.
 #[derive(Debug)]
-pub(crate) struct Adapting {
+pub(crate) struct AdaptiveState {
     pub(crate) terms: Adaptive,
-    pub(crate) gauge: Gauge,
+    pub(crate) gauge: FactorCell,
 }
 
 /// Read and written by every decision, without a lock.
 #[derive(Debug)]
-pub(crate) struct Gauge {
+pub(crate) struct FactorCell {
     factor: AtomicU32,
     count: AtomicU64,
     latency: AtomicU64,
     failed: AtomicU64,
 }
 
-impl Adapting {
+impl AdaptiveState {
     pub(crate) fn new(terms: Adaptive) -> Self {
-        Adapting { terms, gauge: Gauge::new(WHOLE) }
+        AdaptiveState { terms, gauge: FactorCell::new(WHOLE) }
     }
 }
 
-impl Clone for Adapting {
+impl Clone for AdaptiveState {
     fn clone(&self) -> Self {
-        Adapting { terms: self.terms.clone(), gauge: Gauge::new(self.gauge.factor()) }
+        AdaptiveState { terms: self.terms.clone(), gauge: FactorCell::new(self.gauge.factor()) }
     }
 }
 
 /// What a file says, not how far it has come.
-impl PartialEq for Adapting {
+impl PartialEq for AdaptiveState {
     fn eq(&self, other: &Self) -> bool {
         self.terms == other.terms
     }
 }
 
-impl Eq for Adapting {}
+impl Eq for AdaptiveState {}
 
-impl Gauge {
+impl FactorCell {
     fn new(factor: u32) -> Self {
-        Gauge {
+        FactorCell {
             factor: AtomicU32::new(factor),
             count: AtomicU64::new(0),
             latency: AtomicU64::new(0),

@@ -11,7 +11,7 @@ pub struct HostLoad {
     pub memory: Option<u32>,
 }
 
-/// What one step of a [`Pilot`](super::Pilot) goes by.
+/// What one step of a [`AdaptivePolicy`](super::AdaptivePolicy) goes by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// What the hosts have in use.

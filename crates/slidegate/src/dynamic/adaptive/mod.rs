@@ -1,8 +1,8 @@
 //! Limits that follow the load: what a rule allows is multiplied by a *factor* that goes up while there is room behind
 //! it, and down while there is not.
 //!
-//! [`Adaptive`] is what a rule says about it. A [`Pilot`] is the pure part: loads go in, a factor comes out. A [`Gauge`]
-//! is where a rule keeps its factor, and what was reported since the last step. An [`Adapter`](crate::Adapter) takes a step a second, and
+//! [`Adaptive`] is what a rule says about it. A [`AdaptivePolicy`] is the pure part: loads go in, a factor comes out. A [`FactorCell`]
+//! is where a rule keeps its factor, and what was reported since the last step. An [`AdaptiveController`](crate::AdaptiveController) takes a step a second, and
 //! sees to it that every process that counts in one Redis has the same factor.
 
 mod factor_cell;
@@ -15,12 +15,12 @@ mod thresholds;
 
 use std::time::Duration;
 
-pub(crate) use self::factor_cell::Adapting;
+pub(crate) use self::factor_cell::AdaptiveState;
 #[cfg(feature = "host")]
 pub use self::host::Host;
 pub use self::load::{HostLoad, Load};
-pub use self::policy::Pilot;
-pub use self::thresholds::Bands;
+pub use self::policy::AdaptivePolicy;
+pub use self::thresholds::Thresholds;
 use crate::{Error, Micros};
 
 /// What a factor is counted in: ten thousand of these are the limit itself.
@@ -39,7 +39,7 @@ const MIN_SMOOTH: Micros = Micros::from_millis(100);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Latencies {
     /// By bands.
-    Bands(Bands),
+    Thresholds(Thresholds),
     /// Against their long-run floor: they may be so many hundredths of a percent of it before the limit falls. So the
     /// limit finds what the server behind it can do, whatever number the rule has.
     Gradient(u32),
@@ -58,8 +58,8 @@ pub enum Latencies {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adaptive {
-    cpu: Option<Bands>,
-    memory: Option<Bands>,
+    cpu: Option<Thresholds>,
+    memory: Option<Thresholds>,
     latency: Option<Latencies>,
     min: u32,
     max: u32,
@@ -71,9 +71,9 @@ pub struct Adaptive {
 impl Default for Adaptive {
     fn default() -> Self {
         Adaptive {
-            cpu: Some(Bands::CPU),
-            memory: Some(Bands::MEMORY),
-            latency: Some(Latencies::Bands(Bands::LATENCY)),
+            cpu: Some(Thresholds::CPU),
+            memory: Some(Thresholds::MEMORY),
+            latency: Some(Latencies::Thresholds(Thresholds::LATENCY)),
             min: WHOLE / 10,
             max: WHOLE / 100 * 120,
             sensitivity: 100,
@@ -85,22 +85,22 @@ impl Default for Adaptive {
 impl Adaptive {
     /// Follows the share of the CPU that is in use by these bands, in hundredths of a percent; or not at all.
     #[must_use]
-    pub fn cpu(mut self, bands: Option<Bands>) -> Self {
+    pub fn cpu(mut self, bands: Option<Thresholds>) -> Self {
         self.cpu = bands;
         self
     }
 
     /// Follows the share of the memory that is in use by these bands, in hundredths of a percent; or not at all.
     #[must_use]
-    pub fn memory(mut self, bands: Option<Bands>) -> Self {
+    pub fn memory(mut self, bands: Option<Thresholds>) -> Self {
         self.memory = bands;
         self
     }
 
     /// Follows latencies by these bands, in microseconds; or not at all.
     #[must_use]
-    pub fn latency(mut self, bands: Option<Bands>) -> Self {
-        self.latency = bands.map(Latencies::Bands);
+    pub fn latency(mut self, bands: Option<Thresholds>) -> Self {
+        self.latency = bands.map(Latencies::Thresholds);
         self
     }
 
@@ -171,12 +171,12 @@ impl Adaptive {
     }
 
     /// By what the CPU is followed.
-    pub fn by_cpu(&self) -> Option<Bands> {
+    pub fn by_cpu(&self) -> Option<Thresholds> {
         self.cpu
     }
 
     /// By what memory is followed.
-    pub fn by_memory(&self) -> Option<Bands> {
+    pub fn by_memory(&self) -> Option<Thresholds> {
         self.memory
     }
 

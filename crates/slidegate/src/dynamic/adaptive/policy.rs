@@ -1,7 +1,7 @@
 //! The pure part: loads go in, a factor comes out.
 
 use super::gradient::{FAILING, Gradient};
-use super::thresholds::{Bands, Place};
+use super::thresholds::{Place, Thresholds};
 use super::{Adaptive, Latencies, Load, WHOLE};
 use crate::Micros;
 
@@ -14,10 +14,10 @@ const SLOWER: f64 = 3.0;
 /// Steers the limit of one rule. It has no clock: each step is told how much time has passed.
 ///
 /// ```
-/// use slidegate::{Adaptive, HostLoad, Load, Micros, Pilot};
+/// use slidegate::{Adaptive, HostLoad, Load, Micros, AdaptivePolicy};
 ///
 /// let terms = Adaptive::default();
-/// let mut pilot = Pilot::new(10_000);
+/// let mut pilot = AdaptivePolicy::new(10_000);
 /// let busy = Load { host: HostLoad { cpu: Some(9_000), memory: Some(7_000) }, ..Load::default() };
 /// for _ in 0..60 {
 ///     let factor = pilot.step(&terms, Micros::from_secs(1), &busy);
@@ -26,7 +26,7 @@ const SLOWER: f64 = 3.0;
 /// assert_eq!(pilot.factor(), 8_000); // CPU above 80 %, memory as usual, latency not known
 /// ```
 #[derive(Clone, Debug)]
-pub struct Pilot {
+pub struct AdaptivePolicy {
     factor: f64,
     cpu: Option<Place>,
     memory: Option<Place>,
@@ -34,11 +34,11 @@ pub struct Pilot {
     gradient: Gradient,
 }
 
-impl Pilot {
+impl AdaptivePolicy {
     /// With so many ten-thousandths of the limit in force.
     pub fn new(factor: u32) -> Self {
         let factor = f64::from(factor) / f64::from(WHOLE);
-        Pilot { factor, cpu: None, memory: None, latency: None, gradient: Gradient::new(factor) }
+        AdaptivePolicy { factor, cpu: None, memory: None, latency: None, gradient: Gradient::new(factor) }
     }
 
     /// What should be in force `elapsed` after the step before, in ten-thousandths; always within `terms`.
@@ -64,7 +64,7 @@ impl Pilot {
             }
             banded => {
                 let bands = banded.and_then(|latencies| match latencies {
-                    Latencies::Bands(bands) => Some(bands),
+                    Latencies::Thresholds(bands) => Some(bands),
                     Latencies::Gradient(_) => None,
                 });
                 let micros = latency.map(|latency| latency.get() as f64);
@@ -79,7 +79,7 @@ impl Pilot {
         self.factor()
     }
 
-    /// This is in force from now on: what [`Pilot::step`] said, here or in another process.
+    /// This is in force from now on: what [`AdaptivePolicy::step`] said, here or in another process.
     pub fn follow(&mut self, factor: u32) {
         // What was said is rounded; the rest of it is kept.
         if factor != self.factor() {
@@ -95,7 +95,12 @@ impl Pilot {
 }
 
 /// The factor of an input; 1 if it is not followed or not known.
-fn in_band(bands: Option<Bands>, place: &mut Option<Place>, value: Option<f64>, sensitivity: u32) -> f64 {
+fn in_band(
+    bands: Option<Thresholds>,
+    place: &mut Option<Place>,
+    value: Option<f64>,
+    sensitivity: u32,
+) -> f64 {
     *place = bands.zip(value).and_then(|(bands, value)| bands.place(*place, value));
     bands.zip(*place).map_or(1.0, |(bands, place)| bands.factor(place, sensitivity))
 }

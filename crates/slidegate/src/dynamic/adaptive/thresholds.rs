@@ -11,7 +11,7 @@ const MARGIN: f64 = 0.9;
 
 /// Two edges, and the factors outside of them; between them it is 100 %.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bands {
+pub struct Thresholds {
     /// Below it there is room.
     pub(crate) low: u64,
     /// From here on there is too little.
@@ -29,10 +29,10 @@ pub(super) enum Place {
     Above,
 }
 
-impl Bands {
-    pub(super) const CPU: Bands = Bands { low: 5_000, high: 8_000, below: 12_000, above: 8_000 };
-    pub(super) const MEMORY: Bands = Bands { low: 6_000, high: 8_500, below: 11_000, above: 7_000 };
-    pub(super) const LATENCY: Bands = Bands {
+impl Thresholds {
+    pub(super) const CPU: Thresholds = Thresholds { low: 5_000, high: 8_000, below: 12_000, above: 8_000 };
+    pub(super) const MEMORY: Thresholds = Thresholds { low: 6_000, high: 8_500, below: 11_000, above: 7_000 };
+    pub(super) const LATENCY: Thresholds = Thresholds {
         low: Micros::from_millis(100).get(),
         high: Micros::from_millis(500).get(),
         below: 11_000,
@@ -41,11 +41,11 @@ impl Bands {
 
     /// Below `low` so many percent of the limit, from `high` on so many; the edges in the input's own unit.
     pub fn new(low: u64, high: u64, below: u32, above: u32) -> Result<Self, Error> {
-        Bands { low, high, below: below.saturating_mul(100), above: above.saturating_mul(100) }.checked()
+        Thresholds { low, high, below: below.saturating_mul(100), above: above.saturating_mul(100) }.checked()
     }
 
     pub(crate) fn checked(self) -> Result<Self, Error> {
-        let Bands { low, high, below, above } = self;
+        let Thresholds { low, high, below, above } = self;
         if low >= high {
             return Err(Error::invalid("low must be less than high"));
         }
@@ -89,13 +89,13 @@ impl Bands {
 
 #[cfg(test)]
 mod tests {
-    use super::{Bands, Place};
+    use super::{Place, Thresholds};
 
     #[test]
     fn stricter_at_once_and_looser_past_a_margin() {
         let walk = |values: &[f64]| {
             let mut place = None;
-            values.iter().map(|value| place = Bands::CPU.place(place, *value)).for_each(drop);
+            values.iter().map(|value| place = Thresholds::CPU.place(place, *value)).for_each(drop);
             place
         };
         use Place::{Above, Below, Within};

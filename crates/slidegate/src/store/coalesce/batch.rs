@@ -7,16 +7,16 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 
-use crate::{Ask, Error, Micros, Reading, Readings};
+use crate::{BatchVerdicts, Checks, Error, Micros, Verdicts};
 
-pub(super) type Answer = Result<Reading, Error>;
+pub(super) type Answer = Result<Verdicts, Error>;
 
 /// Asks that leave together: they gather, leave, and are answered.
 pub(super) struct Batch(Mutex<State>);
 
 struct State {
     /// None once it has left, or who asked has.
-    asks: Vec<Option<Ask>>,
+    asks: Vec<Option<Checks>>,
     /// When the first of them came.
     since: Micros,
     left: bool,
@@ -25,22 +25,22 @@ struct State {
 }
 
 /// One who waits for his answer.
-pub(super) struct Place {
+pub(super) struct Waiter {
     batch: Arc<Batch>,
     index: usize,
 }
 
 /// A batch on its way. If it is lost, those who wait are told.
-pub(super) struct Leaving {
+pub(super) struct InFlightBatch {
     batch: Arc<Batch>,
-    pub(super) asks: Vec<Ask>,
+    pub(super) asks: Vec<Checks>,
     pub(super) since: Micros,
     /// Whose they are.
     places: Vec<usize>,
 }
 
 impl Batch {
-    pub(super) fn of(ask: &Ask, now: Micros) -> (Arc<Batch>, Place) {
+    pub(super) fn of(ask: &Checks, now: Micros) -> (Arc<Batch>, Waiter) {
         let state = State {
             asks: vec![Some(ask.clone())],
             since: now,
@@ -49,18 +49,18 @@ impl Batch {
             wakers: Vec::new(),
         };
         let batch = Arc::new(Batch(Mutex::new(state)));
-        (Arc::clone(&batch), Place { batch, index: 0 })
+        (Arc::clone(&batch), Waiter { batch, index: 0 })
     }
 
     /// A place in it, if it has one.
-    pub(super) fn join(self: &Arc<Self>, ask: &Ask, size: usize) -> Option<Place> {
+    pub(super) fn join(self: &Arc<Self>, ask: &Checks, size: usize) -> Option<Waiter> {
         let mut state = self.0.lock();
         let index = state.asks.len();
         if index >= size {
             return None;
         }
         state.asks.push(Some(ask.clone()));
-        Some(Place { batch: Arc::clone(self), index })
+        Some(Waiter { batch: Arc::clone(self), index })
     }
 
     /// How many joined.
@@ -68,7 +68,7 @@ impl Batch {
         self.0.lock().asks.len()
     }
 
-    pub(super) fn leave(self: Arc<Self>) -> Leaving {
+    pub(super) fn leave(self: Arc<Self>) -> InFlightBatch {
         let (mut asks, mut places) = (Vec::new(), Vec::new());
         let since = {
             let mut state = self.0.lock();
@@ -83,7 +83,7 @@ impl Batch {
             }
             state.since
         };
-        Leaving { batch: self, asks, since, places }
+        InFlightBatch { batch: self, asks, since, places }
     }
 
     fn answer(&self, answers: impl Iterator<Item = (usize, Answer)>) {
@@ -105,7 +105,7 @@ fn lost() -> Error {
     Error::unavailable("the call that this request was to share was lost")
 }
 
-impl Leaving {
+impl InFlightBatch {
     pub(super) fn arrive(mut self, answers: Vec<Answer>) {
         let places = std::mem::take(&mut self.places);
         let answers = answers.into_iter().chain(std::iter::repeat_with(|| Err(Error::short_answer())));
@@ -113,7 +113,7 @@ impl Leaving {
     }
 }
 
-impl Drop for Leaving {
+impl Drop for InFlightBatch {
     fn drop(&mut self) {
         if !self.places.is_empty() {
             self.batch.answer(self.places.drain(..).map(|place| (place, Err(lost()))));
@@ -121,14 +121,14 @@ impl Drop for Leaving {
     }
 }
 
-impl Place {
+impl Waiter {
     /// Whether it is the last of a batch of this size.
     pub(super) fn is_last(&self, size: usize) -> bool {
         self.index + 1 >= size
     }
 }
 
-impl Future for Place {
+impl Future for Waiter {
     type Output = Answer;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
@@ -145,7 +145,7 @@ impl Future for Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Waiter {
     /// Who leaves before his ask does is not charged.
     fn drop(&mut self) {
         let mut state = self.batch.0.lock();
@@ -156,6 +156,6 @@ impl Drop for Place {
 }
 
 /// The answer to the only ask.
-pub(super) fn only(readings: Readings) -> Answer {
+pub(super) fn only(readings: BatchVerdicts) -> Answer {
     readings.into_iter().next().ok_or_else(Error::short_answer)
 }

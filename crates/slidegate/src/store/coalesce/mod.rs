@@ -15,10 +15,10 @@ use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use self::batch::{Answer, Batch, Place};
+use self::batch::{Answer, Batch, Waiter};
 use crate::{
-    Ask, Clock, Entry, Error, Fault, Inspection, Key, Listener, Reading, Readings, Receipt, Settlement,
-    Source, Store, SystemClock,
+    BatchVerdicts, Checks, Clock, Entry, Error, Fault, Inspection, Key, Listener, Receipt, Settlement,
+    Source, Store, SystemClock, Verdicts,
 };
 
 /// Servers are told apart by this many lanes; beyond that some share one.
@@ -53,14 +53,14 @@ struct Inner<S> {
     store: S,
     options: CoalesceOptions,
     clock: SystemClock,
-    lanes: [CachePadded<Mutex<Lane>>; LANES],
+    lanes: [CachePadded<Mutex<ServerQueue>>; LANES],
     calls: AtomicU64,
     asks: AtomicU64,
 }
 
 /// What goes to one server.
 #[derive(Default)]
-struct Lane {
+struct ServerQueue {
     /// Calls in flight. Who made them sends what waits when they are back.
     calls: usize,
     /// The last call was answered without the server.
@@ -117,30 +117,30 @@ impl<S> Clone for Coalesce<S> {
 }
 
 /// How a caller goes.
-enum Way {
+enum Dispatch {
     /// By himself, with nobody to wait for: the lane is his until he is back.
-    First,
+    LeaderGuard,
     /// By himself: there is no room.
     Alone,
-    With(Place),
+    With(Waiter),
 }
 
 impl<S: Store + 'static> Inner<S> {
     /// The lane of an ask; none if it goes to several servers.
-    fn lane_of(&self, ask: &Ask) -> Option<usize> {
+    fn lane_of(&self, ask: &Checks) -> Option<usize> {
         let mut lanes = ask.checks().iter().map(|check| self.store.lane(&check.key));
         let first = lanes.next()?;
         lanes.all(|lane| lane == first).then_some(usize::from(first) % LANES)
     }
 
-    fn enter(self: &Arc<Self>, number: usize, ask: &Ask) -> Way {
+    fn enter(self: &Arc<Self>, number: usize, ask: &Checks) -> Dispatch {
         let (mut lane, size) = (self.lanes[number].lock(), self.options.batch_size);
         if lane.calls == 0 {
             lane.calls = 1;
-            return Way::First;
+            return Dispatch::LeaderGuard;
         }
         if lane.waiting >= self.options.max_waiting {
-            return Way::Alone;
+            return Dispatch::Alone;
         }
         lane.waiting += 1;
         let joined = lane.batches.back().and_then(|last| last.join(ask, size));
@@ -154,10 +154,10 @@ impl<S: Store + 'static> Inner<S> {
             drop(lane);
             tokio::spawn(self.driver(number).drive());
         }
-        Way::With(place)
+        Dispatch::With(place)
     }
 
-    async fn call(&self, asks: &[Ask]) -> Result<Readings, Error> {
+    async fn call(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.asks.fetch_add(asks.len() as u64, Ordering::Relaxed);
         self.store.admit(asks).await
@@ -167,13 +167,13 @@ impl<S: Store + 'static> Inner<S> {
         Driver { inner: Arc::clone(self), lane, done: false }
     }
 
-    fn was_answered<'r>(&self, lane: usize, mut readings: impl Iterator<Item = &'r Reading>) {
+    fn was_answered<'r>(&self, lane: usize, mut readings: impl Iterator<Item = &'r Verdicts>) {
         let strained = readings.any(|reading| reading.source > Source::Lease);
         self.lanes[lane].lock().strained = strained;
     }
 
     /// An answer to each. What is wrong with the key of one is not the others' affair.
-    async fn answer(&self, asks: &[Ask]) -> Vec<Answer> {
+    async fn answer(&self, asks: &[Checks]) -> Vec<Answer> {
         match self.call(asks).await {
             Ok(readings) => readings.into_iter().map(Ok).collect(),
             Err(error) if asks.len() > 1 && error.fault() == Some(Fault::WrongType) => {
@@ -248,12 +248,12 @@ impl<S> Drop for Driver<S> {
 }
 
 /// The call of one who came first. When he is back, or has left, a task sends those who came meanwhile.
-struct First<'i, S: Store + 'static> {
+struct LeaderGuard<'i, S: Store + 'static> {
     inner: &'i Arc<Inner<S>>,
     lane: usize,
 }
 
-impl<S: Store + 'static> Drop for First<'_, S> {
+impl<S: Store + 'static> Drop for LeaderGuard<'_, S> {
     fn drop(&mut self) {
         let waits = {
             let mut lane = self.inner.lanes[self.lane].lock();
@@ -272,25 +272,25 @@ impl<S: Store + 'static> Drop for First<'_, S> {
 }
 
 impl<S: Store + 'static> Store for Coalesce<S> {
-    async fn admit(&self, asks: &[Ask]) -> Result<Readings, Error> {
+    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
         let inner = &self.inner;
         let [ask] = asks else { return inner.call(asks).await };
         let Some(lane) = inner.lane_of(ask).filter(|_| inner.options.batch_size > 1) else {
             return inner.call(asks).await;
         };
         match inner.enter(lane, ask) {
-            Way::First => {
-                let _first = First { inner, lane };
+            Dispatch::LeaderGuard => {
+                let _first = LeaderGuard { inner, lane };
                 let answer = inner.call(asks).await;
                 inner.was_answered(lane, answer.iter().flatten());
                 answer
             }
-            Way::Alone => inner.call(asks).await,
-            Way::With(place) => Ok(SmallVec::from_buf([place.await?])),
+            Dispatch::Alone => inner.call(asks).await,
+            Dispatch::With(place) => Ok(SmallVec::from_buf([place.await?])),
         }
     }
 
-    async fn admit_run(&self, ask: &Ask, times: usize) -> Result<Readings, Error> {
+    async fn admit_run(&self, ask: &Checks, times: usize) -> Result<BatchVerdicts, Error> {
         self.inner.calls.fetch_add(1, Ordering::Relaxed);
         self.inner.asks.fetch_add(times as u64, Ordering::Relaxed);
         self.inner.store.admit_run(ask, times).await

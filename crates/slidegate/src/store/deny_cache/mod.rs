@@ -20,8 +20,8 @@ use self::table::{Denial, Table};
 use super::HEARD_LANES;
 use crate::common::striped_counter::Tally;
 use crate::{
-    Ask, Check, Clock, Count, Entry, Error, Inspection, Key, Listener, Micros, Outcome, Reading, Readings,
-    Receipt, Settlement, Source, Store, SystemClock,
+    BatchVerdicts, Check, Checks, Clock, Count, Entry, Error, Inspection, Key, Listener, Micros, Outcome,
+    Receipt, Settlement, Source, Store, SystemClock, Verdicts,
 };
 
 /// How many denials are remembered unless told otherwise.
@@ -182,7 +182,7 @@ impl Drop for Freeing<'_> {
 impl<S: Store> Inner<S> {
     /// The answer to an ask that cannot fit yet.
     #[inline]
-    fn deny(&self, ask: &Ask) -> Option<Reading> {
+    fn deny(&self, ask: &Checks) -> Option<Verdicts> {
         if self.memory.table.is_empty() || ask.id().is_some() {
             return None;
         }
@@ -203,11 +203,11 @@ impl<S: Store> Inner<S> {
     }
 
     /// What had been freed before they are asked, check by check.
-    fn stamps<'a>(&self, asks: impl Iterator<Item = &'a Ask>) -> SmallVec<[Stamp; 2]> {
+    fn stamps<'a>(&self, asks: impl Iterator<Item = &'a Checks>) -> SmallVec<[Stamp; 2]> {
         if self.memory.table.size() == 0 {
             return SmallVec::new();
         }
-        let checks = asks.flat_map(Ask::checks);
+        let checks = asks.flat_map(Checks::checks);
         let stamp = |check: &Check| {
             self.memory.judged(check);
             self.memory.stamp(&check.key, self.store.lane(&check.key))
@@ -218,7 +218,7 @@ impl<S: Store> Inner<S> {
     /// Remembers what the store denied.
     fn learn<'a>(
         &self,
-        answered: impl Iterator<Item = (&'a Ask, &'a Reading)>,
+        answered: impl Iterator<Item = (&'a Checks, &'a Verdicts)>,
         stamps: &[Stamp],
         sent: Micros,
     ) {
@@ -242,7 +242,7 @@ impl<S: Store> Inner<S> {
         }
     }
 
-    async fn ask(&self, asks: &[Ask]) -> Result<Readings, Error> {
+    async fn ask(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
         let stamps = self.stamps(asks.iter());
         let sent = self.clock.now();
         let readings = self.store.admit(asks).await?;
@@ -253,7 +253,7 @@ impl<S: Store> Inner<S> {
     }
 
     /// A batch is judged at one instant: all of it here, or all of it there.
-    async fn ask_many(&self, asks: &[Ask]) -> Result<Readings, Error> {
+    async fn ask_many(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
         match asks.iter().map(|ask| self.deny(ask)).collect() {
             Some(denied) => {
                 self.hits.add(asks.len() as u64);
@@ -274,7 +274,7 @@ impl<S: Store> DenyCache<S> {
 }
 
 impl<S: Store> Store for DenyCache<S> {
-    async fn admit(&self, asks: &[Ask]) -> Result<Readings, Error> {
+    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
         if let [ask] = asks {
             if let Some(denied) = self.inner.deny(ask) {
                 self.inner.hits.add(1);
@@ -288,7 +288,7 @@ impl<S: Store> Store for DenyCache<S> {
     }
 
     /// Of a run the last is denied if any is.
-    async fn admit_run(&self, ask: &Ask, times: usize) -> Result<Readings, Error> {
+    async fn admit_run(&self, ask: &Checks, times: usize) -> Result<BatchVerdicts, Error> {
         let inner = &*self.inner;
         self.listen_once();
         let stamps = inner.stamps(std::iter::once(ask));

@@ -7,7 +7,7 @@ use arc_swap::{ArcSwapOption, Guard};
 use smallvec::SmallVec;
 
 use super::Stamp;
-use crate::{Ask, Check, Entry, Key, Micros, Outcome, Precision, Quota, Reading, Source, Verdict};
+use crate::{Check, Checks, Entry, Key, Micros, Outcome, Precision, Quota, Source, Verdict, Verdicts};
 
 /// How many places a key may be at.
 const WAYS: usize = 4;
@@ -45,7 +45,7 @@ impl Denial {
     }
 
     /// The same again: to an ask whose `i`-th check it denies, at `now`.
-    pub(super) fn again(&self, ask: &Ask, i: usize, now: Micros) -> Reading {
+    pub(super) fn again(&self, ask: &Checks, i: usize, now: Micros) -> Verdicts {
         // Nothing, if another has sent it since this one looked at the clock.
         let passed = now.since(self.sent);
         // Before the wait for one permit is over nothing else fits either. For more permits than one, something smaller may
@@ -65,7 +65,7 @@ impl Denial {
                 .map(|(n, check)| if n == i { denied } else { unjudged(check) })
                 .collect(),
         };
-        Reading { at: self.at.plus(passed), source: Source::DenyCache, verdicts }
+        Verdicts { at: self.at.plus(passed), source: Source::DenyCache, verdicts }
     }
 }
 

@@ -9,15 +9,15 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::server_state::{Phase, Watched};
+use super::server_state::{Phase, ServerState};
 use super::{Inner, fallback, recovery_task};
 use crate::{
-    Ask, Check, Entry, Error, Fault, Micros, OnError, Outcome, Precision, Reading, Readings, RedisStore,
-    Settlement, Source, Store, Verdict,
+    BatchVerdicts, Check, Checks, Entry, Error, Fault, Micros, OnError, Outcome, Precision, RedisStore,
+    Settlement, Source, Store, Verdict, Verdicts,
 };
 
 /// A call to the store that outlives its caller.
-type Call = Pin<Box<dyn Future<Output = Result<Readings, Error>> + Send>>;
+type Call = Pin<Box<dyn Future<Output = Result<BatchVerdicts, Error>> + Send>>;
 
 /// When a call was sent, and to which life of its server.
 #[derive(Clone, Copy)]
@@ -28,7 +28,7 @@ struct Asked {
 
 /// What became of a call by its deadline.
 enum Answer {
-    Readings(Readings),
+    BatchVerdicts(BatchVerdicts),
     Failed(Error),
     /// It goes on.
     Late(Call),
@@ -38,15 +38,15 @@ impl Inner {
     /// Asks on one server.
     pub(super) async fn admit_on(
         self: &Arc<Self>,
-        server: &Arc<Watched>,
-        asks: &[Ask],
-    ) -> Result<Readings, Error> {
+        server: &Arc<ServerState>,
+        asks: &[Checks],
+    ) -> Result<BatchVerdicts, Error> {
         match server.phase() {
             Phase::Direct => {}
             Phase::Away => return Ok(asks.iter().map(|ask| self.without_store(server, ask)).collect()),
             Phase::Joining => return self.with_both(server, asks).await,
         }
-        let waited = asks.iter().map(Ask::waited).max().unwrap_or_default();
+        let waited = asks.iter().map(Checks::waited).max().unwrap_or_default();
         let mut left = self.options.deadline.saturating_sub(waited.into());
         if !server.is_met() {
             let begun = self.clock.now();
@@ -76,15 +76,15 @@ impl Inner {
     #[cold]
     async fn one_by_one(
         self: &Arc<Self>,
-        server: &Arc<Watched>,
-        asks: &[Ask],
+        server: &Arc<ServerState>,
+        asks: &[Checks],
         begun: Micros,
-    ) -> Result<Readings, Error> {
-        let mut readings = Readings::new();
+    ) -> Result<BatchVerdicts, Error> {
+        let mut readings = BatchVerdicts::new();
         // Keys with more expired entries than a decision may remove: the next batch goes on with them.
         let mut trimming: Vec<&Check> = Vec::new();
         for ask in asks.chunks(1) {
-            let checks = || ask.iter().flat_map(Ask::checks);
+            let checks = || ask.iter().flat_map(Checks::checks);
             let known = checks().any(|check| trimming.iter().any(|other| other.key == check.key));
             let left = self.left(begun);
             if known || left.is_zero() {
@@ -103,7 +103,11 @@ impl Inner {
     }
 
     /// Permits in advance: by the server or not at all. What comes too late is given back.
-    pub(super) async fn admit_run(self: &Arc<Self>, ask: &Ask, times: usize) -> Result<Readings, Error> {
+    pub(super) async fn admit_run(
+        self: &Arc<Self>,
+        ask: &Checks,
+        times: usize,
+    ) -> Result<BatchVerdicts, Error> {
         let away = || Error::store(Fault::Unreachable, "nothing is taken in advance while Redis is away");
         let [check] = ask.checks() else { return Err(away()) };
         self.find_once().await;
@@ -112,7 +116,7 @@ impl Inner {
             return Err(away());
         }
         let asked = self.asked(&server);
-        let is_there = move |server: &Watched| server.life.load(Ordering::Acquire) == asked.life;
+        let is_there = move |server: &ServerState| server.life.load(Ordering::Acquire) == asked.life;
         let (store, owned) = (self.store.clone(), ask.clone());
         let mut call: Call = Box::pin(async move { store.admit_run(&owned, times).await });
         match tokio::time::timeout(self.options.deadline, &mut call).await {
@@ -160,12 +164,12 @@ impl Inner {
         }
     }
 
-    fn asked(&self, server: &Watched) -> Asked {
+    fn asked(&self, server: &ServerState) -> Asked {
         Asked { sent: self.clock.now(), life: server.life.load(Ordering::Acquire) }
     }
 
     #[cold]
-    async fn introduce(&self, server: &Watched) -> Result<(), Error> {
+    async fn introduce(&self, server: &ServerState) -> Result<(), Error> {
         let introduced =
             tokio::time::timeout(self.options.deadline, recovery_task::introduce(self, server)).await;
         introduced.map(|met| met.map(|_| ())).unwrap_or_else(|_| {
@@ -177,13 +181,13 @@ impl Inner {
     /// Takes the store's answer, or makes one without it.
     fn conclude(
         self: &Arc<Self>,
-        server: &Arc<Watched>,
-        asks: &[Ask],
+        server: &Arc<ServerState>,
+        asks: &[Checks],
         answer: Answer,
         asked: Asked,
-    ) -> Result<Readings, Error> {
+    ) -> Result<BatchVerdicts, Error> {
         match answer {
-            Answer::Readings(readings) => {
+            Answer::BatchVerdicts(readings) => {
                 if let Some(first) = readings.first() {
                     server.answered(asked.sent, self.clock.now(), first.at);
                 }
@@ -207,7 +211,8 @@ impl Inner {
                 // A server that was given less than its time has failed once, however many waited.
                 let in_full = asks.iter().all(|ask| ask.waited() == Micros::ZERO);
                 server.failed(self, Fault::Timeout, if in_full { asks.len() } else { 1 });
-                let readings: Readings = asks.iter().map(|ask| self.without_store(server, ask)).collect();
+                let readings: BatchVerdicts =
+                    asks.iter().map(|ask| self.without_store(server, ask)).collect();
                 self.late.fetch_add(1, Ordering::Relaxed);
                 let (inner, asks, told) = (Arc::clone(self), asks.to_vec(), readings.clone());
                 let server = Arc::clone(server);
@@ -232,7 +237,7 @@ impl Inner {
     }
 
     /// Asks the store, and waits for it no longer than `left`.
-    async fn call(&self, asks: &[Ask], left: Duration) -> Answer {
+    async fn call(&self, asks: &[Checks], left: Duration) -> Answer {
         let Ok(place) = Arc::clone(&self.in_flight).try_acquire_owned() else {
             self.overloaded.fetch_add(1, Ordering::Relaxed);
             let message =
@@ -241,14 +246,14 @@ impl Inner {
         };
         let mut call: Call = Box::pin(admit(self.store.clone(), asks.into(), place));
         match tokio::time::timeout(left, &mut call).await {
-            Ok(Ok(readings)) => Answer::Readings(readings),
+            Ok(Ok(readings)) => Answer::BatchVerdicts(readings),
             Ok(Err(error)) => Answer::Failed(error),
             Err(_) => Answer::Late(call),
         }
     }
 
     /// The answer came after the caller was told something else: what was told must be what is counted.
-    async fn reconcile(&self, asks: &[Ask], told: &[Reading], late: &[Reading]) {
+    async fn reconcile(&self, asks: &[Checks], told: &[Verdicts], late: &[Verdicts]) {
         let mut refunds = Vec::new();
         for ((ask, told), late) in asks.iter().zip(told).zip(late) {
             let allowed = !denies(ask, told);
@@ -282,9 +287,13 @@ impl Inner {
     }
 
     /// The server is back, but others may not have written to it yet: both it and this node's share must allow.
-    async fn with_both(self: &Arc<Self>, server: &Arc<Watched>, asks: &[Ask]) -> Result<Readings, Error> {
+    async fn with_both(
+        self: &Arc<Self>,
+        server: &Arc<ServerState>,
+        asks: &[Checks],
+    ) -> Result<BatchVerdicts, Error> {
         let begun = self.clock.now();
-        let mut readings = Readings::new();
+        let mut readings = BatchVerdicts::new();
         for ask in asks {
             // All of them have one deadline, and nobody waits for a server that failed meanwhile.
             let left = self.left(begun);
@@ -299,10 +308,10 @@ impl Inner {
 
     async fn with_both_one(
         self: &Arc<Self>,
-        server: &Arc<Watched>,
-        ask: &Ask,
+        server: &Arc<ServerState>,
+        ask: &Checks,
         left: Duration,
-    ) -> Result<Reading, Error> {
+    ) -> Result<Verdicts, Error> {
         let outage = server.outage(self);
         let here = fallback::decide(&self.mirror, &self.only(ask, OnError::Local), &outage, true);
         if denies(&self.only(ask, OnError::Local), &here) {
@@ -312,7 +321,7 @@ impl Inner {
         let asks = std::slice::from_ref(ask);
         let answer = self.call(asks, left).await;
         let admitted =
-            matches!(&answer, Answer::Readings(all) if all.iter().all(|reading| !denies(ask, reading)));
+            matches!(&answer, Answer::BatchVerdicts(all) if all.iter().all(|reading| !denies(ask, reading)));
         if !admitted {
             fallback::undo(&self.mirror, &self.only(ask, OnError::Local), &here, outage.now);
         }
@@ -327,7 +336,7 @@ impl Inner {
     }
 
     /// Answers by what each rule wants while its server does not.
-    fn without_store(self: &Arc<Self>, server: &Arc<Watched>, ask: &Ask) -> Reading {
+    fn without_store(self: &Arc<Self>, server: &Arc<ServerState>, ask: &Checks) -> Verdicts {
         let closed = |check: &Check| check.enforced && self.policy(check) == OnError::Closed;
         let at = server.now(self);
         if ask.checks().iter().any(closed) {
@@ -336,12 +345,12 @@ impl Inner {
                 true => fail_closed(check, retry_after),
                 false => unjudged(check, Outcome::Unjudged),
             });
-            return Reading { at, source: Source::FailClosed, verdicts: verdicts.collect() };
+            return Verdicts { at, source: Source::FailClosed, verdicts: verdicts.collect() };
         }
         let local = self.only(ask, OnError::Local);
         if local.checks().is_empty() {
             let verdicts = ask.checks().iter().map(|check| unjudged(check, Outcome::Fits));
-            return Reading { at, source: Source::FailOpen, verdicts: verdicts.collect() };
+            return Verdicts { at, source: Source::FailOpen, verdicts: verdicts.collect() };
         }
         let _deciding = server.deciding.read();
         let here = fallback::decide(&self.mirror, &local, &server.outage(self), false);
@@ -353,31 +362,31 @@ impl Inner {
     }
 
     /// The checks of an ask with this policy.
-    fn only(&self, ask: &Ask, policy: OnError) -> Ask {
+    fn only(&self, ask: &Checks, policy: OnError) -> Checks {
         ask.with_checks(ask.checks().iter().filter(|check| self.policy(check) == policy).cloned())
     }
 
     /// The reading of `ask` from that of its checks that were judged here.
-    fn fill(&self, ask: &Ask, here: Reading) -> Reading {
+    fn fill(&self, ask: &Checks, here: Verdicts) -> Verdicts {
         let mut judged = here.verdicts.into_iter();
         let verdicts = ask.checks().iter().map(|check| {
             let verdict = if self.policy(check) == OnError::Local { judged.next() } else { None };
             verdict.unwrap_or_else(|| unjudged(check, Outcome::Fits))
         });
-        Reading { verdicts: verdicts.collect(), ..here }
+        Verdicts { verdicts: verdicts.collect(), ..here }
     }
 }
 
 async fn admit(
     store: RedisStore,
-    asks: SmallVec<[Ask; 1]>,
+    asks: SmallVec<[Checks; 1]>,
     _place: OwnedSemaphorePermit,
-) -> Result<Readings, Error> {
+) -> Result<BatchVerdicts, Error> {
     store.admit(&asks).await
 }
 
 /// What was charged of them.
-fn charged(readings: &[Reading]) -> Vec<Entry> {
+fn charged(readings: &[Verdicts]) -> Vec<Entry> {
     let verdicts = readings.iter().flat_map(|reading| &reading.verdicts);
     verdicts.filter(|verdict| verdict.outcome == Outcome::Charged).map(|verdict| verdict.entry).collect()
 }
@@ -406,7 +415,7 @@ fn fail_closed(check: &Check, retry_after: Micros) -> Verdict {
     }
 }
 
-fn denies(ask: &Ask, reading: &Reading) -> bool {
+fn denies(ask: &Checks, reading: &Verdicts) -> bool {
     let pairs = ask.checks().iter().zip(&reading.verdicts);
     pairs.into_iter().any(|(check, verdict)| check.enforced && verdict.outcome.denies())
 }

@@ -5,7 +5,7 @@
 //! closes, and one that fails opens it again, for longer. Pauses are spread by chance, so that the nodes of a
 //! deployment do not come back all at once.
 
-use super::GuardOptions;
+use super::FailoverOptions;
 use crate::Micros;
 
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ impl BreakerState {
 }
 
 impl Breaker {
-    pub(super) fn new(options: &GuardOptions) -> Self {
+    pub(super) fn new(options: &FailoverOptions) -> Self {
         Breaker {
             failures_allowed: options.failures,
             probes_needed: options.probes,
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     fn breaker() -> Breaker {
-        Breaker::new(&GuardOptions { failures: 3, probes: 2, ..GuardOptions::default() })
+        Breaker::new(&FailoverOptions { failures: 3, probes: 2, ..FailoverOptions::default() })
     }
 
     const MS: fn(u64) -> Micros = Micros::from_millis;

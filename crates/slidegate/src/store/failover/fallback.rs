@@ -7,11 +7,11 @@
 //! store last spoke of it.
 
 use super::admission_log::Noted;
-use super::journal::{Mirror, Record};
-use crate::algorithm::evaluate::{States, judge};
+use super::journal::{Journal, Record};
+use crate::algorithm::evaluate::{States, evaluate};
 use crate::{
-    Algorithm, Ask, Check, Correction, Count, Entry, Key, Micros, Outcome, Quota, Reading, Settled, Source,
-    State, Verdict,
+    Algorithm, Check, Checks, Correction, Count, Entry, Key, Micros, Outcome, Quota, Settled, Source, State,
+    Verdict, Verdicts,
 };
 
 /// Set in the sequence number of an admission made without the store. No number of the store's is as large: its
@@ -162,7 +162,7 @@ impl States for Places {
 
 /// Judges `ask` without the store. What it admits is remembered as not yet written, unless the store is `asked`
 /// too.
-pub(super) fn decide(mirror: &Mirror, ask: &Ask, outage: &Outage, asked: bool) -> Reading {
+pub(super) fn decide(mirror: &Journal, ask: &Checks, outage: &Outage, asked: bool) -> Verdicts {
     let mut locked = mirror.lock(ask.checks().iter().map(|check| &check.key));
     let mut places = Vec::with_capacity(ask.checks().len());
     for check in ask.checks() {
@@ -174,14 +174,14 @@ pub(super) fn decide(mirror: &Mirror, ask: &Ask, outage: &Outage, asked: bool) -
         };
         places.push(place);
     }
-    let here = Ask::distinct(places.iter().map(|place| place.check.clone()));
+    let here = Checks::distinct(places.iter().map(|place| place.check.clone()));
     let here = match ask.id() {
         Some(id) => here.with_id(id.clone()),
         None => here,
     };
     let here = if ask.is_peek() { here.peek() } else { here };
     let mut places = Places(places);
-    let mut reading = judge(&here, outage.now, &mut places);
+    let mut reading = evaluate(&here, outage.now, &mut places);
     reading.source = Source::Local;
     for ((check, place), verdict) in ask.checks().iter().zip(places.0).zip(&mut reading.verdicts) {
         let Place { state, capacity, taken, .. } = place;
@@ -201,7 +201,7 @@ pub(super) fn decide(mirror: &Mirror, ask: &Ask, outage: &Outage, asked: bool) -
 }
 
 /// Undoes what `decide` recorded for an ask that the store did not admit.
-pub(super) fn undo(mirror: &Mirror, ask: &Ask, reading: &Reading, now: Micros) {
+pub(super) fn undo(mirror: &Journal, ask: &Checks, reading: &Verdicts, now: Micros) {
     for (check, verdict) in ask.checks().iter().zip(&reading.verdicts) {
         if verdict.outcome == Outcome::Charged && check.quota.count() == Count::Admitted {
             settle(mirror, &check.key, verdict.entry, Correction::Cost(0), now);
@@ -211,7 +211,7 @@ pub(super) fn undo(mirror: &Mirror, ask: &Ask, reading: &Reading, now: Micros) {
 
 /// Counts what `decide` recorded for `outage` in an exact window from `at` on, when the store admitted it, instead of from when
 /// it was decided here. Other windows round instants up already.
-pub(super) fn postpone(mirror: &Mirror, ask: &Ask, reading: &Reading, outage: &Outage, at: Micros) {
+pub(super) fn postpone(mirror: &Journal, ask: &Checks, reading: &Verdicts, outage: &Outage, at: Micros) {
     for (check, verdict) in ask.checks().iter().zip(&reading.verdicts) {
         let exact = check.quota.algorithm() == Algorithm::SlidingWindow;
         if !exact || verdict.outcome != Outcome::Charged || verdict.entry.at >= at {
@@ -229,7 +229,7 @@ pub(super) fn postpone(mirror: &Mirror, ask: &Ask, reading: &Reading, outage: &O
 
 /// Corrects an admission in what decides here, and says since when it has counted; none if nothing does now.
 pub(super) fn settle(
-    mirror: &Mirror,
+    mirror: &Journal,
     key: &Key,
     entry: Entry,
     correction: Correction,

@@ -12,7 +12,7 @@ use super::admission_log::{Log, Noted};
 use super::bucket_estimate::Level;
 use super::fallback::Local;
 use crate::algorithm::extensions::Moved;
-use crate::{Algorithm, Check, Encoding, Entry, Key, Micros, Outcome, Quota, Reading, State, Verdict};
+use crate::{Algorithm, Check, Encoding, Entry, Key, Micros, Outcome, Quota, State, Verdict, Verdicts};
 
 const SHARDS: usize = 32;
 
@@ -22,7 +22,7 @@ const MAX_WHEN_OFF: usize = 1_000_000;
 /// What a key takes beside its admissions, in admissions.
 const KEY_WEIGHT: usize = 24;
 
-pub(super) struct Mirror {
+pub(super) struct Journal {
     shards: Box<[Mutex<Records>]>,
     /// Whether admissions are remembered, or only what decides without the store.
     on: bool,
@@ -57,7 +57,7 @@ pub(super) struct Record {
 
 /// How much is remembered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MirrorStats {
+pub struct JournalStats {
     /// Keys.
     pub keys: usize,
     /// Admissions of them.
@@ -152,9 +152,9 @@ impl Record {
     }
 }
 
-impl Mirror {
+impl Journal {
     pub(super) fn new(max: usize) -> Self {
-        Mirror {
+        Journal {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             on: max > 0,
             max: if max > 0 { max } else { MAX_WHEN_OFF },
@@ -166,15 +166,15 @@ impl Mirror {
     }
 
     /// Notes what the store answered. What a server answered that is not there any more must be `written` again.
-    pub(super) fn answered(&self, checks: &[Check], reading: &Reading, written: bool) {
+    pub(super) fn answered(&self, checks: &[Check], reading: &Verdicts, written: bool) {
         for (check, verdict) in checks.iter().zip(&reading.verdicts) {
             self.judged(check, check.cost, verdict, reading.at, written);
         }
     }
 
     /// Notes permits that were taken together, in advance.
-    pub(super) fn took(&self, check: &Check, readings: &[Reading], written: bool) {
-        let charged = |reading: &&Reading| {
+    pub(super) fn took(&self, check: &Check, readings: &[Verdicts], written: bool) {
+        let charged = |reading: &&Verdicts| {
             reading.verdicts.first().is_some_and(|verdict| verdict.outcome == Outcome::Charged)
         };
         // They are of one instant, so they are one entry.
@@ -380,9 +380,9 @@ impl Mirror {
     }
 
     /// Walks over every key: for a metrics page, not for a hot path.
-    pub(super) fn stats(&self) -> MirrorStats {
+    pub(super) fn stats(&self) -> JournalStats {
         let mut stats =
-            MirrorStats { dropped: self.dropped.load(Ordering::Relaxed), ..MirrorStats::default() };
+            JournalStats { dropped: self.dropped.load(Ordering::Relaxed), ..JournalStats::default() };
         for shard in &self.shards {
             let records = shard.lock();
             stats.keys += records.len();

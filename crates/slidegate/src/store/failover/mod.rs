@@ -29,16 +29,16 @@ use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 
 pub use self::breaker::BreakerState;
-use self::journal::Mirror;
-pub use self::journal::MirrorStats;
-pub use self::options::GuardOptions;
+use self::journal::Journal;
+pub use self::journal::JournalStats;
+pub use self::options::FailoverOptions;
 pub(crate) use self::options::{lasts, within};
+use self::server_state::ServerState;
 pub use self::server_state::ServerStats;
-use self::server_state::Watched;
 use super::redis::ServerId;
 use crate::{
-    Ask, Clock, Entry, Error, Fault, Inspection, Key, Listener, Readings, Receipt, RedisStore, Settlement,
-    Store, SystemClock,
+    BatchVerdicts, Checks, Clock, Entry, Error, Fault, Inspection, Key, Listener, Receipt, RedisStore,
+    Settlement, Store, SystemClock,
 };
 
 /// A [`RedisStore`] that always answers in time. Clones share everything.
@@ -47,24 +47,24 @@ use crate::{
 ///
 /// ```no_run
 /// # fn run() -> Result<(), slidegate::Error> {
-/// use slidegate::{Guard, GuardOptions, Limiter, OnError, Quota, RedisStore, Rule, Rules};
+/// use slidegate::{Failover, FailoverOptions, Limiter, OnError, Quota, RedisStore, Rule, Rules};
 ///
 /// let rule = Rule::new("per-user", Quota::per_minute(100)?)?.per(["user"])?.on_error(OnError::Local);
-/// let store = Guard::new(RedisStore::new("redis://127.0.0.1:6379")?, GuardOptions::default())?;
+/// let store = Failover::new(RedisStore::new("redis://127.0.0.1:6379")?, FailoverOptions::default())?;
 /// let limiter = Limiter::new(store, Rules::new([rule])?);
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct Guard {
+pub struct Failover {
     inner: Arc<Inner>,
 }
 
 struct Inner {
     store: RedisStore,
-    options: GuardOptions,
+    options: FailoverOptions,
     clock: Arc<dyn Clock>,
-    mirror: Mirror,
-    servers: RwLock<Vec<Arc<Watched>>>,
+    mirror: Journal,
+    servers: RwLock<Vec<Arc<ServerState>>>,
     in_flight: Arc<Semaphore>,
     /// What this process is called among those that count on the same servers.
     name: String,
@@ -81,11 +81,11 @@ struct Inner {
 /// What a guard sees and does.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct GuardStats {
+pub struct FailoverStats {
     /// The servers that were asked so far.
     pub servers: Vec<ServerStats>,
     /// What is remembered of what this process had admitted.
-    pub mirror: MirrorStats,
+    pub mirror: JournalStats,
     /// Calls to the store that have not ended.
     pub in_flight: usize,
     /// Answers of the store that came after their deadline.
@@ -94,25 +94,25 @@ pub struct GuardStats {
     pub overloaded: u64,
 }
 
-impl Guard {
+impl Failover {
     /// Guards `store`.
-    pub fn new(store: RedisStore, options: GuardOptions) -> Result<Self, Error> {
+    pub fn new(store: RedisStore, options: FailoverOptions) -> Result<Self, Error> {
         Self::with_clock(store, options, SystemClock::new())
     }
 
     /// The same on another clock, which should run as the servers' clocks do.
     pub fn with_clock(
         store: RedisStore,
-        options: GuardOptions,
+        options: FailoverOptions,
         clock: impl Clock + 'static,
     ) -> Result<Self, Error> {
         options.check()?;
         // A server that is not the one that counted before must wait until it has everything back.
         store.hold(options.mirror > 0);
-        let seed = chance_from_nowhere();
-        Ok(Guard {
+        let seed = random_seed();
+        Ok(Failover {
             inner: Arc::new(Inner {
-                mirror: Mirror::new(options.mirror),
+                mirror: Journal::new(options.mirror),
                 servers: RwLock::default(),
                 in_flight: Arc::new(Semaphore::new(options.max_in_flight)),
                 name: self::membership::name(seed),
@@ -140,9 +140,9 @@ impl Guard {
     }
 
     /// What it sees and does. Walks over every key it remembers: for a metrics page, not for a hot path.
-    pub fn stats(&self) -> GuardStats {
+    pub fn stats(&self) -> FailoverStats {
         let inner = &*self.inner;
-        GuardStats {
+        FailoverStats {
             servers: self.servers(),
             mirror: inner.mirror.stats(),
             in_flight: inner.options.max_in_flight - inner.in_flight.available_permits(),
@@ -170,7 +170,7 @@ impl Guard {
 
 impl Inner {
     /// The server with this number, watched from now on.
-    fn watched(self: &Arc<Self>, id: ServerId) -> Arc<Watched> {
+    fn watched(self: &Arc<Self>, id: ServerId) -> Arc<ServerState> {
         if let Some(server) = self.servers.read().iter().find(|server| server.id == id) {
             return Arc::clone(server);
         }
@@ -179,7 +179,7 @@ impl Inner {
             return Arc::clone(server);
         }
         let another = servers.iter().max_by_key(|another| another.peers.lock().share().0);
-        let server = Arc::new(Watched::new(id, self, another.map(|another| &**another)));
+        let server = Arc::new(ServerState::new(id, self, another.map(|another| &**another)));
         servers.push(Arc::clone(&server));
         tokio::spawn(self::recovery_task::keep(Arc::downgrade(self), Arc::clone(&server)));
         server
@@ -209,8 +209,8 @@ impl Inner {
     }
 
     /// Finds out which servers there are now, and watches them.
-    async fn look_around(self: &Arc<Self>) {
-        if self.store.look_around().await.is_ok() {
+    async fn refresh_topology(self: &Arc<Self>) {
+        if self.store.refresh_topology().await.is_ok() {
             self.first.get_or_init(|| self.store.servers());
             for server in self.store.servers() {
                 self.watched(server);
@@ -219,7 +219,7 @@ impl Inner {
     }
 
     /// Whether a server counts nothing any more; it is then forgotten.
-    fn is_retired(&self, server: &Watched) -> bool {
+    fn is_retired(&self, server: &ServerState) -> bool {
         let retired = self.first.get().is_some() && !self.store.servers().contains(&server.id);
         if retired {
             self.retired.lock().insert(server.id);
@@ -229,15 +229,15 @@ impl Inner {
     }
 }
 
-impl Store for Guard {
-    async fn admit(&self, asks: &[Ask]) -> Result<Readings, Error> {
+impl Store for Failover {
+    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
         if let [ask] = asks {
             return Ok(SmallVec::from_buf([self.inner.admit_one(ask).await?]));
         }
         self.inner.admit_many(asks).await
     }
 
-    async fn admit_run(&self, ask: &Ask, times: usize) -> Result<Readings, Error> {
+    async fn admit_run(&self, ask: &Checks, times: usize) -> Result<BatchVerdicts, Error> {
         self.inner.admit_run(ask, times).await
     }
 
@@ -271,11 +271,11 @@ impl Store for Guard {
 
 /// A name for one process among many.
 pub(crate) fn some_name() -> String {
-    self::membership::name(chance_from_nowhere())
+    self::membership::name(random_seed())
 }
 
 /// Any number.
-fn chance_from_nowhere() -> u64 {
+fn random_seed() -> u64 {
     use std::hash::BuildHasher;
     std::hash::RandomState::new().hash_one(std::process::id())
 }

@@ -6,7 +6,7 @@ use crate::{Error, Micros, OnError};
 
 /// How long to wait for the store, when to stop asking it, and what to answer then.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GuardOptions {
+pub struct FailoverOptions {
     /// How long a decision may take; after that it is made without the store.
     pub deadline: Duration,
     /// The most calls to the store at once; further decisions are made without it.
@@ -31,9 +31,9 @@ pub struct GuardOptions {
     pub write_back: Duration,
 }
 
-impl Default for GuardOptions {
+impl Default for FailoverOptions {
     fn default() -> Self {
-        GuardOptions {
+        FailoverOptions {
             deadline: Duration::from_millis(50),
             max_in_flight: 4_096,
             on_error: OnError::default(),
@@ -49,7 +49,7 @@ impl Default for GuardOptions {
     }
 }
 
-impl GuardOptions {
+impl FailoverOptions {
     /// Says what is out of bounds, by the name the configuration file has for it.
     pub fn check(&self) -> Result<(), Error> {
         let (ms, minute) = (Duration::from_millis(1), Duration::from_secs(60));

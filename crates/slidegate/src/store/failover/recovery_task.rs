@@ -10,10 +10,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::Inner;
-use super::journal::{Mirror, Owed};
+use super::journal::{Journal, Owed};
 use super::membership::Saying;
-use super::server_state::{Phase, Watched};
-use crate::store::redis::{HealLine, Met, Writer};
+use super::server_state::{Phase, ServerState};
+use crate::store::redis::{HealLine, ServerIdentity, Writer};
 use crate::{Algorithm, Error, Fault, Key, Micros};
 
 /// The wait between two looks at whether the others have written back.
@@ -28,7 +28,7 @@ const STEP_ENTRIES: usize = 500;
 /// How often what was admitted meanwhile is written before a server is asked again; the rest follows later.
 const ROUNDS: usize = 10;
 
-pub(super) async fn keep(inner: Weak<Inner>, server: Arc<Watched>) {
+pub(super) async fn keep(inner: Weak<Inner>, server: Arc<ServerState>) {
     loop {
         let wait = {
             let Some(inner) = inner.upgrade() else { return };
@@ -47,7 +47,7 @@ pub(super) async fn keep(inner: Weak<Inner>, server: Arc<Watched>) {
 }
 
 /// Writes what was admitted without the server while it was thought to be there, and says that this process is.
-async fn beat(inner: &Arc<Inner>, server: &Watched) -> Duration {
+async fn beat(inner: &Arc<Inner>, server: &ServerState) -> Duration {
     let heartbeat = inner.options.heartbeat;
     match beat_once(inner, server).await {
         Ok(()) => {
@@ -65,14 +65,14 @@ async fn beat(inner: &Arc<Inner>, server: &Watched) -> Duration {
     heartbeat.mul_f64(0.9 + (inner.chance() % 200) as f64 / 1_000.0)
 }
 
-async fn beat_once(inner: &Arc<Inner>, server: &Watched) -> Result<(), Error> {
+async fn beat_once(inner: &Arc<Inner>, server: &ServerState) -> Result<(), Error> {
     let met = introduce(inner, server).await?;
     write_back(inner, server, &met).await?;
     say(inner, server, Saying::Direct, &met).await
 }
 
 /// Makes sure that the server is the one that was met before. The first that are met have lost nothing of ours.
-pub(super) async fn introduce(inner: &Inner, server: &Watched) -> Result<Met, Error> {
+pub(super) async fn introduce(inner: &Inner, server: &ServerState) -> Result<ServerIdentity, Error> {
     let met = inner.store.meet(server.id).await?;
     let known = server.life.load(Ordering::Relaxed);
     let first = known == 0 && inner.is_first(server.id);
@@ -88,7 +88,7 @@ pub(super) async fn introduce(inner: &Inner, server: &Watched) -> Result<Met, Er
 }
 
 /// Tries the server, and writes back what it lacks when it answers.
-async fn probe(inner: &Arc<Inner>, server: &Watched) -> Duration {
+async fn probe(inner: &Arc<Inner>, server: &ServerState) -> Duration {
     let wait = server.until_probe(inner);
     if wait > Micros::ZERO {
         return wait.into();
@@ -96,7 +96,7 @@ async fn probe(inner: &Arc<Inner>, server: &Watched) -> Duration {
     let answered = probe_once(inner, server).await;
     if answered.is_err() {
         // Another may have taken over.
-        inner.look_around().await;
+        inner.refresh_topology().await;
         let now = server.earliest(inner);
         inner.mirror.sweep(|key| inner.store.server_of(key) == server.id, now, false);
     }
@@ -110,7 +110,7 @@ async fn probe(inner: &Arc<Inner>, server: &Watched) -> Duration {
     Duration::ZERO
 }
 
-async fn probe_once(inner: &Arc<Inner>, server: &Watched) -> Result<Met, Error> {
+async fn probe_once(inner: &Arc<Inner>, server: &ServerState) -> Result<ServerIdentity, Error> {
     let met = inner.store.meet(server.id).await?;
     say(inner, server, Saying::Away, &met).await?;
     server.answered_again(inner.clock.now());
@@ -118,7 +118,7 @@ async fn probe_once(inner: &Arc<Inner>, server: &Watched) -> Result<Met, Error> 
 }
 
 /// Writes back what the server lacks, and goes over to asking it.
-async fn return_to(inner: &Arc<Inner>, server: &Watched, met: &Met) -> Result<(), Error> {
+async fn return_to(inner: &Arc<Inner>, server: &ServerState, met: &ServerIdentity) -> Result<(), Error> {
     let lost = met.life != server.life.load(Ordering::Relaxed);
     write_all(inner, server, met, lost).await?;
     for _ in 0..ROUNDS {
@@ -139,7 +139,7 @@ async fn return_to(inner: &Arc<Inner>, server: &Watched, met: &Met) -> Result<()
 }
 
 /// Waits for the others, a while.
-async fn join(inner: &Arc<Inner>, server: &Watched) -> Duration {
+async fn join(inner: &Arc<Inner>, server: &ServerState) -> Duration {
     let started = inner.clock.now();
     let patience = Micros::from(inner.options.write_back);
     let since = server.answered_again(started);
@@ -161,7 +161,7 @@ async fn join(inner: &Arc<Inner>, server: &Watched) -> Duration {
     }
 }
 
-async fn join_once(inner: &Arc<Inner>, server: &Watched) -> Result<Met, Error> {
+async fn join_once(inner: &Arc<Inner>, server: &ServerState) -> Result<ServerIdentity, Error> {
     let met = introduce(inner, server).await?;
     write_back(inner, server, &met).await?;
     // A bucket is refilled for all, also with what the others have not yet said that they took.
@@ -171,7 +171,12 @@ async fn join_once(inner: &Arc<Inner>, server: &Watched) -> Result<Met, Error> {
 }
 
 /// Tells the server where this process stands, and reads where the others do.
-async fn say(inner: &Arc<Inner>, server: &Watched, what: Saying, met: &Met) -> Result<(), Error> {
+async fn say(
+    inner: &Arc<Inner>,
+    server: &ServerState,
+    what: Saying,
+    met: &ServerIdentity,
+) -> Result<(), Error> {
     let said = server.peers.lock().say(what, &met.run);
     let heartbeat = Micros::from(inner.options.heartbeat);
     let sent = inner.clock.now();
@@ -190,16 +195,21 @@ async fn say(inner: &Arc<Inner>, server: &Watched, what: Saying, met: &Met) -> R
     Ok(())
 }
 
-pub(super) async fn leave(inner: &Arc<Inner>, server: &Watched) -> Result<(), Error> {
+pub(super) async fn leave(inner: &Arc<Inner>, server: &ServerState) -> Result<(), Error> {
     let met = inner.store.meet(server.id).await?;
     say(inner, server, Saying::Left, &met).await
 }
 
 /// Writes all that counts and that the server may have `lost`; if it did not, what is missing from buckets, which it
 /// has refilled meanwhile as if nobody had taken from them.
-async fn write_all(inner: &Arc<Inner>, server: &Watched, met: &Met, lost: bool) -> Result<(), Error> {
+async fn write_all(
+    inner: &Arc<Inner>,
+    server: &ServerState,
+    met: &ServerIdentity,
+    lost: bool,
+) -> Result<(), Error> {
     let ours = |key: &Key| inner.store.server_of(key) == server.id;
-    for step in 0..Mirror::STEPS {
+    for step in 0..Journal::STEPS {
         let now = server.now(inner);
         let owed = inner.mirror.all(step, ours, lost, now);
         write(inner, server, met, true, &owed).await?;
@@ -214,7 +224,7 @@ async fn write_all(inner: &Arc<Inner>, server: &Watched, met: &Met, lost: bool) 
 }
 
 /// Writes what the server does not have; how many keys.
-async fn write_back(inner: &Arc<Inner>, server: &Watched, met: &Met) -> Result<usize, Error> {
+async fn write_back(inner: &Arc<Inner>, server: &ServerState, met: &ServerIdentity) -> Result<usize, Error> {
     let owed = inner.mirror.unwritten(|key| inner.store.server_of(key) == server.id);
     let written = write(inner, server, met, false, &owed).await;
     if written.is_err() {
@@ -225,8 +235,8 @@ async fn write_back(inner: &Arc<Inner>, server: &Watched, met: &Met) -> Result<u
 
 async fn write(
     inner: &Arc<Inner>,
-    server: &Watched,
-    met: &Met,
+    server: &ServerState,
+    met: &ServerIdentity,
     lost: bool,
     owed: &[Owed],
 ) -> Result<(), Error> {

@@ -5,19 +5,19 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 
-use super::{Guard, Inner};
+use super::{Failover, Inner};
 use crate::store::multi_shard::{self, Places};
 use crate::store::redis::ServerId;
-use crate::{Ask, Check, Error, Micros, Reading, Readings, Settlement, Source};
+use crate::{BatchVerdicts, Check, Checks, Error, Micros, Settlement, Source, Verdicts};
 
 impl Inner {
-    pub(super) async fn admit_one(self: &Arc<Self>, ask: &Ask) -> Result<Reading, Error> {
+    pub(super) async fn admit_one(self: &Arc<Self>, ask: &Checks) -> Result<Verdicts, Error> {
         let Some(first) = ask.checks().first() else {
-            return Ok(Reading { at: Micros::ZERO, source: Source::NoRule, verdicts: SmallVec::new() });
+            return Ok(Verdicts { at: Micros::ZERO, source: Source::NoRule, verdicts: SmallVec::new() });
         };
         self.find_once().await;
         if let Some(parts) = multi_shard::split(ask, |check| self.store.server_of(&check.key)) {
-            return multi_shard::admit(Arc::new(Guard { inner: Arc::clone(self) }), ask, parts).await;
+            return multi_shard::admit(Arc::new(Failover { inner: Arc::clone(self) }), ask, parts).await;
         }
         let server = self.watched(self.store.server_of(&first.key));
         let readings = self.admit_on(&server, std::slice::from_ref(ask)).await?;
@@ -33,7 +33,7 @@ impl Inner {
     }
 
     /// The server of all of them, if it is one.
-    fn only_server(&self, asks: &[Ask]) -> Option<ServerId> {
+    fn only_server(&self, asks: &[Checks]) -> Option<ServerId> {
         let mut servers = asks.iter().map(|ask| {
             let mut servers = ask.checks().iter().map(|check| self.store.server_of(&check.key));
             let first = servers.next()?;
@@ -44,7 +44,7 @@ impl Inner {
     }
 
     /// One call per server, all at once; asks over several servers by themselves.
-    pub(super) async fn admit_many(self: &Arc<Self>, asks: &[Ask]) -> Result<Readings, Error> {
+    pub(super) async fn admit_many(self: &Arc<Self>, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
         self.find_once().await;
         if let Some(server) = self.only_server(asks) {
             return self.admit_on(&self.watched(server), asks).await;
@@ -66,14 +66,14 @@ impl Inner {
         }
         let grouped = groups.into_iter().map(async |(server, places)| {
             let server = self.watched(server);
-            let group: Vec<Ask> = places.iter().map(|&i| asks[i].clone()).collect();
+            let group: Vec<Checks> = places.iter().map(|&i| asks[i].clone()).collect();
             let readings = self.admit_on(&server, &group).await?;
             Ok::<_, Error>(places.into_iter().zip(readings).collect::<Vec<_>>())
         });
         let single =
             alone.into_iter().map(async |i| Ok::<_, Error>(vec![(i, self.admit_one(&asks[i]).await?)]));
         let (grouped, single) = tokio::join!(join_all(grouped), join_all(single));
-        let mut readings: Vec<(usize, Reading)> = Vec::with_capacity(asks.len());
+        let mut readings: Vec<(usize, Verdicts)> = Vec::with_capacity(asks.len());
         for part in grouped.into_iter().chain(single) {
             readings.extend(part?);
         }
@@ -85,10 +85,10 @@ impl Inner {
     }
 }
 
-impl Places for Guard {
+impl Places for Failover {
     type Place = ServerId;
 
-    async fn admit_part(&self, server: &ServerId, ask: Ask) -> Result<Reading, Error> {
+    async fn admit_part(&self, server: &ServerId, ask: Checks) -> Result<Verdicts, Error> {
         let server = self.inner.watched(*server);
         let readings = self.inner.admit_on(&server, std::slice::from_ref(&ask)).await?;
         readings.into_iter().next().ok_or_else(Error::short_answer)

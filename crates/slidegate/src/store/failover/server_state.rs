@@ -26,14 +26,14 @@ pub(super) enum Phase {
     Joining,
 }
 
-pub(super) struct Watched {
+pub(super) struct ServerState {
     pub(super) id: ServerId,
     phase: AtomicU8,
     /// Held while something is decided without it.
     pub(super) deciding: RwLock<()>,
     /// Whether the last call failed.
     troubled: AtomicBool,
-    trouble: Mutex<Trouble>,
+    trouble: Mutex<OutageState>,
     clockwork: Mutex<Clockwork>,
     pub(super) peers: Mutex<Peers>,
     /// Something changed that its keeper should look at.
@@ -45,7 +45,7 @@ pub(super) struct Watched {
     pub(super) outages: AtomicU64,
 }
 
-struct Trouble {
+struct OutageState {
     breaker: Breaker,
     /// Which time without it this is, and since when by its own clock.
     outage: u64,
@@ -83,7 +83,7 @@ pub struct ServerStats {
     pub fault: Option<Fault>,
 }
 
-impl Trouble {
+impl OutageState {
     fn away_until(&self, now: Micros) -> Micros {
         self.away.plus(self.away_since.map_or(Micros::ZERO, |since| now.since(since)))
     }
@@ -94,16 +94,16 @@ impl Trouble {
     }
 }
 
-impl Watched {
+impl ServerState {
     /// One that takes over from `another` has its clock and its nodes, for all we know.
-    pub(super) fn new(id: ServerId, inner: &Inner, another: Option<&Watched>) -> Self {
+    pub(super) fn new(id: ServerId, inner: &Inner, another: Option<&ServerState>) -> Self {
         let peers = another.map(|another| another.peers.lock().clone());
-        Watched {
+        ServerState {
             id,
             phase: AtomicU8::new(Phase::Direct as u8),
             deciding: RwLock::default(),
             troubled: AtomicBool::new(false),
-            trouble: Mutex::new(Trouble {
+            trouble: Mutex::new(OutageState {
                 breaker: Breaker::new(&inner.options),
                 outage: 0,
                 since: Micros::ZERO,

@@ -4,9 +4,9 @@
 //! this; here every bound is checked to the permit.
 
 use super::fallback::{Outage, decide, postpone};
-use super::journal::Mirror;
+use super::journal::Journal;
 use crate::algorithm::evaluate::judge_one;
-use crate::{Ask, Check, Count, Key, Micros, Outcome, Quota, Source, State};
+use crate::{Check, Checks, Count, Key, Micros, Outcome, Quota, Source, State};
 
 const WINDOW: Micros = Micros::from_millis(1_000);
 
@@ -23,7 +23,7 @@ struct World {
 }
 
 struct Node {
-    mirror: Mirror,
+    mirror: Journal,
     /// The number of the outage, and since when it lasts. None while the server answers this node.
     alone: Option<(u64, Micros)>,
     /// How many nodes it believes there are, and which of them it is.
@@ -33,7 +33,7 @@ struct Node {
 impl World {
     fn new(nodes: usize, limit: u64, seed: u64) -> Self {
         let quota = Quota::new(limit, WINDOW.into()).unwrap();
-        let node = |rank| Node { mirror: Mirror::new(1_000_000), alone: None, share: (nodes as u64, rank) };
+        let node = |rank| Node { mirror: Journal::new(1_000_000), alone: None, share: (nodes as u64, rank) };
         World {
             quota,
             now: Micros::from_secs(1_000),
@@ -59,7 +59,7 @@ impl World {
 
     /// One permit, on one node.
     fn ask(&mut self, node: usize) -> bool {
-        let ask = Ask::one(Check::new(Key::new("shared", []), self.quota, 1)).unwrap();
+        let ask = Checks::one(Check::new(Key::new("shared", []), self.quota, 1)).unwrap();
         let now = self.now;
         let Node { mirror, alone, share: (nodes, rank) } = &mut self.nodes[node];
         let reading = match *alone {
@@ -251,8 +251,8 @@ fn what_the_server_admits_counts_in_the_share_from_when_the_server_admitted_it()
 }
 
 fn counts_from_when_the_server_admitted_it(quota: Quota) {
-    let mirror = Mirror::new(1_000_000);
-    let ask = Ask::one(Check::new(Key::new("shared", []), quota, 1)).unwrap();
+    let mirror = Journal::new(1_000_000);
+    let ask = Checks::one(Check::new(Key::new("shared", []), quota, 1)).unwrap();
     let (begun, call) = (Micros::from_secs(1_000), Micros::from_millis(40));
     let at = |now| Outage { number: 1, since: begun, now, spread: Micros::ZERO, nodes: 3, rank: 0 };
     let allows = |now, asked| {

@@ -23,8 +23,8 @@ use smallvec::SmallVec;
 use self::pool::{Block, Handed, Pool};
 use crate::common::striped_counter::Tally;
 use crate::{
-    Algorithm, Ask, Check, Clock, Count, Entry, Error, Inspection, Key, Listener, Micros, Outcome, Reading,
-    Readings, Receipt, Settlement, Source, Store, SystemClock,
+    Algorithm, BatchVerdicts, Check, Checks, Clock, Count, Entry, Error, Inspection, Key, Listener, Micros,
+    Outcome, Receipt, Settlement, Source, Store, SystemClock, Verdicts,
 };
 
 /// The most keys that a node has leases of; of others nothing is taken.
@@ -163,7 +163,7 @@ impl<S: Store + 'static> Inner<S> {
     }
 
     /// What is handed out to `ask`, if every check of it has a permit in advance.
-    fn hand_out(self: &Arc<Self>, ask: &Ask) -> Option<Reading> {
+    fn hand_out(self: &Arc<Self>, ask: &Checks) -> Option<Verdicts> {
         if !ask.checks().iter().all(is_leased) || ask.id().is_some() || ask.is_peek() {
             return None;
         }
@@ -185,7 +185,7 @@ impl<S: Store + 'static> Inner<S> {
             self.answered.add(1);
             let at = handed.iter().map(|one| one.at).max().unwrap_or_default();
             let verdicts = handed.iter().map(Handed::verdict).collect();
-            return Some(Reading { at, source: Source::Lease, verdicts });
+            return Some(Verdicts { at, source: Source::Lease, verdicts });
         }
         // One has none, so nobody is charged here.
         for (check, one) in ask.checks().iter().zip(handed) {
@@ -206,7 +206,7 @@ impl<S: Store + 'static> Inner<S> {
     }
 
     /// What the store said of what could not be handed out; takes more if it makes sense.
-    fn asked(self: &Arc<Self>, ask: &Ask, reading: &Reading) {
+    fn asked(self: &Arc<Self>, ask: &Checks, reading: &Verdicts) {
         let alone = reading.source == Source::Store && ask.id().is_none() && !ask.is_peek();
         if !alone || !ask.checks().iter().all(is_leased) {
             return;
@@ -259,7 +259,7 @@ impl<S: Store + 'static> Inner<S> {
         self.listen_once();
         let mut taking = Taking { inner: self, key: &check.key, came: false };
         let resets = self.pools.resets(&check.key).load(Ordering::Acquire);
-        let ask = Ask::one(Check { lease: None, ..check.clone() }).ok()?;
+        let ask = Checks::one(Check { lease: None, ..check.clone() }).ok()?;
         let sent = self.clock.now();
         let readings = self.store.admit_run(&ask, permits as usize).await.ok()?;
         let number = self.made.fetch_add(1, Ordering::Relaxed) + 1;
@@ -331,8 +331,8 @@ fn is_leased(check: &Check) -> bool {
 }
 
 impl<S: Store + 'static> Store for Lease<S> {
-    async fn admit(&self, asks: &[Ask]) -> Result<Readings, Error> {
-        let leased = |ask: &Ask| ask.checks().iter().any(|check| check.lease.is_some());
+    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
+        let leased = |ask: &Checks| ask.checks().iter().any(|check| check.lease.is_some());
         let [ask] = asks else { return self.inner.store.admit(asks).await };
         if !leased(ask) {
             return self.inner.store.admit(asks).await;

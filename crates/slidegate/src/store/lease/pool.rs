@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::{Check, Entry, MAX_LEASE, Micros, Outcome, Quota, Reading, Source, Verdict};
+use crate::{Check, Entry, MAX_LEASE, Micros, Outcome, Quota, Source, Verdict, Verdicts};
 
 /// What is taken the first time.
 const FIRST: u32 = 8;
@@ -70,7 +70,7 @@ impl Default for Pool {
 
 impl Block {
     /// Of what the store granted; and what was granted by others, which is to be given back.
-    pub(super) fn new(number: u64, check: &Check, readings: &[Reading], sent: Micros) -> (Self, Vec<Entry>) {
+    pub(super) fn new(number: u64, check: &Check, readings: &[Verdicts], sent: Micros) -> (Self, Vec<Entry>) {
         let (mut verdicts, mut back) = (Vec::with_capacity(readings.len()), Vec::new());
         let (mut at, mut ends) = (Micros::ZERO, Micros::ZERO);
         for reading in readings {

@@ -9,7 +9,7 @@
 use std::thread;
 use std::time::Duration;
 
-pub(super) type Guard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
+pub(super) type LockGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
 
 #[derive(Debug)]
 pub(super) struct Lock<T>(spin::mutex::SpinMutex<T>);
@@ -20,7 +20,7 @@ impl<T> Lock<T> {
     }
 
     #[inline]
-    pub(super) fn lock(&self) -> Guard<'_, T> {
+    pub(super) fn lock(&self) -> LockGuard<'_, T> {
         #[cfg(test)]
         holds::begin();
         match self.0.try_lock() {
@@ -30,7 +30,7 @@ impl<T> Lock<T> {
     }
 
     #[cold]
-    fn wait(&self) -> Guard<'_, T> {
+    fn wait(&self) -> LockGuard<'_, T> {
         for round in 0u32.. {
             match round {
                 0..4 => (0..16 << round).for_each(|_| std::hint::spin_loop()),
@@ -58,12 +58,12 @@ pub(super) mod holds {
         VISITS.with_borrow_mut(|visits| visits.push(0));
     }
 
-    pub(in crate::memory) fn visit() {
+    pub(in crate::store::memory) fn visit() {
         VISITS.with_borrow_mut(|visits| *visits.last_mut().expect("a bucket is visited under a lock") += 1);
     }
 
     /// Visits of each hold since the last call.
-    pub(in crate::memory) fn take() -> Vec<usize> {
+    pub(in crate::store::memory) fn take() -> Vec<usize> {
         VISITS.take()
     }
 }

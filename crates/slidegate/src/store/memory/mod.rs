@@ -31,7 +31,7 @@ use crossbeam_utils::CachePadded;
 
 use smallvec::SmallVec;
 
-use self::lock::{Guard, Lock};
+use self::lock::{Lock, LockGuard};
 pub use self::options::{DEFAULT_MAX_KEYS, DEFAULT_MAX_NOTE_BYTES, MemoryOptions, OnFull};
 use self::overflow::SharedPlace;
 use self::shard::Shard;
@@ -41,8 +41,8 @@ use crate::algorithm::Asked;
 use crate::algorithm::evaluate::{self, Counters};
 use crate::algorithm::note_budget::NoteBudget;
 use crate::{
-    Ask, Audit, Check, Clock, Counted, Error, Inspection, Key, MAX_INSPECTED, Micros, Outcome, Quota,
-    Reading, Readings, Receipt, Settlement, State, Store, SystemClock,
+    Audit, BatchVerdicts, Check, Checks, Clock, Error, Inspection, Key, MAX_INSPECTED, Micros, Outcome,
+    Quota, Receipt, Settlement, State, Store, SystemClock, Verdicts, WindowEntry,
 };
 
 const MAX_SHARDS: usize = 64;
@@ -61,11 +61,11 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Counts in this process. Clones share one store.
 ///
 /// ```
-/// use slidegate::{Ask, Check, Key, MemoryStore, Outcome, Quota, Store};
+/// use slidegate::{Checks, Check, Key, MemoryStore, Outcome, Quota, Store};
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 /// let store = MemoryStore::new();
 /// let check = Check::new(Key::new("per-user", [("user", "alice")]), Quota::per_minute(100)?, 1);
-/// let readings = store.admit(&[Ask::new([check])?]).await?;
+/// let readings = store.admit(&[Checks::new([check])?]).await?;
 /// assert_eq!(readings[0].verdicts[0].outcome, Outcome::Charged);
 /// # Ok::<(), slidegate::Error>(()) }).unwrap();
 /// ```
@@ -180,7 +180,7 @@ impl<C: Clock> MemoryStore<C> {
 
 impl<C: Clock> Store for MemoryStore<C> {
     #[inline]
-    async fn admit(&self, asks: &[Ask]) -> Result<Readings, Error> {
+    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
         Ok(self.inner.admit(asks))
     }
 
@@ -201,7 +201,7 @@ impl<C: Clock> Store for MemoryStore<C> {
 
 impl<C: Clock> Inner<C> {
     #[inline]
-    fn admit(&self, asks: &[Ask]) -> Readings {
+    fn admit(&self, asks: &[Checks]) -> BatchVerdicts {
         if let [ask] = asks
             && let [check] = ask.checks()
             && !ask.is_peek()
@@ -219,10 +219,10 @@ impl<C: Clock> Inner<C> {
     }
 
     #[cold]
-    fn admit_all(&self, asks: &[Ask]) -> Readings {
-        let mut locked = self.lock(asks.iter().flat_map(Ask::checks).map(|check| &check.key));
+    fn admit_all(&self, asks: &[Checks]) -> BatchVerdicts {
+        let mut locked = self.lock(asks.iter().flat_map(Checks::checks).map(|check| &check.key));
         let now = locked.instant(self.clock.now());
-        asks.iter().map(|ask| locked.judge(ask, now)).collect()
+        asks.iter().map(|ask| locked.evaluate(ask, now)).collect()
     }
 
     fn settle(&self, settlements: &[Settlement]) -> Receipt {
@@ -240,7 +240,7 @@ impl<C: Clock> Inner<C> {
         if used == 0 {
             return None;
         }
-        let entries = state.entries().into_iter().map(|(at, cost, leaves)| Counted {
+        let entries = state.entries().into_iter().map(|(at, cost, leaves)| WindowEntry {
             at,
             cost,
             leaves_after: leaves.since(now),
@@ -316,7 +316,7 @@ impl<C: Clock> Inner<C> {
 /// The shards that a batch touches, locked until it is judged.
 struct Locked<'a, C> {
     inner: &'a Inner<C>,
-    shards: SmallVec<[(usize, Guard<'a, Shard>); 4]>,
+    shards: SmallVec<[(usize, LockGuard<'a, Shard>); 4]>,
 }
 
 /// Place of the counter of a check for the length of one ask.
@@ -364,7 +364,7 @@ impl<C: Clock> Locked<'_, C> {
         latest
     }
 
-    fn judge(&mut self, ask: &Ask, now: Micros) -> Reading {
+    fn evaluate(&mut self, ask: &Checks, now: Micros) -> Verdicts {
         let mut places: PlaceList = ask.checks().iter().map(|check| self.find(check)).collect();
         for i in 0..places.len() {
             if let Place::Missing { shard, held } = places[i] {
@@ -415,7 +415,7 @@ impl<C: Clock> Locked<'_, C> {
     #[cold]
     fn resolve(
         &mut self,
-        ask: &Ask,
+        ask: &Checks,
         i: usize,
         (shard, held): (usize, bool),
         now: Micros,

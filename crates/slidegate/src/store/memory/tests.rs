@@ -4,7 +4,7 @@ use super::lock::holds;
 use super::shard::Shard;
 use super::stats::{Count, MAX_RESTARTS, STEP};
 use super::{MemoryOptions, MemoryStats, MemoryStore, OnFull, SWEEP_STEP};
-use crate::{Algorithm, Ask, Check, Key, ManualClock, Micros, Quota};
+use crate::{Algorithm, Check, Checks, Key, ManualClock, Micros, Quota};
 
 fn store(max_keys: usize) -> (ManualClock, MemoryStore<ManualClock>) {
     let clock = ManualClock::at(Micros::from_secs(1_000_000));
@@ -18,7 +18,7 @@ fn key(n: u64) -> Key {
 }
 
 fn admit(store: &MemoryStore<ManualClock>, key: Key, quota: Quota) {
-    let ask = Ask::one(Check::new(key, quota, 1)).unwrap();
+    let ask = Checks::one(Check::new(key, quota, 1)).unwrap();
     store.inner.admit(std::slice::from_ref(&ask));
 }
 

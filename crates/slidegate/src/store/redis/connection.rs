@@ -16,7 +16,7 @@ use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, RedisResul
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use super::RedisOptions;
-use super::epoch::{Lives, Purpose};
+use super::epoch::{Epochs, Purpose};
 use super::error_map::explain;
 use super::topology::{Sentinel, check_role};
 use crate::{Clock, Error, Fault, Micros, SystemClock};
@@ -28,14 +28,14 @@ const FIRST_PAUSE: Micros = Micros::from_millis(50);
 const LONGEST_PAUSE: Micros = Micros::from_millis(1_000);
 
 pub(super) struct Connections {
-    links: Box<[Arc<Link>]>,
+    links: Box<[Arc<ConnectionSlot>]>,
     next: AtomicUsize,
     in_flight: Semaphore,
     max_in_flight: usize,
     max_wait: Duration,
     response_timeout: Duration,
     target: Arc<Target>,
-    lives: Arc<Lives>,
+    lives: Arc<Epochs>,
 }
 
 /// Where connections are made to.
@@ -45,9 +45,9 @@ pub(super) enum Target {
 }
 
 /// One connection, alive or not.
-struct Link {
+struct ConnectionSlot {
     target: Arc<Target>,
-    lives: Arc<Lives>,
+    lives: Arc<Epochs>,
     config: AsyncConnectionConfig,
     health_check: Duration,
     live: ArcSwapOption<Live>,
@@ -65,12 +65,12 @@ struct Link {
 /// A connection, and which of all that were made.
 struct Live {
     made: u64,
-    own: Own,
+    own: OwnConnection,
 }
 
 /// A connection, to where, and to which life of what is there.
 #[derive(Clone)]
-pub(super) struct Own {
+pub(super) struct OwnConnection {
     pub(super) connection: MultiplexedConnection,
     pub(super) address: Arc<str>,
     pub(super) life: u64,
@@ -87,14 +87,14 @@ struct Failed {
 }
 
 /// A connection, and a place among the calls in flight, for the length of one call.
-pub(super) struct Lent<'c> {
+pub(super) struct PooledConnection<'c> {
     connection: Arc<Live>,
     connections: &'c Connections,
     _place: SemaphorePermit<'c>,
 }
 
 impl Connections {
-    pub(super) fn new(target: Target, lives: Arc<Lives>, options: &RedisOptions) -> Self {
+    pub(super) fn new(target: Target, lives: Arc<Epochs>, options: &RedisOptions) -> Self {
         let target = Arc::new(target);
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(options.connect_timeout))
@@ -102,7 +102,7 @@ impl Connections {
         let (made, failed) = (Arc::new(AtomicU64::new(0)), Arc::default());
         let clock = SystemClock::new();
         let link = || {
-            Arc::new(Link {
+            Arc::new(ConnectionSlot {
                 target: Arc::clone(&target),
                 lives: Arc::clone(&lives),
                 config: config.clone(),
@@ -139,7 +139,7 @@ impl Connections {
     }
 
     /// A connection for one call.
-    pub(super) async fn get(&self, purpose: Purpose) -> Result<Lent<'_>, Error> {
+    pub(super) async fn get(&self, purpose: Purpose) -> Result<PooledConnection<'_>, Error> {
         let place = self.place().await?;
         let link = &self.links[self.next.fetch_add(1, Ordering::Relaxed) % self.links.len()];
         loop {
@@ -148,7 +148,7 @@ impl Connections {
                     if purpose == Purpose::Decide {
                         self.lives.check(connection.own.life, &connection.own.address)?;
                     }
-                    return Ok(Lent { connection, connections: self, _place: place });
+                    return Ok(PooledConnection { connection, connections: self, _place: place });
                 }
                 // It leads to what counts no more.
                 Ok(connection) => link.drop_broken(&connection),
@@ -162,7 +162,7 @@ impl Connections {
     }
 
     /// A connection of its own, for what must not be mixed with other callers' commands.
-    pub(super) async fn own(&self) -> Result<Own, Error> {
+    pub(super) async fn own(&self) -> Result<OwnConnection, Error> {
         self.links[0].connect().await
     }
 
@@ -207,7 +207,7 @@ impl Connections {
     }
 }
 
-impl Lent<'_> {
+impl PooledConnection<'_> {
     pub(super) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
         let answer = self.connection.own.connection.clone().send_packed_command(command).await;
         self.note(answer.and_then(Value::extract_error))
@@ -250,7 +250,7 @@ impl Lent<'_> {
     }
 }
 
-impl Link {
+impl ConnectionSlot {
     async fn get(self: &Arc<Self>) -> Result<Arc<Live>, Error> {
         if let Some(connection) = self.live.load_full() {
             return Ok(connection);
@@ -297,7 +297,7 @@ impl Link {
         }
     }
 
-    async fn connect(&self) -> Result<Own, Error> {
+    async fn connect(&self) -> Result<OwnConnection, Error> {
         let (client, address) = match &*self.target {
             Target::Fixed { client, address } => (Client::clone(client), Arc::clone(address)),
             Target::Sentinel { sentinel, .. } => sentinel.find().await?,
@@ -309,7 +309,7 @@ impl Link {
         }
         let run_id = run_id(&mut connection).await.map_err(|error| unreachable(&error, &address))?;
         let life = self.lives.met(&run_id);
-        Ok(Own { connection, address, life })
+        Ok(OwnConnection { connection, address, life })
     }
 
     fn drop_broken(&self, broken: &Arc<Live>) {
@@ -321,7 +321,7 @@ impl Link {
 }
 
 /// Asks a connection now and then whether it still answers, and drops it if it does not.
-async fn watch(link: Weak<Link>, connection: Arc<Live>) {
+async fn watch(link: Weak<ConnectionSlot>, connection: Arc<Live>) {
     loop {
         let Some((period, doubt)) = link.upgrade().map(|link| (link.health_check, Arc::clone(&link.doubt)))
         else {

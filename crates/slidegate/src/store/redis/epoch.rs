@@ -19,7 +19,7 @@ pub(super) enum Purpose {
 }
 
 /// The lives of one server, numbered from 1; 0 before it was first met.
-pub(super) struct Lives {
+pub(super) struct Epochs {
     now: AtomicU64,
     acknowledged: AtomicU64,
     run_id: Mutex<String>,
@@ -27,9 +27,9 @@ pub(super) struct Lives {
     hold: Arc<AtomicBool>,
 }
 
-impl Lives {
+impl Epochs {
     pub(super) fn new(hold: Arc<AtomicBool>) -> Self {
-        Lives { now: AtomicU64::new(0), acknowledged: AtomicU64::new(0), run_id: Mutex::default(), hold }
+        Epochs { now: AtomicU64::new(0), acknowledged: AtomicU64::new(0), run_id: Mutex::default(), hold }
     }
 
     #[inline]

@@ -16,7 +16,7 @@ const FORGOTTEN: Duration = Duration::from_secs(60);
 
 /// What one process has told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct GossipMessage {
     pub(crate) who: String,
     pub(crate) text: String,
 }
@@ -26,9 +26,9 @@ impl RedisStore {
     pub(crate) async fn announce(
         &self,
         name: &str,
-        told: &Told,
+        told: &GossipMessage,
         lately: Duration,
-    ) -> Result<Vec<Told>, Error> {
+    ) -> Result<Vec<GossipMessage>, Error> {
         let stream = self.stream(name);
         let mut add = redis::cmd("XADD");
         add.arg(&stream).arg("MAXLEN").arg("~").arg(KEPT).arg("*").arg(&told.who).arg(&told.text);
@@ -44,7 +44,7 @@ impl RedisStore {
         let told = entries.into_iter().filter_map(|(_, fields)| {
             // Another program may have added anything.
             let mut texts = fields.into_iter().map(String::from_utf8);
-            Some(Told { who: texts.next()?.ok()?, text: texts.next()?.ok()? })
+            Some(GossipMessage { who: texts.next()?.ok()?, text: texts.next()?.ok()? })
         });
         Ok(told.collect())
     }

@@ -1,7 +1,7 @@
 //! The store that processes share: Redis, or Valkey.
 //!
 //! One script admits a batch: it reads each key once, judges the asks in order by the server's own clock, and
-//! writes each key once. What it decides is what [`judge`](crate::algorithm::evaluate()) decides; the tests replay one
+//! writes each key once. What it decides is what [`evaluate`](crate::algorithm::evaluate()) decides; the tests replay one
 //! against the other. `lua/` has the script, in parts; [`layout`] has the names; `transaction` does the same
 //! without scripts. [`topology`] knows which server has a key; [`batch`] splits what goes to several.
 
@@ -32,16 +32,16 @@ use std::sync::{Arc, Weak};
 use redis::Value;
 
 pub use self::admin::audit::MAX_AUDITED;
-pub use self::admin::gc::Cleaned;
+pub use self::admin::gc::GcReport;
 pub use self::admin::inspect::{KeyPage, ServerReport};
-pub use self::admin::memory_usage::{RuleWeight, ServerMemory, Weight};
+pub use self::admin::memory_usage::{MemoryUsage, RuleMemoryUsage, ServerMemory};
 use self::call_stats::Calls;
 pub use self::call_stats::{BATCH_BOUNDS, CALL_BOUNDS, CallStats};
 use self::codec::Plan;
 use self::codec::reply::Numbers;
 pub use self::config_stream::SharedText;
 use self::epoch::Purpose;
-pub(crate) use self::gossip_stream::Told;
+pub(crate) use self::gossip_stream::GossipMessage;
 use self::invalidation::RESET;
 use self::layout::Names;
 pub(crate) use self::layout::WRITTEN_BACK;
@@ -49,7 +49,7 @@ use self::options::Expiry;
 pub use self::options::{
     DEFAULT_PREFIX, MAX_BATCH_SIZE, RedisMode, RedisOptions, RedisSentinel, RedisTls, RedisTopology,
 };
-pub(crate) use self::restore::{HealLine, Met, Writer};
+pub(crate) use self::restore::{HealLine, ServerIdentity, Writer};
 use self::script::{Arguments, Parts, Scripts};
 use self::server::Call;
 pub(crate) use self::server_registry::ServerId;
@@ -57,8 +57,8 @@ use self::topology::{Place, Topology};
 use self::transaction::Transactions;
 use super::give_back_singly;
 use crate::{
-    Ask, Entry, Error, Fault, Inspection, Key, Listener, Micros, Readings, Receipt, Settled, Settlement,
-    Store,
+    BatchVerdicts, Checks, Entry, Error, Fault, Inspection, Key, Listener, Micros, Receipt, Settled,
+    Settlement, Store,
 };
 
 /// Counts in Redis. Clones share their connections.
@@ -139,14 +139,14 @@ impl Store for RedisStore {
     /// A batch of more than `batch-size` asks is judged in parts, one after the other, each at its instant. In a
     /// cluster asks are judged in order slot by slot, on several servers server by server, each at its instant;
     /// an ask over several of those is admitted in one after the other, and given back if one denies.
-    async fn admit(&self, asks: &[Ask]) -> Result<Readings, Error> {
+    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
         if self.inner.topology.is_one() {
             return self.inner.admit_at(0, asks).await;
         }
         self.inner.admit_in_places(asks).await
     }
 
-    async fn admit_run(&self, ask: &Ask, times: usize) -> Result<Readings, Error> {
+    async fn admit_run(&self, ask: &Checks, times: usize) -> Result<BatchVerdicts, Error> {
         let inner = &*self.inner;
         let plan = self::codec::run_plan(ask, times, &inner.names, inner.expiry);
         let (Some((arguments, parts)), RedisMode::Script) = (plan, inner.mode) else {
@@ -234,8 +234,8 @@ impl Store for RedisStore {
 
 impl Inner {
     /// Asks whose keys are all in one place.
-    async fn admit_at(&self, place: Place, asks: &[Ask]) -> Result<Readings, Error> {
-        let mut readings = Readings::new();
+    async fn admit_at(&self, place: Place, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
+        let mut readings = BatchVerdicts::new();
         let mut rest = asks;
         while !rest.is_empty() {
             let (asks, later) = rest.split_at(self::codec::first_batch(rest, self.batch_size));

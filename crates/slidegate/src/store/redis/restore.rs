@@ -42,7 +42,7 @@ pub(crate) struct Writer<'w> {
 
 /// A server, as it is now.
 #[derive(Clone, Debug)]
-pub(crate) struct Met {
+pub(crate) struct ServerIdentity {
     pub(crate) life: u64,
     /// Its run id, which every process sees alike.
     pub(crate) run: String,
@@ -50,9 +50,9 @@ pub(crate) struct Met {
 
 impl RedisStore {
     /// Which server is there now.
-    pub(crate) async fn meet(&self, server: ServerId) -> Result<Met, Error> {
+    pub(crate) async fn meet(&self, server: ServerId) -> Result<ServerIdentity, Error> {
         let life = self.life(server).await?;
-        Ok(Met { life, run: self.run_of(server) })
+        Ok(ServerIdentity { life, run: self.run_of(server) })
     }
 
     /// Finds out which servers there are, if that is not known.
@@ -61,8 +61,8 @@ impl RedisStore {
     }
 
     /// Finds out which servers there are now.
-    pub(crate) async fn look_around(&self) -> Result<(), Error> {
-        self.inner.topology.look_around().await
+    pub(crate) async fn refresh_topology(&self) -> Result<(), Error> {
+        self.inner.topology.refresh_topology().await
     }
 
     /// Whether what was lost can be written back: it takes a script.

@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use redis::{Cmd, Pipeline, RedisError, Value};
 
 use super::RedisOptions;
-use super::connection::{Connections, Lent, Own, Target};
-use super::epoch::{Lives, Purpose};
+use super::connection::{Connections, OwnConnection, PooledConnection, Target};
+use super::epoch::{Epochs, Purpose};
 use super::error_map::{Redirect, redirect};
 use super::script::{Arguments, Prepared};
 use crate::Error;
@@ -18,11 +18,11 @@ const MAX_IDLE: usize = 64;
 
 pub(super) struct Server {
     pub(super) connections: Connections,
-    pub(super) lives: Arc<Lives>,
+    pub(super) lives: Arc<Epochs>,
     /// It takes no shebang: Redis 6.2.
     plain: AtomicBool,
     /// A transaction has a connection to itself.
-    idle: Mutex<Vec<Own>>,
+    idle: Mutex<Vec<OwnConnection>>,
 }
 
 /// What a server is asked to do.
@@ -51,7 +51,7 @@ impl From<Missed> for Error {
 
 impl Server {
     pub(super) fn new(target: Target, options: &RedisOptions, hold: &Arc<AtomicBool>) -> Self {
-        let lives = Arc::new(Lives::new(Arc::clone(hold)));
+        let lives = Arc::new(Epochs::new(Arc::clone(hold)));
         Server {
             connections: Connections::new(target, Arc::clone(&lives), options),
             lives,
@@ -89,7 +89,7 @@ impl Server {
     /// By digest; and where the server does not know it, by its text, on the same connection.
     async fn run(
         &self,
-        connection: &mut Lent<'_>,
+        connection: &mut PooledConnection<'_>,
         script: &Prepared,
         arguments: &Arguments,
         asking: bool,
@@ -110,7 +110,7 @@ impl Server {
     }
 
     /// A connection for a transaction.
-    pub(super) async fn take(&self, purpose: Purpose) -> Result<Own, Error> {
+    pub(super) async fn take(&self, purpose: Purpose) -> Result<OwnConnection, Error> {
         let idle = || self.idle.lock().pop();
         let current = std::iter::from_fn(idle).find(|own| own.life == self.lives.now());
         let own = match current {
@@ -123,7 +123,7 @@ impl Server {
         Ok(own)
     }
 
-    pub(super) fn put_back(&self, own: Own) {
+    pub(super) fn put_back(&self, own: OwnConnection) {
         let mut idle = self.idle.lock();
         if idle.len() < MAX_IDLE {
             idle.push(own);
@@ -144,7 +144,11 @@ impl Server {
     }
 }
 
-async fn send(connection: &mut Lent<'_>, command: Cmd, asking: bool) -> Result<Value, RedisError> {
+async fn send(
+    connection: &mut PooledConnection<'_>,
+    command: Cmd,
+    asking: bool,
+) -> Result<Value, RedisError> {
     if asking { connection.send_asking(command).await } else { connection.send(&command).await }
 }
 

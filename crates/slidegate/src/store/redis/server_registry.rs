@@ -81,10 +81,10 @@ mod tests {
     use redis::Pipeline;
 
     use super::redis_server::{Flavour, Server};
-    use crate::{Ask, Check, Fault, Key, Quota, RedisMode, RedisOptions, RedisStore, Store};
+    use crate::{Check, Checks, Fault, Key, Quota, RedisMode, RedisOptions, RedisStore, Store};
 
-    fn ask() -> [Ask; 1] {
-        [Ask::one(Check::new(Key::new("k", []), Quota::per_hour(100).unwrap(), 1)).unwrap()]
+    fn ask() -> [Checks; 1] {
+        [Checks::one(Check::new(Key::new("k", []), Quota::per_hour(100).unwrap(), 1)).unwrap()]
     }
 
     async fn fault(store: &RedisStore) -> Option<Fault> {

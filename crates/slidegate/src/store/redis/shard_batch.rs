@@ -11,7 +11,7 @@ use futures_util::stream::{self, StreamExt};
 use super::topology::Place;
 use super::{Inner, bad_reply};
 use crate::store::multi_shard::{self, Part, Places};
-use crate::{Ask, Check, Error, Key, Micros, Reading, Readings, Receipt, Settled, Settlement};
+use crate::{BatchVerdicts, Check, Checks, Error, Key, Micros, Receipt, Settled, Settlement, Verdicts};
 
 /// Calls of one batch that are made at once.
 const AT_ONCE: usize = 64;
@@ -32,7 +32,7 @@ enum Step {
 }
 
 impl Inner {
-    pub(super) async fn admit_in_places(self: &Arc<Self>, asks: &[Ask]) -> Result<Readings, Error> {
+    pub(super) async fn admit_in_places(self: &Arc<Self>, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
         // What most batches are.
         if let [ask] = asks {
             return match multi_shard::split(ask, |check| self.place_of(check)) {
@@ -42,7 +42,7 @@ impl Inner {
                 }
             };
         }
-        let mut readings: Vec<Option<Reading>> = vec![None; asks.len()];
+        let mut readings: Vec<Option<Verdicts>> = vec![None; asks.len()];
         for wave in self.waves(asks) {
             let together = wave.together.into_iter().map(|(place, asks)| Step::Together(place, asks));
             let steps = together.chain(wave.apart.into_iter().map(|(i, parts)| Step::Apart(i, parts)));
@@ -64,7 +64,7 @@ impl Inner {
     }
 
     /// What was admitted elsewhere before a place failed is of no use to whoever gets the error.
-    fn give_back_all(self: &Arc<Self>, asks: &[Ask], readings: &[Option<Reading>]) {
+    fn give_back_all(self: &Arc<Self>, asks: &[Checks], readings: &[Option<Verdicts>]) {
         let settlements: Vec<Settlement> = asks
             .iter()
             .zip(readings)
@@ -98,20 +98,20 @@ impl Inner {
         Ok(receipt)
     }
 
-    async fn step(self: &Arc<Self>, asks: &[Ask], step: Step) -> Result<Vec<(usize, Reading)>, Error> {
+    async fn step(self: &Arc<Self>, asks: &[Checks], step: Step) -> Result<Vec<(usize, Verdicts)>, Error> {
         match step {
             Step::Apart(i, parts) => {
                 Ok(vec![(i, multi_shard::admit(Arc::clone(self), &asks[i], parts).await?)])
             }
             Step::Together(place, which) => {
-                let some: Vec<Ask> = which.iter().map(|&i| asks[i].clone()).collect();
+                let some: Vec<Checks> = which.iter().map(|&i| asks[i].clone()).collect();
                 let readings = self.admit_at(place, &some).await?;
                 Ok(which.into_iter().zip(readings).collect())
             }
         }
     }
 
-    fn waves(&self, asks: &[Ask]) -> Vec<Wave> {
+    fn waves(&self, asks: &[Checks]) -> Vec<Wave> {
         let mut waves = vec![Wave::default()];
         // The keys of this wave, and those of its asks over several places.
         let (mut named, mut apart): (HashSet<&Key>, HashSet<&Key>) = Default::default();
@@ -148,7 +148,7 @@ impl Inner {
     }
 
     /// Of an ask of one place; one without checks is anywhere.
-    fn place_of_ask(&self, ask: &Ask) -> Place {
+    fn place_of_ask(&self, ask: &Checks) -> Place {
         ask.checks().first().map_or(0, |check| self.place_of(check))
     }
 }
@@ -156,7 +156,7 @@ impl Inner {
 impl Places for Inner {
     type Place = Place;
 
-    async fn admit_part(&self, place: &Place, ask: Ask) -> Result<Reading, Error> {
+    async fn admit_part(&self, place: &Place, ask: Checks) -> Result<Verdicts, Error> {
         self.admit_at(*place, &[ask]).await?.into_iter().next().ok_or_else(bad_reply)
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use http::{Request, Response, StatusCode};
 use slidegate::tower::RateLimitLayer;
-use slidegate::{Adapter, HostLoad, Micros};
+use slidegate::{AdaptiveController, HostLoad, Micros};
 use tower::Layer;
 
 use super::{ask, get, limiter};
@@ -26,7 +26,7 @@ async fn settles_at(millis: u64, status: StatusCode) -> Option<u32> {
             *response.status_mut() = status;
             std::future::ready(Ok::<_, Infallible>(response))
         }));
-    let mut adapter = Adapter::alone().with_clock(clock.clone());
+    let mut adapter = AdaptiveController::alone().with_clock(clock.clone());
     for _ in 0..200 {
         ask(&service, get("/")).await;
         clock.advance(Micros::from_secs(1));

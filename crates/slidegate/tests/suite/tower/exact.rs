@@ -9,7 +9,7 @@ use axum::extract::{ConnectInfo, Extension};
 use axum::routing::get;
 use parking_lot::Mutex;
 use slidegate::tower::{ClientAddress, Denial, RateLimitLayer};
-use slidegate::{Decision, Guard, GuardOptions, Limiter, MemoryStore, Micros, Rules, Store};
+use slidegate::{Decision, Failover, FailoverOptions, Limiter, MemoryStore, Micros, Rules, Store};
 use tonic::transport::server::{TcpConnectInfo, TcpIncoming};
 use tonic::transport::{Channel, Server as TonicServer};
 use tonic::{Code, Status};
@@ -120,8 +120,9 @@ async fn axum_counting_in_memory() {
 #[tokio::test(flavor = "multi_thread")]
 async fn axum_counting_in_redis() {
     let server = Server::start(Flavour::Redis7);
-    let patient = GuardOptions { deadline: std::time::Duration::from_secs(20), ..GuardOptions::default() };
-    let store = Guard::new(patient_store(&server), patient).unwrap();
+    let patient =
+        FailoverOptions { deadline: std::time::Duration::from_secs(20), ..FailoverOptions::default() };
+    let store = Failover::new(patient_store(&server), patient).unwrap();
     axum_under_wrk(Limiter::new(store, rules())).await;
 }
 

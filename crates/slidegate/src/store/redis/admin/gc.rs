@@ -17,7 +17,7 @@ const AT_ONCE: usize = 16;
 /// What one step of [`RedisStore::clean`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Cleaned {
+pub struct GcReport {
     /// Keys of Redis that were looked at: a count and the notes on it are two.
     pub looked: u64,
     /// Entries and notes that no longer counted, and were removed.
@@ -42,9 +42,9 @@ impl RedisStore {
     /// mends what was written or restored by hand. It may run beside decisions and changes none: it trims as a peek does, and
     /// drops a key no sooner than its expiry might have. Other keys than counts and their notes are not touched. It
     /// takes scripts, and works also when the memory of Redis is full.
-    pub async fn clean(&self, cursor: u64, count: usize) -> Result<Cleaned, Error> {
+    pub async fn clean(&self, cursor: u64, count: usize) -> Result<GcReport, Error> {
         let found = self.inner.scan(cursor, count).await?;
-        let mut cleaned = Cleaned { foreign: found.foreign, next: found.next, ..Cleaned::default() };
+        let mut cleaned = GcReport { foreign: found.foreign, next: found.next, ..GcReport::default() };
         cleaned.looked = found.parts.len() as u64 + found.foreign;
         let mut keys: HashMap<Key, u64> = HashMap::new();
         for (key, part) in found.parts {

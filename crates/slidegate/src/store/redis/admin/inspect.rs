@@ -10,7 +10,7 @@ use crate::store::redis::server::Call;
 use crate::store::redis::topology::{Place, ServerId};
 use crate::store::redis::zset_snapshot::{Held, HeldEntry};
 use crate::store::redis::{Inner, RedisStore, bad_reply};
-use crate::{Algorithm, Counted, Error, Fault, Inspection, Key, MAX_INSPECTED, Micros, Quota};
+use crate::{Algorithm, Error, Fault, Inspection, Key, MAX_INSPECTED, Micros, Quota, WindowEntry};
 
 /// Members of a sorted set and their scores.
 type Members = Vec<(String, f64)>;
@@ -265,7 +265,7 @@ fn inspection(held: Held, now: u64) -> Option<Inspection> {
     if used == 0 {
         return None;
     }
-    let counted = entries.into_iter().filter(|(_, cost)| *cost > 0).map(|(at, cost)| Counted {
+    let counted = entries.into_iter().filter(|(_, cost)| *cost > 0).map(|(at, cost)| WindowEntry {
         at: Micros::new(at),
         cost,
         leaves_after: Micros::new((at + window).saturating_sub(now)),

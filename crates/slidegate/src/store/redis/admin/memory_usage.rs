@@ -36,7 +36,7 @@ pub struct ServerMemory {
 /// About how much is ours: see [`RedisStore::weigh`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Weight {
+pub struct MemoryUsage {
     /// Keys of Redis that are counts of ours, or notes on them: an estimate, unless all were looked at.
     pub keys: u64,
     /// Bytes they take, likewise.
@@ -44,13 +44,13 @@ pub struct Weight {
     /// The keys that were weighed.
     pub sampled: u64,
     /// The same by rule, the heaviest first.
-    pub rules: Vec<RuleWeight>,
+    pub rules: Vec<RuleMemoryUsage>,
 }
 
 /// What one rule takes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct RuleWeight {
+pub struct RuleMemoryUsage {
     /// The name of the rule, as keys have it.
     pub rule: String,
     /// Keys of Redis, an estimate.
@@ -89,10 +89,10 @@ impl RedisStore {
     /// About how many keys are ours, and what they take, by rule: an estimate from up to `sample` of them, which
     /// `SCAN` meets first. Looks at no more than ten times as many keys of others, and a thousand; so where ours are
     /// few among many it may find none, and say nothing of them.
-    pub async fn weigh(&self, sample: usize) -> Result<Weight, Error> {
+    pub async fn weigh(&self, sample: usize) -> Result<MemoryUsage, Error> {
         let servers = self.inner.topology.servers().await?;
         let each = sample.div_ceil(servers.len().max(1));
-        let mut weight = Weight::default();
+        let mut weight = MemoryUsage::default();
         let mut rules: BTreeMap<String, (f64, f64)> = BTreeMap::new();
         for server in servers {
             let found = self.inner.sample(server, each).await?;
@@ -103,7 +103,7 @@ impl RedisStore {
                 sum.1 += bytes as f64 * found.stands_for;
             }
         }
-        let rounded = rules.into_iter().map(|(rule, (keys, bytes))| RuleWeight {
+        let rounded = rules.into_iter().map(|(rule, (keys, bytes))| RuleMemoryUsage {
             rule,
             keys: keys.round() as u64,
             bytes: bytes.round() as u64,

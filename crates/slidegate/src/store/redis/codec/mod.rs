@@ -13,15 +13,15 @@ use super::script::{Arguments, Parts};
 use super::{Expiry, bad_reply};
 use crate::settlement::NEVER_SETTLED;
 use crate::{
-    Algorithm, Ask, Check, Climb, Correction, Count, Encoding, Entry, Error, Key, Micros, Outcome, Precision,
-    Quota, Reading, Readings, Settled, Settlement, Source, Verdict, WarmUp,
+    Algorithm, BatchVerdicts, Check, Checks, Correction, Count, Encoding, Entry, Error, Key, Micros, Outcome,
+    Precision, Quota, RampShape, Settled, Settlement, Source, Verdict, Verdicts, WarmUp,
 };
 
 /// What is sent, and how to read what comes back.
 pub(super) struct Plan<'a> {
     pub(super) arguments: Arguments,
     pub(super) parts: Parts,
-    asks: &'a [Ask],
+    asks: &'a [Checks],
     order: Order,
     /// The lines whose limit climbs, in their order.
     climbing: Vec<Named<'a>>,
@@ -53,7 +53,7 @@ type Named<'a> = (&'a Key, Quota, Encoding);
 type Lines<'a> = HashMap<Named<'a>, u64, foldhash::quality::RandomState>;
 
 impl<'a> Plan<'a> {
-    pub(super) fn new(asks: &'a [Ask], names: &Names, expiry: Expiry) -> Self {
+    pub(super) fn new(asks: &'a [Checks], names: &Names, expiry: Expiry) -> Self {
         if let Some(plan) = Plan::of_one_run(asks, names, expiry) {
             return plan;
         }
@@ -124,7 +124,7 @@ impl<'a> Plan<'a> {
     }
 
     /// What most calls are: one ask, or several alike, of one check. Nothing to look up.
-    fn of_one_run(asks: &'a [Ask], names: &Names, expiry: Expiry) -> Option<Self> {
+    fn of_one_run(asks: &'a [Checks], names: &Names, expiry: Expiry) -> Option<Self> {
         let check = alone(asks.first()?)?;
         if asks.len() > 1 && !(repeats(check) && asks[1..].iter().all(|ask| is_like(ask, check))) {
             return None;
@@ -136,7 +136,7 @@ impl<'a> Plan<'a> {
 
     /// What callers of many keys send together: asks of exact windows in sorted sets, those of one key alike. Each
     /// key is a line and a run, in the same order.
-    fn of_windows(asks: &'a [Ask], names: &Names, expiry: Expiry) -> Option<Self> {
+    fn of_windows(asks: &'a [Checks], names: &Names, expiry: Expiry) -> Option<Self> {
         let mut firsts: Vec<&Check> = Vec::new();
         let mut lengths: Vec<u32> = Vec::new();
         let mut places = Vec::with_capacity(asks.len());
@@ -179,7 +179,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Reads the reply.
-    pub(super) fn readings(&self, reply: Value) -> Result<Readings, Error> {
+    pub(super) fn readings(&self, reply: Value) -> Result<BatchVerdicts, Error> {
         let mut numbers = Numbers::new(reply)?;
         let at = Micros::new(numbers.next()?);
         let mut readings = match &self.order {
@@ -192,7 +192,7 @@ impl<'a> Plan<'a> {
     }
 
     /// The limits of the moment, where they climb.
-    fn read_limits(&self, readings: &mut Readings, numbers: &mut Numbers) -> Result<(), Error> {
+    fn read_limits(&self, readings: &mut BatchVerdicts, numbers: &mut Numbers) -> Result<(), Error> {
         if self.climbing.is_empty() {
             return Ok(());
         }
@@ -206,8 +206,8 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    fn in_order(&self, at: Micros, runs: &[Run], numbers: &mut Numbers) -> Result<Readings, Error> {
-        let mut readings = Readings::new();
+    fn in_order(&self, at: Micros, runs: &[Run], numbers: &mut Numbers) -> Result<BatchVerdicts, Error> {
+        let mut readings = BatchVerdicts::new();
         let mut asks = self.asks.iter();
         for run in runs {
             match run {
@@ -221,7 +221,7 @@ impl<'a> Plan<'a> {
                 Run::One => {
                     let ask = asks.next().ok_or_else(bad_reply)?;
                     let verdicts = ask.checks().iter().map(|check| judged(ask, check, numbers.take()?));
-                    readings.push(Reading {
+                    readings.push(Verdicts {
                         at,
                         source: Source::Store,
                         verdicts: verdicts.collect::<Result<_, _>>()?,
@@ -238,7 +238,7 @@ impl<'a> Plan<'a> {
         places: &[(u32, u32)],
         lengths: &[(u32, Micros)],
         numbers: &mut Numbers,
-    ) -> Result<Readings, Error> {
+    ) -> Result<BatchVerdicts, Error> {
         let mut replies = Vec::with_capacity(lengths.len());
         for (length, window) in lengths {
             let reply: [u64; 7] = if numbers.is_and_a_half() {
@@ -275,12 +275,17 @@ fn run(check: &Check, times: usize, names: &Names, expiry: Expiry) -> (Arguments
 }
 
 /// The same ask so many times over, if it can be asked so.
-pub(super) fn run_plan(ask: &Ask, times: usize, names: &Names, expiry: Expiry) -> Option<(Arguments, Parts)> {
+pub(super) fn run_plan(
+    ask: &Checks,
+    times: usize,
+    names: &Names,
+    expiry: Expiry,
+) -> Option<(Arguments, Parts)> {
     alone(ask).filter(|check| repeats(check)).map(|check| run(check, times, names, expiry))
 }
 
 /// What it was answered.
-pub(super) fn run_readings(ask: &Ask, times: usize, reply: Value) -> Result<Readings, Error> {
+pub(super) fn run_readings(ask: &Checks, times: usize, reply: Value) -> Result<BatchVerdicts, Error> {
     let mut numbers = Numbers::new(reply)?;
     let at = Micros::new(numbers.next()?);
     let reply = numbers.take_run(at, times as u64)?;
@@ -289,10 +294,10 @@ pub(super) fn run_readings(ask: &Ask, times: usize, reply: Value) -> Result<Read
 }
 
 /// The reading of the `i`-th ask of a run.
-fn of_run(at: Micros, ask: &Ask, reply: [u64; 7], i: u64) -> Result<Reading, Error> {
+fn of_run(at: Micros, ask: &Checks, reply: [u64; 7], i: u64) -> Result<Verdicts, Error> {
     let check = ask.checks().first().ok_or_else(bad_reply)?;
     let verdict = in_run(check, reply, i)?;
-    Ok(Reading { at, source: Source::Store, verdicts: SmallVec::from_buf([verdict]) })
+    Ok(Verdicts { at, source: Source::Store, verdicts: SmallVec::from_buf([verdict]) })
 }
 
 /// A window of single admissions in a sorted set.
@@ -302,7 +307,7 @@ fn is_exact(check: &Check) -> bool {
 }
 
 /// How many of `asks` go in one call: so many, or all that are alike.
-pub(super) fn first_batch(asks: &[Ask], size: usize) -> usize {
+pub(super) fn first_batch(asks: &[Checks], size: usize) -> usize {
     let alike = |check| asks.iter().take_while(|ask| is_like(ask, check)).count();
     let run = asks.first().and_then(alone).filter(|check| repeats(check)).map_or(0, alike);
     run.max(size).min(asks.len())
@@ -344,7 +349,7 @@ fn line(key: u64, notes: u64, kind: Kind, shape: u64, quota: &Quota, expiry: Exp
 
 /// How a limit climbs, for `lua/warm.lua`.
 fn climb(line: u64, key: u64, warm_up: &WarmUp) -> [u64; 6] {
-    let steps = u64::from(warm_up.climb() == Climb::Steps);
+    let steps = u64::from(warm_up.climb() == RampShape::Steps);
     [line, key, warm_up.start(), warm_up.over().get(), warm_up.idle_for().get(), steps]
 }
 
@@ -353,7 +358,7 @@ fn named(check: &Check) -> Named<'_> {
 }
 
 /// The check of an ask that needs nothing but itself: no id, no peek, and it could fit.
-fn alone(ask: &Ask) -> Option<&Check> {
+fn alone(ask: &Checks) -> Option<&Check> {
     match ask.checks() {
         [check]
             if ask.id().is_none()
@@ -374,11 +379,17 @@ fn repeats(check: &Check) -> bool {
     check.quota.count() == Count::Admitted && !bucket
 }
 
-fn is_like(ask: &Ask, check: &Check) -> bool {
+fn is_like(ask: &Checks, check: &Check) -> bool {
     alone(ask).is_some_and(|other| other.cost == check.cost && named(other) == named(check))
 }
 
-fn add_ask(ask: &Ask, lines: &Lines<'_>, arguments: &mut Arguments, ops: &mut Arguments, parts: &mut Parts) {
+fn add_ask(
+    ask: &Checks,
+    lines: &Lines<'_>,
+    arguments: &mut Arguments,
+    ops: &mut Arguments,
+    parts: &mut Parts,
+) {
     if ask.id().is_some() {
         parts.add_notes();
     }
@@ -427,7 +438,7 @@ fn precision(bound: u64) -> Result<Precision, Error> {
     }
 }
 
-fn judged(ask: &Ask, check: &Check, reply: [u64; 7]) -> Result<Verdict, Error> {
+fn judged(ask: &Checks, check: &Check, reply: [u64; 7]) -> Result<Verdict, Error> {
     let [outcome, used, retry_after, reset_after, date, place, bound] = reply;
     let outcome = match outcome {
         0 => Outcome::Charged,

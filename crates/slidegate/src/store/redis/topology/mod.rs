@@ -11,7 +11,7 @@ use redis::Value;
 
 #[cfg(test)]
 pub(super) use self::cluster::slot_of_tag;
-use self::cluster::{Cluster, Pursuit};
+use self::cluster::{Cluster, RedirectLoop};
 pub(super) use self::sentinel::{Sentinel, check_role};
 use self::shards::Shards;
 use super::client::{client, info};
@@ -108,7 +108,7 @@ impl Topology {
     }
 
     /// Reads a cluster's map again.
-    pub(super) async fn look_around(&self) -> Result<(), Error> {
+    pub(super) async fn refresh_topology(&self) -> Result<(), Error> {
         match &self.kind {
             Kind::Cluster(cluster) => cluster.read_again().await,
             _ => Ok(()),
@@ -156,7 +156,7 @@ impl Topology {
 /// What is at one place, until it has answered.
 pub(super) enum Chase<'t> {
     Server(Result<Arc<Server>, Error>),
-    Slot(Pursuit<'t>),
+    Slot(RedirectLoop<'t>),
 }
 
 impl Chase<'_> {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::load::{Climbing, Loaded, same_shape};
 use crate::algorithm::evaluate::States;
-use crate::algorithm::{Counted, Kept};
+use crate::algorithm::{SnapshotCounts, StateSnapshot};
 use crate::dynamic::warm_up::Warmth;
 use crate::quota::MAX_TOTAL;
 use crate::store::redis::layout::{self, NAMED};
@@ -98,16 +98,16 @@ impl Slot {
         entries.extend(lump.map(|(at, cost)| (Micros::new(at), cost)));
         let counted = match held.quota.algorithm() {
             Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } | Algorithm::Concurrency => {
-                Counted::Entries(entries)
+                SnapshotCounts::Entries(entries)
             }
-            Algorithm::FixedWindow => Counted::Used(held.used),
+            Algorithm::FixedWindow => SnapshotCounts::Used(held.used),
             Algorithm::TokenBucket { .. } => {
-                Counted::Missing { units: held.used, gone: Micros::new(held.gone) }
+                SnapshotCounts::Missing { units: held.used, gone: Micros::new(held.gone) }
             }
         };
         // A bucket is rolled by its old rate before it takes on the new one.
         let base = if let Algorithm::TokenBucket { .. } = quota.algorithm() { held.quota } else { *quota };
-        let state = State::restored(&base, Kept { last: Micros::new(held.last), counted }, ids);
+        let state = State::restored(&base, StateSnapshot { last: Micros::new(held.last), counted }, ids);
         let date = dated(quota, at);
         let held_entry = held.entries.iter().find(|entry| entry.at == date).cloned();
         let counts = held_entry.as_ref().map_or(0, |entry| entry.count);
@@ -189,7 +189,7 @@ impl Slot {
         let at = entry.at.get();
         let (ahead, left) = match (held.quota.algorithm(), self.state.kept().counted) {
             (Algorithm::FixedWindow, _) => (0, (at - at % window).saturating_add(window) <= self.at),
-            (_, Counted::Missing { gone, .. }) => (0, entry.at <= gone),
+            (_, SnapshotCounts::Missing { gone, .. }) => (0, entry.at <= gone),
             (Algorithm::TimeSlice { .. }, _) => {
                 (held.quota.grain().get() - 1, at.saturating_add(window) <= self.at)
             }
@@ -220,7 +220,7 @@ impl Slot {
         let named = seq >= NAMED;
         let now = |used: u64, most: u64| (used.saturating_sub(from) + to).min(most);
         let amended = match self.state.kept().counted {
-            Counted::Entries(_) => {
+            SnapshotCounts::Entries(_) => {
                 let Some(found) = found.filter(|found| found.cost > 0) else { return false };
                 if let Algorithm::TimeSlice { .. } = held.quota.algorithm() {
                     let made = (at.get() + 1 + seq / 1_000).saturating_sub(held.quota.grain().get());
@@ -246,8 +246,8 @@ impl Slot {
             _ if at.get() < held.created || !named && !(held.created..held.next).contains(&seq) => {
                 return false;
             }
-            Counted::Used(used) => Amended { used: now(used, MAX_TOTAL), entry: None, newest: None },
-            Counted::Missing { units, .. } => {
+            SnapshotCounts::Used(used) => Amended { used: now(used, MAX_TOTAL), entry: None, newest: None },
+            SnapshotCounts::Missing { units, .. } => {
                 let (_, per) = held.quota.rate();
                 let change = (i128::from(to) - i128::from(from)) * i128::from(per);
                 // It may owe one capacity: as `amend` in `lua/counters.lua`.

@@ -30,10 +30,10 @@ use super::server::{self, Server};
 use super::topology::Place;
 use super::zset_snapshot::{Held, HeldEntry};
 use super::{Inner, bad_reply};
-use crate::algorithm::evaluate::judge;
+use crate::algorithm::evaluate::evaluate;
 use crate::{
-    Ask, Correction, Count, Encoding, Entry, Error, Fault, Key, Micros, Outcome, Reading, Readings, Receipt,
-    Settled, Settlement,
+    BatchVerdicts, Checks, Correction, Count, Encoding, Entry, Error, Fault, Key, Micros, Outcome, Receipt,
+    Settled, Settlement, Verdicts,
 };
 
 /// How often a decision is tried anew when others change its keys.
@@ -62,13 +62,13 @@ impl Default for Transactions {
 /// What is tried.
 #[derive(Clone, Copy)]
 enum Work<'a> {
-    Admit(&'a [Ask], &'a [&'a Key]),
+    Admit(&'a [Checks], &'a [&'a Key]),
     Settle(&'a [Settlement]),
 }
 
 /// What came of it.
 enum Done {
-    Admitted(Readings),
+    Admitted(BatchVerdicts),
     Settled(Receipt),
 }
 
@@ -89,8 +89,8 @@ impl From<RedisError> for Missed {
 }
 
 impl Inner {
-    pub(super) async fn admit_watched(&self, place: Place, asks: &[Ask]) -> Result<Readings, Error> {
-        let checks = || asks.iter().flat_map(Ask::checks);
+    pub(super) async fn admit_watched(&self, place: Place, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
+        let checks = || asks.iter().flat_map(Checks::checks);
         if checks().any(|check| check.encoding == Encoding::Packed) {
             return Err(Error::invalid("`encoding: packed` needs scripts: not with redis.mode transaction"));
         }
@@ -199,16 +199,16 @@ impl Inner {
     async fn try_admit(
         &self,
         connection: &mut MultiplexedConnection,
-        asks: &[Ask],
+        asks: &[Checks],
         keys: &[&Key],
         whole: &[usize],
-    ) -> Result<Readings, Missed> {
+    ) -> Result<BatchVerdicts, Missed> {
         let noted = |key: &Key| {
-            let mut checks = asks.iter().filter(|ask| ask.id().is_some()).flat_map(Ask::checks);
+            let mut checks = asks.iter().filter(|ask| ask.id().is_some()).flat_map(Checks::checks);
             checks.any(|check| check.key == *key && Held::is_window(&check.quota))
         };
         let climbs = |key: &Key| {
-            let mut checks = asks.iter().flat_map(Ask::checks);
+            let mut checks = asks.iter().flat_map(Checks::checks);
             checks.any(|check| check.key == *key && check.quota.warm_up().is_some())
         };
         let wanted = |key: &Key| Wanted {
@@ -226,7 +226,7 @@ impl Inner {
             }
         }
         let mut slots: Vec<Option<Slot>> = loaded.iter().map(|_| None).collect();
-        let mut readings = Readings::new();
+        let mut readings = BatchVerdicts::new();
         for ask in asks {
             let indices: SmallVec<[usize; 4]> = ask.checks().iter().map(|c| places[&c.key]).collect();
             let mut open: Vec<Slot> = Vec::with_capacity(indices.len());
@@ -237,7 +237,7 @@ impl Inner {
                     .filter(|slot| slot.state.suits(&check.quota) && !(slot.fresh && slot.recorded == 0));
                 open.push(held.unwrap_or_else(|| Slot::open(&loaded[i], &check.quota, now)));
             }
-            let reading = judge(ask, Micros::new(now), &mut Open(&mut open));
+            let reading = evaluate(ask, Micros::new(now), &mut Open(&mut open));
             let mut verdicts = reading.verdicts;
             for (((check, verdict), slot), &i) in
                 ask.checks().iter().zip(&mut verdicts).zip(&mut open).zip(&indices)
@@ -258,7 +258,7 @@ impl Inner {
             for (slot, &i) in open.into_iter().zip(&indices) {
                 slots[i] = Some(slot);
             }
-            readings.push(Reading { verdicts, ..reading });
+            readings.push(Verdicts { verdicts, ..reading });
         }
         let mut writes = Pipeline::new();
         writes.atomic();

@@ -4,7 +4,7 @@ use redis::{Cmd, Pipeline};
 
 use super::key_state::{Amended, Slot, dated};
 use super::load::Loaded;
-use crate::algorithm::{Counted, Kept};
+use crate::algorithm::{SnapshotCounts, StateSnapshot};
 use crate::store::redis::layout;
 use crate::store::redis::options::Expiry;
 use crate::store::redis::zset_snapshot::HeldEntry;
@@ -21,12 +21,12 @@ impl Slot {
             return true;
         }
         match &kept.counted {
-            Counted::Entries(entries) => self.write_window(writes, loaded, expiry, &kept, entries),
-            Counted::Used(used) => {
+            SnapshotCounts::Entries(entries) => self.write_window(writes, loaded, expiry, &kept, entries),
+            SnapshotCounts::Used(used) => {
                 self.write_counter(writes, loaded, expiry, &kept, *used, None);
                 true
             }
-            Counted::Missing { units, gone } => {
+            SnapshotCounts::Missing { units, gone } => {
                 self.write_counter(writes, loaded, expiry, &kept, *units, Some(*gone));
                 true
             }
@@ -38,7 +38,7 @@ impl Slot {
         writes: &mut Pipeline,
         loaded: &Loaded,
         expiry: Expiry,
-        kept: &Kept,
+        kept: &StateSnapshot,
         entries: &[(Micros, u64)],
     ) -> bool {
         let (name, quota) = (&loaded.name, &self.quota);
@@ -164,7 +164,7 @@ impl Slot {
         writes: &mut Pipeline,
         loaded: &Loaded,
         expiry: Expiry,
-        kept: &Kept,
+        kept: &StateSnapshot,
         used: u64,
         gone: Option<Micros>,
     ) {

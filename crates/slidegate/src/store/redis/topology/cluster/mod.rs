@@ -15,7 +15,7 @@ use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use redis::{ConnectionAddr, ConnectionInfo, Value};
 
-pub(super) use self::redirects::Pursuit;
+pub(super) use self::redirects::RedirectLoop;
 use super::{Call, Place, Purpose, Server, ServerId};
 use super::{Target, client, info};
 use crate::store::redis::client::info_at;
@@ -61,12 +61,12 @@ struct Node {
     host: String,
     port: u16,
     server: Arc<Server>,
-    standing: Standing,
+    standing: SlotOwner,
 }
 
 /// What a node is to the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum SlotOwner {
     /// It has slots.
     Primary,
     /// It is about to have slots.
@@ -136,8 +136,8 @@ impl Cluster {
         }
     }
 
-    pub(super) fn pursue(&self, slot: Place) -> Pursuit<'_> {
-        Pursuit::new(self, slot)
+    pub(super) fn pursue(&self, slot: Place) -> RedirectLoop<'_> {
+        RedirectLoop::new(self, slot)
     }
 
     /// Reads the map if that was never done.
@@ -156,7 +156,7 @@ impl Cluster {
     pub(super) fn primaries(&self) -> Vec<ServerId> {
         let map = self.map.load();
         let nodes = map.nodes.iter().zip(0..);
-        nodes.filter(|(node, _)| node.standing != Standing::Other).map(|(_, i)| ServerId(i)).collect()
+        nodes.filter(|(node, _)| node.standing != SlotOwner::Other).map(|(_, i)| ServerId(i)).collect()
     }
 
     pub(super) fn server(&self, id: ServerId) -> Option<Arc<Server>> {
@@ -191,7 +191,7 @@ impl Cluster {
         let mut nodes: Vec<&Node> = map.nodes.iter().collect();
         let turn = version as usize % nodes.len().max(1);
         nodes.rotate_left(turn);
-        nodes.sort_by_key(|node| node.standing != Standing::Primary);
+        nodes.sort_by_key(|node| node.standing != SlotOwner::Primary);
         let mut last = None;
         for some in nodes.chunks(ASKED) {
             let mut asked: FuturesUnordered<_> = some.iter().map(|node| ask_map(node)).collect();
@@ -211,19 +211,19 @@ impl Cluster {
         self.change(|map| {
             map.owners.fill(NOBODY);
             let first = map.version == 0;
-            let before: Vec<Standing> = map.nodes.iter().map(|node| node.standing).collect();
+            let before: Vec<SlotOwner> = map.nodes.iter().map(|node| node.standing).collect();
             for Range { slots, primary: (host, port) } in ranges {
                 let owner = self.node(map, host, *port)?;
                 map.owners[usize::from(*slots.start())..=usize::from(*slots.end())].fill(owner);
                 let node = &mut map.nodes[usize::from(owner)];
-                if node.standing == Standing::Other && !first {
+                if node.standing == SlotOwner::Other && !first {
                     node.server.lives.begin();
                 }
-                node.standing = Standing::Primary;
+                node.standing = SlotOwner::Primary;
             }
             for (i, standing) in before.into_iter().enumerate() {
-                if standing == Standing::Primary && !map.owners.contains(&(i as u16)) {
-                    map.nodes[i].standing = Standing::Other;
+                if standing == SlotOwner::Primary && !map.owners.contains(&(i as u16)) {
+                    map.nodes[i].standing = SlotOwner::Other;
                 }
             }
             map.read = now;
@@ -235,7 +235,7 @@ impl Cluster {
     async fn moved(&self, slot: Place, address: &str, from: &str, version: u64) -> Result<(), Error> {
         let Some((host, port)) = split_address(address, from) else { return self.read(version).await };
         let known =
-            |node: &Node| node.host == host && node.port == port && node.standing == Standing::Primary;
+            |node: &Node| node.host == host && node.port == port && node.standing == SlotOwner::Primary;
         if !self.map.load().nodes.iter().any(known) {
             return self.read(version).await;
         }
@@ -251,7 +251,7 @@ impl Cluster {
         let (host, port) = split_address(address, from).ok_or_else(bad_reply)?;
         let map = self.map.load();
         let counts =
-            |node: &&Node| node.host == host && node.port == port && node.standing != Standing::Other;
+            |node: &&Node| node.host == host && node.port == port && node.standing != SlotOwner::Other;
         if let Some(node) = map.nodes.iter().find(counts) {
             return Ok(Arc::clone(&node.server));
         }
@@ -259,9 +259,9 @@ impl Cluster {
         self.change(|map| {
             let node = self.node(map, &host, port)?;
             let node = &mut map.nodes[usize::from(node)];
-            if node.standing == Standing::Other {
+            if node.standing == SlotOwner::Other {
                 node.server.lives.begin();
-                node.standing = Standing::Importing;
+                node.standing = SlotOwner::Importing;
             }
             found = Some(Arc::clone(&node.server));
             Ok(())
@@ -281,7 +281,7 @@ impl Cluster {
         let client = Box::new(client(info_at(like, host, port), &self.options)?);
         let target = Target::Fixed { client, address: address.into() };
         let server = Arc::new(Server::new(target, &self.options, &self.hold));
-        map.nodes.push(Node { host: host.to_owned(), port, server, standing: Standing::Other });
+        map.nodes.push(Node { host: host.to_owned(), port, server, standing: SlotOwner::Other });
         u16::try_from(map.nodes.len() - 1).ok().filter(|n| *n != NOBODY).ok_or_else(bad_reply)
     }
 

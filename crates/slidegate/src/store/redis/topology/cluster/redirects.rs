@@ -20,7 +20,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(32);
 const EAGER: u32 = 2;
 
 /// One call, on its way to the node that has its slot.
-pub(crate) struct Pursuit<'c> {
+pub(crate) struct RedirectLoop<'c> {
     cluster: &'c Cluster,
     slot: Place,
     started: Micros,
@@ -33,9 +33,9 @@ pub(crate) struct Pursuit<'c> {
     ask: Option<Arc<Server>>,
 }
 
-impl<'c> Pursuit<'c> {
+impl<'c> RedirectLoop<'c> {
     pub(super) fn new(cluster: &'c Cluster, slot: Place) -> Self {
-        Pursuit {
+        RedirectLoop {
             cluster,
             slot,
             started: cluster.clock.now(),
