@@ -5,6 +5,8 @@ import { ApiError, checkRules, hasToken, setToken } from "./api.js";
 
 /** `unknown`, `yes`, `token` (an admin token would do), or the code that says why nobody may. */
 let changes = "unknown";
+/** The server's message, if it answered 403. */
+let why = "";
 const listeners = new Set();
 
 export const mayChange = () => changes === "yes";
@@ -26,21 +28,18 @@ export function howToOpen() {
       return hasToken()
         ? "This token may not change anything: give an admin token (Token, above)."
         : "To change anything, give an admin token (Token, above).";
-    case "not-here":
-      return "Changes are made at another door: open this page at the address of --admin.";
-    case "by-a-page":
-      return "Without an admin token nothing is changed for a page: start the server with SLIDEGATE_ADMIN_TOKEN, and give it here.";
-    case "closed":
-      return "Nobody may change anything: start the server with SLIDEGATE_ADMIN_TOKEN, or with --admin ADDR.";
+    case "cross_origin":
+      return "A web page changes nothing without an admin token: start the server with SLIDEGATE_ADMIN_TOKEN, and give it here.";
+    case "forbidden":
+      return sentence(why);
     default:
       return "Whether changes are open here is not known: the server did not say.";
   }
 }
 
-/** Why a call that needs a token or a door did not get through; other failures in the server's words. */
+/** Why a call that needs a token or another listener did not get through; other failures in the server's words. */
 export function because(error) {
   if (error.status === 401) return hasToken() ? "This token does not do for that. Give another (Token, above)." : "This needs a token (Token, above).";
-  if (error.code === "closed" || error.code === "not-here" || error.code === "by-a-page") return `${sentence(error.message)}`;
   return sentence(error.message);
 }
 
@@ -54,7 +53,7 @@ export async function probe() {
   } catch (error) {
     if (!(error instanceof ApiError) || !error.status || error.status >= 500) changes = "unreachable";
     else if (error.status === 401) changes = "token";
-    else if (error.status === 403) changes = error.code;
+    else if (error.status === 403) [changes, why] = [error.code, error.message];
     else changes = "yes";
   }
   tell();

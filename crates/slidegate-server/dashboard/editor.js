@@ -147,7 +147,7 @@ export class Editor {
   }
 
   fail(error) {
-    if (error.code !== "invalid-rules" && error.status !== 422) return say($("editor-said"), because(error), true);
+    if (error.code !== "invalid_rules" && error.status !== 422) return say($("editor-said"), because(error), true);
     const found = problems(error.message);
     this.mark(found);
     say($("editor-said"), `${many(found.length, "mistake")}: nothing has changed.`, true);

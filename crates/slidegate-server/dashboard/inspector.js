@@ -101,7 +101,7 @@ export class Inspector {
   }
 
   fail(error, moment) {
-    if (error.code === "no-such-key") {
+    if (error.code === "no_such_key") {
       say($("inspector-said"), "Nothing is counted under this key now.");
       // What was drawn goes on to leave.
       if (this.last) this.show({ ...this.last, at_ms: this.timeline.now(), used: 0, reset_after_ms: 0, entries: [] }, moment, true);

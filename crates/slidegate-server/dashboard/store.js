@@ -100,10 +100,10 @@ function* facts({ store, accuracy, memory }) {
   } else {
     yield ["Call", [micros(store.calls?.mean_us), `${many(store.calls?.errors ?? 0, "error")} since the start`]];
     yield ["In flight", [count(store.in_flight), `${count(store.late)} late, ${count(store.overloaded)} turned away`]];
-    const { calls, asks } = store.coalesced ?? {};
-    yield ["Asks a call", [calls ? (asks / calls).toFixed(1) : "–", `${count(asks)} asks in ${count(calls)} calls`]];
+    const { calls, requests } = store.coalesced ?? {};
+    yield ["Requests per call", [calls ? (requests / calls).toFixed(1) : "–", `${count(requests)} requests in ${count(calls)} calls`]];
     yield ["Leases", [count(store.leases?.idle_permits), `permits at hand, for ${many(store.leases?.keys ?? 0, "key")}`]];
-    if (store.mirror) yield ["Mirror", [bytes(store.mirror.bytes), `${count(store.mirror.entries)} entries, ${many(store.mirror.keys, "key")}`]];
+    if (store.journal) yield ["Journal", [bytes(store.journal.bytes), `${count(store.journal.entries)} entries, ${many(store.journal.keys, "key")}`]];
   }
   if (accuracy) {
     const found = accuracy.discrepancies ? `${count(accuracy.discrepancies)} differ, ${count(accuracy.repaired)} repaired` : "no difference";

@@ -13,7 +13,7 @@ const FIELDS: [&str; 10] = [
     "probes",
     "first-pause",
     "longest-pause",
-    "mirror",
+    "journal",
     "heartbeat",
     "write-back",
 ];
@@ -40,8 +40,8 @@ pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<FailoverOptions> 
             *place = u32::try_from(number).unwrap_or(u32::MAX);
         }
     }
-    if let Some(number) = fields.get("mirror").and_then(|node| reader.whole(node, "mirror")) {
-        options.mirror = usize::try_from(number).unwrap_or(usize::MAX);
+    if let Some(number) = fields.get("journal").and_then(|node| reader.whole(node, "journal")) {
+        options.journal = usize::try_from(number).unwrap_or(usize::MAX);
     }
     if let Some(node) = fields.get("on-error") {
         options.on_error = read_on_error(node, reader).unwrap_or_default();
@@ -82,7 +82,7 @@ pub struct GuardFile {
     /// The most admissions to remember, so that they can be written back; 0 remembers none. 4000000, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(max = 1_000_000_000))]
-    pub mirror: Option<u64>,
+    pub journal: Option<u64>,
     /// How often this process tells the others that it is there. 1s, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub heartbeat: Option<String>,

@@ -153,7 +153,7 @@ fn changes_have_a_door_of_their_own() {
         let answer = server.send(method, path, &[], RULES);
         assert_eq!(
             (answer.status, &answer.json()["error"]["code"]),
-            (403, &"not-here".into()),
+            (403, &"forbidden".into()),
             "{method} {path}"
         );
     }
@@ -275,7 +275,7 @@ fn pages_charge_nothing_without_a_token() {
         {
             let answer = server.send("POST", path, headers, ASK);
             let code = &answer.json()["error"]["code"];
-            assert_eq!((answer.status, code), (403, &"by-a-page".into()), "{path} {headers:?}");
+            assert_eq!((answer.status, code), (403, &"cross_origin".into()), "{path} {headers:?}");
         }
     }
     assert_eq!(used(), 0);

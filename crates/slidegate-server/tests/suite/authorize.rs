@@ -175,7 +175,7 @@ fn who_is_not_trusted_is_told_so() {
     let answer = ask(&server, &[("x-forwarded-uri", "/login"), ("x-forwarded-for", "1.2.3.4")]);
     assert_eq!(
         (answer.status, &answer.json()["error"]["code"]),
-        (403, &"untrusted-proxy".into()),
+        (403, &"untrusted_proxy".into()),
         "{}",
         answer.body
     );
@@ -200,7 +200,7 @@ rules: [{ name: all, limit: 100, window: 1h }]",
         for method in ["GET", "POST", "OPTIONS"] {
             let answer = server.send(method, "/v1/authorize", headers, "");
             let code = &answer.json()["error"]["code"];
-            assert_eq!((answer.status, code), (403, &"by-a-page".into()), "{method} {headers:?}");
+            assert_eq!((answer.status, code), (403, &"cross_origin".into()), "{method} {headers:?}");
         }
     }
     let mut passed = 0;

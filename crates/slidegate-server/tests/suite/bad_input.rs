@@ -14,342 +14,342 @@ pub(crate) const REQUESTS: &[(&str, &str, u16, &str, &str)] = &[
         "/v1/acquire",
         "",
         400,
-        "invalid-json",
+        "invalid_json",
         "the body is not as it should be: EOF while parsing a value at line 1 column 0",
     ),
     (
         "/v1/acquire",
         "{",
         400,
-        "invalid-json",
+        "invalid_json",
         "the body is not as it should be: EOF while parsing an object at line 1 column 1",
     ),
     (
         "/v1/acquire",
         "null",
         400,
-        "invalid-json",
+        "invalid_json",
         "the body is not as it should be: invalid type: null, expected an object with `attributes` or `resource` at line 1 column 4",
     ),
-    ("/v1/acquire", "[]", 400, "invalid-json", "the body must be an object, not a list"),
+    ("/v1/acquire", "[]", 400, "invalid_json", "the body must be an object, not a list"),
     (
         "/v1/acquire",
         "{}",
         400,
-        "invalid-request",
+        "invalid_request",
         "give `attributes`, or a `resource` with its `limit` and `window`",
     ),
     (
         "/v1/acquire",
         "nonsense",
         400,
-        "invalid-json",
+        "invalid_json",
         "the body is not as it should be: expected ident at line 1 column 2",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":"a"},"permits":NaN}"#,
         400,
-        "invalid-json",
+        "invalid_json",
         "the body is not as it should be: expected value at line 1 column 38",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":"a"},"permits":-1}"#,
         400,
-        "invalid-json",
+        "invalid_json",
         "the body is not as it should be: invalid type: integer `-1`, expected a whole number from 0 to 1000000000000 at line 1 column 39",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":"a"},"permits":1.5}"#,
         400,
-        "invalid-json",
+        "invalid_json",
         "the body is not as it should be: invalid type: floating point `1.5`, expected a whole number from 0 to 1000000000000 at line 1 column 40",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":"a"},"permits":"1"}"#,
         400,
-        "invalid-json",
+        "invalid_json",
         r#"the body is not as it should be: invalid type: string "1", expected a whole number from 0 to 1000000000000 at line 1 column 40"#,
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":"a"},"permits":1000000000001}"#,
         400,
-        "invalid-request",
+        "invalid_request",
         "permits must be at most 1000000000000, not 1000000000001",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":"a"},"permits":99999999999999999999}"#,
         400,
-        "invalid-json",
+        "invalid_json",
         "the body is not as it should be: invalid type: floating point `1e+20`, expected a whole number from 0 to 1000000000000 at line 1 column 57",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"api":"/chat","user":"a"},"permits":10001}"#,
         400,
-        "permits-exceed-limit",
+        "permits_exceed_limit",
         "10001 permits can never pass rule `llm-tokens`: its limit is 10000",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":"a"},"permit":1}"#,
         400,
-        "invalid-json",
+        "invalid_json",
         "the body is not as it should be: unknown field `permit`, expected one of `attributes`, `resource`, `limit`, `window`, `permits`, `id` at line 1 column 35",
     ),
     (
         "/v1/acquire",
         r#"{"\u001b[1m\n":5}"#,
         400,
-        "invalid-json",
+        "invalid_json",
         r"the body is not as it should be: unknown field `\u{1b}[1m\n`, expected one of `attributes`, `resource`, `limit`, `window`, `permits`, `id` at line 1 column 14",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":"a"},"permits":1,"permits":2}"#,
         400,
-        "invalid-json",
+        "invalid_json",
         "the body is not as it should be: duplicate field `permits` at line 1 column 48",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":["user"]}"#,
         400,
-        "invalid-json",
+        "invalid_json",
         "the body is not as it should be: invalid type: sequence, expected an object of names and texts at line 1 column 14",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":5}}"#,
         400,
-        "invalid-json",
+        "invalid_json",
         "the body is not as it should be: invalid type: integer `5`, expected a string at line 1 column 23",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":null}}"#,
         400,
-        "invalid-json",
+        "invalid_json",
         "the body is not as it should be: invalid type: null, expected a string at line 1 column 26",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":""}}"#,
         400,
-        "invalid-request",
+        "invalid_request",
         "attribute `user` is empty: leave it out if there is none",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"":"a"}}"#,
         400,
-        "invalid-request",
+        "invalid_request",
         "an attribute name must be 1 to 64 letters, digits or any of `_-.`",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"a b":"a"}}"#,
         400,
-        "invalid-request",
+        "invalid_request",
         "an attribute name must be 1 to 64 letters, digits or any of `_-.`",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user\n":"a"}}"#,
         400,
-        "invalid-request",
+        "invalid_request",
         "an attribute name must be 1 to 64 letters, digits or any of `_-.`",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":"a","user":"b"}}"#,
         400,
-        "invalid-request",
+        "invalid_request",
         "attribute `user` is given twice",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":"a"},"id":""}"#,
         400,
-        "invalid-request",
+        "invalid_request",
         "id must be 1 to 64 letters, digits or any of `._:-`",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":"a"},"id":"a b"}"#,
         400,
-        "invalid-request",
+        "invalid_request",
         "id must be 1 to 64 letters, digits or any of `._:-`",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":"a"},"id":5}"#,
         400,
-        "invalid-json",
+        "invalid_json",
         "the body is not as it should be: invalid type: integer `5`, expected a string at line 1 column 33",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":"a"},"resource":"b"}"#,
         400,
-        "invalid-request",
+        "invalid_request",
         "give `attributes` or `resource`, not both",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":"a"},"limit":5}"#,
         400,
-        "invalid-request",
+        "invalid_request",
         "`limit` and `window` go with `resource`; the rules limit `attributes`",
     ),
     (
         "/v1/acquire",
         r#"{"resource":""}"#,
         400,
-        "invalid-request",
+        "invalid_request",
         "`resource` is empty: leave it out if there is none",
     ),
     (
         "/v1/acquire",
         r#"{"resource":"a","limit":0}"#,
         400,
-        "invalid-request",
+        "invalid_request",
         "limit must be between 1 and 100000, not 0",
     ),
     (
         "/v1/acquire",
         r#"{"resource":"a","limit":100001}"#,
         400,
-        "invalid-request",
+        "invalid_request",
         "limit must be between 1 and 100000, not 100001",
     ),
     (
         "/v1/acquire",
         r#"{"resource":"a","limit":-5}"#,
         400,
-        "invalid-json",
+        "invalid_json",
         "the body is not as it should be: invalid type: integer `-5`, expected a whole number from 0 to 1000000000000 at line 1 column 26",
     ),
     (
         "/v1/acquire",
         r#"{"resource":"a","window":"0s"}"#,
         400,
-        "invalid-request",
+        "invalid_request",
         "window must be between 1s and 1h, not 0s",
     ),
     (
         "/v1/acquire",
         r#"{"resource":"a","window":"100y"}"#,
         400,
-        "invalid-request",
+        "invalid_request",
         "window must be between 1s and 1h, not 36525d",
     ),
     (
         "/v1/acquire",
         r#"{"resource":"a","window":"soon"}"#,
         400,
-        "invalid-request",
+        "invalid_request",
         "`window` must be a length of time such as 250ms, 5s or 1h",
     ),
     (
         "/v1/acquire",
         r#"{"resource":"a","window":5}"#,
         400,
-        "invalid-json",
+        "invalid_json",
         "the body is not as it should be: invalid type: integer `5`, expected a string at line 1 column 26",
     ),
     (
         "/v1/acquire",
         r#"{"resource":"a","limit":5,"permits":6}"#,
         400,
-        "permits-exceed-limit",
+        "permits_exceed_limit",
         "6 permits can never pass rule `ad-hoc`: its limit is 5",
     ),
     (
         "/v1/peek",
         r#"{"attributes":{"user":""}}"#,
         400,
-        "invalid-request",
+        "invalid_request",
         "attribute `user` is empty: leave it out if there is none",
     ),
-    ("/v1/acquire/batch", "[]", 400, "invalid-json", "the body must be an object, not a list"),
+    ("/v1/acquire/batch", "[]", 400, "invalid_json", "the body must be an object, not a list"),
     (
         "/v1/acquire/batch",
         r#"{"requests":5}"#,
         400,
-        "invalid-json",
+        "invalid_json",
         "the body is not as it should be: invalid type: integer `5`, expected a list of at most 1000 requests at line 1 column 13",
     ),
     (
         "/v1/acquire/batch",
         r#"{"requests":[{"attributes":{"user":""}},5]}"#,
         400,
-        "invalid-json",
+        "invalid_json",
         "the body is not as it should be: invalid type: integer `5`, expected an object with `attributes` or `resource` at line 1 column 41",
     ),
     (
         "/v1/settle",
         "{}",
         400,
-        "invalid-json",
+        "invalid_json",
         "the body is not as it should be: missing field `reservation` at line 1 column 2",
     ),
     (
         "/v1/settle",
         r#"{"reservation":"x"}"#,
         400,
-        "invalid-json",
+        "invalid_json",
         "the body is not as it should be: missing field `permits` at line 1 column 19",
     ),
     (
         "/v1/settle",
         r#"{"reservation":"","permits":0}"#,
         400,
-        "invalid-request",
+        "invalid_request",
         "reservation is not one that was given out: send it back as it was received",
     ),
     (
         "/v1/settle",
         r#"{"reservation":"1.2.3.4.","permits":0}"#,
         400,
-        "invalid-request",
+        "invalid_request",
         "reservation is not one that was given out: send it back as it was received",
     ),
     (
         "/v1/settle",
         r#"{"reservation":"1.2.3.99999999999.k","permits":0}"#,
         400,
-        "invalid-request",
+        "invalid_request",
         "reservation is not one that was given out: send it back as it was received",
     ),
     (
         "/v1/settle",
         r#"{"reservation":"1.2.3.1.k","permits":-1}"#,
         400,
-        "invalid-json",
+        "invalid_json",
         "the body is not as it should be: invalid type: integer `-1`, expected a whole number from 0 to 1000000000000 at line 1 column 39",
     ),
     (
         "/v1/settle",
         r#"{"reservation":"1.2.3.1.k","permits":0}"#,
         400,
-        "invalid-request",
+        "invalid_request",
         "reservation is not one that was given out: send it back as it was received",
     ),
     (
         "/v1/settle",
         r#"{"reservation":"1.18446744073709551615.3.1.k","permits":0}"#,
         400,
-        "invalid-request",
+        "invalid_request",
         "reservation is not one that was given out: send it back as it was received",
     ),
-    ("/v1/nothing", "{}", 404, "not-found", "there is nothing here: see GET /"),
-    ("/v1/rules", "{}", 405, "method-not-allowed", "this path takes another method: see GET /"),
+    ("/v1/nothing", "{}", 404, "not_found", "there is nothing here: see GET /"),
+    ("/v1/rules", "{}", 405, "method_not_allowed", "this path takes another method: see GET /"),
 ];
 
 /// Arguments, and the first line of what is said.
@@ -431,14 +431,14 @@ fn requests() {
     }
     let many: serde_json::Map<_, _> = (0..33).map(|n| (format!("a{n}"), json!("x"))).collect();
     let many = json!({ "attributes": many }).to_string();
-    expect(&server, "/v1/acquire", &many, 400, "invalid-request", "a request may have 32 attributes, not 33");
+    expect(&server, "/v1/acquire", &many, 400, "invalid_request", "a request may have 32 attributes, not 33");
     let megabyte = json!({ "attributes": { "user": "x".repeat(1 << 20) } }).to_string();
     let told = "the body is too large: 65536 bytes at most, 1048576 for a batch";
-    expect(&server, "/v1/acquire", &megabyte, 413, "too-large", told);
-    expect(&server, "/v1/acquire/batch", &megabyte, 413, "too-large", told);
+    expect(&server, "/v1/acquire", &megabyte, 413, "too_large", told);
+    expect(&server, "/v1/acquire/batch", &megabyte, 413, "too_large", told);
     let batch = json!({ "requests": vec![json!({ "attributes": {} }); 1_001] }).to_string();
     let told = "the body is not as it should be: invalid length 1001, expected a list of at most 1000 requests at line 1 column 18031";
-    expect(&server, "/v1/acquire/batch", &batch, 400, "invalid-json", told);
+    expect(&server, "/v1/acquire/batch", &batch, 400, "invalid_json", told);
     for kind in
         [None, Some("text/plain"), Some("application/x-www-form-urlencoded"), Some("application/json+x")]
     {
@@ -446,7 +446,7 @@ fn requests() {
         let answer = server.send("POST", "/v1/acquire", &headers, "{}");
         assert_eq!(
             (answer.status, answer.json()["error"]["code"].as_str()),
-            (415, Some("unsupported-media-type"))
+            (415, Some("unsupported_media_type"))
         );
         let told = "the body must be JSON: send `content-type: application/json`";
         assert_eq!(answer.json()["error"]["message"], told);
@@ -527,8 +527,8 @@ fn a_batch_that_meets_too_many_limits_is_rejected_and_charged_to_nobody() {
         json!({ "requests": requests }).to_string()
     };
     let told = "the requests of one call may meet 10000 limits in all, one for each rule that applies to a request: send fewer requests";
-    expect(&server, "/v1/acquire/batch", &batch(1_000), 400, "invalid-request", told);
-    expect(&server, "/v1/acquire/batch", &batch(21), 400, "invalid-request", told);
+    expect(&server, "/v1/acquire/batch", &batch(1_000), 400, "invalid_request", told);
+    expect(&server, "/v1/acquire/batch", &batch(21), 400, "invalid_request", told);
     let peek = server.post("/v1/peek", r#"{"attributes":{"user":"a"}}"#).json();
     assert_eq!(peek["limits"][0]["used"], 0, "{}", peek["limits"][0]);
     let answer = server.post("/v1/acquire/batch", &batch(20));
@@ -546,7 +546,7 @@ fn a_pipeline_that_meets_many_limits_is_split() {
     let left: Vec<i64> = (0..300).map(|_| client.read().unwrap().numbers()[2]).collect();
     assert_eq!(left, (0..300).map(|n| 999_999 - n).collect::<Vec<i64>>());
     let page = server.get("/metrics").body;
-    let failures = "slidegate_failures_total{door=\"resp\",kind=\"invalid\"} 0";
+    let failures = "slidegate_failures_total{protocol=\"resp\",kind=\"invalid\"} 0";
     assert!(page.lines().any(|line| line == failures), "{page}");
 }
 

@@ -89,7 +89,7 @@ fn silent_connections_do_not_block_a_port() {
             }
         }
         let shed = format!(
-            "slidegate_connections_shed_total{{door=\"{}\",reason=\"room\"}} ",
+            "slidegate_connections_shed_total{{protocol=\"{}\",reason=\"room\"}} ",
             door.replace("redis", "resp")
         );
         let page = server.get("/metrics").body;

@@ -121,7 +121,7 @@ fn a_batch_answers_each() {
     let results = answer.json()["results"].as_array().unwrap().clone();
     let told: Vec<&Value> = results.iter().map(|result| &result["allowed"]).collect();
     assert_eq!(told, [&json!(true), &Value::Null, &json!(true), &json!(false), &json!(true)]);
-    assert_eq!(results[1]["error"]["code"], "permits-exceed-limit");
+    assert_eq!(results[1]["error"]["code"], "permits_exceed_limit");
     assert_eq!(results[4]["source"], "no-rule");
 }
 

@@ -21,7 +21,8 @@ fn acquire(server: &Server, attributes: Value) -> Value {
 fn with_reservation(server: &Server, path: &str, reservation: &Value) -> Value {
     let answer = server.post(path, &json!({ "reservation": reservation }).to_string());
     assert_eq!(answer.status, 200);
-    answer.json()["settled"].clone()
+    let word = if path == "/v1/extend" { "extended" } else { "released" };
+    answer.json()[word].clone()
 }
 
 /// In memory, in Redis, and in Redis without scripts.

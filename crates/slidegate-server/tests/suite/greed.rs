@@ -44,7 +44,7 @@ fn who_says_nothing_is_given_up() {
         let mut silent = TcpStream::connect(server.door(door)).unwrap();
         silent.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         assert!(is_ended(&mut silent), "{door}");
-        let name = format!("slidegate_connections_shed_total{{door=\"{label}\",reason=\"silent\"}}");
+        let name = format!("slidegate_connections_shed_total{{protocol=\"{label}\",reason=\"silent\"}}");
         assert_eq!(metric(&server, &name), 1);
     }
 }
@@ -89,7 +89,7 @@ fn one_address_does_not_take_all_connections() {
         let mut next = server.connect();
         healthz(&mut next)
     });
-    let denied = "slidegate_connections_shed_total{door=\"http\",reason=\"per-address\"}";
+    let denied = "slidegate_connections_shed_total{protocol=\"http\",reason=\"per-address\"}";
     assert!(metric(&server, denied) >= 1);
 }
 

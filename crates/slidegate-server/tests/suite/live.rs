@@ -172,6 +172,6 @@ fn other_rules_are_tried_before_they_are_put() {
     );
     let wrong =
         server.send("PUT", "/v1/rules?dry-run=true", &token, "rules:\n  - name: one\n    limit: zero\n");
-    assert_eq!((wrong.status, &wrong.json()["error"]["code"]), (400, &"invalid-rules".into()));
+    assert_eq!((wrong.status, &wrong.json()["error"]["code"]), (400, &"invalid_rules".into()));
     assert_eq!(server.get("/v1/rules").json()["edition"]["version"], 1, "nothing has changed");
 }

@@ -122,12 +122,12 @@ fn decisions_are_counted_at_every_door() {
         ([decisions, "rule=\"watched\"", "verdict=\"would-deny\",source=\"store\""], 4.0),
         ([decisions, "rule=\"never\"", "verdict=\"denied\",source=\"blocked\""], 1.0),
         ([decisions, "rule=\"ad-hoc\"", "verdict=\"denied\",source=\"store\""], 1.0),
-        (["slidegate_requests_total", "door=\"http\",verdict=\"allowed\"", "source=\"store\""], 3.0),
-        (["slidegate_requests_total", "door=\"http\",verdict=\"denied\"", "source=\"store\""], 2.0),
-        (["slidegate_requests_total", "door=\"http\",verdict=\"allowed\"", "source=\"no-rule\""], 1.0),
-        (["slidegate_requests_total", "door=\"resp\",verdict=\"allowed\"", "source=\"store\""], 2.0),
-        (["slidegate_decision_duration_seconds_count", "door=\"resp\"", "source=\"store\""], 3.0),
-        (["slidegate_failures_total", "door=\"http\"", "kind=\"invalid\""], 1.0),
+        (["slidegate_requests_total", "protocol=\"http\",verdict=\"allowed\"", "source=\"store\""], 3.0),
+        (["slidegate_requests_total", "protocol=\"http\",verdict=\"denied\"", "source=\"store\""], 2.0),
+        (["slidegate_requests_total", "protocol=\"http\",verdict=\"allowed\"", "source=\"no-rule\""], 1.0),
+        (["slidegate_requests_total", "protocol=\"resp\",verdict=\"allowed\"", "source=\"store\""], 2.0),
+        (["slidegate_decision_duration_seconds_count", "protocol=\"resp\"", "source=\"store\""], 3.0),
+        (["slidegate_failures_total", "protocol=\"http\"", "kind=\"invalid\""], 1.0),
     ] {
         assert_eq!(value(&page, &parts), count, "{parts:?}");
     }

@@ -93,12 +93,12 @@ fn memory_that_gets_short_is_cleaned_up() {
         format!("monitor: {{ memory: {{ every: 200ms, threshold: 1%, max-bytes: 1000000 }} }}\n{rules}");
     let server = Server::with_env(&[], &watched, &["--store", &redis.url()]);
     eventually("keys are dropped", || keys() < 20);
-    eventually("what that freed is told", || !told(&server, "slidegate_cleanup_dropped_keys_total 0"));
+    eventually("what that freed is told", || !told(&server, "slidegate_gc_dropped_keys_total 0"));
     let page = server.get("/metrics").body;
     for line in [
         "slidegate_redis_memory_used_bytes{server=",
         "slidegate_redis_own_keys ",
-        "slidegate_cleanup_freed_bytes_total ",
+        "slidegate_gc_freed_bytes_total ",
     ] {
         assert!(page.contains(line), "{line}{page}");
     }

@@ -79,11 +79,11 @@ fn errors_are_as_described() {
     let token = format!("Bearer {ADMIN}");
     let large = "#".repeat((4 << 20) + 1);
     for (method, path, body, status, code) in [
-        ("GET", "/v1/authorize?permits=some", "", 400, "invalid-request"),
-        ("GET", "/v1/keys/%ff", "", 400, "invalid-key"),
-        ("PUT", "/v1/rules", large.as_str(), 413, "too-large"),
-        ("PUT", "/v1/acquire", "", 405, "method-not-allowed"),
-        ("GET", "/nowhere", "", 404, "not-found"),
+        ("GET", "/v1/authorize?permits=some", "", 400, "invalid_request"),
+        ("GET", "/v1/keys/%ff", "", 400, "invalid_key"),
+        ("PUT", "/v1/rules", large.as_str(), 413, "too_large"),
+        ("PUT", "/v1/acquire", "", 405, "method_not_allowed"),
+        ("GET", "/nowhere", "", 404, "not_found"),
     ] {
         let answer = server.send(method, path, &[("authorization", &token)], body);
         assert_eq!(

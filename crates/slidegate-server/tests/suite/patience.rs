@@ -186,7 +186,7 @@ async fn stopping_does_not_wait_for_ever() {
     stuck.write_all(b"POST /v1/acq").unwrap();
     tokio::task::spawn_blocking(move || {
         // With the one that asks.
-        let two = "slidegate_connections{door=\"http\"} 2\n";
+        let two = "slidegate_connections{protocol=\"http\"} 2\n";
         eventually("the connection is accepted", || Server::at(&address).get("/metrics").body.contains(two));
     })
     .await

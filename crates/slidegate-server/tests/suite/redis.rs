@@ -195,7 +195,7 @@ fn each_rule_says_what_happens_without_redis() {
     let store = server.get("/v1/store").json();
     let seen = &store["servers"][0];
     assert_eq!((&seen["breaker"], &seen["direct"]), (&json!("open"), &json!(false)), "{store}");
-    assert!(store["mirror"]["entries"].as_u64() >= Some(3), "{store}");
+    assert!(store["journal"]["entries"].as_u64() >= Some(3), "{store}");
     // It comes back with nothing, and is given everything.
     redis.restart();
     eventually("Redis decides again", || server.get("/v1/store").json()["servers"][0]["direct"] == true);
@@ -288,11 +288,11 @@ const BROKEN: &[(&str, &str)] = &[
     ("redis: { url: \"rediss://x\", tls: { cert: x } }", "1:34: tls needs both `cert` and `key`, or neither"),
     ("guard: { deadline: 0s }", "1:8: deadline must be between 1ms and 1m, not 0s"),
     ("guard: { on-error: maybe }", "1:20: on-error must be one of local, open, closed, not \"maybe\""),
-    ("guard: { mirror: many }", "1:18: mirror must be a whole number, not \"many\""),
+    ("guard: { journal: many }", "1:19: journal must be a whole number, not \"many\""),
     ("guard: { longest-pause: 10ms }", "1:8: longest-pause must be between 50ms and 1m, not 10ms"),
     (
         "guard: { timeout: 1s }",
-        "1:10: unknown field `timeout` in guard: it may have `deadline`, `on-error`, `nodes`, `failures`, `probes`, `first-pause`, `longest-pause`, `mirror`, `heartbeat`, `write-back`",
+        "1:10: unknown field `timeout` in guard: it may have `deadline`, `on-error`, `nodes`, `failures`, `probes`, `first-pause`, `longest-pause`, `journal`, `heartbeat`, `write-back`",
     ),
     ("hot-keys: { coalesce: yes please }", "1:23: coalesce must be true or false, not \"yes please\""),
     ("hot-keys: { max-waiting: 0 }", "1:11: max-waiting must be between 1 and 1000000, not 0"),

@@ -27,7 +27,7 @@ const TYPO: &str = r#"{"attributes":{"usr":"alice"}}"#;
 
 fn count(server: &Server, door: &str) -> String {
     let page = server.get("/metrics").body;
-    let start = format!("slidegate_unmatched_requests_total{{door=\"{door}\"}} ");
+    let start = format!("slidegate_unmatched_requests_total{{protocol=\"{door}\"}} ");
     page.lines().find_map(|line| line.strip_prefix(&start)).unwrap_or_else(|| panic!("{page}")).to_owned()
 }
 

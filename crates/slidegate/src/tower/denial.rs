@@ -71,7 +71,7 @@ fn body(denial: &Denial<'_>) -> String {
             let (code, wait) = (decision.code(), decision.retry_after().ceil_millis());
             return format!(r#"{{"allowed":false,"code":{code},"retry_after_ms":{wait}}}"#);
         }
-        Denial::Rejected(rejection) => ("invalid-request", rejection.message().to_owned()),
+        Denial::Rejected(rejection) => ("invalid_request", rejection.message().to_owned()),
         // What the store says of itself is not for strangers.
         Denial::Unavailable(_) => ("unavailable", UNDECIDED.to_owned()),
     };

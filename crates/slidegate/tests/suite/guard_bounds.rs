@@ -131,7 +131,7 @@ async fn one_node_cut_off_adds_its_share() {
 async fn a_full_mirror_is_over_by_what_was_dropped() {
     let server = Arc::new(Server::start(Flavour::Redis7));
     // A key weighs as much as 24 admissions.
-    let guard = guard(&server.url(), FailoverOptions { mirror: 24 + 30, ..FailoverOptions::default() });
+    let guard = guard(&server.url(), FailoverOptions { journal: 24 + 30, ..FailoverOptions::default() });
     assert_eq!(admit(&guard, 50, Source::Store).await, 50);
     let dropped = guard.stats().mirror.dropped;
     assert_eq!(dropped, 20);

@@ -248,7 +248,7 @@ async fn a_replica_of_sentinels_takes_over_without_the_last_writes() {
 #[tokio::test]
 async fn without_the_mirror_what_was_lost_is_admitted_again() {
     let cluster = blocking(Cluster::start).await;
-    let options = FailoverOptions { mirror: 0, ..options() };
+    let options = FailoverOptions { journal: 0, ..options() };
     let run = fail_over(cluster, &[LONG_CLOSED], &options, 1).await;
     run.print("cluster, without the mirror");
     assert!(run.lost > 0 && run.over() > 0);

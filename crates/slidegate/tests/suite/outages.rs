@@ -112,7 +112,7 @@ fn within_the_limits(what: &str, ended: Ended) {
 /// The same without write-back fails: so the tests above see what they should.
 #[tokio::test]
 async fn without_the_mirror_an_empty_redis_admits_again() {
-    let options = FailoverOptions { mirror: 0, ..options() };
+    let options = FailoverOptions { journal: 0, ..options() };
     let Ended { told, .. } = away(&options, 1, Server::kill, Server::restart).await;
     let all = [0, 1, 2].map(|key| (key, worst(&told, key), quota(key).capacity()));
     eprintln!("outages without the mirror: most in a window of (key, most, limit): {all:?}");

@@ -71,12 +71,12 @@ impl ConnectionHandler {
         match self.role {
             Role::Admin if !access.has_admin() => Ok(()),
             Role::Asking { may_change: false } => Err(ApiError::new(
-                Code::NotHere,
-                "nothing is changed at this door: there is another for that",
+                Code::Forbidden,
+                "this listener does not accept changes: use the address of --admin",
             )),
             Role::Asking { .. } if !access.has_admin() => Err(ApiError::new(
-                Code::Closed,
-                "nobody may change anything: start the server with SLIDEGATE_ADMIN_TOKEN, or with --admin ADDR",
+                Code::Forbidden,
+                "changes are disabled: start the server with SLIDEGATE_ADMIN_TOKEN, or with --admin ADDR",
             )),
             _ if access.may_change(shown) => Ok(()),
             _ => Err(no_token("change anything")),
@@ -159,11 +159,11 @@ fn charged_by_a_page(path: &str) -> ApiError {
         }
         _ => "without a token nothing is charged for a page of another site: give the server a token",
     };
-    ApiError::new(Code::ByAPage, message)
+    ApiError::new(Code::CrossOrigin, message)
 }
 
 fn by_a_page() -> ApiError {
     let message =
         "without an admin token nothing is changed for a page, or under a name with dots: use the address";
-    ApiError::new(Code::ByAPage, message)
+    ApiError::new(Code::CrossOrigin, message)
 }

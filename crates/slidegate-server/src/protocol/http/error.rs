@@ -12,7 +12,7 @@ use super::response::{Answer, json};
 
 /// What is wrong, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "snake_case")]
 #[schemars(rename = "ErrorCode")]
 pub(super) enum Code {
     InvalidJson,
@@ -21,9 +21,8 @@ pub(super) enum Code {
     InvalidKey,
     PermitsExceedLimit,
     Unauthorized,
-    Closed,
-    NotHere,
-    ByAPage,
+    Forbidden,
+    CrossOrigin,
     UntrustedProxy,
     NotFound,
     NoSuchKey,
@@ -48,29 +47,28 @@ impl Code {
     /// The status it comes with, and what it says.
     pub(super) fn meaning(self) -> (StatusCode, &'static str) {
         match self {
-            Code::InvalidJson => (StatusCode::BAD_REQUEST, "the body is not the JSON it should be"),
-            Code::InvalidRequest => (StatusCode::BAD_REQUEST, "the request says what it may not"),
-            Code::InvalidRules => (StatusCode::BAD_REQUEST, "the rules have mistakes: all of them are told"),
-            Code::InvalidKey => (StatusCode::BAD_REQUEST, "this cannot be a key"),
-            Code::PermitsExceedLimit => (StatusCode::BAD_REQUEST, "more permits than the limit ever allows"),
-            Code::Unauthorized => (StatusCode::UNAUTHORIZED, "a token is needed, and this is none of them"),
-            Code::Closed => {
-                (StatusCode::FORBIDDEN, "nobody may change anything: there is no token that would do")
+            Code::InvalidJson => (StatusCode::BAD_REQUEST, "the body is not valid JSON for this operation"),
+            Code::InvalidRequest => (StatusCode::BAD_REQUEST, "a field of the request is invalid"),
+            Code::InvalidRules => (StatusCode::BAD_REQUEST, "the rules have mistakes: the message lists all of them"),
+            Code::InvalidKey => (StatusCode::BAD_REQUEST, "the key is invalid"),
+            Code::PermitsExceedLimit => (StatusCode::BAD_REQUEST, "permits is larger than the limit"),
+            Code::Unauthorized => (StatusCode::UNAUTHORIZED, "the token is missing or wrong"),
+            Code::Forbidden => {
+                (StatusCode::FORBIDDEN, "this listener does not accept changes; the message says which one does")
             }
-            Code::NotHere => (StatusCode::FORBIDDEN, "changes are made at another door"),
-            Code::ByAPage => {
-                (StatusCode::FORBIDDEN, "without a token nothing is charged or changed for a page")
+            Code::CrossOrigin => {
+                (StatusCode::FORBIDDEN, "a web page of another origin may not charge or change without a token")
             }
-            Code::UntrustedProxy => (StatusCode::FORBIDDEN, "who asks is not one of the trusted proxies"),
-            Code::NotFound => (StatusCode::NOT_FOUND, "there is no such path"),
-            Code::NoSuchKey => (StatusCode::NOT_FOUND, "nothing is counted under this key"),
+            Code::UntrustedProxy => (StatusCode::FORBIDDEN, "the peer is not one of the trusted proxies"),
+            Code::NotFound => (StatusCode::NOT_FOUND, "the path does not exist"),
+            Code::NoSuchKey => (StatusCode::NOT_FOUND, "the key has no count"),
             Code::MethodNotAllowed => {
-                (StatusCode::METHOD_NOT_ALLOWED, "the path takes the methods of `Allow`")
+                (StatusCode::METHOD_NOT_ALLOWED, "the path does not accept this method; see `Allow`")
             }
             Code::Timeout => (StatusCode::REQUEST_TIMEOUT, "the request took too long to arrive"),
             Code::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "the body is too large"),
             Code::UnsupportedMediaType => {
-                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "the body is not said to be JSON")
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "content-type is not application/json")
             }
             Code::Unavailable => {
                 (StatusCode::SERVICE_UNAVAILABLE, "the store or the rules cannot be reached")

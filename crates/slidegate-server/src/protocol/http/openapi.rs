@@ -51,7 +51,7 @@ fn document() -> Value {
             "version": env!("CARGO_PKG_VERSION"),
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
             "description": "Exact, atomic, explainable rate limiting. A path that is not here answers 404 \
-                `not-found`, and a method that a path does not take 405 `method-not-allowed` with `Allow`.",
+                `not_found`, and a method that a path does not take 405 `method_not_allowed` with `Allow`.",
         },
         "paths": paths,
         "components": {

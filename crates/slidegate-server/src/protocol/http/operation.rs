@@ -223,9 +223,9 @@ impl Call {
     fn failures(&self, generator: &mut SchemaGenerator) -> BTreeMap<String, Value> {
         let by_who: &[Code] = match self.who {
             Who::Everybody => &[],
-            Who::Asking => &[Code::Unauthorized, Code::InvalidRequest, Code::ByAPage],
+            Who::Asking => &[Code::Unauthorized, Code::InvalidRequest, Code::CrossOrigin],
             Who::Changing => {
-                &[Code::Unauthorized, Code::InvalidRequest, Code::Closed, Code::NotHere, Code::ByAPage]
+                &[Code::Unauthorized, Code::InvalidRequest, Code::Forbidden, Code::CrossOrigin]
             }
         };
         let mut meanings: BTreeMap<String, Vec<String>> = BTreeMap::new();

@@ -25,25 +25,24 @@ struct SettleBody {
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Settled")]
-pub(super) struct SettledBody {
+struct SettledBody {
     settled: Outcome,
 }
 
-impl From<Settled> for SettledBody {
+impl From<Settled> for Outcome {
     fn from(settled: Settled) -> Self {
-        let settled = match settled {
+        match settled {
             Settled::Done => Outcome::Done,
             Settled::Already => Outcome::Already,
             Settled::Gone => Outcome::Gone,
-        };
-        SettledBody { settled }
+        }
     }
 }
 
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(inline)]
-enum Outcome {
+pub(super) enum Outcome {
     /// It is corrected.
     Done,
     /// It was corrected before: nothing has changed.
@@ -65,5 +64,6 @@ pub(super) fn route() -> Route {
 async fn settle(State(gate): State<Shared>, body: JsonBytes) -> Result<Json<SettledBody>, ApiError> {
     let SettleBody { reservation, permits: Whole(permits) } = read_json(body.as_slice())?;
     let reservation = gate.limiter.verify(&reservation)?;
-    Ok(Json(gate.limiter.settle(&reservation, permits).await?.into()))
+    let settled = gate.limiter.settle(&reservation, permits).await?.into();
+    Ok(Json(SettledBody { settled }))
 }

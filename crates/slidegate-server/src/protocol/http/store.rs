@@ -53,7 +53,7 @@ struct MemoryBody {
 #[derive(Serialize, JsonSchema)]
 struct RedisBody {
     servers: Vec<ServerBody>,
-    mirror: MirrorBody,
+    journal: JournalBody,
     /// Calls that have not ended.
     in_flight: usize,
     /// Answers that came after their deadline.
@@ -90,20 +90,20 @@ struct ServerBody {
 
 /// What this node admitted itself, in case Redis loses it.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "StoreMirror")]
-struct MirrorBody {
+#[schemars(rename = "StoreJournal")]
+struct JournalBody {
     keys: usize,
     entries: usize,
     bytes: usize,
     dropped: u64,
 }
 
-/// How many asks shared how many calls.
+/// Requests that shared Redis calls.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "StoreCoalesced")]
 struct CoalescedBody {
     calls: u64,
-    asks: u64,
+    requests: u64,
 }
 
 /// Calls to Redis, since the server started.
@@ -172,11 +172,11 @@ impl From<RedisStats> for RedisBody {
         let JournalStats { keys, entries, bytes, dropped } = mirror;
         RedisBody {
             servers: servers.into_iter().map(ServerBody::from).collect(),
-            mirror: MirrorBody { keys, entries, bytes, dropped },
+            journal: JournalBody { keys, entries, bytes, dropped },
             in_flight,
             late,
             overloaded,
-            coalesced: CoalescedBody { calls: coalesce.calls, asks: coalesce.asks },
+            coalesced: CoalescedBody { calls: coalesce.calls, requests: coalesce.asks },
             leases: LeasesBody { keys: lease.keys, idle_permits: lease.idle },
             calls: CallsBody {
                 calls: calls.calls,

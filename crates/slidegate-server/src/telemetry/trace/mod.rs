@@ -50,7 +50,7 @@ impl DecisionSpan {
         let span = tracing::debug_span!(
             target: TARGET, parent: None, "decision",
             otel.kind = "server", otel.status_code = Empty,
-            door = door.as_str(), kind, requests = Empty, permits = Empty, allowed = Empty, denied_by = Empty,
+            protocol = door.as_str(), kind, requests = Empty, permits = Empty, allowed = Empty, denied_by = Empty,
             source = Empty, error = Empty, keys = Empty, took_us = Empty,
         );
         caller.adopt(&span);
@@ -113,7 +113,7 @@ impl Drop for DecisionSpan {
 fn failure(error: &Error) -> &'static str {
     match error.fault() {
         Some(fault) => fault.as_str(),
-        None if error.is_too_costly() => "permits-exceed-limit",
-        None => "invalid-request",
+        None if error.is_too_costly() => "permits_exceed_limit",
+        None => "invalid_request",
     }
 }

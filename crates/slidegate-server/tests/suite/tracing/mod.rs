@@ -247,7 +247,7 @@ fn a_decision_is_one_line_at_every_door() {
 
     let key = |user: &str| digest(&format!("one:user={user}"));
     let own = digest("ad-hoc:resource=r:window=1s");
-    let allowed = |door: &str, keys: &str| json!({ "door": door, "kind": "acquire", "permits": 1, "allowed": true, "source": "store", "keys": keys });
+    let allowed = |door: &str, keys: &str| json!({ "protocol": door, "kind": "acquire", "permits": 1, "allowed": true, "source": "store", "keys": keys });
     let denied = |door: &str, keys: &str| {
         let mut line = allowed(door, keys);
         line["allowed"] = false.into();
@@ -264,8 +264,8 @@ fn a_decision_is_one_line_at_every_door() {
         denied("http", &key("ann")),
         with(with(allowed("http", &key("bob")), "kind", "peek".into()), "permits", 2.into()),
         denied("http", &key("ann")),
-        json!({ "door": "http", "kind": "acquire", "error": "permits-exceed-limit" }),
-        json!({ "door": "http", "kind": "acquire", "allowed": true, "source": "no-rule" }),
+        json!({ "protocol": "http", "kind": "acquire", "error": "permits_exceed_limit" }),
+        json!({ "protocol": "http", "kind": "acquire", "allowed": true, "source": "no-rule" }),
         allowed("http", &key("cid")),
         with(allowed("http", &own), "permits", 3.into()),
         allowed("resp", &key("dan")),
@@ -303,7 +303,7 @@ fn keys_are_logged_only_if_asked_for() {
         );
         let shown = if plain { "one:user=ann".to_owned() } else { digest("one:user=ann") };
         let start = format!(
-            "slidegate: decision door=http kind=acquire permits=1 allowed=true source=store keys={shown} took_us="
+            "slidegate: decision protocol=http kind=acquire permits=1 allowed=true source=store keys={shown} took_us="
         );
         assert!(lines[0].starts_with(&start), "{log}");
         assert!(lines.iter().all(|line| line.starts_with("slidegate: decision ")), "{log}");

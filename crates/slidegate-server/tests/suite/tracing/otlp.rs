@@ -121,7 +121,7 @@ fn a_collector_gets_spans_as_children_of_the_callers() {
         (None, "http", "allowed=true", &ann),
         (None, "http", "allowed=false", &ann),
         (Some(6), "http", "allowed=false", &ann),
-        (Some(7), "http", "error=permits-exceed-limit", &String::new()),
+        (Some(7), "http", "error=permits_exceed_limit", &String::new()),
         (None, "resp", "allowed=true", &digest("one:user=dan")),
         (Some(8), "grpc", "allowed=true", &digest("one:user=eve")),
     ];
@@ -137,10 +137,10 @@ fn a_collector_gets_spans_as_children_of_the_callers() {
             None => assert!(span.parent_span_id.is_empty() && span.trace_id[..15] != [0; 15], "{span:?}"),
         }
         let (name, value) = outcome.split_once('=').unwrap();
-        assert_eq!((attributes["door"].as_str(), attributes[name].as_str()), (door, value));
+        assert_eq!((attributes["protocol"].as_str(), attributes[name].as_str()), (door, value));
         assert_eq!(attributes.get("keys").map_or("", String::as_str), keys);
         assert_eq!(span.status.as_ref().is_some_and(|status| status.code == 2), name == "error", "{span:?}");
-        let known = ["door", "kind", "permits", "allowed", "denied_by", "source", "error", "keys", "took_us"];
+        let known = ["protocol", "kind", "permits", "allowed", "denied_by", "source", "error", "keys", "took_us"];
         assert!(attributes.keys().all(|name| known.contains(&name.as_str())), "{attributes:?}");
         let took = Duration::from_nanos(span.end_time_unix_nano - span.start_time_unix_nano);
         assert!(took < Duration::from_secs(10) && attributes.contains_key("took_us"), "{span:?}");

@@ -108,11 +108,11 @@ impl Failover {
     ) -> Result<Self, Error> {
         options.check()?;
         // A server that is not the one that counted before must wait until it has everything back.
-        store.hold(options.mirror > 0);
+        store.hold(options.journal > 0);
         let seed = random_seed();
         Ok(Failover {
             inner: Arc::new(Inner {
-                mirror: Journal::new(options.mirror),
+                mirror: Journal::new(options.journal),
                 servers: RwLock::default(),
                 in_flight: Arc::new(Semaphore::new(options.max_in_flight)),
                 name: self::membership::name(seed),

@@ -24,7 +24,7 @@ pub struct FailoverOptions {
     /// The longest wait between probes.
     pub longest_pause: Duration,
     /// The most admissions to remember, so that they can be written back; 0 remembers none.
-    pub mirror: usize,
+    pub journal: usize,
     /// How often this process tells the others that it is there.
     pub heartbeat: Duration,
     /// How long to wait for the others to write back what they admitted.
@@ -42,7 +42,7 @@ impl Default for FailoverOptions {
             probes: 2,
             first_pause: Duration::from_millis(50),
             longest_pause: Duration::from_millis(500),
-            mirror: 4_000_000,
+            journal: 4_000_000,
             heartbeat: Duration::from_secs(1),
             write_back: Duration::from_secs(2),
         }
@@ -62,7 +62,7 @@ impl FailoverOptions {
         within("nodes", self.nodes as usize, 1, 10_000)?;
         within("failures", self.failures as usize, 1, 1_000)?;
         within("probes", self.probes as usize, 1, 1_000)?;
-        within("mirror", self.mirror, 0, 1_000_000_000)
+        within("journal", self.journal, 0, 1_000_000_000)
     }
 }
 

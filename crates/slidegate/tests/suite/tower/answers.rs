@@ -115,7 +115,7 @@ async fn more_permits_than_there_ever_are_is_the_clients_mistake() {
     let denied = ask(&service, get("/?3")).await;
     assert_eq!(denied.status(), StatusCode::BAD_REQUEST);
     let message = "3 permits can never pass rule `calls`: its limit is 2";
-    assert_eq!(denied.body(), &format!(r#"{{"error":{{"code":"invalid-request","message":"{message}"}}}}"#));
+    assert_eq!(denied.body(), &format!(r#"{{"error":{{"code":"invalid_request","message":"{message}"}}}}"#));
     let denied = ask(&service, get("/")).await;
     assert_eq!(denied.status(), StatusCode::UNPROCESSABLE_ENTITY);
     assert!(denied.body().contains(r#"say \"how many\""#), "{}", denied.body());

@@ -99,7 +99,7 @@ async fn a_missing_value_is_skipped_replaced_or_rejected() {
     let user = || Extract::header("x-user").unwrap();
     assert_eq!(counted(user().or("nobody"), [get("/")]).await, ["r:a=nobody"]);
     let denied = counted(user().or_deny(StatusCode::UNAUTHORIZED), [get("/"), with("x-user", b"bob")]).await;
-    let error = r#"{"error":{"code":"invalid-request","message":"the request does not say its `a`"}}"#;
+    let error = r#"{"error":{"code":"invalid_request","message":"the request does not say its `a`"}}"#;
     assert_eq!(denied, [error, "r:a=bob"]);
     let (limiter, _) = limiter("rules: []");
     let layer =
@@ -118,7 +118,7 @@ async fn what_an_extractor_rejects_is_answered_and_charged_to_nobody() {
     let service = hello(&RateLimitLayer::new(limiter).attribute("version", version).unwrap());
     let rejected = ask(&service, get("/v3")).await;
     assert_eq!(rejected.status(), StatusCode::BAD_REQUEST);
-    assert_eq!(rejected.body(), r#"{"error":{"code":"invalid-request","message":"/v3 is no version"}}"#);
+    assert_eq!(rejected.body(), r#"{"error":{"code":"invalid_request","message":"/v3 is no version"}}"#);
     assert_eq!(header(&rejected, "ratelimit"), None);
     assert_eq!(ask(&service, get("/v2")).await.status(), StatusCode::GONE);
     assert_eq!(ask(&service, get("/v1")).await.status(), StatusCode::OK);
@@ -127,7 +127,7 @@ async fn what_an_extractor_rejects_is_answered_and_charged_to_nobody() {
 #[tokio::test]
 async fn a_server_that_does_not_say_who_asks_is_told_so() {
     let client = ClientAddress::new(|peer: &SocketAddr| Some(*peer));
-    let lacks = r#"{"error":{"code":"invalid-request","message":"the server does not say who asks: requests lack the extension SocketAddr"}}"#;
+    let lacks = r#"{"error":{"code":"invalid_request","message":"the server does not say who asks: requests lack the extension SocketAddr"}}"#;
     assert_eq!(counted(client.into(), [get("/")]).await, [lacks]);
     // A Unix socket has no address.
     let mut by_socket = get("/");

@@ -131,14 +131,14 @@ impl Everything {
                 }
             }
         }
-        page.counters("decisions", "What each rule said of requests, and who knew", &said)?;
+        page.counters("decisions", "Decisions by rule, verdict and source", &said)?;
         let watching = rules.iter().zip(&rows).filter(|(rule, _)| rule.in_mode() == Mode::Shadow);
         let changes = watching.flat_map(|(_, row)| {
             Change::ALL.map(|change| {
                 ([("rule", row.name.as_str()), ("change", change.as_str())], row.changes(change))
             })
         });
-        let help = "Requests that would be decided otherwise if shadows were enforced";
+        let help = "Requests that would be decided otherwise if shadow rules were enforced";
         page.counters("shadow_changes", help, &changes.collect::<Vec<_>>())?;
         let (mut requests, mut durations) = (Vec::new(), Vec::new());
         for door in Protocol::ALL {
@@ -148,103 +148,103 @@ impl Everything {
                     let some = record.durations(door, allowed, source);
                     if some.count() > 0 || source == Source::Store {
                         let labels =
-                            [("door", door.as_str()), ("verdict", verdict), ("source", source.as_str())];
+                            [("protocol", door.as_str()), ("verdict", verdict), ("source", source.as_str())];
                         requests.push((labels, some.count()));
                     }
                     all.add(&some);
                 }
                 if all.count() > 0 || source == Source::Store {
-                    durations.push(([("door", door.as_str()), ("source", source.as_str())], all));
+                    durations.push(([("protocol", door.as_str()), ("source", source.as_str())], all));
                 }
             }
         }
-        page.counters("requests", "Requests that were decided, and who decided", &requests)?;
-        page.durations("decision_duration", "How long decisions took", &durations)?;
+        page.counters("requests", "Requests by protocol, verdict and source", &requests)?;
+        page.durations("decision_duration", "Duration of decisions", &durations)?;
         let failures = Protocol::ALL.into_iter().flat_map(|door| {
             Failure::ALL
-                .map(|kind| ([("door", door.as_str()), ("kind", kind.as_str())], record.failures(door, kind)))
+                .map(|kind| ([("protocol", door.as_str()), ("kind", kind.as_str())], record.failures(door, kind)))
         });
         page.counters("failures", "Requests that could not be decided", &failures.collect::<Vec<_>>())?;
-        let unmatched = Protocol::ALL.map(|door| ([("door", door.as_str())], record.unmatched(door)));
+        let unmatched = Protocol::ALL.map(|door| ([("protocol", door.as_str())], record.unmatched(door)));
         page.counters("unmatched_requests", "Requests that no rule matches", &unmatched)?;
         let limits: Vec<_> =
             rules.iter().map(|rule| ([("rule", rule.name())], rule.quota().limit() as i64)).collect();
-        page.gauges("rule_limit", "What each rule allows in its window", None, &limits)?;
+        page.gauges("rule_limit", "Configured limit of each rule", None, &limits)?;
         let limits = rules.iter().zip(&rows);
         let limits = limits.map(|(rule, row)| ([("rule", rule.name())], row.effective_limit(rule) as i64));
-        let help = "What it allows now, by the load or while it climbs";
+        let help = "Limit in force now: after warm-up and adaptive changes";
         page.gauges("rule_effective_limit", help, None, &limits.collect::<Vec<_>>())?;
         let factors = rules
             .iter()
             .filter_map(|rule| Some(([("rule", rule.name())], f64::from(rule.factor()?) / 10_000.0)));
-        let help = "What its limit is multiplied by now, if it follows the load";
+        let help = "Factor by which an adaptive rule multiplies its limit";
         page.gauges("rule_factor", help, None, &factors.collect::<Vec<_>>())
     }
 
     fn rules(&self, page: &mut Page<'_>) -> Result<(), Error> {
         let book = &self.gate.rules;
         let edition = book.current();
-        page.gauge("rules_version", "The edition of the rules in force", edition.version as i64)?;
+        page.gauge("rules_version", "Version of the rules in force", edition.version as i64)?;
         let n = edition.rules.iter().count();
-        page.gauge("rules_count", "How many rules are in force", n as i64)?;
-        page.counter("rules_changes", "How often other rules were put in force", book.changes())?;
-        page.counter("rules_failures", "How often rules were found that are not right", book.failures())?;
+        page.gauge("rules_count", "Number of rules in force", n as i64)?;
+        page.counter("rules_changes", "Changes of the rules in force", book.changes())?;
+        page.counter("rules_failures", "Invalid rules that were found and not used", book.failures())?;
         let wrong = i64::from(book.failure().is_some());
-        page.gauge("rules_wrong", "1 while the newest rules are not right, and not in force", wrong)?;
+        page.gauge("rules_invalid", "1 while the newest rules are invalid and therefore not in force", wrong)?;
         let hash = [("hash", edition.hash.as_str())];
-        page.info("rules", "The rules in force: the same on every node that has the same", &hash)
+        page.info("rules", "Hash of the rules in force; equal on nodes with equal rules", &hash)
     }
 
     fn doors(&self, page: &mut Page<'_>) -> Result<(), Error> {
         let connections =
-            Protocol::ALL.map(|door| ([("door", door.as_str())], self.gate.record.connections(door) as i64));
-        page.gauges("connections", "Connections that are open", None, &connections)?;
+            Protocol::ALL.map(|door| ([("protocol", door.as_str())], self.gate.record.connections(door) as i64));
+        page.gauges("connections", "Open connections", None, &connections)?;
         let shed = Protocol::ALL.into_iter().flat_map(|door| {
             Shed::ALL.map(|reason| {
-                ([("door", door.as_str()), ("reason", reason.as_str())], self.gate.record.sheds(door, reason))
+                ([("protocol", door.as_str()), ("reason", reason.as_str())], self.gate.record.sheds(door, reason))
             })
         });
-        let help = "Connections that were closed because clients held too many, or sent nothing";
+        let help = "Connections closed because clients held too many or sent nothing";
         page.counters("connections_shed", help, &shed.collect::<Vec<_>>())?;
         let unfinished = self.gate.unfinished.bytes() as u64;
-        page.bytes("unfinished_requests", "Large requests that have not arrived whole", Some(unfinished))?;
+        page.bytes("unfinished_requests", "Bytes of large requests that are still arriving", Some(unfinished))?;
         let recorded = self.gate.record.recorder.recorded();
-        page.gauge("recordings", "Recordings of requests under way", recorded.recordings as i64)?;
+        page.gauge("recordings", "Recordings in progress", recorded.recordings as i64)?;
         page.counter("recorded_requests", "Requests that were recorded", recorded.lines)?;
-        let help = "Requests that were not, because what was recorded was not taken fast enough";
+        let help = "Requests missing from recordings because the reader was too slow";
         page.counter("recording_drops", help, recorded.dropped)?;
         let version = [("version", env!("CARGO_PKG_VERSION"))];
-        page.info("build", "The version of this server", &version)
+        page.info("build", "Version of this server", &version)
     }
 
     fn memory(&self, page: &mut Page<'_>) -> Result<(), Error> {
         let stats = self.memory.as_ref();
-        page.size("memory_store_keys", "Keys held by the memory store", stats.map(|stats| stats.keys))?;
+        page.size("memory_store_keys", "Keys in the memory store", stats.map(|stats| stats.keys))?;
         let events = stats.map(|stats| stats.events);
-        page.size("memory_store_events", "Admissions that it remembers one by one", events)?;
-        page.bytes("memory_store", "What it takes", stats.map(|stats| stats.bytes as u64))?;
+        page.size("memory_store_events", "Admissions stored one by one in the memory store", events)?;
+        page.bytes("memory_store", "Bytes of the memory store", stats.map(|stats| stats.bytes as u64))?;
         let evicted = stats.map(|stats| stats.evicted);
         page.total(
             "memory_store_evictions",
-            "Keys that still counted something and had to make room",
+            "Keys evicted while they still counted something",
             evicted,
         )?;
         page.total(
             "memory_store_swept",
-            "Keys that had nothing left to remember",
+            "Expired keys removed",
             stats.map(|stats| stats.swept),
         )?;
-        let help = "Counters that keys share because the memory store is full";
+        let help = "Counters shared by keys because the memory store is full";
         page.size("memory_store_shared_counters", help, stats.map(|stats| stats.shared_counters))?;
-        let help = "Decisions about a key that were made by a shared counter";
+        let help = "Decisions by a shared counter";
         page.total("memory_store_shared_decisions", help, stats.map(|stats| stats.shared))?;
-        let help = "Decisions about a key that were denied because the memory store was full";
+        let help = "Decisions denied because the memory store was full";
         page.total("memory_store_denied_full", help, stats.map(|stats| stats.denied_full))?;
-        let help = "Request ids and settlements; part of memory_store_bytes";
+        let help = "Bytes of request ids and settlements; part of memory_store_bytes";
         page.bytes("memory_store_notes", help, stats.map(|stats| stats.note_bytes as u64))?;
-        let help = "Request ids that were not remembered, because memory.max-note-bytes was used up";
+        let help = "Request ids not stored because memory.max-note-bytes was used up";
         page.total("memory_store_ids_dropped", help, stats.map(|stats| stats.ids_dropped))?;
-        let help = "Settlements that were not carried out, because memory.max-note-bytes was used up";
+        let help = "Settlements not applied because memory.max-note-bytes was used up";
         page.total("memory_store_settlements_dropped", help, stats.map(|stats| stats.settlements_dropped))
     }
 
@@ -254,50 +254,50 @@ impl Everything {
         let guard = stats.map(|stats| &stats.guard);
         page.size(
             "store_in_flight",
-            "Calls to Redis that have not ended",
+            "Redis calls in flight",
             guard.map(|guard| guard.in_flight),
         )?;
         page.total(
             "store_late",
-            "Answers of Redis that came after their deadline",
+            "Redis replies that arrived after their deadline",
             guard.map(|guard| guard.late),
         )?;
         let overloaded = guard.map(|guard| guard.overloaded);
         page.total(
             "store_overloaded",
-            "Decisions without Redis, because too many calls were in flight",
+            "Decisions without Redis because too many calls were in flight",
             overloaded,
         )?;
         let mirror = guard.map(|guard| guard.mirror);
         page.size(
-            "mirror_keys",
-            "Keys whose admissions by this node are remembered",
+            "journal_keys",
+            "Keys in the journal of this node's admissions",
             mirror.map(|mirror| mirror.keys),
         )?;
-        page.bytes("mirror", "What that takes", mirror.map(|mirror| mirror.bytes as u64))?;
+        page.bytes("journal", "Bytes of the journal", mirror.map(|mirror| mirror.bytes as u64))?;
         self.calls(page, stats.map(|stats| &stats.calls))?;
         let hits = stats.map(|stats| stats.deny_cache.hits);
-        page.total("deny_cache_hits", "Denials that were known already, without asking Redis", hits)?;
+        page.total("deny_cache_hits", "Denials answered from the deny cache", hits)?;
         let coalesce = stats.map(|stats| &stats.coalesce);
         page.total(
             "coalesced_calls",
-            "Calls to Redis that requests could share",
+            "Redis calls sent by the coalescer",
             coalesce.map(|coalesce| coalesce.calls),
         )?;
-        page.total("coalesced_asks", "Requests in them", coalesce.map(|coalesce| coalesce.asks))?;
+        page.total("coalesced_requests", "Requests in those calls", coalesce.map(|coalesce| coalesce.asks))?;
         let lease = stats.map(|stats| &stats.lease);
         page.total(
             "lease_decisions",
-            "Decisions out of permits taken in advance",
+            "Decisions from leased permits",
             lease.map(|lease| lease.answered),
         )?;
         page.size(
             "lease_keys",
-            "Keys of which permits were taken in advance",
+            "Keys with leased permits",
             lease.map(|lease| lease.keys),
         )?;
         let idle = lease.map(|lease| lease.idle as usize);
-        page.size("lease_idle_permits", "Permits taken in advance and not used yet", idle)
+        page.size("lease_idle_permits", "Leased permits not used yet", idle)
     }
 
     fn servers(&self, page: &mut Page<'_>, servers: &[ServerStats]) -> Result<(), Error> {
@@ -311,32 +311,32 @@ impl Everything {
         });
         page.gauges(
             "breaker_state",
-            "Whether the server is asked: 0 yes, 1 it is tried, 2 no",
+            "Circuit breaker of the Redis server: 0 closed, 1 half-open, 2 open",
             None,
             &state,
         )?;
         let direct = each(servers, |server| i64::from(server.direct));
-        let help = "1 while the server decides alone, 0 while this node decides by its share";
+        let help = "1 while Redis decides, 0 while this node decides by its share";
         page.gauges("redis_direct", help, None, &direct)?;
         let nodes = each(servers, |server| server.nodes as i64);
-        page.gauges("nodes", "Processes that count on the server, as far as is known", None, &nodes)?;
+        page.gauges("nodes", "Nodes that count on the Redis server, by their heartbeats", None, &nodes)?;
         let outages = each(servers, |server| server.outages);
-        page.counters("outages", "Times that the server was given up", &outages)?;
+        page.counters("outages", "Outages of the Redis server seen by this node", &outages)?;
         let away = each(servers, |server| server.away.get() as f64 / 1e6);
-        page.counters("fallback_seconds", "How long this node decided without the server", &away)?;
+        page.counters("fallback_seconds", "Seconds in which this node decided without the Redis server", &away)?;
         let written = each(servers, |server| server.written_back);
-        page.counters("written_back_permits", "Permits that were written back to the server", &written)?;
+        page.counters("written_back_permits", "Permits written back to the Redis server", &written)?;
         let excess = each(servers, |server| server.excess);
-        page.counters("excess_permits", "Permits by which writing back took keys above their limit", &excess)
+        page.counters("excess_permits", "Permits by which write-back raised keys above their limit", &excess)
     }
 
     fn calls(&self, page: &mut Page<'_>, calls: Option<&CallStats>) -> Result<(), Error> {
-        page.total("store_calls", "Calls to Redis that decided or settled", calls.map(|calls| calls.calls))?;
-        page.total("store_asks", "Requests that were decided in them", calls.map(|calls| calls.asks))?;
+        page.total("store_calls", "Redis calls that decide or settle", calls.map(|calls| calls.calls))?;
+        page.total("store_requests", "Requests decided by Redis calls", calls.map(|calls| calls.asks))?;
         let errors = calls.map(|calls| calls.errors.as_slice()).unwrap_or_default();
         let errors: Vec<_> =
             errors.iter().map(|(fault, count)| ([("kind", fault.as_str())], *count)).collect();
-        page.counters("store_errors", "Calls to Redis that failed", &errors)?;
+        page.counters("store_errors", "Failed Redis calls by kind", &errors)?;
         let durations = calls.map(|calls| Histogram {
             bounds: CALL_BOUNDS.iter().map(|micros| *micros as f64 / 1e6).collect(),
             counts: calls.durations.clone(),
@@ -344,7 +344,7 @@ impl Everything {
         });
         page.histogram(
             "store_call_duration",
-            "How long calls to Redis took",
+            "Duration of Redis calls",
             Some(Unit::Seconds),
             durations,
         )?;
@@ -353,23 +353,23 @@ impl Everything {
             counts: calls.batches.clone(),
             sum: calls.tried as f64,
         });
-        page.histogram("store_batch_size", "Requests that were decided in one call to Redis", None, batches)
+        page.histogram("store_batch_size", "Requests per Redis call", None, batches)
     }
 
     fn monitors(&self, page: &mut Page<'_>) -> Result<(), Error> {
         let accuracy = self.gate.monitor.accuracy.found();
         let ratio: Vec<Labelled<0, f64>> = accuracy.last.map(|(ratio, _)| ([], ratio)).into_iter().collect();
-        let help = "The share of the keys that were counted again lately that was right";
+        let help = "Share of recently audited keys whose count was correct";
         page.gauges("accuracy_ratio", help, None, &ratio)?;
-        page.counter("accuracy_checked_keys", "Keys that were counted again", accuracy.checked)?;
-        page.counter("accuracy_wrong_keys", "Those of them that were not right", accuracy.wrong)?;
-        page.counter("accuracy_repaired_keys", "Those of them that were put right", accuracy.repaired)?;
-        page.counter("accuracy_failures", "Rounds that the store could not answer", accuracy.failed)?;
+        page.counter("accuracy_checked_keys", "Keys audited", accuracy.checked)?;
+        page.counter("accuracy_wrong_keys", "Audited keys with a wrong count", accuracy.wrong)?;
+        page.counter("accuracy_repaired_keys", "Audited keys that were repaired", accuracy.repaired)?;
+        page.counter("accuracy_failures", "Audit rounds that failed", accuracy.failed)?;
         let causes = Discrepancy::CAUSES.map(|cause| {
             let known = accuracy.causes.iter().find(|(known, _)| *known == cause);
             ([("cause", cause)], known.map_or(0, |(_, count)| *count))
         });
-        page.counters("accuracy_discrepancies", "What was not right", &causes)?;
+        page.counters("accuracy_discrepancies", "Discrepancies found by audits, by cause", &causes)?;
         let memory = self.gate.monitor.memory.found();
         let each = |number: &dyn Fn(&ServerMemory) -> u64| -> Vec<Labelled<1, i64, &str>> {
             let servers = memory.servers.iter();
@@ -378,26 +378,26 @@ impl Everything {
         let bytes = Some(Unit::Bytes);
         page.gauges(
             "redis_memory_used",
-            "What Redis has in use",
+            "Memory used by the Redis server",
             bytes.clone(),
             &each(&|server| server.used),
         )?;
-        page.gauges("redis_memory_max", "Its `maxmemory`; 0 is none", bytes, &each(&|server| server.max))?;
+        page.gauges("redis_memory_max", "`maxmemory` of the Redis server; 0 if unlimited", bytes, &each(&|server| server.max))?;
         let short = (!memory.servers.is_empty()).then_some(usize::from(memory.short));
-        page.size("redis_memory_short", "1 while it is above `monitor.memory.threshold`", short)?;
+        page.size("redis_memory_short", "1 while Redis memory is above `monitor.memory.threshold`", short)?;
         page.gauges(
             "redis_keys",
-            "Keys in its database, ours and others",
+            "Keys in the Redis database, including foreign keys",
             None,
             &each(&|server| server.keys),
         )?;
         let weight = memory.weight.as_ref();
         let keys = weight.map(|weight| weight.keys as usize);
-        page.size("redis_own_keys", "Keys of ours, by a sample", keys)?;
-        page.bytes("redis_own", "What they take, by a sample", weight.map(|weight| weight.bytes))?;
-        page.counter("cleanups", "How often what no longer counts was cleaned up", memory.cleanups)?;
-        page.counter("cleanup_dropped_keys", "Keys that were dropped", memory.dropped)?;
-        page.counter("cleanup_trimmed_entries", "Entries that were trimmed", memory.trimmed)?;
-        page.counter("cleanup_freed_bytes", "What that freed", memory.freed)
+        page.size("redis_own_keys", "Slidegate keys in Redis, estimated from a sample", keys)?;
+        page.bytes("redis_own", "Bytes of Slidegate keys in Redis, estimated from a sample", weight.map(|weight| weight.bytes))?;
+        page.counter("gc_runs", "Garbage collection runs", memory.cleanups)?;
+        page.counter("gc_dropped_keys", "Keys removed by garbage collection", memory.dropped)?;
+        page.counter("gc_trimmed_entries", "Expired entries removed by garbage collection", memory.trimmed)?;
+        page.counter("gc_freed_bytes", "Bytes freed by garbage collection", memory.freed)
     }
 }
