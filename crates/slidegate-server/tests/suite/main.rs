@@ -55,3 +55,4 @@ mod tracing; // logs: text, JSON, a line a decision, spans for a collector; no t
 mod unmatched; // requests that no rule matches, and denials without a store
 mod upstream; // a server behind a proxy
 mod webdriver; // a browser, driven over the WebDriver protocol
+mod wire_names; // one word per idea in everything that users see
