@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The gRPC door beside throttlecrab-server's: the same client (h2load) and the same load, in turns, both counting in
+# gRPC beside throttlecrab-server: the same client (h2load) and the same load, in turns, both counting in
 # memory. Prints a row a turn, then the medians, and of the turns' ratios the median. Asserts nothing.
 #
 #   ROUNDS=5 TURN=3 CONNECTIONS=8 STREAMS=32   how long and how much; a turn is so many seconds

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The HTTP door beside throttlecrab-server: the same client (wrk) and the same load, in turns, both counting in memory.
+# HTTP beside throttlecrab-server: the same client (wrk) and the same load, in turns, both counting in memory.
 # Prints a row a turn, then the medians, and of the turns' ratios the median. Asserts nothing.
 #
 #   ROUNDS=5 TURN=3 CONNECTIONS=64 THREADS=1   how long and how much; a turn is so many seconds

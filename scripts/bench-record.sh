@@ -3,7 +3,7 @@
 # that, in turns, both counting in memory. Prints a row a turn, and of the turns' ratios the median. Asserts nothing.
 #
 #   ROUNDS=5 CONNECTIONS=50
-#   ALONE=200000 PIPELINED=1000000    requests of a turn at the RESP door: one in flight a client, and sixteen
+#   ALONE=200000 PIPELINED=1000000    requests of a turn over RESP: one in flight a client, and sixteen
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/need.sh

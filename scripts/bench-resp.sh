@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The RESP door beside throttlecrab-server: the same client (redis-benchmark) and the same load, in turns, both counting in
+# RESP beside throttlecrab-server: the same client (redis-benchmark) and the same load, in turns, both counting in
 # memory. Both are asked by throttlecrab's command, and we by our own too.
 # Prints a row a turn, then the medians, and of the turns' ratios the median. Asserts nothing.
 #
