@@ -256,7 +256,7 @@ async fn open_doors(listen: Listen, tls: Option<Arc<Tls>>) -> Result<(Listeners,
         tls,
     };
     if places.is_empty() {
-        return Err("every door is off: there would be nobody to answer".to_owned());
+        return Err("every listener is off: set at least one of --http, --grpc, --resp and --admin".to_owned());
     }
     Ok((doors, places))
 }
