@@ -135,7 +135,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
         tokio::spawn(monitor::watch(Arc::clone(&gate), config.monitor));
         tokio::spawn(adaptive_task::watch(Arc::clone(&gate)));
         if let Some(tls) = tls {
-            tokio::spawn(tls.follow());
+            tokio::spawn(tls.reload_on_change());
         }
         let signalled = signals::signalled();
         let (source, demo) = (gate.rules.current().source.clone(), files.is_demo());

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
-use super::connection_slots::{ConnectionSlots, ConnectionState, Taken};
+use super::connection_slots::{ConnectionSlots, ConnectionState, SlotGuard};
 use super::tls::Tls;
 use crate::app::state::AppState;
 use crate::common::protocol::Protocol;
@@ -31,7 +31,7 @@ pub trait ConnectionHandler: Send + Sync + 'static {
     const PROTOCOL: Protocol;
 
     /// What it decides with.
-    fn gate(&self) -> &AppState;
+    fn app(&self) -> &AppState;
 
     /// Answers one connection until it ends, or `stop` is told and what is in flight is answered.
     ///
@@ -41,20 +41,20 @@ pub trait ConnectionHandler: Send + Sync + 'static {
         self: Arc<Self>,
         stream: impl Stream,
         peer: SocketAddr,
-        seat: Arc<ConnectionState>,
+        state: Arc<ConnectionState>,
         stop: Stop,
     ) -> impl Future<Output = ()> + Send;
 }
 
 /// Accepts connections for `door` until `stop` is told.
-pub(crate) async fn accept<D: ConnectionHandler>(
+pub(crate) async fn accept<H: ConnectionHandler>(
     listener: TcpListener,
-    door: Arc<D>,
+    handler: Arc<H>,
     tls: Option<Arc<Tls>>,
     mut stop: Stop,
 ) {
-    let limits = door.gate().limits;
-    let room = ConnectionSlots::new(&limits);
+    let limits = handler.app().limits;
+    let slots = ConnectionSlots::new(&limits);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -68,72 +68,78 @@ pub(crate) async fn accept<D: ConnectionHandler>(
                 continue;
             }
         };
-        let taken = tokio::select! {
-            taken = room.take(peer.ip()) => taken,
+        let slot = tokio::select! {
+            slot = slots.acquire(peer.ip()) => slot,
             _ = stop.changed() => return,
         };
-        let Some(taken) = taken else {
-            door.gate().record.shed(D::PROTOCOL, Shed::PerAddress, 1);
+        let Some(slot) = slot else {
+            handler.app().record.shed(H::PROTOCOL, Shed::PerAddress, 1);
             continue;
         };
-        door.gate().record.shed(D::PROTOCOL, Shed::Room, taken.closed);
+        handler.app().record.shed(H::PROTOCOL, Shed::Room, slot.evicted);
         // Answers are small and complete: there is nothing to wait for.
         let _ = stream.set_nodelay(true);
-        let number = taken.number();
-        let task =
-            tokio::spawn(connection(Arc::clone(&door), stream, peer, taken, tls.clone(), stop.clone()));
-        room.ended_by(number, task.abort_handle());
+        let number = slot.number();
+        let task = tokio::spawn(serve_connection(
+            Arc::clone(&handler),
+            stream,
+            peer,
+            slot,
+            tls.clone(),
+            stop.clone(),
+        ));
+        slots.set_abort_handle(number, task.abort_handle());
     }
 }
 
 /// Serves a connection, and counts it meanwhile.
-async fn connection<D: ConnectionHandler>(
-    door: Arc<D>,
+async fn serve_connection<H: ConnectionHandler>(
+    handler: Arc<H>,
     stream: TcpStream,
     peer: SocketAddr,
-    taken: Taken,
+    slot: SlotGuard,
     tls: Option<Arc<Tls>>,
     mut stop: Stop,
 ) {
-    let (limits, of) = (door.gate().limits, Arc::clone(&door));
-    let _connected = of.gate().record.connected(D::PROTOCOL);
+    let (limits, shared_handler) = (handler.app().limits, Arc::clone(&handler));
+    let _connected = shared_handler.app().record.connected(H::PROTOCOL);
     // Whatever is spoken, and encrypted or not, the client speaks first.
     let mut byte = [0];
     let first = tokio::time::timeout(limits.first_byte, stream.peek(&mut byte));
-    let spoke = tokio::select! {
+    let sent_data = tokio::select! {
         biased;
         first = first => first.is_ok(),
         _ = stop.changed() => return,
     };
-    if !spoke {
-        of.gate().record.shed(D::PROTOCOL, Shed::Silent, 1);
+    if !sent_data {
+        shared_handler.app().record.shed(H::PROTOCOL, Shed::Silent, 1);
         return;
     }
-    let seat = Arc::clone(&taken.seat);
+    let state = Arc::clone(&slot.state);
     match tls {
-        None => door.serve(stream, peer, seat, stop).await,
+        None => handler.serve(stream, peer, state, stop).await,
         Some(tls) => {
-            let handshake = tls.accept(D::PROTOCOL, stream);
+            let handshake = tls.accept(H::PROTOCOL, stream);
             if let Ok(Ok(stream)) = tokio::time::timeout(limits.request, handshake).await {
-                door.serve(stream, peer, seat, stop).await;
+                handler.serve(stream, peer, state, stop).await;
             }
         }
     }
 }
 
 /// How long a client may take to notice that nothing more is said.
-const FAREWELL: Duration = Duration::from_secs(1);
+const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Says no more, and waits until the client has noticed: to close on what it still sends would take back answers that it has
 /// not read.
-pub(crate) async fn part(stream: &mut impl Stream) {
-    let farewell = async {
+pub(crate) async fn linger_close(stream: &mut impl Stream) {
+    let linger = async {
         stream.shutdown().await?;
-        let mut ignored = [0; 1 << 10];
-        while stream.read(&mut ignored).await? > 0 {}
+        let mut discarded = [0; 1 << 10];
+        while stream.read(&mut discarded).await? > 0 {}
         io::Result::Ok(())
     };
-    let _ = tokio::time::timeout(FAREWELL, farewell).await;
+    let _ = tokio::time::timeout(LINGER_TIMEOUT, linger).await;
 }
 
 /// Connections that may wait to be accepted; the system may allow fewer (`net.core.somaxconn`). A client whose connection does
@@ -151,10 +157,10 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// A listener there, or why there is none.
 pub(crate) async fn bind(address: SocketAddr, flag: &str) -> Result<(TcpListener, SocketAddr), String> {
-    let cannot = |error: io::Error| {
+    let bind_error = |error: io::Error| {
         format!("cannot listen on {address}: {error}; choose another with --{flag}, or port 0 for a free one")
     };
-    let listener = listen(address).map_err(cannot)?;
-    let address = listener.local_addr().map_err(cannot)?;
+    let listener = listen(address).map_err(bind_error)?;
+    let address = listener.local_addr().map_err(bind_error)?;
     Ok((listener, address))
 }

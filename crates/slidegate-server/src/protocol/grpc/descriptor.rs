@@ -52,11 +52,11 @@ pub(super) struct Descriptor {
     /// With the attributes' names as keys.
     entries: Vec<Entry>,
     permits: u64,
-    own: Option<OwnLimit>,
+    limit_override: Option<LimitOverride>,
 }
 
 /// The limit that a descriptor brings.
-pub(super) struct OwnLimit {
+pub(super) struct LimitOverride {
     resource: String,
     pub(super) limit: u32,
     pub(super) unit: RateLimitUnit,
@@ -64,8 +64,8 @@ pub(super) struct OwnLimit {
 }
 
 impl Descriptors {
-    pub(super) fn check(asked: RateLimitRequest) -> Result<Self, Status> {
-        let RateLimitRequest { domain, descriptors, hits_addend } = asked;
+    pub(super) fn check(request: RateLimitRequest) -> Result<Self, Status> {
+        let RateLimitRequest { domain, descriptors, hits_addend } = request;
         let domain = lossy(domain);
         if domain.is_empty() {
             return Err(Status::invalid_argument("domain is empty"));
@@ -77,14 +77,14 @@ impl Descriptors {
         }
         let permits = u64::from(hits_addend).max(1);
         let descriptors = descriptors.into_iter().enumerate().map(|(n, descriptor)| {
-            let wrong = |problem: String| Status::invalid_argument(format!("descriptors[{n}]{problem}"));
-            Descriptor::check(descriptor, &domain, permits).map_err(wrong)
+            let invalid = |problem: String| Status::invalid_argument(format!("descriptors[{n}]{problem}"));
+            Descriptor::check(descriptor, &domain, permits).map_err(invalid)
         });
         Ok(Descriptors { descriptors: descriptors.collect::<Result<_, _>>()?, domain })
     }
 
     /// A request for each; one whose own limit is 0 cannot be asked.
-    pub(super) fn requests(&self) -> impl ExactSizeIterator<Item = Result<Request<'_>, &OwnLimit>> {
+    pub(super) fn requests(&self) -> impl ExactSizeIterator<Item = Result<Request<'_>, &LimitOverride>> {
         self.descriptors.iter().map(|descriptor| descriptor.request(&self.domain))
     }
 }
@@ -99,20 +99,22 @@ impl Descriptor {
             return Err(format!(" has {} entries; {MAX_ENTRIES} are accepted", entries.len()));
         }
         let mut entries: Vec<Entry> = entries.into_iter().map(Entry::from).collect();
-        let own = limit.map(|limit| OwnLimit::check(limit, domain, &entries)).transpose()?;
-        name_apart(&mut entries);
+        let limit_override = limit.map(|limit| LimitOverride::check(limit, domain, &entries)).transpose()?;
+        number_repeated_keys(&mut entries);
         // Here 0 is meant: it looks.
         let permits = hits_addend.unwrap_or(permits);
-        Ok(Descriptor { entries, permits, own })
+        Ok(Descriptor { entries, permits, limit_override })
     }
 
-    fn request<'d>(&'d self, domain: &'d str) -> Result<Request<'d>, &'d OwnLimit> {
-        let request = match &self.own {
-            Some(own) if own.limit == 0 => return Err(own),
-            Some(own) => Request::resource(&own.resource).limit(own.limit.into()).window(own.window),
+    fn request<'d>(&'d self, domain: &'d str) -> Result<Request<'d>, &'d LimitOverride> {
+        let request = match &self.limit_override {
+            Some(limit_override) if limit_override.limit == 0 => return Err(limit_override),
+            Some(limit_override) => Request::resource(&limit_override.resource)
+                .limit(limit_override.limit.into())
+                .window(limit_override.window),
             None => {
-                let given = self.entries.iter().filter(|entry| !entry.value.is_empty());
-                let attributes = given.map(|entry| (entry.key.as_str(), entry.value.as_str()));
+                let non_empty = self.entries.iter().filter(|entry| !entry.value.is_empty());
+                let attributes = non_empty.map(|entry| (entry.key.as_str(), entry.value.as_str()));
                 Request::new(std::iter::once((DOMAIN, domain)).chain(attributes))
             }
         };
@@ -120,13 +122,13 @@ impl Descriptor {
     }
 }
 
-impl OwnLimit {
+impl LimitOverride {
     fn check(limit: RateLimitOverride, domain: &str, entries: &[Entry]) -> Result<Self, String> {
         let unit = UNITS.iter().find(|(unit, _)| *unit as i32 == limit.unit);
         let (unit, seconds) = unit.ok_or_else(|| {
             format!(".limit.unit must be SECOND, MINUTE, HOUR, DAY, MONTH or YEAR, not {}", limit.unit)
         })?;
-        Ok(OwnLimit {
+        Ok(LimitOverride {
             resource: resource(domain, entries),
             limit: limit.requests_per_unit,
             unit: *unit,
@@ -136,7 +138,7 @@ impl OwnLimit {
 }
 
 /// The second entry of one key is `key.2`, the third `key.3`. The first `domain` is the domain.
-fn name_apart(entries: &mut [Entry]) {
+fn number_repeated_keys(entries: &mut [Entry]) {
     // From the last on, so that those before still have their keys.
     for i in (0..entries.len()).rev() {
         let (before, rest) = entries.split_at_mut(i);
@@ -181,19 +183,19 @@ mod tests {
     }
 
     #[test]
-    fn repeated_keys_are_numbered() {
+    fn numbers_repeated_keys() {
         let mut entries = entries(&[("a", "1"), ("b", "2"), ("a", ""), ("domain", "3"), ("a", "4")]);
-        name_apart(&mut entries);
+        number_repeated_keys(&mut entries);
         let keys: Vec<_> = entries.iter().map(|entry| entry.key.as_str()).collect();
         assert_eq!(keys, ["a", "b", "a.2", "domain.2", "a.3"]);
         // As the rules of envoyproxy/ratelimit's files have them.
-        let theirs =
+        let envoy_attributes =
             crate::envoy::attributes("d", [("a", "1"), ("b", "2"), ("a", ""), ("domain", "3"), ("a", "4")]);
-        assert!(theirs.iter().skip(1).map(|(name, _)| name.as_ref()).eq(keys));
+        assert!(envoy_attributes.iter().skip(1).map(|(name, _)| name.as_ref()).eq(keys));
     }
 
     #[test]
-    fn resources_differ_where_anything_does() {
+    fn escapes_separators_in_resources() {
         let texts = [
             resource("d", &entries(&[("a", "1"), ("b", "2")])),
             resource("d", &entries(&[("a", "1|b=2")])),

@@ -11,9 +11,9 @@ use hyper::rt::Executor;
 /// than that, and move it to another core. What is not ready becomes a task, whose first poll says whom to wake: nobody
 /// needs to be woken for the try.
 #[derive(Clone, Copy)]
-pub(super) struct AtOnce;
+pub(super) struct InlineExecutor;
 
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for AtOnce {
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for InlineExecutor {
     fn execute(&self, call: F) {
         let mut call = Box::pin(call);
         if call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {

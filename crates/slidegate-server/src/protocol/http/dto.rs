@@ -28,13 +28,13 @@ impl<S: Send + Sync> FromRequest<S> for JsonBytes {
     type Rejection = ApiError;
 
     async fn from_request(request: Request<Body>, _: &S) -> Result<Self, ApiError> {
-        JsonBytes::arrive(request.with_limited_body()).await
+        JsonBytes::read(request.with_limited_body()).await
     }
 }
 
 impl JsonBytes {
     /// Waits for the rest of a request whose body gives up beyond its size.
-    pub(super) async fn arrive<B>(request: Request<B>) -> Result<Self, ApiError>
+    pub(super) async fn read<B>(request: Request<B>) -> Result<Self, ApiError>
     where
         B: HttpBody<Error: Into<BoxError>>,
     {
@@ -84,7 +84,7 @@ fn too_large(error: &(dyn std::error::Error + 'static)) -> bool {
 /// A request for permits: of the rules that apply to its `attributes`, or of its own `resource`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "an object with `attributes` or `resource`")]
-#[schemars(rename = "Acquire", transform = one_of_the_two)]
+#[schemars(rename = "Acquire", transform = require_attributes_or_resource)]
 pub(super) struct AcquireBody<'a> {
     /// What the request is about: the rules say what of it counts.
     #[serde(borrow)]
@@ -94,12 +94,12 @@ pub(super) struct AcquireBody<'a> {
     #[schemars(length(min = 1))]
     resource: Option<Cow<'a, str>>,
     /// The limit of `resource`, within the bounds of `ad-hoc`.
-    limit: Option<Whole>,
+    limit: Option<JsonU64>,
     /// The window of `resource`, within the bounds of `ad-hoc`: a length of time such as `250ms`, `5s` or `1h`.
     #[serde(borrow)]
     window: Option<Cow<'a, str>>,
     /// How many; 0 only looks. 1, unless given.
-    permits: Option<Whole>,
+    permits: Option<JsonU64>,
     /// The same request asked again under the same id is not charged again.
     #[serde(borrow)]
     #[schemars(length(min = 1, max = MAX_ID), pattern(r"^[A-Za-z0-9._:-]+$"))]
@@ -107,14 +107,14 @@ pub(super) struct AcquireBody<'a> {
 }
 
 /// What [`AcquireBody::request`] asks of the fields together.
-fn one_of_the_two(schema: &mut Schema) {
+fn require_attributes_or_resource(schema: &mut Schema) {
     let (text, object, nothing) =
         (json!({ "type": "string" }), json!({ "type": "object" }), json!({ "type": "null" }));
-    let ways = json!([
+    let alternatives = json!([
         { "required": ["attributes"], "properties": { "attributes": object, "resource": nothing, "limit": nothing, "window": nothing } },
         { "required": ["resource"], "properties": { "resource": text, "attributes": nothing } },
     ]);
-    schema.insert("oneOf".to_owned(), ways);
+    schema.insert("oneOf".to_owned(), alternatives);
 }
 
 /// Several requests.
@@ -122,13 +122,13 @@ fn one_of_the_two(schema: &mut Schema) {
 #[serde(deny_unknown_fields, expecting = "an object with `requests`")]
 #[schemars(rename = "Batch")]
 pub(super) struct BatchBody<'a> {
-    #[serde(borrow, deserialize_with = "no_more_than_a_batch")]
+    #[serde(borrow, deserialize_with = "bounded_batch")]
     #[schemars(length(max = MAX_BATCH))]
     pub(super) requests: Vec<AcquireBody<'a>>,
 }
 
 /// Stops reading at the bound, so that a small body cannot ask for much memory.
-fn no_more_than_a_batch<'de: 'a, 'a, D: Deserializer<'de>>(
+fn bounded_batch<'de: 'a, 'a, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<AcquireBody<'a>>, D::Error> {
     deserializer.deserialize_seq(BatchVisitor)
@@ -172,9 +172,9 @@ impl AcquireBody<'_> {
                 }
                 slidegate::Request::new(attributes.pairs())
             }
-            (None, Some(resource)) => self.own_limit(resource)?,
+            (None, Some(resource)) => self.ad_hoc_request(resource)?,
         };
-        if let Some(Whole(permits)) = self.permits {
+        if let Some(JsonU64(permits)) = self.permits {
             request = request.permits(permits);
         }
         if let Some(id) = &self.id {
@@ -183,9 +183,9 @@ impl AcquireBody<'_> {
         Ok(request)
     }
 
-    fn own_limit<'r>(&self, resource: &'r str) -> Result<slidegate::Request<'r>, Error> {
+    fn ad_hoc_request<'r>(&self, resource: &'r str) -> Result<slidegate::Request<'r>, Error> {
         let mut request = slidegate::Request::resource(resource);
-        if let Some(Whole(limit)) = self.limit {
+        if let Some(JsonU64(limit)) = self.limit {
             request = request.limit(limit);
         }
         if let Some(window) = &self.window {
@@ -200,17 +200,17 @@ impl AcquireBody<'_> {
 
 /// A whole number that says what it should have been.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Whole(pub(super) u64);
+pub(super) struct JsonU64(pub(super) u64);
 
-impl<'de> Deserialize<'de> for Whole {
+impl<'de> Deserialize<'de> for JsonU64 {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(WholeVisitor)
+        deserializer.deserialize_any(JsonU64Visitor)
     }
 }
 
-struct WholeVisitor;
+struct JsonU64Visitor;
 
-impl JsonSchema for Whole {
+impl JsonSchema for JsonU64 {
     fn inline_schema() -> bool {
         true
     }
@@ -224,15 +224,15 @@ impl JsonSchema for Whole {
     }
 }
 
-impl Visitor<'_> for WholeVisitor {
-    type Value = Whole;
+impl Visitor<'_> for JsonU64Visitor {
+    type Value = JsonU64;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a whole number from 0 to {MAX_LIMIT}")
     }
 
-    fn visit_u64<E>(self, n: u64) -> Result<Whole, E> {
-        Ok(Whole(n))
+    fn visit_u64<E>(self, n: u64) -> Result<JsonU64, E> {
+        Ok(JsonU64(n))
     }
 }
 

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::Error;
 
-use super::response::{Answer, json};
+use super::response::{BufferedResponse, json};
 
 /// What is wrong, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -35,7 +35,7 @@ pub(super) enum Code {
 }
 
 /// What may go wrong with a call that takes a body and asks the store.
-pub(super) const OF_A_BODY: [Code; 6] = [
+pub(super) const BODY_ERRORS: [Code; 6] = [
     Code::InvalidJson,
     Code::InvalidRequest,
     Code::Timeout,
@@ -46,7 +46,7 @@ pub(super) const OF_A_BODY: [Code; 6] = [
 
 impl Code {
     /// The status it comes with, and what it says.
-    pub(super) fn meaning(self) -> (StatusCode, &'static str) {
+    pub(super) fn status_and_description(self) -> (StatusCode, &'static str) {
         match self {
             Code::InvalidJson => (StatusCode::BAD_REQUEST, "the body is not the JSON it should be"),
             Code::InvalidRequest => (StatusCode::BAD_REQUEST, "the request says what it may not"),
@@ -105,8 +105,8 @@ impl ApiError {
         ApiError { body: ErrorBody { error: Detail { code, message: message.into() } } }
     }
 
-    pub(super) fn into_answer(self) -> Answer {
-        let (status, _) = self.body.error.code.meaning();
+    pub(super) fn into_buffered(self) -> BufferedResponse {
+        let (status, _) = self.body.error.code.status_and_description();
         let mut headers = HeaderMap::new();
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -135,6 +135,6 @@ impl From<Error> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        self.into_answer().map(Body::from)
+        self.into_buffered().map(Body::from)
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::Shared;
 use super::error::Code;
-use super::operation::{Call, Who};
+use super::operation::{Access, Operation};
 use super::route::Route;
 use crate::store::Readiness;
 
@@ -37,17 +37,17 @@ pub(super) struct ReadinessBody {
     reason: Option<String>,
 }
 
-pub(super) fn alive() -> Route {
-    let call = Call::new(Who::Everybody, "healthz", "Whether it lives").answers::<HealthBody>(
+pub(super) fn healthz_route() -> Route {
+    let operation = Operation::new(Access::Public, "healthz", "Whether it lives").answers::<HealthBody>(
         "200",
         "It does",
         &[r#"{"status":"ok"}"#],
     );
-    Route::new("/healthz").get(healthz, call)
+    Route::new("/healthz").get(healthz, operation)
 }
 
-pub(super) fn ready() -> Route {
-    let call = Call::new(Who::Everybody, "readyz", "Whether it can decide")
+pub(super) fn readyz_route() -> Route {
+    let operation = Operation::new(Access::Public, "readyz", "Whether it can decide")
         .answers::<ReadinessBody>("200", "It can", &[r#"{"ready":true,"store":"memory","rules":4}"#])
         .answers::<ReadinessBody>(
             "503",
@@ -55,15 +55,15 @@ pub(super) fn ready() -> Route {
             &[r#"{"ready":false,"store":"redis","rules":0,"reason":"the rules are not known yet"}"#],
         )
         .fails(&[Code::Timeout]);
-    Route::new("/readyz").get(readyz, call)
+    Route::new("/readyz").get(readyz, operation)
 }
 
 async fn healthz() -> Json<HealthBody> {
     Json(HealthBody { status: "ok" })
 }
 
-async fn readyz(State(gate): State<Shared>) -> (StatusCode, Json<ReadinessBody>) {
-    let limiter = &gate.limiter;
+async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<ReadinessBody>) {
+    let limiter = &app.limiter;
     let (known, rules) = (limiter.rules().is_known(), limiter.rules().iter().count());
     let body =
         |ready| ReadinessBody { ready, store: limiter.store().name(), rules, degraded: None, reason: None };

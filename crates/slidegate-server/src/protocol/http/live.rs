@@ -12,7 +12,7 @@ use slidegate::{Clock, SystemClock};
 use super::Shared;
 use super::error::{ApiError, Code};
 use super::live_stats::Tick;
-use super::operation::{Call, Who};
+use super::operation::{Access, Operation};
 use super::route::Route;
 use crate::app::live_feed::Ticks;
 use crate::telemetry::stats::Requests;
@@ -58,23 +58,23 @@ fn data(generator: &mut SchemaGenerator) -> Schema {
 }
 
 pub(super) fn route() -> Route {
-    let call = Call::new(
-        Who::Asking,
+    let operation = Operation::new(
+        Access::Api,
         "live",
         "What happens, second by second: first an event `history`, then a `tick` each second",
     )
     .answers_events::<EventBody>("200", "Server-sent events, for as long as they are read")
     .fails(&[Code::Unavailable]);
-    Route::new("/v1/live").get(live, call)
+    Route::new("/v1/live").get(live, operation)
 }
 
 async fn live(
-    State(gate): State<Shared>,
+    State(app): State<Shared>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
-    let ticks = gate.live.watch().ok_or_else(|| {
+    let ticks = app.live.watch().ok_or_else(|| {
         ApiError::new(Code::Unavailable, "as many look on as may: close another dashboard, or try again")
     })?;
-    let seconds = gate.record.history().seconds;
+    let seconds = app.record.history().seconds;
     let (allowed, denied) = seconds.iter().map(|Requests { allowed, denied }| (*allowed, *denied)).unzip();
     let until_ms = SystemClock::new().now().get() / 1_000;
     let history = HistoryBody { step_ms: 1_000, until_ms, allowed, denied };
@@ -85,10 +85,10 @@ async fn live(
 
 /// The next event, once it is there; none when the server stops.
 async fn next(
-    (first, mut ticks): (Option<Event>, Ticks),
+    (history, mut ticks): (Option<Event>, Ticks),
 ) -> Option<(Result<Event, Infallible>, (Option<Event>, Ticks))> {
-    if let Some(first) = first {
-        return Some((Ok(first), (None, ticks)));
+    if let Some(history) = history {
+        return Some((Ok(history), (None, ticks)));
     }
     let text = ticks.next().await?;
     Some((Ok(Event::default().event("tick").data(text)), (None, ticks)))

@@ -7,8 +7,8 @@ use serde::Deserialize;
 
 use super::Shared;
 use super::dto::{JsonBytes, read_json};
-use super::error::{ApiError, OF_A_BODY};
-use super::operation::{Call, Who};
+use super::error::{ApiError, BODY_ERRORS};
+use super::operation::{Access, Operation};
 use super::route::Route;
 use super::settle::SettledBody;
 
@@ -23,29 +23,29 @@ struct HoldBody {
 
 const EXAMPLE: &str = r#"{"reservation":"h1794774215407676.0.1.7.at-once.21b9e07c5d8a4f63908e1cd27ab6f345"}"#;
 
-fn call(name: &'static str, summary: &'static str) -> Call {
-    Call::new(Who::Asking, name, summary)
+fn operation(name: &'static str, summary: &'static str) -> Operation {
+    Operation::new(Access::Api, name, summary)
         .takes::<HoldBody>(&[EXAMPLE])
         .answers::<SettledBody>("200", "What became of it", &[r#"{"settled":"gone"}"#])
-        .fails(&OF_A_BODY)
+        .fails(&BODY_ERRORS)
 }
 
 pub(super) fn release_route() -> Route {
     let summary = "Give back what is held of concurrency limits; what other rules counted stays counted";
-    Route::new("/v1/release").post(release, call("release", summary))
+    Route::new("/v1/release").post(release, operation("release", summary))
 }
 
 pub(super) fn extend_route() -> Route {
     let summary = "Hold what is held of concurrency limits for another window, from now on";
-    Route::new("/v1/extend").post(extend, call("extend", summary))
+    Route::new("/v1/extend").post(extend, operation("extend", summary))
 }
 
-async fn release(State(gate): State<Shared>, body: JsonBytes) -> Result<Json<SettledBody>, ApiError> {
+async fn release(State(app): State<Shared>, body: JsonBytes) -> Result<Json<SettledBody>, ApiError> {
     let HoldBody { reservation } = read_json(body.as_slice())?;
-    Ok(Json(gate.limiter.release(&gate.limiter.verify(&reservation)?).await?.into()))
+    Ok(Json(app.limiter.release(&app.limiter.verify(&reservation)?).await?.into()))
 }
 
-async fn extend(State(gate): State<Shared>, body: JsonBytes) -> Result<Json<SettledBody>, ApiError> {
+async fn extend(State(app): State<Shared>, body: JsonBytes) -> Result<Json<SettledBody>, ApiError> {
     let HoldBody { reservation } = read_json(body.as_slice())?;
-    Ok(Json(gate.limiter.extend(&gate.limiter.verify(&reservation)?).await?.into()))
+    Ok(Json(app.limiter.extend(&app.limiter.verify(&reservation)?).await?.into()))
 }

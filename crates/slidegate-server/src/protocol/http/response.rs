@@ -4,7 +4,7 @@ use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::Serialize;
 
-pub(super) type Answer = Response<Bytes>;
+pub(super) type BufferedResponse = Response<Bytes>;
 
 /// `body` as JSON, written into what is left of `text`.
 pub(super) fn json(
@@ -12,7 +12,7 @@ pub(super) fn json(
     mut headers: HeaderMap,
     mut text: BytesMut,
     body: &impl Serialize,
-) -> Answer {
+) -> BufferedResponse {
     // Our own bodies can be written, and a buffer takes everything.
     let _ = serde_json::to_writer((&mut text).writer(), body);
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use slidegate::Settled;
 
 use super::Shared;
-use super::dto::{JsonBytes, Whole, read_json};
-use super::error::{ApiError, OF_A_BODY};
-use super::operation::{Call, Who};
+use super::dto::{JsonBytes, JsonU64, read_json};
+use super::error::{ApiError, BODY_ERRORS};
+use super::operation::{Access, Operation};
 use super::route::Route;
 
 /// What was admitted, and what it really cost.
@@ -20,7 +20,7 @@ struct SettleBody {
     /// That of the decision, as it was received: it is signed.
     reservation: String,
     /// 0 is a refund.
-    permits: Whole,
+    permits: JsonU64,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -53,17 +53,17 @@ enum Outcome {
 }
 
 pub(super) fn route() -> Route {
-    let call = Call::new(Who::Asking, "settle", "Refund an admission, or correct it to what it really cost")
+    let operation = Operation::new(Access::Api, "settle", "Refund an admission, or correct it to what it really cost")
         .takes::<SettleBody>(&[
             r#"{"reservation":"1794774215407676.0.3.33.ad-hoc:resource=user123:window=1s.5f0c7ab4d1e6938207cd45be91f3a86e","permits":1}"#,
         ])
         .answers::<SettledBody>("200", "What became of it", &[r#"{"settled":"gone"}"#])
-        .fails(&OF_A_BODY);
-    Route::new("/v1/settle").post(settle, call)
+        .fails(&BODY_ERRORS);
+    Route::new("/v1/settle").post(settle, operation)
 }
 
-async fn settle(State(gate): State<Shared>, body: JsonBytes) -> Result<Json<SettledBody>, ApiError> {
-    let SettleBody { reservation, permits: Whole(permits) } = read_json(body.as_slice())?;
-    let reservation = gate.limiter.verify(&reservation)?;
-    Ok(Json(gate.limiter.settle(&reservation, permits).await?.into()))
+async fn settle(State(app): State<Shared>, body: JsonBytes) -> Result<Json<SettledBody>, ApiError> {
+    let SettleBody { reservation, permits: JsonU64(permits) } = read_json(body.as_slice())?;
+    let reservation = app.limiter.verify(&reservation)?;
+    Ok(Json(app.limiter.settle(&reservation, permits).await?.into()))
 }

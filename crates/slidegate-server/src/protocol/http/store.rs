@@ -7,7 +7,7 @@ use serde::Serialize;
 use slidegate::{FailoverStats, JournalStats, MemoryStats, ServerStats};
 
 use super::Shared;
-use super::operation::{Call, Who};
+use super::operation::{Access, Operation};
 use super::route::Route;
 use crate::app::state::AppState;
 use crate::store::RedisStats;
@@ -126,7 +126,7 @@ struct LeasesBody {
 }
 
 pub(super) fn route() -> Route {
-    let call = Call::new(Who::Asking, "store", "Where the counts are, and how that is").answers::<StoreBody>(
+    let operation = Operation::new(Access::Api, "store", "Where the counts are, and how that is").answers::<StoreBody>(
         "200",
         "The store",
         &[concat!(
@@ -134,16 +134,16 @@ pub(super) fn route() -> Route {
             r#""denied_full":0,"note_bytes":0,"ids_dropped":0,"settlements_dropped":0}"#
         )],
     );
-    Route::new("/v1/store").get(store, call)
+    Route::new("/v1/store").get(store, operation)
 }
 
-async fn store(State(gate): State<Shared>) -> Json<StoreBody> {
-    Json(StoreBody::of(&gate).await)
+async fn store(State(app): State<Shared>) -> Json<StoreBody> {
+    Json(StoreBody::of(&app).await)
 }
 
 impl StoreBody {
-    pub(crate) async fn of(gate: &AppState) -> Self {
-        let memory = gate.memory_stats().await.map(|stats: MemoryStats| MemoryBody {
+    pub(crate) async fn of(app: &AppState) -> Self {
+        let memory = app.memory_stats().await.map(|stats: MemoryStats| MemoryBody {
             keys: stats.keys,
             events: stats.events,
             bytes: stats.bytes,
@@ -156,13 +156,13 @@ impl StoreBody {
             ids_dropped: stats.ids_dropped,
             settlements_dropped: stats.settlements_dropped,
         });
-        let mut redis = gate.redis_stats().await.map(RedisBody::from);
+        let mut redis = app.redis_stats().await.map(RedisBody::from);
         for server in redis.iter_mut().flat_map(|redis| &mut redis.servers) {
-            let memory = gate.monitor.memory.of(&server.address);
+            let memory = app.monitor.memory.of(&server.address);
             server.used_memory = memory.as_ref().map(|memory| memory.used);
             server.max_memory = memory.map(|memory| memory.max).filter(|max| *max > 0);
         }
-        StoreBody { store: gate.limiter.store().name(), memory, redis }
+        StoreBody { store: app.limiter.store().name(), memory, redis }
     }
 }
 

@@ -9,13 +9,13 @@ const MAX_ERROR: usize = 512;
 
 /// Answers in their order, not yet sent.
 #[derive(Default)]
-pub(super) struct Answers {
+pub(super) struct ReplyBuffer {
     pub(super) bytes: Vec<u8>,
     /// Version 3 of the protocol, which has maps and a null of its own.
     pub(super) version_3: bool,
 }
 
-impl Answers {
+impl ReplyBuffer {
     pub(super) fn simple(&mut self, text: &str) {
         self.put(&[b"+", text.as_bytes(), b"\r\n"]);
     }
@@ -84,11 +84,11 @@ impl Write for Printable<'_> {
 }
 
 /// The start of a word from a client, for a person to read.
-pub(super) struct Shown<'a>(pub(super) &'a [u8]);
+pub(super) struct Excerpt<'a>(pub(super) &'a [u8]);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for Excerpt<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shown(word) = self;
+        let Excerpt(word) = self;
         let start = &word[..word.len().min(32)];
         for byte in start {
             f.write_char(if byte.is_ascii() { char::from(*byte) } else { '?' })?;

@@ -5,9 +5,9 @@
 
 use slidegate::{Error, Limiter, Micros, Store};
 
-use super::Name;
-use super::commands::{self, Asked};
-use super::session::Plain;
+use super::CommandName;
+use super::commands::{self, DecisionCommand};
+use super::session::SessionCommand;
 
 /// The most commands of one transaction: as many as an HTTP batch may have requests.
 pub(super) const MAX_QUEUED: usize = 1_000;
@@ -17,7 +17,7 @@ pub(super) const MAX_BYTES: usize = 1 << 20;
 
 /// Commands that begin and end a transaction, or belong to one in Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum TransactionCommand {
     Multi,
     Exec,
     Discard,
@@ -28,7 +28,7 @@ pub(super) enum Step {
 /// Transaction that a client has begun.
 pub(super) struct Transaction {
     /// When MULTI came.
-    pub(super) begun: Micros,
+    pub(super) started_at: Micros,
     /// Queued commands as they arrived, one after the other.
     pub(super) bytes: Vec<u8>,
     pub(super) commands: usize,
@@ -38,19 +38,19 @@ pub(super) struct Transaction {
 
 impl Transaction {
     pub(super) fn begin(now: Micros) -> Self {
-        Transaction { begun: now, bytes: Vec::new(), commands: 0, aborted: false }
+        Transaction { started_at: now, bytes: Vec::new(), commands: 0, aborted: false }
     }
 
     /// Queues a command, which arrived as `bytes`. An error aborts the transaction and frees what it holds.
     pub(super) fn queue<S: Store>(
         &mut self,
         limiter: &Limiter<S>,
-        name: Name,
+        name: CommandName,
         words: &[&[u8]],
         bytes: &[u8],
     ) -> Result<(), Error> {
-        let queued = self.check(limiter, name, words, bytes);
-        match queued {
+        let result = self.check(limiter, name, words, bytes);
+        match result {
             // After an error the rest is checked, for its own answer, and not kept.
             Ok(()) if !self.aborted => {
                 self.commands += 1;
@@ -59,18 +59,18 @@ impl Transaction {
             Ok(()) => {}
             Err(_) => self.abort(),
         }
-        queued
+        result
     }
 
     /// Lets EXEC answer EXECABORT.
     pub(super) fn abort(&mut self) {
-        *self = Transaction { aborted: true, ..Transaction::begin(self.begun) };
+        *self = Transaction { aborted: true, ..Transaction::begin(self.started_at) };
     }
 
     fn check<S: Store>(
         &self,
         limiter: &Limiter<S>,
-        name: Name,
+        name: CommandName,
         words: &[&[u8]],
         bytes: &[u8],
     ) -> Result<(), Error> {
@@ -85,20 +85,25 @@ impl Transaction {
             )));
         }
         match (name, words) {
-            (Name::Acquire, words) => Asked::acquire(words).map(drop),
-            (Name::Check, words) => Asked::check(words).map(drop),
-            (Name::Peek, words) => Asked::peek(words).map(drop),
-            (Name::Cell, words) => Asked::cell(words).map(drop),
-            (Name::Crab, words) => Asked::crab(words).map(drop),
-            (Name::Settle, words) => commands::settlement(limiter, words).map(drop),
-            (Name::Release, words) => commands::held(limiter, "SG.RELEASE", words).map(drop),
-            (Name::Extend, words) => commands::held(limiter, "SG.EXTEND", words).map(drop),
-            (Name::Plain(Plain::Ping), [] | [_]) | (Name::Plain(Plain::Echo), [_]) => Ok(()),
-            (Name::Plain(command), _) => {
+            (CommandName::Acquire, words) => DecisionCommand::acquire(words).map(drop),
+            (CommandName::Check, words) => DecisionCommand::check(words).map(drop),
+            (CommandName::Peek, words) => DecisionCommand::peek(words).map(drop),
+            (CommandName::RedisCell, words) => DecisionCommand::redis_cell(words).map(drop),
+            (CommandName::Throttlecrab, words) => DecisionCommand::throttlecrab(words).map(drop),
+            (CommandName::Settle, words) => commands::parse_settle(limiter, words).map(drop),
+            (CommandName::Release, words) => {
+                commands::parse_reservation(limiter, "SG.RELEASE", words).map(drop)
+            }
+            (CommandName::Extend, words) => {
+                commands::parse_reservation(limiter, "SG.EXTEND", words).map(drop)
+            }
+            (CommandName::Session(SessionCommand::Ping), [] | [_])
+            | (CommandName::Session(SessionCommand::Echo), [_]) => Ok(()),
+            (CommandName::Session(command), _) => {
                 let name = format!("{command:?}").to_ascii_uppercase();
                 Err(Error::invalid(format!("{name} cannot be queued like this in a transaction")))
             }
-            (Name::Transaction(step), _) => {
+            (CommandName::Transaction(step), _) => {
                 let name = format!("{step:?}").to_ascii_uppercase();
                 Err(Error::invalid(format!("{name} inside MULTI is not allowed")))
             }

@@ -27,46 +27,46 @@ use tokio::sync::OwnedSemaphorePermit;
 use self::page::{Histogram, Labelled, Page};
 use super::Shared;
 use super::error::{ApiError, Code};
-use super::operation::{Call, METRICS, Who};
+use super::operation::{Access, METRICS, Operation};
 use super::route::Route;
 use crate::common::protocol::Protocol;
 use crate::store::RedisStats;
 use crate::telemetry::stats::{Change, Durations, Failure, Said, Shed};
 
 pub(super) fn route() -> Route {
-    let call = Call::new(Who::Asking, "metrics", "For Prometheus: OpenMetrics")
+    let operation = Operation::new(Access::Api, "metrics", "For Prometheus: OpenMetrics")
         .answers_metrics("200", "The metrics")
         .fails(&[Code::Unavailable]);
-    Route::new("/metrics").get(metrics, call)
+    Route::new("/metrics").get(metrics, operation)
 }
 
-async fn metrics(State(gate): State<Shared>) -> Result<Response, ApiError> {
-    let Ok(place) = Arc::clone(&gate.metrics_pages).try_acquire_owned() else {
+async fn metrics(State(app): State<Shared>) -> Result<Response, ApiError> {
+    let Ok(permit) = Arc::clone(&app.metrics_pages).try_acquire_owned() else {
         return Err(ApiError::new(
             Code::Unavailable,
             "as many pages of metrics are sent as may be: try again",
         ));
     };
     let mut registry = Registry::with_prefix("slidegate");
-    let (memory, redis) = (gate.memory_stats().await, gate.redis_stats().await);
-    registry.register_collector(Box::new(Everything { gate, memory, redis }));
+    let (memory, redis) = (app.memory_stats().await, app.redis_stats().await);
+    registry.register_collector(Box::new(MetricsCollector { app, memory, redis }));
     let mut body = String::new();
     text::encode(&mut body, &registry)
         .map_err(|_| ApiError::new(Code::Unavailable, "the metrics cannot be written"))?;
-    let sent = Sent { rest: Bytes::from(body), _place: place };
-    Ok(([(header::CONTENT_TYPE, METRICS)], Body::new(sent)).into_response())
+    let page = PageBody { rest: Bytes::from(body), _permit: permit };
+    Ok(([(header::CONTENT_TYPE, METRICS)], Body::new(page)).into_response())
 }
 
 /// Bytes of a page that are handed over at once. The rest stays here until the client has taken those.
-const PIECE: usize = 16 << 10;
+const CHUNK: usize = 16 << 10;
 
 /// A page on its way, and its place until most of it was sent.
-struct Sent {
+struct PageBody {
     rest: Bytes,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl HttpBody for Sent {
+impl HttpBody for PageBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -74,9 +74,9 @@ impl HttpBody for Sent {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let length = self.rest.len().min(PIECE);
-        let piece = self.rest.split_to(length);
-        Poll::Ready((!piece.is_empty()).then(|| Ok(Frame::data(piece))))
+        let length = self.rest.len().min(CHUNK);
+        let chunk = self.rest.split_to(length);
+        Poll::Ready((!chunk.is_empty()).then(|| Ok(Frame::data(chunk))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -89,41 +89,41 @@ impl HttpBody for Sent {
 }
 
 /// Collector of all metrics. Statistics that are gathered on a blocking thread are gathered before.
-struct Everything {
-    gate: Shared,
+struct MetricsCollector {
+    app: Shared,
     memory: Option<MemoryStats>,
     redis: Option<RedisStats>,
 }
 
-impl std::fmt::Debug for Everything {
+impl std::fmt::Debug for MetricsCollector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Everything")
+        f.write_str("MetricsCollector")
     }
 }
 
-impl Collector for Everything {
+impl Collector for MetricsCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let mut page = Page { encoder };
         self.decisions(&mut page)?;
         self.rules(&mut page)?;
-        self.doors(&mut page)?;
+        self.listeners(&mut page)?;
         self.memory(&mut page)?;
         self.redis(&mut page)?;
         self.monitors(&mut page)
     }
 }
 
-impl Everything {
+impl MetricsCollector {
     fn decisions(&self, page: &mut Page<'_>) -> Result<(), Error> {
-        let record = &self.gate.record;
+        let record = &self.app.record;
         let (rules, rows) = record.rows();
-        let mut said = Vec::new();
+        let mut decisions = Vec::new();
         for row in &rows {
             for word in Said::ALL {
                 for source in Source::ALL {
                     let count = row.said(word, source);
                     if count > 0 || (source == Source::Store && word != Said::WouldDeny) {
-                        said.push((
+                        decisions.push((
                             [("rule", &*row.name), ("verdict", word.as_str()), ("source", source.as_str())],
                             count,
                         ));
@@ -131,9 +131,9 @@ impl Everything {
                 }
             }
         }
-        page.counters("decisions", "What each rule said of requests, and who knew", &said)?;
-        let watching = rules.iter().zip(&rows).filter(|(rule, _)| rule.in_mode() == Mode::Shadow);
-        let changes = watching.flat_map(|(_, row)| {
+        page.counters("decisions", "What each rule said of requests, and who knew", &decisions)?;
+        let shadow_rules = rules.iter().zip(&rows).filter(|(rule, _)| rule.in_mode() == Mode::Shadow);
+        let changes = shadow_rules.flat_map(|(_, row)| {
             Change::ALL.map(|change| {
                 ([("rule", row.name.as_str()), ("change", change.as_str())], row.changes(change))
             })
@@ -141,31 +141,34 @@ impl Everything {
         let help = "Requests that would be decided otherwise if shadows were enforced";
         page.counters("shadow_changes", help, &changes.collect::<Vec<_>>())?;
         let (mut requests, mut durations) = (Vec::new(), Vec::new());
-        for door in Protocol::ALL {
+        for protocol in Protocol::ALL {
             for source in Source::ALL {
-                let mut all = Durations::default();
+                let mut source_durations = Durations::default();
                 for (allowed, verdict) in [(true, "allowed"), (false, "denied")] {
-                    let some = record.durations(door, allowed, source);
-                    if some.count() > 0 || source == Source::Store {
+                    let verdict_durations = record.durations(protocol, allowed, source);
+                    if verdict_durations.count() > 0 || source == Source::Store {
                         let labels =
-                            [("door", door.as_str()), ("verdict", verdict), ("source", source.as_str())];
-                        requests.push((labels, some.count()));
+                            [("door", protocol.as_str()), ("verdict", verdict), ("source", source.as_str())];
+                        requests.push((labels, verdict_durations.count()));
                     }
-                    all.add(&some);
+                    source_durations.add(&verdict_durations);
                 }
-                if all.count() > 0 || source == Source::Store {
-                    durations.push(([("door", door.as_str()), ("source", source.as_str())], all));
+                if source_durations.count() > 0 || source == Source::Store {
+                    durations
+                        .push(([("door", protocol.as_str()), ("source", source.as_str())], source_durations));
                 }
             }
         }
         page.counters("requests", "Requests that were decided, and who decided", &requests)?;
         page.durations("decision_duration", "How long decisions took", &durations)?;
-        let failures = Protocol::ALL.into_iter().flat_map(|door| {
-            Failure::ALL
-                .map(|kind| ([("door", door.as_str()), ("kind", kind.as_str())], record.failures(door, kind)))
+        let failures = Protocol::ALL.into_iter().flat_map(|protocol| {
+            Failure::ALL.map(|kind| {
+                ([("door", protocol.as_str()), ("kind", kind.as_str())], record.failures(protocol, kind))
+            })
         });
         page.counters("failures", "Requests that could not be decided", &failures.collect::<Vec<_>>())?;
-        let unmatched = Protocol::ALL.map(|door| ([("door", door.as_str())], record.unmatched(door)));
+        let unmatched =
+            Protocol::ALL.map(|protocol| ([("door", protocol.as_str())], record.unmatched(protocol)));
         page.counters("unmatched_requests", "Requests that no rule matches", &unmatched)?;
         let limits: Vec<_> =
             rules.iter().map(|rule| ([("rule", rule.name())], rule.quota().limit() as i64)).collect();
@@ -182,33 +185,36 @@ impl Everything {
     }
 
     fn rules(&self, page: &mut Page<'_>) -> Result<(), Error> {
-        let book = &self.gate.rules;
-        let edition = book.current();
+        let manager = &self.app.rules;
+        let edition = manager.current();
         page.gauge("rules_version", "The edition of the rules in force", edition.version as i64)?;
         let n = edition.rules.iter().count();
         page.gauge("rules_count", "How many rules are in force", n as i64)?;
-        page.counter("rules_changes", "How often other rules were put in force", book.changes())?;
-        page.counter("rules_failures", "How often rules were found that are not right", book.failures())?;
-        let wrong = i64::from(book.failure().is_some());
-        page.gauge("rules_wrong", "1 while the newest rules are not right, and not in force", wrong)?;
+        page.counter("rules_changes", "How often other rules were put in force", manager.changes())?;
+        page.counter("rules_failures", "How often rules were found that are not right", manager.failures())?;
+        let invalid = i64::from(manager.failure().is_some());
+        page.gauge("rules_wrong", "1 while the newest rules are not right, and not in force", invalid)?;
         let hash = [("hash", edition.hash.as_str())];
         page.info("rules", "The rules in force: the same on every node that has the same", &hash)
     }
 
-    fn doors(&self, page: &mut Page<'_>) -> Result<(), Error> {
-        let connections =
-            Protocol::ALL.map(|door| ([("door", door.as_str())], self.gate.record.connections(door) as i64));
+    fn listeners(&self, page: &mut Page<'_>) -> Result<(), Error> {
+        let connections = Protocol::ALL
+            .map(|protocol| ([("door", protocol.as_str())], self.app.record.connections(protocol) as i64));
         page.gauges("connections", "Connections that are open", None, &connections)?;
-        let shed = Protocol::ALL.into_iter().flat_map(|door| {
+        let shed = Protocol::ALL.into_iter().flat_map(|protocol| {
             Shed::ALL.map(|reason| {
-                ([("door", door.as_str()), ("reason", reason.as_str())], self.gate.record.sheds(door, reason))
+                (
+                    [("door", protocol.as_str()), ("reason", reason.as_str())],
+                    self.app.record.sheds(protocol, reason),
+                )
             })
         });
         let help = "Connections that were closed because clients held too many, or sent nothing";
         page.counters("connections_shed", help, &shed.collect::<Vec<_>>())?;
-        let unfinished = self.gate.unfinished.bytes() as u64;
+        let unfinished = self.app.unfinished.bytes() as u64;
         page.bytes("unfinished_requests", "Large requests that have not arrived whole", Some(unfinished))?;
-        let recorded = self.gate.record.recorder.recorded();
+        let recorded = self.app.record.recorder.recorded();
         page.gauge("recordings", "Recordings of requests under way", recorded.recordings as i64)?;
         page.counter("recorded_requests", "Requests that were recorded", recorded.lines)?;
         let help = "Requests that were not, because what was recorded was not taken fast enough";
@@ -251,30 +257,30 @@ impl Everything {
     fn redis(&self, page: &mut Page<'_>) -> Result<(), Error> {
         let stats = self.redis.as_ref();
         self.servers(page, stats.map(|stats| stats.guard.servers.as_slice()).unwrap_or_default())?;
-        let guard = stats.map(|stats| &stats.guard);
+        let failover = stats.map(|stats| &stats.guard);
         page.size(
             "store_in_flight",
             "Calls to Redis that have not ended",
-            guard.map(|guard| guard.in_flight),
+            failover.map(|failover| failover.in_flight),
         )?;
         page.total(
             "store_late",
             "Answers of Redis that came after their deadline",
-            guard.map(|guard| guard.late),
+            failover.map(|failover| failover.late),
         )?;
-        let overloaded = guard.map(|guard| guard.overloaded);
+        let overloaded = failover.map(|failover| failover.overloaded);
         page.total(
             "store_overloaded",
             "Decisions without Redis, because too many calls were in flight",
             overloaded,
         )?;
-        let mirror = guard.map(|guard| guard.mirror);
+        let journal = failover.map(|failover| failover.mirror);
         page.size(
             "mirror_keys",
             "Keys whose admissions by this node are remembered",
-            mirror.map(|mirror| mirror.keys),
+            journal.map(|journal| journal.keys),
         )?;
-        page.bytes("mirror", "What that takes", mirror.map(|mirror| mirror.bytes as u64))?;
+        page.bytes("mirror", "What that takes", journal.map(|journal| journal.bytes as u64))?;
         self.calls(page, stats.map(|stats| &stats.calls))?;
         let hits = stats.map(|stats| stats.deny_cache.hits);
         page.total("deny_cache_hits", "Denials that were known already, without asking Redis", hits)?;
@@ -357,7 +363,7 @@ impl Everything {
     }
 
     fn monitors(&self, page: &mut Page<'_>) -> Result<(), Error> {
-        let accuracy = self.gate.monitor.accuracy.found();
+        let accuracy = self.app.monitor.accuracy.found();
         let ratio: Vec<Labelled<0, f64>> = accuracy.last.map(|(ratio, _)| ([], ratio)).into_iter().collect();
         let help = "The share of the keys that were counted again lately that was right";
         page.gauges("accuracy_ratio", help, None, &ratio)?;
@@ -370,7 +376,7 @@ impl Everything {
             ([("cause", cause)], known.map_or(0, |(_, count)| *count))
         });
         page.counters("accuracy_discrepancies", "What was not right", &causes)?;
-        let memory = self.gate.monitor.memory.found();
+        let memory = self.app.monitor.memory.found();
         let each = |number: &dyn Fn(&ServerMemory) -> u64| -> Vec<Labelled<1, i64, &str>> {
             let servers = memory.servers.iter();
             servers.map(|server| ([("server", server.address.as_str())], number(server) as i64)).collect()
