@@ -1,9 +1,9 @@
-//! Room for connections: how many there are of a door, in all and of one client address, and which one is closed for another.
+//! Bounded slots for the connections of one listener, in total and per client address.
 //!
-//! A door has room for a number of connections. When all of it is taken, a new connection takes the place of the oldest one
-//! that has not sent a whole request yet. If every connection has sent one, those that have been idle for longest make room. A
-//! connection that is being answered is never closed, so a health check is answered though thousands of clients hold
-//! connections, and no answer is lost.
+//! When all slots are taken, a new connection evicts the oldest connection that has not sent a whole request
+//! yet. If every connection has sent one, the connections that have been idle for longest are evicted. A
+//! connection with a request in flight is never closed. So a health check is answered even if clients hold
+//! thousands of connections, and no response is lost.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -19,39 +19,40 @@ use tokio::task::AbortHandle;
 
 use crate::config::Limits;
 
-/// A connection that has sent a request is closed only after it was idle for so long: its last answer has left by then.
+/// Minimum idle time before a connection that has sent a request may be evicted. By then its last response
+/// has left.
 const MIN_IDLE: Micros = Micros::from_secs(1);
 
-/// How often idle connections are looked for. It takes a step for each connection, so a flood of new ones does not do it more
-/// often.
+/// Minimum time between two scans for idle connections. A scan takes a step per connection, so a flood of new
+/// connections does not cause more scans.
 const SCAN_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Of the room, the share that is freed at once when idle connections are closed.
+/// Divisor of the capacity: one scan evicts at most 1/100 of it, the longest idle first.
 const EVICTION_DIVISOR: usize = 100;
 
-/// Bits of an IPv6 address that are one client: providers give each customer at least that network.
+/// Prefix length of the IPv6 network that counts as one client: providers give each customer at least a /64.
 const IPV6_PREFIX: u32 = 64;
 
-/// State of one connection, kept by its door: whether it is being answered.
+/// Activity of one connection, updated by its connection handler.
 #[derive(Debug, Default)]
 pub struct ConnectionState {
-    /// Requests under way; [`CLOSED`] once the connection makes room.
+    /// Number of requests in flight; [`CLOSED`] once the connection is evicted.
     busy: AtomicUsize,
-    /// Whether a whole request has come.
+    /// True once a whole request was received.
     has_sent_request: AtomicBool,
     /// End of the last request, in microseconds.
     idle_since: AtomicU64,
-    /// gRPC streams that are open.
+    /// Number of open gRPC streams.
     streams: AtomicUsize,
-    /// gRPC calls that wait for their messages.
+    /// Number of gRPC calls that wait for their request message.
     waiting_calls: AtomicUsize,
 }
 
 const CLOSED: usize = usize::MAX;
 
 impl ConnectionState {
-    /// Marks the start of a request, or of several that came together. If this returns false, the connection has to make room:
-    /// nothing must be decided for it any more.
+    /// Marks the start of a request, or of several that arrived together. If this returns false, the
+    /// connection was evicted and the handler must not decide anything for it.
     #[must_use]
     pub(crate) fn begin(&self) -> bool {
         let begin = |busy| (busy != CLOSED).then(|| busy + 1);
@@ -62,20 +63,23 @@ impl ConnectionState {
         begun
     }
 
-    /// Marks the end of what [`begin`](ConnectionState::begin) started. The answer was sent, or is on its way.
+    /// Marks the end of the request that [`begin`](ConnectionState::begin) started. Its response was sent, or
+    /// is on its way.
     pub(crate) fn end(&self, now: Micros) {
         self.idle_since.store(now.get(), Ordering::Relaxed);
         self.busy.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Takes one of `most` places for streams. Give it back with [`close_stream`](ConnectionState::close_stream).
+    /// Opens one of at most `max` streams; returns false if there are as many already.
+    /// [`close_stream`](ConnectionState::close_stream) ends it.
     #[must_use]
     pub(crate) fn open_stream(&self, max: usize) -> bool {
         let open = |open| (open < max).then(|| open + 1);
         self.streams.fetch_update(Ordering::AcqRel, Ordering::Acquire, open).is_ok()
     }
 
-    /// Counts a gRPC call that waits for its message. Returns how many did before. It ends with [`end_wait`](ConnectionState::end_wait).
+    /// Counts a gRPC call that waits for its request message, and returns how many waited before.
+    /// [`end_wait`](ConnectionState::end_wait) ends it.
     pub(crate) fn begin_wait(&self) -> usize {
         self.waiting_calls.fetch_add(1, Ordering::Relaxed)
     }
@@ -97,13 +101,13 @@ impl ConnectionState {
         self.busy.load(Ordering::Acquire) == 0 && now.since(since) >= MIN_IDLE
     }
 
-    /// Lets it make room, unless it is being answered.
+    /// Marks the connection as closed, unless a request is in flight.
     fn close(&self) -> bool {
         self.busy.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
 
-/// Room of one door.
+/// Connection slots of one listener.
 pub(crate) struct ConnectionSlots {
     connections: usize,
     per_address: usize,
@@ -112,7 +116,7 @@ pub(crate) struct ConnectionSlots {
     slot_freed: Notify,
 }
 
-/// Connections by their numbers, which grow: the lowest is the oldest.
+/// Open connections by number. Numbers grow, so the lowest is the oldest connection.
 #[derive(Default)]
 struct Table {
     next: u64,
@@ -124,26 +128,26 @@ struct Table {
 struct Slot {
     state: Arc<ConnectionState>,
     address: IpAddr,
-    /// Ends the task of the connection.
+    /// Aborts the task that serves the connection.
     abort: Option<AbortHandle>,
 }
 
-/// Connections in all, or of one address, without those that were closed to make room.
+/// Numbers of all open connections, or of those of one address. Evicted connections are not included.
 #[derive(Default)]
 struct Group {
     members: BTreeSet<u64>,
-    /// Those that may not have sent a request yet.
+    /// Members that may not have sent a request yet.
     without_request: BTreeSet<u64>,
-    /// When idle ones were looked for.
+    /// Time of the last scan for idle connections.
     scanned_at: Option<Micros>,
 }
 
-/// Place of one connection, until it is dropped.
+/// Slot of one connection; dropping the guard frees it.
 pub(crate) struct SlotGuard {
     slots: Arc<ConnectionSlots>,
     number: u64,
     pub(crate) state: Arc<ConnectionState>,
-    /// How many connections were closed for it.
+    /// Number of connections that were evicted for this one.
     pub(crate) evicted: usize,
 }
 
@@ -158,8 +162,8 @@ impl ConnectionSlots {
         })
     }
 
-    /// Takes a place for a connection from `peer`, as soon as there is one. Returns none if that address has as many as one may
-    /// have, all of them in use.
+    /// Waits for a slot for a connection from `peer`. Returns `None` if its address has the maximum number of
+    /// connections and all of them are in use.
     pub(crate) async fn acquire(self: &Arc<Self>, peer: IpAddr) -> Option<SlotGuard> {
         let address = counted_address(peer);
         let mut evicted = 0;
@@ -188,7 +192,7 @@ impl ConnectionSlots {
         }
     }
 
-    /// Says how to end a connection when another one needs its place.
+    /// Sets the handle that ends the connection's task when the connection is evicted.
     pub(crate) fn set_abort_handle(&self, number: u64, abort: AbortHandle) {
         if let Some(slot) = self.table.lock().slots.get_mut(&number) {
             slot.abort = Some(abort);
@@ -228,7 +232,7 @@ impl Table {
         }
     }
 
-    /// Takes a connection out of the groups; it no longer counts.
+    /// Removes a connection from its groups, so that it no longer counts.
     fn remove_from_groups(&mut self, number: u64, address: IpAddr) {
         for group in [Some(&mut self.all), self.addresses.get_mut(&address)].into_iter().flatten() {
             group.members.remove(&number);
@@ -246,7 +250,7 @@ impl Table {
         }
     }
 
-    /// Closes connections of an address, or of all, that are not in use. Returns how many.
+    /// Evicts unused connections of `address`, or of any address if it is `None`. Returns how many.
     fn evict(&mut self, address: Option<IpAddr>, capacity: usize, now: Micros) -> usize {
         while let Some(number) = self.group(address).and_then(|group| group.without_request.pop_first()) {
             if self.close(number, |state| !state.has_sent_request()) {
@@ -269,7 +273,8 @@ impl Table {
         longest.filter(|(_, number)| self.close(*number, |state| state.is_idle(now))).count()
     }
 
-    /// Closes a connection, if it is as it should be and not being answered.
+    /// Closes a connection if it meets `condition` and has no request in flight. Returns whether it was
+    /// closed.
     fn close(&mut self, number: u64, condition: impl Fn(&ConnectionState) -> bool) -> bool {
         let Some(slot) = self.slots.get_mut(&number) else { return false };
         if !condition(&slot.state) || !slot.state.close() {
@@ -284,7 +289,7 @@ impl Table {
     }
 }
 
-/// Address under which connections are counted.
+/// Returns the address under which the connections of `peer` are counted.
 fn counted_address(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => {
@@ -336,12 +341,12 @@ mod tests {
             assert!(guards[n as usize].state.begin());
         }
         let now = slots.clock.now().get();
-        // The first is being answered, the last was just now.
+        // The first has a request in flight, the last one was active just now.
         guards[1].state.end(Micros::new(now - 5_000_000));
         guards[2].state.end(Micros::new(now));
         let next = slots.acquire(address(4)).await.unwrap();
         assert_eq!(guards.iter().map(is_closed).collect::<Vec<_>>(), [false, true, false]);
-        // All of them are in use now: the next one waits until a place is free.
+        // All of them are in use now, so the next connection waits for a free slot.
         assert!(next.state.begin());
         assert!(guards[2].state.begin());
         let waiting = tokio::spawn({

@@ -1,5 +1,6 @@
-//! Accepting connections for a door: how many (see [`room`](super::connection_slots)), encrypted or not, and stopping without losing an
-//! answer.
+//! Accept loop of one listener: bounds the number of connections (see
+//! [`connection_slots`](super::connection_slots)), runs the TLS handshake if configured, and stops without
+//! losing a response.
 
 use std::future::Future;
 use std::io;
@@ -17,26 +18,27 @@ use crate::app::state::AppState;
 use crate::common::protocol::Protocol;
 use crate::telemetry::stats::Shed;
 
-/// What a connection is, encrypted or not.
+/// Byte stream of one connection, plain or encrypted.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
 
-/// Told when the server stops: what is in flight is finished, and nothing new begun.
+/// Shutdown signal. When it fires, requests in flight are finished and no new request is started.
 pub type Stop = watch::Receiver<()>;
 
-/// Speaks one protocol.
+/// Serves connections of one protocol.
 pub trait ConnectionHandler: Send + Sync + 'static {
-    /// Which.
+    /// Protocol that this handler speaks.
     const PROTOCOL: Protocol;
 
-    /// What it decides with.
+    /// Returns the application state that the handler decides with.
     fn app(&self) -> &AppState;
 
-    /// Answers one connection until it ends, or `stop` is told and what is in flight is answered.
+    /// Serves one connection until it ends, or until `stop` fires and the requests in flight are answered.
     ///
-    /// The door marks in `seat` when a request begins and ends; between requests the connection may be closed to make room. What
-    /// goes wrong on a connection is its client's affair, so there is nothing to return.
+    /// The handler marks in `state` when a request begins and ends. Between requests the connection may be
+    /// closed to make room for another one. An error on a connection concerns only its client, so nothing is
+    /// returned.
     fn serve(
         self: Arc<Self>,
         stream: impl Stream,
@@ -46,7 +48,7 @@ pub trait ConnectionHandler: Send + Sync + 'static {
     ) -> impl Future<Output = ()> + Send;
 }
 
-/// Accepts connections for `door` until `stop` is told.
+/// Accepts connections for `handler` until `stop` fires.
 pub(crate) async fn accept<H: ConnectionHandler>(
     listener: TcpListener,
     handler: Arc<H>,
@@ -62,7 +64,7 @@ pub(crate) async fn accept<H: ConnectionHandler>(
         };
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
-            // Out of file descriptors, or a client that left already: neither is a reason to stop.
+            // Running out of file descriptors, or a client that has left already, is no reason to stop.
             Err(_) => {
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 continue;
@@ -77,7 +79,7 @@ pub(crate) async fn accept<H: ConnectionHandler>(
             continue;
         };
         handler.app().record.shed(H::PROTOCOL, Shed::Room, slot.evicted);
-        // Answers are small and complete: there is nothing to wait for.
+        // Responses are small and written whole, so Nagle's algorithm would only delay them.
         let _ = stream.set_nodelay(true);
         let number = slot.number();
         let task = tokio::spawn(serve_connection(
@@ -92,7 +94,7 @@ pub(crate) async fn accept<H: ConnectionHandler>(
     }
 }
 
-/// Serves a connection, and counts it meanwhile.
+/// Serves one connection and counts it as open meanwhile.
 async fn serve_connection<H: ConnectionHandler>(
     handler: Arc<H>,
     stream: TcpStream,
@@ -103,7 +105,7 @@ async fn serve_connection<H: ConnectionHandler>(
 ) {
     let (limits, shared_handler) = (handler.app().limits, Arc::clone(&handler));
     let _connected = shared_handler.app().record.connected(H::PROTOCOL);
-    // Whatever is spoken, and encrypted or not, the client speaks first.
+    // In every protocol, encrypted or not, the client sends the first byte.
     let mut byte = [0];
     let first = tokio::time::timeout(limits.first_byte, stream.peek(&mut byte));
     let sent_data = tokio::select! {
@@ -127,11 +129,13 @@ async fn serve_connection<H: ConnectionHandler>(
     }
 }
 
-/// How long a client may take to notice that nothing more is said.
+/// Time that a client has to notice that the server sends nothing more.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Says no more, and waits until the client has noticed: to close on what it still sends would take back answers that it has
-/// not read.
+/// Shuts down the write side, then reads until the client closes or the timeout expires.
+///
+/// Closing a socket that still receives data sends a reset, which would discard responses that the client has
+/// not read yet.
 pub(crate) async fn linger_close(stream: &mut impl Stream) {
     let linger = async {
         stream.shutdown().await?;
@@ -142,20 +146,21 @@ pub(crate) async fn linger_close(stream: &mut impl Stream) {
     let _ = tokio::time::timeout(LINGER_TIMEOUT, linger).await;
 }
 
-/// Connections that may wait to be accepted; the system may allow fewer (`net.core.somaxconn`). A client whose connection does
-/// not fit tries again only after a second, so the usual 128 are too few when many connect at once.
+/// Length of the accept queue. The system may allow fewer (`net.core.somaxconn`). A client whose connection
+/// does not fit tries again only after a second, so the usual 128 are too few when many clients connect at
+/// once.
 const BACKLOG: u32 = 4_096;
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // As `TcpListener::bind` does: a server that is started again need not wait for the connections of the old one.
+    // As `TcpListener::bind` does: a restarted server need not wait for the connections of the old one.
     #[cfg(unix)]
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// A listener there, or why there is none.
+/// Binds `address` and returns the listener with its actual address. The error text suggests `--{flag}`.
 pub(crate) async fn bind(address: SocketAddr, flag: &str) -> Result<(TcpListener, SocketAddr), String> {
     let bind_error = |error: io::Error| {
         format!("cannot listen on {address}: {error}; choose another with --{flag}, or port 0 for a free one")

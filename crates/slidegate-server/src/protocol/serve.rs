@@ -1,4 +1,4 @@
-//! Opening the doors, and closing them without losing an answer.
+//! Starts all listeners, and shuts them down without losing a response.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -10,22 +10,22 @@ use super::tls::Tls;
 use super::{grpc, http, listener, resp};
 use crate::app::state::AppState;
 
-/// Where each door listens; none is closed.
+/// Listening socket of each protocol. A protocol without a socket is disabled.
 #[derive(Default)]
 pub struct Listeners {
-    /// HTTP.
+    /// HTTP API.
     pub http: Option<TcpListener>,
-    /// gRPC: Envoy's rate-limit service.
+    /// gRPC, for Envoy's rate limit service.
     pub grpc: Option<TcpListener>,
-    /// The Redis protocol.
+    /// Redis protocol (RESP).
     pub resp: Option<TcpListener>,
-    /// HTTP for those who may change things: whoever reaches it needs a token only if there is one.
+    /// Administrative HTTP API. It asks for an admin token only if one is configured.
     pub admin: Option<TcpListener>,
-    /// Encrypts them all.
+    /// TLS configuration for all listeners; `None` serves plain text.
     pub tls: Option<Arc<Tls>>,
 }
 
-/// Answers at all doors until `shutdown` completes, then finishes what is in flight.
+/// Serves all protocols until `shutdown` completes, then finishes the requests in flight.
 pub async fn run(listeners: Listeners, app: Arc<AppState>, shutdown: impl Future<Output = ()>) {
     let (stop, stopped) = watch::channel(());
     let shutdown_limit = app.limits.shutdown;
@@ -56,7 +56,7 @@ pub async fn run(listeners: Listeners, app: Arc<AppState>, shutdown: impl Future
     let _ = stop.send(());
     app.live.stop();
     app.record.recorder.end_streams();
-    // Whatever is still open then belongs to a client that does not read.
+    // A connection that is still open after the timeout belongs to a client that does not read.
     let _ = tokio::time::timeout(shutdown_limit, stop.closed()).await;
     stats_task.abort();
 }

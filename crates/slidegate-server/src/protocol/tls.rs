@@ -1,4 +1,4 @@
-//! Encrypted connections, by certificates that may change while the server runs.
+//! TLS for all listeners, with certificates that are reloaded when their files change.
 
 use std::future::Future;
 use std::io;
@@ -22,7 +22,7 @@ use crate::common::file_watch::{LOOK, Watch};
 use crate::common::protocol::Protocol;
 use crate::config::TlsConfig;
 
-/// Certificates, and what is done with them.
+/// TLS configurations of all protocols, and the files that they are read from.
 pub struct Tls {
     files: TlsConfig,
     watch: Mutex<Watch>,
@@ -36,7 +36,7 @@ struct Configs {
 }
 
 impl Tls {
-    /// Reads the files.
+    /// Reads the certificate, key and client CA files.
     pub fn new(files: TlsConfig) -> Result<Self, String> {
         let watch = Mutex::new(Watch::new(paths(&files)));
         let current = ArcSwap::from_pointee(Configs::read(&files)?);
@@ -57,9 +57,10 @@ impl Tls {
         TlsAcceptor::from(Arc::clone(config)).accept(stream)
     }
 
-    /// Reads the files again whenever they change. Open connections keep the certificate that they began with.
+    /// Reloads the files whenever they change. Open connections keep the certificate that they began with.
     ///
-    /// Files are looked at and read on a blocking thread: a file system that does not answer delays only this task.
+    /// The files are checked and read on a blocking thread: a file system that does not respond delays only
+    /// this task.
     pub(crate) async fn reload_on_change(self: Arc<Self>) {
         let mut reported = None;
         loop {
@@ -72,7 +73,8 @@ impl Tls {
                     tracing::info!("tls: the certificates were read again");
                     reported = None;
                 }
-                // The files are read again until they are right: a certificate and its key are two files.
+                // A certificate and its key are two files and may change one after the other, so the files
+                // are read again until they match.
                 Some(Err(message)) if reported.as_ref() != Some(&message) => {
                     warn(&format!("the certificates stay as they are: {message}"));
                     reported = Some(message);
@@ -82,7 +84,8 @@ impl Tls {
         }
     }
 
-    /// Reads the files if they have changed; none if they have not, or change while they are read.
+    /// Reads the files if they have changed. Returns `None` if they have not, or if they change while they
+    /// are read.
     ///
     /// Blocks for as long as the file system does.
     fn reload_if_changed(&self) -> Option<Result<Configs, String>> {

@@ -1,4 +1,4 @@
-//! How long a caller waits: the header `grpc-timeout`.
+//! Parses the caller's deadline, the header `grpc-timeout`.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tonic::Status;
 
 const HEADER: &str = "grpc-timeout";
 
-/// How long to try: as long as the caller waits, and no longer than `longest`.
+/// Returns the timeout of the call: the caller's own, but at most `max`.
 pub(super) fn from_headers(headers: &HeaderMap, max: Duration) -> Result<Duration, Status> {
     let Some(text) = headers.get(HEADER) else { return Ok(max) };
     let timeout = parse(text.as_bytes()).ok_or_else(|| {

@@ -1,4 +1,5 @@
-//! What Envoy asks, as requests: a descriptor is one request, whose attributes are the domain and the entries.
+//! Converts Envoy's descriptors to requests. A descriptor becomes one request, whose attributes are the
+//! domain and the entries.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -9,13 +10,13 @@ use tonic::Status;
 use super::messages::{self, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitUnit};
 use crate::envoy::DOMAIN;
 
-/// The most descriptors of one request.
+/// Maximum number of descriptors in one request.
 const MAX_DESCRIPTORS: usize = 64;
 
-/// The most entries of one descriptor: one attribute is the domain.
+/// Maximum number of entries in one descriptor: one attribute is the domain.
 const MAX_ENTRIES: usize = MAX_ATTRIBUTES - 1;
 
-/// The units that Envoy has words for, in seconds.
+/// Units of Envoy's limits and their lengths in seconds.
 pub(super) const UNITS: [(RateLimitUnit, u64); 6] = [
     (RateLimitUnit::Second, 1),
     (RateLimitUnit::Minute, 60),
@@ -25,7 +26,7 @@ pub(super) const UNITS: [(RateLimitUnit, u64); 6] = [
     (RateLimitUnit::Year, 365 * 24 * 3600),
 ];
 
-/// The descriptors of one request, checked.
+/// Validated descriptors of one request.
 pub(super) struct Descriptors {
     domain: String,
     descriptors: Vec<Descriptor>,
@@ -43,19 +44,19 @@ impl From<messages::Entry> for Entry {
     }
 }
 
-/// Bytes that are not UTF-8 become U+FFFD: see [`messages`].
+/// Replaces bytes that are not UTF-8 by U+FFFD: see [`messages`].
 fn lossy(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 pub(super) struct Descriptor {
-    /// With the attributes' names as keys.
+    /// Entries with the names of attributes as keys.
     entries: Vec<Entry>,
     permits: u64,
     limit_override: Option<LimitOverride>,
 }
 
-/// The limit that a descriptor brings.
+/// Limit that a descriptor carries itself.
 pub(super) struct LimitOverride {
     resource: String,
     pub(super) limit: u32,
@@ -83,7 +84,8 @@ impl Descriptors {
         Ok(Descriptors { descriptors: descriptors.collect::<Result<_, _>>()?, domain })
     }
 
-    /// A request for each; one whose own limit is 0 cannot be asked.
+    /// Returns a request for each descriptor, or its override if that is a limit of 0, which no request can
+    /// express.
     pub(super) fn requests(&self) -> impl ExactSizeIterator<Item = Result<Request<'_>, &LimitOverride>> {
         self.descriptors.iter().map(|descriptor| descriptor.request(&self.domain))
     }
@@ -101,7 +103,7 @@ impl Descriptor {
         let mut entries: Vec<Entry> = entries.into_iter().map(Entry::from).collect();
         let limit_override = limit.map(|limit| LimitOverride::check(limit, domain, &entries)).transpose()?;
         number_repeated_keys(&mut entries);
-        // Here 0 is meant: it looks.
+        // A descriptor's own cost of 0 is meant as such: it only reads.
         let permits = hits_addend.unwrap_or(permits);
         Ok(Descriptor { entries, permits, limit_override })
     }
@@ -137,9 +139,10 @@ impl LimitOverride {
     }
 }
 
-/// The second entry of one key is `key.2`, the third `key.3`. The first `domain` is the domain.
+/// Renames repeated keys: the second entry with one key becomes `key.2`, the third `key.3`. The first
+/// `domain` is the domain itself.
 fn number_repeated_keys(entries: &mut [Entry]) {
-    // From the last on, so that those before still have their keys.
+    // Starts from the last entry, so that the entries before it still have their original keys.
     for i in (0..entries.len()).rev() {
         let (before, rest) = entries.split_at_mut(i);
         let Some(Entry { key, .. }) = rest.first_mut() else { continue };
@@ -150,7 +153,7 @@ fn number_repeated_keys(entries: &mut [Entry]) {
     }
 }
 
-/// One text for the domain and the entries, and another for any others: what separates is escaped.
+/// Returns a resource name that is unique for a domain and its entries: separators in them are escaped.
 fn resource(domain: &str, entries: &[Entry]) -> String {
     let mut text = String::with_capacity(64);
     escape(&mut text, domain);
@@ -188,7 +191,7 @@ mod tests {
         number_repeated_keys(&mut entries);
         let keys: Vec<_> = entries.iter().map(|entry| entry.key.as_str()).collect();
         assert_eq!(keys, ["a", "b", "a.2", "domain.2", "a.3"]);
-        // As the rules of envoyproxy/ratelimit's files have them.
+        // The conversion of envoyproxy/ratelimit's files numbers keys in the same way.
         let envoy_attributes =
             crate::envoy::attributes("d", [("a", "1"), ("b", "2"), ("a", ""), ("domain", "3"), ("a", "4")]);
         assert!(envoy_attributes.iter().skip(1).map(|(name, _)| name.as_ref()).eq(keys));

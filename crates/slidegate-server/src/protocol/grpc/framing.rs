@@ -1,4 +1,4 @@
-//! One message in, one message out: as much of gRPC over HTTP/2 as a call without streams needs.
+//! Framing of unary gRPC calls over HTTP/2: reads one message and writes one message.
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -18,17 +18,18 @@ use super::MAX_MESSAGE;
 use crate::app::request_budget::BudgetShare;
 use crate::protocol::connection_slots::ConnectionState;
 
-/// Before each message: whether it is compressed, and its length in four bytes.
+/// Size of the prefix of each message: a compression flag, and the length in four bytes.
 const PREFIX_BYTES: usize = 5;
 
-/// Memory of a call that waits for its message, besides the message: a task and the state of its HTTP/2 stream.
+/// Memory of a call that waits for its message, in bytes, besides the message itself: a task and the state of
+/// its HTTP/2 stream.
 const WAITING_CALL_BYTES: usize = 8 << 10;
 
-/// Calls of a connection that may wait without taking from the budget for unfinished requests. A message often comes a moment
-/// after its call: clients that use up the budget must not stop others.
+/// Number of calls per connection that may wait without charging the budget for unfinished requests. A
+/// message often arrives a moment after its call: clients that use up the budget must not stop others.
 const FREE_CALLS: usize = 8;
 
-/// A call that waits for its message.
+/// Call that waits for its message, and its share of the budget for unfinished requests.
 struct WaitingCall<'s> {
     state: &'s ConnectionState,
     is_free: bool,
@@ -40,7 +41,7 @@ impl<'s> WaitingCall<'s> {
         WaitingCall { state, is_free: state.begin_wait() < FREE_CALLS, share }
     }
 
-    /// Goes on to wait, with so many bytes of the message.
+    /// Charges the budget for a call that waits and has received `bytes` bytes of its message.
     fn wait(&self, bytes: usize) -> Result<(), Status> {
         let bytes =
             if self.is_free { bytes.saturating_sub(WAITING_CALL_BYTES) } else { bytes + WAITING_CALL_BYTES };
@@ -59,7 +60,8 @@ impl Drop for WaitingCall<'_> {
     }
 }
 
-/// The one message of a call, when all of it is here. A call that has to wait for it takes a part of the budget with `hold`.
+/// Reads the single message of a call. A call that has to wait for it charges the budget share that `hold`
+/// returns.
 pub(super) async fn read_message<M, B>(
     mut body: B,
     state: &ConnectionState,
@@ -82,7 +84,7 @@ where
         let Some(frame) = frame else { break };
         let frame = frame.map_err(|error| Status::cancelled(error.to_string()))?;
         let Ok(data) = frame.into_data() else { continue };
-        // Most messages come in one piece.
+        // Most messages arrive in one piece.
         received = if received.is_empty() { data } else { join(received, data) };
         if message_length(&received)?.is_some_and(|length| received.len() > PREFIX_BYTES + length) {
             return Err(Status::invalid_argument("this call takes one message, not several"));
@@ -97,7 +99,7 @@ where
     }
 }
 
-/// How long the message is, if that is known yet.
+/// Returns the length of the message, `None` if the prefix has not arrived yet.
 fn message_length(received: &[u8]) -> Result<Option<usize>, Status> {
     let Some((&[compressed, a, b, c, d], _)) = received.split_first_chunk() else { return Ok(None) };
     if compressed != 0 {
@@ -118,25 +120,25 @@ fn join(received: Bytes, data: Bytes) -> Bytes {
     joined.freeze()
 }
 
-/// A message with its prefix.
+/// Encodes a message with its prefix.
 pub(super) fn encode_frame(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut data = BytesMut::with_capacity(PREFIX_BYTES + length);
     data.put_u8(0);
     data.put_u32(length as u32);
-    // There is room for it.
+    // Encoding cannot fail: the buffer has the required capacity.
     let _ = message.encode(&mut data);
     data.freeze()
 }
 
-/// The answer that says `message`.
+/// Returns a response with `message` as its only message.
 pub(super) fn unary_response(message: &impl Message) -> Response<UnaryBody> {
     let mut response = Response::new(UnaryBody::Message(encode_frame(message)));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     response
 }
 
-/// A message, and then that all is well.
+/// Response body of a unary call: one message, then trailers with status 0.
 pub(super) enum UnaryBody {
     Message(Bytes),
     Trailers,

@@ -1,4 +1,4 @@
-//! See [`crate::fuzzing`].
+//! Entry point of the gRPC service for fuzzing; see [`crate::fuzzing`].
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use crate::app::request_budget::RequestBudget;
 use crate::protocol::connection_slots::ConnectionState;
 use crate::telemetry::stats::Instrumented;
 
-/// The frames of an answer to a call whose body comes in these pieces.
+/// Returns the response frames of a call whose body arrives in these pieces.
 pub(crate) async fn should_rate_limit(
     instrumented: Instrumented<'_>,
     pieces: &[&[u8]],
@@ -29,7 +29,7 @@ pub(crate) async fn should_rate_limit(
     Ok(body.to_bytes().to_vec())
 }
 
-/// The last first.
+/// Request body in pieces, in reverse order.
 struct Pieces(Vec<Bytes>);
 
 impl Body for Pieces {

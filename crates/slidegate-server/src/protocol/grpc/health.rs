@@ -1,7 +1,7 @@
-//! `grpc.health.v1.Health`: serving while decisions can be made.
+//! `grpc.health.v1.Health`: reports `SERVING` while the server can decide.
 //!
-//! Load balancers have no token, so anyone may ask. All watches share one channel, which one task feeds, and they are bounded:
-//! see [`streams`](super::streams).
+//! Load balancers have no token, so any client may call it. All watches share one channel, which one task
+//! feeds. Their number is bounded: see [`streams`](super::streams).
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -24,19 +24,19 @@ use crate::app::state::AppState;
 use crate::protocol::listener::Stop;
 use crate::store::Readiness;
 
-/// How its paths begin.
+/// Common prefix of the paths of the health service.
 pub(super) const PREFIX: &str = "/grpc.health.v1.Health/";
 
 pub(super) const CHECK: &str = "/grpc.health.v1.Health/Check";
 
 pub(super) const WATCH: &str = "/grpc.health.v1.Health/Watch";
 
-/// How often a watched status is looked at.
+/// Time between two checks of the status while a client watches it.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) struct Health {
     app: Arc<AppState>,
-    /// Status as of the last look, told to all watches. The channel closes when the server stops.
+    /// Status at the last check, shared by all watches. The channel closes when the server stops.
     status: watch::Receiver<ServingStatus>,
 }
 
@@ -55,7 +55,7 @@ impl Health {
         Ok(response(status_of(&self.app).await))
     }
 
-    /// Tells the status now, and each other one that follows, until the server stops.
+    /// Streams the current status and each change that follows, until the server stops.
     pub(super) async fn watch(&self, request: HealthCheckRequest) -> Response<Body> {
         let (status, changes) = if is_known(&request.service) {
             (status_of(&self.app).await, Changes::KnownService(self.status.clone()))
@@ -70,14 +70,14 @@ impl Health {
     }
 }
 
-/// Looks at the status while anyone watches it.
+/// Publishes the status every [`POLL_INTERVAL`] while a client watches it.
 async fn poll_status(app: Arc<AppState>, sender: watch::Sender<ServingStatus>, mut stop: Stop) {
     loop {
         tokio::select! {
             () = tokio::time::sleep(POLL_INTERVAL) => {}
             _ = stop.changed() => break,
         }
-        // One is the door's.
+        // One receiver belongs to [`Health`] itself.
         if sender.receiver_count() > 1 {
             sender.send_replace(status_of(&app).await);
         }
@@ -95,7 +95,7 @@ async fn status_of(app: &AppState) -> ServingStatus {
     }
 }
 
-/// The server as a whole, or the one service that decides.
+/// Accepts the empty name, which means the whole server, and the rate limit service.
 fn is_known(service: &str) -> bool {
     service.is_empty() || service == SERVICE
 }
@@ -104,24 +104,24 @@ fn response(status: ServingStatus) -> HealthCheckResponse {
     HealthCheckResponse { status: status.into() }
 }
 
-/// One watch.
+/// State of one watch.
 struct WatchStream {
-    /// Status to tell next, if it is known.
+    /// Status to send next, if there is one.
     next: Option<ServingStatus>,
     last: ServingStatus,
-    /// None when the last frame was sent.
+    /// `None` once the last frame was sent.
     changes: Option<Changes>,
 }
 
-/// News of a watch.
+/// Source of the status changes of a watch.
 enum Changes {
     KnownService(watch::Receiver<ServingStatus>),
-    /// Of a service that there is not. It only ends.
+    /// The requested service does not exist: its status never changes, and the watch ends with the server.
     UnknownService(watch::Receiver<ServingStatus>),
 }
 
 impl Changes {
-    /// The next status; none when the server stops.
+    /// Waits for the next status. Returns `None` when the server stops.
     async fn next(&mut self) -> Option<ServingStatus> {
         match self {
             Changes::KnownService(status) => {

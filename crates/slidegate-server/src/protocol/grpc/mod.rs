@@ -1,7 +1,8 @@
-//! gRPC: Envoy's rate limit service, with health and reflection.
+//! gRPC server: Envoy's rate limit service, health checks and reflection.
 //!
-//! A decision takes less time than a router or a task. So `ShouldRateLimit` bypasses tonic's routes, and runs in the task that
-//! reads the connection if it can be answered at once (`at_once`). So does a health check. Tonic serves reflection.
+//! A decision takes less time than a router or a task switch. So `ShouldRateLimit` and health checks bypass
+//! tonic's routes and run in the task that reads the connection if they can be answered immediately (see
+//! `inline_executor`). Tonic serves reflection.
 
 mod deadline;
 mod descriptor;
@@ -47,36 +48,37 @@ use crate::common::protocol::Protocol;
 use crate::common::timeout::within;
 use crate::telemetry::trace::TraceContext;
 
-/// The largest message, in bytes: a client of Envoy's can make a descriptor as long as its headers may be.
+/// Maximum size of a message, in bytes. A client of Envoy can make a descriptor as long as its headers may
+/// be.
 const MAX_MESSAGE: usize = 1 << 20;
 
-/// What may be on its way to us of one call; of a connection it is four times that.
+/// HTTP/2 flow control window of one call, in bytes. The window of a connection is four times as large.
 const FLOW_CONTROL_WINDOW: u32 = 128 << 10;
 
-/// The most calls at once on one connection.
+/// Maximum number of concurrent calls on one connection.
 const MAX_CONCURRENT_CALLS: u32 = 1024;
 
-/// The largest headers of a call, in bytes.
+/// Maximum size of the headers of a call, in bytes.
 const MAX_HEADER_BYTES: u32 = 16 << 10;
 
-/// The service that Envoy asks, by its full name.
+/// Full name of the service that Envoy calls.
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
-/// Its one method.
+/// Path of the service's only method.
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Of an answer made here, or by tonic.
+/// Response body, encoded here or produced by tonic.
 type ResponseBody = Either<UnaryBody, StreamedBody>;
 
-/// In a box, because hyper moves it.
+/// Future of one call. It is boxed because hyper moves it.
 type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
 
-/// Answers gRPC.
+/// Serves gRPC connections.
 pub(crate) struct ConnectionHandler {
     app: Arc<AppState>,
     health: Health,
     streams: Streams,
-    /// Everything but [`SHOULD_RATE_LIMIT`] and health.
+    /// Tonic's routes for everything except [`SHOULD_RATE_LIMIT`] and health.
     routes: TowerToHyperService<Routes>,
 }
 
@@ -114,7 +116,8 @@ impl ConnectionHandler {
             });
             return match within(timeout, decision).await {
                 Some(Ok(response)) => framing::unary_response(&response).map(Either::Left),
-                // By default Envoy passes a request on if the call fails. A client must not get that by long headers.
+                // By default Envoy lets a request pass if the call fails. A client must not achieve that with
+                // long headers.
                 Some(Err(status)) if status.code() == Code::ResourceExhausted => {
                     self.app.record.denied(Protocol::Grpc);
                     framing::unary_response(&rate_limit::over_limit()).map(Either::Left)
@@ -158,7 +161,8 @@ impl ConnectionHandler {
         }
     }
 
-    /// Whoever balances load has no token, and learns nothing from whether this server is well.
+    /// Checks the token of a call. Health checks need none: load balancers have no token, and the health
+    /// status reveals nothing else.
     fn is_authorized<B>(&self, request: &Request<B>) -> bool {
         let token = || request.headers().get(AUTHORIZATION).and_then(|header| bearer(header.as_bytes()));
         let access = &self.app.access;
@@ -175,7 +179,7 @@ fn error_response(status: Status) -> Response<ResponseBody> {
     status.into_http::<Body>().map(|body| Either::Right(StreamedBody::new(body, None)))
 }
 
-/// Call under way, also when its client gives it up.
+/// Marks a request as in flight until it is dropped, also when the client cancels the call.
 struct RequestGuard<'c> {
     state: &'c ConnectionState,
     app: &'c AppState,
@@ -203,7 +207,7 @@ impl listener::ConnectionHandler for ConnectionHandler {
     ) {
         let limits = self.app.limits;
         let mut stream = TimeoutStream::new(stream);
-        // A peer that is there answers a ping at least; one that never begins to speak HTTP/2 gets none.
+        // A live peer answers at least a ping. A peer that never begins to speak HTTP/2 is not pinged.
         stream.set_read_timeout(Some(limits.head + limits.request));
         stream.set_write_timeout(Some(limits.request));
 
@@ -213,10 +217,11 @@ impl listener::ConnectionHandler for ConnectionHandler {
             .keep_alive_interval(limits.head)
             .keep_alive_timeout(limits.request)
             .max_concurrent_streams(MAX_CONCURRENT_CALLS)
-            // Envoy gives up a call by a reset: a stall of ours is no reason to close the connection on the others.
+            // Envoy cancels a call by a reset. A stall of this server is no reason to close the connection
+            // and fail the other calls.
             .max_pending_accept_reset_streams(MAX_CONCURRENT_CALLS as usize)
             .max_header_list_size(MAX_HEADER_BYTES)
-            // Nearly any message fits, and a connection holds no more than a few of them.
+            // Nearly any message fits, and a connection buffers no more than a few messages.
             .initial_stream_window_size(FLOW_CONTROL_WINDOW)
             .initial_connection_window_size(4 * FLOW_CONTROL_WINDOW)
             .max_send_buf_size(FLOW_CONTROL_WINDOW as usize)

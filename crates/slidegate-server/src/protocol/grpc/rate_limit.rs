@@ -1,4 +1,4 @@
-//! `ShouldRateLimit`: all descriptors of a request are admitted, or none is.
+//! `ShouldRateLimit`: admits all descriptors of a request, or none.
 
 use slidegate::{Decision, Error, Request};
 use tonic::Status;
@@ -22,7 +22,10 @@ pub(super) async fn decide(
     response.map_err(status)
 }
 
-/// One is the usual case, and needs no list. What can never fit is denied: an error would let Envoy allow it.
+/// Acquires the permits of all requests, or of none.
+///
+/// Most calls have one descriptor, which needs no list. A request for more permits than the limit ever allows
+/// is denied: an error would make Envoy let it pass.
 async fn acquire(instrumented: Instrumented<'_>, requests: &[Request<'_>]) -> Result<Vec<Decision>, Error> {
     if let [request] = requests {
         match instrumented.acquire(request).await {
@@ -33,7 +36,8 @@ async fn acquire(instrumented: Instrumented<'_>, requests: &[Request<'_>]) -> Re
     instrumented.acquire_together(requests).await
 }
 
-/// A limit of 0 denies them all; what the others would be told is only looked up.
+/// Denies all descriptors because one of them has a limit of 0. The other descriptors are only peeked at, for
+/// their status.
 async fn deny_by_zero_limit(
     instrumented: Instrumented<'_>,
     descriptors: &Descriptors,
@@ -57,7 +61,7 @@ async fn deny_by_zero_limit(
     Ok(rate_limit_response(&outcomes.collect::<Vec<_>>()))
 }
 
-/// The answer to a message that is too large to be read.
+/// Returns the response to a message that is too large to be read.
 pub(super) fn over_limit() -> RateLimitResponse {
     RateLimitResponse { overall_code: Code::OverLimit as i32, ..RateLimitResponse::default() }
 }

@@ -1,4 +1,4 @@
-//! Decisions as Envoy reads them: a status for each descriptor, and headers for the client.
+//! Encodes decisions for Envoy: a status for each descriptor, and headers for the client.
 
 use std::fmt::Write;
 
@@ -9,12 +9,13 @@ use slidegate::{Decision, Limit, Micros};
 use super::descriptor::LimitOverride;
 use super::messages::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse, Unit};
 
-/// What became of one descriptor.
+/// Outcome of one descriptor.
 pub(super) enum DescriptorOutcome<'a> {
     Decided(&'a Decision),
-    /// It brings a limit of 0.
+    /// The descriptor overrides the limit with 0, so it is always denied.
     ZeroLimit(&'a LimitOverride),
-    /// It asks for more than there ever is, beside one that was denied anyway.
+    /// The descriptor requests more permits than its limit ever allows, and another descriptor of the request
+    /// has a limit of 0.
     ExceedsLimit,
 }
 
@@ -71,7 +72,7 @@ fn current_limit(limit: &Limit<'_>) -> RateLimit {
     }
 }
 
-/// The unit that is this window; unknown if none is.
+/// Returns Envoy's name for the length of this window, `Unknown` if it has none.
 fn unit(window: Micros) -> Unit {
     const DAY: u64 = 24 * 3600;
     if !window.get().is_multiple_of(1_000_000) {
@@ -89,7 +90,7 @@ fn unit(window: Micros) -> Unit {
     }
 }
 
-/// Whole seconds, up: Envoy tells its client only those, and cuts off the rest.
+/// Rounds up to whole seconds: Envoy reports only seconds to its client, and truncates.
 fn seconds(wait: Micros) -> Duration {
     Duration { seconds: i64::try_from(wait.ceil_secs()).unwrap_or(i64::MAX), nanos: 0 }
 }
@@ -98,7 +99,7 @@ fn saturated(n: u64) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-/// The headers that the HTTP door has, of all decisions together.
+/// Returns the same rate limit headers as the HTTP API, for all decisions together.
 fn client_headers(outcomes: &[DescriptorOutcome<'_>]) -> Vec<HeaderValue> {
     let limits = limits_by_rule(outcomes);
     let mut headers = Vec::with_capacity(3);
@@ -123,7 +124,8 @@ fn client_headers(outcomes: &[DescriptorOutcome<'_>]) -> Vec<HeaderValue> {
     headers
 }
 
-/// One limit a rule: if several descriptors meet it, the one with least left.
+/// Returns one limit per rule. If several descriptors matched a rule, this is the one with the fewest permits
+/// left.
 fn limits_by_rule<'d>(outcomes: &[DescriptorOutcome<'d>]) -> Vec<Limit<'d>> {
     let mut limits: Vec<Limit<'d>> = Vec::new();
     for limit in outcomes.iter().filter_map(DescriptorOutcome::decision).flat_map(headers::enforced) {

@@ -1,6 +1,7 @@
-//! Bound on calls that last: watches of health, which need no token, and reflection.
+//! Bounds the number of long-lived calls: health watches, which need no token, and reflection.
 //!
-//! Each holds a task, the state of an HTTP/2 stream and its buffers, about 8 KiB, for as long as its client likes.
+//! Each of them holds a task, the state of an HTTP/2 stream and its buffers, about 8 KiB, for as long as its
+//! client likes.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,13 +16,13 @@ use tonic::body::Body;
 use crate::app::state::AppState;
 use crate::protocol::connection_slots::ConnectionState;
 
-/// Streams of one door.
+/// Streams of all connections of the listener.
 pub(super) struct Streams {
     permits: Arc<Semaphore>,
     app: Arc<AppState>,
 }
 
-/// One stream, until it is dropped. Its connection is in use meanwhile.
+/// Open stream; dropping the guard closes it. Its connection counts as in use meanwhile.
 pub(super) struct StreamGuard {
     state: Arc<ConnectionState>,
     app: Arc<AppState>,
@@ -33,7 +34,7 @@ impl Streams {
         Streams { permits: Arc::new(Semaphore::new(app.limits.grpc_streams)), app }
     }
 
-    /// Opens one on the connection of `seat`.
+    /// Opens a stream on the connection that `state` belongs to.
     pub(super) fn open(&self, state: &Arc<ConnectionState>) -> Result<StreamGuard, Status> {
         let max = self.app.limits.grpc_streams_per_connection;
         if !state.open_stream(max) {
@@ -49,7 +50,7 @@ impl Streams {
                 "{max} streams are open, as many as there may be: try again later, or raise listen.limits.grpc-streams"
             )));
         };
-        // The call that opens it is under way, so the connection cannot have been closed.
+        // The call that opens the stream is in flight, so the connection cannot have been evicted.
         let _ = state.begin();
         Ok(StreamGuard { state: Arc::clone(state), app: Arc::clone(&self.app), _permit: permit })
     }
@@ -62,7 +63,7 @@ impl Drop for StreamGuard {
     }
 }
 
-/// Body of an answer, and the stream that it is.
+/// Response body that holds its stream open until it is dropped.
 pub(super) struct StreamedBody {
     body: Body,
     _stream: Option<StreamGuard>,

@@ -24,14 +24,14 @@ use crate::store::AnyStore;
 use crate::telemetry::stats::Instrumented;
 use crate::telemetry::trace::TraceContext;
 
-/// What is asked about a request: to have its permits, or whether it could.
+/// Kind of decision: acquire the permits of a request, or only peek.
 #[derive(Clone, Copy)]
 pub(super) enum DecisionKind {
     Acquire,
     Peek,
 }
 
-/// What may be wrong with any body.
+/// Errors of an operation that takes a request for permits.
 pub(super) const DECISION_ERRORS: [Code; 7] = [
     Code::InvalidJson,
     Code::InvalidRequest,
@@ -126,14 +126,14 @@ fn decision_response(
     legacy_headers: bool,
 ) -> BufferedResponse {
     let status = if decision.allowed() { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
-    // One buffer for the values of headers and the body; most decisions fit.
+    // One buffer for the header values and the body; most decisions fit.
     let mut text = BytesMut::with_capacity(768);
     let mut head = HeaderMap::new();
     headers::add(decision, legacy_headers, &mut text, &mut head);
     json(status, head, text, &DecisionBody::new(limiter, decision))
 }
 
-/// `?headers=x-ratelimit` asks for the older headers too.
+/// Returns true if the query has `headers=x-ratelimit`, which requests the legacy headers as well.
 pub(super) fn wants_legacy_headers(query: Option<&str>) -> bool {
     query.is_some_and(|query| query.split('&').any(|parameter| parameter == "headers=x-ratelimit"))
 }
@@ -149,7 +149,7 @@ pub(super) fn batch_route() -> Route {
     Route::new("/v1/acquire/batch").post(batch, operation).up_to(MAX_BATCH_BODY)
 }
 
-/// Each request is judged on its own: a bad or a denied one does not stop the others.
+/// Decides each request of a batch on its own: an invalid or denied request does not stop the others.
 async fn batch(
     State(app): State<Shared>,
     caller: TraceContext,

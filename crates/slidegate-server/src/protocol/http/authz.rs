@@ -1,4 +1,5 @@
-//! Who may come in at this door, and for what.
+//! Authorization of HTTP requests: tokens, and protection against requests that a web page makes a browser
+//! send.
 
 use std::net::IpAddr;
 
@@ -10,10 +11,10 @@ use crate::app::auth::bearer;
 use crate::config::Origin;
 
 impl ConnectionHandler {
-    /// Whether a request may be answered.
+    /// Checks that a request may be answered.
     pub(super) fn authorize(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
         if headers.get_all(header::AUTHORIZATION).iter().nth(1).is_some() {
-            // Programs on the way could each go by another one.
+            // Proxies in between could each use a different one.
             let message = "`authorization` is given twice: send one";
             return Err(ApiError::new(Code::InvalidRequest, message));
         }
@@ -23,7 +24,7 @@ impl ConnectionHandler {
             _ if path.starts_with("/dashboard/") => Ok(()),
             _ if needs_admin(method, path) => {
                 self.authorize_change(token)?;
-                // Without a token a page could ask in the name of who looks at it.
+                // Without a token a web page could make changes through the browser of its visitor.
                 if self.app.access.has_admin() || !may_be_from_web_page(headers) {
                     Ok(())
                 } else {
@@ -32,7 +33,7 @@ impl ConnectionHandler {
             }
             _ => {
                 self.authorize_api(token)?;
-                // A page does not know the token, so it is only where there is none that it could charge.
+                // A web page does not know the token, so it can charge only where no token is required.
                 if self.app.access.is_open() && self.is_cross_site_charge(path, headers) {
                     Err(cross_site_charge_error(path))
                 } else {
@@ -42,7 +43,7 @@ impl ConnectionHandler {
         }
     }
 
-    /// Whether a page of another site makes a browser send what is charged.
+    /// Returns true if a web page of another site makes a browser send a request that charges.
     fn is_cross_site_charge(&self, path: &str, headers: &HeaderMap) -> bool {
         match path {
             AUTHORIZE => is_from_browser(headers) && !self.has_proxy_header(headers),
@@ -50,9 +51,11 @@ impl ConnectionHandler {
         }
     }
 
-    /// Whether a request to `/v1/authorize` has a header that says something about another request. Proxies pass on the headers of
-    /// that request, also those which browsers add, so these alone say nothing. A page cannot send any of these: a browser
-    /// asks the server first, which does not agree.
+    /// Returns true if a request to `/v1/authorize` has a header that describes another request.
+    ///
+    /// Proxies forward the headers of that request, including those that browsers add, so the browser's
+    /// headers alone prove nothing. A web page cannot send any of the proxy's
+    /// headers: the browser would first send a preflight request to this server, which does not allow it.
     fn has_proxy_header(&self, headers: &HeaderMap) -> bool {
         let describes_other_request = |name: &HeaderName| {
             PROXY_HEADERS.contains(&name.as_str())
@@ -65,7 +68,7 @@ impl ConnectionHandler {
         headers.keys().any(describes_other_request)
     }
 
-    /// Whether who shows this may ask.
+    /// Checks that `token` allows calls that change nothing but counts.
     pub(super) fn authorize_api(&self, token: Option<&[u8]>) -> Result<(), ApiError> {
         if self.app.access.may_ask(token) { Ok(()) } else { Err(missing_token("ask")) }
     }
@@ -90,7 +93,7 @@ impl ConnectionHandler {
 
 const AUTHORIZE: &str = "/v1/authorize";
 
-/// Paths of what is charged, corrected or reported, besides `/v1/authorize`.
+/// Paths that charge, correct or report, besides `/v1/authorize`.
 const CHARGING_PATHS: [&str; 6] =
     ["/v1/acquire", "/v1/acquire/batch", "/v1/settle", "/v1/release", "/v1/extend", "/v1/report"];
 
@@ -98,8 +101,8 @@ const CHARGING_PATHS: [&str; 6] =
 const PROXY_HEADERS: [&str; 2] = ["forwarded", "x-real-ip"];
 const PROXY_HEADER_PREFIXES: [&str; 2] = ["x-forwarded-", "x-original-"];
 
-/// Headers that browsers send to other sites without asking, or that a page can set: as an attribute they say nothing of who sends
-/// them.
+/// Headers that browsers send to other sites without a preflight, or that a web page can set. As attributes
+/// they do not identify the sender.
 const BROWSER_HEADERS: [&str; 12] = [
     "accept",
     "accept-encoding",
@@ -115,7 +118,7 @@ const BROWSER_HEADERS: [&str; 12] = [
     "user-agent",
 ];
 
-/// Whether it changes something, or tells what others ask.
+/// Returns true for requests that change something or reveal the requests of others.
 fn needs_admin(method: &Method, path: &str) -> bool {
     let is_read = method == Method::GET || method == Method::HEAD;
     path.starts_with("/v1/keys/") && !is_read
@@ -128,7 +131,8 @@ fn missing_token(action: &str) -> ApiError {
     ApiError::new(Code::Unauthorized, message)
 }
 
-/// Whether a browser may have sent it for a page: from elsewhere, or under a name that was made to stand for us.
+/// Returns true if a browser may have sent the request for a web page: a page of another origin, or one under
+/// a host name that was made to resolve to this server (DNS rebinding).
 fn may_be_from_web_page(headers: &HeaderMap) -> bool {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
@@ -136,7 +140,7 @@ fn may_be_from_web_page(headers: &HeaderMap) -> bool {
     headers.contains_key(header::ORIGIN) || !is_address && name.contains('.')
 }
 
-/// Whether a browser sent it, or a proxy passes on what a browser sent.
+/// Returns true if a browser sent the request, or a proxy forwards a browser's request.
 fn is_from_browser(headers: &HeaderMap) -> bool {
     let agent = headers.get(header::USER_AGENT).map_or(&b""[..], |agent| agent.as_bytes());
     headers.contains_key(header::ORIGIN)
@@ -145,7 +149,7 @@ fn is_from_browser(headers: &HeaderMap) -> bool {
         || agent.starts_with(b"Mozilla/")
 }
 
-/// Whether a browser says that a page of another site asks.
+/// Returns true if the browser's headers say that a page of another origin sent the request.
 fn is_cross_origin(headers: &HeaderMap) -> bool {
     if let Some(site) = headers.get("sec-fetch-site") {
         return !matches!(site.as_bytes(), b"same-origin" | b"none");

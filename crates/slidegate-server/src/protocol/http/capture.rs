@@ -1,5 +1,5 @@
-//! `POST /v1/record`: the requests that are decided from now on, as they come. Nothing is written here, and nothing that a
-//! caller sends is a path: he has what he is sent.
+//! `POST /v1/record`: streams the requests that are decided from now on to the caller. The server writes no
+//! file, and nothing that a caller sends is used as a path.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -24,26 +24,27 @@ const NDJSON: &str = "application/x-ndjson";
 const MAX_SECONDS: u64 = 3_600;
 const MAX_BYTES: u64 = 1 << 30;
 
-/// The most names of attributes, and the longest.
+/// Maximum number of attribute names in `by` and in `digest`.
 const MAX_ATTRIBUTE_NAMES: usize = slidegate::MAX_ATTRIBUTES;
 
-/// What to record.
+/// Which requests to record, and for how long.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default, expecting = "an object with `seconds` and `sample`")]
 #[schemars(rename = "Record")]
 struct RecordBody {
-    /// For how long.
+    /// Duration of the recording, in seconds.
     #[schemars(range(min = 1, max = MAX_SECONDS))]
     seconds: u64,
-    /// Up to how many bytes.
+    /// Maximum size of the recording, in bytes.
     #[schemars(range(min = 1, max = MAX_BYTES))]
     max_bytes: u64,
-    /// A share of the clients, each with everything he asks: from `0.01%` to `100%`.
+    /// Share of the clients to record, from `0.01%` to `100%`. A client in the sample is recorded with all
+    /// its requests.
     sample: String,
-    /// Attributes that make a client; all of a request's, unless given.
+    /// Attributes that identify a client. Default: all attributes of a request.
     #[schemars(length(max = MAX_ATTRIBUTE_NAMES))]
     by: Vec<String>,
-    /// Attributes of which only a digest is told.
+    /// Attributes that are recorded only as a digest.
     #[schemars(length(max = MAX_ATTRIBUTE_NAMES))]
     digest: Vec<String>,
 }

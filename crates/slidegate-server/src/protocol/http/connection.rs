@@ -1,4 +1,5 @@
-//! One connection: first the short way, then, if a request comes that is not for it, hyper.
+//! Serves one HTTP connection: first on the fast path, and with hyper after the first request that the fast
+//! path cannot handle.
 
 use std::error::Error;
 use std::future::Future;
@@ -45,7 +46,8 @@ pub(super) fn serve(
     })
 }
 
-/// In a box of its own: most connections never come here, and need not hold the room for it.
+/// Serves the rest of a connection with hyper. The future has its own box: most connections never get here
+/// and need not hold the memory for it.
 fn serve_with_hyper(
     stream: impl Stream,
     rest: Bytes,
@@ -56,7 +58,7 @@ fn serve_with_hyper(
 ) -> ServeFuture {
     let limits = handler.app.limits;
     let (reader, writer) = tokio::io::split(stream);
-    // A client that does not read its answer is given up as well.
+    // A client that does not read its response is disconnected as well.
     let mut writer = TimeoutWriter::new(writer);
     writer.set_timeout(Some(limits.request));
     let meter = Arc::new(RequestMeter::new(handler.app.hold()));
@@ -76,7 +78,8 @@ fn serve_with_hyper(
                 answer = over_budget_response();
             }
             meter.reset();
-            // Streams last longer than this. There are few of them, and their connections are in use.
+            // A streaming response lasts longer than this call, so its connection stays marked as in use.
+            // There are few of them.
             if !streams {
                 state.end(handler.clock.now());
             }
@@ -85,7 +88,7 @@ fn serve_with_hyper(
     });
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(64 << 10);
-    // Who says no more still waits for an answer, and may have been charged for it.
+    // A client that has closed its write side still waits for a response, and may have been charged for it.
     server.half_close(true);
     let connection = server.serve_connection(TokioIo::new(stream), service);
     Box::pin(async move {
@@ -98,7 +101,7 @@ fn serve_with_hyper(
     })
 }
 
-/// The connection was closed to make room for another.
+/// The connection was evicted to make room for another.
 #[derive(Debug)]
 struct Evicted;
 
@@ -110,7 +113,7 @@ impl std::fmt::Display for Evicted {
 
 impl Error for Evicted {}
 
-/// Whether the answer goes on for as long as the client reads it.
+/// Returns true if the response lasts for as long as the client reads it.
 fn is_stream(path: &str) -> bool {
     matches!(path, "/v1/live" | "/v1/record")
 }
@@ -123,17 +126,19 @@ fn over_budget_response() -> Response<ResponseBody> {
     answer.map(|body| Either::Left(Full::new(body)))
 }
 
-/// Bytes of a request that are not taken from the budget: about what the short way has for each connection.
+/// Bytes of a request that are not charged to the budget: about as much as the fast path has for each
+/// connection.
 const FREE_BYTES: usize = 4 << 10;
 
-/// The budget is asked for so many bytes at a time.
+/// Step in which bytes are charged to the budget.
 const BUDGET_STEP: usize = 16 << 10;
 
-/// Bytes that were read since the last answer: those of the request under way.
+/// Counts the bytes read since the last response, which belong to the request in flight, and charges them to
+/// the budget for unfinished requests.
 struct RequestMeter {
     share: BudgetShare,
     bytes: AtomicUsize,
-    /// Whether the budget did not allow more.
+    /// True once the budget did not allow more.
     over_budget: AtomicBool,
 }
 
@@ -161,7 +166,7 @@ impl RequestMeter {
     }
 }
 
-/// Reads, and takes what it reads from the budget for unfinished requests.
+/// Reader that charges the bytes it reads to the budget for unfinished requests.
 struct MeteredReader<R> {
     reader: R,
     meter: Arc<RequestMeter>,

@@ -1,4 +1,4 @@
-//! `GET /`: the dashboard for a browser, a few lines for anybody else.
+//! `GET /`: the dashboard for browsers, a short text for other clients.
 
 use axum::extract::Path;
 use axum::http::{HeaderMap, HeaderValue, header};
@@ -76,7 +76,8 @@ const FILES: &[(&str, &[u8])] = embedded![
 
 const PAGE: &str = "index.html";
 
-/// A page can load only what is here, and can be in no other page.
+/// Content security policy: the page can load only files of this server, and cannot be embedded in another
+/// page.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -98,7 +99,7 @@ pub(super) fn file_route() -> Route {
     Route::new("/dashboard/{file}").get(serve, operation)
 }
 
-/// Whether who asks is a browser that shows a page.
+/// Returns true if the client is a browser that shows a page.
 fn is_browser(head: &HeaderMap) -> bool {
     let accept = head.get(header::ACCEPT).and_then(|value| value.to_str().ok());
     accept.is_some_and(|kinds| kinds.contains("text/html"))
@@ -122,7 +123,7 @@ async fn serve(Path(name): Path<String>) -> Result<Response, ApiError> {
         .ok_or_else(|| ApiError::new(Code::NotFound, "the dashboard has no such file"))
 }
 
-/// The file of that name.
+/// Returns the response with the file of that name.
 fn file_response(name: &str) -> Option<Response> {
     let (_, content) = FILES.iter().find(|(known, _)| *known == name)?;
     let kind = match name.rsplit_once('.')?.1 {

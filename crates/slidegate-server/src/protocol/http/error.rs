@@ -1,4 +1,4 @@
-//! What a client is told when its request cannot be answered.
+//! Errors of the HTTP API: codes, statuses and bodies.
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -10,7 +10,7 @@ use slidegate::Error;
 
 use super::response::{BufferedResponse, json};
 
-/// What is wrong, for programs.
+/// Machine-readable error code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "ErrorCode")]
@@ -34,7 +34,7 @@ pub(super) enum Code {
     Unavailable,
 }
 
-/// What may go wrong with a call that takes a body and asks the store.
+/// Errors of an operation that takes a body and calls the store.
 pub(super) const BODY_ERRORS: [Code; 6] = [
     Code::InvalidJson,
     Code::InvalidRequest,
@@ -45,7 +45,7 @@ pub(super) const BODY_ERRORS: [Code; 6] = [
 ];
 
 impl Code {
-    /// The status it comes with, and what it says.
+    /// Returns the HTTP status of the code, and its description.
     pub(super) fn status_and_description(self) -> (StatusCode, &'static str) {
         match self {
             Code::InvalidJson => (StatusCode::BAD_REQUEST, "the body is not the JSON it should be"),
@@ -79,13 +79,13 @@ impl Code {
     }
 }
 
-/// `{"error":{"code","message"}}` and its status.
+/// Error response: `{"error":{"code","message"}}` and its status.
 #[derive(Debug)]
 pub(super) struct ApiError {
     body: ErrorBody,
 }
 
-/// Why a request was not answered.
+/// Reason why a request was not answered.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Error")]
 pub(super) struct ErrorBody {
@@ -96,7 +96,7 @@ pub(super) struct ErrorBody {
 #[schemars(inline)]
 struct Detail {
     code: Code,
-    /// What was wrong, where, and what would be right: for people.
+    /// The problem, its place and the fix, for people.
     message: String,
 }
 
@@ -114,7 +114,7 @@ impl ApiError {
         json(status, headers, BytesMut::new(), &self.body)
     }
 
-    /// The body alone, for an answer among others.
+    /// Returns only the body, for a result within a batch.
     pub(super) fn into_body(self) -> ErrorBody {
         self.body
     }

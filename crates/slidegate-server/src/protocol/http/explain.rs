@@ -1,4 +1,4 @@
-//! `POST /v1/explain`: why a request would be allowed or denied, rule by rule. Charges nothing.
+//! `POST /v1/explain`: explains rule by rule why a request would be allowed or denied. Charges nothing.
 
 use axum::Json;
 use axum::extract::State;

@@ -1,8 +1,9 @@
-//! The short way of the usual request: a whole `POST /v1/acquire` or `/v1/peek` that arrives at once.
+//! Fast path for the most common requests: a complete `POST /v1/acquire` or `/v1/peek` that arrives in one
+//! read.
 //!
-//! The lane takes only what it understands to the last header. The first request that is anything else, half of one
-//! or malformed, goes to hyper with all that came after it, and the connection stays there: nothing is ever read in
-//! two ways.
+//! The fast path takes a request only if it understands every header. The first request that is anything
+//! else, incomplete or malformed goes to hyper together with all bytes after it, and the connection stays
+//! with hyper. So no request is parsed by both.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -24,15 +25,16 @@ use crate::protocol::connection_slots::ConnectionState;
 use crate::protocol::listener::{Stop, Stream, linger_close};
 use crate::telemetry::trace::TraceContext;
 
-/// The most bytes of requests that are looked at together. Of an idle connection this is what it costs.
+/// Size of the read buffer in bytes. This is the memory cost of an idle connection.
 const READ_BUFFER: usize = 4 << 10;
 
-/// The most headers of a usual request.
+/// Maximum number of headers that the fast path accepts.
 const MAX_HEADERS: usize = 32;
 
-/// Answers usual requests until the connection ends, idles for longer than `idle`, or `stop` is told.
+/// Answers requests on the fast path until the connection ends, idles for longer than `idle`, or `stop`
+/// fires.
 ///
-/// Returns what is left for hyper to answer.
+/// Returns the received bytes that are left for hyper.
 pub(crate) async fn serve(
     handler: &ConnectionHandler,
     stream: &mut impl Stream,
@@ -50,11 +52,11 @@ pub(crate) async fn serve(
     loop {
         tokio::select! {
             biased;
-            // First: what has arrived is answered, also when the server stops.
+            // Polled first: received requests are answered even when the server stops.
             read = stream.read_buf(&mut received) => if read? == 0 { return Ok(None) },
             _ = &mut stopped => return Ok(None),
             () = &mut idling => {
-                // One timer for all requests: it is moved on when it rings, not with each of them.
+                // One timer serves all requests: it is re-armed when it fires, not with each request.
                 let idled = Duration::from(handler.clock.now()).saturating_sub(last_read.into());
                 if idled >= idle {
                     return Ok(None);
@@ -103,20 +105,20 @@ pub(crate) async fn serve(
     }
 }
 
-/// A request that is here whole.
+/// Complete request, parsed by the fast path.
 struct FastRequest<'a> {
     kind: DecisionKind,
     legacy_headers: bool,
-    /// The token, if it comes with one.
+    /// Bearer token, if the request has one.
     token: Option<&'a [u8]>,
     caller: TraceContext,
     body: &'a [u8],
-    /// Head and body, in bytes.
+    /// Length of head and body, in bytes.
     length: usize,
 }
 
 impl<'a> FastRequest<'a> {
-    /// The first request of `arrived`, if it is a usual one.
+    /// Parses the first request in `received`. Returns `None` if the fast path cannot handle it.
     fn read(received: &'a [u8]) -> Option<Self> {
         let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
         let mut request = httparse::Request::new(&mut []);
@@ -130,7 +132,7 @@ impl<'a> FastRequest<'a> {
         let mut target = request.path?.splitn(2, '?');
         let kind = DecisionKind::of(request.method?, target.next()?)?;
         let query = target.next();
-        // Whether other queries are well-formed, hyper knows.
+        // Hyper validates queries with other characters.
         let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.=&".contains(&b);
         if !query.is_none_or(|query| query.bytes().all(plain)) {
             return None;
@@ -161,7 +163,7 @@ impl<'a> FastRequest<'a> {
             } else if is("transfer-encoding") || is("expect") || is("upgrade") {
                 return None;
             } else if is("origin") || is("sec-fetch-site") {
-                // Whether a page may ask is found out in one place only.
+                // Cross-site requests are checked in one place only, behind hyper.
                 return None;
             } else {
                 caller.hear(name, value);
@@ -200,7 +202,7 @@ fn write(answer: &BufferedResponse, date: &str, responses: &mut Vec<u8>) {
     responses.extend_from_slice(answer.body());
 }
 
-/// The header of that name, which changes once a second.
+/// Value of the `date` header, which changes once a second.
 #[derive(Default)]
 struct Date {
     second: u64,
@@ -240,7 +242,7 @@ mod tests {
 
     const TOKEN: &str = "Bearer token-0123456789";
 
-    /// A client whose bytes are read in these pieces, the last first. It takes every answer.
+    /// Client whose bytes are read in these pieces, in reverse order. It accepts every response.
     struct Pieces {
         left: Vec<Vec<u8>>,
         responses: Arc<Mutex<Vec<u8>>>,
@@ -276,7 +278,8 @@ mod tests {
         }
     }
 
-    /// Head and body of the answer to bytes that come in these pieces. Both ways have their own order of headers.
+    /// Returns the sorted head and the body of the response to bytes that arrive in these pieces. The head is
+    /// sorted because the fast path and hyper order headers differently.
     async fn answer(pieces: &[&[u8]], requires_token: bool) -> (Vec<String>, String) {
         let rules = Rules::from_yaml("rules: [{ name: r, key: [u], limit: 9, window: 1h, count: attempts }]");
         let mut app = AppState::new(AnyStore::Memory(MemoryStore::new()), rules.unwrap(), "a test");
@@ -300,7 +303,7 @@ mod tests {
         (lines, body.to_owned())
     }
 
-    /// The same bytes get the same answer, in one segment and cut anywhere.
+    /// The same bytes get the same response, in one segment and split anywhere.
     #[tokio::test]
     async fn answers_requests_alike_split_anywhere() {
         let valid = format!("authorization: {TOKEN}\r\n");
@@ -341,7 +344,7 @@ mod tests {
                 assert_eq!(answer(&[first, rest], true).await, unsplit, "{headers:?} cut at {cut}");
             }
         }
-        // Where everybody may ask, a page of another site may not.
+        // Without tokens any client may call the API, but not a web page of another site.
         for (headers, status) in [
             ("", "200"),
             ("origin: http://evil.example\r\n", "403"),

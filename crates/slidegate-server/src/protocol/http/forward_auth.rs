@@ -1,4 +1,5 @@
-//! `/v1/authorize`: a proxy asks whether a request of its client may go on, and says what it is in headers.
+//! `/v1/authorize`: decides whether a request that a proxy received may pass. The proxy describes that
+//! request in headers.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
@@ -24,11 +25,11 @@ use crate::common::protocol::Protocol;
 use crate::config::{AuthorizeConfig, Origin, deny_status};
 use crate::telemetry::trace::TraceContext;
 
-/// Who is at the other end of the connection.
+/// Address of the client of the connection.
 #[derive(Clone, Copy)]
 pub(super) struct Peer(pub(super) SocketAddr);
 
-/// What a proxy's own configuration asks for.
+/// Query parameters, which the proxy's configuration sets.
 #[derive(Deserialize)]
 struct QueryParams {
     permits: Option<u64>,
@@ -36,12 +37,12 @@ struct QueryParams {
     headers: Option<String>,
 }
 
-/// What a client may see of it: proxies pass it on.
+/// Body of a denial. Proxies forward it to their clients.
 #[derive(Serialize, JsonSchema)]
 struct Denial {
     /// `false`
     allowed: bool,
-    /// That of the rule that denied.
+    /// Code of the rule that denied.
     code: u32,
     retry_after_ms: u64,
 }
@@ -140,7 +141,7 @@ fn answer(decision: &Decision, deny_status_code: StatusCode, legacy_headers: boo
     json(deny_status_code, head, text, &body).map(axum::body::Body::from)
 }
 
-/// What a proxy said of a request.
+/// Request as its proxy describes it.
 struct ForwardedRequest<'r> {
     config: &'r AuthorizeConfig,
     peer: IpAddr,
@@ -154,12 +155,12 @@ impl<'r> ForwardedRequest<'r> {
         known.filter_map(|(name, origin)| Some((name.as_str(), self.value(origin)?))).collect()
     }
 
-    /// Whoever else asks could say what it likes.
+    /// Returns true if the peer is a trusted proxy. Any other client could send arbitrary headers.
     fn is_from_trusted_proxy(&self) -> bool {
         self.config.trusted_proxies.iter().any(|net| net.contains(&self.peer))
     }
 
-    /// None if it was not said, or is empty.
+    /// Returns the value of an attribute, `None` if it is missing or empty.
     fn value(&self, origin: &Origin) -> Option<Cow<'r, str>> {
         let value = match origin {
             Origin::Client => self.client().into(),
@@ -180,7 +181,7 @@ impl<'r> ForwardedRequest<'r> {
         counted(client, self.config.ipv6_prefix)
     }
 
-    /// The first of these headers.
+    /// Returns the value of the first of these headers that is present.
     fn first_header(&self, names: &[&'static str]) -> Option<Cow<'r, str>> {
         names.iter().find_map(|name| self.header(&HeaderName::from_static(name)))
     }

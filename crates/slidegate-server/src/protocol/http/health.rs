@@ -1,4 +1,4 @@
-//! `GET /healthz` and `/readyz`.
+//! `GET /healthz` and `GET /readyz`: liveness and readiness.
 
 use axum::Json;
 use axum::extract::State;
@@ -12,7 +12,7 @@ use super::operation::{Access, Operation};
 use super::route::Route;
 use crate::store::Readiness;
 
-/// The process answers.
+/// The process is alive.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Health")]
 pub(super) struct HealthBody {
@@ -20,19 +20,19 @@ pub(super) struct HealthBody {
     status: &'static str,
 }
 
-/// Whether decisions can be made.
+/// Readiness of the server to decide.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Readiness")]
 pub(super) struct ReadinessBody {
     ready: bool,
     /// `memory` or `redis`.
     store: &'static str,
-    /// How many.
+    /// Number of rules.
     rules: usize,
-    /// Why decisions are made without the store.
+    /// Reason why decisions are made without the store.
     #[serde(skip_serializing_if = "Option::is_none")]
     degraded: Option<String>,
-    /// Why it is not ready.
+    /// Reason why the server is not ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
@@ -73,7 +73,8 @@ async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<ReadinessBody>) 
     }
     match limiter.store().ready().await {
         Readiness::Ready => (StatusCode::OK, Json(body(true))),
-        // Taking every node out of service would make an outage of Redis one of everything.
+        // The node stays in service: taking every node out would turn an outage of Redis into an outage of
+        // everything.
         Readiness::Degraded(error) => {
             (StatusCode::OK, Json(ReadinessBody { degraded: Some(error.to_string()), ..body(true) }))
         }

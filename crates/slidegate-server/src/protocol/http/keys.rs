@@ -1,4 +1,4 @@
-//! `GET` and `DELETE /v1/keys/{key}`: what is counted under a key, and to forget it.
+//! `GET` and `DELETE /v1/keys/{key}`: inspects and resets the count of a key.
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
@@ -14,27 +14,27 @@ use super::error::{ApiError, Code};
 use super::operation::{Access, Operation};
 use super::route::Route;
 
-/// The longest key there is: a rule's name and eight digests, with room.
+/// Maximum length of a key, in bytes: a rule's name and eight digests, with room to spare.
 const MAX_KEY: usize = 2048;
 
-/// What is counted under a key.
+/// The count of a key.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Key")]
 pub(super) struct KeyBody {
     key: String,
-    /// When this was so, by the store's clock, in milliseconds since 1970.
+    /// Time of this snapshot by the store's clock, in milliseconds since 1970.
     at_ms: f64,
     used: u64,
     reset_after_ms: u64,
-    /// The rule that counts there; none if none does any more, or requests bring the limit themselves.
+    /// Rule that counts under this key; null if the rule is gone, or if requests carry the limit themselves.
     rule: Option<String>,
     algorithm: Option<&'static str>,
-    /// What this key may have in use.
+    /// Maximum number of permits that this key may have in use.
     limit: Option<u64>,
     window_ms: Option<u64>,
-    /// What is in use, and when it no longer is.
+    /// Admissions in use, and the time until each expires.
     entries: Vec<EntryBody>,
-    /// Whether there are more, newer ones.
+    /// True if there are more entries, which are newer.
     truncated: bool,
 }
 
@@ -42,17 +42,17 @@ pub(super) struct KeyBody {
 #[schemars(inline)]
 struct EntryBody {
     permits: u64,
-    /// When it was admitted; of a slice, when that ends.
+    /// Time of admission; for a slice, the time at which the slice ends.
     at_ms: f64,
     leaves_after_ms: u64,
 }
 
-/// What was forgotten.
+/// Result of a reset.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Reset")]
 pub(super) struct ResetBody {
     key: String,
-    /// Whether there was anything to forget.
+    /// True if there was anything to forget.
     reset: bool,
 }
 
@@ -83,8 +83,8 @@ pub(super) fn route() -> Route {
 
 type KeyPath = Result<Path<String>, PathRejection>;
 
-/// The key as it stands in the address, or else as it is meant there: keys have escapes of their own, so one that was
-/// copied from an answer is found as it is.
+/// Returns the key as written in the URL, and then percent-decoded. Keys have escapes of their own, so a key
+/// that was copied from a response is found as it is.
 fn candidate_keys(uri: &Uri, path: KeyPath) -> Result<[Key; 2], ApiError> {
     let Path(decoded) = path.map_err(|_| ApiError::new(Code::InvalidKey, "a key is text in UTF-8"))?;
     let raw = uri.path().strip_prefix("/v1/keys/").unwrap_or_default();
@@ -121,7 +121,7 @@ async fn inspect(State(app): State<Shared>, uri: Uri, path: KeyPath) -> Result<J
     Err(ApiError::new(Code::NoSuchKey, "nothing is counted under this key"))
 }
 
-/// With its fraction.
+/// Converts to milliseconds, with the fraction.
 fn millis(at: Micros) -> f64 {
     at.get() as f64 / 1_000.0
 }

@@ -1,4 +1,4 @@
-//! Statistics of each second, for dashboards.
+//! Per-second statistics for dashboards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use crate::app::state::AppState;
 use crate::common::protocol::Protocol;
 use crate::telemetry::stats::{Requests, Shown};
 
-/// The most rules in the statistics of a second: those that were busiest in the last minute.
+/// Maximum number of rules in the statistics of one second: the busiest of the last minute.
 const MAX_RULES: usize = 1_000;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Counts seconds, and tells who looks on what happened in each.
+/// Closes each second of the statistics, and publishes it if anyone subscribes to the live feed.
 pub(crate) async fn publish_every_second(app: Arc<AppState>) {
     let clock = SystemClock::new();
     let mut seconds = tokio::time::interval(SECOND);
@@ -31,64 +31,64 @@ pub(crate) async fn publish_every_second(app: Arc<AppState>) {
         app.record.beat();
         if app.live.has_subscribers() {
             let tick = Tick::new(&app, clock.now().get() / 1_000).await;
-            // Our own types can be written.
+            // Serializing our own types cannot fail.
             let text = serde_json::to_string(&tick).unwrap_or_default();
             app.live.publish(text);
         }
     }
 }
 
-/// What happened in the last second, and how it is now.
+/// Statistics of the last second, and the current state.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Tick {
-    /// When, by this server's clock, in milliseconds since 1970.
+    /// Time by this server's clock, in milliseconds since 1970.
     at_ms: u64,
     /// Requests allowed in the last second.
     allowed: u64,
     denied: u64,
-    /// How often a rule that only watches would have denied.
+    /// Number of times a shadow rule would have denied a request.
     would_deny: u64,
-    /// Half of the decisions of the last second took no longer than this.
+    /// Median duration of the decisions of the last second.
     p50_us: Option<u64>,
     p99_us: Option<u64>,
-    /// Those of the rules that were busiest in the last minute, in their order.
+    /// The busiest rules of the last minute, in the order of the rules.
     rules: Vec<RuleTick>,
-    /// How many there are.
+    /// Total number of rules.
     rules_count: usize,
     edition: EditionBody,
     connections: Connections,
     store: StoreBody,
-    /// None until counts were checked.
+    /// Accuracy of the counts; null until they were audited.
     accuracy: Option<AccuracyBody>,
-    /// None without Redis.
+    /// Memory of Redis; null without Redis.
     memory: Option<MemoryBody>,
 }
 
-/// One rule.
+/// Statistics of one rule.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct RuleTick {
     rule: String,
     algorithm: &'static str,
     limit: u64,
-    /// What the limit is now; the same, unless it follows the load or climbs.
+    /// Limit in force now. It differs from `limit` if the rule adapts to the load or warms up.
     effective_limit: u64,
     window_ms: u64,
     mode: &'static str,
     key: Vec<String>,
-    /// In the last second.
+    /// Requests allowed in the last second.
     allowed: u64,
     denied: u64,
     would_deny: u64,
     allowed_minute: u64,
     denied_minute: u64,
     would_deny_minute: u64,
-    /// The highest share of its limit that a key had in use in the last ten seconds.
+    /// Highest usage of a key in the last ten seconds, as a fraction of its limit.
     usage: Option<f64>,
-    /// How long its decisions took, on average, in the last minute.
+    /// Mean duration of its decisions in the last minute.
     mean_us: Option<f64>,
 }
 
-/// How many there are.
+/// Number of open connections by protocol.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Connections {
     http: usize,
@@ -124,7 +124,7 @@ impl Tick {
     }
 }
 
-/// The rules, and how often those that only watch would have denied.
+/// Returns the statistics of the rules, and how often shadow rules would have denied in the last second.
 fn rules(app: &AppState) -> (Vec<RuleTick>, u64) {
     let (rules, rows) = app.record.rows();
     let mut shown: Vec<(usize, Shown)> = rows.iter().map(|row| row.shown()).enumerate().collect();
@@ -137,7 +137,7 @@ fn rules(app: &AppState) -> (Vec<RuleTick>, u64) {
     let rules_in_order: Vec<_> = rules.iter().collect();
     let tick = |(index, shown): (usize, Shown)| {
         let Shown { second, minute, usage } = shown;
-        // What requests bring themselves has no rule.
+        // Ad-hoc limits have no rule.
         let rule = rules_in_order.get(index)?;
         let quota = rule.quota();
         Some(RuleTick {

@@ -1,4 +1,4 @@
-//! The HTTP door: JSON in, a decision out.
+//! HTTP API: JSON requests and decisions, administration, metrics and the dashboard.
 
 mod acquire;
 mod authz;
@@ -52,39 +52,39 @@ use crate::common::protocol::Protocol;
 use crate::common::timeout::within;
 use crate::telemetry::stats::Instrumented;
 
-/// The largest body of a single request, in bytes.
+/// Maximum size of the body of a single request, in bytes.
 pub const MAX_BODY: usize = 64 << 10;
 
-/// The largest body of a batch, in bytes.
+/// Maximum size of the body of a batch, in bytes.
 pub const MAX_BATCH_BODY: usize = 1 << 20;
 
-/// The most requests in a batch.
+/// Maximum number of requests in a batch.
 pub const MAX_BATCH: usize = 1_000;
 
 pub(crate) type Shared = Arc<AppState>;
 
-/// What may be asked at a door.
+/// Operations that a listener accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Decisions; and changes, by those who show a token for them, unless there is another door for those.
+    /// Decisions and statistics. Changes too, with an admin token, unless there is a separate admin listener.
     Api {
-        /// Whether this is the door for changes as well.
+        /// True if this listener accepts changes as well.
         allows_changes: bool,
     },
-    /// Everything: whoever can reach it may change things, with a token if there is one.
+    /// All operations. Changes need an admin token only if one is configured.
     Admin,
 }
 
-/// Where requests come in. One that takes too long to arrive and be answered is given up.
+/// Serves HTTP connections. A request that takes too long to arrive and be answered is aborted.
 pub(crate) struct ConnectionHandler {
     app: Shared,
     role: Role,
-    /// Knows every path.
+    /// Router for all paths.
     router: TowerToHyperService<Router>,
     clock: SystemClock,
 }
 
-/// Of an answer made here, or by the router.
+/// Response body, written here or by the router.
 type ResponseBody = Either<Full<Bytes>, Body>;
 
 impl ConnectionHandler {
@@ -101,7 +101,9 @@ impl ConnectionHandler {
         self.app.limits.request
     }
 
-    /// A decision takes less time than a router, so the paths that most requests have do not go through it.
+    /// Authorizes and answers a request.
+    ///
+    /// A decision takes less time than a router, so the most frequent paths bypass it.
     pub(crate) async fn answer(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         if let Err(error) = self.authorize(request.method(), request.uri().path(), request.headers()) {
             return error.into_buffered().map(|body| Either::Left(Full::new(body)));
@@ -141,12 +143,12 @@ impl listener::ConnectionHandler for ConnectionHandler {
 fn request_timeout() -> BufferedResponse {
     let error = ApiError::new(Code::Timeout, "the request took too long to arrive");
     let mut answer = error.into_buffered();
-    // What is left of the body would be taken for the next request.
+    // The rest of the body would be taken for the next request.
     answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     answer
 }
 
-/// Everything that may be asked.
+/// Returns all routes of the API.
 fn routes() -> Vec<Route> {
     vec![
         DecisionKind::Acquire.route(),

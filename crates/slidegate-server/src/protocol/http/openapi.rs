@@ -1,4 +1,4 @@
-//! `GET /openapi.json`: what may be asked here and what is answered, made of the routes themselves.
+//! `GET /openapi.json`: OpenAPI description of the API, generated from the routes themselves.
 
 use std::sync::LazyLock;
 
@@ -12,7 +12,7 @@ use super::operation::{Access, Operation, Schemas, headers};
 use super::route::Route;
 use super::routes;
 
-/// It is the same for everybody, and always.
+/// The document is the same for all clients and never changes, so it is generated once.
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| document().to_string().into());
 
 pub(super) fn route() -> Route {
@@ -39,7 +39,7 @@ fn document() -> Value {
         let operations = operations.iter().map(|(method, operation)| {
             ((*method).to_owned(), operation.describe(method, has_many_methods, &mut schemas))
         });
-        // What is after a star may have slashes in it; there is no word for that.
+        // A `{*key}` parameter may contain slashes, which OpenAPI cannot express.
         paths.insert(path.replace("{*", "{"), operations.collect());
     }
     let mut definitions = schemas.written.take_definitions(true);
@@ -85,7 +85,7 @@ mod tests {
 
     const README: &str = include_str!("../../../../../README.md");
 
-    /// A path takes the methods that the document has for it, and no others.
+    /// A path accepts the methods that the document describes, and no others.
     #[tokio::test]
     async fn describes_exactly_the_routes() {
         let store = AnyStore::Memory(MemoryStore::new());
@@ -114,7 +114,7 @@ mod tests {
         }
     }
 
-    /// Every example, with the schema of what it is one of.
+    /// Collects every example with its schema.
     fn examples(value: &Value, found: &mut Vec<(Value, Value)>) {
         if let (Some(schema), Some(examples)) = (value.get("schema"), value.get("examples")) {
             let examples = examples.as_object().unwrap().values();
@@ -140,7 +140,7 @@ mod tests {
         }
     }
 
-    /// The README's own requests and answers, which are tested there.
+    /// The examples are the README's requests and responses, which are tested there.
     #[test]
     fn decision_examples_match_the_readme() {
         let mut found = Vec::new();
@@ -154,7 +154,7 @@ mod tests {
         }
     }
 
-    /// A schema has one meaning, read or written.
+    /// Every reference resolves, for request and response schemas alike.
     #[test]
     fn references_resolve() {
         let document = document();

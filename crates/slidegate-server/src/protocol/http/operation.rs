@@ -1,4 +1,4 @@
-//! What a call says about itself in `/openapi.json`: who may make it, what it takes, and everything it may answer.
+//! OpenAPI operation of a route: required access, parameters, request body and all responses.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +9,16 @@ use super::error::{Code, ErrorBody};
 
 const JSON: &str = "application/json";
 
-/// What metrics are written in.
+/// Content type of metrics.
 pub(super) const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Who may make a call.
+/// Access that an operation requires.
 #[derive(Clone, Copy)]
 pub(super) enum Access {
     Public,
-    /// Whoever shows a token, if there are any.
+    /// A token is required if API tokens are configured.
     Api,
-    /// Whoever shows a token that lets change.
+    /// An admin token is required.
     Admin,
 }
 
@@ -34,7 +34,8 @@ pub(super) struct Operation {
     errors: Vec<Code>,
 }
 
-/// Generators for what is read and what is written: the same type may need less when it is read.
+/// Schema generators for request and response bodies. The same type may have fewer required fields when it is
+/// read.
 pub(super) struct Schemas {
     pub(super) read: SchemaGenerator,
     pub(super) written: SchemaGenerator,
@@ -46,7 +47,7 @@ struct ResponseSpec {
     description: &'static str,
     headers: Vec<&'static str>,
     content: Option<Content>,
-    /// The same in another way.
+    /// The same content in other content types.
     alternative: Option<Content>,
 }
 
@@ -66,7 +67,7 @@ impl Content {
         let mut media_type = Map::new();
         media_type.insert("schema".to_owned(), (self.schema)(generator).to_value());
         let examples = self.examples.iter().enumerate().map(|(n, text)| {
-            // Text is an example of itself.
+            // An example that is not JSON is plain text.
             let value = serde_json::from_str(text).unwrap_or_else(|_| Value::from(*text));
             ((n + 1).to_string(), json!({ "value": value }))
         });
@@ -87,7 +88,7 @@ impl Operation {
         Operation { id, summary, access, parameters, body: None, responses, denial: None, errors }
     }
 
-    /// `place` is `path`, `query` or `header`; what is in a path is required.
+    /// Adds a parameter. `location` is `path`, `query` or `header`; path parameters are required.
     pub(super) fn parameter(mut self, location: &str, name: &str, description: &str, schema: Value) -> Self {
         let required = location == "path";
         self.parameters.push(json!({
@@ -96,7 +97,7 @@ impl Operation {
         self
     }
 
-    /// Takes JSON.
+    /// Sets a JSON request body.
     pub(super) fn takes<T: JsonSchema>(self, examples: &[&'static str]) -> Self {
         self.takes_any_of::<T>(&[JSON], examples)
     }
@@ -110,7 +111,7 @@ impl Operation {
         self
     }
 
-    /// Answers with JSON.
+    /// Adds a JSON response.
     pub(super) fn answers<T: JsonSchema>(
         self,
         status: &'static str,
@@ -120,7 +121,7 @@ impl Operation {
         self.with(status, description, Some(Content::new::<T>(&[JSON], examples)))
     }
 
-    /// Answers with text of one of these kinds.
+    /// Adds a text response with one of these content types.
     pub(super) fn answers_text(
         self,
         status: &'static str,
@@ -130,7 +131,7 @@ impl Operation {
         self.with(status, description, Some(Content::new::<String>(content_types, &[])))
     }
 
-    /// Answers with server-sent events like these.
+    /// Adds a response with server-sent events of type `T`.
     pub(super) fn answers_events<T: JsonSchema>(
         self,
         status: &'static str,
@@ -158,7 +159,7 @@ impl Operation {
         self
     }
 
-    /// What was described last may come in these kinds as well, if they are asked for.
+    /// Adds content types that the last response may have instead, on request.
     pub(super) fn or_as<T: JsonSchema>(mut self, content_types: &'static [&'static str]) -> Self {
         if let Some(ResponseSpec { alternative, .. }) = self.responses.last_mut() {
             *alternative = Some(Content::new::<T>(content_types, &[]));
@@ -166,7 +167,7 @@ impl Operation {
         self
     }
 
-    /// What was described last has these headers; see [`headers`].
+    /// Adds headers to the last response; see [`headers`].
     pub(super) fn with_headers(mut self, names: &[&'static str]) -> Self {
         if let Some(response) = self.responses.last_mut() {
             response.headers.extend(names);
@@ -174,19 +175,20 @@ impl Operation {
         self
     }
 
-    /// Denies with whatever status it is asked to, so that a body does not follow from a status.
+    /// Declares that a denial may have any 4xx or 5xx status, so that the body does not follow from the
+    /// status.
     pub(super) fn denies_with_any_status<T: JsonSchema>(mut self) -> Self {
         self.denial = Some(Content::new::<T>(&[JSON], &[]));
         self
     }
 
-    /// What may go wrong, besides what [`Who`] says.
+    /// Adds error codes, besides those that follow from [`Access`].
     pub(super) fn fails(mut self, codes: &[Code]) -> Self {
         self.errors.extend(codes);
         self
     }
 
-    /// As an OpenAPI operation.
+    /// Returns the OpenAPI operation object.
     pub(super) fn describe(&self, method: &str, has_many_methods: bool, schemas: &mut Schemas) -> Value {
         let id = if has_many_methods { format!("{}-{method}", self.id) } else { self.id.to_owned() };
         let mut operation = json!({ "operationId": id, "summary": self.summary });
@@ -221,7 +223,7 @@ impl Operation {
             responses.insert((*status).to_owned(), response);
         }
         if method == "head" {
-            // Its answers are without a body.
+            // Responses to HEAD have no body.
             for response in responses.values_mut() {
                 response.as_object_mut().map(|response| response.remove("content"));
             }
@@ -268,7 +270,7 @@ impl Operation {
     }
 }
 
-/// The headers of answers.
+/// Returns the OpenAPI definitions of all response headers.
 pub(super) fn headers() -> Value {
     let text = |description: &str, example: &str| json!({ "description": description, "schema": { "type": "string" }, "example": example });
     let number = |description: &str| json!({ "description": description, "schema": { "type": "integer", "minimum": 0 } });
@@ -283,11 +285,11 @@ pub(super) fn headers() -> Value {
     })
 }
 
-/// Those of an answer that allows.
+/// Headers of a response that allows.
 pub(super) const ALLOWED_HEADERS: [&str; 5] =
     ["RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"];
 
-/// And of one that denies, as well.
+/// Headers of a response that denies.
 pub(super) const DENIED_HEADERS: [&str; 6] = [
     "RateLimit-Policy",
     "RateLimit",

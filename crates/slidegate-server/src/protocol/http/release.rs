@@ -1,4 +1,5 @@
-//! `POST /v1/release` and `POST /v1/extend`: permits that are held of a `concurrency` limit.
+//! `POST /v1/release` and `POST /v1/extend`: release or extend the permits that are held under a
+//! `concurrency` limit.
 
 use axum::Json;
 use axum::extract::State;
@@ -12,12 +13,12 @@ use super::operation::{Access, Operation};
 use super::route::Route;
 use super::settle::SettledBody;
 
-/// What is held.
+/// Permits that are held.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "an object with `reservation`")]
 #[schemars(rename = "Hold")]
 struct HoldBody {
-    /// That of the decision, as it was received: it is signed.
+    /// Reservation of the decision, unchanged: it is signed.
     reservation: String,
 }
 

@@ -1,4 +1,4 @@
-//! `POST /v1/report`: how long a request took that was allowed. Rules that follow the load go by it.
+//! `POST /v1/report`: takes the latency of an allowed request, as input for adaptive rules.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -15,32 +15,32 @@ use super::error::{ApiError, BODY_ERRORS};
 use super::operation::{Access, Operation};
 use super::route::Route;
 
-/// The longest latency, in milliseconds: an hour.
+/// Maximum latency, in milliseconds: one hour.
 const MAX_LATENCY_MS: f64 = 3_600_000.0;
 
-/// How a request went that was allowed. A sample of them is enough.
+/// Result of a request that was allowed. Reporting a sample of the requests is enough.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "an object with `attributes` or `resource`, and `latency_ms`")]
 #[schemars(rename = "Report")]
 struct ReportBody<'a> {
-    /// Those that were asked with.
+    /// Attributes of the request.
     #[serde(borrow)]
     attributes: Option<Attributes<'a>>,
-    /// That which was asked with. What brings its own limit does not adapt, so nobody goes by it.
+    /// Resource of the request. Ad-hoc limits do not adapt, so no rule uses the report.
     #[serde(borrow)]
     #[schemars(length(min = 1))]
     resource: Option<Cow<'a, str>>,
-    /// How long it took.
+    /// Duration of the request, in milliseconds.
     #[schemars(range(min = 0.0, max = MAX_LATENCY_MS))]
     latency_ms: f64,
-    /// Whether it went well. true, unless given.
+    /// False if the request failed. Default: true.
     ok: Option<bool>,
 }
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Reported")]
 struct ReportedBody {
-    /// How many rules that follow the load go by it.
+    /// Number of adaptive rules that use the report.
     rules: usize,
 }
 

@@ -1,4 +1,5 @@
-//! A path, who answers there, and what it says about itself: the router and `/openapi.json` are made of one list.
+//! Route: a path, its handlers and their OpenAPI operations. The router and `/openapi.json` are built from
+//! the same list.
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -8,12 +9,12 @@ use axum::routing::{MethodFilter, MethodRouter};
 use super::Shared;
 use super::operation::Operation;
 
-/// As OpenAPI names them.
+/// HTTP methods as OpenAPI names them.
 const EVERY_METHOD: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
 
 pub(super) struct Route {
     pub(super) path: &'static str,
-    /// What may be asked there, by its method.
+    /// Operations by method.
     pub(super) operations: Vec<(&'static str, Operation)>,
     handlers: MethodRouter<Shared>,
 }
@@ -39,7 +40,7 @@ impl Route {
         self.on("delete", MethodFilter::DELETE, handler, operation)
     }
 
-    /// Whatever the method is.
+    /// Adds one handler for all methods.
     pub(super) fn any<T: 'static>(mut self, handler: impl Handler<T, Shared>, operation: &Operation) -> Self {
         self.operations.extend(EVERY_METHOD.map(|method| (method, operation.clone())));
         self.handlers = axum::routing::any(handler);
@@ -58,7 +59,7 @@ impl Route {
         self
     }
 
-    /// The largest body, in bytes; [`MAX_BODY`](super::MAX_BODY), unless given.
+    /// Sets the maximum size of the body, in bytes. The default is [`MAX_BODY`](super::MAX_BODY).
     pub(super) fn up_to(mut self, bytes: usize) -> Self {
         self.handlers = self.handlers.layer(DefaultBodyLimit::max(bytes));
         self

@@ -1,4 +1,4 @@
-//! `GET` and `PUT /v1/rules`: the rules in force, as a file has them, and others in their place.
+//! `GET` and `PUT /v1/rules`: reads and replaces the rules in force.
 
 use axum::Json;
 use axum::body::Bytes;
@@ -20,7 +20,7 @@ use crate::app::state::AppState;
 use crate::config::{Config, MAX_RULES_BODY};
 use crate::telemetry::stats::Shadow;
 
-/// The rules, and which edition they are.
+/// The rules in force, and their edition.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "RulesInForce")]
 struct RulesResponse {
@@ -32,34 +32,34 @@ struct RulesResponse {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Edition")]
 pub(crate) struct EditionBody {
-    /// Counts the editions; 0 while the rules are not known.
+    /// Number of the edition; 0 while the rules are not known.
     version: u64,
     /// The same on every node that has the same rules.
     hash: String,
-    /// Where it came from, for people.
+    /// Source of the rules, for people.
     source: String,
-    /// Why newer ones are not in force.
+    /// Reason why newer rules are not in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<FailureBody>,
-    /// What its rules that only watch have seen since it came into force here: the first 1,000.
+    /// Statistics of the first 1,000 shadow rules since the edition came into force on this node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     shadows: Vec<ShadowBody>,
 }
 
-/// A rule that only watches.
+/// Statistics of a shadow rule.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Shadow")]
 struct ShadowBody {
     rule: String,
-    /// The rule that it would replace.
+    /// Rule that it would replace.
     #[serde(skip_serializing_if = "Option::is_none")]
     shadow_of: Option<String>,
-    /// Decisions that it looked at.
+    /// Decisions that it evaluated.
     decisions: u64,
     would_deny: u64,
     /// Requests that were allowed and that it would have denied.
     newly_denied: u64,
-    /// Requests that nobody but the rule it would replace denied, and that it would have allowed.
+    /// Requests that only the rule it would replace denied, and that it would have allowed.
     newly_allowed: u64,
 }
 
@@ -83,24 +83,24 @@ struct FailureBody {
     message: String,
 }
 
-/// Rules, as a file has them or as `GET` shows them.
+/// Rules in the format of the rules file or of `GET /v1/rules`.
 #[derive(JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "NewRules")]
 #[expect(dead_code, reason = "only its schema is used: mistakes in rules are told with their lines")]
 struct RulesInput {
-    /// Not looked at.
+    /// Ignored.
     edition: Option<Value>,
     ad_hoc: Option<AdHocFile>,
-    /// What becomes of a request that no rule matches. `warn`, unless given.
+    /// Decision about a request that no rule matches. Default: `warn`.
     unmatched: Option<UnmatchedFile>,
-    /// In the order in which they are judged.
+    /// Rules in the order of evaluation.
     rules: Vec<RuleFile>,
 }
 
 const YAML: &str = "application/yaml";
 
-/// How the rules are shown.
+/// Query parameters of `GET`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ShowQuery {
@@ -123,7 +123,7 @@ struct ReplaceQuery {
     dry_run: bool,
 }
 
-/// What is answered to other rules.
+/// Response to `PUT`.
 #[derive(JsonSchema)]
 #[schemars(untagged, inline)]
 #[expect(dead_code, reason = "only its schema is used")]
@@ -174,13 +174,13 @@ fn invalid_query(rejection: QueryRejection) -> ApiError {
     ApiError::new(Code::InvalidRequest, rejection.body_text())
 }
 
-/// What other rules would change.
+/// Changes that new rules would make.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "RulesPreview")]
 struct Preview {
-    /// Whether they are others than those in force.
+    /// True if the new rules differ from those in force.
     changed: bool,
-    /// Names of rules.
+    /// Names of rules that would be added.
     added: Vec<String>,
     removed: Vec<String>,
     altered: Vec<String>,
@@ -220,7 +220,7 @@ impl EditionBody {
     }
 }
 
-/// In force when it is answered; what is not right changes nothing.
+/// Replaces the rules. They are in force when the response is sent; invalid rules change nothing.
 async fn replace(
     State(app): State<Shared>,
     query: Result<Query<ReplaceQuery>, QueryRejection>,

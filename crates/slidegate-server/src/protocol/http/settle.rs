@@ -1,4 +1,4 @@
-//! `POST /v1/settle`: refund an admission, or correct it to what it really cost.
+//! `POST /v1/settle`: refunds an admission, or corrects it to its actual cost.
 
 use axum::Json;
 use axum::extract::State;
@@ -12,14 +12,14 @@ use super::error::{ApiError, BODY_ERRORS};
 use super::operation::{Access, Operation};
 use super::route::Route;
 
-/// What was admitted, and what it really cost.
+/// An admission and its actual cost.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "an object with `reservation` and `permits`")]
 #[schemars(rename = "Settle")]
 struct SettleBody {
-    /// That of the decision, as it was received: it is signed.
+    /// Reservation of the decision, unchanged: it is signed.
     reservation: String,
-    /// 0 is a refund.
+    /// Actual cost in permits; 0 is a refund.
     permits: JsonU64,
 }
 
@@ -44,11 +44,11 @@ impl From<Settled> for SettledBody {
 #[serde(rename_all = "kebab-case")]
 #[schemars(inline)]
 enum Outcome {
-    /// It is corrected.
+    /// The admission was corrected.
     Done,
-    /// It was corrected before: nothing has changed.
+    /// The admission was corrected before: nothing has changed.
     Already,
-    /// It counts no longer: nothing has changed.
+    /// The admission no longer counts: nothing has changed.
     Gone,
 }
 

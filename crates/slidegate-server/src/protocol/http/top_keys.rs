@@ -1,4 +1,4 @@
-//! `GET /v1/top`: the keys asked about most, and those denied most.
+//! `GET /v1/top`: the most requested keys, and the most denied ones.
 
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
@@ -13,7 +13,7 @@ use super::operation::{Access, Operation};
 use super::route::Route;
 use crate::telemetry::stats::{Period, TopKey};
 
-/// How many of each are told.
+/// Maximum number of keys in each list.
 const MAX_KEYS: usize = 20;
 
 #[derive(Deserialize)]
@@ -24,14 +24,14 @@ struct QueryParams {
     rule: Option<String>,
 }
 
-/// The top keys. Of many keys these are estimates.
+/// The top keys. Counts are estimates if there are many keys.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Top")]
 struct TopBody {
     period: Period,
-    /// Asked about most.
+    /// Most requested keys.
     hottest: Vec<TopKeyBody>,
-    /// Denied most.
+    /// Most denied keys.
     denied: Vec<TopKeyBody>,
 }
 

@@ -1,4 +1,4 @@
-//! Commands that decide: their words, and the numbers they are answered with.
+//! Commands that decide: parsing of their arguments, and the integers of their replies.
 
 use std::time::Duration;
 
@@ -6,39 +6,41 @@ use slidegate::{Decision, Error, Limit, Limiter, Mode, Request, RequestId, Reser
 
 use super::encoder::{Excerpt, ReplyBuffer};
 
-/// How to ask with a limit of one's own.
+/// Arguments of `SG.ACQUIRE`, which carries its own limit.
 const ACQUIRE_USAGE: &str = "resource limit window-ms [permits] [RESERVE] [ID id]";
 
-/// How to ask by the rules.
+/// Arguments of `SG.CHECK`, which is decided by the rules.
 const CHECK_USAGE: &str = "[PERMITS n] [RESERVE] [ID id] attribute value [attribute value ...]";
 
-/// A request, and how its decision is written.
+/// Request of a command, and the format of its reply.
 pub(super) struct DecisionCommand<'a> {
     pub(super) request: Request<'a>,
     pub(super) format: ReplyFormat,
 }
 
-/// Whose numbers a decision is written in.
+/// Format of the reply to a command that decides.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ReplyFormat {
-    /// Ours: allowed, limit, remaining, retry after and reset after in milliseconds; and the reservation.
+    /// Slidegate's format: allowed, limit, remaining, retry after and reset after in milliseconds; with
+    /// `reserve`, also the reservation.
     Slidegate { reserve: bool },
-    /// redis-cell's: limited, limit, remaining, retry after and reset after in seconds.
+    /// redis-cell's format: limited, limit, remaining, retry after and reset after in seconds.
     RedisCell(Bucket),
-    /// throttlecrab's: allowed, limit, remaining, reset after and retry after in seconds.
+    /// throttlecrab's format: allowed, limit, remaining, reset after and retry after in seconds.
     Throttlecrab(Bucket),
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
-    /// The most that it has.
+    /// Capacity of the bucket.
     limit: u64,
-    /// Whether more is asked for than that. It is denied, so all that is asked of the store is how things are.
+    /// True if the command requests more than the capacity. It is denied, so the store is only asked for the
+    /// current state.
     exceeds_limit: bool,
 }
 
 impl<'a> DecisionCommand<'a> {
-    /// `SG.ACQUIRE`, without that word.
+    /// Parses the arguments of `SG.ACQUIRE`.
     pub(super) fn acquire(words: &[&'a [u8]]) -> Result<Self, Error> {
         let [resource, limit, window, rest @ ..] = words else {
             return Err(usage_error("SG.ACQUIRE", ACQUIRE_USAGE));
@@ -61,7 +63,7 @@ impl<'a> DecisionCommand<'a> {
         }
     }
 
-    /// `SG.CHECK`, without that word.
+    /// Parses the arguments of `SG.CHECK`.
     pub(super) fn check(words: &[&'a [u8]]) -> Result<Self, Error> {
         let (options, attributes) = Options::parse(words)?;
         if attributes.is_empty() || attributes.len() % 2 != 0 {
@@ -79,7 +81,7 @@ impl<'a> DecisionCommand<'a> {
         }
     }
 
-    /// `SG.PEEK`, without that word: another command without its `SG.`.
+    /// Parses the arguments of `SG.PEEK`: another command without its `SG.` prefix.
     pub(super) fn peek(words: &[&'a [u8]]) -> Result<Self, Error> {
         match words {
             [subcommand, rest @ ..] if subcommand.eq_ignore_ascii_case(b"ACQUIRE") => {
@@ -94,21 +96,21 @@ impl<'a> DecisionCommand<'a> {
         }
     }
 
-    /// `CL.THROTTLE`, without that word.
+    /// Parses the arguments of `CL.THROTTLE`.
     pub(super) fn redis_cell(words: &[&'a [u8]]) -> Result<Self, Error> {
-        // Of redis-cell, a burst comes on top of the one that is always allowed.
+        // In redis-cell a burst is added to the one request that is always allowed.
         let (request, bucket) = parse_throttle("CL.THROTTLE", words, 1)?;
         Ok(DecisionCommand { request, format: ReplyFormat::RedisCell(bucket) })
     }
 
-    /// `THROTTLE`, without that word.
+    /// Parses the arguments of `THROTTLE`.
     pub(super) fn throttlecrab(words: &[&'a [u8]]) -> Result<Self, Error> {
         let (request, bucket) = parse_throttle("THROTTLE", words, 0)?;
         Ok(DecisionCommand { request, format: ReplyFormat::Throttlecrab(bucket) })
     }
 }
 
-/// What may stand after or before what is asked about. In upper case: `id` is an attribute's name.
+/// Options of `SG.ACQUIRE` and `SG.CHECK`. Their names are upper case only: `id` is the name of an attribute.
 #[derive(Default)]
 struct Options {
     permits: Option<u64>,
@@ -117,7 +119,7 @@ struct Options {
 }
 
 impl Options {
-    /// The options that `words` starts with, and the other words.
+    /// Parses the options that `words` starts with. Returns them and the remaining words.
     fn parse<'w, 'a>(mut words: &'w [&'a [u8]]) -> Result<(Self, &'w [&'a [u8]]), Error> {
         let mut options = Options::default();
         loop {
@@ -166,7 +168,7 @@ fn parse_throttle<'a>(name: &str, words: &[&'a [u8]], extra: u64) -> Result<(Req
     Ok((request, Bucket { limit, exceeds_limit }))
 }
 
-/// `SG.SETTLE`, without that word.
+/// Parses the arguments of `SG.SETTLE`.
 pub(super) fn parse_settle<S: Store>(
     limiter: &Limiter<S>,
     words: &[&[u8]],
@@ -179,7 +181,7 @@ pub(super) fn parse_settle<S: Store>(
     }
 }
 
-/// What `SG.RELEASE` and `SG.EXTEND` take, without those words.
+/// Parses the arguments of `SG.RELEASE` or `SG.EXTEND`.
 pub(super) fn parse_reservation<S: Store>(
     limiter: &Limiter<S>,
     name: &str,
@@ -217,7 +219,7 @@ impl ReplyFormat {
     }
 }
 
-/// With the reservation if there is a limiter to sign it.
+/// Writes a decision in Slidegate's format, with the reservation if there is a limiter to sign it.
 fn write_slidegate_reply<S: Store>(
     decision: &Decision,
     reserve: Option<&Limiter<S>>,
@@ -228,7 +230,7 @@ fn write_slidegate_reply<S: Store>(
         Some(limit) => {
             (signed(limit.limit()), signed(limit.remaining()), signed(limit.reset_after().ceil_millis()))
         }
-        // No rule applies.
+        // No rule matches.
         None => (-1, -1, 0),
     };
     let retry = signed(decision.retry_after().ceil_millis());
@@ -243,19 +245,20 @@ fn write_slidegate_reply<S: Store>(
     }
 }
 
-/// The limit that denied, or has least left. Only enforced rules show: a shadow is not the client's business.
+/// Returns the limit that denied, or the one with the fewest permits left. Only enforced rules are
+/// considered: shadow rules are not reported to clients.
 fn tightest(decision: &Decision) -> Option<Limit<'_>> {
     let enforced = || decision.limits().filter(|limit| limit.mode() == Mode::Enforce);
     let denied = enforced().find(|limit| limit.outcome().denies());
     denied.or_else(|| enforced().min_by_key(|limit| limit.remaining()))
 }
 
-/// Of a bucket, after a decision; times in seconds, rounded up.
+/// State of a bucket after a decision; times in seconds, rounded up.
 struct BucketState {
     allowed: bool,
     limit: i64,
     remaining: i64,
-    /// 0 if it was allowed; if it never will be, the time to fill.
+    /// 0 if the request was allowed; the time to fill an empty bucket if it can never be allowed.
     retry: i64,
     reset: i64,
 }
@@ -310,7 +313,7 @@ mod tests {
 
     use super::*;
 
-    /// What commands are answered at given milliseconds: `(ms, command, numbers)`.
+    /// Asserts the replies to commands at given times: `(milliseconds, command, integers)`.
     async fn assert_replies(cases: &[(u64, &str, [i64; 5])]) {
         let start = Micros::from_secs(1_000);
         let clock = ManualClock::at(start);
@@ -334,7 +337,8 @@ mod tests {
         }
     }
 
-    /// The cases of redis-cell's README and of its own tests, its times rounded up to seconds as its command does.
+    /// Cases from redis-cell's README and its own tests. Times are rounded up to seconds, as its command
+    /// does.
     #[tokio::test]
     async fn replies_as_redis_cell_does() {
         assert_replies(&[(0, "CL.THROTTLE user123 15 30 60", [0, 16, 15, -1, 2])]).await;
@@ -345,7 +349,7 @@ mod tests {
         ])
         .await;
         assert_replies(&[
-            // More than there can ever be.
+            // More than the bucket can ever hold.
             (0, "CL.THROTTLE foo 4 1 1 6", [1, 5, 5, -1, 0]),
             (0, "CL.THROTTLE foo 4 1 1 1", [0, 5, 4, -1, 1]),
             (0, "CL.THROTTLE foo 4 1 1 1", [0, 5, 3, -1, 2]),
@@ -358,7 +362,7 @@ mod tests {
             (4_000, "CL.THROTTLE foo 4 1 1", [0, 5, 1, -1, 4]),
             (8_000, "CL.THROTTLE foo 4 1 1", [0, 5, 4, -1, 1]),
             (9_500, "CL.THROTTLE foo 4 1 1", [0, 5, 4, -1, 1]),
-            // Nothing only looks.
+            // A quantity of 0 only reads.
             (9_500, "CL.THROTTLE foo 4 1 1 0", [0, 5, 4, -1, 1]),
             (9_500, "CL.THROTTLE foo 4 1 1 2", [0, 5, 2, -1, 3]),
             (9_500, "CL.THROTTLE foo 4 1 1 5", [1, 5, 2, 3, 3]),
@@ -366,7 +370,8 @@ mod tests {
         .await;
     }
 
-    /// Allowed first, the burst is all there is, and the last two numbers change places.
+    /// throttlecrab replies `allowed` first, its burst is the whole capacity, and its last two numbers are
+    /// swapped.
     #[tokio::test]
     async fn replies_as_throttlecrab_does() {
         assert_replies(&[
@@ -374,7 +379,7 @@ mod tests {
             (0, "THROTTLE user:123 2 1 60", [1, 2, 0, 120, 0]),
             (0, "THROTTLE user:123 2 1 60", [0, 2, 0, 120, 60]),
             (0, "THROTTLE user:123 2 1 60 0", [1, 2, 0, 120, 0]),
-            // Never: so long a full bucket takes to fill.
+            // Can never be allowed: the retry time is the time to fill an empty bucket.
             (0, "THROTTLE user:123 2 1 60 3", [0, 2, 0, 120, 120]),
             (60_000, "THROTTLE user:123 2 1 60", [1, 2, 0, 120, 0]),
         ])

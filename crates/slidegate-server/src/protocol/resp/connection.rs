@@ -1,4 +1,4 @@
-//! One connection: what has arrived is answered in its order, what decides in as few calls as may be.
+//! Serves one RESP connection: answers commands in order, and decides them in as few store calls as possible.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,19 +19,22 @@ use crate::common::timeout::within;
 use crate::protocol::connection_slots::ConnectionState;
 use crate::protocol::listener::{Stop, Stream, linger_close};
 
-/// What is read at once, unless one command is more. Of an idle connection this is what it costs.
+/// Size of the read buffer in bytes, unless one command is larger. This is the memory cost of an idle
+/// connection.
 const READ_BUFFER: usize = 16 << 10;
 
-/// The most decisions in one call to the store.
+/// Maximum number of decisions in one call to the store.
 const MAX_BATCH: usize = 256;
 
-/// Answers of so many bytes are sent before more are made.
+/// Buffered replies of this many bytes are sent before more are written.
 const MAX_BUFFERED_REPLIES: usize = 64 << 10;
 
-/// Pools keep connections for minutes: those of clients that may ask idle for so many times as long as HTTP's.
+/// Factor by which an authenticated client may idle longer than an HTTP client. Connection pools keep
+/// connections open for minutes.
 const IDLE_FACTOR: u32 = 10;
 
-/// Answers commands until the connection ends, idles for too long, sends what cannot be read, or `stop` is told.
+/// Answers commands until the connection ends, idles for too long, sends a malformed command, or `stop`
+/// fires.
 pub(super) async fn serve<S: Stream>(
     handler: &ConnectionHandler,
     stream: &mut S,
@@ -43,7 +46,7 @@ pub(super) async fn serve<S: Stream>(
     let mut stopping = stop.clone();
     let mut stopped = pin!(stopping.changed());
     let mut timer = pin!(tokio::time::sleep(limits.head));
-    // When what is waited for began to be: the rest of a command or of a transaction, or the next command.
+    // Start of the current wait, for the rest of a command or of a transaction, or for the next command.
     let mut waiting_since = handler.clock.now();
     let mut incomplete = false;
     let mut received: Vec<u8> = Vec::with_capacity(READ_BUFFER);
@@ -53,7 +56,7 @@ pub(super) async fn serve<S: Stream>(
         Connection { handler, stream, state, session, replies: ReplyBuffer::default(), transaction: None };
     loop {
         if received.len() == received.capacity() {
-            // Twice as much, each time so much has really come.
+            // The buffer doubles only after it was really filled.
             if !budget_share.resize(connection.budgeted_bytes(2 * received.capacity())) {
                 return connection.close_over_budget().await;
             }
@@ -62,10 +65,10 @@ pub(super) async fn serve<S: Stream>(
         tokio::select! {
             biased;
             read = connection.stream.read_buf(&mut received) => if read? == 0 { return Ok(()) },
-            // Nothing has come that is not answered.
+            // Every received command has been answered.
             _ = &mut stopped => return Ok(()),
             () = &mut timer => {
-                // One timer for all commands: it is moved on when it rings, not with each of them.
+                // One timer serves all commands: it is re-armed when it fires, not with each command.
                 let max_wait = match incomplete {
                     true => limits.request,
                     false if connection.session.authenticated => limits.head * IDLE_FACTOR,
@@ -97,7 +100,7 @@ pub(super) async fn serve<S: Stream>(
             return connection.close_over_budget().await;
         }
         match &connection.transaction {
-            // The whole of it has the time of one command: one more command does not let it last longer.
+            // The whole transaction has the time of one command: another command does not extend it.
             Some(transaction) => {
                 if !incomplete {
                     timer.set(tokio::time::sleep(limits.request));
@@ -120,26 +123,26 @@ struct Connection<'d, S> {
     state: &'d ConnectionState,
     session: Session,
     replies: ReplyBuffer,
-    /// Begun by MULTI.
+    /// Open transaction, started by MULTI.
     transaction: Option<Transaction>,
 }
 
-/// Decisions that are asked for together, and what stood between them.
+/// Commands that are decided together, in their order.
 #[derive(Default)]
 struct Batch<'a> {
     requests: Vec<Request<'a>>,
     entries: Vec<BatchEntry>,
 }
 
-/// Requests that are decided in as few calls as may be.
+/// Requests that are decided in as few calls as possible.
 struct BatchSplitter<'b, 'a> {
     remaining: &'b [Request<'a>],
-    /// The most requests of one call.
+    /// Maximum number of requests in one call.
     max_requests: usize,
 }
 
 impl BatchSplitter<'_, '_> {
-    /// Decides the next of them; none if there are none.
+    /// Decides the next requests. Returns no decisions if no requests remain.
     async fn decide_next(
         &mut self,
         handler: &ConnectionHandler,
@@ -150,7 +153,7 @@ impl BatchSplitter<'_, '_> {
             let (head, tail) = self.remaining.split_at(self.max_requests.min(self.remaining.len()));
             let decided = with_timeout(timeout, pin!(instrumented.acquire_many(head))).await;
             match decided {
-                // One request alone never meets too many.
+                // A single request never has too many checks.
                 Err(error) if error.is_too_many_checks() && head.len() > 1 => {
                     self.max_requests = head.len().div_ceil(2)
                 }
@@ -164,9 +167,9 @@ impl BatchSplitter<'_, '_> {
 }
 
 enum BatchEntry {
-    /// The next decision, written so.
+    /// The next decision of the batch, and the format of its reply.
     Decision(ReplyFormat),
-    /// A command that was not one.
+    /// Command with invalid arguments.
     Invalid(Error),
 }
 
@@ -182,7 +185,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Reads the words of a command that decides.
+/// Parses the arguments of a command that decides.
 type DecisionParser<'a> = fn(&[&'a [u8]]) -> Result<DecisionCommand<'a>, Error>;
 
 fn decision_parser<'a>(name: CommandName) -> Option<DecisionParser<'a>> {
@@ -195,7 +198,7 @@ fn decision_parser<'a>(name: CommandName) -> Option<DecisionParser<'a>> {
     })
 }
 
-/// Whether a command is answered at once within a transaction, and not queued.
+/// Returns true if a command is executed immediately within a transaction, and not queued.
 fn is_immediate_in_transaction(name: Option<CommandName>) -> bool {
     use CommandName::{Session, Transaction};
     matches!(
@@ -208,7 +211,8 @@ fn is_immediate_in_transaction(name: Option<CommandName>) -> bool {
 }
 
 impl<S: Stream> Connection<'_, S> {
-    /// Answers every whole command of `arrived`. Returns how many bytes they were, and whether more are to come.
+    /// Answers every whole command in `received`. Returns how many bytes were consumed, and whether the
+    /// connection stays open.
     async fn process(&mut self, received: &[u8]) -> io::Result<(usize, AfterReply)> {
         let mut words = Vec::with_capacity(8);
         let mut batch = Batch::default();
@@ -252,7 +256,7 @@ impl<S: Stream> Connection<'_, S> {
                 Ok(DecisionCommand { request, format })
                     if batch.entries.is_empty() && consumed == received.len() =>
                 {
-                    // The usual one, alone.
+                    // The most common case: a single command.
                     self.decide_one(request, format).await;
                     break;
                 }
@@ -267,14 +271,15 @@ impl<S: Stream> Connection<'_, S> {
         Ok((consumed, after))
     }
 
-    /// Bytes of the budget for what has not arrived whole, if the buffer has this capacity. The buffer and a transaction have
-    /// [`TOGETHER`] each for nothing, so that small commands never depend on what other clients hold.
+    /// Returns the bytes to charge to the budget for unfinished requests, if the buffer has this capacity.
+    /// The buffer and a transaction have [`READ_BUFFER`] bytes each for free, so that small commands never
+    /// depend on what other clients hold.
     fn budgeted_bytes(&self, capacity: usize) -> usize {
         let queued = self.transaction.as_ref().map_or(0, |transaction| transaction.bytes.capacity());
         capacity.saturating_sub(READ_BUFFER) + queued.saturating_sub(READ_BUFFER)
     }
 
-    /// Denies to wait for the rest of a command, and ends the connection.
+    /// Rejects an incomplete command because the budget is used up, and ends the connection.
     async fn close_over_budget(&mut self) -> io::Result<()> {
         self.replies.error(
             "UNAVAILABLE",
@@ -286,7 +291,7 @@ impl<S: Stream> Connection<'_, S> {
         Ok(())
     }
 
-    /// Queues a command of the transaction, and says so.
+    /// Queues a command of the transaction and replies `QUEUED`.
     fn queue(&mut self, name: Option<CommandName>, first: &[u8], rest: &[&[u8]], bytes: &[u8]) {
         let Some(transaction) = &mut self.transaction else { return };
         match name.map(|name| transaction.queue(&self.handler.app.limiter, name, rest, bytes)) {
@@ -299,7 +304,7 @@ impl<S: Stream> Connection<'_, S> {
         }
     }
 
-    /// Begins or ends a transaction.
+    /// Runs a command that begins or ends a transaction.
     async fn run_transaction_command(
         &mut self,
         command: TransactionCommand,
@@ -339,11 +344,11 @@ impl<S: Stream> Connection<'_, S> {
         Ok(AfterReply::KeepOpen)
     }
 
-    /// Answers the queued commands in one array. Decisions that follow one another are made in one call.
+    /// Replies to the queued commands with one array. Consecutive decisions are made in one call.
     async fn execute(&mut self, transaction: &Transaction) -> io::Result<()> {
         self.replies.array(transaction.commands);
         let (mut words, mut batch, mut rest) = (Vec::with_capacity(8), Batch::default(), &*transaction.bytes);
-        // Each was read before it was queued.
+        // Every command was parsed before it was queued.
         while let Ok(Some(length)) = parser::next(rest, CommandLimits::AUTHENTICATED, &mut words) {
             rest = &rest[length..];
             let [first, arguments @ ..] = words.as_slice() else { continue };
@@ -361,7 +366,7 @@ impl<S: Stream> Connection<'_, S> {
         Ok(())
     }
 
-    /// Every command that is not one of a batch.
+    /// Runs a command that is not part of a batch.
     async fn run_command(&mut self, name: Option<CommandName>, first: &[u8], rest: &[&[u8]]) -> AfterReply {
         match name {
             Some(CommandName::Session(command)) if self.session.may_run(command) => {
@@ -440,7 +445,8 @@ impl<S: Stream> Connection<'_, S> {
         self.write_decision(format, decided);
     }
 
-    /// Decides what is in `batch` in one call, and empties it. In several, if the requests meet too many limits for one.
+    /// Decides the requests of `batch`, writes the replies and empties it. One call is enough unless the
+    /// requests have too many checks for one.
     async fn decide_batch(&mut self, batch: &mut Batch<'_>) {
         let mut splitter = BatchSplitter { remaining: &batch.requests, max_requests: batch.requests.len() };
         let mut decisions = Ok(Vec::new().into_iter());
@@ -486,7 +492,8 @@ impl<S: Stream> Connection<'_, S> {
         if self.replies.bytes.len() < MAX_BUFFERED_REPLIES { Ok(()) } else { self.send().await }
     }
 
-    /// Sends the answers there are. Nothing is read meanwhile: who does not take them is not asked for more.
+    /// Sends the buffered replies. Nothing is read meanwhile, so a client that does not read its replies
+    /// cannot send more commands.
     async fn send(&mut self) -> io::Result<()> {
         let timeout = self.timeout();
         let Connection { stream, replies, .. } = self;
@@ -501,7 +508,7 @@ impl<S: Stream> Connection<'_, S> {
     }
 }
 
-/// What a store answers, if it does so in time.
+/// Waits for the store, at most for `timeout`.
 async fn with_timeout<T, F>(timeout: Duration, future: Pin<&mut F>) -> Result<T, Error>
 where
     F: Future<Output = Result<T, Error>>,

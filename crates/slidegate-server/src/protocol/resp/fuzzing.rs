@@ -1,10 +1,11 @@
-//! See [`crate::fuzzing`].
+//! Expected number of replies, for fuzzing; see [`crate::fuzzing`].
 
 use super::CommandName;
 use super::parser::{self, CommandLimits};
 use super::session::SessionCommand;
 
-/// One answer a command, and one to what is none; nothing after that, or after the client has left.
+/// Returns how many replies the server owes for `bytes`: one per command and one for malformed input. Nothing
+/// is answered after malformed input or after the client has quit.
 pub(crate) fn expected_replies(mut bytes: &[u8]) -> usize {
     let (mut words, mut expected_replies) = (Vec::new(), 0);
     loop {

@@ -1,8 +1,11 @@
-//! The RESP door: every Redis client is a client.
+//! RESP server: any Redis client can be a client of Slidegate.
 //!
-//! `words` finds commands in bytes, `asked` makes requests of those that decide and numbers of decisions, `client` answers
-//! the others, `transaction` holds the commands between MULTI and EXEC, `answers` writes; `connection` reads, decides what
-//! came together in one call, and has all the patience.
+//! - `parser` finds commands in the received bytes.
+//! - `commands` converts the commands that decide to requests, and decisions to integers.
+//! - `session` answers the commands by which clients log in and introspect the server.
+//! - `transaction` holds the commands between MULTI and EXEC.
+//! - `encoder` writes replies.
+//! - `connection` reads, decides in one call the commands that arrived together, and enforces all timeouts.
 
 mod commands;
 mod connection;
@@ -26,14 +29,14 @@ use super::listener::{self, Stop, Stream};
 use crate::app::state::AppState;
 use crate::common::protocol::Protocol;
 
-/// How many commands there are.
+/// Number of commands, the reply to `COMMAND COUNT`.
 const COMMAND_COUNT: i64 = 22;
 
-/// Answers in the Redis protocol.
+/// Serves connections of the Redis protocol.
 pub(crate) struct ConnectionHandler {
     app: Arc<AppState>,
     clock: SystemClock,
-    /// Connections so far, which are their ids.
+    /// Number of connections so far; the id of the newest one.
     connections: AtomicU64,
 }
 
@@ -65,7 +68,7 @@ impl listener::ConnectionHandler for ConnectionHandler {
     }
 }
 
-/// What a command's name stands for.
+/// Command, identified by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CommandName {
     Acquire,

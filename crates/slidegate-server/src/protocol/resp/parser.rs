@@ -1,41 +1,53 @@
-//! Where a command ends, and its words.
+//! Parses commands: finds where a command ends, and splits it into words.
 //!
-//! A command is an array of bulk strings (`*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n`), or a line of plain words (`PING\r\n`). A
-//! general decoder reads frames in frames as deep as it is told; this reads commands and nothing else, allocates nothing
-//! that is only announced, and starts again from a command's first byte whenever more of it has come: that is one step a
-//! word, however long the words are.
+//! A command is an array of bulk strings (`*2\r
+//!
+//! $4\r
+//!
+//! ECHO\r
+//!
+//! $2\r
+//!
+//! hi\r
+//!
+//! `), or a line of plain words (`PING\r
+//!
+//! `). A general decoder reads nested frames to any depth. This parser reads only commands and allocates
+//! nothing for announced lengths. It starts again from the first byte of a command whenever more of it has
+//! arrived. That takes one step per word, however long the words are.
 
 use std::fmt;
 
 use slidegate::MAX_ATTRIBUTES;
 
-/// The longest command, in bytes.
+/// Maximum size of a command, in bytes.
 const MAX_COMMAND: usize = 1 << 20;
 
-/// The longest line of plain words, in bytes.
+/// Maximum length of a line of plain words, in bytes.
 const MAX_LINE: usize = 16 << 10;
 
-/// The longest `*` or `$` with its number and line end.
+/// Maximum length of a `*` or `$` with its number and line end, in bytes.
 const MAX_HEADER: usize = 16;
 
-/// How much a command may be.
+/// Maximum size of a command.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CommandLimits {
     words: usize,
-    /// Bytes of each.
+    /// Maximum length of each word, in bytes.
     word_bytes: usize,
 }
 
 impl CommandLimits {
-    /// Of a client that may ask: a name and a value for each attribute, the options, and what is asked.
+    /// Limits of an authenticated client: a name and a value for each attribute, the command, and its
+    /// options.
     pub(super) const AUTHENTICATED: CommandLimits =
         CommandLimits { words: 2 * MAX_ATTRIBUTES + 8, word_bytes: 64 << 10 };
 
-    /// Of a client that has not shown a token yet, as Redis has it.
+    /// Limits of a client that has not authenticated yet, the same as in Redis.
     pub(super) const UNAUTHENTICATED: CommandLimits = CommandLimits { words: 10, word_bytes: 16 << 10 };
 }
 
-/// Bytes that cannot be the start of a command. What comes after them cannot be read either.
+/// Malformed command. The bytes after it cannot be parsed either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProtocolError(&'static str);
 
@@ -45,9 +57,10 @@ impl fmt::Display for ProtocolError {
     }
 }
 
-/// Reads the command at the start of `bytes` into `words`; none if more of it must come. Returns its length.
+/// Parses the command at the start of `bytes` into `words`. Returns its length, or `None` if it is
+/// incomplete.
 ///
-/// An empty line and an empty array are commands without words: there is nothing to answer.
+/// An empty line and an empty array are commands without words, and get no reply.
 pub(super) fn next<'a>(
     bytes: &'a [u8],
     limits: CommandLimits,
@@ -67,7 +80,7 @@ fn array<'a>(
     words: &mut Vec<&'a [u8]>,
 ) -> Result<Option<usize>, ProtocolError> {
     let Some((count, mut at)) = length_header(bytes, 1, "invalid multibulk length")? else { return Ok(None) };
-    // As Redis has it: an array of none, or no array.
+    // As in Redis, -1 is an empty array.
     let count = count.unwrap_or(0);
     if count > limits.words {
         return Err(ProtocolError("invalid multibulk length: too many words"));
@@ -98,7 +111,8 @@ fn array<'a>(
     Ok(Some(at))
 }
 
-/// The number in `bytes` from `at` to the line's end, none if it is -1, and where the next line starts.
+/// Parses the number that starts at `at` and ends with the line. Returns it, `None` if it is -1, and the
+/// start of the next line.
 #[inline]
 fn length_header(
     bytes: &[u8],
@@ -163,7 +177,8 @@ mod tests {
 
     use super::*;
 
-    /// Every command of `pieces`, fed as they come, and how it ended.
+    /// Returns every command in `pieces`, fed one after the other, the error if there was one, and the number
+    /// of remaining bytes.
     fn read(pieces: &[&[u8]]) -> (Vec<Vec<Vec<u8>>>, Option<ProtocolError>, usize) {
         let (mut buffer, mut commands) = (Vec::new(), Vec::new());
         for piece in pieces {
@@ -192,7 +207,7 @@ mod tests {
         at.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect()
     }
 
-    /// Commands as another library writes them.
+    /// Encodes commands with another library.
     fn encoded(commands: &[Vec<Vec<u8>>]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for command in commands {
@@ -206,7 +221,7 @@ mod tests {
         bytes
     }
 
-    /// What looks like a command for a while.
+    /// Generates bytes that begin like commands.
     fn noise() -> impl Strategy<Value = Vec<u8>> {
         let piece = prop_oneof![
             Just(b"*2\r\n".to_vec()),

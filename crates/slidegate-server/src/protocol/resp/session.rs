@@ -1,4 +1,4 @@
-//! What is known of a client, and the commands by which Redis clients introduce themselves and look around.
+//! Session of one client, and the commands by which Redis clients log in and introspect the server.
 
 use std::net::SocketAddr;
 
@@ -6,13 +6,13 @@ use super::encoder::{Excerpt, ReplyBuffer};
 use super::parser::CommandLimits;
 use crate::app::auth::Auth;
 
-/// What clients that ask may take for granted.
+/// Redis version that INFO reports, for clients that depend on it.
 const REDIS_VERSION: &str = "7.0.0";
 
-/// The longest name of a client, in bytes.
+/// Maximum length of a client's name, in bytes.
 const MAX_NAME: usize = 64;
 
-/// Commands that decide nothing.
+/// Commands of the session, which decide nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SessionCommand {
     Auth,
@@ -28,16 +28,16 @@ pub(super) enum SessionCommand {
     Select,
 }
 
-/// One connection's client.
+/// State of one client's connection.
 pub(super) struct Session {
     id: u64,
     peer: SocketAddr,
     name: String,
-    /// Whether it may ask: it has shown a token, or needs none.
+    /// True if the client has sent a valid token, or needs none.
     pub(super) authenticated: bool,
 }
 
-/// Whether a connection goes on after an answer.
+/// Action on the connection after a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterReply {
     KeepOpen,
@@ -49,12 +49,12 @@ impl Session {
         Session { id, peer, name: String::new(), authenticated: auth.is_open() }
     }
 
-    /// How much it may send as one command.
+    /// Returns the maximum size of the client's commands.
     pub(super) fn limits(&self) -> CommandLimits {
         if self.authenticated { CommandLimits::AUTHENTICATED } else { CommandLimits::UNAUTHENTICATED }
     }
 
-    /// Whether it may give this command before it has shown a token.
+    /// Returns true if the client may run this command; before authentication only a few are allowed.
     pub(super) fn may_run(&self, command: SessionCommand) -> bool {
         self.authenticated
             || matches!(
@@ -63,7 +63,7 @@ impl Session {
             )
     }
 
-    /// Answers `command` with these words after its name.
+    /// Runs `command` with these arguments and writes its reply.
     pub(super) fn run(
         &mut self,
         command: SessionCommand,
@@ -116,7 +116,8 @@ impl Session {
         }
     }
 
-    /// Whether `token` lets ask; if not, that is said. A wrong one leaves things as they were.
+    /// Authenticates the client and returns true if `token` is valid. Otherwise writes an error and leaves
+    /// the session as it was.
     fn authenticate(&mut self, token: &[u8], auth: &Auth, replies: &mut ReplyBuffer) -> bool {
         let is_valid = auth.may_ask(Some(token));
         self.authenticated |= is_valid;
@@ -126,7 +127,7 @@ impl Session {
         is_valid
     }
 
-    /// `HELLO [2|3 [AUTH user token] [SETNAME name]]`.
+    /// Runs `HELLO [2|3 [AUTH user token] [SETNAME name]]`.
     fn hello(&mut self, words: &[&[u8]], auth: &Auth, replies: &mut ReplyBuffer) {
         let (version_3, mut options) = match words {
             [] => (replies.version_3, words),
@@ -205,7 +206,7 @@ impl Session {
             [] if is("GETNAME") && self.name.is_empty() => replies.nil(),
             [] if is("GETNAME") => replies.bulk(self.name.as_bytes()),
             [] if is("ID") => replies.integer(i64::try_from(self.id).unwrap_or(0)),
-            // Clients say who made them; nobody here asks.
+            // Clients report the name and version of their library, which is not used.
             [_, _] if is("SETINFO") => replies.simple("OK"),
             [_] if is("NO-EVICT") || is("NO-TOUCH") => replies.simple("OK"),
             _ if is("INFO") || is("LIST") => {
@@ -223,7 +224,7 @@ impl Session {
     }
 }
 
-/// A name that can be shown as it is.
+/// Returns the name if it is printable ASCII without spaces and not too long.
 fn printable_name(name: &[u8]) -> Option<&str> {
     let plain = name.len() <= MAX_NAME && name.iter().all(u8::is_ascii_graphic);
     str::from_utf8(name).ok().filter(|_| plain)

@@ -1,7 +1,8 @@
-//! Commands between MULTI and EXEC.
+//! Transactions: the commands between MULTI and EXEC.
 //!
-//! Clients send MULTI around a pipeline, redis-py by default. A queued command is checked when it comes and answered
-//! `QUEUED`; nothing is charged before EXEC. One bad command makes EXEC answer EXECABORT, and nothing is charged at all.
+//! Clients send MULTI around a pipeline, redis-py by default. A queued command is validated when it arrives
+//! and answered with `QUEUED`. Nothing is charged before EXEC. One invalid command makes EXEC reply
+//! EXECABORT, and nothing is charged at all.
 
 use slidegate::{Error, Limiter, Micros, Store};
 
@@ -9,13 +10,13 @@ use super::CommandName;
 use super::commands::{self, DecisionCommand};
 use super::session::SessionCommand;
 
-/// The most commands of one transaction: as many as an HTTP batch may have requests.
+/// Maximum number of commands in one transaction, the same as of requests in an HTTP batch.
 pub(super) const MAX_QUEUED: usize = 1_000;
 
-/// The most bytes of one transaction: as many as an HTTP batch may have.
+/// Maximum size of one transaction in bytes, the same as of an HTTP batch.
 pub(super) const MAX_BYTES: usize = 1 << 20;
 
-/// Commands that begin and end a transaction, or belong to one in Redis.
+/// Commands that begin or end a transaction, or belong to one in Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TransactionCommand {
     Multi,
@@ -25,14 +26,14 @@ pub(super) enum TransactionCommand {
     Unwatch,
 }
 
-/// Transaction that a client has begun.
+/// Open transaction of one client.
 pub(super) struct Transaction {
-    /// When MULTI came.
+    /// Arrival time of MULTI.
     pub(super) started_at: Micros,
-    /// Queued commands as they arrived, one after the other.
+    /// Queued commands as received, concatenated.
     pub(super) bytes: Vec<u8>,
     pub(super) commands: usize,
-    /// Whether a command was rejected: EXEC then discards all of them.
+    /// True if a command was rejected: EXEC then discards all of them.
     pub(super) aborted: bool,
 }
 
@@ -41,7 +42,7 @@ impl Transaction {
         Transaction { started_at: now, bytes: Vec::new(), commands: 0, aborted: false }
     }
 
-    /// Queues a command, which arrived as `bytes`. An error aborts the transaction and frees what it holds.
+    /// Queues a command that was received as `bytes`. An error aborts the transaction and frees its memory.
     pub(super) fn queue<S: Store>(
         &mut self,
         limiter: &Limiter<S>,
@@ -51,7 +52,7 @@ impl Transaction {
     ) -> Result<(), Error> {
         let result = self.check(limiter, name, words, bytes);
         match result {
-            // After an error the rest is checked, for its own answer, and not kept.
+            // After an error the remaining commands are validated, for their own replies, but not stored.
             Ok(()) if !self.aborted => {
                 self.commands += 1;
                 self.bytes.extend_from_slice(bytes);
@@ -62,7 +63,7 @@ impl Transaction {
         result
     }
 
-    /// Lets EXEC answer EXECABORT.
+    /// Makes EXEC reply EXECABORT.
     pub(super) fn abort(&mut self) {
         *self = Transaction { aborted: true, ..Transaction::begin(self.started_at) };
     }

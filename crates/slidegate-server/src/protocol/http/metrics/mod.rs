@@ -1,6 +1,6 @@
-//! `GET /metrics`, for Prometheus. `docs/metrics.md` lists them all; a test sees to it.
+//! `GET /metrics`: metrics for Prometheus. `docs/metrics.md` lists them all, and a test compares the two.
 //!
-//! Labels are doors, rules, servers and words of ours: nothing that a caller sends becomes one.
+//! Labels are protocols, rules, servers and fixed words: nothing that a caller sends becomes a label.
 
 mod page;
 
@@ -57,10 +57,10 @@ async fn metrics(State(app): State<Shared>) -> Result<Response, ApiError> {
     Ok(([(header::CONTENT_TYPE, METRICS)], Body::new(page)).into_response())
 }
 
-/// Bytes of a page that are handed over at once. The rest stays here until the client has taken those.
+/// Chunk size of the page in bytes. The rest stays here until the client has taken the chunk.
 const CHUNK: usize = 16 << 10;
 
-/// A page on its way, and its place until most of it was sent.
+/// Body of a page being sent. It holds its permit until most of the page was sent.
 struct PageBody {
     rest: Bytes,
     _permit: OwnedSemaphorePermit,
@@ -88,7 +88,7 @@ impl HttpBody for PageBody {
     }
 }
 
-/// Collector of all metrics. Statistics that are gathered on a blocking thread are gathered before.
+/// Collector of all metrics. Statistics that need a blocking thread are gathered before.
 struct MetricsCollector {
     app: Shared,
     memory: Option<MemoryStats>,
