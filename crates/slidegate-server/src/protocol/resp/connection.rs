@@ -2,12 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::time::Duration;
 
-use slidegate::{Clock, Decision, Error, Fault, Request, Settled};
+use slidegate::{Clock, Decision, Error, Request, Settled};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::batch::{Batch, BatchEntry, BatchSplitter, MAX_BATCH, decision_parser, with_timeout};
 use super::commands::{self, DecisionCommand, ReplyFormat};
 use super::encoder::{Excerpt, ReplyBuffer};
 use super::parser::CommandLimits;
@@ -22,9 +23,6 @@ use crate::protocol::listener::{Stop, Stream, linger_close};
 /// Size of the read buffer in bytes, unless one command is larger. This is the memory cost of an idle
 /// connection.
 const READ_BUFFER: usize = 16 << 10;
-
-/// Maximum number of decisions in one call to the store.
-const MAX_BATCH: usize = 256;
 
 /// Buffered replies of this many bytes are sent before more are written.
 const MAX_BUFFERED_REPLIES: usize = 64 << 10;
@@ -125,77 +123,6 @@ struct Connection<'d, S> {
     replies: ReplyBuffer,
     /// Open transaction, started by MULTI.
     transaction: Option<Transaction>,
-}
-
-/// Commands that are decided together, in their order.
-#[derive(Default)]
-struct Batch<'a> {
-    requests: Vec<Request<'a>>,
-    entries: Vec<BatchEntry>,
-}
-
-/// Requests that are decided in as few calls as possible.
-struct BatchSplitter<'b, 'a> {
-    remaining: &'b [Request<'a>],
-    /// Maximum number of requests in one call.
-    max_requests: usize,
-}
-
-impl BatchSplitter<'_, '_> {
-    /// Decides the next requests. Returns no decisions if no requests remain.
-    async fn decide_next(
-        &mut self,
-        handler: &ConnectionHandler,
-        timeout: Duration,
-    ) -> Result<Vec<Result<Decision, Error>>, Error> {
-        let instrumented = handler.app.deciding(Protocol::Resp);
-        loop {
-            let (head, tail) = self.remaining.split_at(self.max_requests.min(self.remaining.len()));
-            let decided = with_timeout(timeout, pin!(instrumented.acquire_many(head))).await;
-            match decided {
-                // A single request never has too many checks.
-                Err(error) if error.is_too_many_checks() && head.len() > 1 => {
-                    self.max_requests = head.len().div_ceil(2)
-                }
-                decided => {
-                    self.remaining = tail;
-                    return decided;
-                }
-            }
-        }
-    }
-}
-
-enum BatchEntry {
-    /// The next decision of the batch, and the format of its reply.
-    Decision(ReplyFormat),
-    /// Command with invalid arguments.
-    Invalid(Error),
-}
-
-impl<'a> Batch<'a> {
-    fn push(&mut self, command: Result<DecisionCommand<'a>, Error>) {
-        self.entries.push(match command {
-            Ok(DecisionCommand { request, format }) => {
-                self.requests.push(request);
-                BatchEntry::Decision(format)
-            }
-            Err(error) => BatchEntry::Invalid(error),
-        });
-    }
-}
-
-/// Parses the arguments of a command that decides.
-type DecisionParser<'a> = fn(&[&'a [u8]]) -> Result<DecisionCommand<'a>, Error>;
-
-fn decision_parser<'a>(name: CommandName) -> Option<DecisionParser<'a>> {
-    Some(match name {
-        CommandName::Acquire => DecisionCommand::acquire,
-        CommandName::Check => DecisionCommand::check,
-        CommandName::RedisCell => DecisionCommand::redis_cell,
-        CommandName::Throttlecrab => DecisionCommand::throttlecrab,
-        _ => return None,
-    })
 }
 
 /// Returns true if a command is executed immediately within a transaction, and not queued.
@@ -506,15 +433,6 @@ impl<S: Stream> Connection<'_, S> {
         replies.bytes.shrink_to(MAX_BUFFERED_REPLIES);
         Ok(())
     }
-}
-
-/// Waits for the store, at most for `timeout`.
-async fn with_timeout<T, F>(timeout: Duration, future: Pin<&mut F>) -> Result<T, Error>
-where
-    F: Future<Output = Result<T, Error>>,
-{
-    let late = || Err(Error::store(Fault::Timeout, "the store took too long"));
-    within(timeout, future).await.unwrap_or_else(late)
 }
 
 fn missing_decision() -> Error {

@@ -2,11 +2,13 @@
 //!
 //! - `parser` finds commands in the received bytes.
 //! - `commands` converts the commands that decide to requests, and decisions to integers.
+//! - `batch` decides the commands that arrived together in as few store calls as possible.
 //! - `session` answers the commands by which clients log in and introspect the server.
 //! - `transaction` holds the commands between MULTI and EXEC.
 //! - `encoder` writes replies.
-//! - `connection` reads, decides in one call the commands that arrived together, and enforces all timeouts.
+//! - `connection` reads, runs the commands and enforces all timeouts.
 
+mod batch;
 mod commands;
 mod connection;
 mod encoder;
