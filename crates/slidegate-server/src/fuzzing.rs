@@ -55,7 +55,7 @@ fn gate(closed: bool) -> Arc<AppState> {
 
 /// What the HTTP door answers to bytes that come in these pieces.
 pub fn http(pieces: &[&[u8]], closed: bool) -> Vec<u8> {
-    talk(http::ConnectionHandler::new(gate(closed), Role::Asking { may_change: true }), pieces)
+    talk(http::ConnectionHandler::new(gate(closed), Role::Api { allows_changes: true }), pieces)
 }
 
 /// What the RESP door answers to bytes that come in these pieces.
@@ -65,7 +65,7 @@ pub fn resp(pieces: &[&[u8]], closed: bool) -> Vec<u8> {
 
 /// How many answers the RESP door owes a client that may ask.
 pub fn resp_due(bytes: &[u8]) -> usize {
-    resp::fuzzing::due(bytes)
+    resp::fuzzing::expected_replies(bytes)
 }
 
 /// What the gRPC door answers to `ShouldRateLimit` with a body in these pieces: frames, or a status with its text.

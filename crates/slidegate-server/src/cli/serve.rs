@@ -135,7 +135,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
         tokio::spawn(monitor::watch(Arc::clone(&gate), config.monitor));
         tokio::spawn(adaptive_task::watch(Arc::clone(&gate)));
         if let Some(tls) = tls {
-            tokio::spawn(tls.follow());
+            tokio::spawn(tls.reload_on_change());
         }
         let signalled = signals::signalled();
         let (source, demo) = (gate.rules.current().source.clone(), files.is_demo());
@@ -256,7 +256,9 @@ async fn open_doors(listen: Listen, tls: Option<Arc<Tls>>) -> Result<(Listeners,
         tls,
     };
     if places.is_empty() {
-        return Err("every listener is off: set at least one of --http, --grpc, --resp and --admin".to_owned());
+        return Err(
+            "every listener is off: set at least one of --http, --grpc, --resp and --admin".to_owned()
+        );
     }
     Ok((doors, places))
 }

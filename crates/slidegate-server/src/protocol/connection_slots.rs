@@ -1,9 +1,9 @@
-//! Room for connections: how many there are of a door, in all and of one client address, and which one is closed for another.
+//! Bounded slots for the connections of one listener, in total and per client address.
 //!
-//! A door has room for a number of connections. When all of it is taken, a new connection takes the place of the oldest one
-//! that has not sent a whole request yet. If every connection has sent one, those that have been idle for longest make room. A
-//! connection that is being answered is never closed, so a health check is answered though thousands of clients hold
-//! connections, and no answer is lost.
+//! When all slots are taken, a new connection evicts the oldest connection that has not sent a whole request
+//! yet. If every connection has sent one, the connections that have been idle for longest are evicted. A
+//! connection with a request in flight is never closed. So a health check is answered even if clients hold
+//! thousands of connections, and no response is lost.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -19,77 +19,81 @@ use tokio::task::AbortHandle;
 
 use crate::config::Limits;
 
-/// A connection that has sent a request is closed only after it was idle for so long: its last answer has left by then.
+/// Minimum idle time before a connection that has sent a request may be evicted. By then its last response
+/// has left.
 const MIN_IDLE: Micros = Micros::from_secs(1);
 
-/// How often idle connections are looked for. It takes a step for each connection, so a flood of new ones does not do it more
-/// often.
-const LOOK: Duration = Duration::from_millis(100);
+/// Minimum time between two scans for idle connections. A scan takes a step per connection, so a flood of new
+/// connections does not cause more scans.
+const SCAN_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Of the room, the share that is freed at once when idle connections are closed.
-const SHARE: usize = 100;
+/// Divisor of the capacity: one scan evicts at most 1/100 of it, the longest idle first.
+const EVICTION_DIVISOR: usize = 100;
 
-/// Bits of an IPv6 address that are one client: providers give each customer at least that network.
+/// Prefix length of the IPv6 network that counts as one client: providers give each customer at least a /64.
 const IPV6_PREFIX: u32 = 64;
 
-/// State of one connection, kept by its door: whether it is being answered.
+/// Activity of one connection, updated by its connection handler.
 #[derive(Debug, Default)]
 pub struct ConnectionState {
-    /// Requests under way; [`CLOSED`] once the connection makes room.
+    /// Number of requests in flight; [`CLOSED`] once the connection is evicted.
     busy: AtomicUsize,
-    /// Whether a whole request has come.
-    used: AtomicBool,
+    /// True once a whole request was received.
+    has_sent_request: AtomicBool,
     /// End of the last request, in microseconds.
     idle_since: AtomicU64,
-    /// gRPC streams that are open.
+    /// Number of open gRPC streams.
     streams: AtomicUsize,
-    /// gRPC calls that wait for their messages.
-    waiting: AtomicUsize,
+    /// Number of gRPC calls that wait for their request message.
+    waiting_calls: AtomicUsize,
 }
 
 const CLOSED: usize = usize::MAX;
 
 impl ConnectionState {
-    /// Marks the start of a request, or of several that came together. If this returns false, the connection has to make room:
-    /// nothing must be decided for it any more.
+    /// Marks the start of a request, or of several that arrived together. If this returns false, the
+    /// connection was evicted and the handler must not decide anything for it.
     #[must_use]
     pub(crate) fn begin(&self) -> bool {
         let begin = |busy| (busy != CLOSED).then(|| busy + 1);
         let begun = self.busy.fetch_update(Ordering::AcqRel, Ordering::Acquire, begin).is_ok();
-        if !self.used.load(Ordering::Relaxed) {
-            self.used.store(true, Ordering::Relaxed);
+        if !self.has_sent_request.load(Ordering::Relaxed) {
+            self.has_sent_request.store(true, Ordering::Relaxed);
         }
         begun
     }
 
-    /// Marks the end of what [`begin`](ConnectionState::begin) started. The answer was sent, or is on its way.
+    /// Marks the end of the request that [`begin`](ConnectionState::begin) started. Its response was sent, or
+    /// is on its way.
     pub(crate) fn end(&self, now: Micros) {
         self.idle_since.store(now.get(), Ordering::Relaxed);
         self.busy.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Takes one of `most` places for streams. Give it back with [`close_stream`](ConnectionState::close_stream).
+    /// Opens one of at most `max` streams; returns false if there are as many already.
+    /// [`close_stream`](ConnectionState::close_stream) ends it.
     #[must_use]
-    pub(crate) fn open_stream(&self, most: usize) -> bool {
-        let open = |open| (open < most).then(|| open + 1);
+    pub(crate) fn open_stream(&self, max: usize) -> bool {
+        let open = |open| (open < max).then(|| open + 1);
         self.streams.fetch_update(Ordering::AcqRel, Ordering::Acquire, open).is_ok()
     }
 
-    /// Counts a gRPC call that waits for its message. Returns how many did before. It ends with [`end_wait`](ConnectionState::end_wait).
+    /// Counts a gRPC call that waits for its request message, and returns how many waited before.
+    /// [`end_wait`](ConnectionState::end_wait) ends it.
     pub(crate) fn begin_wait(&self) -> usize {
-        self.waiting.fetch_add(1, Ordering::Relaxed)
+        self.waiting_calls.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn end_wait(&self) {
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.waiting_calls.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(crate) fn close_stream(&self) {
         self.streams.fetch_sub(1, Ordering::AcqRel);
     }
 
-    fn is_used(&self) -> bool {
-        self.used.load(Ordering::Relaxed)
+    fn has_sent_request(&self) -> bool {
+        self.has_sent_request.load(Ordering::Relaxed)
     }
 
     fn is_idle(&self, now: Micros) -> bool {
@@ -97,54 +101,54 @@ impl ConnectionState {
         self.busy.load(Ordering::Acquire) == 0 && now.since(since) >= MIN_IDLE
     }
 
-    /// Lets it make room, unless it is being answered.
+    /// Marks the connection as closed, unless a request is in flight.
     fn close(&self) -> bool {
         self.busy.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
 
-/// Room of one door.
+/// Connection slots of one listener.
 pub(crate) struct ConnectionSlots {
     connections: usize,
     per_address: usize,
     clock: SystemClock,
     table: Mutex<Table>,
-    freed: Notify,
+    slot_freed: Notify,
 }
 
-/// Connections by their numbers, which grow: the lowest is the oldest.
+/// Open connections by number. Numbers grow, so the lowest is the oldest connection.
 #[derive(Default)]
 struct Table {
     next: u64,
-    places: HashMap<u64, Place>,
+    slots: HashMap<u64, Slot>,
     all: Group,
     addresses: HashMap<IpAddr, Group>,
 }
 
-struct Place {
-    seat: Arc<ConnectionState>,
+struct Slot {
+    state: Arc<ConnectionState>,
     address: IpAddr,
-    /// Ends the task of the connection.
+    /// Aborts the task that serves the connection.
     abort: Option<AbortHandle>,
 }
 
-/// Connections in all, or of one address, without those that were closed to make room.
+/// Numbers of all open connections, or of those of one address. Evicted connections are not included.
 #[derive(Default)]
 struct Group {
     members: BTreeSet<u64>,
-    /// Those that may not have sent a request yet.
-    waiting: BTreeSet<u64>,
-    /// When idle ones were looked for.
-    looked: Option<Micros>,
+    /// Members that may not have sent a request yet.
+    without_request: BTreeSet<u64>,
+    /// Time of the last scan for idle connections.
+    scanned_at: Option<Micros>,
 }
 
-/// Place of one connection, until it is dropped.
-pub(crate) struct Taken {
-    room: Arc<ConnectionSlots>,
+/// Slot of one connection; dropping the guard frees it.
+pub(crate) struct SlotGuard {
+    slots: Arc<ConnectionSlots>,
     number: u64,
-    pub(crate) seat: Arc<ConnectionState>,
-    /// How many connections were closed for it.
-    pub(crate) closed: usize,
+    pub(crate) state: Arc<ConnectionState>,
+    /// Number of connections that were evicted for this one.
+    pub(crate) evicted: usize,
 }
 
 impl ConnectionSlots {
@@ -154,85 +158,85 @@ impl ConnectionSlots {
             per_address: limits.connections_per_address.max(1),
             clock: SystemClock::new(),
             table: Mutex::default(),
-            freed: Notify::new(),
+            slot_freed: Notify::new(),
         })
     }
 
-    /// Takes a place for a connection from `peer`, as soon as there is one. Returns none if that address has as many as one may
-    /// have, all of them in use.
-    pub(crate) async fn take(self: &Arc<Self>, peer: IpAddr) -> Option<Taken> {
-        let address = client(peer);
-        let mut closed = 0;
+    /// Waits for a slot for a connection from `peer`. Returns `None` if its address has the maximum number of
+    /// connections and all of them are in use.
+    pub(crate) async fn acquire(self: &Arc<Self>, peer: IpAddr) -> Option<SlotGuard> {
+        let address = counted_address(peer);
+        let mut evicted = 0;
         loop {
-            let mut freed = pin!(self.freed.notified());
+            let mut freed = pin!(self.slot_freed.notified());
             freed.as_mut().enable();
             {
                 let mut table = self.table.lock();
                 let now = self.clock.now();
                 let of_address = table.addresses.get(&address).map_or(0, |group| group.members.len());
                 if of_address >= self.per_address {
-                    match table.make_room(Some(address), self.per_address, now) {
+                    match table.evict(Some(address), self.per_address, now) {
                         0 => return None,
-                        some => closed += some,
+                        some => evicted += some,
                     }
                 }
                 if table.all.members.len() >= self.connections {
-                    closed += table.make_room(None, self.connections, now);
+                    evicted += table.evict(None, self.connections, now);
                 }
                 if table.all.members.len() < self.connections {
-                    let (number, seat) = table.place(address, now);
-                    return Some(Taken { room: Arc::clone(self), number, seat, closed });
+                    let (number, state) = table.insert(address, now);
+                    return Some(SlotGuard { slots: Arc::clone(self), number, state, evicted });
                 }
             }
-            let _ = tokio::time::timeout(LOOK, freed).await;
+            let _ = tokio::time::timeout(SCAN_INTERVAL, freed).await;
         }
     }
 
-    /// Says how to end a connection when another one needs its place.
-    pub(crate) fn ended_by(&self, number: u64, abort: AbortHandle) {
-        if let Some(place) = self.table.lock().places.get_mut(&number) {
-            place.abort = Some(abort);
+    /// Sets the handle that ends the connection's task when the connection is evicted.
+    pub(crate) fn set_abort_handle(&self, number: u64, abort: AbortHandle) {
+        if let Some(slot) = self.table.lock().slots.get_mut(&number) {
+            slot.abort = Some(abort);
         }
     }
 }
 
-impl Taken {
+impl SlotGuard {
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 }
 
-impl Drop for Taken {
+impl Drop for SlotGuard {
     fn drop(&mut self) {
-        self.room.table.lock().remove(self.number);
-        self.room.freed.notify_waiters();
+        self.slots.table.lock().remove(self.number);
+        self.slots.slot_freed.notify_waiters();
     }
 }
 
 impl Table {
-    fn place(&mut self, address: IpAddr, now: Micros) -> (u64, Arc<ConnectionState>) {
-        let (number, seat) = (self.next, Arc::new(ConnectionState::default()));
-        seat.idle_since.store(now.get(), Ordering::Relaxed);
+    fn insert(&mut self, address: IpAddr, now: Micros) -> (u64, Arc<ConnectionState>) {
+        let (number, state) = (self.next, Arc::new(ConnectionState::default()));
+        state.idle_since.store(now.get(), Ordering::Relaxed);
         self.next += 1;
         for group in [&mut self.all, self.addresses.entry(address).or_default()] {
             group.members.insert(number);
-            group.waiting.insert(number);
+            group.without_request.insert(number);
         }
-        self.places.insert(number, Place { seat: Arc::clone(&seat), address, abort: None });
-        (number, seat)
+        self.slots.insert(number, Slot { state: Arc::clone(&state), address, abort: None });
+        (number, state)
     }
 
     fn remove(&mut self, number: u64) {
-        if let Some(place) = self.places.remove(&number) {
-            self.leave(number, place.address);
+        if let Some(slot) = self.slots.remove(&number) {
+            self.remove_from_groups(number, slot.address);
         }
     }
 
-    /// Takes a connection out of the groups; it no longer counts.
-    fn leave(&mut self, number: u64, address: IpAddr) {
+    /// Removes a connection from its groups, so that it no longer counts.
+    fn remove_from_groups(&mut self, number: u64, address: IpAddr) {
         for group in [Some(&mut self.all), self.addresses.get_mut(&address)].into_iter().flatten() {
             group.members.remove(&number);
-            group.waiting.remove(&number);
+            group.without_request.remove(&number);
         }
         if self.addresses.get(&address).is_some_and(|group| group.members.is_empty()) {
             self.addresses.remove(&address);
@@ -246,46 +250,47 @@ impl Table {
         }
     }
 
-    /// Closes connections of an address, or of all, that are not in use. Returns how many.
-    fn make_room(&mut self, address: Option<IpAddr>, room: usize, now: Micros) -> usize {
-        while let Some(number) = self.group(address).and_then(|group| group.waiting.pop_first()) {
-            if self.close(number, |seat| !seat.is_used()) {
+    /// Evicts unused connections of `address`, or of any address if it is `None`. Returns how many.
+    fn evict(&mut self, address: Option<IpAddr>, capacity: usize, now: Micros) -> usize {
+        while let Some(number) = self.group(address).and_then(|group| group.without_request.pop_first()) {
+            if self.close(number, |state| !state.has_sent_request()) {
                 return 1;
             }
         }
         let Some(group) = self.group(address) else { return 0 };
-        if group.looked.is_some_and(|looked| Duration::from(now.since(looked)) < LOOK) {
+        if group.scanned_at.is_some_and(|scanned_at| Duration::from(now.since(scanned_at)) < SCAN_INTERVAL) {
             return 0;
         }
-        group.looked = Some(now);
+        group.scanned_at = Some(now);
         let members: Vec<u64> = group.members.iter().copied().collect();
         let idle = members.into_iter().filter_map(|number| {
-            let seat = &self.places.get(&number)?.seat;
-            seat.is_idle(now).then(|| (seat.idle_since.load(Ordering::Relaxed), number))
+            let state = &self.slots.get(&number)?.state;
+            state.is_idle(now).then(|| (state.idle_since.load(Ordering::Relaxed), number))
         });
         let mut idle: Vec<(u64, u64)> = idle.collect();
         idle.sort_unstable();
-        let longest = idle.into_iter().take(room.div_ceil(SHARE));
-        longest.filter(|(_, number)| self.close(*number, |seat| seat.is_idle(now))).count()
+        let longest = idle.into_iter().take(capacity.div_ceil(EVICTION_DIVISOR));
+        longest.filter(|(_, number)| self.close(*number, |state| state.is_idle(now))).count()
     }
 
-    /// Closes a connection, if it is as it should be and not being answered.
-    fn close(&mut self, number: u64, as_it_should: impl Fn(&ConnectionState) -> bool) -> bool {
-        let Some(place) = self.places.get_mut(&number) else { return false };
-        if !as_it_should(&place.seat) || !place.seat.close() {
+    /// Closes a connection if it meets `condition` and has no request in flight. Returns whether it was
+    /// closed.
+    fn close(&mut self, number: u64, condition: impl Fn(&ConnectionState) -> bool) -> bool {
+        let Some(slot) = self.slots.get_mut(&number) else { return false };
+        if !condition(&slot.state) || !slot.state.close() {
             return false;
         }
-        if let Some(abort) = place.abort.take() {
+        if let Some(abort) = slot.abort.take() {
             abort.abort();
         }
-        let address = place.address;
-        self.leave(number, address);
+        let address = slot.address;
+        self.remove_from_groups(number, address);
         true
     }
 }
 
-/// Address under which connections are counted.
-fn client(peer: IpAddr) -> IpAddr {
+/// Returns the address under which the connections of `peer` are counted.
+fn counted_address(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => {
             let network = address.to_bits() & (u128::MAX << (u128::BITS - IPV6_PREFIX));
@@ -299,7 +304,7 @@ fn client(peer: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
-    fn room(connections: usize, connections_per_address: usize) -> Arc<ConnectionSlots> {
+    fn connection_slots(connections: usize, connections_per_address: usize) -> Arc<ConnectionSlots> {
         ConnectionSlots::new(&Limits { connections, connections_per_address, ..Limits::default() })
     }
 
@@ -307,69 +312,72 @@ mod tests {
         [10, 0, 0, n].into()
     }
 
-    fn is_closed(taken: &Taken) -> bool {
-        taken.seat.busy.load(Ordering::Relaxed) == CLOSED
+    fn is_closed(guard: &SlotGuard) -> bool {
+        guard.state.busy.load(Ordering::Relaxed) == CLOSED
     }
 
     #[tokio::test]
-    async fn the_oldest_without_a_request_makes_room() {
-        let room = room(3, 3);
-        let [used, silent, younger] =
-            [room.take(address(1)).await, room.take(address(2)).await, room.take(address(3)).await]
-                .map(Option::unwrap);
-        assert!(used.seat.begin());
-        used.seat.end(Micros::ZERO);
-        let next = room.take(address(4)).await.unwrap();
+    async fn evicts_oldest_connection_without_request() {
+        let slots = connection_slots(3, 3);
+        let [used, silent, younger] = [
+            slots.acquire(address(1)).await,
+            slots.acquire(address(2)).await,
+            slots.acquire(address(3)).await,
+        ]
+        .map(Option::unwrap);
+        assert!(used.state.begin());
+        used.state.end(Micros::ZERO);
+        let next = slots.acquire(address(4)).await.unwrap();
         assert_eq!([&used, &silent, &younger, &next].map(is_closed), [false, true, false, false]);
-        assert!(!silent.seat.begin(), "nothing is decided for it any more");
+        assert!(!silent.state.begin(), "nothing is decided for it any more");
     }
 
     #[tokio::test]
-    async fn the_longest_idle_makes_room_and_none_that_is_answered() {
-        let room = room(3, 3);
-        let mut taken = Vec::new();
+    async fn evicts_longest_idle_and_never_one_in_use() {
+        let slots = connection_slots(3, 3);
+        let mut guards = Vec::new();
         for n in 0..3 {
-            taken.push(room.take(address(n)).await.unwrap());
-            assert!(taken[n as usize].seat.begin());
+            guards.push(slots.acquire(address(n)).await.unwrap());
+            assert!(guards[n as usize].state.begin());
         }
-        let now = room.clock.now().get();
-        // The first is being answered, the last was just now.
-        taken[1].seat.end(Micros::new(now - 5_000_000));
-        taken[2].seat.end(Micros::new(now));
-        let next = room.take(address(4)).await.unwrap();
-        assert_eq!(taken.iter().map(is_closed).collect::<Vec<_>>(), [false, true, false]);
-        // All of them are in use now: the next one waits until a place is free.
-        assert!(next.seat.begin());
-        assert!(taken[2].seat.begin());
+        let now = slots.clock.now().get();
+        // The first has a request in flight, the last one was active just now.
+        guards[1].state.end(Micros::new(now - 5_000_000));
+        guards[2].state.end(Micros::new(now));
+        let next = slots.acquire(address(4)).await.unwrap();
+        assert_eq!(guards.iter().map(is_closed).collect::<Vec<_>>(), [false, true, false]);
+        // All of them are in use now, so the next connection waits for a free slot.
+        assert!(next.state.begin());
+        assert!(guards[2].state.begin());
         let waiting = tokio::spawn({
-            let room = Arc::clone(&room);
-            async move { room.take(address(5)).await.is_some() }
+            let slots = Arc::clone(&slots);
+            async move { slots.acquire(address(5)).await.is_some() }
         });
-        drop(taken.remove(0));
+        drop(guards.remove(0));
         assert!(waiting.await.unwrap());
     }
 
     #[tokio::test]
-    async fn one_address_has_a_share() {
-        let room = room(4, 2);
-        let first = room.take(address(1)).await.unwrap();
-        let second = room.take(address(1)).await.unwrap();
-        assert!(first.seat.begin() && second.seat.begin());
-        assert!(room.take(address(1)).await.is_none(), "both are in use");
-        let other = room.take(address(2)).await.unwrap();
-        first.seat.end(Micros::ZERO);
-        tokio::time::sleep(2 * LOOK).await;
-        let third = room.take(address(1)).await.unwrap();
+    async fn bounds_connections_per_address() {
+        let slots = connection_slots(4, 2);
+        let first = slots.acquire(address(1)).await.unwrap();
+        let second = slots.acquire(address(1)).await.unwrap();
+        assert!(first.state.begin() && second.state.begin());
+        assert!(slots.acquire(address(1)).await.is_none(), "both are in use");
+        let other = slots.acquire(address(2)).await.unwrap();
+        first.state.end(Micros::ZERO);
+        tokio::time::sleep(2 * SCAN_INTERVAL).await;
+        let third = slots.acquire(address(1)).await.unwrap();
         assert_eq!([&first, &second, &other, &third].map(is_closed), [true, false, false, false]);
         drop((first, second, other, third));
-        let table = room.table.lock();
-        assert!(table.places.is_empty() && table.addresses.is_empty() && table.all.members.is_empty());
-        assert!(table.all.waiting.is_empty());
+        let table = slots.table.lock();
+        assert!(table.slots.is_empty() && table.addresses.is_empty() && table.all.members.is_empty());
+        assert!(table.all.without_request.is_empty());
     }
 
     #[test]
-    fn addresses_are_counted_by_customer() {
-        let v6 = |text: &str| client(text.parse().unwrap());
+    fn counts_ipv6_addresses_by_network() {
+        let v6 = |text: &str| counted_address(text.parse().unwrap());
         assert_eq!(v6("2001:db8:1:2::1"), v6("2001:db8:1:2:ffff::9"));
         assert_ne!(v6("2001:db8:1:2::1"), v6("2001:db8:1:3::1"));
         assert_eq!(v6("::ffff:10.0.0.1"), address(1));

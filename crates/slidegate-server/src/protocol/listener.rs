@@ -1,5 +1,6 @@
-//! Accepting connections for a door: how many (see [`room`](super::connection_slots)), encrypted or not, and stopping without losing an
-//! answer.
+//! Accept loop of one listener: bounds the number of connections (see
+//! [`connection_slots`](super::connection_slots)), runs the TLS handshake if configured, and stops without
+//! losing a response.
 
 use std::future::Future;
 use std::io;
@@ -11,50 +12,51 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
-use super::connection_slots::{ConnectionSlots, ConnectionState, Taken};
+use super::connection_slots::{ConnectionSlots, ConnectionState, SlotGuard};
 use super::tls::Tls;
 use crate::app::state::AppState;
 use crate::common::protocol::Protocol;
 use crate::telemetry::stats::Shed;
 
-/// What a connection is, encrypted or not.
+/// Byte stream of one connection, plain or encrypted.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
 
-/// Told when the server stops: what is in flight is finished, and nothing new begun.
+/// Shutdown signal. When it fires, requests in flight are finished and no new request is started.
 pub type Stop = watch::Receiver<()>;
 
-/// Speaks one protocol.
+/// Serves connections of one protocol.
 pub trait ConnectionHandler: Send + Sync + 'static {
-    /// Which.
+    /// Protocol that this handler speaks.
     const PROTOCOL: Protocol;
 
-    /// What it decides with.
-    fn gate(&self) -> &AppState;
+    /// Returns the application state that the handler decides with.
+    fn app(&self) -> &AppState;
 
-    /// Answers one connection until it ends, or `stop` is told and what is in flight is answered.
+    /// Serves one connection until it ends, or until `stop` fires and the requests in flight are answered.
     ///
-    /// The door marks in `seat` when a request begins and ends; between requests the connection may be closed to make room. What
-    /// goes wrong on a connection is its client's affair, so there is nothing to return.
+    /// The handler marks in `state` when a request begins and ends. Between requests the connection may be
+    /// closed to make room for another one. An error on a connection concerns only its client, so nothing is
+    /// returned.
     fn serve(
         self: Arc<Self>,
         stream: impl Stream,
         peer: SocketAddr,
-        seat: Arc<ConnectionState>,
+        state: Arc<ConnectionState>,
         stop: Stop,
     ) -> impl Future<Output = ()> + Send;
 }
 
-/// Accepts connections for `door` until `stop` is told.
-pub(crate) async fn accept<D: ConnectionHandler>(
+/// Accepts connections for `handler` until `stop` fires.
+pub(crate) async fn accept<H: ConnectionHandler>(
     listener: TcpListener,
-    door: Arc<D>,
+    handler: Arc<H>,
     tls: Option<Arc<Tls>>,
     mut stop: Stop,
 ) {
-    let limits = door.gate().limits;
-    let room = ConnectionSlots::new(&limits);
+    let limits = handler.app().limits;
+    let slots = ConnectionSlots::new(&limits);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -62,99 +64,108 @@ pub(crate) async fn accept<D: ConnectionHandler>(
         };
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
-            // Out of file descriptors, or a client that left already: neither is a reason to stop.
+            // Running out of file descriptors, or a client that has left already, is no reason to stop.
             Err(_) => {
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 continue;
             }
         };
-        let taken = tokio::select! {
-            taken = room.take(peer.ip()) => taken,
+        let slot = tokio::select! {
+            slot = slots.acquire(peer.ip()) => slot,
             _ = stop.changed() => return,
         };
-        let Some(taken) = taken else {
-            door.gate().record.shed(D::PROTOCOL, Shed::PerAddress, 1);
+        let Some(slot) = slot else {
+            handler.app().record.shed(H::PROTOCOL, Shed::PerAddress, 1);
             continue;
         };
-        door.gate().record.shed(D::PROTOCOL, Shed::Room, taken.closed);
-        // Answers are small and complete: there is nothing to wait for.
+        handler.app().record.shed(H::PROTOCOL, Shed::Room, slot.evicted);
+        // Responses are small and written whole, so Nagle's algorithm would only delay them.
         let _ = stream.set_nodelay(true);
-        let number = taken.number();
-        let task =
-            tokio::spawn(connection(Arc::clone(&door), stream, peer, taken, tls.clone(), stop.clone()));
-        room.ended_by(number, task.abort_handle());
+        let number = slot.number();
+        let task = tokio::spawn(serve_connection(
+            Arc::clone(&handler),
+            stream,
+            peer,
+            slot,
+            tls.clone(),
+            stop.clone(),
+        ));
+        slots.set_abort_handle(number, task.abort_handle());
     }
 }
 
-/// Serves a connection, and counts it meanwhile.
-async fn connection<D: ConnectionHandler>(
-    door: Arc<D>,
+/// Serves one connection and counts it as open meanwhile.
+async fn serve_connection<H: ConnectionHandler>(
+    handler: Arc<H>,
     stream: TcpStream,
     peer: SocketAddr,
-    taken: Taken,
+    slot: SlotGuard,
     tls: Option<Arc<Tls>>,
     mut stop: Stop,
 ) {
-    let (limits, of) = (door.gate().limits, Arc::clone(&door));
-    let _connected = of.gate().record.connected(D::PROTOCOL);
-    // Whatever is spoken, and encrypted or not, the client speaks first.
+    let (limits, shared_handler) = (handler.app().limits, Arc::clone(&handler));
+    let _connected = shared_handler.app().record.connected(H::PROTOCOL);
+    // In every protocol, encrypted or not, the client sends the first byte.
     let mut byte = [0];
     let first = tokio::time::timeout(limits.first_byte, stream.peek(&mut byte));
-    let spoke = tokio::select! {
+    let sent_data = tokio::select! {
         biased;
         first = first => first.is_ok(),
         _ = stop.changed() => return,
     };
-    if !spoke {
-        of.gate().record.shed(D::PROTOCOL, Shed::Silent, 1);
+    if !sent_data {
+        shared_handler.app().record.shed(H::PROTOCOL, Shed::Silent, 1);
         return;
     }
-    let seat = Arc::clone(&taken.seat);
+    let state = Arc::clone(&slot.state);
     match tls {
-        None => door.serve(stream, peer, seat, stop).await,
+        None => handler.serve(stream, peer, state, stop).await,
         Some(tls) => {
-            let handshake = tls.accept(D::PROTOCOL, stream);
+            let handshake = tls.accept(H::PROTOCOL, stream);
             if let Ok(Ok(stream)) = tokio::time::timeout(limits.request, handshake).await {
-                door.serve(stream, peer, seat, stop).await;
+                handler.serve(stream, peer, state, stop).await;
             }
         }
     }
 }
 
-/// How long a client may take to notice that nothing more is said.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// Time that a client has to notice that the server sends nothing more.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Says no more, and waits until the client has noticed: to close on what it still sends would take back answers that it has
-/// not read.
-pub(crate) async fn part(stream: &mut impl Stream) {
-    let farewell = async {
+/// Shuts down the write side, then reads until the client closes or the timeout expires.
+///
+/// Closing a socket that still receives data sends a reset, which would discard responses that the client has
+/// not read yet.
+pub(crate) async fn linger_close(stream: &mut impl Stream) {
+    let linger = async {
         stream.shutdown().await?;
-        let mut ignored = [0; 1 << 10];
-        while stream.read(&mut ignored).await? > 0 {}
+        let mut discarded = [0; 1 << 10];
+        while stream.read(&mut discarded).await? > 0 {}
         io::Result::Ok(())
     };
-    let _ = tokio::time::timeout(FAREWELL, farewell).await;
+    let _ = tokio::time::timeout(LINGER_TIMEOUT, linger).await;
 }
 
-/// Connections that may wait to be accepted; the system may allow fewer (`net.core.somaxconn`). A client whose connection does
-/// not fit tries again only after a second, so the usual 128 are too few when many connect at once.
+/// Length of the accept queue. The system may allow fewer (`net.core.somaxconn`). A client whose connection
+/// does not fit tries again only after a second, so the usual 128 are too few when many clients connect at
+/// once.
 const BACKLOG: u32 = 4_096;
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // As `TcpListener::bind` does: a server that is started again need not wait for the connections of the old one.
+    // As `TcpListener::bind` does: a restarted server need not wait for the connections of the old one.
     #[cfg(unix)]
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// A listener there, or why there is none.
+/// Binds `address` and returns the listener with its actual address. The error text suggests `--{flag}`.
 pub(crate) async fn bind(address: SocketAddr, flag: &str) -> Result<(TcpListener, SocketAddr), String> {
-    let cannot = |error: io::Error| {
+    let bind_error = |error: io::Error| {
         format!("cannot listen on {address}: {error}; choose another with --{flag}, or port 0 for a free one")
     };
-    let listener = listen(address).map_err(cannot)?;
-    let address = listener.local_addr().map_err(cannot)?;
+    let listener = listen(address).map_err(bind_error)?;
+    let address = listener.local_addr().map_err(bind_error)?;
     Ok((listener, address))
 }

@@ -1,4 +1,4 @@
-//! Opening the doors, and closing them without losing an answer.
+//! Starts all listeners, and shuts them down without losing a response.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -10,51 +10,53 @@ use super::tls::Tls;
 use super::{grpc, http, listener, resp};
 use crate::app::state::AppState;
 
-/// Where each door listens; none is closed.
+/// Listening socket of each protocol. A protocol without a socket is disabled.
 #[derive(Default)]
 pub struct Listeners {
-    /// HTTP.
+    /// HTTP API.
     pub http: Option<TcpListener>,
-    /// gRPC: Envoy's rate-limit service.
+    /// gRPC, for Envoy's rate limit service.
     pub grpc: Option<TcpListener>,
-    /// The Redis protocol.
+    /// Redis protocol (RESP).
     pub resp: Option<TcpListener>,
-    /// HTTP for those who may change things: whoever reaches it needs a token only if there is one.
+    /// Administrative HTTP API. It asks for an admin token only if one is configured.
     pub admin: Option<TcpListener>,
-    /// Encrypts them all.
+    /// TLS configuration for all listeners; `None` serves plain text.
     pub tls: Option<Arc<Tls>>,
 }
 
-/// Answers at all doors until `shutdown` completes, then finishes what is in flight.
-pub async fn run(doors: Listeners, gate: Arc<AppState>, shutdown: impl Future<Output = ()>) {
+/// Serves all protocols until `shutdown` completes, then finishes the requests in flight.
+pub async fn run(listeners: Listeners, app: Arc<AppState>, shutdown: impl Future<Output = ()>) {
     let (stop, stopped) = watch::channel(());
-    let shutdown_limit = gate.limits.shutdown;
-    let Listeners { http, grpc, resp, admin, tls } = doors;
-    let separate = admin.is_some();
+    let shutdown_limit = app.limits.shutdown;
+    let Listeners { http, grpc, resp, admin, tls } = listeners;
+    let has_admin_listener = admin.is_some();
     if let Some(listener) = http {
-        let door =
-            http::ConnectionHandler::new(Arc::clone(&gate), http::Role::Asking { may_change: !separate });
-        tokio::spawn(listener::accept(listener, Arc::new(door), tls.clone(), stopped.clone()));
+        let handler = http::ConnectionHandler::new(
+            Arc::clone(&app),
+            http::Role::Api { allows_changes: !has_admin_listener },
+        );
+        tokio::spawn(listener::accept(listener, Arc::new(handler), tls.clone(), stopped.clone()));
     }
     if let Some(listener) = admin {
-        let door = http::ConnectionHandler::new(Arc::clone(&gate), http::Role::Admin);
-        tokio::spawn(listener::accept(listener, Arc::new(door), tls.clone(), stopped.clone()));
+        let handler = http::ConnectionHandler::new(Arc::clone(&app), http::Role::Admin);
+        tokio::spawn(listener::accept(listener, Arc::new(handler), tls.clone(), stopped.clone()));
     }
     if let Some(listener) = grpc {
-        let door = grpc::ConnectionHandler::new(Arc::clone(&gate), stopped.clone());
-        tokio::spawn(listener::accept(listener, Arc::new(door), tls.clone(), stopped.clone()));
+        let handler = grpc::ConnectionHandler::new(Arc::clone(&app), stopped.clone());
+        tokio::spawn(listener::accept(listener, Arc::new(handler), tls.clone(), stopped.clone()));
     }
     if let Some(listener) = resp {
-        let door = resp::ConnectionHandler::new(Arc::clone(&gate));
-        tokio::spawn(listener::accept(listener, Arc::new(door), tls, stopped.clone()));
+        let handler = resp::ConnectionHandler::new(Arc::clone(&app));
+        tokio::spawn(listener::accept(listener, Arc::new(handler), tls, stopped.clone()));
     }
     drop(stopped);
-    let beating = tokio::spawn(http::live_stats::beat(Arc::clone(&gate)));
+    let stats_task = tokio::spawn(http::live_stats::publish_every_second(Arc::clone(&app)));
     shutdown.await;
     let _ = stop.send(());
-    gate.live.stop();
-    gate.record.recorder.end_streams();
-    // Whatever is still open then belongs to a client that does not read.
+    app.live.stop();
+    app.record.recorder.end_streams();
+    // A connection that is still open after the timeout belongs to a client that does not read.
     let _ = tokio::time::timeout(shutdown_limit, stop.closed()).await;
-    beating.abort();
+    stats_task.abort();
 }

@@ -1,4 +1,4 @@
-//! Encrypted connections, by certificates that may change while the server runs.
+//! TLS for all listeners, with certificates that are reloaded when their files change.
 
 use std::future::Future;
 use std::io;
@@ -22,7 +22,7 @@ use crate::common::file_watch::{LOOK, Watch};
 use crate::common::protocol::Protocol;
 use crate::config::TlsConfig;
 
-/// Certificates, and what is done with them.
+/// TLS configurations of all protocols, and the files that they are read from.
 pub struct Tls {
     files: TlsConfig,
     watch: Mutex<Watch>,
@@ -36,7 +36,7 @@ struct Configs {
 }
 
 impl Tls {
-    /// Reads the files.
+    /// Reads the certificate, key and client CA files.
     pub fn new(files: TlsConfig) -> Result<Self, String> {
         let watch = Mutex::new(Watch::new(paths(&files)));
         let current = ArcSwap::from_pointee(Configs::read(&files)?);
@@ -57,35 +57,38 @@ impl Tls {
         TlsAcceptor::from(Arc::clone(config)).accept(stream)
     }
 
-    /// Reads the files again whenever they change. Open connections keep the certificate that they began with.
+    /// Reloads the files whenever they change. Open connections keep the certificate that they began with.
     ///
-    /// Files are looked at and read on a blocking thread: a file system that does not answer delays only this task.
-    pub(crate) async fn follow(self: Arc<Self>) {
-        let mut told = None;
+    /// The files are checked and read on a blocking thread: a file system that does not respond delays only
+    /// this task.
+    pub(crate) async fn reload_on_change(self: Arc<Self>) {
+        let mut reported = None;
         loop {
             tokio::time::sleep(LOOK).await;
             let tls = Arc::clone(&self);
-            let read = spawn_blocking(move || tls.read_again()).await;
+            let read = spawn_blocking(move || tls.reload_if_changed()).await;
             match read.unwrap_or_else(|_| Some(Err("tls: reading the files failed".to_owned()))) {
                 Some(Ok(configs)) => {
                     self.current.store(Arc::new(configs));
                     tracing::info!("tls: the certificates were read again");
-                    told = None;
+                    reported = None;
                 }
-                // The files are read again until they are right: a certificate and its key are two files.
-                Some(Err(message)) if told.as_ref() != Some(&message) => {
+                // A certificate and its key are two files and may change one after the other, so the files
+                // are read again until they match.
+                Some(Err(message)) if reported.as_ref() != Some(&message) => {
                     warn(&format!("the certificates stay as they are: {message}"));
-                    told = Some(message);
+                    reported = Some(message);
                 }
                 Some(Err(_)) | None => {}
             }
         }
     }
 
-    /// Reads the files if they have changed; none if they have not, or change while they are read.
+    /// Reads the files if they have changed. Returns `None` if they have not, or if they change while they
+    /// are read.
     ///
     /// Blocks for as long as the file system does.
-    fn read_again(&self) -> Option<Result<Configs, String>> {
+    fn reload_if_changed(&self) -> Option<Result<Configs, String>> {
         let mut watch = self.watch.lock();
         if !watch.changed(paths(&self.files)) {
             return None;
@@ -105,13 +108,13 @@ fn paths(files: &TlsConfig) -> Vec<PathBuf> {
 impl Configs {
     fn read(files: &TlsConfig) -> Result<Self, String> {
         let TlsConfig { certificate, key, client_ca } = files;
-        let cannot = |path: &std::path::Path, error: &dyn std::fmt::Display| {
+        let file_error = |path: &std::path::Path, error: &dyn std::fmt::Display| {
             format!("tls: cannot use {}: {error}", path.display())
         };
         let chain =
             CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        let chain = chain.map_err(|error| cannot(certificate, &error))?;
-        let private = PrivateKeyDer::from_pem_file(key).map_err(|error| cannot(key, &error))?;
+        let chain = chain.map_err(|error| file_error(certificate, &error))?;
+        let private = PrivateKeyDer::from_pem_file(key).map_err(|error| file_error(key, &error))?;
         let provider = Arc::new(ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -121,21 +124,22 @@ impl Configs {
             Some(path) => {
                 let mut roots = RootCertStore::empty();
                 let certificates =
-                    CertificateDer::pem_file_iter(path).map_err(|error| cannot(path, &error))?;
+                    CertificateDer::pem_file_iter(path).map_err(|error| file_error(path, &error))?;
                 for certificate in certificates {
-                    let certificate = certificate.map_err(|error| cannot(path, &error))?;
-                    roots.add(certificate).map_err(|error| cannot(path, &error))?;
+                    let certificate = certificate.map_err(|error| file_error(path, &error))?;
+                    roots.add(certificate).map_err(|error| file_error(path, &error))?;
                 }
                 let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-                builder.with_client_cert_verifier(verifier.map_err(|error| cannot(path, &error))?)
+                builder.with_client_cert_verifier(verifier.map_err(|error| file_error(path, &error))?)
             }
         };
-        let config = builder.with_single_cert(chain, private).map_err(|error| cannot(certificate, &error))?;
-        let speaking = |protocols: &[&str]| {
+        let config =
+            builder.with_single_cert(chain, private).map_err(|error| file_error(certificate, &error))?;
+        let with_alpn = |protocols: &[&str]| {
             let mut config = config.clone();
             config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
             Arc::new(config)
         };
-        Ok(Configs { http: speaking(&["http/1.1"]), grpc: speaking(&["h2"]), resp: speaking(&[]) })
+        Ok(Configs { http: with_alpn(&["http/1.1"]), grpc: with_alpn(&["h2"]), resp: with_alpn(&[]) })
     }
 }

@@ -1,4 +1,4 @@
-//! How long a caller waits: the header `grpc-timeout`.
+//! Parses the caller's deadline, the header `grpc-timeout`.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use tonic::Status;
 
 const HEADER: &str = "grpc-timeout";
 
-/// How long to try: as long as the caller waits, and no longer than `longest`.
-pub(super) fn of(headers: &HeaderMap, longest: Duration) -> Result<Duration, Status> {
-    let Some(text) = headers.get(HEADER) else { return Ok(longest) };
+/// Returns the timeout of the call: the caller's own, but at most `max`.
+pub(super) fn from_headers(headers: &HeaderMap, max: Duration) -> Result<Duration, Status> {
+    let Some(text) = headers.get(HEADER) else { return Ok(max) };
     let timeout = parse(text.as_bytes()).ok_or_else(|| {
         Status::invalid_argument(format!(
             "{HEADER} must be one to eight digits and one of H, M, S, m, u, n, such as 100m"
         ))
     })?;
     if timeout.is_zero() {
-        return Err(passed());
+        return Err(exceeded());
     }
-    Ok(timeout.min(longest))
+    Ok(timeout.min(max))
 }
 
-pub(super) fn passed() -> Status {
+pub(super) fn exceeded() -> Status {
     Status::deadline_exceeded("there was no answer in time")
 }
 
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units() {
+    fn parses_every_unit() {
         let read = |text: &str| parse(text.as_bytes());
         assert_eq!(read("1H"), Some(Duration::from_secs(3600)));
         assert_eq!(read("2M"), Some(Duration::from_secs(120)));

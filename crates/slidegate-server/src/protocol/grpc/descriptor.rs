@@ -1,4 +1,5 @@
-//! What Envoy asks, as requests: a descriptor is one request, whose attributes are the domain and the entries.
+//! Converts Envoy's descriptors to requests. A descriptor becomes one request, whose attributes are the
+//! domain and the entries.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -9,13 +10,13 @@ use tonic::Status;
 use super::messages::{self, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitUnit};
 use crate::envoy::DOMAIN;
 
-/// The most descriptors of one request.
+/// Maximum number of descriptors in one request.
 const MAX_DESCRIPTORS: usize = 64;
 
-/// The most entries of one descriptor: one attribute is the domain.
+/// Maximum number of entries in one descriptor: one attribute is the domain.
 const MAX_ENTRIES: usize = MAX_ATTRIBUTES - 1;
 
-/// The units that Envoy has words for, in seconds.
+/// Units of Envoy's limits and their lengths in seconds.
 pub(super) const UNITS: [(RateLimitUnit, u64); 6] = [
     (RateLimitUnit::Second, 1),
     (RateLimitUnit::Minute, 60),
@@ -25,7 +26,7 @@ pub(super) const UNITS: [(RateLimitUnit, u64); 6] = [
     (RateLimitUnit::Year, 365 * 24 * 3600),
 ];
 
-/// The descriptors of one request, checked.
+/// Validated descriptors of one request.
 pub(super) struct Descriptors {
     domain: String,
     descriptors: Vec<Descriptor>,
@@ -43,20 +44,20 @@ impl From<messages::Entry> for Entry {
     }
 }
 
-/// Bytes that are not UTF-8 become U+FFFD: see [`messages`].
+/// Replaces bytes that are not UTF-8 by U+FFFD: see [`messages`].
 fn lossy(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 pub(super) struct Descriptor {
-    /// With the attributes' names as keys.
+    /// Entries with the names of attributes as keys.
     entries: Vec<Entry>,
     permits: u64,
-    own: Option<OwnLimit>,
+    limit_override: Option<LimitOverride>,
 }
 
-/// The limit that a descriptor brings.
-pub(super) struct OwnLimit {
+/// Limit that a descriptor carries itself.
+pub(super) struct LimitOverride {
     resource: String,
     pub(super) limit: u32,
     pub(super) unit: RateLimitUnit,
@@ -64,8 +65,8 @@ pub(super) struct OwnLimit {
 }
 
 impl Descriptors {
-    pub(super) fn check(asked: RateLimitRequest) -> Result<Self, Status> {
-        let RateLimitRequest { domain, descriptors, hits_addend } = asked;
+    pub(super) fn check(request: RateLimitRequest) -> Result<Self, Status> {
+        let RateLimitRequest { domain, descriptors, hits_addend } = request;
         let domain = lossy(domain);
         if domain.is_empty() {
             return Err(Status::invalid_argument("domain is empty"));
@@ -77,14 +78,15 @@ impl Descriptors {
         }
         let permits = u64::from(hits_addend).max(1);
         let descriptors = descriptors.into_iter().enumerate().map(|(n, descriptor)| {
-            let wrong = |problem: String| Status::invalid_argument(format!("descriptors[{n}]{problem}"));
-            Descriptor::check(descriptor, &domain, permits).map_err(wrong)
+            let invalid = |problem: String| Status::invalid_argument(format!("descriptors[{n}]{problem}"));
+            Descriptor::check(descriptor, &domain, permits).map_err(invalid)
         });
         Ok(Descriptors { descriptors: descriptors.collect::<Result<_, _>>()?, domain })
     }
 
-    /// A request for each; one whose own limit is 0 cannot be asked.
-    pub(super) fn requests(&self) -> impl ExactSizeIterator<Item = Result<Request<'_>, &OwnLimit>> {
+    /// Returns a request for each descriptor, or its override if that is a limit of 0, which no request can
+    /// express.
+    pub(super) fn requests(&self) -> impl ExactSizeIterator<Item = Result<Request<'_>, &LimitOverride>> {
         self.descriptors.iter().map(|descriptor| descriptor.request(&self.domain))
     }
 }
@@ -99,20 +101,22 @@ impl Descriptor {
             return Err(format!(" has {} entries; {MAX_ENTRIES} are accepted", entries.len()));
         }
         let mut entries: Vec<Entry> = entries.into_iter().map(Entry::from).collect();
-        let own = limit.map(|limit| OwnLimit::check(limit, domain, &entries)).transpose()?;
-        name_apart(&mut entries);
-        // Here 0 is meant: it looks.
+        let limit_override = limit.map(|limit| LimitOverride::check(limit, domain, &entries)).transpose()?;
+        number_repeated_keys(&mut entries);
+        // A descriptor's own cost of 0 is meant as such: it only reads.
         let permits = hits_addend.unwrap_or(permits);
-        Ok(Descriptor { entries, permits, own })
+        Ok(Descriptor { entries, permits, limit_override })
     }
 
-    fn request<'d>(&'d self, domain: &'d str) -> Result<Request<'d>, &'d OwnLimit> {
-        let request = match &self.own {
-            Some(own) if own.limit == 0 => return Err(own),
-            Some(own) => Request::resource(&own.resource).limit(own.limit.into()).window(own.window),
+    fn request<'d>(&'d self, domain: &'d str) -> Result<Request<'d>, &'d LimitOverride> {
+        let request = match &self.limit_override {
+            Some(limit_override) if limit_override.limit == 0 => return Err(limit_override),
+            Some(limit_override) => Request::resource(&limit_override.resource)
+                .limit(limit_override.limit.into())
+                .window(limit_override.window),
             None => {
-                let given = self.entries.iter().filter(|entry| !entry.value.is_empty());
-                let attributes = given.map(|entry| (entry.key.as_str(), entry.value.as_str()));
+                let non_empty = self.entries.iter().filter(|entry| !entry.value.is_empty());
+                let attributes = non_empty.map(|entry| (entry.key.as_str(), entry.value.as_str()));
                 Request::new(std::iter::once((DOMAIN, domain)).chain(attributes))
             }
         };
@@ -120,13 +124,13 @@ impl Descriptor {
     }
 }
 
-impl OwnLimit {
+impl LimitOverride {
     fn check(limit: RateLimitOverride, domain: &str, entries: &[Entry]) -> Result<Self, String> {
         let unit = UNITS.iter().find(|(unit, _)| *unit as i32 == limit.unit);
         let (unit, seconds) = unit.ok_or_else(|| {
             format!(".limit.unit must be SECOND, MINUTE, HOUR, DAY, MONTH or YEAR, not {}", limit.unit)
         })?;
-        Ok(OwnLimit {
+        Ok(LimitOverride {
             resource: resource(domain, entries),
             limit: limit.requests_per_unit,
             unit: *unit,
@@ -135,9 +139,10 @@ impl OwnLimit {
     }
 }
 
-/// The second entry of one key is `key.2`, the third `key.3`. The first `domain` is the domain.
-fn name_apart(entries: &mut [Entry]) {
-    // From the last on, so that those before still have their keys.
+/// Renames repeated keys: the second entry with one key becomes `key.2`, the third `key.3`. The first
+/// `domain` is the domain itself.
+fn number_repeated_keys(entries: &mut [Entry]) {
+    // Starts from the last entry, so that the entries before it still have their original keys.
     for i in (0..entries.len()).rev() {
         let (before, rest) = entries.split_at_mut(i);
         let Some(Entry { key, .. }) = rest.first_mut() else { continue };
@@ -148,7 +153,7 @@ fn name_apart(entries: &mut [Entry]) {
     }
 }
 
-/// One text for the domain and the entries, and another for any others: what separates is escaped.
+/// Returns a resource name that is unique for a domain and its entries: separators in them are escaped.
 fn resource(domain: &str, entries: &[Entry]) -> String {
     let mut text = String::with_capacity(64);
     escape(&mut text, domain);
@@ -181,19 +186,19 @@ mod tests {
     }
 
     #[test]
-    fn repeated_keys_are_numbered() {
+    fn numbers_repeated_keys() {
         let mut entries = entries(&[("a", "1"), ("b", "2"), ("a", ""), ("domain", "3"), ("a", "4")]);
-        name_apart(&mut entries);
+        number_repeated_keys(&mut entries);
         let keys: Vec<_> = entries.iter().map(|entry| entry.key.as_str()).collect();
         assert_eq!(keys, ["a", "b", "a.2", "domain.2", "a.3"]);
-        // As the rules of envoyproxy/ratelimit's files have them.
-        let theirs =
+        // The conversion of envoyproxy/ratelimit's files numbers keys in the same way.
+        let envoy_attributes =
             crate::envoy::attributes("d", [("a", "1"), ("b", "2"), ("a", ""), ("domain", "3"), ("a", "4")]);
-        assert!(theirs.iter().skip(1).map(|(name, _)| name.as_ref()).eq(keys));
+        assert!(envoy_attributes.iter().skip(1).map(|(name, _)| name.as_ref()).eq(keys));
     }
 
     #[test]
-    fn resources_differ_where_anything_does() {
+    fn escapes_separators_in_resources() {
         let texts = [
             resource("d", &entries(&[("a", "1"), ("b", "2")])),
             resource("d", &entries(&[("a", "1|b=2")])),

@@ -1,4 +1,4 @@
-//! One message in, one message out: as much of gRPC over HTTP/2 as a call without streams needs.
+//! Framing of unary gRPC calls over HTTP/2: reads one message and writes one message.
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -18,32 +18,34 @@ use super::MAX_MESSAGE;
 use crate::app::request_budget::BudgetShare;
 use crate::protocol::connection_slots::ConnectionState;
 
-/// Before each message: whether it is compressed, and its length in four bytes.
-const PREFIX: usize = 5;
+/// Size of the prefix of each message: a compression flag, and the length in four bytes.
+const PREFIX_BYTES: usize = 5;
 
-/// Memory of a call that waits for its message, besides the message: a task and the state of its HTTP/2 stream.
-const WAITING: usize = 8 << 10;
+/// Memory of a call that waits for its message, in bytes, besides the message itself: a task and the state of
+/// its HTTP/2 stream.
+const WAITING_CALL_BYTES: usize = 8 << 10;
 
-/// Calls of a connection that may wait without taking from the budget for unfinished requests. A message often comes a moment
-/// after its call: clients that use up the budget must not stop others.
-const FREE: usize = 8;
+/// Number of calls per connection that may wait without charging the budget for unfinished requests. A
+/// message often arrives a moment after its call: clients that use up the budget must not stop others.
+const FREE_CALLS: usize = 8;
 
-/// A call that waits for its message.
-struct Waiting<'s> {
-    seat: &'s ConnectionState,
-    free: bool,
-    held: BudgetShare,
+/// Call that waits for its message, and its share of the budget for unfinished requests.
+struct WaitingCall<'s> {
+    state: &'s ConnectionState,
+    is_free: bool,
+    share: BudgetShare,
 }
 
-impl<'s> Waiting<'s> {
-    fn new(seat: &'s ConnectionState, held: BudgetShare) -> Self {
-        Waiting { seat, free: seat.begin_wait() < FREE, held }
+impl<'s> WaitingCall<'s> {
+    fn new(state: &'s ConnectionState, share: BudgetShare) -> Self {
+        WaitingCall { state, is_free: state.begin_wait() < FREE_CALLS, share }
     }
 
-    /// Goes on to wait, with so many bytes of the message.
+    /// Charges the budget for a call that waits and has received `bytes` bytes of its message.
     fn wait(&self, bytes: usize) -> Result<(), Status> {
-        let bytes = if self.free { bytes.saturating_sub(WAITING) } else { bytes + WAITING };
-        if self.held.resize(bytes) {
+        let bytes =
+            if self.is_free { bytes.saturating_sub(WAITING_CALL_BYTES) } else { bytes + WAITING_CALL_BYTES };
+        if self.share.resize(bytes) {
             return Ok(());
         }
         Err(Status::resource_exhausted(
@@ -52,53 +54,54 @@ impl<'s> Waiting<'s> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingCall<'_> {
     fn drop(&mut self) {
-        self.seat.end_wait();
+        self.state.end_wait();
     }
 }
 
-/// The one message of a call, when all of it is here. A call that has to wait for it takes a part of the budget with `hold`.
-pub(super) async fn message<M, B>(
+/// Reads the single message of a call. A call that has to wait for it charges the budget share that `hold`
+/// returns.
+pub(super) async fn read_message<M, B>(
     mut body: B,
-    seat: &ConnectionState,
+    state: &ConnectionState,
     hold: impl Fn() -> BudgetShare,
 ) -> Result<M, Status>
 where
     M: Message + Default,
     B: Body<Data = Bytes, Error: Display> + Unpin,
 {
-    let mut here = Bytes::new();
+    let mut received = Bytes::new();
     let mut waiting = None;
     loop {
         let frame = match poll_fn(|cx| Poll::Ready(Pin::new(&mut body).poll_frame(cx))).await {
             Poll::Ready(frame) => frame,
             Poll::Pending => {
-                waiting.get_or_insert_with(|| Waiting::new(seat, hold())).wait(here.len())?;
+                waiting.get_or_insert_with(|| WaitingCall::new(state, hold())).wait(received.len())?;
                 body.frame().await
             }
         };
         let Some(frame) = frame else { break };
         let frame = frame.map_err(|error| Status::cancelled(error.to_string()))?;
         let Ok(data) = frame.into_data() else { continue };
-        // Most messages come in one piece.
-        here = if here.is_empty() { data } else { join(here, data) };
-        if length(&here)?.is_some_and(|length| here.len() > PREFIX + length) {
+        // Most messages arrive in one piece.
+        received = if received.is_empty() { data } else { join(received, data) };
+        if message_length(&received)?.is_some_and(|length| received.len() > PREFIX_BYTES + length) {
             return Err(Status::invalid_argument("this call takes one message, not several"));
         }
     }
-    match length(&here)? {
-        Some(length) if here.len() == PREFIX + length => {
-            here.advance(PREFIX);
-            M::decode(here).map_err(|error| Status::invalid_argument(format!("not a message: {error}")))
+    match message_length(&received)? {
+        Some(length) if received.len() == PREFIX_BYTES + length => {
+            received.advance(PREFIX_BYTES);
+            M::decode(received).map_err(|error| Status::invalid_argument(format!("not a message: {error}")))
         }
         _ => Err(Status::invalid_argument("the message ends too early")),
     }
 }
 
-/// How long the message is, if that is known yet.
-fn length(here: &[u8]) -> Result<Option<usize>, Status> {
-    let Some((&[compressed, a, b, c, d], _)) = here.split_first_chunk() else { return Ok(None) };
+/// Returns the length of the message, `None` if the prefix has not arrived yet.
+fn message_length(received: &[u8]) -> Result<Option<usize>, Status> {
+    let Some((&[compressed, a, b, c, d], _)) = received.split_first_chunk() else { return Ok(None) };
     if compressed != 0 {
         return Err(Status::unimplemented("messages are accepted uncompressed only"));
     }
@@ -111,38 +114,38 @@ fn length(here: &[u8]) -> Result<Option<usize>, Status> {
     Ok(Some(length))
 }
 
-fn join(here: Bytes, data: Bytes) -> Bytes {
-    let mut joined = BytesMut::from(here);
+fn join(received: Bytes, data: Bytes) -> Bytes {
+    let mut joined = BytesMut::from(received);
     joined.extend_from_slice(&data);
     joined.freeze()
 }
 
-/// A message with its prefix.
-pub(super) fn frame(message: &impl Message) -> Bytes {
+/// Encodes a message with its prefix.
+pub(super) fn encode_frame(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
-    let mut data = BytesMut::with_capacity(PREFIX + length);
+    let mut data = BytesMut::with_capacity(PREFIX_BYTES + length);
     data.put_u8(0);
     data.put_u32(length as u32);
-    // There is room for it.
+    // Encoding cannot fail: the buffer has the required capacity.
     let _ = message.encode(&mut data);
     data.freeze()
 }
 
-/// The answer that says `message`.
-pub(super) fn reply(message: &impl Message) -> Response<Reply> {
-    let mut response = Response::new(Reply::Message(frame(message)));
+/// Returns a response with `message` as its only message.
+pub(super) fn unary_response(message: &impl Message) -> Response<UnaryBody> {
+    let mut response = Response::new(UnaryBody::Message(encode_frame(message)));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     response
 }
 
-/// A message, and then that all is well.
-pub(super) enum Reply {
+/// Response body of a unary call: one message, then trailers with status 0.
+pub(super) enum UnaryBody {
     Message(Bytes),
     Trailers,
     End,
 }
 
-impl Body for Reply {
+impl Body for UnaryBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -150,21 +153,21 @@ impl Body for Reply {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(match std::mem::replace(&mut *self, Reply::End) {
-            Reply::Message(message) => {
-                *self = Reply::Trailers;
+        Poll::Ready(match std::mem::replace(&mut *self, UnaryBody::End) {
+            UnaryBody::Message(message) => {
+                *self = UnaryBody::Trailers;
                 Some(Ok(Frame::data(message)))
             }
-            Reply::Trailers => {
+            UnaryBody::Trailers => {
                 let mut trailers = HeaderMap::with_capacity(1);
                 trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
                 Some(Ok(Frame::trailers(trailers)))
             }
-            Reply::End => None,
+            UnaryBody::End => None,
         })
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Reply::End)
+        matches!(self, UnaryBody::End)
     }
 }

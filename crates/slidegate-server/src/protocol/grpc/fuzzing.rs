@@ -1,4 +1,4 @@
-//! See [`crate::fuzzing`].
+//! Entry point of the gRPC service for fuzzing; see [`crate::fuzzing`].
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -14,22 +14,22 @@ use crate::app::request_budget::RequestBudget;
 use crate::protocol::connection_slots::ConnectionState;
 use crate::telemetry::stats::Instrumented;
 
-/// The frames of an answer to a call whose body comes in these pieces.
+/// Returns the response frames of a call whose body arrives in these pieces.
 pub(crate) async fn should_rate_limit(
-    deciding: Instrumented<'_>,
+    instrumented: Instrumented<'_>,
     pieces: &[&[u8]],
 ) -> Result<Vec<u8>, Status> {
     let pieces = pieces.iter().rev().map(|piece| Bytes::copy_from_slice(piece)).collect();
-    let asked = framing::message(Pieces(pieces), &ConnectionState::default(), || {
+    let request = framing::read_message(Pieces(pieces), &ConnectionState::default(), || {
         RequestBudget::default().hold(usize::MAX)
     })
     .await?;
-    let response = rate_limit::decide(deciding, asked).await?;
-    let Ok(body) = framing::reply(&response).into_body().collect().await;
+    let response = rate_limit::decide(instrumented, request).await?;
+    let Ok(body) = framing::unary_response(&response).into_body().collect().await;
     Ok(body.to_bytes().to_vec())
 }
 
-/// The last first.
+/// Request body in pieces, in reverse order.
 struct Pieces(Vec<Bytes>);
 
 impl Body for Pieces {

@@ -1,7 +1,7 @@
-//! `grpc.health.v1.Health`: serving while decisions can be made.
+//! `grpc.health.v1.Health`: reports `SERVING` while the server can decide.
 //!
-//! Load balancers have no token, so anyone may ask. All watches share one channel, which one task feeds, and they are bounded:
-//! see [`streams`](super::streams).
+//! Load balancers have no token, so any client may call it. All watches share one channel, which one task
+//! feeds. Their number is bounded: see [`streams`](super::streams).
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -24,77 +24,78 @@ use crate::app::state::AppState;
 use crate::protocol::listener::Stop;
 use crate::store::Readiness;
 
-/// How its paths begin.
+/// Common prefix of the paths of the health service.
 pub(super) const PREFIX: &str = "/grpc.health.v1.Health/";
 
 pub(super) const CHECK: &str = "/grpc.health.v1.Health/Check";
 
 pub(super) const WATCH: &str = "/grpc.health.v1.Health/Watch";
 
-/// How often a watched status is looked at.
-const LOOK: Duration = Duration::from_secs(1);
+/// Time between two checks of the status while a client watches it.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) struct Health {
-    gate: Arc<AppState>,
-    /// Status as of the last look, told to all watches. The channel closes when the server stops.
+    app: Arc<AppState>,
+    /// Status at the last check, shared by all watches. The channel closes when the server stops.
     status: watch::Receiver<ServingStatus>,
 }
 
 impl Health {
-    pub(super) fn new(gate: Arc<AppState>, stop: Stop) -> Self {
-        let (told, status) = watch::channel(ServingStatus::Unknown);
-        tokio::spawn(look(Arc::clone(&gate), told, stop));
-        Health { gate, status }
+    pub(super) fn new(app: Arc<AppState>, stop: Stop) -> Self {
+        let (sender, status) = watch::channel(ServingStatus::Unknown);
+        tokio::spawn(poll_status(Arc::clone(&app), sender, stop));
+        Health { app, status }
     }
 
-    pub(super) async fn check(&self, asked: HealthCheckRequest) -> Result<HealthCheckResponse, Status> {
-        let service = asked.service;
+    pub(super) async fn check(&self, request: HealthCheckRequest) -> Result<HealthCheckResponse, Status> {
+        let service = request.service;
         if !is_known(&service) {
             return Err(Status::not_found(format!("there is no service {service}; there is {SERVICE}")));
         }
-        Ok(response(status_of(&self.gate).await))
+        Ok(response(status_of(&self.app).await))
     }
 
-    /// Tells the status now, and each other one that follows, until the server stops.
-    pub(super) async fn watch(&self, asked: HealthCheckRequest) -> Response<Body> {
-        let (status, changes) = if is_known(&asked.service) {
-            (status_of(&self.gate).await, Changes::Followed(self.status.clone()))
+    /// Streams the current status and each change that follows, until the server stops.
+    pub(super) async fn watch(&self, request: HealthCheckRequest) -> Response<Body> {
+        let (status, changes) = if is_known(&request.service) {
+            (status_of(&self.app).await, Changes::KnownService(self.status.clone()))
         } else {
-            (ServingStatus::ServiceUnknown, Changes::None(self.status.clone()))
+            (ServingStatus::ServiceUnknown, Changes::UnknownService(self.status.clone()))
         };
-        let watching = Watching { next: Some(status), last: status, changes: Some(changes) };
-        let mut response = Response::new(Body::new(StreamBody::new(stream::unfold(watching, frame))));
+        let watch_stream = WatchStream { next: Some(status), last: status, changes: Some(changes) };
+        let mut response =
+            Response::new(Body::new(StreamBody::new(stream::unfold(watch_stream, next_frame))));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         response
     }
 }
 
-/// Looks at the status while anyone watches it.
-async fn look(gate: Arc<AppState>, told: watch::Sender<ServingStatus>, mut stop: Stop) {
+/// Publishes the status every [`POLL_INTERVAL`] while a client watches it.
+async fn poll_status(app: Arc<AppState>, sender: watch::Sender<ServingStatus>, mut stop: Stop) {
     loop {
         tokio::select! {
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
             _ = stop.changed() => break,
         }
-        // One is the door's.
-        if told.receiver_count() > 1 {
-            told.send_replace(status_of(&gate).await);
+        // One receiver belongs to [`Health`] itself.
+        if sender.receiver_count() > 1 {
+            sender.send_replace(status_of(&app).await);
         }
     }
-    told.send_replace(ServingStatus::NotServing);
+    sender.send_replace(ServingStatus::NotServing);
 }
 
-async fn status_of(gate: &AppState) -> ServingStatus {
-    if !gate.limiter.rules().is_known() {
+async fn status_of(app: &AppState) -> ServingStatus {
+    if !app.limiter.rules().is_known() {
         return ServingStatus::NotServing;
     }
-    match gate.limiter.store().ready().await {
+    match app.limiter.store().ready().await {
         Readiness::Ready | Readiness::Degraded(_) => ServingStatus::Serving,
         Readiness::NotReady(_) => ServingStatus::NotServing,
     }
 }
 
-/// The server as a whole, or the one service that decides.
+/// Accepts the empty name, which means the whole server, and the rate limit service.
 fn is_known(service: &str) -> bool {
     service.is_empty() || service == SERVICE
 }
@@ -103,31 +104,31 @@ fn response(status: ServingStatus) -> HealthCheckResponse {
     HealthCheckResponse { status: status.into() }
 }
 
-/// One watch.
-struct Watching {
-    /// Status to tell next, if it is known.
+/// State of one watch.
+struct WatchStream {
+    /// Status to send next, if there is one.
     next: Option<ServingStatus>,
     last: ServingStatus,
-    /// None when the last frame was sent.
+    /// `None` once the last frame was sent.
     changes: Option<Changes>,
 }
 
-/// News of a watch.
+/// Source of the status changes of a watch.
 enum Changes {
-    Followed(watch::Receiver<ServingStatus>),
-    /// Of a service that there is not. It only ends.
-    None(watch::Receiver<ServingStatus>),
+    KnownService(watch::Receiver<ServingStatus>),
+    /// The requested service does not exist: its status never changes, and the watch ends with the server.
+    UnknownService(watch::Receiver<ServingStatus>),
 }
 
 impl Changes {
-    /// The next status; none when the server stops.
+    /// Waits for the next status. Returns `None` when the server stops.
     async fn next(&mut self) -> Option<ServingStatus> {
         match self {
-            Changes::Followed(status) => {
+            Changes::KnownService(status) => {
                 status.changed().await.ok()?;
                 Some(*status.borrow_and_update())
             }
-            Changes::None(status) => {
+            Changes::UnknownService(status) => {
                 while status.changed().await.is_ok() {}
                 None
             }
@@ -135,22 +136,22 @@ impl Changes {
     }
 }
 
-type Frames = Result<Frame<Bytes>, Infallible>;
+type FrameResult = Result<Frame<Bytes>, Infallible>;
 
-async fn frame(mut watching: Watching) -> Option<(Frames, Watching)> {
+async fn next_frame(mut watch_stream: WatchStream) -> Option<(FrameResult, WatchStream)> {
     loop {
-        if let Some(status) = watching.next.take() {
-            watching.last = status;
-            return Some((Ok(Frame::data(framing::frame(&response(status)))), watching));
+        if let Some(status) = watch_stream.next.take() {
+            watch_stream.last = status;
+            return Some((Ok(Frame::data(framing::encode_frame(&response(status)))), watch_stream));
         }
-        match watching.changes.as_mut()?.next().await {
-            Some(status) if status == watching.last => {}
-            Some(status) => watching.next = Some(status),
+        match watch_stream.changes.as_mut()?.next().await {
+            Some(status) if status == watch_stream.last => {}
+            Some(status) => watch_stream.next = Some(status),
             None => {
-                watching.changes = None;
+                watch_stream.changes = None;
                 let mut trailers = HeaderMap::with_capacity(1);
                 trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
-                return Some((Ok(Frame::trailers(trailers)), watching));
+                return Some((Ok(Frame::trailers(trailers)), watch_stream));
             }
         }
     }

@@ -1,19 +1,19 @@
-//! Where hyper puts the calls of a connection: what can be answered at once is answered where it is read.
+//! Executor that answers a gRPC call in the task that reads the connection, if the call is ready immediately.
 
 use std::future::Future;
 use std::task::{Context, Waker};
 
 use hyper::rt::Executor;
 
-/// Tries each call once before it makes a task of it.
+/// Polls each call once before it spawns a task for it.
 ///
-/// A decision in memory is ready at the first try, its message having come with its headers; a task would cost more
-/// than that, and move it to another core. What is not ready becomes a task, whose first poll says whom to wake: nobody
-/// needs to be woken for the try.
+/// A decision in memory is ready at the first poll, because the message arrives with its headers. A task
+/// would cost more than the decision and move it to another core. A call that is pending becomes a task,
+/// whose first poll registers the waker. So the poll here needs none.
 #[derive(Clone, Copy)]
-pub(super) struct AtOnce;
+pub(super) struct InlineExecutor;
 
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for AtOnce {
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for InlineExecutor {
     fn execute(&self, call: F) {
         let mut call = Box::pin(call);
         if call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {

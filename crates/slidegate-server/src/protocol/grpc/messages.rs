@@ -1,12 +1,13 @@
-//! Messages of Envoy's rate limit service, `envoy.service.ratelimit.v3.RateLimitService`.
+//! Protobuf messages of Envoy's rate limit service, `envoy.service.ratelimit.v3.RateLimitService`.
 //!
-//! Only the messages and fields that Slidegate reads or writes; protobuf decoders skip the others. A crate with
-//! all of Envoy's API would compile for half a minute. A test compares names, numbers and types with the
-//! published descriptors in `rate_limit_service.bin`.
+//! Only the messages and fields that Slidegate reads or writes are declared; protobuf decoders skip the
+//! others. A crate with all of Envoy's API would take half a minute to compile. A test compares names,
+//! numbers and types with the published descriptors in `rate_limit_service.bin`.
 //!
-//! The texts of a request are `bytes` here and `string` in the published messages, which look the same on the wire. Envoy copies
-//! them from the headers of its clients, so they need not be UTF-8. A decoder of `string` would reject the whole message, and
-//! Envoy lets a request pass whose check failed. Bytes that are not UTF-8 become U+FFFD, as they do over HTTP.
+//! The strings of a request are `bytes` here and `string` in the published messages. Both look the same on
+//! the wire. Envoy copies them from the headers of its clients, so they need not be UTF-8. A decoder of
+//! `string` would reject the whole message, and Envoy lets a request pass whose check failed. Bytes that are
+//! not UTF-8 become U+FFFD, as they do over HTTP.
 
 use prost::{Enumeration, Message};
 
@@ -36,7 +37,7 @@ pub struct RateLimitDescriptor {
     /// Cost of this descriptor (`google.protobuf.UInt64Value`).
     #[prost(message, optional, tag = "3")]
     pub hits_addend: Option<u64>,
-    /// Whether the cost is given back instead of charged.
+    /// True if the cost is refunded instead of charged.
     #[prost(bool, tag = "4")]
     pub is_negative_hits: bool,
 }
@@ -52,7 +53,7 @@ pub struct Entry {
     pub value: Vec<u8>,
 }
 
-/// Limit that a descriptor brings.
+/// Limit that a descriptor carries itself.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct RateLimitOverride {
     /// Limit per unit.
@@ -201,8 +202,8 @@ mod tests {
             self.messages.insert(name, message);
         }
 
-        /// Asserts that a field has this number and type, and that `bytes`, an encoding of our message with only that field
-        /// set, uses them.
+        /// Asserts that a field has this type, and that `encoded`, our message with only that field set, uses
+        /// the field's number and wire type.
         fn assert_field(&self, message: &str, field: &str, kind: Type, encoded: &[u8]) {
             let fields = &self.messages[message].field;
             let field = fields.iter().find(|one| one.name() == field).unwrap();

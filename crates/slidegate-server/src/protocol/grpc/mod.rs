@@ -1,7 +1,8 @@
-//! gRPC: Envoy's rate limit service, with health and reflection.
+//! gRPC server: Envoy's rate limit service, health checks and reflection.
 //!
-//! A decision takes less time than a router or a task. So `ShouldRateLimit` bypasses tonic's routes, and runs in the task that
-//! reads the connection if it can be answered at once (`at_once`). So does a health check. Tonic serves reflection.
+//! A decision takes less time than a router or a task switch. So `ShouldRateLimit` and health checks bypass
+//! tonic's routes and run in the task that reads the connection if they can be answered immediately (see
+//! `inline_executor`). Tonic serves reflection.
 
 mod deadline;
 mod descriptor;
@@ -35,9 +36,9 @@ use tonic::body::Body;
 use tonic::service::Routes;
 use tonic::{Code, Status};
 
-use self::framing::Reply;
+use self::framing::UnaryBody;
 use self::health::Health;
-use self::inline_executor::AtOnce;
+use self::inline_executor::InlineExecutor;
 use self::streams::{StreamedBody, Streams};
 use super::connection_slots::ConnectionState;
 use super::listener::{self, Stop, Stream};
@@ -47,183 +48,192 @@ use crate::common::protocol::Protocol;
 use crate::common::timeout::within;
 use crate::telemetry::trace::TraceContext;
 
-/// The largest message, in bytes: a client of Envoy's can make a descriptor as long as its headers may be.
+/// Maximum size of a message, in bytes. A client of Envoy can make a descriptor as long as its headers may
+/// be.
 const MAX_MESSAGE: usize = 1 << 20;
 
-/// What may be on its way to us of one call; of a connection it is four times that.
-const WINDOW: u32 = 128 << 10;
+/// HTTP/2 flow control window of one call, in bytes. The window of a connection is four times as large.
+const FLOW_CONTROL_WINDOW: u32 = 128 << 10;
 
-/// The most calls at once on one connection.
-const MAX_STREAMS: u32 = 1024;
+/// Maximum number of concurrent calls on one connection.
+const MAX_CONCURRENT_CALLS: u32 = 1024;
 
-/// The largest headers of a call, in bytes.
-const MAX_HEADERS: u32 = 16 << 10;
+/// Maximum size of the headers of a call, in bytes.
+const MAX_HEADER_BYTES: u32 = 16 << 10;
 
-/// The service that Envoy asks, by its full name.
+/// Full name of the service that Envoy calls.
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
-/// Its one method.
+/// Path of the service's only method.
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Of an answer made here, or by tonic.
-type DoorBody = Either<Reply, StreamedBody>;
+/// Response body, encoded here or produced by tonic.
+type ResponseBody = Either<UnaryBody, StreamedBody>;
 
-/// In a box, because hyper moves it.
-type Answering = Pin<Box<dyn Future<Output = Result<Response<DoorBody>, Infallible>> + Send>>;
+/// Future of one call. It is boxed because hyper moves it.
+type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
 
-/// Answers gRPC.
+/// Serves gRPC connections.
 pub(crate) struct ConnectionHandler {
-    gate: Arc<AppState>,
+    app: Arc<AppState>,
     health: Health,
     streams: Streams,
-    /// Everything but [`SHOULD_RATE_LIMIT`] and health.
+    /// Tonic's routes for everything except [`SHOULD_RATE_LIMIT`] and health.
     routes: TowerToHyperService<Routes>,
 }
 
 impl ConnectionHandler {
-    pub(crate) fn new(gate: Arc<AppState>, stop: Stop) -> Self {
+    pub(crate) fn new(app: Arc<AppState>, stop: Stop) -> Self {
         let routes = reflection::add_to(Routes::default());
-        let (health, streams) = (Health::new(Arc::clone(&gate), stop), Streams::new(Arc::clone(&gate)));
-        ConnectionHandler { gate, health, streams, routes: TowerToHyperService::new(routes.prepare()) }
+        let (health, streams) = (Health::new(Arc::clone(&app), stop), Streams::new(Arc::clone(&app)));
+        ConnectionHandler { app, health, streams, routes: TowerToHyperService::new(routes.prepare()) }
     }
 
-    async fn answer(&self, request: Request<Incoming>, seat: &Arc<ConnectionState>) -> Response<DoorBody> {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        state: &Arc<ConnectionState>,
+    ) -> Response<ResponseBody> {
         if !is_grpc(&request) {
             let mut answer = Response::new(Either::Right(StreamedBody::new(Body::empty(), None)));
             *answer.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
             return answer;
         }
-        if !self.may_ask(&request) {
-            return denial(Status::unauthenticated("this needs a token: authorization: Bearer …"));
+        if !self.is_authorized(&request) {
+            return error_response(Status::unauthenticated("this needs a token: authorization: Bearer …"));
         }
-        let patience = match deadline::of(request.headers(), self.gate.limits.request) {
-            Ok(patience) => patience,
-            Err(status) => return denial(status),
+        let timeout = match deadline::from_headers(request.headers(), self.app.limits.request) {
+            Ok(timeout) => timeout,
+            Err(status) => return error_response(status),
         };
-        let (post, path) = (request.method() == Method::POST, request.uri().path());
-        if post && path == SHOULD_RATE_LIMIT {
-            let deciding = self.gate.deciding(Protocol::Grpc).called_by(TraceContext::of(request.headers()));
-            let decided = pin!(async {
-                let asked = self::framing::message(request.into_body(), seat, || self.gate.hold()).await?;
-                rate_limit::decide(deciding, asked).await
+        let (is_post, path) = (request.method() == Method::POST, request.uri().path());
+        if is_post && path == SHOULD_RATE_LIMIT {
+            let instrumented =
+                self.app.deciding(Protocol::Grpc).called_by(TraceContext::of(request.headers()));
+            let decision = pin!(async {
+                let message = framing::read_message(request.into_body(), state, || self.app.hold()).await?;
+                rate_limit::decide(instrumented, message).await
             });
-            return match within(patience, decided).await {
-                Some(Ok(response)) => self::framing::reply(&response).map(Either::Left),
-                // By default Envoy passes a request on if the call fails. A client must not get that by long headers.
+            return match within(timeout, decision).await {
+                Some(Ok(response)) => framing::unary_response(&response).map(Either::Left),
+                // By default Envoy lets a request pass if the call fails. A client must not achieve that with
+                // long headers.
                 Some(Err(status)) if status.code() == Code::ResourceExhausted => {
-                    self.gate.record.denied(Protocol::Grpc);
-                    self::framing::reply(&rate_limit::over_limit()).map(Either::Left)
+                    self.app.record.denied(Protocol::Grpc);
+                    framing::unary_response(&rate_limit::over_limit()).map(Either::Left)
                 }
-                Some(Err(status)) => denial(status),
-                None => denial(deadline::passed()),
+                Some(Err(status)) => error_response(status),
+                None => error_response(deadline::exceeded()),
             };
         }
-        if post && path == health::CHECK {
+        if is_post && path == health::CHECK {
             let checked = pin!(async {
-                let asked = self::framing::message(request.into_body(), seat, || self.gate.hold()).await?;
-                self.health.check(asked).await
+                let message = framing::read_message(request.into_body(), state, || self.app.hold()).await?;
+                self.health.check(message).await
             });
-            return match within(patience, checked).await {
-                Some(Ok(response)) => self::framing::reply(&response).map(Either::Left),
-                Some(Err(status)) => denial(status),
-                None => denial(deadline::passed()),
+            return match within(timeout, checked).await {
+                Some(Ok(response)) => framing::unary_response(&response).map(Either::Left),
+                Some(Err(status)) => error_response(status),
+                None => error_response(deadline::exceeded()),
             };
         }
-        let stream = match self.streams.open(seat) {
+        let stream = match self.streams.open(state) {
             Ok(stream) => stream,
-            Err(status) => return denial(status),
+            Err(status) => return error_response(status),
         };
-        let answer = if post && path == health::WATCH {
+        let answer = if is_post && path == health::WATCH {
             let watched = pin!(async {
-                let asked = self::framing::message(request.into_body(), seat, || self.gate.hold()).await?;
-                Ok::<_, Status>(self.health.watch(asked).await)
+                let message = framing::read_message(request.into_body(), state, || self.app.hold()).await?;
+                Ok::<_, Status>(self.health.watch(message).await)
             });
-            within(patience, watched).await
+            within(timeout, watched).await
         } else {
             let routed = pin!(async {
                 let Ok(response) = self.routes.call(request).await;
                 Ok(response)
             });
-            within(patience, routed).await
+            within(timeout, routed).await
         };
         match answer {
             Some(Ok(response)) => response.map(|body| Either::Right(StreamedBody::new(body, Some(stream)))),
-            Some(Err(status)) => denial(status),
-            None => denial(deadline::passed()),
+            Some(Err(status)) => error_response(status),
+            None => error_response(deadline::exceeded()),
         }
     }
 
-    /// Whoever balances load has no token, and learns nothing from whether this server is well.
-    fn may_ask<B>(&self, request: &Request<B>) -> bool {
-        let shown = || request.headers().get(AUTHORIZATION).and_then(|header| bearer(header.as_bytes()));
-        let access = &self.gate.access;
-        access.is_open() || request.uri().path().starts_with(health::PREFIX) || access.may_ask(shown())
+    /// Checks the token of a call. Health checks need none: load balancers have no token, and the health
+    /// status reveals nothing else.
+    fn is_authorized<B>(&self, request: &Request<B>) -> bool {
+        let token = || request.headers().get(AUTHORIZATION).and_then(|header| bearer(header.as_bytes()));
+        let access = &self.app.access;
+        access.is_open() || request.uri().path().starts_with(health::PREFIX) || access.may_ask(token())
     }
 }
 
 fn is_grpc<B>(request: &Request<B>) -> bool {
-    let kind = request.headers().get(CONTENT_TYPE);
-    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+    let content_type = request.headers().get(CONTENT_TYPE);
+    content_type.is_some_and(|content_type| content_type.as_bytes().starts_with(b"application/grpc"))
 }
 
-fn denial(status: Status) -> Response<DoorBody> {
+fn error_response(status: Status) -> Response<ResponseBody> {
     status.into_http::<Body>().map(|body| Either::Right(StreamedBody::new(body, None)))
 }
 
-/// Call under way, also when its client gives it up.
-struct Busy<'c> {
-    seat: &'c ConnectionState,
-    gate: &'c AppState,
+/// Marks a request as in flight until it is dropped, also when the client cancels the call.
+struct RequestGuard<'c> {
+    state: &'c ConnectionState,
+    app: &'c AppState,
 }
 
-impl Drop for Busy<'_> {
+impl Drop for RequestGuard<'_> {
     fn drop(&mut self) {
-        self.seat.end(self.gate.record.now());
+        self.state.end(self.app.record.now());
     }
 }
 
 impl listener::ConnectionHandler for ConnectionHandler {
     const PROTOCOL: Protocol = Protocol::Grpc;
 
-    fn gate(&self) -> &AppState {
-        &self.gate
+    fn app(&self) -> &AppState {
+        &self.app
     }
 
     async fn serve(
         self: Arc<Self>,
         stream: impl Stream,
         _peer: SocketAddr,
-        seat: Arc<ConnectionState>,
+        state: Arc<ConnectionState>,
         mut stop: Stop,
     ) {
-        let limits = self.gate.limits;
+        let limits = self.app.limits;
         let mut stream = TimeoutStream::new(stream);
-        // A peer that is there answers a ping at least; one that never begins to speak HTTP/2 gets none.
+        // A live peer answers at least a ping. A peer that never begins to speak HTTP/2 is not pinged.
         stream.set_read_timeout(Some(limits.head + limits.request));
         stream.set_write_timeout(Some(limits.request));
 
-        let mut server = http2::Builder::new(AtOnce);
+        let mut server = http2::Builder::new(InlineExecutor);
         server
             .timer(TokioTimer::new())
             .keep_alive_interval(limits.head)
             .keep_alive_timeout(limits.request)
-            .max_concurrent_streams(MAX_STREAMS)
-            // Envoy gives up a call by a reset: a stall of ours is no reason to close the connection on the others.
-            .max_pending_accept_reset_streams(MAX_STREAMS as usize)
-            .max_header_list_size(MAX_HEADERS)
-            // Nearly any message fits, and a connection holds no more than a few of them.
-            .initial_stream_window_size(WINDOW)
-            .initial_connection_window_size(4 * WINDOW)
-            .max_send_buf_size(WINDOW as usize)
+            .max_concurrent_streams(MAX_CONCURRENT_CALLS)
+            // Envoy cancels a call by a reset. A stall of this server is no reason to close the connection
+            // and fail the other calls.
+            .max_pending_accept_reset_streams(MAX_CONCURRENT_CALLS as usize)
+            .max_header_list_size(MAX_HEADER_BYTES)
+            // Nearly any message fits, and a connection buffers no more than a few messages.
+            .initial_stream_window_size(FLOW_CONTROL_WINDOW)
+            .initial_connection_window_size(4 * FLOW_CONTROL_WINDOW)
+            .max_send_buf_size(FLOW_CONTROL_WINDOW as usize)
             .auto_date_header(false);
-        let service = service_fn(move |request: Request<Incoming>| -> Answering {
-            let (door, seat) = (Arc::clone(&self), Arc::clone(&seat));
+        let service = service_fn(move |request: Request<Incoming>| -> ResponseFuture {
+            let (handler, state) = (Arc::clone(&self), Arc::clone(&state));
             Box::pin(async move {
-                if !seat.begin() {
-                    return Ok(denial(Status::unavailable("this connection makes room for another")));
+                if !state.begin() {
+                    return Ok(error_response(Status::unavailable("this connection makes room for another")));
                 }
-                let _busy = Busy { seat: &seat, gate: &door.gate };
-                Ok(door.answer(request, &seat).await)
+                let _guard = RequestGuard { state: &state, app: &handler.app };
+                Ok(handler.answer(request, &state).await)
             })
         });
         let mut connection = pin!(server.serve_connection(TokioIo::new(Box::pin(stream)), service));

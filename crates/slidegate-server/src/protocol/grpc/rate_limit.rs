@@ -1,60 +1,67 @@
-//! `ShouldRateLimit`: all descriptors of a request are admitted, or none is.
+//! `ShouldRateLimit`: admits all descriptors of a request, or none.
 
 use slidegate::{Decision, Error, Request};
 use tonic::Status;
 
 use super::descriptor::Descriptors;
 use super::messages::{Code, RateLimitRequest, RateLimitResponse};
-use super::response::{Answer, response};
+use super::response::{DescriptorOutcome, rate_limit_response};
 use crate::telemetry::stats::Instrumented;
 
 pub(super) async fn decide(
-    deciding: Instrumented<'_>,
-    asked: RateLimitRequest,
+    instrumented: Instrumented<'_>,
+    request: RateLimitRequest,
 ) -> Result<RateLimitResponse, Status> {
-    let descriptors = Descriptors::check(asked)?;
-    let decided = match descriptors.requests().collect::<Result<Vec<_>, _>>() {
-        Ok(requests) => acquire(deciding, &requests)
-            .await
-            .map(|decisions| response(&decisions.iter().map(Answer::Decided).collect::<Vec<_>>())),
-        Err(_) => deny(deciding, &descriptors).await,
+    let descriptors = Descriptors::check(request)?;
+    let response = match descriptors.requests().collect::<Result<Vec<_>, _>>() {
+        Ok(requests) => acquire(instrumented, &requests).await.map(|decisions| {
+            rate_limit_response(&decisions.iter().map(DescriptorOutcome::Decided).collect::<Vec<_>>())
+        }),
+        Err(_) => deny_by_zero_limit(instrumented, &descriptors).await,
     };
-    decided.map_err(status)
+    response.map_err(status)
 }
 
-/// One is the usual case, and needs no list. What can never fit is denied: an error would let Envoy allow it.
-async fn acquire(deciding: Instrumented<'_>, requests: &[Request<'_>]) -> Result<Vec<Decision>, Error> {
+/// Acquires the permits of all requests, or of none.
+///
+/// Most calls have one descriptor, which needs no list. A request for more permits than the limit ever allows
+/// is denied: an error would make Envoy let it pass.
+async fn acquire(instrumented: Instrumented<'_>, requests: &[Request<'_>]) -> Result<Vec<Decision>, Error> {
     if let [request] = requests {
-        match deciding.acquire(request).await {
+        match instrumented.acquire(request).await {
             Err(error) if error.is_too_costly() => {}
-            decided => return Ok(vec![decided?]),
+            decision => return Ok(vec![decision?]),
         }
     }
-    deciding.acquire_together(requests).await
+    instrumented.acquire_together(requests).await
 }
 
-/// A limit of 0 denies them all; what the others would be told is only looked up.
-async fn deny(deciding: Instrumented<'_>, descriptors: &Descriptors) -> Result<RateLimitResponse, Error> {
+/// Denies all descriptors because one of them has a limit of 0. The other descriptors are only peeked at, for
+/// their status.
+async fn deny_by_zero_limit(
+    instrumented: Instrumented<'_>,
+    descriptors: &Descriptors,
+) -> Result<RateLimitResponse, Error> {
     let mut decisions = Vec::new();
     for request in descriptors.requests() {
         decisions.push(match request {
-            Ok(request) => match deciding.peek(&request).await {
+            Ok(request) => match instrumented.peek(&request).await {
                 Err(error) if error.is_too_costly() => None,
-                decided => Some(decided?),
+                decision => Some(decision?),
             },
             Err(_) => None,
         });
     }
-    deciding.record.denied(deciding.door);
-    let answers = descriptors.requests().zip(&decisions).map(|answer| match answer {
-        (_, Some(decision)) => Answer::Decided(decision),
-        (Err(own), None) => Answer::Nothing(own),
-        (Ok(_), None) => Answer::Unknown,
+    instrumented.record.denied(instrumented.door);
+    let outcomes = descriptors.requests().zip(&decisions).map(|outcome| match outcome {
+        (_, Some(decision)) => DescriptorOutcome::Decided(decision),
+        (Err(limit_override), None) => DescriptorOutcome::ZeroLimit(limit_override),
+        (Ok(_), None) => DescriptorOutcome::ExceedsLimit,
     });
-    Ok(response(&answers.collect::<Vec<_>>()))
+    Ok(rate_limit_response(&outcomes.collect::<Vec<_>>()))
 }
 
-/// The answer to a message that is too large to be read.
+/// Returns the response to a message that is too large to be read.
 pub(super) fn over_limit() -> RateLimitResponse {
     RateLimitResponse { overall_code: Code::OverLimit as i32, ..RateLimitResponse::default() }
 }
@@ -69,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_to_blame() {
+    fn maps_errors_to_grpc_codes() {
         assert_eq!(status(Error::unavailable("gone")).code(), tonic::Code::Unavailable);
         assert_eq!(status(Error::invalid("what?")).code(), tonic::Code::InvalidArgument);
     }

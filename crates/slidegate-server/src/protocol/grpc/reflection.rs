@@ -1,4 +1,4 @@
-//! What is served here, told to tools such as grpcurl.
+//! gRPC server reflection, for tools such as grpcurl.
 
 use tonic::service::Routes;
 use tonic_reflection::server::Builder;
@@ -7,14 +7,14 @@ use tonic_reflection::server::Builder;
 /// `protoc --include_imports --descriptor_set_out` for `envoy/service/ratelimit/v3/rls.proto`.
 pub(super) const RATE_LIMIT_SERVICE: &[u8] = include_bytes!("rate_limit_service.bin");
 
-/// The routes with both versions of reflection.
+/// Adds both versions of the reflection service to `routes`.
 pub(super) fn add_to(mut routes: Routes) -> Routes {
     let describe = || {
         Builder::configure()
             .register_encoded_file_descriptor_set(RATE_LIMIT_SERVICE)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    // What is built in can be read: the tests ask for it.
+    // The embedded descriptors are valid: the tests request them.
     if let Ok(v1) = describe().build_v1() {
         routes = routes.add_service(v1.max_decoding_message_size(super::MAX_MESSAGE));
     }

@@ -1,4 +1,4 @@
-//! Decisions as Envoy reads them: a status for each descriptor, and headers for the client.
+//! Encodes decisions for Envoy: a status for each descriptor, and headers for the client.
 
 use std::fmt::Write;
 
@@ -6,26 +6,27 @@ use prost_types::Duration;
 use slidegate::http::headers;
 use slidegate::{Decision, Limit, Micros};
 
-use super::descriptor::OwnLimit;
+use super::descriptor::LimitOverride;
 use super::messages::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse, Unit};
 
-/// What became of one descriptor.
-pub(super) enum Answer<'a> {
+/// Outcome of one descriptor.
+pub(super) enum DescriptorOutcome<'a> {
     Decided(&'a Decision),
-    /// It brings a limit of 0.
-    Nothing(&'a OwnLimit),
-    /// It asks for more than there ever is, beside one that was denied anyway.
-    Unknown,
+    /// The descriptor overrides the limit with 0, so it is always denied.
+    ZeroLimit(&'a LimitOverride),
+    /// The descriptor requests more permits than its limit ever allows, and another descriptor of the request
+    /// has a limit of 0.
+    ExceedsLimit,
 }
 
-impl<'a> Answer<'a> {
+impl<'a> DescriptorOutcome<'a> {
     fn allowed(&self) -> bool {
-        matches!(self, Answer::Decided(decision) if decision.allowed())
+        matches!(self, DescriptorOutcome::Decided(decision) if decision.allowed())
     }
 
     fn decision(&self) -> Option<&'a Decision> {
         match self {
-            Answer::Decided(decision) => Some(decision),
+            DescriptorOutcome::Decided(decision) => Some(decision),
             _ => None,
         }
     }
@@ -33,29 +34,29 @@ impl<'a> Answer<'a> {
     fn status(&self) -> DescriptorStatus {
         let mut status = DescriptorStatus { code: code(self.allowed()), ..DescriptorStatus::default() };
         match self {
-            Answer::Decided(decision) => {
+            DescriptorOutcome::Decided(decision) => {
                 if let Some(limit) = headers::tightest(decision) {
                     let wait = if decision.allowed() { limit.reset_after() } else { decision.retry_after() };
-                    status.current_limit = Some(current(&limit));
+                    status.current_limit = Some(current_limit(&limit));
                     status.limit_remaining = saturated(limit.remaining());
                     status.duration_until_reset = Some(seconds(wait));
                 }
             }
-            Answer::Nothing(own) => {
-                let unit = own.unit as i32;
+            DescriptorOutcome::ZeroLimit(limit_override) => {
+                let unit = limit_override.unit as i32;
                 status.current_limit = Some(RateLimit { unit, ..RateLimit::default() });
             }
-            Answer::Unknown => {}
+            DescriptorOutcome::ExceedsLimit => {}
         }
         status
     }
 }
 
-pub(super) fn response(answers: &[Answer<'_>]) -> RateLimitResponse {
+pub(super) fn rate_limit_response(outcomes: &[DescriptorOutcome<'_>]) -> RateLimitResponse {
     RateLimitResponse {
-        overall_code: code(answers.iter().all(Answer::allowed)),
-        statuses: answers.iter().map(Answer::status).collect(),
-        response_headers_to_add: client_headers(answers),
+        overall_code: code(outcomes.iter().all(DescriptorOutcome::allowed)),
+        statuses: outcomes.iter().map(DescriptorOutcome::status).collect(),
+        response_headers_to_add: client_headers(outcomes),
     }
 }
 
@@ -63,7 +64,7 @@ fn code(allowed: bool) -> i32 {
     if allowed { Code::Ok as i32 } else { Code::OverLimit as i32 }
 }
 
-fn current(limit: &Limit<'_>) -> RateLimit {
+fn current_limit(limit: &Limit<'_>) -> RateLimit {
     RateLimit {
         name: limit.rule().to_owned(),
         requests_per_unit: saturated(limit.limit()),
@@ -71,7 +72,7 @@ fn current(limit: &Limit<'_>) -> RateLimit {
     }
 }
 
-/// The unit that is this window; unknown if none is.
+/// Returns Envoy's name for the length of this window, `Unknown` if it has none.
 fn unit(window: Micros) -> Unit {
     const DAY: u64 = 24 * 3600;
     if !window.get().is_multiple_of(1_000_000) {
@@ -89,7 +90,7 @@ fn unit(window: Micros) -> Unit {
     }
 }
 
-/// Whole seconds, up: Envoy tells its client only those, and cuts off the rest.
+/// Rounds up to whole seconds: Envoy reports only seconds to its client, and truncates.
 fn seconds(wait: Micros) -> Duration {
     Duration { seconds: i64::try_from(wait.ceil_secs()).unwrap_or(i64::MAX), nanos: 0 }
 }
@@ -98,22 +99,23 @@ fn saturated(n: u64) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-/// The headers that the HTTP door has, of all decisions together.
-fn client_headers(answers: &[Answer<'_>]) -> Vec<HeaderValue> {
-    let limits = limits(answers);
+/// Returns the same rate limit headers as the HTTP API, for all decisions together.
+fn client_headers(outcomes: &[DescriptorOutcome<'_>]) -> Vec<HeaderValue> {
+    let limits = limits_by_rule(outcomes);
     let mut headers = Vec::with_capacity(3);
     let mut add = |key: &str, value: String| {
         headers.push(HeaderValue { key: key.to_owned(), value });
     };
     if !limits.is_empty() {
-        let room = || String::with_capacity(48 * limits.len());
-        let (mut policy, mut state) = (room(), room());
+        let buffer = || String::with_capacity(48 * limits.len());
+        let (mut policy, mut state) = (buffer(), buffer());
         headers::policy(&mut policy, limits.iter().copied());
         headers::state(&mut state, limits.iter().copied());
         add(headers::POLICY, policy);
         add(headers::STATE, state);
     }
-    let denied = answers.iter().filter_map(Answer::decision).filter(|decision| !decision.allowed());
+    let denied =
+        outcomes.iter().filter_map(DescriptorOutcome::decision).filter(|decision| !decision.allowed());
     if let Some(wait) = denied.map(|decision| decision.retry_after()).max() {
         let mut text = String::new();
         let _ = write!(text, "{}", wait.ceil_secs());
@@ -122,12 +124,13 @@ fn client_headers(answers: &[Answer<'_>]) -> Vec<HeaderValue> {
     headers
 }
 
-/// One limit a rule: if several descriptors meet it, the one with least left.
-fn limits<'d>(answers: &[Answer<'d>]) -> Vec<Limit<'d>> {
+/// Returns one limit per rule. If several descriptors matched a rule, this is the one with the fewest permits
+/// left.
+fn limits_by_rule<'d>(outcomes: &[DescriptorOutcome<'d>]) -> Vec<Limit<'d>> {
     let mut limits: Vec<Limit<'d>> = Vec::new();
-    for limit in answers.iter().filter_map(Answer::decision).flat_map(headers::enforced) {
-        match limits.iter_mut().find(|known| known.rule() == limit.rule()) {
-            Some(known) if limit.remaining() < known.remaining() => *known = limit,
+    for limit in outcomes.iter().filter_map(DescriptorOutcome::decision).flat_map(headers::enforced) {
+        match limits.iter_mut().find(|existing| existing.rule() == limit.rule()) {
+            Some(existing) if limit.remaining() < existing.remaining() => *existing = limit,
             Some(_) => {}
             None => limits.push(limit),
         }

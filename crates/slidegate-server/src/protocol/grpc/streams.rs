@@ -1,6 +1,7 @@
-//! Bound on calls that last: watches of health, which need no token, and reflection.
+//! Bounds the number of long-lived calls: health watches, which need no token, and reflection.
 //!
-//! Each holds a task, the state of an HTTP/2 stream and its buffers, about 8 KiB, for as long as its client likes.
+//! Each of them holds a task, the state of an HTTP/2 stream and its buffers, about 8 KiB, for as long as its
+//! client likes.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,61 +16,61 @@ use tonic::body::Body;
 use crate::app::state::AppState;
 use crate::protocol::connection_slots::ConnectionState;
 
-/// Streams of one door.
+/// Streams of all connections of the listener.
 pub(super) struct Streams {
-    free: Arc<Semaphore>,
-    gate: Arc<AppState>,
+    permits: Arc<Semaphore>,
+    app: Arc<AppState>,
 }
 
-/// One stream, until it is dropped. Its connection is in use meanwhile.
-pub(super) struct Streaming {
-    seat: Arc<ConnectionState>,
-    gate: Arc<AppState>,
+/// Open stream; dropping the guard closes it. Its connection counts as in use meanwhile.
+pub(super) struct StreamGuard {
+    state: Arc<ConnectionState>,
+    app: Arc<AppState>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Streams {
-    pub(super) fn new(gate: Arc<AppState>) -> Self {
-        Streams { free: Arc::new(Semaphore::new(gate.limits.grpc_streams)), gate }
+    pub(super) fn new(app: Arc<AppState>) -> Self {
+        Streams { permits: Arc::new(Semaphore::new(app.limits.grpc_streams)), app }
     }
 
-    /// Opens one on the connection of `seat`.
-    pub(super) fn open(&self, seat: &Arc<ConnectionState>) -> Result<Streaming, Status> {
-        let most = self.gate.limits.grpc_streams_per_connection;
-        if !seat.open_stream(most) {
+    /// Opens a stream on the connection that `state` belongs to.
+    pub(super) fn open(&self, state: &Arc<ConnectionState>) -> Result<StreamGuard, Status> {
+        let max = self.app.limits.grpc_streams_per_connection;
+        if !state.open_stream(max) {
             return Err(Status::resource_exhausted(format!(
-                "{most} streams are open on this connection, as many as there may be: end one, or raise \
+                "{max} streams are open on this connection, as many as there may be: end one, or raise \
                  listen.limits.grpc-streams-per-connection"
             )));
         }
-        let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() else {
-            seat.close_stream();
-            let most = self.gate.limits.grpc_streams;
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
+            state.close_stream();
+            let max = self.app.limits.grpc_streams;
             return Err(Status::resource_exhausted(format!(
-                "{most} streams are open, as many as there may be: try again later, or raise listen.limits.grpc-streams"
+                "{max} streams are open, as many as there may be: try again later, or raise listen.limits.grpc-streams"
             )));
         };
-        // The call that opens it is under way, so the connection cannot have been closed.
-        let _ = seat.begin();
-        Ok(Streaming { seat: Arc::clone(seat), gate: Arc::clone(&self.gate), _permit: permit })
+        // The call that opens the stream is in flight, so the connection cannot have been evicted.
+        let _ = state.begin();
+        Ok(StreamGuard { state: Arc::clone(state), app: Arc::clone(&self.app), _permit: permit })
     }
 }
 
-impl Drop for Streaming {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
-        self.seat.close_stream();
-        self.seat.end(self.gate.record.now());
+        self.state.close_stream();
+        self.state.end(self.app.record.now());
     }
 }
 
-/// Body of an answer, and the stream that it is.
+/// Response body that holds its stream open until it is dropped.
 pub(super) struct StreamedBody {
     body: Body,
-    _stream: Option<Streaming>,
+    _stream: Option<StreamGuard>,
 }
 
 impl StreamedBody {
-    pub(super) fn new(body: Body, stream: Option<Streaming>) -> Self {
+    pub(super) fn new(body: Body, stream: Option<StreamGuard>) -> Self {
         StreamedBody { body, _stream: stream }
     }
 }

@@ -1,4 +1,5 @@
-//! Who may come in at this door, and for what.
+//! Authorization of HTTP requests: tokens, and protection against requests that a web page makes a browser
+//! send.
 
 use std::net::IpAddr;
 
@@ -10,27 +11,31 @@ use crate::app::auth::bearer;
 use crate::config::Origin;
 
 impl ConnectionHandler {
-    /// Whether a request may be answered.
-    pub(super) fn admits(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+    /// Checks that a request may be answered.
+    pub(super) fn authorize(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
         if headers.get_all(header::AUTHORIZATION).iter().nth(1).is_some() {
-            // Programs on the way could each go by another one.
+            // Proxies in between could each use a different one.
             let message = "`authorization` is given twice: send one";
             return Err(ApiError::new(Code::InvalidRequest, message));
         }
-        let shown = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
+        let token = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
         match path {
             "/healthz" | "/readyz" | "/" => Ok(()),
             _ if path.starts_with("/dashboard/") => Ok(()),
-            _ if changes(method, path) => {
-                self.admits_change(shown)?;
-                // Without a token a page could ask in the name of who looks at it.
-                if self.gate.access.has_admin() || !is_of_a_page(headers) { Ok(()) } else { Err(by_a_page()) }
+            _ if needs_admin(method, path) => {
+                self.authorize_change(token)?;
+                // Without a token a web page could make changes through the browser of its visitor.
+                if self.app.access.has_admin() || !may_be_from_web_page(headers) {
+                    Ok(())
+                } else {
+                    Err(cross_site_change_error())
+                }
             }
             _ => {
-                self.admits_ask(shown)?;
-                // A page does not know the token, so it is only where there is none that it could charge.
-                if self.gate.access.is_open() && self.is_charged_by_a_page(path, headers) {
-                    Err(charged_by_a_page(path))
+                self.authorize_api(token)?;
+                // A web page does not know the token, so it can charge only where no token is required.
+                if self.app.access.is_open() && self.is_cross_site_charge(path, headers) {
+                    Err(cross_site_charge_error(path))
                 } else {
                     Ok(())
                 }
@@ -38,65 +43,67 @@ impl ConnectionHandler {
         }
     }
 
-    /// Whether a page of another site makes a browser send what is charged.
-    fn is_charged_by_a_page(&self, path: &str, headers: &HeaderMap) -> bool {
+    /// Returns true if a web page of another site makes a browser send a request that charges.
+    fn is_cross_site_charge(&self, path: &str, headers: &HeaderMap) -> bool {
         match path {
-            AUTHORIZE => is_of_a_browser(headers) && !self.is_of_a_proxy(headers),
-            _ => CHARGES.contains(&path) && is_cross_origin(headers),
+            AUTHORIZE => is_from_browser(headers) && !self.has_proxy_header(headers),
+            _ => CHARGING_PATHS.contains(&path) && is_cross_origin(headers),
         }
     }
 
-    /// Whether a request to `/v1/authorize` has a header that says something about another request. Proxies pass on the headers of
-    /// that request, also those which browsers add, so these alone say nothing. A page cannot send any of these: a browser
-    /// asks the server first, which does not agree.
-    fn is_of_a_proxy(&self, headers: &HeaderMap) -> bool {
-        let said = |name: &HeaderName| {
-            PROXY.contains(&name.as_str())
-                || PROXY_PREFIXES.iter().any(|prefix| name.as_str().starts_with(prefix))
-                || self.gate.authorize.attributes.iter().any(|(_, origin)| match origin {
-                    Origin::Header(known) => known == name && !SENT_BY_BROWSERS.contains(&name.as_str()),
+    /// Returns true if a request to `/v1/authorize` has a header that describes another request.
+    ///
+    /// Proxies forward the headers of that request, including those that browsers add, so the browser's
+    /// headers alone prove nothing. A web page cannot send any of the proxy's
+    /// headers: the browser would first send a preflight request to this server, which does not allow it.
+    fn has_proxy_header(&self, headers: &HeaderMap) -> bool {
+        let describes_other_request = |name: &HeaderName| {
+            PROXY_HEADERS.contains(&name.as_str())
+                || PROXY_HEADER_PREFIXES.iter().any(|prefix| name.as_str().starts_with(prefix))
+                || self.app.authorize.attributes.iter().any(|(_, origin)| match origin {
+                    Origin::Header(known) => known == name && !BROWSER_HEADERS.contains(&name.as_str()),
                     _ => false,
                 })
         };
-        headers.keys().any(said)
+        headers.keys().any(describes_other_request)
     }
 
-    /// Whether who shows this may ask.
-    pub(super) fn admits_ask(&self, shown: Option<&[u8]>) -> Result<(), ApiError> {
-        if self.gate.access.may_ask(shown) { Ok(()) } else { Err(no_token("ask")) }
+    /// Checks that `token` allows calls that change nothing but counts.
+    pub(super) fn authorize_api(&self, token: Option<&[u8]>) -> Result<(), ApiError> {
+        if self.app.access.may_ask(token) { Ok(()) } else { Err(missing_token("ask")) }
     }
 
-    fn admits_change(&self, shown: Option<&[u8]>) -> Result<(), ApiError> {
-        let access = &self.gate.access;
+    fn authorize_change(&self, token: Option<&[u8]>) -> Result<(), ApiError> {
+        let access = &self.app.access;
         match self.role {
             Role::Admin if !access.has_admin() => Ok(()),
-            Role::Asking { may_change: false } => Err(ApiError::new(
+            Role::Api { allows_changes: false } => Err(ApiError::new(
                 Code::Forbidden,
                 "this listener does not accept changes: use the address of --admin",
             )),
-            Role::Asking { .. } if !access.has_admin() => Err(ApiError::new(
+            Role::Api { .. } if !access.has_admin() => Err(ApiError::new(
                 Code::Forbidden,
                 "changes are disabled: start the server with SLIDEGATE_ADMIN_TOKEN, or with --admin ADDR",
             )),
-            _ if access.may_change(shown) => Ok(()),
-            _ => Err(no_token("change anything")),
+            _ if access.may_change(token) => Ok(()),
+            _ => Err(missing_token("change anything")),
         }
     }
 }
 
 const AUTHORIZE: &str = "/v1/authorize";
 
-/// Paths of what is charged, corrected or reported, besides `/v1/authorize`.
-const CHARGES: [&str; 6] =
+/// Paths that charge, correct or report, besides `/v1/authorize`.
+const CHARGING_PATHS: [&str; 6] =
     ["/v1/acquire", "/v1/acquire/batch", "/v1/settle", "/v1/release", "/v1/extend", "/v1/report"];
 
 /// Headers in which proxies describe the request that they ask about.
-const PROXY: [&str; 2] = ["forwarded", "x-real-ip"];
-const PROXY_PREFIXES: [&str; 2] = ["x-forwarded-", "x-original-"];
+const PROXY_HEADERS: [&str; 2] = ["forwarded", "x-real-ip"];
+const PROXY_HEADER_PREFIXES: [&str; 2] = ["x-forwarded-", "x-original-"];
 
-/// Headers that browsers send to other sites without asking, or that a page can set: as an attribute they say nothing of who sends
-/// them.
-const SENT_BY_BROWSERS: [&str; 12] = [
+/// Headers that browsers send to other sites without a preflight, or that a web page can set. As attributes
+/// they do not identify the sender.
+const BROWSER_HEADERS: [&str; 12] = [
     "accept",
     "accept-encoding",
     "accept-language",
@@ -111,29 +118,30 @@ const SENT_BY_BROWSERS: [&str; 12] = [
     "user-agent",
 ];
 
-/// Whether it changes something, or tells what others ask.
-fn changes(method: &Method, path: &str) -> bool {
-    let looks = method == Method::GET || method == Method::HEAD;
-    path.starts_with("/v1/keys/") && !looks
+/// Returns true for requests that change something or reveal the requests of others.
+fn needs_admin(method: &Method, path: &str) -> bool {
+    let is_read = method == Method::GET || method == Method::HEAD;
+    path.starts_with("/v1/keys/") && !is_read
         || path == "/v1/rules" && method == Method::PUT
         || path == "/v1/record" && method == Method::POST
 }
 
-fn no_token(what: &str) -> ApiError {
-    let message = format!("who may {what} shows it: send `authorization: Bearer TOKEN`");
+fn missing_token(action: &str) -> ApiError {
+    let message = format!("who may {action} shows it: send `authorization: Bearer TOKEN`");
     ApiError::new(Code::Unauthorized, message)
 }
 
-/// Whether a browser may have sent it for a page: from elsewhere, or under a name that was made to stand for us.
-fn is_of_a_page(headers: &HeaderMap) -> bool {
+/// Returns true if a browser may have sent the request for a web page: a page of another origin, or one under
+/// a host name that was made to resolve to this server (DNS rebinding).
+fn may_be_from_web_page(headers: &HeaderMap) -> bool {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    let address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
-    headers.contains_key(header::ORIGIN) || !address && name.contains('.')
+    let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    headers.contains_key(header::ORIGIN) || !is_address && name.contains('.')
 }
 
-/// Whether a browser sent it, or a proxy passes on what a browser sent.
-fn is_of_a_browser(headers: &HeaderMap) -> bool {
+/// Returns true if a browser sent the request, or a proxy forwards a browser's request.
+fn is_from_browser(headers: &HeaderMap) -> bool {
     let agent = headers.get(header::USER_AGENT).map_or(&b""[..], |agent| agent.as_bytes());
     headers.contains_key(header::ORIGIN)
         || headers.contains_key(header::REFERER)
@@ -141,18 +149,18 @@ fn is_of_a_browser(headers: &HeaderMap) -> bool {
         || agent.starts_with(b"Mozilla/")
 }
 
-/// Whether a browser says that a page of another site asks.
+/// Returns true if the browser's headers say that a page of another origin sent the request.
 fn is_cross_origin(headers: &HeaderMap) -> bool {
     if let Some(site) = headers.get("sec-fetch-site") {
         return !matches!(site.as_bytes(), b"same-origin" | b"none");
     }
     let Some(origin) = headers.get(header::ORIGIN) else { return false };
     let host = headers.get(header::HOST).map(|host| host.as_bytes());
-    let named = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, name)| name);
-    !matches!((named, host), (Some(named), Some(host)) if named.as_bytes().eq_ignore_ascii_case(host))
+    let origin_host = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, name)| name);
+    !matches!((origin_host, host), (Some(origin_host), Some(host)) if origin_host.as_bytes().eq_ignore_ascii_case(host))
 }
 
-fn charged_by_a_page(path: &str) -> ApiError {
+fn cross_site_charge_error(path: &str) -> ApiError {
     let message = match path {
         AUTHORIZE => {
             "without a token nothing is charged for a page: a proxy says what is asked for, such as by X-Forwarded-Uri"
@@ -162,7 +170,7 @@ fn charged_by_a_page(path: &str) -> ApiError {
     ApiError::new(Code::CrossOrigin, message)
 }
 
-fn by_a_page() -> ApiError {
+fn cross_site_change_error() -> ApiError {
     let message =
         "without an admin token nothing is changed for a page, or under a name with dots: use the address";
     ApiError::new(Code::CrossOrigin, message)

@@ -1,5 +1,5 @@
-//! `POST /v1/record`: the requests that are decided from now on, as they come. Nothing is written here, and nothing that a
-//! caller sends is a path: he has what he is sent.
+//! `POST /v1/record`: streams the requests that are decided from now on to the caller. The server writes no
+//! file, and nothing that a caller sends is used as a path.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -14,37 +14,38 @@ use serde::Deserialize;
 
 use super::Shared;
 use super::dto::{JsonBytes, read_json};
-use super::error::{ApiError, Code, OF_A_BODY};
-use super::operation::{Call, Who};
+use super::error::{ApiError, BODY_ERRORS, Code};
+use super::operation::{Access, Operation};
 use super::route::Route;
 use crate::telemetry::capture::{Bounds, Reel, Sample, read_share};
 
-const LINES: &str = "application/x-ndjson";
+const NDJSON: &str = "application/x-ndjson";
 
-const LONGEST: u64 = 3_600;
-const LARGEST: u64 = 1 << 30;
+const MAX_SECONDS: u64 = 3_600;
+const MAX_BYTES: u64 = 1 << 30;
 
-/// The most names of attributes, and the longest.
-const NAMES: usize = slidegate::MAX_ATTRIBUTES;
+/// Maximum number of attribute names in `by` and in `digest`.
+const MAX_ATTRIBUTE_NAMES: usize = slidegate::MAX_ATTRIBUTES;
 
-/// What to record.
+/// Which requests to record, and for how long.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default, expecting = "an object with `seconds` and `sample`")]
 #[schemars(rename = "Record")]
 struct RecordBody {
-    /// For how long.
-    #[schemars(range(min = 1, max = LONGEST))]
+    /// Duration of the recording, in seconds.
+    #[schemars(range(min = 1, max = MAX_SECONDS))]
     seconds: u64,
-    /// Up to how many bytes.
-    #[schemars(range(min = 1, max = LARGEST))]
+    /// Maximum size of the recording, in bytes.
+    #[schemars(range(min = 1, max = MAX_BYTES))]
     max_bytes: u64,
-    /// A share of the clients, each with everything he asks: from `0.01%` to `100%`.
+    /// Share of the clients to record, from `0.01%` to `100%`. A client in the sample is recorded with all
+    /// its requests.
     sample: String,
-    /// Attributes that make a client; all of a request's, unless given.
-    #[schemars(length(max = NAMES))]
+    /// Attributes that identify a client. Default: all attributes of a request.
+    #[schemars(length(max = MAX_ATTRIBUTE_NAMES))]
     by: Vec<String>,
-    /// Attributes of which only a digest is told.
-    #[schemars(length(max = NAMES))]
+    /// Attributes that are recorded only as a digest.
+    #[schemars(length(max = MAX_ATTRIBUTE_NAMES))]
     digest: Vec<String>,
 }
 
@@ -57,16 +58,19 @@ impl Default for RecordBody {
 
 impl RecordBody {
     fn check(self) -> Result<(Sample, Bounds), ApiError> {
-        let within = |name: &str, n: u64, most: u64| match n {
-            n if (1..=most).contains(&n) => Ok(n),
-            n => Err(invalid(format!("`{name}` must be between 1 and {most}, not {n}"))),
+        let within = |name: &str, n: u64, max: u64| match n {
+            n if (1..=max).contains(&n) => Ok(n),
+            n => Err(invalid(format!("`{name}` must be between 1 and {max}, not {n}"))),
         };
-        let seconds = within("seconds", self.seconds, LONGEST)?;
-        let bytes = within("max_bytes", self.max_bytes, LARGEST)?;
+        let seconds = within("seconds", self.seconds, MAX_SECONDS)?;
+        let bytes = within("max_bytes", self.max_bytes, MAX_BYTES)?;
         let share = read_share(&self.sample).map_err(|message| invalid(format!("`sample` {message}")))?;
         for (name, names) in [("by", &self.by), ("digest", &self.digest)] {
-            if names.len() > NAMES {
-                return Err(invalid(format!("`{name}` may name {NAMES} attributes, not {}", names.len())));
+            if names.len() > MAX_ATTRIBUTE_NAMES {
+                return Err(invalid(format!(
+                    "`{name}` may name {MAX_ATTRIBUTE_NAMES} attributes, not {}",
+                    names.len()
+                )));
             }
         }
         let bounds = Bounds { bytes, time: Some(Duration::from_secs(seconds)), streamed: true };
@@ -79,24 +83,24 @@ fn invalid(message: String) -> ApiError {
 }
 
 pub(super) fn route() -> Route {
-    let call = Call::new(
-        Who::Changing,
+    let operation = Operation::new(
+        Access::Admin,
         "record",
         "The requests that are decided from now on, a line of JSON each, for `slidegate simulate`",
     )
     .takes::<RecordBody>(&[r#"{"seconds":1,"sample":"10%","by":["ip"],"digest":["ip","user"]}"#])
-    .answers_text("200", "Lines, until the time is over, or as many bytes were sent", &[LINES])
-    .fails(&OF_A_BODY);
-    Route::new("/v1/record").post(record, call)
+    .answers_text("200", "Lines, until the time is over, or as many bytes were sent", &[NDJSON])
+    .fails(&BODY_ERRORS);
+    Route::new("/v1/record").post(record, operation)
 }
 
-async fn record(State(gate): State<Shared>, body: JsonBytes) -> Result<Response, ApiError> {
+async fn record(State(app): State<Shared>, body: JsonBytes) -> Result<Response, ApiError> {
     let (sample, bounds) = read_json::<RecordBody>(body.as_slice())?.check()?;
-    let reel = gate.record.recorder.start(sample, bounds).ok_or_else(|| {
+    let reel = app.record.recorder.start(sample, bounds).ok_or_else(|| {
         ApiError::new(Code::Unavailable, "as much is recorded as may be: end another recording, or try again")
     })?;
     let lines = Body::from_stream(stream::unfold(reel, next));
-    Ok(([(header::CONTENT_TYPE, LINES)], lines).into_response())
+    Ok(([(header::CONTENT_TYPE, NDJSON)], lines).into_response())
 }
 
 async fn next(mut reel: Reel) -> Option<(Result<Bytes, Infallible>, Reel)> {

@@ -1,4 +1,5 @@
-//! One connection: first the short way, then, if a request comes that is not for it, hyper.
+//! Serves one HTTP connection: first on the fast path, and with hyper after the first request that the fast
+//! path cannot handle.
 
 use std::error::Error;
 use std::future::Future;
@@ -23,69 +24,71 @@ use tokio_io_timeout::TimeoutWriter;
 
 use super::error::{ApiError, Code};
 use super::forward_auth::Peer;
-use super::{ConnectionHandler, DoorBody, fast_path};
+use super::{ConnectionHandler, ResponseBody, fast_path};
 use crate::app::request_budget::BudgetShare;
 use crate::protocol::connection_slots::ConnectionState;
 use crate::protocol::listener::{Stop, Stream};
 
-type Served = Pin<Box<dyn Future<Output = Result<(), Box<dyn Error + Send + Sync>>> + Send>>;
+type ServeFuture = Pin<Box<dyn Future<Output = Result<(), Box<dyn Error + Send + Sync>>> + Send>>;
 
 pub(super) fn serve(
-    door: Arc<ConnectionHandler>,
+    handler: Arc<ConnectionHandler>,
     mut stream: impl Stream,
     peer: SocketAddr,
-    seat: Arc<ConnectionState>,
+    state: Arc<ConnectionState>,
     stop: Stop,
-) -> Served {
+) -> ServeFuture {
     Box::pin(async move {
-        match fast_path::usual(&door, &mut stream, door.gate.limits.head, &seat, &stop).await? {
-            Some(rest) => by_hyper(stream, rest, door, peer, seat, stop).await,
+        match fast_path::serve(&handler, &mut stream, handler.app.limits.head, &state, &stop).await? {
+            Some(rest) => serve_with_hyper(stream, rest, handler, peer, state, stop).await,
             None => Ok(()),
         }
     })
 }
 
-/// In a box of its own: most connections never come here, and need not hold the room for it.
-fn by_hyper(
+/// Serves the rest of a connection with hyper. The future has its own box: most connections never get here
+/// and need not hold the memory for it.
+fn serve_with_hyper(
     stream: impl Stream,
     rest: Bytes,
-    door: Arc<ConnectionHandler>,
+    handler: Arc<ConnectionHandler>,
     peer: SocketAddr,
-    seat: Arc<ConnectionState>,
+    state: Arc<ConnectionState>,
     mut stop: Stop,
-) -> Served {
-    let limits = door.gate.limits;
+) -> ServeFuture {
+    let limits = handler.app.limits;
     let (reader, writer) = tokio::io::split(stream);
-    // A client that does not read its answer is given up as well.
+    // A client that does not read its response is disconnected as well.
     let mut writer = TimeoutWriter::new(writer);
     writer.set_timeout(Some(limits.request));
-    let reading = Arc::new(Reading::new(door.gate.hold()));
-    let reader = Metered { reader, reading: Arc::clone(&reading) };
+    let meter = Arc::new(RequestMeter::new(handler.app.hold()));
+    let reader = MeteredReader { reader, meter: Arc::clone(&meter) };
     let stream = tokio::io::join(Cursor::new(rest).chain(reader), Box::pin(writer));
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(Peer(peer));
-        let (door, seat, reading) = (Arc::clone(&door), Arc::clone(&seat), Arc::clone(&reading));
+        let (handler, state, meter) = (Arc::clone(&handler), Arc::clone(&state), Arc::clone(&meter));
         async move {
-            if !seat.begin() {
-                return Err(MadeRoom);
+            if !state.begin() {
+                return Err(Evicted);
             }
             let streams = is_stream(request.uri().path());
-            let mut answer = door.answer(request).await;
-            if reading.is_over() && answer.status() == StatusCode::BAD_REQUEST {
+            let mut answer = handler.answer(request).await;
+            if meter.is_over_budget() && answer.status() == StatusCode::BAD_REQUEST {
                 // To the handler it looks like a body that ends too early.
-                answer = over_budget();
+                answer = over_budget_response();
             }
-            reading.answered();
-            // Streams last longer than this. There are few of them, and their connections are in use.
+            meter.reset();
+            // A streaming response lasts longer than this call, so its connection stays marked as in use.
+            // There are few of them.
             if !streams {
-                seat.end(door.clock.now());
+                state.end(handler.clock.now());
             }
             Ok(answer)
         }
     });
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(64 << 10);
-    // Who says no more still waits for an answer, and may have been charged for it.
+    // A client that has closed its write side still waits for a response, and may have been charged for it.
     server.half_close(true);
     let connection = server.serve_connection(TokioIo::new(stream), service);
     Box::pin(async move {
@@ -98,76 +101,78 @@ fn by_hyper(
     })
 }
 
-/// The connection was closed to make room for another.
+/// The connection was evicted to make room for another.
 #[derive(Debug)]
-struct MadeRoom;
+struct Evicted;
 
-impl std::fmt::Display for MadeRoom {
+impl std::fmt::Display for Evicted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("closed to make room for another connection")
     }
 }
 
-impl Error for MadeRoom {}
+impl Error for Evicted {}
 
-/// Whether the answer goes on for as long as the client reads it.
+/// Returns true if the response lasts for as long as the client reads it.
 fn is_stream(path: &str) -> bool {
     matches!(path, "/v1/live" | "/v1/record")
 }
 
-fn over_budget() -> Response<DoorBody> {
+fn over_budget_response() -> Response<ResponseBody> {
     let message = "the unfinished requests of all clients hold more than `listen.limits.unfinished-bytes`: \
                    send this one again later";
-    let mut answer = ApiError::new(Code::Unavailable, message).into_answer();
+    let mut answer = ApiError::new(Code::Unavailable, message).into_buffered();
     answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     answer.map(|body| Either::Left(Full::new(body)))
 }
 
-/// Bytes of a request that are not taken from the budget: about what the short way has for each connection.
-const FREE: usize = 4 << 10;
+/// Bytes of a request that are not charged to the budget: about as much as the fast path has for each
+/// connection.
+const FREE_BYTES: usize = 4 << 10;
 
-/// The budget is asked for so many bytes at a time.
-const STEP: usize = 16 << 10;
+/// Step in which bytes are charged to the budget.
+const BUDGET_STEP: usize = 16 << 10;
 
-/// Bytes that were read since the last answer: those of the request under way.
-struct Reading {
-    held: BudgetShare,
+/// Counts the bytes read since the last response, which belong to the request in flight, and charges them to
+/// the budget for unfinished requests.
+struct RequestMeter {
+    share: BudgetShare,
     bytes: AtomicUsize,
-    /// Whether the budget did not allow more.
-    over: AtomicBool,
+    /// True once the budget did not allow more.
+    over_budget: AtomicBool,
 }
 
-impl Reading {
-    fn new(held: BudgetShare) -> Self {
-        Reading { held, bytes: AtomicUsize::new(0), over: AtomicBool::new(false) }
+impl RequestMeter {
+    fn new(share: BudgetShare) -> Self {
+        RequestMeter { share, bytes: AtomicUsize::new(0), over_budget: AtomicBool::new(false) }
     }
 
-    fn read(&self, bytes: usize) -> io::Result<()> {
-        let beyond = (self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes).saturating_sub(FREE);
-        if beyond > 0 && !self.held.resize(beyond.next_multiple_of(STEP)) {
-            self.over.store(true, Ordering::Relaxed);
+    fn add(&self, bytes: usize) -> io::Result<()> {
+        let charged = (self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes).saturating_sub(FREE_BYTES);
+        if charged > 0 && !self.share.resize(charged.next_multiple_of(BUDGET_STEP)) {
+            self.over_budget.store(true, Ordering::Relaxed);
             return Err(io::Error::other("too many unfinished requests"));
         }
         Ok(())
     }
 
-    fn is_over(&self) -> bool {
-        self.over.load(Ordering::Relaxed)
+    fn is_over_budget(&self) -> bool {
+        self.over_budget.load(Ordering::Relaxed)
     }
 
-    fn answered(&self) {
+    fn reset(&self) {
         self.bytes.store(0, Ordering::Relaxed);
-        self.held.release();
+        self.share.release();
     }
 }
 
-/// Reads, and takes what it reads from the budget for unfinished requests.
-struct Metered<R> {
+/// Reader that charges the bytes it reads to the budget for unfinished requests.
+struct MeteredReader<R> {
     reader: R,
-    reading: Arc<Reading>,
+    meter: Arc<RequestMeter>,
 }
 
-impl<R: AsyncRead + Unpin> AsyncRead for Metered<R> {
+impl<R: AsyncRead + Unpin> AsyncRead for MeteredReader<R> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -175,6 +180,6 @@ impl<R: AsyncRead + Unpin> AsyncRead for Metered<R> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.reader).poll_read(cx, buffer))?;
-        Poll::Ready(self.reading.read(buffer.filled().len() - before))
+        Poll::Ready(self.meter.add(buffer.filled().len() - before))
     }
 }

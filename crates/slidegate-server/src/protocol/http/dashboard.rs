@@ -1,4 +1,4 @@
-//! `GET /`: the dashboard for a browser, a few lines for anybody else.
+//! `GET /`: the dashboard for browsers, a short text for other clients.
 
 use axum::extract::Path;
 use axum::http::{HeaderMap, HeaderValue, header};
@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 use super::error::{ApiError, Code};
-use super::operation::{Call, Who};
+use super::operation::{Access, Operation};
 use super::route::Route;
 
 const INDEX: &str = "Slidegate
@@ -76,33 +76,37 @@ const FILES: &[(&str, &[u8])] = embedded![
 
 const PAGE: &str = "index.html";
 
-/// A page can load only what is here, and can be in no other page.
+/// Content security policy: the page can load only files of this server, and cannot be embedded in another
+/// page.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-pub(super) fn index() -> Route {
-    let call =
-        Call::new(Who::Everybody, "index", "The dashboard for a browser; for others, what may be asked here")
-            .answers_text("200", "For people", &["text/plain; charset=utf-8", HTML]);
-    Route::new("/").get(page, call)
+pub(super) fn index_route() -> Route {
+    let operation = Operation::new(
+        Access::Public,
+        "index",
+        "The dashboard for a browser; for others, what may be asked here",
+    )
+    .answers_text("200", "For people", &["text/plain; charset=utf-8", HTML]);
+    Route::new("/").get(page, operation)
 }
 
-pub(super) fn file() -> Route {
-    let call = Call::new(Who::Everybody, "dashboard", "A file of the dashboard")
+pub(super) fn file_route() -> Route {
+    let operation = Operation::new(Access::Public, "dashboard", "A file of the dashboard")
         .parameter("path", "file", "Its name.", json!({ "enum": files().collect::<Vec<_>>() }))
         .answers_text("200", "The file", &[CSS, SCRIPT, SVG])
         .fails(&[Code::NotFound]);
-    Route::new("/dashboard/{file}").get(serve, call)
+    Route::new("/dashboard/{file}").get(serve, operation)
 }
 
-/// Whether who asks is a browser that shows a page.
+/// Returns true if the client is a browser that shows a page.
 fn is_browser(head: &HeaderMap) -> bool {
     let accept = head.get(header::ACCEPT).and_then(|value| value.to_str().ok());
     accept.is_some_and(|kinds| kinds.contains("text/html"))
 }
 
 async fn page(head: HeaderMap) -> Response {
-    let page = if is_browser(&head) { answer(PAGE) } else { None };
+    let page = if is_browser(&head) { file_response(PAGE) } else { None };
     let mut response = page.unwrap_or_else(|| INDEX.into_response());
     response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept"));
     response
@@ -115,11 +119,12 @@ fn files() -> impl Iterator<Item = &'static str> {
 
 async fn serve(Path(name): Path<String>) -> Result<Response, ApiError> {
     let name = files().find(|known| *known == name);
-    name.and_then(answer).ok_or_else(|| ApiError::new(Code::NotFound, "the dashboard has no such file"))
+    name.and_then(file_response)
+        .ok_or_else(|| ApiError::new(Code::NotFound, "the dashboard has no such file"))
 }
 
-/// The file of that name.
-fn answer(name: &str) -> Option<Response> {
+/// Returns the response with the file of that name.
+fn file_response(name: &str) -> Option<Response> {
     let (_, content) = FILES.iter().find(|(known, _)| *known == name)?;
     let kind = match name.rsplit_once('.')?.1 {
         "html" => HTML,

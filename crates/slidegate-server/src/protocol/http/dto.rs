@@ -1,4 +1,4 @@
-//! The JSON of requests and decisions.
+//! JSON bodies of requests and decisions.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,20 +21,20 @@ use super::MAX_BATCH;
 use super::error::{ApiError, Code};
 use crate::store::AnyStore;
 
-/// A body that says it is JSON, whole and within its size.
+/// Complete body of a request with a JSON content type, within its size limit.
 pub(super) struct JsonBytes(Bytes);
 
 impl<S: Send + Sync> FromRequest<S> for JsonBytes {
     type Rejection = ApiError;
 
     async fn from_request(request: Request<Body>, _: &S) -> Result<Self, ApiError> {
-        JsonBytes::arrive(request.with_limited_body()).await
+        JsonBytes::read(request.with_limited_body()).await
     }
 }
 
 impl JsonBytes {
-    /// Waits for the rest of a request whose body gives up beyond its size.
-    pub(super) async fn arrive<B>(request: Request<B>) -> Result<Self, ApiError>
+    /// Reads the body of a request. The body itself must enforce the size limit.
+    pub(super) async fn read<B>(request: Request<B>) -> Result<Self, ApiError>
     where
         B: HttpBody<Error: Into<BoxError>>,
     {
@@ -59,19 +59,19 @@ impl JsonBytes {
     }
 }
 
-/// Whether a content type is JSON's, whatever its parameters are.
+/// Returns true for the content type of JSON, with any parameters.
 pub(super) fn is_json(kind: &[u8]) -> bool {
     let kind = kind.split(|&b| b == b';').next().unwrap_or_default();
     kind.trim_ascii().eq_ignore_ascii_case(b"application/json")
 }
 
 pub(super) fn read_json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, ApiError> {
-    // Serde would take a list of the fields' values as well.
+    // Serde would also accept a list of the fields' values.
     if bytes.trim_ascii_start().first() == Some(&b'[') {
         return Err(ApiError::new(Code::InvalidJson, "the body must be an object, not a list"));
     }
     serde_json::from_slice(bytes).map_err(|error| {
-        // It may name a field, as it was written.
+        // The error may quote a field name as the client wrote it.
         let error = one_line(&error.to_string());
         ApiError::new(Code::InvalidJson, format!("the body is not as it should be: {error}"))
     })
@@ -81,54 +81,55 @@ fn too_large(error: &(dyn std::error::Error + 'static)) -> bool {
     std::iter::successors(Some(error), |error| error.source()).any(|error| error.is::<LengthLimitError>())
 }
 
-/// A request for permits: of the rules that apply to its `attributes`, or of its own `resource`.
+/// A request for permits, limited by the rules that match its `attributes` or by its own limit for a
+/// `resource`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "an object with `attributes` or `resource`")]
-#[schemars(rename = "Acquire", transform = one_of_the_two)]
+#[schemars(rename = "Acquire", transform = require_attributes_or_resource)]
 pub(super) struct AcquireBody<'a> {
-    /// What the request is about: the rules say what of it counts.
+    /// Attributes of the request, which the rules match and count by.
     #[serde(borrow)]
     attributes: Option<Attributes<'a>>,
-    /// What to limit by the limit that the request brings.
+    /// Resource to limit by the limit that the request carries.
     #[serde(borrow)]
     #[schemars(length(min = 1))]
     resource: Option<Cow<'a, str>>,
-    /// The limit of `resource`, within the bounds of `ad-hoc`.
-    limit: Option<Whole>,
-    /// The window of `resource`, within the bounds of `ad-hoc`: a length of time such as `250ms`, `5s` or `1h`.
+    /// Limit for `resource`, within the bounds of `ad-hoc`.
+    limit: Option<JsonU64>,
+    /// Window for `resource`, within the bounds of `ad-hoc`: a duration such as `250ms`, `5s` or `1h`.
     #[serde(borrow)]
     window: Option<Cow<'a, str>>,
-    /// How many; 0 only looks. 1, unless given.
-    permits: Option<Whole>,
-    /// The same request asked again under the same id is not charged again.
+    /// Number of permits; 0 only reads the state. Default: 1.
+    permits: Option<JsonU64>,
+    /// Idempotency key: a repeated request with the same id is not charged again.
     #[serde(borrow)]
     #[schemars(length(min = 1, max = MAX_ID), pattern(r"^[A-Za-z0-9._:-]+$"))]
     id: Option<Cow<'a, str>>,
 }
 
-/// What [`AcquireBody::request`] asks of the fields together.
-fn one_of_the_two(schema: &mut Schema) {
+/// Adds the constraints between fields that [`AcquireBody::request`] checks to the schema.
+fn require_attributes_or_resource(schema: &mut Schema) {
     let (text, object, nothing) =
         (json!({ "type": "string" }), json!({ "type": "object" }), json!({ "type": "null" }));
-    let ways = json!([
+    let alternatives = json!([
         { "required": ["attributes"], "properties": { "attributes": object, "resource": nothing, "limit": nothing, "window": nothing } },
         { "required": ["resource"], "properties": { "resource": text, "attributes": nothing } },
     ]);
-    schema.insert("oneOf".to_owned(), ways);
+    schema.insert("oneOf".to_owned(), alternatives);
 }
 
-/// Several requests.
+/// A batch of requests.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "an object with `requests`")]
 #[schemars(rename = "Batch")]
 pub(super) struct BatchBody<'a> {
-    #[serde(borrow, deserialize_with = "no_more_than_a_batch")]
+    #[serde(borrow, deserialize_with = "bounded_batch")]
     #[schemars(length(max = MAX_BATCH))]
     pub(super) requests: Vec<AcquireBody<'a>>,
 }
 
-/// Stops reading at the bound, so that a small body cannot ask for much memory.
-fn no_more_than_a_batch<'de: 'a, 'a, D: Deserializer<'de>>(
+/// Deserializes at most [`MAX_BATCH`] requests, so that a small body cannot request much memory.
+fn bounded_batch<'de: 'a, 'a, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<AcquireBody<'a>>, D::Error> {
     deserializer.deserialize_seq(BatchVisitor)
@@ -172,9 +173,9 @@ impl AcquireBody<'_> {
                 }
                 slidegate::Request::new(attributes.pairs())
             }
-            (None, Some(resource)) => self.own_limit(resource)?,
+            (None, Some(resource)) => self.ad_hoc_request(resource)?,
         };
-        if let Some(Whole(permits)) = self.permits {
+        if let Some(JsonU64(permits)) = self.permits {
             request = request.permits(permits);
         }
         if let Some(id) = &self.id {
@@ -183,9 +184,9 @@ impl AcquireBody<'_> {
         Ok(request)
     }
 
-    fn own_limit<'r>(&self, resource: &'r str) -> Result<slidegate::Request<'r>, Error> {
+    fn ad_hoc_request<'r>(&self, resource: &'r str) -> Result<slidegate::Request<'r>, Error> {
         let mut request = slidegate::Request::resource(resource);
-        if let Some(Whole(limit)) = self.limit {
+        if let Some(JsonU64(limit)) = self.limit {
             request = request.limit(limit);
         }
         if let Some(window) = &self.window {
@@ -198,19 +199,19 @@ impl AcquireBody<'_> {
     }
 }
 
-/// A whole number that says what it should have been.
+/// Unsigned integer whose error message states the accepted range.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Whole(pub(super) u64);
+pub(super) struct JsonU64(pub(super) u64);
 
-impl<'de> Deserialize<'de> for Whole {
+impl<'de> Deserialize<'de> for JsonU64 {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(WholeVisitor)
+        deserializer.deserialize_any(JsonU64Visitor)
     }
 }
 
-struct WholeVisitor;
+struct JsonU64Visitor;
 
-impl JsonSchema for Whole {
+impl JsonSchema for JsonU64 {
     fn inline_schema() -> bool {
         true
     }
@@ -224,19 +225,19 @@ impl JsonSchema for Whole {
     }
 }
 
-impl Visitor<'_> for WholeVisitor {
-    type Value = Whole;
+impl Visitor<'_> for JsonU64Visitor {
+    type Value = JsonU64;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a whole number from 0 to {MAX_LIMIT}")
     }
 
-    fn visit_u64<E>(self, n: u64) -> Result<Whole, E> {
-        Ok(Whole(n))
+    fn visit_u64<E>(self, n: u64) -> Result<JsonU64, E> {
+        Ok(JsonU64(n))
     }
 }
 
-/// Names and values in the order they came, so that a name given twice is noticed.
+/// Names and values in the order of the body, so that a repeated name is noticed.
 #[derive(Debug)]
 pub(super) struct Attributes<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
@@ -289,34 +290,36 @@ impl<'de> Visitor<'de> for AttributesVisitor {
     }
 }
 
-/// A `Cow` that borrows where it can; serde's own never does inside a pair.
+/// `Cow` that borrows where it can; serde's own never does inside a pair.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// The answer to one request.
+/// The decision about one request.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Decision")]
 pub(super) struct DecisionBody<'d> {
     allowed: bool,
-    /// 0 if allowed, or that of the rule that denied. 429 if no rule matches and `unmatched` is `deny`.
+    /// 0 if allowed, otherwise the code of the rule that denied. 429 if no rule matches and `unmatched` is
+    /// `deny`.
     code: u32,
-    /// The rule that denied; null also if no rule matches and `unmatched` is `deny`.
+    /// Rule that denied; null also if no rule matches and `unmatched` is `deny`.
     denied_by: Option<&'d str>,
-    /// The exact wait until it could be allowed, rounded up.
+    /// Exact time until the request could be allowed, rounded up.
     retry_after_ms: u64,
     /// `false` if `retry_after_ms` is a lower bound. Absent if it is exact.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_exact: Option<bool>,
-    /// Every rule that was looked at, in order.
+    /// Every rule that was evaluated, in order.
     #[schemars(with = "Vec<LimitBody<'_>>")]
     limits: LimitsBody<'d>,
-    /// What `settle`, `release` and `extend` take: signed, to be sent back as it is.
+    /// Signed reservation for `settle`, `release` and `extend`, to be sent back unchanged.
     reservation: Option<String>,
-    /// Who decided: `store`, `no-rule`, `blocked`, `deny-cache`, `lease`, `local`, `fail-open` or `fail-closed`.
+    /// Component that decided: `store`, `no-rule`, `blocked`, `deny-cache`, `lease`, `local`, `fail-open` or
+    /// `fail-closed`.
     source: &'static str,
 }
 
-/// A list that is written as it is read.
+/// Serializes the limits of a decision without collecting them.
 struct LimitsBody<'d>(&'d Decision);
 
 impl Serialize for LimitsBody<'_> {
@@ -330,7 +333,7 @@ impl Serialize for LimitsBody<'_> {
 #[schemars(rename = "Limit")]
 struct LimitBody<'d> {
     rule: &'d str,
-    /// What it is counted under; see `/v1/keys/{key}`.
+    /// Key that the request is counted under; see `/v1/keys/{key}`.
     key: &'d str,
     limit: u64,
     used: u64,
@@ -339,9 +342,9 @@ struct LimitBody<'d> {
     /// `false` if `retry_after_ms` is a lower bound. Absent if it is exact.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_exact: Option<bool>,
-    /// Until nothing of it counts any more.
+    /// Time until nothing is counted under the key any more.
     reset_after_ms: u64,
-    /// Only on shadow rules: whether it would have denied.
+    /// Only for shadow rules: true if the rule would have denied.
     #[serde(skip_serializing_if = "Option::is_none")]
     would_deny: Option<bool>,
 }
@@ -377,7 +380,7 @@ impl<'d> DecisionBody<'d> {
     }
 }
 
-/// Rounded up: who waits that long has waited long enough.
+/// Rounds up, so that a caller who waits that long has waited long enough.
 fn millis(wait: Micros) -> u64 {
     wait.ceil_millis()
 }

@@ -1,4 +1,4 @@
-//! What a client is told when its request cannot be answered.
+//! Errors of the HTTP API: codes, statuses and bodies.
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -8,9 +8,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::Error;
 
-use super::response::{Answer, json};
+use super::response::{BufferedResponse, json};
 
-/// What is wrong, for programs.
+/// Machine-readable error code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "ErrorCode")]
@@ -33,8 +33,8 @@ pub(super) enum Code {
     Unavailable,
 }
 
-/// What may go wrong with a call that takes a body and asks the store.
-pub(super) const OF_A_BODY: [Code; 6] = [
+/// Errors of an operation that takes a body and calls the store.
+pub(super) const BODY_ERRORS: [Code; 6] = [
     Code::InvalidJson,
     Code::InvalidRequest,
     Code::Timeout,
@@ -44,21 +44,25 @@ pub(super) const OF_A_BODY: [Code; 6] = [
 ];
 
 impl Code {
-    /// The status it comes with, and what it says.
-    pub(super) fn meaning(self) -> (StatusCode, &'static str) {
+    /// Returns the HTTP status of the code, and its description.
+    pub(super) fn status_and_description(self) -> (StatusCode, &'static str) {
         match self {
             Code::InvalidJson => (StatusCode::BAD_REQUEST, "the body is not valid JSON for this operation"),
             Code::InvalidRequest => (StatusCode::BAD_REQUEST, "a field of the request is invalid"),
-            Code::InvalidRules => (StatusCode::BAD_REQUEST, "the rules have mistakes: the message lists all of them"),
+            Code::InvalidRules => {
+                (StatusCode::BAD_REQUEST, "the rules have mistakes: the message lists all of them")
+            }
             Code::InvalidKey => (StatusCode::BAD_REQUEST, "the key is invalid"),
             Code::PermitsExceedLimit => (StatusCode::BAD_REQUEST, "permits is larger than the limit"),
             Code::Unauthorized => (StatusCode::UNAUTHORIZED, "the token is missing or wrong"),
-            Code::Forbidden => {
-                (StatusCode::FORBIDDEN, "this listener does not accept changes; the message says which one does")
-            }
-            Code::CrossOrigin => {
-                (StatusCode::FORBIDDEN, "a web page of another origin may not charge or change without a token")
-            }
+            Code::Forbidden => (
+                StatusCode::FORBIDDEN,
+                "this listener does not accept changes; the message says which one does",
+            ),
+            Code::CrossOrigin => (
+                StatusCode::FORBIDDEN,
+                "a web page of another origin may not charge or change without a token",
+            ),
             Code::UntrustedProxy => (StatusCode::FORBIDDEN, "the peer is not one of the trusted proxies"),
             Code::NotFound => (StatusCode::NOT_FOUND, "the path does not exist"),
             Code::NoSuchKey => (StatusCode::NOT_FOUND, "the key has no count"),
@@ -77,13 +81,13 @@ impl Code {
     }
 }
 
-/// `{"error":{"code","message"}}` and its status.
+/// Error response: `{"error":{"code","message"}}` and its status.
 #[derive(Debug)]
 pub(super) struct ApiError {
     body: ErrorBody,
 }
 
-/// Why a request was not answered.
+/// Reason why a request was not answered.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Error")]
 pub(super) struct ErrorBody {
@@ -94,7 +98,7 @@ pub(super) struct ErrorBody {
 #[schemars(inline)]
 struct Detail {
     code: Code,
-    /// What was wrong, where, and what would be right: for people.
+    /// The problem, its place and the fix, for people.
     message: String,
 }
 
@@ -103,8 +107,8 @@ impl ApiError {
         ApiError { body: ErrorBody { error: Detail { code, message: message.into() } } }
     }
 
-    pub(super) fn into_answer(self) -> Answer {
-        let (status, _) = self.body.error.code.meaning();
+    pub(super) fn into_buffered(self) -> BufferedResponse {
+        let (status, _) = self.body.error.code.status_and_description();
         let mut headers = HeaderMap::new();
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -112,7 +116,7 @@ impl ApiError {
         json(status, headers, BytesMut::new(), &self.body)
     }
 
-    /// The body alone, for an answer among others.
+    /// Returns only the body, for a result within a batch.
     pub(super) fn into_body(self) -> ErrorBody {
         self.body
     }
@@ -133,6 +137,6 @@ impl From<Error> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        self.into_answer().map(Body::from)
+        self.into_buffered().map(Body::from)
     }
 }

@@ -1,32 +1,33 @@
-//! `POST /v1/explain`: why a request would be allowed or denied, rule by rule. Charges nothing.
+//! `POST /v1/explain`: explains rule by rule why a request would be allowed or denied. Charges nothing.
 
 use axum::Json;
 use axum::extract::State;
 
 use super::Shared;
-use super::acquire::{FAILS, LOGIN, OWN};
+use super::acquire::{AD_HOC_EXAMPLE, DECISION_ERRORS, LOGIN_EXAMPLE};
 use super::dto::{AcquireBody, JsonBytes, read_json};
 use super::error::ApiError;
-use super::operation::{Call, Who};
+use super::operation::{Access, Operation};
 use super::route::Route;
 use crate::app::explain;
 use crate::app::explain::dto::ExplanationBody;
 
-const EXPLAINS: &str = r#"{"allowed":false,"code":10007,"denied_by":"login-per-ip","never":false,"retry_after_ms":4986,"permits":1,"source":"store","rules":[{"rule":"login-per-ip","mode":"enforce","verdict":"denies","counted":{"key":"login-per-ip:ip=1.2.3.4","algorithm":"sliding-window","count":"attempts","limit":3,"limit_now":3,"window_ms":5000,"overridden":false,"used":3,"remaining":0,"retry_after_ms":4986,"reset_after_ms":4995,"entries":[{"permits":1,"age_ms":14,"leaves_after_ms":4986}],"more_entries":0}},{"rule":"search","mode":"enforce","verdict":"does-not-apply","reason":{"kind":"match","attribute":"api","wanted":["/search"],"found":"/login"},"why":"`match` wants `api` to be /search, and it is /login"}],"left_out":0}"#;
+const EXPLANATION_EXAMPLE: &str = r#"{"allowed":false,"code":10007,"denied_by":"login-per-ip","never":false,"retry_after_ms":4986,"permits":1,"source":"store","rules":[{"rule":"login-per-ip","mode":"enforce","verdict":"denies","counted":{"key":"login-per-ip:ip=1.2.3.4","algorithm":"sliding-window","count":"attempts","limit":3,"limit_now":3,"window_ms":5000,"overridden":false,"used":3,"remaining":0,"retry_after_ms":4986,"reset_after_ms":4995,"entries":[{"permits":1,"age_ms":14,"leaves_after_ms":4986}],"more_entries":0}},{"rule":"search","mode":"enforce","verdict":"does-not-apply","reason":{"kind":"match","attribute":"api","wanted":["/search"],"found":"/login"},"why":"`match` wants `api` to be /search, and it is /login"}],"left_out":0}"#;
 
 pub(super) fn route() -> Route {
-    let call = Call::new(Who::Asking, "explain", "Why a request would be allowed or denied; charges nothing")
-        .takes::<AcquireBody<'_>>(&[LOGIN, OWN])
-        .answers::<ExplanationBody>(
-            "200",
-            "What would become of it, and what each rule makes of it",
-            &[EXPLAINS],
-        )
-        .fails(&FAILS);
-    Route::new("/v1/explain").post(answer, call)
+    let operation =
+        Operation::new(Access::Api, "explain", "Why a request would be allowed or denied; charges nothing")
+            .takes::<AcquireBody<'_>>(&[LOGIN_EXAMPLE, AD_HOC_EXAMPLE])
+            .answers::<ExplanationBody>(
+                "200",
+                "What would become of it, and what each rule makes of it",
+                &[EXPLANATION_EXAMPLE],
+            )
+            .fails(&DECISION_ERRORS);
+    Route::new("/v1/explain").post(answer, operation)
 }
 
-async fn answer(State(gate): State<Shared>, body: JsonBytes) -> Result<Json<ExplanationBody>, ApiError> {
+async fn answer(State(app): State<Shared>, body: JsonBytes) -> Result<Json<ExplanationBody>, ApiError> {
     let body: AcquireBody<'_> = read_json(body.as_slice())?;
-    Ok(Json(explain::explain(&gate.limiter, &body.request()?).await?))
+    Ok(Json(explain::explain(&app.limiter, &body.request()?).await?))
 }

@@ -1,8 +1,9 @@
-//! The short way of the usual request: a whole `POST /v1/acquire` or `/v1/peek` that arrives at once.
+//! Fast path for the most common requests: a complete `POST /v1/acquire` or `/v1/peek` that arrives in one
+//! read.
 //!
-//! The lane takes only what it understands to the last header. The first request that is anything else, half of one
-//! or malformed, goes to hyper with all that came after it, and the connection stays there: nothing is ever read in
-//! two ways.
+//! The fast path takes a request only if it understands every header. The first request that is anything
+//! else, incomplete or malformed goes to hyper together with all bytes after it, and the connection stays
+//! with hyper. So no request is parsed by both.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -14,48 +15,49 @@ use bytes::{Bytes, BytesMut};
 use slidegate::{Clock, Micros};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::acquire::{DecisionKind, wants_older};
+use super::acquire::{DecisionKind, wants_legacy_headers};
 use super::dto::is_json;
-use super::response::Answer;
-use super::{ConnectionHandler, too_late};
+use super::response::BufferedResponse;
+use super::{ConnectionHandler, request_timeout};
 use crate::app::auth::bearer;
 use crate::common::timeout::within;
 use crate::protocol::connection_slots::ConnectionState;
-use crate::protocol::listener::{Stop, Stream, part};
+use crate::protocol::listener::{Stop, Stream, linger_close};
 use crate::telemetry::trace::TraceContext;
 
-/// The most bytes of requests that are looked at together. Of an idle connection this is what it costs.
-const TOGETHER: usize = 4 << 10;
+/// Size of the read buffer in bytes. This is the memory cost of an idle connection.
+const READ_BUFFER: usize = 4 << 10;
 
-/// The most headers of a usual request.
+/// Maximum number of headers that the fast path accepts.
 const MAX_HEADERS: usize = 32;
 
-/// Answers usual requests until the connection ends, idles for longer than `idle`, or `stop` is told.
+/// Answers requests on the fast path until the connection ends, idles for longer than `idle`, or `stop`
+/// fires.
 ///
-/// Returns what is left for hyper to answer.
-pub(crate) async fn usual(
-    door: &ConnectionHandler,
+/// Returns the received bytes that are left for hyper.
+pub(crate) async fn serve(
+    handler: &ConnectionHandler,
     stream: &mut impl Stream,
     idle: Duration,
-    seat: &ConnectionState,
+    state: &ConnectionState,
     stop: &Stop,
 ) -> io::Result<Option<Bytes>> {
     let mut stopping = stop.clone();
     let mut stopped = pin!(stopping.changed());
     let mut idling = pin!(tokio::time::sleep(idle));
-    let mut since = door.clock.now();
+    let mut last_read = handler.clock.now();
     let mut date = Date::default();
-    let mut arrived = BytesMut::with_capacity(TOGETHER);
-    let mut answers = Vec::new();
+    let mut received = BytesMut::with_capacity(READ_BUFFER);
+    let mut responses = Vec::new();
     loop {
         tokio::select! {
             biased;
-            // First: what has arrived is answered, also when the server stops.
-            read = stream.read_buf(&mut arrived) => if read? == 0 { return Ok(None) },
+            // Polled first: received requests are answered even when the server stops.
+            read = stream.read_buf(&mut received) => if read? == 0 { return Ok(None) },
             _ = &mut stopped => return Ok(None),
             () = &mut idling => {
-                // One timer for all requests: it is moved on when it rings, not with each of them.
-                let idled = Duration::from(door.clock.now()).saturating_sub(since.into());
+                // One timer serves all requests: it is re-armed when it fires, not with each request.
+                let idled = Duration::from(handler.clock.now()).saturating_sub(last_read.into());
                 if idled >= idle {
                     return Ok(None);
                 }
@@ -63,64 +65,64 @@ pub(crate) async fn usual(
                 continue;
             }
         }
-        since = door.clock.now();
-        let mut taken = 0;
+        last_read = handler.clock.now();
+        let mut consumed = 0;
         let mut last = false;
-        while let Some(request) = FastRequest::read(&arrived[taken..]) {
-            if taken == 0 && !seat.begin() {
+        while let Some(request) = FastRequest::read(&received[consumed..]) {
+            if consumed == 0 && !state.begin() {
                 return Ok(None);
             }
-            taken += request.length;
-            let answer = pin!(request.answer(door));
-            let mut answer = within(door.timeout(), answer).await.unwrap_or_else(too_late);
+            consumed += request.length;
+            let answer = pin!(request.answer(handler));
+            let mut answer = within(handler.timeout(), answer).await.unwrap_or_else(request_timeout);
             if stop.has_changed().unwrap_or(true) {
                 answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             last = answer.headers().contains_key(header::CONNECTION);
-            write(&answer, date.at(since), &mut answers);
+            write(&answer, date.at(last_read), &mut responses);
             if last {
                 break;
             }
         }
         let writing = pin!(async {
-            stream.write_all(&answers).await?;
+            stream.write_all(&responses).await?;
             stream.flush().await
         });
-        let written = within(door.timeout(), writing).await;
+        let written = within(handler.timeout(), writing).await;
         written.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?;
-        answers.clear();
-        if taken > 0 {
-            seat.end(since);
+        responses.clear();
+        if consumed > 0 {
+            state.end(last_read);
         }
         if last {
-            part(stream).await;
+            linger_close(stream).await;
             return Ok(None);
         }
-        if taken < arrived.len() {
-            return Ok(Some(arrived.split_off(taken).freeze()));
+        if consumed < received.len() {
+            return Ok(Some(received.split_off(consumed).freeze()));
         }
-        arrived.clear();
+        received.clear();
     }
 }
 
-/// A request that is here whole.
+/// Complete request, parsed by the fast path.
 struct FastRequest<'a> {
-    question: DecisionKind,
-    older: bool,
-    /// The token, if it comes with one.
-    shown: Option<&'a [u8]>,
+    kind: DecisionKind,
+    legacy_headers: bool,
+    /// Bearer token, if the request has one.
+    token: Option<&'a [u8]>,
     caller: TraceContext,
     body: &'a [u8],
-    /// Head and body, in bytes.
+    /// Length of head and body, in bytes.
     length: usize,
 }
 
 impl<'a> FastRequest<'a> {
-    /// The first request of `arrived`, if it is a usual one.
-    fn read(arrived: &'a [u8]) -> Option<Self> {
+    /// Parses the first request in `received`. Returns `None` if the fast path cannot handle it.
+    fn read(received: &'a [u8]) -> Option<Self> {
         let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
         let mut request = httparse::Request::new(&mut []);
-        let Ok(httparse::Status::Complete(head)) = request.parse_with_uninit_headers(arrived, &mut headers)
+        let Ok(httparse::Status::Complete(head)) = request.parse_with_uninit_headers(received, &mut headers)
         else {
             return None;
         };
@@ -128,14 +130,14 @@ impl<'a> FastRequest<'a> {
             return None;
         }
         let mut target = request.path?.splitn(2, '?');
-        let question = DecisionKind::of(request.method?, target.next()?)?;
+        let kind = DecisionKind::of(request.method?, target.next()?)?;
         let query = target.next();
-        // Whether other queries are well-formed, hyper knows.
+        // Hyper validates queries with other characters.
         let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.=&".contains(&b);
         if !query.is_none_or(|query| query.bytes().all(plain)) {
             return None;
         }
-        let (mut json, mut length, mut authorized, mut shown) = (false, None, false, None);
+        let (mut json, mut length, mut authorized, mut token) = (false, None, false, None);
         let mut caller = TraceContext::default();
         for httparse::Header { name, value } in request.headers.iter() {
             let is = |known: &str| name.eq_ignore_ascii_case(known);
@@ -157,50 +159,50 @@ impl<'a> FastRequest<'a> {
                 if authorized {
                     return None;
                 }
-                (authorized, shown) = (true, bearer(value));
+                (authorized, token) = (true, bearer(value));
             } else if is("transfer-encoding") || is("expect") || is("upgrade") {
                 return None;
             } else if is("origin") || is("sec-fetch-site") {
-                // Whether a page may ask is found out in one place only.
+                // Cross-site requests are checked in one place only, behind hyper.
                 return None;
             } else {
                 caller.hear(name, value);
             }
         }
         let length = head.checked_add(length.filter(|_| json)?)?;
-        let body = arrived.get(head..length)?;
-        Some(FastRequest { question, older: wants_older(query), shown, caller, body, length })
+        let body = received.get(head..length)?;
+        Some(FastRequest { kind, legacy_headers: wants_legacy_headers(query), token, caller, body, length })
     }
 
-    async fn answer(&self, door: &ConnectionHandler) -> Answer {
-        match door.admits_ask(self.shown) {
+    async fn answer(&self, handler: &ConnectionHandler) -> BufferedResponse {
+        match handler.authorize_api(self.token) {
             Ok(()) => {
-                let deciding = door.deciding().called_by(self.caller);
-                self.question.answer(deciding, self.body, self.older).await
+                let instrumented = handler.instrumented().called_by(self.caller);
+                self.kind.answer(instrumented, self.body, self.legacy_headers).await
             }
-            Err(error) => error.into_answer(),
+            Err(error) => error.into_buffered(),
         }
     }
 }
 
-fn write(answer: &Answer, date: &str, answers: &mut Vec<u8>) {
+fn write(answer: &BufferedResponse, date: &str, responses: &mut Vec<u8>) {
     let status = answer.status();
     for part in ["HTTP/1.1 ", status.as_str(), " ", status.canonical_reason().unwrap_or_default(), "\r\n"] {
-        answers.extend_from_slice(part.as_bytes());
+        responses.extend_from_slice(part.as_bytes());
     }
     for (name, value) in answer.headers() {
         for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
-            answers.extend_from_slice(part);
+            responses.extend_from_slice(part);
         }
     }
     let length = answer.body().len();
     for part in ["content-length: ", itoa::Buffer::new().format(length), "\r\ndate: ", date, "\r\n\r\n"] {
-        answers.extend_from_slice(part.as_bytes());
+        responses.extend_from_slice(part.as_bytes());
     }
-    answers.extend_from_slice(answer.body());
+    responses.extend_from_slice(answer.body());
 }
 
-/// The header of that name, which changes once a second.
+/// Value of the `date` header, which changes once a second.
 #[derive(Default)]
 struct Date {
     second: u64,
@@ -240,10 +242,10 @@ mod tests {
 
     const TOKEN: &str = "Bearer token-0123456789";
 
-    /// A client whose bytes are read in these pieces, the last first. It takes every answer.
+    /// Client whose bytes are read in these pieces, in reverse order. It accepts every response.
     struct Pieces {
         left: Vec<Vec<u8>>,
-        answers: Arc<Mutex<Vec<u8>>>,
+        responses: Arc<Mutex<Vec<u8>>>,
     }
 
     impl AsyncRead for Pieces {
@@ -263,7 +265,7 @@ mod tests {
 
     impl AsyncWrite for Pieces {
         fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-            self.answers.lock().extend_from_slice(bytes);
+            self.responses.lock().extend_from_slice(bytes);
             Poll::Ready(Ok(bytes.len()))
         }
 
@@ -276,23 +278,24 @@ mod tests {
         }
     }
 
-    /// Head and body of the answer to bytes that come in these pieces. Both ways have their own order of headers.
-    async fn answer(pieces: &[&[u8]], locked: bool) -> (Vec<String>, String) {
+    /// Returns the sorted head and the body of the response to bytes that arrive in these pieces. The head is
+    /// sorted because the fast path and hyper order headers differently.
+    async fn answer(pieces: &[&[u8]], requires_token: bool) -> (Vec<String>, String) {
         let rules = Rules::from_yaml("rules: [{ name: r, key: [u], limit: 9, window: 1h, count: attempts }]");
-        let mut gate = AppState::new(AnyStore::Memory(MemoryStore::new()), rules.unwrap(), "a test");
-        if locked {
-            gate.access = Auth::new(vec![Token::new(TOKEN.trim_start_matches("Bearer ").as_bytes())], vec![]);
+        let mut app = AppState::new(AnyStore::Memory(MemoryStore::new()), rules.unwrap(), "a test");
+        if requires_token {
+            app.access = Auth::new(vec![Token::new(TOKEN.trim_start_matches("Bearer ").as_bytes())], vec![]);
         }
-        let door = ConnectionHandler::new(Arc::new(gate), Role::Asking { may_change: true });
-        let answers = Arc::new(Mutex::new(Vec::new()));
+        let handler = ConnectionHandler::new(Arc::new(app), Role::Api { allows_changes: true });
+        let responses = Arc::new(Mutex::new(Vec::new()));
         let left =
             pieces.iter().rev().filter(|piece| !piece.is_empty()).map(|piece| piece.to_vec()).collect();
-        let (_going_on, stop) = watch::channel(());
+        let (_stop_sender, stop) = watch::channel(());
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-        Arc::new(door)
-            .serve(Pieces { left, answers: Arc::clone(&answers) }, peer, Arc::default(), stop)
+        Arc::new(handler)
+            .serve(Pieces { left, responses: Arc::clone(&responses) }, peer, Arc::default(), stop)
             .await;
-        let text = String::from_utf8(std::mem::take(&mut *answers.lock())).unwrap();
+        let text = String::from_utf8(std::mem::take(&mut *responses.lock())).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
         let lines = head.lines().filter(|line| !line.starts_with("date: "));
         let mut lines: Vec<String> = lines.map(str::to_owned).collect();
@@ -300,48 +303,48 @@ mod tests {
         (lines, body.to_owned())
     }
 
-    /// The same bytes get the same answer, in one segment and cut anywhere.
+    /// The same bytes get the same response, in one segment and split anywhere.
     #[tokio::test]
-    async fn odd_requests_are_answered_alike_however_they_are_cut() {
-        let right = format!("authorization: {TOKEN}\r\n");
-        let usual = "host: x\r\ncontent-type: application/json\r\n";
+    async fn answers_requests_alike_split_anywhere() {
+        let valid = format!("authorization: {TOKEN}\r\n");
+        let common_headers = "host: x\r\ncontent-type: application/json\r\n";
         let cases = [
-            (right.clone(), "200"),
-            (right.to_uppercase().replace("BEARER TOKEN", "bearer token"), "200"),
-            (format!("{right}{right}"), "400"),
-            (format!("{right}authorization: Bearer wrong\r\n"), "400"),
-            (format!("authorization: Bearer wrong\r\n{right}"), "400"),
-            (format!("Authorization: Basic x\r\n{right}"), "400"),
-            (format!("authorization:\r\n{right}"), "400"),
+            (valid.clone(), "200"),
+            (valid.to_uppercase().replace("BEARER TOKEN", "bearer token"), "200"),
+            (format!("{valid}{valid}"), "400"),
+            (format!("{valid}authorization: Bearer wrong\r\n"), "400"),
+            (format!("authorization: Bearer wrong\r\n{valid}"), "400"),
+            (format!("Authorization: Basic x\r\n{valid}"), "400"),
+            (format!("authorization:\r\n{valid}"), "400"),
             ("authorization: Bearer wrong\r\n".to_owned(), "401"),
             (String::new(), "401"),
-            (format!("{right}content-type: text/plain\r\n"), "200"),
-            (format!("{right}content-length: 5\r\n"), "400"),
-            (format!("{right}Connection: Keep-Alive\r\nconnection: keep-alive\r\n"), "200"),
-            (format!("{right}connection: close\r\n"), "200"),
-            (format!("{right}host: y\r\n"), "200"),
-            (format!("{right}origin: http://evil.example\r\n"), "200"),
-            (format!("{right}transfer-encoding: chunked\r\n"), "400"),
-            (format!("{right}x:\r\n"), "200"),
-            (format!("{right} folded: x\r\n"), "400"),
-            (format!("{right}x y: z\r\n"), "400"),
+            (format!("{valid}content-type: text/plain\r\n"), "200"),
+            (format!("{valid}content-length: 5\r\n"), "400"),
+            (format!("{valid}Connection: Keep-Alive\r\nconnection: keep-alive\r\n"), "200"),
+            (format!("{valid}connection: close\r\n"), "200"),
+            (format!("{valid}host: y\r\n"), "200"),
+            (format!("{valid}origin: http://evil.example\r\n"), "200"),
+            (format!("{valid}transfer-encoding: chunked\r\n"), "400"),
+            (format!("{valid}x:\r\n"), "200"),
+            (format!("{valid} folded: x\r\n"), "400"),
+            (format!("{valid}x y: z\r\n"), "400"),
         ];
         let body = r#"{"attributes":{"u":"a"}}"#;
         for (headers, status) in cases {
             let request = format!(
-                "POST /v1/acquire HTTP/1.1\r\n{usual}{headers}content-length: {}\r\n\r\n{body}",
+                "POST /v1/acquire HTTP/1.1\r\n{common_headers}{headers}content-length: {}\r\n\r\n{body}",
                 body.len()
             );
             let request = request.as_bytes();
-            let whole = answer(&[request], true).await;
+            let unsplit = answer(&[request], true).await;
             let line = format!("HTTP/1.1 {status} ");
-            assert!(whole.0.iter().any(|got| got.starts_with(&line)), "{headers:?}: {whole:?}");
+            assert!(unsplit.0.iter().any(|actual| actual.starts_with(&line)), "{headers:?}: {unsplit:?}");
             for cut in 1..request.len() {
                 let (first, rest) = request.split_at(cut);
-                assert_eq!(answer(&[first, rest], true).await, whole, "{headers:?} cut at {cut}");
+                assert_eq!(answer(&[first, rest], true).await, unsplit, "{headers:?} cut at {cut}");
             }
         }
-        // Where everybody may ask, a page of another site may not.
+        // Without tokens any client may call the API, but not a web page of another site.
         for (headers, status) in [
             ("", "200"),
             ("origin: http://evil.example\r\n", "403"),
@@ -350,16 +353,16 @@ mod tests {
             ("authorization: a\r\nAuthorization: b\r\n", "400"),
         ] {
             let request = format!(
-                "POST /v1/acquire HTTP/1.1\r\n{usual}{headers}content-length: {}\r\n\r\n{body}",
+                "POST /v1/acquire HTTP/1.1\r\n{common_headers}{headers}content-length: {}\r\n\r\n{body}",
                 body.len()
             );
             let request = request.as_bytes();
-            let whole = answer(&[request], false).await;
+            let unsplit = answer(&[request], false).await;
             let line = format!("HTTP/1.1 {status} ");
-            assert!(whole.0.iter().any(|got| got.starts_with(&line)), "{headers:?}: {whole:?}");
+            assert!(unsplit.0.iter().any(|actual| actual.starts_with(&line)), "{headers:?}: {unsplit:?}");
             for cut in 1..request.len() {
                 let (first, rest) = request.split_at(cut);
-                assert_eq!(answer(&[first, rest], false).await, whole, "{headers:?} cut at {cut}");
+                assert_eq!(answer(&[first, rest], false).await, unsplit, "{headers:?} cut at {cut}");
             }
         }
     }

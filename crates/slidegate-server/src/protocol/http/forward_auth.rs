@@ -1,4 +1,5 @@
-//! `/v1/authorize`: a proxy asks whether a request of its client may go on, and says what it is in headers.
+//! `/v1/authorize`: decides whether a request that a proxy received may pass. The proxy describes that
+//! request in headers.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
@@ -17,18 +18,18 @@ use slidegate::{Decision, MAX_LIMIT, Request};
 
 use super::Shared;
 use super::error::{ApiError, Code};
-use super::operation::{ALLOWED, Call, DENIED, Who};
+use super::operation::{ALLOWED_HEADERS, Access, DENIED_HEADERS, Operation};
 use super::response::json;
 use super::route::Route;
 use crate::common::protocol::Protocol;
 use crate::config::{AuthorizeConfig, Origin, deny_status};
 use crate::telemetry::trace::TraceContext;
 
-/// Who is at the other end of the connection.
+/// Address of the client of the connection.
 #[derive(Clone, Copy)]
 pub(super) struct Peer(pub(super) SocketAddr);
 
-/// What a proxy's own configuration asks for.
+/// Query parameters, which the proxy's configuration sets.
 #[derive(Deserialize)]
 struct QueryParams {
     permits: Option<u64>,
@@ -36,124 +37,140 @@ struct QueryParams {
     headers: Option<String>,
 }
 
-/// What a client may see of it: proxies pass it on.
+/// Body of a denial. Proxies forward it to their clients.
 #[derive(Serialize, JsonSchema)]
 struct Denial {
     /// `false`
     allowed: bool,
-    /// That of the rule that denied.
+    /// Code of the rule that denied.
     code: u32,
     retry_after_ms: u64,
 }
 
 pub(super) fn route() -> Route {
-    let said = |call: Call, name, what| call.parameter("header", name, what, value!({ "type": "string" }));
-    let call = Call::new(Who::Asking, "authorize", "Whether a request of a proxy's client may go on")
-        .parameter(
-            "query",
-            "permits",
-            "How many. 1, unless given.",
-            value!({ "type": "integer", "minimum": 0, "maximum": MAX_LIMIT }),
-        )
-        .parameter(
-            "query",
-            "deny",
-            "The status of a denial. That of the file or 429, unless given.",
-            value!({ "type": "integer", "minimum": 400, "maximum": 599 }),
-        )
-        .parameter("query", "headers", "`x-ratelimit` adds the older headers.", value!({ "type": "string" }))
-        .answers_without_body("200", "It may")
-        .headed(&ALLOWED)
-        .answers::<Denial>("429", "It may not", &[r#"{"allowed":false,"code":10007,"retry_after_ms":4986}"#])
-        .headed(&DENIED)
-        .denies_with_any_status::<Denial>()
-        .fails(&[
-            Code::InvalidRequest,
-            Code::PermitsExceedLimit,
-            Code::UntrustedProxy,
-            Code::Timeout,
-            Code::Unavailable,
-        ]);
-    let call = said(call, "X-Forwarded-For", "Who the client is, if a trusted proxy says so.");
-    let call = said(
-        call,
+    let with_header = |operation: Operation, name, description| {
+        operation.parameter("header", name, description, value!({ "type": "string" }))
+    };
+    let operation =
+        Operation::new(Access::Api, "authorize", "Whether a request of a proxy's client may go on")
+            .parameter(
+                "query",
+                "permits",
+                "How many. 1, unless given.",
+                value!({ "type": "integer", "minimum": 0, "maximum": MAX_LIMIT }),
+            )
+            .parameter(
+                "query",
+                "deny",
+                "The status of a denial. That of the file or 429, unless given.",
+                value!({ "type": "integer", "minimum": 400, "maximum": 599 }),
+            )
+            .parameter(
+                "query",
+                "headers",
+                "`x-ratelimit` adds the older headers.",
+                value!({ "type": "string" }),
+            )
+            .answers_without_body("200", "It may")
+            .with_headers(&ALLOWED_HEADERS)
+            .answers::<Denial>(
+                "429",
+                "It may not",
+                &[r#"{"allowed":false,"code":10007,"retry_after_ms":4986}"#],
+            )
+            .with_headers(&DENIED_HEADERS)
+            .denies_with_any_status::<Denial>()
+            .fails(&[
+                Code::InvalidRequest,
+                Code::PermitsExceedLimit,
+                Code::UntrustedProxy,
+                Code::Timeout,
+                Code::Unavailable,
+            ]);
+    let operation =
+        with_header(operation, "X-Forwarded-For", "Who the client is, if a trusted proxy says so.");
+    let operation = with_header(
+        operation,
         "X-Forwarded-Uri",
         "What it asks for. `X-Original-Uri` and `X-Original-Url` are understood too.",
     );
-    let call = said(call, "X-Forwarded-Method", "How it asks. `X-Original-Method` is understood too.");
-    let call = said(call, "X-Forwarded-Host", "Whom it asks. `X-Original-Host` is understood too.");
-    Route::new("/v1/authorize").any(authorize, &call)
+    let operation =
+        with_header(operation, "X-Forwarded-Method", "How it asks. `X-Original-Method` is understood too.");
+    let operation =
+        with_header(operation, "X-Forwarded-Host", "Whom it asks. `X-Original-Host` is understood too.");
+    Route::new("/v1/authorize").any(authorize, &operation)
 }
 
 async fn authorize(
-    State(gate): State<Shared>,
+    State(app): State<Shared>,
     Extension(Peer(peer)): Extension<Peer>,
     query: Result<Query<QueryParams>, QueryRejection>,
     head: HeaderMap,
 ) -> Result<Response, ApiError> {
     let Query(query) =
         query.map_err(|rejection| ApiError::new(Code::InvalidRequest, rejection.body_text()))?;
-    let config = &gate.authorize;
-    let denied = match query.deny.map(deny_status) {
+    let config = &app.authorize;
+    let deny_status_code = match query.deny.map(deny_status) {
         None => config.deny_status,
         Some(Ok(status)) => status,
         Some(Err(message)) => return Err(ApiError::new(Code::InvalidRequest, message)),
     };
-    let told = Told { config, peer: peer.ip().to_canonical(), head: &head };
-    if !told.is_by_a_trusted_proxy() {
-        let message = format!("{} is not one of the trusted proxies: see `authorize` in the file", told.peer);
+    let forwarded = ForwardedRequest { config, peer: peer.ip().to_canonical(), head: &head };
+    if !forwarded.is_from_trusted_proxy() {
+        let message =
+            format!("{} is not one of the trusted proxies: see `authorize` in the file", forwarded.peer);
         return Err(ApiError::new(Code::UntrustedProxy, message));
     }
-    let attributes = told.attributes();
+    let attributes = forwarded.attributes();
     let pairs = attributes.iter().map(|(name, value)| (*name, &**value));
     let request = Request::new(pairs).permits(query.permits.unwrap_or(1));
-    let deciding = gate.deciding(Protocol::Http).called_by(TraceContext::of(&head));
-    let decision = deciding.acquire(&request).await?;
-    Ok(answer(&decision, denied, query.headers.as_deref() == Some("x-ratelimit")))
+    let instrumented = app.deciding(Protocol::Http).called_by(TraceContext::of(&head));
+    let decision = instrumented.acquire(&request).await?;
+    Ok(answer(&decision, deny_status_code, query.headers.as_deref() == Some("x-ratelimit")))
 }
 
-fn answer(decision: &Decision, denied: StatusCode, older: bool) -> Response {
+fn answer(decision: &Decision, deny_status_code: StatusCode, legacy_headers: bool) -> Response {
     let mut text = BytesMut::with_capacity(256);
     let mut head = HeaderMap::new();
-    headers::add(decision, older, &mut text, &mut head);
+    headers::add(decision, legacy_headers, &mut text, &mut head);
     if decision.allowed() {
         return (StatusCode::OK, head).into_response();
     }
     let retry_after_ms = decision.retry_after().ceil_millis();
     let body = Denial { allowed: false, code: decision.code(), retry_after_ms };
-    json(denied, head, text, &body).map(axum::body::Body::from)
+    json(deny_status_code, head, text, &body).map(axum::body::Body::from)
 }
 
-/// What a proxy said of a request.
-struct Told<'r> {
+/// Request as its proxy describes it.
+struct ForwardedRequest<'r> {
     config: &'r AuthorizeConfig,
     peer: IpAddr,
     head: &'r HeaderMap,
 }
 
-impl<'r> Told<'r> {
+impl<'r> ForwardedRequest<'r> {
     fn attributes(&self) -> Vec<(&'r str, Cow<'r, str>)> {
         let config = self.config;
         let known = config.attributes.iter();
         known.filter_map(|(name, origin)| Some((name.as_str(), self.value(origin)?))).collect()
     }
 
-    /// Whoever else asks could say what it likes.
-    fn is_by_a_trusted_proxy(&self) -> bool {
+    /// Returns true if the peer is a trusted proxy. Any other client could send arbitrary headers.
+    fn is_from_trusted_proxy(&self) -> bool {
         self.config.trusted_proxies.iter().any(|net| net.contains(&self.peer))
     }
 
-    /// None if it was not said, or is empty.
+    /// Returns the value of an attribute, `None` if it is missing or empty.
     fn value(&self, origin: &Origin) -> Option<Cow<'r, str>> {
         let value = match origin {
             Origin::Client => self.client().into(),
             Origin::Path => {
                 let names = ["x-forwarded-uri", "x-original-uri", "x-original-url"];
-                let said = names.iter().find_map(|name| self.head.get(*name))?;
-                self.config.path.path(said.as_bytes())
+                let header = names.iter().find_map(|name| self.head.get(*name))?;
+                self.config.path.path(header.as_bytes())
             }
-            Origin::Method => self.said(&["x-forwarded-method", "x-original-method"])?,
-            Origin::Host => host(&self.said(&["x-forwarded-host", "x-original-host"])?).into(),
+            Origin::Method => self.first_header(&["x-forwarded-method", "x-original-method"])?,
+            Origin::Host => host(&self.first_header(&["x-forwarded-host", "x-original-host"])?).into(),
             Origin::Header(name) => self.header(name)?,
         };
         (!value.is_empty()).then_some(value)
@@ -164,8 +181,8 @@ impl<'r> Told<'r> {
         counted(client, self.config.ipv6_prefix)
     }
 
-    /// The first of these headers.
-    fn said(&self, names: &[&'static str]) -> Option<Cow<'r, str>> {
+    /// Returns the value of the first of these headers that is present.
+    fn first_header(&self, names: &[&'static str]) -> Option<Cow<'r, str>> {
         names.iter().find_map(|name| self.header(&HeaderName::from_static(name)))
     }
 

@@ -1,4 +1,4 @@
-//! `GET /healthz` and `/readyz`.
+//! `GET /healthz` and `GET /readyz`: liveness and readiness.
 
 use axum::Json;
 use axum::extract::State;
@@ -8,11 +8,11 @@ use serde::Serialize;
 
 use super::Shared;
 use super::error::Code;
-use super::operation::{Call, Who};
+use super::operation::{Access, Operation};
 use super::route::Route;
 use crate::store::Readiness;
 
-/// The process answers.
+/// The process is alive.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Health")]
 pub(super) struct HealthBody {
@@ -20,34 +20,34 @@ pub(super) struct HealthBody {
     status: &'static str,
 }
 
-/// Whether decisions can be made.
+/// Readiness of the server to decide.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Readiness")]
 pub(super) struct ReadinessBody {
     ready: bool,
     /// `memory` or `redis`.
     store: &'static str,
-    /// How many.
+    /// Number of rules.
     rules: usize,
-    /// Why decisions are made without the store.
+    /// Reason why decisions are made without the store.
     #[serde(skip_serializing_if = "Option::is_none")]
     degraded: Option<String>,
-    /// Why it is not ready.
+    /// Reason why the server is not ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
 
-pub(super) fn alive() -> Route {
-    let call = Call::new(Who::Everybody, "healthz", "Whether it lives").answers::<HealthBody>(
+pub(super) fn healthz_route() -> Route {
+    let operation = Operation::new(Access::Public, "healthz", "Whether it lives").answers::<HealthBody>(
         "200",
         "It does",
         &[r#"{"status":"ok"}"#],
     );
-    Route::new("/healthz").get(healthz, call)
+    Route::new("/healthz").get(healthz, operation)
 }
 
-pub(super) fn ready() -> Route {
-    let call = Call::new(Who::Everybody, "readyz", "Whether it can decide")
+pub(super) fn readyz_route() -> Route {
+    let operation = Operation::new(Access::Public, "readyz", "Whether it can decide")
         .answers::<ReadinessBody>("200", "It can", &[r#"{"ready":true,"store":"memory","rules":4}"#])
         .answers::<ReadinessBody>(
             "503",
@@ -55,15 +55,15 @@ pub(super) fn ready() -> Route {
             &[r#"{"ready":false,"store":"redis","rules":0,"reason":"the rules are not known yet"}"#],
         )
         .fails(&[Code::Timeout]);
-    Route::new("/readyz").get(readyz, call)
+    Route::new("/readyz").get(readyz, operation)
 }
 
 async fn healthz() -> Json<HealthBody> {
     Json(HealthBody { status: "ok" })
 }
 
-async fn readyz(State(gate): State<Shared>) -> (StatusCode, Json<ReadinessBody>) {
-    let limiter = &gate.limiter;
+async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<ReadinessBody>) {
+    let limiter = &app.limiter;
     let (known, rules) = (limiter.rules().is_known(), limiter.rules().iter().count());
     let body =
         |ready| ReadinessBody { ready, store: limiter.store().name(), rules, degraded: None, reason: None };
@@ -73,7 +73,8 @@ async fn readyz(State(gate): State<Shared>) -> (StatusCode, Json<ReadinessBody>)
     }
     match limiter.store().ready().await {
         Readiness::Ready => (StatusCode::OK, Json(body(true))),
-        // Taking every node out of service would make an outage of Redis one of everything.
+        // The node stays in service: taking every node out would turn an outage of Redis into an outage of
+        // everything.
         Readiness::Degraded(error) => {
             (StatusCode::OK, Json(ReadinessBody { degraded: Some(error.to_string()), ..body(true) }))
         }

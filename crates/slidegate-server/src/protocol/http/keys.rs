@@ -1,4 +1,4 @@
-//! `GET` and `DELETE /v1/keys/{key}`: what is counted under a key, and to forget it.
+//! `GET` and `DELETE /v1/keys/{key}`: inspects and resets the count of a key.
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
@@ -11,30 +11,30 @@ use slidegate::{Inspection, Key, MAX_INSPECTED, Micros, WindowEntry};
 
 use super::Shared;
 use super::error::{ApiError, Code};
-use super::operation::{Call, Who};
+use super::operation::{Access, Operation};
 use super::route::Route;
 
-/// The longest key there is: a rule's name and eight digests, with room.
+/// Maximum length of a key, in bytes: a rule's name and eight digests, with room to spare.
 const MAX_KEY: usize = 2048;
 
-/// What is counted under a key.
+/// The count of a key.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Key")]
 pub(super) struct KeyBody {
     key: String,
-    /// When this was so, by the store's clock, in milliseconds since 1970.
+    /// Time of this snapshot by the store's clock, in milliseconds since 1970.
     at_ms: f64,
     used: u64,
     reset_after_ms: u64,
-    /// The rule that counts there; none if none does any more, or requests bring the limit themselves.
+    /// Rule that counts under this key; null if the rule is gone, or if requests carry the limit themselves.
     rule: Option<String>,
     algorithm: Option<&'static str>,
-    /// What this key may have in use.
+    /// Maximum number of permits that this key may have in use.
     limit: Option<u64>,
     window_ms: Option<u64>,
-    /// What is in use, and when it no longer is.
+    /// Admissions in use, and the time until each expires.
     entries: Vec<EntryBody>,
-    /// Whether there are more, newer ones.
+    /// True if there are more entries, which are newer.
     truncated: bool,
 }
 
@@ -42,23 +42,23 @@ pub(super) struct KeyBody {
 #[schemars(inline)]
 struct EntryBody {
     permits: u64,
-    /// When it was admitted; of a slice, when that ends.
+    /// Time of admission; for a slice, the time at which the slice ends.
     at_ms: f64,
     leaves_after_ms: u64,
 }
 
-/// What was forgotten.
+/// Result of a reset.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Reset")]
 pub(super) struct ResetBody {
     key: String,
-    /// Whether there was anything to forget.
+    /// True if there was anything to forget.
     reset: bool,
 }
 
 pub(super) fn route() -> Route {
-    let call = |who, id, summary| {
-        Call::new(who, id, summary)
+    let operation = |access, id, summary| {
+        Operation::new(access, id, summary)
             .parameter(
                 "path",
                 "key",
@@ -67,42 +67,43 @@ pub(super) fn route() -> Route {
             )
             .fails(&[Code::InvalidKey, Code::Timeout, Code::Unavailable])
     };
-    let get = call(Who::Asking, "inspect", "What is counted under a key")
+    let get = operation(Access::Api, "inspect", "What is counted under a key")
         .answers::<KeyBody>("200", "The count", &[
             r#"{"key":"login-per-ip:ip=1.2.3.4","at_ms":1794774215407.676,"used":1,"reset_after_ms":4321,"rule":"login-per-ip","algorithm":"sliding-window","limit":3,"window_ms":5000,"entries":[{"permits":1,"at_ms":1794774214728.676,"leaves_after_ms":4321}],"truncated":false}"#,
         ])
         .fails(&[Code::NoSuchKey]);
-    let delete = call(Who::Changing, "reset", "Forget what is counted under a key").answers::<ResetBody>(
-        "200",
-        "It is forgotten",
-        &[r#"{"key":"login-per-ip:ip=1.2.3.4","reset":true}"#],
-    );
+    let delete = operation(Access::Admin, "reset", "Forget what is counted under a key")
+        .answers::<ResetBody>(
+            "200",
+            "It is forgotten",
+            &[r#"{"key":"login-per-ip:ip=1.2.3.4","reset":true}"#],
+        );
     Route::new("/v1/keys/{*key}").get(inspect, get).delete(reset, delete)
 }
 
-type Named = Result<Path<String>, PathRejection>;
+type KeyPath = Result<Path<String>, PathRejection>;
 
-/// The key as it stands in the address, or else as it is meant there: keys have escapes of their own, so one that was
-/// copied from an answer is found as it is.
-fn keys(uri: &Uri, path: Named) -> Result<[Key; 2], ApiError> {
-    let Path(meant) = path.map_err(|_| ApiError::new(Code::InvalidKey, "a key is text in UTF-8"))?;
-    let stands = uri.path().strip_prefix("/v1/keys/").unwrap_or_default();
-    if meant.is_empty() || meant.len() > MAX_KEY {
+/// Returns the key as written in the URL, and then percent-decoded. Keys have escapes of their own, so a key
+/// that was copied from a response is found as it is.
+fn candidate_keys(uri: &Uri, path: KeyPath) -> Result<[Key; 2], ApiError> {
+    let Path(decoded) = path.map_err(|_| ApiError::new(Code::InvalidKey, "a key is text in UTF-8"))?;
+    let raw = uri.path().strip_prefix("/v1/keys/").unwrap_or_default();
+    if decoded.is_empty() || decoded.len() > MAX_KEY {
         return Err(ApiError::new(Code::InvalidKey, format!("a key has 1 to {MAX_KEY} bytes")));
     }
-    Ok([Key::printed(stands), Key::printed(&meant)])
+    Ok([Key::printed(raw), Key::printed(&decoded)])
 }
 
-async fn inspect(State(gate): State<Shared>, uri: Uri, path: Named) -> Result<Json<KeyBody>, ApiError> {
-    for key in keys(&uri, path)? {
-        let found = gate.limiter.inspect(&key).await?;
+async fn inspect(State(app): State<Shared>, uri: Uri, path: KeyPath) -> Result<Json<KeyBody>, ApiError> {
+    for key in candidate_keys(&uri, path)? {
+        let found = app.limiter.inspect(&key).await?;
         let Some(Inspection { at, used, reset_after, entries, .. }) = found else { continue };
         let entry = |WindowEntry { at, cost, leaves_after }: &WindowEntry| EntryBody {
             permits: *cost,
             at_ms: millis(*at),
             leaves_after_ms: leaves_after.ceil_millis(),
         };
-        let rules = gate.limiter.rules();
+        let rules = app.limiter.rules();
         let (rule, quota) = rules.find(&key).unzip();
         return Ok(Json(KeyBody {
             key: key.as_str().to_owned(),
@@ -120,13 +121,13 @@ async fn inspect(State(gate): State<Shared>, uri: Uri, path: Named) -> Result<Js
     Err(ApiError::new(Code::NoSuchKey, "nothing is counted under this key"))
 }
 
-/// With its fraction.
+/// Converts to milliseconds, with the fraction.
 fn millis(at: Micros) -> f64 {
     at.get() as f64 / 1_000.0
 }
 
-async fn reset(State(gate): State<Shared>, uri: Uri, path: Named) -> Result<Json<ResetBody>, ApiError> {
-    let [stands, meant] = keys(&uri, path)?;
-    let reset = gate.limiter.reset(&stands).await? || gate.limiter.reset(&meant).await?;
-    Ok(Json(ResetBody { key: stands.as_str().to_owned(), reset }))
+async fn reset(State(app): State<Shared>, uri: Uri, path: KeyPath) -> Result<Json<ResetBody>, ApiError> {
+    let [raw, decoded] = candidate_keys(&uri, path)?;
+    let reset = app.limiter.reset(&raw).await? || app.limiter.reset(&decoded).await?;
+    Ok(Json(ResetBody { key: raw.as_str().to_owned(), reset }))
 }

@@ -1,4 +1,4 @@
-//! `GET /v1/live`: what happens, second by second, as server-sent events.
+//! `GET /v1/live`: statistics second by second, as server-sent events.
 
 use std::convert::Infallible;
 
@@ -12,17 +12,17 @@ use slidegate::{Clock, SystemClock};
 use super::Shared;
 use super::error::{ApiError, Code};
 use super::live_stats::Tick;
-use super::operation::{Call, Who};
+use super::operation::{Access, Operation};
 use super::route::Route;
 use crate::app::live_feed::Ticks;
 use crate::telemetry::stats::Requests;
 
-/// What happened before.
+/// Statistics of the past.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "LiveHistory")]
 struct HistoryBody {
     step_ms: u64,
-    /// The end of the last step, by this server's clock, in milliseconds since 1970.
+    /// End of the last step by this server's clock, in milliseconds since 1970.
     until_ms: u64,
     /// Requests allowed in each step, the oldest first.
     allowed: Vec<u64>,
@@ -47,7 +47,7 @@ enum EventName {
     Tick,
 }
 
-/// JSON, by the event's name.
+/// Returns the schema of the event data: JSON whose type depends on the event's name.
 fn data(generator: &mut SchemaGenerator) -> Schema {
     let [history, tick] = [generator.subschema_for::<HistoryBody>(), generator.subschema_for::<Tick>()];
     json_schema!({
@@ -58,37 +58,37 @@ fn data(generator: &mut SchemaGenerator) -> Schema {
 }
 
 pub(super) fn route() -> Route {
-    let call = Call::new(
-        Who::Asking,
+    let operation = Operation::new(
+        Access::Api,
         "live",
         "What happens, second by second: first an event `history`, then a `tick` each second",
     )
     .answers_events::<EventBody>("200", "Server-sent events, for as long as they are read")
     .fails(&[Code::Unavailable]);
-    Route::new("/v1/live").get(live, call)
+    Route::new("/v1/live").get(live, operation)
 }
 
 async fn live(
-    State(gate): State<Shared>,
+    State(app): State<Shared>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
-    let ticks = gate.live.watch().ok_or_else(|| {
+    let ticks = app.live.watch().ok_or_else(|| {
         ApiError::new(Code::Unavailable, "as many look on as may: close another dashboard, or try again")
     })?;
-    let seconds = gate.record.history().seconds;
+    let seconds = app.record.history().seconds;
     let (allowed, denied) = seconds.iter().map(|Requests { allowed, denied }| (*allowed, *denied)).unzip();
     let until_ms = SystemClock::new().now().get() / 1_000;
     let history = HistoryBody { step_ms: 1_000, until_ms, allowed, denied };
-    // Our own types can be written.
+    // Serializing our own types cannot fail.
     let history = Event::default().event("history").data(serde_json::to_string(&history).unwrap_or_default());
     Ok(Sse::new(stream::unfold((Some(history), ticks), next)))
 }
 
-/// The next event, once it is there; none when the server stops.
+/// Waits for the next event. Returns `None` when the server stops.
 async fn next(
-    (first, mut ticks): (Option<Event>, Ticks),
+    (history, mut ticks): (Option<Event>, Ticks),
 ) -> Option<(Result<Event, Infallible>, (Option<Event>, Ticks))> {
-    if let Some(first) = first {
-        return Some((Ok(first), (None, ticks)));
+    if let Some(history) = history {
+        return Some((Ok(history), (None, ticks)));
     }
     let text = ticks.next().await?;
     Some((Ok(Event::default().event("tick").data(text)), (None, ticks)))

@@ -1,4 +1,4 @@
-//! Statistics of each second, for dashboards.
+//! Per-second statistics for dashboards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,80 +15,80 @@ use crate::app::state::AppState;
 use crate::common::protocol::Protocol;
 use crate::telemetry::stats::{Requests, Shown};
 
-/// The most rules in the statistics of a second: those that were busiest in the last minute.
-const MOST_RULES: usize = 1_000;
+/// Maximum number of rules in the statistics of one second: the busiest of the last minute.
+const MAX_RULES: usize = 1_000;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Counts seconds, and tells who looks on what happened in each.
-pub(crate) async fn beat(gate: Arc<AppState>) {
+/// Closes each second of the statistics, and publishes it if anyone subscribes to the live feed.
+pub(crate) async fn publish_every_second(app: Arc<AppState>) {
     let clock = SystemClock::new();
     let mut seconds = tokio::time::interval(SECOND);
     seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     seconds.tick().await;
     loop {
         seconds.tick().await;
-        gate.record.beat();
-        if gate.live.has_subscribers() {
-            let tick = Tick::new(&gate, clock.now().get() / 1_000).await;
-            // Our own types can be written.
+        app.record.beat();
+        if app.live.has_subscribers() {
+            let tick = Tick::new(&app, clock.now().get() / 1_000).await;
+            // Serializing our own types cannot fail.
             let text = serde_json::to_string(&tick).unwrap_or_default();
-            gate.live.publish(text);
+            app.live.publish(text);
         }
     }
 }
 
-/// What happened in the last second, and how it is now.
+/// Statistics of the last second, and the current state.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Tick {
-    /// When, by this server's clock, in milliseconds since 1970.
+    /// Time by this server's clock, in milliseconds since 1970.
     at_ms: u64,
     /// Requests allowed in the last second.
     allowed: u64,
     denied: u64,
-    /// How often a rule that only watches would have denied.
+    /// Number of times a shadow rule would have denied a request.
     would_deny: u64,
-    /// Half of the decisions of the last second took no longer than this.
+    /// Median duration of the decisions of the last second.
     p50_us: Option<u64>,
     p99_us: Option<u64>,
-    /// Those of the rules that were busiest in the last minute, in their order.
+    /// The busiest rules of the last minute, in the order of the rules.
     rules: Vec<RuleTick>,
-    /// How many there are.
+    /// Total number of rules.
     rules_count: usize,
     edition: EditionBody,
     connections: Connections,
     store: StoreBody,
-    /// None until counts were checked.
+    /// Accuracy of the counts; null until they were audited.
     accuracy: Option<AccuracyBody>,
-    /// None without Redis.
+    /// Memory of Redis; null without Redis.
     memory: Option<MemoryBody>,
 }
 
-/// One rule.
+/// Statistics of one rule.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct RuleTick {
     rule: String,
     algorithm: &'static str,
     limit: u64,
-    /// What the limit is now; the same, unless it follows the load or climbs.
+    /// Limit in force now. It differs from `limit` if the rule adapts to the load or warms up.
     effective_limit: u64,
     window_ms: u64,
     mode: &'static str,
     key: Vec<String>,
-    /// In the last second.
+    /// Requests allowed in the last second.
     allowed: u64,
     denied: u64,
     would_deny: u64,
     allowed_minute: u64,
     denied_minute: u64,
     would_deny_minute: u64,
-    /// The highest share of its limit that a key had in use in the last ten seconds.
+    /// Highest usage of a key in the last ten seconds, as a fraction of its limit.
     usage: Option<f64>,
-    /// How long its decisions took, on average, in the last minute.
+    /// Mean duration of its decisions in the last minute.
     mean_us: Option<f64>,
 }
 
-/// How many there are.
+/// Number of open connections by protocol.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Connections {
     http: usize,
@@ -97,11 +97,11 @@ pub(crate) struct Connections {
 }
 
 impl Tick {
-    async fn new(gate: &AppState, at_ms: u64) -> Self {
-        let store = StoreBody::of(gate).await;
-        let (Requests { allowed, denied }, durations) = gate.record.second();
-        let (rules, would_deny) = rules(gate);
-        let connections = |door| gate.record.connections(door);
+    async fn new(app: &AppState, at_ms: u64) -> Self {
+        let store = StoreBody::of(app).await;
+        let (Requests { allowed, denied }, durations) = app.record.second();
+        let (rules, would_deny) = rules(app);
+        let connections = |protocol| app.record.connections(protocol);
         Tick {
             at_ms,
             allowed,
@@ -109,42 +109,42 @@ impl Tick {
             would_deny,
             p50_us: durations.below(0.5),
             p99_us: durations.below(0.99),
-            rules_count: gate.limiter.rules().iter().count(),
+            rules_count: app.limiter.rules().iter().count(),
             rules,
-            edition: EditionBody::of(gate, &gate.rules.current()),
+            edition: EditionBody::of(app, &app.rules.current()),
             connections: Connections {
                 http: connections(Protocol::Http),
                 grpc: connections(Protocol::Grpc),
                 resp: connections(Protocol::Resp),
             },
             store,
-            accuracy: gate.monitor.accuracy.body(),
-            memory: gate.monitor.memory.body(),
+            accuracy: app.monitor.accuracy.body(),
+            memory: app.monitor.memory.body(),
         }
     }
 }
 
-/// The rules, and how often those that only watch would have denied.
-fn rules(gate: &AppState) -> (Vec<RuleTick>, u64) {
-    let (rules, rows) = gate.record.rows();
+/// Returns the statistics of the rules, and how often shadow rules would have denied in the last second.
+fn rules(app: &AppState) -> (Vec<RuleTick>, u64) {
+    let (rules, rows) = app.record.rows();
     let mut shown: Vec<(usize, Shown)> = rows.iter().map(|row| row.shown()).enumerate().collect();
     let would_deny = shown.iter().map(|(_, shown)| shown.second.would_deny).sum();
-    if shown.len() > MOST_RULES {
+    if shown.len() > MAX_RULES {
         shown.sort_by_key(|(_, shown)| std::cmp::Reverse(shown.minute.decisions()));
-        shown.truncate(MOST_RULES);
-        shown.sort_by_key(|(place, _)| *place);
+        shown.truncate(MAX_RULES);
+        shown.sort_by_key(|(index, _)| *index);
     }
-    let known: Vec<_> = rules.iter().collect();
-    let tick = |(place, shown): (usize, Shown)| {
+    let rules_in_order: Vec<_> = rules.iter().collect();
+    let tick = |(index, shown): (usize, Shown)| {
         let Shown { second, minute, usage } = shown;
-        // What requests bring themselves has no rule.
-        let rule = known.get(place)?;
+        // Ad-hoc limits have no rule.
+        let rule = rules_in_order.get(index)?;
         let quota = rule.quota();
         Some(RuleTick {
             rule: rule.name().to_owned(),
             algorithm: quota.algorithm().as_str(),
             limit: quota.limit(),
-            effective_limit: rows[place].effective_limit(rule),
+            effective_limit: rows[index].effective_limit(rule),
             window_ms: quota.window().ceil_millis(),
             mode: rule.in_mode().as_str(),
             key: rule.key().map(str::to_owned).collect(),

@@ -1,4 +1,4 @@
-//! The HTTP door: JSON in, a decision out.
+//! HTTP API: JSON requests and decisions, administration, metrics and the dashboard.
 
 mod acquire;
 mod authz;
@@ -43,7 +43,7 @@ use slidegate::SystemClock;
 
 use self::acquire::DecisionKind;
 use self::error::{ApiError, Code};
-use self::response::Answer;
+use self::response::BufferedResponse;
 use self::route::Route;
 use super::connection_slots::ConnectionState;
 use super::listener::{self, Stop, Stream};
@@ -52,69 +52,71 @@ use crate::common::protocol::Protocol;
 use crate::common::timeout::within;
 use crate::telemetry::stats::Instrumented;
 
-/// The largest body of a single request, in bytes.
+/// Maximum size of the body of a single request, in bytes.
 pub const MAX_BODY: usize = 64 << 10;
 
-/// The largest body of a batch, in bytes.
+/// Maximum size of the body of a batch, in bytes.
 pub const MAX_BATCH_BODY: usize = 1 << 20;
 
-/// The most requests in a batch.
+/// Maximum number of requests in a batch.
 pub const MAX_BATCH: usize = 1_000;
 
 pub(crate) type Shared = Arc<AppState>;
 
-/// What may be asked at a door.
+/// Operations that a listener accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Decisions; and changes, by those who show a token for them, unless there is another door for those.
-    Asking {
-        /// Whether this is the door for changes as well.
-        may_change: bool,
+    /// Decisions and statistics. Changes too, with an admin token, unless there is a separate admin listener.
+    Api {
+        /// True if this listener accepts changes as well.
+        allows_changes: bool,
     },
-    /// Everything: whoever can reach it may change things, with a token if there is one.
+    /// All operations. Changes need an admin token only if one is configured.
     Admin,
 }
 
-/// Where requests come in. One that takes too long to arrive and be answered is given up.
+/// Serves HTTP connections. A request that takes too long to arrive and be answered is aborted.
 pub(crate) struct ConnectionHandler {
-    gate: Shared,
+    app: Shared,
     role: Role,
-    /// Knows every path.
+    /// Router for all paths.
     router: TowerToHyperService<Router>,
     clock: SystemClock,
 }
 
-/// Of an answer made here, or by the router.
-type DoorBody = Either<Full<Bytes>, Body>;
+/// Response body, written here or by the router.
+type ResponseBody = Either<Full<Bytes>, Body>;
 
 impl ConnectionHandler {
-    pub(crate) fn new(gate: Shared, role: Role) -> Self {
-        let router = TowerToHyperService::new(router(Arc::clone(&gate)));
-        ConnectionHandler { gate, role, router, clock: SystemClock::new() }
+    pub(crate) fn new(app: Shared, role: Role) -> Self {
+        let router = TowerToHyperService::new(router(Arc::clone(&app)));
+        ConnectionHandler { app, role, router, clock: SystemClock::new() }
     }
 
-    fn deciding(&self) -> Instrumented<'_> {
-        self.gate.deciding(Protocol::Http)
+    fn instrumented(&self) -> Instrumented<'_> {
+        self.app.deciding(Protocol::Http)
     }
 
     fn timeout(&self) -> Duration {
-        self.gate.limits.request
+        self.app.limits.request
     }
 
-    /// A decision takes less time than a router, so the paths that most requests have do not go through it.
-    pub(crate) async fn answer(&self, request: Request<Incoming>) -> Response<DoorBody> {
-        if let Err(error) = self.admits(request.method(), request.uri().path(), request.headers()) {
-            return error.into_answer().map(|body| Either::Left(Full::new(body)));
+    /// Authorizes and answers a request.
+    ///
+    /// A decision takes less time than a router, so the most frequent paths bypass it.
+    pub(crate) async fn answer(&self, request: Request<Incoming>) -> Response<ResponseBody> {
+        if let Err(error) = self.authorize(request.method(), request.uri().path(), request.headers()) {
+            return error.into_buffered().map(|body| Either::Left(Full::new(body)));
         }
         match DecisionKind::of(request.method().as_str(), request.uri().path()) {
-            Some(question) => {
-                let answer = pin!(question.answer_when_here(self.deciding(), request));
-                let answer = within(self.timeout(), answer).await.unwrap_or_else(too_late);
+            Some(kind) => {
+                let answer = pin!(kind.read_and_answer(self.instrumented(), request));
+                let answer = within(self.timeout(), answer).await.unwrap_or_else(request_timeout);
                 answer.map(|body| Either::Left(Full::new(body)))
             }
             None => match within(self.timeout(), pin!(self.router.call(request))).await {
                 Some(Ok(response)) => response.map(Either::Right),
-                None => too_late().map(|body| Either::Left(Full::new(body))),
+                None => request_timeout().map(|body| Either::Left(Full::new(body))),
             },
         }
     }
@@ -123,30 +125,30 @@ impl ConnectionHandler {
 impl listener::ConnectionHandler for ConnectionHandler {
     const PROTOCOL: Protocol = Protocol::Http;
 
-    fn gate(&self) -> &AppState {
-        &self.gate
+    fn app(&self) -> &AppState {
+        &self.app
     }
 
     async fn serve(
         self: Arc<Self>,
         stream: impl Stream,
         peer: SocketAddr,
-        seat: Arc<ConnectionState>,
+        state: Arc<ConnectionState>,
         stop: Stop,
     ) {
-        let _ = connection::serve(self, stream, peer, seat, stop).await;
+        let _ = connection::serve(self, stream, peer, state, stop).await;
     }
 }
 
-fn too_late() -> Answer {
+fn request_timeout() -> BufferedResponse {
     let error = ApiError::new(Code::Timeout, "the request took too long to arrive");
-    let mut answer = error.into_answer();
-    // What is left of the body would be taken for the next request.
+    let mut answer = error.into_buffered();
+    // The rest of the body would be taken for the next request.
     answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     answer
 }
 
-/// Everything that may be asked.
+/// Returns all routes of the API.
 fn routes() -> Vec<Route> {
     vec![
         DecisionKind::Acquire.route(),
@@ -164,16 +166,16 @@ fn routes() -> Vec<Route> {
         self::top_keys::route(),
         live::route(),
         self::capture::route(),
-        health::alive(),
-        health::ready(),
+        health::healthz_route(),
+        health::readyz_route(),
         metrics::route(),
         openapi::route(),
-        dashboard::index(),
-        dashboard::file(),
+        dashboard::index_route(),
+        dashboard::file_route(),
     ]
 }
 
-fn router(gate: Shared) -> Router {
+fn router(app: Shared) -> Router {
     routes()
         .into_iter()
         .fold(Router::new(), |router, route| route.add_to(router))
@@ -182,5 +184,5 @@ fn router(gate: Shared) -> Router {
             ApiError::new(Code::MethodNotAllowed, "this path takes another method: see GET /")
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .with_state(gate)
+        .with_state(app)
 }

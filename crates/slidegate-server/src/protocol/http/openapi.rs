@@ -1,4 +1,4 @@
-//! `GET /openapi.json`: what may be asked here and what is answered, made of the routes themselves.
+//! `GET /openapi.json`: OpenAPI description of the API, generated from the routes themselves.
 
 use std::sync::LazyLock;
 
@@ -8,24 +8,24 @@ use bytes::Bytes;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use super::operation::{Call, Schemas, Who, headers};
+use super::operation::{Access, Operation, Schemas, headers};
 use super::route::Route;
 use super::routes;
 
-/// It is the same for everybody, and always.
-static TEXT: LazyLock<Bytes> = LazyLock::new(|| document().to_string().into());
+/// The document is the same for all clients and never changes, so it is generated once.
+static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| document().to_string().into());
 
 pub(super) fn route() -> Route {
-    let call = Call::new(Who::Asking, "openapi", "This description").answers::<Map<String, Value>>(
+    let operation = Operation::new(Access::Api, "openapi", "This description").answers::<Map<String, Value>>(
         "200",
         "OpenAPI 3.1",
         &[],
     );
-    Route::new("/openapi.json").get(show, call)
+    Route::new("/openapi.json").get(show, operation)
 }
 
 async fn show() -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "application/json")], TEXT.clone())
+    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.clone())
 }
 
 fn document() -> Value {
@@ -34,13 +34,13 @@ fn document() -> Value {
     let mut schemas =
         Schemas { read: settings().into_generator(), written: settings().for_serialize().into_generator() };
     let mut paths = Map::new();
-    for Route { path, calls, .. } in routes() {
-        let several = calls.len() > 4;
-        let calls = calls
-            .iter()
-            .map(|(method, call)| ((*method).to_owned(), call.describe(method, several, &mut schemas)));
-        // What is after a star may have slashes in it; there is no word for that.
-        paths.insert(path.replace("{*", "{"), calls.collect());
+    for Route { path, operations, .. } in routes() {
+        let has_many_methods = operations.len() > 4;
+        let operations = operations.iter().map(|(method, operation)| {
+            ((*method).to_owned(), operation.describe(method, has_many_methods, &mut schemas))
+        });
+        // A `{*key}` parameter may contain slashes, which OpenAPI cannot express.
+        paths.insert(path.replace("{*", "{"), operations.collect());
     }
     let mut definitions = schemas.written.take_definitions(true);
     definitions.extend(schemas.read.take_definitions(true));
@@ -85,16 +85,16 @@ mod tests {
 
     const README: &str = include_str!("../../../../../README.md");
 
-    /// A path takes the methods that the document has for it, and no others.
+    /// A path accepts the methods that the document describes, and no others.
     #[tokio::test]
-    async fn every_route_is_described_and_nothing_else() {
+    async fn describes_exactly_the_routes() {
         let store = AnyStore::Memory(MemoryStore::new());
-        let gate = AppState::new(store, Rules::new([]).unwrap(), "a test");
-        let router = TowerToHyperService::new(router(Arc::new(gate)));
+        let app = AppState::new(store, Rules::new([]).unwrap(), "a test");
+        let router = TowerToHyperService::new(router(Arc::new(app)));
         let document = document();
         let paths = document["paths"].as_object().unwrap();
         assert_eq!(paths.len(), routes().len());
-        for (path, calls) in paths {
+        for (path, operations) in paths {
             for method in ["get", "put", "post", "delete", "options", "patch", "trace"] {
                 let name = method.to_uppercase();
                 let request = Request::builder()
@@ -103,17 +103,18 @@ mod tests {
                     .extension(Peer(([127, 0, 0, 1], 1).into()));
                 let answer = router.call(request.body(Body::empty()).unwrap()).await.unwrap();
                 let taken = answer.status() != StatusCode::METHOD_NOT_ALLOWED;
-                assert_eq!(taken, calls.get(method).is_some(), "{method} {path}");
+                assert_eq!(taken, operations.get(method).is_some(), "{method} {path}");
                 if !taken {
                     let allowed = answer.headers()["allow"].to_str().unwrap();
-                    let described = |name: &&str| calls.get(name.to_lowercase()).is_some() || *name == "HEAD";
+                    let described =
+                        |name: &&str| operations.get(name.to_lowercase()).is_some() || *name == "HEAD";
                     assert!(allowed.split(',').all(|name| described(&name)), "{path} {allowed}");
                 }
             }
         }
     }
 
-    /// Every example, with the schema of what it is one of.
+    /// Collects every example with its schema.
     fn examples(value: &Value, found: &mut Vec<(Value, Value)>) {
         if let (Some(schema), Some(examples)) = (value.get("schema"), value.get("examples")) {
             let examples = examples.as_object().unwrap().values();
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn examples_are_what_they_are_examples_of() {
+    fn examples_match_their_schemas() {
         let document = document();
         let mut found = Vec::new();
         examples(&document["paths"], &mut found);
@@ -139,9 +140,9 @@ mod tests {
         }
     }
 
-    /// The README's own requests and answers, which are tested there.
+    /// The examples are the README's requests and responses, which are tested there.
     #[test]
-    fn decisions_are_those_of_the_readme() {
+    fn decision_examples_match_the_readme() {
         let mut found = Vec::new();
         examples(&document()["paths"]["/v1/acquire"], &mut found);
         let printed = |text: &str| serde_json::from_str::<Value>(text).ok();
@@ -153,9 +154,9 @@ mod tests {
         }
     }
 
-    /// A schema has one meaning, read or written.
+    /// Every reference resolves, for request and response schemas alike.
     #[test]
-    fn references_lead_somewhere() {
+    fn references_resolve() {
         let document = document();
         let text = document.to_string();
         let references: Vec<&str> = text.split("\"$ref\":\"#").skip(1).collect();

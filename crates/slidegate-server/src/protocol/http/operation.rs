@@ -1,4 +1,4 @@
-//! What a call says about itself in `/openapi.json`: who may make it, what it takes, and everything it may answer.
+//! OpenAPI operation of a route: required access, parameters, request body and all responses.
 
 use std::collections::BTreeMap;
 
@@ -9,105 +9,109 @@ use super::error::{Code, ErrorBody};
 
 const JSON: &str = "application/json";
 
-/// What metrics are written in.
+/// Content type of metrics.
 pub(super) const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Who may make a call.
+/// Access that an operation requires.
 #[derive(Clone, Copy)]
-pub(super) enum Who {
-    Everybody,
-    /// Whoever shows a token, if there are any.
-    Asking,
-    /// Whoever shows a token that lets change.
-    Changing,
+pub(super) enum Access {
+    Public,
+    /// A token is required if API tokens are configured.
+    Api,
+    /// An admin token is required.
+    Admin,
 }
 
 #[derive(Clone)]
-pub(super) struct Call {
+pub(super) struct Operation {
     id: &'static str,
     summary: &'static str,
-    who: Who,
+    access: Access,
     parameters: Vec<Value>,
     body: Option<Content>,
-    answers: Vec<Answer>,
+    responses: Vec<ResponseSpec>,
     denial: Option<Content>,
     errors: Vec<Code>,
 }
 
-/// Generators for what is read and what is written: the same type may need less when it is read.
+/// Schema generators for request and response bodies. The same type may have fewer required fields when it is
+/// read.
 pub(super) struct Schemas {
     pub(super) read: SchemaGenerator,
     pub(super) written: SchemaGenerator,
 }
 
 #[derive(Clone)]
-struct Answer {
+struct ResponseSpec {
     status: &'static str,
     description: &'static str,
     headers: Vec<&'static str>,
     content: Option<Content>,
-    /// The same in another way.
-    other: Option<Content>,
+    /// The same content in other content types.
+    alternative: Option<Content>,
 }
 
 #[derive(Clone)]
 struct Content {
-    kinds: &'static [&'static str],
+    content_types: &'static [&'static str],
     schema: fn(&mut SchemaGenerator) -> Schema,
     examples: Vec<&'static str>,
 }
 
 impl Content {
-    fn new<T: JsonSchema>(kinds: &'static [&'static str], examples: &[&'static str]) -> Self {
-        Content { kinds, schema: SchemaGenerator::subschema_for::<T>, examples: examples.to_vec() }
+    fn new<T: JsonSchema>(content_types: &'static [&'static str], examples: &[&'static str]) -> Self {
+        Content { content_types, schema: SchemaGenerator::subschema_for::<T>, examples: examples.to_vec() }
     }
 
     fn describe(&self, generator: &mut SchemaGenerator) -> Value {
-        let mut one = Map::new();
-        one.insert("schema".to_owned(), (self.schema)(generator).to_value());
+        let mut media_type = Map::new();
+        media_type.insert("schema".to_owned(), (self.schema)(generator).to_value());
         let examples = self.examples.iter().enumerate().map(|(n, text)| {
-            // Text is an example of itself.
+            // An example that is not JSON is plain text.
             let value = serde_json::from_str(text).unwrap_or_else(|_| Value::from(*text));
             ((n + 1).to_string(), json!({ "value": value }))
         });
         let examples: Map<String, Value> = examples.collect();
         if !examples.is_empty() {
-            one.insert("examples".to_owned(), examples.into());
+            media_type.insert("examples".to_owned(), examples.into());
         }
-        self.kinds.iter().map(|kind| ((*kind).to_owned(), Value::from(one.clone()))).collect()
+        self.content_types
+            .iter()
+            .map(|content_type| ((*content_type).to_owned(), Value::from(media_type.clone())))
+            .collect()
     }
 }
 
-impl Call {
-    pub(super) fn new(who: Who, id: &'static str, summary: &'static str) -> Self {
-        let (parameters, answers, errors) = (Vec::new(), Vec::new(), Vec::new());
-        Call { id, summary, who, parameters, body: None, answers, denial: None, errors }
+impl Operation {
+    pub(super) fn new(access: Access, id: &'static str, summary: &'static str) -> Self {
+        let (parameters, responses, errors) = (Vec::new(), Vec::new(), Vec::new());
+        Operation { id, summary, access, parameters, body: None, responses, denial: None, errors }
     }
 
-    /// `place` is `path`, `query` or `header`; what is in a path is required.
-    pub(super) fn parameter(mut self, place: &str, name: &str, description: &str, schema: Value) -> Self {
-        let required = place == "path";
+    /// Adds a parameter. `location` is `path`, `query` or `header`; path parameters are required.
+    pub(super) fn parameter(mut self, location: &str, name: &str, description: &str, schema: Value) -> Self {
+        let required = location == "path";
         self.parameters.push(json!({
-            "in": place, "name": name, "required": required, "description": description, "schema": schema,
+            "in": location, "name": name, "required": required, "description": description, "schema": schema,
         }));
         self
     }
 
-    /// Takes JSON.
+    /// Sets a JSON request body.
     pub(super) fn takes<T: JsonSchema>(self, examples: &[&'static str]) -> Self {
         self.takes_any_of::<T>(&[JSON], examples)
     }
 
     pub(super) fn takes_any_of<T: JsonSchema>(
         mut self,
-        kinds: &'static [&'static str],
+        content_types: &'static [&'static str],
         examples: &[&'static str],
     ) -> Self {
-        self.body = Some(Content::new::<T>(kinds, examples));
+        self.body = Some(Content::new::<T>(content_types, examples));
         self
     }
 
-    /// Answers with JSON.
+    /// Adds a JSON response.
     pub(super) fn answers<T: JsonSchema>(
         self,
         status: &'static str,
@@ -117,17 +121,17 @@ impl Call {
         self.with(status, description, Some(Content::new::<T>(&[JSON], examples)))
     }
 
-    /// Answers with text of one of these kinds.
+    /// Adds a text response with one of these content types.
     pub(super) fn answers_text(
         self,
         status: &'static str,
         description: &'static str,
-        kinds: &'static [&'static str],
+        content_types: &'static [&'static str],
     ) -> Self {
-        self.with(status, description, Some(Content::new::<String>(kinds, &[])))
+        self.with(status, description, Some(Content::new::<String>(content_types, &[])))
     }
 
-    /// Answers with server-sent events like these.
+    /// Adds a response with server-sent events of type `T`.
     pub(super) fn answers_events<T: JsonSchema>(
         self,
         status: &'static str,
@@ -145,120 +149,126 @@ impl Call {
     }
 
     fn with(mut self, status: &'static str, description: &'static str, content: Option<Content>) -> Self {
-        self.answers.push(Answer { status, description, headers: Vec::new(), content, other: None });
+        self.responses.push(ResponseSpec {
+            status,
+            description,
+            headers: Vec::new(),
+            content,
+            alternative: None,
+        });
         self
     }
 
-    /// What was described last may come in these kinds as well, if they are asked for.
-    pub(super) fn or_as<T: JsonSchema>(mut self, kinds: &'static [&'static str]) -> Self {
-        if let Some(Answer { other, .. }) = self.answers.last_mut() {
-            *other = Some(Content::new::<T>(kinds, &[]));
+    /// Adds content types that the last response may have instead, on request.
+    pub(super) fn or_as<T: JsonSchema>(mut self, content_types: &'static [&'static str]) -> Self {
+        if let Some(ResponseSpec { alternative, .. }) = self.responses.last_mut() {
+            *alternative = Some(Content::new::<T>(content_types, &[]));
         }
         self
     }
 
-    /// What was described last has these headers; see [`headers`].
-    pub(super) fn headed(mut self, names: &[&'static str]) -> Self {
-        if let Some(answer) = self.answers.last_mut() {
-            answer.headers.extend(names);
+    /// Adds headers to the last response; see [`headers`].
+    pub(super) fn with_headers(mut self, names: &[&'static str]) -> Self {
+        if let Some(response) = self.responses.last_mut() {
+            response.headers.extend(names);
         }
         self
     }
 
-    /// Denies with whatever status it is asked to, so that a body does not follow from a status.
+    /// Declares that a denial may have any 4xx or 5xx status, so that the body does not follow from the
+    /// status.
     pub(super) fn denies_with_any_status<T: JsonSchema>(mut self) -> Self {
         self.denial = Some(Content::new::<T>(&[JSON], &[]));
         self
     }
 
-    /// What may go wrong, besides what [`Who`] says.
+    /// Adds error codes, besides those that follow from [`Access`].
     pub(super) fn fails(mut self, codes: &[Code]) -> Self {
         self.errors.extend(codes);
         self
     }
 
-    /// As an OpenAPI operation.
-    pub(super) fn describe(&self, method: &str, several: bool, schemas: &mut Schemas) -> Value {
-        let id = if several { format!("{}-{method}", self.id) } else { self.id.to_owned() };
-        let mut call = json!({ "operationId": id, "summary": self.summary });
-        call["security"] = match self.who {
-            Who::Everybody => json!([]),
-            Who::Asking => json!([{}, { "token": [] }]),
-            Who::Changing => json!([{ "token": [] }]),
+    /// Returns the OpenAPI operation object.
+    pub(super) fn describe(&self, method: &str, has_many_methods: bool, schemas: &mut Schemas) -> Value {
+        let id = if has_many_methods { format!("{}-{method}", self.id) } else { self.id.to_owned() };
+        let mut operation = json!({ "operationId": id, "summary": self.summary });
+        operation["security"] = match self.access {
+            Access::Public => json!([]),
+            Access::Api => json!([{}, { "token": [] }]),
+            Access::Admin => json!([{ "token": [] }]),
         };
         if !self.parameters.is_empty() {
-            call["parameters"] = self.parameters.clone().into();
+            operation["parameters"] = self.parameters.clone().into();
         }
         if let Some(body) = &self.body {
-            call["requestBody"] = json!({ "required": true, "content": body.describe(&mut schemas.read) });
+            operation["requestBody"] =
+                json!({ "required": true, "content": body.describe(&mut schemas.read) });
         }
-        let mut responses = self.failures(&mut schemas.written);
-        for Answer { status, description, headers, content, other } in &self.answers {
-            let mut answer = json!({ "description": description });
+        let mut responses = self.error_responses(&mut schemas.written);
+        for ResponseSpec { status, description, headers, content, alternative } in &self.responses {
+            let mut response = json!({ "description": description });
             if let Some(content) = content {
-                answer["content"] = content.describe(&mut schemas.written);
+                response["content"] = content.describe(&mut schemas.written);
             }
-            if let Some(Value::Object(other)) =
-                other.as_ref().map(|other| other.describe(&mut schemas.written))
+            if let Some(Value::Object(alternative)) =
+                alternative.as_ref().map(|alternative| alternative.describe(&mut schemas.written))
             {
-                for (kind, content) in other {
-                    answer["content"][kind] = content;
+                for (content_type, content) in alternative {
+                    response["content"][content_type] = content;
                 }
             }
             for name in headers {
-                answer["headers"][*name] = json!({ "$ref": format!("#/components/headers/{name}") });
+                response["headers"][*name] = json!({ "$ref": format!("#/components/headers/{name}") });
             }
-            responses.insert((*status).to_owned(), answer);
+            responses.insert((*status).to_owned(), response);
         }
         if method == "head" {
-            // Its answers are without a body.
-            for answer in responses.values_mut() {
-                answer.as_object_mut().map(|answer| answer.remove("content"));
+            // Responses to HEAD have no body.
+            for response in responses.values_mut() {
+                response.as_object_mut().map(|response| response.remove("content"));
             }
         }
-        call["responses"] = Value::from_iter(responses);
-        call
+        operation["responses"] = Value::from_iter(responses);
+        operation
     }
 
-    fn failures(&self, generator: &mut SchemaGenerator) -> BTreeMap<String, Value> {
-        let by_who: &[Code] = match self.who {
-            Who::Everybody => &[],
-            Who::Asking => &[Code::Unauthorized, Code::InvalidRequest, Code::CrossOrigin],
-            Who::Changing => {
-                &[Code::Unauthorized, Code::InvalidRequest, Code::Forbidden, Code::CrossOrigin]
-            }
+    fn error_responses(&self, generator: &mut SchemaGenerator) -> BTreeMap<String, Value> {
+        let access_errors: &[Code] = match self.access {
+            Access::Public => &[],
+            Access::Api => &[Code::Unauthorized, Code::InvalidRequest, Code::CrossOrigin],
+            Access::Admin => &[Code::Unauthorized, Code::InvalidRequest, Code::Forbidden, Code::CrossOrigin],
         };
-        let mut meanings: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        let by_who = by_who.iter().filter(|code| !self.errors.contains(code));
-        for code in self.errors.iter().chain(by_who) {
-            let (status, meaning) = code.meaning();
-            let line = format!("`{}`: {meaning}", json!(code).as_str().unwrap_or_default());
-            meanings.entry(status.as_str().to_owned()).or_default().push(line);
+        let mut descriptions: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let access_errors = access_errors.iter().filter(|code| !self.errors.contains(code));
+        for code in self.errors.iter().chain(access_errors) {
+            let (status, description) = code.status_and_description();
+            let line = format!("`{}`: {description}", json!(code).as_str().unwrap_or_default());
+            descriptions.entry(status.as_str().to_owned()).or_default().push(line);
         }
         let mut schema = generator.subschema_for::<ErrorBody>().to_value();
         if let Some(denial) = &self.denial {
             let denial = (denial.schema)(generator).to_value();
             schema = json!({ "anyOf": [schema, denial] });
             for range in ["4XX", "5XX"] {
-                meanings.insert(range.to_owned(), vec!["Denied, with the status of `deny`".to_owned()]);
+                descriptions.insert(range.to_owned(), vec!["Denied, with the status of `deny`".to_owned()]);
             }
         }
-        let answer = |(status, lines): (String, Vec<String>)| {
-            let mut answer = json!({
+        let response = |(status, lines): (String, Vec<String>)| {
+            let mut response = json!({
                 "description": lines.join("; "),
                 "content": { JSON: { "schema": schema } },
             });
             if status == "401" {
-                answer["headers"] =
+                response["headers"] =
                     json!({ "WWW-Authenticate": { "$ref": "#/components/headers/WWW-Authenticate" } });
             }
-            (status, answer)
+            (status, response)
         };
-        meanings.into_iter().map(answer).collect()
+        descriptions.into_iter().map(response).collect()
     }
 }
 
-/// The headers of answers.
+/// Returns the OpenAPI definitions of all response headers.
 pub(super) fn headers() -> Value {
     let text = |description: &str, example: &str| json!({ "description": description, "schema": { "type": "string" }, "example": example });
     let number = |description: &str| json!({ "description": description, "schema": { "type": "integer", "minimum": 0 } });
@@ -273,12 +283,12 @@ pub(super) fn headers() -> Value {
     })
 }
 
-/// Those of an answer that allows.
-pub(super) const ALLOWED: [&str; 5] =
+/// Headers of a response that allows.
+pub(super) const ALLOWED_HEADERS: [&str; 5] =
     ["RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"];
 
-/// And of one that denies, as well.
-pub(super) const DENIED: [&str; 6] = [
+/// Headers of a response that denies.
+pub(super) const DENIED_HEADERS: [&str; 6] = [
     "RateLimit-Policy",
     "RateLimit",
     "Retry-After",

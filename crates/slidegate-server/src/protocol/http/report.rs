@@ -1,4 +1,4 @@
-//! `POST /v1/report`: how long a request took that was allowed. Rules that follow the load go by it.
+//! `POST /v1/report`: takes the latency of an allowed request, as input for adaptive rules.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -11,53 +11,53 @@ use slidegate::{Error, Request};
 
 use super::Shared;
 use super::dto::{Attributes, JsonBytes, read_json};
-use super::error::{ApiError, OF_A_BODY};
-use super::operation::{Call, Who};
+use super::error::{ApiError, BODY_ERRORS};
+use super::operation::{Access, Operation};
 use super::route::Route;
 
-/// The longest latency, in milliseconds: an hour.
-const LONGEST: f64 = 3_600_000.0;
+/// Maximum latency, in milliseconds: one hour.
+const MAX_LATENCY_MS: f64 = 3_600_000.0;
 
-/// How a request went that was allowed. A sample of them is enough.
+/// Result of a request that was allowed. Reporting a sample of the requests is enough.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "an object with `attributes` or `resource`, and `latency_ms`")]
 #[schemars(rename = "Report")]
 struct ReportBody<'a> {
-    /// Those that were asked with.
+    /// Attributes of the request.
     #[serde(borrow)]
     attributes: Option<Attributes<'a>>,
-    /// That which was asked with. What brings its own limit does not adapt, so nobody goes by it.
+    /// Resource of the request. Ad-hoc limits do not adapt, so no rule uses the report.
     #[serde(borrow)]
     #[schemars(length(min = 1))]
     resource: Option<Cow<'a, str>>,
-    /// How long it took.
-    #[schemars(range(min = 0.0, max = LONGEST))]
+    /// Duration of the request, in milliseconds.
+    #[schemars(range(min = 0.0, max = MAX_LATENCY_MS))]
     latency_ms: f64,
-    /// Whether it went well. true, unless given.
+    /// False if the request failed. Default: true.
     ok: Option<bool>,
 }
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Reported")]
 struct ReportedBody {
-    /// How many rules that follow the load go by it.
+    /// Number of adaptive rules that use the report.
     rules: usize,
 }
 
 pub(super) fn route() -> Route {
     let summary = "Say how long a request took that was allowed, for rules that follow the load";
-    let call = Call::new(Who::Asking, "report", summary)
+    let operation = Operation::new(Access::Api, "report", summary)
         .takes::<ReportBody<'_>>(&[r#"{"attributes":{"api":"/orders"},"latency_ms":87.5,"ok":true}"#])
         .answers::<ReportedBody>("200", "Taken", &[r#"{"rules":1}"#])
-        .fails(&OF_A_BODY);
-    Route::new("/v1/report").post(report, call)
+        .fails(&BODY_ERRORS);
+    Route::new("/v1/report").post(report, operation)
 }
 
-async fn report(State(gate): State<Shared>, body: JsonBytes) -> Result<Json<ReportedBody>, ApiError> {
+async fn report(State(app): State<Shared>, body: JsonBytes) -> Result<Json<ReportedBody>, ApiError> {
     let body: ReportBody<'_> = read_json(body.as_slice())?;
     let millis = body.latency_ms;
-    if !(0.0..=LONGEST).contains(&millis) {
-        let message = format!("latency_ms must be between 0 and {LONGEST}, not {millis}");
+    if !(0.0..=MAX_LATENCY_MS).contains(&millis) {
+        let message = format!("latency_ms must be between 0 and {MAX_LATENCY_MS}, not {millis}");
         return Err(Error::invalid(message).into());
     }
     let request = match (&body.attributes, &body.resource) {
@@ -66,6 +66,6 @@ async fn report(State(gate): State<Shared>, body: JsonBytes) -> Result<Json<Repo
         _ => return Err(Error::invalid("give `attributes` or `resource`, one of them").into()),
     };
     let latency = Duration::from_micros((millis * 1_000.0) as u64);
-    let rules = gate.limiter.report(request, latency, body.ok.unwrap_or(true))?;
+    let rules = app.limiter.report(request, latency, body.ok.unwrap_or(true))?;
     Ok(Json(ReportedBody { rules }))
 }

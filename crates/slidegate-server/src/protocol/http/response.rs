@@ -1,19 +1,19 @@
-//! Answers without a router: complete when they are made.
+//! Responses that are complete when they are built, and need no router.
 
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::Serialize;
 
-pub(super) type Answer = Response<Bytes>;
+pub(super) type BufferedResponse = Response<Bytes>;
 
-/// `body` as JSON, written into what is left of `text`.
+/// Returns a JSON response. `body` is written into the unused capacity of `text`.
 pub(super) fn json(
     status: StatusCode,
     mut headers: HeaderMap,
     mut text: BytesMut,
     body: &impl Serialize,
-) -> Answer {
-    // Our own bodies can be written, and a buffer takes everything.
+) -> BufferedResponse {
+    // Serializing our own types into a growing buffer cannot fail.
     let _ = serde_json::to_writer((&mut text).writer(), body);
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let mut answer = Response::new(text.freeze());

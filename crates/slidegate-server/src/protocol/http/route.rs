@@ -1,4 +1,5 @@
-//! A path, who answers there, and what it says about itself: the router and `/openapi.json` are made of one list.
+//! Route: a path, its handlers and their OpenAPI operations. The router and `/openapi.json` are built from
+//! the same list.
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -6,43 +7,43 @@ use axum::handler::Handler;
 use axum::routing::{MethodFilter, MethodRouter};
 
 use super::Shared;
-use super::operation::Call;
+use super::operation::Operation;
 
-/// As OpenAPI names them.
+/// HTTP methods as OpenAPI names them.
 const EVERY_METHOD: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
 
 pub(super) struct Route {
     pub(super) path: &'static str,
-    /// What may be asked there, by its method.
-    pub(super) calls: Vec<(&'static str, Call)>,
-    answers: MethodRouter<Shared>,
+    /// Operations by method.
+    pub(super) operations: Vec<(&'static str, Operation)>,
+    handlers: MethodRouter<Shared>,
 }
 
 impl Route {
     pub(super) fn new(path: &'static str) -> Self {
-        Route { path, calls: Vec::new(), answers: MethodRouter::new() }
+        Route { path, operations: Vec::new(), handlers: MethodRouter::new() }
     }
 
-    pub(super) fn get<T: 'static>(self, handler: impl Handler<T, Shared>, call: Call) -> Self {
-        self.on("get", MethodFilter::GET, handler, call)
+    pub(super) fn get<T: 'static>(self, handler: impl Handler<T, Shared>, operation: Operation) -> Self {
+        self.on("get", MethodFilter::GET, handler, operation)
     }
 
-    pub(super) fn post<T: 'static>(self, handler: impl Handler<T, Shared>, call: Call) -> Self {
-        self.on("post", MethodFilter::POST, handler, call)
+    pub(super) fn post<T: 'static>(self, handler: impl Handler<T, Shared>, operation: Operation) -> Self {
+        self.on("post", MethodFilter::POST, handler, operation)
     }
 
-    pub(super) fn put<T: 'static>(self, handler: impl Handler<T, Shared>, call: Call) -> Self {
-        self.on("put", MethodFilter::PUT, handler, call)
+    pub(super) fn put<T: 'static>(self, handler: impl Handler<T, Shared>, operation: Operation) -> Self {
+        self.on("put", MethodFilter::PUT, handler, operation)
     }
 
-    pub(super) fn delete<T: 'static>(self, handler: impl Handler<T, Shared>, call: Call) -> Self {
-        self.on("delete", MethodFilter::DELETE, handler, call)
+    pub(super) fn delete<T: 'static>(self, handler: impl Handler<T, Shared>, operation: Operation) -> Self {
+        self.on("delete", MethodFilter::DELETE, handler, operation)
     }
 
-    /// Whatever the method is.
-    pub(super) fn any<T: 'static>(mut self, handler: impl Handler<T, Shared>, call: &Call) -> Self {
-        self.calls.extend(EVERY_METHOD.map(|method| (method, call.clone())));
-        self.answers = axum::routing::any(handler);
+    /// Adds one handler for all methods.
+    pub(super) fn any<T: 'static>(mut self, handler: impl Handler<T, Shared>, operation: &Operation) -> Self {
+        self.operations.extend(EVERY_METHOD.map(|method| (method, operation.clone())));
+        self.handlers = axum::routing::any(handler);
         self
     }
 
@@ -51,20 +52,20 @@ impl Route {
         method: &'static str,
         filter: MethodFilter,
         handler: impl Handler<T, Shared>,
-        call: Call,
+        operation: Operation,
     ) -> Self {
-        self.calls.push((method, call));
-        self.answers = self.answers.on(filter, handler);
+        self.operations.push((method, operation));
+        self.handlers = self.handlers.on(filter, handler);
         self
     }
 
-    /// The largest body, in bytes; [`MAX_BODY`](super::MAX_BODY), unless given.
+    /// Sets the maximum size of the body, in bytes. The default is [`MAX_BODY`](super::MAX_BODY).
     pub(super) fn up_to(mut self, bytes: usize) -> Self {
-        self.answers = self.answers.layer(DefaultBodyLimit::max(bytes));
+        self.handlers = self.handlers.layer(DefaultBodyLimit::max(bytes));
         self
     }
 
     pub(super) fn add_to(self, router: Router<Shared>) -> Router<Shared> {
-        router.route(self.path, self.answers)
+        router.route(self.path, self.handlers)
     }
 }

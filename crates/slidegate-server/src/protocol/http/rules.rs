@@ -1,4 +1,4 @@
-//! `GET` and `PUT /v1/rules`: the rules in force, as a file has them, and others in their place.
+//! `GET` and `PUT /v1/rules`: reads and replaces the rules in force.
 
 use axum::Json;
 use axum::body::Bytes;
@@ -13,17 +13,17 @@ use slidegate::{AdHocFile, Rule, RuleFile, Rules, UnmatchedFile};
 
 use super::Shared;
 use super::error::{ApiError, Code};
-use super::operation::{Call, Who};
+use super::operation::{Access, Operation};
 use super::route::Route;
 use crate::app::rule_manager::{Edition, RulesBody, hash};
 use crate::app::state::AppState;
 use crate::config::{Config, MAX_RULES_BODY};
 use crate::telemetry::stats::Shadow;
 
-/// The rules, and which edition they are.
+/// The rules in force, and their edition.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "RulesInForce")]
-struct RulesAnswer {
+struct RulesResponse {
     edition: EditionBody,
     #[serde(flatten)]
     rules: RulesBody,
@@ -32,34 +32,34 @@ struct RulesAnswer {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Edition")]
 pub(crate) struct EditionBody {
-    /// Counts the editions; 0 while the rules are not known.
+    /// Number of the edition; 0 while the rules are not known.
     version: u64,
     /// The same on every node that has the same rules.
     hash: String,
-    /// Where it came from, for people.
+    /// Source of the rules, for people.
     source: String,
-    /// Why newer ones are not in force.
+    /// Reason why newer rules are not in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<FailureBody>,
-    /// What its rules that only watch have seen since it came into force here: the first 1,000.
+    /// Statistics of the first 1,000 shadow rules since the edition came into force on this node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     shadows: Vec<ShadowBody>,
 }
 
-/// A rule that only watches.
+/// Statistics of a shadow rule.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Shadow")]
 struct ShadowBody {
     rule: String,
-    /// The rule that it would replace.
+    /// Rule that it would replace.
     #[serde(skip_serializing_if = "Option::is_none")]
     shadow_of: Option<String>,
-    /// Decisions that it looked at.
+    /// Decisions that it evaluated.
     decisions: u64,
     would_deny: u64,
     /// Requests that were allowed and that it would have denied.
     newly_denied: u64,
-    /// Requests that nobody but the rule it would replace denied, and that it would have allowed.
+    /// Requests that only the rule it would replace denied, and that it would have allowed.
     newly_allowed: u64,
 }
 
@@ -83,27 +83,27 @@ struct FailureBody {
     message: String,
 }
 
-/// Rules, as a file has them or as `GET` shows them.
+/// Rules in the format of the rules file or of `GET /v1/rules`.
 #[derive(JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "NewRules")]
 #[expect(dead_code, reason = "only its schema is used: mistakes in rules are told with their lines")]
-struct RulesTaken {
-    /// Not looked at.
+struct RulesInput {
+    /// Ignored.
     edition: Option<Value>,
     ad_hoc: Option<AdHocFile>,
-    /// What becomes of a request that no rule matches. `warn`, unless given.
+    /// Decision about a request that no rule matches. Default: `warn`.
     unmatched: Option<UnmatchedFile>,
-    /// In the order in which they are judged.
+    /// Rules in the order of evaluation.
     rules: Vec<RuleFile>,
 }
 
 const YAML: &str = "application/yaml";
 
-/// How the rules are shown.
+/// Query parameters of `GET`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Shape {
+struct ShowQuery {
     #[serde(default)]
     format: Format,
 }
@@ -118,46 +118,50 @@ enum Format {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct QueryParams {
+struct ReplaceQuery {
     #[serde(default)]
     dry_run: bool,
 }
 
-/// What is answered to other rules.
+/// Response to `PUT`.
 #[derive(JsonSchema)]
 #[schemars(untagged, inline)]
 #[expect(dead_code, reason = "only its schema is used")]
-enum Replaced {
-    InForce(RulesAnswer),
+enum ReplaceResponse {
+    InForce(RulesResponse),
     Preview(Preview),
 }
 
-const EXAMPLE: &str = r#"{"rules":[{"name":"login-per-ip","match":{"api":"/login"},"key":["ip"],"limit":3,"window":"5s","count":"attempts","code":10007}]}"#;
+const NEW_RULES_EXAMPLE: &str = r#"{"rules":[{"name":"login-per-ip","match":{"api":"/login"},"key":["ip"],"limit":3,"window":"5s","count":"attempts","code":10007}]}"#;
 
-const SHOWN: &str = r#"{"edition":{"version":1,"hash":"9a3c5d0f11e2b746","source":"rules.yaml"},"ad-hoc":{"limit":{"default":1000,"min":1,"max":100000},"window":{"default":"1m","min":"1s","max":"1h"}},"unmatched":"warn","rules":[{"name":"login-per-ip","match":{"api":["/login"]},"key":["ip"],"limit":3,"window":"5s","algorithm":"sliding-window","count":"attempts","code":10007,"mode":"enforce","encoding":"zset"}]}"#;
+const RULES_EXAMPLE: &str = r#"{"edition":{"version":1,"hash":"9a3c5d0f11e2b746","source":"rules.yaml"},"ad-hoc":{"limit":{"default":1000,"min":1,"max":100000},"window":{"default":"1m","min":"1s","max":"1h"}},"unmatched":"warn","rules":[{"name":"login-per-ip","match":{"api":["/login"]},"key":["ip"],"limit":3,"window":"5s","algorithm":"sliding-window","count":"attempts","code":10007,"mode":"enforce","encoding":"zset"}]}"#;
 
 pub(super) fn route() -> Route {
-    let get = Call::new(Who::Asking, "rules", "The rules in force")
+    let get = Operation::new(Access::Api, "rules", "The rules in force")
         .parameter("query", "format", "`yaml`: as a file has them.", json!({ "enum": ["json", "yaml"] }))
-        .answers::<RulesAnswer>("200", "The rules", &[SHOWN])
+        .answers::<RulesResponse>("200", "The rules", &[RULES_EXAMPLE])
         .or_as::<RulesBody>(&[YAML])
         .fails(&[Code::InvalidRequest]);
-    let put = Call::new(Who::Changing, "replace-rules", "Put other rules in force, at once and whole")
+    let put = Operation::new(Access::Admin, "replace-rules", "Put other rules in force, at once and whole")
         .parameter("query", "dry-run", "`true`: only says what would change.", json!({ "type": "boolean" }))
-        .takes_any_of::<RulesTaken>(&["application/json", "application/yaml"], &[EXAMPLE])
-        .answers::<Replaced>("200", "The rules, which are in force; or what would change", &[SHOWN])
+        .takes_any_of::<RulesInput>(&["application/json", "application/yaml"], &[NEW_RULES_EXAMPLE])
+        .answers::<ReplaceResponse>(
+            "200",
+            "The rules, which are in force; or what would change",
+            &[RULES_EXAMPLE],
+        )
         .fails(&[Code::InvalidRequest, Code::InvalidRules, Code::Timeout, Code::TooLarge, Code::Unavailable]);
     Route::new("/v1/rules").get(show, get).put(replace, put).up_to(MAX_RULES_BODY)
 }
 
 async fn show(
-    State(gate): State<Shared>,
-    query: Result<Query<Shape>, QueryRejection>,
+    State(app): State<Shared>,
+    query: Result<Query<ShowQuery>, QueryRejection>,
 ) -> Result<Response, ApiError> {
-    let Query(Shape { format }) = query.map_err(not_understood)?;
-    let edition = gate.rules.current();
+    let Query(ShowQuery { format }) = query.map_err(invalid_query)?;
+    let edition = app.rules.current();
     match format {
-        Format::Json => Ok(body(&gate, &edition).into_response()),
+        Format::Json => Ok(rules_response(&app, &edition).into_response()),
         Format::Yaml => {
             let text = serde_saphyr::to_string(&RulesBody::from(&*edition.rules))
                 .map_err(|_| ApiError::new(Code::Unavailable, "the rules cannot be written as YAML"))?;
@@ -166,17 +170,17 @@ async fn show(
     }
 }
 
-fn not_understood(rejection: QueryRejection) -> ApiError {
+fn invalid_query(rejection: QueryRejection) -> ApiError {
     ApiError::new(Code::InvalidRequest, rejection.body_text())
 }
 
-/// What other rules would change.
+/// Changes that new rules would make.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "RulesPreview")]
 struct Preview {
-    /// Whether they are others than those in force.
+    /// True if the new rules differ from those in force.
     changed: bool,
-    /// Names of rules.
+    /// Names of rules that would be added.
     added: Vec<String>,
     removed: Vec<String>,
     altered: Vec<String>,
@@ -189,40 +193,40 @@ impl Preview {
         let names = |rules: &Rules, keep: &dyn Fn(&Rule) -> bool| -> Vec<String> {
             rules.iter().filter(|rule| keep(rule)).map(|rule| rule.name().to_owned()).collect()
         };
-        let among = |rules: &Rules, name: &str| rules.iter().find(|rule| rule.name() == name).cloned();
+        let find_by_name = |rules: &Rules, name: &str| rules.iter().find(|rule| rule.name() == name).cloned();
         Preview {
             changed: hash(before) != hash(after),
-            added: names(after, &|rule| among(before, rule.name()).is_none()),
-            removed: names(before, &|rule| among(after, rule.name()).is_none()),
-            altered: names(after, &|rule| among(before, rule.name()).is_some_and(|old| old != *rule)),
+            added: names(after, &|rule| find_by_name(before, rule.name()).is_none()),
+            removed: names(before, &|rule| find_by_name(after, rule.name()).is_none()),
+            altered: names(after, &|rule| find_by_name(before, rule.name()).is_some_and(|old| old != *rule)),
             rules: RulesBody::from(after),
         }
     }
 }
 
-fn body(gate: &AppState, edition: &Edition) -> Json<RulesAnswer> {
-    Json(RulesAnswer { edition: EditionBody::of(gate, edition), rules: RulesBody::from(&*edition.rules) })
+fn rules_response(app: &AppState, edition: &Edition) -> Json<RulesResponse> {
+    Json(RulesResponse { edition: EditionBody::of(app, edition), rules: RulesBody::from(&*edition.rules) })
 }
 
 impl EditionBody {
-    pub(crate) fn of(gate: &AppState, edition: &Edition) -> Self {
+    pub(crate) fn of(app: &AppState, edition: &Edition) -> Self {
         let Edition { version, hash, source, .. } = edition;
-        let failure = gate
+        let failure = app
             .rules
             .failure()
             .map(|failure| FailureBody { source: failure.source.clone(), message: failure.message.clone() });
-        let shadows = gate.record.shadows().into_iter().map(ShadowBody::from).collect();
+        let shadows = app.record.shadows().into_iter().map(ShadowBody::from).collect();
         EditionBody { version: *version, hash: hash.clone(), source: source.clone(), failure, shadows }
     }
 }
 
-/// In force when it is answered; what is not right changes nothing.
+/// Replaces the rules. They are in force when the response is sent; invalid rules change nothing.
 async fn replace(
-    State(gate): State<Shared>,
-    query: Result<Query<QueryParams>, QueryRejection>,
+    State(app): State<Shared>,
+    query: Result<Query<ReplaceQuery>, QueryRejection>,
     text: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
-    let Query(QueryParams { dry_run }) = query.map_err(not_understood)?;
+    let Query(ReplaceQuery { dry_run }) = query.map_err(invalid_query)?;
     let text = text.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => {
             ApiError::new(Code::TooLarge, format!("the rules are too large: {MAX_RULES_BODY} bytes at most"))
@@ -231,11 +235,11 @@ async fn replace(
     })?;
     let text = str::from_utf8(&text)
         .map_err(|_| ApiError::new(Code::InvalidRules, "the rules must be text: YAML or JSON in UTF-8"))?;
-    let rules = Config::parse_rules(text, &gate.redis)
+    let rules = Config::parse_rules(text, &app.redis)
         .map_err(|error| ApiError::new(Code::InvalidRules, error.to_string()))?;
     if dry_run {
-        return Ok(Json(Preview::new(&gate.limiter.rules(), &gate.authorize.spell(rules))).into_response());
+        return Ok(Json(Preview::new(&app.limiter.rules(), &app.authorize.spell(rules))).into_response());
     }
-    let edition = gate.replace_rules(rules, "PUT /v1/rules").await?;
-    Ok(body(&gate, &edition).into_response())
+    let edition = app.replace_rules(rules, "PUT /v1/rules").await?;
+    Ok(rules_response(&app, &edition).into_response())
 }

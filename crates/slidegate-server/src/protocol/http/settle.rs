@@ -1,4 +1,4 @@
-//! `POST /v1/settle`: refund an admission, or correct it to what it really cost.
+//! `POST /v1/settle`: refunds an admission, or corrects it to its actual cost.
 
 use axum::Json;
 use axum::extract::State;
@@ -7,20 +7,20 @@ use serde::{Deserialize, Serialize};
 use slidegate::Settled;
 
 use super::Shared;
-use super::dto::{JsonBytes, Whole, read_json};
-use super::error::{ApiError, OF_A_BODY};
-use super::operation::{Call, Who};
+use super::dto::{JsonBytes, JsonU64, read_json};
+use super::error::{ApiError, BODY_ERRORS};
+use super::operation::{Access, Operation};
 use super::route::Route;
 
-/// What was admitted, and what it really cost.
+/// An admission and its actual cost.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "an object with `reservation` and `permits`")]
 #[schemars(rename = "Settle")]
 struct SettleBody {
-    /// That of the decision, as it was received: it is signed.
+    /// Reservation of the decision, unchanged: it is signed.
     reservation: String,
-    /// 0 is a refund.
-    permits: Whole,
+    /// Actual cost in permits; 0 is a refund.
+    permits: JsonU64,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -43,27 +43,27 @@ impl From<Settled> for Outcome {
 #[serde(rename_all = "kebab-case")]
 #[schemars(inline)]
 pub(super) enum Outcome {
-    /// It is corrected.
+    /// The admission was corrected.
     Done,
-    /// It was corrected before: nothing has changed.
+    /// The admission was corrected before: nothing has changed.
     Already,
-    /// It counts no longer: nothing has changed.
+    /// The admission no longer counts: nothing has changed.
     Gone,
 }
 
 pub(super) fn route() -> Route {
-    let call = Call::new(Who::Asking, "settle", "Refund an admission, or correct it to what it really cost")
+    let operation = Operation::new(Access::Api, "settle", "Refund an admission, or correct it to what it really cost")
         .takes::<SettleBody>(&[
             r#"{"reservation":"1794774215407676.0.3.33.ad-hoc:resource=user123:window=1s.5f0c7ab4d1e6938207cd45be91f3a86e","permits":1}"#,
         ])
-        .answers::<SettledBody>("200", "What became of it", &[r#"{"settled":"gone"}"#])
-        .fails(&OF_A_BODY);
-    Route::new("/v1/settle").post(settle, call)
+        .answers::<SettledBody>("200", "The outcome", &[r#"{"settled":"gone"}"#])
+        .fails(&BODY_ERRORS);
+    Route::new("/v1/settle").post(settle, operation)
 }
 
-async fn settle(State(gate): State<Shared>, body: JsonBytes) -> Result<Json<SettledBody>, ApiError> {
-    let SettleBody { reservation, permits: Whole(permits) } = read_json(body.as_slice())?;
-    let reservation = gate.limiter.verify(&reservation)?;
-    let settled = gate.limiter.settle(&reservation, permits).await?.into();
+async fn settle(State(app): State<Shared>, body: JsonBytes) -> Result<Json<SettledBody>, ApiError> {
+    let SettleBody { reservation, permits: JsonU64(permits) } = read_json(body.as_slice())?;
+    let reservation = app.limiter.verify(&reservation)?;
+    let settled = app.limiter.settle(&reservation, permits).await?.into();
     Ok(Json(SettledBody { settled }))
 }

@@ -1,4 +1,4 @@
-//! `GET /v1/store`: where the counts are, and how that is.
+//! `GET /v1/store`: kind and state of the store.
 
 use axum::Json;
 use axum::extract::State;
@@ -7,7 +7,7 @@ use serde::Serialize;
 use slidegate::{FailoverStats, JournalStats, MemoryStats, ServerStats};
 
 use super::Shared;
-use super::operation::{Call, Who};
+use super::operation::{Access, Operation};
 use super::route::Route;
 use crate::app::state::AppState;
 use crate::store::RedisStats;
@@ -17,10 +17,10 @@ use crate::store::RedisStats;
 pub(crate) struct StoreBody {
     /// `memory` or `redis`.
     store: &'static str,
-    /// With memory only.
+    /// Only for the memory store.
     #[serde(flatten)]
     memory: Option<MemoryBody>,
-    /// With Redis only.
+    /// Only for Redis.
     #[serde(flatten)]
     redis: Option<RedisBody>,
 }
@@ -28,13 +28,13 @@ pub(crate) struct StoreBody {
 #[derive(Serialize, JsonSchema)]
 struct MemoryBody {
     keys: usize,
-    /// Admissions remembered one by one.
+    /// Admissions stored one by one.
     events: usize,
     /// Bytes of keys, admissions, request ids and settlements.
     bytes: usize,
-    /// Keys that still counted something and had to make room.
+    /// Keys that were evicted while they still counted something.
     evicted: u64,
-    /// Keys that had nothing left to remember.
+    /// Keys that were removed because they counted nothing any more.
     swept: u64,
     /// Counters that keys share because the store is full.
     shared_counters: usize,
@@ -44,7 +44,7 @@ struct MemoryBody {
     denied_full: u64,
     /// Bytes of request ids and settlements.
     note_bytes: usize,
-    /// Request ids that were not remembered, because there were too many.
+    /// Request ids that were not stored, because there were too many.
     ids_dropped: u64,
     /// Settlements and extensions that were not carried out, because there were too many.
     settlements_dropped: u64,
@@ -54,9 +54,9 @@ struct MemoryBody {
 struct RedisBody {
     servers: Vec<ServerBody>,
     journal: JournalBody,
-    /// Calls that have not ended.
+    /// Calls in flight.
     in_flight: usize,
-    /// Answers that came after their deadline.
+    /// Replies that arrived after their deadline.
     late: u64,
     /// Decisions without Redis, because too many calls were in flight.
     overloaded: u64,
@@ -69,26 +69,26 @@ struct RedisBody {
 #[schemars(rename = "StoreServer")]
 struct ServerBody {
     address: String,
-    /// `closed` (it is asked), `open` (it is not) or `half-open` (it is tried).
+    /// Circuit breaker: `closed` (the server is used), `open` (it is not) or `half-open` (it is probed).
     breaker: &'static str,
-    /// Whether it decides alone, without this node's share.
+    /// True if the server decides alone; false while this node decides by its share of the limits.
     direct: bool,
-    /// Processes that count on it, as far as is known.
+    /// Nodes that count on this server, as far as is known.
     nodes: u64,
-    /// Times that it was given up.
+    /// Number of outages.
     outages: u64,
     /// Permits that were written back to it.
     written_back: u64,
-    /// Permits by which that took keys above their limit.
+    /// Permits by which writing back took keys above their limit.
     excess: u64,
     last_fault: Option<&'static str>,
-    /// Bytes in use when its memory was last looked at.
+    /// Bytes in use at the last memory check.
     used_memory: Option<u64>,
     /// Its `maxmemory`, if it has one.
     max_memory: Option<u64>,
 }
 
-/// What this node admitted itself, in case Redis loses it.
+/// Journal of this node's own admissions, in case Redis loses them.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "StoreJournal")]
 struct JournalBody {
@@ -98,7 +98,7 @@ struct JournalBody {
     dropped: u64,
 }
 
-/// Requests that shared Redis calls.
+/// Number of coalesced calls, and of requests in them.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "StoreCoalesced")]
 struct CoalescedBody {
@@ -106,14 +106,14 @@ struct CoalescedBody {
     requests: u64,
 }
 
-/// Calls to Redis, since the server started.
+/// Calls to Redis since the server started.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "StoreCalls")]
 struct CallsBody {
     calls: u64,
-    /// How long they took, on average.
+    /// Mean duration.
     mean_us: Option<u64>,
-    /// How many failed.
+    /// Number of failed calls.
     errors: u64,
 }
 
@@ -126,7 +126,7 @@ struct LeasesBody {
 }
 
 pub(super) fn route() -> Route {
-    let call = Call::new(Who::Asking, "store", "Where the counts are, and how that is").answers::<StoreBody>(
+    let operation = Operation::new(Access::Api, "store", "Where the counts are, and how that is").answers::<StoreBody>(
         "200",
         "The store",
         &[concat!(
@@ -134,16 +134,16 @@ pub(super) fn route() -> Route {
             r#""denied_full":0,"note_bytes":0,"ids_dropped":0,"settlements_dropped":0}"#
         )],
     );
-    Route::new("/v1/store").get(store, call)
+    Route::new("/v1/store").get(store, operation)
 }
 
-async fn store(State(gate): State<Shared>) -> Json<StoreBody> {
-    Json(StoreBody::of(&gate).await)
+async fn store(State(app): State<Shared>) -> Json<StoreBody> {
+    Json(StoreBody::of(&app).await)
 }
 
 impl StoreBody {
-    pub(crate) async fn of(gate: &AppState) -> Self {
-        let memory = gate.memory_stats().await.map(|stats: MemoryStats| MemoryBody {
+    pub(crate) async fn of(app: &AppState) -> Self {
+        let memory = app.memory_stats().await.map(|stats: MemoryStats| MemoryBody {
             keys: stats.keys,
             events: stats.events,
             bytes: stats.bytes,
@@ -156,13 +156,13 @@ impl StoreBody {
             ids_dropped: stats.ids_dropped,
             settlements_dropped: stats.settlements_dropped,
         });
-        let mut redis = gate.redis_stats().await.map(RedisBody::from);
+        let mut redis = app.redis_stats().await.map(RedisBody::from);
         for server in redis.iter_mut().flat_map(|redis| &mut redis.servers) {
-            let memory = gate.monitor.memory.of(&server.address);
+            let memory = app.monitor.memory.of(&server.address);
             server.used_memory = memory.as_ref().map(|memory| memory.used);
             server.max_memory = memory.map(|memory| memory.max).filter(|max| *max > 0);
         }
-        StoreBody { store: gate.limiter.store().name(), memory, redis }
+        StoreBody { store: app.limiter.store().name(), memory, redis }
     }
 }
 

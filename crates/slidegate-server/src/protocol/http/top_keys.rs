@@ -1,4 +1,4 @@
-//! `GET /v1/top`: the keys asked about most, and those denied most.
+//! `GET /v1/top`: the most requested keys, and the most denied ones.
 
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
@@ -9,12 +9,12 @@ use serde_json::json;
 
 use super::Shared;
 use super::error::{ApiError, Code};
-use super::operation::{Call, Who};
+use super::operation::{Access, Operation};
 use super::route::Route;
 use crate::telemetry::stats::{Period, TopKey};
 
-/// How many of each are told.
-const MOST: usize = 20;
+/// Maximum number of keys in each list.
+const MAX_KEYS: usize = 20;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -24,14 +24,14 @@ struct QueryParams {
     rule: Option<String>,
 }
 
-/// The top keys. Of many keys these are estimates.
+/// The top keys. Counts are estimates if there are many keys.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Top")]
 struct TopBody {
     period: Period,
-    /// Asked about most.
+    /// Most requested keys.
     hottest: Vec<TopKeyBody>,
-    /// Denied most.
+    /// Most denied keys.
     denied: Vec<TopKeyBody>,
 }
 
@@ -44,23 +44,23 @@ struct TopKeyBody {
 }
 
 pub(super) fn route() -> Route {
-    let call = Call::new(Who::Asking, "top", "The keys asked about most, and those denied most, at this node")
+    let operation = Operation::new(Access::Api, "top", "The keys asked about most, and those denied most, at this node")
         .parameter("query", "period", "How far back.", json!({ "enum": ["minute", "hour"] }))
         .parameter("query", "rule", "Only those of this rule.", json!({ "type": "string" }))
         .answers::<TopBody>("200", "The keys", &[
             r#"{"period":"minute","hottest":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","count":9}],"denied":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","count":6}]}"#,
         ])
         .fails(&[Code::InvalidRequest]);
-    Route::new("/v1/top").get(top, call)
+    Route::new("/v1/top").get(top, operation)
 }
 
 async fn top(
-    State(gate): State<Shared>,
+    State(app): State<Shared>,
     query: Result<Query<QueryParams>, QueryRejection>,
 ) -> Result<Json<TopBody>, ApiError> {
     let Query(QueryParams { period, rule }) =
         query.map_err(|rejection| ApiError::new(Code::InvalidRequest, rejection.body_text()))?;
-    let [hottest, denied] = gate.record.top(period, rule.as_deref(), MOST).map(|keys| {
+    let [hottest, denied] = app.record.top(period, rule.as_deref(), MAX_KEYS).map(|keys| {
         let body = |TopKey { key, count }| TopKeyBody {
             rule: key.rule().to_owned(),
             key: key.as_str().to_owned(),

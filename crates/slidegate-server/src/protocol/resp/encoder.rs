@@ -1,21 +1,21 @@
-//! What is said to a client, in the version of the protocol that it speaks.
+//! Encodes replies in the protocol version of the client.
 
 use std::fmt::{self, Write};
 
 use slidegate::Error;
 
-/// The longest text of an error, in bytes.
+/// Maximum length of an error text, in bytes.
 const MAX_ERROR: usize = 512;
 
-/// Answers in their order, not yet sent.
+/// Encoded replies in order, not yet sent.
 #[derive(Default)]
-pub(super) struct Answers {
+pub(super) struct ReplyBuffer {
     pub(super) bytes: Vec<u8>,
-    /// Version 3 of the protocol, which has maps and a null of its own.
+    /// True for version 3 of the protocol, which has maps and its own null.
     pub(super) version_3: bool,
 }
 
-impl Answers {
+impl ReplyBuffer {
     pub(super) fn simple(&mut self, text: &str) {
         self.put(&[b"+", text.as_bytes(), b"\r\n"]);
     }
@@ -32,12 +32,12 @@ impl Answers {
         self.put(&[if self.version_3 { b"_\r\n" } else { b"$-1\r\n" }]);
     }
 
-    /// So many answers follow, which are one.
+    /// Starts an array of `length` replies.
     pub(super) fn array(&mut self, length: usize) {
         self.put(&[b"*", itoa::Buffer::new().format(length).as_bytes(), b"\r\n"]);
     }
 
-    /// So many names with their values follow.
+    /// Starts a map of `length` names with their values; in version 2 this is a flat array.
     pub(super) fn map(&mut self, length: usize) {
         if self.version_3 {
             self.put(&[b"%", itoa::Buffer::new().format(length).as_bytes(), b"\r\n"]);
@@ -46,15 +46,15 @@ impl Answers {
         }
     }
 
-    /// A code that programs know, and what people should.
+    /// Writes an error: a code for programs and a message for people.
     pub(super) fn error(&mut self, code: &str, message: impl fmt::Display) {
         self.put(&[b"-", code.as_bytes(), b" "]);
-        // It only fails when the text is too long.
+        // This fails only when the text is too long, and then truncates it.
         let _ = write!(Printable { bytes: &mut self.bytes, left: MAX_ERROR }, "{message}");
         self.put(&[b"\r\n"]);
     }
 
-    /// What the library has to say against a request.
+    /// Writes an error of the library.
     pub(super) fn failure(&mut self, error: &Error) {
         self.error(if error.is_unavailable() { "UNAVAILABLE" } else { "ERR" }, error);
     }
@@ -66,7 +66,7 @@ impl Answers {
     }
 }
 
-/// Text on one line, whatever a client has put into it.
+/// Writer that keeps a text on one line and within its bound, whatever bytes a client sent.
 struct Printable<'b> {
     bytes: &'b mut Vec<u8>,
     left: usize,
@@ -83,12 +83,12 @@ impl Write for Printable<'_> {
     }
 }
 
-/// The start of a word from a client, for a person to read.
-pub(super) struct Shown<'a>(pub(super) &'a [u8]);
+/// Displays the start of a word that a client sent.
+pub(super) struct Excerpt<'a>(pub(super) &'a [u8]);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for Excerpt<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shown(word) = self;
+        let Excerpt(word) = self;
         let start = &word[..word.len().min(32)];
         for byte in start {
             f.write_char(if byte.is_ascii() { char::from(*byte) } else { '?' })?;

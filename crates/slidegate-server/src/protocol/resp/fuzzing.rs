@@ -1,22 +1,23 @@
-//! See [`crate::fuzzing`].
+//! Expected number of replies, for fuzzing; see [`crate::fuzzing`].
 
-use super::Name;
-use super::parser::{self, Caps};
-use super::session::Plain;
+use super::CommandName;
+use super::parser::{self, CommandLimits};
+use super::session::SessionCommand;
 
-/// One answer a command, and one to what is none; nothing after that, or after the client has left.
-pub(crate) fn due(mut bytes: &[u8]) -> usize {
-    let (mut words, mut due) = (Vec::new(), 0);
+/// Returns how many replies the server owes for `bytes`: one per command and one for malformed input. Nothing
+/// is answered after malformed input or after the client has quit.
+pub(crate) fn expected_replies(mut bytes: &[u8]) -> usize {
+    let (mut words, mut expected_replies) = (Vec::new(), 0);
     loop {
-        match parser::next(bytes, Caps::KNOWN, &mut words) {
+        match parser::next(bytes, CommandLimits::AUTHENTICATED, &mut words) {
             Ok(Some(length)) => bytes = &bytes[length..],
-            Ok(None) => return due,
-            Err(_) => return due + 1,
+            Ok(None) => return expected_replies,
+            Err(_) => return expected_replies + 1,
         }
         if let Some(first) = words.first() {
-            due += 1;
-            if Name::of(first) == Some(Name::Plain(Plain::Quit)) {
-                return due;
+            expected_replies += 1;
+            if CommandName::parse(first) == Some(CommandName::Session(SessionCommand::Quit)) {
+                return expected_replies;
             }
         }
     }

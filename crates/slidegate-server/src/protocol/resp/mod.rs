@@ -1,9 +1,14 @@
-//! The RESP door: every Redis client is a client.
+//! RESP server: any Redis client can be a client of Slidegate.
 //!
-//! `words` finds commands in bytes, `asked` makes requests of those that decide and numbers of decisions, `client` answers
-//! the others, `transaction` holds the commands between MULTI and EXEC, `answers` writes; `connection` reads, decides what
-//! came together in one call, and has all the patience.
+//! - `parser` finds commands in the received bytes.
+//! - `commands` converts the commands that decide to requests, and decisions to integers.
+//! - `batch` decides the commands that arrived together in as few store calls as possible.
+//! - `session` answers the commands by which clients log in and introspect the server.
+//! - `transaction` holds the commands between MULTI and EXEC.
+//! - `encoder` writes replies.
+//! - `connection` reads, runs the commands and enforces all timeouts.
 
+mod batch;
 mod commands;
 mod connection;
 mod encoder;
@@ -19,27 +24,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use slidegate::SystemClock;
 
-use self::session::Plain;
-use self::transaction::Step;
+use self::session::SessionCommand;
+use self::transaction::TransactionCommand;
 use super::connection_slots::ConnectionState;
 use super::listener::{self, Stop, Stream};
 use crate::app::state::AppState;
 use crate::common::protocol::Protocol;
 
-/// How many commands there are.
-const COMMANDS: i64 = 22;
+/// Number of commands, the reply to `COMMAND COUNT`.
+const COMMAND_COUNT: i64 = 22;
 
-/// Answers in the Redis protocol.
+/// Serves connections of the Redis protocol.
 pub(crate) struct ConnectionHandler {
-    gate: Arc<AppState>,
+    app: Arc<AppState>,
     clock: SystemClock,
-    /// Connections so far, which are their ids.
+    /// Number of connections so far; the id of the newest one.
     connections: AtomicU64,
 }
 
 impl ConnectionHandler {
-    pub(crate) fn new(gate: Arc<AppState>) -> Self {
-        ConnectionHandler { gate, clock: SystemClock::new(), connections: AtomicU64::new(0) }
+    pub(crate) fn new(app: Arc<AppState>) -> Self {
+        ConnectionHandler { app, clock: SystemClock::new(), connections: AtomicU64::new(0) }
     }
 
     fn next_id(&self) -> u64 {
@@ -50,67 +55,67 @@ impl ConnectionHandler {
 impl listener::ConnectionHandler for ConnectionHandler {
     const PROTOCOL: Protocol = Protocol::Resp;
 
-    fn gate(&self) -> &AppState {
-        &self.gate
+    fn app(&self) -> &AppState {
+        &self.app
     }
 
     async fn serve(
         self: Arc<Self>,
         mut stream: impl Stream,
         peer: SocketAddr,
-        seat: Arc<ConnectionState>,
+        state: Arc<ConnectionState>,
         stop: Stop,
     ) {
-        let _ = connection::serve(&self, &mut stream, peer, &seat, &stop).await;
+        let _ = connection::serve(&self, &mut stream, peer, &state, &stop).await;
     }
 }
 
-/// What a command's name stands for.
+/// Command, identified by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Name {
+enum CommandName {
     Acquire,
     Check,
     Peek,
     Settle,
     Release,
     Extend,
-    Cell,
-    Crab,
-    Transaction(Step),
-    Plain(Plain),
+    RedisCell,
+    Throttlecrab,
+    Transaction(TransactionCommand),
+    Session(SessionCommand),
 }
 
-impl Name {
-    fn of(word: &[u8]) -> Option<Self> {
+impl CommandName {
+    fn parse(name: &[u8]) -> Option<Self> {
         let mut upper = [0; 11];
-        let upper = upper.get_mut(..word.len())?;
-        upper.copy_from_slice(word);
+        let upper = upper.get_mut(..name.len())?;
+        upper.copy_from_slice(name);
         upper.make_ascii_uppercase();
         Some(match &*upper {
-            b"SG.ACQUIRE" => Name::Acquire,
-            b"SG.CHECK" => Name::Check,
-            b"SG.PEEK" => Name::Peek,
-            b"SG.SETTLE" => Name::Settle,
-            b"SG.RELEASE" => Name::Release,
-            b"SG.EXTEND" => Name::Extend,
-            b"CL.THROTTLE" => Name::Cell,
-            b"THROTTLE" => Name::Crab,
-            b"MULTI" => Name::Transaction(Step::Multi),
-            b"EXEC" => Name::Transaction(Step::Exec),
-            b"DISCARD" => Name::Transaction(Step::Discard),
-            b"WATCH" => Name::Transaction(Step::Watch),
-            b"UNWATCH" => Name::Transaction(Step::Unwatch),
-            b"AUTH" => Name::Plain(Plain::Auth),
-            b"CLIENT" => Name::Plain(Plain::Client),
-            b"COMMAND" => Name::Plain(Plain::Command),
-            b"CONFIG" => Name::Plain(Plain::Config),
-            b"ECHO" => Name::Plain(Plain::Echo),
-            b"HELLO" => Name::Plain(Plain::Hello),
-            b"INFO" => Name::Plain(Plain::Info),
-            b"PING" => Name::Plain(Plain::Ping),
-            b"QUIT" => Name::Plain(Plain::Quit),
-            b"RESET" => Name::Plain(Plain::Reset),
-            b"SELECT" => Name::Plain(Plain::Select),
+            b"SG.ACQUIRE" => CommandName::Acquire,
+            b"SG.CHECK" => CommandName::Check,
+            b"SG.PEEK" => CommandName::Peek,
+            b"SG.SETTLE" => CommandName::Settle,
+            b"SG.RELEASE" => CommandName::Release,
+            b"SG.EXTEND" => CommandName::Extend,
+            b"CL.THROTTLE" => CommandName::RedisCell,
+            b"THROTTLE" => CommandName::Throttlecrab,
+            b"MULTI" => CommandName::Transaction(TransactionCommand::Multi),
+            b"EXEC" => CommandName::Transaction(TransactionCommand::Exec),
+            b"DISCARD" => CommandName::Transaction(TransactionCommand::Discard),
+            b"WATCH" => CommandName::Transaction(TransactionCommand::Watch),
+            b"UNWATCH" => CommandName::Transaction(TransactionCommand::Unwatch),
+            b"AUTH" => CommandName::Session(SessionCommand::Auth),
+            b"CLIENT" => CommandName::Session(SessionCommand::Client),
+            b"COMMAND" => CommandName::Session(SessionCommand::Command),
+            b"CONFIG" => CommandName::Session(SessionCommand::Config),
+            b"ECHO" => CommandName::Session(SessionCommand::Echo),
+            b"HELLO" => CommandName::Session(SessionCommand::Hello),
+            b"INFO" => CommandName::Session(SessionCommand::Info),
+            b"PING" => CommandName::Session(SessionCommand::Ping),
+            b"QUIT" => CommandName::Session(SessionCommand::Quit),
+            b"RESET" => CommandName::Session(SessionCommand::Reset),
+            b"SELECT" => CommandName::Session(SessionCommand::Select),
             _ => return None,
         })
     }

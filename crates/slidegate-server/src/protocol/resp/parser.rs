@@ -1,105 +1,124 @@
-//! Where a command ends, and its words.
+//! Parses commands: finds where a command ends, and splits it into words.
 //!
-//! A command is an array of bulk strings (`*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n`), or a line of plain words (`PING\r\n`). A
-//! general decoder reads frames in frames as deep as it is told; this reads commands and nothing else, allocates nothing
-//! that is only announced, and starts again from a command's first byte whenever more of it has come: that is one step a
-//! word, however long the words are.
+//! A command is an array of bulk strings (`*2\r
+//!
+//! $4\r
+//!
+//! ECHO\r
+//!
+//! $2\r
+//!
+//! hi\r
+//!
+//! `), or a line of plain words (`PING\r
+//!
+//! `). A general decoder reads nested frames to any depth. This parser reads only commands and allocates
+//! nothing for announced lengths. It starts again from the first byte of a command whenever more of it has
+//! arrived. That takes one step per word, however long the words are.
 
 use std::fmt;
 
 use slidegate::MAX_ATTRIBUTES;
 
-/// The longest command, in bytes.
+/// Maximum size of a command, in bytes.
 const MAX_COMMAND: usize = 1 << 20;
 
-/// The longest line of plain words, in bytes.
+/// Maximum length of a line of plain words, in bytes.
 const MAX_LINE: usize = 16 << 10;
 
-/// The longest `*` or `$` with its number and line end.
+/// Maximum length of a `*` or `$` with its number and line end, in bytes.
 const MAX_HEADER: usize = 16;
 
-/// How much a command may be.
+/// Maximum size of a command.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Caps {
+pub(super) struct CommandLimits {
     words: usize,
-    /// Bytes of each.
-    word: usize,
+    /// Maximum length of each word, in bytes.
+    word_bytes: usize,
 }
 
-impl Caps {
-    /// Of a client that may ask: a name and a value for each attribute, the options, and what is asked.
-    pub(super) const KNOWN: Caps = Caps { words: 2 * MAX_ATTRIBUTES + 8, word: 64 << 10 };
+impl CommandLimits {
+    /// Limits of an authenticated client: a name and a value for each attribute, the command, and its
+    /// options.
+    pub(super) const AUTHENTICATED: CommandLimits =
+        CommandLimits { words: 2 * MAX_ATTRIBUTES + 8, word_bytes: 64 << 10 };
 
-    /// Of a client that has not shown a token yet, as Redis has it.
-    pub(super) const STRANGER: Caps = Caps { words: 10, word: 16 << 10 };
+    /// Limits of a client that has not authenticated yet, the same as in Redis.
+    pub(super) const UNAUTHENTICATED: CommandLimits = CommandLimits { words: 10, word_bytes: 16 << 10 };
 }
 
-/// Bytes that cannot be the start of a command. What comes after them cannot be read either.
+/// Malformed command. The bytes after it cannot be parsed either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Malformed(&'static str);
+pub(super) struct ProtocolError(&'static str);
 
-impl fmt::Display for Malformed {
+impl fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Protocol error: {}", self.0)
     }
 }
 
-/// Reads the command at the start of `bytes` into `words`; none if more of it must come. Returns its length.
+/// Parses the command at the start of `bytes` into `words`. Returns its length, or `None` if it is
+/// incomplete.
 ///
-/// An empty line and an empty array are commands without words: there is nothing to answer.
+/// An empty line and an empty array are commands without words, and get no reply.
 pub(super) fn next<'a>(
     bytes: &'a [u8],
-    caps: Caps,
+    limits: CommandLimits,
     words: &mut Vec<&'a [u8]>,
-) -> Result<Option<usize>, Malformed> {
+) -> Result<Option<usize>, ProtocolError> {
     words.clear();
     match bytes.first() {
         None => Ok(None),
-        Some(b'*') => array(bytes, caps, words),
-        Some(_) => line(bytes, caps, words),
+        Some(b'*') => array(bytes, limits, words),
+        Some(_) => line(bytes, limits, words),
     }
 }
 
-fn array<'a>(bytes: &'a [u8], caps: Caps, words: &mut Vec<&'a [u8]>) -> Result<Option<usize>, Malformed> {
-    let Some((count, mut at)) = announced(bytes, 1, "invalid multibulk length")? else { return Ok(None) };
-    // As Redis has it: an array of none, or no array.
+fn array<'a>(
+    bytes: &'a [u8],
+    limits: CommandLimits,
+    words: &mut Vec<&'a [u8]>,
+) -> Result<Option<usize>, ProtocolError> {
+    let Some((count, mut at)) = length_header(bytes, 1, "invalid multibulk length")? else { return Ok(None) };
+    // As in Redis, -1 is an empty array.
     let count = count.unwrap_or(0);
-    if count > caps.words {
-        return Err(Malformed("invalid multibulk length: too many words"));
+    if count > limits.words {
+        return Err(ProtocolError("invalid multibulk length: too many words"));
     }
     for _ in 0..count {
         match bytes.get(at) {
             None => return Ok(None),
             Some(b'$') => {}
-            Some(_) => return Err(Malformed("expected '$': a command is an array of bulk strings")),
+            Some(_) => return Err(ProtocolError("expected '$': a command is an array of bulk strings")),
         }
-        let Some((length, start)) = announced(bytes, at + 1, "invalid bulk length")? else {
+        let Some((length, start)) = length_header(bytes, at + 1, "invalid bulk length")? else {
             return Ok(None);
         };
-        let Some(length) = length.filter(|length| *length <= caps.word) else {
-            return Err(Malformed("invalid bulk length"));
+        let Some(length) = length.filter(|length| *length <= limits.word_bytes) else {
+            return Err(ProtocolError("invalid bulk length"));
         };
         let end = start + length;
         at = end + 2;
         if at > MAX_COMMAND {
-            return Err(Malformed("too big a command"));
+            return Err(ProtocolError("too big a command"));
         }
         match bytes.get(end..at) {
             None => return Ok(None),
             Some(b"\r\n") => words.push(&bytes[start..end]),
-            Some(_) => return Err(Malformed("a bulk string is longer than it says")),
+            Some(_) => return Err(ProtocolError("a bulk string is longer than it says")),
         }
     }
     Ok(Some(at))
 }
 
-/// The number in `bytes` from `at` to the line's end, none if it is -1, and where the next line starts.
+/// Parses the number that starts at `at` and ends with the line. Returns it, `None` if it is -1, and the
+/// start of the next line.
 #[inline]
-fn announced(
+fn length_header(
     bytes: &[u8],
     at: usize,
-    wrong: &'static str,
-) -> Result<Option<(Option<usize>, usize)>, Malformed> {
+    error: &'static str,
+) -> Result<Option<(Option<usize>, usize)>, ProtocolError> {
     let mut number = 0;
     for (i, byte) in bytes[at..].iter().enumerate().take(MAX_HEADER) {
         match byte {
@@ -108,40 +127,44 @@ fn announced(
                 return match bytes.get(at + i + 1) {
                     None => Ok(None),
                     Some(b'\n') => Ok(Some((Some(number), at + i + 2))),
-                    Some(_) => Err(Malformed(wrong)),
+                    Some(_) => Err(ProtocolError(error)),
                 };
             }
             b'-' if i == 0 => {
                 return match bytes.get(at..at + 4) {
                     Some(b"-1\r\n") => Ok(Some((None, at + 4))),
                     None if b"-1\r\n".starts_with(&bytes[at..]) => Ok(None),
-                    _ => Err(Malformed(wrong)),
+                    _ => Err(ProtocolError(error)),
                 };
             }
-            _ => return Err(Malformed(wrong)),
+            _ => return Err(ProtocolError(error)),
         }
     }
     Ok(None)
 }
 
-fn line<'a>(bytes: &'a [u8], caps: Caps, words: &mut Vec<&'a [u8]>) -> Result<Option<usize>, Malformed> {
-    let most = bytes.len().min(MAX_LINE);
-    let Some(end) = bytes[..most].iter().position(|b| *b == b'\n') else {
-        return if most < MAX_LINE { Ok(None) } else { Err(Malformed("too big inline request")) };
+fn line<'a>(
+    bytes: &'a [u8],
+    limits: CommandLimits,
+    words: &mut Vec<&'a [u8]>,
+) -> Result<Option<usize>, ProtocolError> {
+    let searched = bytes.len().min(MAX_LINE);
+    let Some(end) = bytes[..searched].iter().position(|b| *b == b'\n') else {
+        return if searched < MAX_LINE { Ok(None) } else { Err(ProtocolError("too big inline request")) };
     };
     if bytes[..end].iter().any(|b| b"\"'".contains(b)) {
-        return Err(Malformed("quotes are not understood in an inline command"));
+        return Err(ProtocolError("quotes are not understood in an inline command"));
     }
     for word in bytes[..end].split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()) {
-        if words.len() == caps.words {
-            return Err(Malformed("too many words"));
+        if words.len() == limits.words {
+            return Err(ProtocolError("too many words"));
         }
         words.push(word);
     }
     // A web page could make a browser send commands in the body of a request.
     let http = |name: &[u8]| words.first().is_some_and(|word| word.eq_ignore_ascii_case(name));
     if http(b"POST") || http(b"Host:") {
-        return Err(Malformed("this is HTTP, and here the Redis protocol is spoken"));
+        return Err(ProtocolError("this is HTTP, and here the Redis protocol is spoken"));
     }
     Ok(Some(end + 1))
 }
@@ -154,21 +177,22 @@ mod tests {
 
     use super::*;
 
-    /// Every command of `pieces`, fed as they come, and how it ended.
-    fn read(pieces: &[&[u8]]) -> (Vec<Vec<Vec<u8>>>, Option<Malformed>, usize) {
+    /// Returns every command in `pieces`, fed one after the other, the error if there was one, and the number
+    /// of remaining bytes.
+    fn read(pieces: &[&[u8]]) -> (Vec<Vec<Vec<u8>>>, Option<ProtocolError>, usize) {
         let (mut buffer, mut commands) = (Vec::new(), Vec::new());
         for piece in pieces {
             buffer.extend_from_slice(piece);
             let mut taken = 0;
             loop {
                 let mut words = Vec::new();
-                match next(&buffer[taken..], Caps::KNOWN, &mut words) {
+                match next(&buffer[taken..], CommandLimits::AUTHENTICATED, &mut words) {
                     Ok(Some(length)) => {
                         commands.push(words.iter().map(|word| word.to_vec()).collect());
                         taken += length;
                     }
                     Ok(None) => break,
-                    Err(malformed) => return (commands, Some(malformed), 0),
+                    Err(error) => return (commands, Some(error), 0),
                 }
             }
             buffer.drain(..taken);
@@ -176,14 +200,14 @@ mod tests {
         (commands, None, buffer.len())
     }
 
-    fn cut<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
+    fn split_at_cuts<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
         let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
         at.extend([0, bytes.len()]);
         at.sort_unstable();
         at.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect()
     }
 
-    /// Commands as another library writes them.
+    /// Encodes commands with another library.
     fn encoded(commands: &[Vec<Vec<u8>>]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for command in commands {
@@ -197,7 +221,7 @@ mod tests {
         bytes
     }
 
-    /// What looks like a command for a while.
+    /// Generates bytes that begin like commands.
     fn noise() -> impl Strategy<Value = Vec<u8>> {
         let piece = prop_oneof![
             Just(b"*2\r\n".to_vec()),
@@ -216,39 +240,39 @@ mod tests {
 
     proptest! {
         #[test]
-        fn commands_are_read_however_they_arrive(
+        fn parses_commands_split_anywhere(
             commands in prop::collection::vec(
                 prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..8), 0..8),
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
         ) {
             let bytes = encoded(&commands);
-            prop_assert_eq!(read(&cut(&bytes, &cuts)), (commands, None, 0));
+            prop_assert_eq!(read(&split_at_cuts(&bytes, &cuts)), (commands, None, 0));
         }
 
         #[test]
-        fn noise_is_read_the_same_however_it_arrives(
+        fn parses_noise_alike_split_anywhere(
             bytes in noise(),
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
         ) {
-            prop_assert_eq!(read(&cut(&bytes, &cuts)), read(&[&bytes]));
+            prop_assert_eq!(read(&split_at_cuts(&bytes, &cuts)), read(&[&bytes]));
         }
     }
 
     #[test]
-    fn what_is_announced_is_bounded() {
-        let wrong = |bytes: &[u8], caps| next(bytes, caps, &mut Vec::new()).unwrap_err().to_string();
-        let known = Caps::KNOWN;
-        assert!(wrong(b"*73\r\n", known).contains("too many words"));
-        assert!(wrong(b"*11\r\n", Caps::STRANGER).contains("too many words"));
-        assert!(wrong(b"*1\r\n$65537\r\n", known).contains("invalid bulk length"));
-        assert!(wrong(b"*1\r\n$16385\r\n", Caps::STRANGER).contains("invalid bulk length"));
-        assert!(wrong(b"*1\r\n$-1\r\n", known).contains("invalid bulk length"));
-        assert!(wrong(b"*99999999999", known).contains("invalid multibulk length"));
-        assert!(wrong(b"*-2\r\n", known).contains("invalid multibulk length"));
-        assert!(wrong(b"*1\r\n*1\r\n", known).contains("expected '$'"));
-        assert!(wrong(&[b'a'; MAX_LINE], known).contains("too big inline request"));
+    fn bounds_announced_lengths() {
+        let error = |bytes: &[u8], limits| next(bytes, limits, &mut Vec::new()).unwrap_err().to_string();
+        let authenticated = CommandLimits::AUTHENTICATED;
+        assert!(error(b"*73\r\n", authenticated).contains("too many words"));
+        assert!(error(b"*11\r\n", CommandLimits::UNAUTHENTICATED).contains("too many words"));
+        assert!(error(b"*1\r\n$65537\r\n", authenticated).contains("invalid bulk length"));
+        assert!(error(b"*1\r\n$16385\r\n", CommandLimits::UNAUTHENTICATED).contains("invalid bulk length"));
+        assert!(error(b"*1\r\n$-1\r\n", authenticated).contains("invalid bulk length"));
+        assert!(error(b"*99999999999", authenticated).contains("invalid multibulk length"));
+        assert!(error(b"*-2\r\n", authenticated).contains("invalid multibulk length"));
+        assert!(error(b"*1\r\n*1\r\n", authenticated).contains("expected '$'"));
+        assert!(error(&[b'a'; MAX_LINE], authenticated).contains("too big inline request"));
         let word = [&b"$65536\r\n"[..], &[b'x'; 65536], b"\r\n"].concat();
         let large = [&b"*17\r\n"[..], &word.repeat(17)].concat();
-        assert!(wrong(&large, known).contains("too big a command"));
+        assert!(error(&large, authenticated).contains("too big a command"));
     }
 }

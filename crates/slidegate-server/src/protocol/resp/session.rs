@@ -1,20 +1,20 @@
-//! What is known of a client, and the commands by which Redis clients introduce themselves and look around.
+//! Session of one client, and the commands by which Redis clients log in and introspect the server.
 
 use std::net::SocketAddr;
 
-use super::encoder::{Answers, Shown};
-use super::parser::Caps;
+use super::encoder::{Excerpt, ReplyBuffer};
+use super::parser::CommandLimits;
 use crate::app::auth::Auth;
 
-/// What clients that ask may take for granted.
+/// Redis version that INFO reports, for clients that depend on it.
 const REDIS_VERSION: &str = "7.0.0";
 
-/// The longest name of a client, in bytes.
+/// Maximum length of a client's name, in bytes.
 const MAX_NAME: usize = 64;
 
-/// Commands that decide nothing.
+/// Commands of the session, which decide nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Plain {
+pub(super) enum SessionCommand {
     Auth,
     Client,
     Command,
@@ -28,199 +28,210 @@ pub(super) enum Plain {
     Select,
 }
 
-/// One connection's client.
-pub(super) struct Client {
+/// State of one client's connection.
+pub(super) struct Session {
     id: u64,
     peer: SocketAddr,
     name: String,
-    /// Whether it may ask: it has shown a token, or needs none.
-    pub(super) known: bool,
+    /// True if the client has sent a valid token, or needs none.
+    pub(super) authenticated: bool,
 }
 
-/// Whether a connection goes on after an answer.
+/// Action on the connection after a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Then {
-    GoOn,
+pub(super) enum AfterReply {
+    KeepOpen,
     Close,
 }
 
-impl Client {
-    pub(super) fn new(id: u64, peer: SocketAddr, access: &Auth) -> Self {
-        Client { id, peer, name: String::new(), known: access.is_open() }
+impl Session {
+    pub(super) fn new(id: u64, peer: SocketAddr, auth: &Auth) -> Self {
+        Session { id, peer, name: String::new(), authenticated: auth.is_open() }
     }
 
-    /// How much it may send as one command.
-    pub(super) fn caps(&self) -> Caps {
-        if self.known { Caps::KNOWN } else { Caps::STRANGER }
+    /// Returns the maximum size of the client's commands.
+    pub(super) fn limits(&self) -> CommandLimits {
+        if self.authenticated { CommandLimits::AUTHENTICATED } else { CommandLimits::UNAUTHENTICATED }
     }
 
-    /// Whether it may give this command before it has shown a token.
-    pub(super) fn may(&self, command: Plain) -> bool {
-        self.known || matches!(command, Plain::Auth | Plain::Hello | Plain::Quit | Plain::Reset)
+    /// Returns true if the client may run this command; before authentication only a few are allowed.
+    pub(super) fn may_run(&self, command: SessionCommand) -> bool {
+        self.authenticated
+            || matches!(
+                command,
+                SessionCommand::Auth | SessionCommand::Hello | SessionCommand::Quit | SessionCommand::Reset
+            )
     }
 
-    /// Answers `command` with these words after its name.
-    pub(super) fn answer(
+    /// Runs `command` with these arguments and writes its reply.
+    pub(super) fn run(
         &mut self,
-        command: Plain,
+        command: SessionCommand,
         words: &[&[u8]],
-        access: &Auth,
-        answers: &mut Answers,
-    ) -> Then {
+        auth: &Auth,
+        replies: &mut ReplyBuffer,
+    ) -> AfterReply {
         match (command, words) {
-            (Plain::Ping, []) => answers.simple("PONG"),
-            (Plain::Ping | Plain::Echo, [message]) => answers.bulk(message),
-            (Plain::Auth, [token] | [_, token]) => self.auth(token, access, answers),
-            (Plain::Hello, words) => self.hello(words, access, answers),
-            (Plain::Select, [b"0"]) => answers.simple("OK"),
-            (Plain::Select, [_]) => answers.error("ERR", "DB index is out of range: there is only 0"),
-            (Plain::Info, _) => answers.bulk(info().as_bytes()),
-            (Plain::Client, [what, rest @ ..]) => self.client(what, rest, answers),
-            (Plain::Config, [what, ..]) if what.eq_ignore_ascii_case(b"GET") => answers.map(0),
-            (Plain::Config, [_, ..]) => answers.error("ERR", "CONFIG takes GET: see the rules file"),
-            (Plain::Command, [what, ..]) if what.eq_ignore_ascii_case(b"COUNT") => {
-                answers.integer(super::COMMANDS);
+            (SessionCommand::Ping, []) => replies.simple("PONG"),
+            (SessionCommand::Ping | SessionCommand::Echo, [message]) => replies.bulk(message),
+            (SessionCommand::Auth, [token] | [_, token]) => self.auth(token, auth, replies),
+            (SessionCommand::Hello, words) => self.hello(words, auth, replies),
+            (SessionCommand::Select, [b"0"]) => replies.simple("OK"),
+            (SessionCommand::Select, [_]) => {
+                replies.error("ERR", "DB index is out of range: there is only 0")
             }
-            (Plain::Command, [what, ..]) if what.eq_ignore_ascii_case(b"DOCS") => answers.map(0),
-            (Plain::Command, _) => answers.array(0),
-            (Plain::Reset, _) => {
-                (self.known, answers.version_3) = (access.is_open(), false);
+            (SessionCommand::Info, _) => replies.bulk(info().as_bytes()),
+            (SessionCommand::Client, [subcommand, rest @ ..]) => self.client(subcommand, rest, replies),
+            (SessionCommand::Config, [subcommand, ..]) if subcommand.eq_ignore_ascii_case(b"GET") => {
+                replies.map(0)
+            }
+            (SessionCommand::Config, [_, ..]) => replies.error("ERR", "CONFIG takes GET: see the rules file"),
+            (SessionCommand::Command, [subcommand, ..]) if subcommand.eq_ignore_ascii_case(b"COUNT") => {
+                replies.integer(super::COMMAND_COUNT);
+            }
+            (SessionCommand::Command, [subcommand, ..]) if subcommand.eq_ignore_ascii_case(b"DOCS") => {
+                replies.map(0)
+            }
+            (SessionCommand::Command, _) => replies.array(0),
+            (SessionCommand::Reset, _) => {
+                (self.authenticated, replies.version_3) = (auth.is_open(), false);
                 self.name.clear();
-                answers.simple("RESET");
+                replies.simple("RESET");
             }
-            (Plain::Quit, _) => {
-                answers.simple("OK");
-                return Then::Close;
+            (SessionCommand::Quit, _) => {
+                replies.simple("OK");
+                return AfterReply::Close;
             }
             (command, _) => {
                 let name = format!("{command:?}").to_ascii_lowercase();
-                answers.error("ERR", format_args!("wrong number of arguments for '{name}' command"));
+                replies.error("ERR", format_args!("wrong number of arguments for '{name}' command"));
             }
         }
-        Then::GoOn
+        AfterReply::KeepOpen
     }
 
-    fn auth(&mut self, token: &[u8], access: &Auth, answers: &mut Answers) {
-        if self.show(token, access, answers) {
-            answers.simple("OK");
+    fn auth(&mut self, token: &[u8], auth: &Auth, replies: &mut ReplyBuffer) {
+        if self.authenticate(token, auth, replies) {
+            replies.simple("OK");
         }
     }
 
-    /// Whether `token` lets ask; if not, that is said. A wrong one leaves things as they were.
-    fn show(&mut self, token: &[u8], access: &Auth, answers: &mut Answers) -> bool {
-        let right = access.may_ask(Some(token));
-        self.known |= right;
-        if !right {
-            answers.error("WRONGPASS", "invalid username-password pair or user is disabled.");
+    /// Authenticates the client and returns true if `token` is valid. Otherwise writes an error and leaves
+    /// the session as it was.
+    fn authenticate(&mut self, token: &[u8], auth: &Auth, replies: &mut ReplyBuffer) -> bool {
+        let is_valid = auth.may_ask(Some(token));
+        self.authenticated |= is_valid;
+        if !is_valid {
+            replies.error("WRONGPASS", "invalid username-password pair or user is disabled.");
         }
-        right
+        is_valid
     }
 
-    /// `HELLO [2|3 [AUTH user token] [SETNAME name]]`.
-    fn hello(&mut self, words: &[&[u8]], access: &Auth, answers: &mut Answers) {
+    /// Runs `HELLO [2|3 [AUTH user token] [SETNAME name]]`.
+    fn hello(&mut self, words: &[&[u8]], auth: &Auth, replies: &mut ReplyBuffer) {
         let (version_3, mut options) = match words {
-            [] => (answers.version_3, words),
+            [] => (replies.version_3, words),
             [b"2", rest @ ..] => (false, rest),
             [b"3", rest @ ..] => (true, rest),
-            _ => return answers.error("NOPROTO", "unsupported protocol version"),
+            _ => return replies.error("NOPROTO", "unsupported protocol version"),
         };
         let (mut token, mut name) = (None, None);
         loop {
             options = match options {
-                [option, _, shown, rest @ ..] if option.eq_ignore_ascii_case(b"AUTH") => {
-                    token = Some(*shown);
+                [option, _, secret, rest @ ..] if option.eq_ignore_ascii_case(b"AUTH") => {
+                    token = Some(*secret);
                     rest
                 }
-                [option, own, rest @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => {
-                    let Some(own) = checked(own) else { return bad_name(answers) };
-                    name = Some(own);
+                [option, value, rest @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => {
+                    let Some(value) = printable_name(value) else { return write_invalid_name(replies) };
+                    name = Some(value);
                     rest
                 }
                 [option, ..] => {
-                    let option = Shown(option);
-                    return answers.error("ERR", format_args!("Syntax error in HELLO option '{option}'"));
+                    let option = Excerpt(option);
+                    return replies.error("ERR", format_args!("Syntax error in HELLO option '{option}'"));
                 }
                 [] => break,
             };
         }
         if let Some(token) = token
-            && !self.show(token, access, answers)
+            && !self.authenticate(token, auth, replies)
         {
             return;
         }
-        if !self.known {
-            return answers.error(
+        if !self.authenticated {
+            return replies.error(
                 "NOAUTH",
                 "HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
                  <user> <pass> option can be used",
             );
         }
-        answers.version_3 = version_3;
+        replies.version_3 = version_3;
         if let Some(name) = name {
             name.clone_into(&mut self.name);
         }
-        self.introduce(answers);
+        self.write_hello_reply(replies);
     }
 
-    fn introduce(&self, answers: &mut Answers) {
-        answers.map(7);
+    fn write_hello_reply(&self, replies: &mut ReplyBuffer) {
+        replies.map(7);
         for (name, value) in [("server", "slidegate"), ("version", env!("CARGO_PKG_VERSION"))] {
-            answers.bulk(name.as_bytes());
-            answers.bulk(value.as_bytes());
+            replies.bulk(name.as_bytes());
+            replies.bulk(value.as_bytes());
         }
         for (name, number) in
-            [("proto", if answers.version_3 { 3 } else { 2 }), ("id", i64::try_from(self.id).unwrap_or(0))]
+            [("proto", if replies.version_3 { 3 } else { 2 }), ("id", i64::try_from(self.id).unwrap_or(0))]
         {
-            answers.bulk(name.as_bytes());
-            answers.integer(number);
+            replies.bulk(name.as_bytes());
+            replies.integer(number);
         }
         for (name, value) in [("mode", "standalone"), ("role", "master")] {
-            answers.bulk(name.as_bytes());
-            answers.bulk(value.as_bytes());
+            replies.bulk(name.as_bytes());
+            replies.bulk(value.as_bytes());
         }
-        answers.bulk(b"modules");
-        answers.array(0);
+        replies.bulk(b"modules");
+        replies.array(0);
     }
 
-    fn client(&mut self, what: &[u8], words: &[&[u8]], answers: &mut Answers) {
-        let is = |known: &str| what.eq_ignore_ascii_case(known.as_bytes());
+    fn client(&mut self, subcommand: &[u8], words: &[&[u8]], replies: &mut ReplyBuffer) {
+        let is = |name: &str| subcommand.eq_ignore_ascii_case(name.as_bytes());
         match words {
-            [name] if is("SETNAME") => match checked(name) {
+            [name] if is("SETNAME") => match printable_name(name) {
                 Some(name) => {
                     name.clone_into(&mut self.name);
-                    answers.simple("OK");
+                    replies.simple("OK");
                 }
-                None => bad_name(answers),
+                None => write_invalid_name(replies),
             },
-            [] if is("GETNAME") && self.name.is_empty() => answers.nil(),
-            [] if is("GETNAME") => answers.bulk(self.name.as_bytes()),
-            [] if is("ID") => answers.integer(i64::try_from(self.id).unwrap_or(0)),
-            // Clients say who made them; nobody here asks.
-            [_, _] if is("SETINFO") => answers.simple("OK"),
-            [_] if is("NO-EVICT") || is("NO-TOUCH") => answers.simple("OK"),
+            [] if is("GETNAME") && self.name.is_empty() => replies.nil(),
+            [] if is("GETNAME") => replies.bulk(self.name.as_bytes()),
+            [] if is("ID") => replies.integer(i64::try_from(self.id).unwrap_or(0)),
+            // Clients report the name and version of their library, which is not used.
+            [_, _] if is("SETINFO") => replies.simple("OK"),
+            [_] if is("NO-EVICT") || is("NO-TOUCH") => replies.simple("OK"),
             _ if is("INFO") || is("LIST") => {
-                let Client { id, peer, name, .. } = self;
-                answers.bulk(format!("id={id} addr={peer} name={name} db=0\n").as_bytes());
+                let Session { id, peer, name, .. } = self;
+                replies.bulk(format!("id={id} addr={peer} name={name} db=0\n").as_bytes());
             }
             _ => {
-                let what = Shown(what);
-                answers.error(
+                let subcommand = Excerpt(subcommand);
+                replies.error(
                     "ERR",
-                    format_args!("unknown subcommand or wrong number of arguments for '{what}'"),
+                    format_args!("unknown subcommand or wrong number of arguments for '{subcommand}'"),
                 );
             }
         }
     }
 }
 
-/// A name that can be shown as it is.
-fn checked(name: &[u8]) -> Option<&str> {
+/// Returns the name if it is printable ASCII without spaces and not too long.
+fn printable_name(name: &[u8]) -> Option<&str> {
     let plain = name.len() <= MAX_NAME && name.iter().all(u8::is_ascii_graphic);
     str::from_utf8(name).ok().filter(|_| plain)
 }
 
-fn bad_name(answers: &mut Answers) {
-    answers.error("ERR", "Client names cannot contain spaces, newlines or special characters.");
+fn write_invalid_name(replies: &mut ReplyBuffer) {
+    replies.error("ERR", "Client names cannot contain spaces, newlines or special characters.");
 }
 
 fn info() -> String {

@@ -1,23 +1,24 @@
-//! Commands between MULTI and EXEC.
+//! Transactions: the commands between MULTI and EXEC.
 //!
-//! Clients send MULTI around a pipeline, redis-py by default. A queued command is checked when it comes and answered
-//! `QUEUED`; nothing is charged before EXEC. One bad command makes EXEC answer EXECABORT, and nothing is charged at all.
+//! Clients send MULTI around a pipeline, redis-py by default. A queued command is validated when it arrives
+//! and answered with `QUEUED`. Nothing is charged before EXEC. One invalid command makes EXEC reply
+//! EXECABORT, and nothing is charged at all.
 
 use slidegate::{Error, Limiter, Micros, Store};
 
-use super::Name;
-use super::commands::{self, Asked};
-use super::session::Plain;
+use super::CommandName;
+use super::commands::{self, DecisionCommand};
+use super::session::SessionCommand;
 
-/// The most commands of one transaction: as many as an HTTP batch may have requests.
+/// Maximum number of commands in one transaction, the same as of requests in an HTTP batch.
 pub(super) const MAX_QUEUED: usize = 1_000;
 
-/// The most bytes of one transaction: as many as an HTTP batch may have.
+/// Maximum size of one transaction in bytes, the same as of an HTTP batch.
 pub(super) const MAX_BYTES: usize = 1 << 20;
 
-/// Commands that begin and end a transaction, or belong to one in Redis.
+/// Commands that begin or end a transaction, or belong to one in Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum TransactionCommand {
     Multi,
     Exec,
     Discard,
@@ -25,33 +26,33 @@ pub(super) enum Step {
     Unwatch,
 }
 
-/// Transaction that a client has begun.
+/// Open transaction of one client.
 pub(super) struct Transaction {
-    /// When MULTI came.
-    pub(super) begun: Micros,
-    /// Queued commands as they arrived, one after the other.
+    /// Arrival time of MULTI.
+    pub(super) started_at: Micros,
+    /// Queued commands as received, concatenated.
     pub(super) bytes: Vec<u8>,
     pub(super) commands: usize,
-    /// Whether a command was rejected: EXEC then discards all of them.
+    /// True if a command was rejected: EXEC then discards all of them.
     pub(super) aborted: bool,
 }
 
 impl Transaction {
     pub(super) fn begin(now: Micros) -> Self {
-        Transaction { begun: now, bytes: Vec::new(), commands: 0, aborted: false }
+        Transaction { started_at: now, bytes: Vec::new(), commands: 0, aborted: false }
     }
 
-    /// Queues a command, which arrived as `bytes`. An error aborts the transaction and frees what it holds.
+    /// Queues a command that was received as `bytes`. An error aborts the transaction and frees its memory.
     pub(super) fn queue<S: Store>(
         &mut self,
         limiter: &Limiter<S>,
-        name: Name,
+        name: CommandName,
         words: &[&[u8]],
         bytes: &[u8],
     ) -> Result<(), Error> {
-        let queued = self.check(limiter, name, words, bytes);
-        match queued {
-            // After an error the rest is checked, for its own answer, and not kept.
+        let result = self.check(limiter, name, words, bytes);
+        match result {
+            // After an error the remaining commands are validated, for their own replies, but not stored.
             Ok(()) if !self.aborted => {
                 self.commands += 1;
                 self.bytes.extend_from_slice(bytes);
@@ -59,18 +60,18 @@ impl Transaction {
             Ok(()) => {}
             Err(_) => self.abort(),
         }
-        queued
+        result
     }
 
-    /// Lets EXEC answer EXECABORT.
+    /// Makes EXEC reply EXECABORT.
     pub(super) fn abort(&mut self) {
-        *self = Transaction { aborted: true, ..Transaction::begin(self.begun) };
+        *self = Transaction { aborted: true, ..Transaction::begin(self.started_at) };
     }
 
     fn check<S: Store>(
         &self,
         limiter: &Limiter<S>,
-        name: Name,
+        name: CommandName,
         words: &[&[u8]],
         bytes: &[u8],
     ) -> Result<(), Error> {
@@ -85,20 +86,25 @@ impl Transaction {
             )));
         }
         match (name, words) {
-            (Name::Acquire, words) => Asked::acquire(words).map(drop),
-            (Name::Check, words) => Asked::check(words).map(drop),
-            (Name::Peek, words) => Asked::peek(words).map(drop),
-            (Name::Cell, words) => Asked::cell(words).map(drop),
-            (Name::Crab, words) => Asked::crab(words).map(drop),
-            (Name::Settle, words) => commands::settlement(limiter, words).map(drop),
-            (Name::Release, words) => commands::held(limiter, "SG.RELEASE", words).map(drop),
-            (Name::Extend, words) => commands::held(limiter, "SG.EXTEND", words).map(drop),
-            (Name::Plain(Plain::Ping), [] | [_]) | (Name::Plain(Plain::Echo), [_]) => Ok(()),
-            (Name::Plain(command), _) => {
+            (CommandName::Acquire, words) => DecisionCommand::acquire(words).map(drop),
+            (CommandName::Check, words) => DecisionCommand::check(words).map(drop),
+            (CommandName::Peek, words) => DecisionCommand::peek(words).map(drop),
+            (CommandName::RedisCell, words) => DecisionCommand::redis_cell(words).map(drop),
+            (CommandName::Throttlecrab, words) => DecisionCommand::throttlecrab(words).map(drop),
+            (CommandName::Settle, words) => commands::parse_settle(limiter, words).map(drop),
+            (CommandName::Release, words) => {
+                commands::parse_reservation(limiter, "SG.RELEASE", words).map(drop)
+            }
+            (CommandName::Extend, words) => {
+                commands::parse_reservation(limiter, "SG.EXTEND", words).map(drop)
+            }
+            (CommandName::Session(SessionCommand::Ping), [] | [_])
+            | (CommandName::Session(SessionCommand::Echo), [_]) => Ok(()),
+            (CommandName::Session(command), _) => {
                 let name = format!("{command:?}").to_ascii_uppercase();
                 Err(Error::invalid(format!("{name} cannot be queued like this in a transaction")))
             }
-            (Name::Transaction(step), _) => {
+            (CommandName::Transaction(step), _) => {
                 let name = format!("{step:?}").to_ascii_uppercase();
                 Err(Error::invalid(format!("{name} inside MULTI is not allowed")))
             }

@@ -140,7 +140,8 @@ fn a_collector_gets_spans_as_children_of_the_callers() {
         assert_eq!((attributes["protocol"].as_str(), attributes[name].as_str()), (door, value));
         assert_eq!(attributes.get("keys").map_or("", String::as_str), keys);
         assert_eq!(span.status.as_ref().is_some_and(|status| status.code == 2), name == "error", "{span:?}");
-        let known = ["protocol", "kind", "permits", "allowed", "denied_by", "source", "error", "keys", "took_us"];
+        let known =
+            ["protocol", "kind", "permits", "allowed", "denied_by", "source", "error", "keys", "took_us"];
         assert!(attributes.keys().all(|name| known.contains(&name.as_str())), "{attributes:?}");
         let took = Duration::from_nanos(span.end_time_unix_nano - span.start_time_unix_nano);
         assert!(took < Duration::from_secs(10) && attributes.contains_key("took_us"), "{span:?}");

@@ -1,6 +1,6 @@
-//! `GET /metrics`, for Prometheus. `docs/metrics.md` lists them all; a test sees to it.
+//! `GET /metrics`: metrics for Prometheus. `docs/metrics.md` lists them all, and a test compares the two.
 //!
-//! Labels are doors, rules, servers and words of ours: nothing that a caller sends becomes one.
+//! Labels are protocols, rules, servers and fixed words: nothing that a caller sends becomes a label.
 
 mod page;
 
@@ -27,46 +27,46 @@ use tokio::sync::OwnedSemaphorePermit;
 use self::page::{Histogram, Labelled, Page};
 use super::Shared;
 use super::error::{ApiError, Code};
-use super::operation::{Call, METRICS, Who};
+use super::operation::{Access, METRICS, Operation};
 use super::route::Route;
 use crate::common::protocol::Protocol;
 use crate::store::RedisStats;
 use crate::telemetry::stats::{Change, Durations, Failure, Said, Shed};
 
 pub(super) fn route() -> Route {
-    let call = Call::new(Who::Asking, "metrics", "For Prometheus: OpenMetrics")
+    let operation = Operation::new(Access::Api, "metrics", "For Prometheus: OpenMetrics")
         .answers_metrics("200", "The metrics")
         .fails(&[Code::Unavailable]);
-    Route::new("/metrics").get(metrics, call)
+    Route::new("/metrics").get(metrics, operation)
 }
 
-async fn metrics(State(gate): State<Shared>) -> Result<Response, ApiError> {
-    let Ok(place) = Arc::clone(&gate.metrics_pages).try_acquire_owned() else {
+async fn metrics(State(app): State<Shared>) -> Result<Response, ApiError> {
+    let Ok(permit) = Arc::clone(&app.metrics_pages).try_acquire_owned() else {
         return Err(ApiError::new(
             Code::Unavailable,
             "as many pages of metrics are sent as may be: try again",
         ));
     };
     let mut registry = Registry::with_prefix("slidegate");
-    let (memory, redis) = (gate.memory_stats().await, gate.redis_stats().await);
-    registry.register_collector(Box::new(Everything { gate, memory, redis }));
+    let (memory, redis) = (app.memory_stats().await, app.redis_stats().await);
+    registry.register_collector(Box::new(MetricsCollector { app, memory, redis }));
     let mut body = String::new();
     text::encode(&mut body, &registry)
         .map_err(|_| ApiError::new(Code::Unavailable, "the metrics cannot be written"))?;
-    let sent = Sent { rest: Bytes::from(body), _place: place };
-    Ok(([(header::CONTENT_TYPE, METRICS)], Body::new(sent)).into_response())
+    let page = PageBody { rest: Bytes::from(body), _permit: permit };
+    Ok(([(header::CONTENT_TYPE, METRICS)], Body::new(page)).into_response())
 }
 
-/// Bytes of a page that are handed over at once. The rest stays here until the client has taken those.
-const PIECE: usize = 16 << 10;
+/// Chunk size of the page in bytes. The rest stays here until the client has taken the chunk.
+const CHUNK: usize = 16 << 10;
 
-/// A page on its way, and its place until most of it was sent.
-struct Sent {
+/// Body of a page being sent. It holds its permit until most of the page was sent.
+struct PageBody {
     rest: Bytes,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl HttpBody for Sent {
+impl HttpBody for PageBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -74,9 +74,9 @@ impl HttpBody for Sent {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let length = self.rest.len().min(PIECE);
-        let piece = self.rest.split_to(length);
-        Poll::Ready((!piece.is_empty()).then(|| Ok(Frame::data(piece))))
+        let length = self.rest.len().min(CHUNK);
+        let chunk = self.rest.split_to(length);
+        Poll::Ready((!chunk.is_empty()).then(|| Ok(Frame::data(chunk))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -88,42 +88,42 @@ impl HttpBody for Sent {
     }
 }
 
-/// Collector of all metrics. Statistics that are gathered on a blocking thread are gathered before.
-struct Everything {
-    gate: Shared,
+/// Collector of all metrics. Statistics that need a blocking thread are gathered before.
+struct MetricsCollector {
+    app: Shared,
     memory: Option<MemoryStats>,
     redis: Option<RedisStats>,
 }
 
-impl std::fmt::Debug for Everything {
+impl std::fmt::Debug for MetricsCollector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Everything")
+        f.write_str("MetricsCollector")
     }
 }
 
-impl Collector for Everything {
+impl Collector for MetricsCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let mut page = Page { encoder };
         self.decisions(&mut page)?;
         self.rules(&mut page)?;
-        self.doors(&mut page)?;
+        self.listeners(&mut page)?;
         self.memory(&mut page)?;
         self.redis(&mut page)?;
         self.monitors(&mut page)
     }
 }
 
-impl Everything {
+impl MetricsCollector {
     fn decisions(&self, page: &mut Page<'_>) -> Result<(), Error> {
-        let record = &self.gate.record;
+        let record = &self.app.record;
         let (rules, rows) = record.rows();
-        let mut said = Vec::new();
+        let mut decisions = Vec::new();
         for row in &rows {
             for word in Said::ALL {
                 for source in Source::ALL {
                     let count = row.said(word, source);
                     if count > 0 || (source == Source::Store && word != Said::WouldDeny) {
-                        said.push((
+                        decisions.push((
                             [("rule", &*row.name), ("verdict", word.as_str()), ("source", source.as_str())],
                             count,
                         ));
@@ -131,9 +131,9 @@ impl Everything {
                 }
             }
         }
-        page.counters("decisions", "Decisions by rule, verdict and source", &said)?;
-        let watching = rules.iter().zip(&rows).filter(|(rule, _)| rule.in_mode() == Mode::Shadow);
-        let changes = watching.flat_map(|(_, row)| {
+        page.counters("decisions", "Decisions by rule, verdict and source", &decisions)?;
+        let shadow_rules = rules.iter().zip(&rows).filter(|(rule, _)| rule.in_mode() == Mode::Shadow);
+        let changes = shadow_rules.flat_map(|(_, row)| {
             Change::ALL.map(|change| {
                 ([("rule", row.name.as_str()), ("change", change.as_str())], row.changes(change))
             })
@@ -141,31 +141,39 @@ impl Everything {
         let help = "Requests that would be decided otherwise if shadow rules were enforced";
         page.counters("shadow_changes", help, &changes.collect::<Vec<_>>())?;
         let (mut requests, mut durations) = (Vec::new(), Vec::new());
-        for door in Protocol::ALL {
+        for protocol in Protocol::ALL {
             for source in Source::ALL {
-                let mut all = Durations::default();
+                let mut source_durations = Durations::default();
                 for (allowed, verdict) in [(true, "allowed"), (false, "denied")] {
-                    let some = record.durations(door, allowed, source);
-                    if some.count() > 0 || source == Source::Store {
-                        let labels =
-                            [("protocol", door.as_str()), ("verdict", verdict), ("source", source.as_str())];
-                        requests.push((labels, some.count()));
+                    let verdict_durations = record.durations(protocol, allowed, source);
+                    if verdict_durations.count() > 0 || source == Source::Store {
+                        let labels = [
+                            ("protocol", protocol.as_str()),
+                            ("verdict", verdict),
+                            ("source", source.as_str()),
+                        ];
+                        requests.push((labels, verdict_durations.count()));
                     }
-                    all.add(&some);
+                    source_durations.add(&verdict_durations);
                 }
-                if all.count() > 0 || source == Source::Store {
-                    durations.push(([("protocol", door.as_str()), ("source", source.as_str())], all));
+                if source_durations.count() > 0 || source == Source::Store {
+                    durations.push((
+                        [("protocol", protocol.as_str()), ("source", source.as_str())],
+                        source_durations,
+                    ));
                 }
             }
         }
         page.counters("requests", "Requests by protocol, verdict and source", &requests)?;
         page.durations("decision_duration", "Duration of decisions", &durations)?;
-        let failures = Protocol::ALL.into_iter().flat_map(|door| {
-            Failure::ALL
-                .map(|kind| ([("protocol", door.as_str()), ("kind", kind.as_str())], record.failures(door, kind)))
+        let failures = Protocol::ALL.into_iter().flat_map(|protocol| {
+            Failure::ALL.map(|kind| {
+                ([("protocol", protocol.as_str()), ("kind", kind.as_str())], record.failures(protocol, kind))
+            })
         });
         page.counters("failures", "Requests that could not be decided", &failures.collect::<Vec<_>>())?;
-        let unmatched = Protocol::ALL.map(|door| ([("protocol", door.as_str())], record.unmatched(door)));
+        let unmatched =
+            Protocol::ALL.map(|protocol| ([("protocol", protocol.as_str())], record.unmatched(protocol)));
         page.counters("unmatched_requests", "Requests that no rule matches", &unmatched)?;
         let limits: Vec<_> =
             rules.iter().map(|rule| ([("rule", rule.name())], rule.quota().limit() as i64)).collect();
@@ -182,33 +190,45 @@ impl Everything {
     }
 
     fn rules(&self, page: &mut Page<'_>) -> Result<(), Error> {
-        let book = &self.gate.rules;
-        let edition = book.current();
+        let manager = &self.app.rules;
+        let edition = manager.current();
         page.gauge("rules_version", "Version of the rules in force", edition.version as i64)?;
         let n = edition.rules.iter().count();
         page.gauge("rules_count", "Number of rules in force", n as i64)?;
-        page.counter("rules_changes", "Changes of the rules in force", book.changes())?;
-        page.counter("rules_failures", "Invalid rules that were found and not used", book.failures())?;
-        let wrong = i64::from(book.failure().is_some());
-        page.gauge("rules_invalid", "1 while the newest rules are invalid and therefore not in force", wrong)?;
+        page.counter("rules_changes", "Changes of the rules in force", manager.changes())?;
+        page.counter("rules_failures", "Invalid rules that were found and not used", manager.failures())?;
+        let invalid = i64::from(manager.failure().is_some());
+        page.gauge(
+            "rules_invalid",
+            "1 while the newest rules are invalid and therefore not in force",
+            invalid,
+        )?;
         let hash = [("hash", edition.hash.as_str())];
         page.info("rules", "Hash of the rules in force; equal on nodes with equal rules", &hash)
     }
 
-    fn doors(&self, page: &mut Page<'_>) -> Result<(), Error> {
-        let connections =
-            Protocol::ALL.map(|door| ([("protocol", door.as_str())], self.gate.record.connections(door) as i64));
+    fn listeners(&self, page: &mut Page<'_>) -> Result<(), Error> {
+        let connections = Protocol::ALL.map(|protocol| {
+            ([("protocol", protocol.as_str())], self.app.record.connections(protocol) as i64)
+        });
         page.gauges("connections", "Open connections", None, &connections)?;
-        let shed = Protocol::ALL.into_iter().flat_map(|door| {
+        let shed = Protocol::ALL.into_iter().flat_map(|protocol| {
             Shed::ALL.map(|reason| {
-                ([("protocol", door.as_str()), ("reason", reason.as_str())], self.gate.record.sheds(door, reason))
+                (
+                    [("protocol", protocol.as_str()), ("reason", reason.as_str())],
+                    self.app.record.sheds(protocol, reason),
+                )
             })
         });
         let help = "Connections closed because clients held too many or sent nothing";
         page.counters("connections_shed", help, &shed.collect::<Vec<_>>())?;
-        let unfinished = self.gate.unfinished.bytes() as u64;
-        page.bytes("unfinished_requests", "Bytes of large requests that are still arriving", Some(unfinished))?;
-        let recorded = self.gate.record.recorder.recorded();
+        let unfinished = self.app.unfinished.bytes() as u64;
+        page.bytes(
+            "unfinished_requests",
+            "Bytes of large requests that are still arriving",
+            Some(unfinished),
+        )?;
+        let recorded = self.app.record.recorder.recorded();
         page.gauge("recordings", "Recordings in progress", recorded.recordings as i64)?;
         page.counter("recorded_requests", "Requests that were recorded", recorded.lines)?;
         let help = "Requests missing from recordings because the reader was too slow";
@@ -224,16 +244,8 @@ impl Everything {
         page.size("memory_store_events", "Admissions stored one by one in the memory store", events)?;
         page.bytes("memory_store", "Bytes of the memory store", stats.map(|stats| stats.bytes as u64))?;
         let evicted = stats.map(|stats| stats.evicted);
-        page.total(
-            "memory_store_evictions",
-            "Keys evicted while they still counted something",
-            evicted,
-        )?;
-        page.total(
-            "memory_store_swept",
-            "Expired keys removed",
-            stats.map(|stats| stats.swept),
-        )?;
+        page.total("memory_store_evictions", "Keys evicted while they still counted something", evicted)?;
+        page.total("memory_store_swept", "Expired keys removed", stats.map(|stats| stats.swept))?;
         let help = "Counters shared by keys because the memory store is full";
         page.size("memory_store_shared_counters", help, stats.map(|stats| stats.shared_counters))?;
         let help = "Decisions by a shared counter";
@@ -251,30 +263,26 @@ impl Everything {
     fn redis(&self, page: &mut Page<'_>) -> Result<(), Error> {
         let stats = self.redis.as_ref();
         self.servers(page, stats.map(|stats| stats.guard.servers.as_slice()).unwrap_or_default())?;
-        let guard = stats.map(|stats| &stats.guard);
-        page.size(
-            "store_in_flight",
-            "Redis calls in flight",
-            guard.map(|guard| guard.in_flight),
-        )?;
+        let failover = stats.map(|stats| &stats.guard);
+        page.size("store_in_flight", "Redis calls in flight", failover.map(|failover| failover.in_flight))?;
         page.total(
             "store_late",
             "Redis replies that arrived after their deadline",
-            guard.map(|guard| guard.late),
+            failover.map(|failover| failover.late),
         )?;
-        let overloaded = guard.map(|guard| guard.overloaded);
+        let overloaded = failover.map(|failover| failover.overloaded);
         page.total(
             "store_overloaded",
             "Decisions without Redis because too many calls were in flight",
             overloaded,
         )?;
-        let mirror = guard.map(|guard| guard.mirror);
+        let journal = failover.map(|failover| failover.mirror);
         page.size(
             "journal_keys",
             "Keys in the journal of this node's admissions",
-            mirror.map(|mirror| mirror.keys),
+            journal.map(|journal| journal.keys),
         )?;
-        page.bytes("journal", "Bytes of the journal", mirror.map(|mirror| mirror.bytes as u64))?;
+        page.bytes("journal", "Bytes of the journal", journal.map(|journal| journal.bytes as u64))?;
         self.calls(page, stats.map(|stats| &stats.calls))?;
         let hits = stats.map(|stats| stats.deny_cache.hits);
         page.total("deny_cache_hits", "Denials answered from the deny cache", hits)?;
@@ -286,16 +294,8 @@ impl Everything {
         )?;
         page.total("coalesced_requests", "Requests in those calls", coalesce.map(|coalesce| coalesce.asks))?;
         let lease = stats.map(|stats| &stats.lease);
-        page.total(
-            "lease_decisions",
-            "Decisions from leased permits",
-            lease.map(|lease| lease.answered),
-        )?;
-        page.size(
-            "lease_keys",
-            "Keys with leased permits",
-            lease.map(|lease| lease.keys),
-        )?;
+        page.total("lease_decisions", "Decisions from leased permits", lease.map(|lease| lease.answered))?;
+        page.size("lease_keys", "Keys with leased permits", lease.map(|lease| lease.keys))?;
         let idle = lease.map(|lease| lease.idle as usize);
         page.size("lease_idle_permits", "Leased permits not used yet", idle)
     }
@@ -323,7 +323,11 @@ impl Everything {
         let outages = each(servers, |server| server.outages);
         page.counters("outages", "Outages of the Redis server seen by this node", &outages)?;
         let away = each(servers, |server| server.away.get() as f64 / 1e6);
-        page.counters("fallback_seconds", "Seconds in which this node decided without the Redis server", &away)?;
+        page.counters(
+            "fallback_seconds",
+            "Seconds in which this node decided without the Redis server",
+            &away,
+        )?;
         let written = each(servers, |server| server.written_back);
         page.counters("written_back_permits", "Permits written back to the Redis server", &written)?;
         let excess = each(servers, |server| server.excess);
@@ -342,12 +346,7 @@ impl Everything {
             counts: calls.durations.clone(),
             sum: calls.time.get() as f64 / 1e6,
         });
-        page.histogram(
-            "store_call_duration",
-            "Duration of Redis calls",
-            Some(Unit::Seconds),
-            durations,
-        )?;
+        page.histogram("store_call_duration", "Duration of Redis calls", Some(Unit::Seconds), durations)?;
         let batches = calls.map(|calls| Histogram {
             bounds: BATCH_BOUNDS.iter().map(|asks| *asks as f64).collect(),
             counts: calls.batches.clone(),
@@ -357,7 +356,7 @@ impl Everything {
     }
 
     fn monitors(&self, page: &mut Page<'_>) -> Result<(), Error> {
-        let accuracy = self.gate.monitor.accuracy.found();
+        let accuracy = self.app.monitor.accuracy.found();
         let ratio: Vec<Labelled<0, f64>> = accuracy.last.map(|(ratio, _)| ([], ratio)).into_iter().collect();
         let help = "Share of recently audited keys whose count was correct";
         page.gauges("accuracy_ratio", help, None, &ratio)?;
@@ -370,7 +369,7 @@ impl Everything {
             ([("cause", cause)], known.map_or(0, |(_, count)| *count))
         });
         page.counters("accuracy_discrepancies", "Discrepancies found by audits, by cause", &causes)?;
-        let memory = self.gate.monitor.memory.found();
+        let memory = self.app.monitor.memory.found();
         let each = |number: &dyn Fn(&ServerMemory) -> u64| -> Vec<Labelled<1, i64, &str>> {
             let servers = memory.servers.iter();
             servers.map(|server| ([("server", server.address.as_str())], number(server) as i64)).collect()
@@ -382,7 +381,12 @@ impl Everything {
             bytes.clone(),
             &each(&|server| server.used),
         )?;
-        page.gauges("redis_memory_max", "`maxmemory` of the Redis server; 0 if unlimited", bytes, &each(&|server| server.max))?;
+        page.gauges(
+            "redis_memory_max",
+            "`maxmemory` of the Redis server; 0 if unlimited",
+            bytes,
+            &each(&|server| server.max),
+        )?;
         let short = (!memory.servers.is_empty()).then_some(usize::from(memory.short));
         page.size("redis_memory_short", "1 while Redis memory is above `monitor.memory.threshold`", short)?;
         page.gauges(
@@ -394,7 +398,11 @@ impl Everything {
         let weight = memory.weight.as_ref();
         let keys = weight.map(|weight| weight.keys as usize);
         page.size("redis_own_keys", "Slidegate keys in Redis, estimated from a sample", keys)?;
-        page.bytes("redis_own", "Bytes of Slidegate keys in Redis, estimated from a sample", weight.map(|weight| weight.bytes))?;
+        page.bytes(
+            "redis_own",
+            "Bytes of Slidegate keys in Redis, estimated from a sample",
+            weight.map(|weight| weight.bytes),
+        )?;
         page.counter("gc_runs", "Garbage collection runs", memory.cleanups)?;
         page.counter("gc_dropped_keys", "Keys removed by garbage collection", memory.dropped)?;
         page.counter("gc_trimmed_entries", "Expired entries removed by garbage collection", memory.trimmed)?;

@@ -1,4 +1,4 @@
-//! How a page of metrics is written.
+//! Encoder for a page of metrics.
 
 use std::fmt::Error;
 
@@ -8,17 +8,17 @@ use prometheus_client::registry::Unit;
 
 use crate::telemetry::stats::{BOUNDS, Durations};
 
-/// Labels and a value.
+/// Value with its labels.
 pub(super) type Labelled<const N: usize, V, L = &'static str> = ([(&'static str, L); N], V);
 
-/// How often something was up to each bound, and above them all.
+/// Histogram: number of values up to each bound, and above all bounds.
 pub(super) struct Histogram {
     pub(super) bounds: Vec<f64>,
     pub(super) counts: Vec<u64>,
     pub(super) sum: f64,
 }
 
-/// What is written so far.
+/// Page that is being written.
 pub(super) struct Page<'e> {
     pub(super) encoder: DescriptorEncoder<'e>,
 }
@@ -59,7 +59,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// One without labels, if there is one.
+    /// Writes a histogram without labels; only its descriptor if there are no values.
     pub(super) fn histogram(
         &mut self,
         name: &str,
@@ -82,19 +82,19 @@ impl Page<'_> {
         self.gauges::<0, &str, i64>(name, help, None, &[([], value)])
     }
 
-    /// A total, if there is one.
+    /// Writes a counter without labels; only its descriptor if there is no value.
     pub(super) fn total(&mut self, name: &str, help: &str, value: Option<u64>) -> Result<(), Error> {
         let values: Vec<Labelled<0, u64>> = value.map(|value| ([], value)).into_iter().collect();
         self.counters(name, help, &values)
     }
 
-    /// How many there are now, if that is known.
+    /// Writes a gauge without labels; only its descriptor if the value is unknown.
     pub(super) fn size(&mut self, name: &str, help: &str, value: Option<usize>) -> Result<(), Error> {
         let values: Vec<Labelled<0, i64>> = value.map(|value| ([], value as i64)).into_iter().collect();
         self.gauges(name, help, None, &values)
     }
 
-    /// How many bytes there are now, if that is known.
+    /// Writes a gauge in bytes; only its descriptor if the value is unknown.
     pub(super) fn bytes(&mut self, name: &str, help: &str, value: Option<u64>) -> Result<(), Error> {
         let values: Vec<Labelled<0, i64>> = value.map(|value| ([], value as i64)).into_iter().collect();
         self.gauges(name, help, Some(Unit::Bytes), &values)
