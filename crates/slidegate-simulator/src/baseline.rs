@@ -3,31 +3,31 @@
 use serde::Serialize;
 use slidegate::Decision;
 
-use super::traffic::Decided;
+use crate::traffic::Decided;
 
 /// How many differences are shown.
 const SHOWN: usize = 10;
 
 /// Decisions of a server, compared.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Baseline {
-    pub(super) compared: u64,
-    pub(super) differences: u64,
-    pub(super) first: Vec<Unlike>,
+pub(crate) struct Baseline {
+    pub(crate) compared: u64,
+    pub(crate) differences: u64,
+    pub(crate) first: Vec<Unlike>,
 }
 
 /// One that differs.
 #[derive(Debug, Serialize)]
-pub(super) struct Unlike {
+pub(crate) struct Unlike {
     /// The request's number in the trace, from 1, bad lines aside.
-    pub(super) request: u64,
-    pub(super) then: String,
-    pub(super) now: String,
+    pub(crate) request: u64,
+    pub(crate) then: String,
+    pub(crate) now: String,
 }
 
 impl Baseline {
     /// Compares one: whether it was allowed, and if it was not, by whom.
-    pub(super) fn compare(&mut self, request: u64, then: Decided<'_>, now: &Decision) {
+    pub(crate) fn compare(&mut self, request: u64, then: Decided<'_>, now: &Decision) {
         self.compared += 1;
         // Who denied is not always recorded.
         let by = |denied_by: &str| now.denied_by() == Some(denied_by);

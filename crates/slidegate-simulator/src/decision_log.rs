@@ -20,7 +20,7 @@ struct Line<'a> {
 }
 
 /// Where decisions are written.
-pub(super) struct Decisions {
+pub(crate) struct Decisions {
     path: PathBuf,
     file: BufWriter<File>,
     /// The first thing that went wrong.
@@ -28,13 +28,13 @@ pub(super) struct Decisions {
 }
 
 impl Decisions {
-    pub(super) fn create(path: &Path) -> Result<Self, String> {
+    pub(crate) fn create(path: &Path) -> Result<Self, String> {
         let file = File::create(path).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
         Ok(Decisions { path: path.to_owned(), file: BufWriter::new(file), failed: None })
     }
 
     /// Adds what was decided at `at`, in microseconds.
-    pub(super) fn add(&mut self, at: u64, decision: &Decision) {
+    pub(crate) fn add(&mut self, at: u64, decision: &Decision) {
         let line = Line {
             at,
             allowed: decision.allowed(),
@@ -47,7 +47,7 @@ impl Decisions {
         }
     }
 
-    pub(super) fn finish(mut self) -> Result<(), String> {
+    pub(crate) fn finish(mut self) -> Result<(), String> {
         let failed = self.failed.take().or_else(|| self.file.flush().err());
         failed.map_or(Ok(()), |error| Err(format!("cannot write {}: {error}", self.path.display())))
     }

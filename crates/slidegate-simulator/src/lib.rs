@@ -1,11 +1,25 @@
-//! `slidegate simulate`: what rules will do, before they do it.
+//! Simulator of Slidegate: shows the effect of rules on recorded or synthetic traffic before they are in force.
+//!
+//! The traffic is replayed in virtual time through the limiter and the memory store of production. `slidegate simulate` is
+//! the command line of this crate: it parses [`SimulateArgs`], checks them with [`SimulateArgs::plan`], and calls
+//! [`Plan::run`].
 //!
 //! # Layout
 //!
-//! `options` is what can be typed, `plan` what it means. `traffic/` has the requests: traces, a file a format, and patterns that
-//! are made up. A `lane` is a set of rules in virtual time, with the limiter and the store of production; `lanes` are several
-//! over the same requests. `tally/` counts, in bounded memory; `run` is one reading of the traffic, `suggest` several, and
-//! `report/` says what came of it.
+//! | module | content |
+//! |---|---|
+//! | `options` | the command-line options |
+//! | `plan` | the options, checked, with their files loaded |
+//! | `traffic` | the requests: one file per trace format, and synthetic patterns |
+//! | `scenario` | one set of rules in virtual time |
+//! | `scenarios` | several sets of rules over the same requests |
+//! | `stats` | counts of decisions, in bounded memory |
+//! | `run` | one pass over the traffic: simulates or compares rules |
+//! | `suggest` | several passes over the traffic: finds the smallest acceptable limits |
+//! | `report` | the results as text, JSON, HTML and SVG |
+
+#![forbid(unsafe_code)]
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod baseline;
 mod decision_log;
@@ -21,40 +35,31 @@ mod suggest;
 mod traffic;
 
 use std::path::Path;
-use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use serde::Serialize;
 
 pub use self::options::SimulateArgs;
-use self::plan::{Output, Plan, Question};
+pub use self::plan::Plan;
+use self::plan::{Output, Question};
 use self::report::{Report, page, pictures};
-use crate::common::console::{fail, say};
 
-#[cfg(fuzzing)]
-pub(crate) use self::traffic::fuzz_line;
-
-/// Simulates, and says what came of it. Exit code 0, or 2 if it could not be done.
-pub fn run(args: SimulateArgs) -> ExitCode {
-    match simulate(args) {
-        Ok(text) => {
-            say(text.trim_end());
-            ExitCode::SUCCESS
+impl Plan {
+    /// Runs the simulation, writes the files that the options name, and returns the text to print: a summary, or one JSON
+    /// object.
+    ///
+    /// The simulation ends early when `stop` becomes true. It then reports the requests up to that point.
+    pub fn run(self, stop: &Arc<AtomicBool>) -> Result<String, String> {
+        let Plan { traffic, question, output } = self;
+        if let Question::Suggest(wish) = question {
+            let suggestions = suggest::suggest(&traffic, wish, stop)?;
+            return if output.json { json(&suggestions) } else { Ok(suggestions.to_string()) };
         }
-        Err(message) => fail(&message),
+        let report = run::run(&traffic, question, &output, stop)?;
+        write_pictures(&report, &output)?;
+        if output.json { json(&report) } else { Ok(report.to_string()) }
     }
-}
-
-/// What to print.
-fn simulate(args: SimulateArgs) -> Result<String, String> {
-    let Plan { traffic, question, output } = args.check()?;
-    let stop = progress::interrupted();
-    if let Question::Suggest(wish) = question {
-        let suggestions = suggest::suggest(&traffic, wish, &stop)?;
-        return if output.json { json(&suggestions) } else { Ok(suggestions.to_string()) };
-    }
-    let report = run::run(&traffic, question, &output, &stop)?;
-    write_pictures(&report, &output)?;
-    if output.json { json(&report) } else { Ok(report.to_string()) }
 }
 
 fn write_pictures(report: &Report, output: &Output) -> Result<(), String> {
@@ -81,4 +86,12 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 
 fn json(value: &impl Serialize) -> Result<String, String> {
     serde_json::to_string(value).map_err(|error| error.to_string())
+}
+
+/// Parses a line as every trace format, after `header` as the first line of a table. Returns the number of formats that
+/// accept it. Only for `fuzz/targets/trace.rs`.
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub fn fuzz_line(header: &str, line: &str) -> usize {
+    traffic::fuzz_line(header, line)
 }

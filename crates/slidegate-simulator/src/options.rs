@@ -6,8 +6,8 @@ use std::str::FromStr;
 use clap::Args;
 use slidegate::Micros;
 
-use super::scenarios::Counting;
-use super::traffic::{Format, Instants, Pair, Shape};
+use crate::scenarios::Counting;
+use crate::traffic::{Format, Instants, Pair, Shape};
 
 /// Rules, traffic, and what to find out.
 #[derive(Debug, Args)]
@@ -31,13 +31,13 @@ Examples:
 pub struct SimulateArgs {
     /// The rules, or a whole configuration file, of which only the rules matter
     #[arg(long, value_name = "FILE", required_unless_present_any = ["suggest", "suggest_clients"])]
-    pub(super) rules: Option<PathBuf>,
+    pub(crate) rules: Option<PathBuf>,
     /// Requests that happened, or - for standard input
     #[arg(long, value_name = "FILE", conflicts_with = "pattern", help_heading = "Traffic")]
-    pub(super) trace: Option<PathBuf>,
+    pub(crate) trace: Option<PathBuf>,
     /// How the trace is written; found out unless given
     #[arg(long, value_enum, conflicts_with = "pattern", help_heading = "Traffic")]
-    pub(super) format: Option<Format>,
+    pub(crate) format: Option<Format>,
     /// An attribute and the field of the trace that it is, such as api=path or ip=request.remote_ip
     #[arg(
         long,
@@ -46,37 +46,37 @@ pub struct SimulateArgs {
         alias = "field",
         help_heading = "Traffic"
     )]
-    pub(super) attribute: Vec<Pair>,
+    pub(crate) attribute: Vec<Pair>,
     /// An attribute that every request has, such as plan=free
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Traffic")]
-    pub(super) constant: Vec<Pair>,
+    pub(crate) constant: Vec<Pair>,
     /// The field of JSON lines or CSV with the time [default: time, timestamp, @timestamp, ts, at or date]
     #[arg(long, value_name = "FIELD", conflicts_with = "pattern", help_heading = "Traffic")]
-    pub(super) time: Option<String>,
+    pub(crate) time: Option<String>,
     /// The field of JSON lines or CSV with the number of permits [default: 1 each]
     #[arg(long, value_name = "FIELD", conflicts_with = "pattern", help_heading = "Traffic")]
-    pub(super) permits: Option<String>,
+    pub(crate) permits: Option<String>,
     /// Stop at the first line that cannot be read, instead of counting and showing such lines
     #[arg(long, conflicts_with = "pattern", help_heading = "Traffic")]
-    pub(super) strict: bool,
+    pub(crate) strict: bool,
     /// Traffic that is made up
     #[arg(long, value_enum, help_heading = "Traffic")]
-    pub(super) pattern: Option<Shape>,
+    pub(crate) pattern: Option<Shape>,
     /// Requests a second of the pattern: on average, or at its height [default: 100]
     #[arg(long, conflicts_with = "trace", value_parser = clap::value_parser!(u64).range(1..=10_000_000), help_heading = "Traffic")]
-    pub(super) rate: Option<u64>,
+    pub(crate) rate: Option<u64>,
     /// How long the pattern lasts [default: 1m]
     #[arg(long, conflicts_with = "trace", help_heading = "Traffic")]
-    pub(super) duration: Option<Micros>,
+    pub(crate) duration: Option<Micros>,
     /// How many clients there are in the pattern; those of a timeline take turns [default: 10, or 1 for bursts and timelines]
     #[arg(long, conflicts_with = "trace", value_parser = clap::value_parser!(u64).range(1..=100_000_000), help_heading = "Traffic")]
-    pub(super) clients: Option<u64>,
+    pub(crate) clients: Option<u64>,
     /// How many requests at which time after the beginning, for --pattern timeline, such as 0.99s=100,1.01s=100
     #[arg(long, value_name = "TIME=COUNT,…", conflicts_with = "trace", help_heading = "Traffic")]
-    pub(super) at: Option<Instants>,
+    pub(crate) at: Option<Instants>,
     /// Another seed makes other traffic of the same kind; the same one the same
     #[arg(long, default_value_t = 0, conflicts_with = "trace", help_heading = "Traffic")]
-    pub(super) seed: u64,
+    pub(crate) seed: u64,
     /// Count by each of these, side by side: sliding-window, fixed-window, time-slice, token-bucket
     #[arg(
         long,
@@ -86,19 +86,19 @@ pub struct SimulateArgs {
         requires = "rules",
         help_heading = "Questions"
     )]
-    pub(super) algorithms: Vec<Counting>,
+    pub(crate) algorithms: Vec<Counting>,
     /// Older rules: who would be denied or allowed by --rules, and was not by these?
     #[arg(long, value_name = "FILE", requires = "rules", conflicts_with_all = ["algorithms"], help_heading = "Questions")]
-    pub(super) against: Option<PathBuf>,
+    pub(crate) against: Option<PathBuf>,
     /// The smallest limits that would have denied at most so much of all requests, such as 0.1%
     #[arg(long, value_name = "PERCENT", conflicts_with_all = ["algorithms", "against", "suggest_clients", "decisions", "html", "svg"], help_heading = "Questions")]
-    pub(super) suggest: Option<Percent>,
+    pub(crate) suggest: Option<Percent>,
     /// The smallest limits that would ever have denied at most so many of all clients, such as 1%
     #[arg(long, value_name = "PERCENT", conflicts_with_all = ["algorithms", "against", "decisions", "html", "svg"], help_heading = "Questions")]
-    pub(super) suggest_clients: Option<Percent>,
+    pub(crate) suggest_clients: Option<Percent>,
     /// The windows to suggest limits for [default: those of the rules, or 1s,1m,1h]
     #[arg(long, value_name = "TIME,…", value_delimiter = ',', help_heading = "Questions")]
-    pub(super) window: Vec<Micros>,
+    pub(crate) window: Vec<Micros>,
     /// What to count by when limits are suggested without --rules, such as ip [default: all requests together]
     #[arg(
         long,
@@ -107,31 +107,31 @@ pub struct SimulateArgs {
         conflicts_with = "rules",
         help_heading = "Questions"
     )]
-    pub(super) key: Vec<String>,
+    pub(crate) key: Vec<String>,
     /// Write a report with pictures, one file that needs nothing else
     #[arg(long, value_name = "FILE", help_heading = "Answers")]
-    pub(super) html: Option<PathBuf>,
+    pub(crate) html: Option<PathBuf>,
     /// Write the pictures of that report as SVG files into a directory
     #[arg(long, value_name = "DIR", help_heading = "Answers")]
-    pub(super) svg: Option<PathBuf>,
+    pub(crate) svg: Option<PathBuf>,
     /// Print one JSON object instead of a summary
     #[arg(long, help_heading = "Answers")]
-    pub(super) json: bool,
+    pub(crate) json: bool,
     /// Write what was decided, one JSON object a request: allowed, denied_by, retry_after_us
     #[arg(long, value_name = "FILE", conflicts_with = "algorithms", help_heading = "Answers")]
-    pub(super) decisions: Option<PathBuf>,
+    pub(crate) decisions: Option<PathBuf>,
     /// How many of the keys that were denied most to show
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1_000), help_heading = "Answers")]
-    pub(super) top: u64,
+    pub(crate) top: u64,
 }
 
 /// A share, to a ten-thousandth of a percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Percent(u64);
+pub(crate) struct Percent(u64);
 
 impl Percent {
     /// So much of `n`, rounded down.
-    pub(super) fn of(self, n: u64) -> u64 {
+    pub(crate) fn of(self, n: u64) -> u64 {
         u64::try_from(u128::from(n) * u128::from(self.0) / 1_000_000).unwrap_or(n)
     }
 }

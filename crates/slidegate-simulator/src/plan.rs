@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 
 use slidegate::{Algorithm, MAX_WINDOW, MIN_WINDOW, Micros, Quota, Rule, Rules};
 
-use super::options::{Percent, SimulateArgs};
-use super::scenarios::Counting;
-use super::traffic::{Fields, Instants, Pattern, Shape, SyntheticClients, Trace, Traffic, names};
-use crate::config;
+use crate::options::{Percent, SimulateArgs};
+use crate::scenarios::Counting;
+use crate::traffic::{Fields, Instants, Pattern, Shape, SyntheticClients, Trace, Traffic, names};
 
 /// The longest pattern.
 const MAX_DURATION: Micros = Micros::from_secs(366 * 24 * 3600);
@@ -19,15 +18,15 @@ const MAX_REQUESTS: u64 = 1_000_000_000;
 /// Windows to suggest limits for, where nothing is said.
 const WINDOWS: [Micros; 3] = [Micros::from_secs(1), Micros::from_secs(60), Micros::from_secs(3600)];
 
-/// What to find out, about what.
-pub(super) struct Plan {
-    pub(super) traffic: Traffic,
-    pub(super) question: Question,
-    pub(super) output: Output,
+/// Checked options of a simulation: the traffic, the question about it, and the form of the answer.
+pub struct Plan {
+    pub(crate) traffic: Traffic,
+    pub(crate) question: Question,
+    pub(crate) output: Output,
 }
 
 /// What to find out.
-pub(super) enum Question {
+pub(crate) enum Question {
     /// What these rules do.
     Simulate(NamedRules),
     /// What they do if they are counted by each of these.
@@ -39,21 +38,21 @@ pub(super) enum Question {
 }
 
 /// Rules and where they are from.
-pub(super) struct NamedRules {
-    pub(super) name: String,
-    pub(super) rules: Box<Rules>,
+pub(crate) struct NamedRules {
+    pub(crate) name: String,
+    pub(crate) rules: Box<Rules>,
 }
 
 /// What limits should keep to.
-pub(super) struct Wish {
+pub(crate) struct Wish {
     /// What to count, and in which windows.
-    pub(super) candidates: Vec<(Rule, Vec<Micros>)>,
-    pub(super) most: Most,
+    pub(crate) candidates: Vec<(Rule, Vec<Micros>)>,
+    pub(crate) most: Most,
 }
 
 /// The most that may be denied.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Most {
+pub(crate) enum Most {
     Requests(Percent),
     Clients(Percent),
 }
@@ -68,19 +67,23 @@ impl fmt::Display for Most {
 }
 
 /// Where answers go.
-pub(super) struct Output {
-    pub(super) html: Option<PathBuf>,
-    pub(super) svg: Option<PathBuf>,
-    pub(super) json: bool,
-    pub(super) decisions: Option<PathBuf>,
-    pub(super) top: usize,
+pub(crate) struct Output {
+    pub(crate) html: Option<PathBuf>,
+    pub(crate) svg: Option<PathBuf>,
+    pub(crate) json: bool,
+    pub(crate) decisions: Option<PathBuf>,
+    pub(crate) top: usize,
 }
 
 impl SimulateArgs {
-    pub(super) fn check(self) -> Result<Plan, String> {
+    /// Checks the options. `load` reads and checks the rules of a file.
+    pub fn plan(self, load: impl Fn(&Path) -> Result<Rules, String>) -> Result<Plan, String> {
         self.check_files()?;
-        let rules = self.rules.as_deref().map(load).transpose()?;
-        let old = self.against.as_deref().map(load).transpose()?;
+        let load = |path: &PathBuf| {
+            load(path).map(|rules| NamedRules { name: path.display().to_string(), rules: Box::new(rules) })
+        };
+        let rules = self.rules.as_ref().map(load).transpose()?;
+        let old = self.against.as_ref().map(load).transpose()?;
         let most = self.suggest.map(Most::Requests).or(self.suggest_clients.map(Most::Clients));
         if most.is_none() && !(self.window.is_empty() && self.key.is_empty()) {
             return Err("--window and --key go with --suggest and --suggest-clients".to_owned());
@@ -241,15 +244,4 @@ fn counted_by(key: &[String]) -> Result<Rule, String> {
     let name = if key.is_empty() { "all".to_owned() } else { format!("per-{}", key.join("-")) };
     let rule = quota.and_then(|quota| Rule::new(&name, quota));
     rule.and_then(|rule| rule.per(key.iter().map(String::as_str))).map_err(|error| format!("--key: {error}"))
-}
-
-fn load(path: &Path) -> Result<NamedRules, String> {
-    let config = config::load(path)?;
-    if !config.rules.is_known() {
-        return Err(format!(
-            "{} has its rules in Redis: `curl …/v1/rules?format=yaml` prints them",
-            path.display()
-        ));
-    }
-    Ok(NamedRules { name: path.display().to_string(), rules: Box::new(config.rules) })
 }

@@ -6,18 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use slidegate::{Clock, Micros, SystemClock};
 
-use crate::common::signals;
-
 /// Requests between two looks.
 const OFTEN: u64 = 1 << 13;
-
-/// What a shell calls a process that was interrupted.
-const INTERRUPTED: i32 = 130;
 
 const REDRAW: Micros = Micros::from_millis(200);
 
 /// How far a run is; ends it when somebody interrupts.
-pub(super) struct Progress {
+pub(crate) struct Progress {
     bar: ProgressBar,
     clock: SystemClock,
     begun: Micros,
@@ -28,7 +23,7 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Shown on standard error if that is a terminal. `length` is what positions go up to, if it is known.
-    pub(super) fn new(length: Option<u64>, stop: &Arc<AtomicBool>) -> Self {
+    pub(crate) fn new(length: Option<u64>, stop: &Arc<AtomicBool>) -> Self {
         let bar = length.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
         let template = if length.is_some() { "{bar:40} {percent:>3} %  {msg}" } else { "{spinner} {msg}" };
         if let Ok(style) = ProgressStyle::with_template(template) {
@@ -41,7 +36,7 @@ impl Progress {
 
     /// One request more; false if it is to be the last.
     #[inline]
-    pub(super) fn go_on(&mut self, position: u64) -> bool {
+    pub(crate) fn go_on(&mut self, position: u64) -> bool {
         self.requests += 1;
         !self.requests.is_multiple_of(OFTEN) || self.look(position)
     }
@@ -63,7 +58,7 @@ impl Progress {
     }
 
     /// How long it took so far, in seconds.
-    pub(super) fn took(&self) -> f64 {
+    pub(crate) fn took(&self) -> f64 {
         seconds(self.clock.now().since(self.begun))
     }
 }
@@ -77,24 +72,4 @@ impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
-}
-
-/// Becomes true when this process is interrupted, from now on. The second time ends it.
-pub(super) fn interrupted() -> Arc<AtomicBool> {
-    let stop = Arc::new(AtomicBool::new(false));
-    // Where it cannot be heard of, an interrupt ends the process as usual.
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() else { return stop };
-    let signalled = {
-        let _inside = runtime.enter();
-        signals::signalled()
-    };
-    let told = Arc::clone(&stop);
-    let _ = std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        runtime.block_on(signalled);
-        told.store(true, Ordering::Relaxed);
-        // Whoever waits for standard input sees no flag.
-        runtime.block_on(async { signals::signalled().await });
-        std::process::exit(INTERRUPTED);
-    });
-    stop
 }

@@ -5,14 +5,14 @@ use std::sync::atomic::AtomicBool;
 
 use slidegate::{Micros, Rules};
 
-use super::baseline::Baseline;
-use super::decision_log::Decisions;
-use super::plan::{NamedRules, Output, Question};
-use super::progress::Progress;
-use super::report::{AlgorithmReport, Difference, Late, Report, rule_reports};
-use super::scenario::Time;
-use super::scenarios::{Counting, MAX_KEYS, Scenarios};
-use super::traffic::{Traffic, written};
+use crate::baseline::Baseline;
+use crate::decision_log::Decisions;
+use crate::plan::{NamedRules, Output, Question};
+use crate::progress::Progress;
+use crate::report::{AlgorithmReport, Difference, Late, Report, rule_reports};
+use crate::scenario::Time;
+use crate::scenarios::{Counting, MAX_KEYS, Scenarios};
+use crate::traffic::{Traffic, written};
 
 /// How far times run back in a log that is only written in another order than it happened.
 const DISORDER: Micros = Micros::from_secs(3600);
@@ -28,7 +28,7 @@ enum Kind {
 }
 
 /// Answers a question that one reading answers.
-pub(super) fn run(
+pub(crate) fn run(
     traffic: &Traffic,
     question: Question,
     output: &Output,

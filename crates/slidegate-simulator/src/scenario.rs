@@ -12,7 +12,7 @@ use slidegate::{Clock, Decision, Limiter, MemoryStats, MemoryStore, Micros, Requ
 const SWEEP_EVERY: u64 = 1 << 20;
 
 /// Decides requests of the past.
-pub(super) struct Scenario {
+pub(crate) struct Scenario {
     time: TraceTime,
     limiter: Limiter<MemoryStore<TraceTime>>,
     decided: u64,
@@ -22,7 +22,7 @@ pub(super) struct Scenario {
 
 impl Scenario {
     /// Counts up to `max_keys` keys, as a server does.
-    pub(super) fn new(rules: Rules, max_keys: usize) -> Self {
+    pub(crate) fn new(rules: Rules, max_keys: usize) -> Self {
         let time = TraceTime::default();
         let limiter = Limiter::new(MemoryStore::with_clock(time.clone(), max_keys), rules);
         Scenario { time, limiter, decided: 0, peak: 0 }
@@ -32,7 +32,7 @@ impl Scenario {
     ///
     /// A decision is large: it is looked at where it is made.
     #[inline(always)]
-    pub(super) fn decide<T>(
+    pub(crate) fn decide<T>(
         &mut self,
         at: Micros,
         request: &Request<'_>,
@@ -59,16 +59,16 @@ impl Scenario {
         self.limiter.store().sweep();
     }
 
-    pub(super) fn stats(&self) -> MemoryStats {
+    pub(crate) fn stats(&self) -> MemoryStats {
         self.limiter.store().stats()
     }
 
     /// The most bytes that its counts took.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.peak.max(self.stats().bytes)
     }
 
-    pub(super) fn rules(&self) -> Arc<Rules> {
+    pub(crate) fn rules(&self) -> Arc<Rules> {
         self.limiter.rules()
     }
 }
@@ -90,20 +90,20 @@ impl Clock for TraceTime {
 
 /// Virtual time, which never runs back: a line that is late is judged at the time of the latest before it.
 #[derive(Debug, Default)]
-pub(super) struct Time {
-    pub(super) first: Option<Micros>,
-    pub(super) latest: Micros,
+pub(crate) struct Time {
+    pub(crate) first: Option<Micros>,
+    pub(crate) latest: Micros,
     /// How many lines were late, and by how much at most.
-    pub(super) late: u64,
-    pub(super) latest_by: Micros,
+    pub(crate) late: u64,
+    pub(crate) latest_by: Micros,
     /// Whether any time is not a whole second.
-    pub(super) fine: bool,
+    pub(crate) fine: bool,
 }
 
 impl Time {
     /// When to judge a request of this time.
     #[inline]
-    pub(super) fn reach(&mut self, at: Micros) -> Micros {
+    pub(crate) fn reach(&mut self, at: Micros) -> Micros {
         self.first.get_or_insert(at);
         self.fine |= !at.get().is_multiple_of(1_000_000);
         if at < self.latest {

@@ -7,16 +7,16 @@ use clap::ValueEnum;
 use serde::Serialize;
 use slidegate::{Algorithm, Decision, Key, Micros, Mode, Quota, Request, Rules};
 
-use super::scenario::Scenario;
-use super::stats::{KeyHasher, Stats};
+use crate::scenario::Scenario;
+use crate::stats::{KeyHasher, Stats};
 
 /// Keys that are known one by one: as many as a server counts.
-pub(super) const MAX_KEYS: usize = slidegate::DEFAULT_MAX_KEYS;
+pub(crate) const MAX_KEYS: usize = slidegate::DEFAULT_MAX_KEYS;
 
 /// How to count, whatever the rules say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Counting {
+pub(crate) enum Counting {
     /// Exact
     SlidingWindow,
     /// Anew at every multiple of the window
@@ -28,7 +28,7 @@ pub(super) enum Counting {
 }
 
 impl Counting {
-    pub(super) fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Counting::SlidingWindow => "sliding-window",
             Counting::FixedWindow => "fixed-window",
@@ -49,7 +49,7 @@ impl Counting {
     }
 
     /// The same rules, counted so. What is held, and not counted over time, stays as it is.
-    pub(super) fn apply(self, rules: &Rules) -> Result<Rules, String> {
+    pub(crate) fn apply(self, rules: &Rules) -> Result<Rules, String> {
         let mut counted = Vec::new();
         for rule in rules.iter().cloned() {
             let name = rule.name().to_owned();
@@ -64,41 +64,41 @@ impl Counting {
 }
 
 /// Rules, what they decided, and what of it the first of them decided otherwise.
-pub(super) struct Counted {
-    pub(super) name: String,
-    pub(super) lane: Scenario,
-    pub(super) tally: Stats,
+pub(crate) struct Counted {
+    pub(crate) name: String,
+    pub(crate) lane: Scenario,
+    pub(crate) tally: Stats,
     /// Denied here, and allowed by the first.
-    pub(super) only_denied: u64,
+    pub(crate) only_denied: u64,
     /// Allowed here, and denied by the first.
-    pub(super) only_allowed: u64,
+    pub(crate) only_allowed: u64,
 }
 
 /// All of them. The first is the yardstick.
-pub(super) struct Scenarios {
-    pub(super) all: Vec<Counted>,
+pub(crate) struct Scenarios {
+    pub(crate) all: Vec<Counted>,
     /// By which key of which rule requests are denied by one and allowed by the other, where there are two.
-    pub(super) changes: Changes,
+    pub(crate) changes: Changes,
 }
 
 /// Keys that are treated otherwise by the second than by the first.
 #[derive(Default)]
-pub(super) struct Changes {
-    pub(super) keys: HashMap<Key, Change, BuildHasherDefault<KeyHasher>>,
+pub(crate) struct Changes {
+    pub(crate) keys: HashMap<Key, Change, BuildHasherDefault<KeyHasher>>,
     /// Changes of keys that are too many to be known one by one.
-    pub(super) untracked: u64,
+    pub(crate) untracked: u64,
 }
 
 /// What became of one key's requests.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Change {
-    pub(super) only_denied: u64,
-    pub(super) only_allowed: u64,
+pub(crate) struct Change {
+    pub(crate) only_denied: u64,
+    pub(crate) only_allowed: u64,
 }
 
 impl Scenarios {
     /// Over traffic that begins then, or with its first request.
-    pub(super) fn new(sets: impl IntoIterator<Item = (String, Rules)>, begin: Option<Micros>) -> Self {
+    pub(crate) fn new(sets: impl IntoIterator<Item = (String, Rules)>, begin: Option<Micros>) -> Self {
         let all = sets.into_iter().map(|(name, rules)| Counted {
             name,
             tally: Stats::new(&rules, MAX_KEYS, begin),
@@ -111,7 +111,7 @@ impl Scenarios {
 
     /// Lets all of them decide; what the last decided is looked at.
     #[inline]
-    pub(super) fn decide(
+    pub(crate) fn decide(
         &mut self,
         at: Micros,
         request: &Request<'_>,

@@ -13,11 +13,11 @@ use std::sync::atomic::AtomicBool;
 use serde::Serialize;
 use slidegate::{Decision, Key, MAX_LIMIT, Micros, Quota, Rule, Rules};
 
-use super::plan::{Most, Wish};
-use super::progress::Progress;
-use super::scenario::{Scenario, Time};
-use super::scenarios::MAX_KEYS;
-use super::traffic::{ParseErrors, Read, Traffic};
+use crate::plan::{Most, Wish};
+use crate::progress::Progress;
+use crate::scenario::{Scenario, Time};
+use crate::scenarios::MAX_KEYS;
+use crate::traffic::{ParseErrors, Read, Traffic};
 
 /// Limits that are tried at once.
 const AT_ONCE: u64 = 8;
@@ -27,40 +27,40 @@ const MAX_CANDIDATES: usize = 64;
 
 /// What was found.
 #[derive(Debug, Serialize)]
-pub(super) struct Suggestions {
-    pub(super) traffic: String,
+pub(crate) struct Suggestions {
+    pub(crate) traffic: String,
     /// What may be denied.
-    pub(super) wish: String,
-    pub(super) requests: u64,
-    pub(super) suggestions: Vec<Suggestion>,
-    pub(super) bad_lines: ParseErrors,
-    pub(super) interrupted: bool,
-    pub(super) notes: Vec<String>,
+    pub(crate) wish: String,
+    pub(crate) requests: u64,
+    pub(crate) suggestions: Vec<Suggestion>,
+    pub(crate) bad_lines: ParseErrors,
+    pub(crate) interrupted: bool,
+    pub(crate) notes: Vec<String>,
 }
 
 /// One limit.
 #[derive(Debug, Serialize)]
-pub(super) struct Suggestion {
-    pub(super) rule: String,
-    pub(super) key: Vec<String>,
-    pub(super) window: String,
+pub(crate) struct Suggestion {
+    pub(crate) rule: String,
+    pub(crate) key: Vec<String>,
+    pub(crate) window: String,
     /// None if no request is counted by the rule.
-    pub(super) limit: Option<u64>,
-    pub(super) requests: u64,
-    pub(super) clients: u64,
+    pub(crate) limit: Option<u64>,
+    pub(crate) requests: u64,
+    pub(crate) clients: u64,
     /// The most that any client asked for in a window.
-    pub(super) peak: u64,
-    pub(super) denied: u64,
-    pub(super) denied_clients: u64,
+    pub(crate) peak: u64,
+    pub(crate) denied: u64,
+    pub(crate) denied_clients: u64,
     /// What one permit less would have done; none if there is no less.
-    pub(super) one_less: Option<Denials>,
+    pub(crate) one_less: Option<Denials>,
 }
 
 /// What a limit denies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Denials {
-    pub(super) denied: u64,
-    pub(super) denied_clients: u64,
+pub(crate) struct Denials {
+    pub(crate) denied: u64,
+    pub(crate) denied_clients: u64,
 }
 
 /// A rule and a window to find a limit for.
@@ -128,7 +128,7 @@ impl Candidate {
 }
 
 /// Finds the limits that `wish` asks for.
-pub(super) fn suggest(traffic: &Traffic, wish: Wish, stop: &Arc<AtomicBool>) -> Result<Suggestions, String> {
+pub(crate) fn suggest(traffic: &Traffic, wish: Wish, stop: &Arc<AtomicBool>) -> Result<Suggestions, String> {
     let mut candidates = candidates(wish.candidates)?;
     // Out of reach: what is used is what was asked.
     let unlimited: Vec<Trial> =

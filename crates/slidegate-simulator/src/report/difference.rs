@@ -5,35 +5,35 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use slidegate::Key;
 
-use crate::simulate::scenarios::{Change, Changes, Counted};
+use crate::scenarios::{Change, Changes, Counted};
 
 /// What new rules do that old ones did not.
 #[derive(Debug, Serialize)]
-pub(in super::super) struct Difference {
+pub(crate) struct Difference {
     /// Where the old rules are from.
-    pub(in super::super) against: String,
+    pub(crate) against: String,
     /// What the old rules denied.
-    pub(in super::super) denied_before: u64,
-    pub(in super::super) newly_denied: u64,
-    pub(in super::super) newly_allowed: u64,
+    pub(crate) denied_before: u64,
+    pub(crate) newly_denied: u64,
+    pub(crate) newly_allowed: u64,
     /// By the new rule that denies, and by the old one that did.
-    pub(in super::super) rules: Vec<Changed>,
+    pub(crate) rules: Vec<Changed>,
     /// The keys with the most changes.
-    pub(in super::super) keys: Vec<Changed>,
+    pub(crate) keys: Vec<Changed>,
     /// How many keys there are with any.
-    pub(in super::super) changed_keys: u64,
+    pub(crate) changed_keys: u64,
 }
 
 /// A rule or a key.
 #[derive(Debug, Serialize)]
-pub(in super::super) struct Changed {
-    pub(in super::super) name: String,
-    pub(in super::super) newly_denied: u64,
-    pub(in super::super) newly_allowed: u64,
+pub(crate) struct Changed {
+    pub(crate) name: String,
+    pub(crate) newly_denied: u64,
+    pub(crate) newly_allowed: u64,
 }
 
 impl Difference {
-    pub(in super::super) fn new(old: &Counted, new: &Counted, changes: &Changes, top: usize) -> Self {
+    pub(crate) fn new(old: &Counted, new: &Counted, changes: &Changes, top: usize) -> Self {
         let mut rules: BTreeMap<&str, Change> = BTreeMap::new();
         for (key, change) in &changes.keys {
             let rule = rules.entry(key.rule()).or_default();

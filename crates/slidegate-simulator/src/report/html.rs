@@ -9,7 +9,7 @@ use super::{Picture, Report, share};
 const PAGE: &str = include_str!("page.html");
 
 /// The report as a page.
-pub(in super::super) fn page(report: &Report, pictures: &[Picture]) -> String {
+pub(crate) fn page(report: &Report, pictures: &[Picture]) -> String {
     let mut body = String::new();
     body.push_str(&figures(report));
     body.push_str(&algorithms(report));

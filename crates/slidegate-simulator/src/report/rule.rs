@@ -3,74 +3,74 @@
 use serde::Serialize;
 use slidegate::Mode;
 
-use crate::simulate::stats::{Bucket, Hit, Row, RuleKeys, Spread, Stats, Timeline};
+use crate::stats::{Bucket, Hit, Row, RuleKeys, Spread, Stats, Timeline};
 
 /// The figures of one rule.
 #[derive(Debug, Serialize)]
-pub(in super::super) struct RuleReport {
-    pub(in super::super) rule: String,
-    pub(in super::super) mode: &'static str,
+pub(crate) struct RuleReport {
+    pub(crate) rule: String,
+    pub(crate) mode: &'static str,
     /// None for rules without a limit, and for requests that bring their own.
-    pub(in super::super) algorithm: Option<&'static str>,
-    pub(in super::super) limit: Option<u64>,
-    pub(in super::super) window: Option<String>,
-    pub(in super::super) window_us: Option<u64>,
+    pub(crate) algorithm: Option<&'static str>,
+    pub(crate) limit: Option<u64>,
+    pub(crate) window: Option<String>,
+    pub(crate) window_us: Option<u64>,
     /// Requests it applied to.
-    pub(in super::super) asked: u64,
+    pub(crate) asked: u64,
     /// Of those, the ones that every rule allowed.
-    pub(in super::super) allowed: u64,
+    pub(crate) allowed: u64,
     /// The ones that it denied; of a shadow, would have.
-    pub(in super::super) denied: u64,
+    pub(crate) denied: u64,
     /// The ones that another rule denied.
-    pub(in super::super) denied_by_others: u64,
+    pub(crate) denied_by_others: u64,
     /// Of a shadow, the ones that would be denied or allowed if it were enforced, and are not.
-    pub(in super::super) newly_denied: Option<u64>,
-    pub(in super::super) newly_allowed: Option<u64>,
-    pub(in super::super) keys: u64,
-    pub(in super::super) denied_keys: u64,
-    pub(in super::super) worst_window: Option<WorstWindow>,
-    pub(in super::super) longest_denied: Option<Hit>,
+    pub(crate) newly_denied: Option<u64>,
+    pub(crate) newly_allowed: Option<u64>,
+    pub(crate) keys: u64,
+    pub(crate) denied_keys: u64,
+    pub(crate) worst_window: Option<WorstWindow>,
+    pub(crate) longest_denied: Option<Hit>,
     /// The keys that were denied most.
-    pub(in super::super) hardest_hit: Vec<Hit>,
+    pub(crate) hardest_hit: Vec<Hit>,
     /// Keys by how often they were denied.
-    pub(in super::super) denials: Vec<Bar>,
-    pub(in super::super) timeline: Buckets,
+    pub(crate) denials: Vec<Bar>,
+    pub(crate) timeline: Buckets,
 }
 
 /// The most that was admitted in any window, compared with the limit.
 #[derive(Debug, Serialize)]
-pub(in super::super) struct WorstWindow {
-    pub(in super::super) key: String,
-    pub(in super::super) admitted: u64,
-    pub(in super::super) limit: u64,
+pub(crate) struct WorstWindow {
+    pub(crate) key: String,
+    pub(crate) admitted: u64,
+    pub(crate) limit: u64,
     /// When it ended, in microseconds since 1970.
-    pub(in super::super) until_us: u64,
+    pub(crate) until_us: u64,
 }
 
 /// So many keys were denied from `least` to `most` times.
 #[derive(Debug, Serialize)]
-pub(in super::super) struct Bar {
-    pub(in super::super) least: u64,
-    pub(in super::super) most: u64,
-    pub(in super::super) keys: u64,
+pub(crate) struct Bar {
+    pub(crate) least: u64,
+    pub(crate) most: u64,
+    pub(crate) keys: u64,
 }
 
 /// What happened when, in pieces of time that are alike.
 #[derive(Debug, Default, Serialize)]
-pub(in super::super) struct Buckets {
+pub(crate) struct Buckets {
     /// When the first begins, in microseconds since 1970.
-    pub(in super::super) begin_us: u64,
-    pub(in super::super) width_us: u64,
-    pub(in super::super) allowed: Vec<u64>,
-    pub(in super::super) denied: Vec<u64>,
+    pub(crate) begin_us: u64,
+    pub(crate) width_us: u64,
+    pub(crate) allowed: Vec<u64>,
+    pub(crate) denied: Vec<u64>,
     /// The most that any key had been admitted in the window that ends there.
-    pub(in super::super) admitted: Vec<u64>,
+    pub(crate) admitted: Vec<u64>,
     /// What that key was allowed.
-    pub(in super::super) limit: Vec<u64>,
+    pub(crate) limit: Vec<u64>,
 }
 
 /// One for every rule, and one for requests that bring their own limit if there were any.
-pub(in super::super) fn rule_reports(tally: &Stats, top: usize) -> Vec<RuleReport> {
+pub(crate) fn rule_reports(tally: &Stats, top: usize) -> Vec<RuleReport> {
     let rows = tally.rows.iter().zip(tally.keys.by_rule(tally.rows.len())).enumerate();
     let own = tally.rows.len() - 1;
     rows.filter(|(place, (row, _))| *place != own || row.asked > 0)

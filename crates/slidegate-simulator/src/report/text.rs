@@ -10,8 +10,8 @@ use slidegate::yaml::one_line;
 use super::difference::Changed;
 use super::rule::RuleReport;
 use super::{AlgorithmReport, Difference, Report, share};
-use crate::simulate::suggest::{Denials, Suggestion, Suggestions};
-use crate::simulate::traffic::ParseErrors;
+use crate::suggest::{Denials, Suggestion, Suggestions};
+use crate::traffic::ParseErrors;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,58 +4,59 @@ mod keys;
 mod timeline;
 mod trailing_window;
 
-use slidegate::{Algorithm, Count, Decision, Key, Limit, Micros, Mode, Quota, RequestId, Rules};
+use slidegate::{
+    Algorithm, Count, Decision, Key, Limit, Micros, Mode, Quota, RequestId, Rules, ShadowChange,
+};
 
-pub(super) use self::keys::{Hit, KeyHasher, Keys, RuleKeys, Spread};
-pub(super) use self::timeline::{Bucket, Timeline};
+pub(crate) use self::keys::{Hit, KeyHasher, Keys, RuleKeys, Spread};
+pub(crate) use self::timeline::{Bucket, Timeline};
 use self::trailing_window::Trailing;
-use crate::telemetry::stats::{Change, change};
 
 /// Counts what a lane decides.
-pub(super) struct Stats {
-    pub(super) requests: u64,
-    pub(super) allowed: u64,
-    pub(super) denied: u64,
+pub(crate) struct Stats {
+    pub(crate) requests: u64,
+    pub(crate) allowed: u64,
+    pub(crate) denied: u64,
     /// Requests that no counting rule applies to; `unmatched: deny` denies those that no rule matches.
-    pub(super) unruled: u64,
+    pub(crate) unruled: u64,
     /// One a rule, in their order, and one for requests that bring their own limit.
-    pub(super) rows: Vec<Row>,
-    pub(super) keys: Keys,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) keys: Keys,
     trailing: Trailing,
 }
 
 /// What became of the requests that one rule applied to.
 #[derive(Debug)]
-pub(super) struct Row {
-    pub(super) rule: String,
-    pub(super) mode: Mode,
+pub(crate) struct Row {
+    pub(crate) rule: String,
+    pub(crate) mode: Mode,
     /// Of the rule, overrides aside; none for requests that bring their own limit, or where there is none.
-    pub(super) quota: Option<Quota>,
-    pub(super) asked: u64,
+    pub(crate) quota: Option<Quota>,
+    pub(crate) asked: u64,
     /// Of those, the ones that were allowed by all rules.
-    pub(super) allowed: u64,
+    pub(crate) allowed: u64,
     /// The ones that this rule denied; of a shadow, would have.
-    pub(super) denied: u64,
+    pub(crate) denied: u64,
     /// Of a shadow, what would be otherwise if it were enforced.
-    pub(super) newly_denied: u64,
-    pub(super) newly_allowed: u64,
-    pub(super) timeline: Timeline,
-    pub(super) worst: Option<Worst>,
+    pub(crate) newly_denied: u64,
+    pub(crate) newly_allowed: u64,
+    pub(crate) timeline: Timeline,
+    pub(crate) worst: Option<Worst>,
 }
 
 /// The most that was admitted to one key in any window, compared with its limit.
 #[derive(Clone, Debug)]
-pub(super) struct Worst {
-    pub(super) key: Key,
-    pub(super) admitted: u64,
-    pub(super) limit: u64,
+pub(crate) struct Worst {
+    pub(crate) key: Key,
+    pub(crate) admitted: u64,
+    pub(crate) limit: u64,
     /// When the window ended.
-    pub(super) at: Micros,
+    pub(crate) at: Micros,
 }
 
 impl Worst {
     /// So much more than the limit.
-    pub(super) fn over(&self) -> u64 {
+    pub(crate) fn over(&self) -> u64 {
         self.admitted.saturating_sub(self.limit)
     }
 
@@ -66,7 +67,7 @@ impl Worst {
 
 impl Stats {
     /// Remembers up to `max_keys` keys one by one. Traffic begins then, or with the first request.
-    pub(super) fn new(rules: &Rules, max_keys: usize, begin: Option<Micros>) -> Self {
+    pub(crate) fn new(rules: &Rules, max_keys: usize, begin: Option<Micros>) -> Self {
         let rows = rules.iter().map(|rule| {
             Row::new(rule.name(), rule.in_mode(), rule.is_limited().then(|| rule.quota()), begin)
         });
@@ -83,7 +84,7 @@ impl Stats {
     }
 
     /// Adds what was decided at `at`.
-    pub(super) fn add(&mut self, at: Micros, decision: &Decision) {
+    pub(crate) fn add(&mut self, at: Micros, decision: &Decision) {
         let allowed = decision.allowed();
         self.requests += 1;
         *(if allowed { &mut self.allowed } else { &mut self.denied }) += 1;
@@ -102,7 +103,7 @@ impl Stats {
             let row = &mut self.rows[place];
             row.add(at, &limit, allowed, by_this, level);
             if watches {
-                row.watch(change(decision, &limit));
+                row.watch(decision.shadow_change(&limit));
             }
             self.keys.add(limit.key(), place, at, allowed, by_this);
         }
@@ -110,7 +111,7 @@ impl Stats {
     }
 
     /// Whether some keys were too many to be watched one by one.
-    pub(super) fn is_short(&self) -> bool {
+    pub(crate) fn is_short(&self) -> bool {
         self.keys.untracked > 0 || self.trailing.is_short()
     }
 }
@@ -148,10 +149,10 @@ impl Row {
     }
 
     #[cold]
-    fn watch(&mut self, change: Option<Change>) {
+    fn watch(&mut self, change: Option<ShadowChange>) {
         match change {
-            Some(Change::NewlyDenied) => self.newly_denied += 1,
-            Some(Change::NewlyAllowed) => self.newly_allowed += 1,
+            Some(ShadowChange::NewlyDenied) => self.newly_denied += 1,
+            Some(ShadowChange::NewlyAllowed) => self.newly_allowed += 1,
             None => {}
         }
     }

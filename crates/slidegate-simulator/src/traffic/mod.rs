@@ -17,13 +17,13 @@ mod trace;
 use slidegate::Micros;
 
 pub(crate) use self::event::{Decided, Event};
-pub(super) use self::fields::{Fields, Pair, names};
-pub(super) use self::parse_errors::ParseErrors;
-pub(super) use self::pattern::{Instants, Pattern, Shape};
-pub(super) use self::synthetic_clients::SyntheticClients;
-pub(super) use self::time::written;
+pub(crate) use self::fields::{Fields, Pair, names};
+pub(crate) use self::parse_errors::ParseErrors;
+pub(crate) use self::pattern::{Instants, Pattern, Shape};
+pub(crate) use self::synthetic_clients::SyntheticClients;
+pub(crate) use self::time::written;
 pub(crate) use self::trace::Format;
-pub(super) use self::trace::Trace;
+pub(crate) use self::trace::Trace;
 use super::progress::Progress;
 
 #[cfg(fuzzing)]
@@ -31,25 +31,25 @@ pub(crate) use self::trace::fuzz_line;
 
 /// Where requests come from. A trace on standard input can be read once, everything else again and again.
 #[derive(Debug)]
-pub(super) enum Traffic {
+pub(crate) enum Traffic {
     Trace(Trace),
     Pattern(Pattern),
 }
 
 /// What came of reading it all.
 #[derive(Debug, Default)]
-pub(super) struct Read {
+pub(crate) struct Read {
     /// How a trace is written.
-    pub(super) format: Option<Format>,
-    pub(super) bad: ParseErrors,
+    pub(crate) format: Option<Format>,
+    pub(crate) bad: ParseErrors,
     /// Whether somebody ended it early.
-    pub(super) interrupted: bool,
-    pub(super) notes: Vec<String>,
+    pub(crate) interrupted: bool,
+    pub(crate) notes: Vec<String>,
 }
 
 impl Traffic {
     /// Gives every request to `visit`, in the order of the trace. What it calls an error is a bad line.
-    pub(super) fn each(
+    pub(crate) fn each(
         &self,
         progress: &mut Progress,
         visit: impl FnMut(Event<'_, '_>) -> Result<(), String>,
@@ -61,24 +61,24 @@ impl Traffic {
     }
 
     /// What it is, for people.
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         match self {
             Traffic::Trace(trace) => trace.name(),
             Traffic::Pattern(pattern) => pattern.to_string(),
         }
     }
 
-    pub(super) fn is_read_once(&self) -> bool {
+    pub(crate) fn is_read_once(&self) -> bool {
         matches!(self, Traffic::Trace(trace) if trace.is_standard_input())
     }
 
     /// When it begins, if that is not its first request.
-    pub(super) fn begin(&self) -> Option<Micros> {
+    pub(crate) fn begin(&self) -> Option<Micros> {
         matches!(self, Traffic::Pattern(_)).then_some(pattern::BEGIN)
     }
 
     /// Bytes of a trace, requests of a pattern; none if it is not known.
-    pub(super) fn length(&self) -> Option<u64> {
+    pub(crate) fn length(&self) -> Option<u64> {
         match self {
             Traffic::Trace(trace) => trace.length(),
             Traffic::Pattern(pattern) => Some(pattern.length()),

@@ -12,14 +12,14 @@ use slidegate::{Micros, Request};
 use super::Read;
 use super::event::Event;
 use super::synthetic_clients::SyntheticClients;
-use crate::simulate::progress::Progress;
+use crate::progress::Progress;
 
 /// When a pattern begins: 2000-01-01, where windows of seconds, minutes, hours and days begin.
-pub(in super::super) const BEGIN: Micros = Micros::from_secs(946_684_800);
+pub(crate) const BEGIN: Micros = Micros::from_secs(946_684_800);
 
 /// A kind of traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(in super::super) enum Shape {
+pub(crate) enum Shape {
     /// As even as a clock, client after client
     Steady,
     /// As strangers come: at random, at the same rate on average
@@ -40,21 +40,21 @@ pub(in super::super) enum Shape {
 
 /// Checked options of a pattern.
 #[derive(Debug)]
-pub(in super::super) struct Pattern {
-    pub(in super::super) shape: Shape,
+pub(crate) struct Pattern {
+    pub(crate) shape: Shape,
     /// Requests a second, on average or at the height of it.
-    pub(in super::super) rate: u64,
-    pub(in super::super) duration: Micros,
-    pub(in super::super) clients: u64,
-    pub(in super::super) seed: u64,
+    pub(crate) rate: u64,
+    pub(crate) duration: Micros,
+    pub(crate) clients: u64,
+    pub(crate) seed: u64,
     /// What a timeline, or a burst, consists of.
-    pub(in super::super) instants: Instants,
-    pub(in super::super) people: SyntheticClients,
+    pub(crate) instants: Instants,
+    pub(crate) people: SyntheticClients,
 }
 
 /// So many requests at each of these times after the beginning, in order.
 #[derive(Clone, Debug, Default)]
-pub(in super::super) struct Instants(pub(in super::super) Vec<(Micros, u64)>);
+pub(crate) struct Instants(pub(crate) Vec<(Micros, u64)>);
 
 /// The most requests that a timeline may have at one instant.
 const MOST_AT_ONCE: u64 = 10_000_000;
@@ -93,7 +93,7 @@ type Arrival = (u64, u64);
 
 impl Pattern {
     /// About how many requests it has.
-    pub(in super::super) fn length(&self) -> u64 {
+    pub(crate) fn length(&self) -> u64 {
         let all = u128::from(self.rate) * u128::from(self.duration.get()) / 1_000_000;
         let all = u64::try_from(all).unwrap_or(u64::MAX);
         match self.shape {

@@ -103,7 +103,7 @@ impl AccessLogTime {
 }
 
 /// Prints an instant as RFC 3339, with as many decimal places as it needs.
-pub(in super::super) fn written(at: Micros) -> String {
+pub(crate) fn written(at: Micros) -> String {
     // The last instant of the year 9999, the largest that the format has.
     if at > Micros::from_secs(253_402_300_799) {
         return at.to_string();

@@ -18,7 +18,7 @@ use super::json::{Json, TIMES};
 use super::line_reader::{Line, Lines, MAX_LINE};
 use super::parse_errors::shown;
 use super::recording;
-use crate::simulate::progress::Progress;
+use crate::progress::Progress;
 
 /// Lines that are looked at to find out the format.
 const LOOKED_AT: usize = 20;
@@ -42,7 +42,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    pub(in super::super) fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Format::Combined => "access log",
             Format::Json => "JSON lines",
@@ -71,13 +71,13 @@ impl Format {
 
 /// A file to read requests from.
 #[derive(Debug)]
-pub(in super::super) struct Trace {
-    pub(in super::super) path: PathBuf,
+pub(crate) struct Trace {
+    pub(crate) path: PathBuf,
     /// Found out, unless given.
-    pub(in super::super) format: Option<Format>,
-    pub(in super::super) fields: Fields,
+    pub(crate) format: Option<Format>,
+    pub(crate) fields: Fields,
     /// Whether a bad line is the end.
-    pub(in super::super) strict: bool,
+    pub(crate) strict: bool,
 }
 
 /// Who reads lines of a format.
