@@ -18,11 +18,8 @@ use crate::app::state::AppState;
 use crate::common::protocol::Protocol;
 use crate::protocol::http::Role;
 use crate::protocol::listener::ConnectionHandler;
+use crate::protocol::{grpc, http, resp};
 use crate::store::AnyStore;
-use crate::{
-    protocol::{grpc, http, resp},
-    simulate,
-};
 
 /// What lets ask at a closed door.
 pub const TOKEN: &str = "open sesame";
@@ -74,11 +71,6 @@ pub fn should_rate_limit(pieces: &[&[u8]]) -> Result<Vec<u8>, (i32, String)> {
     RUNTIME
         .block_on(grpc::fuzzing::should_rate_limit(gate.deciding(Protocol::Grpc), pieces))
         .map_err(|status| (status.code().into(), status.message().to_owned()))
-}
-
-/// How many formats of traces take this line, which of a table has this header.
-pub fn trace_line(header: &str, line: &str) -> usize {
-    simulate::fuzz_line(header, line)
 }
 
 /// The rules as `GET /v1/rules` shows them.

@@ -15,7 +15,7 @@
 //! | [`protocol`] | listeners, TLS, HTTP, gRPC and RESP |
 //! | [`cli`] | one file per subcommand; the binary only calls [`cli::run`] |
 //!
-//! [`simulate`] replays traffic against rules without a server.
+//! The crate `slidegate-simulator` replays traffic against rules without a server, for `slidegate simulate`.
 
 #![forbid(unsafe_code)]
 // A decision by Redis is a future of many layers.
@@ -31,6 +31,5 @@ pub mod envoy;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod protocol;
-pub mod simulate;
 pub mod store;
 mod telemetry;

@@ -75,6 +75,7 @@ mod request;
 mod reservation;
 mod rules;
 mod settlement;
+mod shadow_change;
 mod store;
 #[cfg(feature = "tower")]
 pub mod tower;
@@ -105,6 +106,7 @@ pub use crate::reservation::key::{
 pub use crate::reservation::{MAX_RESERVATION, Reservation};
 pub use crate::rules::*;
 pub use crate::settlement::{Correction, Entry, Receipt, Settled, Settlement};
+pub use crate::shadow_change::ShadowChange;
 #[cfg(feature = "redis")]
 pub use crate::store::coalesce::{Coalesce, CoalesceOptions, CoalesceStats};
 pub use crate::store::deny_cache::{DEFAULT_MAX_DENIALS, DenyCache, DenyCacheStats};

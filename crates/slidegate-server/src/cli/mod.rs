@@ -8,19 +8,20 @@ mod import;
 mod request_args;
 mod schema;
 mod serve;
+mod simulate;
 mod validate;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use slidegate_simulator::SimulateArgs;
 
 use self::acquire::AcquireArgs;
 use self::bench::BenchArgs;
 use self::explain::ExplainArgs;
 use self::serve::ServeArgs;
 use crate::common::console::fail;
-use crate::simulate::{self, SimulateArgs};
 use crate::telemetry::log;
 
 /// Exact, atomic, explainable rate limiting: at most `limit` permits in any interval of length `window`.

@@ -6,7 +6,7 @@ use slidegate::{Decision, Error, Limit, Micros, Mode, Source};
 
 use super::counters::{Cells, Failure, Said};
 use super::rule_stats::{Row, Table, said};
-use super::{DecisionStats, shadow_diff, shard};
+use super::{DecisionStats, shard};
 use crate::common::protocol::Protocol;
 
 /// What several limits of one rule said.
@@ -91,7 +91,7 @@ impl DecisionStats {
                     run.count(shard, took);
                 }
                 if limit.mode() == Mode::Shadow
-                    && let Some(change) = shadow_diff::change(decision, &limit)
+                    && let Some(change) = decision.shadow_change(&limit)
                 {
                     row.cells[shard].change(change);
                 }

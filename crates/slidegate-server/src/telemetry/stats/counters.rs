@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use slidegate::{Micros, Source};
+use slidegate::{Micros, ShadowChange, Source};
 
 use crate::common::protocol::Protocol;
 
@@ -200,31 +200,11 @@ impl Said {
     }
 }
 
-/// What would be otherwise if a rule did not only watch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
-    /// The request was allowed, and the rule would have denied it.
-    NewlyDenied,
-    /// The request was denied by nobody but the rule that this one is a shadow of, and it would have allowed it.
-    NewlyAllowed,
-}
-
-impl Change {
-    pub(crate) const ALL: [Change; 2] = [Change::NewlyDenied, Change::NewlyAllowed];
-
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Change::NewlyDenied => "newly-denied",
-            Change::NewlyAllowed => "newly-allowed",
-        }
-    }
-}
-
 /// What one core has counted of one rule.
 #[derive(Default)]
 pub(super) struct RuleCells {
     said: [[AtomicU64; SOURCES]; Said::ALL.len()],
-    changes: [AtomicU64; Change::ALL.len()],
+    changes: [AtomicU64; ShadowChange::ALL.len()],
     /// Time that its decisions took, in microseconds.
     took: AtomicU64,
     /// The highest share of its limit that a key had in use since it was last taken, in thousandths, and one more; 0 if
@@ -261,11 +241,11 @@ impl RuleCells {
         self.said[said as usize][source as usize].load(Ordering::Relaxed)
     }
 
-    pub(super) fn change(&self, change: Change) {
+    pub(super) fn change(&self, change: ShadowChange) {
         self.changes[change as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn changes(&self, change: Change) -> u64 {
+    pub(super) fn changes(&self, change: ShadowChange) -> u64 {
         self.changes[change as usize].load(Ordering::Relaxed)
     }
 

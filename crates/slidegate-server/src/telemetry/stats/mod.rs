@@ -26,14 +26,14 @@ use parking_lot::Mutex;
 use slidegate::{Clock, Key, Limiter, Micros, Rules, Source, SystemClock};
 
 use self::counters::Cells;
-pub(crate) use self::counters::{BOUNDS, Change, Durations, Failure, Said};
+pub(crate) use self::counters::{BOUNDS, Durations, Failure, Said};
 pub(crate) use self::heavy_hitters::Period;
 pub(crate) use self::instrumented::Instrumented;
 pub(crate) use self::per_second::Pulse;
 pub(crate) use self::recent_keys::Recent;
 use self::rule_stats::Table;
 pub(crate) use self::rule_stats::{Row, Shown};
-pub(crate) use self::shadow_diff::{Shadow, change};
+pub(crate) use self::shadow_diff::Shadow;
 use self::unmatched::UnmatchedLog;
 use super::capture::Recorder;
 use crate::common::protocol::Protocol;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
-use slidegate::{AD_HOC, Limit, Mode, Rule, Rules, Source};
+use slidegate::{AD_HOC, Limit, Mode, Rule, Rules, ShadowChange, Source};
 
-use super::counters::{Change, RuleCells, Said};
+use super::counters::{RuleCells, Said};
 use super::heavy_hitters::Top;
 use super::shadow_diff::{self, TracedDecision};
 
@@ -116,7 +116,7 @@ impl Row {
         self.cells.iter().map(|cells| cells.said(said, source)).sum()
     }
 
-    pub(crate) fn changes(&self, change: Change) -> u64 {
+    pub(crate) fn changes(&self, change: ShadowChange) -> u64 {
         self.cells.iter().map(|cells| cells.changes(change)).sum()
     }
 

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use slidegate::{Decision, Limit, Mode, Rules};
+use slidegate::{Mode, Rules, ShadowChange};
 
 use super::DecisionStats;
-use super::counters::Change;
 use super::rule_stats::Row;
 
 /// The most shadows that are told.
@@ -34,8 +33,8 @@ impl TracedDecision {
         TracedDecision {
             decisions: totals.decisions(),
             would_deny: totals.would_deny,
-            newly_denied: row.changes(Change::NewlyDenied),
-            newly_allowed: row.changes(Change::NewlyAllowed),
+            newly_denied: row.changes(ShadowChange::NewlyDenied),
+            newly_allowed: row.changes(ShadowChange::NewlyAllowed),
         }
     }
 
@@ -71,18 +70,4 @@ impl DecisionStats {
         };
         table.before.iter().filter_map(shadow).collect()
     }
-}
-
-/// What would be otherwise if the rule of this limit, which only watches, were enforced; in place of the rule that it is a
-/// shadow of, if it is of any.
-#[cold]
-pub(crate) fn change(decision: &Decision, limit: &Limit<'_>) -> Option<Change> {
-    let denies = limit.outcome().denies();
-    if decision.allowed() {
-        return denies.then_some(Change::NewlyDenied);
-    }
-    let sibling = limit.shadow_of().filter(|_| !denies)?;
-    let denied = |limit: &Limit<'_>| limit.mode() == Mode::Enforce && limit.outcome().denies();
-    let alone = decision.limits().filter(denied).all(|limit| limit.rule() == sibling);
-    alone.then_some(Change::NewlyAllowed)
 }

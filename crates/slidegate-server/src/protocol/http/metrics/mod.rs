@@ -20,7 +20,7 @@ use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::registry::{Registry, Unit};
 use slidegate::{
     BATCH_BOUNDS, BreakerState, CALL_BOUNDS, CallStats, Discrepancy, MemoryStats, Mode, ServerMemory,
-    ServerStats, Source,
+    ServerStats, ShadowChange, Source,
 };
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -31,7 +31,7 @@ use super::operation::{Access, METRICS, Operation};
 use super::route::Route;
 use crate::common::protocol::Protocol;
 use crate::store::RedisStats;
-use crate::telemetry::stats::{Change, Durations, Failure, Said, Shed};
+use crate::telemetry::stats::{Durations, Failure, Said, Shed};
 
 pub(super) fn route() -> Route {
     let operation = Operation::new(Access::Api, "metrics", "For Prometheus: OpenMetrics")
@@ -134,7 +134,7 @@ impl MetricsCollector {
         page.counters("decisions", "Decisions by rule, verdict and source", &decisions)?;
         let shadow_rules = rules.iter().zip(&rows).filter(|(rule, _)| rule.in_mode() == Mode::Shadow);
         let changes = shadow_rules.flat_map(|(_, row)| {
-            Change::ALL.map(|change| {
+            ShadowChange::ALL.map(|change| {
                 ([("rule", row.name.as_str()), ("change", change.as_str())], row.changes(change))
             })
         });

@@ -1,0 +1,215 @@
+//! Formats a report as one HTML page that loads no other files.
+
+use indicatif::{HumanBytes, HumanCount};
+
+use super::chart::STYLE;
+use super::text::{format_duration, format_percent};
+use super::{Report, ReportChart, percentage};
+
+const PAGE: &str = include_str!("page.html");
+
+/// Formats the report as a page.
+pub(crate) fn page(report: &Report, charts: &[ReportChart]) -> String {
+    let mut body = String::new();
+    body.push_str(&summary_cards(report));
+    body.push_str(&algorithms(report));
+    body.push_str(&difference(report));
+    let mut heading = "";
+    for chart in charts {
+        if chart.heading != heading {
+            let end = if heading.is_empty() { "" } else { "</div></section>" };
+            body.push_str(&format!(
+                "{end}<section><h2>{}</h2>{}<div class=grid>",
+                escape_html(&chart.heading),
+                rule_figures(report, &chart.heading)
+            ));
+            heading = &chart.heading;
+        }
+        body.push_str(&format!("<figure><figcaption>{}</figcaption>{}</figure>", chart.title, chart.svg));
+    }
+    if !heading.is_empty() {
+        body.push_str("</div></section>");
+    }
+    body.push_str(&remarks(report));
+    PAGE.replace("{style}", STYLE).replace("{title}", &escape_html(&report.traffic)).replace("{body}", &body)
+}
+
+/// Formats the header and the total numbers.
+fn summary_cards(report: &Report) -> String {
+    let format = report.format.map_or(String::new(), |format| format!(" ({})", format.as_str()));
+    let mut html = format!(
+        "<header><h1>What the rules do</h1><p>{}{format}, judged by {}</p></header><div class=cards>",
+        escape_html(&report.traffic),
+        escape_html(&report.rules_from)
+    );
+    let mut card = |class: &str, number: String, what: String| {
+        html.push_str(&format!("<div class=\"card {class}\"><b>{number}</b><span>{what}</span></div>"));
+    };
+    card(
+        "",
+        HumanCount(report.requests).to_string(),
+        format!("requests over {}", format_duration(report.span_us)),
+    );
+    if report.algorithms.is_empty() {
+        let percent_of_all = |n| format_percent(percentage(n, report.requests));
+        card(
+            "allowed",
+            HumanCount(report.allowed).to_string(),
+            format!("allowed, {}", percent_of_all(report.allowed)),
+        );
+        card(
+            "denied",
+            HumanCount(report.denied).to_string(),
+            format!("denied, {}", percent_of_all(report.denied)),
+        );
+    }
+    if report.unruled > 0 {
+        card("", HumanCount(report.unruled).to_string(), "met no rule".to_owned());
+    }
+    if let Some(recorded) = &report.recorded {
+        let compared = HumanCount(recorded.compared);
+        card(
+            "",
+            HumanCount(recorded.differences).to_string(),
+            format!("of {compared} recorded decisions differ"),
+        );
+    }
+    html.push_str("</div>");
+    html
+}
+
+/// Formats the numbers of one rule, for the section with its charts.
+fn rule_figures(report: &Report, heading: &str) -> String {
+    let Some(rule) = report.rules.iter().find(|rule| super::text::rule_heading(rule) == heading) else {
+        return String::new();
+    };
+    let denied = if rule.mode == "shadow" { "would deny" } else { "denied" };
+    let mut html = format!(
+        "<p>Asked {}: {} allowed, <b>{} {denied}</b> ({}), {} denied by other rules. Keys: {}.</p>",
+        times(rule.asked),
+        HumanCount(rule.allowed),
+        HumanCount(rule.denied),
+        format_percent(percentage(rule.denied, rule.asked)),
+        HumanCount(rule.denied_by_others),
+        super::text::keys(rule)
+    );
+    if let (Some(denied), Some(allowed)) = (rule.newly_denied, rule.newly_allowed) {
+        let (denied, allowed) = (HumanCount(denied), HumanCount(allowed));
+        html.push_str(&format!(
+            "<p>If it were enforced: {denied} newly denied, {allowed} newly allowed.</p>"
+        ));
+    }
+    if let Some(worst) = &rule.worst_window {
+        html.push_str(&format!(
+            "<p>Worst window: {} of {} admitted, <code>{}</code>.</p>",
+            HumanCount(worst.admitted),
+            HumanCount(worst.limit),
+            escape_html(&worst.key)
+        ));
+    }
+    if let Some(denied_key) = &rule.longest_denied {
+        html.push_str(&format!(
+            "<p>Denied for the longest time on end: <code>{}</code>, {}.</p>",
+            escape_html(&denied_key.key),
+            format_duration(denied_key.longest_denied_us)
+        ));
+    }
+    html
+}
+
+fn algorithms(report: &Report) -> String {
+    if report.algorithms.is_empty() {
+        return String::new();
+    }
+    let mut html = "<section><h2>Side by side</h2><div class=wide><table><tr><th>algorithm<th>allowed<th>denied<th>worst over the limit\
+                    <th>denied needlessly<th>let through<th>memory</tr>"
+        .to_owned();
+    for algorithm in &report.algorithms {
+        let over = if algorithm.overshoot > 0 { " class=bad" } else { "" };
+        html.push_str(&format!(
+            "<tr><td>{}<td>{}<td>{}<td{over}>{}<td>{}<td>{}<td>{}</tr>",
+            escape_html(&algorithm.algorithm),
+            HumanCount(algorithm.allowed),
+            HumanCount(algorithm.denied),
+            HumanCount(algorithm.overshoot),
+            HumanCount(algorithm.denied_needlessly),
+            HumanCount(algorithm.allowed_beyond),
+            HumanBytes(algorithm.bytes as u64)
+        ));
+    }
+    html.push_str(
+        "</table></div><p>Worst over the limit: the most that was admitted over it in any window of any key. Needlessly: denied, while \
+         the exact window allowed it. Let through: allowed, while the exact window denied it.</p></section>",
+    );
+    html
+}
+
+fn difference(report: &Report) -> String {
+    let Some(difference) = &report.difference else { return String::new() };
+    let mut html = format!(
+        "<section><h2>Against {}</h2><p>{} denied before, {} now: <b>{} newly denied, {} newly allowed</b>, of {} keys.</p>\
+         <div class=wide><table><tr><th>rule or key<th>newly denied<th>newly allowed</tr>",
+        escape_html(&difference.against),
+        HumanCount(difference.denied_before),
+        HumanCount(report.denied),
+        HumanCount(difference.newly_denied),
+        HumanCount(difference.newly_allowed),
+        HumanCount(difference.changed_keys)
+    );
+    for changed in difference.rules.iter().chain(&difference.keys) {
+        html.push_str(&format!(
+            "<tr><td>{}<td>{}<td>{}</tr>",
+            escape_html(&changed.name),
+            HumanCount(changed.newly_denied),
+            HumanCount(changed.newly_allowed)
+        ));
+    }
+    html.push_str("</table></div></section>");
+    html
+}
+
+/// Formats notes, late requests and lines that could not be parsed.
+fn remarks(report: &Report) -> String {
+    let mut remarks: Vec<String> = report.notes.iter().map(|note| escape_html(note)).collect();
+    if report.interrupted {
+        remarks.push("Interrupted: this is what was simulated until then.".to_owned());
+    }
+    if report.late.requests > 0 {
+        let (late, most) = (HumanCount(report.late.requests), format_duration(report.late.most_us));
+        remarks.push(format!(
+            "{late} requests out of order by up to {most}, judged at the latest time before them."
+        ));
+    }
+    if report.bad_lines.count > 0 {
+        let shown =
+            report.bad_lines.first.iter().map(|bad| format!("line {}: {}", bad.line, escape_html(&bad.why)));
+        let shown: Vec<String> = shown.collect();
+        remarks.push(format!("{} bad lines. {}", HumanCount(report.bad_lines.count), shown.join("; ")));
+    }
+    if remarks.is_empty() {
+        return String::new();
+    }
+    format!("<section><h2>Remarks</h2><ul><li>{}</ul></section>", remarks.join("<li>"))
+}
+
+fn times(n: u64) -> String {
+    if n == 1 { "once".to_owned() } else { format!("{} times", HumanCount(n)) }
+}
+
+/// Escapes untrusted text for HTML.
+fn escape_html(text: &str) -> String {
+    let mut html = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '<' => html.push_str("&lt;"),
+            '>' => html.push_str("&gt;"),
+            '&' => html.push_str("&amp;"),
+            '"' => html.push_str("&quot;"),
+            '\'' => html.push_str("&#39;"),
+            // A placeholder of the page, such as `{body}`, would be replaced later.
+            '{' => html.push_str("&#123;"),
+            c => html.push(c),
+        }
+    }
+    html
+}

@@ -1,0 +1,43 @@
+//! Effect that enforcing a shadow rule would have on one decision.
+
+use crate::{Decision, Limit, Mode};
+
+/// Difference between a decision and the decision if one of its shadow rules were enforced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShadowChange {
+    /// The request was allowed, and the shadow rule would have denied it.
+    NewlyDenied,
+    /// The request was denied only by the rule that this one is a shadow of, and the shadow rule would have allowed it.
+    NewlyAllowed,
+}
+
+impl ShadowChange {
+    /// All variants, in the order of their discriminants.
+    pub const ALL: [ShadowChange; 2] = [ShadowChange::NewlyDenied, ShadowChange::NewlyAllowed];
+
+    /// Returns `newly-denied` or `newly-allowed`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ShadowChange::NewlyDenied => "newly-denied",
+            ShadowChange::NewlyAllowed => "newly-allowed",
+        }
+    }
+}
+
+impl Decision {
+    /// Returns how this decision would change if the shadow rule of `limit` were enforced: in place of the rule that it is a
+    /// [shadow of](crate::Rule::shadow_of), if there is one. Returns `None` if the decision would be the same.
+    ///
+    /// `limit` must be one of [`Decision::limits`], in [`Mode::Shadow`].
+    #[cold]
+    pub fn shadow_change(&self, limit: &Limit<'_>) -> Option<ShadowChange> {
+        let denies = limit.outcome().denies();
+        if self.allowed() {
+            return denies.then_some(ShadowChange::NewlyDenied);
+        }
+        let replaced = limit.shadow_of().filter(|_| !denies)?;
+        let denied = |limit: &Limit<'_>| limit.mode() == Mode::Enforce && limit.outcome().denies();
+        let alone = self.limits().filter(denied).all(|limit| limit.rule() == replaced);
+        alone.then_some(ShadowChange::NewlyAllowed)
+    }
+}
