@@ -14,7 +14,7 @@
 //! | `scenario` | one set of rules in virtual time |
 //! | `scenarios` | several sets of rules over the same requests |
 //! | `stats` | counts of decisions, in bounded memory |
-//! | `run` | one pass over the traffic: simulates or compares rules |
+//! | `replay` | one pass over the traffic: simulates or compares rules |
 //! | `suggest` | several passes over the traffic: finds the smallest acceptable limits |
 //! | `report` | the results as text, JSON, HTML and SVG |
 
@@ -26,8 +26,8 @@ mod decision_log;
 mod options;
 mod plan;
 mod progress;
+mod replay;
 mod report;
-mod run;
 mod scenario;
 mod scenarios;
 mod stats;
@@ -56,7 +56,7 @@ impl Plan {
             let suggestions = suggest::suggest(&traffic, wish, stop)?;
             return if output.json { json(&suggestions) } else { Ok(suggestions.to_string()) };
         }
-        let report = run::run(&traffic, question, &output, stop)?;
+        let report = replay::run(&traffic, question, &output, stop)?;
         write_pictures(&report, &output)?;
         if output.json { json(&report) } else { Ok(report.to_string()) }
     }
