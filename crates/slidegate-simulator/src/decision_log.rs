@@ -20,17 +20,17 @@ struct Line<'a> {
 }
 
 /// Where decisions are written.
-pub(crate) struct Decisions {
+pub(crate) struct DecisionLog {
     path: PathBuf,
     file: BufWriter<File>,
     /// The first thing that went wrong.
-    failed: Option<io::Error>,
+    error: Option<io::Error>,
 }
 
-impl Decisions {
+impl DecisionLog {
     pub(crate) fn create(path: &Path) -> Result<Self, String> {
         let file = File::create(path).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-        Ok(Decisions { path: path.to_owned(), file: BufWriter::new(file), failed: None })
+        Ok(DecisionLog { path: path.to_owned(), file: BufWriter::new(file), error: None })
     }
 
     /// Adds what was decided at `at`, in microseconds.
@@ -41,14 +41,14 @@ impl Decisions {
             denied_by: decision.denied_by(),
             retry_after_us: decision.retry_after().get(),
         };
-        if self.failed.is_none() {
+        if self.error.is_none() {
             let written = serde_json::to_writer(&mut self.file, &line).map_err(io::Error::from);
-            self.failed = written.and_then(|()| self.file.write_all(b"\n")).err();
+            self.error = written.and_then(|()| self.file.write_all(b"\n")).err();
         }
     }
 
     pub(crate) fn finish(mut self) -> Result<(), String> {
-        let failed = self.failed.take().or_else(|| self.file.flush().err());
-        failed.map_or(Ok(()), |error| Err(format!("cannot write {}: {error}", self.path.display())))
+        let error = self.error.take().or_else(|| self.file.flush().err());
+        error.map_or(Ok(()), |error| Err(format!("cannot write {}: {error}", self.path.display())))
     }
 }

@@ -14,7 +14,7 @@
 //! | `scenario` | one set of rules in virtual time |
 //! | `scenarios` | several sets of rules over the same requests |
 //! | `stats` | counts of decisions, in bounded memory |
-//! | `replay` | one pass over the traffic: simulates or compares rules |
+//! | `run` | one pass over the traffic: simulates or compares rules |
 //! | `suggest` | several passes over the traffic: finds the smallest acceptable limits |
 //! | `report` | the results as text, JSON, HTML and SVG |
 
@@ -43,7 +43,7 @@ use serde::Serialize;
 pub use self::options::SimulateArgs;
 pub use self::plan::Plan;
 use self::plan::{Output, Question};
-use self::report::{Report, page, pictures};
+use self::report::{Report, charts, page};
 
 impl Plan {
     /// Runs the simulation, writes the files that the options name, and returns the text to print: a summary, or one JSON
@@ -52,28 +52,28 @@ impl Plan {
     /// The simulation ends early when `stop` becomes true. It then reports the requests up to that point.
     pub fn run(self, stop: &Arc<AtomicBool>) -> Result<String, String> {
         let Plan { traffic, question, output } = self;
-        if let Question::Suggest(wish) = question {
-            let suggestions = suggest::suggest(&traffic, wish, stop)?;
+        if let Question::Suggest(goal) = question {
+            let suggestions = suggest::suggest(&traffic, goal, stop)?;
             return if output.json { json(&suggestions) } else { Ok(suggestions.to_string()) };
         }
-        let report = replay::run(&traffic, question, &output, stop)?;
-        write_pictures(&report, &output)?;
+        let report = replay::replay(&traffic, question, &output, stop)?;
+        write_charts(&report, &output)?;
         if output.json { json(&report) } else { Ok(report.to_string()) }
     }
 }
 
-fn write_pictures(report: &Report, output: &Output) -> Result<(), String> {
+fn write_charts(report: &Report, output: &Output) -> Result<(), String> {
     if output.html.is_none() && output.svg.is_none() {
         return Ok(());
     }
-    let pictures = pictures(report)?;
+    let charts = charts(report)?;
     if let Some(path) = &output.html {
-        write(path, &page(report, &pictures))?;
+        write(path, &page(report, &charts))?;
     }
     if let Some(directory) = &output.svg {
         std::fs::create_dir_all(directory)
             .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
-        for (name, svg) in pictures.iter().map(|picture| picture.file()) {
+        for (name, svg) in charts.iter().map(|chart| chart.file()) {
             write(&directory.join(name), &svg)?;
         }
     }

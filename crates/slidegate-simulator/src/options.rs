@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::Args;
 use slidegate::Micros;
 
-use crate::scenarios::Counting;
+use crate::scenarios::AlgorithmChoice;
 use crate::traffic::{Format, Instants, Pair, Shape};
 
 /// Rules, traffic, and what to find out.
@@ -86,7 +86,7 @@ pub struct SimulateArgs {
         requires = "rules",
         help_heading = "Questions"
     )]
-    pub(crate) algorithms: Vec<Counting>,
+    pub(crate) algorithms: Vec<AlgorithmChoice>,
     /// Older rules: who would be denied or allowed by --rules, and was not by these?
     #[arg(long, value_name = "FILE", requires = "rules", conflicts_with_all = ["algorithms"], help_heading = "Questions")]
     pub(crate) against: Option<PathBuf>,
@@ -140,15 +140,15 @@ impl FromStr for Percent {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("\"{text}\" is not a share such as 0.1% or 5%, up to 100%");
+        let invalid = || format!("\"{text}\" is not a share such as 0.1% or 5%, up to 100%");
         let number = text.strip_suffix('%').unwrap_or(text).trim();
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
         let digits = whole.bytes().chain(fraction.bytes()).all(|b| b.is_ascii_digit());
         if !digits || whole.is_empty() || whole.len() > 3 || fraction.len() > 4 {
-            return Err(wrong());
+            return Err(invalid());
         }
-        let parts: u64 = format!("{whole}{fraction:0<4}").parse().map_err(|_| wrong())?;
-        if parts <= 1_000_000 { Ok(Percent(parts)) } else { Err(wrong()) }
+        let parts: u64 = format!("{whole}{fraction:0<4}").parse().map_err(|_| invalid())?;
+        if parts <= 1_000_000 { Ok(Percent(parts)) } else { Err(invalid()) }
     }
 }
 
@@ -163,7 +163,7 @@ mod tests {
     use super::Percent;
 
     #[test]
-    fn shares_are_exact() {
+    fn percent_of_is_exact() {
         let of = |text: &str, n| text.parse::<Percent>().map(|percent| percent.of(n));
         assert_eq!(of("0.1%", 10_000), Ok(10));
         assert_eq!(of("0.1", 9_999), Ok(9));

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use slidegate::{Algorithm, MAX_WINDOW, MIN_WINDOW, Micros, Quota, Rule, Rules};
 
 use crate::options::{Percent, SimulateArgs};
-use crate::scenarios::Counting;
-use crate::traffic::{Fields, Instants, Pattern, Shape, SyntheticClients, Trace, Traffic, names};
+use crate::scenarios::AlgorithmChoice;
+use crate::traffic::{Fields, Instants, Pattern, Shape, SyntheticClients, Trace, Traffic, attribute_names};
 
 /// The longest pattern.
 const MAX_DURATION: Micros = Micros::from_secs(366 * 24 * 3600);
@@ -16,7 +16,7 @@ const MAX_DURATION: Micros = Micros::from_secs(366 * 24 * 3600);
 const MAX_REQUESTS: u64 = 1_000_000_000;
 
 /// Windows to suggest limits for, where nothing is said.
-const WINDOWS: [Micros; 3] = [Micros::from_secs(1), Micros::from_secs(60), Micros::from_secs(3600)];
+const DEFAULT_WINDOWS: [Micros; 3] = [Micros::from_secs(1), Micros::from_secs(60), Micros::from_secs(3600)];
 
 /// Checked options of a simulation: the traffic, the question about it, and the form of the answer.
 pub struct Plan {
@@ -30,11 +30,11 @@ pub(crate) enum Question {
     /// What these rules do.
     Simulate(NamedRules),
     /// What they do if they are counted by each of these.
-    Compare(NamedRules, Vec<Counting>),
+    Compare(NamedRules, Vec<AlgorithmChoice>),
     /// What is different from the other ones.
-    Differ { new: NamedRules, old: NamedRules },
+    Diff { new: NamedRules, old: NamedRules },
     /// What limits there should be.
-    Suggest(Wish),
+    Suggest(SuggestionGoal),
 }
 
 /// Rules and where they are from.
@@ -44,24 +44,24 @@ pub(crate) struct NamedRules {
 }
 
 /// What limits should keep to.
-pub(crate) struct Wish {
+pub(crate) struct SuggestionGoal {
     /// What to count, and in which windows.
     pub(crate) candidates: Vec<(Rule, Vec<Micros>)>,
-    pub(crate) most: Most,
+    pub(crate) budget: DenialBudget,
 }
 
 /// The most that may be denied.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Most {
+pub(crate) enum DenialBudget {
     Requests(Percent),
     Clients(Percent),
 }
 
-impl fmt::Display for Most {
+impl fmt::Display for DenialBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Most::Requests(share) => write!(f, "at most {share} of all requests denied"),
-            Most::Clients(share) => write!(f, "at most {share} of all clients ever denied"),
+            DenialBudget::Requests(share) => write!(f, "at most {share} of all requests denied"),
+            DenialBudget::Clients(share) => write!(f, "at most {share} of all clients ever denied"),
         }
     }
 }
@@ -84,25 +84,28 @@ impl SimulateArgs {
         };
         let rules = self.rules.as_ref().map(load).transpose()?;
         let old = self.against.as_ref().map(load).transpose()?;
-        let most = self.suggest.map(Most::Requests).or(self.suggest_clients.map(Most::Clients));
-        if most.is_none() && !(self.window.is_empty() && self.key.is_empty()) {
+        let budget =
+            self.suggest.map(DenialBudget::Requests).or(self.suggest_clients.map(DenialBudget::Clients));
+        if budget.is_none() && !(self.window.is_empty() && self.key.is_empty()) {
             return Err("--window and --key go with --suggest and --suggest-clients".to_owned());
         }
-        let asked_for = match &rules {
+        let rule_set = match &rules {
             Some(named) => Rules::clone(&named.rules),
-            None => Rules::new([counted_by(&self.key)?]).map_err(|error| error.to_string())?,
+            None => Rules::new([placeholder_rule(&self.key)?]).map_err(|error| error.to_string())?,
         };
-        let traffic = self.traffic(&asked_for, old.as_ref().map(|old| &*old.rules))?;
-        if most.is_some() && traffic.is_read_once() {
+        let traffic = self.traffic(&rule_set, old.as_ref().map(|old| &*old.rules))?;
+        if budget.is_some() && traffic.is_read_once() {
             return Err(
                 "a limit is found by reading the trace several times, which standard input cannot be: \
                         give a file"
                     .to_owned(),
             );
         }
-        let question = match (most, rules, old) {
-            (Some(most), _, _) => Question::Suggest(Wish { candidates: self.candidates(&asked_for)?, most }),
-            (None, Some(new), Some(old)) => Question::Differ { new, old },
+        let question = match (budget, rules, old) {
+            (Some(budget), _, _) => {
+                Question::Suggest(SuggestionGoal { candidates: self.candidates(&rule_set)?, budget })
+            }
+            (None, Some(new), Some(old)) => Question::Diff { new, old },
             (None, Some(rules), None) if !self.algorithms.is_empty() => {
                 let mut algorithms = Vec::new();
                 for algorithm in self.algorithms {
@@ -124,7 +127,7 @@ impl SimulateArgs {
 
     /// What is read must not be written over, and no two answers go to one file.
     fn check_files(&self) -> Result<(), String> {
-        let mut known: Vec<(&str, PathBuf)> = Vec::new();
+        let mut seen: Vec<(&str, PathBuf)> = Vec::new();
         let files = [
             ("--rules", &self.rules, false),
             ("--against", &self.against, false),
@@ -134,25 +137,25 @@ impl SimulateArgs {
         ];
         for (flag, path, written) in files {
             let Some(path) = path else { continue };
-            let place = real(path);
-            let taken = known.iter().find(|(_, other)| written && *other == place);
-            if let Some((other, _)) = taken {
+            let location = resolve(path);
+            let overwritten = seen.iter().find(|(_, other)| written && *other == location);
+            if let Some((other, _)) = overwritten {
                 return Err(format!("{flag} would write over what {other} names: {}", path.display()));
             }
-            known.push((flag, place));
+            seen.push((flag, location));
         }
         Ok(())
     }
 
     fn traffic(&self, rules: &Rules, old: Option<&Rules>) -> Result<Traffic, String> {
         if let Some(path) = &self.trace {
-            let mut names = names(rules);
-            names.extend(old.map(self::names).unwrap_or_default());
-            let mut said: Vec<&str> =
+            let mut names = attribute_names(rules);
+            names.extend(old.map(attribute_names).unwrap_or_default());
+            let mut named: Vec<&str> =
                 self.attribute.iter().chain(&self.constant).map(|pair| pair.name.as_str()).collect();
-            said.sort_unstable();
-            if let Some(twice) = said.windows(2).find(|pair| pair[0] == pair[1]) {
-                return Err(format!("--attribute and --constant say twice what `{}` is", twice[0]));
+            named.sort_unstable();
+            if let Some(duplicate) = named.windows(2).find(|pair| pair[0] == pair[1]) {
+                return Err(format!("--attribute and --constant say twice what `{}` is", duplicate[0]));
             }
             let fields = Fields::new(&names, &self.attribute, &self.constant);
             let fields = fields.time(self.time.clone()).permits(self.permits.clone());
@@ -176,7 +179,7 @@ impl SimulateArgs {
                 return Err("--pattern timeline needs --at, such as --at 0.99s=100,1.01s=100".to_owned());
             }
             (_, Some(_)) => return Err("--at goes with --pattern timeline".to_owned()),
-            (Shape::BoundaryBurst, None) => burst(rules)?,
+            (Shape::BoundaryBurst, None) => boundary_burst(rules)?,
             (_, None) => Instants::default(),
         };
         if !instants.0.is_empty() && (self.rate.is_some() || self.duration.is_some()) {
@@ -185,15 +188,15 @@ impl SimulateArgs {
                     .to_owned(),
             );
         }
-        let usual = if instants.0.is_empty() { 10 } else { 1 };
+        let default_clients = if instants.0.is_empty() { 10 } else { 1 };
         let pattern = Pattern {
             shape,
             rate: self.rate.unwrap_or(100),
             duration,
-            clients: self.clients.unwrap_or(usual),
+            clients: self.clients.unwrap_or(default_clients),
             seed: self.seed,
             instants,
-            people: SyntheticClients::new(rules, &self.constant),
+            synthetic_clients: SyntheticClients::new(rules, &self.constant),
         };
         if pattern.length() > MAX_REQUESTS {
             return Err(format!("a pattern may have {MAX_REQUESTS} requests, not {}", pattern.length()));
@@ -208,7 +211,7 @@ impl SimulateArgs {
             }
         }
         let windows = |rule: &Rule| match (&self.window[..], &self.rules) {
-            ([], None) => WINDOWS.to_vec(),
+            ([], None) => DEFAULT_WINDOWS.to_vec(),
             ([], Some(_)) => vec![rule.quota().window()],
             (windows, _) => windows.to_vec(),
         };
@@ -222,25 +225,25 @@ impl SimulateArgs {
 }
 
 /// Where a file is, or would be, whatever links lead there.
-fn real(path: &Path) -> PathBuf {
+fn resolve(path: &Path) -> PathBuf {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let would_be = || Some(parent.canonicalize().ok()?.join(path.file_name()?));
-    path.canonicalize().ok().or_else(would_be).unwrap_or_else(|| path.to_owned())
+    let in_parent = || Some(parent.canonicalize().ok()?.join(path.file_name()?));
+    path.canonicalize().ok().or_else(in_parent).unwrap_or_else(|| path.to_owned())
 }
 
 /// Twice the limit of the first rule that has one, a hundredth of its window before and after the turn.
-fn burst(rules: &Rules) -> Result<Instants, String> {
+fn boundary_burst(rules: &Rules) -> Result<Instants, String> {
     let rule = rules.iter().find(|rule| rule.is_limited());
     let quota = rule.ok_or("a boundary burst needs a rule with a limit")?.quota();
     let (window, limit) = (quota.window().get(), quota.limit().min(MAX_REQUESTS));
-    let part = (window / 100).max(1);
-    Ok(Instants(vec![(Micros::new(window - part), limit), (Micros::new(window + part), limit)]))
+    let margin = (window / 100).max(1);
+    Ok(Instants(vec![(Micros::new(window - margin), limit), (Micros::new(window + margin), limit)]))
 }
 
 /// Stands for rules where only what to count by is known.
-fn counted_by(key: &[String]) -> Result<Rule, String> {
-    let quota =
-        Quota::new(1, WINDOWS[0].into()).and_then(|quota| quota.with_algorithm(Algorithm::SlidingWindow));
+fn placeholder_rule(key: &[String]) -> Result<Rule, String> {
+    let quota = Quota::new(1, DEFAULT_WINDOWS[0].into())
+        .and_then(|quota| quota.with_algorithm(Algorithm::SlidingWindow));
     let name = if key.is_empty() { "all".to_owned() } else { format!("per-{}", key.join("-")) };
     let rule = quota.and_then(|quota| Rule::new(&name, quota));
     rule.and_then(|rule| rule.per(key.iter().map(String::as_str))).map_err(|error| format!("--key: {error}"))

@@ -7,15 +7,15 @@ use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use slidegate::{Clock, Micros, SystemClock};
 
 /// Requests between two looks.
-const OFTEN: u64 = 1 << 13;
+const CHECK_INTERVAL: u64 = 1 << 13;
 
-const REDRAW: Micros = Micros::from_millis(200);
+const REDRAW_INTERVAL: Micros = Micros::from_millis(200);
 
 /// How far a run is; ends it when somebody interrupts.
 pub(crate) struct Progress {
     bar: ProgressBar,
     clock: SystemClock,
-    begun: Micros,
+    started: Micros,
     drawn: Micros,
     requests: u64,
     stop: Arc<AtomicBool>,
@@ -30,24 +30,24 @@ impl Progress {
             bar.set_style(style);
         }
         let clock = SystemClock::new();
-        let begun = clock.now();
-        Progress { bar, clock, begun, drawn: begun, requests: 0, stop: Arc::clone(stop) }
+        let started = clock.now();
+        Progress { bar, clock, started, drawn: started, requests: 0, stop: Arc::clone(stop) }
     }
 
     /// One request more; false if it is to be the last.
     #[inline]
-    pub(crate) fn go_on(&mut self, position: u64) -> bool {
+    pub(crate) fn advance(&mut self, position: u64) -> bool {
         self.requests += 1;
-        !self.requests.is_multiple_of(OFTEN) || self.look(position)
+        !self.requests.is_multiple_of(CHECK_INTERVAL) || self.update(position)
     }
 
     #[cold]
-    fn look(&mut self, position: u64) -> bool {
+    fn update(&mut self, position: u64) -> bool {
         let now = self.clock.now();
-        if !self.bar.is_hidden() && now.since(self.drawn) > REDRAW {
+        if !self.bar.is_hidden() && now.since(self.drawn) > REDRAW_INTERVAL {
             self.drawn = now;
             self.bar.set_position(position);
-            let rate = self.requests as f64 / seconds(now.since(self.begun));
+            let rate = self.requests as f64 / seconds(now.since(self.started));
             self.bar.set_message(format!(
                 "{} requests, {} a second",
                 HumanCount(self.requests),
@@ -58,8 +58,8 @@ impl Progress {
     }
 
     /// How long it took so far, in seconds.
-    pub(crate) fn took(&self) -> f64 {
-        seconds(self.clock.now().since(self.begun))
+    pub(crate) fn elapsed_seconds(&self) -> f64 {
+        seconds(self.clock.now().since(self.started))
     }
 }
 

@@ -6,147 +6,149 @@ use std::sync::atomic::AtomicBool;
 use slidegate::{Micros, Rules};
 
 use crate::baseline::Baseline;
-use crate::decision_log::Decisions;
+use crate::decision_log::DecisionLog;
 use crate::plan::{NamedRules, Output, Question};
 use crate::progress::Progress;
-use crate::report::{AlgorithmReport, Difference, Late, Report, rule_reports};
-use crate::scenario::Time;
-use crate::scenarios::{Counting, MAX_KEYS, Scenarios};
-use crate::traffic::{Traffic, written};
+use crate::report::{AlgorithmReport, Difference, LateRequests, Report, rule_reports};
+use crate::scenario::VirtualTime;
+use crate::scenarios::{AlgorithmChoice, MAX_KEYS, Scenarios};
+use crate::traffic::{Traffic, format_time};
 
 /// How far times run back in a log that is only written in another order than it happened.
-const DISORDER: Micros = Micros::from_secs(3600);
+const MAX_DISORDER: Micros = Micros::from_secs(3600);
 
 /// Windows that times of whole seconds say little about.
-const SHORT: Micros = Micros::from_secs(10);
+const SHORT_WINDOW: Micros = Micros::from_secs(10);
 
 /// What to decide by, and what is to be said about it.
-enum Kind {
+enum ReportKind {
     Simulate,
     Compare,
-    Differ,
+    Diff,
 }
 
 /// Answers a question that one reading answers.
-pub(crate) fn run(
+pub(crate) fn replay(
     traffic: &Traffic,
     question: Question,
     output: &Output,
     stop: &Arc<AtomicBool>,
 ) -> Result<Report, String> {
-    let (kind, rules_from, sets) = sets(question)?;
-    let mut notes: Vec<String> = sets.iter().flat_map(|(_, rules)| adaptive(rules)).collect();
+    let (kind, rules_from, rule_sets) = rule_sets(question)?;
+    let mut notes: Vec<String> = rule_sets.iter().flat_map(|(_, rules)| adaptive_note(rules)).collect();
     notes.dedup();
-    let mut lanes = Scenarios::new(sets, traffic.begin());
-    let mut decisions = output.decisions.as_deref().map(Decisions::create).transpose()?;
-    let (mut time, mut recorded, mut requests) = (Time::default(), Baseline::default(), 0);
+    let mut scenarios = Scenarios::new(rule_sets, traffic.begin());
+    let mut decision_log = output.decisions.as_deref().map(DecisionLog::create).transpose()?;
+    let (mut time, mut baseline, mut requests) = (VirtualTime::default(), Baseline::default(), 0);
     let mut progress = Progress::new(traffic.length(), stop);
-    let read = traffic.each(&mut progress, |event| {
-        let at = time.reach(event.at);
-        lanes.decide(at, event.request, |decision| {
+    let summary = traffic.for_each(&mut progress, |event| {
+        let at = time.advance(event.at);
+        scenarios.decide(at, event.request, |decision| {
             requests += 1;
-            if let Some(decided) = event.decided {
-                recorded.compare(requests, decided, decision);
+            if let Some(recorded) = event.recorded {
+                baseline.compare(requests, recorded, decision);
             }
-            if let Some(decisions) = &mut decisions {
-                decisions.add(at.get(), decision);
+            if let Some(decision_log) = &mut decision_log {
+                decision_log.add(at.get(), decision);
             }
         })
     })?;
-    let seconds = progress.took();
+    let seconds = progress.elapsed_seconds();
     drop(progress);
-    decisions.map_or(Ok(()), Decisions::finish)?;
-    let Some(main) = lanes.all.last() else { return Err("there are no rules".to_owned()) };
-    let short = main.lane.rules().iter().any(|rule| rule.is_limited() && rule.quota().window() < SHORT);
-    notes.extend(read.notes);
-    if !time.fine && short && read.format.is_some() {
+    decision_log.map_or(Ok(()), DecisionLog::finish)?;
+    let Some(main) = scenarios.runs.last() else { return Err("there are no rules".to_owned()) };
+    let has_short_window =
+        main.scenario.rules().iter().any(|rule| rule.is_limited() && rule.quota().window() < SHORT_WINDOW);
+    notes.extend(summary.notes);
+    if !time.has_fractions && has_short_window && summary.format.is_some() {
         notes.push(
             "the times of this trace are whole seconds: all requests of one second are judged at its beginning, so windows \
              of a few seconds are judged by more even or more sudden traffic than there was"
                 .to_owned(),
         );
     }
-    if time.latest_by > DISORDER {
+    if time.max_lateness > MAX_DISORDER {
         notes.push(format!(
             "times run back by up to {}, and what comes after a time is not judged before it: is one of them wrong?",
-            time.latest_by
+            time.max_lateness
         ));
     }
-    if lanes.all.iter().any(|counted| counted.tally.is_short()) {
+    if scenarios.runs.iter().any(|run| run.stats.is_truncated()) {
         notes.push(format!(
             "there are more than {MAX_KEYS} keys: of those beyond, only the ones that were denied most are known, and about"
         ));
     }
-    let shared = main.lane.stats().shared;
+    let shared = main.scenario.store_stats().shared;
     if shared > 0 {
         notes.push(format!(
             "{shared} decisions were made by counters that several keys share, as on a server that is full"
         ));
     }
-    let tally = &main.tally;
+    let stats = &main.stats;
     let begin = traffic.begin().or(time.first).unwrap_or(time.latest);
     let mut report = Report {
         traffic: traffic.name(),
-        format: read.format,
+        format: summary.format,
         rules_from,
-        requests: tally.requests,
-        allowed: tally.allowed,
-        denied: tally.denied,
-        unruled: tally.unruled,
-        from: time.first.map(written),
-        to: time.first.map(|_| written(time.latest)),
+        requests: stats.requests,
+        allowed: stats.allowed,
+        denied: stats.denied,
+        unruled: stats.unruled,
+        from: time.first.map(format_time),
+        to: time.first.map(|_| format_time(time.latest)),
         begin_us: begin.get(),
         span_us: time.latest.since(begin).get(),
         seconds,
-        requests_per_second: tally.requests as f64 / seconds,
-        interrupted: read.interrupted,
-        bad_lines: read.bad,
-        late: Late { requests: time.late, most_us: time.latest_by.get() },
-        recorded: (recorded.compared > 0).then_some(recorded),
+        requests_per_second: stats.requests as f64 / seconds,
+        interrupted: summary.interrupted,
+        bad_lines: summary.parse_errors,
+        late: LateRequests { requests: time.late_requests, most_us: time.max_lateness.get() },
+        recorded: (baseline.compared > 0).then_some(baseline),
         rules: Vec::new(),
         algorithms: Vec::new(),
         difference: None,
         notes,
     };
     match kind {
-        Kind::Compare => {
+        ReportKind::Compare => {
             report.recorded = None;
             report.algorithms =
-                lanes.all.iter().map(|counted| AlgorithmReport::new(counted, output.top)).collect();
+                scenarios.runs.iter().map(|run| AlgorithmReport::new(run, output.top)).collect();
         }
-        Kind::Simulate | Kind::Differ => report.rules = rule_reports(tally, output.top),
+        ReportKind::Simulate | ReportKind::Diff => report.rules = rule_reports(stats, output.top),
     }
-    if let (Kind::Differ, [old, new]) = (kind, &lanes.all[..]) {
-        report.difference = Some(Difference::new(old, new, &lanes.changes, output.top));
+    if let (ReportKind::Diff, [old, new]) = (kind, &scenarios.runs[..]) {
+        report.difference = Some(Difference::new(old, new, &scenarios.changes, output.top));
     }
     Ok(report)
 }
 
-type Sets = Vec<(String, Rules)>;
+type RuleSets = Vec<(String, Rules)>;
 
 /// The rules to decide by, with where they are from. The last of them are those in question.
-fn sets(question: Question) -> Result<(Kind, String, Sets), String> {
+fn rule_sets(question: Question) -> Result<(ReportKind, String, RuleSets), String> {
     match question {
         Question::Simulate(NamedRules { name, rules }) => {
-            Ok((Kind::Simulate, name.clone(), vec![(name, *rules)]))
+            Ok((ReportKind::Simulate, name.clone(), vec![(name, *rules)]))
         }
-        Question::Differ { new, old } => {
-            Ok((Kind::Differ, new.name.clone(), vec![(old.name, *old.rules), (new.name, *new.rules)]))
+        Question::Diff { new, old } => {
+            Ok((ReportKind::Diff, new.name.clone(), vec![(old.name, *old.rules), (new.name, *new.rules)]))
         }
         Question::Compare(NamedRules { name, rules }, algorithms) => {
             // The exact one is the yardstick, asked for or not.
-            let exact = [Counting::SlidingWindow];
+            let exact = [AlgorithmChoice::SlidingWindow];
             let others = algorithms.into_iter().filter(|algorithm| !exact.contains(algorithm));
-            let counted = exact.into_iter().chain(others);
-            let sets = counted.map(|algorithm| Ok((algorithm.as_str().to_owned(), algorithm.apply(&rules)?)));
-            Ok((Kind::Compare, name, sets.collect::<Result<_, String>>()?))
+            let all = exact.into_iter().chain(others);
+            let rule_sets =
+                all.map(|algorithm| Ok((algorithm.as_str().to_owned(), algorithm.apply(&rules)?)));
+            Ok((ReportKind::Compare, name, rule_sets.collect::<Result<_, String>>()?))
         }
         Question::Suggest(_) => Err("a suggestion needs several readings".to_owned()),
     }
 }
 
 /// Limits that follow a load have none to follow here.
-fn adaptive(rules: &Rules) -> Vec<String> {
+fn adaptive_note(rules: &Rules) -> Vec<String> {
     let adaptive = rules.iter().filter(|rule| rule.adapts_by().is_some());
     let names: Vec<String> = adaptive.map(|rule| format!("`{}`", rule.name())).collect();
     let note = (!names.is_empty()).then(|| {

@@ -16,7 +16,7 @@ pub(crate) const MAX_KEYS: usize = slidegate::DEFAULT_MAX_KEYS;
 /// How to count, whatever the rules say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Counting {
+pub(crate) enum AlgorithmChoice {
     /// Exact
     SlidingWindow,
     /// Anew at every multiple of the window
@@ -27,47 +27,48 @@ pub(crate) enum Counting {
     TokenBucket,
 }
 
-impl Counting {
+impl AlgorithmChoice {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
-            Counting::SlidingWindow => "sliding-window",
-            Counting::FixedWindow => "fixed-window",
-            Counting::TimeSlice => "time-slice",
-            Counting::TokenBucket => "token-bucket",
+            AlgorithmChoice::SlidingWindow => "sliding-window",
+            AlgorithmChoice::FixedWindow => "fixed-window",
+            AlgorithmChoice::TimeSlice => "time-slice",
+            AlgorithmChoice::TokenBucket => "token-bucket",
         }
     }
 
     fn algorithm(self, quota: &Quota) -> Algorithm {
         match (self, quota.algorithm()) {
-            (Counting::SlidingWindow, _) => Algorithm::SlidingWindow,
-            (Counting::FixedWindow, _) => Algorithm::FixedWindow,
-            (Counting::TimeSlice, said @ Algorithm::TimeSlice { .. }) => said,
-            (Counting::TimeSlice, _) => Algorithm::TimeSlice { slices: 10 },
-            (Counting::TokenBucket, said @ Algorithm::TokenBucket { .. }) => said,
-            (Counting::TokenBucket, _) => Algorithm::TokenBucket { burst: quota.limit() },
+            (AlgorithmChoice::SlidingWindow, _) => Algorithm::SlidingWindow,
+            (AlgorithmChoice::FixedWindow, _) => Algorithm::FixedWindow,
+            (AlgorithmChoice::TimeSlice, configured @ Algorithm::TimeSlice { .. }) => configured,
+            (AlgorithmChoice::TimeSlice, _) => Algorithm::TimeSlice { slices: 10 },
+            (AlgorithmChoice::TokenBucket, configured @ Algorithm::TokenBucket { .. }) => configured,
+            (AlgorithmChoice::TokenBucket, _) => Algorithm::TokenBucket { burst: quota.limit() },
         }
     }
 
     /// The same rules, counted so. What is held, and not counted over time, stays as it is.
     pub(crate) fn apply(self, rules: &Rules) -> Result<Rules, String> {
-        let mut counted = Vec::new();
+        let mut converted = Vec::new();
         for rule in rules.iter().cloned() {
             let name = rule.name().to_owned();
-            let other = rule.is_limited() && !rule.quota().is_held();
-            let rule = if other { rule.counted_by(|quota| self.algorithm(quota)) } else { Ok(rule) };
-            counted.push(rule.map_err(|error| format!("rule `{name}` as {}: {error}", self.as_str()))?);
+            let replaceable = rule.is_limited() && !rule.quota().is_held();
+            let rule = if replaceable { rule.counted_by(|quota| self.algorithm(quota)) } else { Ok(rule) };
+            converted.push(rule.map_err(|error| format!("rule `{name}` as {}: {error}", self.as_str()))?);
         }
         let (ad_hoc, unmatched) = (*rules.ad_hoc(), rules.unmatched());
-        let rules = Rules::new(counted).map(|counted| counted.with_ad_hoc(ad_hoc).with_unmatched(unmatched));
+        let rules =
+            Rules::new(converted).map(|converted| converted.with_ad_hoc(ad_hoc).with_unmatched(unmatched));
         rules.map_err(|error| error.to_string())
     }
 }
 
 /// Rules, what they decided, and what of it the first of them decided otherwise.
-pub(crate) struct Counted {
+pub(crate) struct ScenarioRun {
     pub(crate) name: String,
-    pub(crate) lane: Scenario,
-    pub(crate) tally: Stats,
+    pub(crate) scenario: Scenario,
+    pub(crate) stats: Stats,
     /// Denied here, and allowed by the first.
     pub(crate) only_denied: u64,
     /// Allowed here, and denied by the first.
@@ -76,37 +77,37 @@ pub(crate) struct Counted {
 
 /// All of them. The first is the yardstick.
 pub(crate) struct Scenarios {
-    pub(crate) all: Vec<Counted>,
+    pub(crate) runs: Vec<ScenarioRun>,
     /// By which key of which rule requests are denied by one and allowed by the other, where there are two.
-    pub(crate) changes: Changes,
+    pub(crate) changes: KeyChanges,
 }
 
 /// Keys that are treated otherwise by the second than by the first.
 #[derive(Default)]
-pub(crate) struct Changes {
-    pub(crate) keys: HashMap<Key, Change, BuildHasherDefault<KeyHasher>>,
+pub(crate) struct KeyChanges {
+    pub(crate) keys: HashMap<Key, KeyChange, BuildHasherDefault<KeyHasher>>,
     /// Changes of keys that are too many to be known one by one.
     pub(crate) untracked: u64,
 }
 
 /// What became of one key's requests.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Change {
+pub(crate) struct KeyChange {
     pub(crate) only_denied: u64,
     pub(crate) only_allowed: u64,
 }
 
 impl Scenarios {
     /// Over traffic that begins then, or with its first request.
-    pub(crate) fn new(sets: impl IntoIterator<Item = (String, Rules)>, begin: Option<Micros>) -> Self {
-        let all = sets.into_iter().map(|(name, rules)| Counted {
+    pub(crate) fn new(rule_sets: impl IntoIterator<Item = (String, Rules)>, begin: Option<Micros>) -> Self {
+        let runs = rule_sets.into_iter().map(|(name, rules)| ScenarioRun {
             name,
-            tally: Stats::new(&rules, MAX_KEYS, begin),
-            lane: Scenario::new(rules, MAX_KEYS),
+            stats: Stats::new(&rules, MAX_KEYS, begin),
+            scenario: Scenario::new(rules, MAX_KEYS),
             only_denied: 0,
             only_allowed: 0,
         });
-        Scenarios { all: all.collect(), changes: Changes::default() }
+        Scenarios { runs: runs.collect(), changes: KeyChanges::default() }
     }
 
     /// Lets all of them decide; what the last decided is looked at.
@@ -115,14 +116,14 @@ impl Scenarios {
         &mut self,
         at: Micros,
         request: &Request<'_>,
-        look: impl FnOnce(&Decision),
+        visit: impl FnOnce(&Decision),
     ) -> Result<(), String> {
-        match &mut self.all[..] {
-            [only] => only.lane.decide(at, request, |decision| {
-                only.tally.add(at, decision);
-                look(decision);
+        match &mut self.runs[..] {
+            [single] => single.scenario.decide(at, request, |decision| {
+                single.stats.add(at, decision);
+                visit(decision);
             }),
-            _ => self.compare(at, request, look),
+            _ => self.compare(at, request, visit),
         }
     }
 
@@ -130,26 +131,26 @@ impl Scenarios {
         &mut self,
         at: Micros,
         request: &Request<'_>,
-        look: impl FnOnce(&Decision),
+        visit: impl FnOnce(&Decision),
     ) -> Result<(), String> {
-        let decided = self.all.iter_mut().map(|each| each.lane.decide(at, request, Decision::clone));
+        let decisions = self.runs.iter_mut().map(|run| run.scenario.decide(at, request, Decision::clone));
         // What is not acceptable to one is nobody's, but all have been asked.
-        let decided = decided.collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>, _>>()?;
-        let [first, .., last] = &decided[..] else { return Err("there is nothing to compare".to_owned()) };
-        for (each, decision) in self.all.iter_mut().zip(&decided) {
-            each.tally.add(at, decision);
-            each.only_denied += u64::from(first.allowed() && !decision.allowed());
-            each.only_allowed += u64::from(!first.allowed() && decision.allowed());
+        let decisions = decisions.collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>, _>>()?;
+        let [first, .., last] = &decisions[..] else { return Err("there is nothing to compare".to_owned()) };
+        for (run, decision) in self.runs.iter_mut().zip(&decisions) {
+            run.stats.add(at, decision);
+            run.only_denied += u64::from(first.allowed() && !decision.allowed());
+            run.only_allowed += u64::from(!first.allowed() && decision.allowed());
         }
-        if decided.len() == 2 {
+        if decisions.len() == 2 {
             self.changes.add(first, last);
         }
-        look(last);
+        visit(last);
         Ok(())
     }
 }
 
-impl Changes {
+impl KeyChanges {
     fn add(&mut self, first: &Decision, second: &Decision) {
         let (denied, by) = match (first.allowed(), second.allowed()) {
             (true, false) => (true, second),
@@ -164,7 +165,7 @@ impl Changes {
                 self.untracked += 1;
                 return;
             }
-            self.keys.insert(key.clone(), Change::default());
+            self.keys.insert(key.clone(), KeyChange::default());
         }
         if let Some(change) = self.keys.get_mut(key) {
             change.only_denied += u64::from(denied);

@@ -13,14 +13,14 @@ use std::sync::atomic::AtomicBool;
 use serde::Serialize;
 use slidegate::{Decision, Key, MAX_LIMIT, Micros, Quota, Rule, Rules};
 
-use crate::plan::{Most, Wish};
+use crate::plan::{DenialBudget, SuggestionGoal};
 use crate::progress::Progress;
-use crate::scenario::{Scenario, Time};
+use crate::scenario::{Scenario, VirtualTime};
 use crate::scenarios::MAX_KEYS;
-use crate::traffic::{ParseErrors, Read, Traffic};
+use crate::traffic::{ParseErrors, ReadSummary, Traffic};
 
 /// Limits that are tried at once.
-const AT_ONCE: u64 = 8;
+const LIMITS_PER_PASS: u64 = 8;
 
 /// Rules times windows.
 const MAX_CANDIDATES: usize = 64;
@@ -92,13 +92,13 @@ impl Candidate {
     }
 
     /// The smallest limit that denies no more than `most`; none if nothing was asked.
-    fn smallest(&self, most: Most) -> Option<u64> {
+    fn smallest_limit(&self, budget: DenialBudget) -> Option<u64> {
         if self.requests == 0 {
             return None;
         }
-        match most {
-            Most::Requests(share) => Some(self.bounds(share.of(self.requests)).1),
-            Most::Clients(share) => {
+        match budget {
+            DenialBudget::Requests(share) => Some(self.bounds(share.of(self.requests)).1),
+            DenialBudget::Clients(share) => {
                 let mut peaks: Vec<u64> = self.peaks.values().copied().collect();
                 peaks.sort_unstable_by(|a, b| b.cmp(a));
                 // So many may be denied; the next one may not.
@@ -116,10 +116,10 @@ impl Candidate {
     }
 
     /// Limits to try next; none if the smallest is known.
-    fn next(&self, most: u64) -> Vec<u64> {
+    fn next_limits(&self, most: u64) -> Vec<u64> {
         let (low, high) = self.bounds(most);
         let between = high - low - 1;
-        let n = between.min(AT_ONCE);
+        let n = between.min(LIMITS_PER_PASS);
         let mut limits: Vec<u64> =
             (1..=n).map(|i| low + (between * i).div_ceil(n + 1).clamp(1, between)).collect();
         limits.dedup();
@@ -128,65 +128,73 @@ impl Candidate {
 }
 
 /// Finds the limits that `wish` asks for.
-pub(crate) fn suggest(traffic: &Traffic, wish: Wish, stop: &Arc<AtomicBool>) -> Result<Suggestions, String> {
-    let mut candidates = candidates(wish.candidates)?;
+pub(crate) fn suggest(
+    traffic: &Traffic,
+    goal: SuggestionGoal,
+    stop: &Arc<AtomicBool>,
+) -> Result<Suggestions, String> {
+    let mut candidates = candidates(goal.candidates)?;
     // Out of reach: what is used is what was asked.
     let unlimited: Vec<Trial> =
         (0..candidates.len()).map(|candidate| Trial { candidate, limit: MAX_LIMIT }).collect();
     let rules = trial_rules(&candidates, &unlimited)?;
     let (mut requests, mut untracked) = (0, 0);
-    let mut reading = each(traffic, rules, stop, |decision| {
+    let mut summary = decide_all(traffic, rules, stop, |decision| {
         requests += 1;
         for limit in decision.limits() {
             untracked += u64::from(!candidates[limit.index()].add(limit.key(), limit.used()));
         }
     })?;
-    if let Most::Requests(share) = wish.most {
+    if let DenialBudget::Requests(share) = goal.budget {
         loop {
-            let tries = |(candidate, known): (usize, &Candidate)| {
-                known.next(share.of(known.requests)).into_iter().map(move |limit| Trial { candidate, limit })
+            let next_trials = |(candidate, candidate_stats): (usize, &Candidate)| {
+                candidate_stats
+                    .next_limits(share.of(candidate_stats.requests))
+                    .into_iter()
+                    .map(move |limit| Trial { candidate, limit })
             };
-            let trials: Vec<Trial> = candidates.iter().enumerate().flat_map(tries).collect();
-            if trials.is_empty() || reading.interrupted {
+            let trials: Vec<Trial> = candidates.iter().enumerate().flat_map(next_trials).collect();
+            if trials.is_empty() || summary.interrupted {
                 break;
             }
-            let denials = denials(traffic, &candidates, &trials, stop, &mut reading)?;
+            let denials = denials(traffic, &candidates, &trials, stop, &mut summary)?;
             for (Trial { candidate, limit }, Denials { denied, .. }) in trials.iter().zip(denials) {
                 candidates[*candidate].tried.insert(*limit, denied);
             }
         }
     }
-    let limits: Vec<Option<u64>> = candidates.iter().map(|candidate| candidate.smallest(wish.most)).collect();
-    let suggestions = if reading.interrupted {
+    let limits: Vec<Option<u64>> =
+        candidates.iter().map(|candidate| candidate.smallest_limit(goal.budget)).collect();
+    let suggestions = if summary.interrupted {
         Vec::new()
     } else {
-        confirm(traffic, &candidates, &limits, stop, &mut reading)?
+        confirm(traffic, &candidates, &limits, stop, &mut summary)?
     };
-    let mut notes = std::mem::take(&mut reading.notes);
+    let mut notes = std::mem::take(&mut summary.notes);
     if untracked > 0 {
         notes.push(format!(
             "there are more than {MAX_KEYS} clients: only so many are watched, and the limits are theirs"
         ));
     }
-    if reading.interrupted {
+    if summary.interrupted {
         notes.push(
             "interrupted: a limit that was not tried on all of the traffic is none to suggest".to_owned(),
         );
     }
     Ok(Suggestions {
         traffic: traffic.name(),
-        wish: wish.most.to_string(),
+        wish: goal.budget.to_string(),
         requests,
         suggestions,
-        bad_lines: std::mem::take(&mut reading.bad),
-        interrupted: reading.interrupted,
+        bad_lines: std::mem::take(&mut summary.parse_errors),
+        interrupted: summary.interrupted,
         notes,
     })
 }
 
-fn candidates(wishes: Vec<(Rule, Vec<Micros>)>) -> Result<Vec<Candidate>, String> {
+fn candidates(wanted: Vec<(Rule, Vec<Micros>)>) -> Result<Vec<Candidate>, String> {
     let mut candidates: Vec<Candidate> = Vec::new();
-    for (rule, windows) in wishes {
+    for (rule, windows) in wanted {
         candidates.extend(windows.into_iter().map(|window| Candidate {
             rule: rule.clone(),
             window,
@@ -219,23 +227,24 @@ fn trial_rules(candidates: &[Candidate], trials: &[Trial]) -> Result<Rules, Stri
 }
 
 /// Reads the traffic once more.
-fn each(
+fn decide_all(
     traffic: &Traffic,
     rules: Rules,
     stop: &Arc<AtomicBool>,
     mut visit: impl FnMut(&Decision),
-) -> Result<Read, String> {
+) -> Result<ReadSummary, String> {
     // Every trial has its own counts.
-    let max_keys = MAX_KEYS * usize::try_from(AT_ONCE).unwrap_or(1);
-    let (mut lane, mut time) = (Scenario::new(rules, max_keys), Time::default());
+    let max_keys = MAX_KEYS * usize::try_from(LIMITS_PER_PASS).unwrap_or(1);
+    let (mut scenario, mut time) = (Scenario::new(rules, max_keys), VirtualTime::default());
     let mut progress = Progress::new(traffic.length(), stop);
-    let mut reading =
-        traffic.each(&mut progress, |event| lane.decide(time.reach(event.at), event.request, &mut visit))?;
-    let shared = lane.stats().shared;
+    let mut summary = traffic.for_each(&mut progress, |event| {
+        scenario.decide(time.advance(event.at), event.request, &mut visit)
+    })?;
+    let shared = scenario.store_stats().shared;
     if shared > 0 {
-        reading.notes.push(format!("{shared} decisions were made by counters that several keys share"));
+        summary.notes.push(format!("{shared} decisions were made by counters that several keys share"));
     }
-    Ok(reading)
+    Ok(summary)
 }
 
 /// What each trial denies.
@@ -244,12 +253,12 @@ fn denials(
     candidates: &[Candidate],
     trials: &[Trial],
     stop: &Arc<AtomicBool>,
-    reading: &mut Read,
+    summary: &mut ReadSummary,
 ) -> Result<Vec<Denials>, String> {
     let rules = trial_rules(candidates, trials)?;
     let mut denials = vec![Denials::default(); trials.len()];
     let mut clients: Vec<HashSet<Key>> = vec![HashSet::new(); trials.len()];
-    let again = each(traffic, rules, stop, |decision| {
+    let pass = decide_all(traffic, rules, stop, |decision| {
         for limit in decision.limits().filter(|limit| limit.outcome().denies()) {
             denials[limit.index()].denied += 1;
             let clients = &mut clients[limit.index()];
@@ -258,10 +267,10 @@ fn denials(
             }
         }
     })?;
-    reading.interrupted |= again.interrupted;
-    for note in again.notes {
-        if !reading.notes.contains(&note) {
-            reading.notes.push(note);
+    summary.interrupted |= pass.interrupted;
+    for note in pass.notes {
+        if !summary.notes.contains(&note) {
+            summary.notes.push(note);
         }
     }
     for (denials, clients) in denials.iter_mut().zip(clients) {
@@ -276,21 +285,21 @@ fn confirm(
     candidates: &[Candidate],
     limits: &[Option<u64>],
     stop: &Arc<AtomicBool>,
-    reading: &mut Read,
+    summary: &mut ReadSummary,
 ) -> Result<Vec<Suggestion>, String> {
-    let with = |(candidate, limit): (usize, &Option<u64>)| {
+    let trials_of = |(candidate, limit): (usize, &Option<u64>)| {
         let limits = limit.iter().flat_map(|&limit| [limit, limit - 1]).filter(|&limit| limit > 0);
         limits.map(move |limit| Trial { candidate, limit }).collect::<Vec<_>>()
     };
-    let trials: Vec<Trial> = limits.iter().enumerate().flat_map(with).collect();
-    let denials = denials(traffic, candidates, &trials, stop, reading)?;
-    let found = |candidate: usize, limit: Option<u64>| {
-        let place =
+    let trials: Vec<Trial> = limits.iter().enumerate().flat_map(trials_of).collect();
+    let denials = denials(traffic, candidates, &trials, stop, summary)?;
+    let denials_of = |candidate: usize, limit: Option<u64>| {
+        let index =
             trials.iter().position(|trial| trial.candidate == candidate && Some(trial.limit) == limit)?;
-        denials.get(place).copied()
+        denials.get(index).copied()
     };
     let suggestions = candidates.iter().zip(limits).enumerate().map(|(i, (candidate, limit))| {
-        let denials = found(i, *limit).unwrap_or_default();
+        let denials = denials_of(i, *limit).unwrap_or_default();
         Suggestion {
             rule: candidate.rule.name().to_owned(),
             key: candidate.rule.key().map(str::to_owned).collect(),
@@ -301,7 +310,7 @@ fn confirm(
             peak: candidate.peak(),
             denied: denials.denied,
             denied_clients: denials.denied_clients,
-            one_less: limit.and_then(|limit| found(i, limit.checked_sub(1))),
+            one_less: limit.and_then(|limit| denials_of(i, limit.checked_sub(1))),
         }
     });
     Ok(suggestions.collect())

@@ -27,7 +27,7 @@ text{font-family:system-ui,sans-serif}rect{shape-rendering:crispEdges}\
 [stroke=\"#D1453B\"]{stroke:#f0685d}}";
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), String>;
+type DrawResult = Result<(), String>;
 
 /// One thing that is shown over time, with its own name.
 pub(super) struct Panel<'a> {
@@ -40,7 +40,7 @@ pub(super) struct Panel<'a> {
 
 /// What panels show.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Show {
+pub(super) enum PanelKind {
     /// Allowed, and denied on top of it.
     Counts,
     /// What was admitted, and the limit.
@@ -48,20 +48,23 @@ pub(super) enum Show {
 }
 
 /// Panels under each other, all to one scale.
-pub(super) fn panels(panels: &[Panel<'_>], show: Show) -> Result<String, String> {
+pub(super) fn panels(panels: &[Panel<'_>], kind: PanelKind) -> Result<String, String> {
     let one = if panels.len() == 1 { 240 } else { 150 };
     let height = 26 + one * panels.len() as u32;
     let end = panels.iter().map(|panel| panel.step * panel.lower.len() as f64).fold(0.0, f64::max) * 1.01;
     let highest = |panel: &Panel<'_>| {
         let pairs = panel.lower.iter().zip(panel.upper);
-        pairs.map(|(a, b)| if show == Show::Counts { a + b } else { *a.max(b) }).max().unwrap_or_default()
+        pairs
+            .map(|(a, b)| if kind == PanelKind::Counts { a + b } else { *a.max(b) })
+            .max()
+            .unwrap_or_default()
     };
     let top = panels.iter().map(highest).max().unwrap_or_default().max(1) as f64 * 1.1;
     draw(height, |root| {
         let (legend, rest) = root.split_vertically(26);
-        match show {
-            Show::Counts => draw_legend(&legend, &[("allowed", ALLOWED), ("denied", DENIED)])?,
-            Show::Levels => {
+        match kind {
+            PanelKind::Counts => draw_legend(&legend, &[("allowed", ALLOWED), ("denied", DENIED)])?,
+            PanelKind::Levels => {
                 draw_legend(&legend, &[("admitted", LEVEL), ("over the limit", DENIED), ("limit", INK)])?
             }
         }
@@ -72,7 +75,7 @@ pub(super) fn panels(panels: &[Panel<'_>], show: Show) -> Result<String, String>
                 .set_label_area_size(LabelAreaPosition::Left, 58)
                 .set_label_area_size(LabelAreaPosition::Bottom, 26)
                 .build_cartesian_2d(0.0..end.max(1e-6), 0.0..top)
-                .map_err(told)?;
+                .map_err(draw_error)?;
             chart
                 .configure_mesh()
                 .disable_x_mesh()
@@ -82,16 +85,16 @@ pub(super) fn panels(panels: &[Panel<'_>], show: Show) -> Result<String, String>
                 .bold_line_style(FAINT)
                 .axis_style(FAINT)
                 .label_style(("sans-serif", 14, &INK))
-                .x_label_formatter(&|x| seconds(*x, end))
-                .y_label_formatter(&|y| count(*y))
+                .x_label_formatter(&|x| axis_time(*x, end))
+                .y_label_formatter(&|y| axis_count(*y))
                 .draw()
-                .map_err(told)?;
-            match show {
-                Show::Counts => draw_counts(&mut chart, panel)?,
-                Show::Levels => draw_levels(&mut chart, panel, end)?,
+                .map_err(draw_error)?;
+            match kind {
+                PanelKind::Counts => draw_counts(&mut chart, panel)?,
+                PanelKind::Levels => draw_levels(&mut chart, panel, end)?,
             }
             if panels.len() > 1 {
-                write(area, panel.name, (64, 4), HPos::Left, 15)?;
+                draw_label(area, panel.name, (64, 4), HPos::Left, 15)?;
             }
         }
         Ok(())
@@ -100,7 +103,7 @@ pub(super) fn panels(panels: &[Panel<'_>], show: Show) -> Result<String, String>
 
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
-fn draw_counts(chart: &mut Chart<'_, '_>, panel: &Panel<'_>) -> Drawn {
+fn draw_counts(chart: &mut Chart<'_, '_>, panel: &Panel<'_>) -> DrawResult {
     let steps =
         || panel.lower.iter().zip(panel.upper).enumerate().map(|(n, (a, b))| (n as f64 * panel.step, *a, *b));
     let end = panel.step * panel.lower.len() as f64;
@@ -112,23 +115,25 @@ fn draw_counts(chart: &mut Chart<'_, '_>, panel: &Panel<'_>) -> Drawn {
         [(0.0, 0.0)].into_iter().chain(tops).chain([(end, 0.0)]).collect::<Vec<_>>()
     };
     // What is denied stands on what is allowed, so it is drawn behind it.
-    chart.draw_series([Polygon::new(outline(|a, b| a + b), DENIED.filled())]).map_err(told)?;
-    chart.draw_series([Polygon::new(outline(|a, _| a), ALLOWED.filled())]).map_err(told)?;
+    chart.draw_series([Polygon::new(outline(|a, b| a + b), DENIED.filled())]).map_err(draw_error)?;
+    chart.draw_series([Polygon::new(outline(|a, _| a), ALLOWED.filled())]).map_err(draw_error)?;
     Ok(())
 }
 
-fn draw_levels(chart: &mut Chart<'_, '_>, panel: &Panel<'_>, end: f64) -> Drawn {
+fn draw_levels(chart: &mut Chart<'_, '_>, panel: &Panel<'_>, end: f64) -> DrawResult {
     // A bar is wide enough to be seen, the more so where there are few.
-    let asked = panel.lower.iter().filter(|admitted| **admitted > 0).count();
-    let width = panel.step.max(end / if asked < 40 { 100.0 } else { 240.0 });
+    let bar_count = panel.lower.iter().filter(|admitted| **admitted > 0).count();
+    let width = panel.step.max(end / if bar_count < 40 { 100.0 } else { 240.0 });
     let bars = panel.lower.iter().zip(panel.upper).enumerate().filter(|(_, (admitted, _))| **admitted > 0);
     for (n, (&admitted, &limit)) in bars {
         let (from, to) = (n as f64 * panel.step, n as f64 * panel.step + width);
         let within = admitted.min(limit.max(1)) as f64;
-        chart.draw_series([Rectangle::new([(from, 0.0), (to, within)], LEVEL.filled())]).map_err(told)?;
+        chart
+            .draw_series([Rectangle::new([(from, 0.0), (to, within)], LEVEL.filled())])
+            .map_err(draw_error)?;
         if admitted > limit {
             let over = Rectangle::new([(from, within), (to, admitted as f64)], DENIED.filled());
-            chart.draw_series([over]).map_err(told)?;
+            chart.draw_series([over]).map_err(draw_error)?;
         }
     }
     let mut path: Vec<(f64, f64)> = Vec::new();
@@ -144,7 +149,7 @@ fn draw_levels(chart: &mut Chart<'_, '_>, panel: &Panel<'_>, end: f64) -> Drawn 
     if let Some((_, last)) = path.last().copied() {
         path.push((end, last));
     }
-    chart.draw_series([PathElement::new(path, INK.stroke_width(2))]).map_err(told)?;
+    chart.draw_series([PathElement::new(path, INK.stroke_width(2))]).map_err(draw_error)?;
     Ok(())
 }
 
@@ -159,12 +164,13 @@ pub(super) fn bars(rows: &[(String, u64, u64)], of: (&str, &str)) -> Result<Stri
         for (n, (name, part, all)) in rows.iter().enumerate() {
             let y = 24 * n as i32;
             let to = |n: u64| names + (n as f64 / longest * f64::from(room)) as i32;
-            write(&rest, &shortened(name), (names - 8, y + 4), HPos::Right, 14)?;
-            rest.draw(&Rectangle::new([(names, y + 3), (to(*all), y + 19)], FAINT.filled())).map_err(told)?;
+            draw_label(&rest, &truncate_start(name), (names - 8, y + 4), HPos::Right, 14)?;
+            rest.draw(&Rectangle::new([(names, y + 3), (to(*all), y + 19)], FAINT.filled()))
+                .map_err(draw_error)?;
             rest.draw(&Rectangle::new([(names, y + 3), (to(*part), y + 19)], DENIED.filled()))
-                .map_err(told)?;
-            let told = format!("{} of {}", count(*part as f64), count(*all as f64));
-            write(&rest, &told, (to(*part.max(all)) + 6, y + 4), HPos::Left, 14)?;
+                .map_err(draw_error)?;
+            let label = format!("{} of {}", axis_count(*part as f64), axis_count(*all as f64));
+            draw_label(&rest, &label, (to(*part.max(all)) + 6, y + 4), HPos::Left, 14)?;
         }
         Ok(())
     })
@@ -182,94 +188,96 @@ pub(super) fn columns(columns: &[(String, u64)]) -> Result<String, String> {
             let colour = if n == 0 { ALLOWED } else { DENIED };
             let width = each.min(90) - 8;
             let from = x + (each - width) / 2;
-            root.draw(&Rectangle::new([(from, y), (from + width, bottom)], colour.filled())).map_err(told)?;
-            write(root, &count(*keys as f64), (x + each / 2, y - 18), HPos::Center, 14)?;
-            write(root, name, (x + each / 2, bottom + 8), HPos::Center, 14)?;
+            root.draw(&Rectangle::new([(from, y), (from + width, bottom)], colour.filled()))
+                .map_err(draw_error)?;
+            draw_label(root, &axis_count(*keys as f64), (x + each / 2, y - 18), HPos::Center, 14)?;
+            draw_label(root, name, (x + each / 2, bottom + 8), HPos::Center, 14)?;
         }
-        root.draw(&PathElement::new([(left, bottom), (WIDTH as i32 - left, bottom)], FAINT)).map_err(told)
+        root.draw(&PathElement::new([(left, bottom), (WIDTH as i32 - left, bottom)], FAINT))
+            .map_err(draw_error)
     })
 }
 
-fn draw(height: u32, picture: impl FnOnce(&Area<'_>) -> Drawn) -> Result<String, String> {
+fn draw(height: u32, draw_on: impl FnOnce(&Area<'_>) -> DrawResult) -> Result<String, String> {
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
-        picture(&root)?;
-        root.present().map_err(told)?;
+        draw_on(&root)?;
+        root.present().map_err(draw_error)?;
     }
     Ok(svg)
 }
 
-fn draw_legend(area: &Area<'_>, entries: &[(&str, RGBColor)]) -> Drawn {
+fn draw_legend(area: &Area<'_>, entries: &[(&str, RGBColor)]) -> DrawResult {
     let mut x = 64;
     for (name, colour) in entries {
-        area.draw(&Rectangle::new([(x, 7), (x + 12, 19)], colour.filled())).map_err(told)?;
-        write(area, name, (x + 18, 6), HPos::Left, 14)?;
+        area.draw(&Rectangle::new([(x, 7), (x + 12, 19)], colour.filled())).map_err(draw_error)?;
+        draw_label(area, name, (x + 18, 6), HPos::Left, 14)?;
         x += 46 + 7 * name.len() as i32;
     }
     Ok(())
 }
 
-fn write(area: &Area<'_>, text: &str, at: (i32, i32), align: HPos, size: i32) -> Drawn {
+fn draw_label(area: &Area<'_>, text: &str, at: (i32, i32), align: HPos, size: i32) -> DrawResult {
     let style = TextStyle::from(("sans-serif", size).into_font()).color(&INK).pos(Pos::new(align, VPos::Top));
-    area.draw_text(text, &style, at).map_err(told)
+    area.draw_text(text, &style, at).map_err(draw_error)
 }
 
 /// As much as there is room for.
-fn shortened(name: &str) -> String {
-    const MOST: usize = 40;
-    if name.chars().count() <= MOST {
+fn truncate_start(name: &str) -> String {
+    const MAX_CHARS: usize = 40;
+    if name.chars().count() <= MAX_CHARS {
         return name.to_owned();
     }
-    let end: String = name.chars().skip(name.chars().count() - MOST + 1).collect();
+    let end: String = name.chars().skip(name.chars().count() - MAX_CHARS + 1).collect();
     format!("…{end}")
 }
 
 /// A time on an axis of that length.
-fn seconds(x: f64, end: f64) -> String {
+fn axis_time(x: f64, end: f64) -> String {
     match end {
-        end if end < 0.5 => format!("{}ms", rounded(x * 1e3)),
-        end if end < 180.0 => format!("{}s", rounded(x)),
-        end if end < 3.0 * 3600.0 => in_two(x, (60, "m"), (1, "s")),
-        end if end < 72.0 * 3600.0 => in_two(x, (3_600, "h"), (60, "m")),
-        _ => in_two(x, (86_400, "d"), (3_600, "h")),
+        end if end < 0.5 => format!("{}ms", round_to_two_places(x * 1e3)),
+        end if end < 180.0 => format!("{}s", round_to_two_places(x)),
+        end if end < 3.0 * 3600.0 => two_units(x, (60, "m"), (1, "s")),
+        end if end < 72.0 * 3600.0 => two_units(x, (3_600, "h"), (60, "m")),
+        _ => two_units(x, (86_400, "d"), (3_600, "h")),
     }
 }
 
 /// In a unit, and the rest in another.
-fn in_two(x: f64, (large, its_name): (u64, &str), (small, other): (u64, &str)) -> String {
+fn two_units(x: f64, (large, large_unit): (u64, &str), (small, small_unit): (u64, &str)) -> String {
     let smalls = (x / small as f64).round() as u64;
     match (smalls * small / large, smalls % (large / small)) {
-        (whole, 0) => format!("{whole}{its_name}"),
-        (0, rest) => format!("{rest}{other}"),
-        (whole, rest) => format!("{whole}{its_name}{rest}{other}"),
+        (whole, 0) => format!("{whole}{large_unit}"),
+        (0, rest) => format!("{rest}{small_unit}"),
+        (whole, rest) => format!("{whole}{large_unit}{rest}{small_unit}"),
     }
 }
 
-fn count(n: f64) -> String {
+fn axis_count(n: f64) -> String {
     match n {
-        n if n >= 1e9 => format!("{}G", rounded(n / 1e9)),
-        n if n >= 1e6 => format!("{}M", rounded(n / 1e6)),
-        n if n >= 1e4 => format!("{}k", rounded(n / 1e3)),
-        n => rounded(n),
+        n if n >= 1e9 => format!("{}G", round_to_two_places(n / 1e9)),
+        n if n >= 1e6 => format!("{}M", round_to_two_places(n / 1e6)),
+        n if n >= 1e4 => format!("{}k", round_to_two_places(n / 1e3)),
+        n => round_to_two_places(n),
     }
 }
 
-fn rounded(n: f64) -> String {
+fn round_to_two_places(n: f64) -> String {
     let text = format!("{n:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-fn told(error: impl Display) -> String {
+fn draw_error(error: impl Display) -> String {
     format!("cannot draw: {error}")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::seconds;
+    use super::axis_time;
 
     #[test]
-    fn times_on_an_axis_are_as_people_say_them() {
+    fn axis_times_use_at_most_two_units() {
         for (x, end, text) in [
             (0.25, 0.4, "250ms"),
             (100.0, 170.0, "100s"),
@@ -281,7 +289,7 @@ mod tests {
             (129_600.0, 400_000.0, "1d12h"),
             (0.0, 400_000.0, "0d"),
         ] {
-            assert_eq!(seconds(x, end), text, "{x} of {end}");
+            assert_eq!(axis_time(x, end), text, "{x} of {end}");
         }
     }
 }

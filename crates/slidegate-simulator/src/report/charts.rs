@@ -1,24 +1,24 @@
 //! Which pictures a report has.
 
-use super::chart::{self, Panel, Show};
-use super::rule::{Buckets, RuleReport};
-use super::text::{coarse, heading};
+use super::chart::{self, Panel, PanelKind};
+use super::rule::{RuleReport, TimelineReport};
+use super::text::{format_duration, rule_heading};
 use super::{Report, chart::STYLE};
 
 /// How many keys are drawn.
-const KEYS: usize = 20;
+const MAX_KEYS_DRAWN: usize = 20;
 
 /// A picture, what it is called, and what is to be seen in it.
-pub(crate) struct Picture {
+pub(crate) struct ReportChart {
     /// The rule it is about.
-    pub(super) about: String,
+    pub(super) heading: String,
     /// Of its file, without a suffix.
     name: String,
     pub(super) title: String,
     pub(super) svg: String,
 }
 
-impl Picture {
+impl ReportChart {
     /// The name of its file, and what goes in it: a picture that stands for itself.
     pub(crate) fn file(&self) -> (String, String) {
         let svg = self.svg.replacen('>', &format!("><style>{STYLE}</style>"), 1);
@@ -27,41 +27,41 @@ impl Picture {
 }
 
 /// All pictures of a report, rule by rule.
-pub(crate) fn pictures(report: &Report) -> Result<Vec<Picture>, String> {
-    let mut pictures = Vec::new();
+pub(crate) fn charts(report: &Report) -> Result<Vec<ReportChart>, String> {
+    let mut charts = Vec::new();
     for rule in report.rules.iter().filter(|rule| rule.asked > 0) {
-        over_time(&mut pictures, &[("", rule)])?;
-        by_key(&mut pictures, rule)?;
+        over_time(&mut charts, &[("", rule)])?;
+        by_key(&mut charts, rule)?;
     }
     if let Some(first) = report.algorithms.first() {
-        for (place, rule) in first.rules.iter().enumerate().filter(|(_, rule)| rule.asked > 0) {
+        for (index, rule) in first.rules.iter().enumerate().filter(|(_, rule)| rule.asked > 0) {
             let same = |rules: &'_ super::AlgorithmReport| {
-                rules.rules.get(place).is_some_and(|other| other.rule == rule.rule)
+                rules.rules.get(index).is_some_and(|other| other.rule == rule.rule)
             };
             let side_by_side: Vec<(&str, &RuleReport)> = report
                 .algorithms
                 .iter()
                 .filter(|algorithm| same(algorithm))
-                .map(|algorithm| (algorithm.algorithm.as_str(), &algorithm.rules[place]))
+                .map(|algorithm| (algorithm.algorithm.as_str(), &algorithm.rules[index]))
                 .collect();
-            over_time(&mut pictures, &side_by_side)?;
+            over_time(&mut charts, &side_by_side)?;
         }
     }
-    Ok(pictures)
+    Ok(charts)
 }
 
 /// What happened to a rule when, counted in one way or in several.
-fn over_time(pictures: &mut Vec<Picture>, rules: &[(&str, &RuleReport)]) -> Result<(), String> {
+fn over_time(charts: &mut Vec<ReportChart>, rules: &[(&str, &RuleReport)]) -> Result<(), String> {
     let Some((_, first)) = rules.first() else { return Ok(()) };
-    let about = if rules.len() == 1 { heading(first) } else { named(first) };
-    let counts = chart::panels(&panels(rules, |t| &t.allowed, |t| &t.denied), Show::Counts)?;
-    let title = format!("Requests over time, every {}", coarse(first.timeline.width_us));
-    add(pictures, &about, &first.rule, "counts", &title, counts);
+    let heading = if rules.len() == 1 { rule_heading(first) } else { short_heading(first) };
+    let counts = chart::panels(&panels(rules, |t| &t.allowed, |t| &t.denied), PanelKind::Counts)?;
+    let title = format!("Requests over time, every {}", format_duration(first.timeline.width_us));
+    add(charts, &heading, &first.rule, "counts", &title, counts);
     if first.limit.is_some() {
-        let levels = chart::panels(&panels(rules, |t| &t.admitted, |t| &t.limit), Show::Levels)?;
+        let levels = chart::panels(&panels(rules, |t| &t.admitted, |t| &t.limit), PanelKind::Levels)?;
         add(
-            pictures,
-            &about,
+            charts,
+            &heading,
             &first.rule,
             "levels",
             "Admitted in the window that ends there, against the limit; nothing where nobody asked",
@@ -74,8 +74,8 @@ fn over_time(pictures: &mut Vec<Picture>, rules: &[(&str, &RuleReport)]) -> Resu
 /// Two numbers of each rule over time.
 fn panels<'a>(
     rules: &[(&'a str, &'a RuleReport)],
-    lower: fn(&Buckets) -> &[u64],
-    upper: fn(&Buckets) -> &[u64],
+    lower: fn(&TimelineReport) -> &[u64],
+    upper: fn(&TimelineReport) -> &[u64],
 ) -> Vec<Panel<'a>> {
     let panel = |&(name, rule): &(&'a str, &'a RuleReport)| Panel {
         name,
@@ -87,18 +87,25 @@ fn panels<'a>(
 }
 
 /// Who was hit.
-fn by_key(pictures: &mut Vec<Picture>, rule: &RuleReport) -> Result<(), String> {
+fn by_key(charts: &mut Vec<ReportChart>, rule: &RuleReport) -> Result<(), String> {
     if rule.denied == 0 || rule.keys < 2 {
         return Ok(());
     }
     // The rule's name is in the heading.
-    let own = format!("{}:", rule.rule);
-    let short = |key: &str| key.strip_prefix(&own).unwrap_or(key).to_owned();
-    let hit = rule.hardest_hit.iter().take(KEYS);
-    let rows: Vec<_> =
-        hit.map(|hit| (short(&hit.key), hit.denied, hit.asked.unwrap_or(hit.denied))).collect();
+    let prefix = format!("{}:", rule.rule);
+    let without_prefix = |key: &str| key.strip_prefix(&prefix).unwrap_or(key).to_owned();
+    let denied_keys = rule.hardest_hit.iter().take(MAX_KEYS_DRAWN);
+    let rows: Vec<_> = denied_keys
+        .map(|denied_key| {
+            (
+                without_prefix(&denied_key.key),
+                denied_key.denied,
+                denied_key.asked.unwrap_or(denied_key.denied),
+            )
+        })
+        .collect();
     let keys = chart::bars(&rows, ("denied", "asked"))?;
-    add(pictures, &heading(rule), &rule.rule, "keys", "The keys that were denied most", keys);
+    add(charts, &rule_heading(rule), &rule.rule, "keys", "The keys that were denied most", keys);
     // There is room for so many with both ends.
     let narrow = rule.denials.len() > 9;
     let columns: Vec<_> = rule
@@ -117,18 +124,18 @@ fn by_key(pictures: &mut Vec<Picture>, rule: &RuleReport) -> Result<(), String> 
     } else {
         "Keys by how often they were denied"
     };
-    add(pictures, &heading(rule), &rule.rule, "denials", title, columns);
+    add(charts, &rule_heading(rule), &rule.rule, "denials", title, columns);
     Ok(())
 }
 
-fn named(rule: &RuleReport) -> String {
+fn short_heading(rule: &RuleReport) -> String {
     match (rule.limit, &rule.window) {
         (Some(limit), Some(window)) => format!("{}: {limit} per {window}", rule.rule),
         _ => rule.rule.clone(),
     }
 }
 
-fn add(pictures: &mut Vec<Picture>, about: &str, rule: &str, what: &str, title: &str, svg: String) {
-    let name = format!("{}-{what}", rule.replace('/', "-"));
-    pictures.push(Picture { about: about.to_owned(), name, title: title.to_owned(), svg });
+fn add(charts: &mut Vec<ReportChart>, heading: &str, rule: &str, kind: &str, title: &str, svg: String) {
+    let name = format!("{}-{kind}", rule.replace('/', "-"));
+    charts.push(ReportChart { heading: heading.to_owned(), name, title: title.to_owned(), svg });
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use slidegate::Key;
 
-use crate::scenarios::{Change, Changes, Counted};
+use crate::scenarios::{KeyChange, KeyChanges, ScenarioRun};
 
 /// What new rules do that old ones did not.
 #[derive(Debug, Serialize)]
@@ -17,49 +17,53 @@ pub(crate) struct Difference {
     pub(crate) newly_denied: u64,
     pub(crate) newly_allowed: u64,
     /// By the new rule that denies, and by the old one that did.
-    pub(crate) rules: Vec<Changed>,
+    pub(crate) rules: Vec<ChangeReport>,
     /// The keys with the most changes.
-    pub(crate) keys: Vec<Changed>,
+    pub(crate) keys: Vec<ChangeReport>,
     /// How many keys there are with any.
     pub(crate) changed_keys: u64,
 }
 
 /// A rule or a key.
 #[derive(Debug, Serialize)]
-pub(crate) struct Changed {
+pub(crate) struct ChangeReport {
     pub(crate) name: String,
     pub(crate) newly_denied: u64,
     pub(crate) newly_allowed: u64,
 }
 
 impl Difference {
-    pub(crate) fn new(old: &Counted, new: &Counted, changes: &Changes, top: usize) -> Self {
-        let mut rules: BTreeMap<&str, Change> = BTreeMap::new();
+    pub(crate) fn new(old: &ScenarioRun, new: &ScenarioRun, changes: &KeyChanges, top: usize) -> Self {
+        let mut rules: BTreeMap<&str, KeyChange> = BTreeMap::new();
         for (key, change) in &changes.keys {
             let rule = rules.entry(key.rule()).or_default();
             rule.only_denied += change.only_denied;
             rule.only_allowed += change.only_allowed;
         }
-        let mut keys: Vec<(&Key, &Change)> = changes.keys.iter().collect();
+        let mut keys: Vec<(&Key, &KeyChange)> = changes.keys.iter().collect();
         keys.sort_by(|(a, x), (b, y)| y.total().cmp(&x.total()).then_with(|| a.as_str().cmp(b.as_str())));
         Difference {
             against: old.name.clone(),
-            denied_before: old.tally.denied,
+            denied_before: old.stats.denied,
             newly_denied: new.only_denied,
             newly_allowed: new.only_allowed,
-            rules: rules.iter().map(|(name, change)| changed(name, change)).collect(),
-            keys: keys.iter().take(top).map(|(key, change)| changed(key.as_str(), change)).collect(),
+            rules: rules.iter().map(|(name, change)| change_report(name, change)).collect(),
+            keys: keys.iter().take(top).map(|(key, change)| change_report(key.as_str(), change)).collect(),
             changed_keys: changes.keys.len() as u64,
         }
     }
 }
 
-impl Change {
+impl KeyChange {
     fn total(&self) -> u64 {
         self.only_denied + self.only_allowed
     }
 }
 
-fn changed(name: &str, change: &Change) -> Changed {
-    Changed { name: name.to_owned(), newly_denied: change.only_denied, newly_allowed: change.only_allowed }
+fn change_report(name: &str, change: &KeyChange) -> ChangeReport {
+    ChangeReport {
+        name: name.to_owned(),
+        newly_denied: change.only_denied,
+        newly_allowed: change.only_allowed,
+    }
 }

@@ -3,53 +3,65 @@
 use indicatif::{HumanBytes, HumanCount};
 
 use super::chart::STYLE;
-use super::text::{coarse, percent};
-use super::{Picture, Report, share};
+use super::text::{format_duration, format_percent};
+use super::{Report, ReportChart, percentage};
 
 const PAGE: &str = include_str!("page.html");
 
 /// The report as a page.
-pub(crate) fn page(report: &Report, pictures: &[Picture]) -> String {
+pub(crate) fn page(report: &Report, charts: &[ReportChart]) -> String {
     let mut body = String::new();
-    body.push_str(&figures(report));
+    body.push_str(&summary_cards(report));
     body.push_str(&algorithms(report));
     body.push_str(&difference(report));
-    let mut about = "";
-    for picture in pictures {
-        if picture.about != about {
-            let end = if about.is_empty() { "" } else { "</div></section>" };
+    let mut heading = "";
+    for chart in charts {
+        if chart.heading != heading {
+            let end = if heading.is_empty() { "" } else { "</div></section>" };
             body.push_str(&format!(
                 "{end}<section><h2>{}</h2>{}<div class=grid>",
-                escaped(&picture.about),
-                rule(report, &picture.about)
+                escape_html(&chart.heading),
+                rule_figures(report, &chart.heading)
             ));
-            about = &picture.about;
+            heading = &chart.heading;
         }
-        body.push_str(&format!("<figure><figcaption>{}</figcaption>{}</figure>", picture.title, picture.svg));
+        body.push_str(&format!("<figure><figcaption>{}</figcaption>{}</figure>", chart.title, chart.svg));
     }
-    if !about.is_empty() {
+    if !heading.is_empty() {
         body.push_str("</div></section>");
     }
     body.push_str(&remarks(report));
-    PAGE.replace("{style}", STYLE).replace("{title}", &escaped(&report.traffic)).replace("{body}", &body)
+    PAGE.replace("{style}", STYLE).replace("{title}", &escape_html(&report.traffic)).replace("{body}", &body)
 }
 
 /// What everybody wants to know first.
-fn figures(report: &Report) -> String {
+fn summary_cards(report: &Report) -> String {
     let format = report.format.map_or(String::new(), |format| format!(" ({})", format.as_str()));
     let mut html = format!(
         "<header><h1>What the rules do</h1><p>{}{format}, judged by {}</p></header><div class=cards>",
-        escaped(&report.traffic),
-        escaped(&report.rules_from)
+        escape_html(&report.traffic),
+        escape_html(&report.rules_from)
     );
     let mut card = |class: &str, number: String, what: String| {
         html.push_str(&format!("<div class=\"card {class}\"><b>{number}</b><span>{what}</span></div>"));
     };
-    card("", HumanCount(report.requests).to_string(), format!("requests over {}", coarse(report.span_us)));
+    card(
+        "",
+        HumanCount(report.requests).to_string(),
+        format!("requests over {}", format_duration(report.span_us)),
+    );
     if report.algorithms.is_empty() {
-        let part = |n| percent(share(n, report.requests));
-        card("allowed", HumanCount(report.allowed).to_string(), format!("allowed, {}", part(report.allowed)));
-        card("denied", HumanCount(report.denied).to_string(), format!("denied, {}", part(report.denied)));
+        let percent_of_all = |n| format_percent(percentage(n, report.requests));
+        card(
+            "allowed",
+            HumanCount(report.allowed).to_string(),
+            format!("allowed, {}", percent_of_all(report.allowed)),
+        );
+        card(
+            "denied",
+            HumanCount(report.denied).to_string(),
+            format!("denied, {}", percent_of_all(report.denied)),
+        );
     }
     if report.unruled > 0 {
         card("", HumanCount(report.unruled).to_string(), "met no rule".to_owned());
@@ -67,8 +79,8 @@ fn figures(report: &Report) -> String {
 }
 
 /// A rule's figures beside its pictures.
-fn rule(report: &Report, about: &str) -> String {
-    let Some(rule) = report.rules.iter().find(|rule| super::text::heading(rule) == about) else {
+fn rule_figures(report: &Report, heading: &str) -> String {
+    let Some(rule) = report.rules.iter().find(|rule| super::text::rule_heading(rule) == heading) else {
         return String::new();
     };
     let denied = if rule.mode == "shadow" { "would deny" } else { "denied" };
@@ -77,7 +89,7 @@ fn rule(report: &Report, about: &str) -> String {
         times(rule.asked),
         HumanCount(rule.allowed),
         HumanCount(rule.denied),
-        percent(share(rule.denied, rule.asked)),
+        format_percent(percentage(rule.denied, rule.asked)),
         HumanCount(rule.denied_by_others),
         super::text::keys(rule)
     );
@@ -92,14 +104,14 @@ fn rule(report: &Report, about: &str) -> String {
             "<p>Worst window: {} of {} admitted, <code>{}</code>.</p>",
             HumanCount(worst.admitted),
             HumanCount(worst.limit),
-            escaped(&worst.key)
+            escape_html(&worst.key)
         ));
     }
-    if let Some(hit) = &rule.longest_denied {
+    if let Some(denied_key) = &rule.longest_denied {
         html.push_str(&format!(
             "<p>Denied for the longest time on end: <code>{}</code>, {}.</p>",
-            escaped(&hit.key),
-            coarse(hit.longest_denied_us)
+            escape_html(&denied_key.key),
+            format_duration(denied_key.longest_denied_us)
         ));
     }
     html
@@ -116,7 +128,7 @@ fn algorithms(report: &Report) -> String {
         let over = if algorithm.overshoot > 0 { " class=bad" } else { "" };
         html.push_str(&format!(
             "<tr><td>{}<td>{}<td>{}<td{over}>{}<td>{}<td>{}<td>{}</tr>",
-            escaped(&algorithm.algorithm),
+            escape_html(&algorithm.algorithm),
             HumanCount(algorithm.allowed),
             HumanCount(algorithm.denied),
             HumanCount(algorithm.overshoot),
@@ -137,7 +149,7 @@ fn difference(report: &Report) -> String {
     let mut html = format!(
         "<section><h2>Against {}</h2><p>{} denied before, {} now: <b>{} newly denied, {} newly allowed</b>, of {} keys.</p>\
          <div class=wide><table><tr><th>rule or key<th>newly denied<th>newly allowed</tr>",
-        escaped(&difference.against),
+        escape_html(&difference.against),
         HumanCount(difference.denied_before),
         HumanCount(report.denied),
         HumanCount(difference.newly_denied),
@@ -147,7 +159,7 @@ fn difference(report: &Report) -> String {
     for changed in difference.rules.iter().chain(&difference.keys) {
         html.push_str(&format!(
             "<tr><td>{}<td>{}<td>{}</tr>",
-            escaped(&changed.name),
+            escape_html(&changed.name),
             HumanCount(changed.newly_denied),
             HumanCount(changed.newly_allowed)
         ));
@@ -158,19 +170,19 @@ fn difference(report: &Report) -> String {
 
 /// What was not as it should be.
 fn remarks(report: &Report) -> String {
-    let mut remarks: Vec<String> = report.notes.iter().map(|note| escaped(note)).collect();
+    let mut remarks: Vec<String> = report.notes.iter().map(|note| escape_html(note)).collect();
     if report.interrupted {
         remarks.push("Interrupted: this is what was simulated until then.".to_owned());
     }
     if report.late.requests > 0 {
-        let (late, most) = (HumanCount(report.late.requests), coarse(report.late.most_us));
+        let (late, most) = (HumanCount(report.late.requests), format_duration(report.late.most_us));
         remarks.push(format!(
             "{late} requests out of order by up to {most}, judged at the latest time before them."
         ));
     }
     if report.bad_lines.count > 0 {
         let shown =
-            report.bad_lines.first.iter().map(|bad| format!("line {}: {}", bad.line, escaped(&bad.why)));
+            report.bad_lines.first.iter().map(|bad| format!("line {}: {}", bad.line, escape_html(&bad.why)));
         let shown: Vec<String> = shown.collect();
         remarks.push(format!("{} bad lines. {}", HumanCount(report.bad_lines.count), shown.join("; ")));
     }
@@ -185,7 +197,7 @@ fn times(n: u64) -> String {
 }
 
 /// What anybody may have written, as text and nothing else.
-fn escaped(text: &str) -> String {
+fn escape_html(text: &str) -> String {
     let mut html = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -9,12 +9,12 @@ mod text;
 
 use serde::Serialize;
 
-pub(crate) use self::charts::{Picture, pictures};
+pub(crate) use self::charts::{ReportChart, charts};
 pub(crate) use self::difference::Difference;
 pub(crate) use self::html::page;
 pub(crate) use self::rule::{RuleReport, rule_reports};
 use super::baseline::Baseline;
-use super::scenarios::Counted;
+use super::scenarios::ScenarioRun;
 use super::traffic::{Format, ParseErrors};
 
 /// The figures of one run; as JSON, one object.
@@ -39,7 +39,7 @@ pub(crate) struct Report {
     pub(crate) requests_per_second: f64,
     pub(crate) interrupted: bool,
     pub(crate) bad_lines: ParseErrors,
-    pub(crate) late: Late,
+    pub(crate) late: LateRequests,
     /// What a recording says was decided then, if it is one.
     pub(crate) recorded: Option<Baseline>,
     /// What each rule did; of different ones, the new. In a comparison each algorithm has its own.
@@ -53,7 +53,7 @@ pub(crate) struct Report {
 
 /// Requests whose time lies before that of an earlier line.
 #[derive(Debug, Serialize)]
-pub(crate) struct Late {
+pub(crate) struct LateRequests {
     pub(crate) requests: u64,
     pub(crate) most_us: u64,
 }
@@ -76,22 +76,22 @@ pub(crate) struct AlgorithmReport {
 }
 
 impl AlgorithmReport {
-    pub(crate) fn new(counted: &Counted, top: usize) -> Self {
-        let worst = counted.tally.rows.iter().filter_map(|row| row.worst.as_ref());
+    pub(crate) fn new(run: &ScenarioRun, top: usize) -> Self {
+        let worst = run.stats.rules.iter().filter_map(|rule| rule.worst.as_ref());
         AlgorithmReport {
-            algorithm: counted.name.clone(),
-            allowed: counted.tally.allowed,
-            denied: counted.tally.denied,
+            algorithm: run.name.clone(),
+            allowed: run.stats.allowed,
+            denied: run.stats.denied,
             overshoot: worst.map(|worst| worst.over()).max().unwrap_or_default(),
-            denied_needlessly: counted.only_denied,
-            allowed_beyond: counted.only_allowed,
-            bytes: counted.lane.bytes(),
-            rules: rule_reports(&counted.tally, top),
+            denied_needlessly: run.only_denied,
+            allowed_beyond: run.only_allowed,
+            bytes: run.scenario.max_bytes(),
+            rules: rule_reports(&run.stats, top),
         }
     }
 }
 
 /// So much of all, in percent.
-pub(crate) fn share(n: u64, all: u64) -> f64 {
+pub(crate) fn percentage(n: u64, all: u64) -> f64 {
     100.0 * n as f64 / all.max(1) as f64
 }

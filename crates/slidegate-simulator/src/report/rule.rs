@@ -3,7 +3,7 @@
 use serde::Serialize;
 use slidegate::Mode;
 
-use crate::stats::{Bucket, Hit, Row, RuleKeys, Spread, Stats, Timeline};
+use crate::stats::{Bucket, DenialDistribution, DeniedKey, RuleKeys, RuleStats, Stats, Timeline};
 
 /// The figures of one rule.
 #[derive(Debug, Serialize)]
@@ -28,18 +28,18 @@ pub(crate) struct RuleReport {
     pub(crate) newly_allowed: Option<u64>,
     pub(crate) keys: u64,
     pub(crate) denied_keys: u64,
-    pub(crate) worst_window: Option<WorstWindow>,
-    pub(crate) longest_denied: Option<Hit>,
+    pub(crate) worst_window: Option<WorstWindowReport>,
+    pub(crate) longest_denied: Option<DeniedKey>,
     /// The keys that were denied most.
-    pub(crate) hardest_hit: Vec<Hit>,
+    pub(crate) hardest_hit: Vec<DeniedKey>,
     /// Keys by how often they were denied.
-    pub(crate) denials: Vec<Bar>,
-    pub(crate) timeline: Buckets,
+    pub(crate) denials: Vec<HistogramBar>,
+    pub(crate) timeline: TimelineReport,
 }
 
 /// The most that was admitted in any window, compared with the limit.
 #[derive(Debug, Serialize)]
-pub(crate) struct WorstWindow {
+pub(crate) struct WorstWindowReport {
     pub(crate) key: String,
     pub(crate) admitted: u64,
     pub(crate) limit: u64,
@@ -49,7 +49,7 @@ pub(crate) struct WorstWindow {
 
 /// So many keys were denied from `least` to `most` times.
 #[derive(Debug, Serialize)]
-pub(crate) struct Bar {
+pub(crate) struct HistogramBar {
     pub(crate) least: u64,
     pub(crate) most: u64,
     pub(crate) keys: u64,
@@ -57,7 +57,7 @@ pub(crate) struct Bar {
 
 /// What happened when, in pieces of time that are alike.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct Buckets {
+pub(crate) struct TimelineReport {
     /// When the first begins, in microseconds since 1970.
     pub(crate) begin_us: u64,
     pub(crate) width_us: u64,
@@ -70,65 +70,70 @@ pub(crate) struct Buckets {
 }
 
 /// One for every rule, and one for requests that bring their own limit if there were any.
-pub(crate) fn rule_reports(tally: &Stats, top: usize) -> Vec<RuleReport> {
-    let rows = tally.rows.iter().zip(tally.keys.by_rule(tally.rows.len())).enumerate();
-    let own = tally.rows.len() - 1;
-    rows.filter(|(place, (row, _))| *place != own || row.asked > 0)
-        .map(|(_, (row, keys))| RuleReport::new(row, &keys, top))
+pub(crate) fn rule_reports(stats: &Stats, top: usize) -> Vec<RuleReport> {
+    let rules = stats.rules.iter().zip(stats.keys.by_rule(stats.rules.len())).enumerate();
+    let ad_hoc = stats.rules.len() - 1;
+    rules
+        .filter(|(index, (rule, _))| *index != ad_hoc || rule.asked > 0)
+        .map(|(_, (rule, keys))| RuleReport::new(rule, &keys, top))
         .collect()
 }
 
 impl RuleReport {
-    fn new(row: &Row, by_key: &RuleKeys<'_>, top: usize) -> Self {
-        let Spread { keys, denied_keys, histogram } = by_key.spread();
-        let watches = row.mode == Mode::Shadow;
-        let worst_window = row.worst.as_ref().map(|worst| WorstWindow {
+    fn new(rule: &RuleStats, by_key: &RuleKeys<'_>, top: usize) -> Self {
+        let DenialDistribution { keys, denied_keys, histogram } = by_key.distribution();
+        let is_shadow = rule.mode == Mode::Shadow;
+        let worst_window = rule.worst.as_ref().map(|worst| WorstWindowReport {
             key: worst.key.to_string(),
             admitted: worst.admitted,
             limit: worst.limit,
             until_us: worst.at.get(),
         });
         RuleReport {
-            rule: row.rule.clone(),
-            mode: row.mode.as_str(),
-            algorithm: row.quota.map(|quota| quota.algorithm().as_str()),
-            limit: row.quota.map(|quota| quota.limit()),
-            window: row.quota.map(|quota| quota.window().to_string()),
-            window_us: row.quota.map(|quota| quota.window().get()),
-            asked: row.asked,
-            allowed: row.allowed,
-            denied: row.denied,
-            denied_by_others: row.asked - row.allowed - row.denied,
-            newly_denied: watches.then_some(row.newly_denied),
-            newly_allowed: watches.then_some(row.newly_allowed),
+            rule: rule.rule.clone(),
+            mode: rule.mode.as_str(),
+            algorithm: rule.quota.map(|quota| quota.algorithm().as_str()),
+            limit: rule.quota.map(|quota| quota.limit()),
+            window: rule.quota.map(|quota| quota.window().to_string()),
+            window_us: rule.quota.map(|quota| quota.window().get()),
+            asked: rule.asked,
+            allowed: rule.allowed,
+            denied: rule.denied,
+            denied_by_others: rule.asked - rule.allowed - rule.denied,
+            newly_denied: is_shadow.then_some(rule.newly_denied),
+            newly_allowed: is_shadow.then_some(rule.newly_allowed),
             keys,
             denied_keys,
             worst_window,
             longest_denied: by_key.longest_denied(),
             hardest_hit: by_key.hardest_hit(top),
-            denials: bars(&histogram),
-            timeline: Buckets::from(&row.timeline),
+            denials: histogram_bars(&histogram),
+            timeline: TimelineReport::from(&rule.timeline),
         }
     }
 }
 
 /// The n-th counts keys that were denied less than 2^n times, and not less than the one before.
-fn bars(histogram: &[u64]) -> Vec<Bar> {
+fn histogram_bars(histogram: &[u64]) -> Vec<HistogramBar> {
     let least = |n: usize| if n == 0 { 0 } else { 1u64 << (n - 1) };
-    let bar = |(n, keys): (usize, &u64)| Bar { least: least(n), most: least(n + 1).max(1) - 1, keys: *keys };
+    let bar = |(n, keys): (usize, &u64)| HistogramBar {
+        least: least(n),
+        most: least(n + 1).max(1) - 1,
+        keys: *keys,
+    };
     histogram.iter().enumerate().map(bar).collect()
 }
 
-impl From<&Timeline> for Buckets {
+impl From<&Timeline> for TimelineReport {
     fn from(timeline: &Timeline) -> Self {
-        let of = |count: fn(&Bucket) -> u64| timeline.buckets().iter().map(count).collect();
-        Buckets {
+        let counts = |count: fn(&Bucket) -> u64| timeline.buckets().iter().map(count).collect();
+        TimelineReport {
             begin_us: timeline.begin().unwrap_or_default().get(),
             width_us: timeline.width().get(),
-            allowed: of(|bucket| bucket.allowed),
-            denied: of(|bucket| bucket.denied),
-            admitted: of(|bucket| bucket.admitted),
-            limit: of(|bucket| bucket.limit),
+            allowed: counts(|bucket| bucket.allowed),
+            denied: counts(|bucket| bucket.denied),
+            admitted: counts(|bucket| bucket.admitted),
+            limit: counts(|bucket| bucket.limit),
         }
     }
 }

@@ -7,9 +7,9 @@ use indicatif::{HumanBytes, HumanCount};
 use slidegate::Micros;
 use slidegate::yaml::one_line;
 
-use super::difference::Changed;
+use super::difference::ChangeReport;
 use super::rule::RuleReport;
-use super::{AlgorithmReport, Difference, Report, share};
+use super::{AlgorithmReport, Difference, Report, percentage};
 use crate::suggest::{Denials, Suggestion, Suggestions};
 use crate::traffic::ParseErrors;
 
@@ -22,16 +22,16 @@ impl fmt::Display for Report {
             f,
             "requests  {} over {}: simulated in {:.2} s, {} a second",
             HumanCount(self.requests),
-            coarse(self.span_us),
+            format_duration(self.span_us),
             self.seconds,
             HumanCount(self.requests_per_second as u64)
         )?;
         if self.algorithms.is_empty() {
-            writeln!(f, "allowed   {}", of(self.allowed, self.requests))?;
-            writeln!(f, "denied   {}", of(self.denied, self.requests))?;
+            writeln!(f, "allowed   {}", with_percentage(self.allowed, self.requests))?;
+            writeln!(f, "denied   {}", with_percentage(self.denied, self.requests))?;
         }
         if self.unruled > 0 {
-            writeln!(f, "no rule   {}", of(self.unruled, self.requests))?;
+            writeln!(f, "no rule   {}", with_percentage(self.unruled, self.requests))?;
         }
         if self.late.requests > 0 {
             let (late, most) = (HumanCount(self.late.requests), Micros::new(self.late.most_us));
@@ -47,9 +47,9 @@ impl fmt::Display for Report {
                 "recorded  {compared} decisions compared, {} differ",
                 HumanCount(recorded.differences)
             )?;
-            for unlike in &recorded.first {
-                let (then, now) = (one_line(&unlike.then), one_line(&unlike.now));
-                writeln!(f, "          request {}: {then} then, {now} now", unlike.request)?;
+            for mismatch in &recorded.first {
+                let (then, now) = (one_line(&mismatch.then), one_line(&mismatch.now));
+                writeln!(f, "          request {}: {then} then, {now} now", mismatch.request)?;
             }
         }
         write_bad_lines(f, &self.bad_lines)?;
@@ -78,7 +78,7 @@ fn write_bad_lines(f: &mut fmt::Formatter<'_>, bad_lines: &ParseErrors) -> fmt::
 }
 
 fn write_rule(f: &mut fmt::Formatter<'_>, rule: &RuleReport, begin: u64) -> fmt::Result {
-    writeln!(f, "\n{}", heading(rule))?;
+    writeln!(f, "\n{}", rule_heading(rule))?;
     if rule.asked == 0 {
         return writeln!(f, "  asked     never: no request met it");
     }
@@ -87,8 +87,8 @@ fn write_rule(f: &mut fmt::Formatter<'_>, rule: &RuleReport, begin: u64) -> fmt:
         f,
         "  asked     {}: {} allowed, {} {denied}",
         HumanCount(rule.asked),
-        of(rule.allowed, rule.asked),
-        of(rule.denied, rule.asked)
+        with_percentage(rule.allowed, rule.asked),
+        with_percentage(rule.denied, rule.asked)
     )?;
     if rule.denied_by_others > 0 {
         write!(f, ", {} denied by other rules", HumanCount(rule.denied_by_others))?;
@@ -109,23 +109,28 @@ fn write_rule(f: &mut fmt::Formatter<'_>, rule: &RuleReport, begin: u64) -> fmt:
             HumanCount(worst.admitted),
             HumanCount(worst.limit),
             worst.key,
-            after(worst.until_us, begin)
+            format_offset(worst.until_us, begin)
         )?;
     }
-    if let Some(hit) = &rule.longest_denied {
+    if let Some(denied_key) = &rule.longest_denied {
         writeln!(
             f,
             "  longest   denied for {} on end: {}, from {}",
-            coarse(hit.longest_denied_us),
-            hit.key,
-            after(hit.denied_from_us, begin)
+            format_duration(denied_key.longest_denied_us),
+            denied_key.key,
+            format_offset(denied_key.denied_from_us, begin)
         )?;
     }
-    for (n, hit) in rule.hardest_hit.iter().enumerate() {
+    for (n, denied_key) in rule.hardest_hit.iter().enumerate() {
         let label = if n == 0 { "hardest" } else { "" };
-        let about = if hit.estimated { "about " } else { "" };
-        let asked = hit.asked.map_or(String::new(), |asked| format!(" of {}", HumanCount(asked)));
-        writeln!(f, "  {label:<9} {about}{}{asked} denied: {}", HumanCount(hit.denied), hit.key)?;
+        let about = if denied_key.estimated { "about " } else { "" };
+        let asked = denied_key.asked.map_or(String::new(), |asked| format!(" of {}", HumanCount(asked)));
+        writeln!(
+            f,
+            "  {label:<9} {about}{}{asked} denied: {}",
+            HumanCount(denied_key.denied),
+            denied_key.key
+        )?;
     }
     Ok(())
 }
@@ -139,7 +144,7 @@ pub(super) fn keys(rule: &RuleReport) -> String {
 }
 
 /// A rule and what it allows.
-pub(super) fn heading(rule: &RuleReport) -> String {
+pub(super) fn rule_heading(rule: &RuleReport) -> String {
     let quota = match (rule.limit, &rule.window, rule.algorithm) {
         (Some(limit), Some(window), Some(algorithm)) => {
             format!(": {} per {window}, {algorithm}", HumanCount(limit))
@@ -188,9 +193,9 @@ fn write_difference(f: &mut fmt::Formatter<'_>, difference: &Difference, report:
         HumanCount(difference.denied_before),
         HumanCount(report.denied)
     )?;
-    writeln!(f, "  newly denied  {}", of(difference.newly_denied, report.requests))?;
-    writeln!(f, "  newly allowed  {}", of(difference.newly_allowed, report.requests))?;
-    let line = |f: &mut fmt::Formatter<'_>, label: &str, changed: &Changed| {
+    writeln!(f, "  newly denied  {}", with_percentage(difference.newly_denied, report.requests))?;
+    writeln!(f, "  newly allowed  {}", with_percentage(difference.newly_allowed, report.requests))?;
+    let line = |f: &mut fmt::Formatter<'_>, label: &str, changed: &ChangeReport| {
         let (denied, allowed) = (HumanCount(changed.newly_denied), HumanCount(changed.newly_allowed));
         writeln!(f, "  {label:<14} {denied} newly denied, {allowed} newly allowed: {}", changed.name)
     };
@@ -224,31 +229,39 @@ impl fmt::Display for Suggestion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(limit) = self.limit else { return write!(f, "{}: no request is counted by it", self.rule) };
         writeln!(f, "{}: limit {limit} per {}", self.rule, self.window)?;
-        let told = |Denials { denied, denied_clients }: Denials| {
-            format!("{} requests, {} clients", of(denied, self.requests), of(denied_clients, self.clients))
+        let describe = |Denials { denied, denied_clients }: Denials| {
+            format!(
+                "{} requests, {} clients",
+                with_percentage(denied, self.requests),
+                with_percentage(denied_clients, self.clients)
+            )
         };
         let these = Denials { denied: self.denied, denied_clients: self.denied_clients };
-        writeln!(f, "  denies   {}", told(these))?;
+        writeln!(f, "  denies   {}", describe(these))?;
         if let Some(less) = self.one_less {
-            writeln!(f, "  {:<9} {}", format!("with {}", limit - 1), told(less))?;
+            writeln!(f, "  {:<9} {}", format!("with {}", limit - 1), describe(less))?;
         }
         write!(f, "  busiest   {} in one window", HumanCount(self.peak))
     }
 }
 
 /// A number, and what part of all it is.
-fn of(n: u64, all: u64) -> String {
-    format!("{} ({})", HumanCount(n), percent(share(n, all)))
+fn with_percentage(n: u64, all: u64) -> String {
+    format!("{} ({})", HumanCount(n), format_percent(percentage(n, all)))
 }
 
 /// To a tenth, or to two digits where that is more.
-pub(super) fn percent(share: f64) -> String {
-    let digits = if share > 0.0 && share < 1.0 { (1.0 - share.log10().floor()).min(6.0) as usize } else { 1 };
-    format!("{share:.digits$} %")
+pub(super) fn format_percent(percentage: f64) -> String {
+    let digits = if percentage > 0.0 && percentage < 1.0 {
+        (1.0 - percentage.log10().floor()).min(6.0) as usize
+    } else {
+        1
+    };
+    format!("{percentage:.digits$} %")
 }
 
 /// A length of time, without what does not matter for its size.
-pub(super) fn coarse(micros: u64) -> String {
+pub(super) fn format_duration(micros: u64) -> String {
     let step = match micros {
         0..10_000 => 1,
         10_000..10_000_000 => 1_000,
@@ -260,20 +273,23 @@ pub(super) fn coarse(micros: u64) -> String {
 }
 
 /// How long after the beginning.
-fn after(at: u64, begin: u64) -> String {
-    format!("+{}", coarse(at.saturating_sub(begin)))
+fn format_offset(at: u64, begin: u64) -> String {
+    format!("+{}", format_duration(at.saturating_sub(begin)))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::of;
+    use super::with_percentage;
 
     #[test]
-    fn a_small_share_is_not_rounded_away() {
+    fn small_percentages_keep_two_digits() {
         let cases = [(0, "0 (0.0 %)"), (12, "12 (0.12 %)"), (99, "99 (0.99 %)"), (100, "100 (1.0 %)")];
         for (n, text) in cases {
-            assert_eq!(of(n, 10_000), text);
+            assert_eq!(with_percentage(n, 10_000), text);
         }
-        assert_eq!((of(1, 3), of(3, 1_000_000)), ("1 (33.3 %)".to_owned(), "3 (0.00030 %)".to_owned()));
+        assert_eq!(
+            (with_percentage(1, 3), with_percentage(3, 1_000_000)),
+            ("1 (33.3 %)".to_owned(), "3 (0.00030 %)".to_owned())
+        );
     }
 }

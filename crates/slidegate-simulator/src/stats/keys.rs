@@ -11,12 +11,12 @@ use serde::Serialize;
 use slidegate::{Key, Micros};
 
 /// Places of the sketch.
-const PLACES: usize = 1_024;
+const SKETCH_SIZE: usize = 1_024;
 
 /// Keys of all rules.
-pub(crate) struct Keys {
-    known: HashMap<Key, KeyTally, BuildHasherDefault<KeyHasher>>,
-    max: usize,
+pub(crate) struct KeyTable {
+    tracked: HashMap<Key, KeyStats, BuildHasherDefault<KeyHasher>>,
+    max_tracked: usize,
     /// Requests of keys that are not known one by one.
     pub(crate) untracked: u64,
     sketch: Option<Sketch>,
@@ -27,13 +27,13 @@ type Sketch = FrequentItemsSketch<(usize, Key)>;
 
 /// One key.
 #[derive(Clone, Copy, Debug, Default)]
-struct KeyTally {
+struct KeyStats {
     rule: u32,
     asked: u64,
     denied: u64,
     /// Since when it is denied; none if it was allowed last.
-    since: Option<Micros>,
-    last: Micros,
+    denied_since: Option<Micros>,
+    last_denied: Micros,
     longest: Streak,
 }
 
@@ -46,7 +46,7 @@ struct Streak {
 
 /// A key that was denied.
 #[derive(Clone, Debug, Serialize, PartialEq)]
-pub(crate) struct Hit {
+pub(crate) struct DeniedKey {
     pub(crate) key: String,
     /// How often it was denied; if `estimated`, it may be less.
     pub(crate) denied: u64,
@@ -60,40 +60,40 @@ pub(crate) struct Hit {
 
 /// How denials are spread over the keys of a rule.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Spread {
+pub(crate) struct DenialDistribution {
     pub(crate) keys: u64,
     pub(crate) denied_keys: u64,
     /// Keys by how often they were denied: never, once, up to 3 times, up to 7, and so on by doubling.
     pub(crate) histogram: Vec<u64>,
 }
 
-impl Keys {
-    pub(super) fn new(max: usize) -> Self {
-        Keys { known: HashMap::default(), max, untracked: 0, sketch: None }
+impl KeyTable {
+    pub(super) fn new(max_tracked: usize) -> Self {
+        KeyTable { tracked: HashMap::default(), max_tracked, untracked: 0, sketch: None }
     }
 
     #[inline]
     pub(super) fn add(&mut self, key: &Key, rule: usize, at: Micros, allowed: bool, denied: bool) {
-        if let Some(tally) = self.known.get_mut(key) {
-            return tally.add(at, allowed, denied);
+        if let Some(stats) = self.tracked.get_mut(key) {
+            return stats.add(at, allowed, denied);
         }
-        if self.known.len() >= self.max {
-            return self.estimate(key, rule, denied);
+        if self.tracked.len() >= self.max_tracked {
+            return self.add_to_sketch(key, rule, denied);
         }
-        let mut tally = KeyTally { rule: rule as u32, ..KeyTally::default() };
-        tally.add(at, allowed, denied);
-        self.known.insert(key.clone(), tally);
+        let mut stats = KeyStats { rule: rule as u32, ..KeyStats::default() };
+        stats.add(at, allowed, denied);
+        self.tracked.insert(key.clone(), stats);
     }
 
     #[cold]
-    fn estimate(&mut self, key: &Key, rule: usize, denied: bool) {
+    fn add_to_sketch(&mut self, key: &Key, rule: usize, denied: bool) {
         self.untracked += 1;
         if !denied {
             return;
         }
         if self.sketch.is_none() {
             // It is a size that there is.
-            self.sketch = Sketch::new(PLACES).ok();
+            self.sketch = Sketch::new(SKETCH_SIZE).ok();
         }
         if let Some(sketch) = &mut self.sketch {
             sketch.update((rule, key.clone()));
@@ -102,11 +102,11 @@ impl Keys {
 
     /// Those of each of so many rules, in their order.
     pub(crate) fn by_rule(&self, rules: usize) -> Vec<RuleKeys<'_>> {
-        let none = |rule| RuleKeys { rule, known: Vec::new(), sketch: self.sketch.as_ref() };
+        let none = |rule| RuleKeys { rule, tracked: Vec::new(), sketch: self.sketch.as_ref() };
         let mut by_rule: Vec<RuleKeys<'_>> = (0..rules).map(none).collect();
-        for (key, tally) in &self.known {
-            if let Some(keys) = by_rule.get_mut(tally.rule as usize) {
-                keys.known.push((key, tally));
+        for (key, stats) in &self.tracked {
+            if let Some(keys) = by_rule.get_mut(stats.rule as usize) {
+                keys.tracked.push((key, stats));
             }
         }
         by_rule
@@ -116,23 +116,23 @@ impl Keys {
 /// Keys of one rule.
 pub(crate) struct RuleKeys<'a> {
     rule: usize,
-    known: Vec<(&'a Key, &'a KeyTally)>,
+    tracked: Vec<(&'a Key, &'a KeyStats)>,
     /// Of all rules.
     sketch: Option<&'a Sketch>,
 }
 
 impl RuleKeys<'_> {
     /// Those that were denied most, at most `n`.
-    pub(crate) fn hardest_hit(&self, n: usize) -> Vec<Hit> {
-        let denied = self.known.iter().filter(|(_, tally)| tally.denied > 0);
+    pub(crate) fn hardest_hit(&self, n: usize) -> Vec<DeniedKey> {
+        let denied = self.tracked.iter().filter(|(_, stats)| stats.denied > 0);
         let mut denied: Vec<_> = denied.collect();
         denied.sort_by(|(a, x), (b, y)| y.denied.cmp(&x.denied).then_with(|| a.as_str().cmp(b.as_str())));
-        let mut hits: Vec<Hit> =
-            denied.into_iter().take(n).map(|(key, tally)| Hit::new(key, tally)).collect();
+        let mut hits: Vec<DeniedKey> =
+            denied.into_iter().take(n).map(|(key, stats)| DeniedKey::new(key, stats)).collect();
         if let Some(sketch) = self.sketch {
             let rows = sketch.frequent_items(ErrorType::NoFalseNegatives);
             let rows = rows.iter().filter(|row| row.item().0 == self.rule);
-            hits.extend(rows.map(|row| Hit {
+            hits.extend(rows.map(|row| DeniedKey {
                 key: row.item().1.to_string(),
                 denied: row.estimate(),
                 asked: None,
@@ -147,62 +147,63 @@ impl RuleKeys<'_> {
     }
 
     /// The one that was denied for the longest time on end.
-    pub(crate) fn longest_denied(&self) -> Option<Hit> {
-        let denied = self.known.iter().filter(|(_, tally)| tally.denied > 0);
+    pub(crate) fn longest_denied(&self) -> Option<DeniedKey> {
+        let denied = self.tracked.iter().filter(|(_, stats)| stats.denied > 0);
         let longest = denied.max_by(|(a, x), (b, y)| {
             x.longest().length.cmp(&y.longest().length).then_with(|| b.as_str().cmp(a.as_str()))
         });
-        longest.map(|(key, tally)| Hit::new(key, tally))
+        longest.map(|(key, stats)| DeniedKey::new(key, stats))
     }
 
-    pub(crate) fn spread(&self) -> Spread {
-        let mut spread = Spread::default();
-        for (_, tally) in &self.known {
-            spread.keys += 1;
-            spread.denied_keys += u64::from(tally.denied > 0);
-            let place = (u64::BITS - tally.denied.leading_zeros()) as usize;
-            if spread.histogram.len() <= place {
-                spread.histogram.resize(place + 1, 0);
+    pub(crate) fn distribution(&self) -> DenialDistribution {
+        let mut distribution = DenialDistribution::default();
+        for (_, stats) in &self.tracked {
+            distribution.keys += 1;
+            distribution.denied_keys += u64::from(stats.denied > 0);
+            let bucket = (u64::BITS - stats.denied.leading_zeros()) as usize;
+            if distribution.histogram.len() <= bucket {
+                distribution.histogram.resize(bucket + 1, 0);
             }
-            spread.histogram[place] += 1;
+            distribution.histogram[bucket] += 1;
         }
-        spread
+        distribution
     }
 }
 
-impl KeyTally {
+impl KeyStats {
     #[inline]
     fn add(&mut self, at: Micros, allowed: bool, denied: bool) {
         self.asked += 1;
         if denied {
             self.denied += 1;
-            self.since.get_or_insert(at);
-            self.last = at;
-        } else if allowed && let Some(since) = self.since.take() {
-            self.longest = self.longest.or(Streak { from: since, length: at.since(since) });
+            self.denied_since.get_or_insert(at);
+            self.last_denied = at;
+        } else if allowed && let Some(since) = self.denied_since.take() {
+            self.longest = self.longest.longer_of(Streak { from: since, length: at.since(since) });
         }
     }
 
     /// What still goes on lasts until the key last asked.
     fn longest(&self) -> Streak {
-        let open = self.since.map(|since| Streak { from: since, length: self.last.since(since) });
-        open.map_or(self.longest, |open| self.longest.or(open))
+        let open =
+            self.denied_since.map(|since| Streak { from: since, length: self.last_denied.since(since) });
+        open.map_or(self.longest, |open| self.longest.longer_of(open))
     }
 }
 
 impl Streak {
-    fn or(self, other: Streak) -> Streak {
+    fn longer_of(self, other: Streak) -> Streak {
         if other.length > self.length || self.from == Micros::ZERO { other } else { self }
     }
 }
 
-impl Hit {
-    fn new(key: &Key, tally: &KeyTally) -> Self {
-        let Streak { from, length } = tally.longest();
-        Hit {
+impl DeniedKey {
+    fn new(key: &Key, stats: &KeyStats) -> Self {
+        let Streak { from, length } = stats.longest();
+        DeniedKey {
             key: key.to_string(),
-            denied: tally.denied,
-            asked: Some(tally.asked),
+            denied: stats.denied,
+            asked: Some(stats.asked),
             longest_denied_us: length.get(),
             denied_from_us: from.get(),
             estimated: false,
@@ -239,8 +240,8 @@ mod tests {
     }
 
     #[test]
-    fn streaks_last_until_allowed_or_last_asked() {
-        let mut keys = Keys::new(10);
+    fn denial_streak_ends_when_allowed_or_last_denied() {
+        let mut keys = KeyTable::new(10);
         let mut add = |s: u64, allowed: bool| keys.add(&key(1), 0, Micros::from_secs(s), allowed, !allowed);
         add(100, true);
         add(101, false);
@@ -258,30 +259,33 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_keys_the_hardest_hit_are_still_found() {
-        let mut keys = Keys::new(100);
+    fn sketch_finds_most_denied_keys_beyond_the_maximum() {
+        let mut keys = KeyTable::new(100);
         for n in 0..50_000 {
             keys.add(&key(n), 0, Micros::from_secs(n), false, true);
             if n >= 1_000 {
                 keys.add(&key(60_000 + n % 2), 0, Micros::from_secs(n), false, true);
             }
         }
-        assert_eq!((keys.known.len(), keys.untracked), (100, 98_900));
+        assert_eq!((keys.tracked.len(), keys.untracked), (100, 98_900));
         let hits = keys.by_rule(1)[0].hardest_hit(2);
         let names: Vec<&str> = hits.iter().map(|hit| hit.key.as_str()).collect();
         assert_eq!(names, ["rule:n=60000", "rule:n=60001"]);
     }
 
     #[test]
-    fn the_histogram_doubles() {
-        let mut keys = Keys::new(100);
+    fn histogram_buckets_double() {
+        let mut keys = KeyTable::new(100);
         for (n, denials) in [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 7), (7, 8)] {
             keys.add(&key(n), 0, Micros::from_secs(1), true, false);
             for _ in 0..denials {
                 keys.add(&key(n), 0, Micros::from_secs(1), false, true);
             }
         }
-        let spread = keys.by_rule(1)[0].spread();
-        assert_eq!((spread.keys, spread.denied_keys, spread.histogram), (7, 6, vec![1, 1, 2, 2, 1]));
+        let distribution = keys.by_rule(1)[0].distribution();
+        assert_eq!(
+            (distribution.keys, distribution.denied_keys, distribution.histogram),
+            (7, 6, vec![1, 1, 2, 2, 1])
+        );
     }
 }

@@ -8,9 +8,9 @@ use slidegate::{
     Algorithm, Count, Decision, Key, Limit, Micros, Mode, Quota, RequestId, Rules, ShadowChange,
 };
 
-pub(crate) use self::keys::{Hit, KeyHasher, Keys, RuleKeys, Spread};
+pub(crate) use self::keys::{DenialDistribution, DeniedKey, KeyHasher, KeyTable, RuleKeys};
 pub(crate) use self::timeline::{Bucket, Timeline};
-use self::trailing_window::Trailing;
+use self::trailing_window::TrailingWindows;
 
 /// Counts what a lane decides.
 pub(crate) struct Stats {
@@ -20,14 +20,14 @@ pub(crate) struct Stats {
     /// Requests that no counting rule applies to; `unmatched: deny` denies those that no rule matches.
     pub(crate) unruled: u64,
     /// One a rule, in their order, and one for requests that bring their own limit.
-    pub(crate) rows: Vec<Row>,
-    pub(crate) keys: Keys,
-    trailing: Trailing,
+    pub(crate) rules: Vec<RuleStats>,
+    pub(crate) keys: KeyTable,
+    trailing: TrailingWindows,
 }
 
 /// What became of the requests that one rule applied to.
 #[derive(Debug)]
-pub(crate) struct Row {
+pub(crate) struct RuleStats {
     pub(crate) rule: String,
     pub(crate) mode: Mode,
     /// Of the rule, overrides aside; none for requests that bring their own limit, or where there is none.
@@ -41,12 +41,12 @@ pub(crate) struct Row {
     pub(crate) newly_denied: u64,
     pub(crate) newly_allowed: u64,
     pub(crate) timeline: Timeline,
-    pub(crate) worst: Option<Worst>,
+    pub(crate) worst: Option<WorstWindow>,
 }
 
 /// The most that was admitted to one key in any window, compared with its limit.
 #[derive(Clone, Debug)]
-pub(crate) struct Worst {
+pub(crate) struct WorstWindow {
     pub(crate) key: Key,
     pub(crate) admitted: u64,
     pub(crate) limit: u64,
@@ -54,32 +54,32 @@ pub(crate) struct Worst {
     pub(crate) at: Micros,
 }
 
-impl Worst {
+impl WorstWindow {
     /// So much more than the limit.
     pub(crate) fn over(&self) -> u64 {
         self.admitted.saturating_sub(self.limit)
     }
 
-    fn is_less(&self, admitted: u64, limit: u64) -> bool {
+    fn is_below(&self, admitted: u64, limit: u64) -> bool {
         u128::from(self.admitted) * u128::from(limit) < u128::from(admitted) * u128::from(self.limit)
     }
 }
 
 impl Stats {
     /// Remembers up to `max_keys` keys one by one. Traffic begins then, or with the first request.
-    pub(crate) fn new(rules: &Rules, max_keys: usize, begin: Option<Micros>) -> Self {
-        let rows = rules.iter().map(|rule| {
-            Row::new(rule.name(), rule.in_mode(), rule.is_limited().then(|| rule.quota()), begin)
+    pub(crate) fn new(rule_set: &Rules, max_keys: usize, begin: Option<Micros>) -> Self {
+        let rules = rule_set.iter().map(|rule| {
+            RuleStats::new(rule.name(), rule.in_mode(), rule.is_limited().then(|| rule.quota()), begin)
         });
-        let own = Row::new(slidegate::AD_HOC, Mode::Enforce, None, begin);
+        let ad_hoc = RuleStats::new(slidegate::AD_HOC, Mode::Enforce, None, begin);
         Stats {
             requests: 0,
             allowed: 0,
             denied: 0,
             unruled: 0,
-            rows: rows.chain([own]).collect(),
-            keys: Keys::new(max_keys),
-            trailing: Trailing::new(max_keys),
+            rules: rules.chain([ad_hoc]).collect(),
+            keys: KeyTable::new(max_keys),
+            trailing: TrailingWindows::new(max_keys),
         }
     }
 
@@ -88,37 +88,37 @@ impl Stats {
         let allowed = decision.allowed();
         self.requests += 1;
         *(if allowed { &mut self.allowed } else { &mut self.denied }) += 1;
-        let mut met = false;
+        let mut matched = false;
         let mut denied = false;
-        let own = self.rows.len() - 1;
+        let ad_hoc = self.rules.len() - 1;
         for limit in decision.limits() {
-            met = true;
-            let place = limit.index().min(own);
+            matched = true;
+            let index = limit.index().min(ad_hoc);
             let denies = limit.outcome().denies();
-            let watches = limit.mode() == Mode::Shadow;
+            let is_shadow = limit.mode() == Mode::Shadow;
             // The first that denies ends it; what comes after is only reported. One that watches says what it would do.
-            let by_this = denies && (watches || !denied);
-            denied |= denies && !watches;
-            let level = level(&mut self.trailing, at, &limit, allowed, decision.request_id());
-            let row = &mut self.rows[place];
-            row.add(at, &limit, allowed, by_this, level);
-            if watches {
-                row.watch(decision.shadow_change(&limit));
+            let denied_here = denies && (is_shadow || !denied);
+            denied |= denies && !is_shadow;
+            let admitted = admitted_in_window(&mut self.trailing, at, &limit, allowed, decision.request_id());
+            let rule_stats = &mut self.rules[index];
+            rule_stats.add(at, &limit, allowed, denied_here, admitted);
+            if is_shadow {
+                rule_stats.add_shadow_change(decision.shadow_change(&limit));
             }
-            self.keys.add(limit.key(), place, at, allowed, by_this);
+            self.keys.add(limit.key(), index, at, allowed, denied_here);
         }
-        self.unruled += u64::from(!met);
+        self.unruled += u64::from(!matched);
     }
 
     /// Whether some keys were too many to be watched one by one.
-    pub(crate) fn is_short(&self) -> bool {
-        self.keys.untracked > 0 || self.trailing.is_short()
+    pub(crate) fn is_truncated(&self) -> bool {
+        self.keys.untracked > 0 || self.trailing.is_truncated()
     }
 }
 
 /// What was admitted to the key in the window that ends now; none if that is not known.
-fn level(
-    trailing: &mut Trailing,
+fn admitted_in_window(
+    trailing: &mut TrailingWindows,
     at: Micros,
     limit: &Limit<'_>,
     allowed: bool,
@@ -132,9 +132,9 @@ fn level(
     trailing.add(limit.key(), quota.window(), at, limit.entry().filter(|_| allowed), id)
 }
 
-impl Row {
+impl RuleStats {
     fn new(rule: &str, mode: Mode, quota: Option<Quota>, begin: Option<Micros>) -> Self {
-        Row {
+        RuleStats {
             rule: rule.to_owned(),
             mode,
             quota,
@@ -143,13 +143,13 @@ impl Row {
             denied: 0,
             newly_denied: 0,
             newly_allowed: 0,
-            timeline: Timeline::beginning(begin),
+            timeline: Timeline::starting_at(begin),
             worst: None,
         }
     }
 
     #[cold]
-    fn watch(&mut self, change: Option<ShadowChange>) {
+    fn add_shadow_change(&mut self, change: Option<ShadowChange>) {
         match change {
             Some(ShadowChange::NewlyDenied) => self.newly_denied += 1,
             Some(ShadowChange::NewlyAllowed) => self.newly_allowed += 1,
@@ -157,21 +157,34 @@ impl Row {
         }
     }
 
-    fn add(&mut self, at: Micros, limit: &Limit<'_>, allowed: bool, by_this: bool, level: Option<u64>) {
+    fn add(
+        &mut self,
+        at: Micros,
+        limit: &Limit<'_>,
+        allowed: bool,
+        denied_here: bool,
+        admitted_in_window: Option<u64>,
+    ) {
         self.asked += 1;
-        self.allowed += u64::from(allowed && !by_this);
-        self.denied += u64::from(by_this);
+        self.allowed += u64::from(allowed && !denied_here);
+        self.denied += u64::from(denied_here);
         // A climbing limit is what it is at the moment; that of a bucket is its rate, whatever its burst.
-        let most = match limit.quota().algorithm() {
+        let limit_now = match limit.quota().algorithm() {
             Algorithm::TokenBucket { .. } => limit.quota().limit(),
             _ => limit.limit(),
         };
-        self.timeline.add(at, allowed && !by_this, by_this, level.unwrap_or_default(), most);
-        if let Some(admitted) = level
+        self.timeline.add(
+            at,
+            allowed && !denied_here,
+            denied_here,
+            admitted_in_window.unwrap_or_default(),
+            limit_now,
+        );
+        if let Some(admitted) = admitted_in_window
             && admitted > 0
-            && self.worst.as_ref().is_none_or(|worst| worst.is_less(admitted, most))
+            && self.worst.as_ref().is_none_or(|worst| worst.is_below(admitted, limit_now))
         {
-            self.worst = Some(Worst { key: limit.key().clone(), admitted, limit: most, at });
+            self.worst = Some(WorstWindow { key: limit.key().clone(), admitted, limit: limit_now, at });
         }
     }
 }

@@ -35,28 +35,28 @@ impl Default for Timeline {
 
 impl Timeline {
     /// One that begins then, whenever something happens first.
-    pub(super) fn beginning(begin: Option<Micros>) -> Self {
+    pub(super) fn starting_at(begin: Option<Micros>) -> Self {
         Timeline { begin, ..Timeline::default() }
     }
 
     #[inline]
     pub(super) fn add(&mut self, at: Micros, allowed: bool, denied: bool, admitted: u64, limit: u64) {
-        let place = self.place(at);
-        if self.buckets.len() <= place {
-            self.buckets.resize(place + 1, Bucket::default());
+        let index = self.bucket_index(at);
+        if self.buckets.len() <= index {
+            self.buckets.resize(index + 1, Bucket::default());
         }
-        let bucket = &mut self.buckets[place];
+        let bucket = &mut self.buckets[index];
         bucket.allowed += u64::from(allowed);
         bucket.denied += u64::from(denied);
-        bucket.rise(admitted, limit);
+        bucket.raise_peak(admitted, limit);
     }
 
-    fn place(&mut self, at: Micros) -> usize {
+    fn bucket_index(&mut self, at: Micros) -> usize {
         let begin = *self.begin.get_or_insert(at);
         loop {
-            let place = at.since(begin).get() >> self.log_width;
-            if place < BUCKETS as u64 {
-                return place as usize;
+            let index = at.since(begin).get() >> self.log_width;
+            if index < BUCKETS as u64 {
+                return index as usize;
             }
             self.widen();
         }
@@ -68,7 +68,7 @@ impl Timeline {
         self.buckets = self
             .buckets
             .chunks(2)
-            .map(|pair| pair.iter().copied().reduce(Bucket::and).unwrap_or_default())
+            .map(|pair| pair.iter().copied().reduce(Bucket::merge).unwrap_or_default())
             .collect();
     }
 
@@ -88,17 +88,17 @@ impl Timeline {
 }
 
 impl Bucket {
-    fn rise(&mut self, admitted: u64, limit: u64) {
+    fn raise_peak(&mut self, admitted: u64, limit: u64) {
         if admitted >= self.admitted {
             (self.admitted, self.limit) = (admitted, limit);
         }
     }
 
-    fn and(mut self, later: Bucket) -> Bucket {
+    fn merge(mut self, later: Bucket) -> Bucket {
         self.allowed += later.allowed;
         self.denied += later.denied;
         if later != Bucket::default() {
-            self.rise(later.admitted, later.limit);
+            self.raise_peak(later.admitted, later.limit);
         }
         self
     }
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_widens_and_loses_nothing() {
+    fn widening_keeps_all_counts() {
         let mut timeline = Timeline::default();
         let begin = 1_794_880_256_000_000;
         for n in 0..100_000u64 {

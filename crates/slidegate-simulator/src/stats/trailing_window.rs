@@ -9,10 +9,10 @@ use slidegate::{Entry, Key, MAX_LIMIT, Micros, Quota, RequestId, State};
 use super::keys::KeyHasher;
 
 /// Windows of keys.
-pub(super) struct Trailing {
+pub(super) struct TrailingWindows {
     windows: HashMap<Key, Window, BuildHasherDefault<KeyHasher>>,
     max_keys: usize,
-    short: bool,
+    truncated: bool,
 }
 
 /// One key.
@@ -55,9 +55,9 @@ impl Window {
     }
 }
 
-impl Trailing {
+impl TrailingWindows {
     pub(super) fn new(max_keys: usize) -> Self {
-        Trailing { windows: HashMap::default(), max_keys, short: false }
+        TrailingWindows { windows: HashMap::default(), max_keys, truncated: false }
     }
 
     /// Adds what is admitted now, and says what was in the window that ends now; none if there are too many keys.
@@ -72,13 +72,13 @@ impl Trailing {
         if let Some(window) = self.windows.get_mut(key) {
             return Some(window.add(at, admitted, id));
         }
-        if self.windows.len() >= self.max_keys && !self.short {
+        if self.windows.len() >= self.max_keys && !self.truncated {
             self.windows.retain(|_, window| window.state.idle_at() > at);
             // It takes long, so it is not tried again where it is of no use.
-            self.short = self.windows.len() >= self.max_keys / 2;
+            self.truncated = self.windows.len() >= self.max_keys / 2;
         }
         if self.windows.len() >= self.max_keys {
-            self.short = true;
+            self.truncated = true;
             return None;
         }
         let quota = Quota::new(MAX_LIMIT, window.into()).ok()?;
@@ -88,7 +88,7 @@ impl Trailing {
         Some(used)
     }
 
-    pub(super) fn is_short(&self) -> bool {
-        self.short
+    pub(super) fn is_truncated(&self) -> bool {
+        self.truncated
     }
 }

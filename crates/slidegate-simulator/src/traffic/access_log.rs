@@ -11,7 +11,7 @@ use memchr::{memchr, memchr2};
 use slidegate::Request;
 
 use super::event::Event;
-use super::fields::{Fields, never_seen};
+use super::fields::{Fields, unseen_fields_note};
 use super::time::AccessLogTime;
 
 /// What a line has.
@@ -23,10 +23,10 @@ const HEADERS: usize = 5;
 
 /// Reads lines of access logs.
 #[derive(Debug)]
-pub(super) struct Combined {
+pub(super) struct AccessLog {
     /// The place of each attribute's field.
     attributes: Vec<(usize, String)>,
-    wanted: Wanted,
+    wanted: WantedFields,
     /// Which of the attributes any line had.
     seen: Vec<bool>,
     fields: Fields,
@@ -35,13 +35,13 @@ pub(super) struct Combined {
 
 /// What need not be looked for where nobody looks at it.
 #[derive(Clone, Copy, Debug)]
-struct Wanted {
+struct WantedFields {
     /// The method or the path.
     target: bool,
     headers: bool,
 }
 
-impl Combined {
+impl AccessLog {
     pub(super) fn new(fields: &Fields) -> Result<Self, String> {
         if let Some((flag, field)) = fields
             .time
@@ -53,14 +53,14 @@ impl Combined {
                 "{flag} {field} is for JSON lines and CSV: an access log has one time, and no permits"
             ));
         }
-        let attributes = fields.places(&FIELDS, "an access log")?;
-        let places = || attributes.iter().map(|(place, _)| *place);
-        let wanted = Wanted {
-            target: places().any(|place| TARGET.contains(&place)),
-            headers: places().any(|place| place >= HEADERS),
+        let attributes = fields.indices(&FIELDS, "an access log")?;
+        let indices = || attributes.iter().map(|(index, _)| *index);
+        let wanted = WantedFields {
+            target: indices().any(|index| TARGET.contains(&index)),
+            headers: indices().any(|index| index >= HEADERS),
         };
         let (seen, time) = (vec![false; attributes.len()], AccessLogTime::default());
-        Ok(Combined { attributes, wanted, seen, fields: fields.clone(), time })
+        Ok(AccessLog { attributes, wanted, seen, fields: fields.clone(), time })
     }
 
     /// What is not as it seems, for people.
@@ -68,7 +68,7 @@ impl Combined {
         let missing = self.fields.missing(&FIELDS);
         let Some(first) = missing.first() else {
             let seen = self.attributes.iter().zip(&self.seen);
-            return never_seen(seen.map(|((place, _), seen)| (FIELDS[*place], *seen)));
+            return unseen_fields_note(seen.map(|((index, _), seen)| (FIELDS[*index], *seen)));
         };
         Some(format!(
             "an access log has no `{}`, which the rules look at: --attribute {first}=path, or --constant {first}=VALUE",
@@ -83,10 +83,10 @@ impl Combined {
         line: &str,
         visit: impl FnOnce(Event<'_, '_>) -> Result<(), String>,
     ) -> Result<(), String> {
-        let (time, values) = split(line, self.wanted).ok_or("it is not a line of an access log")?;
+        let (time, values) = split_line(line, self.wanted).ok_or("it is not a line of an access log")?;
         let at = self.time.read(time).ok_or("its time is not one of an access log")?;
-        let named = self.attributes.iter().zip(&mut self.seen).filter_map(|((place, name), seen)| {
-            let value = values[*place].filter(is_said)?;
+        let named = self.attributes.iter().zip(&mut self.seen).filter_map(|((index, name), seen)| {
+            let value = values[*index].filter(is_present)?;
             *seen = true;
             Some((name.as_str(), value))
         });
@@ -94,39 +94,39 @@ impl Combined {
     }
 
     /// Whether this is a line of an access log.
-    pub(super) fn knows(line: &str) -> bool {
-        let wanted = Wanted { target: false, headers: false };
-        split(line, wanted).is_some_and(|(time, _)| AccessLogTime::default().read(time).is_some())
+    pub(super) fn recognises(line: &str) -> bool {
+        let wanted = WantedFields { target: false, headers: false };
+        split_line(line, wanted).is_some_and(|(time, _)| AccessLogTime::default().read(time).is_some())
     }
 }
 
 /// The time, and those fields that are wanted, as they are written, `-` for none included.
 #[inline(always)]
-fn split(line: &str, wanted: Wanted) -> Option<(&str, [Option<&str>; 7])> {
-    let (who, rest) = cut(line, b'[')?;
-    let (time, rest) = cut(rest, b']')?;
-    let (host, ip, user) = client(who.strip_suffix(' ')?)?;
-    let (asked, rest) = quoted(rest.strip_prefix(" \"")?)?;
-    let (method, path) = if wanted.target { target(asked) } else { (None, None) };
-    let (referer, agent) = if wanted.headers { headers(rest) } else { (None, None) };
+fn split_line(line: &str, wanted: WantedFields) -> Option<(&str, [Option<&str>; 7])> {
+    let (client, rest) = split_at_byte(line, b'[')?;
+    let (time, rest) = split_at_byte(rest, b']')?;
+    let (host, ip, user) = parse_client(client.strip_suffix(' ')?)?;
+    let (request_line, rest) = parse_quoted(rest.strip_prefix(" \"")?)?;
+    let (method, path) = if wanted.target { parse_request_line(request_line) } else { (None, None) };
+    let (referer, agent) = if wanted.headers { parse_headers(rest) } else { (None, None) };
     Some((time, [Some(ip), user, method, path, host, referer, agent]))
 }
 
-fn is_said(value: &&str) -> bool {
+fn is_present(value: &&str) -> bool {
     !matches!(*value, "" | "-")
 }
 
 /// What stands before and after the first such byte.
-fn cut(text: &str, byte: u8) -> Option<(&str, &str)> {
+fn split_at_byte(text: &str, byte: u8) -> Option<(&str, &str)> {
     let at = memchr(byte, text.as_bytes())?;
     Some((&text[..at], &text[at + 1..]))
 }
 
 /// `ip ident user`, perhaps with a host in front. A user may have spaces in its name.
-fn client(who: &str) -> Option<(Option<&str>, &str, Option<&str>)> {
-    let (first, rest) = cut(who, b' ')?;
-    let (second, third) = cut(rest, b' ')?;
-    if let Some((_, user)) = cut(third, b' ')
+fn parse_client(client: &str) -> Option<(Option<&str>, &str, Option<&str>)> {
+    let (first, rest) = split_at_byte(client, b' ')?;
+    let (second, third) = split_at_byte(rest, b' ')?;
+    if let Some((_, user)) = split_at_byte(third, b' ')
         && first.parse::<IpAddr>().is_err()
         && second.parse::<IpAddr>().is_ok()
     {
@@ -137,7 +137,7 @@ fn client(who: &str) -> Option<(Option<&str>, &str, Option<&str>)> {
 }
 
 /// What stands before the next quote that is not escaped, and what follows it.
-fn quoted(text: &str) -> Option<(&str, &str)> {
+fn parse_quoted(text: &str) -> Option<(&str, &str)> {
     let bytes = text.as_bytes();
     let mut from = 0;
     loop {
@@ -151,17 +151,17 @@ fn quoted(text: &str) -> Option<(&str, &str)> {
 }
 
 /// The method and the path of `GET /a?b HTTP/1.1`. Strangers send other things than requests: those have neither.
-fn target(asked: &str) -> (Option<&str>, Option<&str>) {
-    let Some((method, rest)) = cut(asked, b' ') else { return (None, None) };
+fn parse_request_line(request_line: &str) -> (Option<&str>, Option<&str>) {
+    let Some((method, rest)) = split_at_byte(request_line, b' ') else { return (None, None) };
     let target = rest.rsplit_once(' ').map_or(rest, |(target, _)| target);
-    (Some(method), Some(cut(target, b'?').map_or(target, |(path, _)| path)))
+    (Some(method), Some(split_at_byte(target, b'?').map_or(target, |(path, _)| path)))
 }
 
 /// The referer and the agent after `" 200 5 "`, if they are there.
-fn headers(rest: &str) -> (Option<&str>, Option<&str>) {
-    let Some((_, rest)) = cut(rest, b'"') else { return (None, None) };
-    let Some((referer, rest)) = quoted(rest) else { return (None, None) };
-    let agent = cut(rest, b'"').and_then(|(_, rest)| quoted(rest)).map(|(agent, _)| agent);
+fn parse_headers(rest: &str) -> (Option<&str>, Option<&str>) {
+    let Some((_, rest)) = split_at_byte(rest, b'"') else { return (None, None) };
+    let Some((referer, rest)) = parse_quoted(rest) else { return (None, None) };
+    let agent = split_at_byte(rest, b'"').and_then(|(_, rest)| parse_quoted(rest)).map(|(agent, _)| agent);
     (Some(referer), agent)
 }
 
@@ -170,12 +170,12 @@ mod tests {
     use super::*;
 
     fn fields(line: &str) -> Option<[Option<&str>; 7]> {
-        let (_, fields) = split(line, Wanted { target: true, headers: true })?;
-        Some(fields.map(|value| value.filter(is_said)))
+        let (_, fields) = split_line(line, WantedFields { target: true, headers: true })?;
+        Some(fields.map(|value| value.filter(is_present)))
     }
 
     #[test]
-    fn lines_of_access_logs() {
+    fn parses_common_and_combined_lines() {
         let time = "[17/Nov/2026:01:50:56 +0000]";
         let common = format!("1.2.3.4 - alice {time} \"GET /a?b HTTP/1.1\" 200 5");
         let [ip, user, method, path] = [Some("1.2.3.4"), Some("alice"), Some("GET"), Some("/a")];
@@ -190,11 +190,15 @@ mod tests {
     }
 
     #[test]
-    fn what_strangers_send_still_comes_from_somewhere() {
+    fn malformed_requests_still_have_a_client() {
         let time = "[17/Nov/2026:01:50:56 +0000]";
-        for asked in ["-", "", "\\x16\\x03\\x01", "\\\\", "é\\é"] {
-            let line = format!("::1 - - {time} \"{asked}\" 400 0 \"-\" \"-\"");
-            assert_eq!(fields(&line), Some([Some("::1"), None, None, None, None, None, None]), "{asked}");
+        for request_line in ["-", "", "\\x16\\x03\\x01", "\\\\", "é\\é"] {
+            let line = format!("::1 - - {time} \"{request_line}\" 400 0 \"-\" \"-\"");
+            assert_eq!(
+                fields(&line),
+                Some([Some("::1"), None, None, None, None, None, None]),
+                "{request_line}"
+            );
         }
         for line in
             ["", "-", "1.2.3.4 - -", "1.2.3.4 - - [x] \"GET", "1.2.3.4 [x] \"a\"", "1.2.3.4 - - [x] \"a\\"]

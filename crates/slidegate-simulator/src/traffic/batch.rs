@@ -4,7 +4,7 @@
 
 use slidegate::{AdHocLimit, Micros, Request, RequestId};
 
-use super::event::{Decided, Event};
+use super::event::{Event, RecordedDecision};
 
 /// A run of lines, in the order of the trace.
 #[derive(Debug, Default)]
@@ -12,31 +12,31 @@ pub(super) struct Batch {
     text: String,
     /// Where in the text names and values end. Each begins where the one before ends.
     ends: Vec<u32>,
-    lines: Vec<Parsed>,
+    lines: Vec<ParsedLine>,
     /// How far the file was read after the last of them.
     pub(super) position: u64,
 }
 
 /// One line; its attributes are in the batch, one after the other.
 #[derive(Debug)]
-struct Parsed {
+struct ParsedLine {
     number: u64,
     at: Micros,
     permits: u64,
     /// Names and values.
     texts: u32,
-    rare: Option<Box<Rare>>,
+    uncommon: Option<Box<UncommonFields>>,
 }
 
 /// What few lines have.
 #[derive(Debug, Default)]
-struct Rare {
+struct UncommonFields {
     /// What is wrong with it, if it is no request.
-    bad: Option<String>,
+    error: Option<String>,
     /// The limit that it brings; its resource is then its only text.
-    own: Option<AdHocLimit>,
+    ad_hoc: Option<AdHocLimit>,
     id: Option<RequestId>,
-    decided: Option<(bool, Option<String>)>,
+    recorded: Option<(bool, Option<String>)>,
 }
 
 impl Batch {
@@ -53,34 +53,34 @@ impl Batch {
 
     /// A line that is a request.
     pub(super) fn add(&mut self, number: u64, event: Event<'_, '_>) {
-        let Event { at, request, decided } = event;
+        let Event { at, request, recorded } = event;
         let before = self.ends.len();
-        let own = request.own_limit().map(|(resource, own)| {
-            self.keep(resource);
-            own
+        let ad_hoc = request.own_limit().map(|(resource, ad_hoc)| {
+            self.push_text(resource);
+            ad_hoc
         });
         for (name, value) in request.attributes().unwrap_or_default() {
-            self.keep(name);
-            self.keep(value);
+            self.push_text(name);
+            self.push_text(value);
         }
         let id = request.known_as();
-        let rare = own.is_some() || id.is_some() || decided.is_some();
-        let rare = rare.then(|| {
-            let decided = decided.map(|was| (was.allowed, was.denied_by.map(str::to_owned)));
-            Box::new(Rare { bad: None, own, id: id.cloned(), decided })
+        let uncommon = ad_hoc.is_some() || id.is_some() || recorded.is_some();
+        let uncommon = uncommon.then(|| {
+            let recorded = recorded.map(|decision| (decision.allowed, decision.denied_by.map(str::to_owned)));
+            Box::new(UncommonFields { error: None, ad_hoc, id: id.cloned(), recorded })
         });
         let texts = (self.ends.len() - before) as u32;
-        self.lines.push(Parsed { number, at, permits: request.cost(), texts, rare });
+        self.lines.push(ParsedLine { number, at, permits: request.cost(), texts, uncommon });
     }
 
     /// A line that is none.
-    pub(super) fn add_bad(&mut self, number: u64, why: String) {
-        let rare = Some(Box::new(Rare { bad: Some(why), ..Rare::default() }));
-        self.lines.push(Parsed { number, at: Micros::ZERO, permits: 0, texts: 0, rare });
+    pub(super) fn add_error(&mut self, number: u64, reason: String) {
+        let uncommon = Some(Box::new(UncommonFields { error: Some(reason), ..UncommonFields::default() }));
+        self.lines.push(ParsedLine { number, at: Micros::ZERO, permits: 0, texts: 0, uncommon });
     }
 
     /// Gives every line to `visit`, with its number, until it says that it is enough: a request, or what was wrong with it.
-    pub(super) fn each<E>(
+    pub(super) fn for_each<E>(
         &self,
         mut visit: impl FnMut(u64, Result<Event<'_, '_>, &str>) -> Result<bool, E>,
     ) -> Result<bool, E> {
@@ -89,14 +89,14 @@ impl Batch {
         // A request is large, so it borrows them.
         let mut pairs: Vec<(&str, &str)> = Vec::new();
         for line in &self.lines {
-            let (own, rest) = ends.split_at(line.texts as usize);
+            let (own_ends, rest) = ends.split_at(line.texts as usize);
             ends = rest;
-            let texts = own.iter().map(|&to| {
+            let texts = own_ends.iter().map(|&to| {
                 let text = &self.text[from..to as usize];
                 from = to as usize;
                 text
             });
-            let go_on = match line.rare.as_deref() {
+            let proceed = match line.uncommon.as_deref() {
                 None => {
                     pairs.clear();
                     pairs.extend(Pairs(texts));
@@ -106,31 +106,31 @@ impl Batch {
                     }
                     visit(line.number, Ok(Event::new(line.at, &request)))?
                 }
-                Some(Rare { bad: Some(why), .. }) => visit(line.number, Err(why))?,
-                Some(rare) => {
-                    let request = rare.request(texts).permits(line.permits);
-                    let event = Event { at: line.at, request: &request, decided: rare.decided() };
+                Some(UncommonFields { error: Some(reason), .. }) => visit(line.number, Err(reason))?,
+                Some(uncommon) => {
+                    let request = uncommon.request(texts).permits(line.permits);
+                    let event = Event { at: line.at, request: &request, recorded: uncommon.recorded() };
                     visit(line.number, Ok(event))?
                 }
             };
-            if !go_on {
+            if !proceed {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    fn keep(&mut self, text: &str) {
+    fn push_text(&mut self, text: &str) {
         self.text.push_str(text);
         // A batch has far less than four gigabytes: so many lines of so many bytes.
         self.ends.push(self.text.len() as u32);
     }
 }
 
-impl Rare {
+impl UncommonFields {
     fn request<'b>(&'b self, mut texts: impl Iterator<Item = &'b str>) -> Request<'b> {
-        let request = match self.own {
-            Some(own) => own_limit(texts.next().unwrap_or_default(), own),
+        let request = match self.ad_hoc {
+            Some(ad_hoc) => ad_hoc_request(texts.next().unwrap_or_default(), ad_hoc),
             None => Request::new(Pairs(texts)),
         };
         match &self.id {
@@ -139,9 +139,9 @@ impl Rare {
         }
     }
 
-    fn decided(&self) -> Option<Decided<'_>> {
-        let (allowed, by) = self.decided.as_ref()?;
-        Some(Decided { allowed: *allowed, denied_by: by.as_deref() })
+    fn recorded(&self) -> Option<RecordedDecision<'_>> {
+        let (allowed, by) = self.recorded.as_ref()?;
+        Some(RecordedDecision { allowed: *allowed, denied_by: by.as_deref() })
     }
 }
 
@@ -164,8 +164,8 @@ impl<'b, I: Iterator<Item = &'b str>> Iterator for Pairs<I> {
 }
 
 /// A request of a resource that names as much of its limit.
-pub(super) fn own_limit(resource: &str, own: AdHocLimit) -> Request<'_> {
-    let AdHocLimit { limit, window, burst } = own;
+pub(super) fn ad_hoc_request(resource: &str, ad_hoc: AdHocLimit) -> Request<'_> {
+    let AdHocLimit { limit, window, burst } = ad_hoc;
     let mut request = Request::resource(resource);
     if let Some(limit) = limit {
         request = request.limit(limit);

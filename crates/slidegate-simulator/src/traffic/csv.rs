@@ -4,8 +4,8 @@ use csv_core::{ReadRecordResult, Reader};
 use slidegate::Request;
 
 use super::event::Event;
-use super::fields::{Fields, no_field};
-use super::json::TIMES;
+use super::fields::{Fields, unknown_field_error};
+use super::json::TIME_FIELDS;
 use super::line_reader::MAX_LINE;
 use super::time::read_time;
 
@@ -15,7 +15,7 @@ const MAX_COLUMNS: usize = 1_000;
 /// Reads lines of a table.
 #[derive(Debug)]
 pub(super) struct Csv {
-    row: Row,
+    record: Record,
     columns: usize,
     time: usize,
     permits: Option<usize>,
@@ -27,28 +27,32 @@ pub(super) struct Csv {
 impl Csv {
     /// By the table's first line.
     pub(super) fn new(header: &str, fields: &Fields) -> Result<Self, String> {
-        let mut row = Row::default();
-        row.read(header)?;
-        let names: Vec<&str> = row.values().map(str::trim).collect();
+        let mut record = Record::default();
+        record.read(header)?;
+        let names: Vec<&str> = record.values().map(str::trim).collect();
         let what = "the header of the table";
-        let place = |flag: &str, field: &str| {
-            names.iter().position(|name| *name == field).ok_or_else(|| no_field(flag, field, &names, what))
+        let index = |flag: &str, field: &str| {
+            names
+                .iter()
+                .position(|name| *name == field)
+                .ok_or_else(|| unknown_field_error(flag, field, &names, what))
         };
         let time = match &fields.time {
-            Some(field) => place("--time", field)?,
-            None => {
-                TIMES.iter().find_map(|time| names.iter().position(|name| name == time)).ok_or_else(|| {
+            Some(field) => index("--time", field)?,
+            None => TIME_FIELDS
+                .iter()
+                .find_map(|time| names.iter().position(|name| name == time))
+                .ok_or_else(|| {
                     format!(
                         "{what} has no time, which would be one of {}: name it with --time",
-                        TIMES.join(", ")
+                        TIME_FIELDS.join(", ")
                     )
-                })?
-            }
+                })?,
         };
-        let permits = fields.permits.as_deref().map(|field| place("--permits", field)).transpose()?;
-        let attributes = fields.places(&names, what)?;
+        let permits = fields.permits.as_deref().map(|field| index("--permits", field)).transpose()?;
+        let attributes = fields.indices(&names, what)?;
         let (columns, missing) = (names.len(), fields.missing(&names));
-        Ok(Csv { row, columns, time, permits, attributes, fields: fields.clone(), missing })
+        Ok(Csv { record, columns, time, permits, attributes, fields: fields.clone(), missing })
     }
 
     /// Gives one line to `visit`.
@@ -57,22 +61,22 @@ impl Csv {
         line: &str,
         visit: impl FnOnce(Event<'_, '_>) -> Result<(), String>,
     ) -> Result<(), String> {
-        self.row.read(line)?;
-        let n = self.row.values().count();
+        self.record.read(line)?;
+        let n = self.record.values().count();
         if n != self.columns {
             return Err(format!("it has {n} values, and the header {}", self.columns));
         }
-        let value = |place| self.row.value(place);
+        let value = |index| self.record.value(index);
         let time = value(self.time);
         let at = read_time(time).ok_or_else(|| format!("\"{time}\" is not a time"))?;
         let permits = match self.permits {
-            Some(place) => {
-                let permits = value(place).trim();
+            Some(index) => {
+                let permits = value(index).trim();
                 permits.parse().map_err(|_| format!("\"{permits}\" is not a number of permits"))?
             }
             None => 1,
         };
-        let named = self.attributes.iter().map(|(place, name)| (name.as_str(), value(*place)));
+        let named = self.attributes.iter().map(|(index, name)| (name.as_str(), value(*index)));
         let named = named.filter(|(_, value)| !value.is_empty());
         let request = Request::new(named.chain(self.fields.constants())).permits(permits);
         visit(Event::new(at, &request))
@@ -90,13 +94,13 @@ impl Csv {
 
 /// One line, taken apart.
 #[derive(Debug, Default)]
-struct Row {
+struct Record {
     text: String,
     /// Where each value ends.
     ends: Vec<usize>,
 }
 
-impl Row {
+impl Record {
     fn read(&mut self, line: &str) -> Result<(), String> {
         let mut text = std::mem::take(&mut self.text).into_bytes();
         text.resize(line.len().min(MAX_LINE) + 1, 0);
@@ -118,12 +122,12 @@ impl Row {
         Ok(())
     }
 
-    fn value(&self, place: usize) -> &str {
-        let from = place.checked_sub(1).map_or(0, |before| self.ends[before]);
-        &self.text[from..self.ends[place]]
+    fn value(&self, index: usize) -> &str {
+        let from = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.text[from..self.ends[index]]
     }
 
     fn values(&self) -> impl Iterator<Item = &str> {
-        (0..self.ends.len()).map(|place| self.value(place))
+        (0..self.ends.len()).map(|index| self.value(index))
     }
 }

@@ -7,12 +7,12 @@ use slidegate::{Micros, Request};
 pub(crate) struct Event<'e, 'r> {
     pub(crate) at: Micros,
     pub(crate) request: &'e Request<'r>,
-    pub(crate) decided: Option<Decided<'e>>,
+    pub(crate) recorded: Option<RecordedDecision<'e>>,
 }
 
 /// What a server decided when it recorded the request.
 #[derive(Clone, Copy)]
-pub(crate) struct Decided<'a> {
+pub(crate) struct RecordedDecision<'a> {
     pub(crate) allowed: bool,
     pub(crate) denied_by: Option<&'a str>,
 }
@@ -20,6 +20,6 @@ pub(crate) struct Decided<'a> {
 impl<'e, 'r> Event<'e, 'r> {
     /// Of which no more is known.
     pub(crate) fn new(at: Micros, request: &'e Request<'r>) -> Self {
-        Event { at, request, decided: None }
+        Event { at, request, recorded: None }
     }
 }

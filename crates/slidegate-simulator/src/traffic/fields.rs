@@ -29,7 +29,7 @@ impl FromStr for Pair {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fields {
     /// An attribute and the name of its field.
-    pub(super) attributes: Vec<Named>,
+    pub(super) attributes: Vec<AttributeField>,
     /// An attribute and its value.
     pub(super) constants: Vec<Pair>,
     /// Where the time is, if it was said.
@@ -40,23 +40,31 @@ pub(crate) struct Fields {
 
 /// An attribute, its field, and whether somebody named the field or it only has the attribute's name.
 #[derive(Clone, Debug)]
-pub(super) struct Named {
+pub(super) struct AttributeField {
     pub(super) attribute: String,
     pub(super) field: String,
-    pub(super) said: bool,
+    pub(super) explicit: bool,
 }
 
 impl Fields {
     /// What `names` are, unless said otherwise: the field of that name.
-    pub(crate) fn new(names: &BTreeSet<String>, said: &[Pair], constants: &[Pair]) -> Self {
-        let mut attributes: Vec<Named> = said
+    pub(crate) fn new(attribute_names: &BTreeSet<String>, explicit: &[Pair], constants: &[Pair]) -> Self {
+        let mut attributes: Vec<AttributeField> = explicit
             .iter()
-            .map(|Pair { name, value }| Named { attribute: name.clone(), field: value.clone(), said: true })
+            .map(|Pair { name, value }| AttributeField {
+                attribute: name.clone(),
+                field: value.clone(),
+                explicit: true,
+            })
             .collect();
-        for name in names {
-            let known = said.iter().chain(constants).any(|pair| pair.name == *name);
+        for name in attribute_names {
+            let known = explicit.iter().chain(constants).any(|pair| pair.name == *name);
             if !known {
-                attributes.push(Named { attribute: name.clone(), field: name.clone(), said: false });
+                attributes.push(AttributeField {
+                    attribute: name.clone(),
+                    field: name.clone(),
+                    explicit: false,
+                });
             }
         }
         Fields { attributes, constants: constants.to_vec(), ..Fields::default() }
@@ -73,9 +81,9 @@ impl Fields {
     }
 
     /// Whether anything was said that a format without fields cannot follow.
-    pub(super) fn are_said(&self) -> bool {
-        let said = self.attributes.iter().any(|named| named.said);
-        said || !self.constants.is_empty() || self.time.is_some() || self.permits.is_some()
+    pub(super) fn has_explicit(&self) -> bool {
+        let explicit = self.attributes.iter().any(|named| named.explicit);
+        explicit || !self.constants.is_empty() || self.time.is_some() || self.permits.is_some()
     }
 
     /// The constants as attributes.
@@ -84,16 +92,16 @@ impl Fields {
     }
 
     /// The place of each attribute's field among `known`. A field that somebody named must be there.
-    pub(super) fn places(&self, known: &[&str], what: &str) -> Result<Vec<(usize, String)>, String> {
-        let mut places = Vec::new();
-        for Named { attribute, field, said } in &self.attributes {
+    pub(super) fn indices(&self, known: &[&str], what: &str) -> Result<Vec<(usize, String)>, String> {
+        let mut indices = Vec::new();
+        for AttributeField { attribute, field, explicit } in &self.attributes {
             match known.iter().position(|known| known == field) {
-                Some(place) => places.push((place, attribute.clone())),
-                None if *said => return Err(no_field("--attribute", field, known, what)),
+                Some(index) => indices.push((index, attribute.clone())),
+                None if *explicit => return Err(unknown_field_error("--attribute", field, known, what)),
                 None => {}
             }
         }
-        Ok(places)
+        Ok(indices)
     }
 
     /// The attributes that rules look at and that no line of such a file can have.
@@ -103,19 +111,19 @@ impl Fields {
     }
 }
 
-pub(super) fn no_field(flag: &str, field: &str, known: &[&str], what: &str) -> String {
+pub(super) fn unknown_field_error(flag: &str, field: &str, known: &[&str], what: &str) -> String {
     let known: Vec<String> = known.iter().map(|known| format!("`{known}`")).collect();
     format!("{flag} names the field `{field}`, which {what} does not have: it has {}", known.join(", "))
 }
 
 /// What to say of fields that no line had.
-pub(super) fn never_seen<'f>(fields: impl Iterator<Item = (&'f str, bool)>) -> Option<String> {
+pub(super) fn unseen_fields_note<'f>(fields: impl Iterator<Item = (&'f str, bool)>) -> Option<String> {
     let unseen: Vec<&str> = fields.filter(|(_, seen)| !seen).map(|(field, _)| field).collect();
     (!unseen.is_empty()).then(|| format!("no line has `{}`, so no request has it", unseen.join("`, `")))
 }
 
 /// The attributes that rules look at.
-pub(crate) fn names(rules: &Rules) -> BTreeSet<String> {
+pub(crate) fn attribute_names(rules: &Rules) -> BTreeSet<String> {
     let named = rules.iter().flat_map(|rule| rule.conditions().map(|(name, _)| name).chain(rule.key()));
     named.map(str::to_owned).collect()
 }

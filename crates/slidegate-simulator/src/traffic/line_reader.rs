@@ -10,16 +10,16 @@ use memchr::memchr;
 /// The longest line. Browsers send no more than 8 KiB of a header.
 pub(super) const MAX_LINE: usize = 64 << 10;
 
-const BUFFER: usize = 256 << 10;
+const BUFFER_SIZE: usize = 256 << 10;
 
 /// What begins a file that gzip has written.
-const GZIP: [u8; 2] = [0x1f, 0x8b];
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// A file, line by line.
-pub(super) struct Lines {
+pub(super) struct LineReader {
     input: Box<dyn BufRead + Send>,
     /// Bytes of the file itself, packed or not.
-    read: Arc<AtomicU64>,
+    bytes_read: Arc<AtomicU64>,
     /// What the last line has of the buffer.
     used: usize,
     /// The end of what is typed is told only once, so it is remembered from the beginning.
@@ -43,24 +43,27 @@ impl<'a> Line<'a> {
     }
 }
 
-impl Lines {
+impl LineReader {
     /// Unpacks what begins as gzip does.
     pub(super) fn new(file: impl Read + Send + 'static) -> io::Result<Self> {
-        let read = Arc::new(AtomicU64::new(0));
-        let mut input = BufReader::with_capacity(BUFFER, Counted { file, read: Arc::clone(&read) });
-        let beginning = filled(&mut input)?;
-        let (is_empty, is_packed) = (beginning.is_empty(), beginning.starts_with(&GZIP));
+        let bytes_read = Arc::new(AtomicU64::new(0));
+        let mut input = BufReader::with_capacity(
+            BUFFER_SIZE,
+            CountingReader { file, bytes_read: Arc::clone(&bytes_read) },
+        );
+        let beginning = fill_buffer(&mut input)?;
+        let (is_empty, is_packed) = (beginning.is_empty(), beginning.starts_with(&GZIP_MAGIC));
         let input: Box<dyn BufRead + Send> = if is_packed {
-            Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(input)))
+            Box::new(BufReader::with_capacity(BUFFER_SIZE, MultiGzDecoder::new(input)))
         } else {
             Box::new(input)
         };
-        Ok(Lines { input, read, used: 0, is_empty, line: Vec::new(), number: 0 })
+        Ok(LineReader { input, bytes_read, used: 0, is_empty, line: Vec::new(), number: 0 })
     }
 
     /// The beginning of the file, which stays to be read.
     pub(super) fn peek(&mut self) -> io::Result<&[u8]> {
-        if self.is_empty { Ok(&[]) } else { filled(&mut self.input) }
+        if self.is_empty { Ok(&[]) } else { fill_buffer(&mut self.input) }
     }
 
     /// The next one and its number, from 1; none at the end.
@@ -73,7 +76,7 @@ impl Lines {
         }
         let end = memchr(b'\n', buffer);
         self.number += 1;
-        let Some(end) = end else { return self.in_pieces() };
+        let Some(end) = end else { return self.next_unbuffered() };
         self.used = end + 1;
         let (number, buffer) = (self.number, self.peek()?);
         Ok(Some((number, Line::new(&buffer[..end]))))
@@ -81,33 +84,33 @@ impl Lines {
 
     /// One that is not in the buffer as a whole.
     #[cold]
-    fn in_pieces(&mut self) -> io::Result<Option<(u64, Line<'_>)>> {
+    fn next_unbuffered(&mut self) -> io::Result<Option<(u64, Line<'_>)>> {
         self.line.clear();
         let most = MAX_LINE as u64 + 2;
         self.input.by_ref().take(most).read_until(b'\n', &mut self.line)?;
-        if !ends(&self.line) && self.line.len() as u64 == most {
-            self.skip()?;
+        if !ends_with_newline(&self.line) && self.line.len() as u64 == most {
+            self.skip_rest_of_line()?;
             return Ok(Some((self.number, Line::TooLong)));
         }
         Ok(Some((self.number, Line::new(self.line.strip_suffix(b"\n").unwrap_or(&self.line)))))
     }
 
     /// How many lines there were so far.
-    pub(super) fn read_so_far(&self) -> u64 {
+    pub(super) fn line_count(&self) -> u64 {
         self.number
     }
 
     /// How many bytes of the file were read.
     pub(super) fn position(&self) -> u64 {
-        self.read.load(Ordering::Relaxed)
+        self.bytes_read.load(Ordering::Relaxed)
     }
 
     /// The rest of a line.
-    fn skip(&mut self) -> io::Result<()> {
+    fn skip_rest_of_line(&mut self) -> io::Result<()> {
         loop {
             self.line.clear();
-            let read = self.input.by_ref().take(BUFFER as u64).read_until(b'\n', &mut self.line)?;
-            if read == 0 || ends(&self.line) {
+            let read = self.input.by_ref().take(BUFFER_SIZE as u64).read_until(b'\n', &mut self.line)?;
+            if read == 0 || ends_with_newline(&self.line) {
                 return Ok(());
             }
         }
@@ -116,7 +119,7 @@ impl Lines {
 
 /// What is in the buffer, which is filled if nothing is. A signal is no reason to stop.
 #[inline]
-fn filled(input: &mut (impl BufRead + ?Sized)) -> io::Result<&[u8]> {
+fn fill_buffer(input: &mut (impl BufRead + ?Sized)) -> io::Result<&[u8]> {
     let empty = loop {
         match input.fill_buf() {
             Ok(buffer) => break buffer.is_empty(),
@@ -128,20 +131,20 @@ fn filled(input: &mut (impl BufRead + ?Sized)) -> io::Result<&[u8]> {
     if empty { Ok(&[]) } else { input.fill_buf() }
 }
 
-fn ends(line: &[u8]) -> bool {
+fn ends_with_newline(line: &[u8]) -> bool {
     line.last() == Some(&b'\n')
 }
 
 /// Counts what is read, for whoever shows progress.
-struct Counted<R> {
+struct CountingReader<R> {
     file: R,
-    read: Arc<AtomicU64>,
+    bytes_read: Arc<AtomicU64>,
 }
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for CountingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read(buffer)?;
-        self.read.fetch_add(read as u64, Ordering::Relaxed);
+        self.bytes_read.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
     }
 }
@@ -184,7 +187,7 @@ mod tests {
 
     fn line() -> impl Strategy<Value = Vec<u8>> {
         let long = (MAX_LINE - 3..MAX_LINE + 4).prop_map(|n| vec![b'x'; n]);
-        let very_long = (0..2usize).prop_map(|n| vec![b'y'; 3 * BUFFER + n]);
+        let very_long = (0..2usize).prop_map(|n| vec![b'y'; 3 * BUFFER_SIZE + n]);
         prop_oneof![
             20 => prop::collection::vec(prop_oneof![Just(b'a'), Just(b'\r'), any::<u8>()], 0..40),
             2 => long,
@@ -196,7 +199,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn wherever_a_file_is_cut_its_lines_are_the_same(
+        fn lines_do_not_depend_on_read_sizes(
             lines in prop::collection::vec(line(), 0..12),
             ended in any::<bool>(),
             packed in any::<bool>(),
@@ -206,7 +209,7 @@ mod tests {
             if ended {
                 text.push(b'\n');
             }
-            prop_assume!(!text.starts_with(&GZIP) && sizes.iter().any(|size| *size > 999));
+            prop_assume!(!text.starts_with(&GZIP_MAGIC) && sizes.iter().any(|size| *size > 999));
             let file = if packed {
                 let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
                 packed.write_all(&text).unwrap();
@@ -223,7 +226,7 @@ mod tests {
             // Who types ends a line before the file.
             let typed = !packed && (text.is_empty() || text.ends_with(b"\n"));
             let mut read =
-                Lines::new(Pieces { text: Cursor::new(file), sizes, reads: 0, typed, ended: false }).unwrap();
+                LineReader::new(Pieces { text: Cursor::new(file), sizes, reads: 0, typed, ended: false }).unwrap();
             for (number, line) in (1..).zip(expected) {
                 let line = line.strip_suffix(b"\r").unwrap_or(line);
                 match read.next().unwrap() {

@@ -16,12 +16,12 @@ mod trace;
 
 use slidegate::Micros;
 
-pub(crate) use self::event::{Decided, Event};
-pub(crate) use self::fields::{Fields, Pair, names};
+pub(crate) use self::event::{Event, RecordedDecision};
+pub(crate) use self::fields::{Fields, Pair, attribute_names};
 pub(crate) use self::parse_errors::ParseErrors;
 pub(crate) use self::pattern::{Instants, Pattern, Shape};
 pub(crate) use self::synthetic_clients::SyntheticClients;
-pub(crate) use self::time::written;
+pub(crate) use self::time::format_time;
 pub(crate) use self::trace::Format;
 pub(crate) use self::trace::Trace;
 use super::progress::Progress;
@@ -38,10 +38,10 @@ pub(crate) enum Traffic {
 
 /// What came of reading it all.
 #[derive(Debug, Default)]
-pub(crate) struct Read {
+pub(crate) struct ReadSummary {
     /// How a trace is written.
     pub(crate) format: Option<Format>,
-    pub(crate) bad: ParseErrors,
+    pub(crate) parse_errors: ParseErrors,
     /// Whether somebody ended it early.
     pub(crate) interrupted: bool,
     pub(crate) notes: Vec<String>,
@@ -49,14 +49,14 @@ pub(crate) struct Read {
 
 impl Traffic {
     /// Gives every request to `visit`, in the order of the trace. What it calls an error is a bad line.
-    pub(crate) fn each(
+    pub(crate) fn for_each(
         &self,
         progress: &mut Progress,
         visit: impl FnMut(Event<'_, '_>) -> Result<(), String>,
-    ) -> Result<Read, String> {
+    ) -> Result<ReadSummary, String> {
         match self {
-            Traffic::Trace(trace) => trace.each(progress, visit),
-            Traffic::Pattern(pattern) => pattern.each(progress, visit),
+            Traffic::Trace(trace) => trace.for_each(progress, visit),
+            Traffic::Pattern(pattern) => pattern.for_each(progress, visit),
         }
     }
 

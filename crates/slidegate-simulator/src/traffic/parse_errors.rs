@@ -4,10 +4,10 @@ use serde::Serialize;
 use slidegate::yaml::one_line;
 
 /// How many are shown.
-const SHOWN: usize = 10;
+const MAX_SHOWN: usize = 10;
 
 /// Enough of a reason to understand it.
-const LONGEST: usize = 200;
+const MAX_LENGTH: usize = 200;
 
 /// The lines of a trace that were left out.
 #[derive(Debug, Default, Serialize)]
@@ -27,16 +27,16 @@ pub(crate) struct BadLine {
 impl ParseErrors {
     pub(super) fn add(&mut self, line: u64, why: &str) {
         self.count += 1;
-        if self.first.len() < SHOWN {
-            self.first.push(BadLine { line, why: shown(why) });
+        if self.first.len() < MAX_SHOWN {
+            self.first.push(BadLine { line, why: printable(why) });
         }
     }
 }
 
 /// What somebody else may have written, as a terminal can show it.
-pub(super) fn shown(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     let mut line = one_line(text);
-    if let Some((end, _)) = line.char_indices().nth(LONGEST) {
+    if let Some((end, _)) = line.char_indices().nth(MAX_LENGTH) {
         line.truncate(end);
         line.push('…');
     }

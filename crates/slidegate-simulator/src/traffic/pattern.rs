@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Exp, Zipf};
 use slidegate::{Micros, Request};
 
-use super::Read;
+use super::ReadSummary;
 use super::event::Event;
 use super::synthetic_clients::SyntheticClients;
 use crate::progress::Progress;
@@ -49,7 +49,7 @@ pub(crate) struct Pattern {
     pub(crate) seed: u64,
     /// What a timeline, or a burst, consists of.
     pub(crate) instants: Instants,
-    pub(crate) people: SyntheticClients,
+    pub(crate) synthetic_clients: SyntheticClients,
 }
 
 /// So many requests at each of these times after the beginning, in order.
@@ -57,18 +57,18 @@ pub(crate) struct Pattern {
 pub(crate) struct Instants(pub(crate) Vec<(Micros, u64)>);
 
 /// The most requests that a timeline may have at one instant.
-const MOST_AT_ONCE: u64 = 10_000_000;
+const MAX_AT_ONCE: u64 = 10_000_000;
 
 impl FromStr for Instants {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("\"{text}\" is not TIME=COUNT,TIME=COUNT,… such as 0.99s=100,1.01s=100");
+        let invalid = || format!("\"{text}\" is not TIME=COUNT,TIME=COUNT,… such as 0.99s=100,1.01s=100");
         let mut instants = Vec::new();
         for part in text.split(',') {
             let (time, count) = part.trim().split_once('=').unwrap_or((part.trim(), "1"));
-            let at = read_seconds(time).or_else(|| time.parse().ok()).ok_or_else(wrong)?;
-            let count = count.parse().ok().filter(|n| (1..=MOST_AT_ONCE).contains(n)).ok_or_else(wrong)?;
+            let at = read_seconds(time).or_else(|| time.parse().ok()).ok_or_else(invalid)?;
+            let count = count.parse().ok().filter(|n| (1..=MAX_AT_ONCE).contains(n)).ok_or_else(invalid)?;
             instants.push((at, count));
         }
         instants.sort_by_key(|(at, _)| *at);
@@ -105,31 +105,34 @@ impl Pattern {
         }
     }
 
-    pub(super) fn each(
+    pub(super) fn for_each(
         &self,
         progress: &mut Progress,
         mut visit: impl FnMut(Event<'_, '_>) -> Result<(), String>,
-    ) -> Result<Read, String> {
-        let mut read = Read { notes: self.people.note().into_iter().collect(), ..Read::default() };
+    ) -> Result<ReadSummary, String> {
+        let mut summary = ReadSummary {
+            notes: self.synthetic_clients.note().into_iter().collect(),
+            ..ReadSummary::default()
+        };
         let mut values = Vec::new();
         for (n, (after, client)) in (0..).zip(self.arrivals()?) {
-            if !progress.go_on(n) {
-                read.interrupted = true;
+            if !progress.advance(n) {
+                summary.interrupted = true;
                 break;
             }
             let at = Micros::new(BEGIN.get() + after);
-            let request = Request::new(self.people.of(client, &mut values));
+            let request = Request::new(self.synthetic_clients.attributes_of(client, &mut values));
             // There are no lines here: what is wrong with one is wrong with all.
             visit(Event::new(at, &request))?;
         }
-        Ok(read)
+        Ok(summary)
     }
 
     fn arrivals(&self) -> Result<Box<dyn Iterator<Item = Arrival> + '_>, String> {
         let (rate, clients, end) = (self.rate, self.clients, self.duration.get());
         let random = Xoshiro256PlusPlus::seed_from_u64(self.seed);
-        let anybody = move |random: &mut Xoshiro256PlusPlus| random.random_range(0..clients);
-        let passed = move |at: f64| at / end as f64;
+        let any_client = move |random: &mut Xoshiro256PlusPlus| random.random_range(0..clients);
+        let elapsed_share = move |at: f64| at / end as f64;
         Ok(match self.shape {
             Shape::Timeline | Shape::BoundaryBurst => {
                 let each =
@@ -144,16 +147,16 @@ impl Pattern {
                         .take_while(move |(at, _)| *at < end),
                 )
             }
-            Shape::Poisson => self.strangers(random, |_| 1.0, anybody)?,
-            Shape::Ramp => self.strangers(random, passed, anybody)?,
+            Shape::Poisson => self.independent_arrivals(random, |_| 1.0, any_client)?,
+            Shape::Ramp => self.independent_arrivals(random, elapsed_share, any_client)?,
             Shape::FlashSale => {
-                let height = move |at: f64| match passed(at) - 0.25 {
+                let relative_rate = move |at: f64| match elapsed_share(at) - 0.25 {
                     before if before < 0.0 => 0.1,
                     since => 0.1 + 0.9 * (-since * 8.0).exp(),
                 };
-                self.strangers(random, height, anybody)?
+                self.independent_arrivals(random, relative_rate, any_client)?
             }
-            Shape::Hammering => self.strangers(
+            Shape::Hammering => self.independent_arrivals(
                 random,
                 |_| 1.0,
                 move |random| {
@@ -164,16 +167,16 @@ impl Pattern {
                 let zipf = Zipf::new(clients as f64, 1.0)
                     .map_err(|error| format!("--clients {clients}: {error}"))?;
                 // It answers whole numbers from 1.
-                self.strangers(random, |_| 1.0, move |random| zipf.sample(random) as u64 - 1)?
+                self.independent_arrivals(random, |_| 1.0, move |random| zipf.sample(random) as u64 - 1)?
             }
         })
     }
 
     /// Arrivals that know nothing of each other, `height` of the rate at each time.
-    fn strangers<'a>(
+    fn independent_arrivals<'a>(
         &self,
         mut random: Xoshiro256PlusPlus,
-        height: impl Fn(f64) -> f64 + 'a,
+        relative_rate: impl Fn(f64) -> f64 + 'a,
         client: impl Fn(&mut Xoshiro256PlusPlus) -> u64 + 'a,
     ) -> Result<Box<dyn Iterator<Item = Arrival> + 'a>, String> {
         let gap =
@@ -187,8 +190,8 @@ impl Pattern {
                     return None;
                 }
                 // What comes at the full rate is thinned out.
-                let kept: f64 = random.random();
-                if kept < height(at) {
+                let sample: f64 = random.random();
+                if sample < relative_rate(at) {
                     return Some((at as u64, client(&mut random)));
                 }
             }

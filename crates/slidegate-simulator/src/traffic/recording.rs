@@ -7,9 +7,9 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use slidegate::{AdHocLimit, MAX_ATTRIBUTES, Micros, Request, RequestId};
 
-use super::batch::own_limit;
-use super::event::{Decided, Event};
-use super::json::in_one_line;
+use super::batch::ad_hoc_request;
+use super::event::{Event, RecordedDecision};
+use super::json::describe_error;
 
 /// One line.
 #[derive(Debug, Deserialize)]
@@ -33,7 +33,7 @@ struct Line<'a> {
 }
 
 /// Whether this is a line of a recording.
-pub(super) fn knows(line: &str) -> bool {
+pub(super) fn recognises(line: &str) -> bool {
     serde_json::from_str::<Line<'_>>(line)
         .is_ok_and(|line| line.attributes.is_some() || line.resource.is_some())
 }
@@ -44,7 +44,7 @@ pub(super) fn read(
     visit: impl FnOnce(Event<'_, '_>) -> Result<(), String>,
 ) -> Result<(), String> {
     let line: Line<'_> = serde_json::from_str(line)
-        .map_err(|error| format!("it is not a line of a recording: {}", in_one_line(&error)))?;
+        .map_err(|error| format!("it is not a line of a recording: {}", describe_error(&error)))?;
     let mut request = match (&line.attributes, &line.resource) {
         (Some(Attributes(pairs)), None) => {
             if line.limit.is_some() || line.window.is_some() || line.burst.is_some() {
@@ -55,7 +55,7 @@ pub(super) fn read(
         (None, Some(resource)) => {
             let window = line.window.as_ref().map(|window| window.parse());
             let window = window.transpose().map_err(|error| format!("`window` is {error}"))?;
-            own_limit(resource, AdHocLimit { limit: line.limit, window, burst: line.burst })
+            ad_hoc_request(resource, AdHocLimit { limit: line.limit, window, burst: line.burst })
         }
         _ => return Err("it needs `attributes` or `resource`, and not both".to_owned()),
     };
@@ -65,8 +65,9 @@ pub(super) fn read(
     if let Some(id) = &line.id {
         request = request.id(RequestId::new(id).map_err(|error| error.to_string())?);
     }
-    let decided = line.allowed.map(|allowed| Decided { allowed, denied_by: line.denied_by.as_deref() });
-    visit(Event { at: Micros::new(line.at), request: &request, decided })
+    let recorded =
+        line.allowed.map(|allowed| RecordedDecision { allowed, denied_by: line.denied_by.as_deref() });
+    visit(Event { at: Micros::new(line.at), request: &request, recorded })
 }
 
 /// In the order of the line.

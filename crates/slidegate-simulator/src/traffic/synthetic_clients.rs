@@ -16,7 +16,7 @@ pub(crate) struct SyntheticClients {
 #[derive(Debug)]
 enum Value {
     /// The same for all.
-    Same(String),
+    Constant(String),
     /// So, and the client's number after it.
     Numbered(String),
 }
@@ -26,11 +26,11 @@ impl SyntheticClients {
     pub(crate) fn new(rules: &Rules, constants: &[Pair]) -> Self {
         let keys: BTreeSet<&str> = rules.iter().flat_map(|rule| rule.key()).collect();
         let mut attributes: Vec<(String, Value)> =
-            constants.iter().map(|pair| (pair.name.clone(), Value::Same(pair.value.clone()))).collect();
+            constants.iter().map(|pair| (pair.name.clone(), Value::Constant(pair.value.clone()))).collect();
         for rule in rules.iter() {
             for (name, patterns) in rule.conditions() {
                 let value = match patterns.first() {
-                    Some(Pattern::Is(text)) => Value::Same(text.clone()),
+                    Some(Pattern::Is(text)) => Value::Constant(text.clone()),
                     Some(Pattern::StartsWith(text)) => Value::Numbered(text.clone()),
                     None => continue,
                 };
@@ -44,7 +44,7 @@ impl SyntheticClients {
     }
 
     /// Writes the attributes of client `n` into `values`, which has room for them.
-    pub(super) fn of<'a>(
+    pub(super) fn attributes_of<'a>(
         &'a self,
         n: u64,
         values: &'a mut Vec<String>,
@@ -53,7 +53,7 @@ impl SyntheticClients {
         for ((_, value), text) in self.attributes.iter().zip(&mut *values) {
             text.clear();
             match value {
-                Value::Same(value) => text.push_str(value),
+                Value::Constant(value) => text.push_str(value),
                 Value::Numbered(prefix) => {
                     // Writing to a text does not fail.
                     let _ = write!(text, "{prefix}{n}");
@@ -65,13 +65,13 @@ impl SyntheticClients {
 
     /// What all requests have, for people.
     pub(crate) fn note(&self) -> Option<String> {
-        let same = self.attributes.iter().filter_map(|(name, value)| match value {
-            Value::Same(value) => Some(format!("{name}={value}")),
+        let constants = self.attributes.iter().filter_map(|(name, value)| match value {
+            Value::Constant(value) => Some(format!("{name}={value}")),
             Value::Numbered(_) => None,
         });
-        let same: Vec<String> = same.collect();
-        (!same.is_empty())
-            .then(|| format!("every request has {}: --constant says otherwise", same.join(", ")))
+        let constants: Vec<String> = constants.collect();
+        (!constants.is_empty())
+            .then(|| format!("every request has {}: --constant says otherwise", constants.join(", ")))
     }
 }
 

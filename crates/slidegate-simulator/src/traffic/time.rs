@@ -103,7 +103,7 @@ impl AccessLogTime {
 }
 
 /// Prints an instant as RFC 3339, with as many decimal places as it needs.
-pub(crate) fn written(at: Micros) -> String {
+pub(crate) fn format_time(at: Micros) -> String {
     // The last instant of the year 9999, the largest that the format has.
     if at > Micros::from_secs(253_402_300_799) {
         return at.to_string();
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_as_logs_write_them() {
+    fn parses_time_formats() {
         let at = Some(Micros::new(1_794_880_256_000_000));
         for text in [
             "17/Nov/2026:01:50:56 +0000",
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_a_log_is_kept_and_never_mistaken() {
+    fn access_log_time_cache_keeps_times_apart() {
         let mut time = AccessLogTime::default();
         for _ in 0..2 {
             assert_eq!(time.read("17/Nov/2026:01:50:56 +0000"), Some(Micros::from_secs(1_794_880_256)));

@@ -8,24 +8,24 @@ use std::sync::mpsc;
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::Read;
-use super::access_log::Combined;
+use super::ReadSummary;
+use super::access_log::AccessLog;
 use super::batch::Batch;
 use super::csv::Csv;
 use super::event::Event;
 use super::fields::Fields;
-use super::json::{Json, TIMES};
-use super::line_reader::{Line, Lines, MAX_LINE};
-use super::parse_errors::shown;
+use super::json::{Json, TIME_FIELDS};
+use super::line_reader::{Line, LineReader, MAX_LINE};
+use super::parse_errors::printable;
 use super::recording;
 use crate::progress::Progress;
 
 /// Lines that are looked at to find out the format.
-const LOOKED_AT: usize = 20;
+const SNIFFED_LINES: usize = 20;
 
 /// Lines that are judged in one go, and how many such runs are read ahead.
-const AT_ONCE: usize = 2_048;
-const AHEAD: usize = 4;
+const BATCH_LINES: usize = 2_048;
+const BATCHES_AHEAD: usize = 4;
 
 /// How a trace is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -54,17 +54,17 @@ impl Format {
     /// What the beginning of a file looks like.
     fn recognise(beginning: &[u8]) -> Option<Format> {
         let text = String::from_utf8_lossy(beginning);
-        let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty()).take(LOOKED_AT);
+        let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty()).take(SNIFFED_LINES);
         for line in lines() {
             match () {
-                () if line.starts_with('{') && recording::knows(line) => return Some(Format::Recording),
+                () if line.starts_with('{') && recording::recognises(line) => return Some(Format::Recording),
                 () if line.starts_with('{') && line.ends_with('}') => return Some(Format::Json),
-                () if Combined::knows(line) => return Some(Format::Combined),
+                () if AccessLog::recognises(line) => return Some(Format::Combined),
                 () => {}
             }
         }
         // A table of nothing but times has no comma.
-        let header = |line: &&str| line.contains(',') || TIMES.contains(line);
+        let header = |line: &&str| line.contains(',') || TIME_FIELDS.contains(line);
         lines().next().filter(header).map(|_| Format::Csv)
     }
 }
@@ -81,8 +81,8 @@ pub(crate) struct Trace {
 }
 
 /// Who reads lines of a format.
-enum Reader {
-    Combined(Combined),
+enum LineParser {
+    AccessLog(AccessLog),
     Json(Json),
     /// Until the header has come.
     CsvHeader(Fields),
@@ -90,18 +90,18 @@ enum Reader {
     Recording,
 }
 
-impl Reader {
+impl LineParser {
     fn new(format: Format, fields: &Fields) -> Result<Self, String> {
         Ok(match format {
-            Format::Combined => Reader::Combined(Combined::new(fields)?),
-            Format::Json => Reader::Json(Json::new(fields)),
-            Format::Csv => Reader::CsvHeader(fields.clone()),
-            Format::Recording if fields.are_said() => {
+            Format::Combined => LineParser::AccessLog(AccessLog::new(fields)?),
+            Format::Json => LineParser::Json(Json::new(fields)),
+            Format::Csv => LineParser::CsvHeader(fields.clone()),
+            Format::Recording if fields.has_explicit() => {
                 return Err("a recording has its time, attributes and permits already: \
                             --attribute, --constant, --time and --permits are for logs"
                     .to_owned());
             }
-            Format::Recording => Reader::Recording,
+            Format::Recording => LineParser::Recording,
         })
     }
 
@@ -112,26 +112,26 @@ impl Reader {
         line: &str,
         visit: &mut impl FnMut(Event<'_, '_>) -> Result<(), String>,
     ) -> Result<Result<(), String>, String> {
-        if let Reader::CsvHeader(fields) = self {
+        if let LineParser::CsvHeader(fields) = self {
             // Some programs begin a file with a mark that it is Unicode.
-            *self = Reader::Csv(Csv::new(line.trim_start_matches('\u{feff}'), fields)?);
+            *self = LineParser::Csv(Csv::new(line.trim_start_matches('\u{feff}'), fields)?);
             return Ok(Ok(()));
         }
         Ok(match self {
-            Reader::Combined(combined) => combined.read(line, visit),
-            Reader::Json(json) => json.read(line, visit),
-            Reader::Csv(csv) => csv.read(line, visit),
-            Reader::CsvHeader(_) => Ok(()),
-            Reader::Recording => recording::read(line, visit),
+            LineParser::AccessLog(log) => log.read(line, visit),
+            LineParser::Json(json) => json.read(line, visit),
+            LineParser::Csv(csv) => csv.read(line, visit),
+            LineParser::CsvHeader(_) => Ok(()),
+            LineParser::Recording => recording::read(line, visit),
         })
     }
 
     fn note(&self) -> Option<String> {
         match self {
-            Reader::Combined(combined) => combined.note(),
-            Reader::Json(json) => json.note(),
-            Reader::Csv(csv) => csv.note(),
-            Reader::CsvHeader(_) | Reader::Recording => None,
+            LineParser::AccessLog(log) => log.note(),
+            LineParser::Json(json) => json.note(),
+            LineParser::Csv(csv) => csv.note(),
+            LineParser::CsvHeader(_) | LineParser::Recording => None,
         }
     }
 }
@@ -152,15 +152,19 @@ impl Trace {
         std::fs::metadata(&self.path).ok().filter(|file| file.is_file()).map(|file| file.len())
     }
 
-    fn open(&self) -> io::Result<Lines> {
-        if self.is_standard_input() { Lines::new(io::stdin()) } else { Lines::new(File::open(&self.path)?) }
+    fn open(&self) -> io::Result<LineReader> {
+        if self.is_standard_input() {
+            LineReader::new(io::stdin())
+        } else {
+            LineReader::new(File::open(&self.path)?)
+        }
     }
 
-    pub(super) fn each(
+    pub(super) fn for_each(
         &self,
         progress: &mut Progress,
         mut visit: impl FnMut(Event<'_, '_>) -> Result<(), String>,
-    ) -> Result<Read, String> {
+    ) -> Result<ReadSummary, String> {
         let name = self.name();
         let unreadable = |error: io::Error| format!("cannot read {name}: {error}");
         let mut lines = self.open().map_err(unreadable)?;
@@ -173,58 +177,60 @@ impl Trace {
                 })?,
             },
         };
-        let reader = Reader::new(format, &self.fields)?;
-        let mut parser = Parser { lines, reader, name: &name, strict: self.strict, torn: None };
-        let mut evaluate = Judge { trace: self, name: &name, read: Read::default(), good: 0 };
+        let line_parser = LineParser::new(format, &self.fields)?;
+        let mut reader =
+            BatchReader { lines, line_parser, name: &name, strict: self.strict, read_error: None };
+        let mut evaluator =
+            Evaluator { trace: self, name: &name, summary: ReadSummary::default(), accepted: 0 };
         let notes = if self.is_standard_input() {
             // Who types, or follows a log, has every line judged when it comes.
             let mut batch = Batch::default();
-            while parser.fill(&mut batch, 1)? && evaluate.all(&batch, progress, &mut visit)? {}
-            parser.notes()
+            while reader.fill(&mut batch, 1)? && evaluator.evaluate_batch(&batch, progress, &mut visit)? {}
+            reader.notes()
         } else {
-            ahead(parser, |batch| evaluate.all(batch, progress, &mut visit))?
+            read_ahead(reader, |batch| evaluator.evaluate_batch(batch, progress, &mut visit))?
         };
-        let Judge { mut read, good, .. } = evaluate;
-        if good == 0 && !read.interrupted {
-            let first = read.bad.first.first();
-            let why = first.map_or("all its lines are empty".to_owned(), |bad| {
+        let Evaluator { mut summary, accepted, .. } = evaluator;
+        if accepted == 0 && !summary.interrupted {
+            let first = summary.parse_errors.first.first();
+            let reason = first.map_or("all its lines are empty".to_owned(), |bad| {
                 format!("line {}: {}", bad.line, bad.why)
             });
-            return Err(format!("{name} has no line that is one of {}: {why}", format.article()));
+            return Err(format!("{name} has no line that is one of {}: {reason}", format.article()));
         }
-        read.format = Some(format);
-        read.notes.extend(notes);
-        Ok(read)
+        summary.format = Some(format);
+        summary.notes.extend(notes);
+        Ok(summary)
     }
 }
 
 /// Reads lines, and makes requests of them.
-struct Parser<'t> {
-    lines: Lines,
-    reader: Reader,
+struct BatchReader<'t> {
+    lines: LineReader,
+    line_parser: LineParser,
     name: &'t str,
     strict: bool,
     /// Why the file could not be read to its end.
-    torn: Option<String>,
+    read_error: Option<String>,
 }
 
-impl Parser<'_> {
+impl BatchReader<'_> {
     /// What is not as it seems, for people.
     fn notes(self) -> Vec<String> {
-        self.reader.note().into_iter().chain(self.torn).collect()
+        self.line_parser.note().into_iter().chain(self.read_error).collect()
     }
 
     /// The next so many lines that are not empty; false if there is none.
     fn fill(&mut self, batch: &mut Batch, most: usize) -> Result<bool, String> {
         batch.clear();
         while batch.len() < most {
-            let before = self.lines.read_so_far();
+            let before = self.lines.line_count();
             let (number, line) = match self.lines.next() {
                 Ok(Some(next)) => next,
                 Ok(None) => break,
                 // A file that was cut off, such as a packed one whose writer was killed, is good as far as it goes.
                 Err(error) if before > 0 && !self.strict => {
-                    self.torn = Some(format!("cannot read {} after line {before}: {error}", self.name));
+                    self.read_error = Some(format!("cannot read {} after line {before}: {error}", self.name));
                     break;
                 }
                 Err(error) => return Err(format!("cannot read {}: {error}", self.name)),
@@ -237,84 +243,84 @@ impl Parser<'_> {
                 Line::TooLong => Err(format!("it is longer than {MAX_LINE} bytes")),
                 Line::Whole(line) if line.trim_ascii().is_empty() => continue,
                 Line::Whole(line) => match std::str::from_utf8(line) {
-                    Ok(line) => self.reader.read(line, &mut add)?,
-                    Err(_) => self.reader.read(&String::from_utf8_lossy(line), &mut add)?,
+                    Ok(line) => self.line_parser.read(line, &mut add)?,
+                    Err(_) => self.line_parser.read(&String::from_utf8_lossy(line), &mut add)?,
                 },
             };
-            if let Err(why) = done {
-                batch.add_bad(number, why);
+            if let Err(reason) = done {
+                batch.add_error(number, reason);
             }
         }
         batch.position = self.lines.position();
-        Ok(batch.len() > 0 && self.torn.is_none())
+        Ok(batch.len() > 0 && self.read_error.is_none())
     }
 }
 
 /// Reads on one thread what is judged on this one, until `evaluate` says that it is enough. What the reader has to say.
-fn ahead(
-    mut parser: Parser<'_>,
+fn read_ahead(
+    mut reader: BatchReader<'_>,
     mut evaluate: impl FnMut(&Batch) -> Result<bool, String>,
 ) -> Result<Vec<String>, String> {
     std::thread::scope(|scope| {
-        let (full, read) = mpsc::sync_channel(AHEAD);
+        let (filled_sender, filled) = mpsc::sync_channel(BATCHES_AHEAD);
         // Those that were judged are filled again.
-        let (back, empty) = mpsc::channel();
-        let named = std::thread::Builder::new().name("reading".to_owned());
-        let reading = named.spawn_scoped(scope, move || {
+        let (empty_sender, empty) = mpsc::channel();
+        let builder = std::thread::Builder::new().name("reading".to_owned());
+        let reader_thread = builder.spawn_scoped(scope, move || {
             loop {
                 let mut batch = empty.try_recv().unwrap_or_else(|_| Batch::default());
-                let filled = parser.fill(&mut batch, AT_ONCE);
-                let more = matches!(filled, Ok(true));
+                let result = reader.fill(&mut batch, BATCH_LINES);
+                let more = matches!(result, Ok(true));
                 // Nobody listens any more where it was enough.
-                if full.send(filled.map(|_| batch)).is_err() || !more {
-                    return parser.notes();
+                if filled_sender.send(result.map(|_| batch)).is_err() || !more {
+                    return reader.notes();
                 }
             }
         });
-        let reading = reading.map_err(|error| format!("cannot start a thread: {error}"))?;
-        for batch in &read {
+        let reader_thread = reader_thread.map_err(|error| format!("cannot start a thread: {error}"))?;
+        for batch in &filled {
             let batch = batch?;
             if batch.len() == 0 || !evaluate(&batch)? {
                 break;
             }
-            let _ = back.send(batch);
+            let _ = empty_sender.send(batch);
         }
-        drop(read);
-        Ok(reading.join().unwrap_or_default())
+        drop(filled);
+        Ok(reader_thread.join().unwrap_or_default())
     })
 }
 
 /// What becomes of lines.
-struct Judge<'t> {
+struct Evaluator<'t> {
     trace: &'t Trace,
     name: &'t str,
-    read: Read,
-    good: u64,
+    summary: ReadSummary,
+    accepted: u64,
 }
 
-impl Judge<'_> {
+impl Evaluator<'_> {
     /// Whether it goes on after them.
-    fn all(
+    fn evaluate_batch(
         &mut self,
         batch: &Batch,
         progress: &mut Progress,
         visit: &mut impl FnMut(Event<'_, '_>) -> Result<(), String>,
     ) -> Result<bool, String> {
-        batch.each(|number, line| {
-            if !progress.go_on(batch.position) {
-                self.read.interrupted = true;
+        batch.for_each(|number, line| {
+            if !progress.advance(batch.position) {
+                self.summary.interrupted = true;
                 return Ok(false);
             }
-            let judged = match line {
+            let result = match line {
                 Ok(event) => visit(event),
-                Err(why) => Err(why.to_owned()),
+                Err(reason) => Err(reason.to_owned()),
             };
-            match judged {
-                Ok(()) => self.good += 1,
-                Err(why) if self.trace.strict => {
-                    return Err(format!("{}:{number}: {}", self.name, shown(&why)));
+            match result {
+                Ok(()) => self.accepted += 1,
+                Err(reason) if self.trace.strict => {
+                    return Err(format!("{}:{number}: {}", self.name, printable(&reason)));
                 }
-                Err(why) => self.read.bad.add(number, &why),
+                Err(reason) => self.summary.parse_errors.add(number, &reason),
             }
             Ok(true)
         })
@@ -338,25 +344,27 @@ pub(crate) fn fuzz_line(header: &str, line: &str) -> usize {
     let names = ["api", "ip", "user"].map(str::to_owned).into();
     let pair = |name: &str, value: &str| super::Pair { name: name.to_owned(), value: value.to_owned() };
     let log_fields = [pair("api", "path"), pair("agent", "user-agent")];
-    let mut taken = 0;
+    let mut accepted = 0;
     let _ = Format::recognise(line.as_bytes());
     for format in Format::value_variants() {
         // An access log must have the fields; others may.
-        let said: &[_] = if *format == Format::Combined { &log_fields } else { &[] };
-        let Ok(mut reader) = Reader::new(*format, &Fields::new(&names, said, &[])) else { continue };
+        let explicit: &[_] = if *format == Format::Combined { &log_fields } else { &[] };
+        let Ok(mut line_parser) = LineParser::new(*format, &Fields::new(&names, explicit, &[])) else {
+            continue;
+        };
         let mut visit = |event: Event<'_, '_>| {
-            taken += 1;
+            accepted += 1;
             let rules = slidegate::Rules::new([]).map_err(|error| error.to_string())?;
             rules.ask(event.request).map(drop).map_err(|error| error.to_string())
         };
-        if *format == Format::Csv && reader.read(header, &mut visit).is_err() {
+        if *format == Format::Csv && line_parser.read(header, &mut visit).is_err() {
             continue;
         }
-        if let Ok(Err(why)) = reader.read(line, &mut visit) {
-            assert!(!shown(&why).contains(char::is_control), "{why:?}");
+        if let Ok(Err(reason)) = line_parser.read(line, &mut visit) {
+            assert!(!printable(&reason).contains(char::is_control), "{reason:?}");
         }
     }
-    taken
+    accepted
 }
 
 #[cfg(test)]
@@ -395,7 +403,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
         #[test]
-        fn whatever_a_line_says_it_is_read_or_told_why_not(header in pieces(), line in pieces()) {
+        fn every_line_is_parsed_or_rejected_with_a_reason(header in pieces(), line in pieces()) {
             prop_assert!(fuzz_line(&header, &line) <= 4, "one request a format");
             prop_assert!(fuzz_line("time,ip,api", &line) <= 4, "one request a format");
         }
