@@ -1,14 +1,14 @@
-//! What a recording says was decided then, beside what is decided now.
+//! Compares the decisions of a recording with the decisions of the simulation.
 
 use serde::Serialize;
 use slidegate::Decision;
 
 use crate::traffic::RecordedDecision;
 
-/// How many differences are shown.
+/// Maximum number of mismatches to keep for the report.
 const MAX_SHOWN: usize = 10;
 
-/// Decisions of a server, compared.
+/// Comparison with the decisions that a server recorded.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Baseline {
     pub(crate) compared: u64,
@@ -16,20 +16,20 @@ pub(crate) struct Baseline {
     pub(crate) first: Vec<Mismatch>,
 }
 
-/// One that differs.
+/// A request that the simulation decides differently.
 #[derive(Debug, Serialize)]
 pub(crate) struct Mismatch {
-    /// The request's number in the trace, from 1, bad lines aside.
+    /// Number of the request in the trace, from 1. Lines that cannot be parsed are not numbered.
     pub(crate) request: u64,
     pub(crate) then: String,
     pub(crate) now: String,
 }
 
 impl Baseline {
-    /// Compares one: whether it was allowed, and if it was not, by whom.
+    /// Compares one decision: allowed or denied, and for a denial also the rule that denied.
     pub(crate) fn compare(&mut self, request: u64, then: RecordedDecision<'_>, now: &Decision) {
         self.compared += 1;
-        // Who denied is not always recorded.
+        // A recording does not always name the rule that denied.
         let is_same_rule = |denied_by: &str| now.denied_by() == Some(denied_by);
         if then.allowed == now.allowed() && (then.allowed || then.denied_by.is_none_or(is_same_rule)) {
             return;

@@ -1,4 +1,4 @@
-//! A file of decisions, one JSON object a request.
+//! Writes the decisions to a file, one JSON object per request.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -7,23 +7,23 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use slidegate::Decision;
 
-/// One line.
+/// One line of the file.
 #[derive(Serialize)]
 struct Line<'a> {
-    /// Microseconds since 1970 at which it was judged.
+    /// Virtual time of the decision, in microseconds since 1970.
     at: u64,
     allowed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     denied_by: Option<&'a str>,
-    /// Zero if it was allowed.
+    /// Zero if the request was allowed.
     retry_after_us: u64,
 }
 
-/// Where decisions are written.
+/// File that decisions are written to.
 pub(crate) struct DecisionLog {
     path: PathBuf,
     file: BufWriter<File>,
-    /// The first thing that went wrong.
+    /// The first write error. [`DecisionLog::finish`] returns it.
     error: Option<io::Error>,
 }
 
@@ -33,7 +33,7 @@ impl DecisionLog {
         Ok(DecisionLog { path: path.to_owned(), file: BufWriter::new(file), error: None })
     }
 
-    /// Adds what was decided at `at`, in microseconds.
+    /// Adds a decision that was made at `at`, in microseconds since 1970.
     pub(crate) fn add(&mut self, at: u64, decision: &Decision) {
         let line = Line {
             at,

@@ -14,7 +14,10 @@
 //! | `scenario` | one set of rules in virtual time |
 //! | `scenarios` | several sets of rules over the same requests |
 //! | `stats` | counts of decisions, in bounded memory |
-//! | `run` | one pass over the traffic: simulates or compares rules |
+//! | `baseline` | comparison with recorded decisions |
+//! | `decision_log` | a file with every decision |
+//! | `progress` | the progress bar, and the check for an interrupt |
+//! | `replay` | one pass over the traffic: simulates or compares rules |
 //! | `suggest` | several passes over the traffic: finds the smallest acceptable limits |
 //! | `report` | the results as text, JSON, HTML and SVG |
 

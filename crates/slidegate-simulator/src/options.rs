@@ -1,4 +1,4 @@
-//! What can be chosen, as it is typed.
+//! Options of `slidegate simulate`. The comments of the fields are the text of `--help`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -125,12 +125,12 @@ pub struct SimulateArgs {
     pub(crate) top: u64,
 }
 
-/// A share, to a ten-thousandth of a percent.
+/// Percentage, exact to a ten-thousandth of a percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Percent(u64);
 
 impl Percent {
-    /// So much of `n`, rounded down.
+    /// Returns this percentage of `n`, rounded down.
     pub(crate) fn of(self, n: u64) -> u64 {
         u64::try_from(u128::from(n) * u128::from(self.0) / 1_000_000).unwrap_or(n)
     }

@@ -1,4 +1,4 @@
-//! Checked options: files read, rules sound, nothing that contradicts anything else.
+//! Checks the options: loads the rules, and rejects options that contradict each other.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use crate::options::{Percent, SimulateArgs};
 use crate::scenarios::AlgorithmChoice;
 use crate::traffic::{Fields, Instants, Pattern, Shape, SyntheticClients, Trace, Traffic, attribute_names};
 
-/// The longest pattern.
+/// Maximum duration of a pattern.
 const MAX_DURATION: Micros = Micros::from_secs(366 * 24 * 3600);
 
-/// The most requests of a pattern.
+/// Maximum number of requests in a pattern.
 const MAX_REQUESTS: u64 = 1_000_000_000;
 
-/// Windows to suggest limits for, where nothing is said.
+/// Windows to suggest limits for if neither `--window` nor `--rules` is given.
 const DEFAULT_WINDOWS: [Micros; 3] = [Micros::from_secs(1), Micros::from_secs(60), Micros::from_secs(3600)];
 
 /// Checked options of a simulation: the traffic, the question about it, and the form of the answer.
@@ -25,32 +25,32 @@ pub struct Plan {
     pub(crate) output: Output,
 }
 
-/// What to find out.
+/// Question that the simulation answers.
 pub(crate) enum Question {
-    /// What these rules do.
+    /// Effect of these rules.
     Simulate(NamedRules),
-    /// What they do if they are counted by each of these.
+    /// Effect of these rules with each of these algorithms.
     Compare(NamedRules, Vec<AlgorithmChoice>),
-    /// What is different from the other ones.
+    /// Difference between new and old rules.
     Diff { new: NamedRules, old: NamedRules },
-    /// What limits there should be.
+    /// Smallest limits that meet a goal.
     Suggest(SuggestionGoal),
 }
 
-/// Rules and where they are from.
+/// Rules, with the file that they come from.
 pub(crate) struct NamedRules {
     pub(crate) name: String,
     pub(crate) rules: Box<Rules>,
 }
 
-/// What limits should keep to.
+/// Goal of a search for limits.
 pub(crate) struct SuggestionGoal {
-    /// What to count, and in which windows.
+    /// Rules to find limits for, each with its windows.
     pub(crate) candidates: Vec<(Rule, Vec<Micros>)>,
     pub(crate) budget: DenialBudget,
 }
 
-/// The most that may be denied.
+/// Maximum share of requests or clients that a suggested limit may deny.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum DenialBudget {
     Requests(Percent),
@@ -66,7 +66,7 @@ impl fmt::Display for DenialBudget {
     }
 }
 
-/// Where answers go.
+/// Files and formats of the results.
 pub(crate) struct Output {
     pub(crate) html: Option<PathBuf>,
     pub(crate) svg: Option<PathBuf>,
@@ -116,7 +116,7 @@ impl SimulateArgs {
                 Question::Compare(rules, algorithms)
             }
             (None, Some(rules), None) => Question::Simulate(rules),
-            // Clap asks for rules, or for a suggestion.
+            // Not reachable from the command line: clap requires --rules, --suggest or --suggest-clients.
             (None, None, _) => return Err("there are no rules: give --rules".to_owned()),
         };
         let top = usize::try_from(self.top).unwrap_or(usize::MAX);
@@ -125,7 +125,7 @@ impl SimulateArgs {
         Ok(Plan { traffic, question, output })
     }
 
-    /// What is read must not be written over, and no two answers go to one file.
+    /// Rejects an output file that is also an input file or another output file.
     fn check_files(&self) -> Result<(), String> {
         let mut seen: Vec<(&str, PathBuf)> = Vec::new();
         let files = [
@@ -224,14 +224,15 @@ impl SimulateArgs {
     }
 }
 
-/// Where a file is, or would be, whatever links lead there.
+/// Resolves links in the path of a file. The file itself need not exist.
 fn resolve(path: &Path) -> PathBuf {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let in_parent = || Some(parent.canonicalize().ok()?.join(path.file_name()?));
     path.canonicalize().ok().or_else(in_parent).unwrap_or_else(|| path.to_owned())
 }
 
-/// Twice the limit of the first rule that has one, a hundredth of its window before and after the turn.
+/// Returns a burst as large as the limit of the first rule that has one, a hundredth of its window before the window's boundary,
+/// and the same burst again a hundredth after the boundary.
 fn boundary_burst(rules: &Rules) -> Result<Instants, String> {
     let rule = rules.iter().find(|rule| rule.is_limited());
     let quota = rule.ok_or("a boundary burst needs a rule with a limit")?.quota();
@@ -240,7 +241,7 @@ fn boundary_burst(rules: &Rules) -> Result<Instants, String> {
     Ok(Instants(vec![(Micros::new(window - margin), limit), (Micros::new(window + margin), limit)]))
 }
 
-/// Stands for rules where only what to count by is known.
+/// Returns a rule to suggest limits for if there is no file of rules: it has the given key, and a limit that is not used.
 fn placeholder_rule(key: &[String]) -> Result<Rule, String> {
     let quota = Quota::new(1, DEFAULT_WINDOWS[0].into())
         .and_then(|quota| quota.with_algorithm(Algorithm::SlidingWindow));

@@ -1,4 +1,4 @@
-//! A bar for whoever watches, and an ear for whoever has seen enough.
+//! Progress bar of a simulation, and the check for an interrupt.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use slidegate::{Clock, Micros, SystemClock};
 
-/// Requests between two looks.
+/// Number of requests between two checks of the clock and the stop flag.
 const CHECK_INTERVAL: u64 = 1 << 13;
 
 const REDRAW_INTERVAL: Micros = Micros::from_millis(200);
 
-/// How far a run is; ends it when somebody interrupts.
+/// Progress of one pass over the traffic. Ends the pass when the stop flag is set.
 pub(crate) struct Progress {
     bar: ProgressBar,
     clock: SystemClock,
@@ -22,7 +22,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Shown on standard error if that is a terminal. `length` is what positions go up to, if it is known.
+    /// Creates a bar on standard error, hidden if that is not a terminal. `length` is the last position, if it is known.
     pub(crate) fn new(length: Option<u64>, stop: &Arc<AtomicBool>) -> Self {
         let bar = length.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
         let template = if length.is_some() { "{bar:40} {percent:>3} %  {msg}" } else { "{spinner} {msg}" };
@@ -34,7 +34,7 @@ impl Progress {
         Progress { bar, clock, started, drawn: started, requests: 0, stop: Arc::clone(stop) }
     }
 
-    /// One request more; false if it is to be the last.
+    /// Counts one request. Returns false if the pass must end.
     #[inline]
     pub(crate) fn advance(&mut self, position: u64) -> bool {
         self.requests += 1;
@@ -57,7 +57,6 @@ impl Progress {
         !self.stop.load(Ordering::Relaxed)
     }
 
-    /// How long it took so far, in seconds.
     pub(crate) fn elapsed_seconds(&self) -> f64 {
         seconds(self.clock.now().since(self.started))
     }
@@ -67,7 +66,7 @@ fn seconds(time: Micros) -> f64 {
     time.get().max(1) as f64 / 1e6
 }
 
-/// The report says it all again, so the bar goes.
+/// Clears the bar: the report repeats its numbers.
 impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();

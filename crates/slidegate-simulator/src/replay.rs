@@ -1,4 +1,4 @@
-//! One reading of the traffic: every request is judged, counted and compared.
+//! Replays the traffic once: decides every request, and counts and compares the decisions.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -14,20 +14,20 @@ use crate::scenario::VirtualTime;
 use crate::scenarios::{AlgorithmChoice, MAX_KEYS, Scenarios};
 use crate::traffic::{Traffic, format_time};
 
-/// How far times run back in a log that is only written in another order than it happened.
+/// Largest step back in time that is normal in a log whose lines are not in the order of the requests.
 const MAX_DISORDER: Micros = Micros::from_secs(3600);
 
-/// Windows that times of whole seconds say little about.
+/// Windows shorter than this are simulated imprecisely if the trace has times in whole seconds.
 const SHORT_WINDOW: Micros = Micros::from_secs(10);
 
-/// What to decide by, and what is to be said about it.
+/// Kind of report, by the question.
 enum ReportKind {
     Simulate,
     Compare,
     Diff,
 }
 
-/// Answers a question that one reading answers.
+/// Answers a question that needs one pass over the traffic.
 pub(crate) fn replay(
     traffic: &Traffic,
     question: Question,
@@ -125,7 +125,8 @@ pub(crate) fn replay(
 
 type RuleSets = Vec<(String, Rules)>;
 
-/// The rules to decide by, with where they are from. The last of them are those in question.
+/// Returns the kind of report, the name of the rules, and the sets of rules to simulate. The last set is the one that the
+/// question is about.
 fn rule_sets(question: Question) -> Result<(ReportKind, String, RuleSets), String> {
     match question {
         Question::Simulate(NamedRules { name, rules }) => {
@@ -135,7 +136,7 @@ fn rule_sets(question: Question) -> Result<(ReportKind, String, RuleSets), Strin
             Ok((ReportKind::Diff, new.name.clone(), vec![(old.name, *old.rules), (new.name, *new.rules)]))
         }
         Question::Compare(NamedRules { name, rules }, algorithms) => {
-            // The exact one is the yardstick, asked for or not.
+            // The exact algorithm is the reference, also if the options do not name it.
             let exact = [AlgorithmChoice::SlidingWindow];
             let others = algorithms.into_iter().filter(|algorithm| !exact.contains(algorithm));
             let all = exact.into_iter().chain(others);
@@ -147,7 +148,7 @@ fn rule_sets(question: Question) -> Result<(ReportKind, String, RuleSets), Strin
     }
 }
 
-/// Limits that follow a load have none to follow here.
+/// Returns a note if there are adaptive limits: a simulation has no load that they could follow.
 fn adaptive_note(rules: &Rules) -> Vec<String> {
     let adaptive = rules.iter().filter(|rule| rule.adapts_by().is_some());
     let names: Vec<String> = adaptive.map(|rule| format!("`{}`", rule.name())).collect();

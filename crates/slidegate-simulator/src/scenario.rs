@@ -1,4 +1,4 @@
-//! One set of rules in virtual time: the limiter and the store that decide in production, and a clock that a trace moves.
+//! Simulates one set of rules in virtual time: the limiter and the memory store of production, with a clock that the trace sets.
 
 use std::future::Future;
 use std::pin::pin;
@@ -8,29 +8,29 @@ use std::task::{Context, Poll, Waker};
 
 use slidegate::{Clock, Decision, Limiter, MemoryStats, MemoryStore, Micros, Request, Rules, Sleep};
 
-/// Requests between two sweeps, which a server does by the clock.
+/// Number of requests between two sweeps of the store. A server sweeps at intervals of real time.
 const SWEEP_EVERY: u64 = 1 << 20;
 
-/// Decides requests of the past.
+/// One set of rules, and the state of its counters.
 pub(crate) struct Scenario {
     clock: TraceClock,
     limiter: Limiter<MemoryStore<TraceClock>>,
     decided: u64,
-    /// The most bytes its counts took, of those looked at.
+    /// Largest memory of the counters before a sweep, in bytes.
     peak_bytes: usize,
 }
 
 impl Scenario {
-    /// Counts up to `max_keys` keys, as a server does.
+    /// Creates a scenario that counts up to `max_keys` keys, as a server does.
     pub(crate) fn new(rules: Rules, max_keys: usize) -> Self {
         let clock = TraceClock::default();
         let limiter = Limiter::new(MemoryStore::with_clock(clock.clone(), max_keys), rules);
         Scenario { clock, limiter, decided: 0, peak_bytes: 0 }
     }
 
-    /// Decides as a server would have at `at`, which must not lie before what was decided last.
+    /// Decides a request as a server would have at `at`. Calls must be in the order of time.
     ///
-    /// A decision is large: it is looked at where it is made.
+    /// `visit` gets the decision by reference, because a decision is large and expensive to move.
     #[inline(always)]
     pub(crate) fn decide<T>(
         &mut self,
@@ -43,12 +43,12 @@ impl Scenario {
         if self.decided.is_multiple_of(SWEEP_EVERY) {
             self.sweep();
         }
-        // Polled where it is made: it is large, too.
+        // The future is large, too, so it is pinned and polled in place.
         let decided = pin!(self.limiter.acquire(request));
         match &decided.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(decision)) => Ok(visit(decision)),
             Poll::Ready(Err(error)) => Err(error.to_string()),
-            // In memory there is nothing to wait for.
+            // Not expected: the memory store never waits.
             Poll::Pending => Err("the store is not ready".to_owned()),
         }
     }
@@ -63,7 +63,7 @@ impl Scenario {
         self.limiter.store().stats()
     }
 
-    /// The most bytes that its counts took.
+    /// Returns the largest memory of the counters at the times of measurement, in bytes.
     pub(crate) fn max_bytes(&self) -> usize {
         self.peak_bytes.max(self.store_stats().bytes)
     }
@@ -73,7 +73,7 @@ impl Scenario {
     }
 }
 
-/// A clock that a trace moves. Nobody sleeps by it, so it needs no lock.
+/// Clock that the trace sets. An atomic is enough, because no task sleeps on this clock.
 #[derive(Clone, Default)]
 struct TraceClock(Arc<AtomicU64>);
 
@@ -88,20 +88,21 @@ impl Clock for TraceClock {
     }
 }
 
-/// Virtual time, which never runs back: a line that is late is judged at the time of the latest before it.
+/// Virtual time, which never goes backwards: a late request is decided at the latest time before it.
 #[derive(Debug, Default)]
 pub(crate) struct VirtualTime {
     pub(crate) first: Option<Micros>,
     pub(crate) latest: Micros,
-    /// How many lines were late, and by how much at most.
+    /// Number of requests that were late.
     pub(crate) late_requests: u64,
+    /// Largest time by which a request was late.
     pub(crate) max_lateness: Micros,
-    /// Whether any time is not a whole second.
+    /// True if any time is not a whole second.
     pub(crate) has_fractions: bool,
 }
 
 impl VirtualTime {
-    /// When to judge a request of this time.
+    /// Returns the time at which to decide a request that has the time `at`.
     #[inline]
     pub(crate) fn advance(&mut self, at: Micros) -> Micros {
         self.first.get_or_insert(at);

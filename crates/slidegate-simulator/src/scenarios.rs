@@ -1,4 +1,4 @@
-//! Several sets of rules over the same traffic, each by itself, and what they disagree about.
+//! Simulates several sets of rules with the same traffic, independently, and compares their decisions.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -10,10 +10,10 @@ use slidegate::{Algorithm, Decision, Key, Micros, Mode, Quota, Request, Rules};
 use crate::scenario::Scenario;
 use crate::stats::{KeyHasher, Stats};
 
-/// Keys that are known one by one: as many as a server counts.
+/// Maximum number of keys with counts of their own: as many as a server counts.
 pub(crate) const MAX_KEYS: usize = slidegate::DEFAULT_MAX_KEYS;
 
-/// How to count, whatever the rules say.
+/// Algorithm that replaces the algorithms of the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum AlgorithmChoice {
@@ -48,7 +48,7 @@ impl AlgorithmChoice {
         }
     }
 
-    /// The same rules, counted so. What is held, and not counted over time, stays as it is.
+    /// Returns the rules with this algorithm. Rules for held permits, which do not count over time, stay as they are.
     pub(crate) fn apply(self, rules: &Rules) -> Result<Rules, String> {
         let mut converted = Vec::new();
         for rule in rules.iter().cloned() {
@@ -64,33 +64,33 @@ impl AlgorithmChoice {
     }
 }
 
-/// Rules, what they decided, and what of it the first of them decided otherwise.
+/// One scenario, its statistics, and its differences to the first scenario.
 pub(crate) struct ScenarioRun {
     pub(crate) name: String,
     pub(crate) scenario: Scenario,
     pub(crate) stats: Stats,
-    /// Denied here, and allowed by the first.
+    /// Requests that this scenario denied and the first one allowed.
     pub(crate) only_denied: u64,
-    /// Allowed here, and denied by the first.
+    /// Requests that this scenario allowed and the first one denied.
     pub(crate) only_allowed: u64,
 }
 
-/// All of them. The first is the yardstick.
+/// Scenarios with the same traffic. The first is the reference.
 pub(crate) struct Scenarios {
     pub(crate) runs: Vec<ScenarioRun>,
-    /// By which key of which rule requests are denied by one and allowed by the other, where there are two.
+    /// Differences by the key that was denied. Counted only if there are exactly two scenarios.
     pub(crate) changes: KeyChanges,
 }
 
-/// Keys that are treated otherwise by the second than by the first.
+/// Keys with requests that the second scenario decides differently from the first.
 #[derive(Default)]
 pub(crate) struct KeyChanges {
     pub(crate) keys: HashMap<Key, KeyChange, BuildHasherDefault<KeyHasher>>,
-    /// Changes of keys that are too many to be known one by one.
+    /// Number of changes beyond [`MAX_KEYS`] keys.
     pub(crate) untracked: u64,
 }
 
-/// What became of one key's requests.
+/// Requests of one key that only one of two scenarios denied.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct KeyChange {
     pub(crate) only_denied: u64,
@@ -98,7 +98,7 @@ pub(crate) struct KeyChange {
 }
 
 impl Scenarios {
-    /// Over traffic that begins then, or with its first request.
+    /// Creates a scenario per set of rules. `begin` is the start of the traffic; if it is not known, the first request is.
     pub(crate) fn new(rule_sets: impl IntoIterator<Item = (String, Rules)>, begin: Option<Micros>) -> Self {
         let runs = rule_sets.into_iter().map(|(name, rules)| ScenarioRun {
             name,
@@ -110,7 +110,7 @@ impl Scenarios {
         Scenarios { runs: runs.collect(), changes: KeyChanges::default() }
     }
 
-    /// Lets all of them decide; what the last decided is looked at.
+    /// Decides a request in every scenario. `visit` gets the decision of the last one.
     #[inline]
     pub(crate) fn decide(
         &mut self,
@@ -134,7 +134,7 @@ impl Scenarios {
         visit: impl FnOnce(&Decision),
     ) -> Result<(), String> {
         let decisions = self.runs.iter_mut().map(|run| run.scenario.decide(at, request, Decision::clone));
-        // What is not acceptable to one is nobody's, but all have been asked.
+        // A request that one scenario rejects as invalid counts for none of them. All have decided by now, so they stay in step.
         let decisions = decisions.collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>, _>>()?;
         let [first, .., last] = &decisions[..] else { return Err("there is nothing to compare".to_owned()) };
         for (run, decision) in self.runs.iter_mut().zip(&decisions) {

@@ -1,10 +1,12 @@
-//! The smallest limits that would have denied no more than somebody will bear.
+//! Finds the smallest limits that would have denied at most a given share of requests or clients.
 //!
-//! Whether a client is ever denied can be told from its busiest window: it is if more was asked there than the limit. How many
-//! requests are denied cannot, because what is denied does not count; so limits are tried, several in one reading of the
-//! traffic, each as a shadow rule that counts for itself. With permits of one, more limit never denies more: the first that is
-//! low enough is the smallest. With larger ones a single request may be in the way of many; then it is a limit that is low
-//! enough while one permit less is not.
+//! A client is denied at some time if and only if its busiest window has more requested permits than the limit. One pass over
+//! the traffic finds these windows.
+//!
+//! The number of denied requests cannot be computed from the windows, because denied requests do not count. So limits are
+//! tried: several in one pass, each as a shadow rule with its own counts. If every request costs one permit, a larger limit
+//! never denies more requests, so the search finds the smallest limit. If requests cost more, one admitted request may displace
+//! many others. Then the result is a limit that meets the goal, while the limit with one permit less does not.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -19,17 +21,17 @@ use crate::scenario::{Scenario, VirtualTime};
 use crate::scenarios::MAX_KEYS;
 use crate::traffic::{ParseErrors, ReadSummary, Traffic};
 
-/// Limits that are tried at once.
+/// Maximum number of limits per candidate to try in one pass.
 const LIMITS_PER_PASS: u64 = 8;
 
-/// Rules times windows.
+/// Maximum number of pairs of a rule and a window.
 const MAX_CANDIDATES: usize = 64;
 
-/// What was found.
+/// Result of the search.
 #[derive(Debug, Serialize)]
 pub(crate) struct Suggestions {
     pub(crate) traffic: String,
-    /// What may be denied.
+    /// Goal of the search, as text.
     pub(crate) wish: String,
     pub(crate) requests: u64,
     pub(crate) suggestions: Vec<Suggestion>,
@@ -38,38 +40,38 @@ pub(crate) struct Suggestions {
     pub(crate) notes: Vec<String>,
 }
 
-/// One limit.
+/// Suggested limit for one rule and window.
 #[derive(Debug, Serialize)]
 pub(crate) struct Suggestion {
     pub(crate) rule: String,
     pub(crate) key: Vec<String>,
     pub(crate) window: String,
-    /// None if no request is counted by the rule.
+    /// None if the rule applies to no request.
     pub(crate) limit: Option<u64>,
     pub(crate) requests: u64,
     pub(crate) clients: u64,
-    /// The most that any client asked for in a window.
+    /// Most permits that any client requested in one window.
     pub(crate) peak: u64,
     pub(crate) denied: u64,
     pub(crate) denied_clients: u64,
-    /// What one permit less would have done; none if there is no less.
+    /// Denials with one permit less; none if the limit is the smallest possible.
     pub(crate) one_less: Option<Denials>,
 }
 
-/// What a limit denies.
+/// Denials by one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Denials {
     pub(crate) denied: u64,
     pub(crate) denied_clients: u64,
 }
 
-/// A rule and a window to find a limit for.
+/// Rule and window to find a limit for.
 struct Candidate {
     rule: Rule,
     window: Micros,
     requests: u64,
     peaks: HashMap<Key, u64>,
-    /// Limits that were tried, and what they denied.
+    /// Limits that were tried, with the number of requests that each denied.
     tried: BTreeMap<u64, u64>,
 }
 
@@ -78,7 +80,8 @@ impl Candidate {
         self.peaks.values().copied().max().unwrap_or_default()
     }
 
-    /// Adds a request after which so much was asked for in the window; false if there is no more room for its client.
+    /// Adds a request. `asked` is the number of permits requested in its window so far. Returns false if there are too many
+    /// clients to add one more.
     fn add(&mut self, key: &Key, asked: u64) -> bool {
         self.requests += 1;
         if let Some(peak) = self.peaks.get_mut(key) {
@@ -91,7 +94,7 @@ impl Candidate {
         true
     }
 
-    /// The smallest limit that denies no more than `most`; none if nothing was asked.
+    /// Returns the smallest limit that stays within `budget`; none if there were no requests.
     fn smallest_limit(&self, budget: DenialBudget) -> Option<u64> {
         if self.requests == 0 {
             return None;
@@ -101,21 +104,22 @@ impl Candidate {
             DenialBudget::Clients(share) => {
                 let mut peaks: Vec<u64> = self.peaks.values().copied().collect();
                 peaks.sort_unstable_by(|a, b| b.cmp(a));
-                // So many may be denied; the next one may not.
+                // The clients with the highest peaks may be denied. The limit is the peak of the next client.
                 let denied = usize::try_from(share.of(peaks.len() as u64)).unwrap_or(usize::MAX);
                 Some(peaks.get(denied).copied().unwrap_or(1).max(1))
             }
         }
     }
 
-    /// A limit that denies too much, or none at all, and the smallest known that does not.
+    /// Returns the largest known limit that denies more than `most` requests, or 0, and the smallest known limit above it that
+    /// does not.
     fn bounds(&self, most: u64) -> (u64, u64) {
         let low = self.tried.iter().rev().find(|(_, denied)| **denied > most).map_or(0, |(limit, _)| *limit);
         let enough = self.tried.range(low + 1..).find(|(_, denied)| **denied <= most);
         (low, enough.map_or(self.peak().max(1), |(limit, _)| *limit))
     }
 
-    /// Limits to try next; none if the smallest is known.
+    /// Returns the limits to try next; none if the smallest is known.
     fn next_limits(&self, most: u64) -> Vec<u64> {
         let (low, high) = self.bounds(most);
         let between = high - low - 1;
@@ -127,14 +131,14 @@ impl Candidate {
     }
 }
 
-/// Finds the limits that `wish` asks for.
+/// Finds the smallest limits that meet the goal.
 pub(crate) fn suggest(
     traffic: &Traffic,
     goal: SuggestionGoal,
     stop: &Arc<AtomicBool>,
 ) -> Result<Suggestions, String> {
     let mut candidates = candidates(goal.candidates)?;
-    // Out of reach: what is used is what was asked.
+    // This limit is never reached, so the permits in use are all requested permits.
     let unlimited: Vec<Trial> =
         (0..candidates.len()).map(|candidate| Trial { candidate, limit: MAX_LIMIT }).collect();
     let rules = trial_rules(&candidates, &unlimited)?;
@@ -210,14 +214,14 @@ fn candidates(wanted: Vec<(Rule, Vec<Micros>)>) -> Result<Vec<Candidate>, String
     Ok(candidates)
 }
 
-/// A limit that is tried.
+/// Limit to try for a candidate.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     candidate: usize,
     limit: u64,
 }
 
-/// A shadow rule for each trial, in their order.
+/// Returns a shadow rule per trial, in the order of the trials.
 fn trial_rules(candidates: &[Candidate], trials: &[Trial]) -> Result<Rules, String> {
     let shadows = trials.iter().enumerate().map(|(n, trial)| {
         let Candidate { rule, window, .. } = &candidates[trial.candidate];
@@ -226,14 +230,14 @@ fn trial_rules(candidates: &[Candidate], trials: &[Trial]) -> Result<Rules, Stri
     shadows.collect::<Result<Vec<_>, _>>().and_then(Rules::new).map_err(|error| error.to_string())
 }
 
-/// Reads the traffic once more.
+/// Decides all traffic once by `rules`, and gives every decision to `visit`.
 fn decide_all(
     traffic: &Traffic,
     rules: Rules,
     stop: &Arc<AtomicBool>,
     mut visit: impl FnMut(&Decision),
 ) -> Result<ReadSummary, String> {
-    // Every trial has its own counts.
+    // Every trial has counters of its own.
     let max_keys = MAX_KEYS * usize::try_from(LIMITS_PER_PASS).unwrap_or(1);
     let (mut scenario, mut time) = (Scenario::new(rules, max_keys), VirtualTime::default());
     let mut progress = Progress::new(traffic.length(), stop);
@@ -247,7 +251,7 @@ fn decide_all(
     Ok(summary)
 }
 
-/// What each trial denies.
+/// Returns the denials of each trial.
 fn denials(
     traffic: &Traffic,
     candidates: &[Candidate],
@@ -279,7 +283,7 @@ fn denials(
     Ok(denials)
 }
 
-/// Tries each limit and one permit less, and says what they do.
+/// Tries each limit, and the same limit with one permit less, and returns the suggestions with the denials of both.
 fn confirm(
     traffic: &Traffic,
     candidates: &[Candidate],

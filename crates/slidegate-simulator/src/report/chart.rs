@@ -1,6 +1,6 @@
-//! Pictures, drawn by plotters as SVG.
+//! Draws single charts as SVG, with plotters.
 //!
-//! They have no background and only the colours below, which a style sheet turns into those of a light or a dark page.
+//! Charts have no background and only the colours below. A style sheet adapts these colours to a light or a dark page.
 
 use std::fmt::Display;
 
@@ -17,7 +17,7 @@ const ALLOWED: RGBColor = RGBColor(0x2d, 0xa4, 0x6a);
 const DENIED: RGBColor = RGBColor(0xd1, 0x45, 0x3b);
 const LEVEL: RGBColor = RGBColor(0x3b, 0x78, 0xc4);
 
-/// What turns the colours into those of the page.
+/// Style sheet that adapts the colours to a dark page.
 pub(super) const STYLE: &str = "\
 text{font-family:system-ui,sans-serif}rect{shape-rendering:crispEdges}\
 @media(prefers-color-scheme:dark){\
@@ -29,25 +29,25 @@ text{font-family:system-ui,sans-serif}rect{shape-rendering:crispEdges}\
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type DrawResult = Result<(), String>;
 
-/// One thing that is shown over time, with its own name.
+/// One plot over time, with its own name.
 pub(super) struct Panel<'a> {
     pub(super) name: &'a str,
-    /// Seconds after the beginning, and how wide each step is.
+    /// Width of each step, in seconds.
     pub(super) step: f64,
     pub(super) lower: &'a [u64],
     pub(super) upper: &'a [u64],
 }
 
-/// What panels show.
+/// Content of panels.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum PanelKind {
-    /// Allowed, and denied on top of it.
+    /// Allowed requests, with denied requests stacked on them.
     Counts,
-    /// What was admitted, and the limit.
+    /// Admitted permits, and the limit.
     Levels,
 }
 
-/// Panels under each other, all to one scale.
+/// Draws panels below each other, all with the same scale.
 pub(super) fn panels(panels: &[Panel<'_>], kind: PanelKind) -> Result<String, String> {
     let one = if panels.len() == 1 { 240 } else { 150 };
     let height = 26 + one * panels.len() as u32;
@@ -114,14 +114,14 @@ fn draw_counts(chart: &mut Chart<'_, '_>, panel: &Panel<'_>) -> DrawResult {
         });
         [(0.0, 0.0)].into_iter().chain(tops).chain([(end, 0.0)]).collect::<Vec<_>>()
     };
-    // What is denied stands on what is allowed, so it is drawn behind it.
+    // The area of denied requests includes the allowed ones, so it is drawn first, behind them.
     chart.draw_series([Polygon::new(outline(|a, b| a + b), DENIED.filled())]).map_err(draw_error)?;
     chart.draw_series([Polygon::new(outline(|a, _| a), ALLOWED.filled())]).map_err(draw_error)?;
     Ok(())
 }
 
 fn draw_levels(chart: &mut Chart<'_, '_>, panel: &Panel<'_>, end: f64) -> DrawResult {
-    // A bar is wide enough to be seen, the more so where there are few.
+    // Bars have a minimum width, so that they are visible. It is larger if there are few of them.
     let bar_count = panel.lower.iter().filter(|admitted| **admitted > 0).count();
     let width = panel.step.max(end / if bar_count < 40 { 100.0 } else { 240.0 });
     let bars = panel.lower.iter().zip(panel.upper).enumerate().filter(|(_, (admitted, _))| **admitted > 0);
@@ -153,7 +153,7 @@ fn draw_levels(chart: &mut Chart<'_, '_>, panel: &Panel<'_>, end: f64) -> DrawRe
     Ok(())
 }
 
-/// A bar to the right for each, as long as its number, of which a part may be of another colour.
+/// Draws a horizontal bar per row of (name, part, total). The part has another colour.
 pub(super) fn bars(rows: &[(String, u64, u64)], of: (&str, &str)) -> Result<String, String> {
     let height = 30 + 24 * rows.len() as u32;
     let longest = rows.iter().map(|(_, part, all)| *part.max(all)).max().unwrap_or_default().max(1) as f64;
@@ -176,7 +176,7 @@ pub(super) fn bars(rows: &[(String, u64, u64)], of: (&str, &str)) -> Result<Stri
     })
 }
 
-/// A bar upwards for each, as high as its number. The first is of those that nothing happened to.
+/// Draws a vertical bar per column of (name, number of keys). The first column is for keys that were never denied.
 pub(super) fn columns(columns: &[(String, u64)]) -> Result<String, String> {
     let highest = columns.iter().map(|(_, n)| *n).max().unwrap_or_default().max(1) as f64;
     draw(240, |root| {
@@ -223,7 +223,7 @@ fn draw_label(area: &Area<'_>, text: &str, at: (i32, i32), align: HPos, size: i3
     area.draw_text(text, &style, at).map_err(draw_error)
 }
 
-/// As much as there is room for.
+/// Cuts off the beginning of a name that is too long for the chart.
 fn truncate_start(name: &str) -> String {
     const MAX_CHARS: usize = 40;
     if name.chars().count() <= MAX_CHARS {
@@ -233,7 +233,7 @@ fn truncate_start(name: &str) -> String {
     format!("…{end}")
 }
 
-/// A time on an axis of that length.
+/// Formats a time, in seconds, on an axis that ends at `end`.
 fn axis_time(x: f64, end: f64) -> String {
     match end {
         end if end < 0.5 => format!("{}ms", round_to_two_places(x * 1e3)),
@@ -244,7 +244,7 @@ fn axis_time(x: f64, end: f64) -> String {
     }
 }
 
-/// In a unit, and the rest in another.
+/// Formats a time, in seconds, as whole large units and the rest in small units.
 fn two_units(x: f64, (large, large_unit): (u64, &str), (small, small_unit): (u64, &str)) -> String {
     let smalls = (x / small as f64).round() as u64;
     match (smalls * small / large, smalls % (large / small)) {

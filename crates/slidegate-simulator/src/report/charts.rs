@@ -1,32 +1,32 @@
-//! Which pictures a report has.
+//! Selects and draws the charts of a report.
 
 use super::chart::{self, Panel, PanelKind};
 use super::rule::{RuleReport, TimelineReport};
 use super::text::{format_duration, rule_heading};
 use super::{Report, chart::STYLE};
 
-/// How many keys are drawn.
+/// Maximum number of keys in a chart.
 const MAX_KEYS_DRAWN: usize = 20;
 
-/// A picture, what it is called, and what is to be seen in it.
+/// A chart with its title.
 pub(crate) struct ReportChart {
-    /// The rule it is about.
+    /// Heading of the rule that the chart is about.
     pub(super) heading: String,
-    /// Of its file, without a suffix.
+    /// Name of the chart's file, without a suffix.
     name: String,
     pub(super) title: String,
     pub(super) svg: String,
 }
 
 impl ReportChart {
-    /// The name of its file, and what goes in it: a picture that stands for itself.
+    /// Returns the file's name and content: an SVG with its own style sheet.
     pub(crate) fn file(&self) -> (String, String) {
         let svg = self.svg.replacen('>', &format!("><style>{STYLE}</style>"), 1);
         (format!("{}.svg", self.name), svg)
     }
 }
 
-/// All pictures of a report, rule by rule.
+/// Draws all charts of a report, rule by rule.
 pub(crate) fn charts(report: &Report) -> Result<Vec<ReportChart>, String> {
     let mut charts = Vec::new();
     for rule in report.rules.iter().filter(|rule| rule.asked > 0) {
@@ -50,7 +50,7 @@ pub(crate) fn charts(report: &Report) -> Result<Vec<ReportChart>, String> {
     Ok(charts)
 }
 
-/// What happened to a rule when, counted in one way or in several.
+/// Draws the decisions of one rule over time: one panel, or one per algorithm.
 fn over_time(charts: &mut Vec<ReportChart>, rules: &[(&str, &RuleReport)]) -> Result<(), String> {
     let Some((_, first)) = rules.first() else { return Ok(()) };
     let heading = if rules.len() == 1 { rule_heading(first) } else { short_heading(first) };
@@ -71,7 +71,7 @@ fn over_time(charts: &mut Vec<ReportChart>, rules: &[(&str, &RuleReport)]) -> Re
     Ok(())
 }
 
-/// Two numbers of each rule over time.
+/// Returns a panel per rule, with two of its series.
 fn panels<'a>(
     rules: &[(&'a str, &'a RuleReport)],
     lower: fn(&TimelineReport) -> &[u64],
@@ -86,12 +86,12 @@ fn panels<'a>(
     rules.iter().map(panel).collect()
 }
 
-/// Who was hit.
+/// Draws the keys that were denied most, and a histogram of denials per key.
 fn by_key(charts: &mut Vec<ReportChart>, rule: &RuleReport) -> Result<(), String> {
     if rule.denied == 0 || rule.keys < 2 {
         return Ok(());
     }
-    // The rule's name is in the heading.
+    // A key begins with the rule's name, which the heading has already.
     let prefix = format!("{}:", rule.rule);
     let without_prefix = |key: &str| key.strip_prefix(&prefix).unwrap_or(key).to_owned();
     let denied_keys = rule.hardest_hit.iter().take(MAX_KEYS_DRAWN);
@@ -106,7 +106,7 @@ fn by_key(charts: &mut Vec<ReportChart>, rule: &RuleReport) -> Result<(), String
         .collect();
     let keys = chart::bars(&rows, ("denied", "asked"))?;
     add(charts, &rule_heading(rule), &rule.rule, "keys", "The keys that were denied most", keys);
-    // There is room for so many with both ends.
+    // More than nine labels have no room for both bounds.
     let narrow = rule.denials.len() > 9;
     let columns: Vec<_> = rule
         .denials

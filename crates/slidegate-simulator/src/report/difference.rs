@@ -1,4 +1,4 @@
-//! Who would be treated otherwise by other rules.
+//! Difference between the decisions of new and old rules, by rule and by key.
 
 use std::collections::BTreeMap;
 
@@ -7,24 +7,24 @@ use slidegate::Key;
 
 use crate::scenarios::{KeyChange, KeyChanges, ScenarioRun};
 
-/// What new rules do that old ones did not.
+/// Requests that new rules decide differently from old rules.
 #[derive(Debug, Serialize)]
 pub(crate) struct Difference {
-    /// Where the old rules are from.
+    /// File of the old rules.
     pub(crate) against: String,
-    /// What the old rules denied.
+    /// Requests that the old rules denied.
     pub(crate) denied_before: u64,
     pub(crate) newly_denied: u64,
     pub(crate) newly_allowed: u64,
-    /// By the new rule that denies, and by the old one that did.
+    /// Changes by rule: the new rule that denies, or the old rule that denied.
     pub(crate) rules: Vec<ChangeReport>,
     /// The keys with the most changes.
     pub(crate) keys: Vec<ChangeReport>,
-    /// How many keys there are with any.
+    /// Number of keys with any change.
     pub(crate) changed_keys: u64,
 }
 
-/// A rule or a key.
+/// Changes of one rule or key.
 #[derive(Debug, Serialize)]
 pub(crate) struct ChangeReport {
     pub(crate) name: String,

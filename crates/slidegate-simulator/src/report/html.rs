@@ -1,4 +1,4 @@
-//! One page with everything, which needs nothing from anywhere else.
+//! Formats a report as one HTML page that loads no other files.
 
 use indicatif::{HumanBytes, HumanCount};
 
@@ -8,7 +8,7 @@ use super::{Report, ReportChart, percentage};
 
 const PAGE: &str = include_str!("page.html");
 
-/// The report as a page.
+/// Formats the report as a page.
 pub(crate) fn page(report: &Report, charts: &[ReportChart]) -> String {
     let mut body = String::new();
     body.push_str(&summary_cards(report));
@@ -34,7 +34,7 @@ pub(crate) fn page(report: &Report, charts: &[ReportChart]) -> String {
     PAGE.replace("{style}", STYLE).replace("{title}", &escape_html(&report.traffic)).replace("{body}", &body)
 }
 
-/// What everybody wants to know first.
+/// Formats the header and the total numbers.
 fn summary_cards(report: &Report) -> String {
     let format = report.format.map_or(String::new(), |format| format!(" ({})", format.as_str()));
     let mut html = format!(
@@ -78,7 +78,7 @@ fn summary_cards(report: &Report) -> String {
     html
 }
 
-/// A rule's figures beside its pictures.
+/// Formats the numbers of one rule, for the section with its charts.
 fn rule_figures(report: &Report, heading: &str) -> String {
     let Some(rule) = report.rules.iter().find(|rule| super::text::rule_heading(rule) == heading) else {
         return String::new();
@@ -168,7 +168,7 @@ fn difference(report: &Report) -> String {
     html
 }
 
-/// What was not as it should be.
+/// Formats notes, late requests and lines that could not be parsed.
 fn remarks(report: &Report) -> String {
     let mut remarks: Vec<String> = report.notes.iter().map(|note| escape_html(note)).collect();
     if report.interrupted {
@@ -196,7 +196,7 @@ fn times(n: u64) -> String {
     if n == 1 { "once".to_owned() } else { format!("{} times", HumanCount(n)) }
 }
 
-/// What anybody may have written, as text and nothing else.
+/// Escapes untrusted text for HTML.
 fn escape_html(text: &str) -> String {
     let mut html = String::with_capacity(text.len());
     for c in text.chars() {
@@ -206,7 +206,7 @@ fn escape_html(text: &str) -> String {
             '&' => html.push_str("&amp;"),
             '"' => html.push_str("&quot;"),
             '\'' => html.push_str("&#39;"),
-            // Would be filled in by what comes after.
+            // A placeholder of the page, such as `{body}`, would be replaced later.
             '{' => html.push_str("&#123;"),
             c => html.push(c),
         }

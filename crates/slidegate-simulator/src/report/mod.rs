@@ -1,4 +1,4 @@
-//! What a run says in the end: figures that are printed, drawn, or written for machines.
+//! Results of a simulation: as text, as JSON, and as charts.
 
 mod chart;
 mod charts;
@@ -17,60 +17,61 @@ use super::baseline::Baseline;
 use super::scenarios::ScenarioRun;
 use super::traffic::{Format, ParseErrors};
 
-/// The figures of one run; as JSON, one object.
+/// Results of one pass over the traffic. Serializes to one JSON object.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) traffic: String,
     pub(crate) format: Option<Format>,
-    /// Where the rules are from.
+    /// File of the rules.
     pub(crate) rules_from: String,
     pub(crate) requests: u64,
     pub(crate) allowed: u64,
     pub(crate) denied: u64,
     /// Requests that no counting rule applies to; `unmatched: deny` denies those that no rule matches.
     pub(crate) unruled: u64,
-    /// When the first and the last request were.
+    /// Times of the first and the last request, as RFC 3339.
     pub(crate) from: Option<String>,
     pub(crate) to: Option<String>,
     pub(crate) begin_us: u64,
     pub(crate) span_us: u64,
-    /// How long it took to simulate.
+    /// Duration of the simulation in real time, in seconds.
     pub(crate) seconds: f64,
     pub(crate) requests_per_second: f64,
     pub(crate) interrupted: bool,
     pub(crate) bad_lines: ParseErrors,
     pub(crate) late: LateRequests,
-    /// What a recording says was decided then, if it is one.
+    /// Comparison with the recorded decisions, if the trace is a recording.
     pub(crate) recorded: Option<Baseline>,
-    /// What each rule did; of different ones, the new. In a comparison each algorithm has its own.
+    /// Results of each rule. Compared with old rules, these are the new rules. Empty in a comparison of algorithms: each
+    /// algorithm has its own.
     pub(crate) rules: Vec<RuleReport>,
-    /// One algorithm after the other.
+    /// Results of each algorithm, in a comparison of algorithms.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) algorithms: Vec<AlgorithmReport>,
     pub(crate) difference: Option<Difference>,
     pub(crate) notes: Vec<String>,
 }
 
-/// Requests whose time lies before that of an earlier line.
+/// Requests with a time before the time of an earlier line.
 #[derive(Debug, Serialize)]
 pub(crate) struct LateRequests {
     pub(crate) requests: u64,
     pub(crate) most_us: u64,
 }
 
-/// The same rules, counted in one way.
+/// Results of the rules with one algorithm.
 #[derive(Debug, Serialize)]
 pub(crate) struct AlgorithmReport {
     pub(crate) algorithm: String,
     pub(crate) allowed: u64,
     pub(crate) denied: u64,
-    /// The most that was admitted over a limit in any window of any key.
+    /// Largest number of permits admitted over a limit, in any window of any key.
     pub(crate) overshoot: u64,
-    /// Denied here, while the exact window allowed it.
+    /// Requests that this algorithm denied and the exact window allowed.
     pub(crate) denied_needlessly: u64,
-    /// Allowed here, while the exact window denied it.
+    /// Requests that this algorithm allowed and the exact window denied.
     pub(crate) allowed_beyond: u64,
-    /// The most bytes that the counts took, of those looked at.
+    /// Largest memory of the counters at the times of measurement, in bytes.
     pub(crate) bytes: usize,
     pub(crate) rules: Vec<RuleReport>,
 }
@@ -91,7 +92,7 @@ impl AlgorithmReport {
     }
 }
 
-/// So much of all, in percent.
+/// Returns `n` as a percentage of `all`.
 pub(crate) fn percentage(n: u64, all: u64) -> f64 {
     100.0 * n as f64 / all.max(1) as f64
 }

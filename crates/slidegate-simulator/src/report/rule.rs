@@ -1,29 +1,29 @@
-//! What one rule did.
+//! Results of single rules, for the report.
 
 use serde::Serialize;
 use slidegate::Mode;
 
 use crate::stats::{Bucket, DenialDistribution, DeniedKey, RuleKeys, RuleStats, Stats, Timeline};
 
-/// The figures of one rule.
+/// Results of one rule.
 #[derive(Debug, Serialize)]
 pub(crate) struct RuleReport {
     pub(crate) rule: String,
     pub(crate) mode: &'static str,
-    /// None for rules without a limit, and for requests that bring their own.
+    /// None for rules without a limit, and for requests with an ad-hoc limit.
     pub(crate) algorithm: Option<&'static str>,
     pub(crate) limit: Option<u64>,
     pub(crate) window: Option<String>,
     pub(crate) window_us: Option<u64>,
-    /// Requests it applied to.
+    /// Requests that the rule applied to.
     pub(crate) asked: u64,
-    /// Of those, the ones that every rule allowed.
+    /// Requests that every rule allowed.
     pub(crate) allowed: u64,
-    /// The ones that it denied; of a shadow, would have.
+    /// Requests that this rule denied. For a shadow rule, requests that it would have denied.
     pub(crate) denied: u64,
-    /// The ones that another rule denied.
+    /// Requests that another rule denied.
     pub(crate) denied_by_others: u64,
-    /// Of a shadow, the ones that would be denied or allowed if it were enforced, and are not.
+    /// For a shadow rule, requests that would be newly denied or newly allowed if it were enforced.
     pub(crate) newly_denied: Option<u64>,
     pub(crate) newly_allowed: Option<u64>,
     pub(crate) keys: u64,
@@ -32,22 +32,22 @@ pub(crate) struct RuleReport {
     pub(crate) longest_denied: Option<DeniedKey>,
     /// The keys that were denied most.
     pub(crate) hardest_hit: Vec<DeniedKey>,
-    /// Keys by how often they were denied.
+    /// Histogram of keys by number of denials.
     pub(crate) denials: Vec<HistogramBar>,
     pub(crate) timeline: TimelineReport,
 }
 
-/// The most that was admitted in any window, compared with the limit.
+/// The window with the most admitted permits, relative to its limit.
 #[derive(Debug, Serialize)]
 pub(crate) struct WorstWindowReport {
     pub(crate) key: String,
     pub(crate) admitted: u64,
     pub(crate) limit: u64,
-    /// When it ended, in microseconds since 1970.
+    /// End of the window, in microseconds since 1970.
     pub(crate) until_us: u64,
 }
 
-/// So many keys were denied from `least` to `most` times.
+/// Number of keys that were denied from `least` to `most` times.
 #[derive(Debug, Serialize)]
 pub(crate) struct HistogramBar {
     pub(crate) least: u64,
@@ -55,21 +55,21 @@ pub(crate) struct HistogramBar {
     pub(crate) keys: u64,
 }
 
-/// What happened when, in pieces of time that are alike.
+/// Decisions over time, in buckets of equal width.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct TimelineReport {
-    /// When the first begins, in microseconds since 1970.
+    /// Start of the first bucket, in microseconds since 1970.
     pub(crate) begin_us: u64,
     pub(crate) width_us: u64,
     pub(crate) allowed: Vec<u64>,
     pub(crate) denied: Vec<u64>,
-    /// The most that any key had been admitted in the window that ends there.
+    /// Most permits that any key had been admitted in a window that ends in the bucket.
     pub(crate) admitted: Vec<u64>,
-    /// What that key was allowed.
+    /// Limit of that key.
     pub(crate) limit: Vec<u64>,
 }
 
-/// One for every rule, and one for requests that bring their own limit if there were any.
+/// Returns the results of every rule, and those of requests with an ad-hoc limit if there were any.
 pub(crate) fn rule_reports(stats: &Stats, top: usize) -> Vec<RuleReport> {
     let rules = stats.rules.iter().zip(stats.keys.by_rule(stats.rules.len())).enumerate();
     let ad_hoc = stats.rules.len() - 1;
@@ -113,7 +113,7 @@ impl RuleReport {
     }
 }
 
-/// The n-th counts keys that were denied less than 2^n times, and not less than the one before.
+/// Adds bounds to a histogram. Entry 0 has keys that were never denied, entry n those denied from 2^(n-1) to 2^n - 1 times.
 fn histogram_bars(histogram: &[u64]) -> Vec<HistogramBar> {
     let least = |n: usize| if n == 0 { 0 } else { 1u64 << (n - 1) };
     let bar = |(n, keys): (usize, &u64)| HistogramBar {

@@ -1,5 +1,6 @@
-//! The summary for a terminal. Everything in it that came out of a trace has been made harmless before: keys escape control
-//! characters, and reasons are on one line.
+//! Formats results for a terminal.
+//!
+//! Text from a trace is untrusted and was made safe before: keys escape control characters, and parse errors are one line.
 
 use std::fmt;
 
@@ -135,7 +136,7 @@ fn write_rule(f: &mut fmt::Formatter<'_>, rule: &RuleReport, begin: u64) -> fmt:
     Ok(())
 }
 
-/// How many there are, and how many of them were denied.
+/// Formats the number of keys, and the number of keys that were denied.
 pub(super) fn keys(rule: &RuleReport) -> String {
     match rule.keys {
         1 => "1".to_owned(),
@@ -143,7 +144,7 @@ pub(super) fn keys(rule: &RuleReport) -> String {
     }
 }
 
-/// A rule and what it allows.
+/// Formats a rule's name, mode, limit and algorithm.
 pub(super) fn rule_heading(rule: &RuleReport) -> String {
     let quota = match (rule.limit, &rule.window, rule.algorithm) {
         (Some(limit), Some(window), Some(algorithm)) => {
@@ -245,12 +246,12 @@ impl fmt::Display for Suggestion {
     }
 }
 
-/// A number, and what part of all it is.
+/// Formats a number, and its percentage of `all`.
 fn with_percentage(n: u64, all: u64) -> String {
     format!("{} ({})", HumanCount(n), format_percent(percentage(n, all)))
 }
 
-/// To a tenth, or to two digits where that is more.
+/// Formats a percentage with one decimal place, or below 1 % with two significant digits.
 pub(super) fn format_percent(percentage: f64) -> String {
     let digits = if percentage > 0.0 && percentage < 1.0 {
         (1.0 - percentage.log10().floor()).min(6.0) as usize
@@ -260,7 +261,7 @@ pub(super) fn format_percent(percentage: f64) -> String {
     format!("{percentage:.digits$} %")
 }
 
-/// A length of time, without what does not matter for its size.
+/// Formats a duration, rounded down to a precision that fits its size.
 pub(super) fn format_duration(micros: u64) -> String {
     let step = match micros {
         0..10_000 => 1,
@@ -272,7 +273,7 @@ pub(super) fn format_duration(micros: u64) -> String {
     Micros::new(micros / step * step).to_string()
 }
 
-/// How long after the beginning.
+/// Formats an instant as the time since `begin`.
 fn format_offset(at: u64, begin: u64) -> String {
     format!("+{}", format_duration(at.saturating_sub(begin)))
 }

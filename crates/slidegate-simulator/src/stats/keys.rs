@@ -1,7 +1,7 @@
-//! What became of each key's requests: how often it was denied, and for how long on end.
+//! Statistics by key: number of denials, and the longest time of continuous denial.
 //!
-//! So many keys are known one by one. Of those that come when there is no more room, a sketch of frequent items finds the ones
-//! that are denied most.
+//! A limited number of keys have exact statistics. For the keys that come later, a frequent-items sketch finds those that are
+//! denied most.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -10,34 +10,34 @@ use datasketches::frequencies::{ErrorType, FrequentItemsSketch};
 use serde::Serialize;
 use slidegate::{Key, Micros};
 
-/// Places of the sketch.
+/// Size of the sketch, in entries.
 const SKETCH_SIZE: usize = 1_024;
 
-/// Keys of all rules.
+/// Statistics of the keys of all rules.
 pub(crate) struct KeyTable {
     tracked: HashMap<Key, KeyStats, BuildHasherDefault<KeyHasher>>,
     max_tracked: usize,
-    /// Requests of keys that are not known one by one.
+    /// Requests of keys without exact statistics.
     pub(crate) untracked: u64,
     sketch: Option<Sketch>,
 }
 
-/// Keys with the number of their rule.
+/// Sketch of denied keys, each with the index of its rule.
 type Sketch = FrequentItemsSketch<(usize, Key)>;
 
-/// One key.
+/// Exact statistics of one key.
 #[derive(Clone, Copy, Debug, Default)]
 struct KeyStats {
     rule: u32,
     asked: u64,
     denied: u64,
-    /// Since when it is denied; none if it was allowed last.
+    /// Start of the current streak of denials; none if the key was allowed last.
     denied_since: Option<Micros>,
     last_denied: Micros,
     longest: Streak,
 }
 
-/// A time in which a key was denied, and not once allowed.
+/// Time in which a key was denied and never allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Streak {
     from: Micros,
@@ -48,22 +48,22 @@ struct Streak {
 #[derive(Clone, Debug, Serialize, PartialEq)]
 pub(crate) struct DeniedKey {
     pub(crate) key: String,
-    /// How often it was denied; if `estimated`, it may be less.
+    /// Number of denials. If `estimated`, the true number may be smaller.
     pub(crate) denied: u64,
-    /// None if it is not known.
+    /// Number of requests; none if it is not known.
     pub(crate) asked: Option<u64>,
-    /// The longest time for which it was denied and not once allowed: until it was, or last asked.
+    /// Longest time in which the key was denied and never allowed: until it was allowed, or until its last denial.
     pub(crate) longest_denied_us: u64,
     pub(crate) denied_from_us: u64,
     pub(crate) estimated: bool,
 }
 
-/// How denials are spread over the keys of a rule.
+/// Distribution of denials over the keys of a rule.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct DenialDistribution {
     pub(crate) keys: u64,
     pub(crate) denied_keys: u64,
-    /// Keys by how often they were denied: never, once, up to 3 times, up to 7, and so on by doubling.
+    /// Number of keys by number of denials: never, once, up to 3 times, up to 7 times, and so on by doubling.
     pub(crate) histogram: Vec<u64>,
 }
 
@@ -92,7 +92,7 @@ impl KeyTable {
             return;
         }
         if self.sketch.is_none() {
-            // It is a size that there is.
+            // Does not fail: the size is a valid one.
             self.sketch = Sketch::new(SKETCH_SIZE).ok();
         }
         if let Some(sketch) = &mut self.sketch {
@@ -100,7 +100,7 @@ impl KeyTable {
         }
     }
 
-    /// Those of each of so many rules, in their order.
+    /// Returns the keys of each rule, in the order of the rules. `rules` is the number of rules.
     pub(crate) fn by_rule(&self, rules: usize) -> Vec<RuleKeys<'_>> {
         let none = |rule| RuleKeys { rule, tracked: Vec::new(), sketch: self.sketch.as_ref() };
         let mut by_rule: Vec<RuleKeys<'_>> = (0..rules).map(none).collect();
@@ -117,12 +117,12 @@ impl KeyTable {
 pub(crate) struct RuleKeys<'a> {
     rule: usize,
     tracked: Vec<(&'a Key, &'a KeyStats)>,
-    /// Of all rules.
+    /// Sketch of all rules.
     sketch: Option<&'a Sketch>,
 }
 
 impl RuleKeys<'_> {
-    /// Those that were denied most, at most `n`.
+    /// Returns up to `n` keys that were denied most.
     pub(crate) fn hardest_hit(&self, n: usize) -> Vec<DeniedKey> {
         let denied = self.tracked.iter().filter(|(_, stats)| stats.denied > 0);
         let mut denied: Vec<_> = denied.collect();
@@ -146,7 +146,7 @@ impl RuleKeys<'_> {
         hits
     }
 
-    /// The one that was denied for the longest time on end.
+    /// Returns the key with the longest time of continuous denial.
     pub(crate) fn longest_denied(&self) -> Option<DeniedKey> {
         let denied = self.tracked.iter().filter(|(_, stats)| stats.denied > 0);
         let longest = denied.max_by(|(a, x), (b, y)| {
@@ -183,7 +183,7 @@ impl KeyStats {
         }
     }
 
-    /// What still goes on lasts until the key last asked.
+    /// Returns the longest streak. A streak that has not ended lasts until the last denial.
     fn longest(&self) -> Streak {
         let open =
             self.denied_since.map(|since| Streak { from: since, length: self.last_denied.since(since) });
@@ -211,7 +211,7 @@ impl DeniedKey {
     }
 }
 
-/// A key has reckoned its hash already.
+/// Hasher that passes on the hash that a key has stored.
 #[derive(Default)]
 pub(crate) struct KeyHasher(u64);
 

@@ -1,4 +1,4 @@
-//! What became of requests, rule by rule, in bounded memory.
+//! Statistics of the decisions of a scenario, by rule and by key, in bounded memory.
 
 mod keys;
 mod timeline;
@@ -12,50 +12,50 @@ pub(crate) use self::keys::{DenialDistribution, DeniedKey, KeyHasher, KeyTable, 
 pub(crate) use self::timeline::{Bucket, Timeline};
 use self::trailing_window::TrailingWindows;
 
-/// Counts what a lane decides.
+/// Statistics of one scenario.
 pub(crate) struct Stats {
     pub(crate) requests: u64,
     pub(crate) allowed: u64,
     pub(crate) denied: u64,
     /// Requests that no counting rule applies to; `unmatched: deny` denies those that no rule matches.
     pub(crate) unruled: u64,
-    /// One a rule, in their order, and one for requests that bring their own limit.
+    /// Statistics of each rule, in the order of the rules. The last entry is for requests with an ad-hoc limit.
     pub(crate) rules: Vec<RuleStats>,
     pub(crate) keys: KeyTable,
     trailing: TrailingWindows,
 }
 
-/// What became of the requests that one rule applied to.
+/// Statistics of the requests that one rule applied to.
 #[derive(Debug)]
 pub(crate) struct RuleStats {
     pub(crate) rule: String,
     pub(crate) mode: Mode,
-    /// Of the rule, overrides aside; none for requests that bring their own limit, or where there is none.
+    /// Quota of the rule, without overrides; none if the rule has no limit, and for ad-hoc limits.
     pub(crate) quota: Option<Quota>,
     pub(crate) asked: u64,
-    /// Of those, the ones that were allowed by all rules.
+    /// Requests that all rules allowed.
     pub(crate) allowed: u64,
-    /// The ones that this rule denied; of a shadow, would have.
+    /// Requests that this rule denied. For a shadow rule, requests that it would have denied.
     pub(crate) denied: u64,
-    /// Of a shadow, what would be otherwise if it were enforced.
+    /// For a shadow rule, requests that would be newly denied or newly allowed if it were enforced.
     pub(crate) newly_denied: u64,
     pub(crate) newly_allowed: u64,
     pub(crate) timeline: Timeline,
     pub(crate) worst: Option<WorstWindow>,
 }
 
-/// The most that was admitted to one key in any window, compared with its limit.
+/// The window with the most admitted permits, relative to its limit.
 #[derive(Clone, Debug)]
 pub(crate) struct WorstWindow {
     pub(crate) key: Key,
     pub(crate) admitted: u64,
     pub(crate) limit: u64,
-    /// When the window ended.
+    /// End of the window.
     pub(crate) at: Micros,
 }
 
 impl WorstWindow {
-    /// So much more than the limit.
+    /// Returns the number of permits admitted over the limit.
     pub(crate) fn over(&self) -> u64 {
         self.admitted.saturating_sub(self.limit)
     }
@@ -66,7 +66,8 @@ impl WorstWindow {
 }
 
 impl Stats {
-    /// Remembers up to `max_keys` keys one by one. Traffic begins then, or with the first request.
+    /// Creates empty statistics with up to `max_keys` keys. `begin` is the start of the traffic; if it is not known, the first
+    /// request is.
     pub(crate) fn new(rule_set: &Rules, max_keys: usize, begin: Option<Micros>) -> Self {
         let rules = rule_set.iter().map(|rule| {
             RuleStats::new(rule.name(), rule.in_mode(), rule.is_limited().then(|| rule.quota()), begin)
@@ -83,7 +84,7 @@ impl Stats {
         }
     }
 
-    /// Adds what was decided at `at`.
+    /// Adds a decision that was made at `at`.
     pub(crate) fn add(&mut self, at: Micros, decision: &Decision) {
         let allowed = decision.allowed();
         self.requests += 1;
@@ -96,7 +97,7 @@ impl Stats {
             let index = limit.index().min(ad_hoc);
             let denies = limit.outcome().denies();
             let is_shadow = limit.mode() == Mode::Shadow;
-            // The first that denies ends it; what comes after is only reported. One that watches says what it would do.
+            // A denial is attributed to the first enforced rule that denies. A shadow rule counts its own denials always.
             let denied_here = denies && (is_shadow || !denied);
             denied |= denies && !is_shadow;
             let admitted = admitted_in_window(&mut self.trailing, at, &limit, allowed, decision.request_id());
@@ -110,13 +111,13 @@ impl Stats {
         self.unruled += u64::from(!matched);
     }
 
-    /// Whether some keys were too many to be watched one by one.
+    /// Returns true if there were too many keys to have exact statistics of all.
     pub(crate) fn is_truncated(&self) -> bool {
         self.keys.untracked > 0 || self.trailing.is_truncated()
     }
 }
 
-/// What was admitted to the key in the window that ends now; none if that is not known.
+/// Returns the permits admitted to the key in the window that ends now; none if there are too many keys to know.
 fn admitted_in_window(
     trailing: &mut TrailingWindows,
     at: Micros,
@@ -125,7 +126,7 @@ fn admitted_in_window(
     id: Option<&RequestId>,
 ) -> Option<u64> {
     let quota = limit.quota();
-    // What the exact window has in use is what it admitted.
+    // For the exact window, the permits in use are the permits admitted.
     if quota.algorithm() == Algorithm::SlidingWindow && quota.count() == Count::Admitted {
         return Some(limit.used());
     }
@@ -168,7 +169,7 @@ impl RuleStats {
         self.asked += 1;
         self.allowed += u64::from(allowed && !denied_here);
         self.denied += u64::from(denied_here);
-        // A climbing limit is what it is at the moment; that of a bucket is its rate, whatever its burst.
+        // The limit during a warm-up is the current one. The limit of a token bucket is its rate per window, without its burst.
         let limit_now = match limit.quota().algorithm() {
             Algorithm::TokenBucket { .. } => limit.quota().limit(),
             _ => limit.limit(),

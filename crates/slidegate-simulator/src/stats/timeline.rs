@@ -1,40 +1,40 @@
-//! What happened when, in a fixed number of buckets: when time goes past the last, each becomes twice as wide.
+//! Counts over time, in a fixed number of buckets. When time passes the last bucket, all buckets become twice as wide.
 
 use slidegate::Micros;
 
-/// How many buckets there are.
+/// Maximum number of buckets.
 pub(crate) const BUCKETS: usize = 256;
 
 /// Counts over time.
 #[derive(Clone, Debug)]
 pub(crate) struct Timeline {
-    /// When the first bucket begins.
+    /// Start of the first bucket.
     begin: Option<Micros>,
-    /// A bucket is two to this many microseconds wide.
+    /// Binary logarithm of a bucket's width in microseconds.
     log_width: u32,
     buckets: Vec<Bucket>,
 }
 
-/// What happened in one piece of time.
+/// Counts in one interval of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bucket {
     pub(crate) allowed: u64,
     pub(crate) denied: u64,
-    /// The most that any key had been admitted in its window.
+    /// Most permits that any key had been admitted in its window.
     pub(crate) admitted: u64,
-    /// What was allowed to that key.
+    /// Limit of that key.
     pub(crate) limit: u64,
 }
 
 impl Default for Timeline {
-    /// Begins a quarter of a second wide, a millisecond a bucket.
+    /// Creates a timeline that is a quarter of a second wide, with buckets of about a millisecond.
     fn default() -> Self {
         Timeline { begin: None, log_width: 10, buckets: Vec::new() }
     }
 }
 
 impl Timeline {
-    /// One that begins then, whenever something happens first.
+    /// Creates a timeline that starts at `begin`, or at the first request if `begin` is none.
     pub(super) fn starting_at(begin: Option<Micros>) -> Self {
         Timeline { begin, ..Timeline::default() }
     }
@@ -72,12 +72,12 @@ impl Timeline {
             .collect();
     }
 
-    /// When it begins; none if it is not known, because nothing happened.
+    /// Returns the start of the first bucket; none if there was no request and no start was given.
     pub(crate) fn begin(&self) -> Option<Micros> {
         self.begin
     }
 
-    /// How wide a bucket is.
+    /// Returns the width of a bucket.
     pub(crate) fn width(&self) -> Micros {
         Micros::new(1 << self.log_width)
     }
@@ -119,7 +119,7 @@ mod tests {
         let sum = |count: fn(&Bucket) -> u64| timeline.buckets().iter().map(count).sum::<u64>();
         assert_eq!((sum(|b| b.allowed), sum(|b| b.denied)), (66_666, 33_334));
         assert!(timeline.buckets().iter().any(|bucket| bucket.admitted == 99));
-        // The last bucket has what came within its width.
+        // The last bucket has all requests within its width.
         let from = (timeline.buckets().len() as u64 - 1) * timeline.width().get();
         let last = (0..100_000u64).filter(|n| n * n >= from).count() as u64;
         let bucket = timeline.buckets().last().unwrap();

@@ -1,5 +1,6 @@
-//! What was admitted to a key in the window that ends now, whoever admitted it: the library's exact window, with a limit that
-//! nothing reaches, as a yardstick for those that are not exact.
+//! Measures the permits admitted to a key in the window that ends now, for algorithms that do not count exactly.
+//!
+//! The measure is the library's exact sliding window, with a limit that is never reached.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -8,21 +9,21 @@ use slidegate::{Entry, Key, MAX_LIMIT, Micros, Quota, RequestId, State};
 
 use super::keys::KeyHasher;
 
-/// Windows of keys.
+/// Exact windows of all keys, up to a maximum.
 pub(super) struct TrailingWindows {
     windows: HashMap<Key, Window, BuildHasherDefault<KeyHasher>>,
     max_keys: usize,
     truncated: bool,
 }
 
-/// One key.
+/// Exact window of one key.
 struct Window {
-    /// It takes longer to make than an admission.
+    /// Stored because its construction takes longer than an admission.
     quota: Quota,
     state: State,
-    /// Number of the latest admission. A request that comes again under the same id has an earlier one.
+    /// Sequence number of the latest admission. A repeated request, with the same id, has an earlier one.
     latest: Option<u64>,
-    /// Ids of the attempts of this instant. Attempts have no number.
+    /// Request ids of the attempts at the latest instant. Attempts have no sequence number.
     ids: (Micros, Vec<RequestId>),
 }
 
@@ -35,7 +36,7 @@ impl Window {
         self.state.admit(at, &self.quota, admitted.map_or(0, |entry| entry.cost)).used
     }
 
-    /// Whether this admission was counted before, under the same id.
+    /// Returns true if this admission was counted before, under the same request id.
     fn is_repeated(&mut self, at: Micros, entry: &Entry, id: Option<&RequestId>) -> bool {
         let Some(id) = id else { return false };
         if entry.can_be_settled() {
@@ -60,7 +61,7 @@ impl TrailingWindows {
         TrailingWindows { windows: HashMap::default(), max_keys, truncated: false }
     }
 
-    /// Adds what is admitted now, and says what was in the window that ends now; none if there are too many keys.
+    /// Adds an admission, and returns the permits admitted in the window that ends now; none if there are too many keys.
     pub(super) fn add(
         &mut self,
         key: &Key,
@@ -74,7 +75,7 @@ impl TrailingWindows {
         }
         if self.windows.len() >= self.max_keys && !self.truncated {
             self.windows.retain(|_, window| window.state.idle_at() > at);
-            // It takes long, so it is not tried again where it is of no use.
+            // The scan is slow, so it is not repeated if half of the entries or more remain.
             self.truncated = self.windows.len() >= self.max_keys / 2;
         }
         if self.windows.len() >= self.max_keys {

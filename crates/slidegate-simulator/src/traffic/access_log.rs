@@ -1,9 +1,9 @@
-//! Access logs as Apache and nginx write them: Common, Combined, and Combined with the virtual host in front.
+//! Parses access logs of Apache and nginx: Common, Combined, and Combined with the virtual host in front.
 //!
 //! `1.2.3.4 - alice [17/Nov/2026:01:50:56 +0000] "GET /a?b HTTP/1.1" 200 5 "https://from/" "agent"`
 //!
-//! Fields are taken as they are written; `-` is none. The path is without its query, and the status is not a field: it is what
-//! became of a request, not what it asked.
+//! Field values are not decoded; `-` means that there is no value. The path has no query. The status is not a field, because it
+//! is a result of the request and not part of it.
 
 use std::net::IpAddr;
 
@@ -14,26 +14,26 @@ use super::event::Event;
 use super::fields::{Fields, unseen_fields_note};
 use super::time::AccessLogTime;
 
-/// What a line has.
+/// Names of the fields of a line.
 const FIELDS: [&str; 7] = ["ip", "user", "method", "path", "host", "referer", "user-agent"];
 
-/// The method and the path, and where the headers begin.
+/// Indices of the method and the path, and the index of the first header, in [`FIELDS`].
 const TARGET: std::ops::Range<usize> = 2..4;
 const HEADERS: usize = 5;
 
-/// Reads lines of access logs.
+/// Parser for lines of an access log.
 #[derive(Debug)]
 pub(super) struct AccessLog {
-    /// The place of each attribute's field.
+    /// Each attribute, with the index of its field.
     attributes: Vec<(usize, String)>,
     wanted: WantedFields,
-    /// Which of the attributes any line had.
+    /// For each attribute, true if any line has had it.
     seen: Vec<bool>,
     fields: Fields,
     time: AccessLogTime,
 }
 
-/// What need not be looked for where nobody looks at it.
+/// Groups of fields that are parsed only if an attribute uses them.
 #[derive(Clone, Copy, Debug)]
 struct WantedFields {
     /// The method or the path.
@@ -63,7 +63,7 @@ impl AccessLog {
         Ok(AccessLog { attributes, wanted, seen, fields: fields.clone(), time })
     }
 
-    /// What is not as it seems, for people.
+    /// Returns a note for the report about attributes that are missing.
     pub(super) fn note(&self) -> Option<String> {
         let missing = self.fields.missing(&FIELDS);
         let Some(first) = missing.first() else {
@@ -76,7 +76,7 @@ impl AccessLog {
         ))
     }
 
-    /// Gives one line to `visit`.
+    /// Parses one line and gives its request to `visit`.
     #[inline(always)]
     pub(super) fn read(
         &mut self,
@@ -93,14 +93,14 @@ impl AccessLog {
         visit(Event::new(at, &Request::new(named.chain(self.fields.constants()))))
     }
 
-    /// Whether this is a line of an access log.
+    /// Returns true if this is a line of an access log.
     pub(super) fn recognises(line: &str) -> bool {
         let wanted = WantedFields { target: false, headers: false };
         split_line(line, wanted).is_some_and(|(time, _)| AccessLogTime::default().read(time).is_some())
     }
 }
 
-/// The time, and those fields that are wanted, as they are written, `-` for none included.
+/// Splits a line into its time and the wanted fields. A missing value is still `-`.
 #[inline(always)]
 fn split_line(line: &str, wanted: WantedFields) -> Option<(&str, [Option<&str>; 7])> {
     let (client, rest) = split_at_byte(line, b'[')?;
@@ -116,13 +116,13 @@ fn is_present(value: &&str) -> bool {
     !matches!(*value, "" | "-")
 }
 
-/// What stands before and after the first such byte.
+/// Returns the text before and after the first `byte`.
 fn split_at_byte(text: &str, byte: u8) -> Option<(&str, &str)> {
     let at = memchr(byte, text.as_bytes())?;
     Some((&text[..at], &text[at + 1..]))
 }
 
-/// `ip ident user`, perhaps with a host in front. A user may have spaces in its name.
+/// Parses `ip ident user`, optionally with a host in front. A user's name may contain spaces.
 fn parse_client(client: &str) -> Option<(Option<&str>, &str, Option<&str>)> {
     let (first, rest) = split_at_byte(client, b' ')?;
     let (second, third) = split_at_byte(rest, b' ')?;
@@ -136,7 +136,7 @@ fn parse_client(client: &str) -> Option<(Option<&str>, &str, Option<&str>)> {
     Some((None, first, Some(third)))
 }
 
-/// What stands before the next quote that is not escaped, and what follows it.
+/// Returns the text before and after the next quote that is not escaped.
 fn parse_quoted(text: &str) -> Option<(&str, &str)> {
     let bytes = text.as_bytes();
     let mut from = 0;
@@ -145,19 +145,20 @@ fn parse_quoted(text: &str) -> Option<(&str, &str)> {
         if bytes[end] == b'"' {
             return Some((&text[..end], &text[end + 1..]));
         }
-        // A backslash, and what it escapes: perhaps of several bytes.
+        // Skips a backslash and the character that it escapes, which may have several bytes.
         from = end + 1 + text[end + 1..].chars().next()?.len_utf8();
     }
 }
 
-/// The method and the path of `GET /a?b HTTP/1.1`. Strangers send other things than requests: those have neither.
+/// Parses the method and the path of `GET /a?b HTTP/1.1`. Untrusted clients may send bytes that are no HTTP request: then there
+/// is neither.
 fn parse_request_line(request_line: &str) -> (Option<&str>, Option<&str>) {
     let Some((method, rest)) = split_at_byte(request_line, b' ') else { return (None, None) };
     let target = rest.rsplit_once(' ').map_or(rest, |(target, _)| target);
     (Some(method), Some(split_at_byte(target, b'?').map_or(target, |(path, _)| path)))
 }
 
-/// The referer and the agent after `" 200 5 "`, if they are there.
+/// Parses the referer and the user agent after `" 200 5 "`, if they are there.
 fn parse_headers(rest: &str) -> (Option<&str>, Option<&str>) {
     let Some((_, rest)) = split_at_byte(rest, b'"') else { return (None, None) };
     let Some((referer, rest)) = parse_quoted(rest) else { return (None, None) };

@@ -1,46 +1,47 @@
-//! Requests that were read and wait to be judged, by another thread.
+//! Batch of parsed requests, passed from the thread that reads to the thread that decides.
 //!
-//! What most lines have is kept close together, because it goes from one core to another; what few have is elsewhere.
+//! The fields that most lines have are stored compactly, because they move from one core to another. Uncommon fields are stored
+//! separately.
 
 use slidegate::{AdHocLimit, Micros, Request, RequestId};
 
 use super::event::{Event, RecordedDecision};
 
-/// A run of lines, in the order of the trace.
+/// Consecutive lines, in the order of the trace.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     text: String,
-    /// Where in the text names and values end. Each begins where the one before ends.
+    /// Ends of the names and values in `text`. Each begins at the end of the one before.
     ends: Vec<u32>,
     lines: Vec<ParsedLine>,
-    /// How far the file was read after the last of them.
+    /// Position in the file after the last line, in bytes.
     pub(super) position: u64,
 }
 
-/// One line; its attributes are in the batch, one after the other.
+/// One line. Its attributes are in the batch, after those of the line before.
 #[derive(Debug)]
 struct ParsedLine {
     number: u64,
     at: Micros,
     permits: u64,
-    /// Names and values.
+    /// Number of names and values.
     texts: u32,
     uncommon: Option<Box<UncommonFields>>,
 }
 
-/// What few lines have.
+/// Fields that few lines have.
 #[derive(Debug, Default)]
 struct UncommonFields {
-    /// What is wrong with it, if it is no request.
+    /// Reason why the line could not be parsed.
     error: Option<String>,
-    /// The limit that it brings; its resource is then its only text.
+    /// Ad-hoc limit of the request. The resource is then the line's only text.
     ad_hoc: Option<AdHocLimit>,
     id: Option<RequestId>,
     recorded: Option<(bool, Option<String>)>,
 }
 
 impl Batch {
-    /// Forgets everything, and keeps the memory.
+    /// Removes all lines and keeps the allocated memory.
     pub(super) fn clear(&mut self) {
         self.text.clear();
         self.ends.clear();
@@ -51,7 +52,7 @@ impl Batch {
         self.lines.len()
     }
 
-    /// A line that is a request.
+    /// Adds a line that is a request.
     pub(super) fn add(&mut self, number: u64, event: Event<'_, '_>) {
         let Event { at, request, recorded } = event;
         let before = self.ends.len();
@@ -73,20 +74,21 @@ impl Batch {
         self.lines.push(ParsedLine { number, at, permits: request.cost(), texts, uncommon });
     }
 
-    /// A line that is none.
+    /// Adds a line that could not be parsed.
     pub(super) fn add_error(&mut self, number: u64, reason: String) {
         let uncommon = Some(Box::new(UncommonFields { error: Some(reason), ..UncommonFields::default() }));
         self.lines.push(ParsedLine { number, at: Micros::ZERO, permits: 0, texts: 0, uncommon });
     }
 
-    /// Gives every line to `visit`, with its number, until it says that it is enough: a request, or what was wrong with it.
+    /// Gives every line to `visit`, with its number: a request, or the reason why it could not be parsed. Stops early and returns
+    /// false if `visit` returns false.
     pub(super) fn for_each<E>(
         &self,
         mut visit: impl FnMut(u64, Result<Event<'_, '_>, &str>) -> Result<bool, E>,
     ) -> Result<bool, E> {
         let mut ends = self.ends.as_slice();
         let mut from = 0;
-        // A request is large, so it borrows them.
+        // A request that owns its attributes is large, so it borrows them from here.
         let mut pairs: Vec<(&str, &str)> = Vec::new();
         for line in &self.lines {
             let (own_ends, rest) = ends.split_at(line.texts as usize);
@@ -122,7 +124,7 @@ impl Batch {
 
     fn push_text(&mut self, text: &str) {
         self.text.push_str(text);
-        // A batch has far less than four gigabytes: so many lines of so many bytes.
+        // The number of lines and their length are bounded: a batch is much smaller than 4 GiB.
         self.ends.push(self.text.len() as u32);
     }
 }
@@ -145,7 +147,7 @@ impl UncommonFields {
     }
 }
 
-/// Names and values, in turns, two by two.
+/// Iterator that pairs alternating names and values.
 struct Pairs<I>(I);
 
 impl<'b, I: Iterator<Item = &'b str>> Iterator for Pairs<I> {
@@ -163,7 +165,7 @@ impl<'b, I: Iterator<Item = &'b str>> Iterator for Pairs<I> {
     }
 }
 
-/// A request of a resource that names as much of its limit.
+/// Returns a request for a resource with an ad-hoc limit.
 pub(super) fn ad_hoc_request(resource: &str, ad_hoc: AdHocLimit) -> Request<'_> {
     let AdHocLimit { limit, window, burst } = ad_hoc;
     let mut request = Request::resource(resource);

@@ -1,4 +1,4 @@
-//! Tables with a header, one request a line.
+//! Parses CSV tables with a header and one request per line.
 
 use csv_core::{ReadRecordResult, Reader};
 use slidegate::Request;
@@ -9,10 +9,10 @@ use super::json::TIME_FIELDS;
 use super::line_reader::MAX_LINE;
 use super::time::read_time;
 
-/// The most columns.
+/// Maximum number of columns.
 const MAX_COLUMNS: usize = 1_000;
 
-/// Reads lines of a table.
+/// Parser for lines of a table.
 #[derive(Debug)]
 pub(super) struct Csv {
     record: Record,
@@ -25,7 +25,7 @@ pub(super) struct Csv {
 }
 
 impl Csv {
-    /// By the table's first line.
+    /// Creates a parser from the header, which is the first line of the table.
     pub(super) fn new(header: &str, fields: &Fields) -> Result<Self, String> {
         let mut record = Record::default();
         record.read(header)?;
@@ -55,7 +55,7 @@ impl Csv {
         Ok(Csv { record, columns, time, permits, attributes, fields: fields.clone(), missing })
     }
 
-    /// Gives one line to `visit`.
+    /// Parses one line and gives its request to `visit`.
     pub(super) fn read(
         &mut self,
         line: &str,
@@ -82,7 +82,7 @@ impl Csv {
         visit(Event::new(at, &request))
     }
 
-    /// What is not as it seems, for people.
+    /// Returns a note for the report about attributes that the table does not have.
     pub(super) fn note(&self) -> Option<String> {
         let first = self.missing.first()?;
         Some(format!(
@@ -92,11 +92,11 @@ impl Csv {
     }
 }
 
-/// One line, taken apart.
+/// Values of one line.
 #[derive(Debug, Default)]
 struct Record {
     text: String,
-    /// Where each value ends.
+    /// End of each value in `text`.
     ends: Vec<usize>,
 }
 

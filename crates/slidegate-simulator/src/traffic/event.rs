@@ -2,7 +2,7 @@
 
 use slidegate::{Micros, Request};
 
-/// What was asked, when, and what was decided then if that is known.
+/// A request, its time, and the decision that was recorded for it, if any.
 #[derive(Clone, Copy)]
 pub(crate) struct Event<'e, 'r> {
     pub(crate) at: Micros,
@@ -10,7 +10,7 @@ pub(crate) struct Event<'e, 'r> {
     pub(crate) recorded: Option<RecordedDecision<'e>>,
 }
 
-/// What a server decided when it recorded the request.
+/// Decision of the server that recorded the request.
 #[derive(Clone, Copy)]
 pub(crate) struct RecordedDecision<'a> {
     pub(crate) allowed: bool,
@@ -18,7 +18,7 @@ pub(crate) struct RecordedDecision<'a> {
 }
 
 impl<'e, 'r> Event<'e, 'r> {
-    /// Of which no more is known.
+    /// Creates an event without a recorded decision.
     pub(crate) fn new(at: Micros, request: &'e Request<'r>) -> Self {
         Event { at, request, recorded: None }
     }

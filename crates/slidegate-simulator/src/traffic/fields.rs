@@ -1,11 +1,11 @@
-//! Which field of a line is which attribute of a request.
+//! Maps the fields of a line to the attributes of a request.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use slidegate::Rules;
 
-/// `NAME=VALUE`, as it is typed.
+/// Option of the form `NAME=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pair {
     pub(crate) name: String,
@@ -25,20 +25,20 @@ impl FromStr for Pair {
     }
 }
 
-/// The attributes that rules look at, and where each is from: a field, or the same for every request.
+/// Sources of the attributes that rules use: each is a field of the line, or a constant.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fields {
-    /// An attribute and the name of its field.
+    /// Attributes that are fields of the line.
     pub(super) attributes: Vec<AttributeField>,
-    /// An attribute and its value.
+    /// Attributes with the same value for every request.
     pub(super) constants: Vec<Pair>,
-    /// Where the time is, if it was said.
+    /// Field with the time, if the options name one.
     pub(super) time: Option<String>,
-    /// Where the number of permits is, if it was said.
+    /// Field with the number of permits, if the options name one.
     pub(super) permits: Option<String>,
 }
 
-/// An attribute, its field, and whether somebody named the field or it only has the attribute's name.
+/// An attribute and its field. `explicit` is true if the options name the field; otherwise it has the attribute's name.
 #[derive(Clone, Debug)]
 pub(super) struct AttributeField {
     pub(super) attribute: String,
@@ -47,7 +47,7 @@ pub(super) struct AttributeField {
 }
 
 impl Fields {
-    /// What `names` are, unless said otherwise: the field of that name.
+    /// Maps every name to the field of that name, unless it is explicit or constant.
     pub(crate) fn new(attribute_names: &BTreeSet<String>, explicit: &[Pair], constants: &[Pair]) -> Self {
         let mut attributes: Vec<AttributeField> = explicit
             .iter()
@@ -80,18 +80,18 @@ impl Fields {
         self
     }
 
-    /// Whether anything was said that a format without fields cannot follow.
+    /// Returns true if there are options that a format with fixed fields cannot follow.
     pub(super) fn has_explicit(&self) -> bool {
         let explicit = self.attributes.iter().any(|named| named.explicit);
         explicit || !self.constants.is_empty() || self.time.is_some() || self.permits.is_some()
     }
 
-    /// The constants as attributes.
+    /// Returns the constants as attributes.
     pub(super) fn constants(&self) -> impl Iterator<Item = (&str, &str)> {
         self.constants.iter().map(|pair| (pair.name.as_str(), pair.value.as_str()))
     }
 
-    /// The place of each attribute's field among `known`. A field that somebody named must be there.
+    /// Returns each attribute with the index of its field in `known`. A field that the options name must be there.
     pub(super) fn indices(&self, known: &[&str], what: &str) -> Result<Vec<(usize, String)>, String> {
         let mut indices = Vec::new();
         for AttributeField { attribute, field, explicit } in &self.attributes {
@@ -104,7 +104,7 @@ impl Fields {
         Ok(indices)
     }
 
-    /// The attributes that rules look at and that no line of such a file can have.
+    /// Returns the attributes with a field that is not in `known`.
     pub(super) fn missing(&self, known: &[&str]) -> Vec<String> {
         let missing = self.attributes.iter().filter(|named| !known.contains(&named.field.as_str()));
         missing.map(|named| named.attribute.clone()).collect()
@@ -116,13 +116,13 @@ pub(super) fn unknown_field_error(flag: &str, field: &str, known: &[&str], what:
     format!("{flag} names the field `{field}`, which {what} does not have: it has {}", known.join(", "))
 }
 
-/// What to say of fields that no line had.
+/// Returns a note for the report about fields that no line had.
 pub(super) fn unseen_fields_note<'f>(fields: impl Iterator<Item = (&'f str, bool)>) -> Option<String> {
     let unseen: Vec<&str> = fields.filter(|(_, seen)| !seen).map(|(field, _)| field).collect();
     (!unseen.is_empty()).then(|| format!("no line has `{}`, so no request has it", unseen.join("`, `")))
 }
 
-/// The attributes that rules look at.
+/// Returns the names of the attributes that rules use.
 pub(crate) fn attribute_names(rules: &Rules) -> BTreeSet<String> {
     let named = rules.iter().flat_map(|rule| rule.conditions().map(|(name, _)| name).chain(rule.key()));
     named.map(str::to_owned).collect()

@@ -1,4 +1,4 @@
-//! Logs of JSON lines: one object a line, whatever its fields are called.
+//! Parses logs of JSON lines: one object per line, with any field names.
 
 use std::borrow::Cow;
 
@@ -9,17 +9,17 @@ use super::event::Event;
 use super::fields::{Fields, unseen_fields_note};
 use super::time::read_time;
 
-/// Where the time is, unless said otherwise: the first of these that a line has.
+/// Default fields for the time: the first that a line has is used.
 pub(super) const TIME_FIELDS: [&str; 6] = ["time", "timestamp", "@timestamp", "ts", "at", "date"];
 
-/// Reads lines of JSON.
+/// Parser for JSON lines.
 #[derive(Debug)]
 pub(super) struct Json {
     fields: Fields,
     line: Value,
-    /// What is not text in the line, by its attribute's place.
+    /// Numbers and booleans of the line as text, with the index of their attribute.
     non_strings: Vec<(usize, String)>,
-    /// Which of the fields that somebody named were ever there.
+    /// For each attribute, true if any line has had its field.
     seen: Vec<bool>,
 }
 
@@ -33,7 +33,7 @@ impl Json {
         }
     }
 
-    /// Gives one line to `visit`.
+    /// Parses one line and gives its request to `visit`.
     pub(super) fn read(
         &mut self,
         line: &str,
@@ -79,21 +79,21 @@ impl Json {
         visit(Event::new(at, &request))
     }
 
-    /// What is not as it seems, for people.
+    /// Returns a note for the report about fields that no line had.
     pub(super) fn note(&self) -> Option<String> {
         let seen = self.fields.attributes.iter().zip(&self.seen);
         unseen_fields_note(seen.map(|(named, seen)| (named.field.as_str(), *seen)))
     }
 }
 
-/// What is wrong and in which column. The line's number is known better.
+/// Formats the error with its column. The parser's line number is left out: it is always 1.
 pub(super) fn describe_error(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let (why, _) = text.rsplit_once(" at line ").unwrap_or((&text, ""));
     format!("{why} at column {}", error.column())
 }
 
-/// A field by its name, or by its path such as `request.remote_ip`.
+/// Finds a field by its name, or by its path, such as `request.remote_ip`.
 fn find_field<'v>(object: &'v Map<String, Value>, field: &str) -> Option<&'v Value> {
     if let Some(value) = object.get(field) {
         return Some(value);
@@ -102,7 +102,7 @@ fn find_field<'v>(object: &'v Map<String, Value>, field: &str) -> Option<&'v Val
     find_field(object.get(first)?.as_object()?, rest)
 }
 
-/// What can be an attribute.
+/// Returns a value as text; none if it cannot be an attribute.
 fn text(value: &Value) -> Option<Cow<'_, str>> {
     match value {
         Value::String(text) => Some(Cow::Borrowed(text)),

@@ -1,4 +1,4 @@
-//! Lines of a file that a stranger may have written: none is longer than it may be.
+//! Reads an untrusted file line by line, with a maximum length per line. Unpacks gzip.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::Arc;
@@ -7,36 +7,36 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use flate2::bufread::MultiGzDecoder;
 use memchr::memchr;
 
-/// The longest line. Browsers send no more than 8 KiB of a header.
+/// Maximum length of a line, in bytes. Browsers send at most 8 KiB per header.
 pub(super) const MAX_LINE: usize = 64 << 10;
 
 const BUFFER_SIZE: usize = 256 << 10;
 
-/// What begins a file that gzip has written.
+/// First bytes of a gzip file.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// A file, line by line.
+/// Reader for the lines of a file.
 pub(super) struct LineReader {
     input: Box<dyn BufRead + Send>,
-    /// Bytes of the file itself, packed or not.
+    /// Bytes read from the file, before it is unpacked.
     bytes_read: Arc<AtomicU64>,
-    /// What the last line has of the buffer.
+    /// Bytes of the buffer that the last line takes.
     used: usize,
-    /// The end of what is typed is told only once, so it is remembered from the beginning.
+    /// True if the file is empty. A terminal reports the end of its input only once, so the first read must be remembered.
     is_empty: bool,
-    /// A line that is not in the buffer in one piece.
+    /// A line that is not completely in the buffer.
     line: Vec<u8>,
     number: u64,
 }
 
-/// One line, without its end.
+/// One line, without its line ending.
 pub(super) enum Line<'a> {
     Whole(&'a [u8]),
     TooLong,
 }
 
 impl<'a> Line<'a> {
-    /// Without a `\n` at its end.
+    /// `line` is without its `\n`.
     fn new(line: &'a [u8]) -> Self {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.len() > MAX_LINE { Line::TooLong } else { Line::Whole(line) }
@@ -44,7 +44,7 @@ impl<'a> Line<'a> {
 }
 
 impl LineReader {
-    /// Unpacks what begins as gzip does.
+    /// Creates a reader. Unpacks the file if it begins with [`GZIP_MAGIC`].
     pub(super) fn new(file: impl Read + Send + 'static) -> io::Result<Self> {
         let bytes_read = Arc::new(AtomicU64::new(0));
         let mut input = BufReader::with_capacity(
@@ -61,12 +61,12 @@ impl LineReader {
         Ok(LineReader { input, bytes_read, used: 0, is_empty, line: Vec::new(), number: 0 })
     }
 
-    /// The beginning of the file, which stays to be read.
+    /// Returns the buffered beginning of the file without consuming it.
     pub(super) fn peek(&mut self) -> io::Result<&[u8]> {
         if self.is_empty { Ok(&[]) } else { fill_buffer(&mut self.input) }
     }
 
-    /// The next one and its number, from 1; none at the end.
+    /// Returns the next line and its number, from 1; none at the end.
     #[inline(always)]
     pub(super) fn next(&mut self) -> io::Result<Option<(u64, Line<'_>)>> {
         self.input.consume(std::mem::take(&mut self.used));
@@ -82,7 +82,7 @@ impl LineReader {
         Ok(Some((number, Line::new(&buffer[..end]))))
     }
 
-    /// One that is not in the buffer as a whole.
+    /// Reads a line that is not completely in the buffer.
     #[cold]
     fn next_unbuffered(&mut self) -> io::Result<Option<(u64, Line<'_>)>> {
         self.line.clear();
@@ -95,17 +95,17 @@ impl LineReader {
         Ok(Some((self.number, Line::new(self.line.strip_suffix(b"\n").unwrap_or(&self.line)))))
     }
 
-    /// How many lines there were so far.
+    /// Returns the number of lines read so far.
     pub(super) fn line_count(&self) -> u64 {
         self.number
     }
 
-    /// How many bytes of the file were read.
+    /// Returns the number of bytes read from the file so far.
     pub(super) fn position(&self) -> u64 {
         self.bytes_read.load(Ordering::Relaxed)
     }
 
-    /// The rest of a line.
+    /// Consumes the rest of a line that is too long.
     fn skip_rest_of_line(&mut self) -> io::Result<()> {
         loop {
             self.line.clear();
@@ -117,7 +117,7 @@ impl LineReader {
     }
 }
 
-/// What is in the buffer, which is filled if nothing is. A signal is no reason to stop.
+/// Returns the content of the buffer, and fills it first if it is empty. Repeats a read that a signal interrupts.
 #[inline]
 fn fill_buffer(input: &mut (impl BufRead + ?Sized)) -> io::Result<&[u8]> {
     let empty = loop {
@@ -127,7 +127,7 @@ fn fill_buffer(input: &mut (impl BufRead + ?Sized)) -> io::Result<&[u8]> {
             Err(error) => return Err(error),
         }
     };
-    // At the end it would be read once more.
+    // At the end of the input, another `fill_buf` would read again.
     if empty { Ok(&[]) } else { input.fill_buf() }
 }
 
@@ -135,7 +135,7 @@ fn ends_with_newline(line: &[u8]) -> bool {
     line.last() == Some(&b'\n')
 }
 
-/// Counts what is read, for whoever shows progress.
+/// Reader that counts the bytes read, for the progress bar.
 struct CountingReader<R> {
     file: R,
     bytes_read: Arc<AtomicU64>,
@@ -159,12 +159,12 @@ mod tests {
 
     use super::*;
 
-    /// Gives a few bytes at a time, is interrupted now and then, and ends only once.
+    /// Input that returns a few bytes at a time, is interrupted sometimes, and reports its end only once.
     struct Pieces {
         text: Cursor<Vec<u8>>,
         sizes: Vec<usize>,
         reads: usize,
-        /// Somebody waits at a terminal.
+        /// True to behave like a terminal.
         typed: bool,
         ended: bool,
     }
@@ -176,7 +176,7 @@ mod tests {
             if size == 0 {
                 return Err(io::ErrorKind::Interrupted.into());
             }
-            // What a file is can only be seen if its first two bytes come together.
+            // The format of a file is recognised only if the first read returns two bytes.
             let most = buffer.len().min(if self.text.position() == 0 { size.max(2) } else { size });
             let read = self.text.read(&mut buffer[..most])?;
             assert!(read > 0 || !(self.typed && self.ended), "the end was told already");
@@ -218,12 +218,12 @@ mod tests {
                 text.clone()
             };
             let mut expected: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
-            // What ends with a line has no empty one after it.
+            // A final newline does not begin another line.
             if expected.last().is_some_and(|last| last.is_empty()) {
                 expected.pop();
             }
             let length = file.len() as u64;
-            // Who types ends a line before the file.
+            // Input from a terminal ends after a complete line.
             let typed = !packed && (text.is_empty() || text.ends_with(b"\n"));
             let mut read =
                 LineReader::new(Pieces { text: Cursor::new(file), sizes, reads: 0, typed, ended: false }).unwrap();

@@ -1,4 +1,4 @@
-//! What is asked: a trace of what happened, or a pattern that somebody is afraid of.
+//! Traffic to simulate: a recorded trace, or a synthetic pattern.
 
 mod access_log;
 mod batch;
@@ -29,26 +29,27 @@ use super::progress::Progress;
 #[cfg(fuzzing)]
 pub(crate) use self::trace::fuzz_line;
 
-/// Where requests come from. A trace on standard input can be read once, everything else again and again.
+/// Source of requests. A trace on standard input can be read once, every other source any number of times.
 #[derive(Debug)]
 pub(crate) enum Traffic {
     Trace(Trace),
     Pattern(Pattern),
 }
 
-/// What came of reading it all.
+/// Result of one pass over the traffic.
 #[derive(Debug, Default)]
 pub(crate) struct ReadSummary {
-    /// How a trace is written.
+    /// Format of the trace; none for a pattern.
     pub(crate) format: Option<Format>,
     pub(crate) parse_errors: ParseErrors,
-    /// Whether somebody ended it early.
+    /// True if the pass was ended early.
     pub(crate) interrupted: bool,
     pub(crate) notes: Vec<String>,
 }
 
 impl Traffic {
-    /// Gives every request to `visit`, in the order of the trace. What it calls an error is a bad line.
+    /// Gives every request to `visit`, in the order of the trace. A line of a trace counts as a parse error if `visit` returns an
+    /// error for it.
     pub(crate) fn for_each(
         &self,
         progress: &mut Progress,
@@ -60,7 +61,7 @@ impl Traffic {
         }
     }
 
-    /// What it is, for people.
+    /// Returns a description for the report.
     pub(crate) fn name(&self) -> String {
         match self {
             Traffic::Trace(trace) => trace.name(),
@@ -72,12 +73,12 @@ impl Traffic {
         matches!(self, Traffic::Trace(trace) if trace.is_standard_input())
     }
 
-    /// When it begins, if that is not its first request.
+    /// Returns the start of a pattern; none for a trace, which starts with its first request.
     pub(crate) fn begin(&self) -> Option<Micros> {
         matches!(self, Traffic::Pattern(_)).then_some(pattern::BEGIN)
     }
 
-    /// Bytes of a trace, requests of a pattern; none if it is not known.
+    /// Returns the number of bytes of a trace or requests of a pattern; none if it is not known.
     pub(crate) fn length(&self) -> Option<u64> {
         match self {
             Traffic::Trace(trace) => trace.length(),

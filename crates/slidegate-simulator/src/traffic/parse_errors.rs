@@ -1,25 +1,25 @@
-//! Lines that say nothing that can be judged: counted, the first of them shown, and never the end of a run.
+//! Counts lines that cannot be parsed or decided, and keeps the first of them for the report.
 
 use serde::Serialize;
 use slidegate::yaml::one_line;
 
-/// How many are shown.
+/// Maximum number of lines to keep.
 const MAX_SHOWN: usize = 10;
 
-/// Enough of a reason to understand it.
+/// Maximum length of a reason, in characters.
 const MAX_LENGTH: usize = 200;
 
-/// The lines of a trace that were left out.
+/// Lines of a trace that were left out.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct ParseErrors {
     pub(crate) count: u64,
     pub(crate) first: Vec<BadLine>,
 }
 
-/// One of them.
+/// A line that was left out, and the reason.
 #[derive(Debug, Serialize)]
 pub(crate) struct BadLine {
-    /// From 1.
+    /// Number of the line, from 1.
     pub(crate) line: u64,
     pub(crate) why: String,
 }
@@ -33,7 +33,7 @@ impl ParseErrors {
     }
 }
 
-/// What somebody else may have written, as a terminal can show it.
+/// Makes untrusted text safe for a terminal: one line, without control characters, and not too long.
 pub(super) fn printable(text: &str) -> String {
     let mut line = one_line(text);
     if let Some((end, _)) = line.char_indices().nth(MAX_LENGTH) {

@@ -1,4 +1,4 @@
-//! Traffic that is made up: the same for a seed, in the order of time.
+//! Generates synthetic traffic, in the order of time. The same seed gives the same traffic.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,10 +14,10 @@ use super::event::Event;
 use super::synthetic_clients::SyntheticClients;
 use crate::progress::Progress;
 
-/// When a pattern begins: 2000-01-01, where windows of seconds, minutes, hours and days begin.
+/// Start of every pattern: 2000-01-01, a boundary of windows of seconds, minutes, hours and days.
 pub(crate) const BEGIN: Micros = Micros::from_secs(946_684_800);
 
-/// A kind of traffic.
+/// Shape of a synthetic pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Shape {
     /// As even as a clock, client after client
@@ -42,21 +42,21 @@ pub(crate) enum Shape {
 #[derive(Debug)]
 pub(crate) struct Pattern {
     pub(crate) shape: Shape,
-    /// Requests a second, on average or at the height of it.
+    /// Requests per second, on average or at the peak.
     pub(crate) rate: u64,
     pub(crate) duration: Micros,
     pub(crate) clients: u64,
     pub(crate) seed: u64,
-    /// What a timeline, or a burst, consists of.
+    /// Requests of a timeline or a boundary burst; empty for other shapes.
     pub(crate) instants: Instants,
     pub(crate) synthetic_clients: SyntheticClients,
 }
 
-/// So many requests at each of these times after the beginning, in order.
+/// Times after the start, in order, each with its number of requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Instants(pub(crate) Vec<(Micros, u64)>);
 
-/// The most requests that a timeline may have at one instant.
+/// Maximum number of requests of a timeline at one instant.
 const MAX_AT_ONCE: u64 = 10_000_000;
 
 impl FromStr for Instants {
@@ -76,7 +76,7 @@ impl FromStr for Instants {
     }
 }
 
-/// `0.99s`, which is no length of time elsewhere.
+/// Parses seconds with a fraction, such as `0.99s`. [`Micros`] does not parse fractions.
 fn read_seconds(text: &str) -> Option<Micros> {
     let (whole, fraction) = text.strip_suffix('s')?.split_once('.')?;
     let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
@@ -88,18 +88,18 @@ fn read_seconds(text: &str) -> Option<Micros> {
     Some(Micros::new(whole.checked_mul(1_000_000)?.checked_add(part)?))
 }
 
-/// A time after the beginning, and whose request it is.
+/// Time of a request after the start, in microseconds, and the number of its client.
 type Arrival = (u64, u64);
 
 impl Pattern {
-    /// About how many requests it has.
+    /// Returns the approximate number of requests.
     pub(crate) fn length(&self) -> u64 {
         let all = u128::from(self.rate) * u128::from(self.duration.get()) / 1_000_000;
         let all = u64::try_from(all).unwrap_or(u64::MAX);
         match self.shape {
             Shape::Steady | Shape::Poisson | Shape::Hammering | Shape::Zipf => all,
             Shape::Ramp => all / 2,
-            // A tenth all the time, and half of an eighth at the height of it.
+            // The base rate is 0.1. The sale adds 0.9 × exp(-8 t), which is 0.9 / 8 ≈ 0.11 in all. Together about 1/5.
             Shape::FlashSale => all / 5,
             Shape::BoundaryBurst | Shape::Timeline => self.instants.0.iter().map(|(_, n)| n).sum(),
         }
@@ -122,7 +122,7 @@ impl Pattern {
             }
             let at = Micros::new(BEGIN.get() + after);
             let request = Request::new(self.synthetic_clients.attributes_of(client, &mut values));
-            // There are no lines here: what is wrong with one is wrong with all.
+            // All requests of a pattern are alike: an error of one is an error of all.
             visit(Event::new(at, &request))?;
         }
         Ok(summary)
@@ -166,13 +166,13 @@ impl Pattern {
             Shape::Zipf => {
                 let zipf = Zipf::new(clients as f64, 1.0)
                     .map_err(|error| format!("--clients {clients}: {error}"))?;
-                // It answers whole numbers from 1.
+                // The distribution returns whole numbers from 1.
                 self.independent_arrivals(random, |_| 1.0, move |random| zipf.sample(random) as u64 - 1)?
             }
         })
     }
 
-    /// Arrivals that know nothing of each other, `height` of the rate at each time.
+    /// Returns independent random arrivals. `relative_rate` returns the share of the full rate at a time.
     fn independent_arrivals<'a>(
         &self,
         mut random: Xoshiro256PlusPlus,
@@ -189,7 +189,7 @@ impl Pattern {
                 if at >= end as f64 {
                     return None;
                 }
-                // What comes at the full rate is thinned out.
+                // Arrivals at the full rate are thinned out to the rate at this time.
                 let sample: f64 = random.random();
                 if sample < relative_rate(at) {
                     return Some((at as u64, client(&mut random)));

@@ -1,4 +1,4 @@
-//! What `slidegate serve --record` writes: requests as they were asked, one JSON object a line, with what was decided then.
+//! Parses recordings of `slidegate serve --record`: one JSON object per line, with a request and its decision.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,7 +11,7 @@ use super::batch::ad_hoc_request;
 use super::event::{Event, RecordedDecision};
 use super::json::describe_error;
 
-/// One line.
+/// One line of a recording.
 #[derive(Debug, Deserialize)]
 struct Line<'a> {
     /// Microseconds since 1970.
@@ -32,13 +32,13 @@ struct Line<'a> {
     denied_by: Option<Cow<'a, str>>,
 }
 
-/// Whether this is a line of a recording.
+/// Returns true if this is a line of a recording.
 pub(super) fn recognises(line: &str) -> bool {
     serde_json::from_str::<Line<'_>>(line)
         .is_ok_and(|line| line.attributes.is_some() || line.resource.is_some())
 }
 
-/// Gives one line to `visit`.
+/// Parses one line and gives its request to `visit`.
 pub(super) fn read(
     line: &str,
     visit: impl FnOnce(Event<'_, '_>) -> Result<(), String>,
@@ -70,11 +70,11 @@ pub(super) fn read(
     visit(Event { at: Micros::new(line.at), request: &request, recorded })
 }
 
-/// In the order of the line.
+/// Attributes in the order of the line.
 #[derive(Debug)]
 struct Attributes<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
-/// A text that is borrowed where it can be.
+/// Text that is borrowed from the line if it has no escapes.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -96,7 +96,7 @@ impl<'de> Visitor<'de> for AttributesVisitor {
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Attributes<'de>, M::Error> {
         let mut pairs = Vec::new();
         while let Some((Text(name), Text(value))) = map.next_entry()? {
-            // One too many is denied by the limiter, as by a server.
+            // One attribute more than the maximum is enough for the limiter to reject the request, as a server does.
             if pairs.len() <= MAX_ATTRIBUTES {
                 pairs.push((name, value));
             }

@@ -1,4 +1,4 @@
-//! Who asks in a pattern: clients by number, with the attributes that the rules look at.
+//! Generates the clients of a pattern, by number, with the attributes that the rules use.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -7,7 +7,7 @@ use slidegate::{Pattern, Rules};
 
 use super::fields::Pair;
 
-/// The attributes of the n-th client.
+/// Attributes of the clients of a pattern.
 #[derive(Debug)]
 pub(crate) struct SyntheticClients {
     attributes: Vec<(String, Value)>,
@@ -15,14 +15,16 @@ pub(crate) struct SyntheticClients {
 
 #[derive(Debug)]
 enum Value {
-    /// The same for all.
+    /// The same value for all clients.
     Constant(String),
-    /// So, and the client's number after it.
+    /// A prefix, followed by the number of the client.
     Numbered(String),
 }
 
 impl SyntheticClients {
-    /// What rules are keyed by differs from client to client; what they match is what the first of them asks for.
+    /// Creates clients with attributes that match the rules. If several rules have conditions on an attribute, its value
+    /// matches the first pattern of the first of them. Attributes of a rule's `key` differ from client to client, unless a
+    /// condition or a constant fixes them.
     pub(crate) fn new(rules: &Rules, constants: &[Pair]) -> Self {
         let keys: BTreeSet<&str> = rules.iter().flat_map(|rule| rule.key()).collect();
         let mut attributes: Vec<(String, Value)> =
@@ -43,7 +45,7 @@ impl SyntheticClients {
         SyntheticClients { attributes }
     }
 
-    /// Writes the attributes of client `n` into `values`, which has room for them.
+    /// Returns the attributes of client `n`. Their values are written into `values`, which is reused between calls.
     pub(super) fn attributes_of<'a>(
         &'a self,
         n: u64,
@@ -55,7 +57,7 @@ impl SyntheticClients {
             match value {
                 Value::Constant(value) => text.push_str(value),
                 Value::Numbered(prefix) => {
-                    // Writing to a text does not fail.
+                    // Writing to a string does not fail.
                     let _ = write!(text, "{prefix}{n}");
                 }
             }
@@ -63,7 +65,7 @@ impl SyntheticClients {
         self.attributes.iter().map(|(name, _)| name.as_str()).zip(values.iter().map(String::as_str))
     }
 
-    /// What all requests have, for people.
+    /// Returns a note for the report about attributes that are the same for all requests.
     pub(crate) fn note(&self) -> Option<String> {
         let constants = self.attributes.iter().filter_map(|(name, value)| match value {
             Value::Constant(value) => Some(format!("{name}={value}")),

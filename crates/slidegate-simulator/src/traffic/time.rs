@@ -66,14 +66,15 @@ fn shift(local: Micros, offset: &str) -> Option<Micros> {
     }
 }
 
-/// Exact to the microsecond: no floating point.
+/// Parses a number since 1970, exact to the microsecond: without floating point.
 fn read_number(text: &str) -> Option<Micros> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     if fraction.contains('.') {
         return None;
     }
     let number: u64 = whole.parse().ok()?;
-    // In the year 2001 there were as many seconds as three years have milliseconds.
+    // A number below 10^11 is in seconds: that reaches to the year 5138, while 10^11 milliseconds after 1970 is in 1973. Each
+    // smaller unit follows at a number that is 1,000 times as large.
     let (unit, per) = match number {
         0..100_000_000_000 => (1_000_000, 1),
         100_000_000_000..100_000_000_000_000 => (1_000, 1),

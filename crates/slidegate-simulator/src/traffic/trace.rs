@@ -1,4 +1,4 @@
-//! A file of requests that happened: which format it is, and every line of it.
+//! Reads a trace: recognises its format, parses its lines on one thread, and gives the requests to another.
 
 use std::fs::File;
 use std::io;
@@ -20,14 +20,14 @@ use super::parse_errors::printable;
 use super::recording;
 use crate::progress::Progress;
 
-/// Lines that are looked at to find out the format.
+/// Number of lines to recognise the format by.
 const SNIFFED_LINES: usize = 20;
 
-/// Lines that are judged in one go, and how many such runs are read ahead.
+/// Number of lines in a batch, and number of batches to read ahead.
 const BATCH_LINES: usize = 2_048;
 const BATCHES_AHEAD: usize = 4;
 
-/// How a trace is written.
+/// Format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Format {
@@ -51,7 +51,7 @@ impl Format {
         }
     }
 
-    /// What the beginning of a file looks like.
+    /// Recognises the format by the beginning of a file.
     fn recognise(beginning: &[u8]) -> Option<Format> {
         let text = String::from_utf8_lossy(beginning);
         let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty()).take(SNIFFED_LINES);
@@ -63,28 +63,28 @@ impl Format {
                 () => {}
             }
         }
-        // A table of nothing but times has no comma.
+        // A table that has only a column of times has no comma.
         let header = |line: &&str| line.contains(',') || TIME_FIELDS.contains(line);
         lines().next().filter(header).map(|_| Format::Csv)
     }
 }
 
-/// A file to read requests from.
+/// File with recorded requests.
 #[derive(Debug)]
 pub(crate) struct Trace {
     pub(crate) path: PathBuf,
-    /// Found out, unless given.
+    /// None to recognise the format by the beginning of the file.
     pub(crate) format: Option<Format>,
     pub(crate) fields: Fields,
-    /// Whether a bad line is the end.
+    /// True to fail at the first line that cannot be parsed.
     pub(crate) strict: bool,
 }
 
-/// Who reads lines of a format.
+/// Parser for lines of one format.
 enum LineParser {
     AccessLog(AccessLog),
     Json(Json),
-    /// Until the header has come.
+    /// A table before its header was read.
     CsvHeader(Fields),
     Csv(Csv),
     Recording,
@@ -105,7 +105,7 @@ impl LineParser {
         })
     }
 
-    /// Reads one line. The outer error is the end, whatever follows.
+    /// Parses one line. The outer error ends the pass; the inner error concerns this line only.
     #[inline(always)]
     fn read(
         &mut self,
@@ -113,7 +113,7 @@ impl LineParser {
         visit: &mut impl FnMut(Event<'_, '_>) -> Result<(), String>,
     ) -> Result<Result<(), String>, String> {
         if let LineParser::CsvHeader(fields) = self {
-            // Some programs begin a file with a mark that it is Unicode.
+            // Some programs begin a file with a byte order mark.
             *self = LineParser::Csv(Csv::new(line.trim_start_matches('\u{feff}'), fields)?);
             return Ok(Ok(()));
         }
@@ -183,7 +183,7 @@ impl Trace {
         let mut evaluator =
             Evaluator { trace: self, name: &name, summary: ReadSummary::default(), accepted: 0 };
         let notes = if self.is_standard_input() {
-            // Who types, or follows a log, has every line judged when it comes.
+            // Input that is typed, or a log that is followed, is decided line by line, without waiting for a full batch.
             let mut batch = Batch::default();
             while reader.fill(&mut batch, 1)? && evaluator.evaluate_batch(&batch, progress, &mut visit)? {}
             reader.notes()
@@ -204,23 +204,24 @@ impl Trace {
     }
 }
 
-/// Reads lines, and makes requests of them.
+/// Reads and parses lines into batches.
 struct BatchReader<'t> {
     lines: LineReader,
     line_parser: LineParser,
     name: &'t str,
     strict: bool,
-    /// Why the file could not be read to its end.
+    /// Reason why the file could not be read to its end.
     read_error: Option<String>,
 }
 
 impl BatchReader<'_> {
-    /// What is not as it seems, for people.
+    /// Returns notes for the report: missing attributes, and an error at the end of the file.
     fn notes(self) -> Vec<String> {
         self.line_parser.note().into_iter().chain(self.read_error).collect()
     }
 
-    /// The next so many lines that are not empty; false if there is none.
+    /// Fills the batch with the next lines that are not empty, up to `most`. Returns false if there are
+    /// no more lines, or after a read error.
     fn fill(&mut self, batch: &mut Batch, most: usize) -> Result<bool, String> {
         batch.clear();
         while batch.len() < most {
@@ -228,7 +229,7 @@ impl BatchReader<'_> {
             let (number, line) = match self.lines.next() {
                 Ok(Some(next)) => next,
                 Ok(None) => break,
-                // A file that was cut off, such as a packed one whose writer was killed, is good as far as it goes.
+                // The readable part of a truncated file counts, such as a gzip file of a process that was killed.
                 Err(error) if before > 0 && !self.strict => {
                     self.read_error = Some(format!("cannot read {} after line {before}: {error}", self.name));
                     break;
@@ -256,14 +257,15 @@ impl BatchReader<'_> {
     }
 }
 
-/// Reads on one thread what is judged on this one, until `evaluate` says that it is enough. What the reader has to say.
+/// Reads batches on another thread and evaluates them on this one, until `evaluate` returns false. Returns the notes of the
+/// reader.
 fn read_ahead(
     mut reader: BatchReader<'_>,
     mut evaluate: impl FnMut(&Batch) -> Result<bool, String>,
 ) -> Result<Vec<String>, String> {
     std::thread::scope(|scope| {
         let (filled_sender, filled) = mpsc::sync_channel(BATCHES_AHEAD);
-        // Those that were judged are filled again.
+        // Evaluated batches go back to the reader, which fills them again.
         let (empty_sender, empty) = mpsc::channel();
         let builder = std::thread::Builder::new().name("reading".to_owned());
         let reader_thread = builder.spawn_scoped(scope, move || {
@@ -271,7 +273,7 @@ fn read_ahead(
                 let mut batch = empty.try_recv().unwrap_or_else(|_| Batch::default());
                 let result = reader.fill(&mut batch, BATCH_LINES);
                 let more = matches!(result, Ok(true));
-                // Nobody listens any more where it was enough.
+                // Sending fails if this side has stopped early.
                 if filled_sender.send(result.map(|_| batch)).is_err() || !more {
                     return reader.notes();
                 }
@@ -290,7 +292,7 @@ fn read_ahead(
     })
 }
 
-/// What becomes of lines.
+/// Evaluates batches and counts the results.
 struct Evaluator<'t> {
     trace: &'t Trace,
     name: &'t str,
@@ -299,7 +301,7 @@ struct Evaluator<'t> {
 }
 
 impl Evaluator<'_> {
-    /// Whether it goes on after them.
+    /// Evaluates all lines of a batch. Returns false if the pass must end.
     fn evaluate_batch(
         &mut self,
         batch: &Batch,
@@ -338,7 +340,7 @@ impl Format {
     }
 }
 
-/// How many formats take this line, which of a table has this header.
+/// Parses a line as every format, after `header` as the first line of a table. Returns the number of formats that accept it.
 #[cfg(any(fuzzing, test))]
 pub(crate) fn fuzz_line(header: &str, line: &str) -> usize {
     let names = ["api", "ip", "user"].map(str::to_owned).into();
@@ -347,7 +349,7 @@ pub(crate) fn fuzz_line(header: &str, line: &str) -> usize {
     let mut accepted = 0;
     let _ = Format::recognise(line.as_bytes());
     for format in Format::value_variants() {
-        // An access log must have the fields; others may.
+        // The fields of an access log are fixed, so their names must be valid. Other formats may lack fields.
         let explicit: &[_] = if *format == Format::Combined { &log_fields } else { &[] };
         let Ok(mut line_parser) = LineParser::new(*format, &Fields::new(&names, explicit, &[])) else {
             continue;
@@ -373,7 +375,7 @@ mod tests {
 
     use super::fuzz_line;
 
-    /// Pieces that lines are made of, in any order: what `fuzz/targets/trace.rs` has more time for.
+    /// Lines composed of random pieces. `fuzz/targets/trace.rs` tests the same for longer.
     fn pieces() -> impl Strategy<Value = String> {
         let piece = prop_oneof![
             Just("1.2.3.4 - - ["),
