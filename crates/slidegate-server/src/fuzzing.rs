@@ -48,7 +48,7 @@ fn gate(closed: bool) -> Arc<AppState> {
     let store = MemoryStore::with_clock(SystemClock::new(), 128);
     let mut gate = AppState::new(AnyStore::Memory(store), KNOWN_RULES.clone(), "fuzzing");
     if closed {
-        gate.access = Auth::new(vec![Token::new(TOKEN.as_bytes())], Vec::new());
+        gate.settings.access = Auth::new(vec![Token::new(TOKEN.as_bytes())], Vec::new());
     }
     Arc::new(gate)
 }

@@ -12,7 +12,7 @@ use slidegate::{RedisStore, ReservationKey, ReservationKeys};
 use crate::app::auth::{Auth, TOKEN_VARIABLE, Token};
 use crate::app::reservation_keys::{self, SharedKey};
 use crate::app::rule_manager::{FileSource, Sighup};
-use crate::app::state::AppState;
+use crate::app::state::{AppState, Settings};
 use crate::app::{adaptive_task, monitor, rule_manager};
 use crate::common::console::say;
 use crate::common::signals;
@@ -107,17 +107,16 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
         let (doors, places) = open_doors(listen, tls.clone()).await?;
         let store = AnyStore::open(store, &config)?;
         let shared_rules = if config.rules.is_known() { None } else { Some(shared_rules(&store)?) };
-        let gate = AppState::new(store.clone(), config.authorize.spell(config.rules), source);
-        let mut gate = AppState {
-            shared_rules: shared_rules.clone(),
+        let mut gate = AppState::new(store.clone(), config.authorize.spell(config.rules), source);
+        gate.settings = Settings {
             access,
-            authorize: config.authorize,
             limits: config.limits,
+            authorize: config.authorize,
             redis: config.redis,
+            shared_rules: shared_rules.clone(),
             log_keys,
-            ..gate
         };
-        gate.record.on = config.monitor.decisions;
+        gate.stats.on = config.monitor.decisions;
         let shared_key = match (reservation_keys, store.redis_store()) {
             (Some(keys), _) => {
                 gate.limiter.set_reservation_keys(keys);
@@ -144,7 +143,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
             Some(store) => drop(tokio::spawn(rule_manager::follow_shared(store, hangup, following))),
             None => drop(tokio::spawn(files.follow(watch, hangup, following))),
         }
-        let recorder = Arc::clone(&gate.record.recorder);
+        let recorder = Arc::clone(&gate.stats.recorder);
         let recording = recording.map(|recording| recording.start(&recorder)).transpose()?;
         // Who is told that it runs may signal it.
         greet(&places, &store, &source, demo);

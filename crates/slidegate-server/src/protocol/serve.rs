@@ -28,7 +28,7 @@ pub struct Listeners {
 /// Answers at all doors until `shutdown` completes, then finishes what is in flight.
 pub async fn run(doors: Listeners, gate: Arc<AppState>, shutdown: impl Future<Output = ()>) {
     let (stop, stopped) = watch::channel(());
-    let shutdown_limit = gate.limits.shutdown;
+    let shutdown_limit = gate.settings.limits.shutdown;
     let Listeners { http, grpc, resp, admin, tls } = doors;
     let separate = admin.is_some();
     if let Some(listener) = http {
@@ -52,8 +52,8 @@ pub async fn run(doors: Listeners, gate: Arc<AppState>, shutdown: impl Future<Ou
     let beating = tokio::spawn(http::live_stats::beat(Arc::clone(&gate)));
     shutdown.await;
     let _ = stop.send(());
-    gate.live.stop();
-    gate.record.recorder.end_streams();
+    gate.export.live.stop();
+    gate.stats.recorder.end_streams();
     // Whatever is still open then belongs to a client that does not read.
     let _ = tokio::time::timeout(shutdown_limit, stop.closed()).await;
     beating.abort();

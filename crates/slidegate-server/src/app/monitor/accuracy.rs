@@ -74,7 +74,7 @@ pub(super) async fn watch(gate: &AppState, config: &AccuracyConfig) {
 async fn round(gate: &AppState, config: &AccuracyConfig, clock: &SystemClock) {
     let (mut checked, mut wrong) = (0, 0);
     let rules = gate.limiter.rules();
-    for key in gate.record.recent.some(config.keys) {
+    for key in gate.stats.recent.some(config.keys) {
         tokio::time::sleep(PAUSE).await;
         // What requests bring themselves is theirs to change.
         let limit = rules.find(&key).map(|(_, quota)| quota.capacity());

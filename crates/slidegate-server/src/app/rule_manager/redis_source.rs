@@ -48,7 +48,7 @@ pub(crate) async fn follow(store: RedisStore, mut hangup: Sighup, gate: Arc<AppS
         match found {
             Ok(Some(SharedText { version, text })) => {
                 known = version;
-                match Config::parse_rules(&text, &gate.redis) {
+                match Config::parse_rules(&text, &gate.settings.redis) {
                     Ok(rules) => drop(gate.change_rules(rules, SOURCE, Some(version))),
                     Err(error) => gate.keep_rules(SOURCE, error.to_string()),
                 }
@@ -96,7 +96,7 @@ async fn still_there(store: &RedisStore, known: u64, gate: &AppState) -> Result<
     let found = store.shared_text(NAME, 0).await?;
     match &found {
         Some(SharedText { version, text }) => {
-            if let Ok(rules) = Config::parse_rules(text, &gate.redis) {
+            if let Ok(rules) = Config::parse_rules(text, &gate.settings.redis) {
                 warn("Redis has lost the rules in force, and has others");
                 gate.rules.revert(*version);
                 gate.change_rules(rules, SOURCE, Some(*version));

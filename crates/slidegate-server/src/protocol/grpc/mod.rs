@@ -96,7 +96,7 @@ impl ConnectionHandler {
         if !self.may_ask(&request) {
             return denial(Status::unauthenticated("this needs a token: authorization: Bearer …"));
         }
-        let patience = match deadline::of(request.headers(), self.gate.limits.request) {
+        let patience = match deadline::of(request.headers(), self.gate.settings.limits.request) {
             Ok(patience) => patience,
             Err(status) => return denial(status),
         };
@@ -111,7 +111,7 @@ impl ConnectionHandler {
                 Some(Ok(response)) => self::framing::reply(&response).map(Either::Left),
                 // By default Envoy passes a request on if the call fails. A client must not get that by long headers.
                 Some(Err(status)) if status.code() == Code::ResourceExhausted => {
-                    self.gate.record.denied(Protocol::Grpc);
+                    self.gate.stats.denied(Protocol::Grpc);
                     self::framing::reply(&rate_limit::over_limit()).map(Either::Left)
                 }
                 Some(Err(status)) => denial(status),
@@ -156,7 +156,7 @@ impl ConnectionHandler {
     /// Whoever balances load has no token, and learns nothing from whether this server is well.
     fn may_ask<B>(&self, request: &Request<B>) -> bool {
         let shown = || request.headers().get(AUTHORIZATION).and_then(|header| bearer(header.as_bytes()));
-        let access = &self.gate.access;
+        let access = &self.gate.settings.access;
         access.is_open() || request.uri().path().starts_with(health::PREFIX) || access.may_ask(shown())
     }
 }
@@ -178,7 +178,7 @@ struct Busy<'c> {
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
-        self.seat.end(self.gate.record.now());
+        self.seat.end(self.gate.stats.now());
     }
 }
 
@@ -196,7 +196,7 @@ impl listener::ConnectionHandler for ConnectionHandler {
         seat: Arc<ConnectionState>,
         mut stop: Stop,
     ) {
-        let limits = self.gate.limits;
+        let limits = self.gate.settings.limits;
         let mut stream = TimeoutStream::new(stream);
         // A peer that is there answers a ping at least; one that never begins to speak HTTP/2 gets none.
         stream.set_read_timeout(Some(limits.head + limits.request));

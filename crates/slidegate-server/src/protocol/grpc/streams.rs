@@ -30,12 +30,12 @@ pub(super) struct Streaming {
 
 impl Streams {
     pub(super) fn new(gate: Arc<AppState>) -> Self {
-        Streams { free: Arc::new(Semaphore::new(gate.limits.grpc_streams)), gate }
+        Streams { free: Arc::new(Semaphore::new(gate.settings.limits.grpc_streams)), gate }
     }
 
     /// Opens one on the connection of `seat`.
     pub(super) fn open(&self, seat: &Arc<ConnectionState>) -> Result<Streaming, Status> {
-        let most = self.gate.limits.grpc_streams_per_connection;
+        let most = self.gate.settings.limits.grpc_streams_per_connection;
         if !seat.open_stream(most) {
             return Err(Status::resource_exhausted(format!(
                 "{most} streams are open on this connection, as many as there may be: end one, or raise \
@@ -44,7 +44,7 @@ impl Streams {
         }
         let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() else {
             seat.close_stream();
-            let most = self.gate.limits.grpc_streams;
+            let most = self.gate.settings.limits.grpc_streams;
             return Err(Status::resource_exhausted(format!(
                 "{most} streams are open, as many as there may be: try again later, or raise listen.limits.grpc-streams"
             )));
@@ -58,7 +58,7 @@ impl Streams {
 impl Drop for Streaming {
     fn drop(&mut self) {
         self.seat.close_stream();
-        self.seat.end(self.gate.record.now());
+        self.seat.end(self.gate.stats.now());
     }
 }
 

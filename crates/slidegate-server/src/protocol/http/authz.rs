@@ -24,12 +24,16 @@ impl ConnectionHandler {
             _ if changes(method, path) => {
                 self.admits_change(shown)?;
                 // Without a token a page could ask in the name of who looks at it.
-                if self.gate.access.has_admin() || !is_of_a_page(headers) { Ok(()) } else { Err(by_a_page()) }
+                if self.gate.settings.access.has_admin() || !is_of_a_page(headers) {
+                    Ok(())
+                } else {
+                    Err(by_a_page())
+                }
             }
             _ => {
                 self.admits_ask(shown)?;
                 // A page does not know the token, so it is only where there is none that it could charge.
-                if self.gate.access.is_open() && self.is_charged_by_a_page(path, headers) {
+                if self.gate.settings.access.is_open() && self.is_charged_by_a_page(path, headers) {
                     Err(charged_by_a_page(path))
                 } else {
                     Ok(())
@@ -53,7 +57,7 @@ impl ConnectionHandler {
         let said = |name: &HeaderName| {
             PROXY.contains(&name.as_str())
                 || PROXY_PREFIXES.iter().any(|prefix| name.as_str().starts_with(prefix))
-                || self.gate.authorize.attributes.iter().any(|(_, origin)| match origin {
+                || self.gate.settings.authorize.attributes.iter().any(|(_, origin)| match origin {
                     Origin::Header(known) => known == name && !SENT_BY_BROWSERS.contains(&name.as_str()),
                     _ => false,
                 })
@@ -63,11 +67,11 @@ impl ConnectionHandler {
 
     /// Whether who shows this may ask.
     pub(super) fn admits_ask(&self, shown: Option<&[u8]>) -> Result<(), ApiError> {
-        if self.gate.access.may_ask(shown) { Ok(()) } else { Err(no_token("ask")) }
+        if self.gate.settings.access.may_ask(shown) { Ok(()) } else { Err(no_token("ask")) }
     }
 
     fn admits_change(&self, shown: Option<&[u8]>) -> Result<(), ApiError> {
-        let access = &self.gate.access;
+        let access = &self.gate.settings.access;
         match self.role {
             Role::Admin if !access.has_admin() => Ok(()),
             Role::Asking { may_change: false } => Err(ApiError::new(

@@ -92,7 +92,7 @@ pub(super) fn route() -> Route {
 
 async fn record(State(gate): State<Shared>, body: JsonBytes) -> Result<Response, ApiError> {
     let (sample, bounds) = read_json::<RecordBody>(body.as_slice())?.check()?;
-    let reel = gate.record.recorder.start(sample, bounds).ok_or_else(|| {
+    let reel = gate.stats.recorder.start(sample, bounds).ok_or_else(|| {
         ApiError::new(Code::Unavailable, "as much is recorded as may be: end another recording, or try again")
     })?;
     let lines = Body::from_stream(stream::unfold(reel, next));

@@ -38,7 +38,7 @@ pub(super) fn serve(
     stop: Stop,
 ) -> Served {
     Box::pin(async move {
-        match fast_path::usual(&door, &mut stream, door.gate.limits.head, &seat, &stop).await? {
+        match fast_path::usual(&door, &mut stream, door.gate.settings.limits.head, &seat, &stop).await? {
             Some(rest) => by_hyper(stream, rest, door, peer, seat, stop).await,
             None => Ok(()),
         }
@@ -54,7 +54,7 @@ fn by_hyper(
     seat: Arc<ConnectionState>,
     mut stop: Stop,
 ) -> Served {
-    let limits = door.gate.limits;
+    let limits = door.gate.settings.limits;
     let (reader, writer) = tokio::io::split(stream);
     // A client that does not read its answer is given up as well.
     let mut writer = TimeoutWriter::new(writer);

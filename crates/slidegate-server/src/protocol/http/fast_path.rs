@@ -281,7 +281,8 @@ mod tests {
         let rules = Rules::from_yaml("rules: [{ name: r, key: [u], limit: 9, window: 1h, count: attempts }]");
         let mut gate = AppState::new(AnyStore::Memory(MemoryStore::new()), rules.unwrap(), "a test");
         if locked {
-            gate.access = Auth::new(vec![Token::new(TOKEN.trim_start_matches("Bearer ").as_bytes())], vec![]);
+            gate.settings.access =
+                Auth::new(vec![Token::new(TOKEN.trim_start_matches("Bearer ").as_bytes())], vec![]);
         }
         let door = ConnectionHandler::new(Arc::new(gate), Role::Asking { may_change: true });
         let answers = Arc::new(Mutex::new(Vec::new()));

@@ -93,7 +93,7 @@ async fn authorize(
 ) -> Result<Response, ApiError> {
     let Query(query) =
         query.map_err(|rejection| ApiError::new(Code::InvalidRequest, rejection.body_text()))?;
-    let config = &gate.authorize;
+    let config = &gate.settings.authorize;
     let denied = match query.deny.map(deny_status) {
         None => config.deny_status,
         Some(Ok(status)) => status,

@@ -71,10 +71,10 @@ pub(super) fn route() -> Route {
 async fn live(
     State(gate): State<Shared>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
-    let ticks = gate.live.watch().ok_or_else(|| {
+    let ticks = gate.export.live.watch().ok_or_else(|| {
         ApiError::new(Code::Unavailable, "as many look on as may: close another dashboard, or try again")
     })?;
-    let seconds = gate.record.history().seconds;
+    let seconds = gate.stats.history().seconds;
     let (allowed, denied) = seconds.iter().map(|Requests { allowed, denied }| (*allowed, *denied)).unzip();
     let until_ms = SystemClock::new().now().get() / 1_000;
     let history = HistoryBody { step_ms: 1_000, until_ms, allowed, denied };

@@ -28,12 +28,12 @@ pub(crate) async fn beat(gate: Arc<AppState>) {
     seconds.tick().await;
     loop {
         seconds.tick().await;
-        gate.record.beat();
-        if gate.live.has_subscribers() {
+        gate.stats.beat();
+        if gate.export.live.has_subscribers() {
             let tick = Tick::new(&gate, clock.now().get() / 1_000).await;
             // Our own types can be written.
             let text = serde_json::to_string(&tick).unwrap_or_default();
-            gate.live.publish(text);
+            gate.export.live.publish(text);
         }
     }
 }
@@ -99,9 +99,9 @@ pub(crate) struct Connections {
 impl Tick {
     async fn new(gate: &AppState, at_ms: u64) -> Self {
         let store = StoreBody::of(gate).await;
-        let (Requests { allowed, denied }, durations) = gate.record.second();
+        let (Requests { allowed, denied }, durations) = gate.stats.second();
         let (rules, would_deny) = rules(gate);
-        let connections = |door| gate.record.connections(door);
+        let connections = |door| gate.stats.connections(door);
         Tick {
             at_ms,
             allowed,
@@ -126,7 +126,7 @@ impl Tick {
 
 /// The rules, and how often those that only watch would have denied.
 fn rules(gate: &AppState) -> (Vec<RuleTick>, u64) {
-    let (rules, rows) = gate.record.rows();
+    let (rules, rows) = gate.stats.rows();
     let mut shown: Vec<(usize, Shown)> = rows.iter().map(|row| row.shown()).enumerate().collect();
     let would_deny = shown.iter().map(|(_, shown)| shown.second.would_deny).sum();
     if shown.len() > MOST_RULES {

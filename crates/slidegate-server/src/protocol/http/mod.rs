@@ -98,7 +98,7 @@ impl ConnectionHandler {
     }
 
     fn timeout(&self) -> Duration {
-        self.gate.limits.request
+        self.gate.settings.limits.request
     }
 
     /// A decision takes less time than a router, so the paths that most requests have do not go through it.

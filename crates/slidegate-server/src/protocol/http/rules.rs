@@ -211,7 +211,7 @@ impl EditionBody {
             .rules
             .failure()
             .map(|failure| FailureBody { source: failure.source.clone(), message: failure.message.clone() });
-        let shadows = gate.record.shadows().into_iter().map(ShadowBody::from).collect();
+        let shadows = gate.stats.shadows().into_iter().map(ShadowBody::from).collect();
         EditionBody { version: *version, hash: hash.clone(), source: source.clone(), failure, shadows }
     }
 }
@@ -231,10 +231,12 @@ async fn replace(
     })?;
     let text = str::from_utf8(&text)
         .map_err(|_| ApiError::new(Code::InvalidRules, "the rules must be text: YAML or JSON in UTF-8"))?;
-    let rules = Config::parse_rules(text, &gate.redis)
+    let rules = Config::parse_rules(text, &gate.settings.redis)
         .map_err(|error| ApiError::new(Code::InvalidRules, error.to_string()))?;
     if dry_run {
-        return Ok(Json(Preview::new(&gate.limiter.rules(), &gate.authorize.spell(rules))).into_response());
+        return Ok(
+            Json(Preview::new(&gate.limiter.rules(), &gate.settings.authorize.spell(rules))).into_response()
+        );
     }
     let edition = gate.replace_rules(rules, "PUT /v1/rules").await?;
     Ok(body(&gate, &edition).into_response())

@@ -39,7 +39,7 @@ pub(super) async fn serve<S: Stream>(
     seat: &ConnectionState,
     stop: &Stop,
 ) -> io::Result<()> {
-    let limits = door.gate.limits;
+    let limits = door.gate.settings.limits;
     let mut stopping = stop.clone();
     let mut stopped = pin!(stopping.changed());
     let mut timer = pin!(tokio::time::sleep(limits.head));
@@ -47,7 +47,7 @@ pub(super) async fn serve<S: Stream>(
     let mut since = door.clock.now();
     let mut half = false;
     let mut arrived: Vec<u8> = Vec::with_capacity(TOGETHER);
-    let client = Client::new(door.next_id(), peer, &door.gate.access);
+    let client = Client::new(door.next_id(), peer, &door.gate.settings.access);
     let held = door.gate.hold();
     let mut connection =
         Connection { door, stream, seat, client, answers: Answers::default(), transaction: None };
@@ -357,7 +357,7 @@ impl<S: Stream> Connection<'_, S> {
                 if command == Plain::Reset {
                     self.transaction = None;
                 }
-                return self.client.answer(command, rest, &self.door.gate.access, &mut self.answers);
+                return self.client.answer(command, rest, &self.door.gate.settings.access, &mut self.answers);
             }
             _ if !self.client.known => self.unknown(),
             Some(Name::Peek) => match Asked::peek(rest) {
@@ -463,7 +463,7 @@ impl<S: Stream> Connection<'_, S> {
     }
 
     fn timeout(&self) -> Duration {
-        self.door.gate.limits.request
+        self.door.gate.settings.limits.request
     }
 
     async fn send_if_many(&mut self) -> io::Result<()> {

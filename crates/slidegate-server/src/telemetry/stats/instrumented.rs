@@ -11,7 +11,7 @@ use crate::telemetry::trace::{self, TraceContext};
 #[derive(Clone, Copy)]
 pub(crate) struct Instrumented<'g> {
     pub(crate) limiter: &'g Limiter<AnyStore>,
-    pub(crate) record: &'g DecisionStats,
+    pub(crate) stats: &'g DecisionStats,
     pub(crate) door: Protocol,
     pub(crate) log_keys: bool,
     /// Whose traces the decisions belong to.
@@ -22,7 +22,7 @@ impl Instrumented<'_> {
     /// Whether somebody looks at single decisions.
     #[inline]
     fn is_watched(&self) -> bool {
-        trace::wanted() || self.record.recorder.is_on()
+        trace::wanted() || self.stats.recorder.is_on()
     }
 
     /// Of this caller's traces.
@@ -34,14 +34,14 @@ impl Instrumented<'_> {
         if self.is_watched() {
             return self.watched_acquire(request).await;
         }
-        if !self.record.on {
+        if !self.stats.on {
             let answer = self.limiter.acquire(request).await;
             self.note_unmatched(request, &answer);
             return answer;
         }
-        let since = self.record.now();
+        let since = self.stats.now();
         let answer = self.limiter.acquire(request).await;
-        self.record.took(self.door, since, &answer);
+        self.stats.took(self.door, since, &answer);
         self.note_unmatched(request, &answer);
         answer
     }
@@ -50,7 +50,7 @@ impl Instrumented<'_> {
     #[inline]
     pub(super) fn note_unmatched(&self, request: &Request<'_>, answer: &Result<Decision, Error>) {
         if let Ok(decision) = answer {
-            self.record.unmatched.note(|| self.record.now(), request, decision);
+            self.stats.unmatched.note(|| self.stats.now(), request, decision);
         }
     }
 
@@ -69,9 +69,9 @@ impl Instrumented<'_> {
         if self.is_watched() {
             return self.watched_acquire_many(requests).await;
         }
-        let since = self.record.now();
+        let since = self.stats.now();
         let answers = self.limiter.acquire_many(requests).await;
-        self.count_many(self.record.now().since(since), requests, &answers);
+        self.count_many(self.stats.now().since(since), requests, &answers);
         answers
     }
 
@@ -83,7 +83,7 @@ impl Instrumented<'_> {
     ) {
         match answers {
             Ok(answers) => {
-                self.record.count(self.door, took, answers.iter());
+                self.stats.count(self.door, took, answers.iter());
                 requests
                     .iter()
                     .zip(answers)
@@ -96,7 +96,7 @@ impl Instrumented<'_> {
     }
 
     fn count_failures(&self, took: Micros, times: usize, error: &Error) {
-        self.record.count(self.door, took, vec![Err(error.clone()); times].iter());
+        self.stats.count(self.door, took, vec![Err(error.clone()); times].iter());
     }
 
     /// Recorded as one request for each.
@@ -104,9 +104,9 @@ impl Instrumented<'_> {
         if self.is_watched() {
             return self.watched_acquire_together(requests).await;
         }
-        let since = self.record.now();
+        let since = self.stats.now();
         let answers = self.limiter.acquire_together(requests).await;
-        self.count_together(self.record.now().since(since), requests, answers)
+        self.count_together(self.stats.now().since(since), requests, answers)
     }
 
     pub(super) fn count_together(
@@ -118,7 +118,7 @@ impl Instrumented<'_> {
         match answers {
             Ok(decisions) => {
                 let answers: Vec<Result<Decision, Error>> = decisions.into_iter().map(Ok).collect();
-                self.record.count(self.door, took, answers.iter());
+                self.stats.count(self.door, took, answers.iter());
                 requests
                     .iter()
                     .zip(&answers)

@@ -22,18 +22,18 @@ impl Instrumented<'_> {
     fn write(&self, requests: &[Request<'_>], answers: &[Result<Decision, Error>]) {
         // It is asked once more then: see `grpc::rate_limit`.
         let again = |answer: &Result<_, Error>| answer.as_ref().is_err_and(Error::is_too_costly);
-        if self.record.recorder.is_on() && !(self.door == Protocol::Grpc && answers.iter().any(again)) {
-            self.record.recorder.write(self.record.now(), requests, answers);
+        if self.stats.recorder.is_on() && !(self.door == Protocol::Grpc && answers.iter().any(again)) {
+            self.stats.recorder.write(self.stats.now(), requests, answers);
         }
     }
 
     pub(super) fn watched_acquire<'a>(&'a self, request: &'a Request<'_>) -> TracedDecision<'a, Decision> {
         Box::pin(async move {
-            let (span, since) = (self.span(Kind::Acquire), self.record.now());
+            let (span, since) = (self.span(Kind::Acquire), self.stats.now());
             let answer = self.limiter.acquire(request).await;
-            let took = self.record.now().since(since);
+            let took = self.stats.now().since(since);
             self.write(slice::from_ref(request), slice::from_ref(&answer));
-            self.record.count(self.door, took, std::iter::once(&answer));
+            self.stats.count(self.door, took, std::iter::once(&answer));
             self.note_unmatched(request, &answer);
             if let Some(span) = span {
                 span.end(took, &answer);
@@ -44,10 +44,10 @@ impl Instrumented<'_> {
 
     pub(super) fn watched_peek<'a>(&'a self, request: &'a Request<'_>) -> TracedDecision<'a, Decision> {
         Box::pin(async move {
-            let (span, since) = (self.span(Kind::Peek), self.record.now());
+            let (span, since) = (self.span(Kind::Peek), self.stats.now());
             let answer = self.limiter.peek(request).await;
             if let Some(span) = span {
-                span.end(self.record.now().since(since), &answer);
+                span.end(self.stats.now().since(since), &answer);
             }
             answer
         })
@@ -60,9 +60,9 @@ impl Instrumented<'_> {
     ) -> TracedDecision<'a, Vec<Result<Decision, Error>>> {
         Box::pin(async move {
             let spans: Vec<_> = requests.iter().filter_map(|_| self.span(Kind::Acquire)).collect();
-            let since = self.record.now();
+            let since = self.stats.now();
             let answers = self.limiter.acquire_many(requests).await;
-            let took = self.record.now().since(since);
+            let took = self.stats.now().since(since);
             self.count_many(took, requests, &answers);
             match &answers {
                 Ok(answers) => {
@@ -81,11 +81,11 @@ impl Instrumented<'_> {
         requests: &'a [Request<'r>],
     ) -> TracedDecision<'a, Vec<Decision>> {
         Box::pin(async move {
-            let (span, since) = (self.span(Kind::Acquire), self.record.now());
+            let (span, since) = (self.span(Kind::Acquire), self.stats.now());
             let answers = self.limiter.acquire_together(requests).await;
-            let took = self.record.now().since(since);
+            let took = self.stats.now().since(since);
             if let Ok(decisions) = &answers {
-                self.record.recorder.write_together(self.record.now(), requests, decisions);
+                self.stats.recorder.write_together(self.stats.now(), requests, decisions);
             }
             let answers = self.count_together(took, requests, answers);
             if let Some(span) = span {
@@ -105,14 +105,14 @@ mod tests {
     use crate::store::AnyStore;
 
     async fn unwatched(deciding: &Instrumented<'_>, request: &Request<'_>) -> Result<Decision, Error> {
-        if !deciding.record.on {
+        if !deciding.stats.on {
             let answer = deciding.limiter.acquire(request).await;
             deciding.note_unmatched(request, &answer);
             return answer;
         }
-        let since = deciding.record.now();
+        let since = deciding.stats.now();
         let answer = deciding.limiter.acquire(request).await;
-        deciding.record.took(deciding.door, since, &answer);
+        deciding.stats.took(deciding.door, since, &answer);
         deciding.note_unmatched(request, &answer);
         answer
     }

@@ -41,7 +41,7 @@ pub(super) fn route() -> Route {
 }
 
 async fn metrics(State(gate): State<Shared>) -> Result<Response, ApiError> {
-    let Ok(place) = Arc::clone(&gate.metrics_pages).try_acquire_owned() else {
+    let Ok(place) = Arc::clone(&gate.export.metrics_pages).try_acquire_owned() else {
         return Err(ApiError::new(
             Code::Unavailable,
             "as many pages of metrics are sent as may be: try again",
@@ -115,8 +115,8 @@ impl Collector for Everything {
 
 impl Everything {
     fn decisions(&self, page: &mut Page<'_>) -> Result<(), Error> {
-        let record = &self.gate.record;
-        let (rules, rows) = record.rows();
+        let stats = &self.gate.stats;
+        let (rules, rows) = stats.rows();
         let mut said = Vec::new();
         for row in &rows {
             for word in Said::ALL {
@@ -145,7 +145,7 @@ impl Everything {
             for source in Source::ALL {
                 let mut all = Durations::default();
                 for (allowed, verdict) in [(true, "allowed"), (false, "denied")] {
-                    let some = record.durations(door, allowed, source);
+                    let some = stats.durations(door, allowed, source);
                     if some.count() > 0 || source == Source::Store {
                         let labels =
                             [("door", door.as_str()), ("verdict", verdict), ("source", source.as_str())];
@@ -162,10 +162,10 @@ impl Everything {
         page.durations("decision_duration", "How long decisions took", &durations)?;
         let failures = Protocol::ALL.into_iter().flat_map(|door| {
             Failure::ALL
-                .map(|kind| ([("door", door.as_str()), ("kind", kind.as_str())], record.failures(door, kind)))
+                .map(|kind| ([("door", door.as_str()), ("kind", kind.as_str())], stats.failures(door, kind)))
         });
         page.counters("failures", "Requests that could not be decided", &failures.collect::<Vec<_>>())?;
-        let unmatched = Protocol::ALL.map(|door| ([("door", door.as_str())], record.unmatched(door)));
+        let unmatched = Protocol::ALL.map(|door| ([("door", door.as_str())], stats.unmatched(door)));
         page.counters("unmatched_requests", "Requests that no rule matches", &unmatched)?;
         let limits: Vec<_> =
             rules.iter().map(|rule| ([("rule", rule.name())], rule.quota().limit() as i64)).collect();
@@ -197,18 +197,18 @@ impl Everything {
 
     fn doors(&self, page: &mut Page<'_>) -> Result<(), Error> {
         let connections =
-            Protocol::ALL.map(|door| ([("door", door.as_str())], self.gate.record.connections(door) as i64));
+            Protocol::ALL.map(|door| ([("door", door.as_str())], self.gate.stats.connections(door) as i64));
         page.gauges("connections", "Connections that are open", None, &connections)?;
         let shed = Protocol::ALL.into_iter().flat_map(|door| {
             Shed::ALL.map(|reason| {
-                ([("door", door.as_str()), ("reason", reason.as_str())], self.gate.record.sheds(door, reason))
+                ([("door", door.as_str()), ("reason", reason.as_str())], self.gate.stats.sheds(door, reason))
             })
         });
         let help = "Connections that were closed because clients held too many, or sent nothing";
         page.counters("connections_shed", help, &shed.collect::<Vec<_>>())?;
         let unfinished = self.gate.unfinished.bytes() as u64;
         page.bytes("unfinished_requests", "Large requests that have not arrived whole", Some(unfinished))?;
-        let recorded = self.gate.record.recorder.recorded();
+        let recorded = self.gate.stats.recorder.recorded();
         page.gauge("recordings", "Recordings of requests under way", recorded.recordings as i64)?;
         page.counter("recorded_requests", "Requests that were recorded", recorded.lines)?;
         let help = "Requests that were not, because what was recorded was not taken fast enough";
