@@ -1,4 +1,4 @@
-//! What `fuzz/` reaches that nobody else should: doors without a network. Not in the product.
+//! Entry points for `fuzz/`: protocols without a network. Not part of the product.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,10 +24,10 @@ use crate::{
     simulate,
 };
 
-/// What lets ask at a closed door.
+/// Token of the closed server.
 pub const TOKEN: &str = "open sesame";
 
-/// One of each kind.
+/// Rules of every kind.
 const RULES: &str = "
 rules:
   - { name: ip, match: { api: [/login, /search*] }, key: [ip], limit: 3, window: 5s, count: attempts }
@@ -43,7 +43,7 @@ static RUNTIME: LazyLock<Runtime> =
 
 static KNOWN_RULES: LazyLock<Rules> = LazyLock::new(|| Rules::from_yaml(RULES).expect("rules"));
 
-/// Counts nothing yet; `closed` to those without [`TOKEN`].
+/// Creates an empty application state. If `closed`, it requires [`TOKEN`].
 fn gate(closed: bool) -> Arc<AppState> {
     let store = MemoryStore::with_clock(SystemClock::new(), 128);
     let mut gate = AppState::new(AnyStore::Memory(store), KNOWN_RULES.clone(), "fuzzing");
@@ -53,22 +53,23 @@ fn gate(closed: bool) -> Arc<AppState> {
     Arc::new(gate)
 }
 
-/// What the HTTP door answers to bytes that come in these pieces.
+/// Returns the output of the HTTP protocol for input that arrives in these pieces.
 pub fn http(pieces: &[&[u8]], closed: bool) -> Vec<u8> {
     talk(http::ConnectionHandler::new(gate(closed), Role::Asking { may_change: true }), pieces)
 }
 
-/// What the RESP door answers to bytes that come in these pieces.
+/// Returns the output of the RESP protocol for input that arrives in these pieces.
 pub fn resp(pieces: &[&[u8]], closed: bool) -> Vec<u8> {
     talk(resp::ConnectionHandler::new(gate(closed)), pieces)
 }
 
-/// How many answers the RESP door owes a client that may ask.
+/// Returns the number of replies that the RESP protocol owes an authorized client.
 pub fn resp_due(bytes: &[u8]) -> usize {
     resp::fuzzing::due(bytes)
 }
 
-/// What the gRPC door answers to `ShouldRateLimit` with a body in these pieces: frames, or a status with its text.
+/// Returns the response of the gRPC protocol to `ShouldRateLimit` with a body in these pieces: frames, or a status with
+/// its text.
 pub fn should_rate_limit(pieces: &[&[u8]]) -> Result<Vec<u8>, (i32, String)> {
     let gate = gate(false);
     RUNTIME
@@ -76,12 +77,12 @@ pub fn should_rate_limit(pieces: &[&[u8]]) -> Result<Vec<u8>, (i32, String)> {
         .map_err(|status| (status.code().into(), status.message().to_owned()))
 }
 
-/// How many formats of traces take this line, which of a table has this header.
+/// Returns the number of trace formats that accept this line. `header` is the header of a table.
 pub fn trace_line(header: &str, line: &str) -> usize {
     simulate::fuzz_line(header, line)
 }
 
-/// The rules as `GET /v1/rules` shows them.
+/// Returns the rules in the format of `GET /v1/rules`.
 pub fn rules_json(rules: &Rules) -> String {
     serde_json::to_string(&RulesBody::from(rules)).expect("our own types can be written")
 }
@@ -96,9 +97,9 @@ fn talk<D: ConnectionHandler>(door: D, pieces: &[&[u8]]) -> Vec<u8> {
     std::mem::take(&mut said.lock())
 }
 
-/// A client that has said all it will, and takes every answer.
+/// In-memory client that sends all pieces and accepts every response.
 struct Wire {
-    /// The last first.
+    /// Pieces to send, in reverse order.
     heard: Vec<Vec<u8>>,
     said: Arc<Mutex<Vec<u8>>>,
 }

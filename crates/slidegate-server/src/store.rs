@@ -1,4 +1,4 @@
-//! Where the server counts: chosen when it starts.
+//! Store of the server, chosen at start: memory or Redis.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,62 +15,62 @@ use tokio::sync::Mutex;
 use crate::common::console::warn;
 use crate::config::{Config, StoreKind};
 
-/// One of the stores there are.
+/// Memory store or Redis store.
 #[derive(Clone)]
 pub enum AnyStore {
-    /// In this process.
+    /// Counts in this process.
     Memory(MemoryStore),
-    /// In Redis, with every process that counts there.
+    /// Counts in Redis, shared with all processes that use it.
     Redis(Redis),
 }
 
-/// Redis, guarded, and quick where keys are hot.
+/// Redis with failover and the hot-key layers.
 #[derive(Clone)]
 pub struct Redis {
     store: Stack,
     guard: Failover,
-    /// Whether it has ever answered.
+    /// True once Redis has answered.
     met: Arc<AtomicBool>,
-    /// When it was last asked whether it is there, and what came of it.
+    /// Last readiness probe.
     asked: Arc<Mutex<Option<Asked>>>,
     clock: SystemClock,
 }
 
-/// When, and what was wrong, if anything was.
+/// Time of a probe, and its error, if any.
 type Asked = (Micros, Option<Error>);
 
-/// What is seen and done around Redis.
+/// Statistics of the layers around Redis.
 #[derive(Clone)]
 pub struct RedisStats {
-    /// Deadlines, breakers, and what was admitted without it.
+    /// Deadlines, circuit breakers, and admissions without Redis.
     pub guard: FailoverStats,
     /// Permits taken in advance.
     pub lease: LeaseStats,
-    /// Calls, and the asks in them.
+    /// Calls, and the requests in them.
     pub coalesce: CoalesceStats,
-    /// Denials that were known already.
+    /// Denials from the cache.
     pub deny_cache: DenyCacheStats,
-    /// What calls to Redis cost.
+    /// Cost of the calls to Redis.
     pub calls: CallStats,
 }
 
-/// Whether decisions can be made, and what is not as it should be.
+/// Readiness of the store for decisions.
 pub enum Readiness {
-    /// As they should.
+    /// The store answers.
     Ready,
-    /// Without a store that does not answer now.
+    /// The store does not answer now, and failover decides.
     Degraded(Error),
-    /// The store has never answered: most likely it is not where it should be.
+    /// The store has never answered: most likely its address is wrong.
     NotReady(Error),
 }
 
-/// How long an answer to whether Redis is there is good.
+/// Time for which a readiness probe is valid.
 const FRESH: Duration = Duration::from_millis(500);
 
-/// How long to wait before Redis is asked again whether it is there.
+/// Pause between two attempts to reach Redis at start.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// How often it is looked whether a server was given up or is back.
+/// Interval at which the state of the Redis servers is read.
 const LOOK: Duration = Duration::from_millis(250);
 
 impl AnyStore {
@@ -85,7 +85,7 @@ impl AnyStore {
         }
     }
 
-    /// Counts in Redis. It need not be there yet.
+    /// Creates a Redis store. Redis need not be reachable yet.
     pub fn redis(
         options: &RedisOptions,
         guard: &FailoverOptions,
@@ -103,7 +103,7 @@ impl AnyStore {
         }))
     }
 
-    /// Its kind, in a word.
+    /// Returns the kind of the store, in one word.
     pub fn name(&self) -> &'static str {
         match self {
             AnyStore::Memory(_) => "memory",
@@ -111,7 +111,7 @@ impl AnyStore {
         }
     }
 
-    /// Where it counts, for people: without a password.
+    /// Returns the location of the store for messages, without a password.
     pub fn place(&self) -> String {
         match self {
             AnyStore::Memory(_) => "memory".to_owned(),
@@ -119,7 +119,7 @@ impl AnyStore {
         }
     }
 
-    /// Redis itself, for what is not a decision.
+    /// Returns the Redis store without failover, for operations other than decisions.
     pub(crate) fn redis_store(&self) -> Option<&RedisStore> {
         match self {
             AnyStore::Memory(_) => None,
@@ -127,7 +127,7 @@ impl AnyStore {
         }
     }
 
-    /// Whether decisions can be made now.
+    /// Returns whether decisions can be made now.
     pub async fn ready(&self) -> Readiness {
         let AnyStore::Redis(redis) = self else { return Readiness::Ready };
         match redis.is_there().await {
@@ -140,7 +140,7 @@ impl AnyStore {
         }
     }
 
-    /// Counts `key` again from its entries; none if nothing is counted.
+    /// Counts `key` again from its entries. None if nothing is counted.
     pub(crate) async fn audit(
         &self,
         key: &Key,
@@ -153,7 +153,7 @@ impl AnyStore {
         }
     }
 
-    /// Statistics of the memory store; none with Redis. Visits every key: call it on a blocking thread.
+    /// Returns statistics of the memory store. None with Redis. Visits every key, so it must run on a blocking thread.
     pub fn memory_stats(&self) -> Option<MemoryStats> {
         match self {
             AnyStore::Memory(store) => Some(store.stats()),
@@ -161,8 +161,8 @@ impl AnyStore {
         }
     }
 
-    /// Statistics of the layers around Redis; none with the memory store. Visits every key that this node remembers: call
-    /// it on a blocking thread.
+    /// Returns statistics of the layers around Redis. None with the memory store. Visits every key that this node
+    /// remembers, so it must run on a blocking thread.
     pub fn redis_stats(&self) -> Option<RedisStats> {
         match self {
             AnyStore::Memory(_) => None,
@@ -176,7 +176,8 @@ impl AnyStore {
         }
     }
 
-    /// Says how the store is set up and what of that is not good, and from then on when it goes and comes.
+    /// Logs problems of the store's setup, and from then on when a server becomes unavailable and available. Never
+    /// returns with Redis.
     pub async fn introduce(self) {
         let AnyStore::Redis(redis) = self else { return };
         redis.guard.start();
@@ -184,7 +185,7 @@ impl AnyStore {
         redis.watch().await;
     }
 
-    /// Gives back what it has taken in advance, and says goodbye to the other processes.
+    /// Returns leased permits, and tells the other nodes that this one leaves.
     pub async fn leave(&self) {
         if let AnyStore::Redis(redis) = self {
             tokio::join!(redis.store.give_back(), redis.guard.leave());
@@ -193,8 +194,8 @@ impl AnyStore {
 }
 
 impl Redis {
-    /// What is wrong with it, if anything is. However often this is asked, Redis is asked only now and then: strangers may
-    /// ask whether we are ready.
+    /// Returns the error of the last probe of Redis, if it failed. Redis is probed at most once per [`PROBE_TTL`],
+    /// because untrusted clients may request the readiness as often as they like.
     async fn is_there(&self) -> Option<Error> {
         let mut asked = self.asked.lock().await;
         let now = self.clock.now();
@@ -207,7 +208,7 @@ impl Redis {
         wrong
     }
 
-    /// Waits for it as long as it takes.
+    /// Waits until Redis answers, and logs the warnings of its report.
     async fn report(&self) {
         let store = self.guard.store();
         let mut told = None;

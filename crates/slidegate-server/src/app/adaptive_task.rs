@@ -1,4 +1,6 @@
-//! Rules that follow the load: a step a second, by what this host has in use and what was reported.
+//! Background task that adapts the limits of rules to the load, one step per second.
+//!
+//! The load is the resource usage of this host, and the load that clients have reported.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +11,7 @@ use tokio::task::spawn_blocking;
 use super::state::AppState;
 use crate::common::console::warn;
 
-/// For as long as the server runs. Every server that counts in one Redis has the same factors.
+/// Runs as long as the server does. All servers that count in the same Redis use the same factors.
 pub(crate) async fn watch(gate: Arc<AppState>) {
     let mut adapter = match gate.limiter.store().redis_store() {
         Some(store) => AdaptiveController::shared(store.clone()),
@@ -21,7 +23,7 @@ pub(crate) async fn watch(gate: Arc<AppState>) {
     seconds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         seconds.tick().await;
-        // Looking costs a little, so it is done only if a rule follows the load.
+        // Measuring has a small cost, so it is done only if a rule follows the load.
         if gate.limiter.rules().iter().any(|rule| rule.factor().is_some()) {
             // The kernel's files are read on a blocking thread.
             let looked = spawn_blocking(move || (host.load(), host)).await;
@@ -29,7 +31,7 @@ pub(crate) async fn watch(gate: Arc<AppState>) {
             host = back;
             match adapter.step(&gate.limiter, load).await {
                 Ok(()) => told = false,
-                // That Redis is away is told elsewhere.
+                // The store reports that Redis is unavailable.
                 Err(error) if error.is_unavailable() || told => {}
                 Err(error) => {
                     warn(&format!("rules follow the load of this node alone: {error}"));

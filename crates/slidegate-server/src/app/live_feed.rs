@@ -4,25 +4,25 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-/// The most subscribers at once.
+/// Upper bound on subscribers.
 const MOST: usize = 100;
 
-/// Those who look on.
+/// Broadcast of the statistics of each second to the subscribed dashboards.
 pub(crate) struct LiveFeed {
-    /// The newest; none when the server stops.
+    /// Statistics of the last second. None when the server stops.
     ticks: watch::Sender<Option<Arc<str>>>,
-    /// As many as may look on.
+    /// One permit for each subscriber.
     places: Arc<Semaphore>,
 }
 
-/// What one of them is told, and its place.
+/// Subscription of one dashboard. It holds one of the permits.
 pub(crate) struct Ticks {
     ticks: watch::Receiver<Option<Arc<str>>>,
     _place: OwnedSemaphorePermit,
 }
 
 impl Ticks {
-    /// The next, once it is there; none when the server stops.
+    /// Waits for the statistics of the next second. None when the server stops.
     pub(crate) async fn next(&mut self) -> Option<Arc<str>> {
         self.ticks.changed().await.ok()?;
         self.ticks.borrow_and_update().clone()
@@ -36,7 +36,7 @@ impl Default for LiveFeed {
 }
 
 impl LiveFeed {
-    /// Told every second from now on; none if too many are.
+    /// Subscribes to the statistics of each second. None if there are too many subscribers, or the server stops.
     pub(crate) fn watch(&self) -> Option<Ticks> {
         let _place = Arc::clone(&self.places).try_acquire_owned().ok()?;
         let ticks = self.ticks.subscribe();
@@ -44,7 +44,7 @@ impl LiveFeed {
         goes_on.then_some(Ticks { ticks, _place })
     }
 
-    /// True if a dashboard is subscribed.
+    /// Returns true if a dashboard is subscribed.
     pub(crate) fn has_subscribers(&self) -> bool {
         self.ticks.receiver_count() > 0
     }
@@ -54,7 +54,7 @@ impl LiveFeed {
         self.ticks.send_if_modified(|newest| newest.is_some() && newest.replace(Arc::from(text)).is_some());
     }
 
-    /// Nobody is told any more.
+    /// Ends all subscriptions.
     pub(crate) fn stop(&self) {
         self.ticks.send_replace(None);
     }
@@ -66,7 +66,7 @@ mod tests {
 
     use super::*;
 
-    /// Many ask at once for the last places: no more than there are get one.
+    /// Several threads compete for the last two permits.
     #[test]
     fn no_more_look_on_than_may() {
         let live = LiveFeed::default();

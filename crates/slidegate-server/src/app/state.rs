@@ -1,4 +1,4 @@
-//! What every door decides with.
+//! Application state: everything that all protocols and background tasks share.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -103,24 +103,24 @@ impl AppState {
         }
     }
 
-    /// A connection's part of the budget for unfinished requests.
+    /// Returns the share of one connection in the budget for unfinished requests.
     pub(crate) fn hold(&self) -> BudgetShare {
         self.unfinished.hold(self.settings.limits.unfinished_bytes)
     }
 
-    /// Statistics of the memory store, at most [`MEMORY_STATS_TTL`] old; none with Redis.
+    /// Returns statistics of the memory store, at most [`MEMORY_STATS_TTL`] old. None with Redis.
     pub(crate) async fn memory_stats(&self) -> Option<MemoryStats> {
         let store = self.limiter.store().clone();
         self.export.memory.get(self.stats.now(), move || store.memory_stats()).await?
     }
 
-    /// Statistics of the layers around Redis, at most [`REDIS_STATS_TTL`] old; none with the memory store.
+    /// Returns statistics of the layers around Redis, at most [`REDIS_STATS_TTL`] old. None with the memory store.
     pub(crate) async fn redis_stats(&self) -> Option<RedisStats> {
         let store = self.limiter.store().clone();
         self.export.redis.get(self.stats.now(), move || store.redis_stats()).await?
     }
 
-    /// What the door of a protocol decides with.
+    /// Returns a limiter that records its decisions as those of `protocol`.
     pub(crate) fn deciding(&self, door: Protocol) -> Instrumented<'_> {
         Instrumented {
             limiter: &self.limiter,
@@ -131,12 +131,12 @@ impl AppState {
         }
     }
 
-    /// A key as logs may have it.
+    /// Returns the key as it may be logged: in plain text or as a digest.
     pub(crate) fn shown<'k>(&self, key: &'k Key) -> Cow<'k, str> {
         log::shown(key, self.settings.log_keys)
     }
 
-    /// Puts other rules in force, and says so if they are others.
+    /// Puts rules in force, and logs it if they differ from the current ones.
     pub(crate) fn change_rules(&self, rules: Rules, source: &str, version: Option<u64>) -> Arc<Edition> {
         let before = self.rules.current();
         let edition = self.rules.change(&self.limiter, self.settings.authorize.spell(rules), source, version);
@@ -149,7 +149,7 @@ impl AppState {
         edition
     }
 
-    /// Puts other rules in force: here, or on every node if they share them.
+    /// Puts rules in force on this node, or on every node if the nodes share rules.
     pub(crate) async fn replace_rules(&self, rules: Rules, source: &str) -> Result<Arc<Edition>, Error> {
         let version = match &self.settings.shared_rules {
             Some(store) => Some(rule_manager::publish(store, &rules).await?),
@@ -164,7 +164,7 @@ impl AppState {
         Ok(edition)
     }
 
-    /// Keeps the rules in force, and says why.
+    /// Keeps the rules in force, and logs why the new ones were rejected.
     pub(crate) fn keep_rules(&self, source: &str, message: String) {
         let text = format!("the rules stay as they are: {message}");
         if self.rules.fail(source, message) {

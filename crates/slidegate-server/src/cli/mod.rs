@@ -1,4 +1,4 @@
-//! The command line. Flags come in as text and go on as checked values.
+//! Command line: parses flags into checked values, and runs one subcommand.
 
 mod acquire;
 mod bench;

@@ -24,23 +24,23 @@ use crate::store::AnyStore;
 use crate::telemetry::capture::RecordArgs;
 use crate::telemetry::log::{self, LogArgs};
 
-/// The variable with a token that lets change rules and counts.
+/// Environment variable with a token that allows changes of rules and counts.
 const ADMIN_TOKEN: &str = "SLIDEGATE_ADMIN_TOKEN";
 
-/// The shortest token.
+/// Length of the shortest token.
 const MIN_TOKEN: usize = 16;
 
-/// Doors that may be open.
+/// Number of listeners.
 const DOORS: u64 = 4;
 
 /// Open files besides connections.
 const OPEN_FILES: u64 = 5_000;
 
-/// How long the other processes may take to be told that this one stops.
+/// Time limit for telling the other nodes that this one stops.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// How long blocking work may take when the server stops. A file that is still being read after that, such as one on a
-/// network mount that does not answer, does not keep the process.
+/// Time limit for blocking work when the server stops. A file that is still being read after that, such as one on a
+/// network mount that does not answer, does not keep the process running.
 const BLOCKED: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
@@ -64,7 +64,7 @@ pub(super) struct ServeArgs {
     /// Where the Redis protocol is spoken [default: 127.0.0.1:6380]
     #[arg(long, value_name = "ADDR")]
     resp: Option<ListenAddress>,
-    /// Where HTTP listens for what changes rules and counts, which is then denied everywhere else [default: off]
+    /// Where HTTP listens for what changes rules and counts, which is then forbidden everywhere else [default: off]
     #[arg(long, value_name = "ADDR")]
     admin: Option<ListenAddress>,
     /// Let whoever reaches the address of --admin change rules and counts without a token, also from other machines
@@ -76,7 +76,7 @@ pub(super) struct ServeArgs {
     log: LogArgs,
 }
 
-/// Serves until the process is told to stop.
+/// Runs the server until the process receives a signal to stop.
 pub(super) fn run(args: ServeArgs) -> Result<(), String> {
     let runtime = tokio::runtime::Runtime::new().map_err(|error| {
         log::plain();
@@ -100,7 +100,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
     }
     let reservation_keys = reservation_keys(&config.reservations)?;
     let recording = args.record.create()?;
-    // A connection is an open file. What cannot be had is told when it lacks.
+    // A connection is an open file. If the system allows fewer, the listener reports it when they run out.
     let _ = rlimit::increase_nofile_limit(OPEN_FILES + DOORS * config.limits.connections as u64);
     let served = runtime.block_on(async {
         let tls = config.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
@@ -123,7 +123,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
                 None
             }
             (None, Some(redis)) => Some(SharedKey::start(redis.clone(), &gate.limiter).await),
-            // Counts and reservations go with the process.
+            // With the memory store, counts and reservations are lost with the process, and so may the key.
             (None, None) => None,
         };
         let gate = Arc::new(gate);
@@ -145,14 +145,14 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
         }
         let recorder = Arc::clone(&gate.stats.recorder);
         let recording = recording.map(|recording| recording.start(&recorder)).transpose()?;
-        // Who is told that it runs may signal it.
+        // The signal handlers are installed: a program that reads "ready" may send a signal.
         greet(&places, &store, &source, demo);
         serve::run(doors, gate, signalled).await;
         recorder.end_all();
         if let Some(recording) = recording {
             let _ = tokio::task::spawn_blocking(|| recording.join()).await;
         }
-        // Whoever cannot be told will find out.
+        // Nodes that miss this message notice by the missing heartbeats.
         let _ = tokio::time::timeout(GOODBYE, store.leave()).await;
         Ok(())
     });
@@ -161,20 +161,20 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
     served
 }
 
-/// Where rules are that all nodes share.
+/// Returns the store with the shared rules.
 fn shared_rules(store: &AnyStore) -> Result<RedisStore, String> {
     let store = store.redis_store().cloned();
     store.ok_or_else(|| "`rules: redis` needs `store: redis`: that is where they are".to_owned())
 }
 
-/// The tokens of the environment and of the files that `access` names.
+/// Reads the tokens of the environment and of the files in `access`.
 fn access(config: &AccessConfig) -> Result<Auth, String> {
     let data = tokens(TOKEN_VARIABLE, config.tokens.as_deref())?;
     let admin = tokens(ADMIN_TOKEN, config.admin_tokens.as_deref())?;
     Ok(Auth::new(data, admin))
 }
 
-/// The door for changes needs no token if there is none, so it must not be reachable from other machines then.
+/// Checks that the admin listener is local if no administrator token is set, because it then needs no token.
 fn check_admin(listen: &Listen, access: &Auth) -> Result<(), String> {
     match listen.admin {
         Some(ListenAddress::At(address))
@@ -195,7 +195,7 @@ fn tokens(variable: &str, file: Option<&Path>) -> Result<Vec<Token>, String> {
     Ok(texts.iter().map(|text| Token::new(text.as_bytes())).collect())
 }
 
-/// The keys of the environment and of the file that `reservations` names; none if there is neither.
+/// Reads the keys of the environment and of the file in `reservations`. None if there is neither.
 fn reservation_keys(config: &ReservationsConfig) -> Result<Option<ReservationKeys>, String> {
     let texts = secrets("reservation key", reservation_keys::VARIABLE, config.keys.as_deref())?;
     if texts.is_empty() {
@@ -205,7 +205,7 @@ fn reservation_keys(config: &ReservationsConfig) -> Result<Option<ReservationKey
     keys.and_then(ReservationKeys::new).map(Some).map_err(|error| error.to_string())
 }
 
-/// Secrets of a variable and of a file, one a line.
+/// Reads the secrets of an environment variable and of a file, one per line.
 fn secrets(what: &str, variable: &str, file: Option<&Path>) -> Result<Vec<String>, String> {
     let mut texts: Vec<String> = Vec::new();
     match std::env::var(variable) {
@@ -232,10 +232,10 @@ fn secrets(what: &str, variable: &str, file: Option<&Path>) -> Result<Vec<String
     Ok(texts)
 }
 
-/// Which door is where, by the scheme of its address.
+/// Addresses of the listeners, by scheme.
 type Places = Vec<(String, SocketAddr)>;
 
-/// Binds every door that is not closed, and says which is where.
+/// Binds every listener that is not off, and returns the addresses.
 async fn open_doors(listen: Listen, tls: Option<Arc<Tls>>) -> Result<(Listeners, Places), String> {
     let mut places = Vec::new();
     let secure = if tls.is_some() { "s" } else { "" };

@@ -1,19 +1,21 @@
-//! Files that change: written in place, renamed over, or behind a link that is swapped, it is the same to a look.
-//! Nothing is asked of the file system that a network or a container could lack.
+//! Detection of changed files by polling their metadata.
 //!
-//! A look blocks for as long as the file system does, such as a network mount whose server is gone. So all of this is
-//! called on blocking threads, except before the server starts.
+//! Polling sees files that are written in place, renamed over, or behind a link that is swapped. It needs nothing that
+//! a network file system or a container could lack.
+//!
+//! Reading metadata blocks as long as the file system does, such as a network mount whose server is gone. So all
+//! functions here are called on blocking threads, except before the server starts.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// How often files are looked at.
+/// Interval between two polls.
 pub(crate) const LOOK: Duration = Duration::from_millis(250);
 
-/// What a file looks like from outside; none if it is not there.
+/// Metadata that changes with the content of a file. None if the file does not exist.
 type Look = Option<(u64, SystemTime, u64, i64, i64)>;
 
-/// Tells when files have changed, and have stopped changing: what is half-written is not read.
+/// Detects that files have changed and are stable again, so that no half-written file is read.
 pub(crate) struct Watch {
     known: Vec<(PathBuf, Look)>,
     before: Vec<(PathBuf, Look)>,
@@ -25,7 +27,7 @@ impl Watch {
         Watch { before: known.clone(), known }
     }
 
-    /// Whether they differ from what is known, and are as they were at the last look.
+    /// Returns true if the files differ from the confirmed version, and have not changed since the last poll.
     pub(crate) fn changed(&mut self, paths: Vec<PathBuf>) -> bool {
         let now = look(paths);
         let settled = now == self.before;
@@ -33,8 +35,8 @@ impl Watch {
         settled && self.before != self.known
     }
 
-    /// After they were read: whether they are still as they were at the last look. Then they are known; what was not is
-    /// looked at again.
+    /// Must be called after the files were read. Returns true if they have not changed since the last poll; then this
+    /// is the confirmed version. Otherwise they are reported as changed again.
     pub(crate) fn know(&mut self, paths: Vec<PathBuf>) -> bool {
         let same = look(paths) == self.before;
         if same {

@@ -6,7 +6,7 @@ use slidegate::Micros;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
-/// Last value, and when it was gathered.
+/// Cache of one value with a time to live.
 pub(crate) struct TtlCache<T> {
     found: Arc<Mutex<Option<(Micros, T)>>>,
     good_for: Micros,

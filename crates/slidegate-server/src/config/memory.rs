@@ -1,4 +1,4 @@
-//! The `memory` part of the file: bounds of the memory store.
+//! The `memory` section of the file: bounds of the memory store.
 
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! Makes an explanation: what the rules say, what the store would decide, and what it has counted.
+//! Builds an explanation: the verdicts of the rules, the decision of the store, and its counts.
 pub(crate) mod dto;
 
 use std::collections::HashMap;
@@ -11,28 +11,28 @@ use slidegate::{
 use self::dto::{CountedBody, EntryBody, ExplanationBody, ReasonBody, RuleBody, VerdictBody, WarmUpBody};
 use crate::store::AnyStore;
 
-/// The most rules that are told although they do not apply.
+/// Upper bound on listed rules that do not apply.
 const MOST_MISSES: usize = 1_000;
 
-/// The most rules that are told at all.
+/// Upper bound on listed rules.
 const MOST_RULES: usize = 2_000;
 
-/// The most keys whose counts are looked at.
+/// Upper bound on keys whose counts are read.
 const MOST_KEYS: usize = 32;
 
-/// The most entries of a key that are told.
+/// Upper bound on listed entries of a key.
 const MOST_ENTRIES: usize = 5;
 
-/// The longest value of an attribute that is told.
+/// Longest attribute value that is shown, in characters.
 const LONGEST_VALUE: usize = 100;
 
-/// What would become of `request` now, and why. Charges nothing.
+/// Explains the decision that `request` would get now. Charges nothing.
 pub(crate) async fn explain(
     limiter: &Limiter<AnyStore>,
     request: &Request<'_>,
 ) -> Result<ExplanationBody, Error> {
     let (decision, never) = match limiter.peek(request).await {
-        // The counts are told all the same.
+        // The counts are shown anyway.
         Err(error) if error.is_too_costly() => {
             (limiter.peek(Request::from(request).permits(0)).await?, Some(error))
         }
@@ -119,7 +119,7 @@ fn summary(
     }
 }
 
-/// What a rule says; `looked` if the store was not asked for as much.
+/// Returns the verdict of a rule. `too_costly` is true if the store was asked for 0 permits instead of the real number.
 fn verdict(check: &Check, limit: Option<&Limit<'_>>, looked: bool) -> VerdictBody {
     let Some(limit) = limit else { return VerdictBody::NotJudged };
     let denies = if looked { check.cost > limit.remaining() } else { limit.outcome().denies() };

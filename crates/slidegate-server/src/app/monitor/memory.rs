@@ -1,4 +1,4 @@
-//! Whether Redis has room; if it gets short, what no longer counts is cleaned up, in small steps.
+//! Background check of Redis's memory. If it runs short, entries that no longer count are removed in small steps.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use crate::app::state::AppState;
 use crate::common::console::warn;
 use crate::config::MemoryConfig;
 
-/// Keys of ours that are weighed each time.
+/// Number of our keys that are sampled in each round.
 const SAMPLE: usize = 200;
 
-/// Keys that are looked at in one step of a clean-up, and the pause after each.
+/// Number of keys that one clean-up step visits, and the pause after each step.
 const STEP: usize = 100;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Steps after which it is looked whether there is room again.
+/// Number of steps after which the memory is measured again.
 const STEPS: usize = 100;
 
-/// A clean-up that freed nothing is not tried again before so many looks: what is there is in use.
+/// Number of rounds to skip after a clean-up that freed nothing: all keys are in use then.
 const IN_VAIN: u32 = 10;
 
-/// What was last found, and what was cleaned up since the server started.
+/// Results of the last round, and totals of all clean-ups since the server started.
 #[derive(Default)]
 pub(crate) struct Memory {
     found: Mutex<Found>,
@@ -34,7 +34,7 @@ pub(crate) struct Memory {
 pub(crate) struct Found {
     pub(crate) servers: Vec<ServerMemory>,
     pub(crate) weight: Option<MemoryUsage>,
-    /// Whether it is above the threshold.
+    /// True if the memory is above the threshold.
     pub(crate) short: bool,
     pub(crate) cleanups: u64,
     pub(crate) trimmed: u64,
@@ -42,16 +42,16 @@ pub(crate) struct Found {
     pub(crate) freed: u64,
 }
 
-/// Redis's memory.
+/// Memory of Redis.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "LiveMemory")]
 pub(crate) struct MemoryBody {
-    /// In bytes, of all servers.
+    /// Bytes in use by all servers.
     used: u64,
     max: Option<u64>,
-    /// What our keys take, by a sample of them.
+    /// Bytes of our keys, estimated from a sample.
     ours_estimate: Option<u64>,
-    /// What was cleaned up since the server started.
+    /// Entries that were removed since the server started.
     cleaned: CleanedBody,
 }
 
@@ -68,18 +68,18 @@ impl Memory {
         self.found.lock().clone()
     }
 
-    /// Of the server at that address.
+    /// Returns the memory of the server at `address`.
     pub(crate) fn of(&self, address: &str) -> Option<ServerMemory> {
         self.found.lock().servers.iter().find(|server| server.address == address).cloned()
     }
 
-    /// None until it was looked at.
+    /// Returns none until the first round has ended.
     pub(crate) fn body(&self) -> Option<MemoryBody> {
         let Found { servers, weight, trimmed, dropped, freed, .. } = self.found();
         if servers.is_empty() {
             return None;
         }
-        // Of those that have no bound there is no share.
+        // Without a bound on every server there is no maximum.
         let bounded = servers.iter().all(|server| server.max > 0);
         let max: u64 = servers.iter().map(|server| server.max).sum();
         Some(MemoryBody {
@@ -110,7 +110,7 @@ pub(super) async fn watch(gate: &AppState, config: &MemoryConfig) {
                     rest = IN_VAIN;
                 }
             }
-            // That Redis is away is told elsewhere.
+            // The store reports that Redis is unavailable.
             Err(error) if error.is_unavailable() => {}
             Err(error) => {
                 let text = error.to_string();
@@ -124,7 +124,7 @@ pub(super) async fn watch(gate: &AppState, config: &MemoryConfig) {
     }
 }
 
-/// Whether it is short.
+/// Measures the memory. Returns true if it is short.
 async fn look(gate: &AppState, store: &RedisStore, config: &MemoryConfig) -> Result<bool, Error> {
     let short = note(gate, store.memory().await?, config);
     let weight = store.weigh(SAMPLE).await?;
@@ -144,7 +144,7 @@ fn is_short(server: &ServerMemory, config: &MemoryConfig) -> bool {
     max > 0 && u128::from(server.used) * 100 > u128::from(max) * u128::from(config.threshold)
 }
 
-/// Whether anything was freed.
+/// Removes entries that no longer count. Returns true if any bytes were freed.
 async fn clean(gate: &AppState, store: &RedisStore, config: &MemoryConfig) -> Result<bool, Error> {
     let (mut trimmed, mut dropped, mut freed) = (0, 0, 0);
     let (mut cursor, mut steps) = (Some(0), 0);

@@ -1,4 +1,4 @@
-//! Rules from files, put in force when these change.
+//! Rules from files, reloaded when a file changes or on SIGHUP.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -15,12 +15,13 @@ use crate::envoy;
 
 use super::Sighup;
 
-/// The files that the rules are read from: ours, and a directory of envoyproxy/ratelimit's. The demo rules without any.
+/// Files with rules: our configuration file, and a directory of envoyproxy/ratelimit files. Demo rules if neither is
+/// given.
 #[derive(Clone, Debug)]
 pub(crate) struct FileSource {
     config: Option<PathBuf>,
     envoy: Option<PathBuf>,
-    /// Standard input can be read once.
+    /// Configuration from standard input, which can be read only once.
     read: Arc<OnceLock<Config>>,
 }
 
@@ -33,7 +34,7 @@ impl FileSource {
         self.config.is_none() && self.envoy.is_none()
     }
 
-    /// For people.
+    /// Returns the names of the files, for messages.
     pub(crate) fn name(&self) -> String {
         let names: Vec<String> = [&self.config, &self.envoy]
             .into_iter()
@@ -43,7 +44,7 @@ impl FileSource {
         if names.is_empty() { "demo rules".to_owned() } else { names.join(", ") }
     }
 
-    /// Reads and checks them all; says every mistake.
+    /// Reads and checks all files. The error lists every mistake.
     pub(crate) fn load(&self) -> Result<Config, String> {
         let mut config = match &self.config {
             Some(path) if path == Path::new("-") => self.load_once(path)?,
@@ -76,22 +77,22 @@ impl FileSource {
         Ok(self.read.get_or_init(|| config).clone())
     }
 
-    /// What may change. Standard input is read once.
+    /// Returns the files that can change. Standard input is not one of them.
     fn paths(&self) -> Vec<PathBuf> {
         let own = self.config.iter().filter(|path| path.as_path() != Path::new("-")).cloned();
         let theirs = self.envoy.iter().flat_map(|directory| envoy::files(directory).unwrap_or_default());
         own.chain(theirs).collect()
     }
 
-    /// To be made before they are read: what changes after that is noticed.
+    /// Starts to watch the files. Must be called before they are read, so that no later change is missed.
     pub(crate) fn watch(&self) -> Watch {
         Watch::new(self.paths())
     }
 
-    /// Reads the files if they have changed, or `asked`; none if there is nothing to read. Returns with the configuration
-    /// whether it is whole: the files did not change while they were read.
+    /// Reads the files if they have changed, or if a reload is `requested`. None if there is nothing to read. The flag
+    /// beside the configuration is true if the files did not change while they were read.
     ///
-    /// Blocks for as long as the file system does.
+    /// Blocks as long as the file system does.
     fn read_again(&self, watch: &mut Watch, asked: bool) -> Option<Result<(Config, bool), String>> {
         if !watch.changed(self.paths()) && !asked {
             return None;
@@ -99,10 +100,10 @@ impl FileSource {
         Some(self.load().map(|config| (config, watch.know(self.paths()))))
     }
 
-    /// Puts the rules of the files in force whenever they change, or a signal asks for it. Rules from elsewhere stay in
-    /// force for as long as the files say the same.
+    /// Puts the rules of the files in force whenever a file changes, or a signal requests it. Rules from another source
+    /// stay in force as long as the content of the files is the same.
     ///
-    /// Files are looked at and read on a blocking thread: a file system that does not answer delays only this task.
+    /// The files are read on a blocking thread: a file system that does not answer delays only this task.
     pub(crate) async fn follow(self, watch: Watch, mut hangup: Sighup, gate: Arc<AppState>) {
         let watch = Arc::new(Mutex::new(watch));
         let mut said = gate.rules.current().hash.clone();

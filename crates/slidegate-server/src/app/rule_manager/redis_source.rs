@@ -1,4 +1,4 @@
-//! Rules that all nodes share: in Redis, replaced by one `PUT`, followed by every node.
+//! Rules that all nodes share in Redis: `PUT /v1/rules` replaces them, and every node follows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,29 +10,29 @@ use crate::app::state::AppState;
 use crate::common::console::warn;
 use crate::config::Config;
 
-/// Under what name.
+/// Name of the shared text in Redis.
 const NAME: &str = "rules";
 
-/// How often a node asks whether there are newer ones.
+/// Interval at which a node polls for newer rules.
 const ASK: Duration = Duration::from_millis(500);
 
-/// Every so many looks it is asked whether those in force are still there.
+/// Number of polls after which the node checks that the rules in force are still in Redis.
 const CHECK: u32 = 20;
 
-/// Where they come from, for people.
+/// Name of this source in messages.
 pub(crate) const SOURCE: &str = "redis";
 
-/// Puts `rules` where every node finds them; says their version.
+/// Stores `rules` in Redis for all nodes. Returns their version.
 pub(crate) async fn publish(store: &RedisStore, rules: &Rules) -> Result<u64, Error> {
     let mut body = RulesBody::from(rules);
     // Nodes of older versions reject fields that they do not know.
     body.unmatched = body.unmatched.filter(|_| rules.has_unmatched());
-    // Our own types can be written.
+    // Serializing our own types does not fail.
     let text = serde_json::to_string(&body).unwrap_or_default();
     store.share_text(NAME, &text).await
 }
 
-/// Puts in force what is found there, now and whenever it changes. What cannot be read changes nothing.
+/// Puts the rules in Redis in force, now and whenever they change. Rules that cannot be read change nothing.
 pub(crate) async fn follow(store: RedisStore, mut hangup: Sighup, gate: Arc<AppState>) {
     let (mut known, mut told, mut looks) = (0, false, 0_u32);
     let (mut impossible, mut check) = (None, true);
@@ -58,7 +58,7 @@ pub(crate) async fn follow(store: RedisStore, mut hangup: Sighup, gate: Arc<AppS
                 told = true;
             }
             Ok(None) => {}
-            // That Redis does not answer is told by the store; what it does not let us do is told here.
+            // The store reports that Redis is unavailable. Commands that Redis rejects are reported here.
             Err(error) => {
                 let denied = [Fault::NotAllowed, Fault::WrongType, Fault::Protocol];
                 if error.fault().is_some_and(|fault| denied.contains(&fault)) {
@@ -73,9 +73,9 @@ pub(crate) async fn follow(store: RedisStore, mut hangup: Sighup, gate: Arc<AppS
     }
 }
 
-/// Warns, once, of an entry that another program has added and that is skipped. Whether Redis answered.
+/// Warns once about an entry that another program has added and that is skipped. Returns true if Redis answered.
 async fn warn_of_impossible(store: &RedisStore, known: &mut Option<String>) -> bool {
-    // An error shows when the rules are read.
+    // The same error is reported when the rules are read.
     let Ok(found) = store.impossible_entry(NAME).await else { return false };
     if let Some(id) = found.as_ref().filter(|_| found != *known) {
         warn(&format!(
@@ -87,7 +87,8 @@ async fn warn_of_impossible(store: &RedisStore, known: &mut Option<String>) -> b
     true
 }
 
-/// A Redis that has lost the rules has them back; one that has others now is right, whatever it numbers them.
+/// Checks that the rules in force are still in Redis. If Redis has lost them, they are stored again. If Redis has other
+/// rules instead, those are put in force, whatever their version.
 async fn still_there(store: &RedisStore, known: u64, gate: &AppState) -> Result<Option<SharedText>, Error> {
     if store.has_shared_text(NAME, known).await? {
         return Ok(None);

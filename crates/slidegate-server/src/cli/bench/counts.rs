@@ -1,4 +1,4 @@
-//! What came back, counted while it comes.
+//! Counters of the results of a benchmark.
 
 use std::borrow::Cow;
 
@@ -6,24 +6,24 @@ use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 use serde::{Serialize, Serializer};
 
-/// What an ask was answered.
+/// Decision on one request.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) allowed: bool,
-    /// Who decided, in the word of the answer.
+    /// Source of the decision, as in the response.
     pub(super) source: Cow<'static, str>,
 }
 
-/// The longest time that is told apart, in microseconds: an hour.
+/// Longest latency that is recorded, in microseconds: one hour.
 const LONGEST: u64 = 3_600_000_000;
 
-/// How many different words are counted each for itself.
+/// Upper bound on words that are counted separately.
 const MOST_WORDS: usize = 16;
 
-/// The longest word, in characters; a server may answer anything.
+/// Length of the longest word, in characters; a server may respond with anything.
 const LONGEST_WORD: usize = 200;
 
-/// Counts of words that others choose, so their number is bounded.
+/// Counts of words that the server chooses, so their number is bounded.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Words {
     counts: Vec<(String, u64)>,
@@ -32,7 +32,7 @@ pub(super) struct Words {
 
 impl Words {
     pub(super) fn add(&mut self, word: &str, count: u64) {
-        // A handful at most, and the first is nearly always it.
+        // There are only a few, and the first usually matches.
         if let Some((_, known)) = self.counts.iter_mut().find(|(known, _)| known == word) {
             *known += count;
         } else if word.chars().nth(LONGEST_WORD).is_some() {
@@ -49,7 +49,7 @@ impl Words {
         self.others += other.others;
     }
 
-    /// The most frequent first; what was too many to tell apart last.
+    /// Returns the counts, the most frequent first, and the sum of all other words last.
     pub(super) fn sorted(&self) -> Vec<(String, u64)> {
         let mut counts = self.counts.clone();
         counts.sort_by(|(a, n), (b, m)| m.cmp(n).then_with(|| a.cmp(b)));
@@ -62,32 +62,32 @@ impl Words {
     }
 }
 
-/// An object of words and their counts.
+/// Serialized as an object of words and their counts.
 impl Serialize for Words {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.sorted())
     }
 }
 
-/// What some of the callers were answered.
+/// Results of some of the callers.
 #[derive(Debug)]
 pub(super) struct Tally {
     pub(super) allowed: u64,
     pub(super) denied: u64,
     pub(super) errors: Words,
     pub(super) sources: Words,
-    /// Of every decision, in microseconds, from when it should have been asked.
+    /// Latency of every decision, in microseconds, from the time at which its request was due.
     pub(super) latency: Histogram<u64>,
-    /// How late a caller woke that had waited for its time, in microseconds.
+    /// Delay of callers that slept until a request was due, in microseconds.
     pub(super) woke_late: Histogram<u64>,
-    /// Asks that no caller was free for when they were due.
+    /// Number of requests that were due when no caller was free.
     pub(super) late: u64,
-    /// When the last answer came.
+    /// Time of the last response.
     pub(super) last: u64,
 }
 
 impl Tally {
-    /// Three digits of every latency.
+    /// Creates empty counters. Latencies have a precision of three digits.
     pub(super) fn new() -> Result<Self, String> {
         let histogram = |digits| Histogram::new_with_bounds(1, LONGEST, digits);
         let made = histogram(3).and_then(|latency| Ok((latency, histogram(2)?)));
@@ -96,7 +96,7 @@ impl Tally {
         Ok(Tally { allowed: 0, denied: 0, errors, sources, latency, woke_late, late: 0, last: 0 })
     }
 
-    /// Counts an ask that took `latency` until `now`.
+    /// Counts a request that took `latency` until `now`.
     pub(super) fn record(&mut self, answer: &Result<Answer, String>, latency: u64, now: u64) {
         self.last = self.last.max(now);
         match answer {
@@ -109,7 +109,7 @@ impl Tally {
         }
     }
 
-    /// Every ask, answered or not.
+    /// Returns the number of requests, with or without a decision.
     pub(super) fn asked(&self) -> u64 {
         self.allowed + self.denied + self.errors.total()
     }
@@ -126,8 +126,8 @@ impl Tally {
     }
 }
 
-/// The tallies of all callers. A histogram for each of ten thousand callers would fill the memory, one for all
-/// would have them wait for each other.
+/// Counters of all callers, in a few shards. A histogram for each of ten thousand callers would fill the memory; one
+/// for all callers would make them wait for each other.
 #[derive(Debug)]
 pub(super) struct Tallies(Vec<Mutex<Tally>>);
 
@@ -140,17 +140,17 @@ impl Tallies {
             .map(Tallies)
     }
 
-    /// The one that a caller counts in.
+    /// Returns the shard of a caller.
     pub(super) fn of(&self, caller: usize) -> &Mutex<Tally> {
         &self.0[caller % self.0.len()]
     }
 
-    /// How many were asked so far.
+    /// Returns the number of requests so far.
     pub(super) fn asked(&self) -> u64 {
         self.0.iter().map(|tally| tally.lock().asked()).sum()
     }
 
-    /// All of them together.
+    /// Returns the sum of all shards.
     pub(super) fn total(&self) -> Result<Tally, String> {
         let mut total = Tally::new()?;
         self.0.iter().try_for_each(|tally| total.merge(&tally.lock()))?;

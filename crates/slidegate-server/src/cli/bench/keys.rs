@@ -1,11 +1,11 @@
-//! Which key an ask is about. The n-th ask of a seed is always about the same one, whichever caller comes to ask
-//! it: runs repeat, and nothing is kept for a key.
+//! Choice of the key of each request. For a given seed the n-th request always has the same key, whichever caller sends
+//! it. So runs are repeatable, and no state per key is needed.
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Zipf};
 
-/// How asks spread over keys.
+/// Distribution of requests over keys.
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
     seed: u64,
@@ -20,31 +20,31 @@ enum Spread {
 }
 
 impl Keys {
-    /// Every ask is about one key.
+    /// All requests have the same key.
     pub(super) fn one() -> Self {
         Keys { seed: 0, spread: Spread::One }
     }
 
-    /// Each of `keys` is as likely as any other.
+    /// All of `keys` keys are equally likely.
     pub(super) fn uniform(keys: u64, seed: u64) -> Self {
         Keys { seed, spread: Spread::Uniform(keys) }
     }
 
-    /// Key `k`, from 0, is asked about in proportion to `1 / (k + 1) ^ skew`.
+    /// The probability of key `k`, from 0, is proportional to `1 / (k + 1) ^ skew`.
     pub(super) fn zipf(keys: u64, skew: f64, seed: u64) -> Result<Self, String> {
         let zipf =
             Zipf::new(keys as f64, skew).map_err(|error| format!("{keys} keys, skew {skew}: {error}"))?;
         Ok(Keys { seed, spread: Spread::Zipf(zipf) })
     }
 
-    /// The number of the key that the n-th ask is about.
+    /// Returns the number of the key of the n-th request.
     pub(super) fn of(&self, n: u64) -> u64 {
-        // Neighbouring seeds give unrelated numbers, but seed 1 must not be seed 0 moved on by one.
+        // Consecutive seeds give unrelated numbers, but seed 1 must not be seed 0 shifted by one.
         let random = || Xoshiro256PlusPlus::seed_from_u64(self.seed.rotate_left(32) ^ n);
         match &self.spread {
             Spread::One => 0,
             Spread::Uniform(keys) => random().random_range(0..*keys),
-            // It answers whole numbers from 1.
+            // The samples are whole numbers from 1.
             Spread::Zipf(zipf) => zipf.sample(&mut random()) as u64 - 1,
         }
     }
@@ -64,7 +64,7 @@ mod tests {
         counts
     }
 
-    /// Three standard deviations are passed by one count in four hundred; five by none of these.
+    /// One count in four hundred deviates by more than three standard deviations; none of these by more than five.
     fn near(count: u64, share: f64) -> bool {
         let expected = ASKS as f64 * share;
         (count as f64 - expected).abs() < 5.0 * expected.sqrt()

@@ -1,4 +1,4 @@
-//! A bar for whoever watches.
+//! Progress bar of a run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::workers::Load;
 const STEPS: u64 = 1_000;
 const REDRAW: Duration = Duration::from_millis(200);
 
-/// Shows how far it is, on standard error if that is a terminal, until it is dropped.
+/// Shows the progress on standard error, if that is a terminal, until it is dropped.
 pub(super) async fn watch(load: Arc<Load>) {
     let bar = ProgressBar::new(STEPS);
     if bar.is_hidden() {
@@ -34,7 +34,7 @@ pub(super) async fn watch(load: Arc<Load>) {
     }
 }
 
-/// The summary says it all again, so the bar goes.
+/// Removes the bar on drop, because the summary repeats its numbers.
 struct Cleared(ProgressBar);
 
 impl Drop for Cleared {

@@ -1,4 +1,4 @@
-//! A server over HTTP: one connection for each caller, kept open.
+//! HTTP server as a target: one persistent connection for each caller.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use super::counts::Answer;
 use super::options::Question;
 use crate::cli::client;
 
-/// The largest answer that is read, in bytes.
+/// Largest response that is read, in bytes.
 const MAX_ANSWER: usize = 64 << 10;
 
-/// A server, and what every request to it has in common.
+/// Server, and the parts that all requests to it have in common.
 pub(super) struct Server {
     pub(super) url: String,
     server: client::Server,
     acquire: Uri,
     peek: Uri,
     timeout: Duration,
-    /// The body up to the key's number, and from there on.
+    /// Body before and after the number of the key.
     body: (String, String),
 }
 
@@ -43,24 +43,24 @@ impl Server {
     }
 }
 
-/// The JSON of a question around the number of its key.
+/// Returns the JSON body before and after the number of the key.
 fn body(question: &Question) -> Result<(String, String), String> {
     let Question { resource, limit, window, permits } = question;
     let name = serde_json::to_string(resource).map_err(|error| error.to_string())?;
-    // Only its own quote: the name may end in another.
+    // Strip only the closing quote: the name itself may end in one.
     let name = name.strip_suffix('"').unwrap_or(&name);
     let rest = format!(r#"","limit":{limit},"window":"{window}","permits":{permits}}}"#);
     Ok((format!(r#"{{"resource":{name}-"#), rest))
 }
 
-/// One caller's connection.
+/// Connection of one caller.
 pub(super) struct Connection {
     server: Arc<Server>,
     sender: Option<SendRequest<String>>,
 }
 
 impl Connection {
-    /// Connects, so that no ask has to wait for that.
+    /// Connects in advance, so that no request waits for it.
     pub(super) async fn open(server: Arc<Server>) -> Result<Self, String> {
         let connected = tokio::time::timeout(server.timeout, server.server.connect()).await;
         let connected = connected.unwrap_or_else(|_| Err("it does not answer".to_owned()));
@@ -68,13 +68,13 @@ impl Connection {
         Ok(Connection { server, sender: Some(sender) })
     }
 
-    /// Asks about the key of that number.
+    /// Requests permits for a key.
     pub(super) async fn ask(&mut self, key: u64) -> Result<Answer, String> {
         let uri = self.server.acquire.clone();
         self.exchange(uri, key).await
     }
 
-    /// As [`Connection::ask`], and charges nothing.
+    /// Same as [`Connection::acquire`], but charges nothing.
     pub(super) async fn peek(&mut self, key: u64) -> Result<Answer, String> {
         let uri = self.server.peek.clone();
         self.exchange(uri, key).await
@@ -93,7 +93,8 @@ impl Connection {
         read(status, &bytes)
     }
 
-    /// What goes wrong, or is given up, leaves no connection: its answer would be taken for the next one.
+    /// Sends a request. After an error, or if the future is dropped, the connection is closed: a late response would be
+    /// mistaken for the next one.
     async fn send(
         &mut self,
         request: hyper::Request<String>,
@@ -101,7 +102,7 @@ impl Connection {
         let mut sender = match self.sender.take() {
             Some(mut sender) => match sender.ready().await {
                 Ok(()) => sender,
-                // Closed while it was idle.
+                // The server closed it while it was idle.
                 Err(_) => self.reconnect().await?,
             },
             None => self.reconnect().await?,

@@ -1,4 +1,4 @@
-//! What a run says in the end.
+//! Summary of a run, as text and JSON.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::counts::{Tally, Words};
 use super::schedule::Schedule;
 use super::workers::LATE;
 
-/// The figures of one run; as JSON, one object.
+/// Results of one run; as JSON, one object.
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
     target: String,
@@ -23,7 +23,7 @@ pub(super) struct Summary {
     error_messages: Words,
     sources: Words,
     latency_us: Latency,
-    /// How many decisions took longer than that.
+    /// Number of decisions slower than each bound.
     slower_than: Slower,
     /// None in a closed loop.
     open_loop: Option<OpenLoop>,
@@ -51,23 +51,23 @@ struct Slower {
     s: u64,
 }
 
-/// How the asks of an open loop kept to their times.
+/// Punctuality of the requests of an open loop.
 #[derive(Debug, Serialize)]
 struct OpenLoop {
     intended_per_second: u64,
     achieved_per_second: f64,
-    /// Sent more than a millisecond after their time, because every caller was waiting for an answer.
+    /// Requests sent more than a millisecond late, because every caller was waiting for a response.
     late: u64,
-    /// Due before the end, and never sent. Their wait until then is among the latencies.
+    /// Requests due before the end and never sent. Their wait until the end is included in the latencies.
     unsent: u64,
-    /// How late a caller woke that had nothing to do but wait for its time; none if no caller ever had to.
+    /// Delay of callers that slept until a request was due; none if no caller ever slept.
     woke_late_us: Option<Latency>,
-    /// Whether this machine had no time for the load generator, so that the latencies are in part its own.
+    /// True if this machine was too busy for the load generator, so that it caused part of the latencies.
     generator_fell_behind: bool,
 }
 
 impl Summary {
-    /// Of a run that ended at `now`.
+    /// Creates the summary of a run that ended at `now`.
     pub(super) fn new(target: String, schedule: &Schedule, mut tally: Tally, now: u64) -> Self {
         let asked = tally.asked();
         let mut end = tally.last;
@@ -107,7 +107,7 @@ impl Summary {
         }
     }
 
-    /// Whether anything was decided at all.
+    /// Returns true if there was any decision.
     pub(super) fn answered(&self) -> bool {
         self.allowed + self.denied > 0
     }
@@ -117,9 +117,9 @@ impl Summary {
     }
 }
 
-/// Adds the waits of `n` asks that were never sent: spread evenly, the first waited longest.
+/// Adds the waits of `n` requests that were never sent. They are spread evenly, and the first waited longest.
 fn charge(latency: &mut Histogram<u64>, n: u64, longest: u64) {
-    // As many groups as three digits can tell apart: there may be billions.
+    // The groups match the precision of three digits: there may be billions of requests.
     let groups = n.min(10_000);
     for group in 0..groups {
         let (from, to) = (n * group / groups, n * (group + 1) / groups);
@@ -205,7 +205,7 @@ impl fmt::Display for OpenLoop {
     }
 }
 
-/// Microseconds, as people read them.
+/// Formats microseconds for people.
 fn time(micros: u64) -> String {
     match micros {
         0 => "<1 us".to_owned(),

@@ -1,4 +1,4 @@
-//! Who is asked: a server, or a store in this process.
+//! Target of a benchmark: a server, or a store in this process.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use super::server::{Connection, Server};
 use crate::config::{self, Config};
 use crate::store::{AnyStore, Readiness};
 
-/// Who is asked, found and there.
+/// Target that is ready to receive requests.
 pub(super) enum Target {
     Server(Arc<Server>),
     Store(Arc<Limiter<AnyStore>>),
@@ -34,7 +34,7 @@ impl Target {
                 };
                 let kind = store.clone().or(config.store.clone()).unwrap_or_default();
                 let store = AnyStore::open(kind, &config)?;
-                // A guard would decide without it, and the figures would be of something else.
+                // Failover would decide without Redis, and the results would not be those of Redis.
                 if let Readiness::NotReady(error) = store.ready().await {
                     return Err(error.to_string());
                 }
@@ -44,7 +44,7 @@ impl Target {
         }
     }
 
-    /// For people.
+    /// Returns the location of the target, for messages.
     pub(super) fn place(&self) -> String {
         match self {
             Target::Server(server) => server.url.clone(),
@@ -52,7 +52,7 @@ impl Target {
         }
     }
 
-    /// One more caller.
+    /// Creates a caller.
     pub(super) async fn caller(&self, question: &Question) -> Result<Caller, String> {
         Ok(match self {
             Target::Server(server) => Caller::Server(Connection::open(Arc::clone(server)).await?),
@@ -63,7 +63,7 @@ impl Target {
         })
     }
 
-    /// Says goodbye.
+    /// Closes the store.
     pub(super) async fn close(&self) {
         if let Target::Store(limiter) = self {
             limiter.store().leave().await;
@@ -71,7 +71,7 @@ impl Target {
     }
 }
 
-/// Without a file there is nobody whom bounds would protect.
+/// Returns rules with the widest ad-hoc bounds, because without a file there is nothing to protect.
 fn any_limit() -> Result<Rules, String> {
     let limit = Bounds { default: 1, min: 1, max: MAX_LIMIT };
     let window = Bounds { default: Micros::from_secs(60), min: MIN_WINDOW, max: MAX_WINDOW };
@@ -79,14 +79,14 @@ fn any_limit() -> Result<Rules, String> {
     rules.map_err(|error| error.to_string())
 }
 
-/// Somebody who asks one thing at a time.
+/// Client that sends one request at a time.
 pub(super) enum Caller {
     Server(Connection),
     Store { limiter: Arc<Limiter<AnyStore>>, question: Question, name: String },
 }
 
 impl Caller {
-    /// Asks about the key of that number. A denial is an answer.
+    /// Requests permits for a key. A denial is a decision, not an error.
     pub(super) async fn ask(&mut self, key: u64) -> Result<Answer, String> {
         match self {
             Caller::Server(connection) => connection.ask(key).await,
@@ -96,7 +96,7 @@ impl Caller {
         }
     }
 
-    /// As [`Caller::ask`], and charges nothing.
+    /// Same as [`Caller::acquire`], but charges nothing.
     pub(super) async fn peek(&mut self, key: u64) -> Result<Answer, String> {
         match self {
             Caller::Server(connection) => connection.peek(key).await,

@@ -1,8 +1,8 @@
-//! The callers at work.
+//! Callers of a run.
 //!
-//! Each takes the number of the next ask, so that a run asks the same whoever is quicker. In a closed loop it asks
-//! at once. In an open loop the number says when the ask is due, and the time is taken from then on: an ask that had
-//! to wait for a free caller is charged that wait.
+//! Each caller takes the number of the next request, so that a run sends the same requests whichever caller is faster.
+//! In a closed loop it sends the request at once. In an open loop the number determines when the request is due, and
+//! its latency is measured from then on: a request that had to wait for a free caller includes that wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,32 +16,32 @@ use super::keys::Keys;
 use super::schedule::Schedule;
 use super::target::Caller;
 
-/// Later than this, in microseconds, is late.
+/// Delay beyond which a request counts as late, in microseconds.
 pub(super) const LATE: u64 = 1_000;
 
-/// How long a caller of a closed loop waits after an error: a server that is gone is not asked a million times.
+/// Pause of a closed-loop caller after an error, so that an unreachable server does not receive a million requests.
 const AFTER_ERROR: Micros = Micros::from_millis(10);
 
-/// What the callers are to do, in the order in which it may change.
+/// Command to all callers, in the order in which it may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Signal {
-    /// Go on.
+    /// Send requests.
     Checks,
-    /// Finish what was asked.
+    /// Finish the current request.
     Finish,
-    /// What is not answered now is an error.
+    /// Treat the current request as an error.
     GiveUp,
 }
 
-/// What the callers share.
+/// State that all callers share.
 pub(super) struct Load {
     pub(super) clock: SystemClock,
     pub(super) keys: Keys,
     pub(super) schedule: Schedule,
     pub(super) tallies: Tallies,
-    /// The next ask that counts, or of an open loop the next at all.
+    /// Number of the next measured request; in an open loop, of the next request at all.
     next: AtomicU64,
-    /// The next of a closed loop's warm-up.
+    /// Number of the next warm-up request of a closed loop.
     next_warm: AtomicU64,
 }
 
@@ -54,7 +54,7 @@ impl Load {
         self.clock.now().get()
     }
 
-    /// One caller's part, until the schedule ends or `signal` says so.
+    /// Runs one caller until the schedule or `signal` ends it.
     pub(super) async fn work(
         self: Arc<Self>,
         caller: Caller,
@@ -109,7 +109,7 @@ impl Worker<'_> {
             }
             let now = self.load.now();
             if counted.is_none() && now >= schedule.counted() {
-                // What the warm-up could not send is not what is measured.
+                // Requests that the warm-up could not send are not measured.
                 self.load.next.fetch_max(warm_up, Ordering::Relaxed);
                 continue;
             }
@@ -123,7 +123,7 @@ impl Worker<'_> {
                 }
                 false
             } else {
-                // What is due but could not be sent by the end is reckoned by the summary.
+                // The summary accounts for requests that were due but could not be sent by the end.
                 if schedule.over(now) {
                     return;
                 }
@@ -132,13 +132,13 @@ impl Worker<'_> {
             if late && counted.is_some() {
                 tallies.of(self.number).lock().late += 1;
             }
-            // Nothing follows from its answer: the next ask is due when it is due.
+            // The result does not matter here: the next request is due at its own time.
             let _ = self.ask(counted.unwrap_or(arrival), due, counted.is_some()).await;
             rest().await;
         }
     }
 
-    /// Asks, and counts what it was answered if it `counts`; `since` is when it should have been asked.
+    /// Sends the n-th request, and counts its result if `measured`. `since` is the time at which it was due.
     async fn ask(&mut self, n: u64, since: u64, counts: bool) -> Result<(), ()> {
         let key = self.load.keys.of(n);
         let answer: Result<Answer, String> = tokio::select! {
@@ -156,7 +156,7 @@ impl Worker<'_> {
         answer.map(drop).map_err(drop)
     }
 
-    /// False if it was woken to finish.
+    /// Sleeps. Returns false if a signal ended the sleep.
     async fn sleep(&mut self, wait: Micros) -> bool {
         tokio::select! {
             () = self.load.clock.sleep(wait) => true,
@@ -165,8 +165,8 @@ impl Worker<'_> {
     }
 }
 
-/// Lets another caller have its turn now and then, which a store in memory, always ready, would never do. Not left
-/// to the awaits of an ask: it would be charged for the turns of all others.
+/// Yields to other callers now and then, which a memory store, always ready, would never do. It runs between requests,
+/// because a yield inside a request would add the turns of all other callers to its latency.
 async fn rest() {
     coop::consume_budget().await;
     if !coop::has_budget_remaining() {

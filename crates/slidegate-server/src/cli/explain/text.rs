@@ -1,4 +1,4 @@
-//! An explanation as people read it.
+//! Explanation as readable text.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use slidegate::yaml::one_line;
 
 use crate::app::explain::dto::{CountedBody, ExplanationBody, RuleBody, VerdictBody};
 
-/// Several lines, with nothing in them that a terminal would obey.
+/// Returns several lines without control characters that a terminal would obey.
 pub(super) fn text(explained: &ExplanationBody) -> String {
     let mut text = headline(explained);
     let (missed, met): (Vec<_>, Vec<_>) =
@@ -57,7 +57,7 @@ fn headline(explained: &ExplanationBody) -> String {
     }
 }
 
-/// A wait that may be a lower bound.
+/// Formats a wait that may be a lower bound.
 fn bounded(millis: u64, exact: Option<bool>) -> String {
     let wait = wait(millis);
     if exact == Some(false) { format!("at least {wait}") } else { wait.to_string() }

@@ -1,4 +1,4 @@
-//! One recording: lines that wait to be taken, in bounded memory.
+//! Buffer of one recording: bounded memory for lines that wait to be written or sent.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,41 +11,41 @@ use tokio::time::Sleep;
 
 use super::{Line, Recorder, Sample};
 
-/// Bytes that may wait; lines that come when they do are dropped.
+/// Upper bound on buffered bytes. Lines beyond it are dropped.
 const ROOM: usize = 8 << 20;
 
-/// How much is recorded, and for how long.
+/// Bounds of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
-    /// Bytes of lines.
+    /// Total bytes of all lines.
     pub(crate) bytes: u64,
-    /// None is until it is full.
+    /// Duration. None records until `bytes` is reached.
     pub(crate) time: Option<Duration>,
-    /// Whether a client takes them, and not a file.
+    /// True if a client receives the lines, false if a file does.
     pub(crate) streamed: bool,
 }
 
-/// Why a recording is over.
+/// Reason why a recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It has as many bytes as it may.
+    /// It has reached its size.
     Full,
-    /// Its time is over.
+    /// It has reached its duration.
     Time,
     /// The server stops.
     Stopped,
 }
 
-/// What became of a line.
+/// Result of adding a line.
 pub(super) enum Put {
     Written,
-    /// Too many wait.
+    /// The buffer is full.
     Dropped,
-    /// The recording is over.
+    /// The recording has ended.
     Over,
 }
 
-/// Lines that wait to be taken.
+/// Buffer of lines between the deciding threads and one receiver.
 pub(super) struct Tape {
     pub(super) sample: Sample,
     bounds: Bounds,
@@ -56,7 +56,7 @@ pub(super) struct Tape {
 #[derive(Default)]
 struct Waiting {
     text: Vec<u8>,
-    /// Of all that were written down, taken or not.
+    /// Bytes of all lines that were added, taken or not.
     bytes: u64,
     lines: u64,
     dropped: u64,
@@ -78,7 +78,7 @@ impl Tape {
             return Put::Over;
         }
         let before = waiting.text.len();
-        // Our own types can be written, and memory takes them.
+        // Serializing our own types to memory does not fail.
         let _ = serde_json::to_writer(&mut waiting.text, line);
         waiting.text.push(b'\n');
         let bytes = waiting.bytes + (waiting.text.len() - before) as u64;
@@ -120,16 +120,16 @@ enum Taken {
     End,
 }
 
-/// What a recording came to.
+/// Result of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Summary {
     pub(crate) lines: u64,
     pub(crate) dropped: u64,
-    /// None if who took it has left.
+    /// None if the receiver has left.
     pub(crate) end: Option<End>,
 }
 
-/// Takes the lines of a recording, which is over when this is dropped.
+/// Receiver of the lines of a recording. The recording ends when it is dropped.
 pub(crate) struct Reel {
     recorder: Arc<Recorder>,
     tape: Arc<Tape>,
@@ -137,16 +137,16 @@ pub(crate) struct Reel {
 }
 
 impl Reel {
-    /// Its time runs from now.
+    /// Creates the receiver. The duration of the recording starts now.
     pub(super) fn new(recorder: Arc<Recorder>, tape: Arc<Tape>) -> Self {
         let over = tape.bounds.time.map(|time| Box::pin(tokio::time::sleep(time)));
         Reel { recorder, tape, over }
     }
 
-    /// The lines that wait, once there are any; none when the recording is over.
+    /// Waits for lines and returns all that are buffered. None when the recording has ended.
     pub(crate) async fn next(&mut self) -> Option<Vec<u8>> {
         loop {
-            // Also while lines come faster than they are taken.
+            // Checked first, so that it also ends while lines come faster than they are taken.
             if self.over.as_mut().is_some_and(|over| over.now_or_never().is_some()) {
                 self.over = None;
                 self.tape.end(End::Time);

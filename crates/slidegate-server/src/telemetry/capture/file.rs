@@ -1,4 +1,4 @@
-//! A recording in a file, written by a thread of its own.
+//! Recording into a file, written by its own thread.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -15,10 +15,10 @@ use super::buffer::Summary;
 use super::{Bounds, End, Recorder, Reel, Sample};
 use crate::common::console::warn;
 
-/// Lines are taken together that come within this time.
+/// Interval between two writes.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A file that nothing is written to yet.
+/// Opened file of a recording that has not started.
 pub(crate) struct FileRecording {
     path: PathBuf,
     file: File,
@@ -27,7 +27,7 @@ pub(crate) struct FileRecording {
 }
 
 impl FileRecording {
-    /// Makes the file; what is there already stays, unless it is to be replaced.
+    /// Creates the file. An existing file is an error, unless `replace` is set.
     pub(super) fn create(path: &Path, replace: bool, sample: Sample, bounds: Bounds) -> Result<Self, String> {
         let mut options = OpenOptions::new();
         options.write(true);
@@ -50,7 +50,7 @@ impl FileRecording {
         Ok(FileRecording { path: path.to_owned(), file, sample, bounds })
     }
 
-    /// Records from now on. Who joins the thread has it all in the file.
+    /// Starts the recording. The file is complete after joining the returned thread.
     pub(crate) fn start(self, recorder: &Arc<Recorder>) -> Result<JoinHandle<()>, String> {
         let FileRecording { path, file, sample, bounds } = self;
         let name = path.display().to_string();
@@ -80,7 +80,7 @@ fn write(runtime: &Handle, mut reel: Reel, path: &Path, mut file: File) -> io::R
 fn take(runtime: &Handle, reel: &mut Reel, to: &mut impl Write) -> io::Result<()> {
     while let Some(lines) = runtime.block_on(reel.next()) {
         to.write_all(&lines)?;
-        // So that what is packed can be unpacked this far, whatever becomes of this process.
+        // Flushed, so that a compressed file can be unpacked up to here, even if this process is killed.
         to.flush()?;
         std::thread::sleep(PAUSE);
     }

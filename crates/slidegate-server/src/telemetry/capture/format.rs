@@ -1,4 +1,4 @@
-//! One request as a line of JSON.
+//! Format of a recording: one request as a line of JSON.
 
 use std::borrow::Cow;
 
@@ -8,13 +8,13 @@ use slidegate::{Micros, Request};
 
 use super::Sample;
 
-/// What became of a request.
+/// Result of a request.
 #[derive(Clone, Copy)]
 pub(super) struct Verdict<'v> {
-    /// When, by the store's clock; zero if it was not asked.
+    /// Time of the decision by the store's clock; zero if the store was not called.
     pub(super) at: Micros,
     pub(super) allowed: bool,
-    /// None also if no rule matches the request.
+    /// Rule that denied. None also if no rule matches the request.
     pub(super) denied_by: Option<&'v str>,
 }
 
@@ -59,7 +59,7 @@ impl<'l, 'r> Line<'l, 'r> {
     }
 }
 
-/// Names and values, in the order in which they came.
+/// Attributes in the order of the request.
 struct Attributes<'l, 'r> {
     all: &'l [(&'r str, &'r str)],
     sample: &'l Sample,

@@ -1,8 +1,8 @@
-//! Recordings: the requests that were decided, a line each, for `slidegate simulate` to decide again by other rules.
+//! Recordings of decided requests, one per line, for `slidegate simulate` to replay with other rules.
 //!
-//! A decision is written down where it was made, into memory that is bounded; a file or a client takes it from there. Who
-//! takes too slowly loses lines, which are counted; nobody waits for him. While nobody records, a decision pays for one
-//! load of a flag.
+//! The deciding thread adds a line to a bounded buffer. A file or a client takes the lines from there. A slow receiver
+//! loses lines, which are counted; deciding threads never wait for it. If no recording is active, a decision pays for
+//! one load of a flag.
 
 mod buffer;
 mod file;
@@ -24,33 +24,33 @@ use self::format::{Line, Verdict};
 pub(crate) use self::options::{RecordArgs, read_share};
 pub(crate) use self::sampler::Sample;
 
-/// The most recordings at once.
+/// Upper bound on concurrent recordings.
 const MOST: usize = 4;
 
-/// Who records.
+/// All active recordings.
 #[derive(Default)]
 pub(crate) struct Recorder {
-    /// Whether anybody does.
+    /// True if a recording is active.
     on: AtomicBool,
     tapes: ArcSwap<Vec<Arc<Tape>>>,
     changing: Mutex<()>,
-    /// By how many microseconds the store's clock is ahead of this server's, as of the last decision.
+    /// Microseconds by which the store's clock is ahead of this server's, as of the last decision.
     ahead: AtomicI64,
-    /// Of all that ever was recorded.
+    /// Number of lines of all recordings since the start.
     recorded: AtomicU64,
     dropped: AtomicU64,
-    /// Whether the server stops.
+    /// True if the server stops.
     closed: AtomicBool,
 }
 
-/// What was recorded since the server started.
+/// Statistics of all recordings since the server started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Recorded {
-    /// Recordings under way.
+    /// Active recordings.
     pub(crate) recordings: usize,
-    /// Lines that were written down.
+    /// Recorded lines.
     pub(crate) lines: u64,
-    /// Lines that were lost, because they were not taken fast enough.
+    /// Lines that were lost because the receiver was too slow.
     pub(crate) dropped: u64,
 }
 
@@ -68,7 +68,8 @@ impl Recorder {
         }
     }
 
-    /// Records from now on, until the bounds are met or the reel is dropped; none if too many do, or the server stops.
+    /// Starts a recording, which ends when its bounds are reached or the receiver is dropped. None if there are too
+    /// many, or the server stops.
     pub(crate) fn start(self: &Arc<Self>, sample: Sample, bounds: Bounds) -> Option<Reel> {
         let tape = Arc::new(Tape::new(sample, bounds));
         let started = self.change(|tapes| {
@@ -83,7 +84,7 @@ impl Recorder {
         self.change(|tapes| tapes.retain(|known| !Arc::ptr_eq(known, tape)));
     }
 
-    /// One at a time, so that the flag is that of the last.
+    /// Changes the list of recordings. Changes are serialized, so that the flag always matches the list.
     fn change<T>(&self, change: impl FnOnce(&mut Vec<Arc<Tape>>) -> T) -> T {
         let _one_at_a_time = self.changing.lock();
         let mut tapes = Vec::clone(&self.tapes.load());
@@ -93,14 +94,14 @@ impl Recorder {
         changed
     }
 
-    /// Ends what clients are sent: they are told that the server stops by the end of their answer.
+    /// Ends the recordings that clients receive. The end of the response tells them that the server stops.
     pub(crate) fn end_streams(&self) {
-        // A recording starts before this, and is ended, or finds that the server stops.
+        // A concurrent recording either starts before this and is ended, or sees that the server stops.
         self.change(|_| self.closed.store(true, Ordering::SeqCst));
         self.end(|tape| tape.is_streamed());
     }
 
-    /// Ends everything.
+    /// Ends all recordings.
     pub(crate) fn end_all(&self) {
         self.end(|_| true);
     }
@@ -109,10 +110,10 @@ impl Recorder {
         self.tapes.load().iter().filter(|tape| which(tape)).for_each(|tape| tape.end(End::Stopped));
     }
 
-    /// Writes down requests that were decided in one call, and what became of each. One that could not be decided is not
-    /// written down; one that can never pass was denied.
+    /// Records the requests of one batch and their results. Requests that could not be decided are not recorded.
+    /// Requests that can never be allowed are recorded as denied.
     pub(crate) fn write(&self, now: Micros, requests: &[Request<'_>], answers: &[Result<Decision, Error>]) {
-        // Where no store was asked, when those were judged that came with it.
+        // A request that did not reach the store gets the time of another request of the batch that did.
         let judged = answers.iter().flatten().map(Decision::at).find(|at| *at > Micros::ZERO);
         for (request, answer) in requests.iter().zip(answers) {
             let (at, allowed, denied_by) = match answer {
@@ -125,7 +126,7 @@ impl Recorder {
         }
     }
 
-    /// Writes down requests that were decided as one: what denies one of them denies them all.
+    /// Records requests that were decided together: if one of them is denied, all are.
     pub(crate) fn write_together(&self, now: Micros, requests: &[Request<'_>], decisions: &[Decision]) {
         let denied_by = decisions.iter().find_map(Decision::denied_by);
         let allowed = decisions.iter().all(Decision::allowed);
@@ -148,8 +149,8 @@ impl Recorder {
         }
     }
 
-    /// When a request was judged, by the store's clock. Where no store was asked that is now, and no later than whatever
-    /// is asked next: lines in the order of decisions have their instants in order.
+    /// Returns the time of a decision by the store's clock. Without a store call it is the current time of this server
+    /// plus the known offset, so that lines in the order of decisions have increasing times.
     fn instant(&self, now: Micros, at: Micros) -> Micros {
         if at == Micros::ZERO {
             return Micros::new(now.get().saturating_add_signed(self.ahead.load(Ordering::Relaxed)));

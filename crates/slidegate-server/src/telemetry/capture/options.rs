@@ -1,4 +1,4 @@
-//! What the command line says of a recording.
+//! Command-line options of a recording.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use slidegate::yaml::hundredths;
 use super::sampler::WHOLE;
 use super::{Bounds, FileRecording, Sample};
 
-/// What `serve` records.
+/// Options of `serve --record`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Recording")]
 pub(crate) struct RecordArgs {
@@ -39,7 +39,7 @@ pub(crate) struct RecordArgs {
 }
 
 impl RecordArgs {
-    /// Makes the file, if one is asked for.
+    /// Creates the file, if a recording is requested.
     pub(crate) fn create(self) -> Result<Option<FileRecording>, String> {
         let Some(path) = self.record else { return Ok(None) };
         let sample = Sample::new(self.record_sample, self.record_by, self.record_digest);
@@ -48,13 +48,13 @@ impl RecordArgs {
     }
 }
 
-/// A share such as `10%`, in hundredths of a percent: from 0.01% to 100%.
+/// Parses a share such as `10%`, from 0.01% to 100%, into hundredths of a percent.
 pub(crate) fn read_share(text: &str) -> Result<u32, String> {
     let share = hundredths(text).filter(|share| (1..=WHOLE).contains(share));
     share.ok_or_else(|| "must be a percentage from 0.01% to 100%".to_owned())
 }
 
-/// A number of bytes such as `500`, `64KiB`, `100MiB` or `1GiB`.
+/// Parses a number of bytes such as `500`, `64KiB`, `100MiB` or `1GiB`.
 fn read_bytes(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

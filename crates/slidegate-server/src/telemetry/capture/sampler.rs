@@ -1,4 +1,4 @@
-//! Whose requests are recorded, and what is not told of them.
+//! Sampling of clients for a recording, and redaction of attributes.
 
 use std::borrow::Cow;
 use std::hash::{BuildHasher, RandomState};
@@ -6,20 +6,20 @@ use std::hash::{BuildHasher, RandomState};
 use sha2::{Digest, Sha256};
 use slidegate::Request;
 
-/// All of them, in hundredths of a percent.
+/// Share of all clients, in hundredths of a percent.
 pub(crate) const WHOLE: u32 = 10_000;
 
-/// A share of the clients, each with everything he asks.
+/// Selection of a share of the clients. A selected client is recorded with all its requests.
 pub(crate) struct Sample {
-    /// In hundredths of a percent.
+    /// Share in hundredths of a percent.
     share: u32,
-    /// Attributes that make a client; all of a request's, if there are none.
+    /// Attributes that identify a client; all attributes of a request if empty.
     by: Vec<String>,
-    /// Attributes of which only a digest is told.
+    /// Attributes that are recorded only as a digest.
     digest: Vec<String>,
-    /// Chooses; another one for every recording.
+    /// Hasher that selects clients, different for every recording.
     chance: RandomState,
-    /// Nobody who guesses a value can check it: this is not kept.
+    /// Key of the digests. It is never stored, so that a guessed value cannot be verified.
     secret: [u8; 32],
 }
 
@@ -33,7 +33,7 @@ impl Sample {
         Sample { share, by, digest, chance: RandomState::new(), secret }
     }
 
-    /// Whether a request is recorded: all that one client asks, or nothing.
+    /// Returns true if a request is recorded. The result is the same for all requests of one client.
     pub(super) fn takes(&self, request: &Request<'_>) -> bool {
         self.share >= WHOLE || self.place(request) % u64::from(WHOLE) < u64::from(self.share)
     }
@@ -51,7 +51,7 @@ impl Sample {
         self.chance.hash_one(pairs)
     }
 
-    /// A value as it is told.
+    /// Returns a value as it is recorded: unchanged, or as a digest.
     pub(super) fn shown<'v>(&self, name: &str, value: &'v str) -> Cow<'v, str> {
         if !self.digest.iter().any(|digest| digest == name) {
             return value.into();
@@ -76,7 +76,7 @@ mod tests {
             assert!(asks == [true; 3] || asks == [false; 3]);
             taken += u32::from(asks[0]);
         }
-        // Ten deviations from a quarter.
+        // Ten standard deviations from a quarter.
         assert!((725..=1_275).contains(&taken), "{taken}");
         let whole = Sample::new(2_500, Vec::new(), Vec::new());
         let one = [("ip", "1"), ("api", "/a")];

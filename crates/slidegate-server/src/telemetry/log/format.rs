@@ -1,8 +1,8 @@
-//! A line for every event, and for every span when it ends.
+//! Log format: one line for every event, and for every span when it ends.
 //!
-//! Text is `slidegate: MESSAGE name=value …`. JSON is an object with `timestamp`, `level`, `message` and what else is known.
-//! Whatever a message has in it, it is one line: a text goes on in the next line only where two spaces begin it, which
-//! nothing else does.
+//! Text is `slidegate: MESSAGE name=value …`. JSON is an object with `timestamp`, `level`, `message` and all other
+//! fields. Every message is one line, whatever it contains. The only exception in text is a line break followed by two
+//! spaces, which only our own messages of several lines contain.
 
 use std::fmt::Debug;
 use std::io::Write;
@@ -18,7 +18,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::Format;
 
-/// Fields with such names are for exporters.
+/// Prefix of fields that only exporters use.
 const NOT_LOGGED: &str = "otel.";
 
 pub(super) struct Lines {
@@ -40,7 +40,7 @@ impl Lines {
             }
         };
         line.push('\n');
-        // At once, so that lines of several threads do not mix. There is nobody to tell if it fails.
+        // One write, so that lines of several threads do not mix. A failure cannot be reported anywhere.
         let _ = std::io::stderr().lock().write_all(line.as_bytes());
     }
 }
@@ -78,7 +78,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
     }
 }
 
-/// What an event or a span says, in the order in which it was said.
+/// Fields of an event or a span, in the order in which they were recorded.
 #[derive(Default)]
 struct Fields {
     message: String,
@@ -142,7 +142,7 @@ fn quoted(line: &mut String, value: &str) {
     line.push('"');
 }
 
-/// Without what a terminal would obey, or what would pass for another line.
+/// Appends `text` with control characters, which a terminal would obey, and forged line breaks escaped.
 fn plain(line: &mut String, text: &str) {
     let mut rest = text.chars();
     while let Some(c) = rest.next() {
@@ -151,7 +151,7 @@ fn plain(line: &mut String, text: &str) {
     }
 }
 
-/// Controls, other ends of lines, and what turns the direction of writing.
+/// Returns true for control characters, Unicode line breaks, and characters that change the text direction.
 fn is_odd(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -178,7 +178,7 @@ impl Serialize for Object<'_> {
 }
 
 fn json(timestamp: &str, level: Level, message: &str, fields: &Fields) -> String {
-    // Our own types can be written.
+    // Serializing our own types does not fail.
     serde_json::to_string(&Object { timestamp, level, message, fields }).unwrap_or_default()
 }
 
@@ -204,7 +204,7 @@ mod tests {
             let line = text(&format!("a{odd}b"), &Fields::default());
             assert!(!line.chars().any(is_odd), "{line:?}");
         }
-        // What we put in several lines ourselves.
+        // Our own messages of several lines.
         let mistakes = "f has mistakes:\n  f:1:2: no\n  f:3:4: nor that";
         assert_eq!(text(mistakes, &Fields::default()), format!("slidegate: {mistakes}"));
     }

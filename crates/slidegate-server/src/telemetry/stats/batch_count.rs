@@ -1,4 +1,4 @@
-//! Counting decisions that came together: while they are alike, as one.
+//! Counting of batches of decisions: consecutive equal decisions are added to the counters at once.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use super::rule_stats::{Row, Table, said};
 use super::{DecisionStats, shadow_diff, shard};
 use crate::common::protocol::Protocol;
 
-/// What several limits of one rule said.
+/// Consecutive equal verdicts of one rule.
 struct RuleRun<'t> {
     row: &'t Row,
     said: Said,
     source: Source,
     times: u64,
-    /// Of the one that had most in use.
+    /// Usage of the limit with the most permits in use.
     used: u64,
     limit: u64,
 }
@@ -25,7 +25,7 @@ impl<'t> RuleRun<'t> {
         RuleRun { row, said, source, times: 1, used: limit.used(), limit: limit.limit() }
     }
 
-    /// Whether it was one more of them.
+    /// Adds a verdict to the run and returns true, if it equals the verdicts of the run.
     #[inline]
     fn takes(&mut self, row: &Row, said: Said, source: Source, limit: &Limit<'_>) -> bool {
         let alike = std::ptr::eq(self.row, row) && (self.said, self.source) == (said, source);
@@ -39,7 +39,7 @@ impl<'t> RuleRun<'t> {
     }
 
     fn count(self, shard: usize, took: Micros) {
-        // One more, so that none at all is told from hardly any.
+        // Plus one, to distinguish no decision from a usage of zero.
         let usage = 1 + self.used.saturating_mul(1_000) / self.limit.max(1);
         let said = (self.said, self.source);
         self.row.cells[shard].count(said, self.times, took, usage, self.limit);
@@ -52,7 +52,7 @@ impl DecisionStats {
         self.count(door, self.now().since(since), std::iter::once(answer));
     }
 
-    /// Counts answers that took so long together.
+    /// Counts the results of a batch that took `took` in all.
     pub(super) fn count<'a>(
         &self,
         door: Protocol,
@@ -73,7 +73,7 @@ impl DecisionStats {
             let weight = sample.next();
             let decision = match answer {
                 Ok(decision) => decision,
-                // It is denied then: see `grpc::rate_limit`.
+                // The protocol denies such a request: see `grpc::rate_limit`.
                 Err(error) if door == Protocol::Grpc && error.is_too_costly() => continue,
                 Err(error) => {
                     let unavailable = error.is_unavailable();
@@ -121,7 +121,7 @@ impl DecisionStats {
         }
     }
 
-    /// Counts a request that was denied without a rule: it brought a limit of 0.
+    /// Counts a request that was denied without a rule, because it brought a limit of 0.
     pub(crate) fn denied(&self, door: Protocol) {
         if self.on {
             let shard = shard() & (self.shards.len() - 1);

@@ -1,4 +1,4 @@
-//! Counters that only one core writes at a time: who reads them adds up.
+//! Counters of one core. Readers add up the counters of all cores.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,24 +9,24 @@ use crate::common::protocol::Protocol;
 const SOURCES: usize = Source::ALL.len();
 const DOORS: usize = Protocol::ALL.len();
 
-/// Up to how many microseconds decisions are told apart by the time that they took.
+/// Upper bounds of the histogram buckets, in microseconds.
 pub(crate) const BOUNDS: [u64; 20] = [
     1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000,
     500_000, 1_000_000, 2_500_000,
 ];
 
-/// How many took how long: one for each of [`BOUNDS`], and those that took longer.
+/// Histogram of durations: a bucket for each of [`BOUNDS`], and one for longer durations.
 #[derive(Default)]
 pub(super) struct Timed {
     buckets: [AtomicU64; BOUNDS.len() + 1],
     sum: AtomicU64,
 }
 
-/// The same, added up.
+/// Sum of the histograms of several cores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Durations {
     pub(crate) buckets: [u64; BOUNDS.len() + 1],
-    /// Of all, in microseconds.
+    /// Total duration in microseconds.
     pub(crate) sum: u64,
 }
 
@@ -61,7 +61,7 @@ impl Durations {
         self.sum += other.sum;
     }
 
-    /// What came after `before` was read.
+    /// Returns the difference to an earlier snapshot.
     pub(crate) fn since(&self, before: &Durations) -> Durations {
         let mut since = self.clone();
         for (bucket, before) in since.buckets.iter_mut().zip(&before.buckets) {
@@ -71,8 +71,8 @@ impl Durations {
         since
     }
 
-    /// Below how many microseconds that share of them was; none if there are none. Of those that took longest, the last
-    /// bound.
+    /// Returns the bucket bound, in microseconds, below which `share` of the durations are. None without any duration.
+    /// For durations beyond the last bound it is the last bound.
     pub(crate) fn below(&self, share: f64) -> Option<u64> {
         let count = self.count();
         let wanted = ((count as f64 * share).ceil() as u64).max(1);
@@ -86,12 +86,12 @@ impl Durations {
     }
 }
 
-/// Why a request was not decided.
+/// Reason why a request was not decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// It says what it may not.
+    /// The request is invalid.
     Invalid,
-    /// Neither the store nor anybody else could decide.
+    /// Neither the store nor a fallback could decide.
     Unavailable,
 }
 
@@ -106,17 +106,17 @@ impl Failure {
     }
 }
 
-/// What one core has counted of all requests.
+/// Counters of one core for all requests.
 #[derive(Default)]
 pub(super) struct Cells {
-    /// By door, whether they were allowed, and source.
+    /// Durations by protocol, verdict (denied, allowed), and source.
     decisions: [[[Timed; SOURCES]; 2]; DOORS],
     failures: [[AtomicU64; Failure::ALL.len()]; DOORS],
     /// Requests that no rule matches.
     unmatched: [AtomicU64; DOORS],
-    /// Counts decisions, for the sample of their keys.
+    /// Number of decisions, for sampling their keys.
     turn: AtomicU64,
-    /// One of so many is taken, less one: a power of two.
+    /// Sampling interval minus one. The interval is a power of two.
     mask: AtomicU64,
 }
 
@@ -138,14 +138,15 @@ impl Cells {
         self.unmatched[door as usize].load(Ordering::Relaxed)
     }
 
-    /// Of the next so many decisions: for how many each stands whose keys are remembered; none if another does for it.
+    /// Returns a sampler for the keys of the next `decisions` decisions.
     #[inline]
     pub(super) fn sample(&self, decisions: u64) -> Sample {
         let mask = self.mask.load(Ordering::Relaxed);
         Sample { turn: self.turn.fetch_add(decisions, Ordering::Relaxed), mask }
     }
 
-    /// From now on about `most` of as many decisions as there were since it was last called are taken.
+    /// Adapts the sampling interval, so that about `most` decisions are sampled of as many as were made since the last
+    /// call.
     pub(super) fn adapt(&self, before: &mut u64, most: u64) {
         let turn = self.turn.load(Ordering::Relaxed);
         let decisions = turn.wrapping_sub(std::mem::replace(before, turn));
@@ -161,7 +162,7 @@ impl Cells {
     }
 }
 
-/// Some of the decisions that follow each other on a core.
+/// Sampler of consecutive decisions on one core.
 pub(super) struct Sample {
     turn: u64,
     mask: u64,
@@ -170,21 +171,21 @@ pub(super) struct Sample {
 impl Sample {
     #[inline]
     pub(super) fn next(&mut self) -> Option<u64> {
-        // Mixed, so that who asks in turns is not taken for one who asks alone.
+        // The number is hashed, so that clients that alternate regularly are all sampled.
         let mixed = self.turn.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
         self.turn = self.turn.wrapping_add(1);
         (mixed & self.mask == 0).then_some(self.mask + 1)
     }
 }
 
-/// What a rule said of a request.
+/// Verdict of a rule on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
-    /// There was room; another rule may have denied.
+    /// The rule had room; another rule may have denied.
     Allowed,
-    /// It denied.
+    /// The rule denied.
     Denied,
-    /// It would have, but only watches.
+    /// The rule would have denied, but is a shadow rule.
     WouldDeny,
 }
 
@@ -200,12 +201,12 @@ impl Said {
     }
 }
 
-/// What would be otherwise if a rule did not only watch.
+/// Difference that enforcing a shadow rule would make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// The request was allowed, and the rule would have denied it.
     NewlyDenied,
-    /// The request was denied by nobody but the rule that this one is a shadow of, and it would have allowed it.
+    /// The request was denied only by the rule that this one is a shadow of, and this one would have allowed it.
     NewlyAllowed,
 }
 
@@ -220,22 +221,22 @@ impl Change {
     }
 }
 
-/// What one core has counted of one rule.
+/// Counters of one core for one rule.
 #[derive(Default)]
 pub(super) struct RuleCells {
     said: [[AtomicU64; SOURCES]; Said::ALL.len()],
     changes: [AtomicU64; Change::ALL.len()],
-    /// Time that its decisions took, in microseconds.
+    /// Total duration of its decisions, in microseconds.
     took: AtomicU64,
-    /// The highest share of its limit that a key had in use since it was last taken, in thousandths, and one more; 0 if
-    /// it decided nothing.
+    /// Highest share of its limit that a key had in use since the last reset, in thousandths, plus one; 0 if the rule
+    /// decided nothing.
     peak: AtomicU64,
-    /// The highest limit that it said since it was last taken; 0 if it decided nothing.
+    /// Highest limit since the last reset; 0 if the rule decided nothing.
     limit: AtomicU64,
 }
 
 impl RuleCells {
-    /// Counts what it said so many times; `usage` and `limit` are of the key that was fullest.
+    /// Counts `times` equal verdicts. `usage` and `limit` are those of the key with the highest usage.
     #[inline]
     pub(super) fn count(
         &self,

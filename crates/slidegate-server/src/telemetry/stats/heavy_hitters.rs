@@ -1,27 +1,27 @@
-//! The keys asked about most, and those denied most, in bounded memory.
+//! Most requested and most denied keys, in bounded memory.
 //!
-//! A sketch of frequent items (Anderson and others, 2017) has the exact counts of up to 96 keys, and of more than that
-//! estimates that are never too low by more than 3 % of all. There is one for every twenty seconds of the last minute, and
-//! they are poured into one for every twenty minutes of the last hour.
+//! A frequent-items sketch (Anderson and others, 2017) has the exact counts of up to 96 keys. With more keys it has
+//! estimates that are never too low by more than 3 % of the total. There is one sketch for every twenty seconds of the
+//! last minute. These are merged into one sketch for every twenty minutes of the last hour.
 
 use std::collections::{HashMap, VecDeque};
 
 use datasketches::frequencies::{ErrorType, FrequentItemsSketch};
 use slidegate::Key;
 
-/// Places of a sketch; three of four are used.
+/// Number of slots of a sketch, of which three quarters are used.
 const PLACES: usize = 128;
 
-/// Seconds of one generation.
+/// Length of a generation, in seconds.
 pub(super) const GENERATION: u64 = 20;
 
-/// Generations of the last minute: three whole ones, and the one that grows.
+/// Number of generations of the last minute: three complete ones, and the current one.
 const GENERATIONS: usize = 4;
 
-/// Generations of a minute that are poured together.
+/// Number of minute generations that are merged into one hour generation.
 const POURED: u32 = 60;
 
-/// How far back.
+/// Period over which keys are counted.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize, schemars::JsonSchema,
 )]
@@ -36,23 +36,23 @@ pub(crate) enum Period {
 
 type Sketch = FrequentItemsSketch<Key>;
 
-/// A period's keys.
+/// Sketches of one generation.
 #[derive(Default)]
 struct Sketches {
     asked: Option<Sketch>,
     denied: Option<Sketch>,
 }
 
-/// The top keys of one rule.
+/// Most frequent keys of one rule.
 #[derive(Default)]
 pub(crate) struct Top {
-    /// The newest last.
+    /// Generations of the last minute, the newest last.
     minute: VecDeque<Sketches>,
     hour: VecDeque<Sketches>,
     poured: u32,
 }
 
-/// Keys and how often they were asked about or denied.
+/// Number of requests or denials by key.
 pub(crate) type Counts = HashMap<Key, u64>;
 
 impl Sketches {
@@ -71,17 +71,17 @@ impl Sketches {
     }
 }
 
-/// Made when it is needed: most rules of many are idle.
+/// Returns the sketch, created on first use: with many rules, most are idle.
 fn sketch(place: &mut Option<Sketch>) -> Option<&mut Sketch> {
     if place.is_none() {
-        // It is a size that there is.
+        // The size is valid: a power of two.
         *place = Sketch::new(PLACES).ok();
     }
     place.as_mut()
 }
 
 impl Top {
-    /// Adds a key that stands for `weight` decisions.
+    /// Counts a key that stands for `weight` decisions.
     pub(super) fn add(&mut self, key: &Key, denied: bool, weight: u64) {
         if self.minute.is_empty() {
             self.minute.push_back(Sketches::default());
@@ -95,7 +95,7 @@ impl Top {
         }
     }
 
-    /// Begins another generation.
+    /// Starts a new generation.
     pub(super) fn turn(&mut self) {
         if self.hour.is_empty() {
             self.hour.push_back(Sketches::default());
@@ -114,9 +114,9 @@ impl Top {
         }
     }
 
-    /// How often keys were asked about, and denied, in that period.
+    /// Adds the requests and denials of each key in `period` to the two maps.
     pub(crate) fn read(&self, period: Period, asked: &mut Counts, denied: &mut Counts) {
-        // What has not been poured yet is in the newest of the minute.
+        // The newest generation of the minute is not merged yet.
         let (hour, minute) = match period {
             Period::Minute => (0, GENERATIONS),
             Period::Hour => (GENERATIONS, 1),

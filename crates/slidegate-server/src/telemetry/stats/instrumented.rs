@@ -1,4 +1,4 @@
-//! What a door decides with: the limiter, and every decision recorded.
+//! Limiter wrapper that counts, traces and records every decision of a protocol.
 
 use slidegate::{Decision, Error, Limiter, Micros, Request};
 
@@ -7,25 +7,25 @@ use crate::common::protocol::Protocol;
 use crate::store::AnyStore;
 use crate::telemetry::trace::{self, TraceContext};
 
-/// Decides for one door, and records it.
+/// Limiter of one protocol, with statistics.
 #[derive(Clone, Copy)]
 pub(crate) struct Instrumented<'g> {
     pub(crate) limiter: &'g Limiter<AnyStore>,
     pub(crate) stats: &'g DecisionStats,
     pub(crate) door: Protocol,
     pub(crate) log_keys: bool,
-    /// Whose traces the decisions belong to.
+    /// Trace of the caller, which the decisions belong to.
     pub(crate) caller: TraceContext,
 }
 
 impl Instrumented<'_> {
-    /// Whether somebody looks at single decisions.
+    /// Returns true if single decisions are traced or recorded.
     #[inline]
     fn is_watched(&self) -> bool {
         trace::wanted() || self.stats.recorder.is_on()
     }
 
-    /// Of this caller's traces.
+    /// Makes the decisions part of the caller's trace.
     pub(crate) fn called_by(self, caller: TraceContext) -> Self {
         Instrumented { caller, ..self }
     }
@@ -46,7 +46,7 @@ impl Instrumented<'_> {
         answer
     }
 
-    /// Logs, now and then, that no rule matches a request.
+    /// Logs that no rule matches a request, at a bounded rate.
     #[inline]
     pub(super) fn note_unmatched(&self, request: &Request<'_>, answer: &Result<Decision, Error>) {
         if let Ok(decision) = answer {
@@ -54,7 +54,7 @@ impl Instrumented<'_> {
         }
     }
 
-    /// Not recorded: nothing is decided.
+    /// Peeks are traced but not counted, because nothing is decided.
     pub(crate) async fn peek(&self, request: &Request<'_>) -> Result<Decision, Error> {
         if trace::wanted() {
             return self.watched_peek(request).await;
@@ -89,7 +89,7 @@ impl Instrumented<'_> {
                     .zip(answers)
                     .for_each(|(request, answer)| self.note_unmatched(request, answer));
             }
-            // They are asked again, in parts: see `resp::connection`.
+            // The protocol retries these requests in parts: see `resp::connection`.
             Err(error) if self.door == Protocol::Resp && error.is_too_many_checks() => {}
             Err(error) => self.count_failures(took, requests.len(), error),
         }
@@ -99,7 +99,7 @@ impl Instrumented<'_> {
         self.stats.count(self.door, took, vec![Err(error.clone()); times].iter());
     }
 
-    /// Recorded as one request for each.
+    /// Each request counts as one decision.
     pub(crate) async fn acquire_together(&self, requests: &[Request<'_>]) -> Result<Vec<Decision>, Error> {
         if self.is_watched() {
             return self.watched_acquire_together(requests).await;

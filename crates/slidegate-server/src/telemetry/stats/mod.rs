@@ -1,8 +1,8 @@
-//! What was decided, in numbers: kept while deciding, read by `/metrics` and the dashboard.
+//! Statistics of decisions: counted while deciding, read by `/metrics` and the dashboard.
 //!
-//! A decision adds to a few counters of the core it is made on; who reads them adds up. Which keys are hot is kept for
-//! all decisions while there are few, and for a sample once there are many, so that it never costs much. Nothing here is
-//! named by callers but the hot keys, and those are bounded.
+//! A decision increments a few counters of the core that makes it; readers add up the counters of all cores. Hot keys
+//! are tracked for all decisions at low rates, and for a sample at high rates, so that the cost stays bounded. Only the
+//! hot keys have names that callers choose, and their number is bounded.
 
 mod batch_count;
 mod counters;
@@ -39,21 +39,21 @@ use super::capture::Recorder;
 use crate::common::protocol::Protocol;
 use crate::store::AnyStore;
 
-/// Keys that are remembered a second and core, about.
+/// Approximate number of keys that each core samples per second.
 const SAMPLED: u64 = 2_000;
 
-/// The most cores that count apart.
+/// Upper bound on sets of counters. Cores beyond that share them.
 const MOST_SHARDS: usize = 16;
 
-/// What was decided.
+/// Statistics of all decisions and connections.
 pub(crate) struct DecisionStats {
-    /// Whether anything is recorded.
+    /// False if decisions are not counted.
     pub(crate) on: bool,
     clock: SystemClock,
     shards: Box<[CachePadded<Cells>]>,
     table: ArcSwap<Table>,
     pub(crate) recent: Recent,
-    /// Who wants to have the requests themselves.
+    /// Recorder of the requests themselves.
     pub(crate) recorder: Arc<Recorder>,
     unmatched: UnmatchedLog,
     pulse: Mutex<Pulse>,
@@ -61,21 +61,21 @@ pub(crate) struct DecisionStats {
     shed: [[AtomicU64; Shed::ALL.len()]; Protocol::ALL.len()],
 }
 
-/// Reason why a connection was closed before its client did anything wrong but take room.
+/// Reason why the server closed a connection whose client did nothing wrong but use resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shed {
-    /// Its address has as many as one may have.
+    /// The client address has as many connections as one address may have.
     PerAddress,
-    /// It sent nothing.
+    /// The client sent nothing.
     Silent,
-    /// Another connection needed its place.
+    /// The server needed the slot for another connection.
     Room,
 }
 
 impl Shed {
     pub(crate) const ALL: [Shed; 3] = [Shed::PerAddress, Shed::Silent, Shed::Room];
 
-    /// As it is written in metrics.
+    /// Returns the metric label.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Shed::PerAddress => "per-address",
@@ -85,7 +85,7 @@ impl Shed {
     }
 }
 
-/// One connection, for as long as it is there.
+/// Counts one connection until it is dropped.
 pub(crate) struct Connected<'r>(&'r AtomicUsize);
 
 impl Drop for Connected<'_> {
@@ -94,13 +94,13 @@ impl Drop for Connected<'_> {
     }
 }
 
-/// A key among the top ones.
+/// One of the most frequent keys.
 pub(crate) struct TopKey {
     pub(crate) key: Key,
     pub(crate) count: u64,
 }
 
-/// How many requests were allowed and denied.
+/// Numbers of allowed and denied requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Requests {
     pub(crate) allowed: u64,
@@ -126,16 +126,16 @@ impl DecisionStats {
         }
     }
 
-    /// Counts by the limiter's rules from now on; those that stay keep their counts.
+    /// Counts by the limiter's current rules from now on. Rules that stay keep their counts.
     pub(crate) fn follow(&self, limiter: &Limiter<AnyStore>) {
-        // One at a time, so that the newest rules come last.
+        // One thread at a time, so that the newest rules win.
         let _following = self.pulse.lock();
         let rules = limiter.rules();
         let before = self.table.load();
         self.table.store(Arc::new(Table::new(rules, self.shards.len(), &before.rows)));
     }
 
-    /// Counts a connection until it is dropped.
+    /// Counts a connection until the returned guard is dropped.
     pub(crate) fn connected(&self, door: Protocol) -> Connected<'_> {
         let count = &self.connections[door as usize];
         count.fetch_add(1, Ordering::Relaxed);
@@ -146,7 +146,7 @@ impl DecisionStats {
         self.connections[door as usize].load(Ordering::Relaxed)
     }
 
-    /// Counts connections that were closed.
+    /// Counts connections that the server closed.
     pub(crate) fn shed(&self, door: Protocol, reason: Shed, connections: usize) {
         self.shed[door as usize][reason as usize].fetch_add(connections as u64, Ordering::Relaxed);
     }
@@ -160,13 +160,13 @@ impl DecisionStats {
         self.clock.now()
     }
 
-    /// The rules in force and what is counted of each; the last row is of those that requests bring themselves.
+    /// Returns the rules in force and the statistics of each. The last item is for ad-hoc limits.
     pub(crate) fn rows(&self) -> (Arc<Rules>, Vec<Arc<Row>>) {
         let table = self.table.load();
         (Arc::clone(&table.rules), table.rows.clone())
     }
 
-    /// How many requests at that door ended like this, and how long they took.
+    /// Returns the number and the durations of the requests of `protocol` with this result and source.
     pub(crate) fn durations(&self, door: Protocol, allowed: bool, source: Source) -> Durations {
         let mut all = Durations::default();
         self.shards.iter().for_each(|cells| cells.add_to(door, allowed, source, &mut all));
@@ -177,12 +177,12 @@ impl DecisionStats {
         self.shards.iter().map(|cells| cells.failures(door, failure)).sum()
     }
 
-    /// How many requests at that door no rule matched.
+    /// Returns the number of requests of `protocol` that no rule matched.
     pub(crate) fn unmatched(&self, door: Protocol) -> u64 {
         self.shards.iter().map(|cells| cells.unmatched(door)).sum()
     }
 
-    /// All requests, and how long they took.
+    /// Returns the numbers and durations of all requests.
     fn totals(&self) -> (Requests, Durations) {
         let (mut requests, mut durations) = (Requests::default(), Durations::default());
         for door in Protocol::ALL {
@@ -197,7 +197,7 @@ impl DecisionStats {
         (requests, durations)
     }
 
-    /// The keys asked about most, and those denied most, of one rule or of all: the first `most` of each.
+    /// Returns the most requested keys and the most denied keys of one rule or of all, at most `most` of each.
     pub(crate) fn top(&self, period: Period, rule: Option<&str>, most: usize) -> [Vec<TopKey>; 2] {
         let table = self.table.load();
         let (mut asked, mut denied) = (HashMap::new(), HashMap::new());
@@ -221,7 +221,7 @@ impl DecisionStats {
     }
 }
 
-/// A number for the thread; those of a runtime are about as many as there are cores.
+/// Returns a number for this thread. A runtime has about as many threads as there are cores.
 #[inline]
 fn shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);

@@ -1,4 +1,4 @@
-//! What happened in each second, for as long as a dashboard looks back.
+//! Request counts of each second, for the history on the dashboard.
 
 use std::collections::VecDeque;
 
@@ -7,24 +7,24 @@ use super::heavy_hitters::GENERATION;
 use super::rule_stats::push;
 use super::{DecisionStats, Requests, SAMPLED};
 
-/// Seconds that are remembered.
+/// Number of seconds in the history.
 pub(crate) const HISTORY: usize = 1_800;
 
-/// The last seconds, and what they are counted from.
+/// Counts of the last seconds, and the totals from which the next second is computed.
 pub(crate) struct Pulse {
     seconds: VecDeque<Requests>,
     requests: Requests,
     durations: Durations,
-    /// What took how long in the last second.
+    /// Durations of the last second.
     second: Durations,
-    /// Decisions of each core, when it was last looked.
+    /// Number of decisions of each core at the last tick.
     turns: Vec<u64>,
     beats: u64,
 }
 
-/// What a dashboard is shown first.
+/// History that a dashboard shows first.
 pub(crate) struct History {
-    /// The oldest first.
+    /// Counts of each second, the oldest first.
     pub(crate) seconds: Vec<Requests>,
 }
 
@@ -42,7 +42,7 @@ impl Pulse {
 }
 
 impl DecisionStats {
-    /// Called once a second.
+    /// Ends a second. Must be called once per second.
     pub(crate) fn beat(&self) {
         let (requests, durations) = self.totals();
         let mut pulse = self.pulse.lock();
@@ -70,7 +70,7 @@ impl DecisionStats {
         }
     }
 
-    /// What was counted in the last second, and how long it took.
+    /// Returns the counts and the durations of the last second.
     pub(crate) fn second(&self) -> (Requests, Durations) {
         let pulse = self.pulse.lock();
         (pulse.seconds.back().copied().unwrap_or_default(), pulse.second.clone())

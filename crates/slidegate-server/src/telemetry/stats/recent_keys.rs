@@ -1,14 +1,14 @@
-//! Some of the keys that were decided about lately.
+//! Random sample of recently used keys.
 
 use parking_lot::Mutex;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use slidegate::Key;
 
-/// How many are kept.
+/// Number of keys in the sample.
 const ROOM: usize = 1_024;
 
-/// Each new key takes the place of any: what was decided long ago is less likely to be there still.
+/// Sample of recent keys. Each new key replaces a random one, so older keys are less likely to be present.
 pub(crate) struct Recent {
     keys: Mutex<(Vec<Key>, Xoshiro256PlusPlus)>,
 }
@@ -19,7 +19,7 @@ impl Recent {
     }
 
     pub(super) fn add(&self, key: &Key) {
-        // Who finds it taken leaves it: it is only a sample.
+        // If another thread holds the lock, the key is skipped: this is only a sample.
         let Some(mut keys) = self.keys.try_lock() else { return };
         let (keys, random) = &mut *keys;
         if keys.len() < ROOM {
@@ -30,7 +30,7 @@ impl Recent {
         }
     }
 
-    /// Up to `most` different ones, at random.
+    /// Returns up to `most` distinct keys at random.
     pub(crate) fn some(&self, most: usize) -> Vec<Key> {
         let mut keys = self.keys.lock();
         let (keys, random) = &mut *keys;

@@ -1,4 +1,4 @@
-//! A row a rule: what it said, how long that took, and of which keys.
+//! Statistics of each rule: verdicts, durations, and most frequent keys.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -11,25 +11,25 @@ use super::counters::{Change, RuleCells, Said};
 use super::heavy_hitters::Top;
 use super::shadow_diff::{self, TracedDecision};
 
-/// The rules whose keys are remembered apart; the keys of those after them are remembered together.
+/// Number of rules with their own list of frequent keys. All rules after them share one list.
 const APART: usize = 256;
 
-/// Seconds of which it is remembered what a rule said in each.
+/// Number of seconds for which the verdicts of a rule are stored.
 pub(super) const MINUTE: usize = 60;
 
-/// Seconds over which the highest usage is told.
+/// Number of seconds over which the highest usage is reported.
 const PEAKS: usize = 10;
 
-/// The rules in force, and a row for each.
+/// Rules in force, and the statistics of each.
 pub(super) struct Table {
     pub(super) rules: Arc<Rules>,
-    /// In the order of the rules; the last is of those that requests bring themselves.
+    /// Statistics in the order of the rules. The last item is for ad-hoc limits.
     pub(super) rows: Vec<Arc<Row>>,
-    /// What rows that only watch had counted when these rules came into force, by their places.
+    /// Counts of the shadow rules when these rules came into force, each with the index of the rule.
     pub(super) before: Vec<(usize, TracedDecision)>,
 }
 
-/// What is counted of one rule.
+/// Statistics of one rule.
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(super) cells: Box<[CachePadded<RuleCells>]>,
@@ -37,35 +37,35 @@ pub(crate) struct Row {
     lately: Mutex<Lately>,
 }
 
-/// What a rule said in the last minute.
+/// Verdicts of a rule in the last minute.
 #[derive(Default)]
 struct Lately {
     before: Totals,
-    /// A second each, the newest last.
+    /// Verdicts of each second, the newest last.
     seconds: VecDeque<Totals>,
     peaks: VecDeque<u64>,
-    /// The highest limit in the last second that it decided in; 0 before that.
+    /// Highest limit in the last second with a decision; 0 before the first decision.
     limit: u64,
 }
 
-/// How often a rule said what, and how long that took.
+/// Number of verdicts of a rule, and their total duration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) allowed: u64,
     pub(crate) denied: u64,
     pub(crate) would_deny: u64,
-    /// In microseconds.
+    /// Total duration in microseconds.
     pub(crate) took: u64,
 }
 
-/// What is shown of a rule.
+/// Summary of a rule for the dashboard.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Shown {
     /// In the last second.
     pub(crate) second: Totals,
     /// In the last minute.
     pub(crate) minute: Totals,
-    /// The highest share of its limit that a key had in use in the last ten seconds; none if it decided nothing.
+    /// Highest share of its limit that a key had in use in the last ten seconds. None if the rule decided nothing.
     pub(crate) usage: Option<f64>,
 }
 
@@ -86,14 +86,15 @@ impl Table {
         Table { rules, rows, before }
     }
 
-    /// The row of a limit; of a decision by earlier rules, that of its name, if there still is one.
+    /// Returns the statistics of the rule of `limit`. `current` is false if the decision was made by earlier rules;
+    /// then the rule is found by its name, if it still exists.
     #[inline]
     pub(super) fn row(&self, current: bool, limit: &Limit<'_>) -> Option<&Row> {
         if current { self.rows.get(limit.index()).or(self.rows.last()) } else { self.named(limit.rule()) }
             .map(|row| &**row)
     }
 
-    /// The top keys of all rules, each once.
+    /// Returns the frequent-key lists of all rules, each list once.
     pub(super) fn tops(&self) -> Vec<&Mutex<Top>> {
         let mut known = HashSet::new();
         let tops = self.rows.iter().map(|row| &row.top);
@@ -130,7 +131,7 @@ impl Row {
         }
     }
 
-    /// Called once a second.
+    /// Ends a second. Must be called once per second.
     pub(super) fn beat(&self) {
         let totals = self.totals();
         let peak = self.cells.iter().map(|cells| cells.take_peak()).max().unwrap_or_default();
@@ -144,7 +145,8 @@ impl Row {
         push(&mut lately.peaks, PEAKS, peak);
     }
 
-    /// What `rule`, whose row this is, allows now. Of one that climbs it is known from what it decided last.
+    /// Returns the current limit of `rule`, whose statistics these are. During a warm-up it is the limit of the last
+    /// decision.
     pub(crate) fn effective_limit(&self, rule: &Rule) -> u64 {
         let limit = rule.quota_now().limit();
         match self.lately.lock().limit {
@@ -165,7 +167,7 @@ impl Row {
     }
 }
 
-/// Adds to the end, and lets go what is more than `most`.
+/// Adds a value to the end, and removes the oldest value if there are more than `most`.
 pub(super) fn push<T>(queue: &mut VecDeque<T>, most: usize, value: T) {
     queue.push_back(value);
     if queue.len() > most {
@@ -174,7 +176,7 @@ pub(super) fn push<T>(queue: &mut VecDeque<T>, most: usize, value: T) {
 }
 
 impl Totals {
-    /// Decisions it took part in.
+    /// Returns the number of decisions in which the rule took part.
     pub(crate) fn decisions(&self) -> u64 {
         self.allowed + self.denied + self.would_deny
     }
@@ -198,7 +200,7 @@ impl Totals {
     }
 }
 
-/// What the rule of a limit said.
+/// Returns the verdict of the rule of `limit`.
 pub(super) fn said(limit: &Limit<'_>) -> Said {
     match (limit.outcome().denies(), limit.mode()) {
         (false, _) => Said::Allowed,

@@ -1,4 +1,4 @@
-//! What would be decided otherwise if rules that only watch were enforced.
+//! Requests that would be decided differently if shadow rules were enforced.
 
 use std::sync::Arc;
 
@@ -8,20 +8,20 @@ use super::DecisionStats;
 use super::counters::Change;
 use super::rule_stats::Row;
 
-/// The most shadows that are told.
+/// Upper bound on reported shadow rules.
 const MOST: usize = 1_000;
 
-/// What a rule that only watches has counted.
+/// Counts of a shadow rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TracedDecision {
-    /// Decisions that it looked at.
+    /// Decisions in which the rule took part.
     pub(crate) decisions: u64,
     pub(crate) would_deny: u64,
     pub(crate) newly_denied: u64,
     pub(crate) newly_allowed: u64,
 }
 
-/// A rule that only watches, and what it has counted since the rules in force are.
+/// Shadow rule, and its counts since the rules in force were loaded.
 pub(crate) struct Shadow {
     pub(crate) rule: String,
     pub(crate) shadow_of: Option<String>,
@@ -49,7 +49,7 @@ impl TracedDecision {
     }
 }
 
-/// What is in the rows of rules that only watch, the first of them.
+/// Returns the current counts of the shadow rules, at most [`MAX_SHADOWS`], each with the index of the rule.
 pub(super) fn before(rules: &Rules, rows: &[Arc<Row>]) -> Vec<(usize, TracedDecision)> {
     let rules = rules.iter().enumerate().filter(|(_, rule)| rule.in_mode() == Mode::Shadow);
     let rules = rules.take(MOST);
@@ -57,7 +57,7 @@ pub(super) fn before(rules: &Rules, rows: &[Arc<Row>]) -> Vec<(usize, TracedDeci
 }
 
 impl DecisionStats {
-    /// The rules that only watch, in their order.
+    /// Returns the shadow rules in order.
     pub(crate) fn shadows(&self) -> Vec<Shadow> {
         let table = self.table.load();
         let rules: Vec<_> = table.rules.iter().collect();
@@ -73,8 +73,8 @@ impl DecisionStats {
     }
 }
 
-/// What would be otherwise if the rule of this limit, which only watches, were enforced; in place of the rule that it is a
-/// shadow of, if it is of any.
+/// Returns how the decision would change if the shadow rule of `limit` were enforced. If it is the shadow of another
+/// rule, it would replace that rule.
 #[cold]
 pub(crate) fn change(decision: &Decision, limit: &Limit<'_>) -> Option<Change> {
     let denies = limit.outcome().denies();

@@ -1,5 +1,6 @@
-//! The same decisions when somebody looks at them: with a span around each, or written down. Boxed, so that the others need
-//! no room for it.
+//! Traced and recorded variants of the decisions in [`Instrumented`].
+//!
+//! The futures are boxed, so that the plain variants stay small.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,9 +19,9 @@ impl Instrumented<'_> {
         trace::wanted().then(|| DecisionSpan::start(self.door, kind, self.caller, self.log_keys))
     }
 
-    /// Writes down what became of requests, if anybody records.
+    /// Records the requests and their results, if a recording is active.
     fn write(&self, requests: &[Request<'_>], answers: &[Result<Decision, Error>]) {
-        // It is asked once more then: see `grpc::rate_limit`.
+        // The protocol retries such a request once: see `grpc::rate_limit`.
         let again = |answer: &Result<_, Error>| answer.as_ref().is_err_and(Error::is_too_costly);
         if self.stats.recorder.is_on() && !(self.door == Protocol::Grpc && answers.iter().any(again)) {
             self.stats.recorder.write(self.stats.now(), requests, answers);
@@ -75,7 +76,7 @@ impl Instrumented<'_> {
         })
     }
 
-    /// One span: they are allowed or denied as one.
+    /// All requests share one span: they are allowed or denied together.
     pub(super) fn watched_acquire_together<'a, 'r: 'a>(
         &'a self,
         requests: &'a [Request<'r>],

@@ -4,17 +4,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use slidegate::{Decision, Micros, Request, Unmatched};
 
-/// The shortest time between two warnings.
+/// Shortest time between two warnings.
 const PAUSE: Micros = Micros::from_secs(60);
 
-/// The most names of attributes that a warning shows.
+/// Upper bound on attribute names in a warning.
 const SHOWN: usize = 8;
 
-/// Requests that no rule matches, since the last warning about them.
+/// Number of requests that no rule matches, since the last warning about them.
 #[derive(Default)]
 pub(crate) struct UnmatchedLog {
     requests: AtomicU64,
-    /// When the next warning may be logged, in microseconds.
+    /// Time from which the next warning may be logged, in microseconds.
     next: AtomicU64,
 }
 
@@ -33,7 +33,7 @@ impl UnmatchedLog {
         let next = self.next.load(Ordering::Relaxed);
         let due = now.get() >= next;
         let after = now.get().saturating_add(PAUSE.get());
-        // One of several threads logs.
+        // Only one of several threads logs.
         if !due || self.next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return;
         }
@@ -42,7 +42,8 @@ impl UnmatchedLog {
     }
 }
 
-/// Names only: values are the clients'. Names were checked: they have no more than 64 letters and digits.
+/// Returns the warning. It contains attribute names but no values, which are private to clients. Names were validated:
+/// at most 64 letters and digits.
 fn message(requests: u64, request: &Request<'_>, policy: Unmatched) -> String {
     let attributes = request.attributes().unwrap_or_default();
     let names: Vec<&str> = attributes.iter().take(SHOWN).map(|(name, _)| *name).collect();

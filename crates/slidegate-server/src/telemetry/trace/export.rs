@@ -1,4 +1,4 @@
-//! Spans for an OpenTelemetry collector, by OTLP over gRPC: in batches, from a queue that does not grow.
+//! Exporter of spans to an OpenTelemetry collector, by OTLP over gRPC, in batches from a bounded queue.
 
 use std::env;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ use super::TARGET;
 use crate::common::console::warn;
 use crate::telemetry::log::BoxLayer;
 
-/// How long what is in the queue may take when the server stops.
+/// Time limit for sending the queued spans when the server stops.
 const FINISH: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Args)]
@@ -40,11 +40,11 @@ pub(crate) struct ExportArgs {
     otlp_ratio: Option<f64>,
 }
 
-/// Spans that are on their way.
+/// Running exporter.
 pub(crate) struct Exporting(SdkTracerProvider);
 
 impl ExportArgs {
-    /// None if nobody asks for it. To be called in a runtime, which does the sending.
+    /// Starts the exporter. None if no collector is configured. Must be called in a runtime, which sends the spans.
     pub(crate) fn start(&self) -> Result<Option<(BoxLayer, Exporting)>, String> {
         let variables = [OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT];
         let named = variables
@@ -63,7 +63,7 @@ impl ExportArgs {
         let spans = SdkTracerProvider::builder()
             .with_batch_exporter(Delivery { exporter, failing: AtomicBool::new(false) })
             .with_resource(resource());
-        // Without, OTEL_TRACES_SAMPLER is asked.
+        // Without a ratio, the SDK reads OTEL_TRACES_SAMPLER.
         let spans = match self.otlp_ratio {
             Some(share) => {
                 spans.with_sampler(Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(share))))
@@ -86,14 +86,14 @@ impl ExportArgs {
 }
 
 impl Exporting {
-    /// Sends what is in the queue.
+    /// Sends the queued spans.
     pub(crate) fn finish(self) {
-        // What fails is told by the delivery.
+        // `Delivery` reports failures.
         let _ = self.0.shutdown_with_timeout(FINISH);
     }
 }
 
-/// Who sends: `slidegate`, unless the variables for that say otherwise.
+/// Returns the resource that identifies this process: `slidegate`, unless the OTEL variables override it.
 fn resource() -> Resource {
     let known = Resource::builder_empty()
         .with_service_name("slidegate")
@@ -128,7 +128,7 @@ fn share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| "it is a number from 0 to 1".to_owned())
 }
 
-/// Sends spans, and tells when that begins to fail, and when it works again.
+/// Exporter that logs when sending begins to fail, and when it works again.
 #[derive(Debug)]
 struct Delivery {
     exporter: Exporter,

@@ -1,6 +1,6 @@
-//! One span for every decision, for logs at `debug` and for OpenTelemetry.
+//! Span of every decision, for logs at `debug` and for OpenTelemetry.
 //!
-//! Whoever wants neither pays for one load of a number that nobody writes: see [`wanted`].
+//! If neither is enabled, the cost is one load of a number that is never written: see [`enabled`].
 
 #[cfg(feature = "otel")]
 mod export;
@@ -17,26 +17,26 @@ pub(crate) use self::trace_context::TraceContext;
 use super::log;
 use crate::common::protocol::Protocol;
 
-/// What a span of a decision belongs to.
+/// Target of the decision spans.
 const TARGET: &str = "slidegate::decision";
 
-/// Whether anybody looks at spans of decisions.
+/// Returns true if decision spans are logged or exported.
 #[inline]
 pub(crate) fn wanted() -> bool {
     LevelFilter::current() >= LevelFilter::DEBUG
 }
 
-/// What was asked.
+/// Operation of a decision span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Acquire,
     Peek,
 }
 
-/// A decision that is being made. It ends when this is dropped.
+/// Span of a decision in progress. It ends on drop.
 pub(crate) struct DecisionSpan {
     span: Span,
-    /// Whether keys are shown as they are.
+    /// True if keys are recorded in plain text.
     plain: bool,
     ended: bool,
 }
@@ -57,12 +57,12 @@ impl DecisionSpan {
         DecisionSpan { span, plain, ended: false }
     }
 
-    /// Says what came of it.
+    /// Ends the span with the result of one request.
     pub(crate) fn end(self, took: Micros, answer: &Result<Decision, Error>) {
         self.end_together(took, answer.as_ref().map(std::slice::from_ref));
     }
 
-    /// Says what came of requests that were decided as one.
+    /// Ends the span with the result of requests that were decided together.
     pub(crate) fn end_together(mut self, took: Micros, answer: Result<&[Decision], &Error>) {
         self.ended = true;
         match answer {
@@ -103,13 +103,13 @@ impl DecisionSpan {
 impl Drop for DecisionSpan {
     fn drop(&mut self) {
         if !self.ended {
-            // Its caller has left, or waited long enough.
+            // The caller has disconnected, or its deadline has passed.
             self.failed("given-up");
         }
     }
 }
 
-/// The kind of an error: its message may have in it what a caller sent.
+/// Returns the kind of an error. The message is not recorded, because it may contain input of the caller.
 fn failure(error: &Error) -> &'static str {
     match error.fault() {
         Some(fault) => fault.as_str(),

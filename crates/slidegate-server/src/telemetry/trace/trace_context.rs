@@ -1,4 +1,6 @@
-//! Who asks, as W3C's `traceparent` header says: our span is a child of theirs. Nothing to know without `otel`.
+//! Trace context of the caller from the W3C `traceparent` header: our span becomes a child of the caller's span.
+//!
+//! Without the feature `otel` it is empty.
 
 use std::convert::Infallible;
 
@@ -9,7 +11,7 @@ use tracing::Span;
 
 const HEADER: &str = "traceparent";
 
-/// The caller's span, if it said so.
+/// Span of the caller, if the request names one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TraceContext {
     #[cfg(feature = "otel")]
@@ -17,7 +19,7 @@ pub(crate) struct TraceContext {
 }
 
 impl TraceContext {
-    /// By the headers of a request.
+    /// Reads the headers of a request.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let mut caller = TraceContext::default();
         if cfg!(feature = "otel") && super::wanted() {
@@ -27,7 +29,7 @@ impl TraceContext {
         caller
     }
 
-    /// Takes note of a header, if it is the one.
+    /// Reads one header, if it is `traceparent`.
     #[inline]
     pub(crate) fn hear(&mut self, name: &str, value: &[u8]) {
         #[cfg(feature = "otel")]
@@ -41,7 +43,7 @@ impl TraceContext {
         let _ = (name, value);
     }
 
-    /// Makes `span` a child of the caller's.
+    /// Makes `span` a child of the caller's span.
     pub(super) fn adopt(self, span: &Span) {
         #[cfg(feature = "otel")]
         if let Said::Parent(parent) = self.said {
@@ -75,7 +77,7 @@ mod parent {
         #[default]
         Nothing,
         Parent(Parent),
-        /// Something else, or several things: it has no parent then.
+        /// An invalid header, or several: the span has no parent then.
         Nonsense,
     }
 
@@ -87,7 +89,7 @@ mod parent {
     }
 
     impl Parent {
-        /// `00-TRACE-SPAN-FLAGS` in lower-case hex. A later version may say more after that.
+        /// Parses `00-TRACE-SPAN-FLAGS` in lower-case hex. Later versions may have more fields after that.
         pub(super) fn read(value: &[u8]) -> Option<Self> {
             let (known, more) = value.split_at_checked(55)?;
             let [version] = bytes(&known[..2])?;
@@ -104,12 +106,12 @@ mod parent {
             let flags = if self.sampled { TraceFlags::SAMPLED } else { TraceFlags::default() };
             let (trace_id, span_id) = (TraceId::from_bytes(self.trace), SpanId::from_bytes(self.span));
             let context = SpanContext::new(trace_id, span_id, flags, true, TraceState::default());
-            // Where nothing is exported there is nothing to adopt.
+            // Without an exporter this has no effect.
             let _ = span.set_parent(Context::new().with_remote_span_context(context));
         }
     }
 
-    /// Two digits a byte.
+    /// Decodes hex, two digits per byte.
     fn bytes<const N: usize>(hex: &[u8]) -> Option<[u8; N]> {
         let digit = |c: u8| match c {
             b'0'..=b'9' => Some(c - b'0'),
@@ -134,7 +136,7 @@ mod parent {
             let parent = Parent::read(GOOD.as_bytes()).unwrap();
             assert_eq!((parent.trace[0], parent.trace[15], parent.span[7]), (0x0a, 0x9c, 0x31));
             assert!(parent.sampled && !Parent::read(GOOD.replace("-01", "-02").as_bytes()).unwrap().sampled);
-            // A version that is not known yet.
+            // A version that does not exist yet.
             for later in [GOOD.replacen("00", "cc", 1), GOOD.replacen("00", "cc", 1) + "-more"] {
                 assert_eq!(Parent::read(later.as_bytes()), Some(parent), "{later}");
             }
