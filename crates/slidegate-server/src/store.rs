@@ -28,22 +28,22 @@ pub enum AnyStore {
 #[derive(Clone)]
 pub struct Redis {
     store: Stack,
-    guard: Failover,
+    failover: Failover,
     /// True once Redis has answered.
-    met: Arc<AtomicBool>,
+    has_answered: Arc<AtomicBool>,
     /// Last readiness probe.
-    asked: Arc<Mutex<Option<Asked>>>,
+    last_probe: Arc<Mutex<Option<Probe>>>,
     clock: SystemClock,
 }
 
 /// Time of a probe, and its error, if any.
-type Asked = (Micros, Option<Error>);
+type Probe = (Micros, Option<Error>);
 
 /// Statistics of the layers around Redis.
 #[derive(Clone)]
 pub struct RedisStats {
     /// Deadlines, circuit breakers, and admissions without Redis.
-    pub guard: FailoverStats,
+    pub failover: FailoverStats,
     /// Permits taken in advance.
     pub lease: LeaseStats,
     /// Calls, and the requests in them.
@@ -65,13 +65,13 @@ pub enum Readiness {
 }
 
 /// Time for which a readiness probe is valid.
-const FRESH: Duration = Duration::from_millis(500);
+const PROBE_TTL: Duration = Duration::from_millis(500);
 
 /// Pause between two attempts to reach Redis at start.
-const AGAIN: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Interval at which the state of the Redis servers is read.
-const LOOK: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 impl AnyStore {
     /// Opens a store of this kind with the settings of the configuration.
@@ -88,17 +88,17 @@ impl AnyStore {
     /// Creates a Redis store. Redis need not be reachable yet.
     pub fn redis(
         options: &RedisOptions,
-        guard: &FailoverOptions,
+        failover: &FailoverOptions,
         hot_keys: &StackOptions,
     ) -> Result<Self, Error> {
-        let guard = FailoverOptions { max_in_flight: options.max_in_flight, ..guard.clone() };
-        let guard = Failover::new(RedisStore::with_options(options)?, guard)?;
-        let store = Stack::around(guard.clone(), hot_keys)?;
+        let failover = FailoverOptions { max_in_flight: options.max_in_flight, ..failover.clone() };
+        let failover = Failover::new(RedisStore::with_options(options)?, failover)?;
+        let store = Stack::around(failover.clone(), hot_keys)?;
         Ok(AnyStore::Redis(Redis {
             store,
-            guard,
-            met: Arc::default(),
-            asked: Arc::default(),
+            failover,
+            has_answered: Arc::default(),
+            last_probe: Arc::default(),
             clock: SystemClock::new(),
         }))
     }
@@ -112,10 +112,10 @@ impl AnyStore {
     }
 
     /// Returns the location of the store for messages, without a password.
-    pub fn place(&self) -> String {
+    pub fn location(&self) -> String {
         match self {
             AnyStore::Memory(_) => "memory".to_owned(),
-            AnyStore::Redis(redis) => format!("redis at {}", redis.guard.store().address()),
+            AnyStore::Redis(redis) => format!("redis at {}", redis.failover.store().address()),
         }
     }
 
@@ -123,19 +123,19 @@ impl AnyStore {
     pub(crate) fn redis_store(&self) -> Option<&RedisStore> {
         match self {
             AnyStore::Memory(_) => None,
-            AnyStore::Redis(redis) => Some(redis.guard.store()),
+            AnyStore::Redis(redis) => Some(redis.failover.store()),
         }
     }
 
     /// Returns whether decisions can be made now.
     pub async fn ready(&self) -> Readiness {
         let AnyStore::Redis(redis) = self else { return Readiness::Ready };
-        match redis.is_there().await {
+        match redis.probe().await {
             None => {
-                redis.met.store(true, Ordering::Relaxed);
+                redis.has_answered.store(true, Ordering::Relaxed);
                 Readiness::Ready
             }
-            Some(error) if redis.met.load(Ordering::Relaxed) => Readiness::Degraded(error),
+            Some(error) if redis.has_answered.load(Ordering::Relaxed) => Readiness::Degraded(error),
             Some(error) => Readiness::NotReady(error),
         }
     }
@@ -149,7 +149,7 @@ impl AnyStore {
     ) -> Result<Option<Audit>, Error> {
         match self {
             AnyStore::Memory(store) => Ok(store.audit(key)),
-            AnyStore::Redis(redis) => redis.guard.store().audit(key, limit, repair).await,
+            AnyStore::Redis(redis) => redis.failover.store().audit(key, limit, repair).await,
         }
     }
 
@@ -166,21 +166,21 @@ impl AnyStore {
     pub fn redis_stats(&self) -> Option<RedisStats> {
         match self {
             AnyStore::Memory(_) => None,
-            AnyStore::Redis(Redis { store, guard, .. }) => Some(RedisStats {
-                guard: guard.stats(),
+            AnyStore::Redis(Redis { store, failover, .. }) => Some(RedisStats {
+                failover: failover.stats(),
                 lease: store.stats(),
                 coalesce: store.store().store().stats(),
                 deny_cache: store.store().stats(),
-                calls: guard.store().calls(),
+                calls: failover.store().calls(),
             }),
         }
     }
 
     /// Logs problems of the store's setup, and from then on when a server becomes unavailable and available. Never
     /// returns with Redis.
-    pub async fn introduce(self) {
+    pub async fn start_and_watch(self) {
         let AnyStore::Redis(redis) = self else { return };
-        redis.guard.start();
+        redis.failover.start();
         redis.report().await;
         redis.watch().await;
     }
@@ -188,7 +188,7 @@ impl AnyStore {
     /// Returns leased permits, and tells the other nodes that this one leaves.
     pub async fn leave(&self) {
         if let AnyStore::Redis(redis) = self {
-            tokio::join!(redis.store.give_back(), redis.guard.leave());
+            tokio::join!(redis.store.give_back(), redis.failover.leave());
         }
     }
 }
@@ -196,52 +196,54 @@ impl AnyStore {
 impl Redis {
     /// Returns the error of the last probe of Redis, if it failed. Redis is probed at most once per [`PROBE_TTL`],
     /// because untrusted clients may request the readiness as often as they like.
-    async fn is_there(&self) -> Option<Error> {
-        let mut asked = self.asked.lock().await;
+    async fn probe(&self) -> Option<Error> {
+        let mut last_probe = self.last_probe.lock().await;
         let now = self.clock.now();
-        let fresh = asked.as_ref().filter(|(at, _)| Duration::from(now).saturating_sub((*at).into()) < FRESH);
-        if let Some((_, wrong)) = fresh {
-            return wrong.clone();
+        let fresh = last_probe
+            .as_ref()
+            .filter(|(at, _)| Duration::from(now).saturating_sub((*at).into()) < PROBE_TTL);
+        if let Some((_, error)) = fresh {
+            return error.clone();
         }
-        let wrong = self.guard.store().ping().await.err();
-        *asked = Some((self.clock.now(), wrong.clone()));
-        wrong
+        let error = self.failover.store().ping().await.err();
+        *last_probe = Some((self.clock.now(), error.clone()));
+        error
     }
 
     /// Waits until Redis answers, and logs the warnings of its report.
     async fn report(&self) {
-        let store = self.guard.store();
-        let mut told = None;
+        let store = self.failover.store();
+        let mut last_error = None;
         loop {
             match store.report().await {
                 Ok(report) => {
-                    self.met.store(true, Ordering::Relaxed);
-                    if told.is_some() {
+                    self.has_answered.store(true, Ordering::Relaxed);
+                    if last_error.is_some() {
                         warn(&format!("Redis {} at {} is there", report.version, store.address()));
                     }
                     for warning in &report.warnings {
                         warn(&format!("Redis at {}: {warning}", store.address()));
                     }
-                    self.guard.start();
+                    self.failover.start();
                     return;
                 }
                 Err(error) => {
                     let text = error.to_string();
-                    if told.as_ref() != Some(&text) {
+                    if last_error.as_ref() != Some(&text) {
                         warn(&format!("{text}; asking again until it answers"));
-                        told = Some(text);
+                        last_error = Some(text);
                     }
                 }
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
     }
 
     async fn watch(&self) {
-        let mut away: Vec<String> = Vec::new();
+        let mut unavailable: Vec<String> = Vec::new();
         loop {
-            for ServerStats { address, direct, fault, nodes, .. } in self.guard.servers() {
-                let known = away.iter().position(|known| *known == address);
+            for ServerStats { address, direct, fault, nodes, .. } in self.failover.servers() {
+                let known = unavailable.iter().position(|known| *known == address);
                 match (known, direct) {
                     (None, false) => {
                         let fault = fault.map_or("unknown", |fault| fault.as_str());
@@ -249,25 +251,25 @@ impl Redis {
                             "Redis at {address} does not answer ({fault}): deciding without it, as one of {nodes}, \
                              until it does"
                         ));
-                        away.push(address);
+                        unavailable.push(address);
                     }
                     (Some(known), true) => {
                         warn(&format!("Redis at {address} is back, and has what was admitted without it"));
-                        away.swap_remove(known);
+                        unavailable.swap_remove(known);
                     }
                     _ => {}
                 }
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 }
 
 impl Store for AnyStore {
-    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
+    async fn admit(&self, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
         match self {
-            AnyStore::Memory(store) => store.admit(asks).await,
-            AnyStore::Redis(redis) => redis.store.admit(asks).await,
+            AnyStore::Memory(store) => store.admit(batch).await,
+            AnyStore::Redis(redis) => redis.store.admit(batch).await,
         }
     }
 

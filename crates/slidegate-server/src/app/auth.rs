@@ -41,27 +41,28 @@ impl Auth {
     }
 
     /// Returns true if a client with this token may call the API.
-    pub fn may_ask(&self, shown: Option<&[u8]>) -> bool {
+    pub fn may_call(&self, token: Option<&[u8]>) -> bool {
         self.is_open()
-            || shown.is_some_and(|shown| bool::from(any(&self.data, shown) | any(&self.admin, shown)))
+            || token.is_some_and(|token| bool::from(matches(&self.data, token) | matches(&self.admin, token)))
     }
 
     /// Returns true if a client with this token may change rules and counts.
-    pub fn may_change(&self, shown: Option<&[u8]>) -> bool {
-        shown.is_some_and(|shown| any(&self.admin, shown).into())
+    pub fn may_change(&self, token: Option<&[u8]>) -> bool {
+        token.is_some_and(|token| matches(&self.admin, token).into())
     }
 }
 
-fn any(tokens: &[Token], shown: &[u8]) -> Choice {
-    let Token(shown) = Token::new(shown);
-    tokens.iter().fold(Choice::from(0), |found, Token(token)| found | token.ct_eq(&shown))
+/// Compares `token` with every one of `tokens`, whichever matches.
+fn matches(tokens: &[Token], token: &[u8]) -> Choice {
+    let Token(digest) = Token::new(token);
+    tokens.iter().fold(Choice::from(0), |found, Token(known)| found | known.ct_eq(&digest))
 }
 
 /// Environment variable with a client token, for servers and for the commands that call a server.
 pub const TOKEN_VARIABLE: &str = "SLIDEGATE_TOKEN";
 
 /// Returns the `Authorization` header of our own commands, `Bearer …`, if the environment has a token.
-pub(crate) fn shown() -> Option<String> {
+pub(crate) fn authorization_header() -> Option<String> {
     let token = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
     token.map(|token| format!("Bearer {token}"))
 }

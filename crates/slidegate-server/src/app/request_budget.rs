@@ -14,7 +14,7 @@ pub(crate) struct RequestBudget(Arc<AtomicUsize>);
 impl RequestBudget {
     /// Returns the share of one connection, which is empty at first. `budget` is the bound for all connections
     /// together.
-    pub(crate) fn hold(&self, budget: usize) -> BudgetShare {
+    pub(crate) fn share(&self, budget: usize) -> BudgetShare {
         BudgetShare { all: Arc::clone(&self.0), budget, bytes: AtomicUsize::new(0) }
     }
 
@@ -65,16 +65,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_share_one_budget() {
-        let unfinished = RequestBudget::default();
-        let [one, other] = [unfinished.hold(100), unfinished.hold(100)];
+    fn connections_share_one_budget() {
+        let budget = RequestBudget::default();
+        let [one, other] = [budget.share(100), budget.share(100)];
         assert!(one.resize(60) && other.resize(40));
         assert!(!other.resize(41));
         assert!(one.resize(20) && other.resize(80));
-        assert_eq!(unfinished.bytes(), 100);
+        assert_eq!(budget.bytes(), 100);
         drop(other);
-        assert_eq!(unfinished.bytes(), 20);
+        assert_eq!(budget.bytes(), 20);
         one.release();
-        assert_eq!(unfinished.bytes(), 0);
+        assert_eq!(budget.bytes(), 0);
     }
 }

@@ -10,16 +10,16 @@ use crate::common::console::warn;
 use crate::store::AnyStore;
 
 /// Environment variable with a key that signs reservations.
-pub(crate) const VARIABLE: &str = "SLIDEGATE_RESERVATION_KEY";
+pub(crate) const KEY_VARIABLE: &str = "SLIDEGATE_RESERVATION_KEY";
 
 /// Time that a starting node waits for the key in Redis. After that it signs with its own key.
-const AT_START: Duration = Duration::from_secs(2);
+const START_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Interval between two reads of the key in Redis. If Redis has lost the key, the node writes it back.
-const EVERY: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Interval between two attempts while Redis does not answer.
-const AGAIN: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Signing key that all nodes share through one Redis.
 ///
@@ -37,7 +37,7 @@ impl SharedKey {
     pub(crate) async fn start(store: RedisStore, limiter: &Limiter<AnyStore>) -> Self {
         let mut shared = SharedKey { store, key: ReservationKey::random() };
         limiter.set_reservation_keys(shared.key.clone());
-        let _ = tokio::time::timeout(AT_START, shared.update(limiter)).await;
+        let _ = tokio::time::timeout(START_TIMEOUT, shared.update(limiter)).await;
         shared
     }
 
@@ -52,19 +52,19 @@ impl SharedKey {
     }
 
     /// Keeps the key in sync with Redis as long as the process runs.
-    pub(crate) async fn follow(mut self, gate: Arc<AppState>) {
-        let mut told = false;
+    pub(crate) async fn follow(mut self, app: Arc<AppState>) {
+        let mut warned = false;
         loop {
-            let updated = self.update(&gate.limiter).await;
+            let updated = self.update(&app.limiter).await;
             if let Err(error) = &updated
-                && !told
+                && !warned
             {
                 warn(&format!(
                     "the reservation key in Redis is not known: {error}; signing with the last one that was"
                 ));
             }
-            told = updated.is_err();
-            tokio::time::sleep(if told { AGAIN } else { EVERY }).await;
+            warned = updated.is_err();
+            tokio::time::sleep(if warned { RETRY_INTERVAL } else { CHECK_INTERVAL }).await;
         }
     }
 }

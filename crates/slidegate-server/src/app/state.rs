@@ -104,8 +104,8 @@ impl AppState {
     }
 
     /// Returns the share of one connection in the budget for unfinished requests.
-    pub(crate) fn hold(&self) -> BudgetShare {
-        self.unfinished.hold(self.settings.limits.unfinished_bytes)
+    pub(crate) fn budget_share(&self) -> BudgetShare {
+        self.unfinished.share(self.settings.limits.unfinished_bytes)
     }
 
     /// Returns statistics of the memory store, at most [`MEMORY_STATS_TTL`] old. None with Redis.
@@ -121,27 +121,28 @@ impl AppState {
     }
 
     /// Returns a limiter that records its decisions as those of `protocol`.
-    pub(crate) fn deciding(&self, door: Protocol) -> Instrumented<'_> {
+    pub(crate) fn instrumented(&self, protocol: Protocol) -> Instrumented<'_> {
         Instrumented {
             limiter: &self.limiter,
             stats: &self.stats,
-            door,
+            protocol,
             log_keys: self.settings.log_keys,
             caller: TraceContext::default(),
         }
     }
 
     /// Returns the key as it may be logged: in plain text or as a digest.
-    pub(crate) fn shown<'k>(&self, key: &'k Key) -> Cow<'k, str> {
-        log::shown(key, self.settings.log_keys)
+    pub(crate) fn display_key<'k>(&self, key: &'k Key) -> Cow<'k, str> {
+        log::display_key(key, self.settings.log_keys)
     }
 
     /// Puts rules in force, and logs it if they differ from the current ones.
     pub(crate) fn change_rules(&self, rules: Rules, source: &str, version: Option<u64>) -> Arc<Edition> {
         let before = self.rules.current();
-        let edition = self.rules.change(&self.limiter, self.settings.authorize.spell(rules), source, version);
+        let edition =
+            self.rules.change(&self.limiter, self.settings.authorize.normalize_paths(rules), source, version);
         if edition.version != before.version {
-            self.stats.follow(&self.limiter);
+            self.stats.update_rules(&self.limiter);
             let Edition { version, hash, rules, .. } = &*edition;
             let n = rules.iter().count();
             tracing::info!("rules: version {version}, hash {hash}, {n} in all, from {source}");
@@ -165,9 +166,9 @@ impl AppState {
     }
 
     /// Keeps the rules in force, and logs why the new ones were rejected.
-    pub(crate) fn keep_rules(&self, source: &str, message: String) {
+    pub(crate) fn reject_rules(&self, source: &str, message: String) {
         let text = format!("the rules stay as they are: {message}");
-        if self.rules.fail(source, message) {
+        if self.rules.record_failure(source, message) {
             warn(&text);
         }
     }

@@ -28,8 +28,8 @@ pub(crate) struct AcquireArgs {
 
 /// Sends one request. Exit code 0 if it is allowed, 1 if it is denied, 2 if there was no decision.
 pub(crate) fn run(args: AcquireArgs) -> ExitCode {
-    let call = if args.peek { "peek" } else { "acquire" };
-    let answer = args.request.body().and_then(|body| post(&args.request.url, call, &body));
+    let operation = if args.peek { "peek" } else { "acquire" };
+    let answer = args.request.body().and_then(|body| post(&args.request.url, operation, &body));
     match answer {
         Err(message) => fail(&message),
         Ok((_, answer)) => {

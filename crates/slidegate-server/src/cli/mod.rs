@@ -77,7 +77,7 @@ pub fn run() -> ExitCode {
     let cli = Cli::parse();
     let command = cli.command.unwrap_or(Command::Serve(cli.serve));
     if !matches!(command, Command::Serve(_)) {
-        log::plain();
+        log::init_plain();
     }
     let done = match command {
         Command::Serve(args) => serve::run(args),

@@ -106,16 +106,16 @@ impl RequestArgs {
 }
 
 /// Calls the operation `call` of the server at `url`. Returns the full URL and the response.
-pub(crate) fn post(url: &str, call: &str, body: &Value) -> Result<(String, Value), String> {
+pub(crate) fn post(url: &str, operation: &str, body: &Value) -> Result<(String, Value), String> {
     if !url.starts_with("http://") {
         return Err(format!("`{url}` is not an address such as http://127.0.0.1:8080"));
     }
-    let shown = format!("{}/v1/{call}", url.trim_end_matches('/'));
+    let target = format!("{}/v1/{operation}", url.trim_end_matches('/'));
     let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
-    let answered = runtime.block_on(async { timeout(TIMEOUT, send(url, call, body)).await });
-    let answered = answered.unwrap_or_else(|_| Err(format!("nothing within {} s", TIMEOUT.as_secs())));
-    let bytes = answered.map_err(|error| format!("no answer from {shown}: {error}"))?;
-    let url = shown;
+    let response = runtime.block_on(async { timeout(TIMEOUT, send(url, operation, body)).await });
+    let response = response.unwrap_or_else(|_| Err(format!("nothing within {} s", TIMEOUT.as_secs())));
+    let bytes = response.map_err(|error| format!("no answer from {target}: {error}"))?;
+    let url = target;
     let answer: Value =
         serde_json::from_slice(&bytes).map_err(|_| format!("{url} is not a Slidegate server"))?;
     if let Some(message) = answer["error"]["message"].as_str() {

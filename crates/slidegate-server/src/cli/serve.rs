@@ -25,23 +25,23 @@ use crate::telemetry::capture::RecordArgs;
 use crate::telemetry::log::{self, LogArgs};
 
 /// Environment variable with a token that allows changes of rules and counts.
-const ADMIN_TOKEN: &str = "SLIDEGATE_ADMIN_TOKEN";
+const ADMIN_TOKEN_VARIABLE: &str = "SLIDEGATE_ADMIN_TOKEN";
 
 /// Length of the shortest token.
-const MIN_TOKEN: usize = 16;
+const MIN_SECRET_CHARS: usize = 16;
 
 /// Number of listeners.
-const DOORS: u64 = 4;
+const MAX_LISTENERS: u64 = 4;
 
 /// Open files besides connections.
 const OPEN_FILES: u64 = 5_000;
 
 /// Time limit for telling the other nodes that this one stops.
-const GOODBYE: Duration = Duration::from_secs(1);
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Time limit for blocking work when the server stops. A file that is still being read after that, such as one on a
 /// network mount that does not answer, does not keep the process running.
-const BLOCKED: Duration = Duration::from_secs(1);
+const BLOCKING_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
@@ -79,7 +79,7 @@ pub(super) struct ServeArgs {
 /// Runs the server until the process receives a signal to stop.
 pub(super) fn run(args: ServeArgs) -> Result<(), String> {
     let runtime = tokio::runtime::Runtime::new().map_err(|error| {
-        log::plain();
+        log::init_plain();
         format!("cannot start: {error}")
     })?;
     let log_keys = args.log.log_keys;
@@ -101,14 +101,14 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
     let reservation_keys = reservation_keys(&config.reservations)?;
     let recording = args.record.create()?;
     // A connection is an open file. If the system allows fewer, the listener reports it when they run out.
-    let _ = rlimit::increase_nofile_limit(OPEN_FILES + DOORS * config.limits.connections as u64);
+    let _ = rlimit::increase_nofile_limit(OPEN_FILES + MAX_LISTENERS * config.limits.connections as u64);
     let served = runtime.block_on(async {
         let tls = config.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
-        let (doors, places) = open_doors(listen, tls.clone()).await?;
+        let (listeners, addresses) = bind_listeners(listen, tls.clone()).await?;
         let store = AnyStore::open(store, &config)?;
         let shared_rules = if config.rules.is_known() { None } else { Some(shared_rules(&store)?) };
-        let mut gate = AppState::new(store.clone(), config.authorize.spell(config.rules), source);
-        gate.settings = Settings {
+        let mut app = AppState::new(store.clone(), config.authorize.normalize_paths(config.rules), source);
+        app.settings = Settings {
             access,
             limits: config.limits,
             authorize: config.authorize,
@@ -116,48 +116,48 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
             shared_rules: shared_rules.clone(),
             log_keys,
         };
-        gate.stats.on = config.monitor.decisions;
+        app.stats.enabled = config.monitor.decisions;
         let shared_key = match (reservation_keys, store.redis_store()) {
             (Some(keys), _) => {
-                gate.limiter.set_reservation_keys(keys);
+                app.limiter.set_reservation_keys(keys);
                 None
             }
-            (None, Some(redis)) => Some(SharedKey::start(redis.clone(), &gate.limiter).await),
+            (None, Some(redis)) => Some(SharedKey::start(redis.clone(), &app.limiter).await),
             // With the memory store, counts and reservations are lost with the process, and so may the key.
             (None, None) => None,
         };
-        let gate = Arc::new(gate);
+        let app = Arc::new(app);
         if let Some(shared_key) = shared_key {
-            tokio::spawn(shared_key.follow(Arc::clone(&gate)));
+            tokio::spawn(shared_key.follow(Arc::clone(&app)));
         }
-        tokio::spawn(store.clone().introduce());
-        tokio::spawn(monitor::watch(Arc::clone(&gate), config.monitor));
-        tokio::spawn(adaptive_task::watch(Arc::clone(&gate)));
+        tokio::spawn(store.clone().start_and_watch());
+        tokio::spawn(monitor::watch(Arc::clone(&app), config.monitor));
+        tokio::spawn(adaptive_task::watch(Arc::clone(&app)));
         if let Some(tls) = tls {
             tokio::spawn(tls.follow());
         }
         let signalled = signals::signalled();
-        let (source, demo) = (gate.rules.current().source.clone(), files.is_demo());
-        let (hangup, following) = (Sighup::new(), Arc::clone(&gate));
+        let (source, demo) = (app.rules.current().source.clone(), files.is_demo());
+        let (sighup, rules_app) = (Sighup::new(), Arc::clone(&app));
         match shared_rules {
-            Some(store) => drop(tokio::spawn(rule_manager::follow_shared(store, hangup, following))),
-            None => drop(tokio::spawn(files.follow(watch, hangup, following))),
+            Some(store) => drop(tokio::spawn(rule_manager::follow_shared(store, sighup, rules_app))),
+            None => drop(tokio::spawn(files.follow(watch, sighup, rules_app))),
         }
-        let recorder = Arc::clone(&gate.stats.recorder);
+        let recorder = Arc::clone(&app.stats.recorder);
         let recording = recording.map(|recording| recording.start(&recorder)).transpose()?;
         // The signal handlers are installed: a program that reads "ready" may send a signal.
-        greet(&places, &store, &source, demo);
-        serve::run(doors, gate, signalled).await;
+        print_banner(&addresses, &store, &source, demo);
+        serve::run(listeners, app, signalled).await;
         recorder.end_all();
         if let Some(recording) = recording {
             let _ = tokio::task::spawn_blocking(|| recording.join()).await;
         }
         // Nodes that miss this message notice by the missing heartbeats.
-        let _ = tokio::time::timeout(GOODBYE, store.leave()).await;
+        let _ = tokio::time::timeout(LEAVE_TIMEOUT, store.leave()).await;
         Ok(())
     });
     logging.finish();
-    runtime.shutdown_timeout(BLOCKED);
+    runtime.shutdown_timeout(BLOCKING_TIMEOUT);
     served
 }
 
@@ -170,7 +170,7 @@ fn shared_rules(store: &AnyStore) -> Result<RedisStore, String> {
 /// Reads the tokens of the environment and of the files in `access`.
 fn access(config: &AccessConfig) -> Result<Auth, String> {
     let data = tokens(TOKEN_VARIABLE, config.tokens.as_deref())?;
-    let admin = tokens(ADMIN_TOKEN, config.admin_tokens.as_deref())?;
+    let admin = tokens(ADMIN_TOKEN_VARIABLE, config.admin_tokens.as_deref())?;
     Ok(Auth::new(data, admin))
 }
 
@@ -181,7 +181,7 @@ fn check_admin(listen: &Listen, access: &Auth) -> Result<(), String> {
             if !access.has_admin() && !address.ip().to_canonical().is_loopback() =>
         {
             Err(format!(
-                "whoever reaches {address} could change rules and counts without a token: set {ADMIN_TOKEN} or \
+                "whoever reaches {address} could change rules and counts without a token: set {ADMIN_TOKEN_VARIABLE} or \
                  `access.admin-tokens-file`, let --admin listen on 127.0.0.1, or add --admin-without-token if only \
                  administrators can reach it"
             ))
@@ -197,7 +197,7 @@ fn tokens(variable: &str, file: Option<&Path>) -> Result<Vec<Token>, String> {
 
 /// Reads the keys of the environment and of the file in `reservations`. None if there is neither.
 fn reservation_keys(config: &ReservationsConfig) -> Result<Option<ReservationKeys>, String> {
-    let texts = secrets("reservation key", reservation_keys::VARIABLE, config.keys.as_deref())?;
+    let texts = secrets("reservation key", reservation_keys::KEY_VARIABLE, config.keys.as_deref())?;
     if texts.is_empty() {
         return Ok(None);
     }
@@ -225,48 +225,50 @@ fn secrets(what: &str, variable: &str, file: Option<&Path>) -> Result<Vec<String
             return Err(format!("{name} has no {what}: one a line"));
         }
     }
-    if texts.iter().any(|text| text.len() < MIN_TOKEN) {
+    if texts.iter().any(|text| text.len() < MIN_SECRET_CHARS) {
         // The secret itself is not repeated.
-        return Err(format!("a {what} needs at least {MIN_TOKEN} characters: try `openssl rand -hex 32`"));
+        return Err(format!(
+            "a {what} needs at least {MIN_SECRET_CHARS} characters: try `openssl rand -hex 32`"
+        ));
     }
     Ok(texts)
 }
 
 /// Addresses of the listeners, by scheme.
-type Places = Vec<(String, SocketAddr)>;
+type Addresses = Vec<(String, SocketAddr)>;
 
 /// Binds every listener that is not off, and returns the addresses.
-async fn open_doors(listen: Listen, tls: Option<Arc<Tls>>) -> Result<(Listeners, Places), String> {
-    let mut places = Vec::new();
+async fn bind_listeners(listen: Listen, tls: Option<Arc<Tls>>) -> Result<(Listeners, Addresses), String> {
+    let mut addresses = Vec::new();
     let secure = if tls.is_some() { "s" } else { "" };
-    let mut bind = async |place, flag, scheme| match place {
+    let mut bind = async |configured, flag, scheme| match configured {
         None | Some(ListenAddress::Off) => Ok(None),
         Some(ListenAddress::At(address)) => {
             let (listener, address) = listener::bind(address, flag).await?;
-            places.push((format!("{scheme}{secure}"), address));
+            addresses.push((format!("{scheme}{secure}"), address));
             Ok::<_, String>(Some(listener))
         }
     };
-    let doors = Listeners {
+    let listeners = Listeners {
         http: bind(listen.http, "http", "http").await?,
         grpc: bind(listen.grpc, "grpc", "grpc").await?,
         resp: bind(listen.resp, "resp", "redis").await?,
         admin: bind(listen.admin, "admin", "admin http").await?,
         tls,
     };
-    if places.is_empty() {
+    if addresses.is_empty() {
         return Err("every door is off: there would be nobody to answer".to_owned());
     }
-    Ok((doors, places))
+    Ok((listeners, addresses))
 }
 
-fn greet(places: &Places, store: &AnyStore, rules: &str, demo: bool) {
+fn print_banner(addresses: &Addresses, store: &AnyStore, rules: &str, demo: bool) {
     let version = env!("CARGO_PKG_VERSION");
-    say(&format!("slidegate {version}  rules: {rules}  store: {}", store.place()));
-    for (scheme, address) in places {
+    say(&format!("slidegate {version}  rules: {rules}  store: {}", store.location()));
+    for (scheme, address) in addresses {
         say(&format!("listening on {scheme}://{address}"));
     }
-    if let Some((scheme, address)) = places.iter().find(|(scheme, _)| scheme.starts_with("http")) {
+    if let Some((scheme, address)) = addresses.iter().find(|(scheme, _)| scheme.starts_with("http")) {
         say(&format!("dashboard: {scheme}://{address}/"));
         let post = format!("curl -s {scheme}://{address}/v1/acquire -H 'content-type: application/json' -d");
         if demo {
@@ -281,7 +283,7 @@ fn greet(places: &Places, store: &AnyStore, rules: &str, demo: bool) {
         say("or bring your own limit:");
         say(&format!("  {post} '{{\"resource\":\"user123\",\"limit\":10,\"window\":\"1s\"}}'"));
     }
-    if let Some((scheme, address)) = places.iter().find(|(scheme, _)| scheme.starts_with("redis")) {
+    if let Some((scheme, address)) = addresses.iter().find(|(scheme, _)| scheme.starts_with("redis")) {
         say(&format!("  redis-cli -u {scheme}://{address} SG.ACQUIRE user123 10 1000"));
     }
     say("ready");

@@ -43,7 +43,7 @@ pub struct AuthorizeConfig {
 
 impl AuthorizeConfig {
     /// Returns the same rules with their paths normalized as `/v1/authorize` normalizes them.
-    pub(crate) fn spell(&self, rules: Rules) -> Rules {
+    pub(crate) fn normalize_paths(&self, rules: Rules) -> Rules {
         let paths = self.attributes.iter().filter(|(_, origin)| *origin == Origin::Path);
         paths.fold(rules, |rules, (name, _)| rules.with_paths(name, self.path))
     }

@@ -28,16 +28,16 @@ pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<FailoverOptions> 
         ("heartbeat", &mut options.heartbeat),
         ("write-back", &mut options.write_back),
     ];
-    for (name, place) in durations {
+    for (name, option) in durations {
         if let Some(duration) = fields.get(name).and_then(|node| reader.duration(node, name)) {
-            *place = duration.into();
+            *option = duration.into();
         }
     }
     let numbers =
         [("failures", &mut options.failures), ("probes", &mut options.probes), ("nodes", &mut options.nodes)];
-    for (name, place) in numbers {
+    for (name, option) in numbers {
         if let Some(number) = fields.get(name).and_then(|node| reader.whole(node, name)) {
-            *place = u32::try_from(number).unwrap_or(u32::MAX);
+            *option = u32::try_from(number).unwrap_or(u32::MAX);
         }
     }
     if let Some(number) = fields.get("mirror").and_then(|node| reader.whole(node, "mirror")) {

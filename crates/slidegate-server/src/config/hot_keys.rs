@@ -14,9 +14,9 @@ pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<StackOptions> {
         options.coalesce = reader.flag(node, "coalesce")?;
     }
     let numbers = [("max-waiting", &mut options.max_waiting), ("deny-cache", &mut options.deny_cache)];
-    for (name, place) in numbers {
+    for (name, option) in numbers {
         if let Some(number) = fields.get(name).and_then(|node| reader.whole(node, name)) {
-            *place = usize::try_from(number).unwrap_or(usize::MAX);
+            *option = usize::try_from(number).unwrap_or(usize::MAX);
         }
     }
     reader.accept(node, options.check())?;

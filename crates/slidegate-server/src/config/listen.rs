@@ -78,31 +78,35 @@ impl Listen {
 pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<(Listen, Limits)> {
     let fields = reader.fields(node, "listen", &["http", "grpc", "resp", "admin", "limits"])?;
     let limits = fields.get("limits").map_or(Some(Limits::default()), |node| read_limits(node, reader));
-    let mut place = |name: &str| {
+    let mut address = |name: &str| {
         let node = fields.get(name)?;
         let text = reader.text(node, name)?;
         match text.parse() {
-            Ok(place) => Some(place),
+            Ok(address) => Some(address),
             Err(message) => {
                 reader.problem(node, format!("{name} {message}"));
                 None
             }
         }
     };
-    let listen =
-        Listen { http: place("http"), grpc: place("grpc"), resp: place("resp"), admin: place("admin") };
+    let listen = Listen {
+        http: address("http"),
+        grpc: address("grpc"),
+        resp: address("resp"),
+        admin: address("admin"),
+    };
     Some((listen, limits?))
 }
 
 /// Upper bound on connections of a listener, and on streams. No system has more open files.
-const MOST: u64 = 1_000_000;
+const MAX_COUNT: u64 = 1_000_000;
 
 /// Shortest and longest time limit for the first byte.
 const FIRST_BYTE: (Micros, Micros) = (Micros::from_millis(10), Micros::from_secs(3_600));
 
 /// Smallest budget for unfinished requests. The largest request must fit, in the steps in which its bytes are taken from
 /// the budget.
-const LEAST_BYTES: u64 = 2 * MAX_RULES_BODY as u64;
+const MIN_UNFINISHED_BYTES: u64 = 2 * MAX_RULES_BODY as u64;
 
 const LIMITS: [&str; 6] = [
     "connections",
@@ -125,10 +129,10 @@ fn read_limits(node: &Node, reader: &mut Reader) -> Option<Limits> {
             }
         }
     };
-    let connections = number("connections", 1, MOST);
-    let per_address = number("connections-per-address", 1, MOST);
-    let bytes = number("unfinished-bytes", LEAST_BYTES, 1 << 40);
-    let streams = number("grpc-streams", 0, MOST);
+    let connections = number("connections", 1, MAX_COUNT);
+    let per_address = number("connections-per-address", 1, MAX_COUNT);
+    let bytes = number("unfinished-bytes", MIN_UNFINISHED_BYTES, 1 << 40);
+    let streams = number("grpc-streams", 0, MAX_COUNT);
     let per_connection = number("grpc-streams-per-connection", 0, 1_000);
     let first_byte = match fields.get("first-byte") {
         None => Some(None),
@@ -142,16 +146,16 @@ fn read_limits(node: &Node, reader: &mut Reader) -> Option<Limits> {
             None => None,
         },
     };
-    let usual = Limits::default();
-    let connections = connections?.unwrap_or(usual.connections);
+    let defaults = Limits::default();
+    let connections = connections?.unwrap_or(defaults.connections);
     Some(Limits {
         connections,
         connections_per_address: per_address?.unwrap_or(connections.div_ceil(2)),
-        first_byte: first_byte?.unwrap_or(usual.first_byte),
-        unfinished_bytes: bytes?.unwrap_or(usual.unfinished_bytes),
-        grpc_streams: streams?.unwrap_or(usual.grpc_streams),
-        grpc_streams_per_connection: per_connection?.unwrap_or(usual.grpc_streams_per_connection),
-        ..usual
+        first_byte: first_byte?.unwrap_or(defaults.first_byte),
+        unfinished_bytes: bytes?.unwrap_or(defaults.unfinished_bytes),
+        grpc_streams: streams?.unwrap_or(defaults.grpc_streams),
+        grpc_streams_per_connection: per_connection?.unwrap_or(defaults.grpc_streams_per_connection),
+        ..defaults
     })
 }
 
@@ -186,12 +190,12 @@ pub struct LimitsFile {
     /// request is closed to make room for the next, or else the connections that have been idle for longest. 10000,
     /// unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    #[schemars(range(min = 1, max = MOST))]
+    #[schemars(range(min = 1, max = MAX_COUNT))]
     pub connections: Option<u64>,
     /// Upper bound on connections from one client address, or one /64 network of IPv6. Half of `connections`, unless
     /// given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    #[schemars(range(min = 1, max = MOST))]
+    #[schemars(range(min = 1, max = MAX_COUNT))]
     pub connections_per_address: Option<u64>,
     /// Time limit for the first byte of a connection. 10s, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -199,11 +203,11 @@ pub struct LimitsFile {
     /// Upper bound on the bytes of unfinished requests and commands of all connections together. 268435456, unless
     /// given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    #[schemars(range(min = LEAST_BYTES))]
+    #[schemars(range(min = MIN_UNFINISHED_BYTES))]
     pub unfinished_bytes: Option<u64>,
     /// Upper bound on gRPC streams: watches of `grpc.health.v1.Health` and reflection. 1000, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    #[schemars(range(max = MOST))]
+    #[schemars(range(max = MAX_COUNT))]
     pub grpc_streams: Option<u64>,
     /// Upper bound on gRPC streams of one connection. 8, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]

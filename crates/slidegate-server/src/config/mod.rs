@@ -175,7 +175,7 @@ fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Config> {
     let authorize = authorize?;
     let (listen, limits) = listen?;
     Some(Config {
-        rules: authorize.spell(rules),
+        rules: authorize.normalize_paths(rules),
         listen,
         limits,
         access: access?,

@@ -63,10 +63,10 @@ impl Default for MemoryConfig {
 }
 
 /// Shortest interval between two rounds.
-const SHORTEST: Micros = Micros::from_millis(100);
+const MIN_INTERVAL: Micros = Micros::from_millis(100);
 
 /// Upper bound on keys in one round.
-const MOST_KEYS: u64 = 1_000;
+const MAX_KEYS: u64 = 1_000;
 
 pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<MonitorConfig> {
     let fields = reader.fields(node, "monitor", &["decisions", "accuracy", "memory"])?;
@@ -91,8 +91,8 @@ fn read_accuracy(node: &Node, reader: &mut Reader) -> Option<AccuracyConfig> {
     }
     if let Some(node) = fields.get("keys") {
         let keys = reader.whole(node, "keys")?;
-        if !(1..=MOST_KEYS).contains(&keys) {
-            reader.problem(node, format!("keys must be 1 to {MOST_KEYS}, not {keys}"));
+        if !(1..=MAX_KEYS).contains(&keys) {
+            reader.problem(node, format!("keys must be 1 to {MAX_KEYS}, not {keys}"));
             return None;
         }
         config.keys = usize::try_from(keys).ok()?;
@@ -135,8 +135,8 @@ fn read_every(node: &Node, reader: &mut Reader) -> Option<Option<Duration>> {
         return Some(None);
     }
     let every = reader.duration(node, "every")?;
-    if every < SHORTEST {
-        reader.problem(node, format!("every must be at least {SHORTEST}, or `off`"));
+    if every < MIN_INTERVAL {
+        reader.problem(node, format!("every must be at least {MIN_INTERVAL}, or `off`"));
         return None;
     }
     Some(Some(every.into()))

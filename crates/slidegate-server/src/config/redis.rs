@@ -83,9 +83,9 @@ pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<RedisConfig> {
         ("max-in-flight", &mut options.max_in_flight),
         ("batch-size", &mut options.batch_size),
     ];
-    for (name, place) in numbers {
+    for (name, option) in numbers {
         if let Some(number) = fields.get(name).and_then(|node| reader.whole(node, name)) {
-            *place = usize::try_from(number).unwrap_or(usize::MAX);
+            *option = usize::try_from(number).unwrap_or(usize::MAX);
         }
     }
     let durations = [
@@ -97,9 +97,9 @@ pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<RedisConfig> {
         ("min-expire", &mut options.min_expire),
         ("expire-buffer", &mut options.expire_buffer),
     ];
-    for (name, place) in durations {
+    for (name, option) in durations {
         if let Some(duration) = fields.get(name).and_then(|node| reader.duration(node, name)) {
-            *place = duration.into();
+            *option = duration.into();
         }
     }
     if let Some(node) = fields.get("mode") {

@@ -42,10 +42,10 @@ fn flow(value: &Value) -> String {
 
 /// Returns a YAML scalar: quoted, unless it is plainly a word or a duration.
 fn scalar(text: &str) -> String {
-    const TAKEN: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
+    const RESERVED: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     let is_word = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_./-".contains(&b))
-        && !TAKEN.iter().any(|taken| taken.eq_ignore_ascii_case(text));
+        && !RESERVED.iter().any(|reserved| reserved.eq_ignore_ascii_case(text));
     let is_duration = text
         .strip_suffix(['s', 'm', 'h', 'd'])
         .is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()));

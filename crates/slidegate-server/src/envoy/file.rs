@@ -57,14 +57,14 @@ pub(super) enum Value {
 }
 
 pub(super) struct RateLimit<'n> {
-    pub(super) allows: Allows,
+    pub(super) allows: Allowance,
     pub(super) shadow: bool,
     pub(super) name: Option<String>,
     pub(super) replaces: Vec<(&'n Node, String)>,
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Allows {
+pub(super) enum Allowance {
     Quota(Quota),
     Everything,
     Nothing,
@@ -72,9 +72,9 @@ pub(super) enum Allows {
 
 /// Text of a file, needed for values that mean the same with and without quotes.
 #[derive(Clone, Copy)]
-pub(super) struct Source<'t>(pub(super) &'t str);
+pub(super) struct FileText<'t>(pub(super) &'t str);
 
-impl Source<'_> {
+impl FileText<'_> {
     pub(super) fn domain<'n>(self, node: &'n Node, reader: &mut Reader) -> Option<Domain<'n>> {
         let fields = reader.fields(node, "the file", &["domain", "descriptors"])?;
         let name = fields.required(reader, "domain", "the file");
@@ -162,7 +162,7 @@ impl Source<'_> {
             if let Some(node) = fields.get("unit") {
                 reader.problem(node, "`unit` does not go with `unlimited: true`");
             }
-            Allows::Everything
+            Allowance::Everything
         } else {
             self.quota(&fields, reader)?
         };
@@ -185,7 +185,7 @@ impl Source<'_> {
         Some((node, name))
     }
 
-    fn quota(self, fields: &Fields<'_>, reader: &mut Reader) -> Option<Allows> {
+    fn quota(self, fields: &Fields<'_>, reader: &mut Reader) -> Option<Allowance> {
         let unit = fields.required(reader, "unit", "rate_limit").and_then(|node| {
             let text = self.text(node, reader, "unit")?;
             let unit = UNITS.iter().find(|(unit, _)| unit.eq_ignore_ascii_case(&text));
@@ -198,9 +198,9 @@ impl Source<'_> {
         let node = fields.required(reader, "requests_per_unit", "rate_limit")?;
         let requests = reader.whole(node, "requests_per_unit")?;
         if requests == 0 {
-            return Some(Allows::Nothing);
+            return Some(Allowance::Nothing);
         }
-        reader.accept(node, Quota::new(requests, unit?)).map(Allows::Quota)
+        reader.accept(node, Quota::new(requests, unit?)).map(Allowance::Quota)
     }
 
     fn text(self, node: &Node, reader: &mut Reader, what: &str) -> Option<String> {

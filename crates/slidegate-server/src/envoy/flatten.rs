@@ -21,9 +21,9 @@ impl Path<'_, '_> {
         self.descriptors.get(level).map_or(&Value::Any, |descriptor| &descriptor.value)
     }
 
-    fn meets(&self, other: &Self) -> bool {
+    fn overlaps(&self, other: &Self) -> bool {
         let levels = self.descriptors.len().min(other.descriptors.len());
-        (0..levels).all(|level| meets(self.value(level), other.value(level)))
+        (0..levels).all(|level| overlaps(self.value(level), other.value(level)))
     }
 
     fn covers(&self, other: &Self) -> bool {
@@ -60,23 +60,23 @@ pub(super) fn key_lists<'t>(domain: &'t Domain<'_>) -> Vec<Vec<&'t str>> {
 /// Returns the paths that may apply to requests with these keys, in the order in which they are tried.
 pub(super) fn paths<'t, 'n>(domain: &'t Domain<'n>, keys: &[&str]) -> Vec<Path<'t, 'n>> {
     let mut all = Vec::new();
-    walk(&domain.descriptors, keys, &mut Vec::new(), &mut all);
-    let mut kept: Vec<Path<'t, 'n>> = Vec::new();
+    visit(&domain.descriptors, keys, &mut Vec::new(), &mut all);
+    let mut reachable: Vec<Path<'t, 'n>> = Vec::new();
     let mut rest = all.into_iter();
     while let Some(path) = rest.next() {
-        let needed = || rest.as_slice().iter().any(|later| later.limit.is_some() && later.meets(&path));
-        let settled = || kept.iter().rev().any(|earlier| earlier.covers(&path));
-        if path.limit.is_some() || (!settled() && needed()) {
-            kept.push(path);
+        let needed = || rest.as_slice().iter().any(|later| later.limit.is_some() && later.overlaps(&path));
+        let covered = || reachable.iter().rev().any(|earlier| earlier.covers(&path));
+        if path.limit.is_some() || (!covered() && needed()) {
+            reachable.push(path);
         }
     }
-    kept
+    reachable
 }
 
-fn walk<'t, 'n>(
+fn visit<'t, 'n>(
     siblings: &'t [Descriptor<'n>],
     keys: &[&str],
-    above: &mut Vec<&'t Descriptor<'n>>,
+    ancestors: &mut Vec<&'t Descriptor<'n>>,
     all: &mut Vec<Path<'t, 'n>>,
 ) {
     let Some((key, below)) = keys.split_first() else { return };
@@ -87,16 +87,16 @@ fn walk<'t, 'n>(
         Value::Any => 2,
     });
     for descriptor in chosen {
-        above.push(descriptor);
-        walk(&descriptor.descriptors, below, above, all);
+        ancestors.push(descriptor);
+        visit(&descriptor.descriptors, below, ancestors, all);
         let limit = if below.is_empty() { descriptor.limit.as_ref() } else { None };
-        all.push(Path { descriptors: above.clone(), limit });
-        above.pop();
+        all.push(Path { descriptors: ancestors.clone(), limit });
+        ancestors.pop();
     }
 }
 
 /// Returns true if a text can match both.
-fn meets(a: &Value, b: &Value) -> bool {
+fn overlaps(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Any, _) | (_, Value::Any) => true,
         (Value::Is(a), Value::Is(b)) => a == b,

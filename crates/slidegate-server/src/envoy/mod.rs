@@ -17,7 +17,7 @@ use std::path::{Path as FilePath, PathBuf};
 use slidegate::yaml::{Node, Reader};
 use slidegate::{Error, Mode, Rule};
 
-use self::file::{Allows, Domain, Source, Value};
+use self::file::{Allowance, Domain, FileText, Value};
 use self::flatten::Path;
 
 /// Name of the attribute with the domain.
@@ -63,7 +63,7 @@ fn translate_file<'f>(
 ) -> Result<Vec<Rule>, Error> {
     let node = Node::parse(text)?;
     let mut reader = Reader::default();
-    let domain = Source(text).domain(&node, &mut reader);
+    let domain = FileText(text).domain(&node, &mut reader);
     if let Some(domain) = &domain
         && let Some(other) = domains.insert(domain.name.clone(), file)
     {
@@ -106,7 +106,7 @@ fn translate_domain(domain: &Domain<'_>, reader: &mut Reader) -> Vec<Rule> {
             }
         }
     }
-    replace(rules, reader)
+    apply_replaces(rules, reader)
 }
 
 /// Returns the rule of one path.
@@ -120,8 +120,8 @@ fn rule(domain: &Domain<'_>, keys: &[&str], names: &[String], path: &Path<'_, '_
     let name = name::label(&domain.name, parts.iter().map(String::as_str));
     let shadow = path.limit.is_some_and(|limit| limit.shadow);
     let mut rule = match path.limit.map(|limit| limit.allows) {
-        Some(Allows::Quota(quota)) => Rule::new(&name, quota)?,
-        Some(Allows::Nothing) if !shadow => Rule::blocked(&name)?,
+        Some(Allowance::Quota(quota)) => Rule::new(&name, quota)?,
+        Some(Allowance::Nothing) if !shadow => Rule::blocked(&name)?,
         _ => Rule::unlimited(&name)?,
     };
     rule = rule.group(&name::label(&domain.name, []))?.when(DOMAIN, [domain.name.as_str()])?.only();
@@ -143,7 +143,7 @@ fn rule(domain: &Domain<'_>, keys: &[&str], names: &[String], path: &Path<'_, '_
 
 /// Applies `replaces`. Its names are names of limits, which need not be unique; they are translated into names of
 /// rules.
-fn replace(rules: Vec<(Rule, Path<'_, '_>)>, reader: &mut Reader) -> Vec<Rule> {
+fn apply_replaces(rules: Vec<(Rule, Path<'_, '_>)>, reader: &mut Reader) -> Vec<Rule> {
     let mut named: HashMap<&str, Vec<String>> = HashMap::new();
     for (rule, path) in &rules {
         if let Some(name) = path.limit.and_then(|limit| limit.name.as_deref()) {
@@ -170,10 +170,10 @@ fn replace(rules: Vec<(Rule, Path<'_, '_>)>, reader: &mut Reader) -> Vec<Rule> {
 /// Converts files into one of our configuration files.
 pub fn import(files: &[NamedText]) -> Result<String, Vec<String>> {
     let rules = translate(files)?;
-    let told = |error: &dyn std::fmt::Display| vec![error.to_string()];
+    let messages = |error: &dyn std::fmt::Display| vec![error.to_string()];
     // Limits on the number of rules and duplicate names are checked here, not only where the result is used.
-    slidegate::Rules::new(rules.iter().cloned()).map_err(|error| told(&error))?;
-    self::emit::yaml(&rules).map_err(|error| told(&error))
+    slidegate::Rules::new(rules.iter().cloned()).map_err(|error| messages(&error))?;
+    self::emit::yaml(&rules).map_err(|error| messages(&error))
 }
 
 /// Returns the files of a directory: every `*.yaml` and `*.yml`, sorted by name.

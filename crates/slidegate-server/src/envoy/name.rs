@@ -11,7 +11,7 @@ const MAX_LABEL: usize = 64;
 /// Returns the name of a path in a domain, such as `mongo_cps/database_users`.
 pub(super) fn label<'p>(domain: &'p str, path: impl IntoIterator<Item = &'p str>) -> String {
     let mut digest = Sha256::new();
-    let (mut name, mut whole) = (String::new(), true);
+    let (mut name, mut unchanged) = (String::new(), true);
     for part in std::iter::once(domain).chain(path) {
         // The lengths separate the parts.
         digest.update((part.len() as u64).to_be_bytes());
@@ -20,16 +20,16 @@ pub(super) fn label<'p>(domain: &'p str, path: impl IntoIterator<Item = &'p str>
             name.push('/');
         }
         for c in part.chars() {
-            let holds = c.is_ascii_alphanumeric() || "._-".contains(c);
-            whole &= holds;
-            name.push(if holds { c } else { '-' });
+            let supported = c.is_ascii_alphanumeric() || "._-".contains(c);
+            unchanged &= supported;
+            name.push(if supported { c } else { '-' });
         }
     }
     if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
         name.insert(0, 'x');
-        whole = false;
+        unchanged = false;
     }
-    if !whole || name.len() > MAX_LABEL {
+    if !unchanged || name.len() > MAX_LABEL {
         name.truncate(MAX_LABEL - 9);
         name.push('-');
         for byte in &digest.finalize()[..4] {

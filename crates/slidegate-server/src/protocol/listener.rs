@@ -73,10 +73,10 @@ pub(crate) async fn accept<D: ConnectionHandler>(
             _ = stop.changed() => return,
         };
         let Some(taken) = taken else {
-            door.gate().stats.shed(D::PROTOCOL, Shed::PerAddress, 1);
+            door.gate().stats.count_shed(D::PROTOCOL, Shed::PerAddress, 1);
             continue;
         };
-        door.gate().stats.shed(D::PROTOCOL, Shed::Room, taken.closed);
+        door.gate().stats.count_shed(D::PROTOCOL, Shed::Room, taken.closed);
         // Answers are small and complete: there is nothing to wait for.
         let _ = stream.set_nodelay(true);
         let number = taken.number();
@@ -96,7 +96,7 @@ async fn connection<D: ConnectionHandler>(
     mut stop: Stop,
 ) {
     let (limits, of) = (door.gate().settings.limits, Arc::clone(&door));
-    let _connected = of.gate().stats.connected(D::PROTOCOL);
+    let _connected = of.gate().stats.count_connection(D::PROTOCOL);
     // Whatever is spoken, and encrypted or not, the client speaks first.
     let mut byte = [0];
     let first = tokio::time::timeout(limits.first_byte, stream.peek(&mut byte));
@@ -106,7 +106,7 @@ async fn connection<D: ConnectionHandler>(
         _ = stop.changed() => return,
     };
     if !spoke {
-        of.gate().stats.shed(D::PROTOCOL, Shed::Silent, 1);
+        of.gate().stats.count_shed(D::PROTOCOL, Shed::Silent, 1);
         return;
     }
     let seat = Arc::clone(&taken.seat);

@@ -18,14 +18,14 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::common::console::warn;
-use crate::common::file_watch::{LOOK, Watch};
+use crate::common::file_watch::{FileWatch, POLL_INTERVAL};
 use crate::common::protocol::Protocol;
 use crate::config::TlsConfig;
 
 /// Certificates, and what is done with them.
 pub struct Tls {
     files: TlsConfig,
-    watch: Mutex<Watch>,
+    watch: Mutex<FileWatch>,
     current: ArcSwap<Configs>,
 }
 
@@ -38,7 +38,7 @@ struct Configs {
 impl Tls {
     /// Reads the files.
     pub fn new(files: TlsConfig) -> Result<Self, String> {
-        let watch = Mutex::new(Watch::new(paths(&files)));
+        let watch = Mutex::new(FileWatch::new(paths(&files)));
         let current = ArcSwap::from_pointee(Configs::read(&files)?);
         Ok(Tls { files, watch, current })
     }
@@ -63,7 +63,7 @@ impl Tls {
     pub(crate) async fn follow(self: Arc<Self>) {
         let mut told = None;
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             let tls = Arc::clone(&self);
             let read = spawn_blocking(move || tls.read_again()).await;
             match read.unwrap_or_else(|_| Some(Err("tls: reading the files failed".to_owned()))) {
@@ -91,7 +91,7 @@ impl Tls {
             return None;
         }
         match Configs::read(&self.files) {
-            Ok(configs) => watch.know(paths(&self.files)).then_some(Ok(configs)),
+            Ok(configs) => watch.confirm(paths(&self.files)).then_some(Ok(configs)),
             Err(message) => Some(Err(message)),
         }
     }

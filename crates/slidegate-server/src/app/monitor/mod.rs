@@ -18,6 +18,6 @@ pub(crate) struct Monitor {
 }
 
 /// Runs the checks as long as the server does.
-pub(crate) async fn watch(gate: Arc<AppState>, config: MonitorConfig) {
-    tokio::join!(accuracy::watch(&gate, &config.accuracy), memory::watch(&gate, &config.memory));
+pub(crate) async fn watch(app: Arc<AppState>, config: MonitorConfig) {
+    tokio::join!(accuracy::watch(&app, &config.accuracy), memory::watch(&app, &config.memory));
 }

@@ -8,7 +8,7 @@ use slidegate::{Rules, Unmatched};
 use tokio::task::spawn_blocking;
 
 use crate::app::state::AppState;
-use crate::common::file_watch::{LOOK, Watch};
+use crate::common::file_watch::{FileWatch, POLL_INTERVAL};
 use crate::config::load;
 use crate::config::{Config, DEMO};
 use crate::envoy;
@@ -22,12 +22,12 @@ pub(crate) struct FileSource {
     config: Option<PathBuf>,
     envoy: Option<PathBuf>,
     /// Configuration from standard input, which can be read only once.
-    read: Arc<OnceLock<Config>>,
+    stdin_config: Arc<OnceLock<Config>>,
 }
 
 impl FileSource {
     pub(crate) fn new(config: Option<PathBuf>, envoy: Option<PathBuf>) -> Self {
-        FileSource { config, envoy, read: Arc::default() }
+        FileSource { config, envoy, stdin_config: Arc::default() }
     }
 
     pub(crate) fn is_demo(&self) -> bool {
@@ -70,11 +70,11 @@ impl FileSource {
     }
 
     fn load_once(&self, path: &Path) -> Result<Config, String> {
-        if let Some(config) = self.read.get() {
+        if let Some(config) = self.stdin_config.get() {
             return Ok(config.clone());
         }
         let config = load(path)?;
-        Ok(self.read.get_or_init(|| config).clone())
+        Ok(self.stdin_config.get_or_init(|| config).clone())
     }
 
     /// Returns the files that can change. Standard input is not one of them.
@@ -85,57 +85,61 @@ impl FileSource {
     }
 
     /// Starts to watch the files. Must be called before they are read, so that no later change is missed.
-    pub(crate) fn watch(&self) -> Watch {
-        Watch::new(self.paths())
+    pub(crate) fn watch(&self) -> FileWatch {
+        FileWatch::new(self.paths())
     }
 
     /// Reads the files if they have changed, or if a reload is `requested`. None if there is nothing to read. The flag
     /// beside the configuration is true if the files did not change while they were read.
     ///
     /// Blocks as long as the file system does.
-    fn read_again(&self, watch: &mut Watch, asked: bool) -> Option<Result<(Config, bool), String>> {
-        if !watch.changed(self.paths()) && !asked {
+    fn read_if_changed(
+        &self,
+        watch: &mut FileWatch,
+        requested: bool,
+    ) -> Option<Result<(Config, bool), String>> {
+        if !watch.changed(self.paths()) && !requested {
             return None;
         }
-        Some(self.load().map(|config| (config, watch.know(self.paths()))))
+        Some(self.load().map(|config| (config, watch.confirm(self.paths()))))
     }
 
     /// Puts the rules of the files in force whenever a file changes, or a signal requests it. Rules from another source
     /// stay in force as long as the content of the files is the same.
     ///
     /// The files are read on a blocking thread: a file system that does not answer delays only this task.
-    pub(crate) async fn follow(self, watch: Watch, mut hangup: Sighup, gate: Arc<AppState>) {
+    pub(crate) async fn follow(self, watch: FileWatch, mut sighup: Sighup, app: Arc<AppState>) {
         let watch = Arc::new(Mutex::new(watch));
-        let mut said = gate.rules.current().hash.clone();
+        let mut last_hash = app.rules.current().hash.clone();
         loop {
-            let asked = tokio::select! {
-                () = hangup.asked() => true,
-                () = tokio::time::sleep(LOOK) => false,
+            let requested = tokio::select! {
+                () = sighup.received() => true,
+                () = tokio::time::sleep(POLL_INTERVAL) => false,
             };
             let (files, watch) = (self.clone(), Arc::clone(&watch));
-            let read = spawn_blocking(move || files.read_again(&mut watch.lock(), asked)).await;
+            let read = spawn_blocking(move || files.read_if_changed(&mut watch.lock(), requested)).await;
             let Some(read) = read.unwrap_or_else(|_| Some(Err("reading it failed".to_owned()))) else {
                 continue;
             };
             match read {
                 Ok((config, _)) if !config.rules.is_known() => {
-                    gate.keep_rules(
+                    app.reject_rules(
                         &self.name(),
                         "`rules: redis` is followed from the next start on".to_owned(),
                     );
                 }
                 Ok((config, true)) => {
                     let now = super::hash(&config.rules);
-                    if asked || now != said {
-                        gate.change_rules(config.rules, &self.name(), None);
+                    if requested || now != last_hash {
+                        app.change_rules(config.rules, &self.name(), None);
                     }
-                    gate.rules.mend();
-                    said = now;
+                    app.rules.clear_failure();
+                    last_hash = now;
                 }
                 // The files changed while they were read.
                 Ok((_, false)) => {}
                 // The files are read again until they are right.
-                Err(message) => gate.keep_rules(&self.name(), message),
+                Err(message) => app.reject_rules(&self.name(), message),
             }
         }
     }

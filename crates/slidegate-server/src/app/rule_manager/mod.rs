@@ -48,7 +48,7 @@ pub struct Failure {
 pub struct RuleManager {
     current: ArcSwap<Edition>,
     failure: ArcSwapOption<Failure>,
-    changing: Mutex<()>,
+    change_lock: Mutex<()>,
     changes: AtomicU64,
     failures: AtomicU64,
 }
@@ -82,7 +82,7 @@ impl RuleManager {
         RuleManager {
             current: ArcSwap::from_pointee(edition),
             failure: ArcSwapOption::empty(),
-            changing: Mutex::new(()),
+            change_lock: Mutex::new(()),
             changes: AtomicU64::new(0),
             failures: AtomicU64::new(0),
         }
@@ -119,13 +119,13 @@ impl RuleManager {
         source: &str,
         version: Option<u64>,
     ) -> Arc<Edition> {
-        let _one_at_a_time = self.changing.lock();
+        let _one_at_a_time = self.change_lock.lock();
         let (before, hash) = (self.current(), hash(&rules));
-        let old = match version {
+        let outdated = match version {
             Some(version) => version <= before.version && before.rules.is_known(),
             None => before.hash == hash,
         };
-        if old {
+        if outdated {
             return before;
         }
         let version = version.unwrap_or(before.version + 1);
@@ -139,18 +139,18 @@ impl RuleManager {
 
     /// Lowers the version of the current edition, so that an edition with `version` can replace it.
     pub(crate) fn revert(&self, version: u64) {
-        let _one_at_a_time = self.changing.lock();
+        let _one_at_a_time = self.change_lock.lock();
         let before = self.current();
         self.current.store(Arc::new(Edition { version: version.saturating_sub(1), ..(*before).clone() }));
     }
 
     /// Forgets the last failure: the source is valid again.
-    pub fn mend(&self) {
+    pub fn clear_failure(&self) {
         self.failure.store(None);
     }
 
     /// Records that new rules could not be put in force. Returns true if this failure differs from the last one.
-    pub fn fail(&self, source: &str, message: String) -> bool {
+    pub fn record_failure(&self, source: &str, message: String) -> bool {
         let failure = Failure { source: source.to_owned(), message };
         let known = self.failure.load().as_deref() == Some(&failure);
         self.failure.store(Some(Arc::new(failure)));

@@ -24,7 +24,7 @@ impl Sighup {
         Sighup {}
     }
 
-    pub(crate) async fn asked(&mut self) {
+    pub(crate) async fn received(&mut self) {
         #[cfg(unix)]
         if let Some(signal) = &mut self.signal
             && signal.recv().await.is_some()

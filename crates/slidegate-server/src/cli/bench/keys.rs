@@ -54,30 +54,30 @@ impl Keys {
 mod tests {
     use super::*;
 
-    const ASKS: u64 = 100_000;
+    const REQUESTS: u64 = 100_000;
 
     fn counts(keys: &Keys, n: usize) -> Vec<u64> {
         let mut counts = vec![0; n];
-        for ask in 0..ASKS {
-            counts[keys.of(ask) as usize] += 1;
+        for request in 0..REQUESTS {
+            counts[keys.of(request) as usize] += 1;
         }
         counts
     }
 
     /// One count in four hundred deviates by more than three standard deviations; none of these by more than five.
     fn near(count: u64, share: f64) -> bool {
-        let expected = ASKS as f64 * share;
+        let expected = REQUESTS as f64 * share;
         (count as f64 - expected).abs() < 5.0 * expected.sqrt()
     }
 
     #[test]
-    fn uniform_asks_about_all_alike() {
+    fn uniform_keys_are_equally_likely() {
         let counts = counts(&Keys::uniform(100, 7), 100);
         assert!(counts.iter().all(|count| near(*count, 0.01)), "{counts:?}");
     }
 
     #[test]
-    fn zipf_is_as_skewed_as_it_says() {
+    fn zipf_matches_its_skew() {
         for skew in [0.5, 1.0, 2.0] {
             let counts = counts(&Keys::zipf(50, skew, 7).unwrap(), 50);
             let weight = |key: usize| ((key + 1) as f64).powf(-skew);
@@ -92,14 +92,15 @@ mod tests {
     fn the_last_of_many_keys_is_within_bounds() {
         let most = 100_000_000;
         for keys in [Keys::uniform(most, 1), Keys::zipf(most, 0.01, 1).unwrap()] {
-            let highest = (0..ASKS).map(|ask| keys.of(ask)).max().unwrap();
+            let highest = (0..REQUESTS).map(|request| keys.of(request)).max().unwrap();
             assert!((most * 9 / 10..most).contains(&highest), "{highest}");
         }
     }
 
     #[test]
     fn a_seed_repeats_and_another_differs() {
-        let first = |seed| (0..100).map(|ask| Keys::uniform(1_000_000, seed).of(ask)).collect::<Vec<_>>();
+        let first =
+            |seed| (0..100).map(|request| Keys::uniform(1_000_000, seed).of(request)).collect::<Vec<_>>();
         assert_eq!(first(1), first(1));
         let (one, two) = (first(1), first(2));
         assert!(one.iter().all(|key| !two.contains(key)), "{one:?} {two:?}");

@@ -24,13 +24,13 @@ use slidegate::{Clock, SystemClock};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use self::counts::Tallies;
+use self::counts::ShardedCounts;
 pub(crate) use self::options::BenchArgs;
 use self::options::Plan;
 use self::schedule::Schedule;
 use self::summary::Summary;
 use self::target::{Caller, Target};
-use self::workers::{Load, Signal};
+use self::workers::{SharedState, Signal};
 use crate::common::console::{fail, say};
 use crate::common::signals;
 
@@ -59,26 +59,26 @@ fn measure(args: BenchArgs) -> Result<(String, bool), String> {
 }
 
 async fn bench(plan: Plan) -> Result<Summary, String> {
-    let target = Arc::new(Target::open(&plan.target, &plan.question).await?);
+    let target = Arc::new(Target::open(&plan.target, &plan.template).await?);
     // A first request that charges nothing reveals problems that all requests would have.
-    let mut first = target.caller(&plan.question).await?;
-    first.peek(plan.keys.of(0)).await.map_err(|error| format!("{} answers {error}", target.place()))?;
+    let mut first = target.caller(&plan.template).await?;
+    first.peek(plan.keys.of(0)).await.map_err(|error| format!("{} answers {error}", target.location()))?;
     let callers = callers(&target, &plan, first).await?;
     let clock = SystemClock::new();
     let schedule = Schedule::new(&plan, clock.now().get());
-    let load = Arc::new(Load::new(clock, plan.keys, schedule, Tallies::new(plan.callers)?));
-    work(&load, callers).await;
-    let now = load.now();
+    let shared = Arc::new(SharedState::new(clock, plan.keys, schedule, ShardedCounts::new(plan.callers)?));
+    work(&shared, callers).await;
+    let now = shared.now();
     target.close().await;
-    Ok(Summary::new(target.place(), &load.schedule, load.tallies.total()?, now))
+    Ok(Summary::new(target.location(), &shared.schedule, shared.counts.total()?, now))
 }
 
 /// Opens all connections before the clock starts, so that no request waits for one.
 async fn callers(target: &Arc<Target>, plan: &Plan, first: Caller) -> Result<Vec<Caller>, String> {
     let mut opening = JoinSet::new();
     for _ in 1..plan.callers {
-        let (target, question) = (Arc::clone(target), plan.question.clone());
-        opening.spawn(async move { target.caller(&question).await });
+        let (target, template) = (Arc::clone(target), plan.template.clone());
+        opening.spawn(async move { target.caller(&template).await });
     }
     let mut callers = vec![first];
     while let Some(opened) = opening.join_next().await {
@@ -97,20 +97,20 @@ async fn callers(target: &Arc<Target>, plan: &Plan, first: Caller) -> Result<Vec
 }
 
 /// Runs the callers until the schedule ends, or a signal ends the run.
-async fn work(load: &Arc<Load>, callers: Vec<Caller>) {
-    let (signal, told) = watch::channel(Signal::Checks);
+async fn work(shared: &Arc<SharedState>, callers: Vec<Caller>) {
+    let (signal, receiver) = watch::channel(Signal::Continue);
     let mut working: JoinSet<()> = callers
         .into_iter()
         .enumerate()
-        .map(|(number, caller)| Arc::clone(load).work(caller, number, told.clone()))
+        .map(|(number, caller)| Arc::clone(shared).work(caller, number, receiver.clone()))
         .collect();
     let mut done = async || while working.join_next().await.is_some() {};
     tokio::select! {
         () = done() => return,
-        () = progress::watch(Arc::clone(load)) => {}
+        () = progress::watch(Arc::clone(shared)) => {}
         () = signals::signalled() => {}
     }
-    load.schedule.stop(load.now());
+    shared.schedule.stop(shared.now());
     // The callers hold the receivers.
     let _ = signal.send(Signal::Finish);
     if tokio::time::timeout(GRACE, done()).await.is_err() {

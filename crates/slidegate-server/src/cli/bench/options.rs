@@ -101,8 +101,8 @@ enum Spread {
 /// Checked options of a run.
 #[derive(Debug)]
 pub(super) struct Plan {
-    pub(super) target: Aim,
-    pub(super) question: Question,
+    pub(super) target: TargetArgs,
+    pub(super) template: RequestTemplate,
     pub(super) keys: Keys,
     pub(super) callers: usize,
     pub(super) rate: Option<u64>,
@@ -114,14 +114,14 @@ pub(super) struct Plan {
 
 /// Target of the requests.
 #[derive(Debug)]
-pub(super) enum Aim {
+pub(super) enum TargetArgs {
     Server { url: String, timeout: Micros },
     Store { store: Option<StoreKind>, config: Option<PathBuf> },
 }
 
 /// Fields that all requests have in common.
 #[derive(Clone, Debug)]
-pub(super) struct Question {
+pub(super) struct RequestTemplate {
     pub(super) resource: String,
     pub(super) limit: u64,
     pub(super) window: Micros,
@@ -141,16 +141,16 @@ impl BenchArgs {
         let warm_up = self.warm_up.unwrap_or(no_warm_up);
         within("--warm-up", warm_up, Micros::ZERO, MAX_TIME)?;
         let target = if self.store.is_some() || self.config.is_some() {
-            Aim::Store { store: self.store, config: self.config }
+            TargetArgs::Store { store: self.store, config: self.config }
         } else {
             // Clap would treat the variable as a conflict with --store, so it is read here.
             let url = self.url.or_else(|| std::env::var("SLIDEGATE_URL").ok());
-            Aim::Server { url: url.unwrap_or_else(|| DEFAULT_URL.to_owned()), timeout: self.timeout }
+            TargetArgs::Server { url: url.unwrap_or_else(|| DEFAULT_URL.to_owned()), timeout: self.timeout }
         };
         let (limit, window, permits) = (self.limit, self.window, self.permits);
         Ok(Plan {
             target,
-            question: Question { resource: self.resource, limit, window, permits },
+            template: RequestTemplate { resource: self.resource, limit, window, permits },
             keys,
             callers: usize::try_from(self.callers).unwrap_or(usize::MAX),
             rate: self.rate,

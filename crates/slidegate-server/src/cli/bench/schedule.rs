@@ -10,7 +10,7 @@ use super::options::Plan;
 pub(super) struct Schedule {
     start: u64,
     /// Time from which requests are measured.
-    counted: u64,
+    measured_from: u64,
     /// Time from which no request is sent.
     end: AtomicU64,
     /// Upper bound on measured requests.
@@ -22,19 +22,19 @@ pub(super) struct Schedule {
 impl Schedule {
     /// Creates the schedule of a run that starts at `now`.
     pub(super) fn new(plan: &Plan, now: u64) -> Self {
-        let counted = now + plan.warm_up.get();
+        let measured_from = now + plan.warm_up.get();
         Schedule {
             start: now,
-            counted,
-            end: AtomicU64::new(plan.duration.map_or(u64::MAX, |duration| counted + duration.get())),
+            measured_from,
+            end: AtomicU64::new(plan.duration.map_or(u64::MAX, |duration| measured_from + duration.get())),
             requests: plan.requests.unwrap_or(u64::MAX),
             rate: plan.rate,
         }
     }
 
     /// Returns the time from which requests are measured.
-    pub(super) fn counted(&self) -> u64 {
-        self.counted
+    pub(super) fn measured_from(&self) -> u64 {
+        self.measured_from
     }
 
     pub(super) fn rate(&self) -> Option<u64> {
@@ -47,20 +47,20 @@ impl Schedule {
     }
 
     /// Returns true if no request may start at `now`.
-    pub(super) fn over(&self, now: u64) -> bool {
+    pub(super) fn ended(&self, now: u64) -> bool {
         now >= self.end.load(Ordering::Relaxed)
     }
 
     /// Returns true if the n-th measured request, from 0, exceeds the bound.
-    pub(super) fn enough(&self, n: u64) -> bool {
+    pub(super) fn exceeds(&self, n: u64) -> bool {
         n >= self.requests
     }
 
     /// Returns the completed part of the run, from 0 to 1.
-    pub(super) fn done(&self, now: u64, asked: u64) -> f64 {
+    pub(super) fn progress(&self, now: u64, sent: u64) -> f64 {
         let end = self.end.load(Ordering::Relaxed);
         let by_time = now.saturating_sub(self.start) as f64 / (end - self.start).max(1) as f64;
-        let by_requests = asked as f64 / self.requests.max(1) as f64;
+        let by_requests = sent as f64 / self.requests.max(1) as f64;
         by_time.max(by_requests).min(1.0)
     }
 
@@ -71,7 +71,7 @@ impl Schedule {
 
     /// Returns the number of arrivals in the warm-up.
     pub(super) fn warm_up(&self, rate: u64) -> u64 {
-        arrivals(self.counted - self.start, rate)
+        arrivals(self.measured_from - self.start, rate)
     }
 
     /// Returns the number of measured arrivals that were due by the end, or by `now` if the run has no end.
@@ -82,7 +82,7 @@ impl Schedule {
 
     /// Returns the time by which `arrivals` measured arrivals should have started.
     pub(super) fn span(&self, arrivals: u64, rate: u64) -> u64 {
-        after(self.counted, arrivals, rate)
+        after(self.measured_from, arrivals, rate)
     }
 }
 
@@ -106,8 +106,8 @@ mod tests {
     fn arrivals_are_those_that_are_due() {
         for rate in [1, 3, 1_000, 999_999, 3_000_000] {
             for elapsed in [0, 1, 2, 999, 1_000_000, 1_000_001] {
-                let counted = (0..).take_while(|n| after(0, *n, rate) < elapsed).count() as u64;
-                assert_eq!(arrivals(elapsed, rate), counted, "{rate} a second, {elapsed} us");
+                let expected = (0..).take_while(|n| after(0, *n, rate) < elapsed).count() as u64;
+                assert_eq!(arrivals(elapsed, rate), expected, "{rate} a second, {elapsed} us");
             }
         }
     }

@@ -10,8 +10,8 @@ use hyper::client::conn::http1::SendRequest;
 use serde::Deserialize;
 use slidegate::Micros;
 
-use super::counts::Answer;
-use super::options::Question;
+use super::counts::Outcome;
+use super::options::RequestTemplate;
 use crate::cli::client;
 
 /// Largest response that is read, in bytes.
@@ -30,7 +30,7 @@ pub(super) struct Server {
 
 impl Server {
     /// Resolves the host of `url`.
-    pub(super) async fn find(url: &str, timeout: Micros, question: &Question) -> Result<Self, String> {
+    pub(super) async fn find(url: &str, timeout: Micros, template: &RequestTemplate) -> Result<Self, String> {
         let server = client::Server::find(url).await?;
         Ok(Server {
             url: url.to_owned(),
@@ -38,14 +38,14 @@ impl Server {
             peek: server.operation("peek")?,
             server,
             timeout: timeout.into(),
-            body: body(question)?,
+            body: body(template)?,
         })
     }
 }
 
 /// Returns the JSON body before and after the number of the key.
-fn body(question: &Question) -> Result<(String, String), String> {
-    let Question { resource, limit, window, permits } = question;
+fn body(template: &RequestTemplate) -> Result<(String, String), String> {
+    let RequestTemplate { resource, limit, window, permits } = template;
     let name = serde_json::to_string(resource).map_err(|error| error.to_string())?;
     // Strip only the closing quote: the name itself may end in one.
     let name = name.strip_suffix('"').unwrap_or(&name);
@@ -69,18 +69,18 @@ impl Connection {
     }
 
     /// Requests permits for a key.
-    pub(super) async fn ask(&mut self, key: u64) -> Result<Answer, String> {
+    pub(super) async fn acquire(&mut self, key: u64) -> Result<Outcome, String> {
         let uri = self.server.acquire.clone();
         self.exchange(uri, key).await
     }
 
     /// Same as [`Connection::acquire`], but charges nothing.
-    pub(super) async fn peek(&mut self, key: u64) -> Result<Answer, String> {
+    pub(super) async fn peek(&mut self, key: u64) -> Result<Outcome, String> {
         let uri = self.server.peek.clone();
         self.exchange(uri, key).await
     }
 
-    async fn exchange(&mut self, uri: Uri, key: u64) -> Result<Answer, String> {
+    async fn exchange(&mut self, uri: Uri, key: u64) -> Result<Outcome, String> {
         let (before, after) = &self.server.body;
         let mut request = hyper::Request::new(format!("{before}{key}{after}"));
         *request.method_mut() = Method::POST;
@@ -138,11 +138,11 @@ struct ErrorDetail {
     message: String,
 }
 
-fn read(status: StatusCode, bytes: &[u8]) -> Result<Answer, String> {
+fn read(status: StatusCode, bytes: &[u8]) -> Result<Outcome, String> {
     if let StatusCode::OK | StatusCode::TOO_MANY_REQUESTS = status
         && let Ok(AnswerBody { allowed, source }) = serde_json::from_slice(bytes)
     {
-        return Ok(Answer { allowed, source: Cow::Owned(source.into_owned()) });
+        return Ok(Outcome { allowed, source: Cow::Owned(source.into_owned()) });
     }
     Err(match serde_json::from_slice::<ErrorBody>(bytes) {
         Ok(body) => format!("{}: {}", status.as_u16(), body.error.message),

@@ -6,9 +6,9 @@ use hdrhistogram::Histogram;
 use indicatif::HumanCount;
 use serde::Serialize;
 
-use super::counts::{Tally, Words};
+use super::counts::{Counts, WordCounts};
 use super::schedule::Schedule;
-use super::workers::LATE;
+use super::workers::LATE_MICROS;
 
 /// Results of one run; as JSON, one object.
 #[derive(Debug, Serialize)]
@@ -20,8 +20,8 @@ pub(super) struct Summary {
     allowed: u64,
     denied: u64,
     errors: u64,
-    error_messages: Words,
-    sources: Words,
+    error_messages: WordCounts,
+    sources: WordCounts,
     latency_us: Latency,
     /// Number of decisions slower than each bound.
     slower_than: Slower,
@@ -68,9 +68,9 @@ struct OpenLoop {
 
 impl Summary {
     /// Creates the summary of a run that ended at `now`.
-    pub(super) fn new(target: String, schedule: &Schedule, mut tally: Tally, now: u64) -> Self {
-        let asked = tally.asked();
-        let mut end = tally.last;
+    pub(super) fn new(target: String, schedule: &Schedule, mut counts: Counts, now: u64) -> Self {
+        let asked = counts.requests();
+        let mut end = counts.last;
         let mut unsent = 0;
         if let Some(rate) = schedule.rate() {
             let due = schedule.arrivals(now, rate);
@@ -78,30 +78,30 @@ impl Summary {
             // The last interval belongs to the last arrival.
             end = end.max(schedule.span(due, rate));
             let stopped = schedule.span(due, rate);
-            charge(&mut tally.latency, unsent, stopped - schedule.span(due - unsent, rate));
+            charge(&mut counts.latency, unsent, stopped - schedule.span(due - unsent, rate));
         }
-        let seconds = end.saturating_sub(schedule.counted()) as f64 / 1e6;
+        let seconds = end.saturating_sub(schedule.measured_from()) as f64 / 1e6;
         let per_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
-        let decisions = tally.allowed + tally.denied;
-        let woke_late = (!tally.woke_late.is_empty()).then(|| latency(&tally.woke_late));
+        let decisions = counts.allowed + counts.denied;
+        let woke_late = (!counts.woke_late.is_empty()).then(|| latency(&counts.woke_late));
         Summary {
             target,
             asked,
             seconds,
             decisions_per_second: per_second(decisions),
-            allowed: tally.allowed,
-            denied: tally.denied,
-            errors: tally.errors.total(),
-            error_messages: tally.errors,
-            sources: tally.sources,
-            latency_us: latency(&tally.latency),
-            slower_than: slower(&tally.latency),
+            allowed: counts.allowed,
+            denied: counts.denied,
+            errors: counts.errors.total(),
+            error_messages: counts.errors,
+            sources: counts.sources,
+            latency_us: latency(&counts.latency),
+            slower_than: slower(&counts.latency),
             open_loop: schedule.rate().map(|rate| OpenLoop {
                 intended_per_second: rate,
                 achieved_per_second: per_second(asked),
-                late: tally.late,
+                late: counts.late,
                 unsent,
-                generator_fell_behind: woke_late.as_ref().is_some_and(|late| late.p99 > LATE),
+                generator_fell_behind: woke_late.as_ref().is_some_and(|late| late.p99 > LATE_MICROS),
                 woke_late_us: woke_late,
             }),
         }
@@ -140,8 +140,8 @@ fn latency(histogram: &Histogram<u64>) -> Latency {
 }
 
 fn slower(histogram: &Histogram<u64>) -> Slower {
-    let over = |micros: u64| histogram.count_between(micros + 1, u64::MAX);
-    Slower { ms: over(1_000), ms10: over(10_000), ms100: over(100_000), s: over(1_000_000) }
+    let slower = |micros: u64| histogram.count_between(micros + 1, u64::MAX);
+    Slower { ms: slower(1_000), ms10: slower(10_000), ms100: slower(100_000), s: slower(1_000_000) }
 }
 
 impl fmt::Display for Summary {
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_never_sent_is_charged_evenly() {
+    fn unsent_requests_are_charged_evenly() {
         for n in [1_000, 123_456, 36_000_000_000] {
             let mut histogram = Histogram::new_with_bounds(1, 3_600_000_000, 3).unwrap();
             charge(&mut histogram, n, 1_000_000);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_unsent_charges_nothing() {
+    fn no_unsent_requests_charge_nothing() {
         let mut histogram = Histogram::new(3).unwrap();
         charge(&mut histogram, 0, 0);
         assert!(histogram.is_empty());

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use slidegate::{AdHoc, Bounds, Limiter, MAX_LIMIT, MAX_WINDOW, MIN_WINDOW, Micros, Request, Rules};
 
-use super::counts::Answer;
-use super::options::{Aim, Question};
+use super::counts::Outcome;
+use super::options::{RequestTemplate, TargetArgs};
 use super::server::{Connection, Server};
 use crate::config::{self, Config};
 use crate::store::{AnyStore, Readiness};
@@ -19,12 +19,12 @@ pub(super) enum Target {
 }
 
 impl Target {
-    pub(super) async fn open(aim: &Aim, question: &Question) -> Result<Self, String> {
-        match aim {
-            Aim::Server { url, timeout } => {
-                Ok(Target::Server(Arc::new(Server::find(url, *timeout, question).await?)))
+    pub(super) async fn open(args: &TargetArgs, template: &RequestTemplate) -> Result<Self, String> {
+        match args {
+            TargetArgs::Server { url, timeout } => {
+                Ok(Target::Server(Arc::new(Server::find(url, *timeout, template).await?)))
             }
-            Aim::Store { store, config } => {
+            TargetArgs::Store { store, config } => {
                 let config = match config {
                     Some(path) => config::load(path)?,
                     None => Config {
@@ -38,27 +38,27 @@ impl Target {
                 if let Readiness::NotReady(error) = store.ready().await {
                     return Err(error.to_string());
                 }
-                tokio::spawn(store.clone().introduce());
+                tokio::spawn(store.clone().start_and_watch());
                 Ok(Target::Store(Arc::new(Limiter::new(store, config.rules))))
             }
         }
     }
 
     /// Returns the location of the target, for messages.
-    pub(super) fn place(&self) -> String {
+    pub(super) fn location(&self) -> String {
         match self {
             Target::Server(server) => server.url.clone(),
-            Target::Store(limiter) => format!("{}, in this process", limiter.store().place()),
+            Target::Store(limiter) => format!("{}, in this process", limiter.store().location()),
         }
     }
 
     /// Creates a caller.
-    pub(super) async fn caller(&self, question: &Question) -> Result<Caller, String> {
+    pub(super) async fn caller(&self, template: &RequestTemplate) -> Result<Caller, String> {
         Ok(match self {
             Target::Server(server) => Caller::Server(Connection::open(Arc::clone(server)).await?),
             Target::Store(limiter) => {
-                let (limiter, question) = (Arc::clone(limiter), question.clone());
-                Caller::Store { limiter, question, name: String::new() }
+                let (limiter, template) = (Arc::clone(limiter), template.clone());
+                Caller::Store { limiter, template, name: String::new() }
             }
         })
     }
@@ -82,40 +82,40 @@ fn any_limit() -> Result<Rules, String> {
 /// Client that sends one request at a time.
 pub(super) enum Caller {
     Server(Connection),
-    Store { limiter: Arc<Limiter<AnyStore>>, question: Question, name: String },
+    Store { limiter: Arc<Limiter<AnyStore>>, template: RequestTemplate, name: String },
 }
 
 impl Caller {
     /// Requests permits for a key. A denial is a decision, not an error.
-    pub(super) async fn ask(&mut self, key: u64) -> Result<Answer, String> {
+    pub(super) async fn acquire(&mut self, key: u64) -> Result<Outcome, String> {
         match self {
-            Caller::Server(connection) => connection.ask(key).await,
-            Caller::Store { limiter, question, name } => {
-                decided(limiter.acquire(request(question, name, key)).await)
+            Caller::Server(connection) => connection.acquire(key).await,
+            Caller::Store { limiter, template, name } => {
+                outcome(limiter.acquire(request(template, name, key)).await)
             }
         }
     }
 
     /// Same as [`Caller::acquire`], but charges nothing.
-    pub(super) async fn peek(&mut self, key: u64) -> Result<Answer, String> {
+    pub(super) async fn peek(&mut self, key: u64) -> Result<Outcome, String> {
         match self {
             Caller::Server(connection) => connection.peek(key).await,
-            Caller::Store { limiter, question, name } => {
-                decided(limiter.peek(request(question, name, key)).await)
+            Caller::Store { limiter, template, name } => {
+                outcome(limiter.peek(request(template, name, key)).await)
             }
         }
     }
 }
 
-fn request<'a>(question: &Question, name: &'a mut String, key: u64) -> Request<'a> {
-    let Question { resource, limit, window, permits } = question;
+fn request<'a>(template: &RequestTemplate, name: &'a mut String, key: u64) -> Request<'a> {
+    let RequestTemplate { resource, limit, window, permits } = template;
     name.clear();
     // Writing to a string does not fail.
     let _ = write!(name, "{resource}-{key}");
     Request::resource(name).limit(*limit).window((*window).into()).permits(*permits)
 }
 
-fn decided(decision: Result<slidegate::Decision, slidegate::Error>) -> Result<Answer, String> {
+fn outcome(decision: Result<slidegate::Decision, slidegate::Error>) -> Result<Outcome, String> {
     let decision = decision.map_err(|error| error.to_string())?;
-    Ok(Answer { allowed: decision.allowed(), source: Cow::Borrowed(decision.source().as_str()) })
+    Ok(Outcome { allowed: decision.allowed(), source: Cow::Borrowed(decision.source().as_str()) })
 }

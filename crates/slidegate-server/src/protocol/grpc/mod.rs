@@ -102,16 +102,18 @@ impl ConnectionHandler {
         };
         let (post, path) = (request.method() == Method::POST, request.uri().path());
         if post && path == SHOULD_RATE_LIMIT {
-            let deciding = self.gate.deciding(Protocol::Grpc).called_by(TraceContext::of(request.headers()));
+            let deciding =
+                self.gate.instrumented(Protocol::Grpc).called_by(TraceContext::of(request.headers()));
             let decided = pin!(async {
-                let asked = self::framing::message(request.into_body(), seat, || self.gate.hold()).await?;
+                let asked =
+                    self::framing::message(request.into_body(), seat, || self.gate.budget_share()).await?;
                 rate_limit::decide(deciding, asked).await
             });
             return match within(patience, decided).await {
                 Some(Ok(response)) => self::framing::reply(&response).map(Either::Left),
                 // By default Envoy passes a request on if the call fails. A client must not get that by long headers.
                 Some(Err(status)) if status.code() == Code::ResourceExhausted => {
-                    self.gate.stats.denied(Protocol::Grpc);
+                    self.gate.stats.count_denied(Protocol::Grpc);
                     self::framing::reply(&rate_limit::over_limit()).map(Either::Left)
                 }
                 Some(Err(status)) => denial(status),
@@ -120,7 +122,8 @@ impl ConnectionHandler {
         }
         if post && path == health::CHECK {
             let checked = pin!(async {
-                let asked = self::framing::message(request.into_body(), seat, || self.gate.hold()).await?;
+                let asked =
+                    self::framing::message(request.into_body(), seat, || self.gate.budget_share()).await?;
                 self.health.check(asked).await
             });
             return match within(patience, checked).await {
@@ -135,7 +138,8 @@ impl ConnectionHandler {
         };
         let answer = if post && path == health::WATCH {
             let watched = pin!(async {
-                let asked = self::framing::message(request.into_body(), seat, || self.gate.hold()).await?;
+                let asked =
+                    self::framing::message(request.into_body(), seat, || self.gate.budget_share()).await?;
                 Ok::<_, Status>(self.health.watch(asked).await)
             });
             within(patience, watched).await
@@ -157,7 +161,7 @@ impl ConnectionHandler {
     fn may_ask<B>(&self, request: &Request<B>) -> bool {
         let shown = || request.headers().get(AUTHORIZATION).and_then(|header| bearer(header.as_bytes()));
         let access = &self.gate.settings.access;
-        access.is_open() || request.uri().path().starts_with(health::PREFIX) || access.may_ask(shown())
+        access.is_open() || request.uri().path().starts_with(health::PREFIX) || access.may_call(shown())
     }
 }
 

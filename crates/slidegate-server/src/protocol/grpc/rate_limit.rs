@@ -45,7 +45,7 @@ async fn deny(deciding: Instrumented<'_>, descriptors: &Descriptors) -> Result<R
             Err(_) => None,
         });
     }
-    deciding.stats.denied(deciding.door);
+    deciding.stats.count_denied(deciding.protocol);
     let answers = descriptors.requests().zip(&decisions).map(|answer| match answer {
         (_, Some(decision)) => Answer::Decided(decision),
         (Err(own), None) => Answer::Nothing(own),

@@ -68,7 +68,7 @@ impl DecisionKind {
             .headed(&DENIED)
             .fails(&FAILS);
         let handler = async move |State(gate): State<Shared>, request: Request<Body>| {
-            self.answer_when_here(gate.deciding(Protocol::Http), request).await.map(Body::from)
+            self.answer_when_here(gate.instrumented(Protocol::Http), request).await.map(Body::from)
         };
         Route::new(path).post(handler, call)
     }
@@ -145,7 +145,7 @@ async fn batch(
     let body: BatchBody<'_> = read_json(body.as_slice())?;
     let requests: Vec<_> = body.requests.iter().map(AcquireBody::request).collect();
     let good: Vec<_> = requests.iter().flatten().cloned().collect();
-    let deciding = gate.deciding(Protocol::Http).called_by(caller);
+    let deciding = gate.instrumented(Protocol::Http).called_by(caller);
     let mut decided = deciding.acquire_many(&good).await?.into_iter();
     let answers: Vec<Result<Decision, Error>> = requests
         .into_iter()

@@ -67,7 +67,7 @@ impl ConnectionHandler {
 
     /// Whether who shows this may ask.
     pub(super) fn admits_ask(&self, shown: Option<&[u8]>) -> Result<(), ApiError> {
-        if self.gate.settings.access.may_ask(shown) { Ok(()) } else { Err(no_token("ask")) }
+        if self.gate.settings.access.may_call(shown) { Ok(()) } else { Err(no_token("ask")) }
     }
 
     fn admits_change(&self, shown: Option<&[u8]>) -> Result<(), ApiError> {

@@ -17,7 +17,7 @@ use super::dto::{JsonBytes, read_json};
 use super::error::{ApiError, Code, OF_A_BODY};
 use super::operation::{Call, Who};
 use super::route::Route;
-use crate::telemetry::capture::{Bounds, Reel, Sample, read_share};
+use crate::telemetry::capture::{Bounds, ClientSampler, LineReceiver, read_share};
 
 const LINES: &str = "application/x-ndjson";
 
@@ -56,7 +56,7 @@ impl Default for RecordBody {
 }
 
 impl RecordBody {
-    fn check(self) -> Result<(Sample, Bounds), ApiError> {
+    fn check(self) -> Result<(ClientSampler, Bounds), ApiError> {
         let within = |name: &str, n: u64, most: u64| match n {
             n if (1..=most).contains(&n) => Ok(n),
             n => Err(invalid(format!("`{name}` must be between 1 and {most}, not {n}"))),
@@ -70,7 +70,7 @@ impl RecordBody {
             }
         }
         let bounds = Bounds { bytes, time: Some(Duration::from_secs(seconds)), streamed: true };
-        Ok((Sample::new(share, self.by, self.digest), bounds))
+        Ok((ClientSampler::new(share, self.by, self.digest), bounds))
     }
 }
 
@@ -99,7 +99,7 @@ async fn record(State(gate): State<Shared>, body: JsonBytes) -> Result<Response,
     Ok(([(header::CONTENT_TYPE, LINES)], lines).into_response())
 }
 
-async fn next(mut reel: Reel) -> Option<(Result<Bytes, Infallible>, Reel)> {
+async fn next(mut reel: LineReceiver) -> Option<(Result<Bytes, Infallible>, LineReceiver)> {
     let lines = reel.next().await?;
     Some((Ok(lines.into()), reel))
 }

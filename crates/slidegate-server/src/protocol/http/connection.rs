@@ -59,7 +59,7 @@ fn by_hyper(
     // A client that does not read its answer is given up as well.
     let mut writer = TimeoutWriter::new(writer);
     writer.set_timeout(Some(limits.request));
-    let reading = Arc::new(Reading::new(door.gate.hold()));
+    let reading = Arc::new(Reading::new(door.gate.budget_share()));
     let reader = Metered { reader, reading: Arc::clone(&reading) };
     let stream = tokio::io::join(Cursor::new(rest).chain(reader), Box::pin(writer));
     let service = service_fn(move |mut request: Request<Incoming>| {

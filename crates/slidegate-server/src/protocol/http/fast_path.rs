@@ -164,7 +164,7 @@ impl<'a> FastRequest<'a> {
                 // Whether a page may ask is found out in one place only.
                 return None;
             } else {
-                caller.hear(name, value);
+                caller.read_header(name, value);
             }
         }
         let length = head.checked_add(length.filter(|_| json)?)?;

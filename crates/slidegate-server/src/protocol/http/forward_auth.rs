@@ -107,7 +107,7 @@ async fn authorize(
     let attributes = told.attributes();
     let pairs = attributes.iter().map(|(name, value)| (*name, &**value));
     let request = Request::new(pairs).permits(query.permits.unwrap_or(1));
-    let deciding = gate.deciding(Protocol::Http).called_by(TraceContext::of(&head));
+    let deciding = gate.instrumented(Protocol::Http).called_by(TraceContext::of(&head));
     let decision = deciding.acquire(&request).await?;
     Ok(answer(&decision, denied, query.headers.as_deref() == Some("x-ratelimit")))
 }

@@ -14,7 +14,7 @@ use super::error::{ApiError, Code};
 use super::live_stats::Tick;
 use super::operation::{Call, Who};
 use super::route::Route;
-use crate::app::live_feed::Ticks;
+use crate::app::live_feed::Subscription;
 use crate::telemetry::stats::Requests;
 
 /// What happened before.
@@ -71,7 +71,7 @@ pub(super) fn route() -> Route {
 async fn live(
     State(gate): State<Shared>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
-    let ticks = gate.export.live.watch().ok_or_else(|| {
+    let ticks = gate.export.live.subscribe().ok_or_else(|| {
         ApiError::new(Code::Unavailable, "as many look on as may: close another dashboard, or try again")
     })?;
     let seconds = gate.stats.history().seconds;
@@ -85,8 +85,8 @@ async fn live(
 
 /// The next event, once it is there; none when the server stops.
 async fn next(
-    (first, mut ticks): (Option<Event>, Ticks),
-) -> Option<(Result<Event, Infallible>, (Option<Event>, Ticks))> {
+    (first, mut ticks): (Option<Event>, Subscription),
+) -> Option<(Result<Event, Infallible>, (Option<Event>, Subscription))> {
     if let Some(first) = first {
         return Some((Ok(first), (None, ticks)));
     }

@@ -13,7 +13,7 @@ use super::store::StoreBody;
 use crate::app::monitor::{AccuracyBody, MemoryBody};
 use crate::app::state::AppState;
 use crate::common::protocol::Protocol;
-use crate::telemetry::stats::{Requests, Shown};
+use crate::telemetry::stats::{Requests, RuleSummary};
 
 /// The most rules in the statistics of a second: those that were busiest in the last minute.
 const MOST_RULES: usize = 1_000;
@@ -28,7 +28,7 @@ pub(crate) async fn beat(gate: Arc<AppState>) {
     seconds.tick().await;
     loop {
         seconds.tick().await;
-        gate.stats.beat();
+        gate.stats.tick();
         if gate.export.live.has_subscribers() {
             let tick = Tick::new(&gate, clock.now().get() / 1_000).await;
             // Our own types can be written.
@@ -99,7 +99,7 @@ pub(crate) struct Connections {
 impl Tick {
     async fn new(gate: &AppState, at_ms: u64) -> Self {
         let store = StoreBody::of(gate).await;
-        let (Requests { allowed, denied }, durations) = gate.stats.second();
+        let (Requests { allowed, denied }, durations) = gate.stats.last_second();
         let (rules, would_deny) = rules(gate);
         let connections = |door| gate.stats.connections(door);
         Tick {
@@ -127,7 +127,7 @@ impl Tick {
 /// The rules, and how often those that only watch would have denied.
 fn rules(gate: &AppState) -> (Vec<RuleTick>, u64) {
     let (rules, rows) = gate.stats.rows();
-    let mut shown: Vec<(usize, Shown)> = rows.iter().map(|row| row.shown()).enumerate().collect();
+    let mut shown: Vec<(usize, RuleSummary)> = rows.iter().map(|row| row.summary()).enumerate().collect();
     let would_deny = shown.iter().map(|(_, shown)| shown.second.would_deny).sum();
     if shown.len() > MOST_RULES {
         shown.sort_by_key(|(_, shown)| std::cmp::Reverse(shown.minute.decisions()));
@@ -135,8 +135,8 @@ fn rules(gate: &AppState) -> (Vec<RuleTick>, u64) {
         shown.sort_by_key(|(place, _)| *place);
     }
     let known: Vec<_> = rules.iter().collect();
-    let tick = |(place, shown): (usize, Shown)| {
-        let Shown { second, minute, usage } = shown;
+    let tick = |(place, shown): (usize, RuleSummary)| {
+        let RuleSummary { second, minute, usage } = shown;
         // What requests bring themselves has no rule.
         let rule = known.get(place)?;
         let quota = rule.quota();

@@ -94,7 +94,7 @@ impl ConnectionHandler {
     }
 
     fn deciding(&self) -> Instrumented<'_> {
-        self.gate.deciding(Protocol::Http)
+        self.gate.instrumented(Protocol::Http)
     }
 
     fn timeout(&self) -> Duration {

@@ -64,14 +64,14 @@ struct ShadowBody {
 }
 
 impl From<Shadow> for ShadowBody {
-    fn from(Shadow { rule, shadow_of, watched }: Shadow) -> Self {
+    fn from(Shadow { rule, shadow_of, counts }: Shadow) -> Self {
         ShadowBody {
             rule,
             shadow_of,
-            decisions: watched.decisions,
-            would_deny: watched.would_deny,
-            newly_denied: watched.newly_denied,
-            newly_allowed: watched.newly_allowed,
+            decisions: counts.decisions,
+            would_deny: counts.would_deny,
+            newly_denied: counts.newly_denied,
+            newly_allowed: counts.newly_allowed,
         }
     }
 }
@@ -234,9 +234,11 @@ async fn replace(
     let rules = Config::parse_rules(text, &gate.settings.redis)
         .map_err(|error| ApiError::new(Code::InvalidRules, error.to_string()))?;
     if dry_run {
-        return Ok(
-            Json(Preview::new(&gate.limiter.rules(), &gate.settings.authorize.spell(rules))).into_response()
-        );
+        return Ok(Json(Preview::new(
+            &gate.limiter.rules(),
+            &gate.settings.authorize.normalize_paths(rules),
+        ))
+        .into_response());
     }
     let edition = gate.replace_rules(rules, "PUT /v1/rules").await?;
     Ok(body(&gate, &edition).into_response())

@@ -48,7 +48,7 @@ pub(super) async fn serve<S: Stream>(
     let mut half = false;
     let mut arrived: Vec<u8> = Vec::with_capacity(TOGETHER);
     let client = Client::new(door.next_id(), peer, &door.gate.settings.access);
-    let held = door.gate.hold();
+    let held = door.gate.budget_share();
     let mut connection =
         Connection { door, stream, seat, client, answers: Answers::default(), transaction: None };
     loop {
@@ -145,7 +145,7 @@ impl Parts<'_, '_> {
         door: &ConnectionHandler,
         timeout: Duration,
     ) -> Result<Vec<Result<Decision, Error>>, Error> {
-        let deciding = door.gate.deciding(Protocol::Resp);
+        let deciding = door.gate.instrumented(Protocol::Resp);
         loop {
             let (now, later) = self.left.split_at(self.most.min(self.left.len()));
             let decided = in_time(timeout, pin!(deciding.acquire_many(now))).await;
@@ -363,7 +363,7 @@ impl<S: Stream> Connection<'_, S> {
             Some(Name::Peek) => match Asked::peek(rest) {
                 Ok(Asked { request, shape }) => {
                     let timeout = self.timeout();
-                    let deciding = self.door.gate.deciding(Protocol::Resp);
+                    let deciding = self.door.gate.instrumented(Protocol::Resp);
                     let peeked = pin!(deciding.peek(&request));
                     let peeked = in_time(timeout, peeked).await;
                     self.write(shape, peeked);
@@ -419,7 +419,7 @@ impl<S: Stream> Connection<'_, S> {
 
     async fn decide_one(&mut self, request: Request<'_>, shape: Shape) {
         let timeout = self.timeout();
-        let deciding = self.door.gate.deciding(Protocol::Resp);
+        let deciding = self.door.gate.instrumented(Protocol::Resp);
         let decided = pin!(deciding.acquire(&request));
         let decided = in_time(timeout, decided).await;
         self.write(shape, decided);

@@ -108,7 +108,7 @@ impl Client {
 
     /// Whether `token` lets ask; if not, that is said. A wrong one leaves things as they were.
     fn show(&mut self, token: &[u8], access: &Auth, answers: &mut Answers) -> bool {
-        let right = access.may_ask(Some(token));
+        let right = access.may_call(Some(token));
         self.known |= right;
         if !right {
             answers.error("WRONGPASS", "invalid username-password pair or user is disabled.");

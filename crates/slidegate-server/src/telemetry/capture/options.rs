@@ -7,8 +7,8 @@ use clap::Args;
 use slidegate::Micros;
 use slidegate::yaml::hundredths;
 
-use super::sampler::WHOLE;
-use super::{Bounds, FileRecording, Sample};
+use super::sampler::ALL_CLIENTS;
+use super::{Bounds, ClientSampler, FileRecording};
 
 /// Options of `serve --record`.
 #[derive(Debug, Args)]
@@ -42,15 +42,15 @@ impl RecordArgs {
     /// Creates the file, if a recording is requested.
     pub(crate) fn create(self) -> Result<Option<FileRecording>, String> {
         let Some(path) = self.record else { return Ok(None) };
-        let sample = Sample::new(self.record_sample, self.record_by, self.record_digest);
+        let sampler = ClientSampler::new(self.record_sample, self.record_by, self.record_digest);
         let bounds = Bounds { bytes: self.record_size, time: self.record_for, streamed: false };
-        FileRecording::create(&path, self.record_force, sample, bounds).map(Some)
+        FileRecording::create(&path, self.record_force, sampler, bounds).map(Some)
     }
 }
 
 /// Parses a share such as `10%`, from 0.01% to 100%, into hundredths of a percent.
 pub(crate) fn read_share(text: &str) -> Result<u32, String> {
-    let share = hundredths(text).filter(|share| (1..=WHOLE).contains(share));
+    let share = hundredths(text).filter(|share| (1..=ALL_CLIENTS).contains(share));
     share.ok_or_else(|| "must be a percentage from 0.01% to 100%".to_owned())
 }
 
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read() {
+    fn sizes_are_parsed() {
         for (text, bytes) in [("1", 1), ("500B", 500), ("64KiB", 65_536), ("1 GiB", 1 << 30)] {
             assert_eq!(read_bytes(text), Ok(bytes), "{text}");
         }
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_read() {
+    fn shares_are_parsed() {
         assert_eq!([read_share("100%"), read_share("0.01%")], [Ok(10_000), Ok(1)]);
         for text in ["0%", "100.01%", "10", "ten%", ""] {
             assert!(read_share(text).is_err(), "{text}");

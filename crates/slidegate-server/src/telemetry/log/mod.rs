@@ -16,12 +16,12 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::Registry;
 
-use self::format::Lines;
+use self::format::LineWriter;
 #[cfg(feature = "otel")]
-use super::trace::{ExportArgs, Exporting};
+use super::trace::{ExportArgs, ExportHandle};
 
 /// Prefix of our own targets. Events of libraries are not logged.
-const OURS: &str = "slidegate";
+const TARGET_PREFIX: &str = "slidegate";
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Logs")]
@@ -68,7 +68,7 @@ impl From<Severity> for LevelFilter {
 /// Handle of the running logs, to be finished when the server stops.
 pub(crate) struct Logging {
     #[cfg(feature = "otel")]
-    exporting: Option<Exporting>,
+    exporting: Option<ExportHandle>,
 }
 
 impl LogArgs {
@@ -110,15 +110,15 @@ impl Logging {
 }
 
 /// Starts plain text logs, for commands that a person waits for.
-pub(crate) fn plain() {
+pub(crate) fn init_plain() {
     install(vec![lines(Format::Text, Severity::Info)]);
 }
 
 pub(crate) type BoxLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
 fn lines(format: Format, least: Severity) -> BoxLayer {
-    let filter = Targets::new().with_target(OURS, LevelFilter::from(least));
-    Lines::new(format).with_filter(filter).boxed()
+    let filter = Targets::new().with_target(TARGET_PREFIX, LevelFilter::from(least));
+    LineWriter::new(format).with_filter(filter).boxed()
 }
 
 fn install(layers: Vec<BoxLayer>) {
@@ -129,7 +129,7 @@ fn install(layers: Vec<BoxLayer>) {
 /// Returns a key as it may be logged: unchanged if `plain`, otherwise the name of its rule and a digest.
 ///
 /// `printf %s KEY | sha256sum | cut -c 1-16` prints the same digest.
-pub(crate) fn shown(key: &Key, plain: bool) -> Cow<'_, str> {
+pub(crate) fn display_key(key: &Key, plain: bool) -> Cow<'_, str> {
     if plain {
         return Cow::Borrowed(key.as_str());
     }
@@ -143,10 +143,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_logged_by_its_digest() {
+    fn keys_are_logged_as_digests() {
         let key = Key::tagged(("tenant", "acme"), "login", [("ip", "1.2.3.4")]);
-        assert_eq!(shown(&key, true), "{tenant=acme}login:ip=1.2.3.4");
+        assert_eq!(display_key(&key, true), "{tenant=acme}login:ip=1.2.3.4");
         // printf %s '{tenant=acme}login:ip=1.2.3.4' | sha256sum | cut -c 1-16
-        assert_eq!(shown(&key, false), "login:#43001476825609ac");
+        assert_eq!(display_key(&key, false), "login:#43001476825609ac");
     }
 }

@@ -12,7 +12,7 @@ use crate::telemetry::trace::{self, TraceContext};
 pub(crate) struct Instrumented<'g> {
     pub(crate) limiter: &'g Limiter<AnyStore>,
     pub(crate) stats: &'g DecisionStats,
-    pub(crate) door: Protocol,
+    pub(crate) protocol: Protocol,
     pub(crate) log_keys: bool,
     /// Trace of the caller, which the decisions belong to.
     pub(crate) caller: TraceContext,
@@ -21,8 +21,8 @@ pub(crate) struct Instrumented<'g> {
 impl Instrumented<'_> {
     /// Returns true if single decisions are traced or recorded.
     #[inline]
-    fn is_watched(&self) -> bool {
-        trace::wanted() || self.stats.recorder.is_on()
+    fn is_traced(&self) -> bool {
+        trace::enabled() || self.stats.recorder.is_active()
     }
 
     /// Makes the decisions part of the caller's trace.
@@ -31,17 +31,17 @@ impl Instrumented<'_> {
     }
 
     pub(crate) async fn acquire(&self, request: &Request<'_>) -> Result<Decision, Error> {
-        if self.is_watched() {
-            return self.watched_acquire(request).await;
+        if self.is_traced() {
+            return self.traced_acquire(request).await;
         }
-        if !self.stats.on {
+        if !self.stats.enabled {
             let answer = self.limiter.acquire(request).await;
             self.note_unmatched(request, &answer);
             return answer;
         }
         let since = self.stats.now();
         let answer = self.limiter.acquire(request).await;
-        self.stats.took(self.door, since, &answer);
+        self.stats.count_since(self.protocol, since, &answer);
         self.note_unmatched(request, &answer);
         answer
     }
@@ -56,8 +56,8 @@ impl Instrumented<'_> {
 
     /// Peeks are traced but not counted, because nothing is decided.
     pub(crate) async fn peek(&self, request: &Request<'_>) -> Result<Decision, Error> {
-        if trace::wanted() {
-            return self.watched_peek(request).await;
+        if trace::enabled() {
+            return self.traced_peek(request).await;
         }
         self.limiter.peek(request).await
     }
@@ -66,8 +66,8 @@ impl Instrumented<'_> {
         &self,
         requests: &[Request<'_>],
     ) -> Result<Vec<Result<Decision, Error>>, Error> {
-        if self.is_watched() {
-            return self.watched_acquire_many(requests).await;
+        if self.is_traced() {
+            return self.traced_acquire_many(requests).await;
         }
         let since = self.stats.now();
         let answers = self.limiter.acquire_many(requests).await;
@@ -83,26 +83,26 @@ impl Instrumented<'_> {
     ) {
         match answers {
             Ok(answers) => {
-                self.stats.count(self.door, took, answers.iter());
+                self.stats.count(self.protocol, took, answers.iter());
                 requests
                     .iter()
                     .zip(answers)
                     .for_each(|(request, answer)| self.note_unmatched(request, answer));
             }
             // The protocol retries these requests in parts: see `resp::connection`.
-            Err(error) if self.door == Protocol::Resp && error.is_too_many_checks() => {}
+            Err(error) if self.protocol == Protocol::Resp && error.is_too_many_checks() => {}
             Err(error) => self.count_failures(took, requests.len(), error),
         }
     }
 
     fn count_failures(&self, took: Micros, times: usize, error: &Error) {
-        self.stats.count(self.door, took, vec![Err(error.clone()); times].iter());
+        self.stats.count(self.protocol, took, vec![Err(error.clone()); times].iter());
     }
 
     /// Each request counts as one decision.
     pub(crate) async fn acquire_together(&self, requests: &[Request<'_>]) -> Result<Vec<Decision>, Error> {
-        if self.is_watched() {
-            return self.watched_acquire_together(requests).await;
+        if self.is_traced() {
+            return self.traced_acquire_together(requests).await;
         }
         let since = self.stats.now();
         let answers = self.limiter.acquire_together(requests).await;
@@ -118,7 +118,7 @@ impl Instrumented<'_> {
         match answers {
             Ok(decisions) => {
                 let answers: Vec<Result<Decision, Error>> = decisions.into_iter().map(Ok).collect();
-                self.stats.count(self.door, took, answers.iter());
+                self.stats.count(self.protocol, took, answers.iter());
                 requests
                     .iter()
                     .zip(&answers)

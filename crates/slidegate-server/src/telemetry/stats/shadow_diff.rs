@@ -6,14 +6,14 @@ use slidegate::{Decision, Limit, Mode, Rules};
 
 use super::DecisionStats;
 use super::counters::Change;
-use super::rule_stats::Row;
+use super::rule_stats::RuleRow;
 
 /// Upper bound on reported shadow rules.
-const MOST: usize = 1_000;
+const MAX_SHADOWS: usize = 1_000;
 
 /// Counts of a shadow rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct TracedDecision {
+pub(crate) struct ShadowCounts {
     /// Decisions in which the rule took part.
     pub(crate) decisions: u64,
     pub(crate) would_deny: u64,
@@ -25,13 +25,13 @@ pub(crate) struct TracedDecision {
 pub(crate) struct Shadow {
     pub(crate) rule: String,
     pub(crate) shadow_of: Option<String>,
-    pub(crate) watched: TracedDecision,
+    pub(crate) counts: ShadowCounts,
 }
 
-impl TracedDecision {
-    fn of(row: &Row) -> Self {
+impl ShadowCounts {
+    fn of(row: &RuleRow) -> Self {
         let totals = row.totals();
-        TracedDecision {
+        ShadowCounts {
             decisions: totals.decisions(),
             would_deny: totals.would_deny,
             newly_denied: row.changes(Change::NewlyDenied),
@@ -39,8 +39,8 @@ impl TracedDecision {
         }
     }
 
-    fn since(&self, before: &TracedDecision) -> Self {
-        TracedDecision {
+    fn since(&self, before: &ShadowCounts) -> Self {
+        ShadowCounts {
             decisions: self.decisions.saturating_sub(before.decisions),
             would_deny: self.would_deny.saturating_sub(before.would_deny),
             newly_denied: self.newly_denied.saturating_sub(before.newly_denied),
@@ -50,10 +50,10 @@ impl TracedDecision {
 }
 
 /// Returns the current counts of the shadow rules, at most [`MAX_SHADOWS`], each with the index of the rule.
-pub(super) fn before(rules: &Rules, rows: &[Arc<Row>]) -> Vec<(usize, TracedDecision)> {
+pub(super) fn baselines(rules: &Rules, rows: &[Arc<RuleRow>]) -> Vec<(usize, ShadowCounts)> {
     let rules = rules.iter().enumerate().filter(|(_, rule)| rule.in_mode() == Mode::Shadow);
-    let rules = rules.take(MOST);
-    rules.filter_map(|(place, _)| Some((place, TracedDecision::of(rows.get(place)?)))).collect()
+    let rules = rules.take(MAX_SHADOWS);
+    rules.filter_map(|(index, _)| Some((index, ShadowCounts::of(rows.get(index)?)))).collect()
 }
 
 impl DecisionStats {
@@ -61,15 +61,15 @@ impl DecisionStats {
     pub(crate) fn shadows(&self) -> Vec<Shadow> {
         let table = self.table.load();
         let rules: Vec<_> = table.rules.iter().collect();
-        let shadow = |(place, before): &(usize, TracedDecision)| {
-            let (rule, row) = (rules.get(*place)?, table.rows.get(*place)?);
+        let shadow = |(index, before): &(usize, ShadowCounts)| {
+            let (rule, row) = (rules.get(*index)?, table.rows.get(*index)?);
             Some(Shadow {
                 rule: rule.name().to_owned(),
                 shadow_of: rule.shadowed().map(str::to_owned),
-                watched: TracedDecision::of(row).since(before),
+                counts: ShadowCounts::of(row).since(before),
             })
         };
-        table.before.iter().filter_map(shadow).collect()
+        table.baselines.iter().filter_map(shadow).collect()
     }
 }
 
@@ -83,6 +83,6 @@ pub(crate) fn change(decision: &Decision, limit: &Limit<'_>) -> Option<Change> {
     }
     let sibling = limit.shadow_of().filter(|_| !denies)?;
     let denied = |limit: &Limit<'_>| limit.mode() == Mode::Enforce && limit.outcome().denies();
-    let alone = decision.limits().filter(denied).all(|limit| limit.rule() == sibling);
-    alone.then_some(Change::NewlyAllowed)
+    let only_sibling_denies = decision.limits().filter(denied).all(|limit| limit.rule() == sibling);
+    only_sibling_denies.then_some(Change::NewlyAllowed)
 }

@@ -10,31 +10,32 @@ use slidegate::{Decision, Error, Request};
 
 use super::Instrumented;
 use crate::common::protocol::Protocol;
-use crate::telemetry::trace::{self, DecisionSpan, Kind};
+use crate::telemetry::trace::{self, DecisionSpan, Operation};
 
 type TracedDecision<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
 impl Instrumented<'_> {
-    fn span(&self, kind: Kind) -> Option<DecisionSpan> {
-        trace::wanted().then(|| DecisionSpan::start(self.door, kind, self.caller, self.log_keys))
+    fn span(&self, kind: Operation) -> Option<DecisionSpan> {
+        trace::enabled().then(|| DecisionSpan::start(self.protocol, kind, self.caller, self.log_keys))
     }
 
     /// Records the requests and their results, if a recording is active.
-    fn write(&self, requests: &[Request<'_>], answers: &[Result<Decision, Error>]) {
+    fn record(&self, requests: &[Request<'_>], answers: &[Result<Decision, Error>]) {
         // The protocol retries such a request once: see `grpc::rate_limit`.
         let again = |answer: &Result<_, Error>| answer.as_ref().is_err_and(Error::is_too_costly);
-        if self.stats.recorder.is_on() && !(self.door == Protocol::Grpc && answers.iter().any(again)) {
+        if self.stats.recorder.is_active() && !(self.protocol == Protocol::Grpc && answers.iter().any(again))
+        {
             self.stats.recorder.write(self.stats.now(), requests, answers);
         }
     }
 
-    pub(super) fn watched_acquire<'a>(&'a self, request: &'a Request<'_>) -> TracedDecision<'a, Decision> {
+    pub(super) fn traced_acquire<'a>(&'a self, request: &'a Request<'_>) -> TracedDecision<'a, Decision> {
         Box::pin(async move {
-            let (span, since) = (self.span(Kind::Acquire), self.stats.now());
+            let (span, since) = (self.span(Operation::Acquire), self.stats.now());
             let answer = self.limiter.acquire(request).await;
             let took = self.stats.now().since(since);
-            self.write(slice::from_ref(request), slice::from_ref(&answer));
-            self.stats.count(self.door, took, std::iter::once(&answer));
+            self.record(slice::from_ref(request), slice::from_ref(&answer));
+            self.stats.count(self.protocol, took, std::iter::once(&answer));
             self.note_unmatched(request, &answer);
             if let Some(span) = span {
                 span.end(took, &answer);
@@ -43,9 +44,9 @@ impl Instrumented<'_> {
         })
     }
 
-    pub(super) fn watched_peek<'a>(&'a self, request: &'a Request<'_>) -> TracedDecision<'a, Decision> {
+    pub(super) fn traced_peek<'a>(&'a self, request: &'a Request<'_>) -> TracedDecision<'a, Decision> {
         Box::pin(async move {
-            let (span, since) = (self.span(Kind::Peek), self.stats.now());
+            let (span, since) = (self.span(Operation::Peek), self.stats.now());
             let answer = self.limiter.peek(request).await;
             if let Some(span) = span {
                 span.end(self.stats.now().since(since), &answer);
@@ -54,20 +55,20 @@ impl Instrumented<'_> {
         })
     }
 
-    /// A span for each: what came together was asked apart.
-    pub(super) fn watched_acquire_many<'a, 'r: 'a>(
+    /// Each request has its own span: the requests of a batch are independent.
+    pub(super) fn traced_acquire_many<'a, 'r: 'a>(
         &'a self,
         requests: &'a [Request<'r>],
     ) -> TracedDecision<'a, Vec<Result<Decision, Error>>> {
         Box::pin(async move {
-            let spans: Vec<_> = requests.iter().filter_map(|_| self.span(Kind::Acquire)).collect();
+            let spans: Vec<_> = requests.iter().filter_map(|_| self.span(Operation::Acquire)).collect();
             let since = self.stats.now();
             let answers = self.limiter.acquire_many(requests).await;
             let took = self.stats.now().since(since);
             self.count_many(took, requests, &answers);
             match &answers {
                 Ok(answers) => {
-                    self.write(requests, answers);
+                    self.record(requests, answers);
                     spans.into_iter().zip(answers).for_each(|(span, answer)| span.end(took, answer))
                 }
                 Err(error) => spans.into_iter().for_each(|span| span.end_together(took, Err(error))),
@@ -77,12 +78,12 @@ impl Instrumented<'_> {
     }
 
     /// All requests share one span: they are allowed or denied together.
-    pub(super) fn watched_acquire_together<'a, 'r: 'a>(
+    pub(super) fn traced_acquire_together<'a, 'r: 'a>(
         &'a self,
         requests: &'a [Request<'r>],
     ) -> TracedDecision<'a, Vec<Decision>> {
         Box::pin(async move {
-            let (span, since) = (self.span(Kind::Acquire), self.stats.now());
+            let (span, since) = (self.span(Operation::Acquire), self.stats.now());
             let answers = self.limiter.acquire_together(requests).await;
             let took = self.stats.now().since(since);
             if let Ok(decisions) = &answers {
@@ -105,26 +106,26 @@ mod tests {
     use crate::app::state::AppState;
     use crate::store::AnyStore;
 
-    async fn unwatched(deciding: &Instrumented<'_>, request: &Request<'_>) -> Result<Decision, Error> {
-        if !deciding.stats.on {
-            let answer = deciding.limiter.acquire(request).await;
-            deciding.note_unmatched(request, &answer);
+    async fn untraced(instrumented: &Instrumented<'_>, request: &Request<'_>) -> Result<Decision, Error> {
+        if !instrumented.stats.enabled {
+            let answer = instrumented.limiter.acquire(request).await;
+            instrumented.note_unmatched(request, &answer);
             return answer;
         }
-        let since = deciding.stats.now();
-        let answer = deciding.limiter.acquire(request).await;
-        deciding.stats.took(deciding.door, since, &answer);
-        deciding.note_unmatched(request, &answer);
+        let since = instrumented.stats.now();
+        let answer = instrumented.limiter.acquire(request).await;
+        instrumented.stats.count_since(instrumented.protocol, since, &answer);
+        instrumented.note_unmatched(request, &answer);
         answer
     }
 
     #[test]
-    fn who_does_not_look_pays_nothing() {
-        assert!(!trace::wanted());
-        let gate = AppState::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "");
-        let deciding = gate.deciding(Protocol::Http);
+    fn tracing_does_not_enlarge_plain_decisions() {
+        assert!(!trace::enabled());
+        let app = AppState::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "");
+        let instrumented = app.instrumented(Protocol::Http);
         let request = Request::new([]);
-        let (with, without) = (deciding.acquire(&request), unwatched(&deciding, &request));
+        let (with, without) = (instrumented.acquire(&request), untraced(&instrumented, &request));
         assert_eq!(size_of_val(&with), size_of_val(&without));
     }
 }

@@ -26,7 +26,7 @@ use crate::common::console::warn;
 use crate::telemetry::log::BoxLayer;
 
 /// Time limit for sending the queued spans when the server stops.
-const FINISH: Duration = Duration::from_secs(2);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "OpenTelemetry")]
@@ -41,16 +41,16 @@ pub(crate) struct ExportArgs {
 }
 
 /// Running exporter.
-pub(crate) struct Exporting(SdkTracerProvider);
+pub(crate) struct ExportHandle(SdkTracerProvider);
 
 impl ExportArgs {
     /// Starts the exporter. None if no collector is configured. Must be called in a runtime, which sends the spans.
-    pub(crate) fn start(&self) -> Result<Option<(BoxLayer, Exporting)>, String> {
+    pub(crate) fn start(&self) -> Result<Option<(BoxLayer, ExportHandle)>, String> {
         let variables = [OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT];
-        let named = variables
+        let from_env = variables
             .into_iter()
             .find_map(|name| Some((name, env::var(name).ok().filter(|url| !url.is_empty())?)));
-        let url = match (&self.otlp, named) {
+        let url = match (&self.otlp, from_env) {
             (Some(url), _) => url.clone(),
             (None, Some((name, url))) => endpoint(&url).map_err(|error| format!("{name}: {error}"))?,
             (None, None) => return Ok(None),
@@ -61,7 +61,7 @@ impl ExportArgs {
         }
         let exporter = exporter.build().map_err(|error| format!("cannot send spans: {error}"))?;
         let spans = SdkTracerProvider::builder()
-            .with_batch_exporter(Delivery { exporter, failing: AtomicBool::new(false) })
+            .with_batch_exporter(LoggingExporter { exporter, failing: AtomicBool::new(false) })
             .with_resource(resource());
         // Without a ratio, the SDK reads OTEL_TRACES_SAMPLER.
         let spans = match self.otlp_ratio {
@@ -81,15 +81,15 @@ impl ExportArgs {
             .with_error_fields_to_exceptions(false)
             .with_filter(Targets::new().with_target(TARGET, LevelFilter::DEBUG))
             .boxed();
-        Ok(Some((layer, Exporting(provider))))
+        Ok(Some((layer, ExportHandle(provider))))
     }
 }
 
-impl Exporting {
+impl ExportHandle {
     /// Sends the queued spans.
     pub(crate) fn finish(self) {
-        // `Delivery` reports failures.
-        let _ = self.0.shutdown_with_timeout(FINISH);
+        // The exporter itself logs failures.
+        let _ = self.0.shutdown_with_timeout(FINISH_TIMEOUT);
     }
 }
 
@@ -109,9 +109,9 @@ fn resource() -> Resource {
 
 fn endpoint(text: &str) -> Result<String, String> {
     let uri: Uri = text.parse().map_err(|error| format!("{error}: try http://127.0.0.1:4317"))?;
-    let right =
+    let valid =
         matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty());
-    if !right {
+    if !valid {
         return Err("it begins with http:// or https://, such as http://127.0.0.1:4317".to_owned());
     }
     if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
@@ -130,12 +130,12 @@ fn share(text: &str) -> Result<f64, String> {
 
 /// Exporter that logs when sending begins to fail, and when it works again.
 #[derive(Debug)]
-struct Delivery {
+struct LoggingExporter {
     exporter: Exporter,
     failing: AtomicBool,
 }
 
-impl SpanExporter for Delivery {
+impl SpanExporter for LoggingExporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let sent = self.exporter.export(batch).await;
         match (self.failing.swap(sent.is_err(), Ordering::Relaxed), &sent) {
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_collector_is_called() {
+    fn collector_addresses_are_checked() {
         for good in ["http://127.0.0.1:4317", "https://collector.example:4317", "http://[::1]:4317"] {
             assert_eq!(endpoint(good).as_deref(), Ok(good));
         }

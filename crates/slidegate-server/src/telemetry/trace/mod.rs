@@ -12,7 +12,7 @@ use tracing::field::Empty;
 use tracing::level_filters::LevelFilter;
 
 #[cfg(feature = "otel")]
-pub(crate) use self::export::{ExportArgs, Exporting};
+pub(crate) use self::export::{ExportArgs, ExportHandle};
 pub(crate) use self::trace_context::TraceContext;
 use super::log;
 use crate::common::protocol::Protocol;
@@ -22,13 +22,13 @@ const TARGET: &str = "slidegate::decision";
 
 /// Returns true if decision spans are logged or exported.
 #[inline]
-pub(crate) fn wanted() -> bool {
+pub(crate) fn enabled() -> bool {
     LevelFilter::current() >= LevelFilter::DEBUG
 }
 
 /// Operation of a decision span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum Operation {
     Acquire,
     Peek,
 }
@@ -42,15 +42,15 @@ pub(crate) struct DecisionSpan {
 }
 
 impl DecisionSpan {
-    pub(crate) fn start(door: Protocol, kind: Kind, caller: TraceContext, plain: bool) -> Self {
+    pub(crate) fn start(protocol: Protocol, kind: Operation, caller: TraceContext, plain: bool) -> Self {
         let kind = match kind {
-            Kind::Acquire => "acquire",
-            Kind::Peek => "peek",
+            Operation::Acquire => "acquire",
+            Operation::Peek => "peek",
         };
         let span = tracing::debug_span!(
             target: TARGET, parent: None, "decision",
             otel.kind = "server", otel.status_code = Empty,
-            door = door.as_str(), kind, requests = Empty, permits = Empty, allowed = Empty, denied_by = Empty,
+            door = protocol.as_str(), kind, requests = Empty, permits = Empty, allowed = Empty, denied_by = Empty,
             source = Empty, error = Empty, keys = Empty, took_us = Empty,
         );
         caller.adopt(&span);
@@ -66,13 +66,13 @@ impl DecisionSpan {
     pub(crate) fn end_together(mut self, took: Micros, answer: Result<&[Decision], &Error>) {
         self.ended = true;
         match answer {
-            Ok(decisions) => self.decided(decisions),
-            Err(error) => self.failed(failure(error)),
+            Ok(decisions) => self.record_decisions(decisions),
+            Err(error) => self.record_failure(failure(error)),
         }
         self.span.record("took_us", took.get());
     }
 
-    fn decided(&self, decisions: &[Decision]) {
+    fn record_decisions(&self, decisions: &[Decision]) {
         let Some(first) = decisions.first() else { return };
         if decisions.len() > 1 {
             self.span.record("requests", decisions.len() as u64);
@@ -87,15 +87,15 @@ impl DecisionSpan {
         }
         self.span.record("source", denied.unwrap_or(first).source().as_str());
         let limits = decisions.iter().flat_map(Decision::limits);
-        let keys: Vec<_> = limits.map(|limit| log::shown(limit.key(), self.plain)).collect();
+        let keys: Vec<_> = limits.map(|limit| log::display_key(limit.key(), self.plain)).collect();
         if !keys.is_empty() {
             // No key has a space in it.
             self.span.record("keys", keys.join(" "));
         }
     }
 
-    fn failed(&self, why: &str) {
-        self.span.record("error", why);
+    fn record_failure(&self, reason: &str) {
+        self.span.record("error", reason);
         self.span.record("otel.status_code", "ERROR");
     }
 }
@@ -104,7 +104,7 @@ impl Drop for DecisionSpan {
     fn drop(&mut self) {
         if !self.ended {
             // The caller has disconnected, or its deadline has passed.
-            self.failed("given-up");
+            self.record_failure("given-up");
         }
     }
 }

@@ -31,7 +31,7 @@ use super::operation::{Call, METRICS, Who};
 use super::route::Route;
 use crate::common::protocol::Protocol;
 use crate::store::RedisStats;
-use crate::telemetry::stats::{Change, Durations, Failure, Said, Shed};
+use crate::telemetry::stats::{Change, Durations, Failure, RuleVerdict, Shed};
 
 pub(super) fn route() -> Route {
     let call = Call::new(Who::Asking, "metrics", "For Prometheus: OpenMetrics")
@@ -119,10 +119,10 @@ impl Everything {
         let (rules, rows) = stats.rows();
         let mut said = Vec::new();
         for row in &rows {
-            for word in Said::ALL {
+            for word in RuleVerdict::ALL {
                 for source in Source::ALL {
-                    let count = row.said(word, source);
-                    if count > 0 || (source == Source::Store && word != Said::WouldDeny) {
+                    let count = row.verdicts(word, source);
+                    if count > 0 || (source == Source::Store && word != RuleVerdict::WouldDeny) {
                         said.push((
                             [("rule", &*row.name), ("verdict", word.as_str()), ("source", source.as_str())],
                             count,
@@ -201,14 +201,17 @@ impl Everything {
         page.gauges("connections", "Connections that are open", None, &connections)?;
         let shed = Protocol::ALL.into_iter().flat_map(|door| {
             Shed::ALL.map(|reason| {
-                ([("door", door.as_str()), ("reason", reason.as_str())], self.gate.stats.sheds(door, reason))
+                (
+                    [("door", door.as_str()), ("reason", reason.as_str())],
+                    self.gate.stats.shed_count(door, reason),
+                )
             })
         });
         let help = "Connections that were closed because clients held too many, or sent nothing";
         page.counters("connections_shed", help, &shed.collect::<Vec<_>>())?;
         let unfinished = self.gate.unfinished.bytes() as u64;
         page.bytes("unfinished_requests", "Large requests that have not arrived whole", Some(unfinished))?;
-        let recorded = self.gate.stats.recorder.recorded();
+        let recorded = self.gate.stats.recorder.stats();
         page.gauge("recordings", "Recordings of requests under way", recorded.recordings as i64)?;
         page.counter("recorded_requests", "Requests that were recorded", recorded.lines)?;
         let help = "Requests that were not, because what was recorded was not taken fast enough";
@@ -250,8 +253,8 @@ impl Everything {
 
     fn redis(&self, page: &mut Page<'_>) -> Result<(), Error> {
         let stats = self.redis.as_ref();
-        self.servers(page, stats.map(|stats| stats.guard.servers.as_slice()).unwrap_or_default())?;
-        let guard = stats.map(|stats| &stats.guard);
+        self.servers(page, stats.map(|stats| stats.failover.servers.as_slice()).unwrap_or_default())?;
+        let guard = stats.map(|stats| &stats.failover);
         page.size(
             "store_in_flight",
             "Calls to Redis that have not ended",
@@ -357,7 +360,7 @@ impl Everything {
     }
 
     fn monitors(&self, page: &mut Page<'_>) -> Result<(), Error> {
-        let accuracy = self.gate.monitor.accuracy.found();
+        let accuracy = self.gate.monitor.accuracy.findings();
         let ratio: Vec<Labelled<0, f64>> = accuracy.last.map(|(ratio, _)| ([], ratio)).into_iter().collect();
         let help = "The share of the keys that were counted again lately that was right";
         page.gauges("accuracy_ratio", help, None, &ratio)?;
@@ -370,7 +373,7 @@ impl Everything {
             ([("cause", cause)], known.map_or(0, |(_, count)| *count))
         });
         page.counters("accuracy_discrepancies", "What was not right", &causes)?;
-        let memory = self.gate.monitor.memory.found();
+        let memory = self.gate.monitor.memory.findings();
         let each = |number: &dyn Fn(&ServerMemory) -> u64| -> Vec<Labelled<1, i64, &str>> {
             let servers = memory.servers.iter();
             servers.map(|server| ([("server", server.address.as_str())], number(server) as i64)).collect()
@@ -391,7 +394,7 @@ impl Everything {
             None,
             &each(&|server| server.keys),
         )?;
-        let weight = memory.weight.as_ref();
+        let weight = memory.usage.as_ref();
         let keys = weight.map(|weight| weight.keys as usize);
         page.size("redis_own_keys", "Keys of ours, by a sample", keys)?;
         page.bytes("redis_own", "What they take, by a sample", weight.map(|weight| weight.bytes))?;
