@@ -1,4 +1,4 @@
-//! What `fuzz/` reaches that nobody else should: doors without a network. Not in the product.
+//! Entry points for `fuzz/`: protocols without a network. Not part of the product.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,13 +18,16 @@ use crate::app::state::AppState;
 use crate::common::protocol::Protocol;
 use crate::protocol::http::Role;
 use crate::protocol::listener::ConnectionHandler;
-use crate::protocol::{grpc, http, resp};
 use crate::store::AnyStore;
+use crate::{
+    protocol::{grpc, http, resp},
+    simulate,
+};
 
-/// What lets ask at a closed door.
+/// Token of the closed server.
 pub const TOKEN: &str = "open sesame";
 
-/// One of each kind.
+/// Rules of every kind.
 const RULES: &str = "
 rules:
   - { name: ip, match: { api: [/login, /search*] }, key: [ip], limit: 3, window: 5s, count: attempts }
@@ -40,75 +43,81 @@ static RUNTIME: LazyLock<Runtime> =
 
 static KNOWN_RULES: LazyLock<Rules> = LazyLock::new(|| Rules::from_yaml(RULES).expect("rules"));
 
-/// Counts nothing yet; `closed` to those without [`TOKEN`].
-fn gate(closed: bool) -> Arc<AppState> {
+/// Creates an empty application state. If `closed`, it requires [`TOKEN`].
+fn app(closed: bool) -> Arc<AppState> {
     let store = MemoryStore::with_clock(SystemClock::new(), 128);
-    let mut gate = AppState::new(AnyStore::Memory(store), KNOWN_RULES.clone(), "fuzzing");
+    let mut app = AppState::new(AnyStore::Memory(store), KNOWN_RULES.clone(), "fuzzing");
     if closed {
-        gate.access = Auth::new(vec![Token::new(TOKEN.as_bytes())], Vec::new());
+        app.settings.access = Auth::new(vec![Token::new(TOKEN.as_bytes())], Vec::new());
     }
-    Arc::new(gate)
+    Arc::new(app)
 }
 
-/// What the HTTP door answers to bytes that come in these pieces.
+/// Returns the output of the HTTP protocol for input that arrives in these pieces.
 pub fn http(pieces: &[&[u8]], closed: bool) -> Vec<u8> {
-    talk(http::ConnectionHandler::new(gate(closed), Role::Api { allows_changes: true }), pieces)
+    exchange(http::ConnectionHandler::new(app(closed), Role::Asking { may_change: true }), pieces)
 }
 
-/// What the RESP door answers to bytes that come in these pieces.
+/// Returns the output of the RESP protocol for input that arrives in these pieces.
 pub fn resp(pieces: &[&[u8]], closed: bool) -> Vec<u8> {
-    talk(resp::ConnectionHandler::new(gate(closed)), pieces)
+    exchange(resp::ConnectionHandler::new(app(closed)), pieces)
 }
 
-/// How many answers the RESP door owes a client that may ask.
+/// Returns the number of replies that the RESP protocol owes an authorized client.
 pub fn resp_due(bytes: &[u8]) -> usize {
-    resp::fuzzing::expected_replies(bytes)
+    resp::fuzzing::due(bytes)
 }
 
-/// What the gRPC door answers to `ShouldRateLimit` with a body in these pieces: frames, or a status with its text.
+/// Returns the response of the gRPC protocol to `ShouldRateLimit` with a body in these pieces: frames, or a status with
+/// its text.
 pub fn should_rate_limit(pieces: &[&[u8]]) -> Result<Vec<u8>, (i32, String)> {
-    let gate = gate(false);
+    let app = app(false);
     RUNTIME
-        .block_on(grpc::fuzzing::should_rate_limit(gate.deciding(Protocol::Grpc), pieces))
+        .block_on(grpc::fuzzing::should_rate_limit(app.instrumented(Protocol::Grpc), pieces))
         .map_err(|status| (status.code().into(), status.message().to_owned()))
 }
 
-/// The rules as `GET /v1/rules` shows them.
+/// Returns the number of trace formats that accept this line. `header` is the header of a table.
+pub fn trace_line(header: &str, line: &str) -> usize {
+    simulate::fuzz_line(header, line)
+}
+
+/// Returns the rules in the format of `GET /v1/rules`.
 pub fn rules_json(rules: &Rules) -> String {
     serde_json::to_string(&RulesBody::from(rules)).expect("our own types can be written")
 }
 
-fn talk<D: ConnectionHandler>(door: D, pieces: &[&[u8]]) -> Vec<u8> {
-    let said = Arc::new(Mutex::new(Vec::new()));
-    let heard = pieces.iter().rev().map(|piece| piece.to_vec()).collect();
-    let stream = Wire { heard, said: Arc::clone(&said) };
+fn exchange<D: ConnectionHandler>(handler: D, pieces: &[&[u8]]) -> Vec<u8> {
+    let output = Arc::new(Mutex::new(Vec::new()));
+    let input = pieces.iter().rev().map(|piece| piece.to_vec()).collect();
+    let stream = MemoryStream { input, output: Arc::clone(&output) };
     let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-    let (_going_on, stop) = watch::channel(());
-    RUNTIME.block_on(Arc::new(door).serve(stream, peer, Arc::default(), stop));
-    std::mem::take(&mut said.lock())
+    let (_keep_running, stop) = watch::channel(());
+    RUNTIME.block_on(Arc::new(handler).serve(stream, peer, Arc::default(), stop));
+    std::mem::take(&mut output.lock())
 }
 
-/// A client that has said all it will, and takes every answer.
-struct Wire {
-    /// The last first.
-    heard: Vec<Vec<u8>>,
-    said: Arc<Mutex<Vec<u8>>>,
+/// In-memory client that sends all pieces and accepts every response.
+struct MemoryStream {
+    /// Pieces to send, in reverse order.
+    input: Vec<Vec<u8>>,
+    output: Arc<Mutex<Vec<u8>>>,
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for MemoryStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        while let Some(mut piece) = self.heard.pop() {
+        while let Some(mut piece) = self.input.pop() {
             if piece.is_empty() {
                 continue;
             }
             let rest = piece.split_off(piece.len().min(buffer.remaining()));
             buffer.put_slice(&piece);
             if !rest.is_empty() {
-                self.heard.push(rest);
+                self.input.push(rest);
             }
             break;
         }
@@ -116,9 +125,9 @@ impl AsyncRead for Wire {
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for MemoryStream {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.said.lock().extend_from_slice(bytes);
+        self.output.lock().extend_from_slice(bytes);
         Poll::Ready(Ok(bytes.len()))
     }
 

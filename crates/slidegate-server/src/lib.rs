@@ -10,7 +10,7 @@
 //! | [`config`] | the configuration file, parsed and checked |
 //! | [`store`] | the store chosen by the configuration: memory or Redis |
 //! | [`mod@envoy`] | conversion of envoyproxy/ratelimit files into rules |
-//! | `telemetry` | statistics, logs, traces, capture of decisions |
+//! | `telemetry` | statistics, logs, traces, recordings of decisions |
 //! | [`app`] | state shared by all protocols, rule manager, background tasks |
 //! | [`protocol`] | listeners, TLS, HTTP, gRPC and RESP |
 //! | [`cli`] | one file per subcommand; the binary only calls [`cli::run`] |
@@ -18,7 +18,7 @@
 //! The crate `slidegate-simulator` replays traffic against rules without a server, for `slidegate simulate`.
 
 #![forbid(unsafe_code)]
-// A decision by Redis is a future of many layers.
+// The future of a decision by Redis has many layers.
 #![recursion_limit = "256"]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 

@@ -1,4 +1,4 @@
-//! `slidegate`: see `slidegate --help`.
+//! Binary `slidegate`: see `slidegate --help`.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Where the server counts: chosen when it starts.
+//! Store of the server, chosen at start: memory or Redis.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,63 +15,63 @@ use tokio::sync::Mutex;
 use crate::common::console::warn;
 use crate::config::{Config, StoreKind};
 
-/// One of the stores there are.
+/// Memory store or Redis store.
 #[derive(Clone)]
 pub enum AnyStore {
-    /// In this process.
+    /// Counts in this process.
     Memory(MemoryStore),
-    /// In Redis, with every process that counts there.
+    /// Counts in Redis, shared with all processes that use it.
     Redis(Redis),
 }
 
-/// Redis, guarded, and quick where keys are hot.
+/// Redis with failover and the hot-key layers.
 #[derive(Clone)]
 pub struct Redis {
     store: Stack,
-    guard: Failover,
-    /// Whether it has ever answered.
-    met: Arc<AtomicBool>,
-    /// When it was last asked whether it is there, and what came of it.
-    asked: Arc<Mutex<Option<Asked>>>,
+    failover: Failover,
+    /// True once Redis has answered.
+    has_answered: Arc<AtomicBool>,
+    /// Last readiness probe.
+    last_probe: Arc<Mutex<Option<Probe>>>,
     clock: SystemClock,
 }
 
-/// When, and what was wrong, if anything was.
-type Asked = (Micros, Option<Error>);
+/// Time of a probe, and its error, if any.
+type Probe = (Micros, Option<Error>);
 
-/// What is seen and done around Redis.
+/// Statistics of the layers around Redis.
 #[derive(Clone)]
 pub struct RedisStats {
-    /// Deadlines, breakers, and what was admitted without it.
-    pub guard: FailoverStats,
+    /// Deadlines, circuit breakers, and admissions without Redis.
+    pub failover: FailoverStats,
     /// Permits taken in advance.
     pub lease: LeaseStats,
-    /// Calls, and the asks in them.
+    /// Calls, and the requests in them.
     pub coalesce: CoalesceStats,
-    /// Denials that were known already.
+    /// Denials from the cache.
     pub deny_cache: DenyCacheStats,
-    /// What calls to Redis cost.
+    /// Cost of the calls to Redis.
     pub calls: CallStats,
 }
 
-/// Whether decisions can be made, and what is not as it should be.
+/// Readiness of the store for decisions.
 pub enum Readiness {
-    /// As they should.
+    /// The store answers.
     Ready,
-    /// Without a store that does not answer now.
+    /// The store does not answer now, and failover decides.
     Degraded(Error),
-    /// The store has never answered: most likely it is not where it should be.
+    /// The store has never answered: most likely its address is wrong.
     NotReady(Error),
 }
 
-/// How long an answer to whether Redis is there is good.
-const FRESH: Duration = Duration::from_millis(500);
+/// Time for which a readiness probe is valid.
+const PROBE_TTL: Duration = Duration::from_millis(500);
 
-/// How long to wait before Redis is asked again whether it is there.
-const AGAIN: Duration = Duration::from_secs(2);
+/// Pause between two attempts to reach Redis at start.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How often it is looked whether a server was given up or is back.
-const LOOK: Duration = Duration::from_millis(250);
+/// Interval at which the state of the Redis servers is read.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 impl AnyStore {
     /// Opens a store of this kind with the settings of the configuration.
@@ -85,25 +85,25 @@ impl AnyStore {
         }
     }
 
-    /// Counts in Redis. It need not be there yet.
+    /// Creates a Redis store. Redis need not be reachable yet.
     pub fn redis(
         options: &RedisOptions,
-        guard: &FailoverOptions,
+        failover: &FailoverOptions,
         hot_keys: &StackOptions,
     ) -> Result<Self, Error> {
-        let guard = FailoverOptions { max_in_flight: options.max_in_flight, ..guard.clone() };
-        let guard = Failover::new(RedisStore::with_options(options)?, guard)?;
-        let store = Stack::around(guard.clone(), hot_keys)?;
+        let failover = FailoverOptions { max_in_flight: options.max_in_flight, ..failover.clone() };
+        let failover = Failover::new(RedisStore::with_options(options)?, failover)?;
+        let store = Stack::around(failover.clone(), hot_keys)?;
         Ok(AnyStore::Redis(Redis {
             store,
-            guard,
-            met: Arc::default(),
-            asked: Arc::default(),
+            failover,
+            has_answered: Arc::default(),
+            last_probe: Arc::default(),
             clock: SystemClock::new(),
         }))
     }
 
-    /// Its kind, in a word.
+    /// Returns the kind of the store, in one word.
     pub fn name(&self) -> &'static str {
         match self {
             AnyStore::Memory(_) => "memory",
@@ -111,36 +111,36 @@ impl AnyStore {
         }
     }
 
-    /// Where it counts, for people: without a password.
-    pub fn place(&self) -> String {
+    /// Returns the location of the store for messages, without a password.
+    pub fn location(&self) -> String {
         match self {
             AnyStore::Memory(_) => "memory".to_owned(),
-            AnyStore::Redis(redis) => format!("redis at {}", redis.guard.store().address()),
+            AnyStore::Redis(redis) => format!("redis at {}", redis.failover.store().address()),
         }
     }
 
-    /// Redis itself, for what is not a decision.
+    /// Returns the Redis store without failover, for operations other than decisions.
     pub(crate) fn redis_store(&self) -> Option<&RedisStore> {
         match self {
             AnyStore::Memory(_) => None,
-            AnyStore::Redis(redis) => Some(redis.guard.store()),
+            AnyStore::Redis(redis) => Some(redis.failover.store()),
         }
     }
 
-    /// Whether decisions can be made now.
+    /// Returns whether decisions can be made now.
     pub async fn ready(&self) -> Readiness {
         let AnyStore::Redis(redis) = self else { return Readiness::Ready };
-        match redis.is_there().await {
+        match redis.probe().await {
             None => {
-                redis.met.store(true, Ordering::Relaxed);
+                redis.has_answered.store(true, Ordering::Relaxed);
                 Readiness::Ready
             }
-            Some(error) if redis.met.load(Ordering::Relaxed) => Readiness::Degraded(error),
+            Some(error) if redis.has_answered.load(Ordering::Relaxed) => Readiness::Degraded(error),
             Some(error) => Readiness::NotReady(error),
         }
     }
 
-    /// Counts `key` again from its entries; none if nothing is counted.
+    /// Counts `key` again from its entries. None if nothing is counted.
     pub(crate) async fn audit(
         &self,
         key: &Key,
@@ -149,11 +149,11 @@ impl AnyStore {
     ) -> Result<Option<Audit>, Error> {
         match self {
             AnyStore::Memory(store) => Ok(store.audit(key)),
-            AnyStore::Redis(redis) => redis.guard.store().audit(key, limit, repair).await,
+            AnyStore::Redis(redis) => redis.failover.store().audit(key, limit, repair).await,
         }
     }
 
-    /// Statistics of the memory store; none with Redis. Visits every key: call it on a blocking thread.
+    /// Returns statistics of the memory store. None with Redis. Visits every key, so it must run on a blocking thread.
     pub fn memory_stats(&self) -> Option<MemoryStats> {
         match self {
             AnyStore::Memory(store) => Some(store.stats()),
@@ -161,86 +161,89 @@ impl AnyStore {
         }
     }
 
-    /// Statistics of the layers around Redis; none with the memory store. Visits every key that this node remembers: call
-    /// it on a blocking thread.
+    /// Returns statistics of the layers around Redis. None with the memory store. Visits every key that this node
+    /// remembers, so it must run on a blocking thread.
     pub fn redis_stats(&self) -> Option<RedisStats> {
         match self {
             AnyStore::Memory(_) => None,
-            AnyStore::Redis(Redis { store, guard, .. }) => Some(RedisStats {
-                guard: guard.stats(),
+            AnyStore::Redis(Redis { store, failover, .. }) => Some(RedisStats {
+                failover: failover.stats(),
                 lease: store.stats(),
                 coalesce: store.store().store().stats(),
                 deny_cache: store.store().stats(),
-                calls: guard.store().calls(),
+                calls: failover.store().calls(),
             }),
         }
     }
 
-    /// Says how the store is set up and what of that is not good, and from then on when it goes and comes.
-    pub async fn introduce(self) {
+    /// Logs problems of the store's setup, and from then on when a server becomes unavailable and available. Never
+    /// returns with Redis.
+    pub async fn start_and_watch(self) {
         let AnyStore::Redis(redis) = self else { return };
-        redis.guard.start();
+        redis.failover.start();
         redis.report().await;
         redis.watch().await;
     }
 
-    /// Gives back what it has taken in advance, and says goodbye to the other processes.
+    /// Returns leased permits, and tells the other nodes that this one leaves.
     pub async fn leave(&self) {
         if let AnyStore::Redis(redis) = self {
-            tokio::join!(redis.store.give_back(), redis.guard.leave());
+            tokio::join!(redis.store.give_back(), redis.failover.leave());
         }
     }
 }
 
 impl Redis {
-    /// What is wrong with it, if anything is. However often this is asked, Redis is asked only now and then: strangers may
-    /// ask whether we are ready.
-    async fn is_there(&self) -> Option<Error> {
-        let mut asked = self.asked.lock().await;
+    /// Returns the error of the last probe of Redis, if it failed. Redis is probed at most once per [`PROBE_TTL`],
+    /// because untrusted clients may request the readiness as often as they like.
+    async fn probe(&self) -> Option<Error> {
+        let mut last_probe = self.last_probe.lock().await;
         let now = self.clock.now();
-        let fresh = asked.as_ref().filter(|(at, _)| Duration::from(now).saturating_sub((*at).into()) < FRESH);
-        if let Some((_, wrong)) = fresh {
-            return wrong.clone();
+        let fresh = last_probe
+            .as_ref()
+            .filter(|(at, _)| Duration::from(now).saturating_sub((*at).into()) < PROBE_TTL);
+        if let Some((_, error)) = fresh {
+            return error.clone();
         }
-        let wrong = self.guard.store().ping().await.err();
-        *asked = Some((self.clock.now(), wrong.clone()));
-        wrong
+        let error = self.failover.store().ping().await.err();
+        *last_probe = Some((self.clock.now(), error.clone()));
+        error
     }
 
-    /// Waits for it as long as it takes.
+    /// Waits until Redis answers, and logs the warnings of its report.
     async fn report(&self) {
-        let store = self.guard.store();
-        let mut told = None;
+        let store = self.failover.store();
+        let mut last_error = None;
         loop {
             match store.report().await {
                 Ok(report) => {
-                    self.met.store(true, Ordering::Relaxed);
-                    if told.is_some() {
+                    self.has_answered.store(true, Ordering::Relaxed);
+                    if last_error.is_some() {
                         warn(&format!("Redis {} at {} is there", report.version, store.address()));
                     }
                     for warning in &report.warnings {
                         warn(&format!("Redis at {}: {warning}", store.address()));
                     }
-                    self.guard.start();
+                    self.failover.start();
                     return;
                 }
                 Err(error) => {
                     let text = error.to_string();
-                    if told.as_ref() != Some(&text) {
+                    if last_error.as_ref() != Some(&text) {
                         warn(&format!("{text}; asking again until it answers"));
-                        told = Some(text);
+                        last_error = Some(text);
                     }
                 }
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
     }
 
     async fn watch(&self) {
-        let mut away: Vec<String> = Vec::new();
+        let mut unavailable: Vec<String> = Vec::new();
         loop {
-            for ServerStats { address, direct, fault, nodes, .. } in self.guard.servers() {
-                let known = away.iter().position(|known| *known == address);
+            for ServerStats { address, direct, fault, nodes, .. } in self.failover.servers() {
+                let known = unavailable.iter().position(|known| *known == address);
                 match (known, direct) {
                     (None, false) => {
                         let fault = fault.map_or("unknown", |fault| fault.as_str());
@@ -248,25 +251,25 @@ impl Redis {
                             "Redis at {address} does not answer ({fault}): deciding without it, as one of {nodes}, \
                              until it does"
                         ));
-                        away.push(address);
+                        unavailable.push(address);
                     }
                     (Some(known), true) => {
                         warn(&format!("Redis at {address} is back, and has what was admitted without it"));
-                        away.swap_remove(known);
+                        unavailable.swap_remove(known);
                     }
                     _ => {}
                 }
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 }
 
 impl Store for AnyStore {
-    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
+    async fn admit(&self, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
         match self {
-            AnyStore::Memory(store) => store.admit(asks).await,
-            AnyStore::Redis(redis) => redis.store.admit(asks).await,
+            AnyStore::Memory(store) => store.admit(batch).await,
+            AnyStore::Redis(redis) => redis.store.admit(batch).await,
         }
     }
 

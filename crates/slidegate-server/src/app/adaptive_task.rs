@@ -1,4 +1,6 @@
-//! Rules that follow the load: a step a second, by what this host has in use and what was reported.
+//! Background task that adapts the limits of rules to the load, one step per second.
+//!
+//! The load is the resource usage of this host, and the load that clients have reported.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,31 +11,31 @@ use tokio::task::spawn_blocking;
 use super::state::AppState;
 use crate::common::console::warn;
 
-/// For as long as the server runs. Every server that counts in one Redis has the same factors.
-pub(crate) async fn watch(gate: Arc<AppState>) {
-    let mut adapter = match gate.limiter.store().redis_store() {
+/// Runs as long as the server does. All servers that count in the same Redis use the same factors.
+pub(crate) async fn watch(app: Arc<AppState>) {
+    let mut controller = match app.limiter.store().redis_store() {
         Some(store) => AdaptiveController::shared(store.clone()),
         None => AdaptiveController::alone(),
     };
     let mut host = Host::new();
-    let mut told = false;
-    let mut seconds = tokio::time::interval(Duration::from_secs(1));
-    seconds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut warned = false;
+    let mut ticks = tokio::time::interval(Duration::from_secs(1));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        seconds.tick().await;
-        // Looking costs a little, so it is done only if a rule follows the load.
-        if gate.limiter.rules().iter().any(|rule| rule.factor().is_some()) {
+        ticks.tick().await;
+        // Measuring has a small cost, so it is done only if a rule follows the load.
+        if app.limiter.rules().iter().any(|rule| rule.factor().is_some()) {
             // The kernel's files are read on a blocking thread.
-            let looked = spawn_blocking(move || (host.load(), host)).await;
-            let Ok((load, back)) = looked else { return };
-            host = back;
-            match adapter.step(&gate.limiter, load).await {
-                Ok(()) => told = false,
-                // That Redis is away is told elsewhere.
-                Err(error) if error.is_unavailable() || told => {}
+            let measured = spawn_blocking(move || (host.load(), host)).await;
+            let Ok((load, returned)) = measured else { return };
+            host = returned;
+            match controller.step(&app.limiter, load).await {
+                Ok(()) => warned = false,
+                // The store reports that Redis is unavailable.
+                Err(error) if error.is_unavailable() || warned => {}
                 Err(error) => {
                     warn(&format!("rules follow the load of this node alone: {error}"));
-                    told = true;
+                    warned = true;
                 }
             }
         }

@@ -1,71 +1,73 @@
-//! Who may ask, and who may change things: by tokens, compared without telling how much of one was right.
+//! Authorization of clients and administrators by bearer tokens, compared in constant time.
 
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
-/// A token, of which only the digest is kept: it cannot be printed, and comparing takes the same time for all.
+/// Access token. Only its digest is stored: the token cannot be printed, and a comparison always takes the same time.
 #[derive(Clone)]
 pub struct Token([u8; 32]);
 
 impl Token {
-    /// Keeps the digest of `secret`.
+    /// Stores the digest of `secret`.
     pub fn new(secret: &[u8]) -> Self {
         Token(Sha256::digest(secret).into())
     }
 }
 
-/// The tokens that open the doors.
+/// Access tokens of a server.
 #[derive(Clone, Default)]
 pub struct Auth {
-    /// One of these lets ask; if there are none, everybody may.
+    /// Tokens of clients. If there are none, any client may call the API.
     data: Vec<Token>,
-    /// One of these lets change; if there are none, nobody may.
+    /// Tokens of administrators. If there are none, no client may change rules or counts.
     admin: Vec<Token>,
 }
 
 impl Auth {
-    /// Whoever has one of `data` may ask, everybody if there are none; whoever has one of `admin` may also change.
+    /// Clients with a `data` token may call the API, or any client if `data` is empty. Clients with an `admin` token
+    /// may also change rules and counts.
     pub fn new(data: Vec<Token>, admin: Vec<Token>) -> Self {
         Auth { data, admin }
     }
 
-    /// Whether everybody may ask.
+    /// Returns true if any client may call the API without a token.
     pub fn is_open(&self) -> bool {
         self.data.is_empty()
     }
 
-    /// Whether there is a token that lets change anything.
+    /// Returns true if there is an administrator token.
     pub fn has_admin(&self) -> bool {
         !self.admin.is_empty()
     }
 
-    /// Whether who shows this may ask.
-    pub fn may_ask(&self, shown: Option<&[u8]>) -> bool {
+    /// Returns true if a client with this token may call the API.
+    pub fn may_call(&self, token: Option<&[u8]>) -> bool {
         self.is_open()
-            || shown.is_some_and(|shown| bool::from(any(&self.data, shown) | any(&self.admin, shown)))
+            || token.is_some_and(|token| bool::from(matches(&self.data, token) | matches(&self.admin, token)))
     }
 
-    /// Whether who shows this may change anything.
-    pub fn may_change(&self, shown: Option<&[u8]>) -> bool {
-        shown.is_some_and(|shown| any(&self.admin, shown).into())
+    /// Returns true if a client with this token may change rules and counts.
+    pub fn may_change(&self, token: Option<&[u8]>) -> bool {
+        token.is_some_and(|token| matches(&self.admin, token).into())
     }
 }
 
-fn any(tokens: &[Token], shown: &[u8]) -> Choice {
-    let Token(shown) = Token::new(shown);
-    tokens.iter().fold(Choice::from(0), |found, Token(token)| found | token.ct_eq(&shown))
+/// Compares `token` with every one of `tokens`, whichever matches.
+fn matches(tokens: &[Token], token: &[u8]) -> Choice {
+    let Token(digest) = Token::new(token);
+    tokens.iter().fold(Choice::from(0), |found, Token(known)| found | known.ct_eq(&digest))
 }
 
-/// The variable with a token that lets ask, for servers and their clients.
+/// Environment variable with a client token, for servers and for the commands that call a server.
 pub const TOKEN_VARIABLE: &str = "SLIDEGATE_TOKEN";
 
-/// What a client of ours shows: `Bearer …`, if it has a token.
-pub(crate) fn shown() -> Option<String> {
+/// Returns the `Authorization` header of our own commands, `Bearer …`, if the environment has a token.
+pub(crate) fn authorization_header() -> Option<String> {
     let token = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
     token.map(|token| format!("Bearer {token}"))
 }
 
-/// What a header `Authorization: Bearer …` shows.
+/// Returns the token of an `Authorization: Bearer …` header.
 pub fn bearer(header: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = header.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())

@@ -4,25 +4,25 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-/// The most subscribers at once.
-const MOST: usize = 100;
+/// Upper bound on subscribers.
+const MAX_SUBSCRIBERS: usize = 100;
 
-/// Those who look on.
+/// Broadcast of the statistics of each second to the subscribed dashboards.
 pub(crate) struct LiveFeed {
-    /// The newest; none when the server stops.
+    /// Statistics of the last second. None when the server stops.
     ticks: watch::Sender<Option<Arc<str>>>,
-    /// As many as may look on.
-    places: Arc<Semaphore>,
+    /// One permit for each subscriber.
+    slots: Arc<Semaphore>,
 }
 
-/// What one of them is told, and its place.
-pub(crate) struct Ticks {
+/// Subscription of one dashboard. It holds one of the permits.
+pub(crate) struct Subscription {
     ticks: watch::Receiver<Option<Arc<str>>>,
-    _place: OwnedSemaphorePermit,
+    _slot: OwnedSemaphorePermit,
 }
 
-impl Ticks {
-    /// The next, once it is there; none when the server stops.
+impl Subscription {
+    /// Waits for the statistics of the next second. None when the server stops.
     pub(crate) async fn next(&mut self) -> Option<Arc<str>> {
         self.ticks.changed().await.ok()?;
         self.ticks.borrow_and_update().clone()
@@ -31,20 +31,23 @@ impl Ticks {
 
 impl Default for LiveFeed {
     fn default() -> Self {
-        LiveFeed { ticks: watch::Sender::new(Some(Arc::from(""))), places: Arc::new(Semaphore::new(MOST)) }
+        LiveFeed {
+            ticks: watch::Sender::new(Some(Arc::from(""))),
+            slots: Arc::new(Semaphore::new(MAX_SUBSCRIBERS)),
+        }
     }
 }
 
 impl LiveFeed {
-    /// Told every second from now on; none if too many are.
-    pub(crate) fn watch(&self) -> Option<Ticks> {
-        let _place = Arc::clone(&self.places).try_acquire_owned().ok()?;
+    /// Subscribes to the statistics of each second. None if there are too many subscribers, or the server stops.
+    pub(crate) fn subscribe(&self) -> Option<Subscription> {
+        let _slot = Arc::clone(&self.slots).try_acquire_owned().ok()?;
         let ticks = self.ticks.subscribe();
-        let goes_on = ticks.borrow().is_some();
-        goes_on.then_some(Ticks { ticks, _place })
+        let running = ticks.borrow().is_some();
+        running.then_some(Subscription { ticks, _slot })
     }
 
-    /// True if a dashboard is subscribed.
+    /// Returns true if a dashboard is subscribed.
     pub(crate) fn has_subscribers(&self) -> bool {
         self.ticks.receiver_count() > 0
     }
@@ -54,7 +57,7 @@ impl LiveFeed {
         self.ticks.send_if_modified(|newest| newest.is_some() && newest.replace(Arc::from(text)).is_some());
     }
 
-    /// Nobody is told any more.
+    /// Ends all subscriptions.
     pub(crate) fn stop(&self) {
         self.ticks.send_replace(None);
     }
@@ -66,24 +69,25 @@ mod tests {
 
     use super::*;
 
-    /// Many ask at once for the last places: no more than there are get one.
+    /// Several threads compete for the last two permits.
     #[test]
-    fn no_more_look_on_than_may() {
+    fn subscribers_are_bounded() {
         let live = LiveFeed::default();
-        let mut known: Vec<Ticks> = (0..MOST - 2).filter_map(|_| live.watch()).collect();
+        let mut subscriptions: Vec<Subscription> =
+            (0..MAX_SUBSCRIBERS - 2).filter_map(|_| live.subscribe()).collect();
         for _ in 0..200 {
-            let new: Vec<Option<Ticks>> = thread::scope(|scope| {
-                let asking: Vec<_> = (0..8).map(|_| scope.spawn(|| live.watch())).collect();
-                asking.into_iter().map(|thread| thread.join().unwrap()).collect()
+            let new: Vec<Option<Subscription>> = thread::scope(|scope| {
+                let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| live.subscribe())).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
             });
             assert_eq!(new.iter().flatten().count(), 2);
         }
-        known.extend([live.watch().unwrap(), live.watch().unwrap()]);
-        assert!(live.watch().is_none());
-        known.pop();
-        assert!(live.watch().is_some(), "who leaves makes room");
+        subscriptions.extend([live.subscribe().unwrap(), live.subscribe().unwrap()]);
+        assert!(live.subscribe().is_none());
+        subscriptions.pop();
+        assert!(live.subscribe().is_some(), "who leaves makes room");
         live.stop();
-        known.pop();
-        assert!(live.watch().is_none(), "nobody is let in while the server stops");
+        subscriptions.pop();
+        assert!(live.subscribe().is_none(), "nobody is let in while the server stops");
     }
 }

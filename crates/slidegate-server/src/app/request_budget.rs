@@ -1,18 +1,20 @@
-//! Budget for unfinished requests: bytes that all connections together may hold of requests that have not arrived whole.
+//! Budget for unfinished requests: bytes that all connections together may hold of requests that have not arrived
+//! whole.
 //!
-//! Each protocol bounds one request. Thousands of clients that each send most of a large one would still fill the memory, so
-//! the bytes beyond what every connection may have anyway are taken from one budget.
+//! Each protocol bounds one request. Thousands of clients that each send most of a large request would still fill the
+//! memory. So the bytes beyond a fixed allowance of each connection are taken from one budget.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes that are held by all connections.
+/// Number of bytes that all connections hold.
 #[derive(Debug, Default)]
 pub(crate) struct RequestBudget(Arc<AtomicUsize>);
 
 impl RequestBudget {
-    /// A connection's part, which is nothing yet. `budget` is for all of them.
-    pub(crate) fn hold(&self, budget: usize) -> BudgetShare {
+    /// Returns the share of one connection, which is empty at first. `budget` is the bound for all connections
+    /// together.
+    pub(crate) fn share(&self, budget: usize) -> BudgetShare {
         BudgetShare { all: Arc::clone(&self.0), budget, bytes: AtomicUsize::new(0) }
     }
 
@@ -21,7 +23,7 @@ impl RequestBudget {
     }
 }
 
-/// Part of one connection, given back on drop.
+/// Share of one connection. Its bytes are returned on drop.
 #[derive(Debug)]
 pub(crate) struct BudgetShare {
     all: Arc<AtomicUsize>,
@@ -30,7 +32,7 @@ pub(crate) struct BudgetShare {
 }
 
 impl BudgetShare {
-    /// Holds this many bytes from now on. Returns false, and changes nothing, if the budget does not allow it.
+    /// Changes the share to `bytes`. Returns false, and changes nothing, if the budget does not allow it.
     #[must_use]
     pub(crate) fn resize(&self, bytes: usize) -> bool {
         let before = self.bytes.load(Ordering::Relaxed);
@@ -46,7 +48,7 @@ impl BudgetShare {
         true
     }
 
-    /// Holds nothing from now on.
+    /// Returns all bytes of the share.
     pub(crate) fn release(&self) {
         let _ = self.resize(0);
     }
@@ -63,16 +65,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_share_one_budget() {
-        let unfinished = RequestBudget::default();
-        let [one, other] = [unfinished.hold(100), unfinished.hold(100)];
+    fn connections_share_one_budget() {
+        let budget = RequestBudget::default();
+        let [one, other] = [budget.share(100), budget.share(100)];
         assert!(one.resize(60) && other.resize(40));
         assert!(!other.resize(41));
         assert!(one.resize(20) && other.resize(80));
-        assert_eq!(unfinished.bytes(), 100);
+        assert_eq!(budget.bytes(), 100);
         drop(other);
-        assert_eq!(unfinished.bytes(), 20);
+        assert_eq!(budget.bytes(), 20);
         one.release();
-        assert_eq!(unfinished.bytes(), 0);
+        assert_eq!(budget.bytes(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! What every door decides with.
+//! Application state: everything that all protocols and background tasks share.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,112 +21,128 @@ use crate::telemetry::log;
 use crate::telemetry::stats::{DecisionStats, Instrumented};
 use crate::telemetry::trace::TraceContext;
 
-/// How long statistics of the store are cached: to gather them, every key is visited. Those of Redis include breakers, so
-/// they are cached for less.
-const MEMORY_FOR: Micros = Micros::from_secs(5);
-const REDIS_FOR: Micros = Micros::from_millis(500);
+/// Age limit of cached statistics of the memory store. To gather them, every key is visited.
+const MEMORY_STATS_TTL: Micros = Micros::from_secs(5);
 
-/// The most pages of metrics that are written at once.
-const MOST_PAGES: usize = 16;
+/// Age limit of cached statistics of Redis. It is shorter, because they include the state of circuit breakers.
+const REDIS_STATS_TTL: Micros = Micros::from_millis(500);
 
-/// One server's rules, counts, and who may ask: shared by its doors.
+/// Upper bound on metrics pages that are written at the same time.
+const MAX_METRICS_PAGES: usize = 16;
+
+/// State of one server, shared by all its protocols and background tasks.
 pub struct AppState {
-    /// Decides.
+    /// Limiter that makes the decisions.
     pub limiter: Limiter<AnyStore>,
-    /// The rules in force.
+    /// Rules in force.
     pub rules: RuleManager,
-    /// Who may ask, and who may change.
-    pub access: Auth,
-    /// What a client may take.
-    pub limits: Limits,
-    /// What `/v1/authorize` goes by.
-    pub authorize: AuthorizeConfig,
-    /// Where the rules are, if all nodes share them.
-    pub shared_rules: Option<RedisStore>,
-    /// What rules must suit.
-    pub redis: RedisConfig,
-    /// Whether logs have keys as they are; their digests otherwise.
-    pub log_keys: bool,
-    /// Bytes of requests that have not arrived whole.
+    /// Settings that do not change while the server runs.
+    pub settings: Settings,
+    /// Budget for the bytes of requests that have not arrived whole.
     pub(crate) unfinished: RequestBudget,
-    /// Places for pages of metrics on their way.
-    pub(crate) metrics_pages: Arc<Semaphore>,
-    /// What was decided.
-    pub(crate) record: DecisionStats,
-    /// Who looks on.
-    pub(crate) live: LiveFeed,
-    /// What the server has found about itself.
+    /// Statistics of the decisions and connections.
+    pub(crate) stats: DecisionStats,
+    /// Results of the background checks.
     pub(crate) monitor: Monitor,
-    /// What the store holds.
-    pub(crate) memory_stats: TtlCache<Option<MemoryStats>>,
-    pub(crate) redis_stats: TtlCache<Option<RedisStats>>,
+    /// Statistics on their way to dashboards and metric scrapers.
+    pub(crate) export: StatsExport,
+}
+
+/// Settings of a server, fixed when it starts.
+#[derive(Default)]
+pub struct Settings {
+    /// Tokens of clients and administrators.
+    pub access: Auth,
+    /// Bounds on the resources that a client can use.
+    pub limits: Limits,
+    /// Configuration of `/v1/authorize`.
+    pub authorize: AuthorizeConfig,
+    /// Redis configuration, which rules must be compatible with.
+    pub redis: RedisConfig,
+    /// Redis that holds the rules, if all nodes share them.
+    pub shared_rules: Option<RedisStore>,
+    /// True if logs contain keys in plain text, false if they contain digests.
+    pub log_keys: bool,
+}
+
+/// Bounded ways for statistics to leave the server.
+pub(crate) struct StatsExport {
+    /// Live feed of dashboards.
+    pub(crate) live: LiveFeed,
+    /// One permit for each metrics page that may be written at the same time.
+    pub(crate) metrics_pages: Arc<Semaphore>,
+    memory: TtlCache<Option<MemoryStats>>,
+    redis: TtlCache<Option<RedisStats>>,
+}
+
+impl Default for StatsExport {
+    fn default() -> Self {
+        StatsExport {
+            live: LiveFeed::default(),
+            metrics_pages: Arc::new(Semaphore::new(MAX_METRICS_PAGES)),
+            memory: TtlCache::new(MEMORY_STATS_TTL),
+            redis: TtlCache::new(REDIS_STATS_TTL),
+        }
+    }
 }
 
 impl AppState {
-    /// Open to everyone who can reach it; nobody may change anything.
+    /// Creates the state with default settings: any client that can connect may call the API, and no client may change rules.
     pub fn new(store: AnyStore, rules: Rules, source: impl Into<String>) -> Self {
         let limiter = Limiter::new(store, rules);
-        let record = DecisionStats::new(limiter.rules());
+        let stats = DecisionStats::new(limiter.rules());
         let rules = RuleManager::new(limiter.rules(), source);
-        let (access, limits) = (Auth::default(), Limits::default());
         AppState {
             limiter,
             rules,
-            access,
-            limits,
-            authorize: AuthorizeConfig::default(),
-            shared_rules: None,
-            redis: RedisConfig::default(),
-            log_keys: false,
+            settings: Settings::default(),
             unfinished: RequestBudget::default(),
-            metrics_pages: Arc::new(Semaphore::new(MOST_PAGES)),
-            record,
-            live: LiveFeed::default(),
+            stats,
             monitor: Monitor::default(),
-            memory_stats: TtlCache::new(MEMORY_FOR),
-            redis_stats: TtlCache::new(REDIS_FOR),
+            export: StatsExport::default(),
         }
     }
 
-    /// A connection's part of the budget for unfinished requests.
-    pub(crate) fn hold(&self) -> BudgetShare {
-        self.unfinished.hold(self.limits.unfinished_bytes)
+    /// Returns the share of one connection in the budget for unfinished requests.
+    pub(crate) fn budget_share(&self) -> BudgetShare {
+        self.unfinished.share(self.settings.limits.unfinished_bytes)
     }
 
-    /// Statistics of the memory store, at most [`MEMORY_FOR`] old; none with Redis.
+    /// Returns statistics of the memory store, at most [`MEMORY_STATS_TTL`] old. None with Redis.
     pub(crate) async fn memory_stats(&self) -> Option<MemoryStats> {
         let store = self.limiter.store().clone();
-        self.memory_stats.get(self.record.now(), move || store.memory_stats()).await?
+        self.export.memory.get(self.stats.now(), move || store.memory_stats()).await?
     }
 
-    /// Statistics of the layers around Redis, at most [`REDIS_FOR`] old; none with the memory store.
+    /// Returns statistics of the layers around Redis, at most [`REDIS_STATS_TTL`] old. None with the memory store.
     pub(crate) async fn redis_stats(&self) -> Option<RedisStats> {
         let store = self.limiter.store().clone();
-        self.redis_stats.get(self.record.now(), move || store.redis_stats()).await?
+        self.export.redis.get(self.stats.now(), move || store.redis_stats()).await?
     }
 
-    /// What the door of a protocol decides with.
-    pub(crate) fn deciding(&self, door: Protocol) -> Instrumented<'_> {
+    /// Returns a limiter that records its decisions as those of `protocol`.
+    pub(crate) fn instrumented(&self, protocol: Protocol) -> Instrumented<'_> {
         Instrumented {
             limiter: &self.limiter,
-            record: &self.record,
-            door,
-            log_keys: self.log_keys,
+            stats: &self.stats,
+            protocol,
+            log_keys: self.settings.log_keys,
             caller: TraceContext::default(),
         }
     }
 
-    /// A key as logs may have it.
-    pub(crate) fn shown<'k>(&self, key: &'k Key) -> Cow<'k, str> {
-        log::shown(key, self.log_keys)
+    /// Returns the key as it may be logged: in plain text or as a digest.
+    pub(crate) fn display_key<'k>(&self, key: &'k Key) -> Cow<'k, str> {
+        log::display_key(key, self.settings.log_keys)
     }
 
-    /// Puts other rules in force, and says so if they are others.
+    /// Puts rules in force, and logs it if they differ from the current ones.
     pub(crate) fn change_rules(&self, rules: Rules, source: &str, version: Option<u64>) -> Arc<Edition> {
         let before = self.rules.current();
-        let edition = self.rules.change(&self.limiter, self.authorize.spell(rules), source, version);
+        let edition =
+            self.rules.change(&self.limiter, self.settings.authorize.normalize_paths(rules), source, version);
         if edition.version != before.version {
-            self.record.follow(&self.limiter);
+            self.stats.update_rules(&self.limiter);
             let Edition { version, hash, rules, .. } = &*edition;
             let n = rules.iter().count();
             tracing::info!("rules: version {version}, hash {hash}, {n} in all, from {source}");
@@ -134,9 +150,9 @@ impl AppState {
         edition
     }
 
-    /// Puts other rules in force: here, or on every node if they share them.
+    /// Puts rules in force on this node, or on every node if the nodes share rules.
     pub(crate) async fn replace_rules(&self, rules: Rules, source: &str) -> Result<Arc<Edition>, Error> {
-        let version = match &self.shared_rules {
+        let version = match &self.settings.shared_rules {
             Some(store) => Some(rule_manager::publish(store, &rules).await?),
             None => None,
         };
@@ -149,10 +165,10 @@ impl AppState {
         Ok(edition)
     }
 
-    /// Keeps the rules in force, and says why.
-    pub(crate) fn keep_rules(&self, source: &str, message: String) {
+    /// Keeps the rules in force, and logs why the new ones were rejected.
+    pub(crate) fn reject_rules(&self, source: &str, message: String) {
         let text = format!("the rules stay as they are: {message}");
-        if self.rules.fail(source, message) {
+        if self.rules.record_failure(source, message) {
             warn(&text);
         }
     }

@@ -1,4 +1,4 @@
-//! `slidegate acquire`: a client for scripts and people.
+//! `slidegate acquire`: requests permits from a server, for scripts and people.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::request_args::{RequestArgs, post};
 use crate::common::console::{fail, say};
 
-/// What to ask, and whom.
+/// Arguments of `slidegate acquire`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     slidegate acquire api=/login ip=1.2.3.4 user=alice\n  \
@@ -26,10 +26,10 @@ pub(crate) struct AcquireArgs {
     json: bool,
 }
 
-/// Asks once. Exit code 0 if it is allowed, 1 if it is denied, 2 if there was no decision.
+/// Sends one request. Exit code 0 if it is allowed, 1 if it is denied, 2 if there was no decision.
 pub(crate) fn run(args: AcquireArgs) -> ExitCode {
-    let call = if args.peek { "peek" } else { "acquire" };
-    let answer = args.request.body().and_then(|body| post(&args.request.url, call, &body));
+    let operation = if args.peek { "peek" } else { "acquire" };
+    let answer = args.request.body().and_then(|body| post(&args.request.url, operation, &body));
     match answer {
         Err(message) => fail(&message),
         Ok((_, answer)) => {

@@ -35,11 +35,11 @@ impl Server {
         let mut headers = HeaderMap::new();
         headers.insert(header::HOST, HeaderValue::from_str(authority.as_str()).map_err(|_| bad())?);
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let Some(shown) = auth::shown() {
-            let mut shown =
-                HeaderValue::from_str(&shown).map_err(|_| "SLIDEGATE_TOKEN is not a token".to_owned())?;
-            shown.set_sensitive(true);
-            headers.insert(header::AUTHORIZATION, shown);
+        if let Some(authorization) = auth::authorization_header() {
+            let mut authorization = HeaderValue::from_str(&authorization)
+                .map_err(|_| "SLIDEGATE_TOKEN is not a token".to_owned())?;
+            authorization.set_sensitive(true);
+            headers.insert(header::AUTHORIZATION, authorization);
         }
         Ok(Server { addresses, path: uri.path().trim_end_matches('/').to_owned(), headers })
     }

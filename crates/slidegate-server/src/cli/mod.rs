@@ -1,4 +1,4 @@
-//! The command line. Flags come in as text and go on as checked values.
+//! Command line: parses flags into checked values, and runs one subcommand.
 
 mod acquire;
 mod bench;
@@ -78,7 +78,7 @@ pub fn run() -> ExitCode {
     let cli = Cli::parse();
     let command = cli.command.unwrap_or(Command::Serve(cli.serve));
     if !matches!(command, Command::Serve(_)) {
-        log::plain();
+        log::init_plain();
     }
     let done = match command {
         Command::Serve(args) => serve::run(args),

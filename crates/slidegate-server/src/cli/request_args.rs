@@ -1,4 +1,4 @@
-//! What a command asks about, and how it asks a server.
+//! Arguments that describe a request, and the call to a server.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest response that is read, in bytes.
 const MAX_ANSWER: usize = 10 << 20;
 
-/// A request, and whom to ask about it.
+/// Request, and the server that decides.
 #[derive(Debug, Args)]
 pub(crate) struct RequestArgs {
     /// Attributes of the request, such as ip=1.2.3.4
@@ -61,7 +61,7 @@ impl RequestArgs {
         Ok(attributes)
     }
 
-    /// As a server is asked.
+    /// Returns the request as the JSON body of a call.
     pub(crate) fn body(&self) -> Result<Value, String> {
         let mut body = Map::new();
         match &self.resource {
@@ -81,7 +81,7 @@ impl RequestArgs {
         Ok(Value::Object(body))
     }
 
-    /// As a limiter is asked.
+    /// Returns the request for a limiter in this process.
     pub(crate) fn request(&self) -> Result<Request<'_>, String> {
         let mut request = match &self.resource {
             Some(resource) => {
@@ -105,17 +105,17 @@ impl RequestArgs {
     }
 }
 
-/// What the server at `url` answers, and where exactly it was asked.
-pub(crate) fn post(url: &str, call: &str, body: &Value) -> Result<(String, Value), String> {
+/// Calls the operation `call` of the server at `url`. Returns the full URL and the response.
+pub(crate) fn post(url: &str, operation: &str, body: &Value) -> Result<(String, Value), String> {
     if !url.starts_with("http://") {
         return Err(format!("`{url}` is not an address such as http://127.0.0.1:8080"));
     }
-    let shown = format!("{}/v1/{call}", url.trim_end_matches('/'));
+    let target = format!("{}/v1/{operation}", url.trim_end_matches('/'));
     let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
-    let answered = runtime.block_on(async { timeout(TIMEOUT, send(url, call, body)).await });
-    let answered = answered.unwrap_or_else(|_| Err(format!("nothing within {} s", TIMEOUT.as_secs())));
-    let bytes = answered.map_err(|error| format!("no answer from {shown}: {error}"))?;
-    let url = shown;
+    let response = runtime.block_on(async { timeout(TIMEOUT, send(url, operation, body)).await });
+    let response = response.unwrap_or_else(|_| Err(format!("nothing within {} s", TIMEOUT.as_secs())));
+    let bytes = response.map_err(|error| format!("no answer from {target}: {error}"))?;
+    let url = target;
     let answer: Value =
         serde_json::from_slice(&bytes).map_err(|_| format!("{url} is not a Slidegate server"))?;
     if let Some(message) = answer["error"]["message"].as_str() {

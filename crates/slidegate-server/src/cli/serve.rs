@@ -12,7 +12,7 @@ use slidegate::{RedisStore, ReservationKey, ReservationKeys};
 use crate::app::auth::{Auth, TOKEN_VARIABLE, Token};
 use crate::app::reservation_keys::{self, SharedKey};
 use crate::app::rule_manager::{FileSource, Sighup};
-use crate::app::state::AppState;
+use crate::app::state::{AppState, Settings};
 use crate::app::{adaptive_task, monitor, rule_manager};
 use crate::common::console::say;
 use crate::common::signals;
@@ -24,24 +24,24 @@ use crate::store::AnyStore;
 use crate::telemetry::capture::RecordArgs;
 use crate::telemetry::log::{self, LogArgs};
 
-/// The variable with a token that lets change rules and counts.
-const ADMIN_TOKEN: &str = "SLIDEGATE_ADMIN_TOKEN";
+/// Environment variable with a token that allows changes of rules and counts.
+const ADMIN_TOKEN_VARIABLE: &str = "SLIDEGATE_ADMIN_TOKEN";
 
-/// The shortest token.
-const MIN_TOKEN: usize = 16;
+/// Length of the shortest token.
+const MIN_SECRET_CHARS: usize = 16;
 
-/// Doors that may be open.
-const DOORS: u64 = 4;
+/// Number of listeners.
+const MAX_LISTENERS: u64 = 4;
 
 /// Open files besides connections.
 const OPEN_FILES: u64 = 5_000;
 
-/// How long the other processes may take to be told that this one stops.
-const GOODBYE: Duration = Duration::from_secs(1);
+/// Time limit for telling the other nodes that this one stops.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long blocking work may take when the server stops. A file that is still being read after that, such as one on a
-/// network mount that does not answer, does not keep the process.
-const BLOCKED: Duration = Duration::from_secs(1);
+/// Time limit for blocking work when the server stops. A file that is still being read after that, such as one on a
+/// network mount that does not answer, does not keep the process running.
+const BLOCKING_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
@@ -64,7 +64,7 @@ pub(super) struct ServeArgs {
     /// Where the Redis protocol is spoken [default: 127.0.0.1:6380]
     #[arg(long, value_name = "ADDR")]
     resp: Option<ListenAddress>,
-    /// Where HTTP listens for what changes rules and counts, which is then denied everywhere else [default: off]
+    /// Where HTTP listens for what changes rules and counts, which is then forbidden everywhere else [default: off]
     #[arg(long, value_name = "ADDR")]
     admin: Option<ListenAddress>,
     /// Let whoever reaches the address of --admin change rules and counts without a token, also from other machines
@@ -76,10 +76,10 @@ pub(super) struct ServeArgs {
     log: LogArgs,
 }
 
-/// Serves until the process is told to stop.
+/// Runs the server until the process receives a signal to stop.
 pub(super) fn run(args: ServeArgs) -> Result<(), String> {
     let runtime = tokio::runtime::Runtime::new().map_err(|error| {
-        log::plain();
+        log::init_plain();
         format!("cannot start: {error}")
     })?;
     let log_keys = args.log.log_keys;
@@ -100,89 +100,88 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
     }
     let reservation_keys = reservation_keys(&config.reservations)?;
     let recording = args.record.create()?;
-    // A connection is an open file. What cannot be had is told when it lacks.
-    let _ = rlimit::increase_nofile_limit(OPEN_FILES + DOORS * config.limits.connections as u64);
+    // A connection is an open file. If the system allows fewer, the listener reports it when they run out.
+    let _ = rlimit::increase_nofile_limit(OPEN_FILES + MAX_LISTENERS * config.limits.connections as u64);
     let served = runtime.block_on(async {
         let tls = config.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
-        let (doors, places) = open_doors(listen, tls.clone()).await?;
+        let (listeners, addresses) = bind_listeners(listen, tls.clone()).await?;
         let store = AnyStore::open(store, &config)?;
         let shared_rules = if config.rules.is_known() { None } else { Some(shared_rules(&store)?) };
-        let gate = AppState::new(store.clone(), config.authorize.spell(config.rules), source);
-        let mut gate = AppState {
-            shared_rules: shared_rules.clone(),
+        let mut app = AppState::new(store.clone(), config.authorize.normalize_paths(config.rules), source);
+        app.settings = Settings {
             access,
-            authorize: config.authorize,
             limits: config.limits,
+            authorize: config.authorize,
             redis: config.redis,
+            shared_rules: shared_rules.clone(),
             log_keys,
-            ..gate
         };
-        gate.record.on = config.monitor.decisions;
+        app.stats.enabled = config.monitor.decisions;
         let shared_key = match (reservation_keys, store.redis_store()) {
             (Some(keys), _) => {
-                gate.limiter.set_reservation_keys(keys);
+                app.limiter.set_reservation_keys(keys);
                 None
             }
-            (None, Some(redis)) => Some(SharedKey::start(redis.clone(), &gate.limiter).await),
-            // Counts and reservations go with the process.
+            (None, Some(redis)) => Some(SharedKey::start(redis.clone(), &app.limiter).await),
+            // With the memory store, counts and reservations are lost with the process, and so may the key.
             (None, None) => None,
         };
-        let gate = Arc::new(gate);
+        let app = Arc::new(app);
         if let Some(shared_key) = shared_key {
-            tokio::spawn(shared_key.follow(Arc::clone(&gate)));
+            tokio::spawn(shared_key.follow(Arc::clone(&app)));
         }
-        tokio::spawn(store.clone().introduce());
-        tokio::spawn(monitor::watch(Arc::clone(&gate), config.monitor));
-        tokio::spawn(adaptive_task::watch(Arc::clone(&gate)));
+        tokio::spawn(store.clone().start_and_watch());
+        tokio::spawn(monitor::watch(Arc::clone(&app), config.monitor));
+        tokio::spawn(adaptive_task::watch(Arc::clone(&app)));
         if let Some(tls) = tls {
             tokio::spawn(tls.reload_on_change());
         }
         let signalled = signals::signalled();
-        let (source, demo) = (gate.rules.current().source.clone(), files.is_demo());
-        let (hangup, following) = (Sighup::new(), Arc::clone(&gate));
+        let (source, demo) = (app.rules.current().source.clone(), files.is_demo());
+        let (sighup, rules_app) = (Sighup::new(), Arc::clone(&app));
         match shared_rules {
-            Some(store) => drop(tokio::spawn(rule_manager::follow_shared(store, hangup, following))),
-            None => drop(tokio::spawn(files.follow(watch, hangup, following))),
+            Some(store) => drop(tokio::spawn(rule_manager::follow_shared(store, sighup, rules_app))),
+            None => drop(tokio::spawn(files.follow(watch, sighup, rules_app))),
         }
-        let recorder = Arc::clone(&gate.record.recorder);
+        let recorder = Arc::clone(&app.stats.recorder);
         let recording = recording.map(|recording| recording.start(&recorder)).transpose()?;
-        // Who is told that it runs may signal it.
-        greet(&places, &store, &source, demo);
-        serve::run(doors, gate, signalled).await;
+        // The signal handlers are installed: a program that reads "ready" may send a signal.
+        print_banner(&addresses, &store, &source, demo);
+        serve::run(listeners, app, signalled).await;
         recorder.end_all();
         if let Some(recording) = recording {
             let _ = tokio::task::spawn_blocking(|| recording.join()).await;
         }
-        // Whoever cannot be told will find out.
-        let _ = tokio::time::timeout(GOODBYE, store.leave()).await;
+        // Nodes that miss this message notice by the missing heartbeats.
+        let _ = tokio::time::timeout(LEAVE_TIMEOUT, store.leave()).await;
         Ok(())
     });
     logging.finish();
-    runtime.shutdown_timeout(BLOCKED);
+    runtime.shutdown_timeout(BLOCKING_TIMEOUT);
     served
 }
 
-/// Where rules are that all nodes share.
+/// Returns the store with the shared rules.
 fn shared_rules(store: &AnyStore) -> Result<RedisStore, String> {
     let store = store.redis_store().cloned();
     store.ok_or_else(|| "`rules: redis` needs `store: redis`: that is where they are".to_owned())
 }
 
-/// The tokens of the environment and of the files that `access` names.
+/// Reads the tokens of the environment and of the files in `access`.
 fn access(config: &AccessConfig) -> Result<Auth, String> {
     let data = tokens(TOKEN_VARIABLE, config.tokens.as_deref())?;
-    let admin = tokens(ADMIN_TOKEN, config.admin_tokens.as_deref())?;
+    let admin = tokens(ADMIN_TOKEN_VARIABLE, config.admin_tokens.as_deref())?;
     Ok(Auth::new(data, admin))
 }
 
-/// The door for changes needs no token if there is none, so it must not be reachable from other machines then.
+/// Checks that the admin listener is local if no administrator token is set, because it then needs no token.
 fn check_admin(listen: &Listen, access: &Auth) -> Result<(), String> {
     match listen.admin {
         Some(ListenAddress::At(address))
             if !access.has_admin() && !address.ip().to_canonical().is_loopback() =>
         {
             Err(format!(
-                "whoever reaches {address} could change rules and counts without a token: set {ADMIN_TOKEN} or \
+                "whoever reaches {address} could change rules and counts without a token: set {ADMIN_TOKEN_VARIABLE} or \
                  `access.admin-tokens-file`, let --admin listen on 127.0.0.1, or add --admin-without-token if only \
                  administrators can reach it"
             ))
@@ -196,9 +195,9 @@ fn tokens(variable: &str, file: Option<&Path>) -> Result<Vec<Token>, String> {
     Ok(texts.iter().map(|text| Token::new(text.as_bytes())).collect())
 }
 
-/// The keys of the environment and of the file that `reservations` names; none if there is neither.
+/// Reads the keys of the environment and of the file in `reservations`. None if there is neither.
 fn reservation_keys(config: &ReservationsConfig) -> Result<Option<ReservationKeys>, String> {
-    let texts = secrets("reservation key", reservation_keys::VARIABLE, config.keys.as_deref())?;
+    let texts = secrets("reservation key", reservation_keys::KEY_VARIABLE, config.keys.as_deref())?;
     if texts.is_empty() {
         return Ok(None);
     }
@@ -206,7 +205,7 @@ fn reservation_keys(config: &ReservationsConfig) -> Result<Option<ReservationKey
     keys.and_then(ReservationKeys::new).map(Some).map_err(|error| error.to_string())
 }
 
-/// Secrets of a variable and of a file, one a line.
+/// Reads the secrets of an environment variable and of a file, one per line.
 fn secrets(what: &str, variable: &str, file: Option<&Path>) -> Result<Vec<String>, String> {
     let mut texts: Vec<String> = Vec::new();
     match std::env::var(variable) {
@@ -226,50 +225,50 @@ fn secrets(what: &str, variable: &str, file: Option<&Path>) -> Result<Vec<String
             return Err(format!("{name} has no {what}: one a line"));
         }
     }
-    if texts.iter().any(|text| text.len() < MIN_TOKEN) {
+    if texts.iter().any(|text| text.len() < MIN_SECRET_CHARS) {
         // The secret itself is not repeated.
-        return Err(format!("a {what} needs at least {MIN_TOKEN} characters: try `openssl rand -hex 32`"));
+        return Err(format!(
+            "a {what} needs at least {MIN_SECRET_CHARS} characters: try `openssl rand -hex 32`"
+        ));
     }
     Ok(texts)
 }
 
-/// Which door is where, by the scheme of its address.
-type Places = Vec<(String, SocketAddr)>;
+/// Addresses of the listeners, by scheme.
+type Addresses = Vec<(String, SocketAddr)>;
 
-/// Binds every door that is not closed, and says which is where.
-async fn open_doors(listen: Listen, tls: Option<Arc<Tls>>) -> Result<(Listeners, Places), String> {
-    let mut places = Vec::new();
+/// Binds every listener that is not off, and returns the addresses.
+async fn bind_listeners(listen: Listen, tls: Option<Arc<Tls>>) -> Result<(Listeners, Addresses), String> {
+    let mut addresses = Vec::new();
     let secure = if tls.is_some() { "s" } else { "" };
-    let mut bind = async |place, flag, scheme| match place {
+    let mut bind = async |configured, flag, scheme| match configured {
         None | Some(ListenAddress::Off) => Ok(None),
         Some(ListenAddress::At(address)) => {
             let (listener, address) = listener::bind(address, flag).await?;
-            places.push((format!("{scheme}{secure}"), address));
+            addresses.push((format!("{scheme}{secure}"), address));
             Ok::<_, String>(Some(listener))
         }
     };
-    let doors = Listeners {
+    let listeners = Listeners {
         http: bind(listen.http, "http", "http").await?,
         grpc: bind(listen.grpc, "grpc", "grpc").await?,
         resp: bind(listen.resp, "resp", "redis").await?,
         admin: bind(listen.admin, "admin", "admin http").await?,
         tls,
     };
-    if places.is_empty() {
-        return Err(
-            "every listener is off: set at least one of --http, --grpc, --resp and --admin".to_owned()
-        );
+    if addresses.is_empty() {
+        return Err("every door is off: there would be nobody to answer".to_owned());
     }
-    Ok((doors, places))
+    Ok((listeners, addresses))
 }
 
-fn greet(places: &Places, store: &AnyStore, rules: &str, demo: bool) {
+fn print_banner(addresses: &Addresses, store: &AnyStore, rules: &str, demo: bool) {
     let version = env!("CARGO_PKG_VERSION");
-    say(&format!("slidegate {version}  rules: {rules}  store: {}", store.place()));
-    for (scheme, address) in places {
+    say(&format!("slidegate {version}  rules: {rules}  store: {}", store.location()));
+    for (scheme, address) in addresses {
         say(&format!("listening on {scheme}://{address}"));
     }
-    if let Some((scheme, address)) = places.iter().find(|(scheme, _)| scheme.starts_with("http")) {
+    if let Some((scheme, address)) = addresses.iter().find(|(scheme, _)| scheme.starts_with("http")) {
         say(&format!("dashboard: {scheme}://{address}/"));
         let post = format!("curl -s {scheme}://{address}/v1/acquire -H 'content-type: application/json' -d");
         if demo {
@@ -284,7 +283,7 @@ fn greet(places: &Places, store: &AnyStore, rules: &str, demo: bool) {
         say("or bring your own limit:");
         say(&format!("  {post} '{{\"resource\":\"user123\",\"limit\":10,\"window\":\"1s\"}}'"));
     }
-    if let Some((scheme, address)) = places.iter().find(|(scheme, _)| scheme.starts_with("redis")) {
+    if let Some((scheme, address)) = addresses.iter().find(|(scheme, _)| scheme.starts_with("redis")) {
         say(&format!("  redis-cli -u {scheme}://{address} SG.ACQUIRE user123 10 1000"));
     }
     say("ready");

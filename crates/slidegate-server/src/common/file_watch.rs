@@ -1,54 +1,56 @@
-//! Files that change: written in place, renamed over, or behind a link that is swapped, it is the same to a look.
-//! Nothing is asked of the file system that a network or a container could lack.
+//! Detection of changed files by polling their metadata.
 //!
-//! A look blocks for as long as the file system does, such as a network mount whose server is gone. So all of this is
-//! called on blocking threads, except before the server starts.
+//! Polling sees files that are written in place, renamed over, or behind a link that is swapped. It needs nothing that
+//! a network file system or a container could lack.
+//!
+//! Reading metadata blocks as long as the file system does, such as a network mount whose server is gone. So all
+//! functions here are called on blocking threads, except before the server starts.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// How often files are looked at.
-pub(crate) const LOOK: Duration = Duration::from_millis(250);
+/// Interval between two polls.
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What a file looks like from outside; none if it is not there.
-type Look = Option<(u64, SystemTime, u64, i64, i64)>;
+/// Metadata that changes with the content of a file. None if the file does not exist.
+type FileStamp = Option<(u64, SystemTime, u64, i64, i64)>;
 
-/// Tells when files have changed, and have stopped changing: what is half-written is not read.
-pub(crate) struct Watch {
-    known: Vec<(PathBuf, Look)>,
-    before: Vec<(PathBuf, Look)>,
+/// Detects that files have changed and are stable again, so that no half-written file is read.
+pub(crate) struct FileWatch {
+    confirmed: Vec<(PathBuf, FileStamp)>,
+    last_seen: Vec<(PathBuf, FileStamp)>,
 }
 
-impl Watch {
+impl FileWatch {
     pub(crate) fn new(paths: Vec<PathBuf>) -> Self {
-        let known = look(paths);
-        Watch { before: known.clone(), known }
+        let confirmed = stamps(paths);
+        FileWatch { last_seen: confirmed.clone(), confirmed }
     }
 
-    /// Whether they differ from what is known, and are as they were at the last look.
+    /// Returns true if the files differ from the confirmed version, and have not changed since the last poll.
     pub(crate) fn changed(&mut self, paths: Vec<PathBuf>) -> bool {
-        let now = look(paths);
-        let settled = now == self.before;
-        self.before = now;
-        settled && self.before != self.known
+        let now = stamps(paths);
+        let settled = now == self.last_seen;
+        self.last_seen = now;
+        settled && self.last_seen != self.confirmed
     }
 
-    /// After they were read: whether they are still as they were at the last look. Then they are known; what was not is
-    /// looked at again.
-    pub(crate) fn know(&mut self, paths: Vec<PathBuf>) -> bool {
-        let same = look(paths) == self.before;
+    /// Must be called after the files were read. Returns true if they have not changed since the last poll; then this
+    /// is the confirmed version. Otherwise they are reported as changed again.
+    pub(crate) fn confirm(&mut self, paths: Vec<PathBuf>) -> bool {
+        let same = stamps(paths) == self.last_seen;
         if same {
-            self.known.clone_from(&self.before);
+            self.confirmed.clone_from(&self.last_seen);
         }
         same
     }
 }
 
-fn look(paths: Vec<PathBuf>) -> Vec<(PathBuf, Look)> {
-    paths.into_iter().map(|path| (path.clone(), look_at(&path))).collect()
+fn stamps(paths: Vec<PathBuf>) -> Vec<(PathBuf, FileStamp)> {
+    paths.into_iter().map(|path| (path.clone(), stamp(&path))).collect()
 }
 
-fn look_at(path: &Path) -> Look {
+fn stamp(path: &Path) -> FileStamp {
     let file = std::fs::metadata(path).ok()?;
     let modified = file.modified().unwrap_or(SystemTime::UNIX_EPOCH);
     #[cfg(unix)]

@@ -1,4 +1,4 @@
-//! Plumbing without rate-limiting ideas.
+//! Plumbing that has nothing to do with rate limiting.
 
 pub(crate) mod console;
 pub(crate) mod file_watch;

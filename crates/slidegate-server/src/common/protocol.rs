@@ -1,20 +1,20 @@
 //! Protocols that the server speaks.
 
-/// What is spoken inside, so that a client which can speak several knows which.
+/// Protocol of a connection. Inside TLS, a client that supports several can ask for one of them (ALPN).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1.1.
     Http,
     /// HTTP/2, for gRPC.
     Grpc,
-    /// Redis clients do not ask.
+    /// Redis protocol. Its clients do not use ALPN.
     Resp,
 }
 
 impl Protocol {
     pub(crate) const ALL: [Protocol; 3] = [Protocol::Http, Protocol::Grpc, Protocol::Resp];
 
-    /// As it is written in metrics.
+    /// Returns the metric label.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Protocol::Http => "http",

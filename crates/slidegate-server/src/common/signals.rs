@@ -2,7 +2,8 @@
 
 use std::future::Future;
 
-/// Completes on Ctrl-C or SIGTERM, from when this is called: who is told that the server runs may stop it.
+/// Completes on Ctrl-C or SIGTERM. Signals are caught from the moment of this call, so the server can announce that it
+/// runs right after it.
 pub(crate) fn signalled() -> impl Future<Output = ()> + Send {
     #[cfg(unix)]
     let signals = {

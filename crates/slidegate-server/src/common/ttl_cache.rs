@@ -6,15 +6,15 @@ use slidegate::Micros;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
-/// Last value, and when it was gathered.
+/// Cache of one value with a time to live.
 pub(crate) struct TtlCache<T> {
-    found: Arc<Mutex<Option<(Micros, T)>>>,
-    good_for: Micros,
+    entry: Arc<Mutex<Option<(Micros, T)>>>,
+    ttl: Micros,
 }
 
 impl<T: Clone + Send + 'static> TtlCache<T> {
-    pub(crate) fn new(good_for: Micros) -> Self {
-        TtlCache { found: Arc::default(), good_for }
+    pub(crate) fn new(ttl: Micros) -> Self {
+        TtlCache { entry: Arc::default(), ttl }
     }
 
     /// Returns the last value, or the result of `find` if that value is too old. None if `find` panics.
@@ -23,13 +23,13 @@ impl<T: Clone + Send + 'static> TtlCache<T> {
     /// result. The blocking thread owns the lock: if the first caller is cancelled, the others still wait, and do not
     /// start `find` once more.
     pub(crate) async fn get(&self, now: Micros, find: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-        let mut found = Arc::clone(&self.found).lock_owned().await;
-        if let Some((since, known)) = &*found
-            && now.since(*since) < self.good_for
+        let mut entry = Arc::clone(&self.entry).lock_owned().await;
+        if let Some((since, value)) = &*entry
+            && now.since(*since) < self.ttl
         {
-            return Some(known.clone());
+            return Some(value.clone());
         }
-        spawn_blocking(move || found.insert((now, find())).1.clone()).await.ok()
+        spawn_blocking(move || entry.insert((now, find())).1.clone()).await.ok()
     }
 }
 
@@ -45,8 +45,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_value_is_gathered_again_when_it_is_too_old() {
-        let kept = TtlCache::new(Micros::from_secs(5));
-        let at = async |seconds, find| kept.get(Micros::from_secs(seconds), move || find).await.unwrap();
+        let cache = TtlCache::new(Micros::from_secs(5));
+        let at = async |seconds, find| cache.get(Micros::from_secs(seconds), move || find).await.unwrap();
         assert_eq!(
             (
                 at(100, 'a').await,
@@ -62,10 +62,10 @@ mod tests {
     /// The only thread of this runtime must be free to release `find`.
     #[tokio::test(flavor = "current_thread")]
     async fn other_tasks_run_while_a_value_is_gathered() {
-        let kept = TtlCache::new(Micros::from_secs(5));
+        let cache = TtlCache::new(Micros::from_secs(5));
         let (release, wait) = mpsc::channel();
         let find = move || wait.recv_timeout(LIMIT).expect("the other task runs");
-        let (found, ()) = tokio::join!(kept.get(Micros::from_secs(100), find), async {
+        let (found, ()) = tokio::join!(cache.get(Micros::from_secs(100), find), async {
             release.send('a').unwrap();
         });
         assert_eq!(found, Some('a'));
@@ -73,19 +73,19 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn callers_share_one_computation_though_the_first_is_cancelled() {
-        let kept = Arc::new(TtlCache::new(Micros::from_secs(5)));
+        let cache = Arc::new(TtlCache::new(Micros::from_secs(5)));
         let computations = Arc::new(AtomicU32::new(0));
         let (release, wait) = mpsc::channel::<()>();
         let (started, mut begun) = tokio::sync::mpsc::unbounded_channel();
         let first = tokio::spawn({
-            let (kept, computations) = (Arc::clone(&kept), Arc::clone(&computations));
+            let (cache, computations) = (Arc::clone(&cache), Arc::clone(&computations));
             async move {
                 let find = move || {
                     started.send(()).unwrap();
                     wait.recv_timeout(LIMIT).unwrap();
                     computations.fetch_add(1, Ordering::SeqCst);
                 };
-                kept.get(Micros::from_secs(100), find).await
+                cache.get(Micros::from_secs(100), find).await
             }
         });
         begun.recv().await.unwrap();
@@ -93,7 +93,7 @@ mod tests {
         assert!(first.await.unwrap_err().is_cancelled());
         let again = || {
             let computations = Arc::clone(&computations);
-            kept.get(Micros::from_secs(101), move || {
+            cache.get(Micros::from_secs(101), move || {
                 computations.fetch_add(1, Ordering::SeqCst);
             })
         };

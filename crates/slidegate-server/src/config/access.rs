@@ -1,4 +1,4 @@
-//! The `access` and `tls` parts of the file: who may ask, and how it is encrypted.
+//! The `access` and `tls` sections of the file: token files, and certificates.
 
 use std::path::PathBuf;
 
@@ -6,23 +6,23 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::yaml::{Node, Reader};
 
-/// Where the tokens are. Files, so that they need not stand among the rules.
+/// Paths of the token files. They are separate files, so that secrets need not be beside the rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccessConfig {
-    /// Tokens that let ask, one a line.
+    /// Tokens that allow calls, one per line.
     pub tokens: Option<PathBuf>,
-    /// Tokens that let change, one a line.
+    /// Tokens that allow changes of rules and counts, one per line.
     pub admin_tokens: Option<PathBuf>,
 }
 
-/// Where the certificates are: PEM files, read again when they change.
+/// Paths of the certificates: PEM files, read again when they change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// The server's certificate, and those between it and its root.
+    /// Certificate of the server, and its intermediate certificates.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// Private key of the certificate.
     pub key: PathBuf,
-    /// Who signs the certificates that clients must show; none need show one without it.
+    /// Authority that must have signed the certificates of clients. Without it, clients need no certificate.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -45,29 +45,29 @@ pub(super) fn read_tls(node: &Node, reader: &mut Reader) -> Option<TlsConfig> {
     })
 }
 
-/// Who may ask, and who may change things.
+/// Tokens for calls and for changes.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "Access")]
 pub struct AccessFile {
-    /// A file of tokens, one a line: only who shows one may ask. Everybody may, unless given.
+    /// File of tokens, one per line. Only clients with such a token may call the API. Any client may, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tokens_file: Option<String>,
-    /// A file of tokens, one a line, that let change rules and counts. `SLIDEGATE_ADMIN_TOKEN` is one as well.
+    /// File of tokens, one per line, that allow changes of rules and counts. `SLIDEGATE_ADMIN_TOKEN` is one as well.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub admin_tokens_file: Option<String>,
 }
 
-/// Encrypts every door. The files are PEM, and read again when they change.
+/// TLS on every listener. The files are PEM, and read again when they change.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "Tls")]
 pub struct TlsFile {
-    /// The server's certificate, and those between it and its root.
+    /// Certificate of the server, and its intermediate certificates.
     pub certificate: String,
-    /// Its private key.
+    /// Private key of the certificate.
     pub key: String,
-    /// Certificates that must have signed the client's: without it, clients need not show one.
+    /// Certificates of the authorities that must have signed those of clients. Without it, clients need no certificate.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub client_ca: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The `authorize` part of the file: what `/v1/authorize` makes of what a proxy says.
+//! The `authorize` section of the file: how `/v1/authorize` turns a request of a proxy into attributes.
 
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -11,39 +11,39 @@ use slidegate::Rules;
 use slidegate::http::{PathSpelling, network};
 use slidegate::yaml::{Node, Reader};
 
-/// Where the value of an attribute comes from.
+/// Source of the value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The client's address.
+    /// Address of the client.
     Client,
-    /// What it asks for, without the query.
+    /// Path of the request, without the query.
     Path,
-    /// How it asks.
+    /// Method of the request.
     Method,
-    /// Whom it asks.
+    /// Host of the request.
     Host,
-    /// A header of its request.
+    /// Header of the request.
     Header(HeaderName),
 }
 
-/// What `/v1/authorize` goes by.
+/// Settings of `/v1/authorize`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthorizeConfig {
-    /// Attributes, and where their values come from.
+    /// Attributes, and the source of their values.
     pub attributes: Vec<(String, Origin)>,
-    /// Whose word is taken for who the client is.
+    /// Proxies that are trusted to name the client's address.
     pub trusted_proxies: Vec<IpNet>,
-    /// How many bits of an IPv6 address are one client.
+    /// Number of bits of an IPv6 address that identify one client.
     pub ipv6_prefix: u8,
-    /// The status of a denial.
+    /// Status code of a denial.
     pub deny_status: StatusCode,
-    /// Which spellings of a path are one path.
+    /// Spellings that are treated as the same path.
     pub path: PathSpelling,
 }
 
 impl AuthorizeConfig {
-    /// The same rules, for paths in the spelling that `/v1/authorize` gives them, however they are written.
-    pub(crate) fn spell(&self, rules: Rules) -> Rules {
+    /// Returns the same rules with their paths normalized as `/v1/authorize` normalizes them.
+    pub(crate) fn normalize_paths(&self, rules: Rules) -> Rules {
         let paths = self.attributes.iter().filter(|(_, origin)| *origin == Origin::Path);
         paths.fold(rules, |rules, (name, _)| rules.with_paths(name, self.path))
     }
@@ -69,7 +69,7 @@ impl Default for AuthorizeConfig {
     }
 }
 
-/// The statuses that a denial may have: none that says yes or sends somewhere else.
+/// Checks the status code of a denial: it must be an error, not a success or a redirect.
 pub(crate) fn deny_status(number: u64) -> Result<StatusCode, String> {
     let status = u16::try_from(number).ok().filter(|n| (400..600).contains(n));
     status
@@ -157,32 +157,32 @@ fn read_attributes(node: &Node, reader: &mut Reader) -> Option<Vec<(String, Orig
     Some(attributes)
 }
 
-/// What `/v1/authorize` makes of what a proxy says.
+/// Settings of `/v1/authorize`, which decides about the requests of a proxy.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "Authorize")]
 pub struct AuthorizeFile {
-    /// Attributes, and where their values come from: `client` (its address), `path`, `method`, `host`, or `header NAME`.
+    /// Attributes, and the source of their values: `client` (its address), `path`, `method`, `host`, or `header NAME`.
     /// `{ ip: client, api: path, method: method, host: host }`, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub attributes: Option<BTreeMap<String, String>>,
-    /// Addresses and networks whose word is taken for who the client is. This machine, unless given.
+    /// Addresses and networks of proxies that are trusted to name the client's address. This machine, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub trusted_proxies: Option<Vec<String>>,
-    /// How many bits of an IPv6 address are one client. 64, unless given.
+    /// Number of bits of an IPv6 address that identify one client. 64, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 16, max = 128))]
     pub ipv6_prefix: Option<u8>,
-    /// The status of a denial; nginx takes 401 and 403 only. 429, unless given.
+    /// Status code of a denial; nginx accepts only 401 and 403. 429, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 400, max = 599))]
     pub deny_status: Option<u16>,
-    /// Which spellings of a path are one path. All that some back end takes for one, unless given.
+    /// Spellings that are treated as the same path. All that some back end treats as the same, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub path: Option<PathFile>,
 }
 
-/// Which spellings of a path are one path.
+/// Spellings that are treated as the same path.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "Path")]
@@ -201,35 +201,35 @@ pub struct PathFile {
     pub backslash: Option<BackslashFile>,
 }
 
-/// What becomes of a part of a path.
+/// Treatment of a part of a path.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "Strip")]
 pub enum StripFile {
-    /// It is left out.
+    /// The part is removed.
     Strip,
-    /// It stays.
+    /// The part stays.
     Keep,
 }
 
-/// What becomes of the letters of a path.
+/// Treatment of the letters of a path.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "Case")]
 pub enum CaseFile {
-    /// All are lower case.
+    /// All letters become lower case.
     Lower,
-    /// They stay as they are.
+    /// The letters stay as they are.
     Keep,
 }
 
-/// What becomes of a backslash in a path.
+/// Treatment of a backslash in a path.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "Backslash")]
 pub enum BackslashFile {
-    /// It is a slash.
+    /// A backslash becomes a slash.
     Slash,
-    /// It stays as it is.
+    /// A backslash stays as it is.
     Keep,
 }

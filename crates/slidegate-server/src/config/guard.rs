@@ -1,4 +1,4 @@
-//! The `guard` part of the file: what happens when Redis does not answer.
+//! The `guard` section of the file: failover when Redis does not answer.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -28,16 +28,16 @@ pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<FailoverOptions> 
         ("heartbeat", &mut options.heartbeat),
         ("write-back", &mut options.write_back),
     ];
-    for (name, place) in durations {
+    for (name, option) in durations {
         if let Some(duration) = fields.get(name).and_then(|node| reader.duration(node, name)) {
-            *place = duration.into();
+            *option = duration.into();
         }
     }
     let numbers =
         [("failures", &mut options.failures), ("probes", &mut options.probes), ("nodes", &mut options.nodes)];
-    for (name, place) in numbers {
+    for (name, option) in numbers {
         if let Some(number) = fields.get(name).and_then(|node| reader.whole(node, name)) {
-            *place = u32::try_from(number).unwrap_or(u32::MAX);
+            *option = u32::try_from(number).unwrap_or(u32::MAX);
         }
     }
     if let Some(number) = fields.get("journal").and_then(|node| reader.whole(node, "journal")) {
@@ -50,43 +50,43 @@ pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<FailoverOptions> 
     Some(options)
 }
 
-/// What happens when Redis does not answer.
+/// Failover when Redis does not answer.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "Guard")]
 pub struct GuardFile {
-    /// How long a decision may wait for Redis. 50ms, unless given.
+    /// Longest time that a decision waits for Redis. 50ms, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub deadline: Option<String>,
-    /// What to answer without Redis, for rules that do not say: `local`, unless given.
+    /// Answer without Redis, for rules that do not set `on-error` themselves: `local`, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub on_error: Option<OnErrorFile>,
-    /// How many processes share the limits, until Redis has told. 1, unless given.
+    /// Number of nodes that share the limits, assumed until the first heartbeat. 1, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 1, max = 10_000))]
     pub nodes: Option<u32>,
-    /// After so many failures in a row a server is not asked any more. 5, unless given.
+    /// Number of consecutive failures after which a server is no longer called. 5, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 1, max = 1_000))]
     pub failures: Option<u32>,
-    /// So many probes in a row must be answered before it is asked again. 2, unless given.
+    /// Number of consecutive probes that must succeed before a server is called again. 2, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 1, max = 1_000))]
     pub probes: Option<u32>,
-    /// The wait before the first probe; it doubles with each that fails. 50ms, unless given.
+    /// Pause before the first probe. It doubles after each probe that fails. 50ms, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub first_pause: Option<String>,
-    /// The longest wait between probes. 500ms, unless given.
+    /// Longest pause between probes. 500ms, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub longest_pause: Option<String>,
-    /// The most admissions to remember, so that they can be written back; 0 remembers none. 4000000, unless given.
+    /// Upper bound on admissions that are remembered for writing back; 0 remembers none. 4000000, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(max = 1_000_000_000))]
     pub journal: Option<u64>,
-    /// How often this process tells the others that it is there. 1s, unless given.
+    /// Interval between two heartbeats of this node. 1s, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub heartbeat: Option<String>,
-    /// How long to wait for the others to write back what they admitted. 2s, unless given.
+    /// Time to wait for other nodes to write back their admissions. 2s, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub write_back: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The `hot-keys` part of the file: what is done so that one key cannot wear Redis out.
+//! The `hot-keys` section of the file: protection of Redis against overload by hot keys.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -14,28 +14,28 @@ pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<StackOptions> {
         options.coalesce = reader.flag(node, "coalesce")?;
     }
     let numbers = [("max-waiting", &mut options.max_waiting), ("deny-cache", &mut options.deny_cache)];
-    for (name, place) in numbers {
+    for (name, option) in numbers {
         if let Some(number) = fields.get(name).and_then(|node| reader.whole(node, name)) {
-            *place = usize::try_from(number).unwrap_or(usize::MAX);
+            *option = usize::try_from(number).unwrap_or(usize::MAX);
         }
     }
     reader.accept(node, options.check())?;
     Some(options)
 }
 
-/// What is done so that one key cannot wear Redis out. None of it changes what is decided.
+/// Protection of Redis against overload by hot keys. None of it changes decisions.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "HotKeys")]
 pub struct HotKeysFile {
-    /// Whether requests that arrive while Redis is asked share the next call to it. true, unless given.
+    /// If true, requests that arrive during a call to Redis share the next call. true, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub coalesce: Option<bool>,
-    /// The most requests that wait for the next call to one server; others go alone. 10000, unless given.
+    /// Upper bound on requests that wait for the next call to one server; others are sent alone. 10000, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_waiting: Option<u64>,
-    /// How many denials are remembered until they could be allowed; 0 remembers none. 65536, unless given.
+    /// Number of denials that are cached until they could be allowed; 0 caches none. 65536, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(max = 10_000_000))]
     pub deny_cache: Option<u64>,

@@ -1,30 +1,30 @@
-//! Bounds on what clients may take of the server.
+//! Bounds on the resources that clients can use.
 
 use std::time::Duration;
 
-/// The most bytes of a request that replaces the rules.
+/// Upper bound on the body of a request that replaces the rules, in bytes.
 pub const MAX_RULES_BODY: usize = 4 << 20;
 
-/// What a client may take of the server.
+/// Bounds on the resources that clients can use.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// How long the head of a request may take to arrive, and how long a connection may idle.
+    /// Time limit for the head of a request, and for an idle connection.
     pub head: Duration,
-    /// How long a request may take to arrive whole, and a client to read any part of its answer.
+    /// Time limit for a whole request to arrive, and for a client to read each part of the response.
     pub request: Duration,
-    /// How long what is in flight may take after the signal to stop.
+    /// Time limit for requests in flight after the signal to stop.
     pub shutdown: Duration,
-    /// The most connections at once of each door. Beyond that, connections that are not in use make room.
+    /// Upper bound on the connections of each listener. Beyond it, idle connections are closed to make room.
     pub connections: usize,
-    /// The most of them from one client address, or one /64 network of IPv6.
+    /// Upper bound on connections from one client address, or one /64 network of IPv6.
     pub connections_per_address: usize,
-    /// Time in which the first byte of a connection must come.
+    /// Time limit for the first byte of a connection.
     pub first_byte: Duration,
-    /// Bytes that unfinished requests of all connections may hold.
+    /// Upper bound on the bytes of unfinished requests of all connections.
     pub unfinished_bytes: usize,
-    /// The most gRPC streams at once: watches of `grpc.health.v1.Health` and reflection.
+    /// Upper bound on gRPC streams: watches of `grpc.health.v1.Health` and reflection.
     pub grpc_streams: usize,
-    /// The most of them on one connection.
+    /// Upper bound on gRPC streams of one connection.
     pub grpc_streams_per_connection: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The `listen` part of the file: where each door listens, and what clients may take.
+//! The `listen` section of the file: addresses of the listeners, and bounds on clients.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
@@ -11,17 +11,17 @@ use slidegate::yaml::{Node, Reader};
 use super::limits::Limits;
 use super::limits::MAX_RULES_BODY;
 
-/// Where a door listens, if it does.
+/// Address of a listener, or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// Nowhere: the door is closed.
+    /// No listener.
     Off,
-    /// There; port 0 picks a free one.
+    /// Listener at this address. Port 0 picks a free port.
     At(SocketAddr),
 }
 
 impl ListenAddress {
-    /// A port of this machine that others cannot reach.
+    /// Address on the loopback interface, which other machines cannot reach.
     pub const fn local(port: u16) -> Self {
         ListenAddress::At(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port))
     }
@@ -41,7 +41,7 @@ impl FromStr for ListenAddress {
     }
 }
 
-/// Where the doors listen; the command line beats it.
+/// Addresses of the listeners. The command line takes precedence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Listen {
     /// HTTP.
@@ -50,12 +50,12 @@ pub struct Listen {
     pub grpc: Option<ListenAddress>,
     /// The Redis protocol.
     pub resp: Option<ListenAddress>,
-    /// HTTP for changes.
+    /// HTTP for changes of rules and counts.
     pub admin: Option<ListenAddress>,
 }
 
 impl Listen {
-    /// These, and where they say nothing, `others`.
+    /// Returns these addresses, completed by those of `others`.
     #[must_use]
     pub fn or(self, others: Listen) -> Self {
         Listen {
@@ -66,7 +66,7 @@ impl Listen {
         }
     }
 
-    /// Where they listen unless told otherwise.
+    /// Addresses of the listeners, unless configured.
     pub const DEFAULT: Listen = Listen {
         http: Some(ListenAddress::local(8080)),
         grpc: Some(ListenAddress::local(8081)),
@@ -78,30 +78,35 @@ impl Listen {
 pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<(Listen, Limits)> {
     let fields = reader.fields(node, "listen", &["http", "grpc", "resp", "admin", "limits"])?;
     let limits = fields.get("limits").map_or(Some(Limits::default()), |node| read_limits(node, reader));
-    let mut place = |name: &str| {
+    let mut address = |name: &str| {
         let node = fields.get(name)?;
         let text = reader.text(node, name)?;
         match text.parse() {
-            Ok(place) => Some(place),
+            Ok(address) => Some(address),
             Err(message) => {
                 reader.problem(node, format!("{name} {message}"));
                 None
             }
         }
     };
-    let listen =
-        Listen { http: place("http"), grpc: place("grpc"), resp: place("resp"), admin: place("admin") };
+    let listen = Listen {
+        http: address("http"),
+        grpc: address("grpc"),
+        resp: address("resp"),
+        admin: address("admin"),
+    };
     Some((listen, limits?))
 }
 
-/// The most connections of a door, and streams: more would be open files that no system has.
-const MOST: u64 = 1_000_000;
+/// Upper bound on connections of a listener, and on streams. No system has more open files.
+const MAX_COUNT: u64 = 1_000_000;
 
-/// The shortest and longest time for the first byte.
+/// Shortest and longest time limit for the first byte.
 const FIRST_BYTE: (Micros, Micros) = (Micros::from_millis(10), Micros::from_secs(3_600));
 
-/// The smallest budget for unfinished requests: the largest request must fit, in the steps in which it is taken.
-const LEAST_BYTES: u64 = 2 * MAX_RULES_BODY as u64;
+/// Smallest budget for unfinished requests. The largest request must fit, in the steps in which its bytes are taken from
+/// the budget.
+const MIN_UNFINISHED_BYTES: u64 = 2 * MAX_RULES_BODY as u64;
 
 const LIMITS: [&str; 6] = [
     "connections",
@@ -124,10 +129,10 @@ fn read_limits(node: &Node, reader: &mut Reader) -> Option<Limits> {
             }
         }
     };
-    let connections = number("connections", 1, MOST);
-    let per_address = number("connections-per-address", 1, MOST);
-    let bytes = number("unfinished-bytes", LEAST_BYTES, 1 << 40);
-    let streams = number("grpc-streams", 0, MOST);
+    let connections = number("connections", 1, MAX_COUNT);
+    let per_address = number("connections-per-address", 1, MAX_COUNT);
+    let bytes = number("unfinished-bytes", MIN_UNFINISHED_BYTES, 1 << 40);
+    let streams = number("grpc-streams", 0, MAX_COUNT);
     let per_connection = number("grpc-streams-per-connection", 0, 1_000);
     let first_byte = match fields.get("first-byte") {
         None => Some(None),
@@ -141,20 +146,20 @@ fn read_limits(node: &Node, reader: &mut Reader) -> Option<Limits> {
             None => None,
         },
     };
-    let usual = Limits::default();
-    let connections = connections?.unwrap_or(usual.connections);
+    let defaults = Limits::default();
+    let connections = connections?.unwrap_or(defaults.connections);
     Some(Limits {
         connections,
         connections_per_address: per_address?.unwrap_or(connections.div_ceil(2)),
-        first_byte: first_byte?.unwrap_or(usual.first_byte),
-        unfinished_bytes: bytes?.unwrap_or(usual.unfinished_bytes),
-        grpc_streams: streams?.unwrap_or(usual.grpc_streams),
-        grpc_streams_per_connection: per_connection?.unwrap_or(usual.grpc_streams_per_connection),
-        ..usual
+        first_byte: first_byte?.unwrap_or(defaults.first_byte),
+        unfinished_bytes: bytes?.unwrap_or(defaults.unfinished_bytes),
+        grpc_streams: streams?.unwrap_or(defaults.grpc_streams),
+        grpc_streams_per_connection: per_connection?.unwrap_or(defaults.grpc_streams_per_connection),
+        ..defaults
     })
 }
 
-/// Where to listen: an address and a port each, port 0 for a free one, or `off`.
+/// Addresses of the listeners: an address and a port each, port 0 for a free one, or `off`.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "Listen")]
@@ -168,41 +173,43 @@ pub struct ListenFile {
     /// The Redis protocol. 127.0.0.1:6380, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub resp: Option<String>,
-    /// HTTP for what changes rules and counts, which is then denied everywhere else. off, unless given.
+    /// HTTP for changes of rules and counts, which are then forbidden on all other listeners. off, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub admin: Option<String>,
-    /// What clients may take of the server.
+    /// Bounds on the resources that clients can use.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub limits: Option<LimitsFile>,
 }
 
-/// What clients may take of the server.
+/// Bounds on the resources that clients can use.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "ListenLimits")]
 pub struct LimitsFile {
-    /// The most connections at once of each door. When there are as many, the oldest one that has not sent a whole request makes
-    /// room for the next, or else those that have been idle for longest. 10000, unless given.
+    /// Upper bound on the connections of each listener. At the bound, the oldest connection that has not sent a whole
+    /// request is closed to make room for the next, or else the connections that have been idle for longest. 10000,
+    /// unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    #[schemars(range(min = 1, max = MOST))]
+    #[schemars(range(min = 1, max = MAX_COUNT))]
     pub connections: Option<u64>,
-    /// The most of them from one client address, or one /64 network of IPv6. Half of `connections`, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    #[schemars(range(min = 1, max = MOST))]
-    pub connections_per_address: Option<u64>,
-    /// Time in which the first byte of a connection must come. 10s, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub first_byte: Option<String>,
-    /// Bytes that requests and commands which have not arrived whole may hold, of all connections together. 268435456, unless
+    /// Upper bound on connections from one client address, or one /64 network of IPv6. Half of `connections`, unless
     /// given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    #[schemars(range(min = LEAST_BYTES))]
-    pub unfinished_bytes: Option<u64>,
-    /// The most gRPC streams at once: watches of `grpc.health.v1.Health` and reflection. 1000, unless given.
+    #[schemars(range(min = 1, max = MAX_COUNT))]
+    pub connections_per_address: Option<u64>,
+    /// Time limit for the first byte of a connection. 10s, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    #[schemars(range(max = MOST))]
+    pub first_byte: Option<String>,
+    /// Upper bound on the bytes of unfinished requests and commands of all connections together. 268435456, unless
+    /// given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schemars(range(min = MIN_UNFINISHED_BYTES))]
+    pub unfinished_bytes: Option<u64>,
+    /// Upper bound on gRPC streams: watches of `grpc.health.v1.Health` and reflection. 1000, unless given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schemars(range(max = MAX_COUNT))]
     pub grpc_streams: Option<u64>,
-    /// The most of them on one connection. 8, unless given.
+    /// Upper bound on gRPC streams of one connection. 8, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(max = 1_000))]
     pub grpc_streams_per_connection: Option<u64>,

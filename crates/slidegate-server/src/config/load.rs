@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::Config;
 
-/// Reads and checks a file; says every mistake.
+/// Reads and checks a file. The error lists every mistake.
 pub(crate) fn load(path: &Path) -> Result<Config, String> {
     let name = path.display();
     let text = read_text(path).map_err(|error| format!("cannot read {name}: {error}"))?;

@@ -1,4 +1,4 @@
-//! The `memory` part of the file: bounds of the memory store.
+//! The `memory` section of the file: bounds of the memory store.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -14,9 +14,9 @@ pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<MemoryOptions> {
     let fields = reader.fields(node, "memory", &FIELDS)?;
     let mut options = MemoryOptions::default();
     let numbers = [("max-keys", &mut options.max_keys), ("max-note-bytes", &mut options.max_note_bytes)];
-    for (name, place) in numbers {
+    for (name, option) in numbers {
         if let Some(node) = fields.get(name) {
-            *place = usize::try_from(reader.whole(node, name)?).unwrap_or(usize::MAX);
+            *option = usize::try_from(reader.whole(node, name)?).unwrap_or(usize::MAX);
         }
     }
     if let Some(node) = fields.get("on-full") {

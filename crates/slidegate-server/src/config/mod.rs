@@ -1,4 +1,5 @@
-//! The configuration file: rules, and where to listen. Raw text in, checked values out, every mistake at once.
+//! Configuration file: rules, listeners and settings. The parser checks the whole text and reports every mistake at
+//! once.
 
 mod access;
 mod authorize;
@@ -38,16 +39,16 @@ pub use self::redis::{DEFAULT_URL, RedisConfig, RedisFile, RedisModeFile, RedisT
 pub use self::reservations::{ReservationsConfig, ReservationsFile};
 pub use self::topology::SentinelFile;
 
-/// The file that `serve` uses when it is given none.
+/// Configuration that `serve` uses without a file.
 pub const DEMO: &str = include_str!("demo.yaml");
 
-/// Where counts are kept.
+/// Kind of store that counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum StoreKind {
     /// In this process.
     #[default]
     Memory,
-    /// In Redis: at this address, or at that of `redis`.
+    /// Redis at this address, or at the address in `redis`.
     Redis(Option<String>),
 }
 
@@ -65,39 +66,39 @@ impl FromStr for StoreKind {
     }
 }
 
-/// A checked file.
+/// Checked configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The rules; unknown if they are in Redis.
+    /// Rules. Unknown if they are in Redis.
     pub rules: Rules,
-    /// Where to listen; the command line beats it.
+    /// Addresses of the listeners. The command line takes precedence.
     pub listen: Listen,
-    /// What clients may take of the server.
+    /// Bounds on the resources that clients can use.
     pub limits: Limits,
-    /// Who may ask.
+    /// Paths of the token files.
     pub access: AccessConfig,
-    /// How it is encrypted, if it is.
+    /// TLS settings, if TLS is used.
     pub tls: Option<TlsConfig>,
-    /// How reservations are signed.
+    /// Keys that sign reservations.
     pub reservations: ReservationsConfig,
-    /// What `/v1/authorize` goes by.
+    /// Settings of `/v1/authorize`.
     pub authorize: AuthorizeConfig,
-    /// Where to count; the command line beats it.
+    /// Kind of store. The command line takes precedence.
     pub store: Option<StoreKind>,
-    /// Bounds of the memory store, if that is where.
+    /// Bounds of the memory store, if it is used.
     pub memory: MemoryOptions,
-    /// How to reach Redis, if that is where.
+    /// Connection to Redis, if it is used.
     pub redis: RedisConfig,
-    /// What happens when it does not answer.
+    /// Failover when Redis does not answer.
     pub guard: FailoverOptions,
-    /// What is done for hot keys there.
+    /// Protection of Redis against hot keys.
     pub hot_keys: StackOptions,
-    /// How the server checks itself.
+    /// Background checks of the server.
     pub monitor: MonitorConfig,
 }
 
 impl Config {
-    /// Checks a file. Reports every mistake, each with its line.
+    /// Parses a file. The error lists every mistake with its line.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let node = Node::parse(text)?;
         let mut reader = Reader::default();
@@ -120,7 +121,7 @@ impl Config {
         reader.finish(config)
     }
 
-    /// Checks rules that come alone, or as `GET /v1/rules` shows them.
+    /// Parses rules without other settings, or in the format of `GET /v1/rules`.
     pub fn parse_rules(text: &str, redis: &RedisConfig) -> Result<Rules, Error> {
         let node = Node::parse(text)?;
         let mut reader = Reader::default();
@@ -174,7 +175,7 @@ fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Config> {
     let authorize = authorize?;
     let (listen, limits) = listen?;
     Some(Config {
-        rules: authorize.spell(rules),
+        rules: authorize.normalize_paths(rules),
         listen,
         limits,
         access: access?,
@@ -195,74 +196,75 @@ fn read_store(node: &Node, reader: &mut Reader) -> Option<StoreKind> {
     match text.parse() {
         Ok(store) => Some(store),
         Err(message) => {
-            // What was written may hold a password, so it is not repeated.
+            // The value is not repeated, because it may contain a password.
             reader.problem(node, message);
             None
         }
     }
 }
 
-/// The file, for `slidegate schema`.
+/// Configuration file, for `slidegate schema`.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(title = "Slidegate configuration")]
 pub struct ConfigFile {
-    /// Where to listen.
+    /// Addresses of the listeners.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub listen: Option<ListenFile>,
-    /// Who may ask, and who may change things.
+    /// Tokens for calls and for changes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub access: Option<AccessFile>,
-    /// Encrypts every door.
+    /// TLS on every listener.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tls: Option<TlsFile>,
-    /// How reservations are signed.
+    /// Keys that sign reservations.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reservations: Option<ReservationsFile>,
-    /// What `/v1/authorize` makes of what a proxy says.
+    /// Settings of `/v1/authorize`, which decides about the requests of a proxy.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub authorize: Option<AuthorizeFile>,
-    /// Where to count: `memory` is this process; `redis` is where `redis` says; or an address, `redis://…`.
+    /// Store that counts: `memory` is this process; `redis` is the server in the section `redis`; or an address,
+    /// `redis://…`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub store: Option<String>,
-    /// Bounds of the memory store, and what happens when it is full.
+    /// Bounds of the memory store, and its policy when it is full.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub memory: Option<MemoryStoreFile>,
-    /// How to reach Redis, and what to store there.
+    /// Connection to Redis, and storage options.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub redis: Option<RedisFile>,
-    /// What happens when Redis does not answer.
+    /// Failover when Redis does not answer.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub guard: Option<GuardFile>,
-    /// What is done so that one key cannot wear Redis out.
+    /// Protection of Redis against overload by hot keys.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub hot_keys: Option<HotKeysFile>,
-    /// How the server checks its own counts, and Redis's memory.
+    /// Background checks of the counts, and of Redis's memory.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub monitor: Option<MonitorFile>,
-    /// The bounds that requests which name their own limit must keep.
+    /// Bounds for requests that bring their own limit.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ad_hoc: Option<AdHocFile>,
-    /// What becomes of a request that no rule matches. `warn`, unless given.
+    /// Policy for a request that no rule matches. `warn`, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub unmatched: Option<UnmatchedFile>,
-    /// The rules, in the order in which they are judged; or `redis`, where every node finds them and `PUT /v1/rules`
-    /// puts them.
+    /// Rules, in the order in which they are evaluated; or `redis`, if all nodes share the rules in Redis and
+    /// `PUT /v1/rules` replaces them.
     pub rules: RulesFile,
 }
 
-/// The rules, or where they are.
+/// Rules, or their location.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(rename = "Rules")]
 pub enum RulesFile {
-    /// In this file.
+    /// Rules in this file.
     Here(Vec<RuleFile>),
-    /// Shared by all nodes.
+    /// Rules that all nodes share.
     There(RulesPlace),
 }
 
-/// Where rules are that are not in the file.
+/// Location of rules that are not in the file.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum RulesPlace {

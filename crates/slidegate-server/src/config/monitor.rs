@@ -1,4 +1,4 @@
-//! The `monitor` part of the file: how the server checks its own counts, and Redis's memory.
+//! The `monitor` section of the file: background checks of the counts, and of Redis's memory.
 
 use std::time::Duration;
 
@@ -7,36 +7,36 @@ use serde::Serialize;
 use slidegate::Micros;
 use slidegate::yaml::{Node, Reader};
 
-/// How the server checks itself.
+/// Settings of the background checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MonitorConfig {
-    /// Whether decisions are recorded at all.
+    /// False if decisions are not counted.
     pub decisions: bool,
-    /// Whether counts are right.
+    /// Check of the counts.
     pub accuracy: AccuracyConfig,
-    /// Whether Redis has room.
+    /// Check of Redis's memory.
     pub memory: MemoryConfig,
 }
 
-/// How counts are checked.
+/// Settings of the check of counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccuracyConfig {
-    /// How often; none never.
+    /// Interval between two rounds. None disables the check.
     pub every: Option<Duration>,
-    /// How many keys at a time, at most.
+    /// Upper bound on keys in one round.
     pub keys: usize,
-    /// Whether a wrong total or expiry is put right.
+    /// True if a wrong total or expiry is repaired.
     pub repair: bool,
 }
 
-/// How Redis's memory is looked after.
+/// Settings of the check of Redis's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryConfig {
-    /// How often it is looked at; none never.
+    /// Interval between two rounds. None disables the check.
     pub every: Option<Duration>,
-    /// Above this share, in percent, what no longer counts is cleaned up.
+    /// Share of the memory, in percent, above which entries that no longer count are removed.
     pub threshold: u8,
-    /// The share of how many bytes; of Redis's `maxmemory`, unless given.
+    /// Number of bytes that is 100 %; Redis's `maxmemory`, unless given.
     pub max_bytes: Option<u64>,
 }
 
@@ -62,11 +62,11 @@ impl Default for MemoryConfig {
     }
 }
 
-/// The shortest time between two looks.
-const SHORTEST: Micros = Micros::from_millis(100);
+/// Shortest interval between two rounds.
+const MIN_INTERVAL: Micros = Micros::from_millis(100);
 
-/// The most keys of one look.
-const MOST_KEYS: u64 = 1_000;
+/// Upper bound on keys in one round.
+const MAX_KEYS: u64 = 1_000;
 
 pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<MonitorConfig> {
     let fields = reader.fields(node, "monitor", &["decisions", "accuracy", "memory"])?;
@@ -91,8 +91,8 @@ fn read_accuracy(node: &Node, reader: &mut Reader) -> Option<AccuracyConfig> {
     }
     if let Some(node) = fields.get("keys") {
         let keys = reader.whole(node, "keys")?;
-        if !(1..=MOST_KEYS).contains(&keys) {
-            reader.problem(node, format!("keys must be 1 to {MOST_KEYS}, not {keys}"));
+        if !(1..=MAX_KEYS).contains(&keys) {
+            reader.problem(node, format!("keys must be 1 to {MAX_KEYS}, not {keys}"));
             return None;
         }
         config.keys = usize::try_from(keys).ok()?;
@@ -129,64 +129,64 @@ fn read_memory(node: &Node, reader: &mut Reader) -> Option<MemoryConfig> {
     Some(config)
 }
 
-/// A duration, or `off`.
+/// Reads a duration, or `off`.
 fn read_every(node: &Node, reader: &mut Reader) -> Option<Option<Duration>> {
     if node.is_word("off") {
         return Some(None);
     }
     let every = reader.duration(node, "every")?;
-    if every < SHORTEST {
-        reader.problem(node, format!("every must be at least {SHORTEST}, or `off`"));
+    if every < MIN_INTERVAL {
+        reader.problem(node, format!("every must be at least {MIN_INTERVAL}, or `off`"));
         return None;
     }
     Some(Some(every.into()))
 }
 
-/// How the server checks its own counts, and Redis's memory.
+/// Background checks of the counts, and of Redis's memory.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "Monitor")]
 pub struct MonitorFile {
-    /// Whether decisions are recorded, for metrics and the dashboard. true, unless given.
+    /// If true, decisions are counted for metrics and the dashboard. true, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub decisions: Option<bool>,
-    /// Some of the keys that were decided about lately are counted again.
+    /// Check of the counts: some recently used keys are counted again.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub accuracy: Option<AccuracyFile>,
-    /// Redis's memory is watched, and what no longer counts cleaned up when it gets short.
+    /// Check of Redis's memory: if it runs short, entries that no longer count are removed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub memory: Option<MemoryFile>,
 }
 
-/// How counts are checked.
+/// Settings of the check of counts.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "MonitorAccuracy")]
 pub struct AccuracyFile {
-    /// How often, or `off`. 60s, unless given.
+    /// Interval between two rounds, or `off`. 60s, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub every: Option<String>,
-    /// How many keys at a time, at most. 100, unless given.
+    /// Upper bound on keys in one round. 100, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 1, max = 1_000))]
     pub keys: Option<u64>,
-    /// Whether a wrong total or expiry is put right. true, unless given.
+    /// If true, a wrong total or expiry is repaired. true, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub repair: Option<bool>,
 }
 
-/// How Redis's memory is looked after.
+/// Settings of the check of Redis's memory.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "MonitorMemory")]
 pub struct MemoryFile {
-    /// How often it is looked at, or `off`. 60s, unless given.
+    /// Interval between two rounds, or `off`. 60s, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub every: Option<String>,
-    /// Above this share of it, what no longer counts is cleaned up. 80%, unless given.
+    /// Share of the memory above which entries that no longer count are removed. 80%, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub threshold: Option<String>,
-    /// The share of how many bytes. Redis's `maxmemory`, unless given.
+    /// Number of bytes that is 100 %. Redis's `maxmemory`, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 1))]
     pub max_bytes: Option<u64>,

@@ -1,4 +1,4 @@
-//! The `redis` part of the file.
+//! The `redis` section of the file: connection to Redis, and storage options.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,10 @@ use slidegate::{Encoding, RedisMode, RedisOptions, RedisTls, RedisTopology, Rule
 
 use super::topology::{self, SentinelFile};
 
-/// Where Redis is unless told otherwise.
+/// Address of Redis, unless configured.
 pub const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
 
-/// How to reach Redis, with certificates still in their files.
+/// Connection to Redis. Certificates are not read yet.
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
     options: RedisOptions,
@@ -28,7 +28,8 @@ impl Default for RedisConfig {
 }
 
 impl RedisConfig {
-    /// What the store needs, at `url` if one is given; reads the certificates.
+    /// Returns the options of the store, with `url` instead of the configured address if it is given. Reads the
+    /// certificates.
     pub fn options(&self, url: Option<&str>) -> Result<RedisOptions, String> {
         let read = |path: &Option<PathBuf>| match path {
             None => Ok(None),
@@ -65,7 +66,7 @@ const FIELDS: [&str; 17] = [
     "prefix",
 ];
 
-/// Whether a text is an address of Redis.
+/// Returns true if a text is an address of Redis.
 pub(super) fn is_url(text: &str) -> bool {
     ["redis://", "rediss://", "redis+unix://", "unix://"].iter().any(|scheme| text.starts_with(scheme))
 }
@@ -82,9 +83,9 @@ pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<RedisConfig> {
         ("max-in-flight", &mut options.max_in_flight),
         ("batch-size", &mut options.batch_size),
     ];
-    for (name, place) in numbers {
+    for (name, option) in numbers {
         if let Some(number) = fields.get(name).and_then(|node| reader.whole(node, name)) {
-            *place = usize::try_from(number).unwrap_or(usize::MAX);
+            *option = usize::try_from(number).unwrap_or(usize::MAX);
         }
     }
     let durations = [
@@ -96,9 +97,9 @@ pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<RedisConfig> {
         ("min-expire", &mut options.min_expire),
         ("expire-buffer", &mut options.expire_buffer),
     ];
-    for (name, place) in durations {
+    for (name, option) in durations {
         if let Some(duration) = fields.get(name).and_then(|node| reader.duration(node, name)) {
-            *place = duration.into();
+            *option = duration.into();
         }
     }
     if let Some(node) = fields.get("mode") {
@@ -124,7 +125,7 @@ pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<RedisConfig> {
     Some(config)
 }
 
-/// A packed log is read and written by scripts.
+/// Checks that the mode supports the encodings of the rules: packed logs are read and written by scripts only.
 pub(super) fn check_encodings(node: &Node, reader: &mut Reader, config: &RedisConfig, rules: &Rules) {
     let packed = rules.iter().find(|rule| rule.stored_as() == Encoding::Packed);
     if let (RedisMode::Transaction, Some(rule)) = (config.options.mode, packed) {
@@ -135,7 +136,7 @@ pub(super) fn check_encodings(node: &Node, reader: &mut Reader, config: &RedisCo
     }
 }
 
-/// How to reach Redis, and what to store there.
+/// Connection to Redis, and storage options.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "Redis")]
@@ -147,80 +148,80 @@ pub struct RedisFile {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(length(min = 1))]
     pub cluster: Option<Vec<String>>,
-    /// Instead of `url`: servers that do not know of each other and share the keys.
+    /// Instead of `url`: independent servers that share the keys.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(length(min = 1))]
     pub shards: Option<Vec<String>>,
-    /// Instead of `url`: the primary that sentinels watch over.
+    /// Instead of `url`: the primary that Redis Sentinel monitors.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sentinel: Option<SentinelFile>,
     /// Certificates, for `rediss://`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tls: Option<RedisTlsFile>,
-    /// How many connections to share. 2, unless given.
+    /// Number of connections. 2, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 1, max = 64))]
     pub connections: Option<u64>,
-    /// How long an attempt to connect may take. 1s, unless given.
+    /// Time limit for connecting. 1s, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub connect_timeout: Option<String>,
-    /// How long an answer may take. 500ms, unless given.
+    /// Time limit for a response. 500ms, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub response_timeout: Option<String>,
-    /// How long a connection may be silent before TCP asks. 15s, unless given.
+    /// Idle time after which TCP sends keep-alive probes. 15s, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub keep_alive: Option<String>,
-    /// How often a connection is asked whether it still answers. 5s, unless given.
+    /// Interval between two health checks of a connection. 5s, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub health_check: Option<String>,
-    /// The most calls at once. 4096, unless given.
+    /// Upper bound on concurrent calls. 4096, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_in_flight: Option<u64>,
-    /// How long a call may wait for a place among them. 50ms, unless given.
+    /// Time that a call waits when that bound is reached. 50ms, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub max_wait: Option<String>,
-    /// The most requests in one call. 100, unless given.
+    /// Upper bound on requests in one call. 100, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 1, max = 1_000))]
     pub batch_size: Option<u64>,
-    /// No key expires sooner. 60s, unless given.
+    /// Shortest time to live of a key. 60s, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub min_expire: Option<String>,
-    /// How much longer than what it counts a key is kept. 10s, unless given.
+    /// Time that a key is stored after its entries no longer count. 10s, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub expire_buffer: Option<String>,
-    /// How decisions are made atomic: `script`, unless given.
+    /// Method that makes decisions atomic: `script`, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mode: Option<RedisModeFile>,
-    /// What every key starts with. sg, unless given.
+    /// Prefix of every key. sg, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub prefix: Option<String>,
 }
 
-/// Files with certificates in PEM.
+/// PEM files with certificates.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "RedisTls")]
 pub struct RedisTlsFile {
-    /// Whom to trust; whom the system trusts, unless given.
+    /// Certificate authorities to trust; those of the system, unless given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ca: Option<String>,
-    /// Who we are.
+    /// Certificate of this client.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cert: Option<String>,
-    /// The key of `cert`.
+    /// Private key of `cert`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub key: Option<String>,
 }
 
-/// How decisions are made atomic.
+/// Method that makes decisions atomic.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "RedisMode")]
 pub enum RedisModeFile {
-    /// By a script: one round trip.
+    /// A script: one round trip.
     Script,
-    /// By WATCH, MULTI and EXEC, where scripts are not to be had.
+    /// WATCH, MULTI and EXEC, for servers without scripts.
     Transaction,
 }

@@ -1,4 +1,4 @@
-//! The `reservations` part of the file: the keys that sign them.
+//! The `reservations` section of the file: keys that sign reservations.
 
 use std::path::PathBuf;
 
@@ -6,10 +6,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::yaml::{Node, Reader};
 
-/// Where the keys are that sign reservations. A file, so that they need not stand among the rules.
+/// Path of the file with the signing keys. It is a separate file, so that secrets need not be beside the rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReservationsConfig {
-    /// Keys, one a line: the first signs, all verify.
+    /// Keys, one per line: the first signs, all verify.
     pub keys: Option<PathBuf>,
 }
 
@@ -19,12 +19,13 @@ pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<ReservationsConfi
     Some(ReservationsConfig { keys: Some(PathBuf::from(reader.text(keys, "keys-file")?)) })
 }
 
-/// How reservations are signed.
+/// Keys that sign reservations.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "Reservations")]
 pub struct ReservationsFile {
-    /// A file of keys, one a line of 16 characters or more: the first signs, all verify. `SLIDEGATE_RESERVATION_KEY` comes before
-    /// them. With neither, nodes share a key in Redis; in memory, the key is random and goes with the process.
+    /// File of keys, one per line of 16 characters or more: the first signs, all verify. `SLIDEGATE_RESERVATION_KEY`
+    /// comes before them. With neither, nodes share a key in Redis; in memory, the key is random and lost with the
+    /// process.
     pub keys_file: String,
 }

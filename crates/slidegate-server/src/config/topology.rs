@@ -1,4 +1,4 @@
-//! Which servers of Redis count: `url`, `cluster`, `shards` or `sentinel`.
+//! Redis topology: `url`, `cluster`, `shards` or `sentinel`.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -9,7 +9,7 @@ use super::redis::is_url;
 
 const KINDS: [&str; 4] = ["url", "cluster", "shards", "sentinel"];
 
-/// What the file says; `Some(None)` if it says nothing.
+/// Reads the topology. `Some(None)` if the file does not set it.
 pub(super) fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Option<RedisTopology>> {
     let given: Vec<(&str, &Node)> =
         KINDS.iter().filter_map(|kind| Some((*kind, fields.get(kind)?))).collect();
@@ -39,7 +39,7 @@ fn read_sentinel(node: &Node, reader: &mut Reader) -> Option<RedisSentinel> {
 
 fn read_urls(node: &Node, reader: &mut Reader, what: &str) -> Option<Vec<String>> {
     let urls = reader.list(node, what)?.iter().map(|node| read_url(node, reader));
-    // Every one is read, so that every mistake is told.
+    // All items are read, so that every mistake is reported.
     urls.collect::<Vec<_>>().into_iter().collect()
 }
 
@@ -52,7 +52,7 @@ fn read_url(node: &Node, reader: &mut Reader) -> Option<String> {
     Some(url.to_owned())
 }
 
-/// What is not text is not repeated.
+/// Reads a password. An invalid value is not repeated in the message.
 fn read_password(node: &Node, reader: &mut Reader) -> Option<String> {
     let password = Reader::default().text(node, "password").map(str::to_owned);
     if password.is_none() {
@@ -61,21 +61,21 @@ fn read_password(node: &Node, reader: &mut Reader) -> Option<String> {
     password
 }
 
-/// The primary that sentinels watch over.
+/// Primary that Redis Sentinel monitors.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "RedisSentinel")]
 pub struct SentinelFile {
-    /// The name the sentinels have for it.
+    /// Name of the primary in the configuration of the sentinels.
     #[schemars(length(min = 1))]
     pub master: String,
-    /// The urls of the sentinels, with their own users and passwords.
+    /// Urls of the sentinels, with their own users and passwords.
     #[schemars(length(min = 1))]
     pub nodes: Vec<String>,
-    /// The user at the primary.
+    /// User name at the primary.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub username: Option<String>,
-    /// The password at the primary.
+    /// Password at the primary.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub password: Option<String>,
 }

@@ -1,13 +1,13 @@
-//! Rules as a person would write them: YAML, a line each.
+//! YAML output of rules, one per line, as a person would write them.
 
 use serde_json::Value;
 use slidegate::{Rule, RuleFile};
 
-/// What is written first; the rest follows as it comes.
+/// Fields that are written first; all others follow.
 const ORDER: [&str; 11] =
     ["name", "group", "match", "key", "only", "limit", "window", "unlimited", "blocked", "mode", "replaces"];
 
-/// A file with these rules. Like envoyproxy/ratelimit, it allows a descriptor that no rule matches.
+/// Returns a file with these rules. Like envoyproxy/ratelimit, it allows a descriptor that no rule matches.
 pub(super) fn yaml(rules: &[Rule]) -> Result<String, serde_json::Error> {
     let mut text = String::from("unmatched: allow\n");
     text.push_str(if rules.is_empty() { "rules: []\n" } else { "rules:\n" });
@@ -40,12 +40,12 @@ fn flow(value: &Value) -> String {
     }
 }
 
-/// Quoted, unless it is plainly a word or a length of time.
+/// Returns a YAML scalar: quoted, unless it is plainly a word or a duration.
 fn scalar(text: &str) -> String {
-    const TAKEN: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
+    const RESERVED: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     let is_word = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_./-".contains(&b))
-        && !TAKEN.iter().any(|taken| taken.eq_ignore_ascii_case(text));
+        && !RESERVED.iter().any(|reserved| reserved.eq_ignore_ascii_case(text));
     let is_duration = text
         .strip_suffix(['s', 'm', 'h', 'd'])
         .is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()));

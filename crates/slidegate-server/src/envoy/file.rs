@@ -1,4 +1,4 @@
-//! One file of envoyproxy/ratelimit, read into a tree. Every mistake is noted with its line.
+//! Parser of one envoyproxy/ratelimit file into a tree. Every mistake is reported with its line.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use slidegate::{MAX_ATTRIBUTES, Quota, Rule};
 
 const DAY: u64 = 24 * 3600;
 
-/// What a unit is, in seconds.
+/// Units, in seconds.
 const UNITS: [(&str, u64); 7] = [
     ("second", 1),
     ("minute", 60),
@@ -19,26 +19,26 @@ const UNITS: [(&str, u64); 7] = [
     ("year", 365 * DAY),
 ];
 
-/// A file: a domain and its descriptors.
+/// Content of a file: a domain and its descriptors.
 pub(super) struct Domain<'n> {
     pub(super) node: &'n Node,
     pub(super) name: String,
     pub(super) descriptors: Vec<Descriptor<'n>>,
 }
 
-/// One entry that a request may have, what is allowed if it is the last, and what may come after it.
+/// Entry of a request, the limit if it is the last entry, and the entries that may follow.
 pub(super) struct Descriptor<'n> {
     pub(super) node: &'n Node,
     pub(super) key: String,
     pub(super) value: Value,
-    /// All values are counted together.
+    /// True if all values share one count.
     pub(super) shared: bool,
     pub(super) limit: Option<RateLimit<'n>>,
     pub(super) descriptors: Vec<Descriptor<'n>>,
 }
 
 impl Descriptor<'_> {
-    /// The key and the value, as the file joins them.
+    /// Returns the key and the value, joined as envoyproxy/ratelimit joins them.
     pub(super) fn composite(&self) -> String {
         match &self.value {
             Value::Is(value) => format!("{}_{value}", self.key),
@@ -48,7 +48,7 @@ impl Descriptor<'_> {
     }
 }
 
-/// What the value of an entry must be.
+/// Condition on the value of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Is(String),
@@ -57,24 +57,24 @@ pub(super) enum Value {
 }
 
 pub(super) struct RateLimit<'n> {
-    pub(super) allows: Allows,
+    pub(super) allows: Allowance,
     pub(super) shadow: bool,
     pub(super) name: Option<String>,
     pub(super) replaces: Vec<(&'n Node, String)>,
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Allows {
+pub(super) enum Allowance {
     Quota(Quota),
     Everything,
     Nothing,
 }
 
-/// A file's text, for values whose quotes make no difference.
+/// Text of a file, needed for values that mean the same with and without quotes.
 #[derive(Clone, Copy)]
-pub(super) struct Source<'t>(pub(super) &'t str);
+pub(super) struct FileText<'t>(pub(super) &'t str);
 
-impl Source<'_> {
+impl FileText<'_> {
     pub(super) fn domain<'n>(self, node: &'n Node, reader: &mut Reader) -> Option<Domain<'n>> {
         let fields = reader.fields(node, "the file", &["domain", "descriptors"])?;
         let name = fields.required(reader, "domain", "the file");
@@ -89,7 +89,7 @@ impl Source<'_> {
 
     fn descriptors<'n>(self, fields: &Fields<'n>, reader: &mut Reader, depth: usize) -> Vec<Descriptor<'n>> {
         let Some(node) = fields.get("descriptors") else { return Vec::new() };
-        // One attribute is the domain.
+        // One attribute is taken by the domain.
         if depth >= MAX_ATTRIBUTES {
             reader.problem(node, format!("a descriptor may have {} entries, not more", MAX_ATTRIBUTES - 1));
             return Vec::new();
@@ -123,7 +123,7 @@ impl Source<'_> {
         let fields = reader.fields(node, "a descriptor", &FIELDS)?;
         let key = fields.required(reader, "key", "a descriptor").and_then(|node| {
             let key = self.text(node, reader, "key")?;
-            // As an attribute's name it must be one.
+            // The key must be a valid attribute name.
             reader.accept(node, Rule::unlimited("any").and_then(|rule| rule.when(&key, ["*"])))?;
             Some(key)
         });
@@ -136,7 +136,7 @@ impl Source<'_> {
             })
         });
         let shadow = flag(&fields, reader, "shadow_mode");
-        // These two only name metrics.
+        // These two flags only affect metrics.
         flag(&fields, reader, "detailed_metric");
         flag(&fields, reader, "value_to_metric");
         let shared = flag(&fields, reader, "share_threshold");
@@ -162,7 +162,7 @@ impl Source<'_> {
             if let Some(node) = fields.get("unit") {
                 reader.problem(node, "`unit` does not go with `unlimited: true`");
             }
-            Allows::Everything
+            Allowance::Everything
         } else {
             self.quota(&fields, reader)?
         };
@@ -185,7 +185,7 @@ impl Source<'_> {
         Some((node, name))
     }
 
-    fn quota(self, fields: &Fields<'_>, reader: &mut Reader) -> Option<Allows> {
+    fn quota(self, fields: &Fields<'_>, reader: &mut Reader) -> Option<Allowance> {
         let unit = fields.required(reader, "unit", "rate_limit").and_then(|node| {
             let text = self.text(node, reader, "unit")?;
             let unit = UNITS.iter().find(|(unit, _)| unit.eq_ignore_ascii_case(&text));
@@ -198,9 +198,9 @@ impl Source<'_> {
         let node = fields.required(reader, "requests_per_unit", "rate_limit")?;
         let requests = reader.whole(node, "requests_per_unit")?;
         if requests == 0 {
-            return Some(Allows::Nothing);
+            return Some(Allowance::Nothing);
         }
-        reader.accept(node, Quota::new(requests, unit?)).map(Allows::Quota)
+        reader.accept(node, Quota::new(requests, unit?)).map(Allowance::Quota)
     }
 
     fn text(self, node: &Node, reader: &mut Reader, what: &str) -> Option<String> {
@@ -208,7 +208,7 @@ impl Source<'_> {
     }
 }
 
-/// False if it is not given.
+/// Reads a flag. False if it is missing.
 fn flag(fields: &Fields<'_>, reader: &mut Reader, name: &str) -> bool {
     fields.get(name).and_then(|node| reader.flag(node, name)).unwrap_or_default()
 }

@@ -1,18 +1,18 @@
-//! Their walk down the tree, as an ordered list of which the first that applies is meant.
+//! Flattens the descriptor tree of envoyproxy/ratelimit into an ordered list, in which the first match applies.
 //!
-//! A request's entries are walked one by one: at each level the exact value beats a wildcard, the first wildcard in
-//! the file beats the next, and any of them a key without a value. There is no way back: if what was chosen has
-//! nothing for the next entry, nothing applies, though another branch had. In a list that becomes a [`Path`] without a
-//! limit, behind those of its branch and ahead of the branches it keeps out; where it would keep out nothing it is
-//! left out.
+//! The service of envoyproxy/ratelimit walks the entries of a request one by one. At each level the exact value beats a
+//! wildcard, an earlier wildcard beats a later one, and any of them beats a key without a value. There is no
+//! backtracking: if the chosen descriptor has nothing for the next entry, no limit applies, even if another branch had
+//! one. In the list this becomes a [`Path`] without a limit, after those of its branch and before the branches that it
+//! hides. If it would hide nothing, it is left out.
 
 use super::file::{Descriptor, Domain, RateLimit, Value};
 
-/// Requests with the same keys in the same order, and the descriptors that choose among them. Of the keys beyond the
-/// descriptors any value will do.
+/// Requests with the same keys in the same order, and the descriptors that they match. Keys beyond the descriptors
+/// match any value.
 pub(super) struct Path<'t, 'n> {
     pub(super) descriptors: Vec<&'t Descriptor<'n>>,
-    /// None where nothing applies.
+    /// None if no limit applies.
     pub(super) limit: Option<&'t RateLimit<'n>>,
 }
 
@@ -21,9 +21,9 @@ impl Path<'_, '_> {
         self.descriptors.get(level).map_or(&Value::Any, |descriptor| &descriptor.value)
     }
 
-    fn meets(&self, other: &Self) -> bool {
+    fn overlaps(&self, other: &Self) -> bool {
         let levels = self.descriptors.len().min(other.descriptors.len());
-        (0..levels).all(|level| meets(self.value(level), other.value(level)))
+        (0..levels).all(|level| overlaps(self.value(level), other.value(level)))
     }
 
     fn covers(&self, other: &Self) -> bool {
@@ -31,7 +31,7 @@ impl Path<'_, '_> {
     }
 }
 
-/// The keys of every descriptor with a limit, from the top, in the order of the file; none twice.
+/// Returns the keys of every descriptor with a limit, from the root, in the order of the file and without duplicates.
 pub(super) fn key_lists<'t>(domain: &'t Domain<'_>) -> Vec<Vec<&'t str>> {
     let mut lists = Vec::new();
     let mut known = std::collections::HashSet::new();
@@ -57,26 +57,26 @@ pub(super) fn key_lists<'t>(domain: &'t Domain<'_>) -> Vec<Vec<&'t str>> {
     lists
 }
 
-/// What may apply to requests with these keys, in the order in which it is tried.
+/// Returns the paths that may apply to requests with these keys, in the order in which they are tried.
 pub(super) fn paths<'t, 'n>(domain: &'t Domain<'n>, keys: &[&str]) -> Vec<Path<'t, 'n>> {
     let mut all = Vec::new();
-    walk(&domain.descriptors, keys, &mut Vec::new(), &mut all);
-    let mut kept: Vec<Path<'t, 'n>> = Vec::new();
+    visit(&domain.descriptors, keys, &mut Vec::new(), &mut all);
+    let mut reachable: Vec<Path<'t, 'n>> = Vec::new();
     let mut rest = all.into_iter();
     while let Some(path) = rest.next() {
-        let needed = || rest.as_slice().iter().any(|later| later.limit.is_some() && later.meets(&path));
-        let settled = || kept.iter().rev().any(|earlier| earlier.covers(&path));
-        if path.limit.is_some() || (!settled() && needed()) {
-            kept.push(path);
+        let needed = || rest.as_slice().iter().any(|later| later.limit.is_some() && later.overlaps(&path));
+        let covered = || reachable.iter().rev().any(|earlier| earlier.covers(&path));
+        if path.limit.is_some() || (!covered() && needed()) {
+            reachable.push(path);
         }
     }
-    kept
+    reachable
 }
 
-fn walk<'t, 'n>(
+fn visit<'t, 'n>(
     siblings: &'t [Descriptor<'n>],
     keys: &[&str],
-    above: &mut Vec<&'t Descriptor<'n>>,
+    ancestors: &mut Vec<&'t Descriptor<'n>>,
     all: &mut Vec<Path<'t, 'n>>,
 ) {
     let Some((key, below)) = keys.split_first() else { return };
@@ -87,16 +87,16 @@ fn walk<'t, 'n>(
         Value::Any => 2,
     });
     for descriptor in chosen {
-        above.push(descriptor);
-        walk(&descriptor.descriptors, below, above, all);
+        ancestors.push(descriptor);
+        visit(&descriptor.descriptors, below, ancestors, all);
         let limit = if below.is_empty() { descriptor.limit.as_ref() } else { None };
-        all.push(Path { descriptors: above.clone(), limit });
-        above.pop();
+        all.push(Path { descriptors: ancestors.clone(), limit });
+        ancestors.pop();
     }
 }
 
-/// Whether a text can be both.
-fn meets(a: &Value, b: &Value) -> bool {
+/// Returns true if a text can match both.
+fn overlaps(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Any, _) | (_, Value::Any) => true,
         (Value::Is(a), Value::Is(b)) => a == b,
@@ -109,7 +109,7 @@ fn meets(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// Whether every text that is `b` is `a`.
+/// Returns true if every text that matches `b` matches `a`.
 fn covers(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Any, _) => true,

@@ -1,9 +1,9 @@
-//! The configuration of envoyproxy/ratelimit, translated into rules.
+//! Conversion of envoyproxy/ratelimit configuration into rules.
 //!
-//! A request of Envoy's is a domain and descriptors, each a list of entries. A descriptor becomes one
-//! [`slidegate::Request`] whose [`attributes`] are the domain and the entries. All rules of a domain are one group, and
-//! each has `only`, so exactly one of them, or none, is what their service would have found; see `walk.rs`. What is
-//! counted together there is counted together here. The window is the exact one.
+//! A request of Envoy is a domain and descriptors, each a list of entries. A descriptor becomes one
+//! [`slidegate::Request`] whose [`attributes`] are the domain and the entries. All rules of a domain form one group,
+//! and each has `only`, so that at most one of them applies: the one that envoyproxy/ratelimit would have found, see
+//! `flatten.rs`. Requests that share a count there share it here. The window is the exact sliding window.
 
 mod emit;
 mod file;
@@ -17,14 +17,14 @@ use std::path::{Path as FilePath, PathBuf};
 use slidegate::yaml::{Node, Reader};
 use slidegate::{Error, Mode, Rule};
 
-use self::file::{Allows, Domain, Source, Value};
+use self::file::{Allowance, Domain, FileText, Value};
 use self::flatten::Path;
 
-/// The attribute that is the domain.
+/// Name of the attribute with the domain.
 pub const DOMAIN: &str = "domain";
 
-/// The attributes of a descriptor: its domain, and its entries. The second entry with the same key is `key.2`, the
-/// third `key.3`; `domain` is taken already, so the first entry with that key is `domain.2`.
+/// Returns the attributes of a descriptor: its domain, and its entries. The second entry with the same key is `key.2`,
+/// the third `key.3`; `domain` is taken already, so the first entry with that key is `domain.2`.
 pub fn attributes<'a>(
     domain: &'a str,
     entries: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -40,10 +40,10 @@ pub fn attributes<'a>(
     attributes
 }
 
-/// A file's name and its text.
+/// Name and text of a file.
 pub type NamedText = (String, String);
 
-/// The rules of these files, in their order; or every mistake in them, each with its file and line.
+/// Converts files into rules, in order. The error lists every mistake with its file and line.
 pub fn translate(files: &[NamedText]) -> Result<Vec<Rule>, Vec<String>> {
     let (mut rules, mut mistakes) = (Vec::new(), Vec::new());
     let mut domains: HashMap<String, &str> = HashMap::new();
@@ -63,7 +63,7 @@ fn translate_file<'f>(
 ) -> Result<Vec<Rule>, Error> {
     let node = Node::parse(text)?;
     let mut reader = Reader::default();
-    let domain = Source(text).domain(&node, &mut reader);
+    let domain = FileText(text).domain(&node, &mut reader);
     if let Some(domain) = &domain
         && let Some(other) = domains.insert(domain.name.clone(), file)
     {
@@ -106,10 +106,10 @@ fn translate_domain(domain: &Domain<'_>, reader: &mut Reader) -> Vec<Rule> {
             }
         }
     }
-    replace(rules, reader)
+    apply_replaces(rules, reader)
 }
 
-/// The rule for one path.
+/// Returns the rule of one path.
 fn rule(domain: &Domain<'_>, keys: &[&str], names: &[String], path: &Path<'_, '_>) -> Result<Rule, Error> {
     let mut parts: Vec<String> = path.descriptors.iter().map(|descriptor| descriptor.composite()).collect();
     parts.extend(keys[parts.len()..].iter().map(|key| (*key).to_owned()));
@@ -120,8 +120,8 @@ fn rule(domain: &Domain<'_>, keys: &[&str], names: &[String], path: &Path<'_, '_
     let name = name::label(&domain.name, parts.iter().map(String::as_str));
     let shadow = path.limit.is_some_and(|limit| limit.shadow);
     let mut rule = match path.limit.map(|limit| limit.allows) {
-        Some(Allows::Quota(quota)) => Rule::new(&name, quota)?,
-        Some(Allows::Nothing) if !shadow => Rule::blocked(&name)?,
+        Some(Allowance::Quota(quota)) => Rule::new(&name, quota)?,
+        Some(Allowance::Nothing) if !shadow => Rule::blocked(&name)?,
         _ => Rule::unlimited(&name)?,
     };
     rule = rule.group(&name::label(&domain.name, []))?.when(DOMAIN, [domain.name.as_str()])?.only();
@@ -141,8 +141,9 @@ fn rule(domain: &Domain<'_>, keys: &[&str], names: &[String], path: &Path<'_, '_
     Ok(if counts && shadow { rule.mode(Mode::Shadow) } else { rule })
 }
 
-/// Names given to limits are their own, and several may have the same; ours are the rules'.
-fn replace(rules: Vec<(Rule, Path<'_, '_>)>, reader: &mut Reader) -> Vec<Rule> {
+/// Applies `replaces`. Its names are names of limits, which need not be unique; they are translated into names of
+/// rules.
+fn apply_replaces(rules: Vec<(Rule, Path<'_, '_>)>, reader: &mut Reader) -> Vec<Rule> {
     let mut named: HashMap<&str, Vec<String>> = HashMap::new();
     for (rule, path) in &rules {
         if let Some(name) = path.limit.and_then(|limit| limit.name.as_deref()) {
@@ -166,16 +167,16 @@ fn replace(rules: Vec<(Rule, Path<'_, '_>)>, reader: &mut Reader) -> Vec<Rule> {
     replacing
 }
 
-/// These files as one of ours.
+/// Converts files into one of our configuration files.
 pub fn import(files: &[NamedText]) -> Result<String, Vec<String>> {
     let rules = translate(files)?;
-    let told = |error: &dyn std::fmt::Display| vec![error.to_string()];
-    // What is too much, or named twice, is told here and not only where the result is used.
-    slidegate::Rules::new(rules.iter().cloned()).map_err(|error| told(&error))?;
-    self::emit::yaml(&rules).map_err(|error| told(&error))
+    let messages = |error: &dyn std::fmt::Display| vec![error.to_string()];
+    // Limits on the number of rules and duplicate names are checked here, not only where the result is used.
+    slidegate::Rules::new(rules.iter().cloned()).map_err(|error| messages(&error))?;
+    self::emit::yaml(&rules).map_err(|error| messages(&error))
 }
 
-/// The files of a directory: every `*.yaml` and `*.yml`, in the order of their names.
+/// Returns the files of a directory: every `*.yaml` and `*.yml`, sorted by name.
 pub(crate) fn files(directory: &FilePath) -> Result<Vec<PathBuf>, String> {
     let entries = std::fs::read_dir(directory).map_err(|error| cannot_read(directory, &error))?;
     let mut paths: Vec<PathBuf> = Vec::new();
@@ -193,7 +194,7 @@ fn cannot_read(path: &FilePath, error: &std::io::Error) -> String {
     format!("cannot read {}: {error}", path.display())
 }
 
-/// Their names and texts.
+/// Reads the files of a directory.
 pub fn read_dir(directory: &FilePath) -> Result<Vec<NamedText>, String> {
     let paths = files(directory)?;
     if paths.is_empty() {
@@ -203,7 +204,7 @@ pub fn read_dir(directory: &FilePath) -> Result<Vec<NamedText>, String> {
     paths.iter().map(|path| Ok((path.display().to_string(), text(path)?))).collect()
 }
 
-/// The rules of a directory, to start with.
+/// Loads the rules of a directory. The error lists every mistake.
 pub fn load(directory: &FilePath) -> Result<Vec<Rule>, String> {
     translate(&read_dir(directory)?).map_err(|mistakes| {
         let name = directory.display();

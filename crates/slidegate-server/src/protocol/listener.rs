@@ -55,7 +55,7 @@ pub(crate) async fn accept<H: ConnectionHandler>(
     tls: Option<Arc<Tls>>,
     mut stop: Stop,
 ) {
-    let limits = handler.app().limits;
+    let limits = handler.app().settings.limits;
     let slots = ConnectionSlots::new(&limits);
     loop {
         let accepted = tokio::select! {
@@ -75,10 +75,10 @@ pub(crate) async fn accept<H: ConnectionHandler>(
             _ = stop.changed() => return,
         };
         let Some(slot) = slot else {
-            handler.app().record.shed(H::PROTOCOL, Shed::PerAddress, 1);
+            handler.app().stats.count_shed(H::PROTOCOL, Shed::PerAddress, 1);
             continue;
         };
-        handler.app().record.shed(H::PROTOCOL, Shed::Room, slot.evicted);
+        handler.app().stats.count_shed(H::PROTOCOL, Shed::Room, slot.evicted);
         // Responses are small and written whole, so Nagle's algorithm would only delay them.
         let _ = stream.set_nodelay(true);
         let number = slot.number();
@@ -103,8 +103,8 @@ async fn serve_connection<H: ConnectionHandler>(
     tls: Option<Arc<Tls>>,
     mut stop: Stop,
 ) {
-    let (limits, shared_handler) = (handler.app().limits, Arc::clone(&handler));
-    let _connected = shared_handler.app().record.connected(H::PROTOCOL);
+    let (limits, shared_handler) = (handler.app().settings.limits, Arc::clone(&handler));
+    let _connected = shared_handler.app().stats.count_connection(H::PROTOCOL);
     // In every protocol, encrypted or not, the client sends the first byte.
     let mut byte = [0];
     let first = tokio::time::timeout(limits.first_byte, stream.peek(&mut byte));
@@ -114,7 +114,7 @@ async fn serve_connection<H: ConnectionHandler>(
         _ = stop.changed() => return,
     };
     if !sent_data {
-        shared_handler.app().record.shed(H::PROTOCOL, Shed::Silent, 1);
+        shared_handler.app().stats.count_shed(H::PROTOCOL, Shed::Silent, 1);
         return;
     }
     let state = Arc::clone(&slot.state);

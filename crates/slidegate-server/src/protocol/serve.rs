@@ -28,7 +28,7 @@ pub struct Listeners {
 /// Serves all protocols until `shutdown` completes, then finishes the requests in flight.
 pub async fn run(listeners: Listeners, app: Arc<AppState>, shutdown: impl Future<Output = ()>) {
     let (stop, stopped) = watch::channel(());
-    let shutdown_limit = app.limits.shutdown;
+    let shutdown_limit = app.settings.limits.shutdown;
     let Listeners { http, grpc, resp, admin, tls } = listeners;
     let has_admin_listener = admin.is_some();
     if let Some(listener) = http {
@@ -54,8 +54,8 @@ pub async fn run(listeners: Listeners, app: Arc<AppState>, shutdown: impl Future
     let stats_task = tokio::spawn(http::live_stats::publish_every_second(Arc::clone(&app)));
     shutdown.await;
     let _ = stop.send(());
-    app.live.stop();
-    app.record.recorder.end_streams();
+    app.export.live.stop();
+    app.stats.recorder.end_streams();
     // A connection that is still open after the timeout belongs to a client that does not read.
     let _ = tokio::time::timeout(shutdown_limit, stop.closed()).await;
     stats_task.abort();

@@ -18,14 +18,14 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::common::console::warn;
-use crate::common::file_watch::{LOOK, Watch};
+use crate::common::file_watch::{FileWatch, POLL_INTERVAL};
 use crate::common::protocol::Protocol;
 use crate::config::TlsConfig;
 
 /// TLS configurations of all protocols, and the files that they are read from.
 pub struct Tls {
     files: TlsConfig,
-    watch: Mutex<Watch>,
+    watch: Mutex<FileWatch>,
     current: ArcSwap<Configs>,
 }
 
@@ -38,7 +38,7 @@ struct Configs {
 impl Tls {
     /// Reads the certificate, key and client CA files.
     pub fn new(files: TlsConfig) -> Result<Self, String> {
-        let watch = Mutex::new(Watch::new(paths(&files)));
+        let watch = Mutex::new(FileWatch::new(paths(&files)));
         let current = ArcSwap::from_pointee(Configs::read(&files)?);
         Ok(Tls { files, watch, current })
     }
@@ -64,7 +64,7 @@ impl Tls {
     pub(crate) async fn reload_on_change(self: Arc<Self>) {
         let mut reported = None;
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             let tls = Arc::clone(&self);
             let read = spawn_blocking(move || tls.reload_if_changed()).await;
             match read.unwrap_or_else(|_| Some(Err("tls: reading the files failed".to_owned()))) {
@@ -94,7 +94,7 @@ impl Tls {
             return None;
         }
         match Configs::read(&self.files) {
-            Ok(configs) => watch.know(paths(&self.files)).then_some(Ok(configs)),
+            Ok(configs) => watch.confirm(paths(&self.files)).then_some(Ok(configs)),
             Err(message) => Some(Err(message)),
         }
     }

@@ -471,7 +471,7 @@ fn here(access: Auth, limits: Limits) -> Here {
                 Rules::from_yaml("rules: []").unwrap(),
                 "a test",
             );
-            (gate.access, gate.limits) = (access, limits);
+            (gate.settings.access, gate.settings.limits) = (access, limits);
             let doors = Listeners { grpc: Some(listener), ..Listeners::default() };
             serve::run(doors, Arc::new(gate), async { stopping.await.unwrap_or_default() }).await;
         });

@@ -57,7 +57,7 @@ async fn impatient(limits: Limits) -> (String, oneshot::Sender<()>, tokio::task:
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let mut gate = AppState::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "a test");
-    gate.limits = limits;
+    gate.settings.limits = limits;
     let gate = Arc::new(gate);
     let doors = Listeners { http: Some(listener), ..Listeners::default() };
     let (stop, stopped) = oneshot::channel::<()>();

@@ -1,4 +1,4 @@
-//! Makes an explanation: what the rules say, what the store would decide, and what it has counted.
+//! Builds an explanation: the verdicts of the rules, the decision of the store, and its counts.
 pub(crate) mod dto;
 
 use std::collections::HashMap;
@@ -11,28 +11,28 @@ use slidegate::{
 use self::dto::{CountedBody, EntryBody, ExplanationBody, ReasonBody, RuleBody, VerdictBody, WarmUpBody};
 use crate::store::AnyStore;
 
-/// The most rules that are told although they do not apply.
-const MOST_MISSES: usize = 1_000;
+/// Upper bound on listed rules that do not apply.
+const MAX_MISMATCHES: usize = 1_000;
 
-/// The most rules that are told at all.
-const MOST_RULES: usize = 2_000;
+/// Upper bound on listed rules.
+const MAX_RULES: usize = 2_000;
 
-/// The most keys whose counts are looked at.
-const MOST_KEYS: usize = 32;
+/// Upper bound on keys whose counts are read.
+const MAX_KEYS: usize = 32;
 
-/// The most entries of a key that are told.
-const MOST_ENTRIES: usize = 5;
+/// Upper bound on listed entries of a key.
+const MAX_ENTRIES: usize = 5;
 
-/// The longest value of an attribute that is told.
-const LONGEST_VALUE: usize = 100;
+/// Longest attribute value that is shown, in characters.
+const MAX_VALUE_CHARS: usize = 100;
 
-/// What would become of `request` now, and why. Charges nothing.
+/// Explains the decision that `request` would get now. Charges nothing.
 pub(crate) async fn explain(
     limiter: &Limiter<AnyStore>,
     request: &Request<'_>,
 ) -> Result<ExplanationBody, Error> {
     let (decision, never) = match limiter.peek(request).await {
-        // The counts are told all the same.
+        // The counts are shown anyway.
         Err(error) if error.is_too_costly() => {
             (limiter.peek(Request::from(request).permits(0)).await?, Some(error))
         }
@@ -41,9 +41,9 @@ pub(crate) async fn explain(
     let rules = decision.rules();
     let explanations = rules.explain(request)?;
     let limits: HashMap<&Key, Limit<'_>> = decision.limits().map(|limit| (limit.key(), limit)).collect();
-    let (mut told, mut looked_at, mut missed, mut left_out) = (Vec::new(), 0, 0, 0);
+    let (mut bodies, mut inspected, mut mismatches, mut left_out) = (Vec::new(), 0, 0, 0);
     for Explanation { rule, standing } in explanations {
-        if told.len() >= MOST_RULES {
+        if bodies.len() >= MAX_RULES {
             left_out += 1;
             continue;
         }
@@ -57,8 +57,8 @@ pub(crate) async fn explain(
         };
         match standing {
             RuleMatch::Checked(check) => {
-                looked_at += 1;
-                let found = if looked_at <= MOST_KEYS { limiter.inspect(&check.key).await? } else { None };
+                inspected += 1;
+                let found = if inspected <= MAX_KEYS { limiter.inspect(&check.key).await? } else { None };
                 let limit = limits.get(&check.key);
                 body.verdict = verdict(&check, limit, never.is_some());
                 body.counted = Some(counted(rule, &check, limit, found));
@@ -66,13 +66,13 @@ pub(crate) async fn explain(
             RuleMatch::Unlimited => body.verdict = VerdictBody::Unlimited,
             RuleMatch::Blocked if rule.in_mode() == Mode::Shadow => body.verdict = VerdictBody::WouldBlock,
             RuleMatch::Blocked => body.verdict = VerdictBody::Blocks,
-            RuleMatch::Missed(miss) => {
-                missed += 1;
-                if missed > MOST_MISSES {
+            RuleMatch::Missed(reason) => {
+                mismatches += 1;
+                if mismatches > MAX_MISMATCHES {
                     left_out += 1;
                     continue;
                 }
-                missing(miss, &mut body);
+                explain_mismatch(reason, &mut body);
             }
             RuleMatch::Preceded { group, by } => {
                 body.why = Some(format!("of group `{group}`, `{by}` comes first"));
@@ -83,9 +83,9 @@ pub(crate) async fn explain(
                 body.reason = Some(ReasonBody::Replaced { rule: by.to_owned() });
             }
         }
-        told.push(body);
+        bodies.push(body);
     }
-    Ok(summary(&decision, never.as_ref(), request.cost(), told, left_out))
+    Ok(summary(&decision, never.as_ref(), request.cost(), bodies, left_out))
 }
 
 fn summary(
@@ -119,10 +119,10 @@ fn summary(
     }
 }
 
-/// What a rule says; `looked` if the store was not asked for as much.
-fn verdict(check: &Check, limit: Option<&Limit<'_>>, looked: bool) -> VerdictBody {
+/// Returns the verdict of a rule. `too_costly` is true if the store was asked for 0 permits instead of the real number.
+fn verdict(check: &Check, limit: Option<&Limit<'_>>, too_costly: bool) -> VerdictBody {
     let Some(limit) = limit else { return VerdictBody::NotJudged };
-    let denies = if looked { check.cost > limit.remaining() } else { limit.outcome().denies() };
+    let denies = if too_costly { check.cost > limit.remaining() } else { limit.outcome().denies() };
     match (denies, check.enforced) {
         (false, _) => VerdictBody::Allows,
         (true, true) => VerdictBody::Denies,
@@ -132,7 +132,7 @@ fn verdict(check: &Check, limit: Option<&Limit<'_>>, looked: bool) -> VerdictBod
 
 fn counted(rule: &Rule, check: &Check, limit: Option<&Limit<'_>>, found: Option<Inspection>) -> CountedBody {
     let quota = check.quota;
-    let usual = rule.name() != AD_HOC && quota == rule.quota_now();
+    let is_rule_quota = rule.name() != AD_HOC && quota == rule.quota_now();
     let limit_now = limit.map_or(quota.capacity(), Limit::limit);
     let used = limit.map(Limit::used).or(found.as_ref().map(|found| found.used)).unwrap_or_default();
     let reset_after = limit.map(Limit::reset_after).or(found.as_ref().map(|found| found.reset_after));
@@ -140,8 +140,8 @@ fn counted(rule: &Rule, check: &Check, limit: Option<&Limit<'_>>, found: Option<
         .warm_up()
         .map(|warm_up| WarmUpBody { from: warm_up.from(), over_ms: warm_up.over().ceil_millis() });
     let (at, entries) = found.map(|found| (found.at, found.entries)).unwrap_or_default();
-    let more_entries = entries.len().saturating_sub(MOST_ENTRIES);
-    let entries = entries.into_iter().take(MOST_ENTRIES).map(|entry| EntryBody {
+    let more_entries = entries.len().saturating_sub(MAX_ENTRIES);
+    let entries = entries.into_iter().take(MAX_ENTRIES).map(|entry| EntryBody {
         permits: entry.cost,
         age_ms: at.since(entry.at).ceil_millis(),
         leaves_after_ms: entry.leaves_after.ceil_millis(),
@@ -154,10 +154,10 @@ fn counted(rule: &Rule, check: &Check, limit: Option<&Limit<'_>>, found: Option<
             Count::Attempts => "attempts",
         }
         .to_owned(),
-        limit: if usual { rule.quota().capacity() } else { quota.capacity() },
+        limit: if is_rule_quota { rule.quota().capacity() } else { quota.capacity() },
         limit_now,
         window_ms: quota.window().ceil_millis(),
-        overridden: !usual && rule.name() != AD_HOC,
+        overridden: !is_rule_quota && rule.name() != AD_HOC,
         factor: rule.factor().map(|factor| f64::from(factor) / 10_000.0),
         warm_up,
         used,
@@ -170,19 +170,19 @@ fn counted(rule: &Rule, check: &Check, limit: Option<&Limit<'_>>, found: Option<
     }
 }
 
-fn missing(miss: MismatchReason<'_>, body: &mut RuleBody) {
+fn explain_mismatch(reason: MismatchReason<'_>, body: &mut RuleBody) {
     let short: String;
-    let miss = match miss {
+    let reason = match reason {
         MismatchReason::Value { attribute, wanted, found: Some(value) }
-            if value.chars().count() > LONGEST_VALUE =>
+            if value.chars().count() > MAX_VALUE_CHARS =>
         {
-            short = value.chars().take(LONGEST_VALUE).chain(['…']).collect();
+            short = value.chars().take(MAX_VALUE_CHARS).chain(['…']).collect();
             MismatchReason::Value { attribute, wanted, found: Some(&short) }
         }
-        miss => miss,
+        reason => reason,
     };
-    body.why = Some(miss.to_string());
-    body.reason = Some(match miss {
+    body.why = Some(reason.to_string());
+    body.reason = Some(match reason {
         MismatchReason::Off => ReasonBody::Off,
         MismatchReason::Value { attribute, wanted, found } => ReasonBody::Match {
             attribute: attribute.to_owned(),

@@ -1,4 +1,4 @@
-//! Whether counts are right: some of the keys that were decided about lately are counted again from their entries.
+//! Background check of the counts: some recently used keys are counted again from their entries.
 
 use std::time::Duration;
 
@@ -11,79 +11,79 @@ use crate::app::state::AppState;
 use crate::common::console::warn;
 use crate::config::AccuracyConfig;
 
-/// Between two keys: Redis has others to answer.
-const PAUSE: Duration = Duration::from_millis(10);
+/// Pause between two keys, so that Redis can serve other requests.
+const KEY_PAUSE: Duration = Duration::from_millis(10);
 
-/// What the checks have found since the server started.
+/// Results of all checks since the server started.
 #[derive(Default)]
 pub(crate) struct Accuracy {
-    found: Mutex<Found>,
+    findings: Mutex<AccuracyFindings>,
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Found {
-    /// Keys that were counted again.
+pub(crate) struct AccuracyFindings {
+    /// Number of keys that were counted again.
     pub(crate) checked: u64,
-    /// Those of them that were not right.
+    /// Number of those keys whose count was wrong.
     pub(crate) wrong: u64,
     pub(crate) repaired: u64,
-    /// Rounds that the store could not answer.
+    /// Rounds that the store could not complete.
     pub(crate) failed: u64,
-    /// How often each thing was wrong.
+    /// Number of discrepancies by cause.
     pub(crate) causes: Vec<(&'static str, u64)>,
-    /// The share of keys that were right in the last round, and when that was, in milliseconds since 1970.
+    /// Share of keys with a correct count in the last round, and the time of that round in milliseconds since 1970.
     pub(crate) last: Option<(f64, u64)>,
 }
 
-/// Whether counts are right.
+/// Accuracy of the counts.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "LiveAccuracy")]
 pub(crate) struct AccuracyBody {
-    /// Of the keys in the last round, the share that was right.
+    /// Share of the keys in the last round whose count was correct.
     ratio: f64,
-    /// When that was, in milliseconds since 1970.
+    /// Time of the last round, in milliseconds since 1970.
     at_ms: u64,
-    /// Keys that were counted again since the server started.
+    /// Number of keys that were counted again since the server started.
     checked: u64,
-    /// Those of them that were not right.
+    /// Number of those keys whose count was wrong.
     discrepancies: u64,
     repaired: u64,
 }
 
 impl Accuracy {
-    pub(crate) fn found(&self) -> Found {
-        self.found.lock().clone()
+    pub(crate) fn findings(&self) -> AccuracyFindings {
+        self.findings.lock().clone()
     }
 
-    /// None until something was checked.
+    /// Returns none until a round has checked something.
     pub(crate) fn body(&self) -> Option<AccuracyBody> {
-        let Found { checked, wrong, repaired, last, .. } = self.found();
+        let AccuracyFindings { checked, wrong, repaired, last, .. } = self.findings();
         last.map(|(ratio, at_ms)| AccuracyBody { ratio, at_ms, checked, discrepancies: wrong, repaired })
     }
 }
 
-pub(super) async fn watch(gate: &AppState, config: &AccuracyConfig) {
+pub(super) async fn watch(app: &AppState, config: &AccuracyConfig) {
     let Some(every) = config.every else { return };
     let clock = SystemClock::new();
     loop {
         tokio::time::sleep(every).await;
-        round(gate, config, &clock).await;
+        check_round(app, config, &clock).await;
     }
 }
 
-async fn round(gate: &AppState, config: &AccuracyConfig, clock: &SystemClock) {
+async fn check_round(app: &AppState, config: &AccuracyConfig, clock: &SystemClock) {
     let (mut checked, mut wrong) = (0, 0);
-    let rules = gate.limiter.rules();
-    for key in gate.record.recent.some(config.keys) {
-        tokio::time::sleep(PAUSE).await;
-        // What requests bring themselves is theirs to change.
+    let rules = app.limiter.rules();
+    for key in app.stats.recent.sample(config.keys) {
+        tokio::time::sleep(KEY_PAUSE).await;
+        // Requests may change ad-hoc limits at any time, so only limits of rules are checked.
         let limit = rules.find(&key).map(|(_, quota)| quota.capacity());
-        let audit = match gate.limiter.store().audit(&key, limit, config.repair).await {
+        let audit = match app.limiter.store().audit(&key, limit, config.repair).await {
             Ok(Some(audit)) => audit,
-            // Nothing is counted any more.
+            // The key has expired.
             Ok(None) => continue,
             Err(_) => {
-                gate.monitor.accuracy.found.lock().failed += 1;
+                app.monitor.accuracy.findings.lock().failed += 1;
                 break;
             }
         };
@@ -93,23 +93,27 @@ async fn round(gate: &AppState, config: &AccuracyConfig, clock: &SystemClock) {
             continue;
         }
         wrong += 1;
-        let said: Vec<String> = discrepancies.iter().map(Discrepancy::to_string).collect();
-        let then = if repaired { "; put right" } else { "" };
-        warn(&format!("the count of {} is not right: {}{then}", gate.shown(&key), said.join("; ")));
-        let mut found = gate.monitor.accuracy.found.lock();
-        found.repaired += u64::from(repaired);
+        let messages: Vec<String> = discrepancies.iter().map(Discrepancy::to_string).collect();
+        let suffix = if repaired { "; put right" } else { "" };
+        warn(&format!(
+            "the count of {} is not right: {}{suffix}",
+            app.display_key(&key),
+            messages.join("; ")
+        ));
+        let mut findings = app.monitor.accuracy.findings.lock();
+        findings.repaired += u64::from(repaired);
         for discrepancy in &discrepancies {
             let cause = discrepancy.as_str();
-            match found.causes.iter_mut().find(|(known, _)| *known == cause) {
+            match findings.causes.iter_mut().find(|(known, _)| *known == cause) {
                 Some((_, count)) => *count += 1,
-                None => found.causes.push((cause, 1)),
+                None => findings.causes.push((cause, 1)),
             }
         }
     }
-    let mut found = gate.monitor.accuracy.found.lock();
-    found.checked += checked;
-    found.wrong += wrong;
-    // Of nothing there is no share.
+    let mut findings = app.monitor.accuracy.findings.lock();
+    findings.checked += checked;
+    findings.wrong += wrong;
+    // Without any checked key there is no ratio.
     let ratio = (checked > 0).then(|| (checked - wrong) as f64 / checked as f64);
-    found.last = ratio.map(|ratio| (ratio, clock.now().get() / 1_000));
+    findings.last = ratio.map(|ratio| (ratio, clock.now().get() / 1_000));
 }

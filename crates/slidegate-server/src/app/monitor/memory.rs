@@ -1,4 +1,4 @@
-//! Whether Redis has room; if it gets short, what no longer counts is cleaned up, in small steps.
+//! Background check of Redis's memory. If it runs short, entries that no longer count are removed in small steps.
 
 use std::time::Duration;
 
@@ -11,30 +11,30 @@ use crate::app::state::AppState;
 use crate::common::console::warn;
 use crate::config::MemoryConfig;
 
-/// Keys of ours that are weighed each time.
-const SAMPLE: usize = 200;
+/// Number of our keys that are sampled in each round.
+const SAMPLE_KEYS: usize = 200;
 
-/// Keys that are looked at in one step of a clean-up, and the pause after each.
-const STEP: usize = 100;
-const PAUSE: Duration = Duration::from_millis(50);
+/// Number of keys that one clean-up step visits, and the pause after each step.
+const STEP_KEYS: usize = 100;
+const STEP_PAUSE: Duration = Duration::from_millis(50);
 
-/// Steps after which it is looked whether there is room again.
-const STEPS: usize = 100;
+/// Number of steps after which the memory is measured again.
+const STEPS_PER_CHECK: usize = 100;
 
-/// A clean-up that freed nothing is not tried again before so many looks: what is there is in use.
-const IN_VAIN: u32 = 10;
+/// Number of rounds to skip after a clean-up that freed nothing: all keys are in use then.
+const SKIPPED_ROUNDS: u32 = 10;
 
-/// What was last found, and what was cleaned up since the server started.
+/// Results of the last round, and totals of all clean-ups since the server started.
 #[derive(Default)]
 pub(crate) struct Memory {
-    found: Mutex<Found>,
+    findings: Mutex<MemoryFindings>,
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct MemoryFindings {
     pub(crate) servers: Vec<ServerMemory>,
-    pub(crate) weight: Option<MemoryUsage>,
-    /// Whether it is above the threshold.
+    pub(crate) usage: Option<MemoryUsage>,
+    /// True if the memory is above the threshold.
     pub(crate) short: bool,
     pub(crate) cleanups: u64,
     pub(crate) trimmed: u64,
@@ -42,16 +42,16 @@ pub(crate) struct Found {
     pub(crate) freed: u64,
 }
 
-/// Redis's memory.
+/// Memory of Redis.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "LiveMemory")]
 pub(crate) struct MemoryBody {
-    /// In bytes, of all servers.
+    /// Bytes in use by all servers.
     used: u64,
     max: Option<u64>,
-    /// What our keys take, by a sample of them.
+    /// Bytes of our keys, estimated from a sample.
     ours_estimate: Option<u64>,
-    /// What was cleaned up since the server started.
+    /// Entries that were removed since the server started.
     cleaned: CleanedBody,
 }
 
@@ -64,59 +64,59 @@ struct CleanedBody {
 }
 
 impl Memory {
-    pub(crate) fn found(&self) -> Found {
-        self.found.lock().clone()
+    pub(crate) fn findings(&self) -> MemoryFindings {
+        self.findings.lock().clone()
     }
 
-    /// Of the server at that address.
-    pub(crate) fn of(&self, address: &str) -> Option<ServerMemory> {
-        self.found.lock().servers.iter().find(|server| server.address == address).cloned()
+    /// Returns the memory of the server at `address`.
+    pub(crate) fn server(&self, address: &str) -> Option<ServerMemory> {
+        self.findings.lock().servers.iter().find(|server| server.address == address).cloned()
     }
 
-    /// None until it was looked at.
+    /// Returns none until the first round has ended.
     pub(crate) fn body(&self) -> Option<MemoryBody> {
-        let Found { servers, weight, trimmed, dropped, freed, .. } = self.found();
+        let MemoryFindings { servers, usage, trimmed, dropped, freed, .. } = self.findings();
         if servers.is_empty() {
             return None;
         }
-        // Of those that have no bound there is no share.
+        // Without a bound on every server there is no maximum.
         let bounded = servers.iter().all(|server| server.max > 0);
         let max: u64 = servers.iter().map(|server| server.max).sum();
         Some(MemoryBody {
             used: servers.iter().map(|server| server.used).sum(),
             max: bounded.then_some(max),
-            ours_estimate: weight.map(|weight| weight.bytes),
+            ours_estimate: usage.map(|usage| usage.bytes),
             cleaned: CleanedBody { keys: dropped, entries: trimmed, bytes: freed },
         })
     }
 }
 
-pub(super) async fn watch(gate: &AppState, config: &MemoryConfig) {
-    let (Some(every), Some(store)) = (config.every, gate.limiter.store().redis_store()) else { return };
-    let (mut told, mut was_short, mut rest) = (None, false, 0);
+pub(super) async fn watch(app: &AppState, config: &MemoryConfig) {
+    let (Some(every), Some(store)) = (config.every, app.limiter.store().redis_store()) else { return };
+    let (mut last_error, mut was_short, mut rounds_to_skip) = (None, false, 0);
     loop {
-        match look(gate, store, config).await {
+        match measure(app, store, config).await {
             Ok(short) => {
-                told = None;
+                last_error = None;
                 if short && !was_short {
                     warn("Redis's memory gets short: what no longer counts is cleaned up");
                 }
                 was_short = short;
                 if !short {
-                    rest = 0;
-                } else if rest > 0 {
-                    rest -= 1;
-                } else if clean(gate, store, config).await.is_ok_and(|freed| !freed) {
-                    rest = IN_VAIN;
+                    rounds_to_skip = 0;
+                } else if rounds_to_skip > 0 {
+                    rounds_to_skip -= 1;
+                } else if clean_up(app, store, config).await.is_ok_and(|freed| !freed) {
+                    rounds_to_skip = SKIPPED_ROUNDS;
                 }
             }
-            // That Redis is away is told elsewhere.
+            // The store reports that Redis is unavailable.
             Err(error) if error.is_unavailable() => {}
             Err(error) => {
                 let text = error.to_string();
-                if told.as_ref() != Some(&text) {
+                if last_error.as_ref() != Some(&text) {
                     warn(&format!("Redis's memory cannot be looked at: {text}"));
-                    told = Some(text);
+                    last_error = Some(text);
                 }
             }
         }
@@ -124,18 +124,18 @@ pub(super) async fn watch(gate: &AppState, config: &MemoryConfig) {
     }
 }
 
-/// Whether it is short.
-async fn look(gate: &AppState, store: &RedisStore, config: &MemoryConfig) -> Result<bool, Error> {
-    let short = note(gate, store.memory().await?, config);
-    let weight = store.weigh(SAMPLE).await?;
-    gate.monitor.memory.found.lock().weight = Some(weight);
+/// Measures the memory. Returns true if it is short.
+async fn measure(app: &AppState, store: &RedisStore, config: &MemoryConfig) -> Result<bool, Error> {
+    let short = update_servers(app, store.memory().await?, config);
+    let usage = store.weigh(SAMPLE_KEYS).await?;
+    app.monitor.memory.findings.lock().usage = Some(usage);
     Ok(short)
 }
 
-fn note(gate: &AppState, servers: Vec<ServerMemory>, config: &MemoryConfig) -> bool {
+fn update_servers(app: &AppState, servers: Vec<ServerMemory>, config: &MemoryConfig) -> bool {
     let short = servers.iter().any(|server| is_short(server, config));
-    let mut found = gate.monitor.memory.found.lock();
-    (found.servers, found.short) = (servers, short);
+    let mut findings = app.monitor.memory.findings.lock();
+    (findings.servers, findings.short) = (servers, short);
     short
 }
 
@@ -144,27 +144,27 @@ fn is_short(server: &ServerMemory, config: &MemoryConfig) -> bool {
     max > 0 && u128::from(server.used) * 100 > u128::from(max) * u128::from(config.threshold)
 }
 
-/// Whether anything was freed.
-async fn clean(gate: &AppState, store: &RedisStore, config: &MemoryConfig) -> Result<bool, Error> {
+/// Removes entries that no longer count. Returns true if any bytes were freed.
+async fn clean_up(app: &AppState, store: &RedisStore, config: &MemoryConfig) -> Result<bool, Error> {
     let (mut trimmed, mut dropped, mut freed) = (0, 0, 0);
     let (mut cursor, mut steps) = (Some(0), 0);
-    gate.monitor.memory.found.lock().cleanups += 1;
+    app.monitor.memory.findings.lock().cleanups += 1;
     while let Some(at) = cursor {
-        let step: GcReport = store.clean(at, STEP).await?;
+        let step: GcReport = store.clean(at, STEP_KEYS).await?;
         {
-            let mut found = gate.monitor.memory.found.lock();
-            found.trimmed += step.trimmed;
-            found.dropped += step.dropped;
-            found.freed += step.freed_bytes;
+            let mut findings = app.monitor.memory.findings.lock();
+            findings.trimmed += step.trimmed;
+            findings.dropped += step.dropped;
+            findings.freed += step.freed_bytes;
         }
         trimmed += step.trimmed;
         dropped += step.dropped;
         freed += step.freed_bytes;
         (cursor, steps) = (step.next, steps + 1);
-        if steps % STEPS == 0 && !note(gate, store.memory().await?, config) {
+        if steps % STEPS_PER_CHECK == 0 && !update_servers(app, store.memory().await?, config) {
             break;
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(STEP_PAUSE).await;
     }
     if dropped + trimmed > 0 {
         warn(&format!("cleaned up: {dropped} keys dropped, {trimmed} entries trimmed, {freed} bytes freed"));

@@ -1,4 +1,4 @@
-//! The server checks itself: whether counts are right, and whether Redis has room.
+//! Background checks of the server: the accuracy of its counts, and the memory of Redis.
 
 mod accuracy;
 mod memory;
@@ -10,14 +10,14 @@ pub(crate) use self::memory::{Memory, MemoryBody};
 use super::state::AppState;
 use crate::config::MonitorConfig;
 
-/// What the checks have found.
+/// Results of the background checks.
 #[derive(Default)]
 pub(crate) struct Monitor {
     pub(crate) accuracy: Accuracy,
     pub(crate) memory: Memory,
 }
 
-/// Checks for as long as the server runs.
-pub(crate) async fn watch(gate: Arc<AppState>, config: MonitorConfig) {
-    tokio::join!(accuracy::watch(&gate, &config.accuracy), memory::watch(&gate, &config.memory));
+/// Runs the checks as long as the server does.
+pub(crate) async fn watch(app: Arc<AppState>, config: MonitorConfig) {
+    tokio::join!(accuracy::watch(&app, &config.accuracy), memory::watch(&app, &config.memory));
 }

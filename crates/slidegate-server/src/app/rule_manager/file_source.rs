@@ -1,4 +1,4 @@
-//! Rules from files, put in force when these change.
+//! Rules from files, reloaded when a file changes or on SIGHUP.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -8,32 +8,33 @@ use slidegate::{Rules, Unmatched};
 use tokio::task::spawn_blocking;
 
 use crate::app::state::AppState;
-use crate::common::file_watch::{LOOK, Watch};
+use crate::common::file_watch::{FileWatch, POLL_INTERVAL};
 use crate::config::load;
 use crate::config::{Config, DEMO};
 use crate::envoy;
 
 use super::Sighup;
 
-/// The files that the rules are read from: ours, and a directory of envoyproxy/ratelimit's. The demo rules without any.
+/// Files with rules: our configuration file, and a directory of envoyproxy/ratelimit files. Demo rules if neither is
+/// given.
 #[derive(Clone, Debug)]
 pub(crate) struct FileSource {
     config: Option<PathBuf>,
     envoy: Option<PathBuf>,
-    /// Standard input can be read once.
-    read: Arc<OnceLock<Config>>,
+    /// Configuration from standard input, which can be read only once.
+    stdin_config: Arc<OnceLock<Config>>,
 }
 
 impl FileSource {
     pub(crate) fn new(config: Option<PathBuf>, envoy: Option<PathBuf>) -> Self {
-        FileSource { config, envoy, read: Arc::default() }
+        FileSource { config, envoy, stdin_config: Arc::default() }
     }
 
     pub(crate) fn is_demo(&self) -> bool {
         self.config.is_none() && self.envoy.is_none()
     }
 
-    /// For people.
+    /// Returns the names of the files, for messages.
     pub(crate) fn name(&self) -> String {
         let names: Vec<String> = [&self.config, &self.envoy]
             .into_iter()
@@ -43,7 +44,7 @@ impl FileSource {
         if names.is_empty() { "demo rules".to_owned() } else { names.join(", ") }
     }
 
-    /// Reads and checks them all; says every mistake.
+    /// Reads and checks all files. The error lists every mistake.
     pub(crate) fn load(&self) -> Result<Config, String> {
         let mut config = match &self.config {
             Some(path) if path == Path::new("-") => self.load_once(path)?,
@@ -69,72 +70,76 @@ impl FileSource {
     }
 
     fn load_once(&self, path: &Path) -> Result<Config, String> {
-        if let Some(config) = self.read.get() {
+        if let Some(config) = self.stdin_config.get() {
             return Ok(config.clone());
         }
         let config = load(path)?;
-        Ok(self.read.get_or_init(|| config).clone())
+        Ok(self.stdin_config.get_or_init(|| config).clone())
     }
 
-    /// What may change. Standard input is read once.
+    /// Returns the files that can change. Standard input is not one of them.
     fn paths(&self) -> Vec<PathBuf> {
         let own = self.config.iter().filter(|path| path.as_path() != Path::new("-")).cloned();
         let theirs = self.envoy.iter().flat_map(|directory| envoy::files(directory).unwrap_or_default());
         own.chain(theirs).collect()
     }
 
-    /// To be made before they are read: what changes after that is noticed.
-    pub(crate) fn watch(&self) -> Watch {
-        Watch::new(self.paths())
+    /// Starts to watch the files. Must be called before they are read, so that no later change is missed.
+    pub(crate) fn watch(&self) -> FileWatch {
+        FileWatch::new(self.paths())
     }
 
-    /// Reads the files if they have changed, or `asked`; none if there is nothing to read. Returns with the configuration
-    /// whether it is whole: the files did not change while they were read.
+    /// Reads the files if they have changed, or if a reload is `requested`. None if there is nothing to read. The flag
+    /// beside the configuration is true if the files did not change while they were read.
     ///
-    /// Blocks for as long as the file system does.
-    fn read_again(&self, watch: &mut Watch, asked: bool) -> Option<Result<(Config, bool), String>> {
-        if !watch.changed(self.paths()) && !asked {
+    /// Blocks as long as the file system does.
+    fn read_if_changed(
+        &self,
+        watch: &mut FileWatch,
+        requested: bool,
+    ) -> Option<Result<(Config, bool), String>> {
+        if !watch.changed(self.paths()) && !requested {
             return None;
         }
-        Some(self.load().map(|config| (config, watch.know(self.paths()))))
+        Some(self.load().map(|config| (config, watch.confirm(self.paths()))))
     }
 
-    /// Puts the rules of the files in force whenever they change, or a signal asks for it. Rules from elsewhere stay in
-    /// force for as long as the files say the same.
+    /// Puts the rules of the files in force whenever a file changes, or a signal requests it. Rules from another source
+    /// stay in force as long as the content of the files is the same.
     ///
-    /// Files are looked at and read on a blocking thread: a file system that does not answer delays only this task.
-    pub(crate) async fn follow(self, watch: Watch, mut hangup: Sighup, gate: Arc<AppState>) {
+    /// The files are read on a blocking thread: a file system that does not answer delays only this task.
+    pub(crate) async fn follow(self, watch: FileWatch, mut sighup: Sighup, app: Arc<AppState>) {
         let watch = Arc::new(Mutex::new(watch));
-        let mut said = gate.rules.current().hash.clone();
+        let mut last_hash = app.rules.current().hash.clone();
         loop {
-            let asked = tokio::select! {
-                () = hangup.asked() => true,
-                () = tokio::time::sleep(LOOK) => false,
+            let requested = tokio::select! {
+                () = sighup.received() => true,
+                () = tokio::time::sleep(POLL_INTERVAL) => false,
             };
             let (files, watch) = (self.clone(), Arc::clone(&watch));
-            let read = spawn_blocking(move || files.read_again(&mut watch.lock(), asked)).await;
+            let read = spawn_blocking(move || files.read_if_changed(&mut watch.lock(), requested)).await;
             let Some(read) = read.unwrap_or_else(|_| Some(Err("reading it failed".to_owned()))) else {
                 continue;
             };
             match read {
                 Ok((config, _)) if !config.rules.is_known() => {
-                    gate.keep_rules(
+                    app.reject_rules(
                         &self.name(),
                         "`rules: redis` is followed from the next start on".to_owned(),
                     );
                 }
                 Ok((config, true)) => {
                     let now = super::hash(&config.rules);
-                    if asked || now != said {
-                        gate.change_rules(config.rules, &self.name(), None);
+                    if requested || now != last_hash {
+                        app.change_rules(config.rules, &self.name(), None);
                     }
-                    gate.rules.mend();
-                    said = now;
+                    app.rules.clear_failure();
+                    last_hash = now;
                 }
                 // The files changed while they were read.
                 Ok((_, false)) => {}
                 // The files are read again until they are right.
-                Err(message) => gate.keep_rules(&self.name(), message),
+                Err(message) => app.reject_rules(&self.name(), message),
             }
         }
     }

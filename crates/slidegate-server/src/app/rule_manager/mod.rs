@@ -1,7 +1,7 @@
-//! The rules in force: which edition, where it came from, and how the next one replaces it.
+//! Rules in force: the current edition, its source, and its replacement by the next edition.
 //!
-//! An edition is checked whole before it is put in force, and then at once: a decision is made by one edition or the
-//! other. What cannot be read or is not right changes nothing, and is told.
+//! A new edition is checked as a whole and then replaces the old one atomically: each decision uses exactly one
+//! edition. Rules that cannot be read or are invalid change nothing, and the failure is reported.
 
 mod file_source;
 mod redis_source;
@@ -22,43 +22,43 @@ pub(crate) use self::redis_source::{follow as follow_shared, publish};
 pub(crate) use self::sighup::Sighup;
 use crate::store::AnyStore;
 
-/// One set of rules that was put in force.
+/// Set of rules that was put in force.
 #[derive(Clone, Debug)]
 pub struct Edition {
     /// The rules.
     pub rules: Arc<Rules>,
-    /// Counts the editions.
+    /// Version number, which increases with each edition.
     pub version: u64,
-    /// The same on every node that has the same rules.
+    /// Hash of the rules, identical on every node with the same rules.
     pub hash: String,
-    /// Where it came from, for people.
+    /// Source of the rules, for messages.
     pub source: String,
 }
 
-/// Why the newest rules that were found are not in force.
+/// Reason why the newest rules that were found are not in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Where they came from, for people.
+    /// Source of those rules, for messages.
     pub source: String,
-    /// What is wrong with them.
+    /// Problem with those rules.
     pub message: String,
 }
 
-/// Which rules are in force, and why not others.
+/// Holder of the rules in force and of the last failure to replace them.
 pub struct RuleManager {
     current: ArcSwap<Edition>,
     failure: ArcSwapOption<Failure>,
-    changing: Mutex<()>,
+    change_lock: Mutex<()>,
     changes: AtomicU64,
     failures: AtomicU64,
 }
 
-/// The rules as a file has them.
+/// Rules in the format of the configuration file.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct RulesBody {
     pub(crate) ad_hoc: AdHocFile,
-    /// What becomes of a request that no rule matches.
+    /// Policy for a request that no rule matches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) unmatched: Option<UnmatchedFile>,
     pub(crate) rules: Vec<RuleFile>,
@@ -75,41 +75,43 @@ impl From<&Rules> for RulesBody {
 }
 
 impl RuleManager {
-    /// The first edition.
+    /// Creates the manager with its first edition.
     pub fn new(rules: Arc<Rules>, source: impl Into<String>) -> Self {
         let version = u64::from(rules.is_known());
         let edition = Edition { hash: hash(&rules), rules, version, source: source.into() };
         RuleManager {
             current: ArcSwap::from_pointee(edition),
             failure: ArcSwapOption::empty(),
-            changing: Mutex::new(()),
+            change_lock: Mutex::new(()),
             changes: AtomicU64::new(0),
             failures: AtomicU64::new(0),
         }
     }
 
-    /// The edition in force.
+    /// Returns the edition in force.
     pub fn current(&self) -> Arc<Edition> {
         self.current.load_full()
     }
 
-    /// Why the newest rules that were found are not in force; none if they are.
+    /// Returns the reason why the newest rules that were found are not in force. None if they are.
     pub fn failure(&self) -> Option<Arc<Failure>> {
         self.failure.load_full()
     }
 
-    /// How often other rules were put in force.
+    /// Returns the number of times that new rules were put in force.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
 
-    /// How often rules were found that are not right.
+    /// Returns the number of times that invalid rules were found.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Puts `rules` in force. The same rules as before are not another edition, unless they have a `version` of their
-    /// own; older ones than those in force are not put in force.
+    /// Puts `rules` in force, and returns the edition that is then in force.
+    ///
+    /// Rules equal to the current ones do not become a new edition, unless they have a `version` of their own. Rules
+    /// with an older version than the current one are ignored.
     pub fn change(
         &self,
         limiter: &Limiter<AnyStore>,
@@ -117,13 +119,13 @@ impl RuleManager {
         source: &str,
         version: Option<u64>,
     ) -> Arc<Edition> {
-        let _one_at_a_time = self.changing.lock();
+        let _one_at_a_time = self.change_lock.lock();
         let (before, hash) = (self.current(), hash(&rules));
-        let old = match version {
+        let outdated = match version {
             Some(version) => version <= before.version && before.rules.is_known(),
             None => before.hash == hash,
         };
-        if old {
+        if outdated {
             return before;
         }
         let version = version.unwrap_or(before.version + 1);
@@ -135,20 +137,20 @@ impl RuleManager {
         edition
     }
 
-    /// Lets an edition of this version follow, though it is older than the one in force.
+    /// Lowers the version of the current edition, so that an edition with `version` can replace it.
     pub(crate) fn revert(&self, version: u64) {
-        let _one_at_a_time = self.changing.lock();
+        let _one_at_a_time = self.change_lock.lock();
         let before = self.current();
         self.current.store(Arc::new(Edition { version: version.saturating_sub(1), ..(*before).clone() }));
     }
 
-    /// What was not right is right again.
-    pub fn mend(&self) {
+    /// Forgets the last failure: the source is valid again.
+    pub fn clear_failure(&self) {
         self.failure.store(None);
     }
 
-    /// Keeps what is in force; says why, once. Whether it is news.
-    pub fn fail(&self, source: &str, message: String) -> bool {
+    /// Records that new rules could not be put in force. Returns true if this failure differs from the last one.
+    pub fn record_failure(&self, source: &str, message: String) -> bool {
         let failure = Failure { source: source.to_owned(), message };
         let known = self.failure.load().as_deref() == Some(&failure);
         self.failure.store(Some(Arc::new(failure)));
@@ -157,9 +159,9 @@ impl RuleManager {
     }
 }
 
-/// Of the rules, not of their text: comments and order of fields do not matter.
+/// Returns a hash of the rules themselves, not of their text: comments and the order of fields do not matter.
 pub(crate) fn hash(rules: &Rules) -> String {
-    // Our own types can be written.
+    // Serializing our own types does not fail.
     let text = serde_json::to_vec(&RulesBody::from(rules)).unwrap_or_default();
     Sha256::digest(text)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,4 +1,4 @@
-//! Rules that all nodes share: in Redis, replaced by one `PUT`, followed by every node.
+//! Rules that all nodes share in Redis: `PUT /v1/rules` replaces them, and every node follows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,73 +10,73 @@ use crate::app::state::AppState;
 use crate::common::console::warn;
 use crate::config::Config;
 
-/// Under what name.
-const NAME: &str = "rules";
+/// Name of the shared text in Redis.
+const SHARED_NAME: &str = "rules";
 
-/// How often a node asks whether there are newer ones.
-const ASK: Duration = Duration::from_millis(500);
+/// Interval at which a node polls for newer rules.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Every so many looks it is asked whether those in force are still there.
-const CHECK: u32 = 20;
+/// Number of polls after which the node checks that the rules in force are still in Redis.
+const CHECK_AFTER_POLLS: u32 = 20;
 
-/// Where they come from, for people.
+/// Name of this source in messages.
 pub(crate) const SOURCE: &str = "redis";
 
-/// Puts `rules` where every node finds them; says their version.
+/// Stores `rules` in Redis for all nodes. Returns their version.
 pub(crate) async fn publish(store: &RedisStore, rules: &Rules) -> Result<u64, Error> {
     let mut body = RulesBody::from(rules);
     // Nodes of older versions reject fields that they do not know.
     body.unmatched = body.unmatched.filter(|_| rules.has_unmatched());
-    // Our own types can be written.
+    // Serializing our own types does not fail.
     let text = serde_json::to_string(&body).unwrap_or_default();
-    store.share_text(NAME, &text).await
+    store.share_text(SHARED_NAME, &text).await
 }
 
-/// Puts in force what is found there, now and whenever it changes. What cannot be read changes nothing.
-pub(crate) async fn follow(store: RedisStore, mut hangup: Sighup, gate: Arc<AppState>) {
-    let (mut known, mut told, mut looks) = (0, false, 0_u32);
-    let (mut impossible, mut check) = (None, true);
+/// Puts the rules in Redis in force, now and whenever they change. Rules that cannot be read change nothing.
+pub(crate) async fn follow(store: RedisStore, mut sighup: Sighup, app: Arc<AppState>) {
+    let (mut known, mut warned, mut polls) = (0, false, 0_u32);
+    let (mut foreign_entry, mut check_foreign_entry) = (None, true);
     loop {
-        if check || looks.is_multiple_of(CHECK) {
-            check = !warn_of_impossible(&store, &mut impossible).await;
+        if check_foreign_entry || polls.is_multiple_of(CHECK_AFTER_POLLS) {
+            check_foreign_entry = !warn_of_foreign_entry(&store, &mut foreign_entry).await;
         }
-        let mut found = store.shared_text(NAME, known).await;
-        looks = looks.wrapping_add(1);
-        if matches!(found, Ok(None)) && known > 0 && looks.is_multiple_of(CHECK) {
-            found = still_there(&store, known, &gate).await;
+        let mut found = store.shared_text(SHARED_NAME, known).await;
+        polls = polls.wrapping_add(1);
+        if matches!(found, Ok(None)) && known > 0 && polls.is_multiple_of(CHECK_AFTER_POLLS) {
+            found = restore_if_lost(&store, known, &app).await;
         }
         match found {
             Ok(Some(SharedText { version, text })) => {
                 known = version;
-                match Config::parse_rules(&text, &gate.redis) {
-                    Ok(rules) => drop(gate.change_rules(rules, SOURCE, Some(version))),
-                    Err(error) => gate.keep_rules(SOURCE, error.to_string()),
+                match Config::parse_rules(&text, &app.settings.redis) {
+                    Ok(rules) => drop(app.change_rules(rules, SOURCE, Some(version))),
+                    Err(error) => app.reject_rules(SOURCE, error.to_string()),
                 }
             }
-            Ok(None) if known == 0 && !told => {
+            Ok(None) if known == 0 && !warned => {
                 warn("there are no rules in Redis yet: until `PUT /v1/rules`, nothing is decided");
-                told = true;
+                warned = true;
             }
             Ok(None) => {}
-            // That Redis does not answer is told by the store; what it does not let us do is told here.
+            // The store reports that Redis is unavailable. Commands that Redis rejects are reported here.
             Err(error) => {
-                let denied = [Fault::NotAllowed, Fault::WrongType, Fault::Protocol];
-                if error.fault().is_some_and(|fault| denied.contains(&fault)) {
-                    gate.keep_rules(SOURCE, error.to_string());
+                let rejections = [Fault::NotAllowed, Fault::WrongType, Fault::Protocol];
+                if error.fault().is_some_and(|fault| rejections.contains(&fault)) {
+                    app.reject_rules(SOURCE, error.to_string());
                 }
             }
         }
         tokio::select! {
-            () = hangup.asked() => {}
-            () = tokio::time::sleep(ASK) => {}
+            () = sighup.received() => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
         }
     }
 }
 
-/// Warns, once, of an entry that another program has added and that is skipped. Whether Redis answered.
-async fn warn_of_impossible(store: &RedisStore, known: &mut Option<String>) -> bool {
-    // An error shows when the rules are read.
-    let Ok(found) = store.impossible_entry(NAME).await else { return false };
+/// Warns once about an entry that another program has added and that is skipped. Returns true if Redis answered.
+async fn warn_of_foreign_entry(store: &RedisStore, known: &mut Option<String>) -> bool {
+    // The same error is reported when the rules are read.
+    let Ok(found) = store.impossible_entry(SHARED_NAME).await else { return false };
     if let Some(id) = found.as_ref().filter(|_| found != *known) {
         warn(&format!(
             "the newest rules in Redis have the id {id}, which no clock makes: another program wrote them, and they are \
@@ -87,19 +87,24 @@ async fn warn_of_impossible(store: &RedisStore, known: &mut Option<String>) -> b
     true
 }
 
-/// A Redis that has lost the rules has them back; one that has others now is right, whatever it numbers them.
-async fn still_there(store: &RedisStore, known: u64, gate: &AppState) -> Result<Option<SharedText>, Error> {
-    if store.has_shared_text(NAME, known).await? {
+/// Checks that the rules in force are still in Redis. If Redis has lost them, they are stored again. If Redis has other
+/// rules instead, those are put in force, whatever their version.
+async fn restore_if_lost(
+    store: &RedisStore,
+    known: u64,
+    app: &AppState,
+) -> Result<Option<SharedText>, Error> {
+    if store.has_shared_text(SHARED_NAME, known).await? {
         return Ok(None);
     }
-    let current = gate.rules.current();
-    let found = store.shared_text(NAME, 0).await?;
+    let current = app.rules.current();
+    let found = store.shared_text(SHARED_NAME, 0).await?;
     match &found {
         Some(SharedText { version, text }) => {
-            if let Ok(rules) = Config::parse_rules(text, &gate.redis) {
+            if let Ok(rules) = Config::parse_rules(text, &app.settings.redis) {
                 warn("Redis has lost the rules in force, and has others");
-                gate.rules.revert(*version);
-                gate.change_rules(rules, SOURCE, Some(*version));
+                app.rules.revert(*version);
+                app.change_rules(rules, SOURCE, Some(*version));
             }
         }
         None => {

@@ -1,15 +1,15 @@
-//! Being asked to look again.
+//! SIGHUP, the signal that requests a reload of the rules.
 
 use crate::common::console::warn;
 
-/// SIGHUP, where there is such a thing.
+/// Listener for SIGHUP. Never receives anything on systems without that signal.
 pub(crate) struct Sighup {
     #[cfg(unix)]
     signal: Option<tokio::signal::unix::Signal>,
 }
 
 impl Sighup {
-    /// From now on: before that, the signal ends the process.
+    /// Starts to listen. Before that, the signal ends the process.
     pub(crate) fn new() -> Self {
         #[cfg(unix)]
         {
@@ -24,7 +24,7 @@ impl Sighup {
         Sighup {}
     }
 
-    pub(crate) async fn asked(&mut self) {
+    pub(crate) async fn received(&mut self) {
         #[cfg(unix)]
         if let Some(signal) = &mut self.signal
             && signal.recv().await.is_some()

@@ -1,4 +1,4 @@
-//! What came back, counted while it comes.
+//! Counters of the results of a benchmark.
 
 use std::borrow::Cow;
 
@@ -6,50 +6,50 @@ use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 use serde::{Serialize, Serializer};
 
-/// What an ask was answered.
+/// Decision on one request.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct Outcome {
     pub(super) allowed: bool,
-    /// Who decided, in the word of the answer.
+    /// Source of the decision, as in the response.
     pub(super) source: Cow<'static, str>,
 }
 
-/// The longest time that is told apart, in microseconds: an hour.
-const LONGEST: u64 = 3_600_000_000;
+/// Longest latency that is recorded, in microseconds: one hour.
+const MAX_LATENCY: u64 = 3_600_000_000;
 
-/// How many different words are counted each for itself.
-const MOST_WORDS: usize = 16;
+/// Upper bound on words that are counted separately.
+const MAX_WORDS: usize = 16;
 
-/// The longest word, in characters; a server may answer anything.
-const LONGEST_WORD: usize = 200;
+/// Length of the longest word, in characters; a server may respond with anything.
+const MAX_WORD_CHARS: usize = 200;
 
-/// Counts of words that others choose, so their number is bounded.
+/// Counts of words that the server chooses, so their number is bounded.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Words {
+pub(super) struct WordCounts {
     counts: Vec<(String, u64)>,
     others: u64,
 }
 
-impl Words {
+impl WordCounts {
     pub(super) fn add(&mut self, word: &str, count: u64) {
-        // A handful at most, and the first is nearly always it.
+        // There are only a few, and the first usually matches.
         if let Some((_, known)) = self.counts.iter_mut().find(|(known, _)| known == word) {
             *known += count;
-        } else if word.chars().nth(LONGEST_WORD).is_some() {
-            self.add(&word.chars().take(LONGEST_WORD).collect::<String>(), count);
-        } else if self.counts.len() < MOST_WORDS {
+        } else if word.chars().nth(MAX_WORD_CHARS).is_some() {
+            self.add(&word.chars().take(MAX_WORD_CHARS).collect::<String>(), count);
+        } else if self.counts.len() < MAX_WORDS {
             self.counts.push((word.to_owned(), count));
         } else {
             self.others += count;
         }
     }
 
-    fn merge(&mut self, other: &Words) {
+    fn merge(&mut self, other: &WordCounts) {
         other.counts.iter().for_each(|(word, count)| self.add(word, *count));
         self.others += other.others;
     }
 
-    /// The most frequent first; what was too many to tell apart last.
+    /// Returns the counts, the most frequent first, and the sum of all other words last.
     pub(super) fn sorted(&self) -> Vec<(String, u64)> {
         let mut counts = self.counts.clone();
         counts.sort_by(|(a, n), (b, m)| m.cmp(n).then_with(|| a.cmp(b)));
@@ -62,45 +62,45 @@ impl Words {
     }
 }
 
-/// An object of words and their counts.
-impl Serialize for Words {
+/// Serialized as an object of words and their counts.
+impl Serialize for WordCounts {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.sorted())
     }
 }
 
-/// What some of the callers were answered.
+/// Results of some of the callers.
 #[derive(Debug)]
-pub(super) struct Tally {
+pub(super) struct Counts {
     pub(super) allowed: u64,
     pub(super) denied: u64,
-    pub(super) errors: Words,
-    pub(super) sources: Words,
-    /// Of every decision, in microseconds, from when it should have been asked.
+    pub(super) errors: WordCounts,
+    pub(super) sources: WordCounts,
+    /// Latency of every decision, in microseconds, from the time at which its request was due.
     pub(super) latency: Histogram<u64>,
-    /// How late a caller woke that had waited for its time, in microseconds.
+    /// Delay of callers that slept until a request was due, in microseconds.
     pub(super) woke_late: Histogram<u64>,
-    /// Asks that no caller was free for when they were due.
+    /// Number of requests that were due when no caller was free.
     pub(super) late: u64,
-    /// When the last answer came.
+    /// Time of the last response.
     pub(super) last: u64,
 }
 
-impl Tally {
-    /// Three digits of every latency.
+impl Counts {
+    /// Creates empty counters. Latencies have a precision of three digits.
     pub(super) fn new() -> Result<Self, String> {
-        let histogram = |digits| Histogram::new_with_bounds(1, LONGEST, digits);
-        let made = histogram(3).and_then(|latency| Ok((latency, histogram(2)?)));
-        let (latency, woke_late) = made.map_err(|error| error.to_string())?;
+        let histogram = |digits| Histogram::new_with_bounds(1, MAX_LATENCY, digits);
+        let histograms = histogram(3).and_then(|latency| Ok((latency, histogram(2)?)));
+        let (latency, woke_late) = histograms.map_err(|error| error.to_string())?;
         let (errors, sources) = Default::default();
-        Ok(Tally { allowed: 0, denied: 0, errors, sources, latency, woke_late, late: 0, last: 0 })
+        Ok(Counts { allowed: 0, denied: 0, errors, sources, latency, woke_late, late: 0, last: 0 })
     }
 
-    /// Counts an ask that took `latency` until `now`.
-    pub(super) fn record(&mut self, answer: &Result<Answer, String>, latency: u64, now: u64) {
+    /// Counts a request that took `latency` until `now`.
+    pub(super) fn record(&mut self, answer: &Result<Outcome, String>, latency: u64, now: u64) {
         self.last = self.last.max(now);
         match answer {
-            Ok(Answer { allowed, source }) => {
+            Ok(Outcome { allowed, source }) => {
                 *(if *allowed { &mut self.allowed } else { &mut self.denied }) += 1;
                 self.sources.add(source, 1);
                 self.latency.saturating_record(latency);
@@ -109,12 +109,12 @@ impl Tally {
         }
     }
 
-    /// Every ask, answered or not.
-    pub(super) fn asked(&self) -> u64 {
+    /// Returns the number of requests, with or without a decision.
+    pub(super) fn requests(&self) -> u64 {
         self.allowed + self.denied + self.errors.total()
     }
 
-    fn merge(&mut self, other: &Tally) -> Result<(), String> {
+    fn merge(&mut self, other: &Counts) -> Result<(), String> {
         self.allowed += other.allowed;
         self.denied += other.denied;
         self.errors.merge(&other.errors);
@@ -126,34 +126,34 @@ impl Tally {
     }
 }
 
-/// The tallies of all callers. A histogram for each of ten thousand callers would fill the memory, one for all
-/// would have them wait for each other.
+/// Counters of all callers, in a few shards. A histogram for each of ten thousand callers would fill the memory; one
+/// for all callers would make them wait for each other.
 #[derive(Debug)]
-pub(super) struct Tallies(Vec<Mutex<Tally>>);
+pub(super) struct ShardedCounts(Vec<Mutex<Counts>>);
 
-impl Tallies {
+impl ShardedCounts {
     pub(super) fn new(callers: usize) -> Result<Self, String> {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         (0..callers.min(4 * cores))
-            .map(|_| Tally::new().map(Mutex::new))
+            .map(|_| Counts::new().map(Mutex::new))
             .collect::<Result<_, _>>()
-            .map(Tallies)
+            .map(ShardedCounts)
     }
 
-    /// The one that a caller counts in.
-    pub(super) fn of(&self, caller: usize) -> &Mutex<Tally> {
+    /// Returns the shard of a caller.
+    pub(super) fn of(&self, caller: usize) -> &Mutex<Counts> {
         &self.0[caller % self.0.len()]
     }
 
-    /// How many were asked so far.
-    pub(super) fn asked(&self) -> u64 {
-        self.0.iter().map(|tally| tally.lock().asked()).sum()
+    /// Returns the number of requests so far.
+    pub(super) fn requests(&self) -> u64 {
+        self.0.iter().map(|shard| shard.lock().requests()).sum()
     }
 
-    /// All of them together.
-    pub(super) fn total(&self) -> Result<Tally, String> {
-        let mut total = Tally::new()?;
-        self.0.iter().try_for_each(|tally| total.merge(&tally.lock()))?;
+    /// Returns the sum of all shards.
+    pub(super) fn total(&self) -> Result<Counts, String> {
+        let mut total = Counts::new()?;
+        self.0.iter().try_for_each(|shard| total.merge(&shard.lock()))?;
         Ok(total)
     }
 }
@@ -164,15 +164,15 @@ mod tests {
 
     #[test]
     fn words_are_bounded_and_none_is_lost() {
-        let mut words = Words::default();
+        let mut words = WordCounts::default();
         for n in 0..100 {
             words.add(&format!("{n}{}", "x".repeat(1_000)), 2);
         }
         words.add("0", 500);
         assert_eq!(words.total(), 700);
         let sorted = words.sorted();
-        assert_eq!(sorted.len(), MOST_WORDS + 1);
-        assert!(sorted.iter().all(|(word, _)| word.chars().count() <= LONGEST_WORD));
+        assert_eq!(sorted.len(), MAX_WORDS + 1);
+        assert!(sorted.iter().all(|(word, _)| word.chars().count() <= MAX_WORD_CHARS));
         assert_eq!(sorted.last().unwrap(), &("(others)".to_owned(), 2 * 84 + 500));
     }
 }

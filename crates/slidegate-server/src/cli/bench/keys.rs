@@ -1,11 +1,11 @@
-//! Which key an ask is about. The n-th ask of a seed is always about the same one, whichever caller comes to ask
-//! it: runs repeat, and nothing is kept for a key.
+//! Choice of the key of each request. For a given seed the n-th request always has the same key, whichever caller sends
+//! it. So runs are repeatable, and no state per key is needed.
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Zipf};
 
-/// How asks spread over keys.
+/// Distribution of requests over keys.
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
     seed: u64,
@@ -20,31 +20,31 @@ enum Spread {
 }
 
 impl Keys {
-    /// Every ask is about one key.
+    /// All requests have the same key.
     pub(super) fn one() -> Self {
         Keys { seed: 0, spread: Spread::One }
     }
 
-    /// Each of `keys` is as likely as any other.
+    /// All of `keys` keys are equally likely.
     pub(super) fn uniform(keys: u64, seed: u64) -> Self {
         Keys { seed, spread: Spread::Uniform(keys) }
     }
 
-    /// Key `k`, from 0, is asked about in proportion to `1 / (k + 1) ^ skew`.
+    /// The probability of key `k`, from 0, is proportional to `1 / (k + 1) ^ skew`.
     pub(super) fn zipf(keys: u64, skew: f64, seed: u64) -> Result<Self, String> {
         let zipf =
             Zipf::new(keys as f64, skew).map_err(|error| format!("{keys} keys, skew {skew}: {error}"))?;
         Ok(Keys { seed, spread: Spread::Zipf(zipf) })
     }
 
-    /// The number of the key that the n-th ask is about.
+    /// Returns the number of the key of the n-th request.
     pub(super) fn of(&self, n: u64) -> u64 {
-        // Neighbouring seeds give unrelated numbers, but seed 1 must not be seed 0 moved on by one.
+        // Consecutive seeds give unrelated numbers, but seed 1 must not be seed 0 shifted by one.
         let random = || Xoshiro256PlusPlus::seed_from_u64(self.seed.rotate_left(32) ^ n);
         match &self.spread {
             Spread::One => 0,
             Spread::Uniform(keys) => random().random_range(0..*keys),
-            // It answers whole numbers from 1.
+            // The samples are whole numbers from 1.
             Spread::Zipf(zipf) => zipf.sample(&mut random()) as u64 - 1,
         }
     }
@@ -54,30 +54,30 @@ impl Keys {
 mod tests {
     use super::*;
 
-    const ASKS: u64 = 100_000;
+    const REQUESTS: u64 = 100_000;
 
     fn counts(keys: &Keys, n: usize) -> Vec<u64> {
         let mut counts = vec![0; n];
-        for ask in 0..ASKS {
-            counts[keys.of(ask) as usize] += 1;
+        for request in 0..REQUESTS {
+            counts[keys.of(request) as usize] += 1;
         }
         counts
     }
 
-    /// Three standard deviations are passed by one count in four hundred; five by none of these.
+    /// One count in four hundred deviates by more than three standard deviations; none of these by more than five.
     fn near(count: u64, share: f64) -> bool {
-        let expected = ASKS as f64 * share;
+        let expected = REQUESTS as f64 * share;
         (count as f64 - expected).abs() < 5.0 * expected.sqrt()
     }
 
     #[test]
-    fn uniform_asks_about_all_alike() {
+    fn uniform_keys_are_equally_likely() {
         let counts = counts(&Keys::uniform(100, 7), 100);
         assert!(counts.iter().all(|count| near(*count, 0.01)), "{counts:?}");
     }
 
     #[test]
-    fn zipf_is_as_skewed_as_it_says() {
+    fn zipf_matches_its_skew() {
         for skew in [0.5, 1.0, 2.0] {
             let counts = counts(&Keys::zipf(50, skew, 7).unwrap(), 50);
             let weight = |key: usize| ((key + 1) as f64).powf(-skew);
@@ -92,14 +92,15 @@ mod tests {
     fn the_last_of_many_keys_is_within_bounds() {
         let most = 100_000_000;
         for keys in [Keys::uniform(most, 1), Keys::zipf(most, 0.01, 1).unwrap()] {
-            let highest = (0..ASKS).map(|ask| keys.of(ask)).max().unwrap();
+            let highest = (0..REQUESTS).map(|request| keys.of(request)).max().unwrap();
             assert!((most * 9 / 10..most).contains(&highest), "{highest}");
         }
     }
 
     #[test]
     fn a_seed_repeats_and_another_differs() {
-        let first = |seed| (0..100).map(|ask| Keys::uniform(1_000_000, seed).of(ask)).collect::<Vec<_>>();
+        let first =
+            |seed| (0..100).map(|request| Keys::uniform(1_000_000, seed).of(request)).collect::<Vec<_>>();
         assert_eq!(first(1), first(1));
         let (one, two) = (first(1), first(2));
         assert!(one.iter().all(|key| !two.contains(key)), "{one:?} {two:?}");

@@ -1,10 +1,10 @@
-//! `slidegate bench`: how fast is it, here, for you.
+//! `slidegate bench`: measures throughput and latency of a server or a store.
 //!
 //! # Layout
 //!
-//! `options` is what can be chosen, `target` who is asked (`server` over HTTP, or a store in this process),
-//! `keys` about what, `schedule` when. `load` has the callers at work, `tally` counts what they were answered,
-//! `summary` says it.
+//! `options` parses the arguments. `target` is a server (`server`, over HTTP) or a store in this process. `keys`
+//! chooses the key of each request, `schedule` its time. `workers` runs the callers, `counts` counts their results,
+//! `summary` prints them.
 
 mod counts;
 mod keys;
@@ -24,20 +24,21 @@ use slidegate::{Clock, SystemClock};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use self::counts::Tallies;
+use self::counts::ShardedCounts;
 pub(crate) use self::options::BenchArgs;
 use self::options::Plan;
 use self::schedule::Schedule;
 use self::summary::Summary;
 use self::target::{Caller, Target};
-use self::workers::{Load, Signal};
+use self::workers::{SharedState, Signal};
 use crate::common::console::{fail, say};
 use crate::common::signals;
 
-/// How long answers may still take after Ctrl-C.
+/// Time limit for responses after Ctrl-C.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Asks, and says how it went. Exit code 0 if there were decisions, 1 if there was none, 2 if nothing was asked.
+/// Runs the benchmark and prints its summary. Exit code 0 if there were decisions, 1 if there was none, 2 if nothing
+/// was sent.
 pub(crate) fn run(args: BenchArgs) -> ExitCode {
     match measure(args) {
         Err(message) => fail(&message),
@@ -48,7 +49,7 @@ pub(crate) fn run(args: BenchArgs) -> ExitCode {
     }
 }
 
-/// What to print, and whether there was any decision.
+/// Returns the text to print, and whether there was any decision.
 fn measure(args: BenchArgs) -> Result<(String, bool), String> {
     let plan = args.check()?;
     let json = plan.json;
@@ -58,26 +59,26 @@ fn measure(args: BenchArgs) -> Result<(String, bool), String> {
 }
 
 async fn bench(plan: Plan) -> Result<Summary, String> {
-    let target = Arc::new(Target::open(&plan.target, &plan.question).await?);
-    // One ask that charges nothing tells what would go wrong with all of them.
-    let mut first = target.caller(&plan.question).await?;
-    first.peek(plan.keys.of(0)).await.map_err(|error| format!("{} answers {error}", target.place()))?;
+    let target = Arc::new(Target::open(&plan.target, &plan.template).await?);
+    // A first request that charges nothing reveals problems that all requests would have.
+    let mut first = target.caller(&plan.template).await?;
+    first.peek(plan.keys.of(0)).await.map_err(|error| format!("{} answers {error}", target.location()))?;
     let callers = callers(&target, &plan, first).await?;
     let clock = SystemClock::new();
     let schedule = Schedule::new(&plan, clock.now().get());
-    let load = Arc::new(Load::new(clock, plan.keys, schedule, Tallies::new(plan.callers)?));
-    work(&load, callers).await;
-    let now = load.now();
+    let shared = Arc::new(SharedState::new(clock, plan.keys, schedule, ShardedCounts::new(plan.callers)?));
+    work(&shared, callers).await;
+    let now = shared.now();
     target.close().await;
-    Ok(Summary::new(target.place(), &load.schedule, load.tallies.total()?, now))
+    Ok(Summary::new(target.location(), &shared.schedule, shared.counts.total()?, now))
 }
 
-/// All of them before the clock runs, so that no ask has to wait for a connection.
+/// Opens all connections before the clock starts, so that no request waits for one.
 async fn callers(target: &Arc<Target>, plan: &Plan, first: Caller) -> Result<Vec<Caller>, String> {
     let mut opening = JoinSet::new();
     for _ in 1..plan.callers {
-        let (target, question) = (Arc::clone(target), plan.question.clone());
-        opening.spawn(async move { target.caller(&question).await });
+        let (target, template) = (Arc::clone(target), plan.template.clone());
+        opening.spawn(async move { target.caller(&template).await });
     }
     let mut callers = vec![first];
     while let Some(opened) = opening.join_next().await {
@@ -95,22 +96,22 @@ async fn callers(target: &Arc<Target>, plan: &Plan, first: Caller) -> Result<Vec
     Ok(callers)
 }
 
-/// Until the schedule ends, or somebody ends it.
-async fn work(load: &Arc<Load>, callers: Vec<Caller>) {
-    let (signal, told) = watch::channel(Signal::Checks);
+/// Runs the callers until the schedule ends, or a signal ends the run.
+async fn work(shared: &Arc<SharedState>, callers: Vec<Caller>) {
+    let (signal, receiver) = watch::channel(Signal::Continue);
     let mut working: JoinSet<()> = callers
         .into_iter()
         .enumerate()
-        .map(|(number, caller)| Arc::clone(load).work(caller, number, told.clone()))
+        .map(|(number, caller)| Arc::clone(shared).work(caller, number, receiver.clone()))
         .collect();
     let mut done = async || while working.join_next().await.is_some() {};
     tokio::select! {
         () = done() => return,
-        () = progress::watch(Arc::clone(load)) => {}
+        () = progress::watch(Arc::clone(shared)) => {}
         () = signals::signalled() => {}
     }
-    load.schedule.stop(load.now());
-    // The callers hold the other end.
+    shared.schedule.stop(shared.now());
+    // The callers hold the receivers.
     let _ = signal.send(Signal::Finish);
     if tokio::time::timeout(GRACE, done()).await.is_err() {
         let _ = signal.send(Signal::GiveUp);

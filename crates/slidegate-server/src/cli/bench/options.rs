@@ -1,4 +1,4 @@
-//! What can be chosen: as it was typed, and checked.
+//! Command-line options of the benchmark, raw and checked.
 
 use std::path::PathBuf;
 
@@ -12,10 +12,10 @@ const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 const DEFAULT_KEYS: u64 = 1_000;
 const DEFAULT_DURATION: Micros = Micros::from_secs(10);
 const DEFAULT_WARM_UP: Micros = Micros::from_secs(1);
-/// The longest of all lengths of time here.
+/// Longest duration that any option accepts.
 const MAX_TIME: Micros = Micros::from_secs(24 * 3600);
 
-/// How much to ask, and whom.
+/// Arguments of `slidegate bench`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A closed loop, which is what you get without --rate, asks as fast as the answers come. It finds the most
@@ -40,7 +40,7 @@ pub(crate) struct BenchArgs {
     /// Decide in this process by this file: its store, how to reach it, and the bounds of limits
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// What the resources are called: NAME-0, NAME-1, and so on; a new name starts with unused limits
+    /// Prefix of the resource names: NAME-0, NAME-1, and so on; a new name starts with unused limits
     #[arg(long, value_name = "NAME", default_value = "bench")]
     resource: String,
     /// The limit of each resource
@@ -87,7 +87,7 @@ pub(crate) struct BenchArgs {
     json: bool,
 }
 
-/// Which keys are asked about.
+/// Distribution of the requests over keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Spread {
     /// One key
@@ -98,11 +98,11 @@ enum Spread {
     Zipf,
 }
 
-/// Checked options.
+/// Checked options of a run.
 #[derive(Debug)]
 pub(super) struct Plan {
-    pub(super) target: Aim,
-    pub(super) question: Question,
+    pub(super) target: TargetArgs,
+    pub(super) template: RequestTemplate,
     pub(super) keys: Keys,
     pub(super) callers: usize,
     pub(super) rate: Option<u64>,
@@ -112,16 +112,16 @@ pub(super) struct Plan {
     pub(super) json: bool,
 }
 
-/// Whom to ask.
+/// Target of the requests.
 #[derive(Debug)]
-pub(super) enum Aim {
+pub(super) enum TargetArgs {
     Server { url: String, timeout: Micros },
     Store { store: Option<StoreKind>, config: Option<PathBuf> },
 }
 
-/// What every ask has in common.
+/// Fields that all requests have in common.
 #[derive(Clone, Debug)]
-pub(super) struct Question {
+pub(super) struct RequestTemplate {
     pub(super) resource: String,
     pub(super) limit: u64,
     pub(super) window: Micros,
@@ -141,16 +141,16 @@ impl BenchArgs {
         let warm_up = self.warm_up.unwrap_or(no_warm_up);
         within("--warm-up", warm_up, Micros::ZERO, MAX_TIME)?;
         let target = if self.store.is_some() || self.config.is_some() {
-            Aim::Store { store: self.store, config: self.config }
+            TargetArgs::Store { store: self.store, config: self.config }
         } else {
-            // Not left to clap, for which a variable would contradict --store.
+            // Clap would treat the variable as a conflict with --store, so it is read here.
             let url = self.url.or_else(|| std::env::var("SLIDEGATE_URL").ok());
-            Aim::Server { url: url.unwrap_or_else(|| DEFAULT_URL.to_owned()), timeout: self.timeout }
+            TargetArgs::Server { url: url.unwrap_or_else(|| DEFAULT_URL.to_owned()), timeout: self.timeout }
         };
         let (limit, window, permits) = (self.limit, self.window, self.permits);
         Ok(Plan {
             target,
-            question: Question { resource: self.resource, limit, window, permits },
+            template: RequestTemplate { resource: self.resource, limit, window, permits },
             keys,
             callers: usize::try_from(self.callers).unwrap_or(usize::MAX),
             rate: self.rate,
@@ -177,7 +177,7 @@ impl BenchArgs {
             }
             Spread::Zipf => {
                 let skew = self.skew.unwrap_or(1.0);
-                // Above 10 all but one ask in a thousand are about the first key.
+                // Above 10, all but one request in a thousand have the first key.
                 if !(0.0..=10.0).contains(&skew) {
                     return Err(format!("--skew must be between 0 and 10, not {skew}"));
                 }

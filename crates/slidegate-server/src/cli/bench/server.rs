@@ -1,4 +1,4 @@
-//! A server over HTTP: one connection for each caller, kept open.
+//! HTTP server as a target: one persistent connection for each caller.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,27 +10,27 @@ use hyper::client::conn::http1::SendRequest;
 use serde::Deserialize;
 use slidegate::Micros;
 
-use super::counts::Answer;
-use super::options::Question;
+use super::counts::Outcome;
+use super::options::RequestTemplate;
 use crate::cli::client;
 
-/// The largest answer that is read, in bytes.
+/// Largest response that is read, in bytes.
 const MAX_ANSWER: usize = 64 << 10;
 
-/// A server, and what every request to it has in common.
+/// Server, and the parts that all requests to it have in common.
 pub(super) struct Server {
     pub(super) url: String,
     server: client::Server,
     acquire: Uri,
     peek: Uri,
     timeout: Duration,
-    /// The body up to the key's number, and from there on.
+    /// Body before and after the number of the key.
     body: (String, String),
 }
 
 impl Server {
     /// Resolves the host of `url`.
-    pub(super) async fn find(url: &str, timeout: Micros, question: &Question) -> Result<Self, String> {
+    pub(super) async fn find(url: &str, timeout: Micros, template: &RequestTemplate) -> Result<Self, String> {
         let server = client::Server::find(url).await?;
         Ok(Server {
             url: url.to_owned(),
@@ -38,29 +38,29 @@ impl Server {
             peek: server.operation("peek")?,
             server,
             timeout: timeout.into(),
-            body: body(question)?,
+            body: body(template)?,
         })
     }
 }
 
-/// The JSON of a question around the number of its key.
-fn body(question: &Question) -> Result<(String, String), String> {
-    let Question { resource, limit, window, permits } = question;
+/// Returns the JSON body before and after the number of the key.
+fn body(template: &RequestTemplate) -> Result<(String, String), String> {
+    let RequestTemplate { resource, limit, window, permits } = template;
     let name = serde_json::to_string(resource).map_err(|error| error.to_string())?;
-    // Only its own quote: the name may end in another.
+    // Strip only the closing quote: the name itself may end in one.
     let name = name.strip_suffix('"').unwrap_or(&name);
     let rest = format!(r#"","limit":{limit},"window":"{window}","permits":{permits}}}"#);
     Ok((format!(r#"{{"resource":{name}-"#), rest))
 }
 
-/// One caller's connection.
+/// Connection of one caller.
 pub(super) struct Connection {
     server: Arc<Server>,
     sender: Option<SendRequest<String>>,
 }
 
 impl Connection {
-    /// Connects, so that no ask has to wait for that.
+    /// Connects in advance, so that no request waits for it.
     pub(super) async fn open(server: Arc<Server>) -> Result<Self, String> {
         let connected = tokio::time::timeout(server.timeout, server.server.connect()).await;
         let connected = connected.unwrap_or_else(|_| Err("it does not answer".to_owned()));
@@ -68,19 +68,19 @@ impl Connection {
         Ok(Connection { server, sender: Some(sender) })
     }
 
-    /// Asks about the key of that number.
-    pub(super) async fn ask(&mut self, key: u64) -> Result<Answer, String> {
+    /// Requests permits for a key.
+    pub(super) async fn acquire(&mut self, key: u64) -> Result<Outcome, String> {
         let uri = self.server.acquire.clone();
         self.exchange(uri, key).await
     }
 
-    /// As [`Connection::ask`], and charges nothing.
-    pub(super) async fn peek(&mut self, key: u64) -> Result<Answer, String> {
+    /// Same as [`Connection::acquire`], but charges nothing.
+    pub(super) async fn peek(&mut self, key: u64) -> Result<Outcome, String> {
         let uri = self.server.peek.clone();
         self.exchange(uri, key).await
     }
 
-    async fn exchange(&mut self, uri: Uri, key: u64) -> Result<Answer, String> {
+    async fn exchange(&mut self, uri: Uri, key: u64) -> Result<Outcome, String> {
         let (before, after) = &self.server.body;
         let mut request = hyper::Request::new(format!("{before}{key}{after}"));
         *request.method_mut() = Method::POST;
@@ -93,7 +93,8 @@ impl Connection {
         read(status, &bytes)
     }
 
-    /// What goes wrong, or is given up, leaves no connection: its answer would be taken for the next one.
+    /// Sends a request. After an error, or if the future is dropped, the connection is closed: a late response would be
+    /// mistaken for the next one.
     async fn send(
         &mut self,
         request: hyper::Request<String>,
@@ -101,7 +102,7 @@ impl Connection {
         let mut sender = match self.sender.take() {
             Some(mut sender) => match sender.ready().await {
                 Ok(()) => sender,
-                // Closed while it was idle.
+                // The server closed it while it was idle.
                 Err(_) => self.reconnect().await?,
             },
             None => self.reconnect().await?,
@@ -137,11 +138,11 @@ struct ErrorDetail {
     message: String,
 }
 
-fn read(status: StatusCode, bytes: &[u8]) -> Result<Answer, String> {
+fn read(status: StatusCode, bytes: &[u8]) -> Result<Outcome, String> {
     if let StatusCode::OK | StatusCode::TOO_MANY_REQUESTS = status
         && let Ok(AnswerBody { allowed, source }) = serde_json::from_slice(bytes)
     {
-        return Ok(Answer { allowed, source: Cow::Owned(source.into_owned()) });
+        return Ok(Outcome { allowed, source: Cow::Owned(source.into_owned()) });
     }
     Err(match serde_json::from_slice::<ErrorBody>(bytes) {
         Ok(body) => format!("{}: {}", status.as_u16(), body.error.message),

@@ -1,4 +1,4 @@
-//! What a run says in the end.
+//! Summary of a run, as text and JSON.
 
 use std::fmt;
 
@@ -6,11 +6,11 @@ use hdrhistogram::Histogram;
 use indicatif::HumanCount;
 use serde::Serialize;
 
-use super::counts::{Tally, Words};
+use super::counts::{Counts, WordCounts};
 use super::schedule::Schedule;
-use super::workers::LATE;
+use super::workers::LATE_MICROS;
 
-/// The figures of one run; as JSON, one object.
+/// Results of one run; as JSON, one object.
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
     target: String,
@@ -20,10 +20,10 @@ pub(super) struct Summary {
     allowed: u64,
     denied: u64,
     errors: u64,
-    error_messages: Words,
-    sources: Words,
+    error_messages: WordCounts,
+    sources: WordCounts,
     latency_us: Latency,
-    /// How many decisions took longer than that.
+    /// Number of decisions slower than each bound.
     slower_than: Slower,
     /// None in a closed loop.
     open_loop: Option<OpenLoop>,
@@ -51,26 +51,26 @@ struct Slower {
     s: u64,
 }
 
-/// How the asks of an open loop kept to their times.
+/// Punctuality of the requests of an open loop.
 #[derive(Debug, Serialize)]
 struct OpenLoop {
     intended_per_second: u64,
     achieved_per_second: f64,
-    /// Sent more than a millisecond after their time, because every caller was waiting for an answer.
+    /// Requests sent more than a millisecond late, because every caller was waiting for a response.
     late: u64,
-    /// Due before the end, and never sent. Their wait until then is among the latencies.
+    /// Requests due before the end and never sent. Their wait until the end is included in the latencies.
     unsent: u64,
-    /// How late a caller woke that had nothing to do but wait for its time; none if no caller ever had to.
+    /// Delay of callers that slept until a request was due; none if no caller ever slept.
     woke_late_us: Option<Latency>,
-    /// Whether this machine had no time for the load generator, so that the latencies are in part its own.
+    /// True if this machine was too busy for the load generator, so that it caused part of the latencies.
     generator_fell_behind: bool,
 }
 
 impl Summary {
-    /// Of a run that ended at `now`.
-    pub(super) fn new(target: String, schedule: &Schedule, mut tally: Tally, now: u64) -> Self {
-        let asked = tally.asked();
-        let mut end = tally.last;
+    /// Creates the summary of a run that ended at `now`.
+    pub(super) fn new(target: String, schedule: &Schedule, mut counts: Counts, now: u64) -> Self {
+        let asked = counts.requests();
+        let mut end = counts.last;
         let mut unsent = 0;
         if let Some(rate) = schedule.rate() {
             let due = schedule.arrivals(now, rate);
@@ -78,36 +78,36 @@ impl Summary {
             // The last interval belongs to the last arrival.
             end = end.max(schedule.span(due, rate));
             let stopped = schedule.span(due, rate);
-            charge(&mut tally.latency, unsent, stopped - schedule.span(due - unsent, rate));
+            charge(&mut counts.latency, unsent, stopped - schedule.span(due - unsent, rate));
         }
-        let seconds = end.saturating_sub(schedule.counted()) as f64 / 1e6;
+        let seconds = end.saturating_sub(schedule.measured_from()) as f64 / 1e6;
         let per_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
-        let decisions = tally.allowed + tally.denied;
-        let woke_late = (!tally.woke_late.is_empty()).then(|| latency(&tally.woke_late));
+        let decisions = counts.allowed + counts.denied;
+        let woke_late = (!counts.woke_late.is_empty()).then(|| latency(&counts.woke_late));
         Summary {
             target,
             asked,
             seconds,
             decisions_per_second: per_second(decisions),
-            allowed: tally.allowed,
-            denied: tally.denied,
-            errors: tally.errors.total(),
-            error_messages: tally.errors,
-            sources: tally.sources,
-            latency_us: latency(&tally.latency),
-            slower_than: slower(&tally.latency),
+            allowed: counts.allowed,
+            denied: counts.denied,
+            errors: counts.errors.total(),
+            error_messages: counts.errors,
+            sources: counts.sources,
+            latency_us: latency(&counts.latency),
+            slower_than: slower(&counts.latency),
             open_loop: schedule.rate().map(|rate| OpenLoop {
                 intended_per_second: rate,
                 achieved_per_second: per_second(asked),
-                late: tally.late,
+                late: counts.late,
                 unsent,
-                generator_fell_behind: woke_late.as_ref().is_some_and(|late| late.p99 > LATE),
+                generator_fell_behind: woke_late.as_ref().is_some_and(|late| late.p99 > LATE_MICROS),
                 woke_late_us: woke_late,
             }),
         }
     }
 
-    /// Whether anything was decided at all.
+    /// Returns true if there was any decision.
     pub(super) fn answered(&self) -> bool {
         self.allowed + self.denied > 0
     }
@@ -117,9 +117,9 @@ impl Summary {
     }
 }
 
-/// Adds the waits of `n` asks that were never sent: spread evenly, the first waited longest.
+/// Adds the waits of `n` requests that were never sent. They are spread evenly, and the first waited longest.
 fn charge(latency: &mut Histogram<u64>, n: u64, longest: u64) {
-    // As many groups as three digits can tell apart: there may be billions.
+    // The groups match the precision of three digits: there may be billions of requests.
     let groups = n.min(10_000);
     for group in 0..groups {
         let (from, to) = (n * group / groups, n * (group + 1) / groups);
@@ -140,8 +140,8 @@ fn latency(histogram: &Histogram<u64>) -> Latency {
 }
 
 fn slower(histogram: &Histogram<u64>) -> Slower {
-    let over = |micros: u64| histogram.count_between(micros + 1, u64::MAX);
-    Slower { ms: over(1_000), ms10: over(10_000), ms100: over(100_000), s: over(1_000_000) }
+    let slower = |micros: u64| histogram.count_between(micros + 1, u64::MAX);
+    Slower { ms: slower(1_000), ms10: slower(10_000), ms100: slower(100_000), s: slower(1_000_000) }
 }
 
 impl fmt::Display for Summary {
@@ -205,7 +205,7 @@ impl fmt::Display for OpenLoop {
     }
 }
 
-/// Microseconds, as people read them.
+/// Formats microseconds for people.
 fn time(micros: u64) -> String {
     match micros {
         0 => "<1 us".to_owned(),
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_never_sent_is_charged_evenly() {
+    fn unsent_requests_are_charged_evenly() {
         for n in [1_000, 123_456, 36_000_000_000] {
             let mut histogram = Histogram::new_with_bounds(1, 3_600_000_000, 3).unwrap();
             charge(&mut histogram, n, 1_000_000);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_unsent_charges_nothing() {
+    fn no_unsent_requests_charge_nothing() {
         let mut histogram = Histogram::new(3).unwrap();
         charge(&mut histogram, 0, 0);
         assert!(histogram.is_empty());

@@ -1,4 +1,4 @@
-//! Who is asked: a server, or a store in this process.
+//! Target of a benchmark: a server, or a store in this process.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -6,25 +6,25 @@ use std::sync::Arc;
 
 use slidegate::{AdHoc, Bounds, Limiter, MAX_LIMIT, MAX_WINDOW, MIN_WINDOW, Micros, Request, Rules};
 
-use super::counts::Answer;
-use super::options::{Aim, Question};
+use super::counts::Outcome;
+use super::options::{RequestTemplate, TargetArgs};
 use super::server::{Connection, Server};
 use crate::config::{self, Config};
 use crate::store::{AnyStore, Readiness};
 
-/// Who is asked, found and there.
+/// Target that is ready to receive requests.
 pub(super) enum Target {
     Server(Arc<Server>),
     Store(Arc<Limiter<AnyStore>>),
 }
 
 impl Target {
-    pub(super) async fn open(aim: &Aim, question: &Question) -> Result<Self, String> {
-        match aim {
-            Aim::Server { url, timeout } => {
-                Ok(Target::Server(Arc::new(Server::find(url, *timeout, question).await?)))
+    pub(super) async fn open(args: &TargetArgs, template: &RequestTemplate) -> Result<Self, String> {
+        match args {
+            TargetArgs::Server { url, timeout } => {
+                Ok(Target::Server(Arc::new(Server::find(url, *timeout, template).await?)))
             }
-            Aim::Store { store, config } => {
+            TargetArgs::Store { store, config } => {
                 let config = match config {
                     Some(path) => config::load(path)?,
                     None => Config {
@@ -34,36 +34,36 @@ impl Target {
                 };
                 let kind = store.clone().or(config.store.clone()).unwrap_or_default();
                 let store = AnyStore::open(kind, &config)?;
-                // A guard would decide without it, and the figures would be of something else.
+                // Failover would decide without Redis, and the results would not be those of Redis.
                 if let Readiness::NotReady(error) = store.ready().await {
                     return Err(error.to_string());
                 }
-                tokio::spawn(store.clone().introduce());
+                tokio::spawn(store.clone().start_and_watch());
                 Ok(Target::Store(Arc::new(Limiter::new(store, config.rules))))
             }
         }
     }
 
-    /// For people.
-    pub(super) fn place(&self) -> String {
+    /// Returns the location of the target, for messages.
+    pub(super) fn location(&self) -> String {
         match self {
             Target::Server(server) => server.url.clone(),
-            Target::Store(limiter) => format!("{}, in this process", limiter.store().place()),
+            Target::Store(limiter) => format!("{}, in this process", limiter.store().location()),
         }
     }
 
-    /// One more caller.
-    pub(super) async fn caller(&self, question: &Question) -> Result<Caller, String> {
+    /// Creates a caller.
+    pub(super) async fn caller(&self, template: &RequestTemplate) -> Result<Caller, String> {
         Ok(match self {
             Target::Server(server) => Caller::Server(Connection::open(Arc::clone(server)).await?),
             Target::Store(limiter) => {
-                let (limiter, question) = (Arc::clone(limiter), question.clone());
-                Caller::Store { limiter, question, name: String::new() }
+                let (limiter, template) = (Arc::clone(limiter), template.clone());
+                Caller::Store { limiter, template, name: String::new() }
             }
         })
     }
 
-    /// Says goodbye.
+    /// Closes the store.
     pub(super) async fn close(&self) {
         if let Target::Store(limiter) = self {
             limiter.store().leave().await;
@@ -71,7 +71,7 @@ impl Target {
     }
 }
 
-/// Without a file there is nobody whom bounds would protect.
+/// Returns rules with the widest ad-hoc bounds, because without a file there is nothing to protect.
 fn any_limit() -> Result<Rules, String> {
     let limit = Bounds { default: 1, min: 1, max: MAX_LIMIT };
     let window = Bounds { default: Micros::from_secs(60), min: MIN_WINDOW, max: MAX_WINDOW };
@@ -79,43 +79,43 @@ fn any_limit() -> Result<Rules, String> {
     rules.map_err(|error| error.to_string())
 }
 
-/// Somebody who asks one thing at a time.
+/// Client that sends one request at a time.
 pub(super) enum Caller {
     Server(Connection),
-    Store { limiter: Arc<Limiter<AnyStore>>, question: Question, name: String },
+    Store { limiter: Arc<Limiter<AnyStore>>, template: RequestTemplate, name: String },
 }
 
 impl Caller {
-    /// Asks about the key of that number. A denial is an answer.
-    pub(super) async fn ask(&mut self, key: u64) -> Result<Answer, String> {
+    /// Requests permits for a key. A denial is a decision, not an error.
+    pub(super) async fn acquire(&mut self, key: u64) -> Result<Outcome, String> {
         match self {
-            Caller::Server(connection) => connection.ask(key).await,
-            Caller::Store { limiter, question, name } => {
-                decided(limiter.acquire(request(question, name, key)).await)
+            Caller::Server(connection) => connection.acquire(key).await,
+            Caller::Store { limiter, template, name } => {
+                outcome(limiter.acquire(request(template, name, key)).await)
             }
         }
     }
 
-    /// As [`Caller::ask`], and charges nothing.
-    pub(super) async fn peek(&mut self, key: u64) -> Result<Answer, String> {
+    /// Same as [`Caller::acquire`], but charges nothing.
+    pub(super) async fn peek(&mut self, key: u64) -> Result<Outcome, String> {
         match self {
             Caller::Server(connection) => connection.peek(key).await,
-            Caller::Store { limiter, question, name } => {
-                decided(limiter.peek(request(question, name, key)).await)
+            Caller::Store { limiter, template, name } => {
+                outcome(limiter.peek(request(template, name, key)).await)
             }
         }
     }
 }
 
-fn request<'a>(question: &Question, name: &'a mut String, key: u64) -> Request<'a> {
-    let Question { resource, limit, window, permits } = question;
+fn request<'a>(template: &RequestTemplate, name: &'a mut String, key: u64) -> Request<'a> {
+    let RequestTemplate { resource, limit, window, permits } = template;
     name.clear();
     // Writing to a string does not fail.
     let _ = write!(name, "{resource}-{key}");
     Request::resource(name).limit(*limit).window((*window).into()).permits(*permits)
 }
 
-fn decided(decision: Result<slidegate::Decision, slidegate::Error>) -> Result<Answer, String> {
+fn outcome(decision: Result<slidegate::Decision, slidegate::Error>) -> Result<Outcome, String> {
     let decision = decision.map_err(|error| error.to_string())?;
-    Ok(Answer { allowed: decision.allowed(), source: Cow::Borrowed(decision.source().as_str()) })
+    Ok(Outcome { allowed: decision.allowed(), source: Cow::Borrowed(decision.source().as_str()) })
 }

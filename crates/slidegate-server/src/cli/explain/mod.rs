@@ -1,4 +1,4 @@
-//! `slidegate explain`: why a request would be allowed or denied, rule by rule.
+//! `slidegate explain`: explains, rule by rule, why a request would be allowed or denied.
 
 mod text;
 
@@ -15,7 +15,7 @@ use crate::common::console::{fail, say};
 use crate::config::load;
 use crate::store::AnyStore;
 
-/// What to explain, and by whose rules.
+/// Arguments of `slidegate explain`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     slidegate explain api=/login ip=1.2.3.4 user=alice\n  \
@@ -32,7 +32,7 @@ pub(crate) struct ExplainArgs {
     json: bool,
 }
 
-/// Explains one request. Exit code 0 if it would be allowed, 1 if it would be denied, 2 if that cannot be said.
+/// Explains one request. Exit code 0 if it would be allowed, 1 if it would be denied, 2 if that is unknown.
 pub(crate) fn run(args: ExplainArgs) -> ExitCode {
     let explained = match &args.config {
         Some(file) => by_file(file, &args.request),

@@ -1,4 +1,4 @@
-//! An explanation as people read it.
+//! Explanation as readable text.
 
 use std::fmt::Write;
 
@@ -7,21 +7,21 @@ use slidegate::yaml::one_line;
 
 use crate::app::explain::dto::{CountedBody, ExplanationBody, RuleBody, VerdictBody};
 
-/// Several lines, with nothing in them that a terminal would obey.
+/// Returns several lines without control characters that a terminal would obey.
 pub(super) fn text(explained: &ExplanationBody) -> String {
     let mut text = headline(explained);
-    let (missed, met): (Vec<_>, Vec<_>) =
+    let (others, applying): (Vec<_>, Vec<_>) =
         explained.rules.iter().partition(|rule| rule.verdict == VerdictBody::DoesNotApply);
-    for rule in &met {
-        let _ = write!(text, "\n\n{}", one_line(&met_by(rule)));
+    for rule in &applying {
+        let _ = write!(text, "\n\n{}", one_line(&verdict_line(rule)));
         if let Some(counted) = &rule.counted {
-            lines(&mut text, counted, explained.permits);
+            write_count(&mut text, counted, explained.permits);
         }
     }
-    if !missed.is_empty() {
+    if !others.is_empty() {
         text += "\n\ndo not apply:";
     }
-    for rule in missed {
+    for rule in others {
         let why = rule.why.as_deref().unwrap_or("it does not say why");
         let _ = write!(text, "\n  {}: {}", one_line(&rule.rule), one_line(why));
     }
@@ -57,13 +57,13 @@ fn headline(explained: &ExplanationBody) -> String {
     }
 }
 
-/// A wait that may be a lower bound.
+/// Formats a wait that may be a lower bound.
 fn bounded(millis: u64, exact: Option<bool>) -> String {
     let wait = wait(millis);
     if exact == Some(false) { format!("at least {wait}") } else { wait.to_string() }
 }
 
-fn met_by(rule: &RuleBody) -> String {
+fn verdict_line(rule: &RuleBody) -> String {
     let verdict = match rule.verdict {
         VerdictBody::Allows => "allows",
         VerdictBody::Denies => "denies",
@@ -78,7 +78,7 @@ fn met_by(rule: &RuleBody) -> String {
     format!("{}{shadow}: {verdict}", rule.rule)
 }
 
-fn lines(text: &mut String, counted: &CountedBody, permits: u64) {
+fn write_count(text: &mut String, counted: &CountedBody, permits: u64) {
     let CountedBody { limit, limit_now, used, algorithm, window_ms, .. } = counted;
     let own = if counted.overridden { ", a limit of its own" } else { "" };
     let attempts = if counted.count == "attempts" { ", denied ones too" } else { "" };

@@ -21,7 +21,7 @@ pub(crate) async fn should_rate_limit(
 ) -> Result<Vec<u8>, Status> {
     let pieces = pieces.iter().rev().map(|piece| Bytes::copy_from_slice(piece)).collect();
     let request = framing::read_message(Pieces(pieces), &ConnectionState::default(), || {
-        RequestBudget::default().hold(usize::MAX)
+        RequestBudget::default().share(usize::MAX)
     })
     .await?;
     let response = rate_limit::decide(instrumented, request).await?;

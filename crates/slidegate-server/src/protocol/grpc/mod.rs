@@ -102,16 +102,17 @@ impl ConnectionHandler {
         if !self.is_authorized(&request) {
             return error_response(Status::unauthenticated("this needs a token: authorization: Bearer …"));
         }
-        let timeout = match deadline::from_headers(request.headers(), self.app.limits.request) {
+        let timeout = match deadline::from_headers(request.headers(), self.app.settings.limits.request) {
             Ok(timeout) => timeout,
             Err(status) => return error_response(status),
         };
         let (is_post, path) = (request.method() == Method::POST, request.uri().path());
         if is_post && path == SHOULD_RATE_LIMIT {
             let instrumented =
-                self.app.deciding(Protocol::Grpc).called_by(TraceContext::of(request.headers()));
+                self.app.instrumented(Protocol::Grpc).called_by(TraceContext::of(request.headers()));
             let decision = pin!(async {
-                let message = framing::read_message(request.into_body(), state, || self.app.hold()).await?;
+                let message =
+                    framing::read_message(request.into_body(), state, || self.app.budget_share()).await?;
                 rate_limit::decide(instrumented, message).await
             });
             return match within(timeout, decision).await {
@@ -119,7 +120,7 @@ impl ConnectionHandler {
                 // By default Envoy lets a request pass if the call fails. A client must not achieve that with
                 // long headers.
                 Some(Err(status)) if status.code() == Code::ResourceExhausted => {
-                    self.app.record.denied(Protocol::Grpc);
+                    self.app.stats.count_denied(Protocol::Grpc);
                     framing::unary_response(&rate_limit::over_limit()).map(Either::Left)
                 }
                 Some(Err(status)) => error_response(status),
@@ -128,7 +129,8 @@ impl ConnectionHandler {
         }
         if is_post && path == health::CHECK {
             let checked = pin!(async {
-                let message = framing::read_message(request.into_body(), state, || self.app.hold()).await?;
+                let message =
+                    framing::read_message(request.into_body(), state, || self.app.budget_share()).await?;
                 self.health.check(message).await
             });
             return match within(timeout, checked).await {
@@ -143,7 +145,8 @@ impl ConnectionHandler {
         };
         let answer = if is_post && path == health::WATCH {
             let watched = pin!(async {
-                let message = framing::read_message(request.into_body(), state, || self.app.hold()).await?;
+                let message =
+                    framing::read_message(request.into_body(), state, || self.app.budget_share()).await?;
                 Ok::<_, Status>(self.health.watch(message).await)
             });
             within(timeout, watched).await
@@ -165,8 +168,8 @@ impl ConnectionHandler {
     /// status reveals nothing else.
     fn is_authorized<B>(&self, request: &Request<B>) -> bool {
         let token = || request.headers().get(AUTHORIZATION).and_then(|header| bearer(header.as_bytes()));
-        let access = &self.app.access;
-        access.is_open() || request.uri().path().starts_with(health::PREFIX) || access.may_ask(token())
+        let access = &self.app.settings.access;
+        access.is_open() || request.uri().path().starts_with(health::PREFIX) || access.may_call(token())
     }
 }
 
@@ -187,7 +190,7 @@ struct RequestGuard<'c> {
 
 impl Drop for RequestGuard<'_> {
     fn drop(&mut self) {
-        self.state.end(self.app.record.now());
+        self.state.end(self.app.stats.now());
     }
 }
 
@@ -205,7 +208,7 @@ impl listener::ConnectionHandler for ConnectionHandler {
         state: Arc<ConnectionState>,
         mut stop: Stop,
     ) {
-        let limits = self.app.limits;
+        let limits = self.app.settings.limits;
         let mut stream = TimeoutStream::new(stream);
         // A live peer answers at least a ping. A peer that never begins to speak HTTP/2 is not pinged.
         stream.set_read_timeout(Some(limits.head + limits.request));

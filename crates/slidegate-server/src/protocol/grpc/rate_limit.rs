@@ -52,7 +52,7 @@ async fn deny_by_zero_limit(
             Err(_) => None,
         });
     }
-    instrumented.record.denied(instrumented.door);
+    instrumented.stats.count_denied(instrumented.protocol);
     let outcomes = descriptors.requests().zip(&decisions).map(|outcome| match outcome {
         (_, Some(decision)) => DescriptorOutcome::Decided(decision),
         (Err(limit_override), None) => DescriptorOutcome::ZeroLimit(limit_override),

@@ -31,12 +31,12 @@ pub(super) struct StreamGuard {
 
 impl Streams {
     pub(super) fn new(app: Arc<AppState>) -> Self {
-        Streams { permits: Arc::new(Semaphore::new(app.limits.grpc_streams)), app }
+        Streams { permits: Arc::new(Semaphore::new(app.settings.limits.grpc_streams)), app }
     }
 
     /// Opens a stream on the connection that `state` belongs to.
     pub(super) fn open(&self, state: &Arc<ConnectionState>) -> Result<StreamGuard, Status> {
-        let max = self.app.limits.grpc_streams_per_connection;
+        let max = self.app.settings.limits.grpc_streams_per_connection;
         if !state.open_stream(max) {
             return Err(Status::resource_exhausted(format!(
                 "{max} streams are open on this connection, as many as there may be: end one, or raise \
@@ -45,7 +45,7 @@ impl Streams {
         }
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             state.close_stream();
-            let max = self.app.limits.grpc_streams;
+            let max = self.app.settings.limits.grpc_streams;
             return Err(Status::resource_exhausted(format!(
                 "{max} streams are open, as many as there may be: try again later, or raise listen.limits.grpc-streams"
             )));
@@ -59,7 +59,7 @@ impl Streams {
 impl Drop for StreamGuard {
     fn drop(&mut self) {
         self.state.close_stream();
-        self.state.end(self.app.record.now());
+        self.state.end(self.app.stats.now());
     }
 }
 

@@ -68,7 +68,7 @@ impl DecisionKind {
             .with_headers(&DENIED_HEADERS)
             .fails(&DECISION_ERRORS);
         let handler = async move |State(app): State<Shared>, request: Request<Body>| {
-            self.read_and_answer(app.deciding(Protocol::Http), request).await.map(Body::from)
+            self.read_and_answer(app.instrumented(Protocol::Http), request).await.map(Body::from)
         };
         Route::new(path).post(handler, operation)
     }
@@ -158,7 +158,7 @@ async fn batch(
     let body: BatchBody<'_> = read_json(body.as_slice())?;
     let requests: Vec<_> = body.requests.iter().map(AcquireBody::request).collect();
     let valid: Vec<_> = requests.iter().flatten().cloned().collect();
-    let instrumented = app.deciding(Protocol::Http).called_by(caller);
+    let instrumented = app.instrumented(Protocol::Http).called_by(caller);
     let mut decisions = instrumented.acquire_many(&valid).await?.into_iter();
     let answers: Vec<Result<Decision, Error>> = requests
         .into_iter()

@@ -25,7 +25,7 @@ impl ConnectionHandler {
             _ if needs_admin(method, path) => {
                 self.authorize_change(token)?;
                 // Without a token a web page could make changes through the browser of its visitor.
-                if self.app.access.has_admin() || !may_be_from_web_page(headers) {
+                if self.app.settings.access.has_admin() || !may_be_from_web_page(headers) {
                     Ok(())
                 } else {
                     Err(cross_site_change_error())
@@ -34,7 +34,7 @@ impl ConnectionHandler {
             _ => {
                 self.authorize_api(token)?;
                 // A web page does not know the token, so it can charge only where no token is required.
-                if self.app.access.is_open() && self.is_cross_site_charge(path, headers) {
+                if self.app.settings.access.is_open() && self.is_cross_site_charge(path, headers) {
                     Err(cross_site_charge_error(path))
                 } else {
                     Ok(())
@@ -60,7 +60,7 @@ impl ConnectionHandler {
         let describes_other_request = |name: &HeaderName| {
             PROXY_HEADERS.contains(&name.as_str())
                 || PROXY_HEADER_PREFIXES.iter().any(|prefix| name.as_str().starts_with(prefix))
-                || self.app.authorize.attributes.iter().any(|(_, origin)| match origin {
+                || self.app.settings.authorize.attributes.iter().any(|(_, origin)| match origin {
                     Origin::Header(known) => known == name && !BROWSER_HEADERS.contains(&name.as_str()),
                     _ => false,
                 })
@@ -70,11 +70,11 @@ impl ConnectionHandler {
 
     /// Checks that `token` allows calls that change nothing but counts.
     pub(super) fn authorize_api(&self, token: Option<&[u8]>) -> Result<(), ApiError> {
-        if self.app.access.may_ask(token) { Ok(()) } else { Err(missing_token("ask")) }
+        if self.app.settings.access.may_call(token) { Ok(()) } else { Err(missing_token("ask")) }
     }
 
     fn authorize_change(&self, token: Option<&[u8]>) -> Result<(), ApiError> {
-        let access = &self.app.access;
+        let access = &self.app.settings.access;
         match self.role {
             Role::Admin if !access.has_admin() => Ok(()),
             Role::Api { allows_changes: false } => Err(ApiError::new(

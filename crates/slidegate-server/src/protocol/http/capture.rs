@@ -17,7 +17,7 @@ use super::dto::{JsonBytes, read_json};
 use super::error::{ApiError, BODY_ERRORS, Code};
 use super::operation::{Access, Operation};
 use super::route::Route;
-use crate::telemetry::capture::{Bounds, Reel, Sample, read_share};
+use crate::telemetry::capture::{Bounds, ClientSampler, LineReceiver, read_share};
 
 const NDJSON: &str = "application/x-ndjson";
 
@@ -57,7 +57,7 @@ impl Default for RecordBody {
 }
 
 impl RecordBody {
-    fn check(self) -> Result<(Sample, Bounds), ApiError> {
+    fn check(self) -> Result<(ClientSampler, Bounds), ApiError> {
         let within = |name: &str, n: u64, max: u64| match n {
             n if (1..=max).contains(&n) => Ok(n),
             n => Err(invalid(format!("`{name}` must be between 1 and {max}, not {n}"))),
@@ -74,7 +74,7 @@ impl RecordBody {
             }
         }
         let bounds = Bounds { bytes, time: Some(Duration::from_secs(seconds)), streamed: true };
-        Ok((Sample::new(share, self.by, self.digest), bounds))
+        Ok((ClientSampler::new(share, self.by, self.digest), bounds))
     }
 }
 
@@ -96,14 +96,14 @@ pub(super) fn route() -> Route {
 
 async fn record(State(app): State<Shared>, body: JsonBytes) -> Result<Response, ApiError> {
     let (sample, bounds) = read_json::<RecordBody>(body.as_slice())?.check()?;
-    let reel = app.record.recorder.start(sample, bounds).ok_or_else(|| {
+    let reel = app.stats.recorder.start(sample, bounds).ok_or_else(|| {
         ApiError::new(Code::Unavailable, "as much is recorded as may be: end another recording, or try again")
     })?;
     let lines = Body::from_stream(stream::unfold(reel, next));
     Ok(([(header::CONTENT_TYPE, NDJSON)], lines).into_response())
 }
 
-async fn next(mut reel: Reel) -> Option<(Result<Bytes, Infallible>, Reel)> {
+async fn next(mut reel: LineReceiver) -> Option<(Result<Bytes, Infallible>, LineReceiver)> {
     let lines = reel.next().await?;
     Some((Ok(lines.into()), reel))
 }

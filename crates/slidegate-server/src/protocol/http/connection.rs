@@ -39,7 +39,8 @@ pub(super) fn serve(
     stop: Stop,
 ) -> ServeFuture {
     Box::pin(async move {
-        match fast_path::serve(&handler, &mut stream, handler.app.limits.head, &state, &stop).await? {
+        match fast_path::serve(&handler, &mut stream, handler.app.settings.limits.head, &state, &stop).await?
+        {
             Some(rest) => serve_with_hyper(stream, rest, handler, peer, state, stop).await,
             None => Ok(()),
         }
@@ -56,12 +57,12 @@ fn serve_with_hyper(
     state: Arc<ConnectionState>,
     mut stop: Stop,
 ) -> ServeFuture {
-    let limits = handler.app.limits;
+    let limits = handler.app.settings.limits;
     let (reader, writer) = tokio::io::split(stream);
     // A client that does not read its response is disconnected as well.
     let mut writer = TimeoutWriter::new(writer);
     writer.set_timeout(Some(limits.request));
-    let meter = Arc::new(RequestMeter::new(handler.app.hold()));
+    let meter = Arc::new(RequestMeter::new(handler.app.budget_share()));
     let reader = MeteredReader { reader, meter: Arc::clone(&meter) };
     let stream = tokio::io::join(Cursor::new(rest).chain(reader), Box::pin(writer));
     let service = service_fn(move |mut request: Request<Incoming>| {

@@ -166,7 +166,7 @@ impl<'a> FastRequest<'a> {
                 // Cross-site requests are checked in one place only, behind hyper.
                 return None;
             } else {
-                caller.hear(name, value);
+                caller.read_header(name, value);
             }
         }
         let length = head.checked_add(length.filter(|_| json)?)?;
@@ -284,7 +284,8 @@ mod tests {
         let rules = Rules::from_yaml("rules: [{ name: r, key: [u], limit: 9, window: 1h, count: attempts }]");
         let mut app = AppState::new(AnyStore::Memory(MemoryStore::new()), rules.unwrap(), "a test");
         if requires_token {
-            app.access = Auth::new(vec![Token::new(TOKEN.trim_start_matches("Bearer ").as_bytes())], vec![]);
+            app.settings.access =
+                Auth::new(vec![Token::new(TOKEN.trim_start_matches("Bearer ").as_bytes())], vec![]);
         }
         let handler = ConnectionHandler::new(Arc::new(app), Role::Api { allows_changes: true });
         let responses = Arc::new(Mutex::new(Vec::new()));

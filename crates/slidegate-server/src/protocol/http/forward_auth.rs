@@ -109,7 +109,7 @@ async fn authorize(
 ) -> Result<Response, ApiError> {
     let Query(query) =
         query.map_err(|rejection| ApiError::new(Code::InvalidRequest, rejection.body_text()))?;
-    let config = &app.authorize;
+    let config = &app.settings.authorize;
     let deny_status_code = match query.deny.map(deny_status) {
         None => config.deny_status,
         Some(Ok(status)) => status,
@@ -124,7 +124,7 @@ async fn authorize(
     let attributes = forwarded.attributes();
     let pairs = attributes.iter().map(|(name, value)| (*name, &**value));
     let request = Request::new(pairs).permits(query.permits.unwrap_or(1));
-    let instrumented = app.deciding(Protocol::Http).called_by(TraceContext::of(&head));
+    let instrumented = app.instrumented(Protocol::Http).called_by(TraceContext::of(&head));
     let decision = instrumented.acquire(&request).await?;
     Ok(answer(&decision, deny_status_code, query.headers.as_deref() == Some("x-ratelimit")))
 }

@@ -14,7 +14,7 @@ use super::error::{ApiError, Code};
 use super::live_stats::Tick;
 use super::operation::{Access, Operation};
 use super::route::Route;
-use crate::app::live_feed::Ticks;
+use crate::app::live_feed::Subscription;
 use crate::telemetry::stats::Requests;
 
 /// Statistics of the past.
@@ -71,10 +71,10 @@ pub(super) fn route() -> Route {
 async fn live(
     State(app): State<Shared>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
-    let ticks = app.live.watch().ok_or_else(|| {
+    let ticks = app.export.live.subscribe().ok_or_else(|| {
         ApiError::new(Code::Unavailable, "as many look on as may: close another dashboard, or try again")
     })?;
-    let seconds = app.record.history().seconds;
+    let seconds = app.stats.history().seconds;
     let (allowed, denied) = seconds.iter().map(|Requests { allowed, denied }| (*allowed, *denied)).unzip();
     let until_ms = SystemClock::new().now().get() / 1_000;
     let history = HistoryBody { step_ms: 1_000, until_ms, allowed, denied };
@@ -85,8 +85,8 @@ async fn live(
 
 /// Waits for the next event. Returns `None` when the server stops.
 async fn next(
-    (history, mut ticks): (Option<Event>, Ticks),
-) -> Option<(Result<Event, Infallible>, (Option<Event>, Ticks))> {
+    (history, mut ticks): (Option<Event>, Subscription),
+) -> Option<(Result<Event, Infallible>, (Option<Event>, Subscription))> {
     if let Some(history) = history {
         return Some((Ok(history), (None, ticks)));
     }

@@ -13,7 +13,7 @@ use super::store::StoreBody;
 use crate::app::monitor::{AccuracyBody, MemoryBody};
 use crate::app::state::AppState;
 use crate::common::protocol::Protocol;
-use crate::telemetry::stats::{Requests, Shown};
+use crate::telemetry::stats::{Requests, RuleSummary};
 
 /// Maximum number of rules in the statistics of one second: the busiest of the last minute.
 const MAX_RULES: usize = 1_000;
@@ -28,12 +28,12 @@ pub(crate) async fn publish_every_second(app: Arc<AppState>) {
     seconds.tick().await;
     loop {
         seconds.tick().await;
-        app.record.beat();
-        if app.live.has_subscribers() {
+        app.stats.tick();
+        if app.export.live.has_subscribers() {
             let tick = Tick::new(&app, clock.now().get() / 1_000).await;
             // Serializing our own types cannot fail.
             let text = serde_json::to_string(&tick).unwrap_or_default();
-            app.live.publish(text);
+            app.export.live.publish(text);
         }
     }
 }
@@ -99,9 +99,9 @@ pub(crate) struct Connections {
 impl Tick {
     async fn new(app: &AppState, at_ms: u64) -> Self {
         let store = StoreBody::of(app).await;
-        let (Requests { allowed, denied }, durations) = app.record.second();
+        let (Requests { allowed, denied }, durations) = app.stats.last_second();
         let (rules, would_deny) = rules(app);
-        let connections = |protocol| app.record.connections(protocol);
+        let connections = |protocol| app.stats.connections(protocol);
         Tick {
             at_ms,
             allowed,
@@ -126,8 +126,8 @@ impl Tick {
 
 /// Returns the statistics of the rules, and how often shadow rules would have denied in the last second.
 fn rules(app: &AppState) -> (Vec<RuleTick>, u64) {
-    let (rules, rows) = app.record.rows();
-    let mut shown: Vec<(usize, Shown)> = rows.iter().map(|row| row.shown()).enumerate().collect();
+    let (rules, rows) = app.stats.rows();
+    let mut shown: Vec<(usize, RuleSummary)> = rows.iter().map(|row| row.summary()).enumerate().collect();
     let would_deny = shown.iter().map(|(_, shown)| shown.second.would_deny).sum();
     if shown.len() > MAX_RULES {
         shown.sort_by_key(|(_, shown)| std::cmp::Reverse(shown.minute.decisions()));
@@ -135,8 +135,8 @@ fn rules(app: &AppState) -> (Vec<RuleTick>, u64) {
         shown.sort_by_key(|(index, _)| *index);
     }
     let rules_in_order: Vec<_> = rules.iter().collect();
-    let tick = |(index, shown): (usize, Shown)| {
-        let Shown { second, minute, usage } = shown;
+    let tick = |(index, shown): (usize, RuleSummary)| {
+        let RuleSummary { second, minute, usage } = shown;
         // Ad-hoc limits have no rule.
         let rule = rules_in_order.get(index)?;
         let quota = rule.quota();

@@ -94,11 +94,11 @@ impl ConnectionHandler {
     }
 
     fn instrumented(&self) -> Instrumented<'_> {
-        self.app.deciding(Protocol::Http)
+        self.app.instrumented(Protocol::Http)
     }
 
     fn timeout(&self) -> Duration {
-        self.app.limits.request
+        self.app.settings.limits.request
     }
 
     /// Authorizes and answers a request.

@@ -64,14 +64,14 @@ struct ShadowBody {
 }
 
 impl From<Shadow> for ShadowBody {
-    fn from(Shadow { rule, shadow_of, watched }: Shadow) -> Self {
+    fn from(Shadow { rule, shadow_of, counts }: Shadow) -> Self {
         ShadowBody {
             rule,
             shadow_of,
-            decisions: watched.decisions,
-            would_deny: watched.would_deny,
-            newly_denied: watched.newly_denied,
-            newly_allowed: watched.newly_allowed,
+            decisions: counts.decisions,
+            would_deny: counts.would_deny,
+            newly_denied: counts.newly_denied,
+            newly_allowed: counts.newly_allowed,
         }
     }
 }
@@ -215,7 +215,7 @@ impl EditionBody {
             .rules
             .failure()
             .map(|failure| FailureBody { source: failure.source.clone(), message: failure.message.clone() });
-        let shadows = app.record.shadows().into_iter().map(ShadowBody::from).collect();
+        let shadows = app.stats.shadows().into_iter().map(ShadowBody::from).collect();
         EditionBody { version: *version, hash: hash.clone(), source: source.clone(), failure, shadows }
     }
 }
@@ -235,10 +235,11 @@ async fn replace(
     })?;
     let text = str::from_utf8(&text)
         .map_err(|_| ApiError::new(Code::InvalidRules, "the rules must be text: YAML or JSON in UTF-8"))?;
-    let rules = Config::parse_rules(text, &app.redis)
+    let rules = Config::parse_rules(text, &app.settings.redis)
         .map_err(|error| ApiError::new(Code::InvalidRules, error.to_string()))?;
     if dry_run {
-        return Ok(Json(Preview::new(&app.limiter.rules(), &app.authorize.spell(rules))).into_response());
+        return Ok(Json(Preview::new(&app.limiter.rules(), &app.settings.authorize.normalize_paths(rules)))
+            .into_response());
     }
     let edition = app.replace_rules(rules, "PUT /v1/rules").await?;
     Ok(rules_response(&app, &edition).into_response())

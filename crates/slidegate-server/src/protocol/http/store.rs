@@ -158,7 +158,7 @@ impl StoreBody {
         });
         let mut redis = app.redis_stats().await.map(RedisBody::from);
         for server in redis.iter_mut().flat_map(|redis| &mut redis.servers) {
-            let memory = app.monitor.memory.of(&server.address);
+            let memory = app.monitor.memory.server(&server.address);
             server.used_memory = memory.as_ref().map(|memory| memory.used);
             server.max_memory = memory.map(|memory| memory.max).filter(|max| *max > 0);
         }
@@ -167,8 +167,8 @@ impl StoreBody {
 }
 
 impl From<RedisStats> for RedisBody {
-    fn from(RedisStats { guard, lease, coalesce, calls, .. }: RedisStats) -> Self {
-        let FailoverStats { servers, mirror, in_flight, late, overloaded, .. } = guard;
+    fn from(RedisStats { failover, lease, coalesce, calls, .. }: RedisStats) -> Self {
+        let FailoverStats { servers, mirror, in_flight, late, overloaded, .. } = failover;
         let JournalStats { keys, entries, bytes, dropped } = mirror;
         RedisBody {
             servers: servers.into_iter().map(ServerBody::from).collect(),

@@ -60,7 +60,7 @@ async fn top(
 ) -> Result<Json<TopBody>, ApiError> {
     let Query(QueryParams { period, rule }) =
         query.map_err(|rejection| ApiError::new(Code::InvalidRequest, rejection.body_text()))?;
-    let [hottest, denied] = app.record.top(period, rule.as_deref(), MAX_KEYS).map(|keys| {
+    let [hottest, denied] = app.stats.top_keys(period, rule.as_deref(), MAX_KEYS).map(|keys| {
         let body = |TopKey { key, count }| TopKeyBody {
             rule: key.rule().to_owned(),
             key: key.as_str().to_owned(),

@@ -54,7 +54,7 @@ impl BatchSplitter<'_, '_> {
         handler: &ConnectionHandler,
         timeout: Duration,
     ) -> Result<Vec<Result<Decision, Error>>, Error> {
-        let instrumented = handler.app.deciding(Protocol::Resp);
+        let instrumented = handler.app.instrumented(Protocol::Resp);
         loop {
             let (head, tail) = self.remaining.split_at(self.max_requests.min(self.remaining.len()));
             let decided = with_timeout(timeout, pin!(instrumented.acquire_many(head))).await;

@@ -40,7 +40,7 @@ pub(super) async fn serve<S: Stream>(
     state: &ConnectionState,
     stop: &Stop,
 ) -> io::Result<()> {
-    let limits = handler.app.limits;
+    let limits = handler.app.settings.limits;
     let mut stopping = stop.clone();
     let mut stopped = pin!(stopping.changed());
     let mut timer = pin!(tokio::time::sleep(limits.head));
@@ -48,8 +48,8 @@ pub(super) async fn serve<S: Stream>(
     let mut waiting_since = handler.clock.now();
     let mut incomplete = false;
     let mut received: Vec<u8> = Vec::with_capacity(READ_BUFFER);
-    let session = Session::new(handler.next_id(), peer, &handler.app.access);
-    let budget_share = handler.app.hold();
+    let session = Session::new(handler.next_id(), peer, &handler.app.settings.access);
+    let budget_share = handler.app.budget_share();
     let mut connection =
         Connection { handler, stream, state, session, replies: ReplyBuffer::default(), transaction: None };
     loop {
@@ -300,13 +300,13 @@ impl<S: Stream> Connection<'_, S> {
                 if command == SessionCommand::Reset {
                     self.transaction = None;
                 }
-                return self.session.run(command, rest, &self.handler.app.access, &mut self.replies);
+                return self.session.run(command, rest, &self.handler.app.settings.access, &mut self.replies);
             }
             _ if !self.session.authenticated => self.write_authentication_required(),
             Some(CommandName::Peek) => match DecisionCommand::peek(rest) {
                 Ok(DecisionCommand { request, format }) => {
                     let timeout = self.timeout();
-                    let instrumented = self.handler.app.deciding(Protocol::Resp);
+                    let instrumented = self.handler.app.instrumented(Protocol::Resp);
                     let peeked = pin!(instrumented.peek(&request));
                     let peeked = with_timeout(timeout, peeked).await;
                     self.write_decision(format, peeked);
@@ -366,7 +366,7 @@ impl<S: Stream> Connection<'_, S> {
 
     async fn decide_one(&mut self, request: Request<'_>, format: ReplyFormat) {
         let timeout = self.timeout();
-        let instrumented = self.handler.app.deciding(Protocol::Resp);
+        let instrumented = self.handler.app.instrumented(Protocol::Resp);
         let decided = pin!(instrumented.acquire(&request));
         let decided = with_timeout(timeout, decided).await;
         self.write_decision(format, decided);
@@ -412,7 +412,7 @@ impl<S: Stream> Connection<'_, S> {
     }
 
     fn timeout(&self) -> Duration {
-        self.handler.app.limits.request
+        self.handler.app.settings.limits.request
     }
 
     async fn send_if_large(&mut self) -> io::Result<()> {

@@ -119,7 +119,7 @@ impl Session {
     /// Authenticates the client and returns true if `token` is valid. Otherwise writes an error and leaves
     /// the session as it was.
     fn authenticate(&mut self, token: &[u8], auth: &Auth, replies: &mut ReplyBuffer) -> bool {
-        let is_valid = auth.may_ask(Some(token));
+        let is_valid = auth.may_call(Some(token));
         self.authenticated |= is_valid;
         if !is_valid {
             replies.error("WRONGPASS", "invalid username-password pair or user is disabled.");

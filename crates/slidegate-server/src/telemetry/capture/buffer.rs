@@ -1,4 +1,4 @@
-//! One recording: lines that wait to be taken, in bounded memory.
+//! Buffer of one recording: bounded memory for lines that wait to be written or sent.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,171 +9,171 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Sleep;
 
-use super::{Line, Recorder, Sample};
+use super::{ClientSampler, Line, Recorder};
 
-/// Bytes that may wait; lines that come when they do are dropped.
-const ROOM: usize = 8 << 20;
+/// Upper bound on buffered bytes. Lines beyond it are dropped.
+const MAX_BUFFERED_BYTES: usize = 8 << 20;
 
-/// How much is recorded, and for how long.
+/// Bounds of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
-    /// Bytes of lines.
+    /// Total bytes of all lines.
     pub(crate) bytes: u64,
-    /// None is until it is full.
+    /// Duration. None records until `bytes` is reached.
     pub(crate) time: Option<Duration>,
-    /// Whether a client takes them, and not a file.
+    /// True if a client receives the lines, false if a file does.
     pub(crate) streamed: bool,
 }
 
-/// Why a recording is over.
+/// Reason why a recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    /// It has as many bytes as it may.
+pub(crate) enum EndReason {
+    /// It has reached its size.
     Full,
-    /// Its time is over.
+    /// It has reached its duration.
     Time,
     /// The server stops.
     Stopped,
 }
 
-/// What became of a line.
-pub(super) enum Put {
+/// Result of adding a line.
+pub(super) enum PutResult {
     Written,
-    /// Too many wait.
+    /// The buffer is full.
     Dropped,
-    /// The recording is over.
+    /// The recording has ended.
     Over,
 }
 
-/// Lines that wait to be taken.
-pub(super) struct Tape {
-    pub(super) sample: Sample,
+/// Buffer of lines between the deciding threads and one receiver.
+pub(super) struct LineBuffer {
+    pub(super) sampler: ClientSampler,
     bounds: Bounds,
-    waiting: Mutex<Waiting>,
-    more: Notify,
+    state: Mutex<BufferState>,
+    line_added: Notify,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct BufferState {
     text: Vec<u8>,
-    /// Of all that were written down, taken or not.
+    /// Bytes of all lines that were added, taken or not.
     bytes: u64,
     lines: u64,
     dropped: u64,
-    end: Option<End>,
+    end: Option<EndReason>,
 }
 
-impl Tape {
-    pub(super) fn new(sample: Sample, bounds: Bounds) -> Self {
-        Tape { sample, bounds, waiting: Mutex::default(), more: Notify::new() }
+impl LineBuffer {
+    pub(super) fn new(sampler: ClientSampler, bounds: Bounds) -> Self {
+        LineBuffer { sampler, bounds, state: Mutex::default(), line_added: Notify::new() }
     }
 
     pub(super) fn is_streamed(&self) -> bool {
         self.bounds.streamed
     }
 
-    pub(super) fn put(&self, line: &Line<'_, '_>) -> Put {
-        let mut waiting = self.waiting.lock();
-        if waiting.end.is_some() {
-            return Put::Over;
+    pub(super) fn put(&self, line: &Line<'_, '_>) -> PutResult {
+        let mut state = self.state.lock();
+        if state.end.is_some() {
+            return PutResult::Over;
         }
-        let before = waiting.text.len();
-        // Our own types can be written, and memory takes them.
-        let _ = serde_json::to_writer(&mut waiting.text, line);
-        waiting.text.push(b'\n');
-        let bytes = waiting.bytes + (waiting.text.len() - before) as u64;
+        let before = state.text.len();
+        // Serializing our own types to memory does not fail.
+        let _ = serde_json::to_writer(&mut state.text, line);
+        state.text.push(b'\n');
+        let bytes = state.bytes + (state.text.len() - before) as u64;
         let put = if bytes > self.bounds.bytes {
-            waiting.text.truncate(before);
-            waiting.end = Some(End::Full);
-            Put::Over
-        } else if waiting.text.len() > ROOM {
-            waiting.text.truncate(before);
-            waiting.dropped += 1;
-            Put::Dropped
+            state.text.truncate(before);
+            state.end = Some(EndReason::Full);
+            PutResult::Over
+        } else if state.text.len() > MAX_BUFFERED_BYTES {
+            state.text.truncate(before);
+            state.dropped += 1;
+            PutResult::Dropped
         } else {
-            (waiting.bytes, waiting.lines) = (bytes, waiting.lines + 1);
-            Put::Written
+            (state.bytes, state.lines) = (bytes, state.lines + 1);
+            PutResult::Written
         };
-        drop(waiting);
-        self.more.notify_one();
+        drop(state);
+        self.line_added.notify_one();
         put
     }
 
-    pub(super) fn end(&self, end: End) {
-        self.waiting.lock().end.get_or_insert(end);
-        self.more.notify_one();
+    pub(super) fn end(&self, end: EndReason) {
+        self.state.lock().end.get_or_insert(end);
+        self.line_added.notify_one();
     }
 
-    fn take(&self) -> Taken {
-        let mut waiting = self.waiting.lock();
-        match waiting.end {
-            _ if !waiting.text.is_empty() => Taken::Lines(std::mem::take(&mut waiting.text)),
-            Some(_) => Taken::End,
-            None => Taken::Nothing,
+    fn take(&self) -> TakeResult {
+        let mut state = self.state.lock();
+        match state.end {
+            _ if !state.text.is_empty() => TakeResult::Lines(std::mem::take(&mut state.text)),
+            Some(_) => TakeResult::End,
+            None => TakeResult::Nothing,
         }
     }
 }
 
-enum Taken {
+enum TakeResult {
     Lines(Vec<u8>),
     Nothing,
     End,
 }
 
-/// What a recording came to.
+/// Result of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Summary {
     pub(crate) lines: u64,
     pub(crate) dropped: u64,
-    /// None if who took it has left.
-    pub(crate) end: Option<End>,
+    /// None if the receiver has left.
+    pub(crate) end: Option<EndReason>,
 }
 
-/// Takes the lines of a recording, which is over when this is dropped.
-pub(crate) struct Reel {
+/// Receiver of the lines of a recording. The recording ends when it is dropped.
+pub(crate) struct LineReceiver {
     recorder: Arc<Recorder>,
-    tape: Arc<Tape>,
-    over: Option<Pin<Box<Sleep>>>,
+    buffer: Arc<LineBuffer>,
+    deadline: Option<Pin<Box<Sleep>>>,
 }
 
-impl Reel {
-    /// Its time runs from now.
-    pub(super) fn new(recorder: Arc<Recorder>, tape: Arc<Tape>) -> Self {
-        let over = tape.bounds.time.map(|time| Box::pin(tokio::time::sleep(time)));
-        Reel { recorder, tape, over }
+impl LineReceiver {
+    /// Creates the receiver. The duration of the recording starts now.
+    pub(super) fn new(recorder: Arc<Recorder>, buffer: Arc<LineBuffer>) -> Self {
+        let deadline = buffer.bounds.time.map(|time| Box::pin(tokio::time::sleep(time)));
+        LineReceiver { recorder, buffer, deadline }
     }
 
-    /// The lines that wait, once there are any; none when the recording is over.
+    /// Waits for lines and returns all that are buffered. None when the recording has ended.
     pub(crate) async fn next(&mut self) -> Option<Vec<u8>> {
         loop {
-            // Also while lines come faster than they are taken.
-            if self.over.as_mut().is_some_and(|over| over.now_or_never().is_some()) {
-                self.over = None;
-                self.tape.end(End::Time);
+            // Checked first, so that it also ends while lines come faster than they are taken.
+            if self.deadline.as_mut().is_some_and(|deadline| deadline.now_or_never().is_some()) {
+                self.deadline = None;
+                self.buffer.end(EndReason::Time);
             }
-            match self.tape.take() {
-                Taken::Lines(lines) => return Some(lines),
-                Taken::End => return None,
-                Taken::Nothing => {}
+            match self.buffer.take() {
+                TakeResult::Lines(lines) => return Some(lines),
+                TakeResult::End => return None,
+                TakeResult::Nothing => {}
             }
-            match &mut self.over {
-                None => self.tape.more.notified().await,
-                Some(over) => tokio::select! {
-                    () = self.tape.more.notified() => {}
-                    () = over => {}
+            match &mut self.deadline {
+                None => self.buffer.line_added.notified().await,
+                Some(deadline) => tokio::select! {
+                    () = self.buffer.line_added.notified() => {}
+                    () = deadline => {}
                 },
             }
         }
     }
 
     pub(crate) fn summary(&self) -> Summary {
-        let waiting = self.tape.waiting.lock();
-        Summary { lines: waiting.lines, dropped: waiting.dropped, end: waiting.end }
+        let state = self.buffer.state.lock();
+        Summary { lines: state.lines, dropped: state.dropped, end: state.end }
     }
 }
 
-impl Drop for Reel {
+impl Drop for LineReceiver {
     fn drop(&mut self) {
-        self.recorder.forget(&self.tape);
+        self.recorder.remove(&self.buffer);
     }
 }

@@ -1,4 +1,4 @@
-//! A recording in a file, written by a thread of its own.
+//! Recording into a file, written by its own thread.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -12,23 +12,28 @@ use flate2::write::GzEncoder;
 use tokio::runtime::Handle;
 
 use super::buffer::Summary;
-use super::{Bounds, End, Recorder, Reel, Sample};
+use super::{Bounds, ClientSampler, EndReason, LineReceiver, Recorder};
 use crate::common::console::warn;
 
-/// Lines are taken together that come within this time.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Interval between two writes.
+const WRITE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A file that nothing is written to yet.
+/// Opened file of a recording that has not started.
 pub(crate) struct FileRecording {
     path: PathBuf,
     file: File,
-    pub(super) sample: Sample,
+    pub(super) sampler: ClientSampler,
     pub(super) bounds: Bounds,
 }
 
 impl FileRecording {
-    /// Makes the file; what is there already stays, unless it is to be replaced.
-    pub(super) fn create(path: &Path, replace: bool, sample: Sample, bounds: Bounds) -> Result<Self, String> {
+    /// Creates the file. An existing file is an error, unless `replace` is set.
+    pub(super) fn create(
+        path: &Path,
+        replace: bool,
+        sampler: ClientSampler,
+        bounds: Bounds,
+    ) -> Result<Self, String> {
         let mut options = OpenOptions::new();
         options.write(true);
         if replace {
@@ -47,17 +52,17 @@ impl FileRecording {
                 _ => format!("cannot record to {name}: {error}"),
             }
         })?;
-        Ok(FileRecording { path: path.to_owned(), file, sample, bounds })
+        Ok(FileRecording { path: path.to_owned(), file, sampler, bounds })
     }
 
-    /// Records from now on. Who joins the thread has it all in the file.
+    /// Starts the recording. The file is complete after joining the returned thread.
     pub(crate) fn start(self, recorder: &Arc<Recorder>) -> Result<JoinHandle<()>, String> {
-        let FileRecording { path, file, sample, bounds } = self;
+        let FileRecording { path, file, sampler, bounds } = self;
         let name = path.display().to_string();
-        let reel = recorder.start(sample, bounds).ok_or("as much is recorded as may be")?;
+        let receiver = recorder.start(sampler, bounds).ok_or("as much is recorded as may be")?;
         let runtime = Handle::current();
-        let write = move || match write(&runtime, reel, &path, file) {
-            Ok(summary) => tell(&name, &summary),
+        let write = move || match write(&runtime, receiver, &path, file) {
+            Ok(summary) => log_summary(&name, &summary),
             Err(error) => warn(&format!("the recording is over: cannot write to {name}: {error}")),
         };
         let thread = std::thread::Builder::new().name("recording".to_owned()).spawn(write);
@@ -65,36 +70,36 @@ impl FileRecording {
     }
 }
 
-fn write(runtime: &Handle, mut reel: Reel, path: &Path, mut file: File) -> io::Result<Summary> {
+fn write(runtime: &Handle, mut receiver: LineReceiver, path: &Path, mut file: File) -> io::Result<Summary> {
     let compressed = path.extension().is_some_and(|extension| extension == "gz");
     if compressed {
-        let mut packed = GzEncoder::new(file, Compression::fast());
-        take(runtime, &mut reel, &mut packed)?;
-        packed.finish()?;
+        let mut encoder = GzEncoder::new(file, Compression::fast());
+        write_lines(runtime, &mut receiver, &mut encoder)?;
+        encoder.finish()?;
     } else {
-        take(runtime, &mut reel, &mut file)?;
+        write_lines(runtime, &mut receiver, &mut file)?;
     }
-    Ok(reel.summary())
+    Ok(receiver.summary())
 }
 
-fn take(runtime: &Handle, reel: &mut Reel, to: &mut impl Write) -> io::Result<()> {
-    while let Some(lines) = runtime.block_on(reel.next()) {
+fn write_lines(runtime: &Handle, receiver: &mut LineReceiver, to: &mut impl Write) -> io::Result<()> {
+    while let Some(lines) = runtime.block_on(receiver.next()) {
         to.write_all(&lines)?;
-        // So that what is packed can be unpacked this far, whatever becomes of this process.
+        // Flushed, so that a compressed file can be unpacked up to here, even if this process is killed.
         to.flush()?;
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(WRITE_INTERVAL);
     }
     Ok(())
 }
 
-fn tell(name: &str, summary: &Summary) {
+fn log_summary(name: &str, summary: &Summary) {
     let Summary { lines, dropped, end } = summary;
-    let why = match end {
-        Some(End::Full) => "it has as many bytes as it may",
-        Some(End::Time) => "its time is over",
+    let reason = match end {
+        Some(EndReason::Full) => "it has as many bytes as it may",
+        Some(EndReason::Time) => "its time is over",
         _ => "the server stops",
     };
-    let text = format!("recorded {lines} requests in {name}: {why}");
+    let text = format!("recorded {lines} requests in {name}: {reason}");
     if *dropped == 0 {
         tracing::info!("{text}");
     } else {

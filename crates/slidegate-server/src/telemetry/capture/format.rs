@@ -1,4 +1,4 @@
-//! One request as a line of JSON.
+//! Format of a recording: one request as a line of JSON.
 
 use std::borrow::Cow;
 
@@ -6,15 +6,15 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use slidegate::{Micros, Request};
 
-use super::Sample;
+use super::ClientSampler;
 
-/// What became of a request.
+/// Result of a request.
 #[derive(Clone, Copy)]
 pub(super) struct Verdict<'v> {
-    /// When, by the store's clock; zero if it was not asked.
+    /// Time of the decision by the store's clock; zero if the store was not called.
     pub(super) at: Micros,
     pub(super) allowed: bool,
-    /// None also if no rule matches the request.
+    /// Rule that denied. None also if no rule matches the request.
     pub(super) denied_by: Option<&'v str>,
 }
 
@@ -41,16 +41,16 @@ pub(super) struct Line<'l, 'r> {
 }
 
 impl<'l, 'r> Line<'l, 'r> {
-    pub(super) fn new(request: &'l Request<'r>, verdict: Verdict<'l>, sample: &'l Sample) -> Self {
-        let (resource, own) = request.own_limit().unzip();
-        let own = own.unwrap_or_default();
+    pub(super) fn new(request: &'l Request<'r>, verdict: Verdict<'l>, sampler: &'l ClientSampler) -> Self {
+        let (resource, ad_hoc) = request.own_limit().unzip();
+        let ad_hoc = ad_hoc.unwrap_or_default();
         Line {
             at: verdict.at.get(),
-            attributes: request.attributes().map(|all| Attributes { all, sample }),
-            resource: resource.map(|name| sample.shown("resource", name)),
-            limit: own.limit,
-            window: own.window.map(|window| window.to_string()),
-            burst: own.burst,
+            attributes: request.attributes().map(|all| Attributes { all, sampler }),
+            resource: resource.map(|name| sampler.redact("resource", name)),
+            limit: ad_hoc.limit,
+            window: ad_hoc.window.map(|window| window.to_string()),
+            burst: ad_hoc.burst,
             permits: request.cost(),
             id: request.known_as().map(|id| id.as_str()),
             allowed: verdict.allowed,
@@ -59,17 +59,17 @@ impl<'l, 'r> Line<'l, 'r> {
     }
 }
 
-/// Names and values, in the order in which they came.
+/// Attributes in the order of the request.
 struct Attributes<'l, 'r> {
     all: &'l [(&'r str, &'r str)],
-    sample: &'l Sample,
+    sampler: &'l ClientSampler,
 }
 
 impl Serialize for Attributes<'_, '_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.all.len()))?;
         for (name, value) in self.all {
-            map.serialize_entry(name, &self.sample.shown(name, value))?;
+            map.serialize_entry(name, &self.sampler.redact(name, value))?;
         }
         map.end()
     }

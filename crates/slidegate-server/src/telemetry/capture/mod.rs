@@ -1,8 +1,8 @@
-//! Recordings: the requests that were decided, a line each, for `slidegate simulate` to decide again by other rules.
+//! Recordings of decided requests, one per line, for `slidegate simulate` to replay with other rules.
 //!
-//! A decision is written down where it was made, into memory that is bounded; a file or a client takes it from there. Who
-//! takes too slowly loses lines, which are counted; nobody waits for him. While nobody records, a decision pays for one
-//! load of a flag.
+//! The deciding thread adds a line to a bounded buffer. A file or a client takes the lines from there. A slow receiver
+//! loses lines, which are counted; deciding threads never wait for it. If no recording is active, a decision pays for
+//! one load of a flag.
 
 mod buffer;
 mod file;
@@ -17,115 +17,120 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use slidegate::{Decision, Error, Micros, Request};
 
-pub(crate) use self::buffer::{Bounds, End, Reel};
-use self::buffer::{Put, Tape};
+pub(crate) use self::buffer::{Bounds, EndReason, LineReceiver};
+use self::buffer::{LineBuffer, PutResult};
 pub(crate) use self::file::FileRecording;
 use self::format::{Line, Verdict};
 pub(crate) use self::options::{RecordArgs, read_share};
-pub(crate) use self::sampler::Sample;
+pub(crate) use self::sampler::ClientSampler;
 
-/// The most recordings at once.
-const MOST: usize = 4;
+/// Upper bound on concurrent recordings.
+const MAX_RECORDINGS: usize = 4;
 
-/// Who records.
+/// All active recordings.
 #[derive(Default)]
 pub(crate) struct Recorder {
-    /// Whether anybody does.
-    on: AtomicBool,
-    tapes: ArcSwap<Vec<Arc<Tape>>>,
-    changing: Mutex<()>,
-    /// By how many microseconds the store's clock is ahead of this server's, as of the last decision.
-    ahead: AtomicI64,
-    /// Of all that ever was recorded.
-    recorded: AtomicU64,
+    /// True if a recording is active.
+    active: AtomicBool,
+    buffers: ArcSwap<Vec<Arc<LineBuffer>>>,
+    change_lock: Mutex<()>,
+    /// Microseconds by which the store's clock is ahead of this server's, as of the last decision.
+    clock_offset: AtomicI64,
+    /// Number of lines of all recordings since the start.
+    lines: AtomicU64,
     dropped: AtomicU64,
-    /// Whether the server stops.
+    /// True if the server stops.
     closed: AtomicBool,
 }
 
-/// What was recorded since the server started.
+/// Statistics of all recordings since the server started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Recorded {
-    /// Recordings under way.
+pub(crate) struct RecorderStats {
+    /// Active recordings.
     pub(crate) recordings: usize,
-    /// Lines that were written down.
+    /// Recorded lines.
     pub(crate) lines: u64,
-    /// Lines that were lost, because they were not taken fast enough.
+    /// Lines that were lost because the receiver was too slow.
     pub(crate) dropped: u64,
 }
 
 impl Recorder {
     #[inline]
-    pub(crate) fn is_on(&self) -> bool {
-        self.on.load(Ordering::Relaxed)
+    pub(crate) fn is_active(&self) -> bool {
+        self.active.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn recorded(&self) -> Recorded {
-        Recorded {
-            recordings: self.tapes.load().len(),
-            lines: self.recorded.load(Ordering::Relaxed),
+    pub(crate) fn stats(&self) -> RecorderStats {
+        RecorderStats {
+            recordings: self.buffers.load().len(),
+            lines: self.lines.load(Ordering::Relaxed),
             dropped: self.dropped.load(Ordering::Relaxed),
         }
     }
 
-    /// Records from now on, until the bounds are met or the reel is dropped; none if too many do, or the server stops.
-    pub(crate) fn start(self: &Arc<Self>, sample: Sample, bounds: Bounds) -> Option<Reel> {
-        let tape = Arc::new(Tape::new(sample, bounds));
-        let started = self.change(|tapes| {
-            let room = tapes.len() < MOST && !self.closed.load(Ordering::SeqCst);
-            tapes.extend(room.then(|| Arc::clone(&tape)));
+    /// Starts a recording, which ends when its bounds are reached or the receiver is dropped. None if there are too
+    /// many, or the server stops.
+    pub(crate) fn start(self: &Arc<Self>, sampler: ClientSampler, bounds: Bounds) -> Option<LineReceiver> {
+        let buffer = Arc::new(LineBuffer::new(sampler, bounds));
+        let started = self.change(|buffers| {
+            let room = buffers.len() < MAX_RECORDINGS && !self.closed.load(Ordering::SeqCst);
+            buffers.extend(room.then(|| Arc::clone(&buffer)));
             room
         });
-        started.then(|| Reel::new(Arc::clone(self), tape))
+        started.then(|| LineReceiver::new(Arc::clone(self), buffer))
     }
 
-    fn forget(&self, tape: &Arc<Tape>) {
-        self.change(|tapes| tapes.retain(|known| !Arc::ptr_eq(known, tape)));
+    fn remove(&self, buffer: &Arc<LineBuffer>) {
+        self.change(|buffers| buffers.retain(|known| !Arc::ptr_eq(known, buffer)));
     }
 
-    /// One at a time, so that the flag is that of the last.
-    fn change<T>(&self, change: impl FnOnce(&mut Vec<Arc<Tape>>) -> T) -> T {
-        let _one_at_a_time = self.changing.lock();
-        let mut tapes = Vec::clone(&self.tapes.load());
-        let changed = change(&mut tapes);
-        self.on.store(!tapes.is_empty(), Ordering::Relaxed);
-        self.tapes.store(Arc::new(tapes));
+    /// Changes the list of recordings. Changes are serialized, so that the flag always matches the list.
+    fn change<T>(&self, change: impl FnOnce(&mut Vec<Arc<LineBuffer>>) -> T) -> T {
+        let _one_at_a_time = self.change_lock.lock();
+        let mut buffers = Vec::clone(&self.buffers.load());
+        let changed = change(&mut buffers);
+        self.active.store(!buffers.is_empty(), Ordering::Relaxed);
+        self.buffers.store(Arc::new(buffers));
         changed
     }
 
-    /// Ends what clients are sent: they are told that the server stops by the end of their answer.
+    /// Ends the recordings that clients receive. The end of the response tells them that the server stops.
     pub(crate) fn end_streams(&self) {
-        // A recording starts before this, and is ended, or finds that the server stops.
+        // A concurrent recording either starts before this and is ended, or sees that the server stops.
         self.change(|_| self.closed.store(true, Ordering::SeqCst));
-        self.end(|tape| tape.is_streamed());
+        self.end(|buffer| buffer.is_streamed());
     }
 
-    /// Ends everything.
+    /// Ends all recordings.
     pub(crate) fn end_all(&self) {
         self.end(|_| true);
     }
 
-    fn end(&self, which: impl Fn(&Tape) -> bool) {
-        self.tapes.load().iter().filter(|tape| which(tape)).for_each(|tape| tape.end(End::Stopped));
+    fn end(&self, which: impl Fn(&LineBuffer) -> bool) {
+        self.buffers
+            .load()
+            .iter()
+            .filter(|buffer| which(buffer))
+            .for_each(|buffer| buffer.end(EndReason::Stopped));
     }
 
-    /// Writes down requests that were decided in one call, and what became of each. One that could not be decided is not
-    /// written down; one that can never pass was denied.
+    /// Records the requests of one batch and their results. Requests that could not be decided are not recorded.
+    /// Requests that can never be allowed are recorded as denied.
     pub(crate) fn write(&self, now: Micros, requests: &[Request<'_>], answers: &[Result<Decision, Error>]) {
-        // Where no store was asked, when those were judged that came with it.
-        let judged = answers.iter().flatten().map(Decision::at).find(|at| *at > Micros::ZERO);
+        // A request that did not reach the store gets the time of another request of the batch that did.
+        let evaluated_at = answers.iter().flatten().map(Decision::at).find(|at| *at > Micros::ZERO);
         for (request, answer) in requests.iter().zip(answers) {
             let (at, allowed, denied_by) = match answer {
                 Ok(decision) => (decision.at(), decision.allowed(), decision.denied_by()),
                 Err(error) if error.is_too_costly() => (Micros::ZERO, false, error.too_costly_for()),
                 Err(_) => continue,
             };
-            let at = if at == Micros::ZERO { judged.unwrap_or_default() } else { at };
+            let at = if at == Micros::ZERO { evaluated_at.unwrap_or_default() } else { at };
             self.put(now, request, Verdict { at, allowed, denied_by });
         }
     }
 
-    /// Writes down requests that were decided as one: what denies one of them denies them all.
+    /// Records requests that were decided together: if one of them is denied, all are.
     pub(crate) fn write_together(&self, now: Micros, requests: &[Request<'_>], decisions: &[Decision]) {
         let denied_by = decisions.iter().find_map(Decision::denied_by);
         let allowed = decisions.iter().all(Decision::allowed);
@@ -134,27 +139,27 @@ impl Recorder {
     }
 
     fn put(&self, now: Micros, request: &Request<'_>, verdict: Verdict<'_>) {
-        let at = self.instant(now, verdict.at);
-        for tape in self.tapes.load().iter() {
-            if tape.sample.takes(request) {
-                let line = Line::new(request, Verdict { at, ..verdict }, &tape.sample);
-                let counter = match tape.put(&line) {
-                    Put::Written => &self.recorded,
-                    Put::Dropped => &self.dropped,
-                    Put::Over => continue,
+        let at = self.decision_time(now, verdict.at);
+        for buffer in self.buffers.load().iter() {
+            if buffer.sampler.includes(request) {
+                let line = Line::new(request, Verdict { at, ..verdict }, &buffer.sampler);
+                let counter = match buffer.put(&line) {
+                    PutResult::Written => &self.lines,
+                    PutResult::Dropped => &self.dropped,
+                    PutResult::Over => continue,
                 };
                 counter.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
-    /// When a request was judged, by the store's clock. Where no store was asked that is now, and no later than whatever
-    /// is asked next: lines in the order of decisions have their instants in order.
-    fn instant(&self, now: Micros, at: Micros) -> Micros {
+    /// Returns the time of a decision by the store's clock. Without a store call it is the current time of this server
+    /// plus the known offset, so that lines in the order of decisions have increasing times.
+    fn decision_time(&self, now: Micros, at: Micros) -> Micros {
         if at == Micros::ZERO {
-            return Micros::new(now.get().saturating_add_signed(self.ahead.load(Ordering::Relaxed)));
+            return Micros::new(now.get().saturating_add_signed(self.clock_offset.load(Ordering::Relaxed)));
         }
-        self.ahead.store(at.get().wrapping_sub(now.get()) as i64, Ordering::Relaxed);
+        self.clock_offset.store(at.get().wrapping_sub(now.get()) as i64, Ordering::Relaxed);
         at
     }
 }

@@ -1,4 +1,4 @@
-//! What the command line says of a recording.
+//! Command-line options of a recording.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use clap::Args;
 use slidegate::Micros;
 use slidegate::yaml::hundredths;
 
-use super::sampler::WHOLE;
-use super::{Bounds, FileRecording, Sample};
+use super::sampler::ALL_CLIENTS;
+use super::{Bounds, ClientSampler, FileRecording};
 
-/// What `serve` records.
+/// Options of `serve --record`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Recording")]
 pub(crate) struct RecordArgs {
@@ -39,22 +39,22 @@ pub(crate) struct RecordArgs {
 }
 
 impl RecordArgs {
-    /// Makes the file, if one is asked for.
+    /// Creates the file, if a recording is requested.
     pub(crate) fn create(self) -> Result<Option<FileRecording>, String> {
         let Some(path) = self.record else { return Ok(None) };
-        let sample = Sample::new(self.record_sample, self.record_by, self.record_digest);
+        let sampler = ClientSampler::new(self.record_sample, self.record_by, self.record_digest);
         let bounds = Bounds { bytes: self.record_size, time: self.record_for, streamed: false };
-        FileRecording::create(&path, self.record_force, sample, bounds).map(Some)
+        FileRecording::create(&path, self.record_force, sampler, bounds).map(Some)
     }
 }
 
-/// A share such as `10%`, in hundredths of a percent: from 0.01% to 100%.
+/// Parses a share such as `10%`, from 0.01% to 100%, into hundredths of a percent.
 pub(crate) fn read_share(text: &str) -> Result<u32, String> {
-    let share = hundredths(text).filter(|share| (1..=WHOLE).contains(share));
+    let share = hundredths(text).filter(|share| (1..=ALL_CLIENTS).contains(share));
     share.ok_or_else(|| "must be a percentage from 0.01% to 100%".to_owned())
 }
 
-/// A number of bytes such as `500`, `64KiB`, `100MiB` or `1GiB`.
+/// Parses a number of bytes such as `500`, `64KiB`, `100MiB` or `1GiB`.
 fn read_bytes(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read() {
+    fn sizes_are_parsed() {
         for (text, bytes) in [("1", 1), ("500B", 500), ("64KiB", 65_536), ("1 GiB", 1 << 30)] {
             assert_eq!(read_bytes(text), Ok(bytes), "{text}");
         }
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_read() {
+    fn shares_are_parsed() {
         assert_eq!([read_share("100%"), read_share("0.01%")], [Ok(10_000), Ok(1)]);
         for text in ["0%", "100.01%", "10", "ten%", ""] {
             assert!(read_share(text).is_err(), "{text}");

@@ -1,4 +1,4 @@
-//! Whose requests are recorded, and what is not told of them.
+//! Sampling of clients for a recording, and redaction of attributes.
 
 use std::borrow::Cow;
 use std::hash::{BuildHasher, RandomState};
@@ -6,41 +6,42 @@ use std::hash::{BuildHasher, RandomState};
 use sha2::{Digest, Sha256};
 use slidegate::Request;
 
-/// All of them, in hundredths of a percent.
-pub(crate) const WHOLE: u32 = 10_000;
+/// Share of all clients, in hundredths of a percent.
+pub(crate) const ALL_CLIENTS: u32 = 10_000;
 
-/// A share of the clients, each with everything he asks.
-pub(crate) struct Sample {
-    /// In hundredths of a percent.
+/// Selection of a share of the clients. A selected client is recorded with all its requests.
+pub(crate) struct ClientSampler {
+    /// Share in hundredths of a percent.
     share: u32,
-    /// Attributes that make a client; all of a request's, if there are none.
+    /// Attributes that identify a client; all attributes of a request if empty.
     by: Vec<String>,
-    /// Attributes of which only a digest is told.
+    /// Attributes that are recorded only as a digest.
     digest: Vec<String>,
-    /// Chooses; another one for every recording.
-    chance: RandomState,
-    /// Nobody who guesses a value can check it: this is not kept.
+    /// Hasher that selects clients, different for every recording.
+    hasher: RandomState,
+    /// Key of the digests. It is never stored, so that a guessed value cannot be verified.
     secret: [u8; 32],
 }
 
-impl Sample {
+impl ClientSampler {
     pub(crate) fn new(share: u32, by: Vec<String>, digest: Vec<String>) -> Self {
         let random = RandomState::new();
         let mut secret = [0; 32];
-        for (place, part) in secret.chunks_exact_mut(8).enumerate() {
-            part.copy_from_slice(&random.hash_one(place).to_le_bytes());
+        for (index, part) in secret.chunks_exact_mut(8).enumerate() {
+            part.copy_from_slice(&random.hash_one(index).to_le_bytes());
         }
-        Sample { share, by, digest, chance: RandomState::new(), secret }
+        ClientSampler { share, by, digest, hasher: RandomState::new(), secret }
     }
 
-    /// Whether a request is recorded: all that one client asks, or nothing.
-    pub(super) fn takes(&self, request: &Request<'_>) -> bool {
-        self.share >= WHOLE || self.place(request) % u64::from(WHOLE) < u64::from(self.share)
+    /// Returns true if a request is recorded. The result is the same for all requests of one client.
+    pub(super) fn includes(&self, request: &Request<'_>) -> bool {
+        self.share >= ALL_CLIENTS
+            || self.client_hash(request) % u64::from(ALL_CLIENTS) < u64::from(self.share)
     }
 
-    fn place(&self, request: &Request<'_>) -> u64 {
+    fn client_hash(&self, request: &Request<'_>) -> u64 {
         let Some(attributes) = request.attributes() else {
-            return self.chance.hash_one(request.own_limit().map(|(resource, _)| resource));
+            return self.hasher.hash_one(request.own_limit().map(|(resource, _)| resource));
         };
         let client = |(name, _): &&(&str, &str)| self.by.iter().any(|by| by == name);
         let mut pairs: Vec<_> = attributes.iter().filter(client).collect();
@@ -48,11 +49,11 @@ impl Sample {
             pairs = attributes.iter().collect();
         }
         pairs.sort_unstable();
-        self.chance.hash_one(pairs)
+        self.hasher.hash_one(pairs)
     }
 
-    /// A value as it is told.
-    pub(super) fn shown<'v>(&self, name: &str, value: &'v str) -> Cow<'v, str> {
+    /// Returns a value as it is recorded: unchanged, or as a digest.
+    pub(super) fn redact<'v>(&self, name: &str, value: &'v str) -> Cow<'v, str> {
         if !self.digest.iter().any(|digest| digest == name) {
             return value.into();
         }
@@ -67,30 +68,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_is_taken_with_everything_he_asks() {
-        let sample = Sample::new(2_500, vec!["ip".to_owned()], Vec::new());
-        let mut taken = 0;
+    fn client_is_recorded_with_all_its_requests() {
+        let sampler = ClientSampler::new(2_500, vec!["ip".to_owned()], Vec::new());
+        let mut recorded = 0;
         for n in 0..4_000 {
             let ip = n.to_string();
-            let asks = ["/a", "/b", "/c"].map(|api| sample.takes(&Request::new([("api", api), ("ip", &ip)])));
-            assert!(asks == [true; 3] || asks == [false; 3]);
-            taken += u32::from(asks[0]);
+            let included =
+                ["/a", "/b", "/c"].map(|api| sampler.includes(&Request::new([("api", api), ("ip", &ip)])));
+            assert!(included == [true; 3] || included == [false; 3]);
+            recorded += u32::from(included[0]);
         }
-        // Ten deviations from a quarter.
-        assert!((725..=1_275).contains(&taken), "{taken}");
-        let whole = Sample::new(2_500, Vec::new(), Vec::new());
+        // Ten standard deviations from a quarter.
+        assert!((725..=1_275).contains(&recorded), "{recorded}");
+        let whole = ClientSampler::new(2_500, Vec::new(), Vec::new());
         let one = [("ip", "1"), ("api", "/a")];
         let other = [("api", "/a"), ("ip", "1")];
-        assert_eq!(whole.place(&Request::new(one)), whole.place(&Request::new(other)));
+        assert_eq!(whole.client_hash(&Request::new(one)), whole.client_hash(&Request::new(other)));
     }
 
     #[test]
-    fn a_digest_tells_values_apart_and_nothing_else() {
-        let [one, other] = [(); 2].map(|()| Sample::new(WHOLE, Vec::new(), vec!["ip".to_owned()]));
-        assert_eq!(one.shown("ip", "1.2.3.4"), one.shown("ip", "1.2.3.4"));
-        assert_ne!(one.shown("ip", "1.2.3.4"), one.shown("ip", "1.2.3.5"));
-        assert_ne!(one.shown("ip", "1.2.3.4"), other.shown("ip", "1.2.3.4"));
-        assert_eq!(one.shown("user", "alice"), "alice");
-        assert_eq!(one.shown("ip", "1.2.3.4").len(), 17);
+    fn digests_only_distinguish_values() {
+        let [one, other] =
+            [(); 2].map(|()| ClientSampler::new(ALL_CLIENTS, Vec::new(), vec!["ip".to_owned()]));
+        assert_eq!(one.redact("ip", "1.2.3.4"), one.redact("ip", "1.2.3.4"));
+        assert_ne!(one.redact("ip", "1.2.3.4"), one.redact("ip", "1.2.3.5"));
+        assert_ne!(one.redact("ip", "1.2.3.4"), other.redact("ip", "1.2.3.4"));
+        assert_eq!(one.redact("user", "alice"), "alice");
+        assert_eq!(one.redact("ip", "1.2.3.4").len(), 17);
     }
 }

@@ -1,8 +1,8 @@
-//! A line for every event, and for every span when it ends.
+//! Log format: one line for every event, and for every span when it ends.
 //!
-//! Text is `slidegate: MESSAGE name=value …`. JSON is an object with `timestamp`, `level`, `message` and what else is known.
-//! Whatever a message has in it, it is one line: a text goes on in the next line only where two spaces begin it, which
-//! nothing else does.
+//! Text is `slidegate: MESSAGE name=value …`. JSON is an object with `timestamp`, `level`, `message` and all other
+//! fields. Every message is one line, whatever it contains. The only exception in text is a line break followed by two
+//! spaces, which only our own messages of several lines contain.
 
 use std::fmt::Debug;
 use std::io::Write;
@@ -18,17 +18,17 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::Format;
 
-/// Fields with such names are for exporters.
-const NOT_LOGGED: &str = "otel.";
+/// Prefix of fields that only exporters use.
+const EXPORT_ONLY_PREFIX: &str = "otel.";
 
-pub(super) struct Lines {
+pub(super) struct LineWriter {
     format: Format,
     clock: SystemClock,
 }
 
-impl Lines {
+impl LineWriter {
     pub(super) fn new(format: Format) -> Self {
-        Lines { format, clock: SystemClock::new() }
+        LineWriter { format, clock: SystemClock::new() }
     }
 
     fn write(&self, level: Level, message: &str, fields: &Fields) {
@@ -40,12 +40,12 @@ impl Lines {
             }
         };
         line.push('\n');
-        // At once, so that lines of several threads do not mix. There is nobody to tell if it fails.
+        // One write, so that lines of several threads do not mix. A failure cannot be reported anywhere.
         let _ = std::io::stderr().lock().write_all(line.as_bytes());
     }
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LineWriter {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
@@ -78,7 +78,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
     }
 }
 
-/// What an event or a span says, in the order in which it was said.
+/// Fields of an event or a span, in the order in which they were recorded.
 #[derive(Default)]
 struct Fields {
     message: String,
@@ -97,7 +97,7 @@ impl Fields {
     fn add(&mut self, field: &Field, value: Value) {
         match value {
             Value::Text(text) if field.name() == "message" => self.message = text,
-            value if !field.name().starts_with(NOT_LOGGED) => self.rest.push((field.name(), value)),
+            value if !field.name().starts_with(EXPORT_ONLY_PREFIX) => self.rest.push((field.name(), value)),
             _ => {}
         }
     }
@@ -123,48 +123,48 @@ impl Visit for Fields {
 
 fn text(message: &str, fields: &Fields) -> String {
     let mut line = String::from("slidegate: ");
-    plain(&mut line, message);
+    push_escaped(&mut line, message);
     for (name, value) in &fields.rest {
         line.extend([" ", name, "="]);
         match value {
             Value::Bool(value) => line.push_str(if *value { "true" } else { "false" }),
             Value::Number(value) => line.push_str(itoa::Buffer::new().format(*value)),
-            Value::Text(value) if value.contains([' ', '"']) => quoted(&mut line, value),
-            Value::Text(value) => plain(&mut line, value),
+            Value::Text(value) if value.contains([' ', '"']) => push_quoted(&mut line, value),
+            Value::Text(value) => push_escaped(&mut line, value),
         }
     }
     line
 }
 
-fn quoted(line: &mut String, value: &str) {
+fn push_quoted(line: &mut String, value: &str) {
     line.push('"');
-    plain(line, &value.replace('\\', r"\\").replace('"', "\\\""));
+    push_escaped(line, &value.replace('\\', r"\\").replace('"', "\\\""));
     line.push('"');
 }
 
-/// Without what a terminal would obey, or what would pass for another line.
-fn plain(line: &mut String, text: &str) {
+/// Appends `text` with control characters, which a terminal would obey, and forged line breaks escaped.
+fn push_escaped(line: &mut String, text: &str) {
     let mut rest = text.chars();
     while let Some(c) = rest.next() {
-        let goes_on = c == '\n' && rest.as_str().starts_with("  ");
-        if !goes_on && is_odd(c) { line.extend(c.escape_default()) } else { line.push(c) }
+        let continues = c == '\n' && rest.as_str().starts_with("  ");
+        if !continues && is_unsafe(c) { line.extend(c.escape_default()) } else { line.push(c) }
     }
 }
 
-/// Controls, other ends of lines, and what turns the direction of writing.
-fn is_odd(c: char) -> bool {
+/// Returns true for control characters, Unicode line breaks, and characters that change the text direction.
+fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-struct Object<'l> {
+struct JsonLine<'l> {
     timestamp: &'l str,
     level: Level,
     message: &'l str,
     fields: &'l Fields,
 }
 
-impl Serialize for Object<'_> {
+impl Serialize for JsonLine<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = serializer.serialize_map(None)?;
         object.serialize_entry("timestamp", self.timestamp)?;
@@ -178,8 +178,8 @@ impl Serialize for Object<'_> {
 }
 
 fn json(timestamp: &str, level: Level, message: &str, fields: &Fields) -> String {
-    // Our own types can be written.
-    serde_json::to_string(&Object { timestamp, level, message, fields }).unwrap_or_default()
+    // Serializing our own types does not fail.
+    serde_json::to_string(&JsonLine { timestamp, level, message, fields }).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -195,22 +195,22 @@ mod tests {
     }
 
     #[test]
-    fn one_thing_is_one_line_of_text() {
+    fn text_event_is_one_line() {
         assert_eq!(text("Redis is back", &Fields::default()), "slidegate: Redis is back");
         let line = text("decision", &fields());
         let expected = r#"slidegate: decision allowed=true took_us=12 keys="a:#1 b:#2" odd="\u{1b}[2J\nslidegate: forged" quoted="a \"b\"\\\n""#;
         assert_eq!(line, expected);
         for odd in ["\r", "\n", "\u{9b}31m", "\u{2028}", "\u{202e}", "\0", "\n slidegate: ", "\n\n"] {
             let line = text(&format!("a{odd}b"), &Fields::default());
-            assert!(!line.chars().any(is_odd), "{line:?}");
+            assert!(!line.chars().any(is_unsafe), "{line:?}");
         }
-        // What we put in several lines ourselves.
+        // Our own messages of several lines.
         let mistakes = "f has mistakes:\n  f:1:2: no\n  f:3:4: nor that";
         assert_eq!(text(mistakes, &Fields::default()), format!("slidegate: {mistakes}"));
     }
 
     #[test]
-    fn one_thing_is_one_object() {
+    fn json_event_is_one_object() {
         let line = json("2026-01-02T03:04:05.000006Z", Level::WARN, "two\nlines \u{1b}[2J", &fields());
         assert!(!line.chars().any(char::is_control), "{line}");
         assert!(

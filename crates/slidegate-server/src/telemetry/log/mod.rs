@@ -1,7 +1,8 @@
-//! Logs: what the server tells while it runs, on standard error. What it prints when it starts is not one of them.
+//! Logs of the server on standard error. The output of the start-up on standard output is not part of them.
 //!
-//! Everything logged is an event or a span of `tracing`; `lines` writes them. Keys name people and addresses, so they are
-//! logged as [digests](shown) unless somebody asks for more. Tokens are never given to `tracing`.
+//! Everything logged is an event or a span of `tracing`, written by `format`. Keys contain names and addresses of
+//! people, so they are logged as [digests](display_key) unless plain text is requested. Tokens are never given to
+//! `tracing`.
 
 mod format;
 
@@ -15,12 +16,12 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::Registry;
 
-use self::format::Lines;
+use self::format::LineWriter;
 #[cfg(feature = "otel")]
-use super::trace::{ExportArgs, Exporting};
+use super::trace::{ExportArgs, ExportHandle};
 
-/// What begins like this is ours; what libraries tell is not logged.
-const OURS: &str = "slidegate";
+/// Prefix of our own targets. Events of libraries are not logged.
+const TARGET_PREFIX: &str = "slidegate";
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Logs")]
@@ -64,15 +65,15 @@ impl From<Severity> for LevelFilter {
     }
 }
 
-/// What is to be finished when the server stops.
+/// Handle of the running logs, to be finished when the server stops.
 pub(crate) struct Logging {
     #[cfg(feature = "otel")]
-    exporting: Option<Exporting>,
+    exporting: Option<ExportHandle>,
 }
 
 impl LogArgs {
-    /// Logs from now on, as long as the process runs. To be called in a runtime; what cannot be had is an error, which can
-    /// be logged already.
+    /// Starts the logs, which then run as long as the process. Must be called in a runtime. If an exporter cannot
+    /// start, the error is returned, and can already be logged.
     pub(crate) fn start(&self) -> Result<Logging, String> {
         let lines = lines(self.log, self.log_level);
         #[cfg(not(feature = "otel"))]
@@ -99,7 +100,7 @@ impl LogArgs {
 }
 
 impl Logging {
-    /// Sends what is to be sent, if that takes no longer than a moment. Blocks meanwhile.
+    /// Sends the spans that wait, within a time limit. Blocks meanwhile.
     pub(crate) fn finish(self) {
         #[cfg(feature = "otel")]
         if let Some(exporting) = self.exporting {
@@ -108,26 +109,27 @@ impl Logging {
     }
 }
 
-/// Text for a person who waits for a command to end.
-pub(crate) fn plain() {
+/// Starts plain text logs, for commands that a person waits for.
+pub(crate) fn init_plain() {
     install(vec![lines(Format::Text, Severity::Info)]);
 }
 
 pub(crate) type BoxLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
 fn lines(format: Format, least: Severity) -> BoxLayer {
-    let filter = Targets::new().with_target(OURS, LevelFilter::from(least));
-    Lines::new(format).with_filter(filter).boxed()
+    let filter = Targets::new().with_target(TARGET_PREFIX, LevelFilter::from(least));
+    LineWriter::new(format).with_filter(filter).boxed()
 }
 
 fn install(layers: Vec<BoxLayer>) {
-    // Whoever embeds us may have one already: then that is the one.
+    // A program that embeds this crate may have a subscriber already, which then stays.
     let _ = tracing::subscriber::set_global_default(Registry::default().with(layers));
 }
 
-/// A key as it may be logged: as it is if `plain`, otherwise the name of its rule and a digest, which
-/// `printf %s KEY | sha256sum | cut -c 1-16` prints as well.
-pub(crate) fn shown(key: &Key, plain: bool) -> Cow<'_, str> {
+/// Returns a key as it may be logged: unchanged if `plain`, otherwise the name of its rule and a digest.
+///
+/// `printf %s KEY | sha256sum | cut -c 1-16` prints the same digest.
+pub(crate) fn display_key(key: &Key, plain: bool) -> Cow<'_, str> {
     if plain {
         return Cow::Borrowed(key.as_str());
     }
@@ -141,10 +143,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_logged_by_its_digest() {
+    fn keys_are_logged_as_digests() {
         let key = Key::tagged(("tenant", "acme"), "login", [("ip", "1.2.3.4")]);
-        assert_eq!(shown(&key, true), "{tenant=acme}login:ip=1.2.3.4");
+        assert_eq!(display_key(&key, true), "{tenant=acme}login:ip=1.2.3.4");
         // printf %s '{tenant=acme}login:ip=1.2.3.4' | sha256sum | cut -c 1-16
-        assert_eq!(shown(&key, false), "login:#43001476825609ac");
+        assert_eq!(display_key(&key, false), "login:#43001476825609ac");
     }
 }

@@ -1,34 +1,34 @@
-//! Counting decisions that came together: while they are alike, as one.
+//! Counting of batches of decisions: consecutive equal decisions are added to the counters at once.
 
 use std::sync::Arc;
 
 use slidegate::{Decision, Error, Limit, Micros, Mode, Source};
 
-use super::counters::{Cells, Failure, Said};
-use super::rule_stats::{Row, Table, said};
+use super::counters::{CoreCounters, Failure, RuleVerdict};
+use super::rule_stats::{RuleRow, RuleTable, rule_verdict};
 use super::{DecisionStats, shard};
 use crate::common::protocol::Protocol;
 
-/// What several limits of one rule said.
-struct RuleRun<'t> {
-    row: &'t Row,
-    said: Said,
+/// Consecutive equal verdicts of one rule.
+struct VerdictRun<'t> {
+    row: &'t RuleRow,
+    verdict: RuleVerdict,
     source: Source,
     times: u64,
-    /// Of the one that had most in use.
+    /// Usage of the limit with the most permits in use.
     used: u64,
     limit: u64,
 }
 
-impl<'t> RuleRun<'t> {
-    fn new(row: &'t Row, said: Said, source: Source, limit: &Limit<'_>) -> Self {
-        RuleRun { row, said, source, times: 1, used: limit.used(), limit: limit.limit() }
+impl<'t> VerdictRun<'t> {
+    fn new(row: &'t RuleRow, verdict: RuleVerdict, source: Source, limit: &Limit<'_>) -> Self {
+        VerdictRun { row, verdict, source, times: 1, used: limit.used(), limit: limit.limit() }
     }
 
-    /// Whether it was one more of them.
+    /// Adds a verdict to the run and returns true, if it equals the verdicts of the run.
     #[inline]
-    fn takes(&mut self, row: &Row, said: Said, source: Source, limit: &Limit<'_>) -> bool {
-        let alike = std::ptr::eq(self.row, row) && (self.said, self.source) == (said, source);
+    fn try_add(&mut self, row: &RuleRow, verdict: RuleVerdict, source: Source, limit: &Limit<'_>) -> bool {
+        let alike = std::ptr::eq(self.row, row) && (self.verdict, self.source) == (verdict, source);
         if alike {
             self.times += 1;
             if limit.used() > self.used {
@@ -39,76 +39,79 @@ impl<'t> RuleRun<'t> {
     }
 
     fn count(self, shard: usize, took: Micros) {
-        // One more, so that none at all is told from hardly any.
+        // Plus one, to distinguish no decision from a usage of zero.
         let usage = 1 + self.used.saturating_mul(1_000) / self.limit.max(1);
-        let said = (self.said, self.source);
-        self.row.cells[shard].count(said, self.times, took, usage, self.limit);
+        let verdict = (self.verdict, self.source);
+        self.row.counters[shard].count(verdict, self.times, took, usage, self.limit);
     }
 }
 
 impl DecisionStats {
     #[inline]
-    pub(super) fn took(&self, door: Protocol, since: Micros, answer: &Result<Decision, Error>) {
-        self.count(door, self.now().since(since), std::iter::once(answer));
+    pub(super) fn count_since(&self, protocol: Protocol, since: Micros, answer: &Result<Decision, Error>) {
+        self.count(protocol, self.now().since(since), std::iter::once(answer));
     }
 
-    /// Counts answers that took so long together.
+    /// Counts the results of a batch that took `took` in all.
     pub(super) fn count<'a>(
         &self,
-        door: Protocol,
+        protocol: Protocol,
         took: Micros,
         answers: impl ExactSizeIterator<Item = &'a Result<Decision, Error>>,
     ) {
-        if !self.on {
+        if !self.enabled {
             return;
         }
         let shard = shard() & (self.shards.len() - 1);
-        let cells: &Cells = &self.shards[shard];
+        let counters: &CoreCounters = &self.shards[shard];
         let table = self.table.load();
-        let table: &Table = &table;
-        let mut sample = cells.sample(answers.len() as u64);
+        let table: &RuleTable = &table;
+        let mut sample = counters.sample(answers.len() as u64);
         let mut requests: Option<(bool, Source, u64)> = None;
-        let mut rule: Option<RuleRun<'_>> = None;
+        let mut rule: Option<VerdictRun<'_>> = None;
         for answer in answers {
             let weight = sample.next();
             let decision = match answer {
                 Ok(decision) => decision,
-                // It is denied then: see `grpc::rate_limit`.
-                Err(error) if door == Protocol::Grpc && error.is_too_costly() => continue,
+                // The protocol denies such a request: see `grpc::rate_limit`.
+                Err(error) if protocol == Protocol::Grpc && error.is_too_costly() => continue,
                 Err(error) => {
                     let unavailable = error.is_unavailable();
-                    cells.failed(door, if unavailable { Failure::Unavailable } else { Failure::Invalid });
+                    counters.count_failure(
+                        protocol,
+                        if unavailable { Failure::Unavailable } else { Failure::Invalid },
+                    );
                     continue;
                 }
             };
             let (source, current) = (decision.source(), Arc::ptr_eq(&table.rules, decision.rules()));
             for limit in decision.limits() {
                 let Some(row) = table.row(current, &limit) else { continue };
-                let said = said(&limit);
-                if !rule.as_mut().is_some_and(|run| run.takes(row, said, source, &limit))
-                    && let Some(run) = rule.replace(RuleRun::new(row, said, source, &limit))
+                let verdict = rule_verdict(&limit);
+                if !rule.as_mut().is_some_and(|run| run.try_add(row, verdict, source, &limit))
+                    && let Some(run) = rule.replace(VerdictRun::new(row, verdict, source, &limit))
                 {
                     run.count(shard, took);
                 }
                 if limit.mode() == Mode::Shadow
                     && let Some(change) = decision.shadow_change(&limit)
                 {
-                    row.cells[shard].change(change);
+                    row.counters[shard].change(change);
                 }
                 if let Some(weight) = weight {
-                    row.top.lock().add(limit.key(), said != Said::Allowed, weight);
+                    row.top.lock().add(limit.key(), verdict != RuleVerdict::Allowed, weight);
                     self.recent.add(limit.key());
                 }
             }
             if decision.unmatched().is_some() {
-                cells.add_unmatched(door);
+                counters.add_unmatched(protocol);
             }
             let allowed = decision.allowed();
             match &mut requests {
                 Some((a, s, times)) if (*a, *s) == (allowed, source) => *times += 1,
                 _ => {
                     if let Some((allowed, source, times)) = requests.replace((allowed, source, 1)) {
-                        cells.decided(door, allowed, source, times, took);
+                        counters.count_decisions(protocol, allowed, source, times, took);
                     }
                 }
             }
@@ -117,15 +120,15 @@ impl DecisionStats {
             run.count(shard, took);
         }
         if let Some((allowed, source, times)) = requests {
-            cells.decided(door, allowed, source, times, took);
+            counters.count_decisions(protocol, allowed, source, times, took);
         }
     }
 
-    /// Counts a request that was denied without a rule: it brought a limit of 0.
-    pub(crate) fn denied(&self, door: Protocol) {
-        if self.on {
+    /// Counts a request that was denied without a rule, because it brought a limit of 0.
+    pub(crate) fn count_denied(&self, protocol: Protocol) {
+        if self.enabled {
             let shard = shard() & (self.shards.len() - 1);
-            self.shards[shard].decided(door, false, Source::Blocked, 1, Micros::ZERO);
+            self.shards[shard].count_decisions(protocol, false, Source::Blocked, 1, Micros::ZERO);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Counters that only one core writes at a time: who reads them adds up.
+//! Counters of one core. Readers add up the counters of all cores.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,30 +7,30 @@ use slidegate::{Micros, ShadowChange, Source};
 use crate::common::protocol::Protocol;
 
 const SOURCES: usize = Source::ALL.len();
-const DOORS: usize = Protocol::ALL.len();
+const PROTOCOLS: usize = Protocol::ALL.len();
 
-/// Up to how many microseconds decisions are told apart by the time that they took.
+/// Upper bounds of the histogram buckets, in microseconds.
 pub(crate) const BOUNDS: [u64; 20] = [
     1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000,
     500_000, 1_000_000, 2_500_000,
 ];
 
-/// How many took how long: one for each of [`BOUNDS`], and those that took longer.
+/// Histogram of durations: a bucket for each of [`BOUNDS`], and one for longer durations.
 #[derive(Default)]
-pub(super) struct Timed {
+pub(super) struct DurationCounters {
     buckets: [AtomicU64; BOUNDS.len() + 1],
     sum: AtomicU64,
 }
 
-/// The same, added up.
+/// Sum of the histograms of several cores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Durations {
     pub(crate) buckets: [u64; BOUNDS.len() + 1],
-    /// Of all, in microseconds.
+    /// Total duration in microseconds.
     pub(crate) sum: u64,
 }
 
-impl Timed {
+impl DurationCounters {
     #[inline]
     fn add(&self, times: u64, took: Micros) {
         let took = took.get();
@@ -61,7 +61,7 @@ impl Durations {
         self.sum += other.sum;
     }
 
-    /// What came after `before` was read.
+    /// Returns the difference to an earlier snapshot.
     pub(crate) fn since(&self, before: &Durations) -> Durations {
         let mut since = self.clone();
         for (bucket, before) in since.buckets.iter_mut().zip(&before.buckets) {
@@ -71,8 +71,8 @@ impl Durations {
         since
     }
 
-    /// Below how many microseconds that share of them was; none if there are none. Of those that took longest, the last
-    /// bound.
+    /// Returns the bucket bound, in microseconds, below which `share` of the durations are. None without any duration.
+    /// For durations beyond the last bound it is the last bound.
     pub(crate) fn below(&self, share: f64) -> Option<u64> {
         let count = self.count();
         let wanted = ((count as f64 * share).ceil() as u64).max(1);
@@ -86,12 +86,12 @@ impl Durations {
     }
 }
 
-/// Why a request was not decided.
+/// Reason why a request was not decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// It says what it may not.
+    /// The request is invalid.
     Invalid,
-    /// Neither the store nor anybody else could decide.
+    /// Neither the store nor a fallback could decide.
     Unavailable,
 }
 
@@ -106,126 +106,135 @@ impl Failure {
     }
 }
 
-/// What one core has counted of all requests.
+/// Counters of one core for all requests.
 #[derive(Default)]
-pub(super) struct Cells {
-    /// By door, whether they were allowed, and source.
-    decisions: [[[Timed; SOURCES]; 2]; DOORS],
-    failures: [[AtomicU64; Failure::ALL.len()]; DOORS],
+pub(super) struct CoreCounters {
+    /// Durations by protocol, verdict (denied, allowed), and source.
+    decisions: [[[DurationCounters; SOURCES]; 2]; PROTOCOLS],
+    failures: [[AtomicU64; Failure::ALL.len()]; PROTOCOLS],
     /// Requests that no rule matches.
-    unmatched: [AtomicU64; DOORS],
-    /// Counts decisions, for the sample of their keys.
-    turn: AtomicU64,
-    /// One of so many is taken, less one: a power of two.
+    unmatched: [AtomicU64; PROTOCOLS],
+    /// Number of decisions, for sampling their keys.
+    decision_count: AtomicU64,
+    /// Sampling interval minus one. The interval is a power of two.
     mask: AtomicU64,
 }
 
-impl Cells {
+impl CoreCounters {
     #[inline]
-    pub(super) fn decided(&self, door: Protocol, allowed: bool, source: Source, times: u64, took: Micros) {
-        self.decisions[door as usize][usize::from(allowed)][source as usize].add(times, took);
+    pub(super) fn count_decisions(
+        &self,
+        protocol: Protocol,
+        allowed: bool,
+        source: Source,
+        times: u64,
+        took: Micros,
+    ) {
+        self.decisions[protocol as usize][usize::from(allowed)][source as usize].add(times, took);
     }
 
-    pub(super) fn failed(&self, door: Protocol, failure: Failure) {
-        self.failures[door as usize][failure as usize].fetch_add(1, Ordering::Relaxed);
+    pub(super) fn count_failure(&self, protocol: Protocol, failure: Failure) {
+        self.failures[protocol as usize][failure as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn add_unmatched(&self, door: Protocol) {
-        self.unmatched[door as usize].fetch_add(1, Ordering::Relaxed);
+    pub(super) fn add_unmatched(&self, protocol: Protocol) {
+        self.unmatched[protocol as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn unmatched(&self, door: Protocol) -> u64 {
-        self.unmatched[door as usize].load(Ordering::Relaxed)
+    pub(super) fn unmatched(&self, protocol: Protocol) -> u64 {
+        self.unmatched[protocol as usize].load(Ordering::Relaxed)
     }
 
-    /// Of the next so many decisions: for how many each stands whose keys are remembered; none if another does for it.
+    /// Returns a sampler for the keys of the next `decisions` decisions.
     #[inline]
-    pub(super) fn sample(&self, decisions: u64) -> Sample {
+    pub(super) fn sample(&self, decisions: u64) -> KeySampler {
         let mask = self.mask.load(Ordering::Relaxed);
-        Sample { turn: self.turn.fetch_add(decisions, Ordering::Relaxed), mask }
+        KeySampler { position: self.decision_count.fetch_add(decisions, Ordering::Relaxed), mask }
     }
 
-    /// From now on about `most` of as many decisions as there were since it was last called are taken.
+    /// Adapts the sampling interval, so that about `most` decisions are sampled of as many as were made since the last
+    /// call.
     pub(super) fn adapt(&self, before: &mut u64, most: u64) {
-        let turn = self.turn.load(Ordering::Relaxed);
-        let decisions = turn.wrapping_sub(std::mem::replace(before, turn));
+        let count = self.decision_count.load(Ordering::Relaxed);
+        let decisions = count.wrapping_sub(std::mem::replace(before, count));
         self.mask.store((decisions / most).max(1).next_power_of_two() - 1, Ordering::Relaxed);
     }
 
-    pub(super) fn add_to(&self, door: Protocol, allowed: bool, source: Source, all: &mut Durations) {
-        self.decisions[door as usize][usize::from(allowed)][source as usize].add_to(all);
+    pub(super) fn add_to(&self, protocol: Protocol, allowed: bool, source: Source, all: &mut Durations) {
+        self.decisions[protocol as usize][usize::from(allowed)][source as usize].add_to(all);
     }
 
-    pub(super) fn failures(&self, door: Protocol, failure: Failure) -> u64 {
-        self.failures[door as usize][failure as usize].load(Ordering::Relaxed)
+    pub(super) fn failures(&self, protocol: Protocol, failure: Failure) -> u64 {
+        self.failures[protocol as usize][failure as usize].load(Ordering::Relaxed)
     }
 }
 
-/// Some of the decisions that follow each other on a core.
-pub(super) struct Sample {
-    turn: u64,
+/// Sampler of consecutive decisions on one core.
+pub(super) struct KeySampler {
+    position: u64,
     mask: u64,
 }
 
-impl Sample {
+impl KeySampler {
     #[inline]
     pub(super) fn next(&mut self) -> Option<u64> {
-        // Mixed, so that who asks in turns is not taken for one who asks alone.
-        let mixed = self.turn.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
-        self.turn = self.turn.wrapping_add(1);
+        // The number is hashed, so that clients that alternate regularly are all sampled.
+        let mixed = self.position.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+        self.position = self.position.wrapping_add(1);
         (mixed & self.mask == 0).then_some(self.mask + 1)
     }
 }
 
-/// What a rule said of a request.
+/// Verdict of a rule on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
-    /// There was room; another rule may have denied.
+pub(crate) enum RuleVerdict {
+    /// The rule had room; another rule may have denied.
     Allowed,
-    /// It denied.
+    /// The rule denied.
     Denied,
-    /// It would have, but only watches.
+    /// The rule would have denied, but is a shadow rule.
     WouldDeny,
 }
 
-impl Said {
-    pub(crate) const ALL: [Said; 3] = [Said::Allowed, Said::Denied, Said::WouldDeny];
+impl RuleVerdict {
+    pub(crate) const ALL: [RuleVerdict; 3] =
+        [RuleVerdict::Allowed, RuleVerdict::Denied, RuleVerdict::WouldDeny];
 
     pub(crate) fn as_str(self) -> &'static str {
         match self {
-            Said::Allowed => "allowed",
-            Said::Denied => "denied",
-            Said::WouldDeny => "would-deny",
+            RuleVerdict::Allowed => "allowed",
+            RuleVerdict::Denied => "denied",
+            RuleVerdict::WouldDeny => "would-deny",
         }
     }
 }
 
-/// What one core has counted of one rule.
+/// Counters of one core for one rule.
 #[derive(Default)]
-pub(super) struct RuleCells {
-    said: [[AtomicU64; SOURCES]; Said::ALL.len()],
+pub(super) struct RuleCounters {
+    verdicts: [[AtomicU64; SOURCES]; RuleVerdict::ALL.len()],
     changes: [AtomicU64; ShadowChange::ALL.len()],
-    /// Time that its decisions took, in microseconds.
+    /// Total duration of its decisions, in microseconds.
     took: AtomicU64,
-    /// The highest share of its limit that a key had in use since it was last taken, in thousandths, and one more; 0 if
-    /// it decided nothing.
+    /// Highest share of its limit that a key had in use since the last reset, in thousandths, plus one; 0 if the rule
+    /// decided nothing.
     peak: AtomicU64,
-    /// The highest limit that it said since it was last taken; 0 if it decided nothing.
+    /// Highest limit since the last reset; 0 if the rule decided nothing.
     limit: AtomicU64,
 }
 
-impl RuleCells {
-    /// Counts what it said so many times; `usage` and `limit` are of the key that was fullest.
+impl RuleCounters {
+    /// Counts `times` equal verdicts. `usage` and `limit` are those of the key with the highest usage.
     #[inline]
     pub(super) fn count(
         &self,
-        (said, source): (Said, Source),
+        (verdict, source): (RuleVerdict, Source),
         times: u64,
         took: Micros,
         usage: u64,
         limit: u64,
     ) {
-        self.said[said as usize][source as usize].fetch_add(times, Ordering::Relaxed);
+        self.verdicts[verdict as usize][source as usize].fetch_add(times, Ordering::Relaxed);
         if took > Micros::ZERO {
             self.took.fetch_add(times * took.get(), Ordering::Relaxed);
         }
@@ -237,8 +246,8 @@ impl RuleCells {
         }
     }
 
-    pub(super) fn said(&self, said: Said, source: Source) -> u64 {
-        self.said[said as usize][source as usize].load(Ordering::Relaxed)
+    pub(super) fn verdicts(&self, verdict: RuleVerdict, source: Source) -> u64 {
+        self.verdicts[verdict as usize][source as usize].load(Ordering::Relaxed)
     }
 
     pub(super) fn change(&self, change: ShadowChange) {
@@ -267,13 +276,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_told_apart() {
-        let timed = Timed::default();
+    fn durations_fall_into_buckets() {
+        let histogram = DurationCounters::default();
         for took in [0, 1, 2, 3, 30, 2_000_000] {
-            timed.add(1, Micros::new(took));
+            histogram.add(1, Micros::new(took));
         }
         let mut all = Durations::default();
-        timed.add_to(&mut all);
+        histogram.add_to(&mut all);
         assert_eq!((all.count(), all.sum), (6, 2_000_036));
         assert_eq!((all.below(0.5), all.below(0.8), all.below(1.0)), (Some(2), Some(50), Some(2_500_000)));
         assert_eq!(Durations::default().below(0.5), None);
@@ -281,18 +290,18 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_stands_for_all() {
-        let cells = Cells::default();
+    fn sample_weights_add_up_to_all_decisions() {
+        let counters = CoreCounters::default();
         let mut before = 0;
         let mut round = |n: u64| -> u64 {
-            let mut sample = cells.sample(n);
-            let stand = (0..n).filter_map(|_| sample.next()).sum();
-            cells.adapt(&mut before, 1_000);
-            stand
+            let mut sample = counters.sample(n);
+            let weights = (0..n).filter_map(|_| sample.next()).sum();
+            counters.adapt(&mut before, 1_000);
+            weights
         };
         assert_eq!(round(100_000), 100_000, "each for itself at first");
-        let told = round(100_000);
-        assert!((90_000..110_000).contains(&told), "{told}");
+        let estimate = round(100_000);
+        assert!((90_000..110_000).contains(&estimate), "{estimate}");
         round(10);
         assert_eq!(round(500), 500, "few are all taken again");
     }

@@ -1,27 +1,27 @@
-//! The keys asked about most, and those denied most, in bounded memory.
+//! Most requested and most denied keys, in bounded memory.
 //!
-//! A sketch of frequent items (Anderson and others, 2017) has the exact counts of up to 96 keys, and of more than that
-//! estimates that are never too low by more than 3 % of all. There is one for every twenty seconds of the last minute, and
-//! they are poured into one for every twenty minutes of the last hour.
+//! A frequent-items sketch (Anderson and others, 2017) has the exact counts of up to 96 keys. With more keys it has
+//! estimates that are never too low by more than 3 % of the total. There is one sketch for every twenty seconds of the
+//! last minute. These are merged into one sketch for every twenty minutes of the last hour.
 
 use std::collections::{HashMap, VecDeque};
 
 use datasketches::frequencies::{ErrorType, FrequentItemsSketch};
 use slidegate::Key;
 
-/// Places of a sketch; three of four are used.
-const PLACES: usize = 128;
+/// Number of slots of a sketch, of which three quarters are used.
+const SKETCH_SLOTS: usize = 128;
 
-/// Seconds of one generation.
-pub(super) const GENERATION: u64 = 20;
+/// Length of a generation, in seconds.
+pub(super) const GENERATION_SECONDS: u64 = 20;
 
-/// Generations of the last minute: three whole ones, and the one that grows.
-const GENERATIONS: usize = 4;
+/// Number of generations of the last minute: three complete ones, and the current one.
+const MAX_GENERATIONS: usize = 4;
 
-/// Generations of a minute that are poured together.
-const POURED: u32 = 60;
+/// Number of minute generations that are merged into one hour generation.
+const MERGES_PER_HOUR_GENERATION: u32 = 60;
 
-/// How far back.
+/// Period over which keys are counted.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize, schemars::JsonSchema,
 )]
@@ -36,28 +36,28 @@ pub(crate) enum Period {
 
 type Sketch = FrequentItemsSketch<Key>;
 
-/// A period's keys.
+/// Sketches of one generation.
 #[derive(Default)]
 struct Sketches {
-    asked: Option<Sketch>,
+    requested: Option<Sketch>,
     denied: Option<Sketch>,
 }
 
-/// The top keys of one rule.
+/// Most frequent keys of one rule.
 #[derive(Default)]
-pub(crate) struct Top {
-    /// The newest last.
+pub(crate) struct TopKeys {
+    /// Generations of the last minute, the newest last.
     minute: VecDeque<Sketches>,
     hour: VecDeque<Sketches>,
-    poured: u32,
+    merged: u32,
 }
 
-/// Keys and how often they were asked about or denied.
+/// Number of requests or denials by key.
 pub(crate) type Counts = HashMap<Key, u64>;
 
 impl Sketches {
-    fn pour(&mut self, other: &Sketches) {
-        for (here, other) in [(&mut self.asked, &other.asked), (&mut self.denied, &other.denied)] {
+    fn merge(&mut self, other: &Sketches) {
+        for (here, other) in [(&mut self.requested, &other.requested), (&mut self.denied, &other.denied)] {
             if let Some(other) = other
                 && let Some(here) = sketch(here)
             {
@@ -67,63 +67,63 @@ impl Sketches {
     }
 
     fn is_empty(&self) -> bool {
-        self.asked.is_none()
+        self.requested.is_none()
     }
 }
 
-/// Made when it is needed: most rules of many are idle.
-fn sketch(place: &mut Option<Sketch>) -> Option<&mut Sketch> {
-    if place.is_none() {
-        // It is a size that there is.
-        *place = Sketch::new(PLACES).ok();
+/// Returns the sketch, created on first use: with many rules, most are idle.
+fn sketch(slot: &mut Option<Sketch>) -> Option<&mut Sketch> {
+    if slot.is_none() {
+        // The size is valid: a power of two.
+        *slot = Sketch::new(SKETCH_SLOTS).ok();
     }
-    place.as_mut()
+    slot.as_mut()
 }
 
-impl Top {
-    /// Adds a key that stands for `weight` decisions.
+impl TopKeys {
+    /// Counts a key that stands for `weight` decisions.
     pub(super) fn add(&mut self, key: &Key, denied: bool, weight: u64) {
         if self.minute.is_empty() {
             self.minute.push_back(Sketches::default());
         }
         let Some(newest) = self.minute.back_mut() else { return };
-        if let Some(asked) = sketch(&mut newest.asked) {
-            asked.update_with_count_ref(key, weight);
+        if let Some(requested) = sketch(&mut newest.requested) {
+            requested.update_with_count_ref(key, weight);
         }
         if denied && let Some(denied) = sketch(&mut newest.denied) {
             denied.update_with_count_ref(key, weight);
         }
     }
 
-    /// Begins another generation.
-    pub(super) fn turn(&mut self) {
+    /// Starts a new generation.
+    pub(super) fn rotate(&mut self) {
         if self.hour.is_empty() {
             self.hour.push_back(Sketches::default());
         }
         if let (Some(newest), Some(hour)) = (self.minute.back(), self.hour.back_mut()) {
-            hour.pour(newest);
+            hour.merge(newest);
         }
-        super::rule_stats::push(&mut self.minute, GENERATIONS, Sketches::default());
-        self.poured += 1;
-        if self.poured == POURED {
-            self.poured = 0;
-            super::rule_stats::push(&mut self.hour, GENERATIONS, Sketches::default());
+        super::rule_stats::push(&mut self.minute, MAX_GENERATIONS, Sketches::default());
+        self.merged += 1;
+        if self.merged == MERGES_PER_HOUR_GENERATION {
+            self.merged = 0;
+            super::rule_stats::push(&mut self.hour, MAX_GENERATIONS, Sketches::default());
         }
         if self.minute.iter().chain(&self.hour).all(Sketches::is_empty) {
-            *self = Top::default();
+            *self = TopKeys::default();
         }
     }
 
-    /// How often keys were asked about, and denied, in that period.
-    pub(crate) fn read(&self, period: Period, asked: &mut Counts, denied: &mut Counts) {
-        // What has not been poured yet is in the newest of the minute.
+    /// Adds the requests and denials of each key in `period` to the two maps.
+    pub(crate) fn read(&self, period: Period, requested: &mut Counts, denied: &mut Counts) {
+        // The newest generation of the minute is not merged yet.
         let (hour, minute) = match period {
-            Period::Minute => (0, GENERATIONS),
-            Period::Hour => (GENERATIONS, 1),
+            Period::Minute => (0, MAX_GENERATIONS),
+            Period::Hour => (MAX_GENERATIONS, 1),
         };
         let all = self.hour.iter().rev().take(hour).chain(self.minute.iter().rev().take(minute));
-        for Sketches { asked: a, denied: r } in all {
-            read(a.as_ref(), asked);
+        for Sketches { requested: a, denied: r } in all {
+            read(a.as_ref(), requested);
             read(r.as_ref(), denied);
         }
     }
@@ -144,15 +144,15 @@ mod tests {
         Key::new("rule", [("n", n.to_string().as_str())])
     }
 
-    fn counts(top: &Top, period: Period) -> (Counts, Counts) {
-        let (mut asked, mut denied) = (Counts::new(), Counts::new());
-        top.read(period, &mut asked, &mut denied);
-        (asked, denied)
+    fn counts(top: &TopKeys, period: Period) -> (Counts, Counts) {
+        let (mut requested, mut denied) = (Counts::new(), Counts::new());
+        top.read(period, &mut requested, &mut denied);
+        (requested, denied)
     }
 
     #[test]
     fn few_keys_are_counted_exactly_and_forgotten_in_time() {
-        let mut top = Top::default();
+        let mut top = TopKeys::default();
         for n in 0..50 {
             for i in 0..=n {
                 top.add(&key(n), i % 2 == 1, 1);
@@ -167,29 +167,29 @@ mod tests {
                 assert!(minute.is_empty(), "turn {turn}");
             }
             assert_eq!(hour[&key(49)], 50, "turn {turn}");
-            top.turn();
+            top.rotate();
         }
-        for _ in 0..POURED as usize * (GENERATIONS + 1) {
-            top.turn();
+        for _ in 0..MERGES_PER_HOUR_GENERATION as usize * (MAX_GENERATIONS + 1) {
+            top.rotate();
         }
         assert!(counts(&top, Period::Hour).0.is_empty());
         assert!(top.minute.is_empty() && top.hour.is_empty(), "an idle rule holds nothing");
     }
 
     #[test]
-    fn of_many_keys_the_hottest_are_found() {
-        let mut top = Top::default();
+    fn finds_the_hottest_of_many_keys() {
+        let mut top = TopKeys::default();
         for n in 0..100_000 {
             top.add(&key(1_000 + n), false, 1);
             if n % 10 == 0 {
                 top.add(&key(n % 3), true, 1);
             }
         }
-        let (asked, denied) = counts(&top, Period::Minute);
-        assert!(asked.len() <= PLACES, "{}", asked.len());
+        let (requested, denied) = counts(&top, Period::Minute);
+        assert!(requested.len() <= SKETCH_SLOTS, "{}", requested.len());
         for n in 0..3 {
-            let told = asked[&key(n)];
-            assert!((3_000..=3_400 + 110_000 * 4 / 128).contains(&told), "{told}");
+            let estimate = requested[&key(n)];
+            assert!((3_000..=3_400 + 110_000 * 4 / 128).contains(&estimate), "{estimate}");
             assert!((3_333..=3_334).contains(&denied[&key(n)]));
         }
     }

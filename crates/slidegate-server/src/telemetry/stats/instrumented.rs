@@ -1,4 +1,4 @@
-//! What a door decides with: the limiter, and every decision recorded.
+//! Limiter wrapper that counts, traces and records every decision of a protocol.
 
 use slidegate::{Decision, Error, Limiter, Micros, Request};
 
@@ -7,57 +7,57 @@ use crate::common::protocol::Protocol;
 use crate::store::AnyStore;
 use crate::telemetry::trace::{self, TraceContext};
 
-/// Decides for one door, and records it.
+/// Limiter of one protocol, with statistics.
 #[derive(Clone, Copy)]
 pub(crate) struct Instrumented<'g> {
     pub(crate) limiter: &'g Limiter<AnyStore>,
-    pub(crate) record: &'g DecisionStats,
-    pub(crate) door: Protocol,
+    pub(crate) stats: &'g DecisionStats,
+    pub(crate) protocol: Protocol,
     pub(crate) log_keys: bool,
-    /// Whose traces the decisions belong to.
+    /// Trace of the caller, which the decisions belong to.
     pub(crate) caller: TraceContext,
 }
 
 impl Instrumented<'_> {
-    /// Whether somebody looks at single decisions.
+    /// Returns true if single decisions are traced or recorded.
     #[inline]
-    fn is_watched(&self) -> bool {
-        trace::wanted() || self.record.recorder.is_on()
+    fn is_traced(&self) -> bool {
+        trace::enabled() || self.stats.recorder.is_active()
     }
 
-    /// Of this caller's traces.
+    /// Makes the decisions part of the caller's trace.
     pub(crate) fn called_by(self, caller: TraceContext) -> Self {
         Instrumented { caller, ..self }
     }
 
     pub(crate) async fn acquire(&self, request: &Request<'_>) -> Result<Decision, Error> {
-        if self.is_watched() {
-            return self.watched_acquire(request).await;
+        if self.is_traced() {
+            return self.traced_acquire(request).await;
         }
-        if !self.record.on {
+        if !self.stats.enabled {
             let answer = self.limiter.acquire(request).await;
             self.note_unmatched(request, &answer);
             return answer;
         }
-        let since = self.record.now();
+        let since = self.stats.now();
         let answer = self.limiter.acquire(request).await;
-        self.record.took(self.door, since, &answer);
+        self.stats.count_since(self.protocol, since, &answer);
         self.note_unmatched(request, &answer);
         answer
     }
 
-    /// Logs, now and then, that no rule matches a request.
+    /// Logs that no rule matches a request, at a bounded rate.
     #[inline]
     pub(super) fn note_unmatched(&self, request: &Request<'_>, answer: &Result<Decision, Error>) {
         if let Ok(decision) = answer {
-            self.record.unmatched.note(|| self.record.now(), request, decision);
+            self.stats.unmatched.note(|| self.stats.now(), request, decision);
         }
     }
 
-    /// Not recorded: nothing is decided.
+    /// Peeks are traced but not counted, because nothing is decided.
     pub(crate) async fn peek(&self, request: &Request<'_>) -> Result<Decision, Error> {
-        if trace::wanted() {
-            return self.watched_peek(request).await;
+        if trace::enabled() {
+            return self.traced_peek(request).await;
         }
         self.limiter.peek(request).await
     }
@@ -66,12 +66,12 @@ impl Instrumented<'_> {
         &self,
         requests: &[Request<'_>],
     ) -> Result<Vec<Result<Decision, Error>>, Error> {
-        if self.is_watched() {
-            return self.watched_acquire_many(requests).await;
+        if self.is_traced() {
+            return self.traced_acquire_many(requests).await;
         }
-        let since = self.record.now();
+        let since = self.stats.now();
         let answers = self.limiter.acquire_many(requests).await;
-        self.count_many(self.record.now().since(since), requests, &answers);
+        self.count_many(self.stats.now().since(since), requests, &answers);
         answers
     }
 
@@ -83,30 +83,30 @@ impl Instrumented<'_> {
     ) {
         match answers {
             Ok(answers) => {
-                self.record.count(self.door, took, answers.iter());
+                self.stats.count(self.protocol, took, answers.iter());
                 requests
                     .iter()
                     .zip(answers)
                     .for_each(|(request, answer)| self.note_unmatched(request, answer));
             }
-            // They are asked again, in parts: see `resp::connection`.
-            Err(error) if self.door == Protocol::Resp && error.is_too_many_checks() => {}
+            // The protocol retries these requests in parts: see `resp::connection`.
+            Err(error) if self.protocol == Protocol::Resp && error.is_too_many_checks() => {}
             Err(error) => self.count_failures(took, requests.len(), error),
         }
     }
 
     fn count_failures(&self, took: Micros, times: usize, error: &Error) {
-        self.record.count(self.door, took, vec![Err(error.clone()); times].iter());
+        self.stats.count(self.protocol, took, vec![Err(error.clone()); times].iter());
     }
 
-    /// Recorded as one request for each.
+    /// Each request counts as one decision.
     pub(crate) async fn acquire_together(&self, requests: &[Request<'_>]) -> Result<Vec<Decision>, Error> {
-        if self.is_watched() {
-            return self.watched_acquire_together(requests).await;
+        if self.is_traced() {
+            return self.traced_acquire_together(requests).await;
         }
-        let since = self.record.now();
+        let since = self.stats.now();
         let answers = self.limiter.acquire_together(requests).await;
-        self.count_together(self.record.now().since(since), requests, answers)
+        self.count_together(self.stats.now().since(since), requests, answers)
     }
 
     pub(super) fn count_together(
@@ -118,7 +118,7 @@ impl Instrumented<'_> {
         match answers {
             Ok(decisions) => {
                 let answers: Vec<Result<Decision, Error>> = decisions.into_iter().map(Ok).collect();
-                self.record.count(self.door, took, answers.iter());
+                self.stats.count(self.protocol, took, answers.iter());
                 requests
                     .iter()
                     .zip(&answers)

@@ -1,8 +1,8 @@
-//! What was decided, in numbers: kept while deciding, read by `/metrics` and the dashboard.
+//! Statistics of decisions: counted while deciding, read by `/metrics` and the dashboard.
 //!
-//! A decision adds to a few counters of the core it is made on; who reads them adds up. Which keys are hot is kept for
-//! all decisions while there are few, and for a sample once there are many, so that it never costs much. Nothing here is
-//! named by callers but the hot keys, and those are bounded.
+//! A decision increments a few counters of the core that makes it; readers add up the counters of all cores. Hot keys
+//! are tracked for all decisions at low rates, and for a sample at high rates, so that the cost stays bounded. Only the
+//! hot keys have names that callers choose, and their number is bounded.
 
 mod batch_count;
 mod counters;
@@ -25,57 +25,57 @@ use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use slidegate::{Clock, Key, Limiter, Micros, Rules, Source, SystemClock};
 
-use self::counters::Cells;
-pub(crate) use self::counters::{BOUNDS, Durations, Failure, Said};
+use self::counters::CoreCounters;
+pub(crate) use self::counters::{BOUNDS, Durations, Failure, RuleVerdict};
 pub(crate) use self::heavy_hitters::Period;
 pub(crate) use self::instrumented::Instrumented;
-pub(crate) use self::per_second::Pulse;
-pub(crate) use self::recent_keys::Recent;
-use self::rule_stats::Table;
-pub(crate) use self::rule_stats::{Row, Shown};
+pub(crate) use self::per_second::PerSecond;
+pub(crate) use self::recent_keys::RecentKeys;
+use self::rule_stats::RuleTable;
+pub(crate) use self::rule_stats::{RuleRow, RuleSummary};
 pub(crate) use self::shadow_diff::Shadow;
 use self::unmatched::UnmatchedLog;
 use super::capture::Recorder;
 use crate::common::protocol::Protocol;
 use crate::store::AnyStore;
 
-/// Keys that are remembered a second and core, about.
-const SAMPLED: u64 = 2_000;
+/// Approximate number of keys that each core samples per second.
+const SAMPLED_KEYS: u64 = 2_000;
 
-/// The most cores that count apart.
-const MOST_SHARDS: usize = 16;
+/// Upper bound on sets of counters. Cores beyond that share them.
+const MAX_SHARDS: usize = 16;
 
-/// What was decided.
+/// Statistics of all decisions and connections.
 pub(crate) struct DecisionStats {
-    /// Whether anything is recorded.
-    pub(crate) on: bool,
+    /// False if decisions are not counted.
+    pub(crate) enabled: bool,
     clock: SystemClock,
-    shards: Box<[CachePadded<Cells>]>,
-    table: ArcSwap<Table>,
-    pub(crate) recent: Recent,
-    /// Who wants to have the requests themselves.
+    shards: Box<[CachePadded<CoreCounters>]>,
+    table: ArcSwap<RuleTable>,
+    pub(crate) recent: RecentKeys,
+    /// Recorder of the requests themselves.
     pub(crate) recorder: Arc<Recorder>,
     unmatched: UnmatchedLog,
-    pulse: Mutex<Pulse>,
+    per_second: Mutex<PerSecond>,
     connections: [AtomicUsize; Protocol::ALL.len()],
     shed: [[AtomicU64; Shed::ALL.len()]; Protocol::ALL.len()],
 }
 
-/// Reason why a connection was closed before its client did anything wrong but take room.
+/// Reason why the server closed a connection whose client did nothing wrong but use resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shed {
-    /// Its address has as many as one may have.
+    /// The client address has as many connections as one address may have.
     PerAddress,
-    /// It sent nothing.
+    /// The client sent nothing.
     Silent,
-    /// Another connection needed its place.
+    /// The server needed the slot for another connection.
     Room,
 }
 
 impl Shed {
     pub(crate) const ALL: [Shed; 3] = [Shed::PerAddress, Shed::Silent, Shed::Room];
 
-    /// As it is written in metrics.
+    /// Returns the metric label.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Shed::PerAddress => "per-address",
@@ -85,22 +85,22 @@ impl Shed {
     }
 }
 
-/// One connection, for as long as it is there.
-pub(crate) struct Connected<'r>(&'r AtomicUsize);
+/// Counts one connection until it is dropped.
+pub(crate) struct ConnectionGuard<'r>(&'r AtomicUsize);
 
-impl Drop for Connected<'_> {
+impl Drop for ConnectionGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A key among the top ones.
+/// One of the most frequent keys.
 pub(crate) struct TopKey {
     pub(crate) key: Key,
     pub(crate) count: u64,
 }
 
-/// How many requests were allowed and denied.
+/// Numbers of allowed and denied requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Requests {
     pub(crate) allowed: u64,
@@ -110,49 +110,49 @@ pub(crate) struct Requests {
 impl DecisionStats {
     pub(crate) fn new(rules: Arc<Rules>) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let shards = cores.next_power_of_two().min(MOST_SHARDS);
+        let shards = cores.next_power_of_two().min(MAX_SHARDS);
         let clock = SystemClock::new();
         DecisionStats {
-            on: true,
-            recent: Recent::new(clock.now().get()),
+            enabled: true,
+            recent: RecentKeys::new(clock.now().get()),
             recorder: Arc::default(),
             unmatched: UnmatchedLog::default(),
             clock,
             shards: (0..shards).map(|_| CachePadded::default()).collect(),
-            table: ArcSwap::from_pointee(Table::new(rules, shards, &[])),
-            pulse: Mutex::new(Pulse::new(shards)),
+            table: ArcSwap::from_pointee(RuleTable::new(rules, shards, &[])),
+            per_second: Mutex::new(PerSecond::new(shards)),
             connections: Default::default(),
             shed: Default::default(),
         }
     }
 
-    /// Counts by the limiter's rules from now on; those that stay keep their counts.
-    pub(crate) fn follow(&self, limiter: &Limiter<AnyStore>) {
-        // One at a time, so that the newest rules come last.
-        let _following = self.pulse.lock();
+    /// Counts by the limiter's current rules from now on. Rules that stay keep their counts.
+    pub(crate) fn update_rules(&self, limiter: &Limiter<AnyStore>) {
+        // One thread at a time, so that the newest rules win.
+        let _lock = self.per_second.lock();
         let rules = limiter.rules();
         let before = self.table.load();
-        self.table.store(Arc::new(Table::new(rules, self.shards.len(), &before.rows)));
+        self.table.store(Arc::new(RuleTable::new(rules, self.shards.len(), &before.rows)));
     }
 
-    /// Counts a connection until it is dropped.
-    pub(crate) fn connected(&self, door: Protocol) -> Connected<'_> {
-        let count = &self.connections[door as usize];
+    /// Counts a connection until the returned guard is dropped.
+    pub(crate) fn count_connection(&self, protocol: Protocol) -> ConnectionGuard<'_> {
+        let count = &self.connections[protocol as usize];
         count.fetch_add(1, Ordering::Relaxed);
-        Connected(count)
+        ConnectionGuard(count)
     }
 
-    pub(crate) fn connections(&self, door: Protocol) -> usize {
-        self.connections[door as usize].load(Ordering::Relaxed)
+    pub(crate) fn connections(&self, protocol: Protocol) -> usize {
+        self.connections[protocol as usize].load(Ordering::Relaxed)
     }
 
-    /// Counts connections that were closed.
-    pub(crate) fn shed(&self, door: Protocol, reason: Shed, connections: usize) {
-        self.shed[door as usize][reason as usize].fetch_add(connections as u64, Ordering::Relaxed);
+    /// Counts connections that the server closed.
+    pub(crate) fn count_shed(&self, protocol: Protocol, reason: Shed, connections: usize) {
+        self.shed[protocol as usize][reason as usize].fetch_add(connections as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn sheds(&self, door: Protocol, reason: Shed) -> u64 {
-        self.shed[door as usize][reason as usize].load(Ordering::Relaxed)
+    pub(crate) fn shed_count(&self, protocol: Protocol, reason: Shed) -> u64 {
+        self.shed[protocol as usize][reason as usize].load(Ordering::Relaxed)
     }
 
     #[inline]
@@ -160,35 +160,35 @@ impl DecisionStats {
         self.clock.now()
     }
 
-    /// The rules in force and what is counted of each; the last row is of those that requests bring themselves.
-    pub(crate) fn rows(&self) -> (Arc<Rules>, Vec<Arc<Row>>) {
+    /// Returns the rules in force and the statistics of each. The last item is for ad-hoc limits.
+    pub(crate) fn rows(&self) -> (Arc<Rules>, Vec<Arc<RuleRow>>) {
         let table = self.table.load();
         (Arc::clone(&table.rules), table.rows.clone())
     }
 
-    /// How many requests at that door ended like this, and how long they took.
-    pub(crate) fn durations(&self, door: Protocol, allowed: bool, source: Source) -> Durations {
+    /// Returns the number and the durations of the requests of `protocol` with this result and source.
+    pub(crate) fn durations(&self, protocol: Protocol, allowed: bool, source: Source) -> Durations {
         let mut all = Durations::default();
-        self.shards.iter().for_each(|cells| cells.add_to(door, allowed, source, &mut all));
+        self.shards.iter().for_each(|counters| counters.add_to(protocol, allowed, source, &mut all));
         all
     }
 
-    pub(crate) fn failures(&self, door: Protocol, failure: Failure) -> u64 {
-        self.shards.iter().map(|cells| cells.failures(door, failure)).sum()
+    pub(crate) fn failures(&self, protocol: Protocol, failure: Failure) -> u64 {
+        self.shards.iter().map(|counters| counters.failures(protocol, failure)).sum()
     }
 
-    /// How many requests at that door no rule matched.
-    pub(crate) fn unmatched(&self, door: Protocol) -> u64 {
-        self.shards.iter().map(|cells| cells.unmatched(door)).sum()
+    /// Returns the number of requests of `protocol` that no rule matched.
+    pub(crate) fn unmatched(&self, protocol: Protocol) -> u64 {
+        self.shards.iter().map(|counters| counters.unmatched(protocol)).sum()
     }
 
-    /// All requests, and how long they took.
+    /// Returns the numbers and durations of all requests.
     fn totals(&self) -> (Requests, Durations) {
         let (mut requests, mut durations) = (Requests::default(), Durations::default());
-        for door in Protocol::ALL {
+        for protocol in Protocol::ALL {
             for source in Source::ALL {
                 for (allowed, count) in [(true, &mut requests.allowed), (false, &mut requests.denied)] {
-                    let some = self.durations(door, allowed, source);
+                    let some = self.durations(protocol, allowed, source);
                     *count += some.count();
                     durations.add(&some);
                 }
@@ -197,18 +197,18 @@ impl DecisionStats {
         (requests, durations)
     }
 
-    /// The keys asked about most, and those denied most, of one rule or of all: the first `most` of each.
-    pub(crate) fn top(&self, period: Period, rule: Option<&str>, most: usize) -> [Vec<TopKey>; 2] {
+    /// Returns the most requested keys and the most denied keys of one rule or of all, at most `most` of each.
+    pub(crate) fn top_keys(&self, period: Period, rule: Option<&str>, most: usize) -> [Vec<TopKey>; 2] {
         let table = self.table.load();
-        let (mut asked, mut denied) = (HashMap::new(), HashMap::new());
+        let (mut requested, mut denied) = (HashMap::new(), HashMap::new());
         let tops = match rule {
             Some(rule) => table.rows.iter().filter(|row| row.name == rule).map(|row| &*row.top).collect(),
             None => table.tops(),
         };
         for top in tops {
-            top.lock().read(period, &mut asked, &mut denied);
+            top.lock().read(period, &mut requested, &mut denied);
         }
-        [asked, denied].map(|counts| {
+        [requested, denied].map(|counts| {
             let keys = counts.into_iter().map(|(key, count)| TopKey { key, count });
             let mut keys: Vec<TopKey> =
                 keys.filter(|top| rule.is_none_or(|rule| top.key.rule() == rule)).collect();
@@ -221,7 +221,7 @@ impl DecisionStats {
     }
 }
 
-/// A number for the thread; those of a runtime are about as many as there are cores.
+/// Returns a number for this thread. A runtime has about as many threads as there are cores.
 #[inline]
 fn shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);

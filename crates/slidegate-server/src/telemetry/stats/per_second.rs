@@ -1,82 +1,82 @@
-//! What happened in each second, for as long as a dashboard looks back.
+//! Request counts of each second, for the history on the dashboard.
 
 use std::collections::VecDeque;
 
 use super::counters::Durations;
-use super::heavy_hitters::GENERATION;
+use super::heavy_hitters::GENERATION_SECONDS;
 use super::rule_stats::push;
-use super::{DecisionStats, Requests, SAMPLED};
+use super::{DecisionStats, Requests, SAMPLED_KEYS};
 
-/// Seconds that are remembered.
-pub(crate) const HISTORY: usize = 1_800;
+/// Number of seconds in the history.
+pub(crate) const HISTORY_SECONDS: usize = 1_800;
 
-/// The last seconds, and what they are counted from.
-pub(crate) struct Pulse {
+/// Counts of the last seconds, and the totals from which the next second is computed.
+pub(crate) struct PerSecond {
     seconds: VecDeque<Requests>,
     requests: Requests,
     durations: Durations,
-    /// What took how long in the last second.
-    second: Durations,
-    /// Decisions of each core, when it was last looked.
-    turns: Vec<u64>,
-    beats: u64,
+    /// Durations of the last second.
+    last_durations: Durations,
+    /// Number of decisions of each core at the last tick.
+    decisions: Vec<u64>,
+    ticks: u64,
 }
 
-/// What a dashboard is shown first.
+/// History that a dashboard shows first.
 pub(crate) struct History {
-    /// The oldest first.
+    /// Counts of each second, the oldest first.
     pub(crate) seconds: Vec<Requests>,
 }
 
-impl Pulse {
+impl PerSecond {
     pub(super) fn new(shards: usize) -> Self {
-        Pulse {
+        PerSecond {
             seconds: VecDeque::new(),
             requests: Requests::default(),
             durations: Durations::default(),
-            second: Durations::default(),
-            turns: vec![0; shards],
-            beats: 0,
+            last_durations: Durations::default(),
+            decisions: vec![0; shards],
+            ticks: 0,
         }
     }
 }
 
 impl DecisionStats {
-    /// Called once a second.
-    pub(crate) fn beat(&self) {
+    /// Ends a second. Must be called once per second.
+    pub(crate) fn tick(&self) {
         let (requests, durations) = self.totals();
-        let mut pulse = self.pulse.lock();
-        let pulse = &mut *pulse;
-        let before = std::mem::replace(&mut pulse.requests, requests);
+        let mut per_second = self.per_second.lock();
+        let per_second = &mut *per_second;
+        let before = std::mem::replace(&mut per_second.requests, requests);
         let second = Requests {
             allowed: requests.allowed.saturating_sub(before.allowed),
             denied: requests.denied.saturating_sub(before.denied),
         };
-        push(&mut pulse.seconds, HISTORY, second);
-        pulse.second = durations.since(&pulse.durations);
-        pulse.durations = durations;
-        for (cells, before) in self.shards.iter().zip(&mut pulse.turns) {
-            cells.adapt(before, SAMPLED);
+        push(&mut per_second.seconds, HISTORY_SECONDS, second);
+        per_second.last_durations = durations.since(&per_second.durations);
+        per_second.durations = durations;
+        for (counters, before) in self.shards.iter().zip(&mut per_second.decisions) {
+            counters.adapt(before, SAMPLED_KEYS);
         }
-        pulse.beats += 1;
+        per_second.ticks += 1;
         let table = self.table.load();
         for row in &table.rows {
-            row.beat();
+            row.tick();
         }
-        if pulse.beats.is_multiple_of(GENERATION) {
+        if per_second.ticks.is_multiple_of(GENERATION_SECONDS) {
             for top in table.tops() {
-                top.lock().turn();
+                top.lock().rotate();
             }
         }
     }
 
-    /// What was counted in the last second, and how long it took.
-    pub(crate) fn second(&self) -> (Requests, Durations) {
-        let pulse = self.pulse.lock();
-        (pulse.seconds.back().copied().unwrap_or_default(), pulse.second.clone())
+    /// Returns the counts and the durations of the last second.
+    pub(crate) fn last_second(&self) -> (Requests, Durations) {
+        let per_second = self.per_second.lock();
+        (per_second.seconds.back().copied().unwrap_or_default(), per_second.last_durations.clone())
     }
 
     pub(crate) fn history(&self) -> History {
-        History { seconds: self.pulse.lock().seconds.iter().copied().collect() }
+        History { seconds: self.per_second.lock().seconds.iter().copied().collect() }
     }
 }

@@ -1,37 +1,37 @@
-//! Some of the keys that were decided about lately.
+//! Random sample of recently used keys.
 
 use parking_lot::Mutex;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use slidegate::Key;
 
-/// How many are kept.
-const ROOM: usize = 1_024;
+/// Number of keys in the sample.
+const SAMPLE_SIZE: usize = 1_024;
 
-/// Each new key takes the place of any: what was decided long ago is less likely to be there still.
-pub(crate) struct Recent {
+/// Sample of recent keys. Each new key replaces a random one, so older keys are less likely to be present.
+pub(crate) struct RecentKeys {
     keys: Mutex<(Vec<Key>, Xoshiro256PlusPlus)>,
 }
 
-impl Recent {
+impl RecentKeys {
     pub(super) fn new(seed: u64) -> Self {
-        Recent { keys: Mutex::new((Vec::new(), Xoshiro256PlusPlus::seed_from_u64(seed))) }
+        RecentKeys { keys: Mutex::new((Vec::new(), Xoshiro256PlusPlus::seed_from_u64(seed))) }
     }
 
     pub(super) fn add(&self, key: &Key) {
-        // Who finds it taken leaves it: it is only a sample.
+        // If another thread holds the lock, the key is skipped: this is only a sample.
         let Some(mut keys) = self.keys.try_lock() else { return };
         let (keys, random) = &mut *keys;
-        if keys.len() < ROOM {
+        if keys.len() < SAMPLE_SIZE {
             keys.push(key.clone());
         } else {
-            let place = random.random_range(0..ROOM);
-            keys[place] = key.clone();
+            let index = random.random_range(0..SAMPLE_SIZE);
+            keys[index] = key.clone();
         }
     }
 
-    /// Up to `most` different ones, at random.
-    pub(crate) fn some(&self, most: usize) -> Vec<Key> {
+    /// Returns up to `most` distinct keys at random.
+    pub(crate) fn sample(&self, most: usize) -> Vec<Key> {
         let mut keys = self.keys.lock();
         let (keys, random) = &mut *keys;
         let mut found: Vec<Key> = Vec::new();

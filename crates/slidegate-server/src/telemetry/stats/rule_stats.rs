@@ -1,4 +1,4 @@
-//! A row a rule: what it said, how long that took, and of which keys.
+//! Statistics of each rule: verdicts, durations, and most frequent keys.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -7,165 +7,167 @@ use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use slidegate::{AD_HOC, Limit, Mode, Rule, Rules, ShadowChange, Source};
 
-use super::counters::{RuleCells, Said};
-use super::heavy_hitters::Top;
-use super::shadow_diff::{self, TracedDecision};
+use super::counters::{RuleCounters, RuleVerdict};
+use super::heavy_hitters::TopKeys;
+use super::shadow_diff::{self, ShadowCounts};
 
-/// The rules whose keys are remembered apart; the keys of those after them are remembered together.
-const APART: usize = 256;
+/// Number of rules with their own list of frequent keys. All rules after them share one list.
+const SEPARATE_RULES: usize = 256;
 
-/// Seconds of which it is remembered what a rule said in each.
-pub(super) const MINUTE: usize = 60;
+/// Number of seconds for which the verdicts of a rule are stored.
+pub(super) const HISTORY_SECONDS: usize = 60;
 
-/// Seconds over which the highest usage is told.
-const PEAKS: usize = 10;
+/// Number of seconds over which the highest usage is reported.
+const PEAK_SECONDS: usize = 10;
 
-/// The rules in force, and a row for each.
-pub(super) struct Table {
+/// Rules in force, and the statistics of each.
+pub(super) struct RuleTable {
     pub(super) rules: Arc<Rules>,
-    /// In the order of the rules; the last is of those that requests bring themselves.
-    pub(super) rows: Vec<Arc<Row>>,
-    /// What rows that only watch had counted when these rules came into force, by their places.
-    pub(super) before: Vec<(usize, TracedDecision)>,
+    /// Statistics in the order of the rules. The last item is for ad-hoc limits.
+    pub(super) rows: Vec<Arc<RuleRow>>,
+    /// Counts of the shadow rules when these rules came into force, each with the index of the rule.
+    pub(super) baselines: Vec<(usize, ShadowCounts)>,
 }
 
-/// What is counted of one rule.
-pub(crate) struct Row {
+/// Statistics of one rule.
+pub(crate) struct RuleRow {
     pub(crate) name: String,
-    pub(super) cells: Box<[CachePadded<RuleCells>]>,
-    pub(crate) top: Arc<Mutex<Top>>,
-    lately: Mutex<Lately>,
+    pub(super) counters: Box<[CachePadded<RuleCounters>]>,
+    pub(crate) top: Arc<Mutex<TopKeys>>,
+    recent: Mutex<RecentVerdicts>,
 }
 
-/// What a rule said in the last minute.
+/// Verdicts of a rule in the last minute.
 #[derive(Default)]
-struct Lately {
+struct RecentVerdicts {
     before: Totals,
-    /// A second each, the newest last.
+    /// Verdicts of each second, the newest last.
     seconds: VecDeque<Totals>,
     peaks: VecDeque<u64>,
-    /// The highest limit in the last second that it decided in; 0 before that.
+    /// Highest limit in the last second with a decision; 0 before the first decision.
     limit: u64,
 }
 
-/// How often a rule said what, and how long that took.
+/// Number of verdicts of a rule, and their total duration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) allowed: u64,
     pub(crate) denied: u64,
     pub(crate) would_deny: u64,
-    /// In microseconds.
+    /// Total duration in microseconds.
     pub(crate) took: u64,
 }
 
-/// What is shown of a rule.
+/// Summary of a rule for the dashboard.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Shown {
+pub(crate) struct RuleSummary {
     /// In the last second.
     pub(crate) second: Totals,
     /// In the last minute.
     pub(crate) minute: Totals,
-    /// The highest share of its limit that a key had in use in the last ten seconds; none if it decided nothing.
+    /// Highest share of its limit that a key had in use in the last ten seconds. None if the rule decided nothing.
     pub(crate) usage: Option<f64>,
 }
 
-impl Table {
-    pub(super) fn new(rules: Arc<Rules>, shards: usize, before: &[Arc<Row>]) -> Self {
-        let known: HashMap<&str, &Arc<Row>> = before.iter().map(|row| (row.name.as_str(), row)).collect();
-        let together: Arc<Mutex<Top>> = Arc::default();
+impl RuleTable {
+    pub(super) fn new(rules: Arc<Rules>, shards: usize, before: &[Arc<RuleRow>]) -> Self {
+        let known: HashMap<&str, &Arc<RuleRow>> = before.iter().map(|row| (row.name.as_str(), row)).collect();
+        let shared_top: Arc<Mutex<TopKeys>> = Arc::default();
         let names = rules.iter().map(|rule| rule.name()).chain([AD_HOC]);
-        let rows = names.enumerate().map(|(place, name)| match known.get(name) {
+        let rows = names.enumerate().map(|(index, name)| match known.get(name) {
             Some(row) => Arc::clone(row),
             None => {
-                let top = if place < APART { Arc::default() } else { Arc::clone(&together) };
-                Arc::new(Row::new(name, shards, top))
+                let top = if index < SEPARATE_RULES { Arc::default() } else { Arc::clone(&shared_top) };
+                Arc::new(RuleRow::new(name, shards, top))
             }
         });
-        let rows: Vec<Arc<Row>> = rows.collect();
-        let before = shadow_diff::before(&rules, &rows);
-        Table { rules, rows, before }
+        let rows: Vec<Arc<RuleRow>> = rows.collect();
+        let baselines = shadow_diff::baselines(&rules, &rows);
+        RuleTable { rules, rows, baselines }
     }
 
-    /// The row of a limit; of a decision by earlier rules, that of its name, if there still is one.
+    /// Returns the statistics of the rule of `limit`. `current` is false if the decision was made by earlier rules;
+    /// then the rule is found by its name, if it still exists.
     #[inline]
-    pub(super) fn row(&self, current: bool, limit: &Limit<'_>) -> Option<&Row> {
+    pub(super) fn row(&self, current: bool, limit: &Limit<'_>) -> Option<&RuleRow> {
         if current { self.rows.get(limit.index()).or(self.rows.last()) } else { self.named(limit.rule()) }
             .map(|row| &**row)
     }
 
-    /// The top keys of all rules, each once.
-    pub(super) fn tops(&self) -> Vec<&Mutex<Top>> {
+    /// Returns the frequent-key lists of all rules, each list once.
+    pub(super) fn tops(&self) -> Vec<&Mutex<TopKeys>> {
         let mut known = HashSet::new();
         let tops = self.rows.iter().map(|row| &row.top);
         tops.filter(|top| known.insert(Arc::as_ptr(top))).map(|top| &**top).collect()
     }
 
     #[cold]
-    fn named(&self, name: &str) -> Option<&Arc<Row>> {
+    fn named(&self, name: &str) -> Option<&Arc<RuleRow>> {
         self.rows.iter().find(|row| row.name == name)
     }
 }
 
-impl Row {
-    fn new(name: &str, shards: usize, top: Arc<Mutex<Top>>) -> Self {
-        let cells = (0..shards).map(|_| CachePadded::default()).collect();
-        Row { name: name.to_owned(), cells, top, lately: Mutex::default() }
+impl RuleRow {
+    fn new(name: &str, shards: usize, top: Arc<Mutex<TopKeys>>) -> Self {
+        let counters = (0..shards).map(|_| CachePadded::default()).collect();
+        RuleRow { name: name.to_owned(), counters, top, recent: Mutex::default() }
     }
 
-    pub(crate) fn said(&self, said: Said, source: Source) -> u64 {
-        self.cells.iter().map(|cells| cells.said(said, source)).sum()
+    pub(crate) fn verdicts(&self, verdict: RuleVerdict, source: Source) -> u64 {
+        self.counters.iter().map(|counters| counters.verdicts(verdict, source)).sum()
     }
 
     pub(crate) fn changes(&self, change: ShadowChange) -> u64 {
-        self.cells.iter().map(|cells| cells.changes(change)).sum()
+        self.counters.iter().map(|counters| counters.changes(change)).sum()
     }
 
     pub(crate) fn totals(&self) -> Totals {
-        let said = |said| Source::ALL.iter().map(|source| self.said(said, *source)).sum();
+        let total = |verdict| Source::ALL.iter().map(|source| self.verdicts(verdict, *source)).sum();
         Totals {
-            allowed: said(Said::Allowed),
-            denied: said(Said::Denied),
-            would_deny: said(Said::WouldDeny),
-            took: self.cells.iter().map(|cells| cells.took()).sum(),
+            allowed: total(RuleVerdict::Allowed),
+            denied: total(RuleVerdict::Denied),
+            would_deny: total(RuleVerdict::WouldDeny),
+            took: self.counters.iter().map(|counters| counters.took()).sum(),
         }
     }
 
-    /// Called once a second.
-    pub(super) fn beat(&self) {
+    /// Ends a second. Must be called once per second.
+    pub(super) fn tick(&self) {
         let totals = self.totals();
-        let peak = self.cells.iter().map(|cells| cells.take_peak()).max().unwrap_or_default();
-        let limit = self.cells.iter().map(|cells| cells.take_limit()).max().unwrap_or_default();
-        let mut lately = self.lately.lock();
+        let peak = self.counters.iter().map(|counters| counters.take_peak()).max().unwrap_or_default();
+        let limit = self.counters.iter().map(|counters| counters.take_limit()).max().unwrap_or_default();
+        let mut recent = self.recent.lock();
         if limit > 0 {
-            lately.limit = limit;
+            recent.limit = limit;
         }
-        let before = std::mem::replace(&mut lately.before, totals);
-        push(&mut lately.seconds, MINUTE, totals.since(&before));
-        push(&mut lately.peaks, PEAKS, peak);
+        let before = std::mem::replace(&mut recent.before, totals);
+        push(&mut recent.seconds, HISTORY_SECONDS, totals.since(&before));
+        push(&mut recent.peaks, PEAK_SECONDS, peak);
     }
 
-    /// What `rule`, whose row this is, allows now. Of one that climbs it is known from what it decided last.
+    /// Returns the current limit of `rule`, whose statistics these are. During a warm-up it is the limit of the last
+    /// decision.
     pub(crate) fn effective_limit(&self, rule: &Rule) -> u64 {
         let limit = rule.quota_now().limit();
-        match self.lately.lock().limit {
-            said @ 1.. if rule.quota().warm_up().is_some() => said.min(limit),
+        match self.recent.lock().limit {
+            recent @ 1.. if rule.quota().warm_up().is_some() => recent.min(limit),
             _ => limit,
         }
     }
 
-    pub(crate) fn shown(&self) -> Shown {
-        let lately = self.lately.lock();
-        let minute = lately.seconds.iter().fold(Totals::default(), |all, second| all.plus(second));
-        let peak = lately.peaks.iter().max().copied().filter(|peak| *peak > 0);
-        Shown {
-            second: lately.seconds.back().copied().unwrap_or_default(),
+    pub(crate) fn summary(&self) -> RuleSummary {
+        let recent = self.recent.lock();
+        let minute = recent.seconds.iter().fold(Totals::default(), |all, second| all.plus(second));
+        let peak = recent.peaks.iter().max().copied().filter(|peak| *peak > 0);
+        RuleSummary {
+            second: recent.seconds.back().copied().unwrap_or_default(),
             minute,
             usage: peak.map(|peak| (peak - 1) as f64 / 1_000.0),
         }
     }
 }
 
-/// Adds to the end, and lets go what is more than `most`.
+/// Adds a value to the end, and removes the oldest value if there are more than `most`.
 pub(super) fn push<T>(queue: &mut VecDeque<T>, most: usize, value: T) {
     queue.push_back(value);
     if queue.len() > most {
@@ -174,7 +176,7 @@ pub(super) fn push<T>(queue: &mut VecDeque<T>, most: usize, value: T) {
 }
 
 impl Totals {
-    /// Decisions it took part in.
+    /// Returns the number of decisions in which the rule took part.
     pub(crate) fn decisions(&self) -> u64 {
         self.allowed + self.denied + self.would_deny
     }
@@ -198,11 +200,11 @@ impl Totals {
     }
 }
 
-/// What the rule of a limit said.
-pub(super) fn said(limit: &Limit<'_>) -> Said {
+/// Returns the verdict of the rule of `limit`.
+pub(super) fn rule_verdict(limit: &Limit<'_>) -> RuleVerdict {
     match (limit.outcome().denies(), limit.mode()) {
-        (false, _) => Said::Allowed,
-        (true, Mode::Enforce) => Said::Denied,
-        (true, _) => Said::WouldDeny,
+        (false, _) => RuleVerdict::Allowed,
+        (true, Mode::Enforce) => RuleVerdict::Denied,
+        (true, _) => RuleVerdict::WouldDeny,
     }
 }

@@ -1,36 +1,36 @@
-//! What would be decided otherwise if rules that only watch were enforced.
+//! Requests that would be decided differently if shadow rules were enforced.
 
 use std::sync::Arc;
 
 use slidegate::{Mode, Rules, ShadowChange};
 
 use super::DecisionStats;
-use super::rule_stats::Row;
+use super::rule_stats::RuleRow;
 
-/// The most shadows that are told.
-const MOST: usize = 1_000;
+/// Upper bound on reported shadow rules.
+const MAX_SHADOWS: usize = 1_000;
 
-/// What a rule that only watches has counted.
+/// Counts of a shadow rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct TracedDecision {
-    /// Decisions that it looked at.
+pub(crate) struct ShadowCounts {
+    /// Decisions in which the rule took part.
     pub(crate) decisions: u64,
     pub(crate) would_deny: u64,
     pub(crate) newly_denied: u64,
     pub(crate) newly_allowed: u64,
 }
 
-/// A rule that only watches, and what it has counted since the rules in force are.
+/// Shadow rule, and its counts since the rules in force were loaded.
 pub(crate) struct Shadow {
     pub(crate) rule: String,
     pub(crate) shadow_of: Option<String>,
-    pub(crate) watched: TracedDecision,
+    pub(crate) counts: ShadowCounts,
 }
 
-impl TracedDecision {
-    fn of(row: &Row) -> Self {
+impl ShadowCounts {
+    fn of(row: &RuleRow) -> Self {
         let totals = row.totals();
-        TracedDecision {
+        ShadowCounts {
             decisions: totals.decisions(),
             would_deny: totals.would_deny,
             newly_denied: row.changes(ShadowChange::NewlyDenied),
@@ -38,8 +38,8 @@ impl TracedDecision {
         }
     }
 
-    fn since(&self, before: &TracedDecision) -> Self {
-        TracedDecision {
+    fn since(&self, before: &ShadowCounts) -> Self {
+        ShadowCounts {
             decisions: self.decisions.saturating_sub(before.decisions),
             would_deny: self.would_deny.saturating_sub(before.would_deny),
             newly_denied: self.newly_denied.saturating_sub(before.newly_denied),
@@ -48,26 +48,26 @@ impl TracedDecision {
     }
 }
 
-/// What is in the rows of rules that only watch, the first of them.
-pub(super) fn before(rules: &Rules, rows: &[Arc<Row>]) -> Vec<(usize, TracedDecision)> {
+/// Returns the current counts of the shadow rules, at most [`MAX_SHADOWS`], each with the index of the rule.
+pub(super) fn baselines(rules: &Rules, rows: &[Arc<RuleRow>]) -> Vec<(usize, ShadowCounts)> {
     let rules = rules.iter().enumerate().filter(|(_, rule)| rule.in_mode() == Mode::Shadow);
-    let rules = rules.take(MOST);
-    rules.filter_map(|(place, _)| Some((place, TracedDecision::of(rows.get(place)?)))).collect()
+    let rules = rules.take(MAX_SHADOWS);
+    rules.filter_map(|(index, _)| Some((index, ShadowCounts::of(rows.get(index)?)))).collect()
 }
 
 impl DecisionStats {
-    /// The rules that only watch, in their order.
+    /// Returns the shadow rules in order.
     pub(crate) fn shadows(&self) -> Vec<Shadow> {
         let table = self.table.load();
         let rules: Vec<_> = table.rules.iter().collect();
-        let shadow = |(place, before): &(usize, TracedDecision)| {
-            let (rule, row) = (rules.get(*place)?, table.rows.get(*place)?);
+        let shadow = |(index, before): &(usize, ShadowCounts)| {
+            let (rule, row) = (rules.get(*index)?, table.rows.get(*index)?);
             Some(Shadow {
                 rule: rule.name().to_owned(),
                 shadow_of: rule.shadowed().map(str::to_owned),
-                watched: TracedDecision::of(row).since(before),
+                counts: ShadowCounts::of(row).since(before),
             })
         };
-        table.before.iter().filter_map(shadow).collect()
+        table.baselines.iter().filter_map(shadow).collect()
     }
 }

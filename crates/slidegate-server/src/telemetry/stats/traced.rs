@@ -1,5 +1,6 @@
-//! The same decisions when somebody looks at them: with a span around each, or written down. Boxed, so that the others need
-//! no room for it.
+//! Traced and recorded variants of the decisions in [`Instrumented`].
+//!
+//! The futures are boxed, so that the plain variants stay small.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,31 +10,32 @@ use slidegate::{Decision, Error, Request};
 
 use super::Instrumented;
 use crate::common::protocol::Protocol;
-use crate::telemetry::trace::{self, DecisionSpan, Kind};
+use crate::telemetry::trace::{self, DecisionSpan, Operation};
 
 type TracedDecision<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
 impl Instrumented<'_> {
-    fn span(&self, kind: Kind) -> Option<DecisionSpan> {
-        trace::wanted().then(|| DecisionSpan::start(self.door, kind, self.caller, self.log_keys))
+    fn span(&self, kind: Operation) -> Option<DecisionSpan> {
+        trace::enabled().then(|| DecisionSpan::start(self.protocol, kind, self.caller, self.log_keys))
     }
 
-    /// Writes down what became of requests, if anybody records.
-    fn write(&self, requests: &[Request<'_>], answers: &[Result<Decision, Error>]) {
-        // It is asked once more then: see `grpc::rate_limit`.
+    /// Records the requests and their results, if a recording is active.
+    fn record(&self, requests: &[Request<'_>], answers: &[Result<Decision, Error>]) {
+        // The protocol retries such a request once: see `grpc::rate_limit`.
         let again = |answer: &Result<_, Error>| answer.as_ref().is_err_and(Error::is_too_costly);
-        if self.record.recorder.is_on() && !(self.door == Protocol::Grpc && answers.iter().any(again)) {
-            self.record.recorder.write(self.record.now(), requests, answers);
+        if self.stats.recorder.is_active() && !(self.protocol == Protocol::Grpc && answers.iter().any(again))
+        {
+            self.stats.recorder.write(self.stats.now(), requests, answers);
         }
     }
 
-    pub(super) fn watched_acquire<'a>(&'a self, request: &'a Request<'_>) -> TracedDecision<'a, Decision> {
+    pub(super) fn traced_acquire<'a>(&'a self, request: &'a Request<'_>) -> TracedDecision<'a, Decision> {
         Box::pin(async move {
-            let (span, since) = (self.span(Kind::Acquire), self.record.now());
+            let (span, since) = (self.span(Operation::Acquire), self.stats.now());
             let answer = self.limiter.acquire(request).await;
-            let took = self.record.now().since(since);
-            self.write(slice::from_ref(request), slice::from_ref(&answer));
-            self.record.count(self.door, took, std::iter::once(&answer));
+            let took = self.stats.now().since(since);
+            self.record(slice::from_ref(request), slice::from_ref(&answer));
+            self.stats.count(self.protocol, took, std::iter::once(&answer));
             self.note_unmatched(request, &answer);
             if let Some(span) = span {
                 span.end(took, &answer);
@@ -42,31 +44,31 @@ impl Instrumented<'_> {
         })
     }
 
-    pub(super) fn watched_peek<'a>(&'a self, request: &'a Request<'_>) -> TracedDecision<'a, Decision> {
+    pub(super) fn traced_peek<'a>(&'a self, request: &'a Request<'_>) -> TracedDecision<'a, Decision> {
         Box::pin(async move {
-            let (span, since) = (self.span(Kind::Peek), self.record.now());
+            let (span, since) = (self.span(Operation::Peek), self.stats.now());
             let answer = self.limiter.peek(request).await;
             if let Some(span) = span {
-                span.end(self.record.now().since(since), &answer);
+                span.end(self.stats.now().since(since), &answer);
             }
             answer
         })
     }
 
-    /// A span for each: what came together was asked apart.
-    pub(super) fn watched_acquire_many<'a, 'r: 'a>(
+    /// Each request has its own span: the requests of a batch are independent.
+    pub(super) fn traced_acquire_many<'a, 'r: 'a>(
         &'a self,
         requests: &'a [Request<'r>],
     ) -> TracedDecision<'a, Vec<Result<Decision, Error>>> {
         Box::pin(async move {
-            let spans: Vec<_> = requests.iter().filter_map(|_| self.span(Kind::Acquire)).collect();
-            let since = self.record.now();
+            let spans: Vec<_> = requests.iter().filter_map(|_| self.span(Operation::Acquire)).collect();
+            let since = self.stats.now();
             let answers = self.limiter.acquire_many(requests).await;
-            let took = self.record.now().since(since);
+            let took = self.stats.now().since(since);
             self.count_many(took, requests, &answers);
             match &answers {
                 Ok(answers) => {
-                    self.write(requests, answers);
+                    self.record(requests, answers);
                     spans.into_iter().zip(answers).for_each(|(span, answer)| span.end(took, answer))
                 }
                 Err(error) => spans.into_iter().for_each(|span| span.end_together(took, Err(error))),
@@ -75,17 +77,17 @@ impl Instrumented<'_> {
         })
     }
 
-    /// One span: they are allowed or denied as one.
-    pub(super) fn watched_acquire_together<'a, 'r: 'a>(
+    /// All requests share one span: they are allowed or denied together.
+    pub(super) fn traced_acquire_together<'a, 'r: 'a>(
         &'a self,
         requests: &'a [Request<'r>],
     ) -> TracedDecision<'a, Vec<Decision>> {
         Box::pin(async move {
-            let (span, since) = (self.span(Kind::Acquire), self.record.now());
+            let (span, since) = (self.span(Operation::Acquire), self.stats.now());
             let answers = self.limiter.acquire_together(requests).await;
-            let took = self.record.now().since(since);
+            let took = self.stats.now().since(since);
             if let Ok(decisions) = &answers {
-                self.record.recorder.write_together(self.record.now(), requests, decisions);
+                self.stats.recorder.write_together(self.stats.now(), requests, decisions);
             }
             let answers = self.count_together(took, requests, answers);
             if let Some(span) = span {
@@ -104,26 +106,26 @@ mod tests {
     use crate::app::state::AppState;
     use crate::store::AnyStore;
 
-    async fn unwatched(deciding: &Instrumented<'_>, request: &Request<'_>) -> Result<Decision, Error> {
-        if !deciding.record.on {
-            let answer = deciding.limiter.acquire(request).await;
-            deciding.note_unmatched(request, &answer);
+    async fn untraced(instrumented: &Instrumented<'_>, request: &Request<'_>) -> Result<Decision, Error> {
+        if !instrumented.stats.enabled {
+            let answer = instrumented.limiter.acquire(request).await;
+            instrumented.note_unmatched(request, &answer);
             return answer;
         }
-        let since = deciding.record.now();
-        let answer = deciding.limiter.acquire(request).await;
-        deciding.record.took(deciding.door, since, &answer);
-        deciding.note_unmatched(request, &answer);
+        let since = instrumented.stats.now();
+        let answer = instrumented.limiter.acquire(request).await;
+        instrumented.stats.count_since(instrumented.protocol, since, &answer);
+        instrumented.note_unmatched(request, &answer);
         answer
     }
 
     #[test]
-    fn who_does_not_look_pays_nothing() {
-        assert!(!trace::wanted());
-        let gate = AppState::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "");
-        let deciding = gate.deciding(Protocol::Http);
+    fn tracing_does_not_enlarge_plain_decisions() {
+        assert!(!trace::enabled());
+        let app = AppState::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "");
+        let instrumented = app.instrumented(Protocol::Http);
         let request = Request::new([]);
-        let (with, without) = (deciding.acquire(&request), unwatched(&deciding, &request));
+        let (with, without) = (instrumented.acquire(&request), untraced(&instrumented, &request));
         assert_eq!(size_of_val(&with), size_of_val(&without));
     }
 }

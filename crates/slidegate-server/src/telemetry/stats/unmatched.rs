@@ -4,17 +4,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use slidegate::{Decision, Micros, Request, Unmatched};
 
-/// The shortest time between two warnings.
-const PAUSE: Micros = Micros::from_secs(60);
+/// Shortest time between two warnings.
+const MIN_INTERVAL: Micros = Micros::from_secs(60);
 
-/// The most names of attributes that a warning shows.
-const SHOWN: usize = 8;
+/// Upper bound on attribute names in a warning.
+const MAX_NAMES: usize = 8;
 
-/// Requests that no rule matches, since the last warning about them.
+/// Number of requests that no rule matches, since the last warning about them.
 #[derive(Default)]
 pub(crate) struct UnmatchedLog {
     requests: AtomicU64,
-    /// When the next warning may be logged, in microseconds.
+    /// Time from which the next warning may be logged, in microseconds.
     next: AtomicU64,
 }
 
@@ -32,8 +32,8 @@ impl UnmatchedLog {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let next = self.next.load(Ordering::Relaxed);
         let due = now.get() >= next;
-        let after = now.get().saturating_add(PAUSE.get());
-        // One of several threads logs.
+        let after = now.get().saturating_add(MIN_INTERVAL.get());
+        // Only one of several threads logs.
         if !due || self.next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return;
         }
@@ -42,18 +42,19 @@ impl UnmatchedLog {
     }
 }
 
-/// Names only: values are the clients'. Names were checked: they have no more than 64 letters and digits.
+/// Returns the warning. It contains attribute names but no values, which are private to clients. Names were validated:
+/// at most 64 letters and digits.
 fn message(requests: u64, request: &Request<'_>, policy: Unmatched) -> String {
     let attributes = request.attributes().unwrap_or_default();
-    let names: Vec<&str> = attributes.iter().take(SHOWN).map(|(name, _)| *name).collect();
-    let more = match attributes.len().saturating_sub(SHOWN) {
+    let names: Vec<&str> = attributes.iter().take(MAX_NAMES).map(|(name, _)| *name).collect();
+    let more = match attributes.len().saturating_sub(MAX_NAMES) {
         0 => String::new(),
         n => format!(" and {n} more"),
     };
-    let became = if policy == Unmatched::Deny { "denied" } else { "allowed" };
+    let outcome = if policy == Unmatched::Deny { "denied" } else { "allowed" };
     let policy = policy.as_str();
     format!(
-        "no rule matches {requests} requests since the last warning, which were {became} (`unmatched: {policy}`); the last \
+        "no rule matches {requests} requests since the last warning, which were {outcome} (`unmatched: {policy}`); the last \
          one has the attributes [{}]{more}: `slidegate explain` says why no rule matches",
         names.join(", ")
     )
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_warning_names_attributes_and_no_values() {
+    fn warning_has_names_but_no_values() {
         let names: Vec<String> = (0..10).map(|n| format!("a{n}")).collect();
         let request = Request::new(names.iter().map(|name| (name.as_str(), "secret")));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Spans for an OpenTelemetry collector, by OTLP over gRPC: in batches, from a queue that does not grow.
+//! Exporter of spans to an OpenTelemetry collector, by OTLP over gRPC, in batches from a bounded queue.
 
 use std::env;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,8 +25,8 @@ use super::TARGET;
 use crate::common::console::warn;
 use crate::telemetry::log::BoxLayer;
 
-/// How long what is in the queue may take when the server stops.
-const FINISH: Duration = Duration::from_secs(2);
+/// Time limit for sending the queued spans when the server stops.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "OpenTelemetry")]
@@ -40,17 +40,17 @@ pub(crate) struct ExportArgs {
     otlp_ratio: Option<f64>,
 }
 
-/// Spans that are on their way.
-pub(crate) struct Exporting(SdkTracerProvider);
+/// Running exporter.
+pub(crate) struct ExportHandle(SdkTracerProvider);
 
 impl ExportArgs {
-    /// None if nobody asks for it. To be called in a runtime, which does the sending.
-    pub(crate) fn start(&self) -> Result<Option<(BoxLayer, Exporting)>, String> {
+    /// Starts the exporter. None if no collector is configured. Must be called in a runtime, which sends the spans.
+    pub(crate) fn start(&self) -> Result<Option<(BoxLayer, ExportHandle)>, String> {
         let variables = [OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT];
-        let named = variables
+        let from_env = variables
             .into_iter()
             .find_map(|name| Some((name, env::var(name).ok().filter(|url| !url.is_empty())?)));
-        let url = match (&self.otlp, named) {
+        let url = match (&self.otlp, from_env) {
             (Some(url), _) => url.clone(),
             (None, Some((name, url))) => endpoint(&url).map_err(|error| format!("{name}: {error}"))?,
             (None, None) => return Ok(None),
@@ -61,9 +61,9 @@ impl ExportArgs {
         }
         let exporter = exporter.build().map_err(|error| format!("cannot send spans: {error}"))?;
         let spans = SdkTracerProvider::builder()
-            .with_batch_exporter(Delivery { exporter, failing: AtomicBool::new(false) })
+            .with_batch_exporter(LoggingExporter { exporter, failing: AtomicBool::new(false) })
             .with_resource(resource());
-        // Without, OTEL_TRACES_SAMPLER is asked.
+        // Without a ratio, the SDK reads OTEL_TRACES_SAMPLER.
         let spans = match self.otlp_ratio {
             Some(share) => {
                 spans.with_sampler(Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(share))))
@@ -81,19 +81,19 @@ impl ExportArgs {
             .with_error_fields_to_exceptions(false)
             .with_filter(Targets::new().with_target(TARGET, LevelFilter::DEBUG))
             .boxed();
-        Ok(Some((layer, Exporting(provider))))
+        Ok(Some((layer, ExportHandle(provider))))
     }
 }
 
-impl Exporting {
-    /// Sends what is in the queue.
+impl ExportHandle {
+    /// Sends the queued spans.
     pub(crate) fn finish(self) {
-        // What fails is told by the delivery.
-        let _ = self.0.shutdown_with_timeout(FINISH);
+        // The exporter itself logs failures.
+        let _ = self.0.shutdown_with_timeout(FINISH_TIMEOUT);
     }
 }
 
-/// Who sends: `slidegate`, unless the variables for that say otherwise.
+/// Returns the resource that identifies this process: `slidegate`, unless the OTEL variables override it.
 fn resource() -> Resource {
     let known = Resource::builder_empty()
         .with_service_name("slidegate")
@@ -109,9 +109,9 @@ fn resource() -> Resource {
 
 fn endpoint(text: &str) -> Result<String, String> {
     let uri: Uri = text.parse().map_err(|error| format!("{error}: try http://127.0.0.1:4317"))?;
-    let right =
+    let valid =
         matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty());
-    if !right {
+    if !valid {
         return Err("it begins with http:// or https://, such as http://127.0.0.1:4317".to_owned());
     }
     if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
@@ -128,14 +128,14 @@ fn share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| "it is a number from 0 to 1".to_owned())
 }
 
-/// Sends spans, and tells when that begins to fail, and when it works again.
+/// Exporter that logs when sending begins to fail, and when it works again.
 #[derive(Debug)]
-struct Delivery {
+struct LoggingExporter {
     exporter: Exporter,
     failing: AtomicBool,
 }
 
-impl SpanExporter for Delivery {
+impl SpanExporter for LoggingExporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let sent = self.exporter.export(batch).await;
         match (self.failing.swap(sent.is_err(), Ordering::Relaxed), &sent) {
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_collector_is_called() {
+    fn collector_addresses_are_checked() {
         for good in ["http://127.0.0.1:4317", "https://collector.example:4317", "http://[::1]:4317"] {
             assert_eq!(endpoint(good).as_deref(), Ok(good));
         }

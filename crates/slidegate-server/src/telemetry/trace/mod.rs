@@ -1,6 +1,6 @@
-//! One span for every decision, for logs at `debug` and for OpenTelemetry.
+//! Span of every decision, for logs at `debug` and for OpenTelemetry.
 //!
-//! Whoever wants neither pays for one load of a number that nobody writes: see [`wanted`].
+//! If neither is enabled, the cost is one load of a number that is never written: see [`enabled`].
 
 #[cfg(feature = "otel")]
 mod export;
@@ -12,67 +12,67 @@ use tracing::field::Empty;
 use tracing::level_filters::LevelFilter;
 
 #[cfg(feature = "otel")]
-pub(crate) use self::export::{ExportArgs, Exporting};
+pub(crate) use self::export::{ExportArgs, ExportHandle};
 pub(crate) use self::trace_context::TraceContext;
 use super::log;
 use crate::common::protocol::Protocol;
 
-/// What a span of a decision belongs to.
+/// Target of the decision spans.
 const TARGET: &str = "slidegate::decision";
 
-/// Whether anybody looks at spans of decisions.
+/// Returns true if decision spans are logged or exported.
 #[inline]
-pub(crate) fn wanted() -> bool {
+pub(crate) fn enabled() -> bool {
     LevelFilter::current() >= LevelFilter::DEBUG
 }
 
-/// What was asked.
+/// Operation of a decision span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum Operation {
     Acquire,
     Peek,
 }
 
-/// A decision that is being made. It ends when this is dropped.
+/// Span of a decision in progress. It ends on drop.
 pub(crate) struct DecisionSpan {
     span: Span,
-    /// Whether keys are shown as they are.
+    /// True if keys are recorded in plain text.
     plain: bool,
     ended: bool,
 }
 
 impl DecisionSpan {
-    pub(crate) fn start(door: Protocol, kind: Kind, caller: TraceContext, plain: bool) -> Self {
+    pub(crate) fn start(protocol: Protocol, kind: Operation, caller: TraceContext, plain: bool) -> Self {
         let kind = match kind {
-            Kind::Acquire => "acquire",
-            Kind::Peek => "peek",
+            Operation::Acquire => "acquire",
+            Operation::Peek => "peek",
         };
         let span = tracing::debug_span!(
             target: TARGET, parent: None, "decision",
             otel.kind = "server", otel.status_code = Empty,
-            protocol = door.as_str(), kind, requests = Empty, permits = Empty, allowed = Empty, denied_by = Empty,
+            door = protocol.as_str(), kind, requests = Empty, permits = Empty, allowed = Empty, denied_by = Empty,
             source = Empty, error = Empty, keys = Empty, took_us = Empty,
         );
         caller.adopt(&span);
         DecisionSpan { span, plain, ended: false }
     }
 
-    /// Says what came of it.
+    /// Ends the span with the result of one request.
     pub(crate) fn end(self, took: Micros, answer: &Result<Decision, Error>) {
         self.end_together(took, answer.as_ref().map(std::slice::from_ref));
     }
 
-    /// Says what came of requests that were decided as one.
+    /// Ends the span with the result of requests that were decided together.
     pub(crate) fn end_together(mut self, took: Micros, answer: Result<&[Decision], &Error>) {
         self.ended = true;
         match answer {
-            Ok(decisions) => self.decided(decisions),
-            Err(error) => self.failed(failure(error)),
+            Ok(decisions) => self.record_decisions(decisions),
+            Err(error) => self.record_failure(failure(error)),
         }
         self.span.record("took_us", took.get());
     }
 
-    fn decided(&self, decisions: &[Decision]) {
+    fn record_decisions(&self, decisions: &[Decision]) {
         let Some(first) = decisions.first() else { return };
         if decisions.len() > 1 {
             self.span.record("requests", decisions.len() as u64);
@@ -87,15 +87,15 @@ impl DecisionSpan {
         }
         self.span.record("source", denied.unwrap_or(first).source().as_str());
         let limits = decisions.iter().flat_map(Decision::limits);
-        let keys: Vec<_> = limits.map(|limit| log::shown(limit.key(), self.plain)).collect();
+        let keys: Vec<_> = limits.map(|limit| log::display_key(limit.key(), self.plain)).collect();
         if !keys.is_empty() {
             // No key has a space in it.
             self.span.record("keys", keys.join(" "));
         }
     }
 
-    fn failed(&self, why: &str) {
-        self.span.record("error", why);
+    fn record_failure(&self, reason: &str) {
+        self.span.record("error", reason);
         self.span.record("otel.status_code", "ERROR");
     }
 }
@@ -103,13 +103,13 @@ impl DecisionSpan {
 impl Drop for DecisionSpan {
     fn drop(&mut self) {
         if !self.ended {
-            // Its caller has left, or waited long enough.
-            self.failed("given-up");
+            // The caller has disconnected, or its deadline has passed.
+            self.record_failure("given-up");
         }
     }
 }
 
-/// The kind of an error: its message may have in it what a caller sent.
+/// Returns the kind of an error. The message is not recorded, because it may contain input of the caller.
 fn failure(error: &Error) -> &'static str {
     match error.fault() {
         Some(fault) => fault.as_str(),

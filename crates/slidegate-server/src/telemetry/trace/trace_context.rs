@@ -1,4 +1,6 @@
-//! Who asks, as W3C's `traceparent` header says: our span is a child of theirs. Nothing to know without `otel`.
+//! Trace context of the caller from the W3C `traceparent` header: our span becomes a child of the caller's span.
+//!
+//! Without the feature `otel` it is empty.
 
 use std::convert::Infallible;
 
@@ -9,42 +11,44 @@ use tracing::Span;
 
 const HEADER: &str = "traceparent";
 
-/// The caller's span, if it said so.
+/// Span of the caller, if the request names one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TraceContext {
     #[cfg(feature = "otel")]
-    said: Said,
+    parent: ParentHeader,
 }
 
 impl TraceContext {
-    /// By the headers of a request.
+    /// Reads the headers of a request.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let mut caller = TraceContext::default();
-        if cfg!(feature = "otel") && super::wanted() {
+        if cfg!(feature = "otel") && super::enabled() {
             let values = headers.get_all(HEADER).iter();
-            values.for_each(|value| caller.hear(HEADER, value.as_bytes()));
+            values.for_each(|value| caller.read_header(HEADER, value.as_bytes()));
         }
         caller
     }
 
-    /// Takes note of a header, if it is the one.
+    /// Reads one header, if it is `traceparent`.
     #[inline]
-    pub(crate) fn hear(&mut self, name: &str, value: &[u8]) {
+    pub(crate) fn read_header(&mut self, name: &str, value: &[u8]) {
         #[cfg(feature = "otel")]
-        if name.eq_ignore_ascii_case(HEADER) && super::wanted() {
-            self.said = match self.said {
-                Said::Nothing => Parent::read(value).map_or(Said::Nonsense, Said::Parent),
-                _ => Said::Nonsense,
+        if name.eq_ignore_ascii_case(HEADER) && super::enabled() {
+            self.parent = match self.parent {
+                ParentHeader::Missing => {
+                    Parent::parse(value).map_or(ParentHeader::Invalid, ParentHeader::Parent)
+                }
+                _ => ParentHeader::Invalid,
             };
         }
         #[cfg(not(feature = "otel"))]
         let _ = (name, value);
     }
 
-    /// Makes `span` a child of the caller's.
+    /// Makes `span` a child of the caller's span.
     pub(super) fn adopt(self, span: &Span) {
         #[cfg(feature = "otel")]
-        if let Said::Parent(parent) = self.said {
+        if let ParentHeader::Parent(parent) = self.parent {
             parent.adopt(span);
         }
         #[cfg(not(feature = "otel"))]
@@ -61,7 +65,7 @@ impl<S: Send + Sync> FromRequestParts<S> for TraceContext {
 }
 
 #[cfg(feature = "otel")]
-use self::parent::{Parent, Said};
+use self::parent::{Parent, ParentHeader};
 
 #[cfg(feature = "otel")]
 mod parent {
@@ -71,12 +75,12 @@ mod parent {
     use tracing_opentelemetry::OpenTelemetrySpanExt;
 
     #[derive(Clone, Copy, Debug, Default)]
-    pub(super) enum Said {
+    pub(super) enum ParentHeader {
         #[default]
-        Nothing,
+        Missing,
         Parent(Parent),
-        /// Something else, or several things: it has no parent then.
-        Nonsense,
+        /// An invalid header, or several: the span has no parent then.
+        Invalid,
     }
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,30 +91,30 @@ mod parent {
     }
 
     impl Parent {
-        /// `00-TRACE-SPAN-FLAGS` in lower-case hex. A later version may say more after that.
-        pub(super) fn read(value: &[u8]) -> Option<Self> {
+        /// Parses `00-TRACE-SPAN-FLAGS` in lower-case hex. Later versions may have more fields after that.
+        pub(super) fn parse(value: &[u8]) -> Option<Self> {
             let (known, more) = value.split_at_checked(55)?;
-            let [version] = bytes(&known[..2])?;
+            let [version] = decode_hex(&known[..2])?;
             let ends = if version == 0 { more.is_empty() } else { more.is_empty() || more[0] == b'-' };
             let dashes = [2, 35, 52].iter().all(|at| known[*at] == b'-');
-            let (trace, span) = (bytes(&known[3..35])?, bytes(&known[36..52])?);
-            let [flags]: [u8; 1] = bytes(&known[53..])?;
-            let names_something = trace != [0; 16] && span != [0; 8];
-            let right = version != 0xff && ends && dashes && names_something;
-            right.then_some(Parent { trace, span, sampled: flags & 1 == 1 })
+            let (trace, span) = (decode_hex(&known[3..35])?, decode_hex(&known[36..52])?);
+            let [flags]: [u8; 1] = decode_hex(&known[53..])?;
+            let nonzero = trace != [0; 16] && span != [0; 8];
+            let valid = version != 0xff && ends && dashes && nonzero;
+            valid.then_some(Parent { trace, span, sampled: flags & 1 == 1 })
         }
 
         pub(super) fn adopt(self, span: &Span) {
             let flags = if self.sampled { TraceFlags::SAMPLED } else { TraceFlags::default() };
             let (trace_id, span_id) = (TraceId::from_bytes(self.trace), SpanId::from_bytes(self.span));
             let context = SpanContext::new(trace_id, span_id, flags, true, TraceState::default());
-            // Where nothing is exported there is nothing to adopt.
+            // Without an exporter this has no effect.
             let _ = span.set_parent(Context::new().with_remote_span_context(context));
         }
     }
 
-    /// Two digits a byte.
-    fn bytes<const N: usize>(hex: &[u8]) -> Option<[u8; N]> {
+    /// Decodes hex, two digits per byte.
+    fn decode_hex<const N: usize>(hex: &[u8]) -> Option<[u8; N]> {
         let digit = |c: u8| match c {
             b'0'..=b'9' => Some(c - b'0'),
             b'a'..=b'f' => Some(c - b'a' + 10),
@@ -130,13 +134,13 @@ mod parent {
         const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
         #[test]
-        fn read_strictly_or_not_at_all() {
-            let parent = Parent::read(GOOD.as_bytes()).unwrap();
+        fn malformed_headers_are_ignored() {
+            let parent = Parent::parse(GOOD.as_bytes()).unwrap();
             assert_eq!((parent.trace[0], parent.trace[15], parent.span[7]), (0x0a, 0x9c, 0x31));
-            assert!(parent.sampled && !Parent::read(GOOD.replace("-01", "-02").as_bytes()).unwrap().sampled);
-            // A version that is not known yet.
+            assert!(parent.sampled && !Parent::parse(GOOD.replace("-01", "-02").as_bytes()).unwrap().sampled);
+            // A version that does not exist yet.
             for later in [GOOD.replacen("00", "cc", 1), GOOD.replacen("00", "cc", 1) + "-more"] {
-                assert_eq!(Parent::read(later.as_bytes()), Some(parent), "{later}");
+                assert_eq!(Parent::parse(later.as_bytes()), Some(parent), "{later}");
             }
             let zero = |n| "0".repeat(n);
             for bad in [
@@ -155,7 +159,7 @@ mod parent {
                 GOOD.replace("0af7", "0ag7"),
                 GOOD.replace("0af7", "0é7"),
             ] {
-                assert_eq!(Parent::read(bad.as_bytes()), None, "{bad}");
+                assert_eq!(Parent::parse(bad.as_bytes()), None, "{bad}");
             }
         }
     }

@@ -42,7 +42,7 @@ impl ConnectionHandler {
     pub(crate) fn with(limits: Limits, access: Auth) -> Self {
         let runtime = Runtime::new().unwrap();
         let mut gate = AppState::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "a test");
-        (gate.limits, gate.access) = (limits, access);
+        (gate.settings.limits, gate.settings.access) = (limits, access);
         let gate = Arc::new(gate);
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap().to_string();

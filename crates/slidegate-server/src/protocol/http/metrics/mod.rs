@@ -31,7 +31,7 @@ use super::operation::{Access, METRICS, Operation};
 use super::route::Route;
 use crate::common::protocol::Protocol;
 use crate::store::RedisStats;
-use crate::telemetry::stats::{Durations, Failure, Said, Shed};
+use crate::telemetry::stats::{Durations, Failure, RuleVerdict, Shed};
 
 pub(super) fn route() -> Route {
     let operation = Operation::new(Access::Api, "metrics", "For Prometheus: OpenMetrics")
@@ -41,7 +41,7 @@ pub(super) fn route() -> Route {
 }
 
 async fn metrics(State(app): State<Shared>) -> Result<Response, ApiError> {
-    let Ok(permit) = Arc::clone(&app.metrics_pages).try_acquire_owned() else {
+    let Ok(permit) = Arc::clone(&app.export.metrics_pages).try_acquire_owned() else {
         return Err(ApiError::new(
             Code::Unavailable,
             "as many pages of metrics are sent as may be: try again",
@@ -115,14 +115,14 @@ impl Collector for MetricsCollector {
 
 impl MetricsCollector {
     fn decisions(&self, page: &mut Page<'_>) -> Result<(), Error> {
-        let record = &self.app.record;
+        let record = &self.app.stats;
         let (rules, rows) = record.rows();
         let mut decisions = Vec::new();
         for row in &rows {
-            for word in Said::ALL {
+            for word in RuleVerdict::ALL {
                 for source in Source::ALL {
-                    let count = row.said(word, source);
-                    if count > 0 || (source == Source::Store && word != Said::WouldDeny) {
+                    let count = row.verdicts(word, source);
+                    if count > 0 || (source == Source::Store && word != RuleVerdict::WouldDeny) {
                         decisions.push((
                             [("rule", &*row.name), ("verdict", word.as_str()), ("source", source.as_str())],
                             count,
@@ -208,15 +208,14 @@ impl MetricsCollector {
     }
 
     fn listeners(&self, page: &mut Page<'_>) -> Result<(), Error> {
-        let connections = Protocol::ALL.map(|protocol| {
-            ([("protocol", protocol.as_str())], self.app.record.connections(protocol) as i64)
-        });
+        let connections = Protocol::ALL
+            .map(|protocol| ([("protocol", protocol.as_str())], self.app.stats.connections(protocol) as i64));
         page.gauges("connections", "Open connections", None, &connections)?;
         let shed = Protocol::ALL.into_iter().flat_map(|protocol| {
             Shed::ALL.map(|reason| {
                 (
                     [("protocol", protocol.as_str()), ("reason", reason.as_str())],
-                    self.app.record.sheds(protocol, reason),
+                    self.app.stats.shed_count(protocol, reason),
                 )
             })
         });
@@ -228,7 +227,7 @@ impl MetricsCollector {
             "Bytes of large requests that are still arriving",
             Some(unfinished),
         )?;
-        let recorded = self.app.record.recorder.recorded();
+        let recorded = self.app.stats.recorder.stats();
         page.gauge("recordings", "Recordings in progress", recorded.recordings as i64)?;
         page.counter("recorded_requests", "Requests that were recorded", recorded.lines)?;
         let help = "Requests missing from recordings because the reader was too slow";
@@ -262,8 +261,8 @@ impl MetricsCollector {
 
     fn redis(&self, page: &mut Page<'_>) -> Result<(), Error> {
         let stats = self.redis.as_ref();
-        self.servers(page, stats.map(|stats| stats.guard.servers.as_slice()).unwrap_or_default())?;
-        let failover = stats.map(|stats| &stats.guard);
+        self.servers(page, stats.map(|stats| stats.failover.servers.as_slice()).unwrap_or_default())?;
+        let failover = stats.map(|stats| &stats.failover);
         page.size("store_in_flight", "Redis calls in flight", failover.map(|failover| failover.in_flight))?;
         page.total(
             "store_late",
@@ -356,7 +355,7 @@ impl MetricsCollector {
     }
 
     fn monitors(&self, page: &mut Page<'_>) -> Result<(), Error> {
-        let accuracy = self.app.monitor.accuracy.found();
+        let accuracy = self.app.monitor.accuracy.findings();
         let ratio: Vec<Labelled<0, f64>> = accuracy.last.map(|(ratio, _)| ([], ratio)).into_iter().collect();
         let help = "Share of recently audited keys whose count was correct";
         page.gauges("accuracy_ratio", help, None, &ratio)?;
@@ -369,7 +368,7 @@ impl MetricsCollector {
             ([("cause", cause)], known.map_or(0, |(_, count)| *count))
         });
         page.counters("accuracy_discrepancies", "Discrepancies found by audits, by cause", &causes)?;
-        let memory = self.app.monitor.memory.found();
+        let memory = self.app.monitor.memory.findings();
         let each = |number: &dyn Fn(&ServerMemory) -> u64| -> Vec<Labelled<1, i64, &str>> {
             let servers = memory.servers.iter();
             servers.map(|server| ([("server", server.address.as_str())], number(server) as i64)).collect()
@@ -395,7 +394,7 @@ impl MetricsCollector {
             None,
             &each(&|server| server.keys),
         )?;
-        let weight = memory.weight.as_ref();
+        let weight = memory.usage.as_ref();
         let keys = weight.map(|weight| weight.keys as usize);
         page.size("redis_own_keys", "Slidegate keys in Redis, estimated from a sample", keys)?;
         page.bytes(
