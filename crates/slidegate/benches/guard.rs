@@ -77,7 +77,7 @@ fn main() {
                 median(gones)
             );
         }
-        let stats = guarded.stats().mirror;
+        let stats = guarded.stats().journal;
         println!(
             "mirror: {} keys, {} admissions, {:.1} bytes an admission",
             stats.keys,

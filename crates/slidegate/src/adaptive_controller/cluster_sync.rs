@@ -43,7 +43,7 @@ pub(crate) struct Heard {
 
 impl Fleet {
     pub(crate) fn new(store: RedisStore) -> Self {
-        Fleet { store, me: failover::some_name() }
+        Fleet { store, me: failover::random_node_name() }
     }
 
     /// Says what this process has seen, and hears what the others have.

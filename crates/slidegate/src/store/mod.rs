@@ -1,4 +1,4 @@
-//! The first seam: who counts.
+//! The [`Store`] trait, and all stores that implement it.
 #[cfg(feature = "redis")]
 pub(crate) mod coalesce;
 pub(crate) mod deny_cache;
@@ -19,107 +19,108 @@ use std::sync::Weak;
 
 use crate::{BatchVerdicts, Checks, Entry, Error, Inspection, Key, Receipt, Settlement};
 
-/// Admits asks, and remembers what it admitted.
+/// Admits requests and counts their admissions.
 ///
 /// # Contract
 ///
-/// The asks of a batch are judged in order at one instant, by the store's own clock. Of each ask every check
-/// is recorded, or none is (but see `count: attempts` in [`evaluate`](crate::algorithm::evaluate)). A batch that was judged
-/// is answered whole: one [`Verdicts`](crate::Verdicts) per ask, one verdict per check.
+/// The requests of a batch are evaluated in order at one instant, by the store's own clock. For each request either
+/// all checks are recorded or none (but see `count: attempts` in [`evaluate`](crate::algorithm::evaluate)). A batch
+/// that was evaluated is answered completely: one [`Verdicts`](crate::Verdicts) per request, one verdict per check.
 ///
-/// A denial is an answer. An error means that the store could not decide; unless it says otherwise the
-/// outcome is unknown, and the caller may ask again under the same [`RequestId`](crate::RequestId) without
-/// being charged twice.
+/// A denial is an answer. An error means that the store could not decide. Unless the error says otherwise the outcome
+/// is unknown, and the caller may retry with the same [`RequestId`](crate::RequestId) without being charged twice.
 ///
-/// Everything that makes a store faster or tougher is itself a `Store` around a `Store`. For those there is
-/// [`Store::lane`] and [`Store::listen`], which a store that is one place in one process need not have.
+/// Every layer that makes a store faster or more reliable is itself a `Store` around a `Store`. [`Store::lane`] and
+/// [`Store::listen`] exist for such layers. A store within one process does not need to implement them.
 pub trait Store: Send + Sync {
-    /// Judges a batch of asks.
-    fn admit(&self, asks: &[Checks]) -> impl Future<Output = Result<BatchVerdicts, Error>> + Send;
+    /// Evaluates a batch of requests.
+    fn admit(&self, batch: &[Checks]) -> impl Future<Output = Result<BatchVerdicts, Error>> + Send;
 
-    /// Judges the same ask so many times over, for whoever takes permits in advance: what cannot be decided by the
-    /// store itself is an error.
+    /// Evaluates the same request `times` times, for a layer that takes permits in advance. It returns an error if
+    /// the store itself cannot decide.
     fn admit_run(
         &self,
-        ask: &Checks,
+        checks: &Checks,
         times: usize,
     ) -> impl Future<Output = Result<BatchVerdicts, Error>> + Send {
-        async move { self.admit(&vec![ask.clone(); times]).await }
+        async move { self.admit(&vec![checks.clone(); times]).await }
     }
 
-    /// Corrects past admissions to what they really cost. One answer each, in their order. Those of one reservation name
-    /// different keys; a store may settle a key that comes twice, and what is more than a batch, in further steps.
+    /// Corrects the cost of past admissions. It returns one answer per settlement, in their order. The settlements of
+    /// one reservation have different keys. A store may need further steps for a repeated key, and for more
+    /// settlements than fit into a batch.
     fn settle(&self, settlements: &[Settlement]) -> impl Future<Output = Result<Receipt, Error>> + Send;
 
-    /// Gives back admissions of `key` that were taken in advance and never handed out, so that nobody else will settle
-    /// them. It is not asked for twice.
+    /// Gives back admissions of `key` that were taken in advance and never handed out, so no caller can settle them.
+    /// It is called at most once for each admission.
     fn give_back(&self, key: &Key, entries: &[Entry]) -> impl Future<Output = Result<(), Error>> + Send {
         give_back_singly(self, key, entries)
     }
 
-    /// What is counted under `key`; none if nothing is.
+    /// Returns what is counted under `key`; none if nothing is.
     fn inspect(&self, key: &Key) -> impl Future<Output = Result<Option<Inspection>, Error>> + Send;
 
-    /// Forgets `key`; false if there was nothing to forget.
+    /// Forgets `key`; returns false if there was nothing to forget.
     fn reset(&self, key: &Key) -> impl Future<Output = Result<bool, Error>> + Send;
 
-    /// Where `key` is counted, as a number: keys of one lane are counted by one server, and asks of one lane can
-    /// share a call to it.
+    /// Returns the number of the shard that counts `key`. All keys of one shard are counted by one server, and their
+    /// requests can share a call to it.
     fn lane(&self, key: &Key) -> u16 {
         let _ = key;
         0
     }
 
-    /// Tells `listener` from now on what others free. Nobody else can where nothing is shared, so the listener
-    /// then hears everything by itself.
+    /// Registers a listener for admissions that other nodes free. The default does nothing: if no other node uses the
+    /// store, the layer itself sees every change.
     fn listen(&self, listener: Weak<dyn Listener>) {
         let _ = listener;
     }
 }
 
-/// Lanes that a listener is told of; what is counted beyond them is never heard.
-pub(crate) const HEARD_LANES: u16 = 1024;
+/// Shards that listeners are notified of. Changes on shards with a higher number are never announced.
+pub(crate) const MAX_LISTENED_SHARDS: u16 = 1024;
 
-/// Whoever remembers what was denied must hear of what is freed other than by ageing.
+/// Listener for admissions that are freed other than by expiry. A cache of denials needs it for invalidation.
 pub trait Listener: Send + Sync {
-    /// Something that `key` had counted counts no more: settled, or reset.
+    /// Reports that an admission of `key` no longer counts, because it was settled or reset.
     fn freed(&self, key: &Key);
 
-    /// Everything that `key` had counted is forgotten.
+    /// Reports that `key` was reset: none of its admissions counts any more.
     fn reset(&self, key: &Key) {
         self.freed(key);
     }
 
-    /// Whether what is freed in this lane is heard of from now on. What was not heard before is lost.
-    fn hears(&self, lane: u16, hears: bool);
+    /// Reports that the notifications for a shard have started (`true`) or stopped (`false`). Changes made while they
+    /// were stopped are not announced later.
+    fn hears(&self, shard: u16, hears: bool);
 }
 
-/// Settlements in one call, when many admissions are given back.
-const BACK_AT_ONCE: usize = 250;
+/// Maximum number of settlements in one call when many admissions are given back.
+const MAX_REFUNDS_PER_CALL: usize = 250;
 
 pub(crate) async fn give_back_singly<S: Store + ?Sized>(
     store: &S,
     key: &Key,
     entries: &[Entry],
 ) -> Result<(), Error> {
-    for some in entries.chunks(BACK_AT_ONCE) {
+    for chunk in entries.chunks(MAX_REFUNDS_PER_CALL) {
         let refund = |entry: &Entry| Settlement::refund(key.clone(), *entry);
-        store.settle(&some.iter().map(refund).collect::<Vec<_>>()).await?;
+        store.settle(&chunk.iter().map(refund).collect::<Vec<_>>()).await?;
     }
     Ok(())
 }
 
 impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
-    fn admit(&self, asks: &[Checks]) -> impl Future<Output = Result<BatchVerdicts, Error>> + Send {
-        (**self).admit(asks)
+    fn admit(&self, batch: &[Checks]) -> impl Future<Output = Result<BatchVerdicts, Error>> + Send {
+        (**self).admit(batch)
     }
 
     fn admit_run(
         &self,
-        ask: &Checks,
+        checks: &Checks,
         times: usize,
     ) -> impl Future<Output = Result<BatchVerdicts, Error>> + Send {
-        (**self).admit_run(ask, times)
+        (**self).admit_run(checks, times)
     }
 
     fn settle(&self, settlements: &[Settlement]) -> impl Future<Output = Result<Receipt, Error>> + Send {

@@ -1,7 +1,7 @@
-//! An ask whose checks are counted in several places: admitted place by place, and given back if one denies.
+//! Admission of a request whose keys are on several shards: shard by shard, with a refund if one of them denies.
 //!
-//! Never more is admitted than one place would have. For a moment less may be: what is about to be given back
-//! is counted until it is.
+//! It never admits more than a single shard would. For a moment it may admit less, because a charge counts until it
+//! is given back.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,76 +12,81 @@ use smallvec::SmallVec;
 
 use crate::{Algorithm, Check, Checks, Count, Entry, Error, Micros, Outcome, Settlement, Verdict, Verdicts};
 
-/// How often a give-back that failed is tried again, and the wait before the first time; it doubles.
-const TRIES: u32 = 6;
-const PAUSE: Duration = Duration::from_millis(20);
+/// Retries of a give-back that failed.
+const MAX_GIVE_BACK_TRIES: u32 = 6;
+/// Pause before the first retry. It doubles with each retry.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
-/// Who admits the parts.
-pub(crate) trait Places: Send + Sync + 'static {
-    /// Names a place; checks in one are judged as one.
-    type Place: Clone + PartialEq + Send + Sync + 'static;
+/// A store that admits the parts of a request on separate shards.
+pub(crate) trait ShardedStore: Send + Sync + 'static {
+    /// Identifies a shard. The checks of one shard are evaluated atomically.
+    type Shard: Clone + PartialEq + Send + Sync + 'static;
 
-    /// Admits checks that are all in `place`.
+    /// Admits checks that are all on `shard`.
     fn admit_part(
         &self,
-        place: &Self::Place,
-        ask: Checks,
+        shard: &Self::Shard,
+        checks: Checks,
     ) -> impl Future<Output = Result<Verdicts, Error>> + Send;
 
-    /// Settles what was charged in `place`.
+    /// Settles charges on `shard`.
     fn give_back(
         &self,
-        place: &Self::Place,
+        shard: &Self::Shard,
         settlements: Vec<Settlement>,
     ) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
-/// Some checks of an ask, by their numbers, and where they are counted.
+/// Checks of a request that are on one shard, by their index.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Part<P> {
-    pub(crate) place: P,
-    checks: SmallVec<[usize; 4]>,
+pub(crate) struct Part<T> {
+    pub(crate) shard: T,
+    indices: SmallVec<[usize; 4]>,
 }
 
-/// The parts of an ask, in the order in which they are admitted; none if all of it is in one place.
+/// Splits a request into parts, in the order of their admission; none if all keys are on one shard.
 ///
-/// With `count: attempts` they are runs of checks in order, so that what is recorded is what
-/// [`evaluate`](crate::algorithm::evaluate()) records: attempts up to the first denial. Otherwise each place comes once.
-pub(crate) fn split<P: PartialEq>(ask: &Checks, place_of: impl Fn(&Check) -> P) -> Option<Vec<Part<P>>> {
-    let (first, others) = ask.checks().split_first()?;
-    let place = place_of(first);
-    if others.iter().all(|check| place_of(check) == place) {
+/// With `count: attempts` each part is a run of consecutive checks, so that the attempts up to the first denial are
+/// recorded, as [`evaluate`](crate::algorithm::evaluate()) does. Otherwise each shard has one part.
+pub(crate) fn split<T: PartialEq>(checks: &Checks, shard_of: impl Fn(&Check) -> T) -> Option<Vec<Part<T>>> {
+    let (first, others) = checks.checks().split_first()?;
+    let shard = shard_of(first);
+    if others.iter().all(|check| shard_of(check) == shard) {
         return None;
     }
-    let in_order = ask.checks().iter().any(|check| check.quota.count() == Count::Attempts);
-    let mut parts: Vec<Part<P>> = Vec::new();
-    for (i, check) in ask.checks().iter().enumerate() {
-        let place = place_of(check);
+    let in_order = checks.checks().iter().any(|check| check.quota.count() == Count::Attempts);
+    let mut parts: Vec<Part<T>> = Vec::new();
+    for (i, check) in checks.checks().iter().enumerate() {
+        let shard = shard_of(check);
         let from = if in_order { parts.len().saturating_sub(1) } else { 0 };
-        match parts[from..].iter_mut().find(|part| part.place == place) {
-            Some(part) => part.checks.push(i),
-            None => parts.push(Part { place, checks: SmallVec::from_slice(&[i]) }),
+        match parts[from..].iter_mut().find(|part| part.shard == shard) {
+            Some(part) => part.indices.push(i),
+            None => parts.push(Part { shard, indices: SmallVec::from_slice(&[i]) }),
         }
     }
     Some(parts)
 }
 
-/// Admits an ask part by part. It is carried through also if the caller goes away: permits would leak.
-pub(crate) async fn admit<S: Places>(
-    places: Arc<S>,
-    ask: &Checks,
-    parts: Vec<Part<S::Place>>,
+/// Admits a request part by part. The task continues if the caller goes away, because permits would leak.
+pub(crate) async fn admit<S: ShardedStore>(
+    store: Arc<S>,
+    checks: &Checks,
+    parts: Vec<Part<S::Shard>>,
 ) -> Result<Verdicts, Error> {
-    let sequence = Sequence { places, ask: ask.clone(), parts };
-    let carried = tokio::spawn(async move { sequence.run().await }).await;
-    carried.unwrap_or_else(|_| Err(Error::unavailable("the runtime stopped while an ask was judged")))
+    let sequence = Sequence { store, checks: checks.clone(), parts };
+    let finished = tokio::spawn(async move { sequence.run().await }).await;
+    finished.unwrap_or_else(|_| Err(Error::unavailable("the runtime stopped while a request was evaluated")))
 }
 
-/// Gives back what was charged in one place; tries again where it fails, for settling twice changes nothing.
-pub(crate) async fn give_back<S: Places>(places: &S, place: &S::Place, settlements: Vec<Settlement>) {
-    let mut pause = PAUSE;
-    for _ in 0..TRIES {
-        if settlements.is_empty() || places.give_back(place, settlements.clone()).await.is_ok() {
+/// Gives charges back on one shard, with retries. Settling twice has no effect.
+pub(crate) async fn give_back_with_retries<S: ShardedStore>(
+    store: &S,
+    shard: &S::Shard,
+    settlements: Vec<Settlement>,
+) {
+    let mut pause = FIRST_PAUSE;
+    for _ in 0..MAX_GIVE_BACK_TRIES {
+        if settlements.is_empty() || store.give_back(shard, settlements.clone()).await.is_ok() {
             return;
         }
         tokio::time::sleep(pause).await;
@@ -89,49 +94,57 @@ pub(crate) async fn give_back<S: Places>(places: &S, place: &S::Place, settlemen
     }
 }
 
-/// What `ask` has charged anew, to be given back. What was found again under its id was charged by another and
-/// stays; so does an attempt, which happened.
+/// Returns the new charges of a request, as refunds. A charge found by the request id was made by an earlier call,
+/// and an attempt has happened: neither is refunded.
 ///
-/// A slice's admissions are dated at its end, and do not tell when they were charged: with an id they count as
-/// found again, which is stricter, unless `before` says that they were not there.
-pub(crate) fn charged(ask: &Checks, before: Option<&Verdicts>, reading: &Verdicts) -> Vec<Settlement> {
-    let anew = |i: usize, check: &Check, verdict: &Verdict| {
-        let sliced = matches!(check.quota.algorithm(), Algorithm::TimeSlice { .. });
-        let known = || before.and_then(|before| before.verdicts.get(i)).map(|verdict| verdict.outcome);
-        let found = match ask.id() {
+/// Admissions in a time slice have the timestamp of the slice's end, which does not tell when they were charged. With
+/// an id they count as found, which is stricter, unless `before` shows that they were not there.
+pub(crate) fn new_charges(
+    checks: &Checks,
+    before: Option<&Verdicts>,
+    verdicts: &Verdicts,
+) -> Vec<Settlement> {
+    let is_new_charge = |i: usize, check: &Check, verdict: &Verdict| {
+        let is_sliced = matches!(check.quota.algorithm(), Algorithm::TimeSlice { .. });
+        let outcome_before =
+            || before.and_then(|before| before.verdicts.get(i)).map(|verdict| verdict.outcome);
+        let charged_before = match checks.id() {
             None => false,
-            Some(_) if sliced => known().is_none_or(|known| known == Outcome::Charged),
-            Some(_) => verdict.entry.at < reading.at,
+            Some(_) if is_sliced => {
+                outcome_before().is_none_or(|outcome_before| outcome_before == Outcome::Charged)
+            }
+            Some(_) => verdict.entry.at < verdicts.at,
         };
-        verdict.outcome == Outcome::Charged && check.quota.count() == Count::Admitted && !found
+        verdict.outcome == Outcome::Charged && check.quota.count() == Count::Admitted && !charged_before
     };
-    let checks = ask.checks().iter().zip(&reading.verdicts).enumerate();
-    let new = checks.filter(|(i, (check, verdict))| anew(*i, check, verdict));
+    let checks = checks.checks().iter().zip(&verdicts.verdicts).enumerate();
+    let new = checks.filter(|(i, (check, verdict))| is_new_charge(*i, check, verdict));
     new.map(|(_, (check, verdict))| Settlement::refund(check.key.clone(), verdict.entry)).collect()
 }
 
-struct Sequence<S: Places> {
-    places: Arc<S>,
-    ask: Checks,
-    parts: Vec<Part<S::Place>>,
+/// Admission of one request, part after part.
+struct Sequence<S: ShardedStore> {
+    store: Arc<S>,
+    checks: Checks,
+    parts: Vec<Part<S::Shard>>,
 }
 
-/// A part that was admitted.
+/// Verdicts and charges of an admitted part.
 struct Admitted {
-    reading: Verdicts,
+    verdicts: Verdicts,
     charges: Vec<Settlement>,
 }
 
-impl<S: Places> Sequence<S> {
+impl<S: ShardedStore> Sequence<S> {
     async fn run(self) -> Result<Verdicts, Error> {
         let mut admitted: Vec<Admitted> = Vec::with_capacity(self.parts.len());
-        while !self.ask.is_peek()
+        while !self.checks.is_peek()
             && let Some(part) = self.parts.get(admitted.len())
         {
             match self.admit_part(part).await {
-                Ok(next) if self.denies(part, &next.reading) => {
+                Ok(next) if self.denies(part, &next.verdicts) => {
                     self.give_back(&admitted).await;
-                    return self.denied(admitted, next).await;
+                    return self.denied_verdicts(admitted, next).await;
                 }
                 Ok(next) => admitted.push(next),
                 Err(error) => {
@@ -140,33 +153,34 @@ impl<S: Places> Sequence<S> {
                 }
             }
         }
-        let mut readings: Vec<Verdicts> = admitted.into_iter().map(|part| part.reading).collect();
-        readings.extend(self.peek(&self.parts[readings.len()..]).await?);
-        Ok(self.together(&readings))
+        let mut batch_verdicts: Vec<Verdicts> = admitted.into_iter().map(|part| part.verdicts).collect();
+        batch_verdicts.extend(self.peek(&self.parts[batch_verdicts.len()..]).await?);
+        Ok(self.combine(&batch_verdicts))
     }
 
-    async fn admit_part(&self, part: &Part<S::Place>) -> Result<Admitted, Error> {
-        let ask = self.ask_of(part);
-        let sliced = |check: &Check| matches!(check.quota.algorithm(), Algorithm::TimeSlice { .. });
-        let before = match ask.id() {
-            Some(_) if ask.checks().iter().any(sliced) => {
-                Some(self.places.admit_part(&part.place, ask.clone().peek()).await?)
+    async fn admit_part(&self, part: &Part<S::Shard>) -> Result<Admitted, Error> {
+        let checks = self.checks_of(part);
+        let is_sliced = |check: &Check| matches!(check.quota.algorithm(), Algorithm::TimeSlice { .. });
+        let before = match checks.id() {
+            Some(_) if checks.checks().iter().any(is_sliced) => {
+                Some(self.store.admit_part(&part.shard, checks.clone().peek()).await?)
             }
             _ => None,
         };
-        let reading = self.places.admit_part(&part.place, ask.clone()).await?;
-        let charges = charged(&ask, before.as_ref(), &reading);
-        Ok(Admitted { reading, charges })
+        let verdicts = self.store.admit_part(&part.shard, checks.clone()).await?;
+        let charges = new_charges(&checks, before.as_ref(), &verdicts);
+        Ok(Admitted { verdicts, charges })
     }
 
-    /// Every check has a verdict: what was given back fits, and what was not yet asked is looked at.
-    async fn denied(&self, admitted: Vec<Admitted>, denier: Admitted) -> Result<Verdicts, Error> {
+    /// Returns a verdict for every check after a denial: checks that were given back fit, and checks of later parts
+    /// are peeked at.
+    async fn denied_verdicts(&self, admitted: Vec<Admitted>, denier: Admitted) -> Result<Verdicts, Error> {
         let (before, rest) = self.parts.split_at(admitted.len());
-        let mut readings = Vec::with_capacity(self.parts.len());
-        for (part, Admitted { mut reading, charges }) in before.iter().zip(admitted) {
-            let waits = self.attempts(part, &reading).await?;
-            for ((&i, verdict), wait) in part.checks.iter().zip(&mut reading.verdicts).zip(waits) {
-                let check = &self.ask.checks()[i];
+        let mut batch_verdicts = Vec::with_capacity(self.parts.len());
+        for (part, Admitted { mut verdicts, charges }) in before.iter().zip(admitted) {
+            let waits = self.attempt_waits(part, &verdicts).await?;
+            for ((&i, verdict), wait) in part.indices.iter().zip(&mut verdicts.verdicts).zip(waits) {
+                let check = &self.checks.checks()[i];
                 let given_back = charges.iter().any(|charge| charge.key == check.key);
                 if given_back {
                     verdict.used = verdict.used.saturating_sub(check.cost);
@@ -177,70 +191,70 @@ impl<S: Places> Sequence<S> {
                     verdict.retry_after = wait.unwrap_or(Micros::ZERO);
                 }
             }
-            readings.push(reading);
+            batch_verdicts.push(verdicts);
         }
-        readings.push(denier.reading);
-        readings.extend(self.peek(&rest[1..]).await?);
-        Ok(self.together(&readings))
+        batch_verdicts.push(denier.verdicts);
+        batch_verdicts.extend(self.peek(&rest[1..]).await?);
+        Ok(self.combine(&batch_verdicts))
     }
 
-    /// How long each attempt that was recorded would now have to wait; none for what is not an attempt.
-    async fn attempts(
+    /// Returns the wait of each recorded attempt if it were made again now; none for checks that are no attempts.
+    async fn attempt_waits(
         &self,
-        part: &Part<S::Place>,
-        reading: &Verdicts,
+        part: &Part<S::Shard>,
+        verdicts: &Verdicts,
     ) -> Result<Vec<Option<Micros>>, Error> {
         let is_attempt = |(&i, verdict): (&usize, &Verdict)| {
-            verdict.outcome == Outcome::Charged && self.ask.checks()[i].quota.count() == Count::Attempts
+            verdict.outcome == Outcome::Charged && self.checks.checks()[i].quota.count() == Count::Attempts
         };
-        let attempts: Vec<bool> = part.checks.iter().zip(&reading.verdicts).map(is_attempt).collect();
+        let attempts: Vec<bool> = part.indices.iter().zip(&verdicts.verdicts).map(is_attempt).collect();
         if !attempts.contains(&true) {
             return Ok(vec![None; attempts.len()]);
         }
-        // Without the id, under which the attempt itself would be found.
-        let checks = part.checks.iter().map(|&i| self.ask.checks()[i].clone());
-        let now = self.places.admit_part(&part.place, Checks::distinct(checks).peek()).await?;
+        // Without the request id, which would find the attempt itself.
+        let checks = part.indices.iter().map(|&i| self.checks.checks()[i].clone());
+        let now = self.store.admit_part(&part.shard, Checks::distinct(checks).peek()).await?;
         let waits = attempts.iter().zip(&now.verdicts);
         Ok(waits.map(|(attempt, verdict)| attempt.then_some(verdict.retry_after)).collect())
     }
 
-    /// Whoever waits for the answer does not wait for a place that does not take back what it gave.
+    /// Gives the charges back. The caller waits for the first try only; retries run in the background.
     async fn give_back(&self, admitted: &[Admitted]) {
         let charges = self.parts.iter().zip(admitted).filter(|(_, admitted)| !admitted.charges.is_empty());
-        let once = charges.map(async |(part, admitted)| {
-            let (place, charges) = (part.place.clone(), admitted.charges.clone());
-            if self.places.give_back(&place, charges.clone()).await.is_err() {
-                let places = Arc::clone(&self.places);
-                tokio::spawn(async move { give_back(&*places, &place, charges).await });
+        let first_try = charges.map(async |(part, admitted)| {
+            let (shard, charges) = (part.shard.clone(), admitted.charges.clone());
+            if self.store.give_back(&shard, charges.clone()).await.is_err() {
+                let store = Arc::clone(&self.store);
+                tokio::spawn(async move { give_back_with_retries(&*store, &shard, charges).await });
             }
         });
-        join_all(once).await;
+        join_all(first_try).await;
     }
 
-    async fn peek(&self, parts: &[Part<S::Place>]) -> Result<Vec<Verdicts>, Error> {
-        let peeks = parts.iter().map(|part| self.places.admit_part(&part.place, self.ask_of(part).peek()));
+    async fn peek(&self, parts: &[Part<S::Shard>]) -> Result<Vec<Verdicts>, Error> {
+        let peeks = parts.iter().map(|part| self.store.admit_part(&part.shard, self.checks_of(part).peek()));
         join_all(peeks).await.into_iter().collect()
     }
 
-    fn ask_of(&self, part: &Part<S::Place>) -> Checks {
-        let ask = Checks::distinct(part.checks.iter().map(|&i| self.ask.checks()[i].clone()));
-        match self.ask.id() {
-            Some(id) => ask.with_id(id.clone()),
-            None => ask,
+    fn checks_of(&self, part: &Part<S::Shard>) -> Checks {
+        let checks = Checks::distinct(part.indices.iter().map(|&i| self.checks.checks()[i].clone()));
+        match self.checks.id() {
+            Some(id) => checks.with_id(id.clone()),
+            None => checks,
         }
     }
 
-    fn denies(&self, part: &Part<S::Place>, reading: &Verdicts) -> bool {
-        let verdicts = part.checks.iter().zip(&reading.verdicts);
-        verdicts.into_iter().any(|(&i, verdict)| self.ask.checks()[i].enforced && verdict.outcome.denies())
+    fn denies(&self, part: &Part<S::Shard>, verdicts: &Verdicts) -> bool {
+        let verdicts = part.indices.iter().zip(&verdicts.verdicts);
+        verdicts.into_iter().any(|(&i, verdict)| self.checks.checks()[i].enforced && verdict.outcome.denies())
     }
 
-    fn together(&self, readings: &[Verdicts]) -> Verdicts {
-        let at = readings.iter().map(|reading| reading.at).max().unwrap_or_default();
-        let source = readings.iter().map(|reading| reading.source).max().unwrap_or_default();
-        let parts = self.parts.iter().zip(readings);
+    fn combine(&self, batch_verdicts: &[Verdicts]) -> Verdicts {
+        let at = batch_verdicts.iter().map(|verdicts| verdicts.at).max().unwrap_or_default();
+        let source = batch_verdicts.iter().map(|verdicts| verdicts.source).max().unwrap_or_default();
+        let parts = self.parts.iter().zip(batch_verdicts);
         let mut verdicts: Vec<(usize, Verdict)> = parts
-            .flat_map(|(part, reading)| part.checks.iter().copied().zip(reading.verdicts.iter().copied()))
+            .flat_map(|(part, verdicts)| part.indices.iter().copied().zip(verdicts.verdicts.iter().copied()))
             .collect();
         verdicts.sort_unstable_by_key(|(i, _)| *i);
         Verdicts { at, source, verdicts: verdicts.into_iter().map(|(_, verdict)| verdict).collect() }

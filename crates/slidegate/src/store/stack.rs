@@ -1,10 +1,10 @@
-//! Everything that makes hot keys fast, put together.
+//! The usual stack of stores around Redis: failover, coalescing, deny cache and leases.
 
 use super::coalesce::{Coalesce, CoalesceOptions};
-use super::failover::within;
+use super::failover::check_range;
 use crate::{DEFAULT_MAX_DENIALS, DenyCache, Error, Failover, Lease, SystemClock};
 
-/// Redis, guarded, where callers share calls, a denial is asked for once, and rules may have leases.
+/// Redis with failover, request coalescing, a deny cache and leases.
 ///
 /// ```no_run
 /// # fn run() -> Result<(), slidegate::Error> {
@@ -18,14 +18,14 @@ use crate::{DEFAULT_MAX_DENIALS, DenyCache, Error, Failover, Lease, SystemClock}
 /// ```
 pub type Stack = Lease<DenyCache<Coalesce<Failover>>>;
 
-/// What is done for hot keys.
+/// Options of a [`Stack`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackOptions {
-    /// Whether callers share calls.
+    /// Enables request coalescing.
     pub coalesce: bool,
-    /// The most callers that wait for the next call to one server; others go alone.
+    /// Maximum number of requests that wait for a call to one server. Further requests are sent alone.
     pub max_waiting: usize,
-    /// How many denials are remembered; 0 remembers none.
+    /// Maximum number of cached denials; 0 turns the cache off.
     pub deny_cache: usize,
 }
 
@@ -37,20 +37,20 @@ impl Default for StackOptions {
 }
 
 impl StackOptions {
-    /// Checks the numbers.
+    /// Returns an error that names the option which is out of bounds, as the configuration file spells it.
     pub fn check(&self) -> Result<(), Error> {
-        within("max-waiting", self.max_waiting, 1, 1_000_000)?;
-        within("deny-cache", self.deny_cache, 0, 10_000_000)
+        check_range("max-waiting", self.max_waiting, 1, 1_000_000)?;
+        check_range("deny-cache", self.deny_cache, 0, 10_000_000)
     }
 }
 
 impl Stack {
-    /// Around a guarded store.
-    pub fn around(guard: Failover, options: &StackOptions) -> Result<Self, Error> {
+    /// Builds the stack around a [`Failover`].
+    pub fn around(failover: Failover, options: &StackOptions) -> Result<Self, Error> {
         options.check()?;
-        let batch_size = if options.coalesce { guard.store().batch_size() } else { 1 };
+        let batch_size = if options.coalesce { failover.store().batch_size() } else { 1 };
         let coalesce = CoalesceOptions { batch_size, max_waiting: options.max_waiting };
-        let shared = Coalesce::with_options(guard, coalesce);
-        Ok(Lease::new(DenyCache::with_clock(shared, options.deny_cache, SystemClock::new())))
+        let coalescing = Coalesce::with_options(failover, coalesce);
+        Ok(Lease::new(DenyCache::with_clock(coalescing, options.deny_cache, SystemClock::new())))
     }
 }

@@ -133,7 +133,7 @@ async fn a_full_mirror_is_over_by_what_was_dropped() {
     // A key weighs as much as 24 admissions.
     let guard = guard(&server.url(), FailoverOptions { journal: 24 + 30, ..FailoverOptions::default() });
     assert_eq!(admit(&guard, 50, Source::Store).await, 50);
-    let dropped = guard.stats().mirror.dropped;
+    let dropped = guard.stats().journal.dropped;
     assert_eq!(dropped, 20);
     blocking(&server, Server::kill).await;
     given_up(&guard, 1).await;

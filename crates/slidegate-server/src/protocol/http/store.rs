@@ -168,8 +168,8 @@ impl StoreBody {
 
 impl From<RedisStats> for RedisBody {
     fn from(RedisStats { failover, lease, coalesce, calls, .. }: RedisStats) -> Self {
-        let FailoverStats { servers, mirror, in_flight, late, overloaded, .. } = failover;
-        let JournalStats { keys, entries, bytes, dropped } = mirror;
+        let FailoverStats { servers, journal, in_flight, late, overloaded, .. } = failover;
+        let JournalStats { keys, entries, bytes, dropped } = journal;
         RedisBody {
             servers: servers.into_iter().map(ServerBody::from).collect(),
             journal: JournalBody { keys, entries, bytes, dropped },

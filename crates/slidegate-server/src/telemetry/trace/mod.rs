@@ -50,7 +50,7 @@ impl DecisionSpan {
         let span = tracing::debug_span!(
             target: TARGET, parent: None, "decision",
             otel.kind = "server", otel.status_code = Empty,
-            door = protocol.as_str(), kind, requests = Empty, permits = Empty, allowed = Empty, denied_by = Empty,
+            protocol = protocol.as_str(), kind, requests = Empty, permits = Empty, allowed = Empty, denied_by = Empty,
             source = Empty, error = Empty, keys = Empty, took_us = Empty,
         );
         caller.adopt(&span);

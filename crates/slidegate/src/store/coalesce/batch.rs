@@ -1,4 +1,4 @@
-//! Asks that leave together, and those who wait for them.
+//! Batch of requests that share one call to the store, and the callers that wait for it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,90 +9,90 @@ use parking_lot::Mutex;
 
 use crate::{BatchVerdicts, Checks, Error, Micros, Verdicts};
 
-pub(super) type Answer = Result<Verdicts, Error>;
+pub(super) type SharedResult = Result<Verdicts, Error>;
 
-/// Asks that leave together: they gather, leave, and are answered.
+/// Requests that share one call. The batch collects requests, is sent, and is completed with one result per request.
 pub(super) struct Batch(Mutex<State>);
 
 struct State {
-    /// None once it has left, or who asked has.
-    asks: Vec<Option<Checks>>,
-    /// When the first of them came.
+    /// None once the request is sent, or if its caller has gone away before.
+    requests: Vec<Option<Checks>>,
+    /// Arrival of the first request.
     since: Micros,
-    left: bool,
-    answers: Vec<Option<Answer>>,
+    sent: bool,
+    results: Vec<Option<SharedResult>>,
     wakers: Vec<Option<Waker>>,
 }
 
-/// One who waits for his answer.
+/// Future of one caller, which resolves to the result of its request.
 pub(super) struct Waiter {
     batch: Arc<Batch>,
     index: usize,
 }
 
-/// A batch on its way. If it is lost, those who wait are told.
+/// A batch that is being sent. If it is dropped, the waiting callers get an error.
 pub(super) struct InFlightBatch {
     batch: Arc<Batch>,
-    pub(super) asks: Vec<Checks>,
+    pub(super) requests: Vec<Checks>,
     pub(super) since: Micros,
-    /// Whose they are.
-    places: Vec<usize>,
+    /// Index in the batch of each request.
+    waiters: Vec<usize>,
 }
 
 impl Batch {
-    pub(super) fn of(ask: &Checks, now: Micros) -> (Arc<Batch>, Waiter) {
+    pub(super) fn with_first(checks: &Checks, now: Micros) -> (Arc<Batch>, Waiter) {
         let state = State {
-            asks: vec![Some(ask.clone())],
+            requests: vec![Some(checks.clone())],
             since: now,
-            left: false,
-            answers: Vec::new(),
+            sent: false,
+            results: Vec::new(),
             wakers: Vec::new(),
         };
         let batch = Arc::new(Batch(Mutex::new(state)));
         (Arc::clone(&batch), Waiter { batch, index: 0 })
     }
 
-    /// A place in it, if it has one.
-    pub(super) fn join(self: &Arc<Self>, ask: &Checks, size: usize) -> Option<Waiter> {
+    /// Adds a request to the batch; none if the batch is full.
+    pub(super) fn join(self: &Arc<Self>, checks: &Checks, size: usize) -> Option<Waiter> {
         let mut state = self.0.lock();
-        let index = state.asks.len();
+        let index = state.requests.len();
         if index >= size {
             return None;
         }
-        state.asks.push(Some(ask.clone()));
+        state.requests.push(Some(checks.clone()));
         Some(Waiter { batch: Arc::clone(self), index })
     }
 
-    /// How many joined.
+    /// Returns the number of requests that joined, including those whose callers have gone away.
     pub(super) fn len(&self) -> usize {
-        self.0.lock().asks.len()
+        self.0.lock().requests.len()
     }
 
-    pub(super) fn leave(self: Arc<Self>) -> InFlightBatch {
-        let (mut asks, mut places) = (Vec::new(), Vec::new());
+    pub(super) fn into_in_flight(self: Arc<Self>) -> InFlightBatch {
+        let (mut requests, mut waiters) = (Vec::new(), Vec::new());
         let since = {
             let mut state = self.0.lock();
-            state.left = true;
-            asks.reserve_exact(state.asks.len());
-            places.reserve_exact(state.asks.len());
-            for (place, ask) in state.asks.iter_mut().enumerate() {
-                if let Some(ask) = ask.take() {
-                    asks.push(ask);
-                    places.push(place);
+            state.sent = true;
+            requests.reserve_exact(state.requests.len());
+            waiters.reserve_exact(state.requests.len());
+            for (index, checks) in state.requests.iter_mut().enumerate() {
+                if let Some(checks) = checks.take() {
+                    requests.push(checks);
+                    waiters.push(index);
                 }
             }
             state.since
         };
-        InFlightBatch { batch: self, asks, since, places }
+        InFlightBatch { batch: self, requests, since, waiters }
     }
 
-    fn answer(&self, answers: impl Iterator<Item = (usize, Answer)>) {
+    fn complete(&self, results: impl Iterator<Item = (usize, SharedResult)>) {
         let wakers = {
             let mut state = self.0.lock();
-            let size = state.asks.len();
-            state.answers.resize_with(size, || None);
-            for (place, answer) in answers {
-                state.answers[place] = Some(answer);
+            let size = state.requests.len();
+            state.results.resize_with(size, || None);
+            for (index, result) in results {
+                state.results[index] = Some(result);
             }
             std::mem::take(&mut state.wakers)
         };
@@ -100,44 +100,44 @@ impl Batch {
     }
 }
 
-/// Nobody will send it: who waits in it waits in vain.
-fn lost() -> Error {
+/// Returns the error for callers whose batch is never sent.
+fn lost_call_error() -> Error {
     Error::unavailable("the call that this request was to share was lost")
 }
 
 impl InFlightBatch {
-    pub(super) fn arrive(mut self, answers: Vec<Answer>) {
-        let places = std::mem::take(&mut self.places);
-        let answers = answers.into_iter().chain(std::iter::repeat_with(|| Err(Error::short_answer())));
-        self.batch.answer(places.into_iter().zip(answers));
+    pub(super) fn complete(mut self, results: Vec<SharedResult>) {
+        let waiters = std::mem::take(&mut self.waiters);
+        let results = results.into_iter().chain(std::iter::repeat_with(|| Err(Error::short_answer())));
+        self.batch.complete(waiters.into_iter().zip(results));
     }
 }
 
 impl Drop for InFlightBatch {
     fn drop(&mut self) {
-        if !self.places.is_empty() {
-            self.batch.answer(self.places.drain(..).map(|place| (place, Err(lost()))));
+        if !self.waiters.is_empty() {
+            self.batch.complete(self.waiters.drain(..).map(|index| (index, Err(lost_call_error()))));
         }
     }
 }
 
 impl Waiter {
-    /// Whether it is the last of a batch of this size.
-    pub(super) fn is_last(&self, size: usize) -> bool {
+    /// Returns whether this request is the last one of a batch of this size.
+    pub(super) fn fills_batch(&self, size: usize) -> bool {
         self.index + 1 >= size
     }
 }
 
 impl Future for Waiter {
-    type Output = Answer;
+    type Output = SharedResult;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<SharedResult> {
         let mut state = self.batch.0.lock();
-        if let Some(answer) = state.answers.get_mut(self.index).and_then(Option::take) {
-            return Poll::Ready(answer);
+        if let Some(result) = state.results.get_mut(self.index).and_then(Option::take) {
+            return Poll::Ready(result);
         }
         if state.wakers.len() <= self.index {
-            let size = state.asks.len().max(self.index + 1);
+            let size = state.requests.len().max(self.index + 1);
             state.wakers.resize_with(size, || None);
         }
         state.wakers[self.index] = Some(context.waker().clone());
@@ -146,16 +146,16 @@ impl Future for Waiter {
 }
 
 impl Drop for Waiter {
-    /// Who leaves before his ask does is not charged.
+    /// A request whose caller goes away before the batch is sent is not sent, so it is not charged.
     fn drop(&mut self) {
         let mut state = self.batch.0.lock();
-        if !state.left {
-            state.asks[self.index] = None;
+        if !state.sent {
+            state.requests[self.index] = None;
         }
     }
 }
 
-/// The answer to the only ask.
-pub(super) fn only(readings: BatchVerdicts) -> Answer {
-    readings.into_iter().next().ok_or_else(Error::short_answer)
+/// Returns the result of the only request of a call.
+pub(super) fn single_result(batch_verdicts: BatchVerdicts) -> SharedResult {
+    batch_verdicts.into_iter().next().ok_or_else(Error::short_answer)
 }

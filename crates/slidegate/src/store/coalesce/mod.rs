@@ -1,9 +1,9 @@
-//! Callers that share a call.
+//! Request coalescing: concurrent callers share calls to the store.
 //!
-//! While a call to a server is in flight, those who ask meanwhile wait, and leave together as the next batch. So
-//! under load a call carries as many asks as arrived during the one before: there is no timer to wait for, and who
-//! is alone is not delayed. A batch that is full does not wait either, so that a server need not while its answers
-//! are read. Each is answered as if it had asked alone.
+//! While a call to a server is in flight, further requests wait and are sent together as the next batch. So under
+//! load a call carries as many requests as arrived during the previous call. There is no timer, and a single caller
+//! is not delayed. A full batch is sent at once, so that the server does not idle while its answers are read. Each
+//! request gets the same result as if it were sent alone.
 
 mod batch;
 
@@ -15,24 +15,24 @@ use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use self::batch::{Answer, Batch, Waiter};
+use self::batch::{Batch, SharedResult, Waiter};
 use crate::{
     BatchVerdicts, Checks, Clock, Entry, Error, Fault, Inspection, Key, Listener, Receipt, Settlement,
     Source, Store, SystemClock, Verdicts,
 };
 
-/// Servers are told apart by this many lanes; beyond that some share one.
-const LANES: usize = 64;
+/// Number of queues. Shard numbers beyond it share a queue.
+const SHARDS: usize = 64;
 
-/// Calls to one server at once, where batches are full.
+/// Maximum number of concurrent calls to one server when batches are full.
 const MAX_CALLS: usize = 4;
 
-/// How many callers may share a call, and how many may wait for one.
+/// Bounds of a [`Coalesce`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoalesceOptions {
-    /// The most asks in one call; 1 lets nobody wait for another.
+    /// Maximum number of requests in one call. With 1 no request waits for another.
     pub batch_size: usize,
-    /// The most that wait for the next calls to one server. Who comes then goes alone.
+    /// Maximum number of requests that wait for a call to one server. Further requests are sent alone.
     pub max_waiting: usize,
 }
 
@@ -42,9 +42,10 @@ impl Default for CoalesceOptions {
     }
 }
 
-/// A [`Store`] whose callers share calls to the one within. Clones share everything. Use it in a tokio runtime.
+/// A [`Store`] whose concurrent callers share calls to the wrapped store. Clones share all state. It must be used
+/// within a tokio runtime.
 ///
-/// A batch that a caller makes himself goes as it is: it is to be judged at one instant.
+/// A batch that a caller passes is sent as it is, because it is evaluated at one instant.
 pub struct Coalesce<S> {
     inner: Arc<Inner<S>>,
 }
@@ -53,60 +54,60 @@ struct Inner<S> {
     store: S,
     options: CoalesceOptions,
     clock: SystemClock,
-    lanes: [CachePadded<Mutex<ServerQueue>>; LANES],
+    queues: [CachePadded<Mutex<ServerQueue>>; SHARDS],
     calls: AtomicU64,
-    asks: AtomicU64,
+    requests: AtomicU64,
 }
 
-/// What goes to one server.
+/// Requests that wait for one server.
 #[derive(Default)]
 struct ServerQueue {
-    /// Calls in flight. Who made them sends what waits when they are back.
+    /// Calls in flight. When a call ends, its sender sends the next waiting batch.
     calls: usize,
-    /// The last call was answered without the server.
-    strained: bool,
+    /// True if the last call was answered without the server.
+    without_server: bool,
     waiting: usize,
     batches: VecDeque<Arc<Batch>>,
 }
 
-/// What was called and asked so far.
+/// Number of calls, and of requests in them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoalesceStats {
-    /// Calls to the store within.
+    /// Calls to the wrapped store.
     pub calls: u64,
-    /// Asks in them.
+    /// Requests in these calls.
     pub asks: u64,
 }
 
 impl<S: Store + 'static> Coalesce<S> {
-    /// Around `store`, with defaults.
+    /// Wraps `store`, with default options.
     pub fn new(store: S) -> Self {
         Self::with_options(store, CoalesceOptions::default())
     }
 
-    /// The same with other options.
+    /// Wraps `store`, with the given options.
     pub fn with_options(store: S, options: CoalesceOptions) -> Self {
         Coalesce {
             inner: Arc::new(Inner {
                 store,
                 options,
                 clock: SystemClock::new(),
-                lanes: std::array::from_fn(|_| CachePadded::default()),
+                queues: std::array::from_fn(|_| CachePadded::default()),
                 calls: AtomicU64::new(0),
-                asks: AtomicU64::new(0),
+                requests: AtomicU64::new(0),
             }),
         }
     }
 
-    /// The store within.
+    /// Returns the wrapped store.
     pub fn store(&self) -> &S {
         &self.inner.store
     }
 
-    /// What was called and asked so far.
+    /// Returns the statistics.
     pub fn stats(&self) -> CoalesceStats {
-        let Inner { calls, asks, .. } = &*self.inner;
-        CoalesceStats { calls: calls.load(Ordering::Relaxed), asks: asks.load(Ordering::Relaxed) }
+        let Inner { calls, requests, .. } = &*self.inner;
+        CoalesceStats { calls: calls.load(Ordering::Relaxed), asks: requests.load(Ordering::Relaxed) }
     }
 }
 
@@ -116,154 +117,156 @@ impl<S> Clone for Coalesce<S> {
     }
 }
 
-/// How a caller goes.
+/// Decision on when a request is sent.
 enum Dispatch {
-    /// By himself, with nobody to wait for: the lane is his until he is back.
-    LeaderGuard,
-    /// By himself: there is no room.
+    /// At once, because no call is in flight. The caller owns the queue until its call ends.
+    Leader,
+    /// At once and alone, because too many requests wait.
     Alone,
-    With(Waiter),
+    Wait(Waiter),
 }
 
 impl<S: Store + 'static> Inner<S> {
-    /// The lane of an ask; none if it goes to several servers.
-    fn lane_of(&self, ask: &Checks) -> Option<usize> {
-        let mut lanes = ask.checks().iter().map(|check| self.store.lane(&check.key));
-        let first = lanes.next()?;
-        lanes.all(|lane| lane == first).then_some(usize::from(first) % LANES)
+    /// Returns the queue of a request; none if its keys are on several servers.
+    fn shard_of(&self, checks: &Checks) -> Option<usize> {
+        let mut shards = checks.checks().iter().map(|check| self.store.lane(&check.key));
+        let first = shards.next()?;
+        shards.all(|shard| shard == first).then_some(usize::from(first) % SHARDS)
     }
 
-    fn enter(self: &Arc<Self>, number: usize, ask: &Checks) -> Dispatch {
-        let (mut lane, size) = (self.lanes[number].lock(), self.options.batch_size);
-        if lane.calls == 0 {
-            lane.calls = 1;
-            return Dispatch::LeaderGuard;
+    fn dispatch(self: &Arc<Self>, shard: usize, checks: &Checks) -> Dispatch {
+        let (mut queue, size) = (self.queues[shard].lock(), self.options.batch_size);
+        if queue.calls == 0 {
+            queue.calls = 1;
+            return Dispatch::Leader;
         }
-        if lane.waiting >= self.options.max_waiting {
+        if queue.waiting >= self.options.max_waiting {
             return Dispatch::Alone;
         }
-        lane.waiting += 1;
-        let joined = lane.batches.back().and_then(|last| last.join(ask, size));
-        let place = joined.unwrap_or_else(|| {
-            let (batch, place) = Batch::of(ask, self.clock.now());
-            lane.batches.push_back(batch);
-            place
+        queue.waiting += 1;
+        let joined = queue.batches.back().and_then(|last| last.join(checks, size));
+        let waiter = joined.unwrap_or_else(|| {
+            let (batch, waiter) = Batch::with_first(checks, self.clock.now());
+            queue.batches.push_back(batch);
+            waiter
         });
-        if place.is_last(size) && lane.calls < MAX_CALLS {
-            lane.calls += 1;
-            drop(lane);
-            tokio::spawn(self.driver(number).drive());
+        if waiter.fills_batch(size) && queue.calls < MAX_CALLS {
+            queue.calls += 1;
+            drop(queue);
+            tokio::spawn(self.driver(shard).drive());
         }
-        Dispatch::With(place)
+        Dispatch::Wait(waiter)
     }
 
-    async fn call(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
+    async fn call(&self, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        self.asks.fetch_add(asks.len() as u64, Ordering::Relaxed);
-        self.store.admit(asks).await
+        self.requests.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        self.store.admit(batch).await
     }
 
-    fn driver(self: &Arc<Self>, lane: usize) -> Driver<S> {
-        Driver { inner: Arc::clone(self), lane, done: false }
+    fn driver(self: &Arc<Self>, shard: usize) -> Driver<S> {
+        Driver { inner: Arc::clone(self), shard, done: false }
     }
 
-    fn was_answered<'r>(&self, lane: usize, mut readings: impl Iterator<Item = &'r Verdicts>) {
-        let strained = readings.any(|reading| reading.source > Source::Lease);
-        self.lanes[lane].lock().strained = strained;
+    fn record_sources<'r>(&self, shard: usize, mut batch_verdicts: impl Iterator<Item = &'r Verdicts>) {
+        let without_server = batch_verdicts.any(|verdicts| verdicts.source > Source::Lease);
+        self.queues[shard].lock().without_server = without_server;
     }
 
-    /// An answer to each. What is wrong with the key of one is not the others' affair.
-    async fn answer(&self, asks: &[Checks]) -> Vec<Answer> {
-        match self.call(asks).await {
-            Ok(readings) => readings.into_iter().map(Ok).collect(),
-            Err(error) if asks.len() > 1 && error.fault() == Some(Fault::WrongType) => {
-                let mut answers = Vec::with_capacity(asks.len());
-                for ask in asks {
-                    let alone = self.call(std::slice::from_ref(ask)).await;
-                    answers.push(alone.and_then(batch::only));
+    /// Returns one result per request. A fault of one key must not fail the other requests, so they are then sent one
+    /// by one.
+    async fn results(&self, batch: &[Checks]) -> Vec<SharedResult> {
+        match self.call(batch).await {
+            Ok(batch_verdicts) => batch_verdicts.into_iter().map(Ok).collect(),
+            Err(error) if batch.len() > 1 && error.fault() == Some(Fault::WrongType) => {
+                let mut results = Vec::with_capacity(batch.len());
+                for checks in batch {
+                    let alone = self.call(std::slice::from_ref(checks)).await;
+                    results.push(alone.and_then(batch::single_result));
                 }
-                answers
+                results
             }
-            Err(error) => vec![Err(error); asks.len()],
+            Err(error) => vec![Err(error); batch.len()],
         }
     }
 }
 
-/// A task that sends what waits in a lane.
+/// Task that sends the waiting batches of one queue.
 struct Driver<S> {
     inner: Arc<Inner<S>>,
-    lane: usize,
-    /// Nobody waits for it any more.
+    shard: usize,
+    /// True if the task has ended because no batch was ready.
     done: bool,
 }
 
 impl<S: Store + 'static> Driver<S> {
-    /// Sends batch after batch until nobody waits.
+    /// Sends batch after batch until none is ready.
     async fn drive(mut self) {
-        while let Some((batch, strained)) = self.next() {
+        while let Some((batch, without_server)) = self.next() {
             let inner = &self.inner;
-            let mut leaving = batch.leave();
-            if leaving.asks.is_empty() {
+            let mut in_flight = batch.into_in_flight();
+            if in_flight.requests.is_empty() {
                 continue;
             }
-            if strained {
-                // Those who waited for a server that did not answer have waited long enough.
-                let waited = inner.clock.now().since(leaving.since);
-                leaving.asks.iter_mut().for_each(|ask| ask.set_waited(waited));
+            if without_server {
+                // The server did not answer the last call, so the waiting time counts towards the deadline.
+                let waited = inner.clock.now().since(in_flight.since);
+                in_flight.requests.iter_mut().for_each(|checks| checks.set_waited(waited));
             }
-            let answers = inner.answer(&leaving.asks).await;
-            inner.was_answered(self.lane, answers.iter().flatten());
-            leaving.arrive(answers);
+            let results = inner.results(&in_flight.requests).await;
+            inner.record_sources(self.shard, results.iter().flatten());
+            in_flight.complete(results);
         }
         self.done = true;
     }
 }
 
 impl<S> Driver<S> {
-    /// Who goes next, and whether the last call was answered without the server. None if nobody waits, or only those
-    /// who can wait for another call.
+    /// Returns the next batch, and whether the last call was answered without the server. None if no request waits,
+    /// or if only a partial batch waits while another call is in flight.
     fn next(&self) -> Option<(Arc<Batch>, bool)> {
-        let mut lane = self.inner.lanes[self.lane].lock();
+        let mut queue = self.inner.queues[self.shard].lock();
         let full = |batch: &Arc<Batch>| batch.len() >= self.inner.options.batch_size;
-        let goes = lane.batches.front().is_some_and(|batch| lane.calls == 1 || full(batch));
-        if !goes {
-            lane.calls -= 1;
+        let ready = queue.batches.front().is_some_and(|batch| queue.calls == 1 || full(batch));
+        if !ready {
+            queue.calls -= 1;
             return None;
         }
-        let batch = lane.batches.pop_front()?;
-        lane.waiting -= batch.len();
-        Some((batch, lane.strained))
+        let batch = queue.batches.pop_front()?;
+        queue.waiting -= batch.len();
+        Some((batch, queue.without_server))
     }
 }
 
 impl<S> Drop for Driver<S> {
-    /// If the runtime has stopped or the store has panicked, those who wait are told.
+    /// If the runtime has stopped or the store has panicked, the waiting callers get an error.
     fn drop(&mut self) {
         if !self.done {
             while let Some((batch, _)) = self.next() {
-                drop(batch.leave());
+                drop(batch.into_in_flight());
             }
         }
     }
 }
 
-/// The call of one who came first. When he is back, or has left, a task sends those who came meanwhile.
+/// Guard of a leader's call. When the call ends, or the leader goes away, a task sends the requests that arrived
+/// meanwhile.
 struct LeaderGuard<'i, S: Store + 'static> {
     inner: &'i Arc<Inner<S>>,
-    lane: usize,
+    shard: usize,
 }
 
 impl<S: Store + 'static> Drop for LeaderGuard<'_, S> {
     fn drop(&mut self) {
-        let waits = {
-            let mut lane = self.inner.lanes[self.lane].lock();
-            let waits = lane.calls == 1 && !lane.batches.is_empty();
-            lane.calls -= usize::from(!waits);
-            waits
+        let has_waiters = {
+            let mut queue = self.inner.queues[self.shard].lock();
+            let has_waiters = queue.calls == 1 && !queue.batches.is_empty();
+            queue.calls -= usize::from(!has_waiters);
+            has_waiters
         };
-        if waits {
-            let driving = self.inner.driver(self.lane).drive();
-            // Without a runtime it is dropped, and tells them.
+        if has_waiters {
+            let driving = self.inner.driver(self.shard).drive();
+            // Without a runtime the driver is dropped, and the waiting callers get an error.
             if let Ok(runtime) = tokio::runtime::Handle::try_current() {
                 runtime.spawn(driving);
             }
@@ -272,28 +275,28 @@ impl<S: Store + 'static> Drop for LeaderGuard<'_, S> {
 }
 
 impl<S: Store + 'static> Store for Coalesce<S> {
-    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
+    async fn admit(&self, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
         let inner = &self.inner;
-        let [ask] = asks else { return inner.call(asks).await };
-        let Some(lane) = inner.lane_of(ask).filter(|_| inner.options.batch_size > 1) else {
-            return inner.call(asks).await;
+        let [checks] = batch else { return inner.call(batch).await };
+        let Some(shard) = inner.shard_of(checks).filter(|_| inner.options.batch_size > 1) else {
+            return inner.call(batch).await;
         };
-        match inner.enter(lane, ask) {
-            Dispatch::LeaderGuard => {
-                let _first = LeaderGuard { inner, lane };
-                let answer = inner.call(asks).await;
-                inner.was_answered(lane, answer.iter().flatten());
-                answer
+        match inner.dispatch(shard, checks) {
+            Dispatch::Leader => {
+                let _leader = LeaderGuard { inner, shard };
+                let result = inner.call(batch).await;
+                inner.record_sources(shard, result.iter().flatten());
+                result
             }
-            Dispatch::Alone => inner.call(asks).await,
-            Dispatch::With(place) => Ok(SmallVec::from_buf([place.await?])),
+            Dispatch::Alone => inner.call(batch).await,
+            Dispatch::Wait(waiter) => Ok(SmallVec::from_buf([waiter.await?])),
         }
     }
 
-    async fn admit_run(&self, ask: &Checks, times: usize) -> Result<BatchVerdicts, Error> {
+    async fn admit_run(&self, checks: &Checks, times: usize) -> Result<BatchVerdicts, Error> {
         self.inner.calls.fetch_add(1, Ordering::Relaxed);
-        self.inner.asks.fetch_add(times as u64, Ordering::Relaxed);
-        self.inner.store.admit_run(ask, times).await
+        self.inner.requests.fetch_add(times as u64, Ordering::Relaxed);
+        self.inner.store.admit_run(checks, times).await
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {

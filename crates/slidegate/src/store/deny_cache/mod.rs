@@ -1,13 +1,14 @@
-//! Denials that need not be asked for again.
+//! Deny cache: repeats a denial until its wait is over, without a call to the store.
 //!
-//! What a store denies with a wait cannot fit before the wait is over: admissions leave a window only by ageing. So
-//! until then the same cost, or a larger one, is denied here, and a flood that is denied costs the store nothing. The
-//! wait is counted from before the ask was sent, so it ends here no later than there.
+//! A request that was denied with a wait cannot fit before the wait is over, because admissions leave a window only
+//! by expiry. Until then the cache denies the same cost, or a larger one, so that a flood of denied requests costs
+//! the store nothing. The wait is measured from before the request was sent, so it ends here no later than in the
+//! store.
 //!
-//! What is freed otherwise ends it at once: a settlement, a reset. Those of this node are seen as they pass; of those
-//! of others the store tells ([`Store::listen`]), and where it cannot, nothing is denied here. Another limit is
-//! another question: a denial holds only for the quota it was given under, and until the key is asked for under
-//! another, which may change what it counts.
+//! A settlement or a reset frees permits earlier, and invalidates the denial at once. The cache sees those of this
+//! node as they pass. The store announces those of other nodes ([`Store::listen`]); while it cannot, the cache denies
+//! nothing. A denial is valid only for its quota, and only until the key is evaluated with another quota, which may
+//! change what the key counts.
 
 mod table;
 
@@ -17,96 +18,96 @@ use std::sync::{Arc, Once, Weak};
 use smallvec::SmallVec;
 
 use self::table::{Denial, Table};
-use super::HEARD_LANES;
+use super::MAX_LISTENED_SHARDS;
 use crate::common::striped_counter::Tally;
 use crate::{
     BatchVerdicts, Check, Checks, Clock, Count, Entry, Error, Inspection, Key, Listener, Micros, Outcome,
     Receipt, Settlement, Source, Store, SystemClock, Verdicts,
 };
 
-/// How many denials are remembered unless told otherwise.
+/// Default of the maximum number of cached denials.
 pub const DEFAULT_MAX_DENIALS: usize = 65_536;
 
-/// A [`Store`] that repeats the denials of the one within for as long as they hold. Clones share everything.
+/// A [`Store`] that repeats the denials of the wrapped store for as long as they are valid. Clones share all state.
 ///
-/// Such an answer lists only the rule that denies: nobody looked at the others. Rules that count attempts, except in peeks,
-/// and asks with an id, which may have been admitted before, always go to the store. Where costs differ, `used` is what
-/// the store last said; there, and where what is held was extended since, the wait may be too short, never too long. So
-/// unless the cost is 1 it is said to be a lower bound.
+/// A repeated denial lists only the rule that denies; the other rules are not evaluated. These requests always go to
+/// the store: those with rules that count attempts, except peeks, and those with an id, which may have been admitted
+/// before. If costs differ, `used` is the last value from the store, and the wait may be too short, never too long;
+/// the same holds if held permits were extended since. So unless the cost is 1, the wait is marked as a lower bound.
 pub struct DenyCache<S> {
     inner: Arc<Inner<S>>,
 }
 
 struct Inner<S> {
     store: S,
-    memory: Arc<Memory>,
+    denials: Arc<Denials>,
     clock: Arc<dyn Clock>,
-    listens: Once,
+    listening: Once,
     hits: Tally,
 }
 
-/// What a deny cache has done.
+/// Statistics of a deny cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DenyCacheStats {
-    /// Asks that it denied without asking the store.
+    /// Requests that were denied without a call to the store.
     pub hits: u64,
 }
 
-/// What was denied, and what has been freed since.
-struct Memory {
+/// Cached denials, and the counters that invalidate them.
+struct Denials {
     table: Table,
-    /// How often something was freed, by the hash of its key.
-    freed: Box<[AtomicU64]>,
-    /// By lane: odd while nothing is heard of what others free.
-    heard: Box<[AtomicU64]>,
+    /// Number of times that permits were freed, by the hash of the key.
+    free_counts: Box<[AtomicU64]>,
+    /// By shard, incremented whenever notifications start or stop: even while they are on, odd while they are off.
+    listen_epochs: Box<[AtomicU64]>,
 }
 
-/// Keys are told apart by this many counters of what was freed.
+/// Number of free counters. Keys with the same counter invalidate each other's denials.
 const STRIPES: usize = 4096;
 
-/// Of a lane that is never heard.
-const DEAF: u64 = 1;
+/// Value for a shard without notifications.
+const NOT_LISTENING: u64 = 1;
 
-/// When a check was asked, and what had been freed until then.
+/// State of the invalidation counters of a key at one time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Stamp {
-    freed: u64,
-    lane: u16,
-    heard: u64,
+    free_count: u64,
+    shard: u16,
+    listen_epoch: u64,
 }
 
 impl<S: Store> DenyCache<S> {
-    /// Around `store`, with defaults.
+    /// Wraps `store`, with the default size and the system clock.
     pub fn new(store: S) -> Self {
         Self::with_clock(store, DEFAULT_MAX_DENIALS, SystemClock::new())
     }
 
-    /// Remembers about so many denials, none if it is 0, and measures waits by this clock, which must not step.
+    /// Wraps `store` with a cache of about `max_denials` denials; 0 turns the cache off. The clock must not step.
     pub fn with_clock(store: S, max_denials: usize, clock: impl Clock + 'static) -> Self {
         let counters = |n| (0..n).map(|_| AtomicU64::new(0)).collect();
-        let memory = Memory {
+        let denials = Denials {
             table: Table::new(max_denials),
-            freed: counters(STRIPES),
-            heard: counters(usize::from(HEARD_LANES)),
+            free_counts: counters(STRIPES),
+            listen_epochs: counters(usize::from(MAX_LISTENED_SHARDS)),
         };
         DenyCache {
             inner: Arc::new(Inner {
                 store,
-                memory: Arc::new(memory),
+                denials: Arc::new(denials),
                 clock: Arc::new(clock),
-                listens: Once::new(),
+                listening: Once::new(),
                 hits: Tally::default(),
             }),
         }
     }
 
-    /// The store within.
+    /// Returns the wrapped store.
     pub fn store(&self) -> &S {
         &self.inner.store
     }
 
-    /// What it has done so far.
+    /// Returns the statistics.
     pub fn stats(&self) -> DenyCacheStats {
         DenyCacheStats { hits: self.inner.hits.sum() }
     }
@@ -118,22 +119,25 @@ impl<S> Clone for DenyCache<S> {
     }
 }
 
-impl Memory {
-    fn stripe(&self, key: &Key) -> &AtomicU64 {
-        &self.freed[key.hash() as usize % STRIPES]
+impl Denials {
+    fn free_count(&self, key: &Key) -> &AtomicU64 {
+        &self.free_counts[key.hash() as usize % STRIPES]
     }
 
-    fn stamp(&self, key: &Key, lane: u16) -> Stamp {
-        let heard = self.heard.get(usize::from(lane)).map_or(DEAF, |heard| heard.load(Ordering::Acquire));
-        Stamp { heard, lane, freed: self.stripe(key).load(Ordering::Acquire) }
+    fn stamp(&self, key: &Key, shard: u16) -> Stamp {
+        let listen_epoch = self
+            .listen_epochs
+            .get(usize::from(shard))
+            .map_or(NOT_LISTENING, |epoch| epoch.load(Ordering::Acquire));
+        Stamp { listen_epoch, shard, free_count: self.free_count(key).load(Ordering::Acquire) }
     }
 
-    /// Whether nothing was freed since, as far as could be heard.
-    fn holds(&self, key: &Key, stamp: Stamp) -> bool {
-        stamp.heard.is_multiple_of(2) && self.stamp(key, stamp.lane) == stamp
+    /// Returns whether notifications were on since the stamp was taken and nothing was freed.
+    fn is_current(&self, key: &Key, stamp: Stamp) -> bool {
+        stamp.listen_epoch.is_multiple_of(2) && self.stamp(key, stamp.shard) == stamp
     }
 
-    /// What denies `check` at `now`.
+    /// Returns a cached denial that denies `check` at `now`.
     #[inline]
     fn find(&self, check: &Check, now: Micros) -> Option<arc_swap::Guard<Option<Arc<Denial>>>> {
         self.table.find(&check.key, |denial| {
@@ -141,174 +145,174 @@ impl Memory {
                 && check.cost >= denial.cost
                 && check.cost <= check.quota.capacity()
                 && now < denial.until
-                && self.holds(&check.key, denial.stamp)
+                && self.is_current(&check.key, denial.stamp)
         })
     }
 
-    /// What was denied under another quota holds no more when its key is judged under this one.
-    fn judged(&self, check: &Check) {
-        let other = self
-            .table
-            .find(&check.key, |denial| denial.quota != check.quota && self.holds(&check.key, denial.stamp));
+    /// Invalidates the denial of a key under another quota, when the key is evaluated under this one.
+    fn invalidate_other_quotas(&self, check: &Check) {
+        let other = self.table.find(&check.key, |denial| {
+            denial.quota != check.quota && self.is_current(&check.key, denial.stamp)
+        });
         if other.is_some() {
             Listener::freed(self, &check.key);
         }
     }
 }
 
-impl Listener for Memory {
+impl Listener for Denials {
     fn freed(&self, key: &Key) {
-        self.stripe(key).fetch_add(1, Ordering::AcqRel);
+        self.free_count(key).fetch_add(1, Ordering::AcqRel);
     }
 
-    fn hears(&self, lane: u16, hears: bool) {
-        let next = |heard: u64| (heard.is_multiple_of(2) != hears).then_some(heard + 1);
-        if let Some(heard) = self.heard.get(usize::from(lane)) {
-            let _ = heard.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+    fn hears(&self, shard: u16, hears: bool) {
+        let next = |epoch: u64| (epoch.is_multiple_of(2) != hears).then_some(epoch + 1);
+        if let Some(epoch) = self.listen_epochs.get(usize::from(shard)) {
+            let _ = epoch.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
         }
     }
 }
 
-/// Something of a key is being freed. When that is over it is known; also if it failed or who asked has left, because
-/// it may have been carried out.
-struct Freeing<'f>(&'f Memory, &'f Key);
+/// Invalidates the denials of a key when a call that frees permits ends. It does so also if the call failed or its
+/// caller has gone away, because the store may have carried it out.
+struct FreeOnDrop<'f>(&'f Denials, &'f Key);
 
-impl Drop for Freeing<'_> {
+impl Drop for FreeOnDrop<'_> {
     fn drop(&mut self) {
         Listener::freed(self.0, self.1);
     }
 }
 
 impl<S: Store> Inner<S> {
-    /// The answer to an ask that cannot fit yet.
+    /// Returns the denial of a request that cannot fit yet.
     #[inline]
-    fn deny(&self, ask: &Checks) -> Option<Verdicts> {
-        if self.memory.table.is_empty() || ask.id().is_some() {
+    fn deny(&self, checks: &Checks) -> Option<Verdicts> {
+        if self.denials.table.is_empty() || checks.id().is_some() {
             return None;
         }
         let now = self.clock.now();
-        for (i, check) in ask.checks().iter().enumerate() {
-            // An attempt counts though it is denied, and a shadow denies nothing. A peek counts nothing.
-            if check.quota.count() == Count::Attempts && !ask.is_peek() {
+        for (i, check) in checks.checks().iter().enumerate() {
+            // An attempt counts even if it is denied, except in a peek. A shadow rule denies nothing.
+            if check.quota.count() == Count::Attempts && !checks.is_peek() {
                 return None;
             }
             if check.enforced
-                && let Some(found) = self.memory.find(check, now)
+                && let Some(found) = self.denials.find(check, now)
                 && let Some(denial) = &*found
             {
-                return Some(denial.again(ask, i, now));
+                return Some(denial.repeat(checks, i, now));
             }
         }
         None
     }
 
-    /// What had been freed before they are asked, check by check.
-    fn stamps<'a>(&self, asks: impl Iterator<Item = &'a Checks>) -> SmallVec<[Stamp; 2]> {
-        if self.memory.table.size() == 0 {
+    /// Takes a stamp for each check before the batch is sent.
+    fn stamps<'a>(&self, batch: impl Iterator<Item = &'a Checks>) -> SmallVec<[Stamp; 2]> {
+        if self.denials.table.size() == 0 {
             return SmallVec::new();
         }
-        let checks = asks.flat_map(Checks::checks);
+        let checks = batch.flat_map(Checks::checks);
         let stamp = |check: &Check| {
-            self.memory.judged(check);
-            self.memory.stamp(&check.key, self.store.lane(&check.key))
+            self.denials.invalidate_other_quotas(check);
+            self.denials.stamp(&check.key, self.store.lane(&check.key))
         };
         checks.map(stamp).collect()
     }
 
-    /// Remembers what the store denied.
-    fn learn<'a>(
+    /// Caches the denials of the store.
+    fn remember_denials<'a>(
         &self,
         answered: impl Iterator<Item = (&'a Checks, &'a Verdicts)>,
         stamps: &[Stamp],
         sent: Micros,
     ) {
         let mut stamps = stamps.iter();
-        for (ask, reading) in answered {
-            for ((check, verdict), stamp) in ask.checks().iter().zip(&reading.verdicts).zip(&mut stamps) {
-                self.memory.judged(check);
-                let lasts = verdict.outcome == Outcome::Denied
-                    && reading.source == Source::Store
+        for (checks, verdicts) in answered {
+            for ((check, verdict), stamp) in checks.checks().iter().zip(&verdicts.verdicts).zip(&mut stamps) {
+                self.denials.invalidate_other_quotas(check);
+                let is_cacheable = verdict.outcome == Outcome::Denied
+                    && verdicts.source == Source::Store
                     && check.enforced
-                    // Of attempts only peeks are answered here.
-                    && (check.quota.count() == Count::Admitted || ask.is_peek())
-                    // A limit that climbs may have room before anything leaves.
+                    // For rules that count attempts, only peeks are answered from the cache.
+                    && (check.quota.count() == Count::Admitted || checks.is_peek())
+                    // A limit that grows (warm-up) may have room before any admission expires.
                     && verdict.limit >= check.quota.capacity();
-                if lasts && self.memory.holds(&check.key, *stamp) {
-                    self.memory
+                if is_cacheable && self.denials.is_current(&check.key, *stamp) {
+                    self.denials
                         .table
-                        .put(Denial::new(check, verdict, reading.at, sent, *stamp), self.clock.now());
+                        .put(Denial::new(check, verdict, verdicts.at, sent, *stamp), self.clock.now());
                 }
             }
         }
     }
 
-    async fn ask(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
-        let stamps = self.stamps(asks.iter());
+    async fn admit_in_store(&self, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
+        let stamps = self.stamps(batch.iter());
         let sent = self.clock.now();
-        let readings = self.store.admit(asks).await?;
+        let batch_verdicts = self.store.admit(batch).await?;
         if !stamps.is_empty() {
-            self.learn(asks.iter().zip(&readings), &stamps, sent);
+            self.remember_denials(batch.iter().zip(&batch_verdicts), &stamps, sent);
         }
-        Ok(readings)
+        Ok(batch_verdicts)
     }
 
-    /// A batch is judged at one instant: all of it here, or all of it there.
-    async fn ask_many(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
-        match asks.iter().map(|ask| self.deny(ask)).collect() {
+    /// A batch is evaluated at one instant: the cache answers all of it, or the store does.
+    async fn admit_batch(&self, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
+        match batch.iter().map(|checks| self.deny(checks)).collect() {
             Some(denied) => {
-                self.hits.add(asks.len() as u64);
+                self.hits.add(batch.len() as u64);
                 Ok(denied)
             }
-            None => self.ask(asks).await,
+            None => self.admit_in_store(batch).await,
         }
     }
 }
 
 impl<S: Store> DenyCache<S> {
     fn listen_once(&self) {
-        let Inner { store, memory, listens, .. } = &*self.inner;
-        if memory.table.size() > 0 {
-            listens.call_once(|| store.listen(Arc::downgrade(memory) as Weak<dyn Listener>));
+        let Inner { store, denials, listening, .. } = &*self.inner;
+        if denials.table.size() > 0 {
+            listening.call_once(|| store.listen(Arc::downgrade(denials) as Weak<dyn Listener>));
         }
     }
 }
 
 impl<S: Store> Store for DenyCache<S> {
-    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
-        if let [ask] = asks {
-            if let Some(denied) = self.inner.deny(ask) {
+    async fn admit(&self, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
+        if let [checks] = batch {
+            if let Some(denied) = self.inner.deny(checks) {
                 self.inner.hits.add(1);
                 return Ok(SmallVec::from_buf([denied]));
             }
             self.listen_once();
-            return self.inner.ask(asks).await;
+            return self.inner.admit_in_store(batch).await;
         }
         self.listen_once();
-        self.inner.ask_many(asks).await
+        self.inner.admit_batch(batch).await
     }
 
-    /// Of a run the last is denied if any is.
-    async fn admit_run(&self, ask: &Checks, times: usize) -> Result<BatchVerdicts, Error> {
+    /// If any request of a run is denied, the last one is.
+    async fn admit_run(&self, checks: &Checks, times: usize) -> Result<BatchVerdicts, Error> {
         let inner = &*self.inner;
         self.listen_once();
-        let stamps = inner.stamps(std::iter::once(ask));
+        let stamps = inner.stamps(std::iter::once(checks));
         let sent = inner.clock.now();
-        let readings = inner.store.admit_run(ask, times).await?;
+        let batch_verdicts = inner.store.admit_run(checks, times).await?;
         if !stamps.is_empty() {
-            inner.learn(std::iter::once(ask).zip(readings.last()), &stamps, sent);
+            inner.remember_denials(std::iter::once(checks).zip(batch_verdicts.last()), &stamps, sent);
         }
-        Ok(readings)
+        Ok(batch_verdicts)
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
         let freeing = settlements.iter().filter(|settlement| settlement.frees());
-        let _freeing: Vec<_> =
-            freeing.map(|settlement| Freeing(&self.inner.memory, &settlement.key)).collect();
+        let _free_on_drop: Vec<_> =
+            freeing.map(|settlement| FreeOnDrop(&self.inner.denials, &settlement.key)).collect();
         self.inner.store.settle(settlements).await
     }
 
     async fn give_back(&self, key: &Key, entries: &[Entry]) -> Result<(), Error> {
-        let _freeing = Freeing(&self.inner.memory, key);
+        let _free_on_drop = FreeOnDrop(&self.inner.denials, key);
         self.inner.store.give_back(key, entries).await
     }
 
@@ -317,7 +321,7 @@ impl<S: Store> Store for DenyCache<S> {
     }
 
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
-        let _freeing = Freeing(&self.inner.memory, key);
+        let _free_on_drop = FreeOnDrop(&self.inner.denials, key);
         self.inner.store.reset(key).await
     }
 

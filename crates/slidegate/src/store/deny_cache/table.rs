@@ -1,4 +1,4 @@
-//! A table of denials with a fixed number of places. Looking something up writes nothing that others read.
+//! Set-associative table of denials with a fixed size. A lookup writes no shared memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -9,17 +9,18 @@ use smallvec::SmallVec;
 use super::Stamp;
 use crate::{Check, Checks, Entry, Key, Micros, Outcome, Precision, Quota, Source, Verdict, Verdicts};
 
-/// How many places a key may be at.
+/// Number of slots that a key may be in.
 const WAYS: usize = 4;
 
-/// What was denied, and until when it is.
+/// A denial of the store, and the time until which it is valid.
 pub(super) struct Denial {
     key: Key,
     pub(super) quota: Quota,
     pub(super) cost: u64,
     verdict: Verdict,
-    /// When it was judged, by the store's clock, and when it was sent, by ours.
+    /// Time of the evaluation, by the store's clock.
     at: Micros,
+    /// Time at which the request was sent, by this node's clock.
     sent: Micros,
     pub(super) until: Micros,
     pub(super) stamp: Stamp,
@@ -27,11 +28,11 @@ pub(super) struct Denial {
 
 pub(super) struct Table {
     sets: Box<[Set]>,
-    /// Whether anything was ever put into it.
-    used: AtomicBool,
+    /// Set by the first insertion.
+    was_written: AtomicBool,
 }
 
-/// Where a key may be: found by a part of its hash before anything else is read.
+/// Slots of the keys with one hash. A tag from the hash is compared before the denial is read.
 #[derive(Default)]
 struct Set {
     tags: [AtomicU32; WAYS],
@@ -44,32 +45,32 @@ impl Denial {
         Denial { key, quota: check.quota, cost: check.cost, verdict: *verdict, at, sent, until, stamp }
     }
 
-    /// The same again: to an ask whose `i`-th check it denies, at `now`.
-    pub(super) fn again(&self, ask: &Checks, i: usize, now: Micros) -> Verdicts {
-        // Nothing, if another has sent it since this one looked at the clock.
-        let passed = now.since(self.sent);
-        // Before the wait for one permit is over nothing else fits either. For more permits than one, something smaller may
+    /// Repeats the denial at `now`, for a request whose `i`-th check it denies.
+    pub(super) fn repeat(&self, checks: &Checks, i: usize, now: Micros) -> Verdicts {
+        // Zero if another caller sent the request after this one read the clock.
+        let elapsed = now.since(self.sent);
+        // Until the wait for one permit is over, nothing else fits either. For a larger cost, something smaller may
         // have been admitted since.
-        let exact = ask.checks()[i].cost == 1 && !self.quota.is_held();
+        let exact = checks.checks()[i].cost == 1 && !self.quota.is_held();
         let denied = Verdict {
             precision: if exact { self.verdict.precision } else { Precision::LowerBound },
-            retry_after: self.verdict.retry_after.since(passed),
-            reset_after: self.verdict.reset_after.since(passed),
+            retry_after: self.verdict.retry_after.since(elapsed),
+            reset_after: self.verdict.reset_after.since(elapsed),
             ..self.verdict
         };
-        let verdicts = match ask.checks() {
+        let verdicts = match checks.checks() {
             [_] => SmallVec::from_buf([denied]),
             checks => checks
                 .iter()
                 .enumerate()
-                .map(|(n, check)| if n == i { denied } else { unjudged(check) })
+                .map(|(n, check)| if n == i { denied } else { not_evaluated(check) })
                 .collect(),
         };
-        Verdicts { at: self.at.plus(passed), source: Source::DenyCache, verdicts }
+        Verdicts { at: self.at.plus(elapsed), source: Source::DenyCache, verdicts }
     }
 }
 
-fn unjudged(check: &Check) -> Verdict {
+fn not_evaluated(check: &Check) -> Verdict {
     Verdict {
         outcome: Outcome::Unjudged,
         limit: check.quota.capacity(),
@@ -82,34 +83,34 @@ fn unjudged(check: &Check) -> Verdict {
 }
 
 impl Table {
-    pub(super) fn new(places: usize) -> Self {
-        let sets = if places == 0 { 0 } else { places.div_ceil(WAYS).next_power_of_two() };
-        Table { sets: (0..sets).map(|_| Set::default()).collect(), used: AtomicBool::new(false) }
+    pub(super) fn new(capacity: usize) -> Self {
+        let sets = if capacity == 0 { 0 } else { capacity.div_ceil(WAYS).next_power_of_two() };
+        Table { sets: (0..sets).map(|_| Set::default()).collect(), was_written: AtomicBool::new(false) }
     }
 
-    /// How many places it has.
+    /// Returns the number of slots.
     pub(super) fn size(&self) -> usize {
         self.sets.len() * WAYS
     }
 
-    /// Whether nothing was ever put into it.
+    /// Returns whether nothing was ever inserted.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        !self.used.load(Ordering::Relaxed)
+        !self.was_written.load(Ordering::Relaxed)
     }
 
-    /// What is remembered of `key`, if it holds.
+    /// Returns the denial of `key` if `matches` accepts it.
     #[inline]
     pub(super) fn find(
         &self,
         key: &Key,
-        holds: impl Fn(&Denial) -> bool,
+        matches: impl Fn(&Denial) -> bool,
     ) -> Option<Guard<Option<Arc<Denial>>>> {
-        let (set, tag) = self.place(key);
+        let (set, tag) = self.set_and_tag(key);
         for (known, denial) in set.tags.iter().zip(&set.denials) {
             if known.load(Ordering::Relaxed) == tag {
                 let found = denial.load();
-                if found.as_ref().is_some_and(|denial| denial.key == *key && holds(denial)) {
+                if found.as_ref().is_some_and(|denial| denial.key == *key && matches(denial)) {
                     return Some(found);
                 }
             }
@@ -117,36 +118,37 @@ impl Table {
         None
     }
 
-    /// Remembers a denial in the place of an older one of its key, or of the one that ends first.
+    /// Inserts a denial in place of an older one of its key, or else of the one that ends first.
     pub(super) fn put(&self, denial: Denial, now: Micros) {
-        let (set, tag) = self.place(&denial.key);
-        let (mut place, mut soonest) = (0, Micros::new(u64::MAX));
-        for (way, held) in set.denials.iter().enumerate() {
-            let held = held.load();
-            if let Some(held) = held.as_ref().filter(|held| held.key == denial.key) {
-                let as_good = held.quota == denial.quota && held.stamp == denial.stamp && now < held.until;
-                // Of two costs the smaller one denies more.
-                if as_good && held.cost < denial.cost {
+        let (set, tag) = self.set_and_tag(&denial.key);
+        let (mut slot, mut soonest) = (0, Micros::new(u64::MAX));
+        for (way, existing) in set.denials.iter().enumerate() {
+            let existing = existing.load();
+            if let Some(existing) = existing.as_ref().filter(|existing| existing.key == denial.key) {
+                let still_valid =
+                    existing.quota == denial.quota && existing.stamp == denial.stamp && now < existing.until;
+                // The denial with the smaller cost applies to more requests.
+                if still_valid && existing.cost < denial.cost {
                     return;
                 }
-                place = way;
+                slot = way;
                 break;
             }
-            let until = held.as_ref().map_or(Micros::ZERO, |held| held.until);
+            let until = existing.as_ref().map_or(Micros::ZERO, |existing| existing.until);
             if until < soonest {
-                (place, soonest) = (way, until);
+                (slot, soonest) = (way, until);
             }
         }
-        set.denials[place].store(Some(Arc::new(denial)));
-        set.tags[place].store(tag, Ordering::Release);
-        self.used.store(true, Ordering::Relaxed);
+        set.denials[slot].store(Some(Arc::new(denial)));
+        set.tags[slot].store(tag, Ordering::Release);
+        self.was_written.store(true, Ordering::Relaxed);
     }
 
     #[inline]
-    fn place(&self, key: &Key) -> (&Set, u32) {
+    fn set_and_tag(&self, key: &Key) -> (&Set, u32) {
         let hash = key.hash();
         let set = &self.sets[(hash as usize) & (self.sets.len() - 1)];
-        // Never 0, which is nobody's.
+        // Never 0, which marks an empty slot.
         (set, (hash >> 32) as u32 | 1)
     }
 }

@@ -1,4 +1,4 @@
-//! One decision: by the server, by this node, or by both.
+//! Decisions on one server: by the server, by this node's fallback, or by both.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,147 +16,150 @@ use crate::{
     Settlement, Source, Store, Verdict, Verdicts,
 };
 
-/// A call to the store that outlives its caller.
+/// A call to the store that may outlive its caller.
 type Call = Pin<Box<dyn Future<Output = Result<BatchVerdicts, Error>> + Send>>;
 
-/// When a call was sent, and to which life of its server.
+/// Time at which a call was sent, and the epoch of the server at that time.
 #[derive(Clone, Copy)]
-struct Asked {
+struct CallStamp {
     sent: Micros,
-    life: u64,
+    epoch: u64,
 }
 
-/// What became of a call by its deadline.
-enum Answer {
-    BatchVerdicts(BatchVerdicts),
+/// State of a call at its deadline.
+enum CallResult {
+    Answered(BatchVerdicts),
     Failed(Error),
-    /// It goes on.
+    /// The call is still in flight.
     Late(Call),
 }
 
 impl Inner {
-    /// Asks on one server.
+    /// Decides a batch whose keys are all on one server.
     pub(super) async fn admit_on(
         self: &Arc<Self>,
         server: &Arc<ServerState>,
-        asks: &[Checks],
+        batch: &[Checks],
     ) -> Result<BatchVerdicts, Error> {
         match server.phase() {
             Phase::Direct => {}
-            Phase::Away => return Ok(asks.iter().map(|ask| self.without_store(server, ask)).collect()),
-            Phase::Joining => return self.with_both(server, asks).await,
-        }
-        let waited = asks.iter().map(Checks::waited).max().unwrap_or_default();
-        let mut left = self.options.deadline.saturating_sub(waited.into());
-        if !server.is_met() {
-            let begun = self.clock.now();
-            if let Err(error) = self.introduce(server).await {
-                return self.conclude(server, asks, Answer::Failed(error), self.asked(server));
+            Phase::Away => {
+                return Ok(batch.iter().map(|checks| self.decide_without_store(server, checks)).collect());
             }
-            left = left.saturating_sub(self.clock.now().since(begun).into());
+            Phase::Joining => return self.admit_joining(server, batch).await,
         }
-        let asked = self.asked(server);
-        if left.is_zero() {
-            // They waited for a call that was not answered, and have no time left for another.
-            server.failed(self, Fault::Timeout, 1);
-            return Ok(asks.iter().map(|ask| self.without_store(server, ask)).collect());
+        let waited = batch.iter().map(Checks::waited).max().unwrap_or_default();
+        let mut time_left = self.options.deadline.saturating_sub(waited.into());
+        if !server.is_identified() {
+            let started = self.clock.now();
+            if let Err(error) = self.verify_identity(server).await {
+                return self.conclude(server, batch, CallResult::Failed(error), self.stamp(server));
+            }
+            time_left = time_left.saturating_sub(self.clock.now().since(started).into());
         }
-        let answer = self.call(asks, left).await;
-        match answer {
-            // What is wrong with the key of one is not the others' affair.
-            Answer::Failed(error)
-                if asks.len() > 1 && matches!(error.fault(), Some(Fault::WrongType | Fault::Trimming)) =>
+        let stamp = self.stamp(server);
+        if time_left.is_zero() {
+            // The requests waited for a call that was not answered, and have no time left for another.
+            server.record_failure(self, Fault::Timeout, 1);
+            return Ok(batch.iter().map(|checks| self.decide_without_store(server, checks)).collect());
+        }
+        let result = self.call(batch, time_left).await;
+        match result {
+            // A fault of one key must not fail the other requests of the batch.
+            CallResult::Failed(error)
+                if batch.len() > 1 && matches!(error.fault(), Some(Fault::WrongType | Fault::Trimming)) =>
             {
-                self.one_by_one(server, asks, asked.sent).await
+                self.admit_singly(server, batch, stamp.sent).await
             }
-            answer => self.conclude(server, asks, answer, asked),
+            result => self.conclude(server, batch, result, stamp),
         }
     }
 
     #[cold]
-    async fn one_by_one(
+    async fn admit_singly(
         self: &Arc<Self>,
         server: &Arc<ServerState>,
-        asks: &[Checks],
-        begun: Micros,
+        batch: &[Checks],
+        started: Micros,
     ) -> Result<BatchVerdicts, Error> {
-        let mut readings = BatchVerdicts::new();
-        // Keys with more expired entries than a decision may remove: the next batch goes on with them.
+        let mut batch_verdicts = BatchVerdicts::new();
+        // Keys with more expired entries than one decision may remove. The next batch continues to trim them.
         let mut trimming: Vec<&Check> = Vec::new();
-        for ask in asks.chunks(1) {
-            let checks = || ask.iter().flat_map(Checks::checks);
-            let known = checks().any(|check| trimming.iter().any(|other| other.key == check.key));
-            let left = self.left(begun);
-            if known || left.is_zero() {
-                // The server has answered every call, so this is no failure of it.
-                readings.extend(ask.iter().map(|ask| self.without_store(server, ask)));
+        for single in batch.chunks(1) {
+            let checks = || single.iter().flat_map(Checks::checks);
+            let is_trimming = checks().any(|check| trimming.iter().any(|other| other.key == check.key));
+            let time_left = self.time_left(started);
+            if is_trimming || time_left.is_zero() {
+                // The server has answered every call, so this does not count as a failure of it.
+                batch_verdicts.extend(single.iter().map(|checks| self.decide_without_store(server, checks)));
                 continue;
             }
-            let asked = self.asked(server);
-            let answer = self.call(ask, left).await;
-            if matches!(&answer, Answer::Failed(error) if error.fault() == Some(Fault::Trimming)) {
+            let stamp = self.stamp(server);
+            let result = self.call(single, time_left).await;
+            if matches!(&result, CallResult::Failed(error) if error.fault() == Some(Fault::Trimming)) {
                 trimming.extend(checks());
             }
-            readings.extend(self.conclude(server, ask, answer, asked)?);
+            batch_verdicts.extend(self.conclude(server, single, result, stamp)?);
         }
-        Ok(readings)
+        Ok(batch_verdicts)
     }
 
-    /// Permits in advance: by the server or not at all. What comes too late is given back.
+    /// Takes permits in advance, for a lease: from the server or not at all. Permits that arrive after the deadline
+    /// are given back.
     pub(super) async fn admit_run(
         self: &Arc<Self>,
-        ask: &Checks,
+        checks: &Checks,
         times: usize,
     ) -> Result<BatchVerdicts, Error> {
         let away = || Error::store(Fault::Unreachable, "nothing is taken in advance while Redis is away");
-        let [check] = ask.checks() else { return Err(away()) };
-        self.find_once().await;
-        let server = self.watched(self.store.server_of(&check.key));
-        if server.phase() != Phase::Direct || !server.is_met() {
+        let [check] = checks.checks() else { return Err(away()) };
+        self.ensure_discovered().await;
+        let server = self.server_state_of(self.store.server_of(&check.key));
+        if server.phase() != Phase::Direct || !server.is_identified() {
             return Err(away());
         }
-        let asked = self.asked(&server);
-        let is_there = move |server: &ServerState| server.life.load(Ordering::Acquire) == asked.life;
-        let (store, owned) = (self.store.clone(), ask.clone());
+        let stamp = self.stamp(&server);
+        let same_epoch = move |server: &ServerState| server.epoch.load(Ordering::Acquire) == stamp.epoch;
+        let (store, owned) = (self.store.clone(), checks.clone());
         let mut call: Call = Box::pin(async move { store.admit_run(&owned, times).await });
         match tokio::time::timeout(self.options.deadline, &mut call).await {
-            Ok(Ok(readings)) => {
+            Ok(Ok(batch_verdicts)) => {
                 let direct = {
-                    let _deciding = server.deciding.read();
-                    let direct = server.phase() == Phase::Direct && is_there(&server);
+                    let _local_decision = server.local_decisions.read();
+                    let direct = server.phase() == Phase::Direct && same_epoch(&server);
                     if direct {
-                        self.mirror.took(check, &readings, true);
+                        self.journal.record_run(check, &batch_verdicts, true);
                     }
                     direct
                 };
                 if !direct {
-                    // Meanwhile this node decides by itself, and does not count on these.
-                    if is_there(&server) {
-                        let _ = self.store.give_back(&check.key, &charged(&readings)).await;
+                    // This node decides by itself meanwhile, and its fallback does not know of these permits.
+                    if same_epoch(&server) {
+                        let _ = self.store.give_back(&check.key, &charged_entries(&batch_verdicts)).await;
                     }
                     return Err(away());
                 }
-                if let Some(first) = readings.first() {
-                    server.answered(asked.sent, self.clock.now(), first.at);
+                if let Some(first) = batch_verdicts.first() {
+                    server.record_answer(stamp.sent, self.clock.now(), first.at);
                 }
-                Ok(readings)
+                Ok(batch_verdicts)
             }
             Ok(Err(error)) => {
                 if let Some(fault) = error.fault() {
-                    server.failed(self, fault, 1);
-                    server.changed.notify_one();
+                    server.record_failure(self, fault, 1);
+                    server.task_wake.notify_one();
                 }
                 Err(error)
             }
             Err(_) => {
-                server.failed(self, Fault::Timeout, 1);
+                server.record_failure(self, Fault::Timeout, 1);
                 let (store, key) = (self.store.clone(), check.key.clone());
                 tokio::spawn(async move {
                     let late = call.await.unwrap_or_default();
-                    // What another life has admitted is gone with it. If it cannot be given back it counts until it leaves:
-                    // stricter, never looser.
-                    if is_there(&server) {
-                        let _ = store.give_back(&key, &charged(&late)).await;
+                    // Admissions of an earlier epoch are lost with it. Permits that cannot be given back count until
+                    // they expire: stricter, never looser.
+                    if same_epoch(&server) {
+                        let _ = store.give_back(&key, &charged_entries(&late)).await;
                     }
                 });
                 Err(Error::store(Fault::Timeout, "Redis did not answer in time"))
@@ -164,235 +167,241 @@ impl Inner {
         }
     }
 
-    fn asked(&self, server: &ServerState) -> Asked {
-        Asked { sent: self.clock.now(), life: server.life.load(Ordering::Acquire) }
+    fn stamp(&self, server: &ServerState) -> CallStamp {
+        CallStamp { sent: self.clock.now(), epoch: server.epoch.load(Ordering::Acquire) }
     }
 
     #[cold]
-    async fn introduce(&self, server: &ServerState) -> Result<(), Error> {
-        let introduced =
-            tokio::time::timeout(self.options.deadline, recovery_task::introduce(self, server)).await;
-        introduced.map(|met| met.map(|_| ())).unwrap_or_else(|_| {
+    async fn verify_identity(&self, server: &ServerState) -> Result<(), Error> {
+        let verified =
+            tokio::time::timeout(self.options.deadline, recovery_task::verify_identity(self, server)).await;
+        verified.map(|identity| identity.map(|_| ())).unwrap_or_else(|_| {
             let address = self.store.server_address(server.id);
             Err(Error::store(Fault::Timeout, format!("Redis at {address} did not answer in time")))
         })
     }
 
-    /// Takes the store's answer, or makes one without it.
+    /// Returns the verdicts of the store, or decides without it if the call failed or is late.
     fn conclude(
         self: &Arc<Self>,
         server: &Arc<ServerState>,
-        asks: &[Checks],
-        answer: Answer,
-        asked: Asked,
+        batch: &[Checks],
+        result: CallResult,
+        stamp: CallStamp,
     ) -> Result<BatchVerdicts, Error> {
-        match answer {
-            Answer::BatchVerdicts(readings) => {
-                if let Some(first) = readings.first() {
-                    server.answered(asked.sent, self.clock.now(), first.at);
+        match result {
+            CallResult::Answered(batch_verdicts) => {
+                if let Some(first) = batch_verdicts.first() {
+                    server.record_answer(stamp.sent, self.clock.now(), first.at);
                 }
-                // What another life has admitted, this one does not have.
-                let there = server.life.load(Ordering::Acquire) == asked.life;
-                for (ask, reading) in asks.iter().zip(&readings) {
-                    if !ask.is_peek() {
-                        self.mirror.answered(ask.checks(), reading, there);
+                // Admissions of an earlier epoch are not in the server any more, so they are recorded as unwritten.
+                let same_epoch = server.epoch.load(Ordering::Acquire) == stamp.epoch;
+                for (checks, verdicts) in batch.iter().zip(&batch_verdicts) {
+                    if !checks.is_peek() {
+                        self.journal.record_verdicts(checks.checks(), verdicts, same_epoch);
                     }
                 }
-                Ok(readings)
+                Ok(batch_verdicts)
             }
-            Answer::Failed(error) => {
+            CallResult::Failed(error) => {
                 let Some(fault) = error.fault() else { return Err(error) };
-                server.failed(self, fault, asks.len());
-                let readings = asks.iter().map(|ask| self.without_store(server, ask)).collect();
-                server.changed.notify_one();
-                Ok(readings)
+                server.record_failure(self, fault, batch.len());
+                let batch_verdicts =
+                    batch.iter().map(|checks| self.decide_without_store(server, checks)).collect();
+                server.task_wake.notify_one();
+                Ok(batch_verdicts)
             }
-            Answer::Late(call) => {
-                // A server that was given less than its time has failed once, however many waited.
-                let in_full = asks.iter().all(|ask| ask.waited() == Micros::ZERO);
-                server.failed(self, Fault::Timeout, if in_full { asks.len() } else { 1 });
-                let readings: BatchVerdicts =
-                    asks.iter().map(|ask| self.without_store(server, ask)).collect();
+            CallResult::Late(call) => {
+                // A call that had less than the full deadline counts as one failure, however many requests waited for
+                // it.
+                let had_full_deadline = batch.iter().all(|checks| checks.waited() == Micros::ZERO);
+                server.record_failure(self, Fault::Timeout, if had_full_deadline { batch.len() } else { 1 });
+                let batch_verdicts: BatchVerdicts =
+                    batch.iter().map(|checks| self.decide_without_store(server, checks)).collect();
                 self.late.fetch_add(1, Ordering::Relaxed);
-                let (inner, asks, told) = (Arc::clone(self), asks.to_vec(), readings.clone());
+                let (inner, batch, reported) = (Arc::clone(self), batch.to_vec(), batch_verdicts.clone());
                 let server = Arc::clone(server);
                 tokio::spawn(async move {
                     let late = call.await;
-                    // What another life has admitted is gone with it.
+                    // Admissions of an earlier epoch are lost with it.
                     if let Ok(late) = late
-                        && server.life.load(Ordering::Acquire) == asked.life
+                        && server.epoch.load(Ordering::Acquire) == stamp.epoch
                     {
-                        inner.reconcile(&asks, &told, &late).await;
+                        inner.reconcile(&batch, &reported, &late).await;
                     }
-                    server.changed.notify_one();
+                    server.task_wake.notify_one();
                 });
-                Ok(readings)
+                Ok(batch_verdicts)
             }
         }
     }
 
-    /// What is left of the deadline of a decision that was asked for then.
-    fn left(&self, begun: Micros) -> Duration {
-        self.options.deadline.saturating_sub(self.clock.now().since(begun).into())
+    /// Returns the rest of the deadline of a decision that started at `started`.
+    fn time_left(&self, started: Micros) -> Duration {
+        self.options.deadline.saturating_sub(self.clock.now().since(started).into())
     }
 
-    /// Asks the store, and waits for it no longer than `left`.
-    async fn call(&self, asks: &[Checks], left: Duration) -> Answer {
-        let Ok(place) = Arc::clone(&self.in_flight).try_acquire_owned() else {
+    /// Calls the store, and waits at most `time_left`.
+    async fn call(&self, batch: &[Checks], time_left: Duration) -> CallResult {
+        let Ok(permit) = Arc::clone(&self.in_flight).try_acquire_owned() else {
             self.overloaded.fetch_add(1, Ordering::Relaxed);
             let message =
                 format!("{} calls to Redis are in flight: raise max-in-flight", self.options.max_in_flight);
-            return Answer::Failed(Error::store(Fault::Overloaded, message));
+            return CallResult::Failed(Error::store(Fault::Overloaded, message));
         };
-        let mut call: Call = Box::pin(admit(self.store.clone(), asks.into(), place));
-        match tokio::time::timeout(left, &mut call).await {
-            Ok(Ok(readings)) => Answer::BatchVerdicts(readings),
-            Ok(Err(error)) => Answer::Failed(error),
-            Err(_) => Answer::Late(call),
+        let mut call: Call = Box::pin(admit(self.store.clone(), batch.into(), permit));
+        match tokio::time::timeout(time_left, &mut call).await {
+            Ok(Ok(batch_verdicts)) => CallResult::Answered(batch_verdicts),
+            Ok(Err(error)) => CallResult::Failed(error),
+            Err(_) => CallResult::Late(call),
         }
     }
 
-    /// The answer came after the caller was told something else: what was told must be what is counted.
-    async fn reconcile(&self, asks: &[Checks], told: &[Verdicts], late: &[Verdicts]) {
+    /// Makes the counts agree with the verdicts that were reported to the callers, after the late verdicts of the
+    /// store have arrived.
+    async fn reconcile(&self, batch: &[Checks], reported: &[Verdicts], late: &[Verdicts]) {
         let mut refunds = Vec::new();
-        for ((ask, told), late) in asks.iter().zip(told).zip(late) {
-            let allowed = !denies(ask, told);
+        for ((checks, reported), late) in batch.iter().zip(reported).zip(late) {
+            let allowed = !denies(checks, reported);
             let mut late = late.clone();
-            for ((check, told), late_verdict) in
-                ask.checks().iter().zip(&told.verdicts).zip(&mut late.verdicts)
+            for ((check, reported), late_verdict) in
+                checks.checks().iter().zip(&reported.verdicts).zip(&mut late.verdicts)
             {
-                // With an id it may be what was charged before: that is not to be given back.
-                let found =
-                    late_verdict.entry.at < late.at || ask.id().is_some() && late_verdict.entry.at > late.at;
-                if late_verdict.outcome != Outcome::Charged || found {
+                // A request with an id may have been charged by an earlier call. That charge is not refunded.
+                let charged_before = late_verdict.entry.at < late.at
+                    || checks.id().is_some() && late_verdict.entry.at > late.at;
+                if late_verdict.outcome != Outcome::Charged || charged_before {
                     continue;
                 }
-                // It is counted in the store, so it need not be written there; unless it was already.
-                let twice = told.outcome == Outcome::Charged
-                    && !self.mirror.settled_unwritten(&check.key, told.entry.at, check.cost, 0);
-                if !allowed || twice {
+                // The store has counted this admission, so it need not be written back. If it was written back
+                // already, it counts twice.
+                let counted_twice = reported.outcome == Outcome::Charged
+                    && !self.journal.settle_unwritten(&check.key, reported.entry.at, check.cost, 0);
+                if !allowed || counted_twice {
                     let (key, entry) = (check.key.clone(), late_verdict.entry);
                     refunds.push(Settlement::refund(key, entry));
                     late_verdict.outcome = Outcome::Fits;
                 }
             }
             if allowed {
-                self.mirror.answered(ask.checks(), &late, true);
+                self.journal.record_verdicts(checks.checks(), &late, true);
             }
         }
         for refund in refunds {
-            // If it cannot be given back it counts until it leaves: stricter, never looser.
+            // A refund that fails leaves the admission counted until it expires: stricter, never looser.
             let _ = self.store.settle(&[refund]).await;
         }
     }
 
-    /// The server is back, but others may not have written to it yet: both it and this node's share must allow.
-    async fn with_both(
+    /// Decides while the server is back but other nodes may not have written back yet. Both the server and this
+    /// node's share must allow.
+    async fn admit_joining(
         self: &Arc<Self>,
         server: &Arc<ServerState>,
-        asks: &[Checks],
+        batch: &[Checks],
     ) -> Result<BatchVerdicts, Error> {
-        let begun = self.clock.now();
-        let mut readings = BatchVerdicts::new();
-        for ask in asks {
-            // All of them have one deadline, and nobody waits for a server that failed meanwhile.
-            let left = self.left(begun);
-            readings.push(if left.is_zero() || server.phase() == Phase::Away {
-                self.without_store(server, ask)
+        let started = self.clock.now();
+        let mut batch_verdicts = BatchVerdicts::new();
+        for checks in batch {
+            // The batch has one deadline, and does not wait for a server that has failed meanwhile.
+            let time_left = self.time_left(started);
+            batch_verdicts.push(if time_left.is_zero() || server.phase() == Phase::Away {
+                self.decide_without_store(server, checks)
             } else {
-                self.with_both_one(server, ask, left).await?
+                self.admit_one_joining(server, checks, time_left).await?
             });
         }
-        Ok(readings)
+        Ok(batch_verdicts)
     }
 
-    async fn with_both_one(
+    async fn admit_one_joining(
         self: &Arc<Self>,
         server: &Arc<ServerState>,
-        ask: &Checks,
-        left: Duration,
+        checks: &Checks,
+        time_left: Duration,
     ) -> Result<Verdicts, Error> {
-        let outage = server.outage(self);
-        let here = fallback::decide(&self.mirror, &self.only(ask, OnError::Local), &outage, true);
-        if denies(&self.only(ask, OnError::Local), &here) {
-            return Ok(self.fill(ask, here));
+        let outage = server.current_outage(self);
+        let local_checks = self.checks_with_policy(checks, OnError::Local);
+        let local = fallback::decide(&self.journal, &local_checks, &outage, true);
+        if denies(&local_checks, &local) {
+            return Ok(self.fill_in(checks, local));
         }
-        let asked = self.asked(server);
-        let asks = std::slice::from_ref(ask);
-        let answer = self.call(asks, left).await;
-        let admitted =
-            matches!(&answer, Answer::BatchVerdicts(all) if all.iter().all(|reading| !denies(ask, reading)));
+        let stamp = self.stamp(server);
+        let batch = std::slice::from_ref(checks);
+        let result = self.call(batch, time_left).await;
+        let admitted = matches!(&result, CallResult::Answered(all) if all.iter().all(|verdicts| !denies(checks, verdicts)));
         if !admitted {
-            fallback::undo(&self.mirror, &self.only(ask, OnError::Local), &here, outage.now);
+            fallback::undo(&self.journal, &local_checks, &local, outage.now);
         }
-        let readings = self.conclude(server, asks, answer, asked)?;
-        let reading = readings.into_iter().next().ok_or_else(Error::short_answer)?;
+        let batch_verdicts = self.conclude(server, batch, result, stamp)?;
+        let verdicts = batch_verdicts.into_iter().next().ok_or_else(Error::short_answer)?;
         if admitted {
-            // The server admitted it later than this node did, and from then on it counts.
-            let at = reading.at.plus(outage.spread);
-            fallback::postpone(&self.mirror, &self.only(ask, OnError::Local), &here, &outage, at);
+            // The server admitted the request later than this node did. The admission counts from the server's
+            // instant.
+            let at = verdicts.at.plus(outage.clock_uncertainty);
+            fallback::postpone(&self.journal, &local_checks, &local, &outage, at);
         }
-        Ok(reading)
+        Ok(verdicts)
     }
 
-    /// Answers by what each rule wants while its server does not.
-    fn without_store(self: &Arc<Self>, server: &Arc<ServerState>, ask: &Checks) -> Verdicts {
+    /// Decides by the fallback policy of each rule.
+    fn decide_without_store(self: &Arc<Self>, server: &Arc<ServerState>, checks: &Checks) -> Verdicts {
         let closed = |check: &Check| check.enforced && self.policy(check) == OnError::Closed;
-        let at = server.now(self);
-        if ask.checks().iter().any(closed) {
+        let at = server.latest_now(self);
+        if checks.checks().iter().any(closed) {
             let retry_after = server.until_probe(self);
-            let verdicts = ask.checks().iter().map(|check| match closed(check) {
+            let verdicts = checks.checks().iter().map(|check| match closed(check) {
                 true => fail_closed(check, retry_after),
-                false => unjudged(check, Outcome::Unjudged),
+                false => not_evaluated(check, Outcome::Unjudged),
             });
             return Verdicts { at, source: Source::FailClosed, verdicts: verdicts.collect() };
         }
-        let local = self.only(ask, OnError::Local);
-        if local.checks().is_empty() {
-            let verdicts = ask.checks().iter().map(|check| unjudged(check, Outcome::Fits));
+        let local_checks = self.checks_with_policy(checks, OnError::Local);
+        if local_checks.checks().is_empty() {
+            let verdicts = checks.checks().iter().map(|check| not_evaluated(check, Outcome::Fits));
             return Verdicts { at, source: Source::FailOpen, verdicts: verdicts.collect() };
         }
-        let _deciding = server.deciding.read();
-        let here = fallback::decide(&self.mirror, &local, &server.outage(self), false);
-        self.fill(ask, here)
+        let _local_decision = server.local_decisions.read();
+        let local = fallback::decide(&self.journal, &local_checks, &server.current_outage(self), false);
+        self.fill_in(checks, local)
     }
 
     fn policy(&self, check: &Check) -> OnError {
         check.on_error.unwrap_or(self.options.on_error)
     }
 
-    /// The checks of an ask with this policy.
-    fn only(&self, ask: &Checks, policy: OnError) -> Checks {
-        ask.with_checks(ask.checks().iter().filter(|check| self.policy(check) == policy).cloned())
+    /// Returns the checks that have this fallback policy.
+    fn checks_with_policy(&self, checks: &Checks, policy: OnError) -> Checks {
+        checks.with_checks(checks.checks().iter().filter(|check| self.policy(check) == policy).cloned())
     }
 
-    /// The reading of `ask` from that of its checks that were judged here.
-    fn fill(&self, ask: &Checks, here: Verdicts) -> Verdicts {
-        let mut judged = here.verdicts.into_iter();
-        let verdicts = ask.checks().iter().map(|check| {
-            let verdict = if self.policy(check) == OnError::Local { judged.next() } else { None };
-            verdict.unwrap_or_else(|| unjudged(check, Outcome::Fits))
+    /// Completes the verdicts of the local checks to verdicts of all `checks`. The other checks fail open.
+    fn fill_in(&self, checks: &Checks, local: Verdicts) -> Verdicts {
+        let mut local_verdicts = local.verdicts.into_iter();
+        let verdicts = checks.checks().iter().map(|check| {
+            let verdict = if self.policy(check) == OnError::Local { local_verdicts.next() } else { None };
+            verdict.unwrap_or_else(|| not_evaluated(check, Outcome::Fits))
         });
-        Verdicts { verdicts: verdicts.collect(), ..here }
+        Verdicts { verdicts: verdicts.collect(), ..local }
     }
 }
 
 async fn admit(
     store: RedisStore,
-    asks: SmallVec<[Checks; 1]>,
-    _place: OwnedSemaphorePermit,
+    batch: SmallVec<[Checks; 1]>,
+    _permit: OwnedSemaphorePermit,
 ) -> Result<BatchVerdicts, Error> {
-    store.admit(&asks).await
+    store.admit(&batch).await
 }
 
-/// What was charged of them.
-fn charged(readings: &[Verdicts]) -> Vec<Entry> {
-    let verdicts = readings.iter().flat_map(|reading| &reading.verdicts);
+/// Returns the entries of all charged verdicts.
+fn charged_entries(batch_verdicts: &[Verdicts]) -> Vec<Entry> {
+    let verdicts = batch_verdicts.iter().flat_map(|verdicts| &verdicts.verdicts);
     verdicts.filter(|verdict| verdict.outcome == Outcome::Charged).map(|verdict| verdict.entry).collect()
 }
 
-/// The verdict on a check that neither the store nor this node judged.
-fn unjudged(check: &Check, outcome: Outcome) -> Verdict {
+/// Returns the verdict for a check that neither the store nor this node evaluated.
+fn not_evaluated(check: &Check, outcome: Outcome) -> Verdict {
     Verdict {
         outcome,
         limit: check.quota.capacity(),
@@ -404,18 +413,18 @@ fn unjudged(check: &Check, outcome: Outcome) -> Verdict {
     }
 }
 
-/// The verdict on a check with `on-error: closed`: nothing is left until the store answers again.
+/// Returns the verdict for a check with `on-error: closed`. Nothing remains until the store answers again.
 fn fail_closed(check: &Check, retry_after: Micros) -> Verdict {
     Verdict {
         outcome: Outcome::Denied,
         used: check.quota.capacity(),
         retry_after,
         reset_after: retry_after,
-        ..unjudged(check, Outcome::Denied)
+        ..not_evaluated(check, Outcome::Denied)
     }
 }
 
-fn denies(ask: &Checks, reading: &Verdicts) -> bool {
-    let pairs = ask.checks().iter().zip(&reading.verdicts);
+fn denies(checks: &Checks, verdicts: &Verdicts) -> bool {
+    let pairs = checks.checks().iter().zip(&verdicts.verdicts);
     pairs.into_iter().any(|(check, verdict)| check.enforced && verdict.outcome.denies())
 }

@@ -1,9 +1,11 @@
-//! Whether a server is asked at all. Pure: time and chance are given to it.
+//! Circuit breaker for one Redis server. It is pure: the caller passes the time and a random number.
 //!
-//! Closed, it is. After a row of failures the breaker opens: nobody waits for a server that does not answer.
-//! After a pause it is half open, and probes are let through; when enough of them in a row were answered it
-//! closes, and one that fails opens it again, for longer. Pauses are spread by chance, so that the nodes of a
-//! deployment do not come back all at once.
+//! - Closed: decisions call the server. After several failures in a row the breaker opens.
+//! - Open: decisions do not call the server. After a pause a probe may be sent.
+//! - Half open: a probe was answered. The breaker closes after enough answered probes in a row. A failed probe opens
+//!   it again, for longer.
+//!
+//! Pauses are jittered, so that the nodes of a deployment do not return to the server at the same time.
 
 use super::FailoverOptions;
 use crate::Micros;
@@ -25,20 +27,20 @@ enum State {
     HalfOpen { answered: u32 },
 }
 
-/// A breaker's state, in a word.
+/// State of a circuit breaker, without its counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BreakerState {
-    /// The server is asked.
+    /// Decisions call the server.
     Closed,
-    /// It is not.
+    /// Decisions do not call the server.
     Open,
-    /// It is being tried.
+    /// Probes test the server.
     HalfOpen,
 }
 
 impl BreakerState {
-    /// As it is written in answers and metrics.
+    /// Returns the name of the state in API responses and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             BreakerState::Closed => "closed",
@@ -68,33 +70,33 @@ impl Breaker {
         }
     }
 
-    /// A call was answered.
-    pub(super) fn succeeded(&mut self) {
+    /// Records an answered call.
+    pub(super) fn record_success(&mut self) {
         if let State::Closed { failures } = &mut self.state {
             *failures = 0;
         }
     }
 
-    /// A call failed; whether that opens the breaker. `chance` is any number.
-    pub(super) fn failed(&mut self, now: Micros, chance: u64) -> bool {
+    /// Records a failed call; returns whether that opens the breaker. `random` is the source of the jitter.
+    pub(super) fn record_failure(&mut self, now: Micros, random: u64) -> bool {
         let State::Closed { failures } = &mut self.state else { return false };
         *failures += 1;
         if *failures < self.failures_allowed {
             return false;
         }
-        self.open(now, chance);
+        self.open(now, random);
         true
     }
 
-    /// Opens at once; nothing changes if it is open already.
-    pub(super) fn open(&mut self, now: Micros, chance: u64) {
+    /// Opens the breaker at once, unless it is open already.
+    pub(super) fn open(&mut self, now: Micros, random: u64) {
         if matches!(self.state, State::Closed { .. }) {
             self.pause = self.first_pause;
-            self.state = State::Open { until: now.plus(self.spread(chance)) };
+            self.state = State::Open { until: now.plus(self.jittered_pause(random)) };
         }
     }
 
-    /// How long until a probe may be sent; none if the breaker is closed.
+    /// Returns the time until a probe may be sent; none if the breaker is closed.
     pub(super) fn until_probe(&self, now: Micros) -> Option<Micros> {
         match self.state {
             State::Closed { .. } => None,
@@ -103,30 +105,30 @@ impl Breaker {
         }
     }
 
-    /// A probe came to its end; whether that closes the breaker.
-    pub(super) fn probed(&mut self, answered: bool, now: Micros, chance: u64) -> bool {
-        let so_far = match self.state {
+    /// Records the end of a probe; returns whether the breaker is closed now.
+    pub(super) fn record_probe(&mut self, answered: bool, now: Micros, random: u64) -> bool {
+        let answered_before = match self.state {
             State::Closed { .. } => return answered,
             State::Open { .. } => 0,
             State::HalfOpen { answered } => answered,
         };
         if !answered {
             self.pause = self.pause.plus(self.pause).min(self.longest_pause);
-            self.state = State::Open { until: now.plus(self.spread(chance)) };
+            self.state = State::Open { until: now.plus(self.jittered_pause(random)) };
             return false;
         }
-        if so_far + 1 < self.probes_needed {
-            self.state = State::HalfOpen { answered: so_far + 1 };
+        if answered_before + 1 < self.probes_needed {
+            self.state = State::HalfOpen { answered: answered_before + 1 };
             return false;
         }
         self.state = State::Closed { failures: 0 };
         true
     }
 
-    /// Between half the pause and the whole of it.
-    fn spread(&self, chance: u64) -> Micros {
+    /// Returns a random duration between half the pause and the whole pause.
+    fn jittered_pause(&self, random: u64) -> Micros {
         let half = self.pause.get() / 2;
-        Micros::new(half + chance % (half + 1))
+        Micros::new(half + random % (half + 1))
     }
 }
 
@@ -141,45 +143,45 @@ mod tests {
     const MS: fn(u64) -> Micros = Micros::from_millis;
 
     #[test]
-    fn only_failures_in_a_row_open_it() {
+    fn opens_after_consecutive_failures_only() {
         let mut breaker = breaker();
         for _ in 0..10 {
-            assert!(!breaker.failed(MS(0), 0));
-            assert!(!breaker.failed(MS(0), 0));
-            breaker.succeeded();
+            assert!(!breaker.record_failure(MS(0), 0));
+            assert!(!breaker.record_failure(MS(0), 0));
+            breaker.record_success();
         }
-        assert!(!breaker.failed(MS(1), 0) && !breaker.failed(MS(1), 0));
+        assert!(!breaker.record_failure(MS(1), 0) && !breaker.record_failure(MS(1), 0));
         assert_eq!(breaker.state(), BreakerState::Closed);
-        assert!(breaker.failed(MS(1), 0));
+        assert!(breaker.record_failure(MS(1), 0));
         assert_eq!(breaker.state(), BreakerState::Open);
     }
 
     #[test]
-    fn probes_in_a_row_close_it() {
+    fn closes_after_consecutive_answered_probes() {
         let mut breaker = breaker();
         breaker.open(MS(100), u64::MAX);
-        assert!(!breaker.probed(true, MS(150), 0));
+        assert!(!breaker.record_probe(true, MS(150), 0));
         assert_eq!(breaker.state(), BreakerState::HalfOpen);
-        assert!(!breaker.probed(false, MS(150), 0));
+        assert!(!breaker.record_probe(false, MS(150), 0));
         assert_eq!(breaker.state(), BreakerState::Open);
-        assert!(!breaker.probed(true, MS(300), 0));
-        assert!(breaker.probed(true, MS(300), 0));
+        assert!(!breaker.record_probe(true, MS(300), 0));
+        assert!(breaker.record_probe(true, MS(300), 0));
         assert_eq!(breaker.state(), BreakerState::Closed);
         assert_eq!(breaker.until_probe(MS(300)), None);
     }
 
     #[test]
-    fn pauses_double_up_to_the_longest_and_are_spread() {
+    fn pauses_double_up_to_the_longest_and_are_jittered() {
         let mut breaker = breaker();
         breaker.open(MS(0), 0);
         let mut pauses = Vec::new();
         for _ in 0..6 {
             pauses.push(breaker.until_probe(MS(0)).unwrap().get() / 1_000);
-            breaker.probed(false, MS(0), 0);
+            breaker.record_probe(false, MS(0), 0);
         }
         assert_eq!(pauses, [25, 50, 100, 200, 250, 250]);
-        for chance in 0..1_000 {
-            breaker.probed(false, MS(0), chance * 7_919);
+        for random in 0..1_000 {
+            breaker.record_probe(false, MS(0), random * 7_919);
             let pause = breaker.until_probe(MS(0)).unwrap();
             assert!((MS(250)..=MS(500)).contains(&pause));
         }

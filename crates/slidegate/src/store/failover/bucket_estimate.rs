@@ -1,39 +1,40 @@
-//! What a node itself has taken out of a bucket, for a bucket has no entries that could be remembered.
+//! Estimate of the permits that this node has taken out of a token bucket. A bucket has no entries that could be
+//! logged.
 //!
-//! With `n` nodes each is taken to refill what it took at an n-th of the rate. What all of them lack together is then
-//! never less than what the bucket lacks: none of them refills more than its part.
+//! With `n` nodes, each node assumes that its own permits refill at an n-th of the rate. The sum over all nodes is
+//! then never less than the permits missing from the bucket, because no node refills more than its part.
 
 use crate::{Micros, Quota};
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Level {
-    /// Permits missing at `last`.
+pub(super) struct BucketEstimate {
+    /// Permits missing at `last_taken`.
     missing: f64,
-    last: Micros,
+    last_taken: Micros,
 }
 
-impl Level {
-    /// Permits missing at `now`.
-    pub(super) fn at(&self, now: Micros, quota: &Quota, nodes: u64) -> f64 {
-        let per_micro = quota.limit() as f64 / quota.window().get() as f64 / nodes.max(1) as f64;
-        (self.missing - now.since(self.last).get() as f64 * per_micro).max(0.0)
+impl BucketEstimate {
+    /// Returns the permits missing at `now`.
+    pub(super) fn missing_at(&self, now: Micros, quota: &Quota, nodes: u64) -> f64 {
+        let refill_per_micro = quota.limit() as f64 / quota.window().get() as f64 / nodes.max(1) as f64;
+        (self.missing - now.since(self.last_taken).get() as f64 * refill_per_micro).max(0.0)
     }
 
     pub(super) fn take(&mut self, at: Micros, cost: u64, quota: &Quota, nodes: u64) {
-        let now = at.max(self.last);
-        self.missing = self.at(now, quota, nodes) + cost as f64;
-        self.last = now;
+        let now = at.max(self.last_taken);
+        self.missing = self.missing_at(now, quota, nodes) + cost as f64;
+        self.last_taken = now;
     }
 
-    /// `from` was really `to`. A bucket owes one capacity at most, as in the store.
+    /// Replaces a cost of `from` by `to`. The debt of a bucket is at most one capacity, as in the store.
     pub(super) fn correct(&mut self, from: u64, to: u64, quota: &Quota) {
-        let most = self.missing.max(2.0 * quota.capacity() as f64);
-        self.missing = (self.missing - from as f64 + to as f64).clamp(0.0, most);
+        let max_missing = self.missing.max(2.0 * quota.capacity() as f64);
+        self.missing = (self.missing - from as f64 + to as f64).clamp(0.0, max_missing);
     }
 
-    /// When it was last taken from.
-    pub(super) fn last(&self) -> Micros {
-        self.last
+    /// Returns the time of the last take.
+    pub(super) fn last_taken(&self) -> Micros {
+        self.last_taken
     }
 }
 
@@ -43,17 +44,17 @@ mod tests {
     use crate::Algorithm;
 
     #[test]
-    fn nodes_together_never_lack_less_than_the_bucket() {
+    fn sum_over_nodes_is_never_below_the_bucket() {
         let quota = Quota::per_second(60).unwrap();
         let quota = quota.with_algorithm(Algorithm::TokenBucket { burst: 30 }).unwrap();
-        let (mut bucket, mut nodes) = (Level::default(), [Level::default(); 3]);
-        // One takes a burst, then two take what is refilled, each as it comes.
+        let (mut bucket, mut nodes) = (BucketEstimate::default(), [BucketEstimate::default(); 3]);
+        // One node takes a burst. Then two nodes take permits as they are refilled.
         for i in 0..300u64 {
             let (at, node) = (Micros::from_millis(i * 16), if i < 30 { 0 } else { 1 + i as usize % 2 });
             bucket.take(at, 1, &quota, 1);
             nodes[node].take(at, 1, &quota, 3);
-            let together: f64 = nodes.iter().map(|level| level.at(at, &quota, 3)).sum();
-            assert!(together >= bucket.at(at, &quota, 1) - 1e-9, "{i}: {together}");
+            let sum: f64 = nodes.iter().map(|estimate| estimate.missing_at(at, &quota, 3)).sum();
+            assert!(sum >= bucket.missing_at(at, &quota, 1) - 1e-9, "{i}: {sum}");
         }
     }
 }

@@ -1,58 +1,81 @@
-//! What time it is on a server, as far as its answers tell.
+//! Estimate of the current time on a server's clock, from the timestamps of its answers.
 //!
-//! An answer judged at `at` was judged after it was asked for and before it came: so at that instant this
-//! process's clock stood between the two. Of the answers of the last seconds the quickest says it best.
+//! The server evaluates a request after this node sent it and before this node received the answer. So when the
+//! server's clock showed the timestamp, this node's clock was between the two. The answer with the shortest round
+//! trip in the last seconds gives the best bound.
 
 use crate::Micros;
 
-/// How long the best answer is the best.
-const FRESH: Micros = Micros::from_secs(10);
+/// Age at which a newer sample replaces the best one.
+const SAMPLE_LIFETIME: Micros = Micros::from_secs(10);
 
-/// A server's clock, by ours.
+/// Bounds on the difference between a server's clock and this node's clock.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Clockwork {
-    /// Of the answer that says it best: when it was asked for and when it came, by our clock, and when it was
-    /// judged by the server's.
-    best: Option<(Micros, Micros, Micros)>,
+pub(super) struct ClockOffset {
+    best: Option<Sample>,
 }
 
-impl Clockwork {
-    pub(super) fn answered(&mut self, sent: Micros, received: Micros, at: Micros) {
-        if let Some((from, to, then)) = self.best
-            && received.since(to) < FRESH
-            && to.since(from) < received.since(sent)
-            && agree((from, to, then), (sent, received, at))
+/// Timestamps of one call.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    /// Start of the call, by this node's clock.
+    sent: Micros,
+    /// End of the call, by this node's clock.
+    received: Micros,
+    /// Time of the evaluation, by the server's clock.
+    at: Micros,
+}
+
+impl Sample {
+    fn round_trip(&self) -> Micros {
+        self.received.since(self.sent)
+    }
+
+    /// Returns whether one clock that was not set in between can have given both timestamps.
+    fn agrees_with(&self, other: &Sample) -> bool {
+        self.min_offset() <= other.max_offset() && other.min_offset() <= self.max_offset()
+    }
+
+    fn min_offset(&self) -> i128 {
+        self.at.get() as i128 - self.received.get() as i128
+    }
+
+    fn max_offset(&self) -> i128 {
+        self.at.get() as i128 - self.sent.get() as i128
+    }
+}
+
+impl ClockOffset {
+    pub(super) fn record(&mut self, sent: Micros, received: Micros, at: Micros) {
+        let sample = Sample { sent, received, at };
+        if let Some(best) = self.best
+            && received.since(best.received) < SAMPLE_LIFETIME
+            && best.round_trip() < sample.round_trip()
+            && best.agrees_with(&sample)
         {
             return;
         }
-        self.best = Some((sent, received, at));
+        self.best = Some(sample);
     }
 
-    /// The latest it can be there when it is `now` here.
+    /// Returns the latest possible time on the server when this node's clock shows `now`.
     pub(super) fn latest(&self, now: Micros) -> Micros {
         match self.best {
-            // It was judged right when it was asked for.
-            Some((sent, _, at)) => shift(now, sent, at),
+            // The server may have evaluated the request as soon as it was sent.
+            Some(Sample { sent, at, .. }) => shift(now, sent, at),
             None => now,
         }
     }
 
-    /// How much earlier than the latest it may be.
-    pub(super) fn spread(&self) -> Micros {
-        self.best.map_or(Micros::ZERO, |(sent, received, _)| received.since(sent))
+    /// Returns how much earlier than [`latest`](Self::latest) the time on the server may be.
+    pub(super) fn uncertainty(&self) -> Micros {
+        self.best.map_or(Micros::ZERO, |best| best.round_trip())
     }
 }
 
-/// `now`, on a clock that showed `there` when ours showed `here`.
+/// Converts `now` to a clock that showed `there` when this node's clock showed `here`.
 fn shift(now: Micros, here: Micros, there: Micros) -> Micros {
     if there >= here { now.plus(there.since(here)) } else { now.since(here.since(there)) }
-}
-
-/// Whether both can be answers of one clock that was not set in between.
-fn agree(one: (Micros, Micros, Micros), other: (Micros, Micros, Micros)) -> bool {
-    let earliest = |(_, received, at): (Micros, Micros, Micros)| at.get() as i128 - received.get() as i128;
-    let latest = |(sent, _, at): (Micros, Micros, Micros)| at.get() as i128 - sent.get() as i128;
-    earliest(one) <= latest(other) && earliest(other) <= latest(one)
 }
 
 #[cfg(test)]
@@ -62,22 +85,22 @@ mod tests {
     const US: fn(u64) -> Micros = Micros::new;
 
     #[test]
-    fn the_quickest_answer_says_it_best() {
-        let mut clock = Clockwork::default();
+    fn keeps_the_sample_with_the_shortest_round_trip() {
+        let mut clock = ClockOffset::default();
         assert_eq!(clock.latest(US(5)), US(5));
-        clock.answered(US(1_000), US(1_500), US(9_200));
-        assert_eq!((clock.latest(US(1_000)), clock.spread()), (US(9_200), US(500)));
-        clock.answered(US(2_000), US(2_100), US(10_050));
-        assert_eq!((clock.latest(US(2_000)), clock.spread()), (US(10_050), US(100)));
-        clock.answered(US(3_000), US(9_000), US(12_000));
-        assert_eq!(clock.spread(), US(100), "a slow answer says less");
+        clock.record(US(1_000), US(1_500), US(9_200));
+        assert_eq!((clock.latest(US(1_000)), clock.uncertainty()), (US(9_200), US(500)));
+        clock.record(US(2_000), US(2_100), US(10_050));
+        assert_eq!((clock.latest(US(2_000)), clock.uncertainty()), (US(10_050), US(100)));
+        clock.record(US(3_000), US(9_000), US(12_000));
+        assert_eq!(clock.uncertainty(), US(100), "a slow answer says less");
     }
 
     #[test]
-    fn a_clock_that_was_set_is_believed_at_once() {
-        let mut clock = Clockwork::default();
-        clock.answered(US(40_000_000), US(40_000_100), US(80_000_050));
-        clock.answered(US(41_000_000), US(41_000_900), US(51_000_000));
+    fn follows_a_server_clock_that_was_set_at_once() {
+        let mut clock = ClockOffset::default();
+        clock.record(US(40_000_000), US(40_000_100), US(80_000_050));
+        clock.record(US(41_000_000), US(41_000_900), US(51_000_000));
         assert_eq!(clock.latest(US(41_000_000)), US(51_000_000));
     }
 }

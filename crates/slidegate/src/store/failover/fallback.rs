@@ -1,72 +1,76 @@
-//! Deciding without the store: by this node's share, and by what it has admitted itself.
+//! Decisions without the store, by this node's share of each limit and its own admissions.
 //!
-//! With `n` nodes alive each may use the n-th part of a limit. That alone is not enough: what the others admitted
-//! before the store went away counts for one window more, and nobody here knows of it. So in that first window
-//! a key that was at its limit lately may use no more than what this node itself had in use: the nodes together
-//! had no more than the limit, so they go on with no more. Any other key gets its part of what was left when the
-//! store last spoke of it.
+//! With `n` live nodes, each node may use an n-th of a limit. That alone is not enough: the admissions of the other
+//! nodes before the outage count for one more window, and this node does not know them. So during that first window:
+//!
+//! - A key that was recently at its limit may use no more than this node itself had in use. Together the nodes had at
+//!   most the limit in use, so they continue with at most the limit.
+//! - Any other key gets this node's share of what was free at the last answer of the store.
 
-use super::admission_log::Noted;
-use super::journal::{Journal, Record};
+use super::admission_log::Admission;
+use super::journal::Journal;
+use super::record::Record;
 use crate::algorithm::evaluate::{States, evaluate};
 use crate::{
     Algorithm, Check, Checks, Correction, Count, Entry, Key, Micros, Outcome, Quota, Settled, Source, State,
     Verdict, Verdicts,
 };
 
-/// Set in the sequence number of an admission made without the store. No number of the store's is as large: its
-/// largest have 19 digits, and those of what was written back are below.
-pub(super) const MADE_HERE: u64 = 0xF << 60;
+/// Set in the sequence number of an admission made without the store. No sequence number of the store is as large:
+/// its largest have 19 digits, and those of admissions that were written back are below this one.
+pub(super) const LOCAL_SEQ: u64 = 0xF << 60;
 
-/// Whether an admission was made without the store.
-pub(super) fn is_made_here(entry: Entry) -> bool {
-    entry.seq >= MADE_HERE
+/// Returns whether an admission was made without the store.
+pub(super) fn is_local(entry: Entry) -> bool {
+    entry.seq >= LOCAL_SEQ
 }
 
-/// What decides a key without the store.
-pub(super) struct Local {
-    /// Which outage it is for.
+/// Counter of one key during one outage.
+pub(super) struct LocalState {
+    /// Number of the outage.
     outage: u64,
     state: State,
-    /// What may be in use here until the first window has passed, and when that is.
+    /// Maximum usage on this node until `until`, which is when the first window has passed.
     cap: u64,
     until: Micros,
 }
 
-impl Local {
+impl LocalState {
     pub(super) fn is_idle(&self, now: Micros) -> bool {
         self.until <= now && self.state.idle_at() <= now
     }
 
     pub(super) fn bytes(&self) -> usize {
-        size_of::<Local>() + self.state.heap_bytes()
+        size_of::<LocalState>() + self.state.heap_bytes()
     }
 }
 
-/// A time without the store, as one node sees it. Instants are those of the server's clock.
+/// An outage as one node sees it. Instants are those of the server's clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outage {
     pub(super) number: u64,
     pub(super) since: Micros,
     pub(super) now: Micros,
-    /// How far the server's clock may be behind `now`.
-    pub(super) spread: Micros,
-    /// How many nodes share a limit, and which of them this is.
+    /// Maximum time by which the server's clock may be behind `now`.
+    pub(super) clock_uncertainty: Micros,
+    /// Number of nodes that share a limit.
     pub(super) nodes: u64,
+    /// Position of this node among them, from 0.
     pub(super) rank: u64,
 }
 
 impl Outage {
-    fn share(&self, whole: u64) -> u64 {
-        whole / self.nodes + u64::from(self.rank < whole % self.nodes)
+    /// Returns this node's share of `capacity`. The shares of all nodes add up to `capacity`.
+    fn share(&self, capacity: u64) -> u64 {
+        capacity / self.nodes + u64::from(self.rank < capacity % self.nodes)
     }
 }
 
-/// What is used of a quota here: by its `capacity` permits. None if that is none, or cannot be counted.
-fn part_of(quota: &Quota, capacity: u64, outage: &Outage) -> Option<Quota> {
+/// Returns the quota to evaluate on this node, with `capacity` permits; none if there is no such quota.
+fn local_quota(quota: &Quota, capacity: u64, outage: &Outage) -> Option<Quota> {
     let part = match quota.algorithm() {
         Algorithm::TokenBucket { .. } => {
-            // A bucket is shared by filling it more slowly.
+            // A bucket is shared by a slower refill.
             let window = quota.window().get().checked_mul(outage.nodes)?;
             let burst = Algorithm::TokenBucket { burst: capacity };
             Quota::new(quota.limit(), Micros::new(window).into()).and_then(|part| part.with_algorithm(burst))
@@ -79,60 +83,60 @@ fn part_of(quota: &Quota, capacity: u64, outage: &Outage) -> Option<Quota> {
 }
 
 impl Record {
-    /// Makes what decides for this outage, from what was admitted here.
-    fn prime(&mut self, outage: &Outage) {
+    /// Creates the counter for this outage from this node's admissions, unless there is one.
+    fn prepare_local(&mut self, outage: &Outage) {
         if self.local.as_ref().is_some_and(|local| local.outage == outage.number) {
             return;
         }
-        let (whole, horizon) = (self.quota.capacity(), self.quota.horizon());
-        let own = self.used_at(outage.since, outage.nodes);
-        let left = if self.full.plus(horizon) > outage.since {
+        let (capacity, horizon) = (self.quota.capacity(), self.quota.horizon());
+        let own_usage = self.own_usage_at(outage.since, outage.nodes);
+        let free = if self.last_full.plus(horizon) > outage.since {
             0
-        } else if self.seen.plus(horizon) <= outage.since {
-            whole
+        } else if self.last_answer.plus(horizon) <= outage.since {
+            capacity
         } else {
-            whole.saturating_sub(self.used)
+            capacity.saturating_sub(self.last_used)
         };
-        let cap = own.saturating_add(outage.share(left)).min(outage.share(whole));
+        let cap = own_usage.saturating_add(outage.share(free)).min(outage.share(capacity));
         let mut state = State::new(&self.quota);
-        // What is in a bucket stays in it when it becomes smaller, so it is as small from the start.
-        let room = if self.is_bucket() { cap } else { outage.share(whole) };
-        if let Some(part) = part_of(&self.quota, room.max(1), outage) {
-            // Counted as attempts: more may have been admitted than this node's share.
+        // A bucket that becomes smaller keeps its content, so it has its smallest size from the start.
+        let room = if self.is_bucket() { cap } else { outage.share(capacity) };
+        if let Some(part) = local_quota(&self.quota, room.max(1), outage) {
+            // Attempts are always counted, and more may have been admitted than this node's share.
             let part = part.with_count(Count::Attempts);
             state = State::new(&part);
-            for noted in self.taken(outage.since, outage.nodes) {
-                let (at, cost) = (noted.at.plus(outage.spread), noted.cost.min(part.capacity()));
+            for admission in self.own_admissions(outage.since, outage.nodes) {
+                let (at, cost) =
+                    (admission.at.plus(outage.clock_uncertainty), admission.cost.min(part.capacity()));
                 state.admit(at, &part, cost);
-                if self.is_bucket() && cost < noted.cost {
-                    // It lacks more than it may hold from now on, and refills that first. Debt is capped as in the store.
-                    state.count_again(at, noted.cost.min(whole.saturating_mul(2)) - cost);
+                if self.is_bucket() && cost < admission.cost {
+                    // More is missing than the bucket may hold from now on, and is refilled first. Debt is capped as
+                    // in the store.
+                    state.count_again(at, admission.cost.min(capacity.saturating_mul(2)) - cost);
                 }
             }
         }
-        // A clock that was set back has what was admitted before ahead of it.
-        let until = left_by(&self.quota, outage.since.max(self.seen));
-        self.local = Some(Box::new(Local { outage: outage.number, state, cap, until }));
+        // After a server clock was set back, earlier admissions lie in its future.
+        let until = expired_by(&self.quota, outage.since.max(self.last_answer));
+        self.local = Some(Box::new(LocalState { outage: outage.number, state, cap, until }));
     }
-}
 
-impl Record {
-    /// What this node itself has in use at `now`.
-    fn used_at(&self, now: Micros, nodes: u64) -> u64 {
+    /// Returns the usage of this node itself at `now`.
+    fn own_usage_at(&self, now: Micros, nodes: u64) -> u64 {
         if self.is_bucket() {
-            return self.level.at(now, &self.quota, nodes).ceil() as u64;
+            return self.bucket.missing_at(now, &self.quota, nodes).ceil() as u64;
         }
         let quota = self.quota.without_warm_up();
         let mut state = State::new(&quota);
-        for noted in self.log.iter().filter(|noted| noted.at <= now.plus(quota.grain())) {
-            state.admit(noted.at.min(now), &quota, noted.cost);
+        for admission in self.log.iter().filter(|admission| admission.at <= now.plus(quota.grain())) {
+            state.admit(admission.at.min(now), &quota, admission.cost);
         }
         state.inspect(now)
     }
 }
 
-/// When everything that was admitted up to `now`, by anybody, has left.
-fn left_by(quota: &Quota, now: Micros) -> Micros {
+/// Returns the time by which all admissions up to `now`, of all nodes, have expired.
+fn expired_by(quota: &Quota, now: Micros) -> Micros {
     match quota.algorithm() {
         Algorithm::FixedWindow => {
             let window = quota.window().get();
@@ -142,111 +146,113 @@ fn left_by(quota: &Quota, now: Micros) -> Micros {
     }
 }
 
-/// One check, and what decides it here.
-struct Place {
+/// One check with its local quota and counter.
+struct LocalCheck {
     check: Check,
     state: State,
-    /// What may be in use of it here; 0 admits nothing.
+    /// Maximum usage on this node; 0 admits nothing.
     capacity: u64,
-    /// Whether the state is the record's, and goes back there.
-    taken: bool,
+    /// True if the state was taken from the record and must be put back.
+    from_record: bool,
 }
 
-struct Places(Vec<Place>);
+struct LocalChecks(Vec<LocalCheck>);
 
-impl States for Places {
+impl States for LocalChecks {
     fn state(&mut self, i: usize) -> &mut State {
         &mut self.0[i].state
     }
 }
 
-/// Judges `ask` without the store. What it admits is remembered as not yet written, unless the store is `asked`
-/// too.
-pub(super) fn decide(mirror: &Journal, ask: &Checks, outage: &Outage, asked: bool) -> Verdicts {
-    let mut locked = mirror.lock(ask.checks().iter().map(|check| &check.key));
-    let mut places = Vec::with_capacity(ask.checks().len());
-    for check in ask.checks() {
-        let record = locked.records(&check.key).and_then(|records| mirror.record(records, check));
-        let place = match record {
-            Some(record) if asked || !mirror.is_full() => take(record, check, outage),
-            // No room to remember it: what cannot be counted is not admitted.
-            _ => place(check, State::new(&check.quota), 0, outage, false),
+/// Decides `checks` without the store. Admissions are recorded as unwritten, unless the decision is `joint`: then the
+/// store decides too and counts them.
+pub(super) fn decide(journal: &Journal, checks: &Checks, outage: &Outage, joint: bool) -> Verdicts {
+    let mut locked = journal.lock(checks.checks().iter().map(|check| &check.key));
+    let mut local_checks = Vec::with_capacity(checks.checks().len());
+    for check in checks.checks() {
+        let record = locked.records(&check.key).and_then(|records| journal.get_or_create(records, check));
+        let local_check = match record {
+            Some(record) if joint || !journal.is_full() => local_check_from(record, check, outage),
+            // There is no room in the journal. An admission that cannot be recorded is not made.
+            _ => local_check(check, State::new(&check.quota), 0, outage, false),
         };
-        places.push(place);
+        local_checks.push(local_check);
     }
-    let here = Checks::distinct(places.iter().map(|place| place.check.clone()));
-    let here = match ask.id() {
-        Some(id) => here.with_id(id.clone()),
-        None => here,
+    let local_request = Checks::distinct(local_checks.iter().map(|local_check| local_check.check.clone()));
+    let local_request = match checks.id() {
+        Some(id) => local_request.with_id(id.clone()),
+        None => local_request,
     };
-    let here = if ask.is_peek() { here.peek() } else { here };
-    let mut places = Places(places);
-    let mut reading = evaluate(&here, outage.now, &mut places);
-    reading.source = Source::Local;
-    for ((check, place), verdict) in ask.checks().iter().zip(places.0).zip(&mut reading.verdicts) {
-        let Place { state, capacity, taken, .. } = place;
+    let local_request = if checks.is_peek() { local_request.peek() } else { local_request };
+    let mut local_checks = LocalChecks(local_checks);
+    let mut verdicts = evaluate(&local_request, outage.now, &mut local_checks);
+    verdicts.source = Source::Local;
+    for ((check, local_check), verdict) in
+        checks.checks().iter().zip(local_checks.0).zip(&mut verdicts.verdicts)
+    {
+        let LocalCheck { state, capacity, from_record, .. } = local_check;
         let repeated = verdict.entry.at < outage.now;
         translate(verdict, check, capacity);
         let records = locked.records(&check.key);
         let Some(record) = records.and_then(|records| records.get_mut(&check.key)) else { continue };
-        if taken && let Some(local) = &mut record.local {
+        if from_record && let Some(local) = &mut record.local {
             local.state = state;
         }
-        if verdict.outcome == Outcome::Charged && !asked && !repeated {
-            let noted = Noted { at: verdict.entry.at, cost: check.cost, written: false };
-            mirror.add(&check.key, record, noted, outage.now);
+        if verdict.outcome == Outcome::Charged && !joint && !repeated {
+            let admission = Admission { at: verdict.entry.at, cost: check.cost, written: false };
+            journal.add(&check.key, record, admission, outage.now);
         }
     }
-    reading
+    verdicts
 }
 
-/// Undoes what `decide` recorded for an ask that the store did not admit.
-pub(super) fn undo(mirror: &Journal, ask: &Checks, reading: &Verdicts, now: Micros) {
-    for (check, verdict) in ask.checks().iter().zip(&reading.verdicts) {
+/// Reverts what [`decide`] recorded for a joint decision that the store did not admit.
+pub(super) fn undo(journal: &Journal, checks: &Checks, verdicts: &Verdicts, now: Micros) {
+    for (check, verdict) in checks.checks().iter().zip(&verdicts.verdicts) {
         if verdict.outcome == Outcome::Charged && check.quota.count() == Count::Admitted {
-            settle(mirror, &check.key, verdict.entry, Correction::Cost(0), now);
+            settle(journal, &check.key, verdict.entry, Correction::Cost(0), now);
         }
     }
 }
 
-/// Counts what `decide` recorded for `outage` in an exact window from `at` on, when the store admitted it, instead of from when
-/// it was decided here. Other windows round instants up already.
-pub(super) fn postpone(mirror: &Journal, ask: &Checks, reading: &Verdicts, outage: &Outage, at: Micros) {
-    for (check, verdict) in ask.checks().iter().zip(&reading.verdicts) {
+/// Moves the admissions of a joint decision in an exact window to `at`, the instant at which the store admitted them.
+/// Other windows round instants up already.
+pub(super) fn postpone(journal: &Journal, checks: &Checks, verdicts: &Verdicts, outage: &Outage, at: Micros) {
+    for (check, verdict) in checks.checks().iter().zip(&verdicts.verdicts) {
         let exact = check.quota.algorithm() == Algorithm::SlidingWindow;
         if !exact || verdict.outcome != Outcome::Charged || verdict.entry.at >= at {
             continue;
         }
-        let mut locked = mirror.lock(std::iter::once(&check.key));
+        let mut locked = journal.lock(std::iter::once(&check.key));
         let record = locked.records(&check.key).and_then(|records| records.get_mut(&check.key));
         let Some(local) = record.and_then(|record| record.local.as_mut()) else { continue };
-        // The state of another outage does not have it, and starts from what the store answered.
+        // The counter of another outage does not contain the admission; it starts from the answers of the store.
         if local.outage == outage.number {
             local.state.postpone(at, verdict.entry);
         }
     }
 }
 
-/// Corrects an admission in what decides here, and says since when it has counted; none if nothing does now.
+/// Corrects an admission in the local counter. Returns the instant it counted from; none if there is no local
+/// counter.
 pub(super) fn settle(
-    mirror: &Journal,
+    journal: &Journal,
     key: &Key,
     entry: Entry,
     correction: Correction,
     now: Micros,
 ) -> Option<(Settled, Micros)> {
-    let mut locked = mirror.lock(std::iter::once(key));
+    let mut locked = journal.lock(std::iter::once(key));
     let record = locked.records(key).and_then(|records| records.get_mut(key))?;
     let local = record.local.as_mut()?;
-    let entry = Entry { seq: entry.seq & !MADE_HERE, ..entry };
+    let entry = Entry { seq: entry.seq & !LOCAL_SEQ, ..entry };
     let since = local.state.counted_from(entry);
     Some((local.state.correct(now, entry, correction), since))
 }
 
-fn take(record: &mut Record, check: &Check, outage: &Outage) -> Place {
-    record.prime(outage);
-    let whole = check.quota.capacity();
-    let mut capacity = outage.share(whole);
+fn local_check_from(record: &mut Record, check: &Check, outage: &Outage) -> LocalCheck {
+    record.prepare_local(outage);
+    let mut capacity = outage.share(check.quota.capacity());
     let mut state = State::new(&check.quota);
     if let Some(local) = &mut record.local {
         if outage.now < local.until {
@@ -254,26 +260,32 @@ fn take(record: &mut Record, check: &Check, outage: &Outage) -> Place {
         }
         std::mem::swap(&mut state, &mut local.state);
     }
-    place(check, state, capacity, outage, true)
+    local_check(check, state, capacity, outage, true)
 }
 
-fn place(check: &Check, mut state: State, capacity: u64, outage: &Outage, taken: bool) -> Place {
-    let part = part_of(&check.quota, capacity.max(1), outage);
+fn local_check(
+    check: &Check,
+    mut state: State,
+    capacity: u64,
+    outage: &Outage,
+    from_record: bool,
+) -> LocalCheck {
+    let part = local_quota(&check.quota, capacity.max(1), outage);
     let capacity = if part.is_some() { capacity } else { 0 };
     let quota = part.unwrap_or(check.quota);
     if !state.suits(&quota) {
         state = State::new(&quota);
     }
-    // A quota allows one permit at least; where none is allowed, what is asked for is made not to fit.
+    // A quota has at least one permit. If this node's share has none, the cost is raised so that it does not fit.
     let cost = if capacity == 0 && check.cost > 0 { quota.capacity() + 1 } else { check.cost };
-    Place { check: Check { quota, cost, ..check.clone() }, state, capacity, taken }
+    LocalCheck { check: Check { quota, cost, ..check.clone() }, state, capacity, from_record }
 }
 
-/// In terms of the check as it was asked.
+/// Converts the verdict on a local quota to the quota of the original check.
 fn translate(verdict: &mut Verdict, check: &Check, capacity: u64) {
     verdict.limit = capacity;
-    verdict.entry.seq |= MADE_HERE;
-    // It does not fit here, but it may when the store is back.
+    verdict.entry.seq |= LOCAL_SEQ;
+    // The cost exceeds this node's share, but may fit when the store is back.
     if verdict.outcome == Outcome::Impossible && check.cost <= check.quota.capacity() {
         verdict.outcome = Outcome::Denied;
         verdict.retry_after = check.quota.horizon();

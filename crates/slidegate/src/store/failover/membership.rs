@@ -1,130 +1,136 @@
-//! Who else counts on a server: each process tells it now and then that it is there, and reads who else did.
+//! Membership: the nodes that use one server, as they announce themselves there by heartbeats.
 //!
-//! Nobody's clock is trusted: a process is alive as long as the number it counts up goes up.
+//! No node trusts another node's clock. A node is alive as long as the counter in its message increases.
 
 use std::collections::BTreeMap;
 
 use crate::Micros;
 
-/// Heartbeats that may be missed before a process counts as gone.
-const MISSED: u64 = 3;
+/// Heartbeats that a node may miss before it counts as gone.
+const MAX_MISSED_HEARTBEATS: u64 = 3;
 
-/// What a process that is gone has said is removed after this long.
-const FORGOTTEN: Micros = Micros::from_secs(120);
+/// Time after which the message of a node that is gone is removed.
+const RETENTION: Micros = Micros::from_secs(120);
 
-/// What a process says of itself.
+/// State that a node announces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Saying {
-    /// It decides by the server.
+pub(super) enum Presence {
+    /// The server decides.
     Direct,
-    /// It has written everything back.
+    /// The node has written everything back; the server and the node decide together.
     Joined,
-    /// It decides by itself.
+    /// The node decides by itself.
     Away,
-    /// It decides nothing any more.
+    /// The node has stopped.
     Left,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Peers {
-    me: String,
+pub(super) struct Membership {
+    own_name: String,
     counter: u64,
-    others: BTreeMap<String, Peer>,
-    /// How many nodes there are, this one included, and which of them this is; as was last known.
+    peers: BTreeMap<String, Peer>,
+    /// Last known number of nodes, this one included, and the position of this node among them.
     share: (u64, u64),
 }
 
 #[derive(Clone, Debug)]
 struct Peer {
-    said: String,
-    /// When, by our clock, it last said something new.
-    heard: Micros,
-    /// Whether it was there when this node last knew.
+    message: String,
+    /// Time, by this node's clock, at which the message last changed.
+    changed_at: Micros,
+    /// True if the node was alive at the last update of the shares.
     alive: bool,
 }
 
 impl Peer {
     fn has_left(&self) -> bool {
-        self.said.split(' ').nth(1) == Some("left")
+        self.message.split(' ').nth(1) == Some("left")
     }
 }
 
-/// A name for this process among the others: six letters and digits.
-pub(super) fn name(chance: u64) -> String {
+/// Returns a node name of six letters and digits.
+pub(super) fn node_name(seed: u64) -> String {
     let digit =
-        |i: u32| char::from(b"0123456789abcdefghijklmnopqrstuvwxyz"[(chance / 36u64.pow(i) % 36) as usize]);
+        |i: u32| char::from(b"0123456789abcdefghijklmnopqrstuvwxyz"[(seed / 36u64.pow(i) % 36) as usize]);
     (0..6).map(digit).collect()
 }
 
-impl Peers {
-    /// One of `nodes`, as far as is known.
-    pub(super) fn new(me: &str, nodes: u32) -> Self {
+impl Membership {
+    /// Assumes `nodes` nodes until the first update.
+    pub(super) fn new(own_name: &str, nodes: u32) -> Self {
         let nodes = u64::from(nodes.max(1));
-        Peers { me: me.to_owned(), counter: 0, others: BTreeMap::new(), share: (nodes, nodes - 1) }
+        Membership {
+            own_name: own_name.to_owned(),
+            counter: 0,
+            peers: BTreeMap::new(),
+            share: (nodes, nodes - 1),
+        }
     }
 
-    /// What to say next on a server that runs as `run`.
-    pub(super) fn say(&mut self, what: Saying, run: &str) -> String {
+    /// Returns the next message to announce on the server with this run id.
+    pub(super) fn next_message(&mut self, state: Presence, run_id: &str) -> String {
         self.counter += 1;
-        let what = match what {
-            Saying::Direct => "direct",
-            Saying::Joined => "joined",
-            Saying::Away => "away",
-            Saying::Left => "left",
+        let state = match state {
+            Presence::Direct => "direct",
+            Presence::Joined => "joined",
+            Presence::Away => "away",
+            Presence::Left => "left",
         };
-        format!("{} {what} {run}", self.counter)
+        format!("{} {state} {run_id}", self.counter)
     }
 
-    /// Takes what everybody said. Until this node is `settled` nobody is given up and the shares stay: the others
-    /// may still decide by them.
-    pub(super) fn heard(
+    /// Takes the messages of all nodes. With `update_share` false no node is given up and the shares stay, because
+    /// the nodes may still decide by them.
+    pub(super) fn update(
         &mut self,
         all: Vec<(String, String)>,
         now: Micros,
         heartbeat: Micros,
-        settled: bool,
+        update_share: bool,
     ) {
-        for (name, said) in all.into_iter().filter(|(name, _)| *name != self.me) {
-            let new = self.others.get(&name).is_none_or(|peer| peer.said != said);
+        for (name, message) in all.into_iter().filter(|(name, _)| *name != self.own_name) {
+            let new = self.peers.get(&name).is_none_or(|peer| peer.message != message);
             if new {
-                self.others.insert(name, Peer { said, heard: now, alive: true });
+                self.peers.insert(name, Peer { message, changed_at: now, alive: true });
             }
         }
-        if !settled {
+        if !update_share {
             return;
         }
-        let silence = Micros::new(heartbeat.get() * MISSED + heartbeat.get() / 2);
-        for peer in self.others.values_mut() {
-            peer.alive = now.since(peer.heard) <= silence && !peer.has_left();
+        let silence = Micros::new(heartbeat.get() * MAX_MISSED_HEARTBEATS + heartbeat.get() / 2);
+        for peer in self.peers.values_mut() {
+            peer.alive = now.since(peer.changed_at) <= silence && !peer.has_left();
         }
-        let alive = || self.others.iter().filter(|(_, peer)| peer.alive);
-        let before = alive().filter(|(name, _)| **name < self.me).count();
+        let alive = || self.peers.iter().filter(|(_, peer)| peer.alive);
+        let before = alive().filter(|(name, _)| **name < self.own_name).count();
         self.share = (alive().count() as u64 + 1, before as u64);
     }
 
-    /// Those who have been gone for so long that what they said may be removed.
-    pub(super) fn forgotten(&mut self, now: Micros) -> Vec<String> {
-        let (gone, others) = std::mem::take(&mut self.others)
+    /// Removes the nodes that are gone for so long that their messages can be deleted, and returns their names.
+    pub(super) fn remove_expired(&mut self, now: Micros) -> Vec<String> {
+        let (expired, peers) = std::mem::take(&mut self.peers)
             .into_iter()
-            .partition(|(_, peer)| !peer.alive && now.since(peer.heard) > FORGOTTEN);
-        self.others = others;
-        let gone: BTreeMap<String, Peer> = gone;
-        gone.into_keys().collect()
+            .partition(|(_, peer)| !peer.alive && now.since(peer.changed_at) > RETENTION);
+        self.peers = peers;
+        let expired: BTreeMap<String, Peer> = expired;
+        expired.into_keys().collect()
     }
 
-    /// How many nodes share what a server counts, and which of them this is.
+    /// Returns the number of nodes that share the limits on this server, and the position of this node among them.
     pub(super) fn share(&self) -> (u64, u64) {
         self.share
     }
 
-    /// Whether everybody who was there has written back to the server that runs as `run`, and said so after `since`,
-    /// when this node first read again what was said: that may have been said long before.
-    pub(super) fn are_back(&self, run: &str, since: Micros) -> bool {
-        self.others.values().filter(|peer| peer.alive).all(|peer| {
-            let mut words = peer.said.split(' ').skip(1);
-            let (what, there) = (words.next(), words.next());
-            let written = there == Some(run) && matches!(what, Some("direct" | "joined"));
-            peer.has_left() || peer.heard > since && written
+    /// Returns whether all live nodes have written back to the server with this run id. A message counts only if it
+    /// changed after `since`, the first time this node read the messages again: an older one may date from long
+    /// before.
+    pub(super) fn all_written_back(&self, run_id: &str, since: Micros) -> bool {
+        self.peers.values().filter(|peer| peer.alive).all(|peer| {
+            let mut words = peer.message.split(' ').skip(1);
+            let (state, run_of_message) = (words.next(), words.next());
+            let written = run_of_message == Some(run_id) && matches!(state, Some("direct" | "joined"));
+            peer.has_left() || peer.changed_at > since && written
         })
     }
 }
@@ -133,45 +139,45 @@ impl Peers {
 mod tests {
     use super::*;
 
-    const BEAT: Micros = Micros::from_secs(1);
+    const HEARTBEAT: Micros = Micros::from_secs(1);
 
-    fn said(all: &[(&str, &str)]) -> Vec<(String, String)> {
-        all.iter().map(|(name, said)| ((*name).to_owned(), (*said).to_owned())).collect()
+    fn messages(all: &[(&str, &str)]) -> Vec<(String, String)> {
+        all.iter().map(|(name, message)| ((*name).to_owned(), (*message).to_owned())).collect()
     }
 
     #[test]
-    fn who_counts_up_is_there() {
-        let mut peers = Peers::new("m", 1);
-        assert_eq!(peers.share(), (1, 0));
+    fn node_is_alive_while_its_counter_increases() {
+        let mut membership = Membership::new("m", 1);
+        assert_eq!(membership.share(), (1, 0));
         let at = Micros::from_secs;
-        peers.heard(
-            said(&[("a", "1 direct r"), ("m", "1 direct r"), ("z", "7 direct r")]),
+        membership.update(
+            messages(&[("a", "1 direct r"), ("m", "1 direct r"), ("z", "7 direct r")]),
             at(100),
-            BEAT,
+            HEARTBEAT,
             true,
         );
-        assert_eq!(peers.share(), (3, 1));
-        peers.heard(said(&[("a", "2 direct r"), ("z", "7 direct r")]), at(103), BEAT, true);
-        assert_eq!(peers.share(), (3, 1));
-        peers.heard(said(&[("a", "3 direct r"), ("z", "7 direct r")]), at(104), BEAT, true);
-        assert_eq!(peers.share(), (2, 1), "z has said nothing new for more than three heartbeats");
-        peers.heard(said(&[("a", "4 left r")]), at(105), BEAT, false);
-        assert_eq!(peers.share(), (2, 1), "shares stay while they are decided by");
-        assert!(peers.are_back("q", at(106)), "nobody waits for one that left");
-        peers.heard(said(&[("a", "4 left r")]), at(105), BEAT, true);
-        assert_eq!(peers.share(), (1, 0));
+        assert_eq!(membership.share(), (3, 1));
+        membership.update(messages(&[("a", "2 direct r"), ("z", "7 direct r")]), at(103), HEARTBEAT, true);
+        assert_eq!(membership.share(), (3, 1));
+        membership.update(messages(&[("a", "3 direct r"), ("z", "7 direct r")]), at(104), HEARTBEAT, true);
+        assert_eq!(membership.share(), (2, 1), "z has said nothing new for more than three heartbeats");
+        membership.update(messages(&[("a", "4 left r")]), at(105), HEARTBEAT, false);
+        assert_eq!(membership.share(), (2, 1), "shares stay while they are decided by");
+        assert!(membership.all_written_back("q", at(106)), "nobody waits for one that left");
+        membership.update(messages(&[("a", "4 left r")]), at(105), HEARTBEAT, true);
+        assert_eq!(membership.share(), (1, 0));
     }
 
     #[test]
-    fn back_is_who_says_so_of_this_run_and_after() {
-        let mut peers = Peers::new("m", 1);
+    fn node_has_written_back_if_it_says_so_for_this_run_and_later() {
+        let mut membership = Membership::new("m", 1);
         let at = Micros::from_secs;
-        peers.heard(said(&[("a", "1 direct r"), ("z", "7 direct r")]), at(100), BEAT, true);
-        assert!(!peers.are_back("r", at(101)), "said before");
-        peers.heard(said(&[("a", "2 joined q"), ("z", "8 direct q")]), at(102), BEAT, true);
-        assert!(peers.are_back("q", at(101)));
-        assert!(!peers.are_back("r", at(101)), "of another run");
-        peers.heard(said(&[("a", "3 away q")]), at(103), BEAT, true);
-        assert!(!peers.are_back("q", at(101)), "not yet written");
+        membership.update(messages(&[("a", "1 direct r"), ("z", "7 direct r")]), at(100), HEARTBEAT, true);
+        assert!(!membership.all_written_back("r", at(101)), "said before");
+        membership.update(messages(&[("a", "2 joined q"), ("z", "8 direct q")]), at(102), HEARTBEAT, true);
+        assert!(membership.all_written_back("q", at(101)));
+        assert!(!membership.all_written_back("r", at(101)), "of another run");
+        membership.update(messages(&[("a", "3 away q")]), at(103), HEARTBEAT, true);
+        assert!(!membership.all_written_back("q", at(101)), "not yet written");
     }
 }

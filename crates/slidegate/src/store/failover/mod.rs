@@ -1,8 +1,9 @@
-//! A store that always answers in time: when Redis is slow, gone, or not what it was.
+//! Failover: a store that answers within a deadline when Redis is slow, unreachable, or has lost its data.
 //!
-//! Every decision has a deadline. A server that fails again and again is not asked (`breaker`), and decisions are
-//! made here (`local`), from what this node itself had admitted (`mirror`). When the server is back, what was
-//! admitted meanwhile, and what it may have lost, is written back before it is asked again (`keeper`).
+//! Every decision has a deadline. After several failures in a row the circuit breaker (`breaker`) stops calls to a
+//! server. The node then decides by itself (`fallback`), starting from its own admissions (`journal`). When the
+//! server answers again, the node writes back what it admitted meanwhile and what the server may have lost
+//! (`recovery_task`), and only then sends it decisions again.
 
 mod admission_log;
 mod admit;
@@ -13,6 +14,7 @@ mod fallback;
 mod journal;
 mod membership;
 mod options;
+mod record;
 mod recovery_task;
 mod routing;
 mod server_state;
@@ -32,7 +34,7 @@ pub use self::breaker::BreakerState;
 use self::journal::Journal;
 pub use self::journal::JournalStats;
 pub use self::options::FailoverOptions;
-pub(crate) use self::options::{lasts, within};
+pub(crate) use self::options::{check_duration, check_range};
 use self::server_state::ServerState;
 pub use self::server_state::ServerStats;
 use super::redis::ServerId;
@@ -41,9 +43,10 @@ use crate::{
     Settlement, Store, SystemClock,
 };
 
-/// A [`RedisStore`] that always answers in time. Clones share everything.
+/// A [`RedisStore`] that always answers in time. Clones share all state.
 ///
-/// Each decision says who made it: see [`Decision::source`](crate::Decision::source). Use it in a tokio runtime.
+/// Each decision names its source: see [`Decision::source`](crate::Decision::source). It must be used within a tokio
+/// runtime.
 ///
 /// ```no_run
 /// # fn run() -> Result<(), slidegate::Error> {
@@ -63,64 +66,67 @@ struct Inner {
     store: RedisStore,
     options: FailoverOptions,
     clock: Arc<dyn Clock>,
-    mirror: Journal,
+    journal: Journal,
     servers: RwLock<Vec<Arc<ServerState>>>,
     in_flight: Arc<Semaphore>,
-    /// What this process is called among those that count on the same servers.
-    name: String,
-    chance: AtomicU64,
+    /// Name of this node among the nodes that use the same servers.
+    node_name: String,
+    /// State of the random number generator.
+    random: AtomicU64,
+    /// Calls that ended after their deadline.
     late: AtomicU64,
     overloaded: AtomicU64,
-    /// How many times without a server there were, of all of them.
+    /// Number of outages so far, over all servers.
     outages: AtomicU64,
-    /// The servers that there were when the first was met, and those that were given up since for others.
-    first: OnceLock<Vec<ServerId>>,
+    /// Servers known when the topology was first discovered.
+    initial_servers: OnceLock<Vec<ServerId>>,
+    /// Servers that left the topology since.
     retired: Mutex<HashSet<ServerId>>,
 }
 
-/// What a guard sees and does.
+/// Statistics of a [`Failover`].
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct FailoverStats {
-    /// The servers that were asked so far.
+    /// Servers that were called so far.
     pub servers: Vec<ServerStats>,
-    /// What is remembered of what this process had admitted.
-    pub mirror: JournalStats,
+    /// Size of the journal of this node's own admissions.
+    pub journal: JournalStats,
     /// Calls to the store that have not ended.
     pub in_flight: usize,
-    /// Answers of the store that came after their deadline.
+    /// Calls that ended after their deadline.
     pub late: u64,
-    /// Decisions that were made without the store because too many calls were in flight.
+    /// Decisions made without the store because too many calls were in flight.
     pub overloaded: u64,
 }
 
 impl Failover {
-    /// Guards `store`.
+    /// Wraps `store`, with the system clock.
     pub fn new(store: RedisStore, options: FailoverOptions) -> Result<Self, Error> {
         Self::with_clock(store, options, SystemClock::new())
     }
 
-    /// The same on another clock, which should run as the servers' clocks do.
+    /// Wraps `store`, with the given clock, which should run at the same rate as the servers' clocks.
     pub fn with_clock(
         store: RedisStore,
         options: FailoverOptions,
         clock: impl Clock + 'static,
     ) -> Result<Self, Error> {
         options.check()?;
-        // A server that is not the one that counted before must wait until it has everything back.
+        // A server that lost its data must not decide until this node has written its admissions back.
         store.hold(options.journal > 0);
         let seed = random_seed();
         Ok(Failover {
             inner: Arc::new(Inner {
-                mirror: Journal::new(options.journal),
+                journal: Journal::new(options.journal),
                 servers: RwLock::default(),
                 in_flight: Arc::new(Semaphore::new(options.max_in_flight)),
-                name: self::membership::name(seed),
-                chance: AtomicU64::new(seed),
+                node_name: self::membership::node_name(seed),
+                random: AtomicU64::new(seed),
                 late: AtomicU64::new(0),
                 overloaded: AtomicU64::new(0),
                 outages: AtomicU64::new(0),
-                first: OnceLock::new(),
+                initial_servers: OnceLock::new(),
                 retired: Mutex::default(),
                 clock: Arc::new(clock),
                 store,
@@ -129,37 +135,36 @@ impl Failover {
         })
     }
 
-    /// The store it guards.
+    /// Returns the wrapped store.
     pub fn store(&self) -> &RedisStore {
         &self.inner.store
     }
 
-    /// The servers that were asked so far.
+    /// Returns the statistics of the servers that were called so far.
     pub fn servers(&self) -> Vec<ServerStats> {
         self.inner.servers.read().iter().map(|server| server.stats(&self.inner)).collect()
     }
 
-    /// What it sees and does. Walks over every key it remembers: for a metrics page, not for a hot path.
+    /// Returns the statistics. It visits every key of the journal, so it suits a metrics page, not a hot path.
     pub fn stats(&self) -> FailoverStats {
         let inner = &*self.inner;
         FailoverStats {
             servers: self.servers(),
-            mirror: inner.mirror.stats(),
+            journal: inner.journal.stats(),
             in_flight: inner.options.max_in_flight - inner.in_flight.available_permits(),
             late: inner.late.load(Ordering::Relaxed),
             overloaded: inner.overloaded.load(Ordering::Relaxed),
         }
     }
 
-    /// Asks the servers from now on, not only when the first decision needs them, and tells the other processes
-    /// that this one is there.
+    /// Connects to the servers now, instead of at the first decision, and announces this node to the other nodes.
     pub fn start(&self) {
         for server in self.inner.store.servers() {
-            self.inner.watched(server);
+            self.inner.server_state_of(server);
         }
     }
 
-    /// Tells the other processes that this one is gone, so that their share of the limits grows at once.
+    /// Announces to the other nodes that this node leaves, so that their shares of the limits grow at once.
     pub async fn leave(&self) {
         let servers: Vec<_> = self.inner.servers.read().clone();
         for server in servers {
@@ -169,8 +174,8 @@ impl Failover {
 }
 
 impl Inner {
-    /// The server with this number, watched from now on.
-    fn watched(self: &Arc<Self>, id: ServerId) -> Arc<ServerState> {
+    /// Returns the state of a server; creates it and starts its recovery task on first use.
+    fn server_state_of(self: &Arc<Self>, id: ServerId) -> Arc<ServerState> {
         if let Some(server) = self.servers.read().iter().find(|server| server.id == id) {
             return Arc::clone(server);
         }
@@ -178,49 +183,50 @@ impl Inner {
         if let Some(server) = servers.iter().find(|server| server.id == id) {
             return Arc::clone(server);
         }
-        let another = servers.iter().max_by_key(|another| another.peers.lock().share().0);
-        let server = Arc::new(ServerState::new(id, self, another.map(|another| &**another)));
+        let template = servers.iter().max_by_key(|template| template.membership.lock().share().0);
+        let server = Arc::new(ServerState::new(id, self, template.map(|template| &**template)));
         servers.push(Arc::clone(&server));
-        tokio::spawn(self::recovery_task::keep(Arc::downgrade(self), Arc::clone(&server)));
+        tokio::spawn(self::recovery_task::run(Arc::downgrade(self), Arc::clone(&server)));
         server
     }
 
-    fn chance(&self) -> u64 {
-        // The steps of a Weyl sequence, mixed.
-        let step = self.chance.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
+    fn random(&self) -> u64 {
+        // A Weyl sequence with a mixing function (SplitMix64).
+        let step = self.random.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
         let mixed = (step ^ step >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed ^ mixed >> 27
     }
 
-    /// Whether a server was there when the first was met: later ones took over from others.
-    fn is_first(&self, server: ServerId) -> bool {
-        let first = self.first.get().is_some_and(|first| first.contains(&server));
-        // One that comes back has missed what was admitted meanwhile.
-        first && !self.retired.lock().contains(&server)
+    /// Returns whether the server was known when the topology was first discovered. A later one replaced another
+    /// server.
+    fn is_initial(&self, server: ServerId) -> bool {
+        let initial = self.initial_servers.get().is_some_and(|initial| initial.contains(&server));
+        // A server that comes back has missed the admissions made meanwhile.
+        initial && !self.retired.lock().contains(&server)
     }
 
-    /// Finds out which servers there are, the first time.
+    /// Discovers the servers for the first time, within the deadline.
     #[cold]
-    async fn find(&self) -> Result<(), Error> {
+    async fn discover_servers(&self) -> Result<(), Error> {
         let found = tokio::time::timeout(self.options.deadline, self.store.find()).await;
         found.unwrap_or_else(|_| Err(Error::store(Fault::Timeout, "the cluster did not answer in time")))?;
-        self.first.get_or_init(|| self.store.servers());
+        self.initial_servers.get_or_init(|| self.store.servers());
         Ok(())
     }
 
-    /// Finds out which servers there are now, and watches them.
+    /// Reads the current servers and creates a state for each.
     async fn refresh_topology(self: &Arc<Self>) {
         if self.store.refresh_topology().await.is_ok() {
-            self.first.get_or_init(|| self.store.servers());
+            self.initial_servers.get_or_init(|| self.store.servers());
             for server in self.store.servers() {
-                self.watched(server);
+                self.server_state_of(server);
             }
         }
     }
 
-    /// Whether a server counts nothing any more; it is then forgotten.
-    fn is_retired(&self, server: &ServerState) -> bool {
-        let retired = self.first.get().is_some() && !self.store.servers().contains(&server.id);
+    /// Forgets a server that the topology no longer contains; returns whether it did.
+    fn retire_if_removed(&self, server: &ServerState) -> bool {
+        let retired = self.initial_servers.get().is_some() && !self.store.servers().contains(&server.id);
         if retired {
             self.retired.lock().insert(server.id);
             self.servers.write().retain(|known| known.id != server.id);
@@ -230,19 +236,19 @@ impl Inner {
 }
 
 impl Store for Failover {
-    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
-        if let [ask] = asks {
-            return Ok(SmallVec::from_buf([self.inner.admit_one(ask).await?]));
+    async fn admit(&self, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
+        if let [checks] = batch {
+            return Ok(SmallVec::from_buf([self.inner.admit_one(checks).await?]));
         }
-        self.inner.admit_many(asks).await
+        self.inner.admit_many(batch).await
     }
 
-    async fn admit_run(&self, ask: &Checks, times: usize) -> Result<BatchVerdicts, Error> {
-        self.inner.admit_run(ask, times).await
+    async fn admit_run(&self, checks: &Checks, times: usize) -> Result<BatchVerdicts, Error> {
+        self.inner.admit_run(checks, times).await
     }
 
-    /// Corrects what was admitted here at once, and the rest in the store. While a server is given up, what it
-    /// has admitted cannot be settled.
+    /// Corrects admissions of this node's fallback at once, and the others in the store. While a server is
+    /// unavailable, its own admissions cannot be settled.
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
         self.inner.settle(settlements).await
     }
@@ -256,7 +262,7 @@ impl Store for Failover {
     }
 
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
-        self.inner.mirror.forget(key);
+        self.inner.journal.forget(key);
         self.inner.store.reset(key).await
     }
 
@@ -269,12 +275,12 @@ impl Store for Failover {
     }
 }
 
-/// A name for one process among many.
-pub(crate) fn some_name() -> String {
-    self::membership::name(random_seed())
+/// Returns a random node name.
+pub(crate) fn random_node_name() -> String {
+    self::membership::node_name(random_seed())
 }
 
-/// Any number.
+/// Returns a random number from the seed of the standard library's hasher.
 fn random_seed() -> u64 {
     use std::hash::BuildHasher;
     std::hash::RandomState::new().hash_one(std::process::id())

@@ -1,33 +1,33 @@
-//! What a guard may be told.
+//! Options of [`Failover`](super::Failover), with their defaults and bounds.
 
 use std::time::Duration;
 
 use crate::{Error, Micros, OnError};
 
-/// How long to wait for the store, when to stop asking it, and what to answer then.
+/// Deadlines, circuit breaker, fallback policy and journal size of a [`Failover`](crate::Failover).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailoverOptions {
-    /// How long a decision may take; after that it is made without the store.
+    /// Longest time a decision may take. After that it is made without the store.
     pub deadline: Duration,
-    /// The most calls to the store at once; further decisions are made without it.
+    /// Maximum number of calls to the store at once. Further decisions are made without the store.
     pub max_in_flight: usize,
-    /// What to answer without the store, for rules that do not say.
+    /// Fallback policy for rules that set none.
     pub on_error: OnError,
-    /// How many processes share the limits, until a server has told.
+    /// Number of nodes that share the limits, assumed until the first heartbeat.
     pub nodes: u32,
-    /// After so many failures in a row a server is not asked any more.
+    /// Number of failures in a row after which the circuit breaker of a server opens.
     pub failures: u32,
-    /// So many probes in a row must be answered before it is asked again.
+    /// Number of answered probes in a row after which the circuit breaker closes.
     pub probes: u32,
-    /// The wait before the first probe; it doubles with each that fails.
+    /// Pause before the first probe. It doubles with each probe that fails.
     pub first_pause: Duration,
-    /// The longest wait between probes.
+    /// Longest pause between probes.
     pub longest_pause: Duration,
-    /// The most admissions to remember, so that they can be written back; 0 remembers none.
+    /// Maximum number of admissions in the journal, from which they are written back. 0 turns the journal off.
     pub journal: usize,
-    /// How often this process tells the others that it is there.
+    /// Interval between the heartbeats of this node.
     pub heartbeat: Duration,
-    /// How long to wait for the others to write back what they admitted.
+    /// Longest wait for the other nodes to write their admissions back.
     pub write_back: Duration,
 }
 
@@ -50,30 +50,30 @@ impl Default for FailoverOptions {
 }
 
 impl FailoverOptions {
-    /// Says what is out of bounds, by the name the configuration file has for it.
+    /// Returns an error that names the option which is out of bounds, as the configuration file spells it.
     pub fn check(&self) -> Result<(), Error> {
         let (ms, minute) = (Duration::from_millis(1), Duration::from_secs(60));
-        lasts("deadline", self.deadline, ms, minute)?;
-        lasts("first-pause", self.first_pause, ms, minute)?;
-        lasts("longest-pause", self.longest_pause, self.first_pause, minute)?;
-        lasts("heartbeat", self.heartbeat, Duration::from_millis(50), minute)?;
-        lasts("write-back", self.write_back, Duration::ZERO, minute)?;
-        within("max-in-flight", self.max_in_flight, 1, 1_000_000)?;
-        within("nodes", self.nodes as usize, 1, 10_000)?;
-        within("failures", self.failures as usize, 1, 1_000)?;
-        within("probes", self.probes as usize, 1, 1_000)?;
-        within("journal", self.journal, 0, 1_000_000_000)
+        check_duration("deadline", self.deadline, ms, minute)?;
+        check_duration("first-pause", self.first_pause, ms, minute)?;
+        check_duration("longest-pause", self.longest_pause, self.first_pause, minute)?;
+        check_duration("heartbeat", self.heartbeat, Duration::from_millis(50), minute)?;
+        check_duration("write-back", self.write_back, Duration::ZERO, minute)?;
+        check_range("max-in-flight", self.max_in_flight, 1, 1_000_000)?;
+        check_range("nodes", self.nodes as usize, 1, 10_000)?;
+        check_range("failures", self.failures as usize, 1, 1_000)?;
+        check_range("probes", self.probes as usize, 1, 1_000)?;
+        check_range("journal", self.journal, 0, 1_000_000_000)
     }
 }
 
-pub(crate) fn within(name: &str, value: usize, min: usize, max: usize) -> Result<(), Error> {
+pub(crate) fn check_range(name: &str, value: usize, min: usize, max: usize) -> Result<(), Error> {
     if (min..=max).contains(&value) {
         return Ok(());
     }
     Err(Error::invalid(format!("{name} must be between {min} and {max}, not {value}")))
 }
 
-pub(crate) fn lasts(name: &str, value: Duration, min: Duration, max: Duration) -> Result<(), Error> {
+pub(crate) fn check_duration(name: &str, value: Duration, min: Duration, max: Duration) -> Result<(), Error> {
     if (min..=max).contains(&value) {
         return Ok(());
     }

@@ -1,93 +1,98 @@
-//! What goes on beside decisions, one task a server: heartbeats, probes, and writing back.
+//! Background task of one server: heartbeats, probes, and writing back after an outage.
 //!
-//! While a server is asked, it is told now and then who is there. When it is given up, it is probed; when it
-//! answers, what it lacks is written back, in small steps. Then it is asked together with this node's share
-//! until the others have written back too, or have had the time to: until then the shares bound what all of
-//! them admit, and from then on the server knows of everything.
+//! - While the server decides, the task announces this node at each heartbeat.
+//! - During an outage the task probes the server. When the server answers, the task writes back the missing
+//!   admissions, in small steps.
+//! - Then the server and this node's share decide together, until the other nodes have written back too or their time
+//!   is over. Until then the shares bound the admissions of all nodes; after that the server knows all of them.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::Inner;
-use super::journal::{Journal, Owed};
-use super::membership::Saying;
+use super::journal::Journal;
+use super::membership::Presence;
+use super::record::PendingWrite;
 use super::server_state::{Phase, ServerState};
 use crate::store::redis::{HealLine, ServerIdentity, Writer};
 use crate::{Algorithm, Error, Fault, Key, Micros};
 
-/// The wait between two looks at whether the others have written back.
-const LOOK: Duration = Duration::from_millis(20);
+/// Pause between two checks of whether the other nodes have written back.
+const JOIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Keys that are written back in one step.
-const STEP: usize = 32;
+/// Maximum number of keys written back in one call.
+const MAX_KEYS_PER_STEP: usize = 32;
 
-/// Admissions of one key that are written back in one step.
-const STEP_ENTRIES: usize = 500;
+/// Maximum number of admissions written back in one call.
+const MAX_ENTRIES_PER_STEP: usize = 500;
 
-/// How often what was admitted meanwhile is written before a server is asked again; the rest follows later.
-const ROUNDS: usize = 10;
+/// Rounds of writing the admissions made meanwhile, before the server decides again. The rest follows later.
+const MAX_ROUNDS: usize = 10;
 
-pub(super) async fn keep(inner: Weak<Inner>, server: Arc<ServerState>) {
+/// Runs until the [`Failover`](super::Failover) is dropped or the server leaves the topology.
+pub(super) async fn run(inner: Weak<Inner>, server: Arc<ServerState>) {
     loop {
         let wait = {
             let Some(inner) = inner.upgrade() else { return };
-            inner.find_once().await;
-            if inner.is_retired(&server) {
+            inner.ensure_discovered().await;
+            if inner.retire_if_removed(&server) {
                 return;
             }
             match server.phase() {
-                Phase::Direct => beat(&inner, &server).await,
+                Phase::Direct => heartbeat(&inner, &server).await,
                 Phase::Away => probe(&inner, &server).await,
                 Phase::Joining => join(&inner, &server).await,
             }
         };
-        let _ = tokio::time::timeout(wait, server.changed.notified()).await;
+        let _ = tokio::time::timeout(wait, server.task_wake.notified()).await;
     }
 }
 
-/// Writes what was admitted without the server while it was thought to be there, and says that this process is.
-async fn beat(inner: &Arc<Inner>, server: &ServerState) -> Duration {
+/// Writes back the admissions made without the server after single failures, and announces this node. Returns the
+/// wait until the next heartbeat.
+async fn heartbeat(inner: &Arc<Inner>, server: &ServerState) -> Duration {
     let heartbeat = inner.options.heartbeat;
-    match beat_once(inner, server).await {
+    match heartbeat_once(inner, server).await {
         Ok(()) => {
-            let now = server.earliest(inner);
-            // It may have been given up meanwhile.
+            let now = server.earliest_now(inner);
+            // The server may have failed meanwhile.
             let back = server.phase() == Phase::Direct;
-            inner.mirror.sweep(|key| inner.store.server_of(key) == server.id, now, back);
+            inner.journal.sweep(|key| inner.store.server_of(key) == server.id, now, back);
         }
-        Err(error) => server.failed(inner, error.fault().unwrap_or(Fault::Other), 1),
+        Err(error) => server.record_failure(inner, error.fault().unwrap_or(Fault::Other), 1),
     }
     if server.phase() != Phase::Direct {
         return Duration::ZERO;
     }
-    // Spread, so that processes that started together do not speak together.
-    heartbeat.mul_f64(0.9 + (inner.chance() % 200) as f64 / 1_000.0)
+    // Jitter, so that nodes that started together do not send their heartbeats together.
+    heartbeat.mul_f64(0.9 + (inner.random() % 200) as f64 / 1_000.0)
 }
 
-async fn beat_once(inner: &Arc<Inner>, server: &ServerState) -> Result<(), Error> {
-    let met = introduce(inner, server).await?;
-    write_back(inner, server, &met).await?;
-    say(inner, server, Saying::Direct, &met).await
+async fn heartbeat_once(inner: &Arc<Inner>, server: &ServerState) -> Result<(), Error> {
+    let identity = verify_identity(inner, server).await?;
+    write_unwritten(inner, server, &identity).await?;
+    publish_presence(inner, server, Presence::Direct, &identity).await
 }
 
-/// Makes sure that the server is the one that was met before. The first that are met have lost nothing of ours.
-pub(super) async fn introduce(inner: &Inner, server: &ServerState) -> Result<ServerIdentity, Error> {
-    let met = inner.store.meet(server.id).await?;
-    let known = server.life.load(Ordering::Relaxed);
-    let first = known == 0 && inner.is_first(server.id);
-    if first {
-        inner.store.acknowledge(server.id, met.life);
-        server.life.store(met.life, Ordering::Relaxed);
+/// Checks that the server is the one this node knows. Servers of the first discovery have lost no admission of this
+/// node.
+pub(super) async fn verify_identity(inner: &Inner, server: &ServerState) -> Result<ServerIdentity, Error> {
+    let identity = inner.store.meet(server.id).await?;
+    let known_epoch = server.epoch.load(Ordering::Relaxed);
+    let initial = known_epoch == 0 && inner.is_initial(server.id);
+    if initial {
+        inner.store.acknowledge(server.id, identity.life);
+        server.epoch.store(identity.life, Ordering::Relaxed);
     }
-    if first || met.life == known {
-        return Ok(met);
+    if initial || identity.life == known_epoch {
+        return Ok(identity);
     }
     let address = inner.store.server_address(server.id);
     Err(Error::store(Fault::Restarted, format!("Redis at {address} is not the one that counted before")))
 }
 
-/// Tries the server, and writes back what it lacks when it answers.
+/// Probes the server if it is time, and writes back the missing admissions when it answers.
 async fn probe(inner: &Arc<Inner>, server: &ServerState) -> Duration {
     let wait = server.until_probe(inner);
     if wait > Micros::ZERO {
@@ -95,166 +100,171 @@ async fn probe(inner: &Arc<Inner>, server: &ServerState) -> Duration {
     }
     let answered = probe_once(inner, server).await;
     if answered.is_err() {
-        // Another may have taken over.
+        // Another server may have taken over.
         inner.refresh_topology().await;
-        let now = server.earliest(inner);
-        inner.mirror.sweep(|key| inner.store.server_of(key) == server.id, now, false);
+        let now = server.earliest_now(inner);
+        inner.journal.sweep(|key| inner.store.server_of(key) == server.id, now, false);
     }
-    if !server.probed(inner, answered.is_ok()) {
+    if !server.record_probe(inner, answered.is_ok()) {
         return Duration::ZERO;
     }
     match answered {
-        Ok(met) if return_to(inner, server, &met).await.is_ok() => {}
-        _ => server.failed(inner, Fault::Restarted, 1),
+        Ok(identity) if recover(inner, server, &identity).await.is_ok() => {}
+        _ => server.record_failure(inner, Fault::Restarted, 1),
     }
     Duration::ZERO
 }
 
 async fn probe_once(inner: &Arc<Inner>, server: &ServerState) -> Result<ServerIdentity, Error> {
-    let met = inner.store.meet(server.id).await?;
-    say(inner, server, Saying::Away, &met).await?;
-    server.answered_again(inner.clock.now());
-    Ok(met)
+    let identity = inner.store.meet(server.id).await?;
+    publish_presence(inner, server, Presence::Away, &identity).await?;
+    server.answering_since(inner.clock.now());
+    Ok(identity)
 }
 
-/// Writes back what the server lacks, and goes over to asking it.
-async fn return_to(inner: &Arc<Inner>, server: &ServerState, met: &ServerIdentity) -> Result<(), Error> {
-    let lost = met.life != server.life.load(Ordering::Relaxed);
-    write_all(inner, server, met, lost).await?;
-    for _ in 0..ROUNDS {
-        if write_back(inner, server, met).await? == 0 {
+/// Writes back the missing admissions, then starts the joining phase.
+async fn recover(inner: &Arc<Inner>, server: &ServerState, identity: &ServerIdentity) -> Result<(), Error> {
+    let lost = identity.life != server.epoch.load(Ordering::Relaxed);
+    write_snapshot(inner, server, identity, lost).await?;
+    for _ in 0..MAX_ROUNDS {
+        if write_unwritten(inner, server, identity).await? == 0 {
             break;
         }
     }
-    inner.store.acknowledge(server.id, met.life);
-    server.life.store(met.life, Ordering::Relaxed);
+    inner.store.acknowledge(server.id, identity.life);
+    server.epoch.store(identity.life, Ordering::Relaxed);
     if !server.is_closed() {
-        // Calls that were still on their way to it failed meanwhile.
+        // Calls that were still in flight have failed meanwhile.
         return Err(Error::unavailable("it failed again"));
     }
     server.set_phase(inner, Phase::Joining);
-    // What was admitted until just now.
-    write_back(inner, server, met).await?;
+    // Admissions made before the phase changed.
+    write_unwritten(inner, server, identity).await?;
     Ok(())
 }
 
-/// Waits for the others, a while.
+/// Waits until the other nodes have written back, but no longer than `write_back`.
 async fn join(inner: &Arc<Inner>, server: &ServerState) -> Duration {
     let started = inner.clock.now();
-    let patience = Micros::from(inner.options.write_back);
-    let since = server.answered_again(started);
+    let max_wait = Micros::from(inner.options.write_back);
+    let since = server.answering_since(started);
     loop {
         match join_once(inner, server).await {
-            Ok(met) => {
-                let back = server.peers.lock().are_back(&met.run, since);
-                if back || inner.clock.now().since(started) >= patience {
+            Ok(identity) => {
+                let back = server.membership.lock().all_written_back(&identity.run, since);
+                if back || inner.clock.now().since(started) >= max_wait {
                     server.set_phase(inner, Phase::Direct);
                     return Duration::ZERO;
                 }
             }
-            Err(error) => server.failed(inner, error.fault().unwrap_or(Fault::Other), 1),
+            Err(error) => server.record_failure(inner, error.fault().unwrap_or(Fault::Other), 1),
         }
         if server.phase() != Phase::Joining {
             return Duration::ZERO;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(JOIN_POLL_INTERVAL).await;
     }
 }
 
 async fn join_once(inner: &Arc<Inner>, server: &ServerState) -> Result<ServerIdentity, Error> {
-    let met = introduce(inner, server).await?;
-    write_back(inner, server, &met).await?;
-    // A bucket is refilled for all, also with what the others have not yet said that they took.
-    write_all(inner, server, &met, false).await?;
-    say(inner, server, Saying::Joined, &met).await?;
-    Ok(met)
+    let identity = verify_identity(inner, server).await?;
+    write_unwritten(inner, server, &identity).await?;
+    // The server refills a bucket for all nodes, also for permits that other nodes took and have not written back
+    // yet.
+    write_snapshot(inner, server, &identity, false).await?;
+    publish_presence(inner, server, Presence::Joined, &identity).await?;
+    Ok(identity)
 }
 
-/// Tells the server where this process stands, and reads where the others do.
-async fn say(
+/// Announces the state of this node on the server, and reads the states of the other nodes.
+async fn publish_presence(
     inner: &Arc<Inner>,
     server: &ServerState,
-    what: Saying,
-    met: &ServerIdentity,
+    presence: Presence,
+    identity: &ServerIdentity,
 ) -> Result<(), Error> {
-    let said = server.peers.lock().say(what, &met.run);
+    let message = server.membership.lock().next_message(presence, &identity.run);
     let heartbeat = Micros::from(inner.options.heartbeat);
     let sent = inner.clock.now();
-    let (at, all) = inner.store.say(server.id, &inner.name, &said, heartbeat).await?;
+    let (at, all) = inner.store.say(server.id, &inner.node_name, &message, heartbeat).await?;
     let now = inner.clock.now();
-    server.told_time(sent, now, at);
-    let forgotten = {
-        let mut peers = server.peers.lock();
-        peers.heard(all, now, heartbeat, what == Saying::Direct);
-        inner.mirror.set_nodes(peers.share().0);
-        peers.forgotten(now)
+    server.record_server_time(sent, now, at);
+    let expired = {
+        let mut membership = server.membership.lock();
+        membership.update(all, now, heartbeat, presence == Presence::Direct);
+        inner.journal.set_nodes(membership.share().0);
+        membership.remove_expired(now)
     };
-    if !forgotten.is_empty() {
-        inner.store.unsay(server.id, &forgotten).await?;
+    if !expired.is_empty() {
+        inner.store.unsay(server.id, &expired).await?;
     }
     Ok(())
 }
 
 pub(super) async fn leave(inner: &Arc<Inner>, server: &ServerState) -> Result<(), Error> {
-    let met = inner.store.meet(server.id).await?;
-    say(inner, server, Saying::Left, &met).await
+    let identity = inner.store.meet(server.id).await?;
+    publish_presence(inner, server, Presence::Left, &identity).await
 }
 
-/// Writes all that counts and that the server may have `lost`; if it did not, what is missing from buckets, which it
-/// has refilled meanwhile as if nobody had taken from them.
-async fn write_all(
+/// Writes back all admissions that count, if the server has `lost` its data. Otherwise it writes back only buckets,
+/// because the server has refilled them during the outage as if no node had taken permits.
+async fn write_snapshot(
     inner: &Arc<Inner>,
     server: &ServerState,
-    met: &ServerIdentity,
+    identity: &ServerIdentity,
     lost: bool,
 ) -> Result<(), Error> {
-    let ours = |key: &Key| inner.store.server_of(key) == server.id;
+    let is_ours = |key: &Key| inner.store.server_of(key) == server.id;
     for step in 0..Journal::STEPS {
-        let now = server.now(inner);
-        let owed = inner.mirror.all(step, ours, lost, now);
-        write(inner, server, met, true, &owed).await?;
-        for owed in &owed {
-            match owed.quota.algorithm() {
-                Algorithm::TokenBucket { .. } => inner.mirror.written_whole(&owed.key, now),
-                _ => inner.mirror.written(owed),
+        let now = server.latest_now(inner);
+        let pending = inner.journal.snapshot_step(step, is_ours, lost, now);
+        write(inner, server, identity, true, &pending).await?;
+        for pending in &pending {
+            match pending.quota.algorithm() {
+                Algorithm::TokenBucket { .. } => inner.journal.mark_bucket_written(&pending.key, now),
+                _ => inner.journal.mark_written(pending),
             }
         }
     }
     Ok(())
 }
 
-/// Writes what the server does not have; how many keys.
-async fn write_back(inner: &Arc<Inner>, server: &ServerState, met: &ServerIdentity) -> Result<usize, Error> {
-    let owed = inner.mirror.unwritten(|key| inner.store.server_of(key) == server.id);
-    let written = write(inner, server, met, false, &owed).await;
+/// Writes back the unwritten admissions; returns the number of keys.
+async fn write_unwritten(
+    inner: &Arc<Inner>,
+    server: &ServerState,
+    identity: &ServerIdentity,
+) -> Result<usize, Error> {
+    let pending = inner.journal.take_unwritten(|key| inner.store.server_of(key) == server.id);
+    let written = write(inner, server, identity, false, &pending).await;
     if written.is_err() {
-        inner.mirror.not_written(&owed);
+        inner.journal.restore_unwritten(&pending);
     }
-    written.map(|()| owed.len())
+    written.map(|()| pending.len())
 }
 
 async fn write(
     inner: &Arc<Inner>,
     server: &ServerState,
-    met: &ServerIdentity,
+    identity: &ServerIdentity,
     lost: bool,
-    owed: &[Owed],
+    pending: &[PendingWrite],
 ) -> Result<(), Error> {
     if !inner.store.can_heal() {
         return Ok(());
     }
-    let (nodes, _) = server.peers.lock().share();
-    let since = server.outage(inner).since;
-    let writer = Writer { node: &inner.name, run: &met.run, lost, since, nodes };
+    let (nodes, _) = server.membership.lock().share();
+    let since = server.current_outage(inner).since;
+    let writer = Writer { node: &inner.node_name, run: &identity.run, lost, since, nodes };
     let lines: Vec<(usize, HealLine)> =
-        (0..).zip(owed).flat_map(|(i, owed)| lines(owed).map(move |line| (i, line))).collect();
+        (0..).zip(pending).flat_map(|(i, pending)| to_lines(pending).map(move |line| (i, line))).collect();
     let mut rest = lines.as_slice();
     while !rest.is_empty() {
-        let (some, after) = rest.split_at(step_of(rest));
-        let some_lines: Vec<&HealLine> = some.iter().map(|(_, line)| line).collect();
-        for ((i, _), healed) in some.iter().zip(inner.store.heal(writer, &some_lines).await?) {
+        let (step, after) = rest.split_at(lines_in_step(rest));
+        let step_lines: Vec<&HealLine> = step.iter().map(|(_, line)| line).collect();
+        for ((i, _), healed) in step.iter().zip(inner.store.heal(writer, &step_lines).await?) {
             server.written_back.fetch_add(healed.added, Ordering::Relaxed);
-            let over = healed.used.saturating_sub(owed[*i].quota.capacity()).min(healed.added);
+            let over = healed.used.saturating_sub(pending[*i].quota.capacity()).min(healed.added);
             server.excess.fetch_add(over, Ordering::Relaxed);
         }
         rest = after;
@@ -262,23 +272,25 @@ async fn write(
     Ok(())
 }
 
-/// How many lines go in one step.
-fn step_of(lines: &[(usize, HealLine)]) -> usize {
+/// Returns the number of lines that fit into one call: at least one.
+fn lines_in_step(lines: &[(usize, HealLine)]) -> usize {
     let mut entries = 0;
-    let fit = lines.iter().take(STEP).take_while(|(_, line)| {
+    let fit = lines.iter().take(MAX_KEYS_PER_STEP).take_while(|(_, line)| {
         entries += line.entries.len();
-        entries <= STEP_ENTRIES
+        entries <= MAX_ENTRIES_PER_STEP
     });
     fit.count().max(1)
 }
 
-/// A key with many admissions in parts, if they can be told apart.
-fn lines(owed: &Owed) -> impl Iterator<Item = HealLine> {
-    let exact = matches!(owed.quota.algorithm(), Algorithm::SlidingWindow | Algorithm::Concurrency);
-    // An exact window knows what it has by the instant, so it is told all of an instant; a sum, what to add to it.
-    let entries = if exact { owed.whole.clone() } else { owed.instants() };
-    let size = if exact { STEP_ENTRIES } else { entries.len().max(1) };
+/// Converts the admissions of a key into lines. A key with many admissions gives several, if they have separate
+/// entries.
+fn to_lines(pending: &PendingWrite) -> impl Iterator<Item = HealLine> {
+    let exact = matches!(pending.quota.algorithm(), Algorithm::SlidingWindow | Algorithm::Concurrency);
+    // An exact window replaces its entry of an instant, so it gets the total of the instant. A sum gets the amount to
+    // add.
+    let entries = if exact { pending.instant_totals.clone() } else { pending.entry_totals() };
+    let size = if exact { MAX_ENTRIES_PER_STEP } else { entries.len().max(1) };
     let parts: Vec<Vec<(Micros, u64, bool)>> = entries.chunks(size).map(<[_]>::to_vec).collect();
-    let (key, quota, encoding) = (owed.key.clone(), owed.quota, owed.encoding);
+    let (key, quota, encoding) = (pending.key.clone(), pending.quota, pending.encoding);
     parts.into_iter().map(move |entries| HealLine { key: key.clone(), quota, encoding, entries })
 }

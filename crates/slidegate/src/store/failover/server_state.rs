@@ -1,4 +1,4 @@
-//! One server, as a guard sees it.
+//! State of one server: who decides, circuit breaker, clock, membership and counters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -7,117 +7,122 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
 use super::breaker::{Breaker, BreakerState};
-use super::clock_offset::Clockwork;
+use super::clock_offset::ClockOffset;
 use super::fallback::Outage;
-use super::membership::Peers;
+use super::membership::Membership;
 use super::{Inner, recovery_task};
 use crate::store::redis::ServerId;
 use crate::{Fault, Micros};
 
-/// Who decides.
+/// Component that decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Phase {
-    /// The server.
+    /// The server decides.
     Direct,
-    /// This node: the server is not asked.
+    /// This node decides; the server is not called.
     Away,
-    /// Both: this node has written everything back, and others may not have.
+    /// Both decide: this node has written everything back, and other nodes may not have.
     Joining,
 }
 
 pub(super) struct ServerState {
     pub(super) id: ServerId,
     phase: AtomicU8,
-    /// Held while something is decided without it.
-    pub(super) deciding: RwLock<()>,
-    /// Whether the last call failed.
-    troubled: AtomicBool,
-    trouble: Mutex<OutageState>,
-    clockwork: Mutex<Clockwork>,
-    pub(super) peers: Mutex<Peers>,
-    /// Something changed that its keeper should look at.
-    pub(super) changed: Notify,
+    /// Read-locked during a decision without the server, and write-locked while the phase changes.
+    pub(super) local_decisions: RwLock<()>,
+    last_call_failed: AtomicBool,
+    outage_state: Mutex<OutageState>,
+    clock_offset: Mutex<ClockOffset>,
+    pub(super) membership: Mutex<Membership>,
+    /// Wakes the recovery task before its wait is over.
+    pub(super) task_wake: Notify,
     pub(super) written_back: AtomicU64,
     pub(super) excess: AtomicU64,
-    /// Which of its lives has everything: 0 if it was never met.
-    pub(super) life: AtomicU64,
+    /// Epoch of the server that has all admissions of this node; 0 if the server was never identified.
+    pub(super) epoch: AtomicU64,
     pub(super) outages: AtomicU64,
 }
 
 struct OutageState {
     breaker: Breaker,
-    /// Which time without it this is, and since when by its own clock.
-    outage: u64,
+    /// Number of the current or last outage.
+    number: u64,
+    /// Start of that outage by the server's clock.
     since: Micros,
-    /// When, by our clock, it first answered again.
-    answered_again: Option<Micros>,
+    /// Time, by this node's clock, at which the server first answered again.
+    answering_since: Option<Micros>,
     fault: Option<Fault>,
-    /// How long this node decided without it, before `away_since`.
-    away: Micros,
-    /// When, by our clock, this node began to; none if it does not.
+    /// Total time of the outages before `away_since`.
+    away_before: Micros,
+    /// Start of the current outage by this node's clock; none if there is none.
     away_since: Option<Micros>,
 }
 
-/// One server, as a guard sees it.
+/// Statistics of one server.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServerStats {
-    /// Where it is, without a password.
+    /// Address, without the password.
     pub address: String,
-    /// Whether it is asked.
+    /// State of the circuit breaker.
     pub breaker: BreakerState,
-    /// Whether decisions are made by it alone, without this node's share.
+    /// True if the server decides alone, without this node's share.
     pub direct: bool,
-    /// Processes that count on it, this one included, as far as is known.
+    /// Last known number of nodes that use the server, this one included.
     pub nodes: u64,
-    /// Times that it was given up.
+    /// Number of outages.
     pub outages: u64,
-    /// How long it was given up, all times together: this node decided without it.
+    /// Total time of the outages, during which this node decided without the server.
     pub away: Micros,
-    /// Permits that were written back to it.
+    /// Permits that were written back to the server.
     pub written_back: u64,
-    /// Permits by which that took keys above their limit: what was admitted twice.
+    /// Permits by which writing back raised keys above their limit: permits that were admitted twice.
     pub excess: u64,
-    /// Why it last failed.
+    /// Reason of the last failure.
     pub fault: Option<Fault>,
 }
 
 impl OutageState {
-    fn away_until(&self, now: Micros) -> Micros {
-        self.away.plus(self.away_since.map_or(Micros::ZERO, |since| now.since(since)))
+    fn total_away(&self, now: Micros) -> Micros {
+        self.away_before.plus(self.away_since.map_or(Micros::ZERO, |since| now.since(since)))
     }
 
-    fn note_away(&mut self, away: bool, now: Micros) {
-        self.away = self.away_until(now);
+    fn set_away(&mut self, away: bool, now: Micros) {
+        self.away_before = self.total_away(now);
         self.away_since = away.then_some(now);
     }
 }
 
 impl ServerState {
-    /// One that takes over from `another` has its clock and its nodes, for all we know.
-    pub(super) fn new(id: ServerId, inner: &Inner, another: Option<&ServerState>) -> Self {
-        let peers = another.map(|another| another.peers.lock().clone());
+    /// Creates the state of a server. If it replaces `template`, it starts with the clock and the nodes of that
+    /// server.
+    pub(super) fn new(id: ServerId, inner: &Inner, template: Option<&ServerState>) -> Self {
+        let membership = template.map(|template| template.membership.lock().clone());
         ServerState {
             id,
             phase: AtomicU8::new(Phase::Direct as u8),
-            deciding: RwLock::default(),
-            troubled: AtomicBool::new(false),
-            trouble: Mutex::new(OutageState {
+            local_decisions: RwLock::default(),
+            last_call_failed: AtomicBool::new(false),
+            outage_state: Mutex::new(OutageState {
                 breaker: Breaker::new(&inner.options),
-                outage: 0,
+                number: 0,
                 since: Micros::ZERO,
-                answered_again: None,
+                answering_since: None,
                 fault: None,
-                away: Micros::ZERO,
+                away_before: Micros::ZERO,
                 away_since: None,
             }),
-            clockwork: Mutex::new(another.map(|another| *another.clockwork.lock()).unwrap_or_default()),
-            peers: Mutex::new(peers.unwrap_or_else(|| Peers::new(&inner.name, inner.options.nodes))),
-            changed: Notify::new(),
+            clock_offset: Mutex::new(
+                template.map(|template| *template.clock_offset.lock()).unwrap_or_default(),
+            ),
+            membership: Mutex::new(
+                membership.unwrap_or_else(|| Membership::new(&inner.node_name, inner.options.nodes)),
+            ),
+            task_wake: Notify::new(),
             written_back: AtomicU64::new(0),
             excess: AtomicU64::new(0),
-            life: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
             outages: AtomicU64::new(0),
         }
     }
@@ -131,130 +136,130 @@ impl ServerState {
         }
     }
 
-    /// Waits for the decisions that are being made without it, and lets none begin meanwhile.
+    /// Changes the phase. It waits for the decisions in progress without the server, and lets none begin meanwhile.
     pub(super) fn set_phase(&self, inner: &Inner, phase: Phase) {
-        let _deciding = self.deciding.write();
+        let _no_local_decisions = self.local_decisions.write();
         self.phase.store(phase as u8, Ordering::Release);
-        self.trouble.lock().note_away(phase == Phase::Away, inner.clock.now());
+        self.outage_state.lock().set_away(phase == Phase::Away, inner.clock.now());
         if phase != Phase::Away {
-            self.troubled.store(false, Ordering::Relaxed);
+            self.last_call_failed.store(false, Ordering::Relaxed);
         }
     }
 
     #[inline]
-    pub(super) fn is_met(&self) -> bool {
-        self.life.load(Ordering::Relaxed) != 0
+    pub(super) fn is_identified(&self) -> bool {
+        self.epoch.load(Ordering::Relaxed) != 0
     }
 
-    /// It answered.
-    pub(super) fn answered(&self, sent: Micros, received: Micros, at: Micros) {
-        self.clockwork.lock().answered(sent, received, at);
-        if self.troubled.load(Ordering::Relaxed) && self.phase() != Phase::Away {
-            let mut trouble = self.trouble.lock();
-            trouble.breaker.succeeded();
-            self.troubled.store(false, Ordering::Relaxed);
+    /// Records an answer of the server.
+    pub(super) fn record_answer(&self, sent: Micros, received: Micros, at: Micros) {
+        self.clock_offset.lock().record(sent, received, at);
+        if self.last_call_failed.load(Ordering::Relaxed) && self.phase() != Phase::Away {
+            let mut outage_state = self.outage_state.lock();
+            outage_state.breaker.record_success();
+            self.last_call_failed.store(false, Ordering::Relaxed);
         }
     }
 
-    /// It did not, and so many decisions had to do without.
+    /// Records a failure that affected this number of decisions.
     #[cold]
-    pub(super) fn failed(&self, inner: &Inner, fault: Fault, decisions: usize) {
+    pub(super) fn record_failure(&self, inner: &Inner, fault: Fault, decisions: usize) {
         let now = inner.clock.now();
-        let latest = self.clockwork.lock().latest(now);
-        let mut trouble = self.trouble.lock();
-        trouble.fault = Some(fault);
-        if !self.troubled.swap(true, Ordering::Relaxed) {
-            trouble.outage = inner.outages.fetch_add(1, Ordering::Relaxed) + 1;
-            trouble.since = latest;
-            trouble.answered_again = None;
+        let latest = self.clock_offset.lock().latest(now);
+        let mut outage_state = self.outage_state.lock();
+        outage_state.fault = Some(fault);
+        if !self.last_call_failed.swap(true, Ordering::Relaxed) {
+            outage_state.number = inner.outages.fetch_add(1, Ordering::Relaxed) + 1;
+            outage_state.since = latest;
+            outage_state.answering_since = None;
         }
         let opened = match fault {
-            // What is wrong with one call or one key says nothing of the server.
+            // A fault of one call or one key does not mean that the server is unavailable.
             Fault::Overloaded | Fault::WrongType | Fault::Conflict | Fault::Trimming => false,
-            // It has lost what it counted: nothing may be asked of it before that is written back.
+            // The server has lost its data, so it must not decide before the data is written back.
             Fault::Restarted => {
-                trouble.breaker.open(now, inner.chance());
+                outage_state.breaker.open(now, inner.random());
                 true
             }
-            _ => (0..decisions).any(|_| trouble.breaker.failed(now, inner.chance())),
+            _ => (0..decisions).any(|_| outage_state.breaker.record_failure(now, inner.random())),
         };
-        drop(trouble);
+        drop(outage_state);
         if opened && self.phase() != Phase::Away {
             self.set_phase(inner, Phase::Away);
             self.outages.fetch_add(1, Ordering::Relaxed);
-            self.changed.notify_one();
+            self.task_wake.notify_one();
         }
     }
 
-    /// The time without it, for a decision that is made now.
-    pub(super) fn outage(&self, inner: &Inner) -> Outage {
-        let clockwork = *self.clockwork.lock();
-        let (nodes, rank) = self.peers.lock().share();
+    /// Returns the current outage, for a decision that is made now.
+    pub(super) fn current_outage(&self, inner: &Inner) -> Outage {
+        let clock_offset = *self.clock_offset.lock();
+        let (nodes, rank) = self.membership.lock().share();
         let (number, since) = {
-            let trouble = self.trouble.lock();
-            (trouble.outage, trouble.since)
+            let outage_state = self.outage_state.lock();
+            (outage_state.number, outage_state.since)
         };
         Outage {
             number,
             since,
-            now: clockwork.latest(inner.clock.now()),
-            spread: clockwork.spread(),
+            now: clock_offset.latest(inner.clock.now()),
+            clock_uncertainty: clock_offset.uncertainty(),
             nodes,
             rank,
         }
     }
 
-    /// When, by our clock, it first answered again.
-    pub(super) fn answered_again(&self, now: Micros) -> Micros {
-        *self.trouble.lock().answered_again.get_or_insert(now)
+    /// Returns the time, by this node's clock, at which the server first answered again; sets it to `now` if unset.
+    pub(super) fn answering_since(&self, now: Micros) -> Micros {
+        *self.outage_state.lock().answering_since.get_or_insert(now)
     }
 
     pub(super) fn is_closed(&self) -> bool {
         self.breaker_state() == BreakerState::Closed
     }
 
-    /// What time it is there, at the earliest.
-    pub(super) fn earliest(&self, inner: &Inner) -> Micros {
-        let clockwork = *self.clockwork.lock();
-        clockwork.latest(inner.clock.now()).since(clockwork.spread())
+    /// Returns the earliest possible time on the server.
+    pub(super) fn earliest_now(&self, inner: &Inner) -> Micros {
+        let clock_offset = *self.clock_offset.lock();
+        clock_offset.latest(inner.clock.now()).since(clock_offset.uncertainty())
     }
 
-    /// What time it said it was, outside of any decision.
-    pub(super) fn told_time(&self, sent: Micros, received: Micros, at: Micros) {
-        self.clockwork.lock().answered(sent, received, at);
+    /// Records a timestamp of the server from outside a decision.
+    pub(super) fn record_server_time(&self, sent: Micros, received: Micros, at: Micros) {
+        self.clock_offset.lock().record(sent, received, at);
     }
 
-    /// What time it is there, at the latest.
-    pub(super) fn now(&self, inner: &Inner) -> Micros {
-        self.clockwork.lock().latest(inner.clock.now())
+    /// Returns the latest possible time on the server.
+    pub(super) fn latest_now(&self, inner: &Inner) -> Micros {
+        self.clock_offset.lock().latest(inner.clock.now())
     }
 
-    /// How long until it is tried again.
+    /// Returns the time until the next probe.
     pub(super) fn until_probe(&self, inner: &Inner) -> Micros {
-        self.trouble.lock().breaker.until_probe(inner.clock.now()).unwrap_or_default()
+        self.outage_state.lock().breaker.until_probe(inner.clock.now()).unwrap_or_default()
     }
 
     pub(super) fn breaker_state(&self) -> BreakerState {
-        self.trouble.lock().breaker.state()
+        self.outage_state.lock().breaker.state()
     }
 
-    /// A probe came to its end; whether the server may be asked again.
-    pub(super) fn probed(&self, inner: &Inner, answered: bool) -> bool {
-        let mut trouble = self.trouble.lock();
-        trouble.breaker.probed(answered, inner.clock.now(), inner.chance())
+    /// Records the end of a probe; returns whether the circuit breaker is closed now.
+    pub(super) fn record_probe(&self, inner: &Inner, answered: bool) -> bool {
+        let mut outage_state = self.outage_state.lock();
+        outage_state.breaker.record_probe(answered, inner.clock.now(), inner.random())
     }
 
     pub(super) async fn leave(&self, inner: &Arc<Inner>) {
-        // Who is not there cannot be told.
+        // A server that does not answer cannot be notified.
         let _ = recovery_task::leave(inner, self).await;
     }
 
     pub(super) fn stats(&self, inner: &Inner) -> ServerStats {
-        // One lock at a time: a temporary in the expression below would be held to its end.
-        let (nodes, _) = self.peers.lock().share();
+        // One lock at a time: a temporary in the expression below would be held until its end.
+        let (nodes, _) = self.membership.lock().share();
         let (fault, away) = {
-            let trouble = self.trouble.lock();
-            (trouble.fault, trouble.away_until(inner.clock.now()))
+            let outage_state = self.outage_state.lock();
+            (outage_state.fault, outage_state.total_away(inner.clock.now()))
         };
         ServerStats {
             address: inner.store.server_address(self.id),

@@ -1,8 +1,8 @@
-//! Corrections: of what this node admitted by itself, here; of the rest, in the store.
+//! Settlements: this node corrects its own fallback admissions, and the store corrects the others.
 
 use std::sync::Arc;
 
-use super::fallback::{MADE_HERE, is_made_here};
+use super::fallback::{LOCAL_SEQ, is_local};
 use super::server_state::Phase;
 use super::{Inner, fallback};
 use crate::settlement::NEVER_SETTLED;
@@ -16,23 +16,23 @@ impl Inner {
         let mut to_store = Vec::new();
         for (i, settlement) in settlements.iter().enumerate() {
             let Settlement { key, entry, correction } = settlement;
-            let server = self.watched(self.store.server_of(key));
-            let made_here = is_made_here(*entry);
-            // An attempt, or a number that nobody was given.
-            if entry.seq == NEVER_SETTLED || !made_here && entry.seq >= WRITTEN_BACK {
+            let server = self.server_state_of(self.store.server_of(key));
+            let is_local_entry = is_local(*entry);
+            // Attempts cannot be settled, and no caller has been given a number in this range.
+            if entry.seq == NEVER_SETTLED || !is_local_entry && entry.seq >= WRITTEN_BACK {
                 continue;
             }
-            if made_here {
-                let now = server.now(self);
-                let here = fallback::settle(&self.mirror, key, *entry, *correction, now);
-                if let Some((outcome @ (Settled::Already | Settled::Gone), _)) = here {
+            if is_local_entry {
+                let now = server.latest_now(self);
+                let local = fallback::settle(&self.journal, key, *entry, *correction, now);
+                if let Some((outcome @ (Settled::Already | Settled::Gone), _)) = local {
                     settled[i] = outcome;
                     continue;
                 }
-                let since = here.map_or(entry.at, |(_, since)| since);
+                let since = local.map_or(entry.at, |(_, since)| since);
                 let unwritten = match correction {
-                    Correction::Cost(to) => self.mirror.settled_unwritten(key, since, entry.cost, *to),
-                    Correction::Extend => self.mirror.extended_unwritten(key, since, entry.cost, now),
+                    Correction::Cost(to) => self.journal.settle_unwritten(key, since, entry.cost, *to),
+                    Correction::Extend => self.journal.extend_unwritten(key, since, entry.cost, now),
                 };
                 if unwritten {
                     settled[i] = Settled::Done;
@@ -48,46 +48,47 @@ impl Inner {
                     ),
                 ));
             }
-            // Where nothing is written back, there is nothing to settle.
-            if made_here && !self.store.can_heal() {
+            // If the store cannot be written back to, it has nothing to settle.
+            if is_local_entry && !self.store.can_heal() {
                 continue;
             }
-            let seq = if made_here { number_of(&self.name, *entry) } else { entry.seq };
+            let seq = if is_local_entry { written_back_seq(&self.node_name, *entry) } else { entry.seq };
             to_store.push((i, Settlement { entry: Entry { seq, ..*entry }, ..settlement.clone() }));
         }
         if to_store.is_empty() {
             return Ok(Receipt { at, settled });
         }
-        let asked: Vec<Settlement> = to_store.iter().map(|(_, settlement)| settlement.clone()).collect();
-        let receipt = self.store.settle_checked(&asked).await?;
+        let batch: Vec<Settlement> = to_store.iter().map(|(_, settlement)| settlement.clone()).collect();
+        let receipt = self.store.settle_checked(&batch).await?;
         at = receipt.at;
         for ((i, settlement), outcome) in to_store.iter().zip(receipt.settled) {
             settled[*i] = outcome;
             if outcome == Settled::Done {
                 let Settlement { key, entry, correction } = settlement;
                 match correction {
-                    Correction::Cost(to) => self.mirror.settled(key, *entry, *to),
-                    Correction::Extend => self.mirror.extended(key, *entry, at),
+                    Correction::Cost(to) => self.journal.settle(key, *entry, *to),
+                    Correction::Extend => self.journal.extend(key, *entry, at),
                 }
             }
         }
         Ok(Receipt { at, settled })
     }
 
-    /// What was taken in advance was taken from a server, so it is given back to one.
+    /// Gives back permits that were taken in advance. They were taken from the server, so they are given back to it.
     pub(super) async fn give_back(&self, key: &Key, entries: &[Entry]) -> Result<(), Error> {
         self.store.give_back(key, entries).await?;
         for entry in entries {
-            self.mirror.settled(key, *entry, 0);
+            self.journal.settle(key, *entry, 0);
         }
         Ok(())
     }
 }
 
-/// As what an admission that was written back is settled: a number that the store gives to nothing else.
-fn number_of(node: &str, entry: Entry) -> u64 {
+/// Returns the sequence number under which an admission that was written back is settled. The store assigns no such
+/// number.
+fn written_back_seq(node: &str, entry: Entry) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
     (node, entry.at, entry.seq).hash(&mut hasher);
-    WRITTEN_BACK + hasher.finish() % (MADE_HERE - WRITTEN_BACK)
+    WRITTEN_BACK + hasher.finish() % (LOCAL_SEQ - WRITTEN_BACK)
 }

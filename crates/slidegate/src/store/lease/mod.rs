@@ -1,13 +1,13 @@
-//! Permits taken in advance.
+//! Leases: blocks of permits that a node takes in advance and hands out without a call to the store.
 //!
-//! For a rule with a lease, a node asks the store for many admissions at once, as if as many callers had asked, and
-//! hands them out one by one without asking again. The rule is counted in slices, and an admission in a slice counts
-//! as if it were made at the slice's end: so whenever until then a permit is handed out, it counts for a whole window
-//! from there, and no window ever holds more than the limit. At the end of the slice what is left is given back.
+//! For a rule with a lease, a node requests many admissions at once, as if that many callers had requested one, and
+//! hands them out one by one. The rule counts in time slices, and an admission in a slice counts from the slice's
+//! end. So a permit that is handed out before that end counts for at least a whole window, and no window ever holds
+//! more than the limit. At the end of the slice unused permits are given back.
 //!
-//! How many are taken follows what is asked for: twice as many when they ran out, half as many when most were left,
-//! and never more than a part of what remains, so that the last permits go to whoever asks. Who finds none asks
-//! the store as if there were no lease; nobody waits for one.
+//! The size of a block follows the demand: it doubles when the permits ran out, and halves when most were unused. It
+//! is never more than a part of what remains, so that the last permits go to direct requests. If there is no permit
+//! in advance, a request goes to the store as if there were no lease; no request waits for a block.
 
 mod pool;
 
@@ -20,21 +20,21 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use self::pool::{Block, Handed, Pool};
+use self::pool::{Block, HandedPermit, Pool};
 use crate::common::striped_counter::Tally;
 use crate::{
     Algorithm, BatchVerdicts, Check, Checks, Clock, Count, Entry, Error, Inspection, Key, Listener, Micros,
     Outcome, Receipt, Settlement, Source, Store, SystemClock, Verdicts,
 };
 
-/// The most keys that a node has leases of; of others nothing is taken.
+/// Maximum number of keys with leases. No permits are taken in advance for further keys.
 const MAX_KEYS: usize = 65_536;
 
 const SHARDS: usize = 64;
 
-/// A [`Store`] that takes permits of the one within in advance, for rules that want it ([`Check::lease`]). Clones share
-/// everything. Use it in a tokio runtime, and [give back](Lease::give_back) before the process ends: what is not given
-/// back counts as if it were used.
+/// A [`Store`] that takes permits from the wrapped store in advance, for rules with a lease ([`Check::lease`]).
+/// Clones share all state. It must be used within a tokio runtime. Call [`give_back`](Lease::give_back) before the
+/// process ends: permits that are not given back count as used.
 pub struct Lease<S> {
     inner: Arc<Inner<S>>,
 }
@@ -43,16 +43,17 @@ struct Inner<S> {
     store: S,
     clock: Arc<dyn Clock>,
     pools: Arc<Pools>,
-    listens: Once,
-    /// Numbers the blocks.
-    made: AtomicU64,
+    listening: Once,
+    /// Number of the last block.
+    blocks_created: AtomicU64,
     answered: Tally,
 }
 
-/// What is held of all keys.
+/// Permits in advance of all keys.
 struct Pools {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
-    /// How often a key of a shard was reset: what was taken before is forgotten by the store, and not for handing out.
+    /// Number of resets, by shard. A reset deletes admissions from the store, so permits taken before it must not be
+    /// handed out.
     resets: Box<[AtomicU64]>,
 }
 
@@ -87,42 +88,42 @@ impl Listener for Pools {
     fn hears(&self, _: u16, _: bool) {}
 }
 
-/// What is held in advance.
+/// Statistics of a [`Lease`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseStats {
-    /// Keys with permits in advance, or lately.
+    /// Keys that have permits in advance, or had them recently.
     pub keys: usize,
     /// Permits that are held and not handed out.
     pub idle: u64,
-    /// Asks that were answered out of what was held, so far.
+    /// Requests that were answered from permits in advance.
     pub answered: u64,
 }
 
 impl<S: Store + 'static> Lease<S> {
-    /// Around `store`.
+    /// Wraps `store`, with the system clock.
     pub fn new(store: S) -> Self {
         Self::with_clock(store, SystemClock::new())
     }
 
-    /// The same on another clock, which must not step and should run as the store's does.
+    /// Wraps `store`, with the given clock, which must not step and should run at the same rate as the store's clock.
     pub fn with_clock(store: S, clock: impl Clock + 'static) -> Self {
         let inner = Inner {
             store,
             clock: Arc::new(clock),
             pools: Arc::new(Pools::new()),
-            listens: Once::new(),
-            made: AtomicU64::new(0),
+            listening: Once::new(),
+            blocks_created: AtomicU64::new(0),
             answered: Tally::default(),
         };
         Lease { inner: Arc::new(inner) }
     }
 
-    /// The store within.
+    /// Returns the wrapped store.
     pub fn store(&self) -> &S {
         &self.inner.store
     }
 
-    /// What is held in advance.
+    /// Returns the statistics.
     pub fn stats(&self) -> LeaseStats {
         let mut stats = LeaseStats { answered: self.inner.answered.sum(), ..LeaseStats::default() };
         for shard in &self.inner.pools.shards {
@@ -133,14 +134,15 @@ impl<S: Store + 'static> Lease<S> {
         stats
     }
 
-    /// Gives back everything that is held, for a process that ends. Who asks meanwhile may take anew.
+    /// Gives back all permits in advance, before the process ends. Requests that arrive meanwhile may take new ones.
     pub async fn give_back(&self) {
-        let mut left: Vec<(Key, Vec<Entry>)> = Vec::new();
+        let mut unused: Vec<(Key, Vec<Entry>)> = Vec::new();
         for shard in &self.inner.pools.shards {
-            left.extend(shard.lock().iter_mut().map(|(key, pool)| (key.clone(), pool.drain().collect())));
+            unused.extend(shard.lock().iter_mut().map(|(key, pool)| (key.clone(), pool.drain().collect())));
         }
-        let giving = left.into_iter().map(async |(key, entries)| self.inner.give_back(&key, entries).await);
-        stream::iter(giving).buffer_unordered(64).collect::<Vec<()>>().await;
+        let give_backs =
+            unused.into_iter().map(async |(key, entries)| self.inner.give_back(&key, entries).await);
+        stream::iter(give_backs).buffer_unordered(64).collect::<Vec<()>>().await;
     }
 }
 
@@ -157,95 +159,97 @@ impl<S> Inner<S> {
 }
 
 impl<S: Store + 'static> Inner<S> {
-    /// Hears of resets from the first lease on.
+    /// Registers for resets by other nodes before the first block is taken.
     fn listen_once(&self) {
-        self.listens.call_once(|| self.store.listen(Arc::downgrade(&self.pools) as Weak<dyn Listener>));
+        self.listening.call_once(|| self.store.listen(Arc::downgrade(&self.pools) as Weak<dyn Listener>));
     }
 
-    /// What is handed out to `ask`, if every check of it has a permit in advance.
-    fn hand_out(self: &Arc<Self>, ask: &Checks) -> Option<Verdicts> {
-        if !ask.checks().iter().all(is_leased) || ask.id().is_some() || ask.is_peek() {
+    /// Hands out permits to a request, if every check has one in advance.
+    fn hand_out(self: &Arc<Self>, checks: &Checks) -> Option<Verdicts> {
+        if !checks.checks().iter().all(is_leased) || checks.id().is_some() || checks.is_peek() {
             return None;
         }
         let now = self.clock.now();
-        let mut handed: SmallVec<[Handed; 1]> = SmallVec::new();
-        for check in ask.checks() {
-            let (one, low) = {
+        let mut handed: SmallVec<[HandedPermit; 1]> = SmallVec::new();
+        for check in checks.checks() {
+            let (permit, refill_size) = {
                 let mut shard = self.shard(&check.key).lock();
                 let Some(pool) = shard.get_mut(&check.key) else { break };
-                (pool.hand_out(check, now), pool.begins_to_take(check, now))
+                (pool.hand_out(check, now), pool.begin_refill(check, now))
             };
-            if let Some(permits) = low {
-                self.take(check, permits);
+            if let Some(permits) = refill_size {
+                self.spawn_refill(check, permits);
             }
-            let Some(one) = one else { break };
-            handed.push(one);
+            let Some(permit) = permit else { break };
+            handed.push(permit);
         }
-        if handed.len() == ask.checks().len() {
+        if handed.len() == checks.checks().len() {
             self.answered.add(1);
-            let at = handed.iter().map(|one| one.at).max().unwrap_or_default();
-            let verdicts = handed.iter().map(Handed::verdict).collect();
+            let at = handed.iter().map(|permit| permit.at).max().unwrap_or_default();
+            let verdicts = handed.iter().map(HandedPermit::verdict).collect();
             return Some(Verdicts { at, source: Source::Lease, verdicts });
         }
-        // One has none, so nobody is charged here.
-        for (check, one) in ask.checks().iter().zip(handed) {
-            self.put_back(check, one);
+        // One check has no permit in advance, so the request goes to the store and the other permits are put back.
+        for (check, permit) in checks.checks().iter().zip(handed) {
+            self.put_back(check, permit);
         }
         None
     }
 
     #[cold]
-    fn put_back(self: &Arc<Self>, check: &Check, handed: Handed) {
-        let entry = handed.entry();
-        let kept =
-            self.shard(&check.key).lock().get_mut(&check.key).is_some_and(|pool| pool.put_back(handed));
-        if !kept && let Ok(runtime) = tokio::runtime::Handle::try_current() {
+    fn put_back(self: &Arc<Self>, check: &Check, permit: HandedPermit) {
+        let entry = permit.entry();
+        let was_put_back =
+            self.shard(&check.key).lock().get_mut(&check.key).is_some_and(|pool| pool.put_back(permit));
+        if !was_put_back && let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let (inner, key) = (Arc::clone(self), check.key.clone());
             runtime.spawn(async move { inner.give_back(&key, vec![entry]).await });
         }
     }
 
-    /// What the store said of what could not be handed out; takes more if it makes sense.
-    fn asked(self: &Arc<Self>, ask: &Checks, reading: &Verdicts) {
-        let alone = reading.source == Source::Store && ask.id().is_none() && !ask.is_peek();
-        if !alone || !ask.checks().iter().all(is_leased) {
+    /// Records the verdicts of the store for a request that found no permit in advance, and takes a block if that is
+    /// useful.
+    fn record_store_verdicts(self: &Arc<Self>, checks: &Checks, verdicts: &Verdicts) {
+        let can_be_leased = verdicts.source == Source::Store && checks.id().is_none() && !checks.is_peek();
+        if !can_be_leased || !checks.checks().iter().all(is_leased) {
             return;
         }
         let now = self.clock.now();
-        for (check, verdict) in ask.checks().iter().zip(&reading.verdicts) {
+        for (check, verdict) in checks.checks().iter().zip(&verdicts.verdicts) {
             if verdict.outcome != Outcome::Charged {
                 continue;
             }
-            let takes = {
+            let refill_size = {
                 let mut shard = self.shard(&check.key).lock();
                 let room = shard.len() < MAX_KEYS / SHARDS;
                 let mut new = Pool::default();
                 let known = shard.get_mut(&check.key);
                 let is_new = known.is_none();
                 let pool = known.unwrap_or(&mut new);
-                pool.missed(verdict.remaining());
-                let takes = pool.begins_to_take(check, now).filter(|_| room || !is_new);
-                if is_new && takes.is_some() {
+                pool.record_miss(verdict.remaining());
+                let refill_size = pool.begin_refill(check, now).filter(|_| room || !is_new);
+                if is_new && refill_size.is_some() {
                     shard.insert(check.key.clone(), new);
                 }
-                takes
+                refill_size
             };
-            if let Some(permits) = takes {
-                self.take(check, permits);
+            if let Some(permits) = refill_size {
+                self.spawn_refill(check, permits);
             }
         }
     }
 
-    /// Takes permits, holds them until the slice ends, and gives back what is left. Its own task: whoever asks may leave.
-    fn take(self: &Arc<Self>, check: &Check, permits: u32) {
+    /// Takes a block, holds it until the slice ends, and gives back the unused permits. It runs as its own task,
+    /// because the caller may go away.
+    fn spawn_refill(self: &Arc<Self>, check: &Check, permits: u32) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (inner, check) = (Arc::clone(self), check.clone());
         runtime.spawn(async move {
-            let taken = inner.taken(&check, permits).await;
-            let Some((block, until)) = taken else { return };
+            let refilled = inner.refill(&check, permits).await;
+            let Some((block, until)) = refilled else { return };
             inner.clock.sleep(until.since(inner.clock.now())).await;
-            inner.end(&check.key, block).await;
-            // How many were asked for is remembered for a slice more.
+            inner.end_block(&check.key, block).await;
+            // The size of the next block is remembered for one more slice.
             inner.clock.sleep(check.quota.grain()).await;
             let mut shard = inner.shard(&check.key).lock();
             if shard.get(&check.key).is_some_and(|pool| pool.is_unused_since(block)) {
@@ -254,75 +258,76 @@ impl<S: Store + 'static> Inner<S> {
         });
     }
 
-    /// The number of a block of permits, and when it ends.
-    async fn taken(&self, check: &Check, permits: u32) -> Option<(u64, Micros)> {
+    /// Takes a block from the store; returns its number and its end.
+    async fn refill(&self, check: &Check, permits: u32) -> Option<(u64, Micros)> {
         self.listen_once();
-        let mut taking = Taking { inner: self, key: &check.key, came: false };
+        let mut guard = RefillGuard { inner: self, key: &check.key, succeeded: false };
         let resets = self.pools.resets(&check.key).load(Ordering::Acquire);
-        let ask = Checks::one(Check { lease: None, ..check.clone() }).ok()?;
+        let checks = Checks::one(Check { lease: None, ..check.clone() }).ok()?;
         let sent = self.clock.now();
-        let readings = self.store.admit_run(&ask, permits as usize).await.ok()?;
-        let number = self.made.fetch_add(1, Ordering::Relaxed) + 1;
-        let (block, back) = Block::new(number, check, &readings, sent);
+        let batch_verdicts = self.store.admit_run(&checks, permits as usize).await.ok()?;
+        let number = self.blocks_created.fetch_add(1, Ordering::Relaxed) + 1;
+        let (block, not_leasable) = Block::new(number, check, &batch_verdicts, sent);
         let until = block.until();
-        let denied = {
+        let discarded = {
             let mut shard = self.shard(&check.key).lock();
-            // Of what a reset has forgotten nothing is given back: the store knows.
+            // After a reset the permits must not be handed out. They are given back; the store ignores those that the
+            // reset deleted.
             if self.pools.resets(&check.key).load(Ordering::Acquire) == resets {
-                shard.entry(check.key.clone()).or_default().add(block, permits);
-                taking.came = true;
+                shard.entry(check.key.clone()).or_default().add_block(block, permits);
+                guard.succeeded = true;
                 None
             } else {
                 Some(block.into_entries())
             }
         };
-        // What another than the store has granted is not for keeping.
-        self.give_back(&check.key, back).await;
-        if let Some(entries) = denied {
+        // Permits that another source than the store granted are not held.
+        self.give_back(&check.key, not_leasable).await;
+        if let Some(entries) = discarded {
             self.give_back(&check.key, entries).await;
             return None;
         }
         Some((number, until))
     }
 
-    /// A block has ended: what is left of it is given back.
-    async fn end(&self, key: &Key, block: u64) {
-        let left = {
+    /// Ends a block, and gives back its unused permits.
+    async fn end_block(&self, key: &Key, block: u64) {
+        let unused = {
             let mut shard = self.shard(key).lock();
             let Some(pool) = shard.get_mut(key) else { return };
-            pool.end(block)
+            pool.end_block(block)
         };
-        self.give_back(key, left).await;
+        self.give_back(key, unused).await;
     }
 
-    async fn give_back(&self, key: &Key, left: Vec<Entry>) {
-        if !left.is_empty() {
-            // If it cannot be given back it counts until it leaves: stricter, never looser.
-            let _ = self.store.give_back(key, &left).await;
+    async fn give_back(&self, key: &Key, unused: Vec<Entry>) {
+        if !unused.is_empty() {
+            // Permits that cannot be given back count until they expire: stricter, never looser.
+            let _ = self.store.give_back(key, &unused).await;
         }
     }
 }
 
-/// Permits that are asked for. If they do not come, another may try.
-struct Taking<'t, S> {
+/// Guard of a refill. If it fails or is cancelled, the pool may start another one.
+struct RefillGuard<'t, S> {
     inner: &'t Inner<S>,
     key: &'t Key,
-    came: bool,
+    succeeded: bool,
 }
 
-impl<S> Drop for Taking<'_, S> {
+impl<S> Drop for RefillGuard<'_, S> {
     fn drop(&mut self) {
-        if self.came {
+        if self.succeeded {
             return;
         }
         let mut shard = self.inner.shard(self.key).lock();
-        if shard.get_mut(self.key).is_some_and(Pool::failed) {
+        if shard.get_mut(self.key).is_some_and(Pool::refill_failed) {
             shard.remove(self.key);
         }
     }
 }
 
-/// Whether permits of it may be taken in advance.
+/// Returns whether permits of this check may be taken in advance.
 fn is_leased(check: &Check) -> bool {
     check.lease.is_some()
         && check.cost > 0
@@ -331,18 +336,18 @@ fn is_leased(check: &Check) -> bool {
 }
 
 impl<S: Store + 'static> Store for Lease<S> {
-    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
-        let leased = |ask: &Checks| ask.checks().iter().any(|check| check.lease.is_some());
-        let [ask] = asks else { return self.inner.store.admit(asks).await };
-        if !leased(ask) {
-            return self.inner.store.admit(asks).await;
+    async fn admit(&self, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
+        let leased = |checks: &Checks| checks.checks().iter().any(|check| check.lease.is_some());
+        let [checks] = batch else { return self.inner.store.admit(batch).await };
+        if !leased(checks) {
+            return self.inner.store.admit(batch).await;
         }
-        if let Some(reading) = self.inner.hand_out(ask) {
-            return Ok(SmallVec::from_buf([reading]));
+        if let Some(verdicts) = self.inner.hand_out(checks) {
+            return Ok(SmallVec::from_buf([verdicts]));
         }
-        let readings = self.inner.store.admit(asks).await?;
-        readings.iter().for_each(|reading| self.inner.asked(ask, reading));
-        Ok(readings)
+        let batch_verdicts = self.inner.store.admit(batch).await?;
+        batch_verdicts.iter().for_each(|verdicts| self.inner.record_store_verdicts(checks, verdicts));
+        Ok(batch_verdicts)
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
@@ -354,7 +359,7 @@ impl<S: Store + 'static> Store for Lease<S> {
     }
 
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
-        // What was taken before belongs to what is forgotten; so does what is taken until then.
+        // The reset deletes permits taken before it, and those taken while it runs.
         self.inner.pools.reset(key);
         let reset = self.inner.store.reset(key).await;
         self.inner.pools.reset(key);

@@ -1,210 +1,231 @@
-//! What is held in advance of one key. Pure: time goes in.
+//! Permits of one key that are held in advance. It is pure: the caller passes the time.
 
 use std::collections::VecDeque;
 
 use crate::{Check, Entry, MAX_LEASE, Micros, Outcome, Quota, Source, Verdict, Verdicts};
 
-/// What is taken the first time.
-const FIRST: u32 = 8;
+/// Permits in the first block, and in the smallest.
+const MIN_BLOCK: u32 = 8;
 
-/// Of what remains of the limit, one node takes no more than this part at once.
-const PART: u64 = 4;
+/// One node takes at most this fraction (one quarter) of what remains of the limit.
+const REMAINING_DIVISOR: u64 = 4;
 
-/// Clocks run apart by less than this part: a block ends here so much earlier.
-const DRIFT: u64 = 1_000;
+/// A block ends earlier by this fraction of its lifetime (one thousandth), because the clocks may drift apart by less
+/// than that.
+const CLOCK_DRIFT_DIVISOR: u64 = 1_000;
 
-/// Permits that were taken together.
+/// Permits that were taken in one call.
 pub(super) struct Block {
     number: u64,
     quota: Quota,
     cost: u64,
-    /// When they were admitted, by the store's clock, and when they were asked for, by ours.
+    /// Time of the admission, by the store's clock.
     at: Micros,
+    /// Time at which the permits were requested, by this node's clock.
     sent: Micros,
+    /// Time after which no permit may be handed out, by this node's clock.
     until: Micros,
-    /// Last first.
+    /// Verdicts of the permits that are left, in reverse order.
     verdicts: Vec<Verdict>,
-    taken: usize,
+    /// Permits in the block at the beginning.
+    size: usize,
 }
 
-/// What is held of one key.
+/// Blocks of one key, and the size of the next one.
 pub(super) struct Pool {
     blocks: VecDeque<Block>,
-    /// How many to take next.
-    size: u32,
-    taking: bool,
-    /// Everything of a block was asked for before it ended.
+    /// Permits to take next.
+    next_size: u32,
+    refilling: bool,
+    /// True if a block was used up before it ended.
     ran_out: bool,
-    /// What remained of the limit when the store was last asked.
+    /// Permits that remained of the limit at the last answer of the store.
     remaining: u64,
-    /// The number of the last block.
-    last: u64,
+    /// Number of the last block.
+    last_block: u64,
 }
 
-/// An admission that was handed out.
-pub(super) struct Handed {
-    /// As it was when it was taken.
-    taken: Verdict,
+/// A permit that was handed out.
+pub(super) struct HandedPermit {
+    /// Verdict of the store when the permit was taken.
+    original: Verdict,
     block: u64,
-    /// How long ago that was.
-    passed: Micros,
-    /// Now, by the store's clock.
+    /// Time since then.
+    elapsed: Micros,
+    /// Current time on the store's clock.
     pub(super) at: Micros,
 }
 
-impl Handed {
+impl HandedPermit {
     pub(super) fn verdict(&self) -> Verdict {
-        Verdict { reset_after: self.taken.reset_after.since(self.passed), ..self.taken }
+        Verdict { reset_after: self.original.reset_after.since(self.elapsed), ..self.original }
     }
 
     pub(super) fn entry(&self) -> Entry {
-        self.taken.entry
+        self.original.entry
     }
 }
 
 impl Default for Pool {
     fn default() -> Self {
-        Pool { blocks: VecDeque::new(), size: FIRST, taking: false, ran_out: false, remaining: 0, last: 0 }
+        Pool {
+            blocks: VecDeque::new(),
+            next_size: MIN_BLOCK,
+            refilling: false,
+            ran_out: false,
+            remaining: 0,
+            last_block: 0,
+        }
     }
 }
 
 impl Block {
-    /// Of what the store granted; and what was granted by others, which is to be given back.
-    pub(super) fn new(number: u64, check: &Check, readings: &[Verdicts], sent: Micros) -> (Self, Vec<Entry>) {
-        let (mut verdicts, mut back) = (Vec::with_capacity(readings.len()), Vec::new());
+    /// Creates a block of the permits that the store granted. It also returns the permits that cannot be held and
+    /// must be given back.
+    pub(super) fn new(
+        number: u64,
+        check: &Check,
+        batch_verdicts: &[Verdicts],
+        sent: Micros,
+    ) -> (Self, Vec<Entry>) {
+        let (mut verdicts, mut give_back) = (Vec::with_capacity(batch_verdicts.len()), Vec::new());
         let (mut at, mut ends) = (Micros::ZERO, Micros::ZERO);
-        for reading in readings {
-            let Some(verdict) = reading.verdicts.first().filter(|v| v.outcome == Outcome::Charged) else {
+        for call_verdicts in batch_verdicts {
+            let Some(verdict) = call_verdicts.verdicts.first().filter(|v| v.outcome == Outcome::Charged)
+            else {
                 continue;
             };
-            if reading.source != Source::Store {
-                back.push(verdict.entry);
+            if call_verdicts.source != Source::Store {
+                give_back.push(verdict.entry);
                 continue;
             }
-            (at, ends) = (reading.at, verdict.entry.at);
+            (at, ends) = (call_verdicts.at, verdict.entry.at);
             verdicts.push(*verdict);
         }
-        // They may have been judged in several calls; what came of the first ends first.
-        let together = |verdict: &Verdict| verdict.entry.at == ends;
-        back.extend(verdicts.iter().filter(|verdict| !together(verdict)).map(|verdict| verdict.entry));
-        verdicts.retain(together);
+        // The permits may have been evaluated in several calls. Those of earlier calls end earlier, so they are not
+        // held.
+        let in_last_call = |verdict: &Verdict| verdict.entry.at == ends;
+        give_back
+            .extend(verdicts.iter().filter(|verdict| !in_last_call(verdict)).map(|verdict| verdict.entry));
+        verdicts.retain(in_last_call);
         verdicts.reverse();
-        // An admission of a slice is dated at the slice's end, which may lie before now if its key's clock had stopped.
-        let lasts = ends.since(at);
-        let lasts = lasts.since(Micros::new(lasts.get().div_ceil(DRIFT)));
-        let taken = verdicts.len();
-        let (quota, cost, until) = (check.quota, check.cost, sent.plus(lasts));
-        (Block { number, quota, cost, at, sent, until, verdicts, taken }, back)
+        // The admission has the timestamp of the slice's end. That may be in the past, if the clock of its key had
+        // stopped.
+        let lifetime = ends.since(at);
+        let lifetime = lifetime.since(Micros::new(lifetime.get().div_ceil(CLOCK_DRIFT_DIVISOR)));
+        let size = verdicts.len();
+        let (quota, cost, until) = (check.quota, check.cost, sent.plus(lifetime));
+        (Block { number, quota, cost, at, sent, until, verdicts, size }, give_back)
     }
 
     pub(super) fn into_entries(self) -> Vec<Entry> {
         self.verdicts.into_iter().map(|verdict| verdict.entry).collect()
     }
 
-    /// When, by our clock, nothing of it may be handed out any more.
+    /// Returns the time, by this node's clock, after which no permit of the block may be handed out.
     pub(super) fn until(&self) -> Micros {
         self.until
     }
 }
 
 impl Pool {
-    /// Permits that are held.
+    /// Returns the number of permits held.
     pub(super) fn idle(&self) -> u64 {
         self.blocks.iter().map(|block| block.verdicts.len() as u64 * block.cost).sum()
     }
 
-    /// One admission for `check`.
+    /// Hands out a permit for `check`.
     #[inline]
-    pub(super) fn hand_out(&mut self, check: &Check, now: Micros) -> Option<Handed> {
+    pub(super) fn hand_out(&mut self, check: &Check, now: Micros) -> Option<HandedPermit> {
         let suits =
             |block: &Block| now < block.until && block.cost == check.cost && block.quota == check.quota;
-        let place = self.blocks.iter().position(suits)?;
-        let block = &mut self.blocks[place];
-        let taken = block.verdicts.pop()?;
-        let passed = now.since(block.sent);
-        let handed = Handed { taken, block: block.number, passed, at: block.at.plus(passed) };
+        let index = self.blocks.iter().position(suits)?;
+        let block = &mut self.blocks[index];
+        let original = block.verdicts.pop()?;
+        let elapsed = now.since(block.sent);
+        let handed = HandedPermit { original, block: block.number, elapsed, at: block.at.plus(elapsed) };
         if block.verdicts.is_empty() {
-            self.blocks.remove(place);
+            self.blocks.remove(index);
             self.ran_out = true;
         }
         Some(handed)
     }
 
-    /// It was not needed after all; false if its block has ended.
-    pub(super) fn put_back(&mut self, handed: Handed) -> bool {
+    /// Takes back a permit that was not needed; returns false if its block has ended.
+    pub(super) fn put_back(&mut self, handed: HandedPermit) -> bool {
         let block = self.blocks.iter_mut().find(|block| block.number == handed.block);
-        block.map(|block| block.verdicts.push(handed.taken)).is_some()
+        block.map(|block| block.verdicts.push(handed.original)).is_some()
     }
 
-    /// How many to take now, if any: the caller takes them.
+    /// Returns the number of permits to take now, if any. The caller must then take them.
     #[inline]
-    pub(super) fn begins_to_take(&mut self, check: &Check, now: Micros) -> Option<u32> {
-        if self.taking {
+    pub(super) fn begin_refill(&mut self, check: &Check, now: Micros) -> Option<u32> {
+        if self.refilling {
             return None;
         }
         let current = self.blocks.back().filter(|block| now < block.until && block.quota == check.quota);
-        // While half of the last block is left, that will do.
-        if current.is_some_and(|block| block.verdicts.len() * 2 > block.taken) {
+        // Half of the last block is left, which is enough.
+        if current.is_some_and(|block| block.verdicts.len() * 2 > block.size) {
             return None;
         }
-        let most = check.lease.map_or(0, |lease| u64::from(lease.get()));
-        let part = self.remaining / PART / check.cost;
-        let permits = u64::from(self.size).min(most).min(part);
-        // One alone is no better than to ask.
+        let max_permits = check.lease.map_or(0, |lease| u64::from(lease.get()));
+        let max_part = self.remaining / REMAINING_DIVISOR / check.cost;
+        let permits = u64::from(self.next_size).min(max_permits).min(max_part);
+        // A single permit saves no call.
         if permits < 2 {
             return None;
         }
-        self.taking = true;
+        self.refilling = true;
         u32::try_from(permits).ok()
     }
 
-    /// Somebody had to ask the store, with this remaining.
-    pub(super) fn missed(&mut self, remaining: u64) {
+    /// Records that a request went to the store, with this remaining.
+    pub(super) fn record_miss(&mut self, remaining: u64) {
         self.remaining = remaining;
     }
 
-    /// What was taken.
-    pub(super) fn add(&mut self, block: Block, wanted: u32) {
-        self.taking = false;
+    /// Adds a block. `wanted` is the number of permits that were requested.
+    pub(super) fn add_block(&mut self, block: Block, wanted: u32) {
+        self.refilling = false;
         if std::mem::take(&mut self.ran_out) {
-            self.size = self.size.saturating_mul(2).min(MAX_LEASE);
+            self.next_size = self.next_size.saturating_mul(2).min(MAX_LEASE);
         }
         self.remaining = block.verdicts.first().map_or(0, Verdict::remaining);
-        if block.taken < wanted as usize {
-            // The limit is near: the last permits are not for taking in advance.
+        if block.size < wanted as usize {
+            // The limit is near, and the last permits are not taken in advance.
             self.remaining = 0;
         }
-        self.last = block.number;
-        if block.taken > 0 {
+        self.last_block = block.number;
+        if block.size > 0 {
             self.blocks.push_back(block);
         }
     }
 
-    /// Nothing could be taken. Whether there is nothing left to remember.
-    pub(super) fn failed(&mut self) -> bool {
-        self.taking = false;
+    /// Records that no block could be taken; returns whether the pool can be removed.
+    pub(super) fn refill_failed(&mut self) -> bool {
+        self.refilling = false;
         self.remaining = 0;
         self.blocks.is_empty()
     }
 
-    /// A block has ended: what is left of it.
-    pub(super) fn end(&mut self, number: u64) -> Vec<Entry> {
-        let Some(place) = self.blocks.iter().position(|block| block.number == number) else {
+    /// Ends a block; returns its unused permits.
+    pub(super) fn end_block(&mut self, number: u64) -> Vec<Entry> {
+        let Some(index) = self.blocks.iter().position(|block| block.number == number) else {
             return Vec::new();
         };
-        let Some(block) = self.blocks.remove(place) else { return Vec::new() };
-        if block.verdicts.len() * 2 > block.taken {
-            self.size = (self.size / 2).max(FIRST);
+        let Some(block) = self.blocks.remove(index) else { return Vec::new() };
+        if block.verdicts.len() * 2 > block.size {
+            self.next_size = (self.next_size / 2).max(MIN_BLOCK);
         }
         block.into_entries()
     }
 
-    /// Whether nothing was taken after this block, and nothing is held.
+    /// Returns whether no block was taken after this one, and no permit is held.
     pub(super) fn is_unused_since(&self, number: u64) -> bool {
-        self.blocks.is_empty() && !self.taking && self.last == number
+        self.blocks.is_empty() && !self.refilling && self.last_block == number
     }
 
-    /// Everything that is held.
+    /// Removes all permits.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Entry> {
         self.blocks.drain(..).flat_map(|block| block.verdicts).map(|verdict| verdict.entry)
     }

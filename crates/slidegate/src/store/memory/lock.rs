@@ -1,10 +1,10 @@
-//! A lock for what is held for tens of nanoseconds.
+//! Spin lock for critical sections of tens of nanoseconds.
 //!
-//! Under contention the cost of a short critical section is the cache line that travels between cores, so
-//! who finds the lock taken steps back for exponentially longer and lets the holder finish a burst, instead of
-//! having it handed over each time. Letting go is a plain store: nobody sleeps on it who would have to be woken.
-//! Whoever has waited long yields, then sleeps for a moment, so a holder that lost its core is not waited for at
-//! full speed. `benchmarks/src/decision.rs` has the rows that judge this: one key, two threads.
+//! Under contention the cost of a short critical section is the cache line that moves between cores. So a thread that
+//! finds the lock taken backs off exponentially and lets the holder finish a burst, instead of getting the lock
+//! handed over each time. Unlocking is a plain store: no thread sleeps in the kernel that would have to be woken. A
+//! thread that has waited long yields, then sleeps for a moment, so it does not spin at full speed while the holder
+//! has lost its core. The rows for one key and two threads in `benchmarks/src/decision.rs` measure this.
 
 use std::thread;
 use std::time::Duration;

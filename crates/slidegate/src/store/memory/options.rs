@@ -2,17 +2,17 @@
 
 use crate::Error;
 
-/// How many keys a store holds unless told otherwise.
+/// Default of the maximum number of keys.
 pub const DEFAULT_MAX_KEYS: usize = 1_000_000;
 
-/// Bytes that request ids and settlements may take unless told otherwise.
+/// Default of the maximum number of bytes for request ids and settlements.
 pub const DEFAULT_MAX_NOTE_BYTES: usize = 128 << 20;
 
 const MAX_KEYS: usize = 1_000_000_000;
 const MIN_NOTE_BYTES: usize = 1 << 20;
 const MAX_NOTE_BYTES: usize = 1 << 40;
 
-/// Policy for a new key when the store holds as many keys as it may, and all of them count something.
+/// Policy for a new key when the store is full and no key is idle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnFull {
     /// New keys of one rule share a bounded number of counters, which a secret hash of the key selects. Such a key may be
@@ -21,20 +21,21 @@ pub enum OnFull {
     Share,
     /// A new key is denied until there is room.
     Deny,
-    /// The key that the shard took in last makes room, although it still counts something: it starts again from zero, and
-    /// is then admitted more than its limit.
+    /// The key that was inserted last makes room, although it still counts something. It starts again from zero, and
+    /// may then be admitted more than its limit.
     Evict,
 }
 
 /// Bounds of a [`MemoryStore`](crate::MemoryStore).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryOptions {
-    /// Keys that the store holds, with counters of their own. Each shard has an equal part, rounded up.
+    /// Maximum number of keys with counters of their own. Each shard has an equal part, rounded up.
     pub max_keys: usize,
     /// Policy for a new key when the store is full.
     pub on_full: OnFull,
-    /// Bytes for request ids and settlements of all keys. Ids may take three quarters of it, and one key an eighth. When it
-    /// is used up, a request id is not remembered, so a retry is charged again; and a settlement is not carried out.
+    /// Maximum number of bytes for request ids and settlements of all keys. Ids may take three quarters of it, and
+    /// one key an eighth. When it is used up, a request id is not remembered, so a retry is charged again, and a
+    /// settlement is not carried out.
     pub max_note_bytes: usize,
 }
 

@@ -1,18 +1,20 @@
 //! Shared counters for keys that a full shard cannot hold.
 //!
-//! A secret hash of a key selects one of [`LANES`] lanes. Keys of one rule in one lane are a group, and share a counter for
-//! each algorithm and window that they are asked with. A counter holds everything that was admitted to any key of its
-//! group, so it never counts less than a key has used: it can deny too much, never too little. For that to hold:
+//! A secret hash of a key selects one of [`GROUPS_PER_RULE`] groups of its rule. The keys of a group share one
+//! counter for each algorithm and window in their requests. A counter holds all admissions of all keys of its group,
+//! so it never counts less than a key has used: it can deny too much, never too little. For that to hold:
 //!
-//! - Counters that forget by a limit or refill at a rate (`count: attempts`, `token-bucket`) are judged by the strictest
-//!   quota they were asked with. The others are judged by the quota of each request.
-//! - A counter never becomes warm: what one key admits does not lift the limit of another.
-//! - A shared bucket takes no settlement. An attempt takes none either.
-//! - A shared bucket is idle when the bucket of each of its keys would be full, which may have a larger burst.
-//! - A key stays with its counter while that counts anything of it. When the shard has room again, a key that has nothing
-//!   in the shared counter gets one of its own. A key that has something there gets one that begins with everything that
-//!   the shared one counts ([`State::summary`]). It stays if it may hold permits, which can be extended, if the counter
-//!   is a bucket, and if it counts attempts: those two count only up to the strictest quota of all keys.
+//! - Counters that forget by a limit or refill at a rate (`count: attempts`, `token-bucket`) are evaluated with the
+//!   strictest quota of all requests so far. The others are evaluated with the quota of each request.
+//! - A counter never becomes warm: admissions of one key do not raise the limit of another.
+//! - A shared bucket accepts no settlement, and neither does an attempt.
+//! - A shared bucket is idle only when the bucket of each of its keys would be full. A key may have a larger burst
+//!   than the shared bucket.
+//! - A key stays with its shared counter while that counts anything of it. When the shard has room again, a key with
+//!   nothing in the shared counter gets a new counter of its own. A key with something in it gets a counter that
+//!   starts with everything that the shared one counts ([`State::summary`]). A key cannot leave if it may hold
+//!   permits, which can be extended, if the counter is a bucket, or if it counts attempts: the last two count only up
+//!   to the strictest quota of all keys.
 //!
 //! The number of counters is bounded, per shard and per group. A key for which there is none is denied.
 
@@ -24,17 +26,18 @@ use super::shard::SAMPLE;
 use crate::algorithm::{Asked, Evaluation};
 use crate::{Algorithm, Correction, Count, Key, Micros, Quota, State};
 
-/// Counters of one rule, algorithm and window in one shard.
-const LANES: u64 = 16;
+/// Groups of one rule in one shard.
+const GROUPS_PER_RULE: u64 = 16;
 
-/// Counters of one rule and lane: one for each algorithm and window. Clients choose windows by ad-hoc limits.
-const PER_GROUP: usize = 8;
+/// Maximum number of counters of one group: one for each algorithm and window. Clients choose windows by ad-hoc
+/// limits.
+const MAX_COUNTERS_PER_GROUP: usize = 8;
 
-/// Counters of a shard: one for so many keys that it can hold, and some in a small one.
+/// Keys of a full shard per shared counter. Together with [`MIN_COUNTERS`] it gives the maximum number of counters.
 const KEYS_PER_COUNTER: usize = 64;
 const MIN_COUNTERS: usize = 64;
 
-/// Keys that a counter knows one by one. With more of them it takes every key for one of its own.
+/// Maximum number of keys that a counter tracks. With more, it assumes that it may count something of every key.
 const MAX_MEMBERS: usize = 128;
 
 pub(super) struct Overflow {
@@ -48,33 +51,33 @@ struct Group {
     counters: Vec<SharedCounter>,
 }
 
-/// Place of a shared counter. It stays valid for the length of one ask.
+/// Identifies a shared counter. It stays valid for the length of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SharedPlace {
+pub(super) struct SharedCounterId {
     group: u64,
     nth: usize,
 }
 
 pub(super) struct SharedCounter {
     pub(super) state: State,
-    /// Strictest quota of all that were asked since the counter was created.
+    /// Strictest quota of all requests since the counter was created.
     strictest: Quota,
-    /// Instant at which a place was last given out: it is not removed at that instant.
+    /// Instant at which the counter was last found. It is not removed at that instant.
     used_at: Micros,
     /// Instant at which the buckets of all its keys are full. The counter itself may be full sooner, because it has the
     /// smallest burst of all keys.
     full_at: Micros,
-    /// Keys that have something in the counter, by their hash.
+    /// Keys that have admissions in the counter, by their hash.
     members: HashMap<u64, Member, foldhash::fast::RandomState>,
-    /// Whether there are members that are not listed.
+    /// True if there are keys that are not tracked.
     crowded: bool,
 }
 
 /// Admissions of one key in a shared counter.
 struct Member {
-    /// Admissions that were not refunded. Some may have left.
+    /// Admissions that were not refunded. Some may have expired.
     admissions: u32,
-    /// When the last one has left.
+    /// Time at which the last one expires.
     until: Micros,
 }
 
@@ -92,7 +95,7 @@ impl SharedCounter {
         counter
     }
 
-    /// Notes that a key with this quota is counted here.
+    /// Records that a key with this quota is counted here.
     fn touch(&mut self, quota: &Quota, now: Micros) {
         self.used_at = now;
         if is_bucket(quota) {
@@ -100,13 +103,13 @@ impl SharedCounter {
         }
     }
 
-    /// Whether the counter may count something of `key`. Attempts that were denied are not noted.
+    /// Returns whether the counter may count something of `key`. Denied attempts are not tracked.
     pub(super) fn may_count(&self, key: &Key, now: Micros) -> bool {
         let known = !self.crowded && self.strictest.count() == Count::Admitted;
         !known || self.members.get(&key.hash()).is_some_and(|member| member.until > now)
     }
 
-    /// Notes an admission of `key`.
+    /// Records an admission of `key`.
     pub(super) fn admitted(&mut self, key: &Key, quota: &Quota, now: Micros) {
         if self.members.len() >= MAX_MEMBERS && !self.members.contains_key(&key.hash()) {
             self.members.retain(|_, member| member.until > now);
@@ -120,7 +123,7 @@ impl SharedCounter {
         }
     }
 
-    /// Notes a correction of an admission of `key`.
+    /// Records a correction of an admission of `key`.
     pub(super) fn corrected(&mut self, key: &Key, correction: Correction, now: Micros) {
         let Some(member) = self.members.get_mut(&key.hash()) else { return };
         match correction {
@@ -135,33 +138,34 @@ impl SharedCounter {
         }
     }
 
-    /// The quota to judge a check by.
+    /// Returns the quota to evaluate a check with.
     pub(super) fn quota(&mut self, quota: &Quota) -> Quota {
         if !is_bucket(quota) && quota.count() == Count::Admitted {
             return *quota;
         }
         let strict = quota.stricter(&self.strictest);
-        // A bucket that refills more slowly from now on keeps what its keys have taken for longer than was noted.
+        // A bucket that refills more slowly from now on keeps the permits of its keys missing for longer than was
+        // recorded.
         self.crowded |= strict.horizon() > self.strictest.horizon() || strict.rate() != self.strictest.rate();
         self.strictest = strict;
         strict
     }
 
-    /// Whether a key that is counted here can leave with a copy of what is counted. Attempts are counted up to the lowest
-    /// limit of all keys, which may be less than a key has used.
+    /// Returns whether a key that is counted here can leave with a copy of the counter. Attempts are counted up to
+    /// the lowest limit of all keys, which may be less than a key has used.
     pub(super) fn can_be_left(&self) -> bool {
         let strictest = &self.strictest;
         strictest.count() == Count::Admitted && !strictest.is_held() && !is_bucket(strictest)
     }
 
-    /// Whether a request fits now and was not admitted before.
+    /// Returns whether a request fits now and was not admitted before.
     pub(super) fn fits(&mut self, now: Micros, asked: Asked<'_>) -> bool {
         let now = self.state.roll(now, asked.quota);
         self.state.consider(now, asked) == Evaluation::Fits
     }
 
-    /// Whether an admission can be corrected without an effect on the other keys. What a bucket has refilled since belongs to
-    /// other keys too, and what it may owe depends on the burst of each key.
+    /// Returns whether an admission can be corrected without an effect on the other keys. Permits that a bucket has
+    /// refilled since belong to other keys too, and the maximum debt depends on the burst of each key.
     pub(super) fn corrects(&self) -> bool {
         self.strictest.count() == Count::Admitted && !is_bucket(&self.strictest)
     }
@@ -188,9 +192,9 @@ impl Overflow {
         }
     }
 
-    /// The group of `key`. Its lane is made of bits that select neither a shard nor a bucket.
+    /// Returns the group of `key`. It depends on bits of the hash that select neither a shard nor a bucket.
     fn group(key: &Key) -> u64 {
-        key.hash_of_rule((key.hash() >> 48) % LANES)
+        key.hash_of_rule((key.hash() >> 48) % GROUPS_PER_RULE)
     }
 
     fn counters_of(&mut self, key: &Key) -> Option<&mut Vec<SharedCounter>> {
@@ -199,14 +203,14 @@ impl Overflow {
     }
 
     /// Finds the counter of `key` for `quota`, if it counts anything.
-    pub(super) fn find(&mut self, key: &Key, quota: &Quota, now: Micros) -> Option<SharedPlace> {
+    pub(super) fn find(&mut self, key: &Key, quota: &Quota, now: Micros) -> Option<SharedCounterId> {
         let counters = self.counters_of(key)?;
         let nth = counters.iter().position(|counter| counter.suits(quota))?;
         if counters[nth].is_idle(now) {
             return None;
         }
         counters[nth].touch(quota, now);
-        Some(SharedPlace { group: Self::group(key), nth })
+        Some(SharedCounterId { group: Self::group(key), nth })
     }
 
     /// Creates the counter of `key` for `quota`; none if there are too many. `state` is blank.
@@ -216,18 +220,18 @@ impl Overflow {
         quota: &Quota,
         state: State,
         now: Micros,
-    ) -> Option<SharedPlace> {
+    ) -> Option<SharedCounterId> {
         let new = SharedCounter::new(state, quota, now);
         let group = Self::group(key);
         if let Some(counters) = self.counters_of(key) {
-            // One that suits is idle, or it would have been found.
+            // A counter that suits is idle, or it would have been found.
             let idle = counters.iter().position(|counter| counter.suits(quota));
             let idle = idle.or_else(|| counters.iter().position(|counter| counter.is_idle(now)));
             if let Some(nth) = idle {
                 counters[nth] = new;
-                return Some(SharedPlace { group, nth });
+                return Some(SharedCounterId { group, nth });
             }
-            if counters.len() >= PER_GROUP {
+            if counters.len() >= MAX_COUNTERS_PER_GROUP {
                 return None;
             }
         }
@@ -235,27 +239,27 @@ impl Overflow {
             return None;
         }
         self.counters += 1;
-        let entry = self.groups.entry(group, |held| held.name == group, |held| held.name);
+        let entry = self.groups.entry(group, |existing| existing.name == group, |existing| existing.name);
         let counters =
             &mut entry.or_insert_with(|| Group { name: group, counters: Vec::new() }).into_mut().counters;
         counters.reserve_exact(1);
         counters.push(new);
-        Some(SharedPlace { group, nth: counters.len() - 1 })
+        Some(SharedCounterId { group, nth: counters.len() - 1 })
     }
 
-    /// Whether there is room for one more counter of `key`.
+    /// Returns whether there is room for one more counter of `key`.
     pub(super) fn has_room(&mut self, key: &Key, now: Micros) -> bool {
         let full = self.counters >= self.max_counters;
         match self.counters_of(key) {
             Some(counters) => {
                 let idle = counters.iter().any(|counter| counter.is_idle(now));
-                idle || (!full && counters.len() < PER_GROUP)
+                idle || (!full && counters.len() < MAX_COUNTERS_PER_GROUP)
             }
             None => !full,
         }
     }
 
-    /// Drops a group of a small sample that counts nothing.
+    /// Drops an idle group of a small sample; returns whether there was one.
     fn drop_idle_group(&mut self, keep: u64, now: Micros) -> bool {
         let buckets = self.groups.num_buckets();
         let first = keep as usize % buckets.max(1);
@@ -272,26 +276,26 @@ impl Overflow {
         true
     }
 
-    /// The counter at a place that was found in this ask.
-    #[expect(clippy::expect_used, reason = "the shard is locked since the place was found")]
-    pub(super) fn at(&mut self, place: SharedPlace) -> &mut SharedCounter {
-        let group = self.groups.find_mut(place.group, |group| group.name == place.group);
-        &mut group.expect("a group found under this lock").counters[place.nth]
+    /// Returns a counter that was found during this request.
+    #[expect(clippy::expect_used, reason = "the shard is locked since the counter was found")]
+    pub(super) fn at(&mut self, id: SharedCounterId) -> &mut SharedCounter {
+        let group = self.groups.find_mut(id.group, |group| group.name == id.group);
+        &mut group.expect("a group found under this lock").counters[id.nth]
     }
 
-    /// The counter that made an admission of `key`.
-    pub(super) fn made(&mut self, key: &Key, seq: u64) -> Option<&mut SharedCounter> {
+    /// Returns the counter that made an admission of `key`.
+    pub(super) fn counter_of_admission(&mut self, key: &Key, seq: u64) -> Option<&mut SharedCounter> {
         self.counters_of(key)?.iter_mut().find(|counter| counter.state.numbered(seq))
     }
 
-    /// The counter of `key` that has most in use, whatever its window.
+    /// Returns the counter of `key` with the highest usage, of any window.
     pub(super) fn fullest(&mut self, key: &Key, now: Micros) -> Option<&mut State> {
         let used =
             self.counters_of(key)?.iter_mut().map(|counter| (counter.state.inspect(now), &mut counter.state));
         used.max_by_key(|(used, _)| *used).map(|(_, state)| state)
     }
 
-    /// Drops the counters that count nothing; returns whether any is left.
+    /// Drops the idle counters; returns whether any is left.
     pub(super) fn sweep(&mut self, now: Micros) -> bool {
         let mut left = 0;
         self.groups.retain(|group| {
@@ -308,8 +312,8 @@ impl Overflow {
         self.counters
     }
 
-    /// Events and bytes of all counters.
-    pub(super) fn weigh(&self) -> (usize, usize) {
+    /// Returns the events and bytes of all counters.
+    pub(super) fn usage(&self) -> (usize, usize) {
         let counters = self.groups.iter().flat_map(|group| &group.counters);
         let states = counters.map(|SharedCounter { state, members, .. }| {
             let buckets = match members.capacity() {

@@ -1,41 +1,43 @@
-//! One part of the keys: a hash table with a bound.
+//! One shard of the keys: a hash table with a bound.
 
 use std::fmt;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
 
-use super::overflow::{Overflow, SharedCounter, SharedPlace};
+use super::overflow::{Overflow, SharedCounter, SharedCounterId};
 use super::sweep::PERIOD;
 use super::{MemoryStats, OnFull};
 use crate::algorithm::note_budget::NoteBudget;
 use crate::key::KeyText;
 use crate::{Correction, Key, Micros, Quota, Settled, Settlement, State};
 
-/// How many keys are looked at to find the one that makes room.
+/// Number of keys in the sample that is searched for an idle one.
 pub(super) const SAMPLE: usize = 16;
 
-/// Request ids that one visit of the sweep forgets at most.
+/// Maximum number of request ids that the sweep forgets in one visit of a key.
 const FORGET_STEP: usize = 4_096;
 
-/// The shortest wait that a denial for want of room announces.
+/// Shortest wait of a denial for lack of room.
 const MIN_WAIT: Micros = Micros::from_millis(1);
 
 pub(super) struct Shard {
     table: HashTable<Slot>,
-    /// The latest instant anything here was judged at.
+    /// Latest instant at which this shard evaluated a request.
     latest: Micros,
     max_keys: usize,
-    /// How many states were held so far; numbers the next one. Admissions have its lowest 24 bits.
-    held: u64,
-    /// Hash of the key that was inserted last. It is held whenever the shard is full.
+    /// Number of counters created so far, which numbers the next one. Sequence numbers of admissions contain its
+    /// lowest 24 bits.
+    generation: u64,
+    /// Hash of the key that was inserted last. It is in the table whenever the shard is full.
     youngest: u64,
-    /// Keys of the ask under judgement that will be inserted if it is admitted.
+    /// Keys of the current request that will be inserted if it is admitted.
     pending: u32,
     on_full: OnFull,
-    /// Counters of keys that are not held; none if there are none, which is all that a decision about a held key sees of it.
+    /// Shared counters of keys that are not in the table. None if there are none; a decision about a key in the table
+    /// checks no more than that.
     overflow: Option<Box<Overflow>>,
-    /// Apart, so that a shard and its lock fill one pair of cache lines.
+    /// In a box, so that a shard and its lock fit into one pair of cache lines.
     counts: Box<Counts>,
     /// Number of times that the table has moved its slots to other buckets.
     layout: u64,
@@ -49,7 +51,7 @@ struct Counts {
     denied_full: u64,
 }
 
-/// Two cache lines that are fetched together: one that an admission only reads, and one that it writes.
+/// A pair of cache lines that are fetched together: an admission only reads one, and writes the other.
 #[repr(C, align(128))]
 struct Slot {
     key: KeyText,
@@ -65,7 +67,7 @@ impl Shard {
             table: HashTable::new(),
             latest: Micros::ZERO,
             max_keys,
-            held: 0,
+            generation: 0,
             youngest: 0,
             pending: 0,
             on_full,
@@ -75,15 +77,15 @@ impl Shard {
         }
     }
 
-    /// The instant at which to judge by a clock that was read before the lock was won: what was judged
-    /// meanwhile comes first, also in time.
+    /// Returns the instant to evaluate at. The clock was read before the lock was taken, so the result is never
+    /// before the latest instant of the shard.
     #[inline]
     pub(super) fn instant(&mut self, now: Micros) -> Micros {
         self.latest = self.latest.max(now);
         self.latest
     }
 
-    /// Latest instant at which this shard judged. It changes while decisions are made.
+    /// Returns the latest instant at which this shard evaluated. It changes while decisions are made.
     pub(super) fn latest(&self) -> Micros {
         self.latest
     }
@@ -94,12 +96,12 @@ impl Shard {
         Some(&mut slot.state)
     }
 
-    /// A state that is not held yet.
+    /// Creates a counter that is not in the table yet.
     pub(super) fn fresh(&self, quota: &Quota) -> State {
-        State::of_generation(quota, self.held)
+        State::of_generation(quota, self.generation)
     }
 
-    /// Where `key` is; good until the table next changes.
+    /// Returns the bucket of `key`. It is valid until the table next changes.
     pub(super) fn bucket(&self, key: &Key) -> Option<usize> {
         self.table.find_bucket_index(key.hash(), |slot| slot.key == *key.text())
     }
@@ -114,12 +116,13 @@ impl Shard {
         &mut slot.state
     }
 
-    /// Whether a new key needs nothing but an empty bucket, or takes one from another key.
+    /// Returns whether a new key can be inserted directly: there is room and no shared counter, or another key is
+    /// evicted.
     pub(super) fn is_open(&self) -> bool {
         self.on_full == OnFull::Evict || (self.overflow.is_none() && self.has_room())
     }
 
-    /// Whether one more key can be held, beside those that are pending.
+    /// Returns whether there is room for one more key, besides the pending ones.
     pub(super) fn has_room(&self) -> bool {
         self.table.len() + (self.pending as usize) < self.max_keys
     }
@@ -128,19 +131,19 @@ impl Shard {
         self.on_full == OnFull::Share
     }
 
-    /// Keeps room for one more key until the ask is judged.
+    /// Reserves room for one more key until the request is evaluated.
     pub(super) fn add_pending(&mut self) {
         self.pending += 1;
     }
 
-    pub(super) fn end_ask(&mut self) {
+    pub(super) fn end_request(&mut self) {
         self.pending = 0;
     }
 
-    /// A key of a small sample that has nothing left to remember, and is not `taken`.
-    pub(super) fn idle_near(&self, hash: u64, now: Micros, taken: impl Fn(usize) -> bool) -> Option<usize> {
+    /// Returns an idle key of a small sample that is not `in_use`.
+    pub(super) fn idle_near(&self, hash: u64, now: Micros, in_use: impl Fn(usize) -> bool) -> Option<usize> {
         let idle = |state: &State| state.idle_at() <= now;
-        self.sample(hash).find(|(bucket, state)| idle(state) && !taken(*bucket)).map(|(bucket, _)| bucket)
+        self.sample(hash).find(|(bucket, state)| idle(state) && !in_use(*bucket)).map(|(bucket, _)| bucket)
     }
 
     /// Drops an idle key.
@@ -151,63 +154,63 @@ impl Shard {
         }
     }
 
-    /// An estimate of the time until a key can be held: until the first key of the sample is idle, but no longer than until
+    /// Estimates the time until there is room: until the first key of the sample is idle, but no longer than until
     /// the next sweep, which may find others.
     pub(super) fn wait_near(&self, hash: u64, now: Micros) -> Micros {
         let idle_at = self.sample(hash).map(|(_, state)| state.idle_at()).min();
         idle_at.unwrap_or(now).since(now).clamp(MIN_WAIT, PERIOD.into())
     }
 
-    /// The keys in the buckets next to where a key with this hash would be.
+    /// Returns the keys in the buckets next to the one for this hash.
     fn sample(&self, hash: u64) -> impl Iterator<Item = (usize, &State)> {
         let buckets = self.table.num_buckets();
         let first = hash as usize % buckets.max(1);
         let around = (first..buckets).chain(0..first);
-        let held = around.filter_map(|bucket| Some((bucket, &self.table.get_bucket(bucket)?.state)));
-        held.take(SAMPLE)
+        let states = around.filter_map(|bucket| Some((bucket, &self.table.get_bucket(bucket)?.state)));
+        states.take(SAMPLE)
     }
 
-    /// The shared counter of a key that is not held, if it counts anything.
-    pub(super) fn find_shared(&mut self, key: &Key, quota: &Quota, now: Micros) -> Option<SharedPlace> {
+    /// Finds the shared counter of a key that is not in the table, if it counts anything.
+    pub(super) fn find_shared(&mut self, key: &Key, quota: &Quota, now: Micros) -> Option<SharedCounterId> {
         self.overflow.as_mut()?.find(key, quota, now)
     }
 
     /// Creates a shared counter; none if there are too many.
-    pub(super) fn create_shared(&mut self, key: &Key, quota: &Quota, now: Micros) -> Option<SharedPlace> {
-        // A fresh state of the same ask has the current number, and is held later. A number of their own keeps a settlement
-        // of that key from the shared counter.
-        self.held += 1;
+    pub(super) fn create_shared(&mut self, key: &Key, quota: &Quota, now: Micros) -> Option<SharedCounterId> {
+        // A new counter of the same request has the current number, and is inserted later. The shared counter has a
+        // number of its own, so that a settlement of that key does not find it.
+        self.generation += 1;
         let state = self.fresh(quota);
         let overflow = self.overflow.get_or_insert_with(|| Box::new(Overflow::new(self.max_keys)));
-        let place = overflow.create(key, quota, state, now)?;
-        self.held += 1;
-        Some(place)
+        let id = overflow.create(key, quota, state, now)?;
+        self.generation += 1;
+        Some(id)
     }
 
     pub(super) fn has_room_to_share(&mut self, key: &Key, now: Micros) -> bool {
         self.overflow.as_mut().is_none_or(|overflow| overflow.has_room(key, now))
     }
 
-    #[expect(clippy::expect_used, reason = "the shard is locked since the place was found")]
-    pub(super) fn shared_at(&mut self, place: SharedPlace) -> &mut SharedCounter {
-        self.overflow.as_mut().expect("a place found under this lock").at(place)
+    #[expect(clippy::expect_used, reason = "the shard is locked since the counter was found")]
+    pub(super) fn shared_at(&mut self, id: SharedCounterId) -> &mut SharedCounter {
+        self.overflow.as_mut().expect("a shared counter found under this lock").at(id)
     }
 
-    /// The state of a key that is not held, made of the shared counter that it was counted in.
-    pub(super) fn summary_of(&mut self, place: SharedPlace) -> State {
-        let generation = self.held;
-        self.shared_at(place).state.summary(generation)
+    /// Creates a counter for a key that leaves its shared counter.
+    pub(super) fn summary_of(&mut self, id: SharedCounterId) -> State {
+        let generation = self.generation;
+        self.shared_at(id).state.summary(generation)
     }
 
     pub(super) fn count_shared(&mut self) {
         self.counts.shared += 1;
     }
 
-    pub(super) fn count_denied(&mut self) {
+    pub(super) fn count_denied_full(&mut self) {
         self.counts.denied_full += 1;
     }
 
-    /// The state that counts `key`: its own, or the shared one.
+    /// Returns the counter of `key`: its own, or a shared one.
     pub(super) fn find_any(&mut self, key: &Key, now: Micros) -> Option<&mut State> {
         match self.bucket(key) {
             Some(bucket) => Some(self.at(bucket)),
@@ -229,7 +232,7 @@ impl Shard {
         let Some(overflow) = self.overflow.as_mut().filter(|_| settled == Settled::Gone) else {
             return settled;
         };
-        match overflow.made(key, entry.seq) {
+        match overflow.counter_of_admission(key, entry.seq) {
             Some(counter) if counter.corrects() => {
                 let settled = counter.state.correct_within(now, *entry, *correction, Some(notes));
                 if settled == Settled::Done {
@@ -242,7 +245,8 @@ impl Shard {
         }
     }
 
-    /// A key that has left its shared counter took a copy of what it counted. The copy must not count less than it cost.
+    /// A key that has left its shared counter took a copy of it. The copy must not count less than the corrected
+    /// cost.
     fn charge_more(&mut self, key: &Key, from: u64, correction: Correction, now: Micros) {
         if let Correction::Cost(to) = correction
             && to > from
@@ -252,11 +256,11 @@ impl Shard {
         }
     }
 
-    /// Holds `state` under `key`, in place of what was there; makes room if there is none.
+    /// Inserts a counter for `key`, or replaces the existing one. It makes room if the policy is to evict.
     pub(super) fn insert(&mut self, key: &Key, state: State, now: Micros) {
-        self.held += 1;
-        if let Some(held) = self.find(key) {
-            *held = state;
+        self.generation += 1;
+        if let Some(existing) = self.find(key) {
+            *existing = state;
             return;
         }
         if self.table.len() >= self.max_keys && self.on_full == OnFull::Evict {
@@ -266,7 +270,7 @@ impl Shard {
         let slot = Slot { key: key.text().clone(), state };
         let full = self.table.len() == self.table.capacity();
         self.table.insert_unique(key.hash(), slot, |slot| Key::hash_of(&slot.key));
-        // A full table has moved its slots, unless the new one took the place of a removed one: then it is still full.
+        // A full table has moved its slots, unless the new slot reused a removed one: then it is still full.
         if full && self.table.len() < self.table.capacity() {
             self.layout += 1;
         }
@@ -282,9 +286,11 @@ impl Shard {
         }
     }
 
-    /// Drops what is idle among the `n` buckets from `start` on; where to go on, if there are more.
+    /// Drops the idle keys among the `n` buckets from `start` on; returns the bucket to continue with, if there are
+    /// more.
     ///
-    /// In steps, so that no decision waits for a whole shard. A table that grew meanwhile is swept next time.
+    /// It works in steps, so that no decision waits for a whole shard. A table that has grown meanwhile is swept next
+    /// time.
     pub(super) fn sweep(&mut self, start: usize, n: usize, now: Micros) -> Option<usize> {
         if start == 0 && self.overflow.as_mut().is_some_and(|overflow| !overflow.sweep(now)) {
             self.overflow = None;
@@ -314,7 +320,7 @@ impl Shard {
         None
     }
 
-    /// Changes whenever slots move to other buckets.
+    /// Returns a number that changes whenever slots move to other buckets.
     pub(super) fn layout(&self) -> u64 {
         self.layout
     }
@@ -329,18 +335,18 @@ impl Shard {
         self.table.num_buckets()
     }
 
-    /// Events and heap bytes of the key in this bucket, if there is one.
-    pub(super) fn weigh(&self, bucket: usize) -> Option<(usize, usize)> {
+    /// Returns the events and heap bytes of the key in this bucket, if there is one.
+    pub(super) fn usage(&self, bucket: usize) -> Option<(usize, usize)> {
         #[cfg(test)]
         super::lock::holds::visit();
         let slot = self.table.get_bucket(bucket)?;
         Some((slot.state.events(), slot.state.heap_bytes() + Key::heap_bytes(&slot.key)))
     }
 
-    /// Figures of this shard, with the events and the heap bytes of its keys.
+    /// Returns the figures of this shard, with the given events and heap bytes of its keys.
     pub(super) fn stats(&self, events: usize, heap_bytes: usize) -> MemoryStats {
         let shared = self.overflow.as_ref();
-        let (shared_events, shared_bytes) = shared.map_or((0, 0), |overflow| overflow.weigh());
+        let (shared_events, shared_bytes) = shared.map_or((0, 0), |overflow| overflow.usage());
         MemoryStats {
             keys: self.table.len(),
             events: events + shared_events,

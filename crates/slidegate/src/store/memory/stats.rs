@@ -21,26 +21,27 @@ pub(super) const MAX_RESTARTS: u32 = 8;
 pub struct MemoryStats {
     /// Keys held.
     pub keys: usize,
-    /// Admissions remembered one by one; those of one microsecond are one, and one of a great cost may be a few.
+    /// Admissions that are stored one by one. Admissions of one microsecond are one; one with a large cost may be
+    /// several.
     pub events: usize,
-    /// Keys that still counted something and had to make room.
+    /// Keys that still counted something and were dropped to make room.
     pub evicted: u64,
-    /// Keys that had nothing left to remember, and were dropped.
+    /// Idle keys that were dropped.
     pub swept: u64,
-    /// Bytes held: tables, logs, request ids and settlements. The overhead of the allocator comes on top.
+    /// Bytes used: tables, logs, request ids and settlements, without the overhead of the allocator.
     pub bytes: usize,
     /// Counters that keys share because the store is full. See [`OnFull::Share`](crate::OnFull::Share).
     pub shared_counters: usize,
-    /// Decisions about a key that were made by a shared counter.
+    /// Decisions about a key that a shared counter made.
     pub shared: u64,
     /// Decisions about a key that were denied because the store was full.
     pub denied_full: u64,
     /// Bytes of request ids and settlements, which are part of `bytes`. Their bound is
     /// [`MemoryOptions::max_note_bytes`](crate::MemoryOptions::max_note_bytes).
     pub note_bytes: usize,
-    /// Request ids that were not remembered, because the notes had reached their bound.
+    /// Request ids that were not remembered because `note_bytes` had reached its bound.
     pub ids_dropped: u64,
-    /// Settlements and extensions that were not carried out, because the notes had reached their bound.
+    /// Settlements and extensions that were not carried out because `note_bytes` had reached its bound.
     pub settlements_dropped: u64,
 }
 
@@ -62,7 +63,7 @@ impl MemoryStats {
 
 /// Unfinished count of one shard.
 #[derive(Default)]
-pub(super) struct Count {
+pub(super) struct ShardCount {
     /// Bucket to continue with.
     next: usize,
     /// Layout of the table that the buckets so far belong to.
@@ -72,18 +73,18 @@ pub(super) struct Count {
     heap_bytes: usize,
 }
 
-impl Count {
+impl ShardCount {
     /// Visits the next [`STEP`] buckets; returns the figures of the shard after the last one.
     pub(super) fn step(&mut self, shard: &Shard) -> Option<MemoryStats> {
         if self.layout != shard.layout() {
             if self.next > 0 && self.restarts < MAX_RESTARTS {
-                *self = Count { restarts: self.restarts + 1, ..Count::default() };
+                *self = ShardCount { restarts: self.restarts + 1, ..ShardCount::default() };
             }
             self.layout = shard.layout();
         }
         let end = self.next.saturating_add(STEP).min(shard.buckets());
         for bucket in self.next..end {
-            if let Some((events, heap_bytes)) = shard.weigh(bucket) {
+            if let Some((events, heap_bytes)) = shard.usage(bucket) {
                 self.events += events;
                 self.heap_bytes += heap_bytes;
             }

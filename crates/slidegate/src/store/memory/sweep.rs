@@ -1,4 +1,4 @@
-//! A thread that drops what has nothing left to remember, once a second, for as long as the store lives.
+//! Background thread that drops idle keys once a second, for as long as the store lives.
 
 use std::sync::Weak;
 use std::thread;
@@ -20,6 +20,6 @@ pub(super) fn in_background<C: Clock + 'static>(store: Weak<Inner<C>>) {
             }
         }
     });
-    // Without the thread the store is still right and still bounded: a full shard makes room by itself.
+    // Without the thread the store is still correct and bounded: a full shard makes room by itself.
     drop(spawned);
 }

@@ -1,8 +1,8 @@
-//! Steps under the locks of a store: how long each is, and what they add up to.
+//! Tests of the steps under the locks of a store: their length, and their sum.
 
 use super::lock::holds;
 use super::shard::Shard;
-use super::stats::{Count, MAX_RESTARTS, STEP};
+use super::stats::{MAX_RESTARTS, STEP, ShardCount};
 use super::{MemoryOptions, MemoryStats, MemoryStore, OnFull, SWEEP_STEP};
 use crate::{Algorithm, Check, Checks, Key, ManualClock, Micros, Quota};
 
@@ -18,8 +18,8 @@ fn key(n: u64) -> Key {
 }
 
 fn admit(store: &MemoryStore<ManualClock>, key: Key, quota: Quota) {
-    let ask = Checks::one(Check::new(key, quota, 1)).unwrap();
-    store.inner.admit(std::slice::from_ref(&ask));
+    let checks = Checks::one(Check::new(key, quota, 1)).unwrap();
+    store.inner.admit(std::slice::from_ref(&checks));
 }
 
 /// Figures that are counted with every shard locked as a whole.
@@ -27,7 +27,7 @@ fn recount(store: &MemoryStore<ManualClock>) -> MemoryStats {
     let mut stats = MemoryStats::default();
     for shard in &store.inner.shards {
         let shard = shard.lock();
-        let weights: Vec<_> = (0..shard.buckets()).filter_map(|bucket| shard.weigh(bucket)).collect();
+        let weights: Vec<_> = (0..shard.buckets()).filter_map(|bucket| shard.usage(bucket)).collect();
         assert_eq!(weights.len(), shard.stats(0, 0).keys);
         let events = weights.iter().map(|(events, _)| events).sum();
         stats.add(shard.stats(events, weights.iter().map(|(_, bytes)| bytes).sum()));
@@ -126,7 +126,7 @@ fn a_count_starts_again_when_slots_move() {
     let (long, short) = (Quota::per_hour(5).unwrap(), Quota::per_second(5).unwrap());
     let count = |meddle: &dyn Fn()| {
         let before = shard.lock().layout();
-        let mut count = Count::default();
+        let mut count = ShardCount::default();
         assert_eq!(count.step(&shard.lock()), None, "the table is larger than a step");
         meddle();
         assert_ne!(shard.lock().layout(), before, "slots have moved");
@@ -156,7 +156,7 @@ fn a_count_starts_again_when_slots_move() {
 fn restarts_of_a_count_are_bounded() {
     let (_, store) = store(64);
     let mut shard = store.inner.shards[0].lock();
-    let mut count = Count::default();
+    let mut count = ShardCount::default();
     let long = Quota::per_hour(5).unwrap();
     for n in 0..64 {
         let state = shard.fresh(&long);

@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 
 use super::server::Server;
 use super::{Inner, RedisStore, ServerId};
-use crate::store::HEARD_LANES;
+use crate::store::MAX_LISTENED_SHARDS;
 use crate::{Key, Listener};
 
 /// How often a connection that only listens is asked whether it is still there.
@@ -32,7 +32,7 @@ pub(super) const RESET: char = '!';
 impl RedisStore {
     pub(super) fn tell(&self, listener: Weak<dyn Listener>) {
         if let Some(listener) = listener.upgrade() {
-            (0..HEARD_LANES).for_each(|lane| listener.hears(lane, false));
+            (0..MAX_LISTENED_SHARDS).for_each(|lane| listener.hears(lane, false));
         }
         // Without a runtime there is nobody to listen, so nothing is heard.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -65,7 +65,7 @@ async fn follow(store: Weak<Inner>, listener: Weak<dyn Listener>) {
             }
             stays
         });
-        for id in servers.into_iter().filter(|id| id.0 < HEARD_LANES) {
+        for id in servers.into_iter().filter(|id| id.0 < MAX_LISTENED_SHARDS) {
             heard.entry(id).or_insert_with(|| {
                 tokio::spawn(hear(Weak::clone(&store), id, Weak::clone(&listener))).abort_handle()
             });

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::store::failover::{lasts, within};
+use crate::store::failover::{check_duration, check_range};
 use crate::{Error, Micros, Quota};
 
 /// What keys start with unless told otherwise.
@@ -155,18 +155,18 @@ impl RedisOptions {
 
     /// Says what is out of bounds, by the name the configuration file has for it.
     pub fn check(&self) -> Result<(), Error> {
-        within("connections", self.connections, 1, 64)?;
-        within("batch-size", self.batch_size, 1, MAX_BATCH_SIZE)?;
-        within("max-in-flight", self.max_in_flight, 1, 1_000_000)?;
+        check_range("connections", self.connections, 1, 64)?;
+        check_range("batch-size", self.batch_size, 1, MAX_BATCH_SIZE)?;
+        check_range("max-in-flight", self.max_in_flight, 1, 1_000_000)?;
         let (ms, minute, day) =
             (Duration::from_millis(1), Duration::from_secs(60), Duration::from_secs(86_400));
-        lasts("connect-timeout", self.connect_timeout, ms, minute)?;
-        lasts("response-timeout", self.response_timeout, ms, minute)?;
-        lasts("keep-alive", self.keep_alive, Duration::from_secs(1), day)?;
-        lasts("health-check", self.health_check, Duration::from_millis(100), day)?;
-        lasts("max-wait", self.max_wait, Duration::ZERO, minute)?;
-        lasts("min-expire", self.min_expire, Duration::ZERO, 366 * day)?;
-        lasts("expire-buffer", self.expire_buffer, Duration::ZERO, 366 * day)?;
+        check_duration("connect-timeout", self.connect_timeout, ms, minute)?;
+        check_duration("response-timeout", self.response_timeout, ms, minute)?;
+        check_duration("keep-alive", self.keep_alive, Duration::from_secs(1), day)?;
+        check_duration("health-check", self.health_check, Duration::from_millis(100), day)?;
+        check_duration("max-wait", self.max_wait, Duration::ZERO, minute)?;
+        check_duration("min-expire", self.min_expire, Duration::ZERO, 366 * day)?;
+        check_duration("expire-buffer", self.expire_buffer, Duration::ZERO, 366 * day)?;
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
         if self.prefix.is_empty() || self.prefix.len() > 32 || !self.prefix.bytes().all(allowed) {
             return Err(Error::invalid("prefix must be 1 to 32 letters, digits or any of `._-`"));

@@ -10,7 +10,7 @@ use futures_util::stream::{self, StreamExt};
 
 use super::topology::Place;
 use super::{Inner, bad_reply};
-use crate::store::multi_shard::{self, Part, Places};
+use crate::store::multi_shard::{self, Part, ShardedStore};
 use crate::{BatchVerdicts, Check, Checks, Error, Key, Micros, Receipt, Settled, Settlement, Verdicts};
 
 /// Calls of one batch that are made at once.
@@ -68,12 +68,14 @@ impl Inner {
         let settlements: Vec<Settlement> = asks
             .iter()
             .zip(readings)
-            .filter_map(|(ask, reading)| Some(multi_shard::charged(ask, None, reading.as_ref()?)))
+            .filter_map(|(ask, reading)| Some(multi_shard::new_charges(ask, None, reading.as_ref()?)))
             .flatten()
             .collect();
         for (place, settlements) in self.by_place(settlements) {
             let inner = Arc::clone(self);
-            tokio::spawn(async move { multi_shard::give_back(&*inner, &place, settlements).await });
+            tokio::spawn(
+                async move { multi_shard::give_back_with_retries(&*inner, &place, settlements).await },
+            );
         }
     }
 
@@ -153,8 +155,8 @@ impl Inner {
     }
 }
 
-impl Places for Inner {
-    type Place = Place;
+impl ShardedStore for Inner {
+    type Shard = Place;
 
     async fn admit_part(&self, place: &Place, ask: Checks) -> Result<Verdicts, Error> {
         self.admit_at(*place, &[ask]).await?.into_iter().next().ok_or_else(bad_reply)

@@ -275,7 +275,7 @@ impl MetricsCollector {
             "Decisions without Redis because too many calls were in flight",
             overloaded,
         )?;
-        let journal = failover.map(|failover| failover.mirror);
+        let journal = failover.map(|failover| failover.journal);
         page.size(
             "journal_keys",
             "Keys in the journal of this node's admissions",
