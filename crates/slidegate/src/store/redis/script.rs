@@ -8,9 +8,9 @@ use super::layout::{Kind, Names};
 use super::options::Expiry;
 use crate::Key;
 
-const HEAD: &str = include_str!("lua/head.lua");
-const QUICK_ZSET: &str = include_str!("lua/quick_zset.lua");
-const QUICK_PACKED: &str = include_str!("lua/quick_packed.lua");
+const PRELUDE: &str = include_str!("lua/prelude.lua");
+const FAST_ZSET: &str = include_str!("lua/fast_zset.lua");
+const FAST_PACKED: &str = include_str!("lua/fast_packed.lua");
 const COMMON: &str = include_str!("lua/common.lua");
 const NOTES: &str = include_str!("lua/notes.lua");
 const ZSET: &str = include_str!("lua/zset.lua");
@@ -19,11 +19,11 @@ const COUNTERS: &str = include_str!("lua/counters.lua");
 const WARM: &str = include_str!("lua/warm.lua");
 const ADMIT: &str = include_str!("lua/admit.lua");
 const SETTLE: &str = include_str!("lua/settle.lua");
-const HEAL: &str = include_str!("lua/heal.lua");
-const SHAPE: &str = include_str!("lua/shape.lua");
-const SURVEY: &str = include_str!("lua/survey.lua");
+const RESTORE: &str = include_str!("lua/restore.lua");
+const QUOTA_TAG: &str = include_str!("lua/quota_tag.lua");
+const LOAD_ANY: &str = include_str!("lua/load_any.lua");
 const AUDIT: &str = include_str!("lua/audit.lua");
-const CLEAN: &str = include_str!("lua/clean.lua");
+const GC: &str = include_str!("lua/gc.lua");
 
 /// Which parts a call needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,9 +68,9 @@ impl Parts {
 
     fn text(self) -> String {
         let parts = [
-            (true, HEAD),
-            (self.has(Parts::QUICK.0 | 1), QUICK_ZSET),
-            (self.has(Parts::QUICK.0 | 2), QUICK_PACKED),
+            (true, PRELUDE),
+            (self.has(Parts::QUICK.0 | 1), FAST_ZSET),
+            (self.has(Parts::QUICK.0 | 2), FAST_PACKED),
             (true, COMMON),
             (self.has(Parts::NOTES.0), NOTES),
             (self.has(1), ZSET),
@@ -92,7 +92,7 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    /// All that may be stored of one key, and how long it is kept: for `lua/survey.lua`.
+    /// All that may be stored of one key, and how long it is kept: for `lua/load_any.lua`.
     pub(super) fn of_key(key: &Key, names: &Names, expiry: Expiry) -> Self {
         let mut arguments = Arguments { keys: names.counted(key).into(), ..Arguments::default() };
         arguments.numbers(&[expiry.min.get(), expiry.buffer.get()]);
@@ -188,19 +188,19 @@ impl Scripts {
     }
 
     pub(super) fn settle(&self) -> &Prepared {
-        self.settle.get_or_init(|| Prepared::new(Parts::ALL.text() + SHAPE + SETTLE, When::Room))
+        self.settle.get_or_init(|| Prepared::new(Parts::ALL.text() + QUOTA_TAG + SETTLE, When::Room))
     }
 
     pub(super) fn heal(&self) -> &Prepared {
-        self.heal.get_or_init(|| Prepared::new(Parts::ALL.text() + HEAL, When::Room))
+        self.heal.get_or_init(|| Prepared::new(Parts::ALL.text() + RESTORE, When::Room))
     }
 
     pub(super) fn audit(&self) -> &Prepared {
-        self.audit.get_or_init(|| Prepared::new(Parts::ALL.text() + SHAPE + SURVEY + AUDIT, When::Always))
+        self.audit.get_or_init(|| Prepared::new(Parts::ALL.text() + QUOTA_TAG + LOAD_ANY + AUDIT, When::Always))
     }
 
     pub(super) fn clean(&self) -> &Prepared {
-        self.clean.get_or_init(|| Prepared::new(Parts::ALL.text() + SHAPE + SURVEY + CLEAN, When::Always))
+        self.clean.get_or_init(|| Prepared::new(Parts::ALL.text() + QUOTA_TAG + LOAD_ANY + GC, When::Always))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tidying up: see `lua/clean.lua`.
+//! Tidying up: see `lua/gc.lua`.
 
 use std::collections::HashMap;
 

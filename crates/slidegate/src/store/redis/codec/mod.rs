@@ -512,7 +512,7 @@ pub(super) fn settled(reply: Value, expected: usize) -> Result<(Micros, Vec<Opti
     Ok((at, settled))
 }
 
-/// What a node had admitted, for `lua/heal.lua`.
+/// What a node had admitted, for `lua/restore.lua`.
 pub(super) fn heal_plan(writer: Writer<'_>, lines: &[&HealLine], names: &Names, expiry: Expiry) -> Arguments {
     let mut arguments = Arguments::default();
     let node = arguments.text(writer.node.to_owned());

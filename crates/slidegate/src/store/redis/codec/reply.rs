@@ -25,7 +25,7 @@ impl Numbers {
         }
     }
 
-    /// All of one run was granted, at this instant and nothing before it: see `lua/quick_zset.lua`.
+    /// All of one run was granted, at this instant and nothing before it: see `lua/fast_zset.lua`.
     pub(crate) fn is_short(&self) -> bool {
         self.bytes.len() == 4 * size_of::<f64>()
     }
@@ -41,7 +41,7 @@ impl Numbers {
         if reply[0] > times { Err(bad_reply()) } else { Ok(reply) }
     }
 
-    /// The next is a number and a half: see `lua/quick_zset.lua`.
+    /// The next is a number and a half: see `lua/fast_zset.lua`.
     pub(crate) fn is_and_a_half(&self) -> bool {
         let next = self.bytes.get(self.read..).and_then(|rest| rest.first_chunk());
         next.is_some_and(|next| f64::from_le_bytes(*next).fract() == 0.5)
