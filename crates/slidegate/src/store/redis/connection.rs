@@ -1,9 +1,9 @@
-//! A few multiplexed connections: made when first needed, watched while they live, made again when they break.
+//! Multiplexed connections to one server: opened when first needed, health-checked, and reopened when they break.
 //!
-//! Many callers share a connection; their commands go out back to back and the answers come in order, so there
-//! is nothing to borrow and give back. A connection that breaks fails the calls in flight on it, whose outcome
-//! is then unknown, and the next call makes another. While Redis is away, attempts are spaced out, and calls in
-//! between fail at once with what the last attempt said.
+//! Many callers share a connection: their commands go out back to back and the replies come in order, so there is no
+//! pool to borrow from. A connection that breaks fails the calls in flight on it, whose outcome is then unknown, and
+//! the next call opens another. While Redis is unreachable, attempts back off, and calls between attempts fail at
+//! once with the error of the last attempt.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -21,10 +21,10 @@ use super::error_map::explain;
 use super::topology::{Sentinel, check_role};
 use crate::{Clock, Error, Fault, Micros, SystemClock};
 
-/// The wait after the first failed attempt to connect; it doubles with each.
+/// Back-off after the first failed attempt to connect; it doubles with each attempt.
 const FIRST_PAUSE: Micros = Micros::from_millis(50);
 
-/// The longest wait between attempts.
+/// Longest back-off between attempts.
 const LONGEST_PAUSE: Micros = Micros::from_millis(1_000);
 
 pub(super) struct Connections {
@@ -38,37 +38,37 @@ pub(super) struct Connections {
     lives: Arc<Epochs>,
 }
 
-/// Where connections are made to.
+/// Address that connections lead to.
 pub(super) enum Target {
     Fixed { client: Box<Client>, address: Arc<str> },
     Sentinel { sentinel: Box<Sentinel>, address: Arc<str> },
 }
 
-/// One connection, alive or not.
+/// Slot for one connection, which may be closed at the moment.
 struct ConnectionSlot {
     target: Arc<Target>,
     lives: Arc<Epochs>,
     config: AsyncConnectionConfig,
     health_check: Duration,
     live: ArcSwapOption<Live>,
-    /// Held while connecting, so that one caller does and the others wait for it.
+    /// Locked while connecting, so that one caller connects and the others wait for it.
     connecting: tokio::sync::Mutex<()>,
-    /// Shared by all links: if one could connect, the next need not wait.
+    /// Last failure, shared by all slots: if one slot could connect, the next need not wait.
     failed: Arc<Mutex<Option<Failed>>>,
-    /// Shared by all links: numbers the connections.
+    /// Number of connections made, shared by all slots.
     made: Arc<AtomicU64>,
-    /// Something speaks against the connection: it is asked at once.
+    /// Wakes the health check at once when the connection is suspected to be broken.
     doubt: Arc<Notify>,
     clock: SystemClock,
 }
 
-/// A connection, and which of all that were made.
+/// Open connection and its serial number.
 struct Live {
     made: u64,
     own: OwnConnection,
 }
 
-/// A connection, to where, and to which life of what is there.
+/// Connection with its address and the epoch of the server at its other end.
 #[derive(Clone)]
 pub(super) struct OwnConnection {
     pub(super) connection: MultiplexedConnection,
@@ -76,17 +76,17 @@ pub(super) struct OwnConnection {
     pub(super) life: u64,
 }
 
-/// The last attempt failed, and the next may be made `until` later.
+/// Failed attempt to connect. The next attempt may be made at `until`.
 #[derive(Clone)]
 struct Failed {
     error: Error,
     pause: Micros,
     until: Micros,
-    /// How many connections had been made by all links: when there are more, the wait is over.
+    /// Number of connections that all slots had made: when there are more, the back-off is over.
     made: u64,
 }
 
-/// A connection, and a place among the calls in flight, for the length of one call.
+/// Connection and in-flight permit, for the duration of one call.
 pub(super) struct PooledConnection<'c> {
     connection: Arc<Live>,
     connections: &'c Connections,
@@ -127,7 +127,7 @@ impl Connections {
         }
     }
 
-    /// A place among the calls in flight; waits for one, but not for long.
+    /// Waits for an in-flight permit, for `max_wait` at most.
     pub(super) async fn place(&self) -> Result<SemaphorePermit<'_>, Error> {
         match self.in_flight.try_acquire() {
             Ok(place) => Ok(place),
@@ -138,7 +138,7 @@ impl Connections {
         }
     }
 
-    /// A connection for one call.
+    /// Returns a connection for one call.
     pub(super) async fn get(&self, purpose: Purpose) -> Result<PooledConnection<'_>, Error> {
         let place = self.place().await?;
         let link = &self.links[self.next.fetch_add(1, Ordering::Relaxed) % self.links.len()];
@@ -150,10 +150,10 @@ impl Connections {
                     }
                     return Ok(PooledConnection { connection, connections: self, _place: place });
                 }
-                // It leads to what counts no more.
+                // The connection belongs to an earlier epoch.
                 Ok(connection) => link.drop_broken(&connection),
                 Err(error) => {
-                    // If one cannot be made, the others may be broken without having noticed.
+                    // If one cannot connect, the others may be broken without having noticed.
                     self.links.iter().for_each(|link| link.doubt.notify_waiters());
                     return Err(error);
                 }
@@ -161,12 +161,12 @@ impl Connections {
         }
     }
 
-    /// A connection of its own, for what must not be mixed with other callers' commands.
+    /// Opens a dedicated connection, for commands that must not be mixed with those of other callers.
     pub(super) async fn own(&self) -> Result<OwnConnection, Error> {
         self.links[0].connect().await
     }
 
-    /// Makes connections of another kind to where these lead.
+    /// Returns a client for other kinds of connections to the same server, such as Pub/Sub.
     pub(super) async fn client(&self) -> Result<Client, Error> {
         match &*self.target {
             Target::Fixed { client, .. } => Ok(Client::clone(client)),
@@ -174,7 +174,7 @@ impl Connections {
         }
     }
 
-    /// How long an answer may take.
+    /// Timeout of a reply.
     pub(super) fn patience(&self) -> Duration {
         self.response_timeout
     }
@@ -185,7 +185,7 @@ impl Connections {
         }
     }
 
-    /// When one breaks, those that were made before it did are most likely broken too.
+    /// Closes connections that were opened before the broken one failed: they are most likely broken too.
     #[cold]
     fn drop_older(&self, broken: &Arc<Live>) {
         for link in &self.links {
@@ -213,7 +213,8 @@ impl PooledConnection<'_> {
         self.note(answer.and_then(Value::extract_error))
     }
 
-    /// After an ASK: what follows ASKING at once is answered also for a slot that is still on its way.
+    /// Sends ASKING and the command together, after an ASK redirect: the node then answers also for a slot that it is
+    /// importing.
     pub(super) async fn send_asking(&mut self, command: Cmd) -> RedisResult<Value> {
         let mut pipeline = Pipeline::with_capacity(2);
         pipeline.cmd("ASKING").add_command(command);
@@ -222,13 +223,13 @@ impl PooledConnection<'_> {
         self.note(answer.and_then(Value::extract_error))
     }
 
-    /// Several commands, answered together.
+    /// Sends several commands, answered together.
     pub(super) async fn send_all(&mut self, pipeline: &Pipeline) -> RedisResult<Value> {
         let answer = pipeline.query_async(&mut self.connection.own.connection.clone()).await;
         self.note(answer)
     }
 
-    /// What a failure means, and what to do about it.
+    /// Converts a failure to an error with advice.
     pub(super) fn explain(&self, error: RedisError) -> Error {
         explain(&error, &self.connection.own.address)
     }
@@ -237,7 +238,7 @@ impl PooledConnection<'_> {
         self.connection.own.life
     }
 
-    /// A connection that broke is not lent again; nor one that leads to what is a primary no more.
+    /// Closes the connection if it broke, or if it leads to a server that is no longer the primary.
     fn note<T>(&self, answer: RedisResult<T>) -> RedisResult<T> {
         if let Err(error) = &answer {
             let broke = error.is_io_error() && !error.is_timeout();
@@ -268,7 +269,7 @@ impl ConnectionSlot {
         }
         let made_before = self.made.load(Ordering::Relaxed);
         let connected = match self.connect().await {
-            // Another link could meanwhile: what led here was old news.
+            // Another slot has connected meanwhile: the address was out of date.
             Err(_) if self.made.load(Ordering::Relaxed) != made_before => self.connect().await,
             connected => connected,
         };
@@ -320,14 +321,14 @@ impl ConnectionSlot {
     }
 }
 
-/// Asks a connection now and then whether it still answers, and drops it if it does not.
+/// Health check: pings a connection periodically, or at once when woken, and closes it if there is no reply.
 async fn watch(link: Weak<ConnectionSlot>, connection: Arc<Live>) {
     loop {
         let Some((period, doubt)) = link.upgrade().map(|link| (link.health_check, Arc::clone(&link.doubt)))
         else {
             return;
         };
-        // Either way it is asked now.
+        // Pings after the period and also when woken early.
         let _ = tokio::time::timeout(period, doubt.notified()).await;
         let mut asked = connection.own.connection.clone();
         let answer = asked.send_packed_command(&redis::cmd("PING")).await;
@@ -337,7 +338,7 @@ async fn watch(link: Weak<ConnectionSlot>, connection: Arc<Live>) {
             Target::Sentinel { sentinel, .. } => sentinel.has_left(&connection.own.address).await,
         };
         let replaced = !link.live.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, &connection));
-        // A server that answers with an error is there.
+        // A server that replies with an error is reachable.
         if replaced || left || answer.is_err_and(|error| error.is_io_error()) {
             link.drop_broken(&connection);
             return;
@@ -345,7 +346,7 @@ async fn watch(link: Weak<ConnectionSlot>, connection: Arc<Live>) {
     }
 }
 
-/// Which process answers. One that may not say, or is a proxy, is taken for the same each time.
+/// Returns the run id of the server; an empty one for a proxy, or if the user may not read it.
 async fn run_id(connection: &mut MultiplexedConnection) -> RedisResult<String> {
     match redis::cmd("INFO").arg("server").query_async::<Value>(connection).await {
         Ok(info) => {
@@ -358,7 +359,7 @@ async fn run_id(connection: &mut MultiplexedConnection) -> RedisResult<String> {
     }
 }
 
-/// What fails while connecting was never asked.
+/// Converts an error while connecting: no call was sent, so its outcome is never unknown.
 fn unreachable(error: &RedisError, address: &str) -> Error {
     match explain(error, address) {
         unknown if unknown.outcome_unknown() => {

@@ -1,6 +1,6 @@
-//! Which life of a server counts: one that has another run id than before has another memory.
+//! Epochs of a server: a server with another run id than before has another memory.
 //!
-//! Whoever can write back what was lost holds decisions until it has: `hold` and `acknowledge`.
+//! Failover writes lost counts back and blocks decisions until then, with `hold` and `acknowledge`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,21 +9,21 @@ use parking_lot::Mutex;
 
 use crate::{Error, Fault};
 
-/// What a call is for.
+/// Purpose of a call, which says whether it waits for an acknowledged epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// It charges or takes back, so it waits until what was lost is there again.
+    /// The call charges or gives back permits, so it waits until lost counts are restored.
     Decide,
-    /// It looks, or it writes back.
+    /// The call reads, or restores lost counts.
     Look,
 }
 
-/// The lives of one server, numbered from 1; 0 before it was first met.
+/// Epochs of one server, numbered from 1; 0 before the first connection.
 pub(super) struct Epochs {
     now: AtomicU64,
     acknowledged: AtomicU64,
     run_id: Mutex<String>,
-    /// Shared by all servers of a store.
+    /// Blocks decisions in epochs that are not acknowledged. Shared by all servers of a store.
     hold: Arc<AtomicBool>,
 }
 
@@ -37,8 +37,8 @@ impl Epochs {
         self.now.load(Ordering::Acquire)
     }
 
-    /// A connection was made to the server with this run id: which life that is. A server that does not tell
-    /// has one life.
+    /// Records a connection to the server with this run id and returns the epoch. A server that does not report a run
+    /// id has one epoch.
     pub(super) fn met(&self, run_id: &str) -> u64 {
         let mut known = self.run_id.lock();
         if self.now() == 0 || *known != run_id {
@@ -52,7 +52,8 @@ impl Epochs {
         self.run_id.lock().clone()
     }
 
-    /// What it has is not what counted before, though it is the same process: a replica that was promoted.
+    /// Starts a new epoch though the process is the same: the data is not the data that counted before, as on a
+    /// replica that was promoted.
     pub(super) fn begin(&self) {
         let _known = self.run_id.lock();
         if self.now() > 0 {
@@ -64,7 +65,7 @@ impl Epochs {
         self.acknowledged.fetch_max(life, Ordering::AcqRel);
     }
 
-    /// Whether `life` may decide.
+    /// Fails with [`Fault::Restarted`] unless `epoch` may decide.
     #[inline]
     pub(super) fn check(&self, life: u64, address: &str) -> Result<(), Error> {
         if !self.hold.load(Ordering::Acquire) || self.acknowledged.load(Ordering::Acquire) >= life {

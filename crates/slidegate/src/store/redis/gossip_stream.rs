@@ -1,6 +1,6 @@
-//! What processes tell each other and is soon out of date: a stream, of which only the last moments are read.
+//! Short-lived broadcast between nodes over a Redis stream, of which only the last moments are read.
 //!
-//! Redis numbers what is told by its own clock, so how long ago it was does not depend on anybody else's.
+//! Redis numbers entries by its own clock, so the age of an entry does not depend on the clocks of the nodes.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use super::RedisStore;
 use super::bad_reply;
 use crate::Error;
 
-/// Entries that are kept, about: enough for some moments of hundreds of processes.
+/// Approximate number of entries that are kept: enough for some moments of hundreds of processes.
 const KEPT: usize = 2_000;
 
-/// How long it is kept if nobody tells anything any more.
+/// Time that the stream is kept after its last entry.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
-/// What one process has told.
+/// Message of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GossipMessage {
     pub(crate) who: String,
@@ -22,7 +22,8 @@ pub(crate) struct GossipMessage {
 }
 
 impl RedisStore {
-    /// Tells the others, and says what everybody told `lately`, this included, oldest first.
+    /// Publishes a message and returns the messages of all processes of the last `lately`, including this one, oldest
+    /// first.
     pub(crate) async fn announce(
         &self,
         name: &str,
@@ -42,7 +43,7 @@ impl RedisStore {
         let reply = self.call_stream(name, &read).await?;
         let entries: Vec<(String, Vec<Vec<u8>>)> = redis::from_redis_value(reply).map_err(|_| bad_reply())?;
         let told = entries.into_iter().filter_map(|(_, fields)| {
-            // Another program may have added anything.
+            // Another program may have added any entry.
             let mut texts = fields.into_iter().map(String::from_utf8);
             Some(GossipMessage { who: texts.next()?.ok()?, text: texts.next()?.ok()? })
         });

@@ -1,8 +1,8 @@
-//! Telling other nodes what was freed: whoever settles or resets publishes the key's name, and each node listens on
-//! each server.
+//! Pub/Sub between nodes about freed permits: a node that settles or resets publishes the name of the key, and each
+//! node subscribes on each server.
 //!
-//! A script publishes what it settles in the same step. A connection that is lost is noticed at once if it is closed,
-//! and by a question within [`ASK_EVERY`] and the time that an answer may take if it is not.
+//! A script publishes in the same step in which it settles. A lost connection is noticed at once if it is closed, and
+//! otherwise by a ping within [`PING_INTERVAL`] and the reply timeout.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -17,16 +17,16 @@ use super::{Inner, RedisStore, ServerId};
 use crate::store::HEARD_LANES;
 use crate::{Key, Listener};
 
-/// How often a connection that only listens is asked whether it is still there.
+/// Interval between pings of a subscribed connection.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether there are other servers.
+/// Interval between looks at the list of servers.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// The wait before a lost connection is made again.
+/// Delay before a lost connection is reopened.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Stands before a key that was reset; no key begins with it.
+/// Prefix of a message about a key that was reset; no key begins with it.
 pub(super) const RESET: char = '!';
 
 impl RedisStore {
@@ -34,7 +34,7 @@ impl RedisStore {
         if let Some(listener) = listener.upgrade() {
             (0..HEARD_LANES).for_each(|lane| listener.hears(lane, false));
         }
-        // Without a runtime there is nobody to listen, so nothing is heard.
+        // Without a runtime no task can subscribe, so the listener hears nothing.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(follow(Arc::downgrade(&self.inner), listener));
         }
@@ -42,7 +42,7 @@ impl RedisStore {
 }
 
 impl Inner {
-    /// What others are to hear of.
+    /// Adds a PUBLISH for each freed key.
     pub(super) fn add_freed<'k>(&self, pipeline: &mut Pipeline, keys: impl Iterator<Item = &'k Key>) {
         for key in keys {
             pipeline.cmd("PUBLISH").arg(self.names.freed()).arg(key.as_str()).ignore();
@@ -50,7 +50,7 @@ impl Inner {
     }
 }
 
-/// Listens on every server that there is, as they come and go.
+/// Keeps a subscription on every server, as servers come and go.
 async fn follow(store: Weak<Inner>, listener: Weak<dyn Listener>) {
     let mut heard: HashMap<ServerId, AbortHandle> = HashMap::new();
     while let Some(inner) = store.upgrade()
@@ -76,7 +76,7 @@ async fn follow(store: Weak<Inner>, listener: Weak<dyn Listener>) {
     heard.values().for_each(AbortHandle::abort);
 }
 
-/// Listens on one server, again and again.
+/// Subscribes on one server, and again after each lost connection.
 async fn hear(store: Weak<Inner>, id: ServerId, listener: Weak<dyn Listener>) {
     tell(&listener, id, false);
     while let Some((server, channel)) = store.upgrade().and_then(|inner| {
@@ -92,7 +92,7 @@ async fn hear(store: Weak<Inner>, id: ServerId, listener: Weak<dyn Listener>) {
     }
 }
 
-/// Listens until the connection is lost, leads to what counts no more, or nobody wants to know.
+/// Receives messages until the connection is lost, belongs to an earlier epoch, or the listener is dropped.
 async fn hear_once(
     server: &Server,
     channel: &str,
@@ -126,7 +126,7 @@ async fn hear_once(
                 if listener.strong_count() == 0 || life != server.lives.now() {
                     return Ok(());
                 }
-                // What arrives meanwhile waits in its stream.
+                // Messages that arrive meanwhile wait in the stream.
                 let answer = tokio::time::timeout(patience, asking.ping::<redis::Value>()).await;
                 answer.map_err(|_| lost())??;
             }

@@ -1,4 +1,5 @@
-//! How things are named in Redis. The tables are in `lua/zset.lua`, `lua/counters.lua` and `lua/packed.lua`.
+//! Names of keys and members in Redis. The stored layouts are in `lua/zset.lua`, `lua/counters.lua` and
+//! `lua/packed.lua`.
 
 use sha2::{Digest, Sha256};
 
@@ -10,7 +11,7 @@ pub(super) struct Names {
     prefix: String,
 }
 
-/// How a check is counted: the parts of the script.
+/// Kind of counter of a check, as numbered in the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Zset = 1,
@@ -19,20 +20,20 @@ pub(super) enum Kind {
     Bucket = 4,
 }
 
-/// What is stored of a key. The two encodings of a window have nothing in common, so that a rule which changes
-/// from one to the other and back finds what it had noted.
+/// Keys in Redis that hold data of one rate limit key. The two encodings of a window share nothing, so that a rule
+/// which changes from one to the other and back finds its notes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Part {
     Main,
     Notes,
     Log,
     LogNotes,
-    /// When its limit began to climb.
+    /// When its limit began to warm up.
     Warm,
 }
 
 impl Part {
-    /// What may have counts in it, and the notes on them.
+    /// Parts that may hold counts, and the notes on them.
     const COUNTED: [Part; 4] = [Part::Main, Part::Notes, Part::Log, Part::LogNotes];
     const ALL: [Part; 5] = [Part::Main, Part::Notes, Part::Log, Part::LogNotes, Part::Warm];
 
@@ -59,8 +60,8 @@ impl Kind {
         }
     }
 
-    /// Where it is counted, and where it is noted if not there. Starting a log anew forgets its notes, so every call
-    /// names them; a sorted set says itself whether it has any.
+    /// Returns the part that counts, and the part for notes if that is separate. Starting a log anew forgets its
+    /// notes, so every call names them; a sorted set records itself whether it has any.
     pub(super) fn parts(self, notes: bool) -> (Part, Option<Part>) {
         match self {
             Kind::Zset => (Part::Main, notes.then_some(Part::Notes)),
@@ -75,33 +76,33 @@ impl Names {
         Names { prefix: prefix.to_owned() }
     }
 
-    /// Where `key` is counted. The braces make it one slot of a cluster with what else belongs to it: those of
-    /// its tag, or else around all of it.
+    /// Name of the key that counts `key`. The braces put it into one slot of a cluster with everything that belongs
+    /// to it: the braces of its tag, or else braces around all of it.
     pub(super) fn main(&self, key: &Key) -> String {
         self.name(key, Part::Main)
     }
 
-    /// Where the notes are on what a window counts in `main`.
+    /// Name of the key with the notes of a window in `main`.
     pub(super) fn notes(&self, key: &Key) -> String {
         self.name(key, Part::Notes)
     }
 
-    /// Where `key` is counted if it is packed.
+    /// Name of the key that counts `key` in the packed encoding.
     pub(super) fn log(&self, key: &Key) -> String {
         self.name(key, Part::Log)
     }
 
-    /// Where it is that the limit of `key` began to climb.
+    /// Name of the key that records when the limit of `key` began to warm up.
     pub(super) fn warm(&self, key: &Key) -> String {
         self.name(key, Part::Warm)
     }
 
-    /// Every name that `key` may have something under.
+    /// Names of all keys that may hold data of `key`.
     pub(super) fn all(&self, key: &Key) -> [String; 5] {
         Part::ALL.map(|part| self.name(key, part))
     }
 
-    /// Those under which something may be counted or noted.
+    /// Names of the keys that may hold counts or notes.
     pub(super) fn counted(&self, key: &Key) -> [String; 4] {
         Part::COUNTED.map(|part| self.name(key, part))
     }
@@ -114,47 +115,47 @@ impl Names {
         }
     }
 
-    /// The channel on which processes say what they freed.
+    /// Channel on which processes publish freed keys.
     pub(super) fn freed(&self) -> String {
         format!("{}:freed", self.prefix)
     }
 
-    /// Where a text is that all processes read.
+    /// Name of a text that all processes read.
     pub(super) fn shared(&self, name: &str) -> String {
         format!("{}:{{{name}}}:shared", self.prefix)
     }
 
-    /// Where processes say that they are there.
+    /// Name of the hash in which processes publish their presence.
     pub(super) fn nodes(&self, tag: &str) -> String {
         format!("{}:{{{tag}}}:nodes", self.prefix)
     }
 
-    /// Matches every key of the deployment, and nothing else of it.
+    /// Pattern that matches every key of the deployment, and nothing else.
     pub(super) fn pattern(&self) -> String {
         format!("{}:{{*", self.prefix)
     }
 
-    /// The key that a name is of, and what of it, if it is one of ours.
+    /// Parses the name of a key in Redis; none if it is foreign.
     pub(super) fn parse(&self, name: &[u8]) -> Option<(Key, Part)> {
         let text = str::from_utf8(name).ok()?.strip_prefix(&self.prefix)?.strip_prefix(':')?;
         let (inside, after) = text.strip_prefix('{')?.split_once('}')?;
         if let Some(part) = Part::ALL.into_iter().find(|part| part.suffix() == after) {
             return Some((Key::printed(inside), part));
         }
-        // An attribute always has a `=`, so none is taken for a suffix. The longest fits.
+        // An attribute always has a `=`, so none is taken for a suffix. The longest suffix wins.
         let part = Part::ALL.into_iter().rev().find(|part| text.ends_with(part.suffix()))?;
         let key = Key::printed(text.strip_suffix(part.suffix())?);
         let ours = !after.starts_with(':') && !after.contains(['{', '}']);
         Some((key, part)).filter(|(key, _)| ours && key.tag().is_some())
     }
 
-    /// Whether a name is of something that belongs to the deployment and counts nothing.
+    /// Returns true if the key belongs to the deployment and counts nothing.
     pub(super) fn is_apart(name: &[u8]) -> bool {
         name.ends_with(b"}:shared") || name.ends_with(b"}:nodes")
     }
 }
 
-/// What a key counts, in a word and its numbers. Kept with the key: another shape starts it anew.
+/// Algorithm and numbers of a quota as text, stored with the key: another quota tag starts the count anew.
 pub(super) fn shape(quota: &Quota) -> String {
     let window = quota.window().get();
     match quota.algorithm() {
@@ -169,7 +170,7 @@ pub(super) fn shape(quota: &Quota) -> String {
     }
 }
 
-/// Reads a shape back. The limit of a window is not part of it.
+/// Parses a quota tag. The limit of a window is not part of it.
 pub(super) fn quota_of(shape: &str) -> Option<Quota> {
     let (algorithm, numbers) = shape.split_once(' ')?;
     let numbers: Vec<u64> = numbers.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
@@ -186,7 +187,7 @@ pub(super) fn quota_of(shape: &str) -> Option<Quota> {
     }
 }
 
-/// What instants are named modulo, in entries and notes: see `modulus_of` in `lua/common.lua`.
+/// Modulus of the instants in the names of entries and notes: see `modulus_of` in `lua/common.lua`.
 pub(super) fn modulus(quota: &Quota) -> u64 {
     if matches!(
         quota.algorithm(),
@@ -201,26 +202,26 @@ pub(super) fn modulus(quota: &Quota) -> u64 {
     modulus
 }
 
-/// Admissions of requests with an id are numbered from here on: see [`digits`]. Other numbers of the store are smaller.
+/// First number of admissions of requests with an id: see [`id_digits`]. Other numbers of the store are smaller.
 pub(crate) const NAMED: u64 = 1_000_000_000_000_000_000;
 
-/// Admissions that a node made without the store and wrote back are settled under numbers from here on. Only a guard makes
-/// such numbers, so the store settles them for nobody else.
+/// First number of admissions that a node made without the store and wrote back. Only failover makes such numbers, so
+/// the store settles them for no other caller.
 pub(crate) const WRITTEN_BACK: u64 = 10_000_000_000_000_000_000;
 
-/// The name of the note that says that a request was admitted.
+/// Name of the note that a request was admitted.
 pub(super) fn id_note(id: &RequestId, cost: u64) -> String {
     format!("id:{}", digits(id, cost))
 }
 
-/// The name of the note without which an admission with the number `seq`, of a request with an id, was never made.
+/// Name of the note that proves the admission with the number `seq`, of a request with an id.
 pub(super) fn id_note_of(seq: u64) -> String {
     let (digits, k) = (seq / 100, seq % 100);
     if k == 0 { format!("id:{digits}") } else { format!("id:{digits}/{k}") }
 }
 
-/// Seventeen digits made from a request: what its admissions are noted and numbered by, before two for how often it
-/// came again in one instant.
+/// Seventeen digits made from a request, which note and number its admissions. Two more digits count how often the
+/// request was admitted again in one instant.
 pub(super) fn digits(id: &RequestId, cost: u64) -> u64 {
     let digest = Sha256::digest(format!("id:{id}*{cost}").as_bytes());
     let number = digest.iter().take(8).fold(0u64, |number, &byte| number << 8 | u64::from(byte));

@@ -1,9 +1,15 @@
-//! The store that processes share: Redis, or Valkey.
+//! Store that counts in Redis or Valkey, shared by all processes.
 //!
-//! One script admits a batch: it reads each key once, judges the asks in order by the server's own clock, and
-//! writes each key once. What it decides is what [`evaluate`](crate::algorithm::evaluate()) decides; the tests replay one
-//! against the other. `lua/` has the script, in parts; [`layout`] has the names; `transaction` does the same
-//! without scripts. [`topology`] knows which server has a key; [`batch`] splits what goes to several.
+//! One script admits a batch: it reads each key once, evaluates the requests in order by the server's own clock, and
+//! writes each key once. The script decides as [`evaluate`](crate::algorithm::evaluate()) does; the tests replay one
+//! against the other.
+//!
+//! - `lua/`: the script, in parts; [`script`] assembles them and [`codec`] encodes arguments and decodes replies
+//! - [`layout`]: the names of keys in Redis
+//! - [`transaction`]: the same decisions without scripts
+//! - [`topology`]: which server has a key; [`shard_batch`] splits batches that go to several shards
+//! - [`restore`], [`epoch`] and [`server_registry`]: the operations that failover needs
+//! - [`admin`]: inspection, audit, garbage collection, memory usage
 
 mod admin;
 mod call_stats;
@@ -61,10 +67,10 @@ use crate::{
     Settlement, Store,
 };
 
-/// Counts in Redis. Clones share their connections.
+/// Store that counts in Redis. Clones share their connections.
 ///
-/// Making one does not connect: the first call does, so a process starts whether Redis is there or not. Use it
-/// in a tokio runtime.
+/// The constructor does not connect: the first call does, so a process starts even if Redis is unreachable. Use the
+/// store in a tokio runtime.
 ///
 /// ```no_run
 /// # async fn run() -> Result<(), slidegate::Error> {
@@ -94,12 +100,12 @@ struct Inner {
 }
 
 impl RedisStore {
-    /// A store on the Redis at `url`, with defaults.
+    /// Creates a store on the Redis at `url`, with default options.
     pub fn new(url: &str) -> Result<Self, Error> {
         Self::with_options(&RedisOptions::new(url))
     }
 
-    /// The same with other options.
+    /// Creates a store with the given options.
     pub fn with_options(options: &RedisOptions) -> Result<Self, Error> {
         options.check()?;
         Ok(RedisStore {
@@ -117,7 +123,7 @@ impl RedisStore {
         })
     }
 
-    /// Settles also what a node wrote back, for the guard that made its number.
+    /// Like [`Store::settle`], but also settles admissions that a node wrote back. For failover, which numbers them.
     pub(crate) async fn settle_checked(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
         if self.inner.topology.is_one() {
             return self.inner.settle_at(0, settlements).await;
@@ -129,16 +135,17 @@ impl RedisStore {
         self.inner.batch_size
     }
 
-    /// Where it counts, without passwords.
+    /// Address of Redis, without passwords.
     pub fn address(&self) -> &str {
         &self.inner.address
     }
 }
 
 impl Store for RedisStore {
-    /// A batch of more than `batch-size` asks is judged in parts, one after the other, each at its instant. In a
-    /// cluster asks are judged in order slot by slot, on several servers server by server, each at its instant;
-    /// an ask over several of those is admitted in one after the other, and given back if one denies.
+    /// Evaluates a batch of more than `batch-size` requests in parts, one after the other, each at its own instant.
+    /// In a cluster the store evaluates requests in order slot by slot, and on several servers server by server, each
+    /// at its own instant. A request over several of those is admitted in one after the other, and given back if one
+    /// denies.
     async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
         if self.inner.topology.is_one() {
             return self.inner.admit_at(0, asks).await;
@@ -157,8 +164,8 @@ impl Store for RedisStore {
         self::codec::run_readings(ask, times, reply)
     }
 
-    /// More than `batch-size` settlements are made in parts, one after the other; the instant is that of the last. Numbers
-    /// that the store has not given out are gone, and so are attempts.
+    /// Makes more than `batch-size` settlements in parts, one after the other; the instant is that of the last part.
+    /// Returns [`Settled::Gone`] for numbers that the store has not given out, and for attempts.
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
         let is_ours = |settlement: &&Settlement| settlement.entry.seq < WRITTEN_BACK;
         if settlements.iter().all(|settlement| is_ours(&settlement)) {
@@ -174,8 +181,9 @@ impl Store for RedisStore {
         Ok(Receipt { at, settled: outcomes.collect() })
     }
 
-    /// Those of one instant in one step: as if they were one admission, the first of them, which leaves one note. If that
-    /// was forgotten by a reset, so were most of them, and none is given back.
+    /// Gives back the entries of one instant in one step: as if they were one admission with the number of the first
+    /// of them, which leaves one note. If a reset has forgotten that admission, it has forgotten most of them, and
+    /// none is given back.
     async fn give_back(&self, key: &Key, entries: &[Entry]) -> Result<(), Error> {
         if self.inner.mode != RedisMode::Script {
             return give_back_singly(self, key, entries).await;
@@ -205,7 +213,7 @@ impl Store for RedisStore {
         let place = topology.place_of(key, names);
         let all = names.all(key);
         let (mut removed, mut failed) = (0, None);
-        // While a slot moves, a command for several keys may find some here and some there.
+        // While a slot moves, a command for several keys may find some on this node and some on another.
         for some in all.chunks(if topology.is_cluster() { 1 } else { all.len() }) {
             let mut command = redis::cmd("UNLINK");
             command.arg(some);
@@ -215,10 +223,10 @@ impl Store for RedisStore {
                 Err(error) => failed = Some(error),
             }
         }
-        // Also if only a part of it was forgotten.
+        // Published also if only some of the keys were removed.
         let mut command = redis::cmd("PUBLISH");
         command.arg(names.freed()).arg(format!("{RESET}{key}"));
-        // Who may not publish is not heard: others may then deny for as long as they were told to.
+        // If this user may not publish, other nodes may deny until their cached denials expire.
         let _ = topology.call(place, Purpose::Decide, Call::Command(&command)).await;
         failed.map_or(Ok(removed > 0), Err)
     }
@@ -233,7 +241,7 @@ impl Store for RedisStore {
 }
 
 impl Inner {
-    /// Asks whose keys are all in one place.
+    /// Admits requests whose keys are all in one shard.
     async fn admit_at(&self, place: Place, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
         let mut readings = BatchVerdicts::new();
         let mut rest = asks;
@@ -251,8 +259,8 @@ impl Inner {
         Ok(readings)
     }
 
-    /// Calls the script that admits. A call that had not finished has removed expired entries and charged nothing, so it is
-    /// sent again.
+    /// Calls the script that admits. A call that did not finish has removed expired entries and charged nothing, so
+    /// it is sent again.
     async fn decide(
         &self,
         place: Place,
@@ -316,10 +324,10 @@ impl Inner {
     }
 }
 
-/// Calls in which one decision may remove expired entries. Each takes a few milliseconds of a deadline of 50.
+/// Most calls of one decision that may remove expired entries. Each takes a few milliseconds of a deadline of 50.
 const ROUNDS: usize = 6;
 
-/// Calls in which a settlement may: nobody waits for it with a deadline that short.
+/// Most calls of one settlement that may remove expired entries: no caller waits for it with a deadline that short.
 const SETTLE_ROUNDS: usize = 100;
 
 #[cold]

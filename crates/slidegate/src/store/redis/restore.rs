@@ -1,4 +1,4 @@
-//! What a guard needs of Redis: writing back what a node had admitted, and telling who is there.
+//! Redis operations of failover: restores permits that a node had admitted, and publishes the presence of nodes.
 
 use redis::{Pipeline, Value};
 
@@ -9,10 +9,10 @@ use super::server_registry::ServerId;
 use super::{Inner, Place, RedisMode, RedisStore, bad_reply, codec};
 use crate::{Encoding, Error, Key, Micros, Quota};
 
-/// What a process said is kept at least this long.
+/// Shortest time that the presence of a process is kept.
 const SAID_FOR: Micros = Micros::from_secs(300);
 
-/// A key, and what a node had admitted of it, oldest first: instant, cost, and whether the server had admitted it.
+/// Admissions of one key by a node, oldest first: instant, cost, and whether the server had admitted it.
 pub(crate) struct HealLine {
     pub(crate) key: Key,
     pub(crate) quota: Quota,
@@ -20,57 +20,58 @@ pub(crate) struct HealLine {
     pub(crate) entries: Vec<(Micros, u64, bool)>,
 }
 
-/// What became of one.
+/// Result of restoring one line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Healed {
-    /// Permits that were not there.
+    /// Permits that were missing and were added.
     pub(crate) added: u64,
     /// Permits in use now.
     pub(crate) used: u64,
 }
 
-/// Who writes back: a node, to a server that runs as `run`, that was away since then and may have lost what it had.
+/// Node that restores its admissions to a server.
 #[derive(Clone, Copy)]
 pub(crate) struct Writer<'w> {
     pub(crate) node: &'w str,
     pub(crate) run: &'w str,
     pub(crate) lost: bool,
     pub(crate) since: Micros,
-    /// How many nodes there are to write back.
+    /// Number of nodes that restore.
     pub(crate) nodes: u64,
 }
 
-/// A server, as it is now.
+/// Epoch and run id of a server, as it is now.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerIdentity {
     pub(crate) life: u64,
-    /// Its run id, which every process sees alike.
+    /// Run id of the server, which every process sees alike.
     pub(crate) run: String,
 }
 
 impl RedisStore {
-    /// Which server is there now.
+    /// Returns the current identity of a server; connects if necessary.
     pub(crate) async fn meet(&self, server: ServerId) -> Result<ServerIdentity, Error> {
         let life = self.life(server).await?;
         Ok(ServerIdentity { life, run: self.run_of(server) })
     }
 
-    /// Finds out which servers there are, if that is not known.
+    /// Reads the slot map of a cluster, if that was never done.
     pub(crate) async fn find(&self) -> Result<(), Error> {
         self.inner.topology.servers().await.map(|_| ())
     }
 
-    /// Finds out which servers there are now.
+    /// Reads the slot map of a cluster again.
     pub(crate) async fn refresh_topology(&self) -> Result<(), Error> {
         self.inner.topology.refresh_topology().await
     }
 
-    /// Whether what was lost can be written back: it takes a script.
+    /// Returns true if lost admissions can be restored, which takes a script.
     pub(crate) fn can_heal(&self) -> bool {
         self.inner.mode == RedisMode::Script
     }
 
-    /// Says something to everybody who counts on a server; what time it is there, and what everybody said, by name.
+    /// Publishes the presence of this node to all nodes that use a server. Returns the time of the server, and the
+    /// presence of all nodes by name.
     pub(crate) async fn say(
         &self,
         server: ServerId,
@@ -90,14 +91,14 @@ impl RedisStore {
         Ok((Micros::from_secs(seconds).plus(Micros::new(micros)), all))
     }
 
-    /// Removes what these have said.
+    /// Removes the presence of these nodes.
     pub(crate) async fn unsay(&self, server: ServerId, names: &[String]) -> Result<(), Error> {
         let mut pipeline = Pipeline::new();
         pipeline.cmd("HDEL").arg(self.nodes_of(server)).arg(names);
         self.run(server, &pipeline).await.map(|_| ())
     }
 
-    /// Writes back what a node had admitted; twice is as good as once.
+    /// Restores admissions of a node. Sending the same lines twice adds nothing twice.
     pub(crate) async fn heal(&self, writer: Writer<'_>, lines: &[&HealLine]) -> Result<Vec<Healed>, Error> {
         let Inner { topology, names, expiry, scripts, .. } = &*self.inner;
         let mut healed = vec![Healed::default(); lines.len()];
@@ -113,7 +114,7 @@ impl RedisStore {
             let some: Vec<&HealLine> = which.iter().map(|&i| lines[i]).collect();
             let arguments = codec::heal_plan(writer, &some, names, *expiry);
             let mut reply = Value::Int(1);
-            // Each call that had not finished has removed some expired entries.
+            // Each call that did not finish has removed some expired entries.
             while Numbers::is_unfinished(&reply) {
                 let call = Call::Script(scripts.heal(), &arguments);
                 reply = topology.call(place, Purpose::Look, call).await?;

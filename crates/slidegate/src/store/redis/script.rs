@@ -1,4 +1,4 @@
-//! The scripts: put together from parts, called by their digest, loaded where they are missing.
+//! Lua scripts: assembled from parts, called by their digest, loaded where they are missing.
 
 use std::sync::OnceLock;
 
@@ -25,7 +25,7 @@ const LOAD_ANY: &str = include_str!("lua/load_any.lua");
 const AUDIT: &str = include_str!("lua/audit.lua");
 const GC: &str = include_str!("lua/gc.lua");
 
-/// Which parts a call needs.
+/// Set of the script parts that a call needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Parts(u8);
 
@@ -51,13 +51,13 @@ impl Parts {
         self.0 |= Parts::NOTES.0;
     }
 
-    /// Limits that climb.
+    /// Adds the part for limits that warm up.
     pub(super) fn add_warm(&mut self) {
         self.0 |= Parts::WARM.0;
     }
 
-    /// Runs of asks that are alike, each of a key of its own, which have a way of their own: one of a log, any number of
-    /// sorted sets.
+    /// Adds the fast path: for runs of equal requests, each on a key of its own. One run on a log, or any number of
+    /// runs on sorted sets.
     pub(super) fn add_quick(&mut self, kind: Kind) {
         self.0 |= Parts::QUICK.0 | Parts::of(kind);
     }
@@ -82,36 +82,36 @@ impl Parts {
     }
 }
 
-/// What a call brings.
+/// KEYS and ARGV of a script call.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arguments {
     pub(super) keys: Vec<String>,
-    /// Little-endian doubles.
+    /// Numbers for the script, as little-endian doubles: the first of ARGV.
     pub(super) plan: Vec<u8>,
     pub(super) texts: Vec<String>,
 }
 
 impl Arguments {
-    /// All that may be stored of one key, and how long it is kept: for `lua/load_any.lua`.
+    /// All keys in Redis that may hold data of `key`, and the expiry settings: for `lua/load_any.lua`.
     pub(super) fn of_key(key: &Key, names: &Names, expiry: Expiry) -> Self {
         let mut arguments = Arguments { keys: names.counted(key).into(), ..Arguments::default() };
         arguments.numbers(&[expiry.min.get(), expiry.buffer.get()]);
         arguments
     }
 
-    /// The number of a key in `KEYS`.
+    /// Adds a key and returns its index in `KEYS`.
     pub(super) fn key(&mut self, name: String) -> u64 {
         self.keys.push(name);
         self.keys.len() as u64
     }
 
-    /// The number of a text in `ARGV`, of which the plan is the first.
+    /// Adds a text and returns its index in `ARGV`, of which the plan is the first.
     pub(super) fn text(&mut self, text: String) -> u64 {
         self.texts.push(text);
         self.texts.len() as u64 + 1
     }
 
-    /// Every number is below 2^53, so nothing is lost on the way.
+    /// Appends numbers to the plan. Every number is below 2^53, so the conversion to doubles is exact.
     pub(super) fn numbers(&mut self, numbers: &[u64]) {
         for &number in numbers {
             self.plan.extend_from_slice(&(number as f64).to_le_bytes());
@@ -119,28 +119,28 @@ impl Arguments {
     }
 }
 
-/// Redis 6.2 lets a script write whatever it likes once it has written anything, also when its memory is full.
-/// So before all else something is written that changes nothing, and is denied if so.
+/// First lines of a script on Redis 6.2, which lets a script write anything once it has written something, also when
+/// its memory is full. So the script first makes a write that changes nothing, and ends if Redis denies it.
 const PROBE: &str = "\
 local probe = redis.pcall('ZADD', KEYS[1], 'XX', '0', 'probe')
 if type(probe) == 'table' and probe.err and string.find(probe.err, 'OOM', 1, true) then return probe end
 ";
 
-/// One script, as servers with and without the shebang take it.
+/// One script in two forms: with the shebang of Redis 7, and without it.
 pub(super) struct Prepared {
-    /// With it Redis 7 denies the whole script when its memory is full, before anything is written.
+    /// With the shebang. Redis 7 then denies the whole script when its memory is full, before anything is written.
     strict: Script,
     plain: Script,
     text: String,
     when: When,
 }
 
-/// When a script is run.
+/// Policy for a script when the memory of Redis is full.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum When {
-    /// Not when the memory of Redis is full.
+    /// The script does not run.
     Room,
-    /// Always: it takes no more than it finds.
+    /// The script runs: it takes no more memory than it finds.
     Always,
 }
 

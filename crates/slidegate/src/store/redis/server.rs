@@ -1,4 +1,4 @@
-//! One server: its connections, and what was learned about it.
+//! One Redis server: its connections, its epochs, and whether it supports script flags.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,19 +13,19 @@ use super::error_map::{Redirect, redirect};
 use super::script::{Arguments, Prepared};
 use crate::Error;
 
-/// Connections that are kept for the next transaction.
+/// Most idle connections that are kept for the next transaction.
 const MAX_IDLE: usize = 64;
 
 pub(super) struct Server {
     pub(super) connections: Connections,
     pub(super) lives: Arc<Epochs>,
-    /// It takes no shebang: Redis 6.2.
+    /// The server does not support the shebang: Redis 6.2.
     plain: AtomicBool,
-    /// A transaction has a connection to itself.
+    /// Idle connections for transactions: each transaction uses one exclusively.
     idle: Mutex<Vec<OwnConnection>>,
 }
 
-/// What a server is asked to do.
+/// One call to a server.
 #[derive(Clone, Copy)]
 pub(super) enum Call<'a> {
     Script(&'a Prepared, &'a Arguments),
@@ -33,10 +33,10 @@ pub(super) enum Call<'a> {
     All(&'a Pipeline),
 }
 
-/// Why a call was not answered.
+/// Reason why a call was not answered.
 pub(super) enum Missed {
-    /// Nothing was done: another node of the cluster is to be asked, or this one later. The error is for those
-    /// who cannot.
+    /// The node did nothing: the caller must ask another node of the cluster, or this one later. The error is for
+    /// callers that cannot.
     Redirected(Redirect, Error),
     Failed(Error),
 }
@@ -64,7 +64,7 @@ impl Server {
         self.connections.address()
     }
 
-    /// Carries out a call, once; `asking` after an ASK.
+    /// Performs a call, once. `asking` sends ASKING first, after an ASK redirect.
     pub(super) async fn perform(
         &self,
         purpose: Purpose,
@@ -86,7 +86,7 @@ impl Server {
         })
     }
 
-    /// By digest; and where the server does not know it, by its text, on the same connection.
+    /// Runs a script by its digest. If the server does not know it, sends the text on the same connection.
     async fn run(
         &self,
         connection: &mut PooledConnection<'_>,
@@ -109,7 +109,7 @@ impl Server {
         }
     }
 
-    /// A connection for a transaction.
+    /// Takes a connection for a transaction.
     pub(super) async fn take(&self, purpose: Purpose) -> Result<OwnConnection, Error> {
         let idle = || self.idle.lock().pop();
         let current = std::iter::from_fn(idle).find(|own| own.life == self.lives.now());
@@ -130,12 +130,12 @@ impl Server {
         }
     }
 
-    /// If one connection is broken, so are those that have waited.
+    /// Closes the idle connections: if one connection is broken, these most likely are too.
     pub(super) fn drop_idle(&self) {
         self.idle.lock().clear();
     }
 
-    /// Which life is there now.
+    /// Connects if necessary and returns the current epoch of the server.
     pub(super) async fn life(&self) -> Result<u64, Error> {
         let mut connection = self.connections.get(Purpose::Look).await?;
         let answer = connection.send(&redis::cmd("PING")).await;

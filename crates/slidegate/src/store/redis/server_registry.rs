@@ -1,5 +1,4 @@
-//! For whoever writes back what a server lost: which servers there are, which of their lives is there, and
-//! holding decisions until it is done.
+//! Servers of a store and their epochs, for failover, which writes lost counts back and blocks decisions until then.
 
 use redis::{Pipeline, Value};
 
@@ -10,59 +9,60 @@ use super::{Inner, RedisStore};
 use crate::{Error, Key};
 
 impl RedisStore {
-    /// Where `key` is counted; in a cluster by the map of slots as it is now.
+    /// Returns the server that counts `key`; in a cluster by the current slot map.
     pub(crate) fn server_of(&self, key: &Key) -> ServerId {
         let Inner { topology, names, .. } = &*self.inner;
         topology.server_of(topology.place_of(key, names))
     }
 
-    /// The servers that count; of a cluster, once it was found, its primaries and what is about to be one.
+    /// Returns the servers that count. For a cluster, once its slot map is read, these are its primaries and nodes
+    /// that are about to be primaries.
     pub(crate) fn servers(&self) -> Vec<ServerId> {
         self.inner.topology.known_servers()
     }
 
-    /// Without the password.
+    /// Address of a server, without the password.
     pub(crate) fn server_address(&self, server: ServerId) -> String {
         let server = self.inner.topology.server(server);
         server.map(|server| server.address().to_owned()).unwrap_or_default()
     }
 
-    /// Which life of the server is there now; connects if need be.
+    /// Returns the current epoch of the server; connects if necessary.
     pub(crate) async fn life(&self, server: ServerId) -> Result<u64, Error> {
         self.inner.server(server)?.life().await
     }
 
-    /// The run id of the server, as it was last met.
+    /// Run id of the server, as of the last connection.
     pub(super) fn run_of(&self, server: ServerId) -> String {
         self.inner.server(server).map(|server| server.lives.run_id()).unwrap_or_default()
     }
 
-    /// Whether decisions wait until a server's life is acknowledged. They fail with
-    /// [`Fault::Restarted`](crate::Fault::Restarted) until then.
+    /// Enables or disables holding: while enabled, decisions on a server fail with
+    /// [`Fault::Restarted`](crate::Fault::Restarted) until its epoch is acknowledged.
     pub(crate) fn hold(&self, on: bool) {
         self.inner.topology.hold(on);
     }
 
-    /// What this life of the server lost is written back.
+    /// Allows decisions in this epoch of the server: its lost counts are written back.
     pub(crate) fn acknowledge(&self, server: ServerId, life: u64) {
         if let Ok(server) = self.inner.server(server) {
             server.lives.acknowledge(life);
         }
     }
 
-    /// Sends commands to one server, whether its life is acknowledged or not.
+    /// Sends commands to one server, also if its epoch is not acknowledged.
     pub(crate) async fn run(&self, server: ServerId, pipeline: &Pipeline) -> Result<Value, Error> {
         self.inner.at(server, Call::All(pipeline)).await
     }
 
-    /// A hash tag, for `sg:{tag}:…`, that is counted on this server now.
+    /// Returns a hash tag, for `sg:{tag}:…`, whose slot this server owns now.
     pub(crate) fn coordination_tag(&self, server: ServerId) -> String {
         self.inner.topology.coordination_tag(server)
     }
 }
 
 impl Inner {
-    /// On one server, whether its life is acknowledged or not; nothing is followed elsewhere.
+    /// Performs a call on one server, also if its epoch is not acknowledged. Follows no redirects.
     pub(super) async fn at(&self, server: ServerId, call: Call<'_>) -> Result<Value, Error> {
         Ok(self.server(server)?.perform(Purpose::Look, call, false).await?)
     }
@@ -170,7 +170,7 @@ mod tests {
         store.acknowledge(first, 1);
         assert_eq!(fault(&store).await, None);
         let slot = crate::store::redis::topology::slot_of_tag(b"k");
-        // The tag that each has, and after the move of one slot, that the other has.
+        // The hash tag of each server, before and after one slot moves.
         assert_eq!(store.coordination_tag(first), "0");
         let id: String = redis::from_redis_value(two.run("CLUSTER MYID")).unwrap();
         store.reset(&Key::new("k", [])).await.unwrap();

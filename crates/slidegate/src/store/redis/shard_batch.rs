@@ -1,7 +1,8 @@
-//! Batches that go to several places.
+//! Batches that go to several shards.
 //!
-//! Asks of one place go there together, in their order; places are asked at once. An ask over several places is
-//! taken apart: see [`parts`]. It waits for what comes before it and names one of its keys, and is waited for.
+//! Requests of one shard go there together, in their order, and the shards are called concurrently. A request over
+//! several shards is split: see [`multi_shard`]. It waits for earlier requests that share one of its keys, and later
+//! ones wait for it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,15 +14,15 @@ use super::{Inner, bad_reply};
 use crate::store::multi_shard::{self, Part, Places};
 use crate::{BatchVerdicts, Check, Checks, Error, Key, Micros, Receipt, Settled, Settlement, Verdicts};
 
-/// Calls of one batch that are made at once.
+/// Most concurrent calls of one batch.
 const AT_ONCE: usize = 64;
 
-/// What is asked at once, by the numbers of the asks in the batch.
+/// Requests that are sent concurrently, by their index in the batch.
 #[derive(Default)]
 struct Wave {
-    /// Asks of one place.
+    /// Requests of one shard.
     together: Vec<(Place, Vec<usize>)>,
-    /// Asks of several.
+    /// Requests of several shards.
     apart: Vec<(usize, Vec<Part<Place>>)>,
 }
 
@@ -33,7 +34,7 @@ enum Step {
 
 impl Inner {
     pub(super) async fn admit_in_places(self: &Arc<Self>, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
-        // What most batches are.
+        // Most batches have one request.
         if let [ask] = asks {
             return match multi_shard::split(ask, |check| self.place_of(check)) {
                 None => self.admit_at(self.place_of_ask(ask), asks).await,
@@ -63,7 +64,8 @@ impl Inner {
         readings.into_iter().map(|reading| reading.ok_or_else(bad_reply)).collect()
     }
 
-    /// What was admitted elsewhere before a place failed is of no use to whoever gets the error.
+    /// Gives back permits that other shards admitted before one failed: the caller gets the error and cannot use
+    /// them.
     fn give_back_all(self: &Arc<Self>, asks: &[Checks], readings: &[Option<Verdicts>]) {
         let settlements: Vec<Settlement> = asks
             .iter()
@@ -113,7 +115,7 @@ impl Inner {
 
     fn waves(&self, asks: &[Checks]) -> Vec<Wave> {
         let mut waves = vec![Wave::default()];
-        // The keys of this wave, and those of its asks over several places.
+        // Keys of this wave, and the keys of its requests over several shards.
         let (mut named, mut apart): (HashSet<&Key>, HashSet<&Key>) = Default::default();
         for (i, ask) in asks.iter().enumerate() {
             let parts = multi_shard::split(ask, |check| self.place_of(check));
@@ -147,7 +149,7 @@ impl Inner {
         self.topology.place_of(&check.key, &self.names)
     }
 
-    /// Of an ask of one place; one without checks is anywhere.
+    /// Returns the shard of a request of one shard; any shard if the request has no checks.
     fn place_of_ask(&self, ask: &Checks) -> Place {
         ask.checks().first().map_or(0, |check| self.place_of(check))
     }

@@ -1,41 +1,41 @@
-//! What a sorted set of ours says, read in Rust: see `lua/zset.lua` and `lua/counters.lua`.
+//! Parser for the sorted sets that the scripts write: see `lua/zset.lua` and `lua/counters.lua`.
 
 use super::layout;
 use crate::{Algorithm, Quota};
 
-/// One key, before it is known what of it still counts.
+/// Contents of one key, including entries that may have expired.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) quota: Quota,
-    /// Permits; of a bucket, missing units.
+    /// Permits in use; for a bucket, missing units.
     pub(super) used: u64,
-    /// When the newest entry that counts was recorded; of a counter, when it last changed.
+    /// Instant of the newest entry that counts; for a counter, when it last changed.
     pub(super) newest: u64,
-    /// When something was last recorded or seen to leave.
+    /// When an entry was last recorded or seen to expire.
     pub(super) last: u64,
-    /// What every entry costs; 0 if they differ.
+    /// Uniform cost: the cost of every entry; 0 if costs differ.
     pub(super) alike: u64,
-    /// Whether this count of a window has notes.
+    /// True if this count of a window has notes.
     pub(super) has_notes: bool,
     pub(super) created: u64,
     pub(super) next: u64,
     pub(super) gone: u64,
-    /// Oldest first.
+    /// Entries, oldest first.
     pub(super) entries: Vec<HeldEntry>,
 }
 
-/// What was admitted at one instant.
+/// Permits admitted at one instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HeldEntry {
     pub(super) at: u64,
     pub(super) cost: u64,
-    /// The number of the next admission of that instant.
+    /// Number of the next admission of that instant.
     pub(super) count: u64,
     pub(super) name: String,
 }
 
 impl Held {
-    /// Whether it is a window, which has its notes apart.
+    /// Returns true for a window, which keeps its notes in a separate key.
     pub(super) fn is_window(quota: &Quota) -> bool {
         !matches!(quota.algorithm(), Algorithm::FixedWindow | Algorithm::TokenBucket { .. })
     }
@@ -55,7 +55,7 @@ impl Held {
         }
     }
 
-    /// Reads members, lowest score first; none if they are not those of one of our keys.
+    /// Parses members, lowest score first; none if they are foreign.
     pub(super) fn read(members: &[(String, f64)]) -> Option<Self> {
         let header = members.iter().take_while(|(_, score)| *score <= 0.0);
         let quota = header.clone().find_map(|(name, _)| layout::quota_of(name))?;
@@ -83,7 +83,7 @@ impl Held {
 }
 
 impl HeldEntry {
-    /// None if it is a header or a note.
+    /// Parses a member; none if it is a header or a note.
     pub(super) fn read(name: &str, score: f64) -> Option<Self> {
         if score <= 0.0 || name.bytes().next()? > b'f' {
             return None;
@@ -98,7 +98,7 @@ impl HeldEntry {
         Some(HeldEntry { at: score as u64, cost, count, name: name.to_owned() })
     }
 
-    /// The name of an entry, as `write_name` in Lua makes it.
+    /// Name of an entry, as `write_name` in Lua makes it.
     pub(super) fn name(at: u64, modulus: u64, cost: u64, count: u64) -> String {
         let instant = at % modulus;
         match (cost, count) {

@@ -1,4 +1,4 @@
-//! Counting a key again: see `lua/audit.lua`.
+//! Audit of a key, which counts it again from its entries: see `lua/audit.lua`.
 
 use crate::store::redis::codec::reply::Numbers;
 use crate::store::redis::epoch::Purpose;
@@ -7,20 +7,21 @@ use crate::store::redis::server::Call;
 use crate::store::redis::{Inner, RedisStore, bad_reply};
 use crate::{Audit, Discrepancy, Error, Key, Micros};
 
-/// Keys with more entries than this are not counted again: Redis would do nothing else for too long.
+/// Most entries of a key that is audited: a larger key would block Redis for too long.
 pub const MAX_AUDITED: u64 = 1_000;
 
 impl RedisStore {
-    /// Counts `key` again from its entries and says what does not agree with what decisions go by; none if nothing is
-    /// stored, or more than [`MAX_AUDITED`] entries. What `repair` puts right it puts right in the same step: nothing is decided in between.
+    /// Counts `key` again from its entries and reports what does not agree with the totals that decisions rely on;
+    /// none if nothing is stored, or more than [`MAX_AUDITED`] entries. With `repair`, repairs what it can in the
+    /// same step: nothing is decided in between.
     ///
-    /// With a `limit`, which is a bucket's burst, it is also said if more counts than that. A rule that counts
-    /// attempts keeps no more than its limit. Fixed windows and buckets have no entries, only a total, which cannot be
-    /// counted again: of them only their expiry and their shape is looked at. If a rule has changed its encoding and
-    /// both counts are still there, both are looked at; the numbers are those of the one that counts.
+    /// With a `limit`, which is a bucket's burst, it also reports if more counts than that. A rule that counts
+    /// attempts keeps no more than its limit. Fixed windows and buckets have no entries, only a total, which cannot
+    /// be counted again: only their expiry and their quota tag are checked. If a rule has changed its encoding and
+    /// both counts are still stored, both are checked; the numbers are those of the one that counts.
     ///
-    /// It takes a script, also where decisions are made by transactions, and reads the whole key: Redis does nothing
-    /// else for about three milliseconds per thousand entries.
+    /// The audit takes a script, also where decisions are made by transactions, and reads the whole key: Redis is
+    /// blocked for about three milliseconds per thousand entries.
     pub async fn audit(&self, key: &Key, limit: Option<u64>, repair: bool) -> Result<Option<Audit>, Error> {
         let Inner { topology, names, expiry, scripts, .. } = &*self.inner;
         let mut arguments = Arguments::of_key(key, names, *expiry);
@@ -35,7 +36,7 @@ impl RedisStore {
     }
 }
 
-/// What the script says of the count, or of the log.
+/// Decodes the reply for the count, or for the log.
 fn part(numbers: &mut Numbers, at: Micros, limit: Option<u64>) -> Result<Option<Audit>, Error> {
     let readable = match numbers.next()? {
         0 => return Ok(None),
@@ -81,7 +82,7 @@ fn part(numbers: &mut Numbers, at: Micros, limit: Option<u64>) -> Result<Option<
     }))
 }
 
-/// A rule that changed its encoding has left both behind.
+/// Merges the results for both encodings: if a rule changed its encoding, both may be stored.
 fn together(count: Option<Audit>, log: Option<Audit>) -> Option<Audit> {
     let (count, log) = match (count, log) {
         (Some(count), Some(log)) => (count, log),

@@ -1,4 +1,4 @@
-//! Tidying up: see `lua/gc.lua`.
+//! Garbage collection of stored keys: see `lua/gc.lua`.
 
 use std::collections::HashMap;
 
@@ -11,37 +11,38 @@ use crate::store::redis::server::Call;
 use crate::store::redis::{Inner, RedisStore};
 use crate::{Error, Key};
 
-/// Keys that are cleaned at once.
+/// Keys that are collected concurrently.
 const AT_ONCE: usize = 16;
 
-/// What one step of [`RedisStore::clean`] did.
+/// Result of one step of [`RedisStore::clean`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GcReport {
-    /// Keys of Redis that were looked at: a count and the notes on it are two.
+    /// Keys in Redis that were looked at: a count and its notes are two.
     pub looked: u64,
     /// Entries and notes that no longer counted, and were removed.
     pub trimmed: u64,
-    /// Keys of Redis that were removed whole.
+    /// Keys in Redis that were removed whole.
     pub dropped: u64,
-    /// Keys that had no expiry, and were given one.
+    /// Keys that had no expiry, and got one.
     pub expiries: u64,
-    /// Bytes that this gave back, as `MEMORY USAGE` estimates them.
+    /// Bytes that this freed, as `MEMORY USAGE` estimates them.
     pub freed_bytes: u64,
-    /// Keys with names like ours that hold something else. They are left alone.
+    /// Keys with names like those of Slidegate that hold other data. They are left alone.
     pub foreign: u64,
-    /// Where the next step starts; none after the last.
+    /// Cursor of the next step; none after the last.
     pub next: Option<u64>,
 }
 
 impl RedisStore {
-    /// One small step of tidying: from `cursor`, which is 0 at first, it looks at about `count` keys of one server. What
-    /// no longer counts is trimmed; a key that has nothing left is dropped; one without an expiry is given one.
+    /// Runs one small step of garbage collection: from `cursor`, which is 0 at first, it looks at about `count` keys
+    /// of one server. It trims entries that no longer count, drops a key that has nothing left, and sets the expiry
+    /// of a key that has none.
     ///
-    /// Redis forgets keys by itself and decisions trim them, so nothing needs this; it gives memory back sooner, and
-    /// mends what was written or restored by hand. It may run beside decisions and changes none: it trims as a peek does, and
-    /// drops a key no sooner than its expiry might have. Other keys than counts and their notes are not touched. It
-    /// takes scripts, and works also when the memory of Redis is full.
+    /// Redis expires keys by itself and decisions trim them, so nothing needs this; it frees memory sooner, and
+    /// repairs keys that were written or restored by hand. It may run beside decisions and changes none: it trims as
+    /// a peek does, and drops a key no sooner than its expiry might have. It does not touch keys other than counts
+    /// and their notes. It takes scripts, and works also when the memory of Redis is full.
     pub async fn clean(&self, cursor: u64, count: usize) -> Result<GcReport, Error> {
         let found = self.inner.scan(cursor, count).await?;
         let mut cleaned = GcReport { foreign: found.foreign, next: found.next, ..GcReport::default() };
@@ -65,7 +66,7 @@ impl RedisStore {
 }
 
 impl Inner {
-    /// Cleans one key. A call trims a bounded number of entries, so a large key takes several.
+    /// Collects one key. A call trims a bounded number of entries, so a large key takes several.
     async fn clean_key(&self, key: Key, parts: u64) -> Result<[u64; 5], Error> {
         let place = self.topology.place_of(&key, &self.names);
         let mut sum = [0; 5];

@@ -1,4 +1,4 @@
-//! Looking without touching: what a key counts, which keys there are, and how the server is set up.
+//! Read-only operations: the count of a key, the list of keys, and the settings of the servers.
 
 use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue, Pipeline};
@@ -15,35 +15,35 @@ use crate::{Algorithm, Error, Fault, Inspection, Key, MAX_INSPECTED, Micros, Quo
 /// Members of a sorted set and their scores.
 type Members = Vec<(String, f64)>;
 
-/// Members read at once.
+/// Members that one command reads.
 const PAGE: usize = 10_000;
 
-/// The length of a packed log's header, and the mark it starts with.
+/// Length in bytes of a packed log's header, records in its two buffers, and the mark it starts with.
 const HEADER: usize = 108;
 const BUFFER: usize = 16;
 const MARK: &[u8] = b"sgp1";
 
-/// Some of the keys that are stored, and where to go on.
+/// Page of stored keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyPage {
-    /// The keys. One may come twice while keys are added and removed meanwhile.
+    /// Keys. One may come twice if keys are added and removed meanwhile.
     pub keys: Vec<Key>,
-    /// Where the next page starts; none after the last.
+    /// Cursor of the next page; none after the last.
     pub next: Option<u64>,
 }
 
-/// How the server is set up, as far as it matters.
+/// Version and settings of a server that matter here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerReport {
-    /// Such as `7.0.15`.
+    /// Version, such as `7.0.15`.
     pub version: String,
-    /// What is wrong with its settings, in words.
+    /// Problems with its settings, in words.
     pub warnings: Vec<String>,
 }
 
 impl RedisStore {
-    /// Some of the keys that are stored: from `cursor`, which is 0 at first. Looks at about `count` keys of one
-    /// server, which may be none of ours.
+    /// Returns a page of the stored keys, from `cursor`, which is 0 at first. Looks at about `count` keys of one
+    /// server, of which all may be foreign.
     pub async fn keys(&self, cursor: u64, count: usize) -> Result<KeyPage, Error> {
         let found = self.inner.scan(cursor, count).await?;
         let mut keys: Vec<Key> = found.parts.into_iter().map(|(key, _)| key).collect();
@@ -52,7 +52,7 @@ impl RedisStore {
         Ok(KeyPage { keys, next: found.next })
     }
 
-    /// Whether every server answers; the error says which do not.
+    /// Pings every server; the error names those that do not answer.
     pub async fn ping(&self) -> Result<(), Error> {
         let servers = self.inner.topology.servers().await?;
         let ping = redis::cmd("PING");
@@ -70,7 +70,7 @@ impl RedisStore {
         }
     }
 
-    /// How the servers are set up, and what of that should be changed. Of several versions it has the first.
+    /// Returns the version of the first server, and the settings of all servers that should be changed.
     pub async fn report(&self) -> Result<ServerReport, Error> {
         let topology = &self.inner.topology;
         let servers = topology.servers().await?;
@@ -109,7 +109,7 @@ impl RedisStore {
     }
 }
 
-/// What a server says of itself.
+/// Reply of the INFO command.
 #[derive(Default)]
 pub(crate) struct Info(String);
 
@@ -119,16 +119,16 @@ impl Info {
     }
 }
 
-/// Some of what is stored under names like ours, and where to go on.
+/// Page of the keys in Redis that have names like those of this deployment, and the cursor of the next page.
 #[derive(Default)]
 pub(crate) struct Scanned {
     pub(crate) parts: Vec<(Key, Part)>,
-    /// How many have such a name and are none of ours.
+    /// Number of keys with such a name that are foreign.
     pub(crate) foreign: u64,
     pub(crate) next: Option<u64>,
 }
 
-/// The bits of a cursor that are the server's own; the others say which server.
+/// Bits of a cursor that are the server's own; the others say which server.
 const CURSOR_BITS: u32 = 52;
 
 fn split_cursor(cursor: u64) -> (u64, u64) {
@@ -142,11 +142,11 @@ fn join_cursor(server: u64, cursor: u64) -> Result<u64, Error> {
     Ok(server << CURSOR_BITS | cursor)
 }
 
-/// What is read of a key: when, its members, its packed log.
+/// Contents of a key: time of the server, members, packed log.
 type Read = ((u64, u64), Members, Option<Vec<u8>>);
 
 impl Inner {
-    /// From `cursor` on, which is 0 at first, about `count` keys of one server.
+    /// Reads about `count` keys of one server, from `cursor`, which is 0 at first.
     pub(crate) async fn scan(&self, cursor: u64, count: usize) -> Result<Scanned, Error> {
         let Inner { topology, names, .. } = self;
         let servers = topology.servers().await?;
@@ -154,7 +154,7 @@ impl Inner {
         let Some(&at) = servers.iter().find(|server| u64::from(server.0) >= number) else {
             return Ok(Scanned::default());
         };
-        // A server that is gone meanwhile is passed over.
+        // A server that is gone meanwhile is skipped.
         let cursor = if u64::from(at.0) == number { cursor } else { 0 };
         let mut command = redis::cmd("SCAN");
         command.arg(cursor).arg("MATCH").arg(names.pattern()).arg("COUNT").arg(count.clamp(1, 10_000));
@@ -177,7 +177,7 @@ impl Inner {
         Ok(scanned)
     }
 
-    /// Asks one server.
+    /// Sends a command to one server and converts the reply.
     pub(crate) async fn ask<T: FromRedisValue>(&self, server: ServerId, command: &Cmd) -> Result<T, Error> {
         let answer = self.at(server, Call::Command(command)).await?;
         redis::from_redis_value(answer).map_err(|_| bad_reply())
@@ -196,7 +196,7 @@ impl Inner {
             let cut = now.max(held.last).saturating_sub(held.quota.window().get()) as f64;
             members.last().is_some_and(|(_, score)| *score <= cut)
         };
-        // A key that was idle may hold pages of what no longer counts.
+        // A key that was idle may have pages of expired entries.
         while members.len().is_multiple_of(PAGE)
             && Held::read(&members).is_some_and(|held| expired(&members, &held))
         {
@@ -207,12 +207,12 @@ impl Inner {
             }
             members.extend(page);
         }
-        // A rule that changed its encoding has left both behind.
+        // If a rule changed its encoding, both encodings may be stored.
         let log = || packed.as_deref().and_then(read_log).and_then(|held| inspection(held, now));
         Ok(Held::read(&members).and_then(|held| inspection(held, now)).or_else(log))
     }
 
-    /// At one instant, except in a cluster: while a slot moves, each key is asked for by itself.
+    /// Reads a key at one instant, except in a cluster: while a slot moves, each key in Redis is read by itself.
     async fn read_key(&self, place: Place, main: &str, log: &str) -> Result<Read, Error> {
         if self.topology.is_cluster() {
             let time = self.look(place, &redis::cmd("TIME")).await?;
@@ -278,7 +278,7 @@ fn inspection(held: Held, now: u64) -> Option<Inspection> {
     })
 }
 
-/// Reads a packed log; none if it is not one.
+/// Parses a packed log; none if it is foreign.
 fn read_log(log: &[u8]) -> Option<Held> {
     let (header, slots) = log.split_at_checked(HEADER)?;
     let fields = header.strip_prefix(MARK)?.as_chunks::<8>().0;
@@ -287,7 +287,7 @@ fn read_log(log: &[u8]) -> Option<Held> {
     let [window, used, newest, last] = [field(4)?, field(6)?, field(7)?, field(8)?].map(|n| n as u64);
     let [to, from, recent] = [field(5)?, field(11)?, field(12)?];
     let quota = Quota::new(crate::MAX_LIMIT, Micros::new(window).into()).ok()?;
-    // Which slots of what follows the header: the front, the ring, the recent.
+    // Record indexes after the header: front, ring, recent.
     let front = (from..to).map(|i| BUFFER + i);
     if width > 16 || room.max(head).max(size).max(to).max(recent) > slots.len() {
         return None;

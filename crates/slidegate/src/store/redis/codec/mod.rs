@@ -1,4 +1,4 @@
-//! From asks to the arguments of the script, and from its reply to readings.
+//! Wire format of the scripts: encodes requests as arguments, and decodes replies to verdicts.
 pub(crate) mod reply;
 
 use std::collections::HashMap;
@@ -17,39 +17,39 @@ use crate::{
     Precision, Quota, RampShape, Settled, Settlement, Source, Verdict, Verdicts, WarmUp,
 };
 
-/// What is sent, and how to read what comes back.
+/// Encoded batch, and how to decode the reply to it.
 pub(super) struct Plan<'a> {
     pub(super) arguments: Arguments,
     pub(super) parts: Parts,
     asks: &'a [Checks],
     order: Order,
-    /// The lines whose limit climbs, in their order.
+    /// Lines whose limit warms up, in their order.
     climbing: Vec<Named<'a>>,
 }
 
-/// Which answer is whose.
+/// Order of the replies.
 enum Order {
-    /// How many asks each answer is for: runs of more than one are alike and have one check.
+    /// Each reply is for one run of requests; the requests of a run of more than one are equal and have one check.
     Runs(Vec<Run>),
-    /// Of each ask, the run that it is in and its place there; of each run, how long it is, and its window.
+    /// For each request, its run and its index there; for each run, its length and window.
     Grouped(Vec<(u32, u32)>, Vec<(u32, Micros)>),
 }
 
 #[derive(Clone, Copy)]
 enum Run {
-    /// So many asks of one check, all alike.
+    /// This many equal requests of one check.
     Alike(usize),
-    /// One ask of any kind.
+    /// One request of any kind.
     One,
 }
 
-/// Which of `KEYS` something is.
+/// Index in `KEYS` of each key that is already added.
 type Numbered<'a> = HashMap<(&'a Key, Part), u64, foldhash::quality::RandomState>;
 
-/// A key and how it is judged.
+/// A key and how it is evaluated.
 type Named<'a> = (&'a Key, Quota, Encoding);
 
-/// Which line of the plan something is.
+/// Line number in the plan of each key and quota.
 type Lines<'a> = HashMap<Named<'a>, u64, foldhash::quality::RandomState>;
 
 impl<'a> Plan<'a> {
@@ -65,7 +65,7 @@ impl<'a> Plan<'a> {
         let mut keys = Numbered::default();
         let mut table = Arguments::default();
         let (mut climbs, mut climbing) = (Arguments::default(), Vec::new());
-        // Those with ids first: where one of them has its notes, all lines of that key do.
+        // Requests with ids first: if one of them names the notes key, all lines of that key do.
         let with_ids = asks.iter().filter(|ask| ask.id().is_some());
         let ordered = with_ids.chain(asks.iter().filter(|ask| ask.id().is_none()));
         for (ask, check) in ordered.flat_map(|ask| ask.checks().iter().map(move |check| (ask, check))) {
@@ -123,7 +123,7 @@ impl<'a> Plan<'a> {
         Plan { arguments, parts, asks, order: Order::Runs(runs), climbing }
     }
 
-    /// What most calls are: one ask, or several alike, of one check. Nothing to look up.
+    /// Encodes the most common batch: one request, or several equal ones, of one check. Needs no lookups.
     fn of_one_run(asks: &'a [Checks], names: &Names, expiry: Expiry) -> Option<Self> {
         let check = alone(asks.first()?)?;
         if asks.len() > 1 && !(repeats(check) && asks[1..].iter().all(|ask| is_like(ask, check))) {
@@ -134,8 +134,8 @@ impl<'a> Plan<'a> {
         Some(Plan { arguments, parts, asks, order, climbing: Vec::new() })
     }
 
-    /// What callers of many keys send together: asks of exact windows in sorted sets, those of one key alike. Each
-    /// key is a line and a run, in the same order.
+    /// Encodes a batch of requests of exact windows in sorted sets, where the requests of one key are equal. Each key
+    /// is a line and a run, in the same order. Returns none for any other batch.
     fn of_windows(asks: &'a [Checks], names: &Names, expiry: Expiry) -> Option<Self> {
         let mut firsts: Vec<&Check> = Vec::new();
         let mut lengths: Vec<u32> = Vec::new();
@@ -178,7 +178,7 @@ impl<'a> Plan<'a> {
         Some(Plan { arguments, parts, asks, order: Order::Grouped(places, runs), climbing: Vec::new() })
     }
 
-    /// Reads the reply.
+    /// Decodes the reply.
     pub(super) fn readings(&self, reply: Value) -> Result<BatchVerdicts, Error> {
         let mut numbers = Numbers::new(reply)?;
         let at = Micros::new(numbers.next()?);
@@ -191,7 +191,7 @@ impl<'a> Plan<'a> {
         Ok(readings)
     }
 
-    /// The limits of the moment, where they climb.
+    /// Sets the current limits of lines that warm up.
     fn read_limits(&self, readings: &mut BatchVerdicts, numbers: &mut Numbers) -> Result<(), Error> {
         if self.climbing.is_empty() {
             return Ok(());
@@ -257,7 +257,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The arguments for so many asks of one check, alike.
+/// Arguments for this many equal requests of one check.
 fn run(check: &Check, times: usize, names: &Names, expiry: Expiry) -> (Arguments, Parts) {
     let (mut arguments, mut parts) = (Arguments::default(), Parts::default());
     let kind = Kind::of(check);
@@ -274,7 +274,7 @@ fn run(check: &Check, times: usize, names: &Names, expiry: Expiry) -> (Arguments
     (arguments, parts)
 }
 
-/// The same ask so many times over, if it can be asked so.
+/// Arguments for the same request repeated `times`, if a run can express it.
 pub(super) fn run_plan(
     ask: &Checks,
     times: usize,
@@ -284,7 +284,7 @@ pub(super) fn run_plan(
     alone(ask).filter(|check| repeats(check)).map(|check| run(check, times, names, expiry))
 }
 
-/// What it was answered.
+/// Decodes the reply to [`run_plan`].
 pub(super) fn run_readings(ask: &Checks, times: usize, reply: Value) -> Result<BatchVerdicts, Error> {
     let mut numbers = Numbers::new(reply)?;
     let at = Micros::new(numbers.next()?);
@@ -293,27 +293,27 @@ pub(super) fn run_readings(ask: &Checks, times: usize, reply: Value) -> Result<B
     (0..times as u64).map(|i| of_run(at, ask, reply, i)).collect()
 }
 
-/// The reading of the `i`-th ask of a run.
+/// Verdicts of the `i`-th request of a run.
 fn of_run(at: Micros, ask: &Checks, reply: [u64; 7], i: u64) -> Result<Verdicts, Error> {
     let check = ask.checks().first().ok_or_else(bad_reply)?;
     let verdict = in_run(check, reply, i)?;
     Ok(Verdicts { at, source: Source::Store, verdicts: SmallVec::from_buf([verdict]) })
 }
 
-/// A window of single admissions in a sorted set.
+/// Returns true for a window of single admissions in a sorted set.
 fn is_exact(check: &Check) -> bool {
     let exact = matches!(check.quota.algorithm(), Algorithm::SlidingWindow | Algorithm::Concurrency);
     exact && Kind::of(check) == Kind::Zset
 }
 
-/// How many of `asks` go in one call: so many, or all that are alike.
+/// Returns how many requests go into one call: `size`, or more if they are equal.
 pub(super) fn first_batch(asks: &[Checks], size: usize) -> usize {
     let alike = |check| asks.iter().take_while(|ask| is_like(ask, check)).count();
     let run = asks.first().and_then(alone).filter(|check| repeats(check)).map_or(0, alike);
     run.max(size).min(asks.len())
 }
 
-/// Adds where a key is counted, and where it is noted; 0 if that is not needed.
+/// Adds the key that counts and the key for notes, and returns their indexes; 0 if the notes are not needed.
 fn add_keys(
     arguments: &mut Arguments,
     names: &Names,
@@ -347,7 +347,7 @@ fn line(key: u64, notes: u64, kind: Kind, shape: u64, quota: &Quota, expiry: Exp
     ]
 }
 
-/// How a limit climbs, for `lua/warm.lua`.
+/// Numbers of a warm-up, for `lua/warm.lua`.
 fn climb(line: u64, key: u64, warm_up: &WarmUp) -> [u64; 6] {
     let steps = u64::from(warm_up.climb() == RampShape::Steps);
     [line, key, warm_up.start(), warm_up.over().get(), warm_up.idle_for().get(), steps]
@@ -357,7 +357,7 @@ fn named(check: &Check) -> Named<'_> {
     (&check.key, check.quota, check.encoding)
 }
 
-/// The check of an ask that needs nothing but itself: no id, no peek, and it could fit.
+/// Returns the only check of a request that a run can express: no id, no peek, no warm-up, and a cost that could fit.
 fn alone(ask: &Checks) -> Option<&Check> {
     match ask.checks() {
         [check]
@@ -373,7 +373,7 @@ fn alone(ask: &Checks) -> Option<&Check> {
     }
 }
 
-/// Whether asks like this one can be answered together: the answers follow from one another.
+/// Returns true if equal requests of this check can be answered together: the replies follow from one another.
 fn repeats(check: &Check) -> bool {
     let bucket = matches!(check.quota.algorithm(), Algorithm::TokenBucket { .. });
     check.quota.count() == Count::Admitted && !bucket
@@ -405,7 +405,7 @@ fn add_ask(
     }
 }
 
-/// The verdict of the `i`-th ask of a run.
+/// Verdict of the `i`-th request of a run.
 fn in_run(check: &Check, reply: [u64; 7], i: u64) -> Result<Verdict, Error> {
     let [granted, used, retry_after, reset_after, date, place, bound] = reply;
     let mut verdict = Verdict {
@@ -429,7 +429,7 @@ fn in_run(check: &Check, reply: [u64; 7], i: u64) -> Result<Verdict, Error> {
     Ok(verdict)
 }
 
-/// What a script says of a wait.
+/// Decodes the precision of a wait.
 fn precision(bound: u64) -> Result<Precision, Error> {
     match bound {
         0 => Ok(Precision::Exact),
@@ -467,15 +467,15 @@ fn judged(ask: &Checks, check: &Check, reply: [u64; 7]) -> Result<Verdict, Error
     })
 }
 
-/// The number of an admission. An attempt is not settled, so it has none.
+/// Returns the number of an admission. An attempt is not settled, so it has none.
 fn settleable(check: &Check, seq: u64) -> u64 {
     if check.quota.count() == Count::Attempts { NEVER_SETTLED } else { seq }
 }
 
-/// Stands for a cost in `lua/settle.lua`; no cost is as large.
+/// Stands for a cost in `lua/settle.lua` and means extend; no cost is as large.
 const EXTEND: u64 = 1 << 52;
 
-/// The arguments that settle.
+/// Arguments of the script that settles.
 pub(super) fn settlement_plan(settlements: &[Settlement], names: &Names, expiry: Expiry) -> Arguments {
     let mut arguments = Arguments::default();
     let channel = arguments.text(names.freed());
@@ -494,7 +494,7 @@ pub(super) fn settlement_plan(settlements: &[Settlement], names: &Names, expiry:
     arguments
 }
 
-/// What became of settlements, and when; none of those to send again.
+/// Decodes the instant and the outcomes of settlements; none for those to send again.
 pub(super) fn settled(reply: Value, expected: usize) -> Result<(Micros, Vec<Option<Settled>>), Error> {
     let mut numbers = Numbers::new(reply)?;
     let at = Micros::new(numbers.next()?);
@@ -512,11 +512,11 @@ pub(super) fn settled(reply: Value, expected: usize) -> Result<(Micros, Vec<Opti
     Ok((at, settled))
 }
 
-/// What a node had admitted, for `lua/restore.lua`.
+/// Arguments of `lua/restore.lua` for admissions of a node.
 pub(super) fn heal_plan(writer: Writer<'_>, lines: &[&HealLine], names: &Names, expiry: Expiry) -> Arguments {
     let mut arguments = Arguments::default();
     let node = arguments.text(writer.node.to_owned());
-    // The first digits tell one run from another.
+    // Eight digits are enough to tell one run id from another.
     let run = arguments.text(writer.run.chars().take(8).collect());
     let batch = arguments.text(batch(writer, lines));
     let Writer { lost, since, nodes, .. } = writer;
@@ -535,7 +535,7 @@ pub(super) fn heal_plan(writer: Writer<'_>, lines: &[&HealLine], names: &Names, 
     arguments
 }
 
-/// The same for the same lines, so that one that is sent again is known.
+/// Id of a batch, the same for the same lines, so that the script recognizes one that is sent again.
 fn batch(writer: Writer<'_>, lines: &[&HealLine]) -> String {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
@@ -546,7 +546,7 @@ fn batch(writer: Writer<'_>, lines: &[&HealLine]) -> String {
     format!("{:x}", hasher.finish())
 }
 
-/// What became of each line of it.
+/// Decodes the result for each line.
 pub(super) fn healed(reply: Value, expected: usize) -> Result<Vec<Healed>, Error> {
     let mut numbers = Numbers::new(reply)?;
     numbers.next()?;

@@ -1,4 +1,4 @@
-//! Which server has a key: one, a cluster's node, or one of several that do not know of each other.
+//! Mapping from keys to servers: one server, the nodes of a cluster, or independent shards.
 
 mod cluster;
 mod sentinel;
@@ -23,11 +23,11 @@ use super::server::{Call, Missed, Server};
 use super::{RedisOptions, RedisTopology};
 use crate::{Error, Key};
 
-/// One of a store's servers. The same number means the same address for as long as the store lives.
+/// Number of one of a store's servers. The same number means the same address for the lifetime of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ServerId(pub(crate) u16);
 
-/// Keys of one place go in one call: a slot of a cluster, or the number of a server.
+/// Unit of one call: a slot of a cluster, or the number of a server. Keys of one shard go in one call.
 pub(super) type Place = u16;
 
 pub(super) struct Topology {
@@ -60,13 +60,13 @@ impl Topology {
         Ok(Topology { kind, hold })
     }
 
-    /// Whether everything is in one place.
+    /// Returns true if there is one shard.
     #[inline]
     pub(super) fn is_one(&self) -> bool {
         matches!(self.kind, Kind::One(_))
     }
 
-    /// Whether keys are redirected one by one.
+    /// Returns true if keys are redirected one by one.
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self.kind, Kind::Cluster(_))
     }
@@ -79,8 +79,8 @@ impl Topology {
         }
     }
 
-    /// Carries out a call on the keys of one place. In a cluster it follows the keys for as long as an answer may
-    /// take, but only while nothing was done.
+    /// Performs a call on the keys of one shard. In a cluster it follows redirects until the reply timeout, but only
+    /// while nothing was done.
     #[inline]
     pub(super) async fn call(&self, place: Place, purpose: Purpose, call: Call<'_>) -> Result<Value, Error> {
         match &self.kind {
@@ -90,7 +90,7 @@ impl Topology {
         }
     }
 
-    /// The same for what is more than one call.
+    /// Starts an operation of more than one call on the keys of one shard.
     pub(super) fn pursue(&self, place: Place) -> Chase<'_> {
         match &self.kind {
             Kind::One(server) => Chase::Server(Ok(Arc::clone(server))),
@@ -99,7 +99,7 @@ impl Topology {
         }
     }
 
-    /// Those that count now, by number. A cluster must be found first.
+    /// Returns the servers that count now, by number. Reads the slot map of a cluster if that was never done.
     pub(super) async fn servers(&self) -> Result<Vec<ServerId>, Error> {
         if let Kind::Cluster(cluster) = &self.kind {
             cluster.find().await?;
@@ -107,7 +107,7 @@ impl Topology {
         Ok(self.known_servers())
     }
 
-    /// Reads a cluster's map again.
+    /// Reads the slot map of a cluster again.
     pub(super) async fn refresh_topology(&self) -> Result<(), Error> {
         match &self.kind {
             Kind::Cluster(cluster) => cluster.read_again().await,
@@ -131,7 +131,7 @@ impl Topology {
         }
     }
 
-    /// Which server has `place` now; the first if that is not known yet.
+    /// Returns the server that has `shard` now; the first if that is not known yet.
     pub(super) fn server_of(&self, place: Place) -> ServerId {
         match &self.kind {
             Kind::One(_) => ServerId(0),
@@ -140,7 +140,7 @@ impl Topology {
         }
     }
 
-    /// A hash tag that `server` owns now.
+    /// Returns a hash tag whose slot `server` owns now.
     pub(super) fn coordination_tag(&self, server: ServerId) -> String {
         match &self.kind {
             Kind::Cluster(cluster) => cluster.tag_of(server),
@@ -153,7 +153,7 @@ impl Topology {
     }
 }
 
-/// What is at one place, until it has answered.
+/// Target of an operation on one shard, until a server has answered.
 pub(super) enum Chase<'t> {
     Server(Result<Arc<Server>, Error>),
     Slot(RedirectLoop<'t>),
@@ -163,12 +163,12 @@ impl Chase<'_> {
     pub(super) async fn server(&mut self) -> Result<Arc<Server>, Error> {
         match self {
             Chase::Server(server) => server.clone(),
-            // A transaction is more than one command, so what is on its way is waited for.
+            // A transaction is more than one command, so it waits until a moving slot has arrived.
             Chase::Slot(pursuit) => Ok(pursuit.next().await?.0),
         }
     }
 
-    /// Gets ready to try again; the error if that cannot be.
+    /// Prepares the next attempt; returns the error if there is none.
     pub(super) async fn missed(&mut self, missed: Missed) -> Result<(), Error> {
         match self {
             Chase::Server(_) => Err(missed.into()),

@@ -1,4 +1,4 @@
-//! The primary that sentinels watch over: they are asked in turn who it is now.
+//! Sentinel topology: asks the sentinels in turn for the address of the current primary.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub(crate) struct Sentinel {
     master: String,
     nodes: Vec<(Client, String)>,
     config: AsyncConnectionConfig,
-    /// Everything about the primary but its address.
+    /// Connection settings of the primary, except its address.
     like: ConnectionInfo,
     options: RedisOptions,
 }
@@ -28,7 +28,7 @@ impl Sentinel {
         }
         let first = sentinel.nodes.first().map_or("", String::as_str);
         let like = info(first, options)?;
-        // The sentinels' own user and password stay with them.
+        // The sentinels' own user and password are not used for the primary.
         let mut redis = redis::RedisConnectionInfo::default()
             .set_protocol(like.redis_settings().protocol())
             .set_lib_name("slidegate", env!("CARGO_PKG_VERSION"));
@@ -45,14 +45,14 @@ impl Sentinel {
         Ok(Sentinel { master, nodes, config, like: like.set_redis_settings(redis), options: options.clone() })
     }
 
-    /// The primary, by the first sentinel that knows it.
+    /// Returns the primary, according to the first sentinel that knows it.
     pub(crate) async fn find(&self) -> Result<(Client, Arc<str>), Error> {
         let (host, port) = self.ask().await?;
         let client = client(info_at(&self.like, &host, port), &self.options)?;
         Ok((client, format!("{host}:{port}").into()))
     }
 
-    /// Whether the primary has moved away from `address`, as far as the sentinels can be asked.
+    /// Returns true if the sentinels say that the primary is no longer at `address`; false if none answers.
     pub(crate) async fn has_left(&self, address: &str) -> bool {
         self.ask().await.is_ok_and(|(host, port)| address != format!("{host}:{port}"))
     }
@@ -85,7 +85,7 @@ impl Sentinel {
     }
 }
 
-/// A server that was a primary may be one no longer, and its sentinels may not know yet.
+/// Fails unless the server is a primary: it may have been demoted, and its sentinels may not know yet.
 pub(crate) async fn check_role(connection: &mut MultiplexedConnection, address: &str) -> Result<(), Error> {
     let answer = redis::cmd("ROLE").query_async::<Vec<Value>>(connection).await;
     let role = answer.map_err(|error| explain(&error, address))?.into_iter().next();

@@ -1,8 +1,8 @@
-//! Servers that do not know of each other: each key has one, by rendezvous hashing.
+//! Independent servers: each key has one, by rendezvous hashing.
 //!
-//! A server's weight for a key is a hash of both, and the heaviest has the key. So one that is added takes its
-//! share from all others, one that is removed leaves its share to all others, and no other key moves. The hash is
-//! the same in every process and every version: of digests, byte by byte.
+//! The weight of a server for a key is a hash of both, and the server with the highest weight has the key. So an
+//! added server takes its share from all others, a removed server leaves its share to all others, and no other key
+//! moves. The hash is the same in every process and every version: it is computed from digests, byte by byte.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(super) struct Shards {
     nodes: HrwNodes<Node>,
 }
 
-/// A server by its address, and its number.
+/// Digest of a server's address, and the server's number.
 #[derive(PartialEq, Eq)]
 struct Node {
     digest: [u8; 8],
@@ -26,7 +26,7 @@ struct Node {
 }
 
 impl Hash for Node {
-    /// The number is where the address stands in a list, which is nobody's affair.
+    /// Leaves out the number: the order of the servers in the configuration must not move keys.
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write(&self.digest);
     }
@@ -34,7 +34,7 @@ impl Hash for Node {
 
 impl HrwNode for Node {}
 
-/// What decides where a key is.
+/// Text that decides which server has a key.
 struct Tag<'k>(&'k str);
 
 impl Hash for Tag<'_> {
@@ -82,7 +82,7 @@ mod tests {
 
     const KEYS: u32 = 100_000;
 
-    /// The address of each key's server.
+    /// Returns the address of each key's server.
     fn spread(addresses: &[&'static str]) -> Vec<&'static str> {
         let nodes = nodes(addresses.iter().copied());
         let place = |n: u32| place_in(&nodes, &Key::new("r", [("user", n.to_string().as_str())]));

@@ -1,4 +1,4 @@
-//! One key while it is judged or settled: a [`State`] of what was read, and what that becomes.
+//! State of one key while it is evaluated or settled: a [`State`] from what was read, and the changes to it.
 
 use std::collections::HashMap;
 
@@ -11,43 +11,43 @@ use crate::store::redis::layout::{self, NAMED};
 use crate::store::redis::zset_snapshot::{Held, HeldEntry};
 use crate::{Algorithm, Correction, Entry, Micros, Quota, RequestId, Settlement, State, Verdict};
 
-/// One key while a batch is judged.
+/// State of one key while a batch is evaluated.
 pub(super) struct Slot {
     pub(super) state: State,
-    /// The quota it was last judged by.
+    /// Quota that it was last evaluated by.
     pub(super) quota: Quota,
-    /// Nothing that was held counts.
+    /// True if nothing that was stored counts.
     pub(super) fresh: bool,
-    /// Permits that were not read one by one, all put at the newest instant.
+    /// Permits of entries that were not read, all dated at the newest instant: instant, permits.
     pub(super) lump: Option<(u64, u64)>,
-    /// What is recorded at the present instant already: its entry.
+    /// Stored entry of the present instant, if there is one.
     pub(super) held_entry: Option<HeldEntry>,
-    /// The number of the next admission without an id.
+    /// Number of the next admission without an id.
     pub(super) next: u64,
-    /// What was recorded when last looked at.
+    /// Number of recordings of `state` when last looked at.
     pub(super) recorded: u64,
-    /// From the state's own numbers to those that are given out.
+    /// Numbers that are given out, by the state's own numbers.
     numbers: HashMap<u64, u64>,
-    /// Notes to write.
+    /// Notes to write: instant, name.
     pub(super) marks: Vec<(u64, String)>,
     void: HashMap<String, (u64, u64)>,
-    /// The instant for this key.
+    /// Instant of the evaluation for this key.
     pub(super) at: u64,
-    /// What a settlement changed.
+    /// Change by a settlement.
     pub(super) amended: Option<Amended>,
 }
 
-/// What a settlement made of a key.
+/// Change of a key by a settlement.
 pub(super) struct Amended {
-    /// Permits in use; of a bucket, units missing.
+    /// Permits in use; for a bucket, units missing.
     pub(super) used: u64,
-    /// The entry as it was, and what it costs now.
+    /// The entry as it was, and its new cost.
     pub(super) entry: Option<(HeldEntry, u64)>,
-    /// The newest entry that is left, if that was taken away.
+    /// Instant of the newest remaining entry, if the newest was removed.
     pub(super) newest: Option<u64>,
 }
 
-/// The states of one ask.
+/// States of the keys of one request.
 pub(super) struct Open<'s>(pub(super) &'s mut [Slot]);
 
 impl States for Open<'_> {
@@ -63,13 +63,13 @@ impl Slot {
             && climbing.shape == layout::shape(quota)
         {
             let Climbing { since, last, .. } = *climbing;
-            // Until when it is warm is said anew by what is admitted.
+            // The end of the warm period is set again by what is admitted.
             slot.state.set_warmth(Some(Warmth { since, last, until: last }));
         }
         slot
     }
 
-    /// When its limit began to climb, if that has changed.
+    /// Returns the warm-up record and the end of the warm period, if the record has changed.
     pub(super) fn climbs(&self, loaded: &Loaded) -> Option<(Climbing, Micros)> {
         let (_, before) = loaded.warm.as_ref()?;
         let Warmth { since, last, until } = self.state.warmth()?;
@@ -105,14 +105,14 @@ impl Slot {
                 SnapshotCounts::Missing { units: held.used, gone: Micros::new(held.gone) }
             }
         };
-        // A bucket is rolled by its old rate before it takes on the new one.
+        // A bucket is advanced by its old rate before it adopts the new one.
         let base = if let Algorithm::TokenBucket { .. } = quota.algorithm() { held.quota } else { *quota };
         let state = State::restored(&base, StateSnapshot { last: Micros::new(held.last), counted }, ids);
         let date = dated(quota, at);
         let held_entry = held.entries.iter().find(|entry| entry.at == date).cloned();
         let counts = held_entry.as_ref().map_or(0, |entry| entry.count);
         let next = match quota.algorithm() {
-            // What was recorded now was refunded: its numbers must not come again.
+            // The entry of this instant was refunded: its numbers must not be given out again.
             Algorithm::SlidingWindow | Algorithm::Concurrency if held_entry.is_none() && held.last == at => {
                 now % 1_000_000_000 * 1_000
             }
@@ -144,7 +144,7 @@ impl Slot {
         }
     }
 
-    /// Whether the ask that was just judged was recorded here: the place of what it recorded, and the number.
+    /// Returns the ordinal of the admission if the request that was just evaluated was recorded here.
     pub(super) fn note_recorded(&mut self) -> Option<u64> {
         if self.state.recorded() == self.recorded {
             return None;
@@ -154,7 +154,7 @@ impl Slot {
         Some(self.next - 1)
     }
 
-    /// The number that is given out for an admission.
+    /// Returns the number that is given out for an admission.
     pub(super) fn number(
         &mut self,
         id: Option<&RequestId>,
@@ -163,7 +163,7 @@ impl Slot {
         place: Option<u64>,
     ) -> u64 {
         let Some(place) = place else {
-            // It was admitted before, in this batch or earlier.
+            // The request was admitted before, in this batch or earlier.
             return self.numbers.get(&entry.seq).copied().unwrap_or(entry.seq);
         };
         let Some(id) = id else { return place };
@@ -175,15 +175,15 @@ impl Slot {
         number
     }
 
-    /// Whether a wait depends on entries that were not read one by one. One for a limit that climbs may: it is the
-    /// shorter of two.
+    /// Returns true if a wait depends on entries that were not read one by one. A wait for a limit that warms up may:
+    /// it is the shorter of two.
     pub(super) fn reaches_lump(&self, verdict: &Verdict) -> bool {
         let ends = self.at + verdict.retry_after.get();
         let climbs = verdict.limit < self.quota.capacity();
         self.lump.is_some_and(|(at, _)| climbs || at + self.quota.window().get() == ends)
     }
 
-    /// Whether an admission still counts here.
+    /// Returns true if an admission still counts here.
     pub(super) fn counts(&self, held: &Held, entry: &Entry) -> bool {
         let window = held.quota.window().get();
         let at = entry.at.get();
@@ -198,12 +198,12 @@ impl Slot {
         at <= self.at + ahead && !left
     }
 
-    /// Whether a settlement takes away the newest entry, so that another is.
+    /// Returns true if a settlement removes the newest entry, so that another becomes the newest.
     pub(super) fn takes_newest(&self, held: &Held, settlement: &Settlement) -> bool {
         settlement.correction == Correction::Cost(0) && settlement.entry.at.get() == held.newest
     }
 
-    /// Corrects an admission, or counts it from now on; false if it was never made here, or nothing of its instant is
+    /// Corrects an admission, or extends it; returns false if it was never made here, or nothing of its instant is
     /// left.
     pub(super) fn amend(
         &mut self,
@@ -234,7 +234,7 @@ impl Slot {
                 let others = self.state.used().saturating_sub(found.cost);
                 let cost = now(found.cost, MAX_TOTAL - others);
                 let cut = self.at.saturating_sub(held.quota.window().get());
-                // What is extended is the newest itself.
+                // An extended entry is itself the newest.
                 let taken = cost == 0 && found.at == held.newest && again == 0;
                 let newest = taken.then_some(if newest > cut { newest } else { 0 });
                 if again > 0 {
@@ -250,7 +250,7 @@ impl Slot {
             SnapshotCounts::Missing { units, .. } => {
                 let (_, per) = held.quota.rate();
                 let change = (i128::from(to) - i128::from(from)) * i128::from(per);
-                // It may owe one capacity: as `amend` in `lua/counters.lua`.
+                // A bucket may owe one capacity: as in `amend` in `lua/counters.lua`.
                 let most = units.max((2 * held.quota.capacity() * per).min(MAX_TOTAL));
                 let units = (i128::from(units) + change).clamp(0, i128::from(most));
                 Amended { used: units.try_into().unwrap_or(MAX_TOTAL), entry: None, newest: None }
@@ -261,7 +261,7 @@ impl Slot {
     }
 }
 
-/// The instant an admission is recorded under.
+/// Instant that an admission is recorded under.
 pub(super) fn dated(quota: &Quota, at: u64) -> u64 {
     let grain = quota.grain().get();
     at - at % grain + grain - 1

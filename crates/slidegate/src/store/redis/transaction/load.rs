@@ -1,4 +1,4 @@
-//! What is read of the keys that are watched.
+//! Reading of watched keys.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::store::redis::zset_snapshot::{Held, HeldEntry};
 use crate::store::redis::{bad_reply, layout};
 use crate::{Algorithm, Entry, Error, Fault, Micros, Quota, RequestId};
 
-/// Members read of a window at first.
+/// Members that are first read of a window.
 const SOME: usize = 64;
 
 /// Members that one command reads of a key that is read whole. It takes Redis a few milliseconds at most.
@@ -22,22 +22,22 @@ type Members = Vec<(String, f64)>;
 /// One key, as it was read.
 pub(super) struct Loaded {
     pub(super) name: String,
-    /// Where a window has its notes.
+    /// Name of the key with the notes of a window.
     pub(super) notes: String,
     pub(super) held: Option<Held>,
-    /// Whether all of it was read.
+    /// True if all of it was read.
     pub(super) whole: bool,
-    /// The lowest score above zero: the oldest entry, or note of a counter.
+    /// Lowest score above zero: the oldest entry, or note of a counter.
     pub(super) oldest: Option<u64>,
-    /// Admissions of the requests that are asked about: id, entry.
+    /// Earlier admissions of the requests in the batch: id, entry.
     pub(super) ids: Vec<(RequestId, Entry)>,
     /// Requests that were refunded: when, and how often in that instant.
     pub(super) void: HashMap<String, (u64, u64)>,
-    /// Where it is that its limit began to climb, if it does, and what was found there.
+    /// Name and contents of the warm-up record, if its limit warms up.
     pub(super) warm: Option<(String, Option<Climbing>)>,
 }
 
-/// Since when a limit climbs: see `lua/warm.lua`.
+/// Warm-up record of a key: see `lua/warm.lua`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Climbing {
     pub(super) since: Micros,
@@ -58,17 +58,17 @@ impl Climbing {
     }
 }
 
-/// What is read of one key.
+/// Parts to read of one key.
 pub(super) struct Wanted {
     pub(super) name: String,
     pub(super) notes: String,
-    /// Whether its notes matter.
+    /// True if its notes are needed.
     pub(super) noted: bool,
-    /// Where it is that its limit began to climb, if it does.
+    /// Name of the warm-up record, if its limit warms up.
     pub(super) warm: Option<String>,
 }
 
-/// Watches the keys, reads the time, and what is needed of each key.
+/// Watches the keys, and reads the time and what is needed of each key.
 pub(super) async fn load(
     connection: &mut MultiplexedConnection,
     wanted: Vec<Wanted>,
@@ -159,7 +159,7 @@ async fn read_rest(
 }
 
 impl Loaded {
-    /// Where the notes are on what is held; none if there are none.
+    /// Returns the key with the notes on the stored count; none if it has no notes.
     pub(super) fn noted_in(&self) -> Option<&str> {
         let held = self.held.as_ref()?;
         match Held::is_window(&held.quota) {
@@ -168,7 +168,7 @@ impl Loaded {
         }
     }
 
-    /// Looks up whether a request was admitted: `known` in `lua/notes.lua`.
+    /// Looks up whether a request was admitted: `find_admission` in `lua/notes.lua`.
     pub(super) async fn find_id(
         &mut self,
         connection: &mut MultiplexedConnection,
@@ -203,7 +203,7 @@ impl Loaded {
     }
 }
 
-/// Whether a key that counts by one quota goes on with the other.
+/// Returns true if a key that counts by one quota continues with the other.
 pub(super) fn same_shape(held: &Quota, asked: &Quota) -> bool {
     let bucket = |quota: &Quota| matches!(quota.algorithm(), Algorithm::TokenBucket { .. });
     bucket(held) && bucket(asked) || layout::shape(held) == layout::shape(asked)
@@ -213,7 +213,7 @@ pub(super) fn note(what: &str, quota: &Quota, at: u64, seq: u64) -> String {
     format!("{what}{:x}.{seq}", at % layout::modulus(quota))
 }
 
-/// When the newest entry was recorded that counts, besides this one; 0 if there is none.
+/// Returns the instant of the newest entry that counts, besides this one; 0 if there is none.
 pub(super) async fn newest_besides(
     connection: &mut MultiplexedConnection,
     name: &str,

@@ -1,11 +1,12 @@
 //! `mode: transaction`: the same decisions without scripts, for servers and proxies that do not run them.
 //!
-//! WATCH the keys, read what is needed of them into a [`State`](crate::State), let the pure algorithm judge, and write what
-//! has changed in MULTI / EXEC. If another client changed a key meanwhile, EXEC writes nothing and it is all
-//! done again, a bounded number of times; callers of one key in one process wait for each other instead.
+//! It watches the keys with WATCH, reads what is needed of them into a [`State`](crate::State), evaluates with the
+//! pure algorithm, and writes the changes in MULTI / EXEC. If another client changed a key meanwhile, EXEC writes
+//! nothing and the attempt is repeated, a bounded number of times; callers of one key in one process wait for each
+//! other instead.
 //!
-//! The layout is that of the scripts, so both can work on the same keys. Of a window only the oldest entries are
-//! read; the others stand together at the newest instant, and if a decision depends on one of them, all are read.
+//! The layout is that of the scripts, so both can work on the same keys. Only the oldest entries of a window are
+//! read; the others are summed up at the newest instant, and if a decision depends on one of them, all are read.
 //!
 //! A denial writes nothing, so it may come before an admission that is dated earlier but not yet written.
 
@@ -36,19 +37,19 @@ use crate::{
     Settled, Settlement, Verdicts,
 };
 
-/// How often a decision is tried anew when others change its keys.
+/// Most attempts of a decision when other clients change its keys.
 const TRIES: u32 = 100;
 
-/// Tries that follow at once; later ones wait a little.
+/// Attempts without back-off; later ones wait a little.
 const EAGER: u32 = 4;
 
-/// Callers of one key in one process go one after the other.
+/// Number of locks: callers of one key in one process go one after the other.
 const LANES: usize = 64;
 
-/// How long it is remembered that a limit climbs when it is cold again, in milliseconds.
+/// Time that a warm-up record is kept after the limit is cold again, in milliseconds.
 const WARM_BUFFER: u64 = 10_000;
 
-/// What transactions need besides the store.
+/// Locks by hash of the key, so that callers of one key in one process go one after the other.
 pub(super) struct Transactions {
     lanes: [tokio::sync::Mutex<()>; LANES],
 }
@@ -59,24 +60,24 @@ impl Default for Transactions {
     }
 }
 
-/// What is tried.
+/// Work of one transaction.
 #[derive(Clone, Copy)]
 enum Work<'a> {
     Admit(&'a [Checks], &'a [&'a Key]),
     Settle(&'a [Settlement]),
 }
 
-/// What came of it.
+/// Result of one transaction.
 enum Done {
     Admitted(BatchVerdicts),
     Settled(Receipt),
 }
 
-/// Why a try did not succeed.
+/// Reason why an attempt did not succeed.
 enum Missed {
-    /// Another client was quicker.
+    /// Another client changed a key first.
     Conflict,
-    /// All of these keys must be read.
+    /// The decision depends on entries of these keys that were not read: all of their entries must be read.
     Part(Vec<usize>),
     Failed(RedisError),
     Wrong(Error),
@@ -114,7 +115,7 @@ impl Inner {
         let mut receipt = Receipt { at: Micros::ZERO, settled: Vec::new() };
         let mut rest = settlements;
         while !rest.is_empty() {
-            // One transaction for as many as have different keys.
+            // One transaction for as many settlements as have different keys.
             let twice = (1..rest.len()).find(|&i| rest[..i].iter().any(|other| other.key == rest[i].key));
             let (now, later) = rest.split_at(twice.unwrap_or(rest.len()));
             let keys: Vec<&Key> = now.iter().map(|settlement| &settlement.key).collect();
@@ -141,7 +142,7 @@ impl Inner {
         }
     }
 
-    /// Tries until it succeeds, fails, or has been beaten too often.
+    /// Repeats attempts until one succeeds, fails, or there were too many conflicts.
     async fn attempt_at(&self, server: &Server, work: Work<'_>) -> Result<Done, server::Missed> {
         let failed = server::Missed::Failed;
         let _place = server.connections.place().await.map_err(failed)?;
@@ -163,11 +164,11 @@ impl Inner {
                 }
                 Err(Missed::Failed(error)) => {
                     let explained = explain(&error, &own.address);
-                    // A slot may leave between WATCH and EXEC, which then does nothing.
+                    // A slot may move away between WATCH and EXEC, which then does nothing.
                     let left = explained.fault() == Some(Fault::Cluster)
                         && error.kind() == ErrorKind::Server(ServerErrorKind::ExecAbort);
                     return Err(match redirect(&error).or_else(|| left.then_some(Redirect::Again)) {
-                        // What was watched goes with the connection.
+                        // Dropping the connection ends its WATCH.
                         Some(redirect) => server::Missed::Redirected(redirect, explained),
                         None => {
                             server.drop_idle();
@@ -180,7 +181,7 @@ impl Inner {
                 Err(Missed::Part(keys)) => whole.extend(keys),
                 Err(Missed::Conflict) => tried += 1,
             }
-            // What was watched is no concern of the next one's.
+            // The next user of the connection must not inherit the WATCH.
             if redis::cmd("UNWATCH").exec_async(&mut own.connection).await.is_ok() {
                 server.put_back(own);
             }
@@ -231,7 +232,7 @@ impl Inner {
             let indices: SmallVec<[usize; 4]> = ask.checks().iter().map(|c| places[&c.key]).collect();
             let mut open: Vec<Slot> = Vec::with_capacity(indices.len());
             for (check, &i) in ask.checks().iter().zip(&indices) {
-                // One that is new and recorded nothing has nothing to go on with, such as the level of another burst.
+                // A new state that recorded nothing has nothing to continue from, such as the level of another burst.
                 let held = slots[i]
                     .take()
                     .filter(|slot| slot.state.suits(&check.quota) && !(slot.fresh && slot.recorded == 0));
@@ -277,8 +278,8 @@ impl Inner {
                 read_only.push((slot, loaded));
             }
         }
-        // What it read is touched too, so that nobody writes there later with an earlier instant: those that
-        // write are in the order of their instants, on every key they were judged by.
+        // Keys that were only read are touched too, so that no other transaction writes there later with an earlier
+        // instant: writing transactions are in the order of their instants, on every key they evaluated.
         if !writes.is_empty() {
             for (slot, loaded) in read_only {
                 slot.touch(&mut writes, loaded, self.expiry);
@@ -316,7 +317,7 @@ impl Inner {
                 }
                 None => None,
             };
-            // Where it was extended it counts from there, and its number is no place among those of that instant.
+            // An extended admission counts from its extension, and its number is not an ordinal of that instant.
             let settlement = &match since {
                 Some(since) => Settlement {
                     entry: Entry { at: Micros::new(since as u64), seq: NAMED, cost },
@@ -377,7 +378,7 @@ impl Inner {
         let mut told = Pipeline::new();
         self.add_freed(&mut told, freed.map(|settlement| &settlement.key));
         if !told.is_empty() {
-            // Whoever may not publish is not heard.
+            // If this user may not publish, other nodes are not notified.
             let _ = told.exec_async(connection).await;
         }
         Ok(Receipt { at: Micros::new(now), settled })
@@ -401,7 +402,7 @@ impl Transactions {
     }
 }
 
-/// Writes if nobody else has; also when there is nothing to write, to know that nobody has.
+/// Commits if no other client changed a watched key; also when there is nothing to write, to find out.
 async fn commit(connection: &mut MultiplexedConnection, mut writes: Pipeline) -> Result<(), Missed> {
     if writes.is_empty() {
         writes.cmd("PING");

@@ -1,4 +1,4 @@
-//! What has changed of a key, as commands: the layout is that of `lua/zset.lua` and `lua/counters.lua`.
+//! Commands that write the changes of a key: the layout is that of `lua/zset.lua` and `lua/counters.lua`.
 
 use redis::{Cmd, Pipeline};
 
@@ -10,11 +10,11 @@ use crate::store::redis::options::Expiry;
 use crate::store::redis::zset_snapshot::HeldEntry;
 use crate::{Algorithm, Micros};
 
-/// Entries that one transaction removes: as many as a script does.
+/// Most entries that one transaction removes: as many as a script does.
 const MOST_REMOVED: usize = 2_000;
 
 impl Slot {
-    /// Adds what has changed; false if that cannot be said without reading all of the key.
+    /// Adds the commands for the changes; returns false if they depend on entries that were not read.
     pub(super) fn write(&self, writes: &mut Pipeline, loaded: &Loaded, expiry: Expiry) -> bool {
         let kept = self.state.kept();
         if self.fresh && self.recorded == 0 {
@@ -64,7 +64,7 @@ impl Slot {
         let modulus = layout::modulus(quota);
         let mut add = redis::cmd("ZADD");
         add.arg(name);
-        // Permits that do not count any more, of entries that stay until a later call removes them.
+        // Permits that no longer count, of entries that stay until a later call removes them.
         let mut leftover = 0;
         if self.fresh {
             writes.cmd("UNLINK").arg(name);
@@ -74,7 +74,7 @@ impl Slot {
             writes.cmd("ZREMRANGEBYSCORE").arg(name).arg(1).arg(last);
             leftover += expired.iter().filter(|entry| entry.at > last).map(|entry| entry.cost).sum::<u64>();
         }
-        // The oldest are forgotten first, so those that are forgotten whole lie together.
+        // The oldest permits are forgotten first, so entries that are forgotten whole are contiguous.
         let whole = clipped.partition_point(|entry| cost_at(entry.at) == 0);
         if let Some(first) = clipped[..whole].first() {
             let last = clipped[whole.min(MOST_REMOVED) - 1].at;
@@ -104,7 +104,7 @@ impl Slot {
             new_cost = Some(cost);
         }
         let sliced = matches!(quota.algorithm(), Algorithm::TimeSlice { .. });
-        // Without an entry the others are still alike.
+        // Without the entry the others still have a uniform cost.
         let mut alters = false;
         if let Some(Amended { used: amended, entry: Some((entry, cost)), newest: left }) = &self.amended {
             writes.cmd("ZREM").arg(name).arg(&entry.name);
@@ -144,7 +144,7 @@ impl Slot {
         if !self.marks.is_empty() {
             let notes = &loaded.notes;
             if had_notes {
-                // A clock that is set back may bring back what was not let go.
+                // A clock that is set back may make entries count again that were not yet removed.
                 let cut = last.saturating_sub(quota.window().get());
                 writes.cmd("ZREMRANGEBYSCORE").arg(notes).arg("-inf").arg(cut);
             } else {
@@ -173,7 +173,7 @@ impl Slot {
         let shape = layout::shape(quota);
         let stored = held.map(|held| layout::shape(&held.quota));
         let reshaped = stored.as_ref() != Some(&shape);
-        // Taking on another rate and the first one again may leave less than there was.
+        // Adopting another rate and then the first one again may leave less than there was.
         let moved = held.is_some_and(|held| held.last != kept.last.get() || held.used != used);
         if self.recorded == 0 && !moved && !reshaped && self.amended.is_none() {
             return;
@@ -213,7 +213,7 @@ impl Slot {
         }
     }
 
-    /// Sets when a key expires that is not changed otherwise.
+    /// Sets the expiry of a key that is not changed otherwise.
     pub(super) fn touch(&self, writes: &mut Pipeline, loaded: &Loaded, expiry: Expiry) {
         let Some(held) = &loaded.held else { return };
         let owed = match held.quota.algorithm() {
@@ -235,7 +235,7 @@ impl Slot {
     }
 }
 
-/// A score below zero, where headers are.
+/// Negated value as a score below zero, which marks header members.
 fn negative(value: u64) -> String {
     format!("-{value}")
 }

@@ -1,8 +1,8 @@
-//! A Redis Cluster: which node has a slot, and following it there.
+//! Redis Cluster: the slot map, and calls that follow redirects.
 //!
-//! The map of slots is read from any node when it is first needed, when it proves wrong, and now and then. A call
-//! follows MOVED and ASK, and waits out TRYAGAIN, CLUSTERDOWN and nodes that cannot be reached, all of which say
-//! that nothing was done. A call that was sent and not answered is never sent again: it could charge twice.
+//! The slot map is read from any node when it is first needed, when it proves wrong, and periodically. A call follows
+//! MOVED and ASK, and waits out TRYAGAIN, CLUSTERDOWN and unreachable nodes, all of which mean that nothing was done.
+//! A call that was sent and not answered is never sent again: it could charge twice.
 
 mod redirects;
 
@@ -25,19 +25,19 @@ use crate::{Clock, Error, Fault, Key, Micros, SystemClock};
 
 const SLOTS: u16 = 16_384;
 
-/// No node has it.
+/// Owner of a slot that no node has.
 const NOBODY: u16 = u16::MAX;
 
-/// The nodes that are asked for the map at once; the first answer is taken.
+/// Nodes that are asked for the map concurrently; the first reply is taken.
 const ASKED: usize = 4;
 
 pub(super) struct Cluster {
     map: ArcSwap<Map>,
-    /// Held while nodes are added and the map is replaced.
+    /// Locked while nodes are added and the map is replaced.
     changing: Mutex<()>,
-    /// Held while the map is read, so that one caller does and the others wait for it.
+    /// Locked while the map is read, so that one caller reads it and the others wait.
     reading: tokio::sync::Mutex<()>,
-    /// The urls that were given.
+    /// Configured urls.
     named: Vec<(String, ConnectionInfo)>,
     options: RedisOptions,
     hold: Arc<AtomicBool>,
@@ -47,10 +47,10 @@ pub(super) struct Cluster {
 
 #[derive(Clone)]
 struct Map {
-    /// How often it was read or changed; 0 before it was first read.
+    /// Number of reads and changes; 0 before the first read.
     version: u64,
     read: Micros,
-    /// By slot: the number of a node.
+    /// Number of the owning node, by slot.
     owners: Box<[u16]>,
     /// Nodes keep their numbers: none is ever removed.
     nodes: Vec<Node>,
@@ -64,18 +64,18 @@ struct Node {
     standing: SlotOwner,
 }
 
-/// What a node is to the cluster.
+/// Role of a node in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlotOwner {
-    /// It has slots.
+    /// The node has slots.
     Primary,
-    /// It is about to have slots.
+    /// The node is about to have slots.
     Importing,
-    /// It is a replica, or has left, or is not yet known.
+    /// The node is a replica, has left, or is not yet known.
     Other,
 }
 
-/// One node's word for who has what.
+/// Range of slots and its primary, as one node reports them.
 struct Range {
     slots: std::ops::RangeInclusive<u16>,
     primary: (String, u16),
@@ -148,7 +148,7 @@ impl Cluster {
         }
     }
 
-    /// Reads the map, whatever it said.
+    /// Reads the map again.
     pub(super) async fn read_again(&self) -> Result<(), Error> {
         self.read(self.map.load().version).await
     }
@@ -180,14 +180,14 @@ impl Cluster {
         (0..1_000_000u32).map(|n| n.to_string()).find(owned).unwrap_or_else(|| "0".to_owned())
     }
 
-    /// Reads the map, unless somebody has since `version`.
+    /// Reads the map, unless another caller has done so since `version`.
     async fn read(&self, version: u64) -> Result<(), Error> {
         let _reading = self.reading.lock().await;
         let map = self.map.load_full();
         if map.version != version {
             return Ok(());
         }
-        // Those with slots first; from another one each time.
+        // Nodes with slots first, starting from another one each time.
         let mut nodes: Vec<&Node> = map.nodes.iter().collect();
         let turn = version as usize % nodes.len().max(1);
         nodes.rotate_left(turn);
@@ -205,7 +205,7 @@ impl Cluster {
         Err(last.unwrap_or_else(|| Error::invalid("the cluster has no nodes")))
     }
 
-    /// Replaces the map. A node that has slots and had none is one that did not count before, except by ASK.
+    /// Replaces the map. A node that has slots now and had none before starts a new epoch, unless an ASK already did.
     fn install(&self, ranges: &[Range]) -> Result<(), Error> {
         let now = self.clock.now();
         self.change(|map| {
@@ -231,7 +231,7 @@ impl Cluster {
         })
     }
 
-    /// Follows what a node said: `address` has `slot`. Somebody new is a reason to read the whole map.
+    /// Applies a MOVED redirect: `address` has `slot`. An unknown address is a reason to read the whole map.
     async fn moved(&self, slot: Place, address: &str, from: &str, version: u64) -> Result<(), Error> {
         let Some((host, port)) = split_address(address, from) else { return self.read(version).await };
         let known =
@@ -246,7 +246,7 @@ impl Cluster {
         })
     }
 
-    /// The node that an ASK named.
+    /// Returns the node that an ASK named.
     fn importing(&self, address: &str, from: &str) -> Result<Arc<Server>, Error> {
         let (host, port) = split_address(address, from).ok_or_else(bad_reply)?;
         let map = self.map.load();
@@ -269,7 +269,7 @@ impl Cluster {
         found.ok_or_else(bad_reply)
     }
 
-    /// The number of the node at an address, which is added if it is new.
+    /// Returns the number of the node at an address; adds the node if it is new.
     fn node(&self, map: &mut Map, host: &str, port: u16) -> Result<u16, Error> {
         let known = map.nodes.iter().position(|node| node.host == host && node.port == port);
         if let Some(known) = known {
@@ -289,7 +289,7 @@ impl Cluster {
         let _changing = self.changing.lock();
         let mut map = Map::clone(&self.map.load());
         change(&mut map)?;
-        // Only with slots is it a map.
+        // Before the first read there are no slots, and the version stays 0.
         if map.read > Micros::ZERO {
             map.version += 1;
         }
@@ -314,8 +314,8 @@ async fn ask_map(node: &Node) -> Result<Vec<Range>, Error> {
     }
 }
 
-/// First slot, last slot, primary, replicas; a node is host, port, and more. A host that a node does not know is
-/// the one it was asked at.
+/// Parses one range: first slot, last slot, primary, replicas; a node is host, port, and more. A host that a node
+/// does not know is the host that it was reached at.
 fn read_range(range: Vec<Value>, asked: &str) -> Option<Range> {
     let mut fields = range.into_iter();
     let first: u16 = redis::from_redis_value(fields.next()?).ok()?;
@@ -327,23 +327,23 @@ fn read_range(range: Vec<Value>, asked: &str) -> Option<Range> {
     (first <= last && last < SLOTS).then_some(Range { slots: first..=last, primary: (host, port) })
 }
 
-/// `host:port`; without a host it is `from`.
+/// Parses `host:port`; without a host it is `from`.
 fn split_address(address: &str, from: &str) -> Option<(String, u16)> {
     let (host, port) = address.rsplit_once(':')?;
     let host = if matches!(host, "" | "?") { from } else { host };
     Some((host.to_owned(), port.parse().ok()?))
 }
 
-/// The slot of a key: of its tag, or else of all of it.
+/// Slot of a key: of its tag, or else of all of it.
 pub(super) fn slot_of(key: &Key, names: &Names) -> Place {
-    // What was not made by us may have braces anywhere.
+    // A key that this crate did not build may have braces anywhere.
     if key.tag().is_none() && key.as_str().contains(['{', '}']) {
         return slot_of_name(&names.main(key));
     }
     slot_of_tag(key.tag().unwrap_or(key.as_str()).as_bytes())
 }
 
-/// As the cluster reckons it: of what stands in the first braces, if that is anything.
+/// Slot of a name, as the cluster computes it: of the text in the first braces, if that is not empty.
 fn slot_of_name(name: &str) -> Place {
     let inside = name.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     slot_of_tag(inside.filter(|tag| !tag.is_empty()).unwrap_or(name).as_bytes())
@@ -354,7 +354,7 @@ pub(crate) fn slot_of_tag(tag: &[u8]) -> Place {
     CRC.checksum(tag) % SLOTS
 }
 
-/// A script's keys are in one slot, or it would be denied.
+/// Fails unless all keys of a script are in one slot: the cluster would reject it.
 fn check_slots(call: Call<'_>, slot: Place) -> Result<(), Error> {
     let Call::Script(_, arguments) = call else { return Ok(()) };
     match arguments.keys.iter().find(|name| slot_of_name(name) != slot) {

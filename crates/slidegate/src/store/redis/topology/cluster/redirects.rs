@@ -1,4 +1,4 @@
-//! Following a slot from node to node, while nothing was done.
+//! Redirect loop of one call: follows a slot from node to node, while nothing was done.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,27 +9,27 @@ use crate::store::redis::server::{Missed, Server};
 use crate::store::redis::topology::Place;
 use crate::{Clock, Error, Fault, Micros};
 
-/// A map is read again when it is older.
+/// Age from which a map is read again.
 const OLD: Micros = Micros::from_secs(10);
 
-/// The wait before the next try, which doubles up to the longest.
+/// Back-off before the next attempt, which doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(32);
 
-/// Tries that follow at once: what moved once is where it says.
+/// Attempts without back-off: a slot that moved once is usually at its new address.
 const EAGER: u32 = 2;
 
-/// One call, on its way to the node that has its slot.
+/// State of one call on its way to the node that has its slot.
 pub(crate) struct RedirectLoop<'c> {
     cluster: &'c Cluster,
     slot: Place,
     started: Micros,
     tries: u32,
     pause: Duration,
-    /// The version of the map that was followed, and whom it led to.
+    /// Version of the map that was followed, and the address it led to.
     version: u64,
     followed: (String, u16),
-    /// The node that an ASK named.
+    /// Node that an ASK named.
     ask: Option<Arc<Server>>,
 }
 
@@ -47,7 +47,7 @@ impl<'c> RedirectLoop<'c> {
         }
     }
 
-    /// Whom to ask, and whether by ASK.
+    /// Returns the server to call, and whether to send ASKING first.
     pub(crate) async fn next(&mut self) -> Result<(Arc<Server>, bool), Error> {
         if let Some(server) = self.ask.take() {
             return Ok((server, true));
@@ -58,7 +58,7 @@ impl<'c> RedirectLoop<'c> {
                 map.owners.get(usize::from(self.slot)).and_then(|&owner| map.nodes.get(usize::from(owner)));
             self.version = map.version;
             if let Some(node) = owner {
-                // Whoever comes first reads it again; if that fails the old one is followed.
+                // The first caller reads it again; if that fails the old map is used.
                 if self.cluster.clock.now().since(map.read) > OLD && self.cluster.reading.try_lock().is_ok() {
                     let _ = self.cluster.read(map.version).await;
                 }
@@ -73,14 +73,14 @@ impl<'c> RedirectLoop<'c> {
         }
     }
 
-    /// Finds out where to try next; the error if nothing is to be tried, or no longer.
+    /// Decides where to try next; returns the error if there is no further attempt.
     pub(crate) async fn missed(&mut self, missed: Missed, can_ask: bool) -> Result<(), Error> {
         let error = match missed {
             Missed::Redirected(redirect, _) => {
                 let from = self.followed.0.clone();
                 let what = match redirect {
                     Redirect::Moved(to) => {
-                        // If it cannot be followed now, the next try says so.
+                        // If the redirect cannot be followed now, the next attempt reports it.
                         let _ = self.cluster.moved(self.slot, &to, &from, self.version).await;
                         "MOVED: its nodes do not agree who has it"
                     }
