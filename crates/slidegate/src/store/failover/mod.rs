@@ -202,7 +202,7 @@ impl Inner {
     /// Finds out which servers there are, the first time.
     #[cold]
     async fn find(&self) -> Result<(), Error> {
-        let found = tokio::time::timeout(self.options.deadline, self.store.find()).await;
+        let found = tokio::time::timeout(self.options.deadline, self.store.discover()).await;
         found.unwrap_or_else(|_| Err(Error::store(Fault::Timeout, "the cluster did not answer in time")))?;
         self.first.get_or_init(|| self.store.servers());
         Ok(())

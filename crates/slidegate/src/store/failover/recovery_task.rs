@@ -13,7 +13,7 @@ use super::Inner;
 use super::journal::{Journal, Owed};
 use super::membership::Saying;
 use super::server_state::{Phase, ServerState};
-use crate::store::redis::{HealLine, ServerIdentity, Writer};
+use crate::store::redis::{RestoreLine, ServerIdentity, Writer};
 use crate::{Algorithm, Error, Fault, Key, Micros};
 
 /// The wait between two looks at whether the others have written back.
@@ -73,14 +73,14 @@ async fn beat_once(inner: &Arc<Inner>, server: &ServerState) -> Result<(), Error
 
 /// Makes sure that the server is the one that was met before. The first that are met have lost nothing of ours.
 pub(super) async fn introduce(inner: &Inner, server: &ServerState) -> Result<ServerIdentity, Error> {
-    let met = inner.store.meet(server.id).await?;
+    let met = inner.store.identify(server.id).await?;
     let known = server.life.load(Ordering::Relaxed);
     let first = known == 0 && inner.is_first(server.id);
     if first {
-        inner.store.acknowledge(server.id, met.life);
-        server.life.store(met.life, Ordering::Relaxed);
+        inner.store.acknowledge(server.id, met.epoch);
+        server.life.store(met.epoch, Ordering::Relaxed);
     }
-    if first || met.life == known {
+    if first || met.epoch == known {
         return Ok(met);
     }
     let address = inner.store.server_address(server.id);
@@ -111,7 +111,7 @@ async fn probe(inner: &Arc<Inner>, server: &ServerState) -> Duration {
 }
 
 async fn probe_once(inner: &Arc<Inner>, server: &ServerState) -> Result<ServerIdentity, Error> {
-    let met = inner.store.meet(server.id).await?;
+    let met = inner.store.identify(server.id).await?;
     say(inner, server, Saying::Away, &met).await?;
     server.answered_again(inner.clock.now());
     Ok(met)
@@ -119,15 +119,15 @@ async fn probe_once(inner: &Arc<Inner>, server: &ServerState) -> Result<ServerId
 
 /// Writes back what the server lacks, and goes over to asking it.
 async fn return_to(inner: &Arc<Inner>, server: &ServerState, met: &ServerIdentity) -> Result<(), Error> {
-    let lost = met.life != server.life.load(Ordering::Relaxed);
+    let lost = met.epoch != server.life.load(Ordering::Relaxed);
     write_all(inner, server, met, lost).await?;
     for _ in 0..ROUNDS {
         if write_back(inner, server, met).await? == 0 {
             break;
         }
     }
-    inner.store.acknowledge(server.id, met.life);
-    server.life.store(met.life, Ordering::Relaxed);
+    inner.store.acknowledge(server.id, met.epoch);
+    server.life.store(met.epoch, Ordering::Relaxed);
     if !server.is_closed() {
         // Calls that were still on their way to it failed meanwhile.
         return Err(Error::unavailable("it failed again"));
@@ -146,7 +146,7 @@ async fn join(inner: &Arc<Inner>, server: &ServerState) -> Duration {
     loop {
         match join_once(inner, server).await {
             Ok(met) => {
-                let back = server.peers.lock().are_back(&met.run, since);
+                let back = server.peers.lock().are_back(&met.run_id, since);
                 if back || inner.clock.now().since(started) >= patience {
                     server.set_phase(inner, Phase::Direct);
                     return Duration::ZERO;
@@ -177,10 +177,10 @@ async fn say(
     what: Saying,
     met: &ServerIdentity,
 ) -> Result<(), Error> {
-    let said = server.peers.lock().say(what, &met.run);
+    let said = server.peers.lock().say(what, &met.run_id);
     let heartbeat = Micros::from(inner.options.heartbeat);
     let sent = inner.clock.now();
-    let (at, all) = inner.store.say(server.id, &inner.name, &said, heartbeat).await?;
+    let (at, all) = inner.store.publish_presence(server.id, &inner.name, &said, heartbeat).await?;
     let now = inner.clock.now();
     server.told_time(sent, now, at);
     let forgotten = {
@@ -190,13 +190,13 @@ async fn say(
         peers.forgotten(now)
     };
     if !forgotten.is_empty() {
-        inner.store.unsay(server.id, &forgotten).await?;
+        inner.store.remove_presence(server.id, &forgotten).await?;
     }
     Ok(())
 }
 
 pub(super) async fn leave(inner: &Arc<Inner>, server: &ServerState) -> Result<(), Error> {
-    let met = inner.store.meet(server.id).await?;
+    let met = inner.store.identify(server.id).await?;
     say(inner, server, Saying::Left, &met).await
 }
 
@@ -240,19 +240,19 @@ async fn write(
     lost: bool,
     owed: &[Owed],
 ) -> Result<(), Error> {
-    if !inner.store.can_heal() {
+    if !inner.store.can_restore() {
         return Ok(());
     }
     let (nodes, _) = server.peers.lock().share();
     let since = server.outage(inner).since;
-    let writer = Writer { node: &inner.name, run: &met.run, lost, since, nodes };
-    let lines: Vec<(usize, HealLine)> =
+    let writer = Writer { node: &inner.name, run_id: &met.run_id, lost, since, nodes };
+    let lines: Vec<(usize, RestoreLine)> =
         (0..).zip(owed).flat_map(|(i, owed)| lines(owed).map(move |line| (i, line))).collect();
     let mut rest = lines.as_slice();
     while !rest.is_empty() {
         let (some, after) = rest.split_at(step_of(rest));
-        let some_lines: Vec<&HealLine> = some.iter().map(|(_, line)| line).collect();
-        for ((i, _), healed) in some.iter().zip(inner.store.heal(writer, &some_lines).await?) {
+        let some_lines: Vec<&RestoreLine> = some.iter().map(|(_, line)| line).collect();
+        for ((i, _), healed) in some.iter().zip(inner.store.restore(writer, &some_lines).await?) {
             server.written_back.fetch_add(healed.added, Ordering::Relaxed);
             let over = healed.used.saturating_sub(owed[*i].quota.capacity()).min(healed.added);
             server.excess.fetch_add(over, Ordering::Relaxed);
@@ -263,7 +263,7 @@ async fn write(
 }
 
 /// How many lines go in one step.
-fn step_of(lines: &[(usize, HealLine)]) -> usize {
+fn step_of(lines: &[(usize, RestoreLine)]) -> usize {
     let mut entries = 0;
     let fit = lines.iter().take(STEP).take_while(|(_, line)| {
         entries += line.entries.len();
@@ -273,12 +273,12 @@ fn step_of(lines: &[(usize, HealLine)]) -> usize {
 }
 
 /// A key with many admissions in parts, if they can be told apart.
-fn lines(owed: &Owed) -> impl Iterator<Item = HealLine> {
+fn lines(owed: &Owed) -> impl Iterator<Item = RestoreLine> {
     let exact = matches!(owed.quota.algorithm(), Algorithm::SlidingWindow | Algorithm::Concurrency);
     // An exact window knows what it has by the instant, so it is told all of an instant; a sum, what to add to it.
     let entries = if exact { owed.whole.clone() } else { owed.instants() };
     let size = if exact { STEP_ENTRIES } else { entries.len().max(1) };
     let parts: Vec<Vec<(Micros, u64, bool)>> = entries.chunks(size).map(<[_]>::to_vec).collect();
     let (key, quota, encoding) = (owed.key.clone(), owed.quota, owed.encoding);
-    parts.into_iter().map(move |entries| HealLine { key: key.clone(), quota, encoding, entries })
+    parts.into_iter().map(move |entries| RestoreLine { key: key.clone(), quota, encoding, entries })
 }

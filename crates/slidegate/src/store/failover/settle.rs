@@ -6,7 +6,7 @@ use super::fallback::{MADE_HERE, is_made_here};
 use super::server_state::Phase;
 use super::{Inner, fallback};
 use crate::settlement::NEVER_SETTLED;
-use crate::store::redis::WRITTEN_BACK;
+use crate::store::redis::FIRST_RESTORED_SEQ;
 use crate::{Clock, Correction, Entry, Error, Fault, Key, Receipt, Settled, Settlement, Store};
 
 impl Inner {
@@ -19,7 +19,7 @@ impl Inner {
             let server = self.watched(self.store.server_of(key));
             let made_here = is_made_here(*entry);
             // An attempt, or a number that nobody was given.
-            if entry.seq == NEVER_SETTLED || !made_here && entry.seq >= WRITTEN_BACK {
+            if entry.seq == NEVER_SETTLED || !made_here && entry.seq >= FIRST_RESTORED_SEQ {
                 continue;
             }
             if made_here {
@@ -49,7 +49,7 @@ impl Inner {
                 ));
             }
             // Where nothing is written back, there is nothing to settle.
-            if made_here && !self.store.can_heal() {
+            if made_here && !self.store.can_restore() {
                 continue;
             }
             let seq = if made_here { number_of(&self.name, *entry) } else { entry.seq };
@@ -89,5 +89,5 @@ fn number_of(node: &str, entry: Entry) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
     (node, entry.at, entry.seq).hash(&mut hasher);
-    WRITTEN_BACK + hasher.finish() % (MADE_HERE - WRITTEN_BACK)
+    FIRST_RESTORED_SEQ + hasher.finish() % (MADE_HERE - FIRST_RESTORED_SEQ)
 }

@@ -67,23 +67,23 @@ impl RedisStore {
 
 impl Inner {
     /// Makes a call that decides this many requests, or settles if there are none, and records it.
-    pub(super) async fn counted<T>(
+    pub(super) async fn record_call<T>(
         &self,
-        asks: usize,
+        requests: usize,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         let calls = &self.calls;
         let started = calls.clock.now();
         let answer = call.await;
-        let took = calls.clock.now().since(started).get();
-        add(&calls.durations[place(&CALL_BOUNDS, took)], 1);
-        add(&calls.time, took);
-        if asks > 0 {
-            add(&calls.tried, asks as u64);
-            add(&calls.batches[place(&BATCH_BOUNDS, asks as u64)], 1);
+        let duration = calls.clock.now().since(started).get();
+        add(&calls.durations[bucket_index(&CALL_BOUNDS, duration)], 1);
+        add(&calls.time, duration);
+        if requests > 0 {
+            add(&calls.tried, requests as u64);
+            add(&calls.batches[bucket_index(&BATCH_BOUNDS, requests as u64)], 1);
         }
         match &answer {
-            Ok(_) => add(&calls.asks, asks as u64),
+            Ok(_) => add(&calls.asks, requests as u64),
             Err(error) => add(&calls.errors[error.fault().unwrap_or(Fault::Other) as usize], 1),
         }
         answer
@@ -98,6 +98,6 @@ fn add(count: &AtomicU64, n: u64) {
     count.fetch_add(n, Ordering::Relaxed);
 }
 
-fn place(bounds: &[u64], value: u64) -> usize {
+fn bucket_index(bounds: &[u64], value: u64) -> usize {
     bounds.partition_point(|bound| *bound < value)
 }

@@ -15,13 +15,13 @@ use super::{RedisStore, bad_reply};
 use crate::{Error, Key};
 
 /// Entries that are kept, so that earlier texts can be looked up.
-const KEPT: usize = 16;
+const MAX_ENTRIES: usize = 16;
 
 /// The latest millisecond of an id that a clock can make: the end of the year 9999.
-const LATEST: u64 = 253_402_300_799_999;
+const LATEST_MILLIS: u64 = 253_402_300_799_999;
 
 /// Most entries of one millisecond: nodes add a few in a second.
-const WITHIN_MILLISECOND: u64 = 1_000;
+const ENTRIES_PER_MILLI: u64 = 1_000;
 
 /// One version of a shared text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl RedisStore {
         let after = format!("({}", id(known));
         let mut newest = self.newest(name, &after, 1).await?;
         if newest.first().is_some_and(|(id, _)| version(id).is_none()) {
-            newest = self.newest(name, &after, KEPT).await?;
+            newest = self.newest(name, &after, MAX_ENTRIES).await?;
         }
         let possible = newest.into_iter().find_map(|(id, fields)| Some((version(&id)?, fields)));
         let Some((version, fields)) = possible else { return Ok(None) };
@@ -74,7 +74,7 @@ impl RedisStore {
     /// anew.
     pub async fn share_text(&self, name: &str, text: &str) -> Result<u64, Error> {
         let mut command = redis::cmd("XADD");
-        command.arg(self.stream(name)).arg("MAXLEN").arg(KEPT).arg("*").arg("text").arg(text);
+        command.arg(self.stream(name)).arg("MAXLEN").arg(MAX_ENTRIES).arg("*").arg("text").arg(text);
         version(&self.append(name, &command).await?).ok_or_else(bad_reply)
     }
 
@@ -103,8 +103,8 @@ impl RedisStore {
 
     pub(super) async fn call_stream(&self, name: &str, command: &redis::Cmd) -> Result<Value, Error> {
         // The key of a count with that name has the same slot.
-        let place = self.inner.topology.place_of(&Key::printed(name), &self.inner.names);
-        self.inner.topology.call(place, Purpose::Decide, Call::Command(command)).await
+        let shard = self.inner.topology.shard_of(&Key::printed(name), &self.inner.names);
+        self.inner.topology.call(shard, Purpose::Decide, Call::Command(command)).await
     }
 }
 
@@ -117,14 +117,14 @@ const EXHAUSTED: &str = "exhausted the last possible ID";
 /// Returns the version of an entry: Redis numbers entries by its clock in milliseconds, and within one. None for an
 /// id that no clock makes.
 fn version(id: &str) -> Option<u64> {
-    let (millis, place) = id.split_once('-')?;
-    let (millis, place): (u64, u64) = (millis.parse().ok()?, place.parse().ok()?);
-    let possible = millis <= LATEST && place < WITHIN_MILLISECOND;
-    possible.then(|| millis * WITHIN_MILLISECOND + place)
+    let (millis, sequence) = id.split_once('-')?;
+    let (millis, sequence): (u64, u64) = (millis.parse().ok()?, sequence.parse().ok()?);
+    let possible = millis <= LATEST_MILLIS && sequence < ENTRIES_PER_MILLI;
+    possible.then(|| millis * ENTRIES_PER_MILLI + sequence)
 }
 
 fn id(version: u64) -> String {
-    format!("{}-{}", version / WITHIN_MILLISECOND, version % WITHIN_MILLISECOND)
+    format!("{}-{}", version / ENTRIES_PER_MILLI, version % ENTRIES_PER_MILLI)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ pub(super) enum Kind {
 /// Keys in Redis that hold data of one rate limit key. The two encodings of a window share nothing, so that a rule
 /// which changes from one to the other and back finds its notes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Part {
+pub(super) enum KeyPart {
     Main,
     Notes,
     Log,
@@ -32,18 +32,18 @@ pub(super) enum Part {
     Warm,
 }
 
-impl Part {
+impl KeyPart {
     /// Parts that may hold counts, and the notes on them.
-    const COUNTED: [Part; 4] = [Part::Main, Part::Notes, Part::Log, Part::LogNotes];
-    const ALL: [Part; 5] = [Part::Main, Part::Notes, Part::Log, Part::LogNotes, Part::Warm];
+    const COUNTED: [KeyPart; 4] = [KeyPart::Main, KeyPart::Notes, KeyPart::Log, KeyPart::LogNotes];
+    const ALL: [KeyPart; 5] = [KeyPart::Main, KeyPart::Notes, KeyPart::Log, KeyPart::LogNotes, KeyPart::Warm];
 
     fn suffix(self) -> &'static str {
         match self {
-            Part::Main => "",
-            Part::Notes => ":notes",
-            Part::Log => ":log",
-            Part::LogNotes => ":log:notes",
-            Part::Warm => ":warm",
+            KeyPart::Main => "",
+            KeyPart::Notes => ":notes",
+            KeyPart::Log => ":log",
+            KeyPart::LogNotes => ":log:notes",
+            KeyPart::Warm => ":warm",
         }
     }
 }
@@ -62,11 +62,11 @@ impl Kind {
 
     /// Returns the part that counts, and the part for notes if that is separate. Starting a log anew forgets its
     /// notes, so every call names them; a sorted set records itself whether it has any.
-    pub(super) fn parts(self, notes: bool) -> (Part, Option<Part>) {
+    pub(super) fn parts(self, notes: bool) -> (KeyPart, Option<KeyPart>) {
         match self {
-            Kind::Zset => (Part::Main, notes.then_some(Part::Notes)),
-            Kind::Packed => (Part::Log, Some(Part::LogNotes)),
-            Kind::Fixed | Kind::Bucket => (Part::Main, None),
+            Kind::Zset => (KeyPart::Main, notes.then_some(KeyPart::Notes)),
+            Kind::Packed => (KeyPart::Log, Some(KeyPart::LogNotes)),
+            Kind::Fixed | Kind::Bucket => (KeyPart::Main, None),
         }
     }
 }
@@ -79,35 +79,35 @@ impl Names {
     /// Name of the key that counts `key`. The braces put it into one slot of a cluster with everything that belongs
     /// to it: the braces of its tag, or else braces around all of it.
     pub(super) fn main(&self, key: &Key) -> String {
-        self.name(key, Part::Main)
+        self.name(key, KeyPart::Main)
     }
 
     /// Name of the key with the notes of a window in `main`.
     pub(super) fn notes(&self, key: &Key) -> String {
-        self.name(key, Part::Notes)
+        self.name(key, KeyPart::Notes)
     }
 
     /// Name of the key that counts `key` in the packed encoding.
     pub(super) fn log(&self, key: &Key) -> String {
-        self.name(key, Part::Log)
+        self.name(key, KeyPart::Log)
     }
 
     /// Name of the key that records when the limit of `key` began to warm up.
     pub(super) fn warm(&self, key: &Key) -> String {
-        self.name(key, Part::Warm)
+        self.name(key, KeyPart::Warm)
     }
 
     /// Names of all keys that may hold data of `key`.
     pub(super) fn all(&self, key: &Key) -> [String; 5] {
-        Part::ALL.map(|part| self.name(key, part))
+        KeyPart::ALL.map(|part| self.name(key, part))
     }
 
     /// Names of the keys that may hold counts or notes.
     pub(super) fn counted(&self, key: &Key) -> [String; 4] {
-        Part::COUNTED.map(|part| self.name(key, part))
+        KeyPart::COUNTED.map(|part| self.name(key, part))
     }
 
-    pub(super) fn name(&self, key: &Key, part: Part) -> String {
+    pub(super) fn name(&self, key: &Key, part: KeyPart) -> String {
         let (prefix, suffix) = (&self.prefix, part.suffix());
         match key.tag() {
             None => format!("{prefix}:{{{key}}}{suffix}"),
@@ -116,7 +116,7 @@ impl Names {
     }
 
     /// Channel on which processes publish freed keys.
-    pub(super) fn freed(&self) -> String {
+    pub(super) fn freed_channel(&self) -> String {
         format!("{}:freed", self.prefix)
     }
 
@@ -136,27 +136,27 @@ impl Names {
     }
 
     /// Parses the name of a key in Redis; none if it is foreign.
-    pub(super) fn parse(&self, name: &[u8]) -> Option<(Key, Part)> {
+    pub(super) fn parse(&self, name: &[u8]) -> Option<(Key, KeyPart)> {
         let text = str::from_utf8(name).ok()?.strip_prefix(&self.prefix)?.strip_prefix(':')?;
         let (inside, after) = text.strip_prefix('{')?.split_once('}')?;
-        if let Some(part) = Part::ALL.into_iter().find(|part| part.suffix() == after) {
+        if let Some(part) = KeyPart::ALL.into_iter().find(|part| part.suffix() == after) {
             return Some((Key::printed(inside), part));
         }
         // An attribute always has a `=`, so none is taken for a suffix. The longest suffix wins.
-        let part = Part::ALL.into_iter().rev().find(|part| text.ends_with(part.suffix()))?;
+        let part = KeyPart::ALL.into_iter().rev().find(|part| text.ends_with(part.suffix()))?;
         let key = Key::printed(text.strip_suffix(part.suffix())?);
         let ours = !after.starts_with(':') && !after.contains(['{', '}']);
         Some((key, part)).filter(|(key, _)| ours && key.tag().is_some())
     }
 
     /// Returns true if the key belongs to the deployment and counts nothing.
-    pub(super) fn is_apart(name: &[u8]) -> bool {
+    pub(super) fn is_auxiliary(name: &[u8]) -> bool {
         name.ends_with(b"}:shared") || name.ends_with(b"}:nodes")
     }
 }
 
 /// Algorithm and numbers of a quota as text, stored with the key: another quota tag starts the count anew.
-pub(super) fn shape(quota: &Quota) -> String {
+pub(super) fn quota_tag(quota: &Quota) -> String {
     let window = quota.window().get();
     match quota.algorithm() {
         Algorithm::SlidingWindow => format!("sliding-window {window}"),
@@ -171,8 +171,8 @@ pub(super) fn shape(quota: &Quota) -> String {
 }
 
 /// Parses a quota tag. The limit of a window is not part of it.
-pub(super) fn quota_of(shape: &str) -> Option<Quota> {
-    let (algorithm, numbers) = shape.split_once(' ')?;
+pub(super) fn quota_of(quota_tag: &str) -> Option<Quota> {
+    let (algorithm, numbers) = quota_tag.split_once(' ')?;
     let numbers: Vec<u64> = numbers.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
     let window = |window: u64| Quota::new(crate::MAX_LIMIT, Micros::new(window).into()).ok();
     match (algorithm, numbers.as_slice()) {
@@ -203,15 +203,15 @@ pub(super) fn modulus(quota: &Quota) -> u64 {
 }
 
 /// First number of admissions of requests with an id: see [`id_digits`]. Other numbers of the store are smaller.
-pub(crate) const NAMED: u64 = 1_000_000_000_000_000_000;
+pub(crate) const FIRST_ID_SEQ: u64 = 1_000_000_000_000_000_000;
 
 /// First number of admissions that a node made without the store and wrote back. Only failover makes such numbers, so
 /// the store settles them for no other caller.
-pub(crate) const WRITTEN_BACK: u64 = 10_000_000_000_000_000_000;
+pub(crate) const FIRST_RESTORED_SEQ: u64 = 10_000_000_000_000_000_000;
 
 /// Name of the note that a request was admitted.
 pub(super) fn id_note(id: &RequestId, cost: u64) -> String {
-    format!("id:{}", digits(id, cost))
+    format!("id:{}", id_digits(id, cost))
 }
 
 /// Name of the note that proves the admission with the number `seq`, of a request with an id.
@@ -222,7 +222,7 @@ pub(super) fn id_note_of(seq: u64) -> String {
 
 /// Seventeen digits made from a request, which note and number its admissions. Two more digits count how often the
 /// request was admitted again in one instant.
-pub(super) fn digits(id: &RequestId, cost: u64) -> u64 {
+pub(super) fn id_digits(id: &RequestId, cost: u64) -> u64 {
     let digest = Sha256::digest(format!("id:{id}*{cost}").as_bytes());
     let number = digest.iter().take(8).fold(0u64, |number, &byte| number << 8 | u64::from(byte));
     10_000_000_000_000_000 + number % 90_000_000_000_000_000

@@ -49,17 +49,17 @@ pub use self::config_stream::SharedText;
 use self::epoch::Purpose;
 pub(crate) use self::gossip_stream::GossipMessage;
 use self::invalidation::RESET;
+pub(crate) use self::layout::FIRST_RESTORED_SEQ;
 use self::layout::Names;
-pub(crate) use self::layout::WRITTEN_BACK;
 use self::options::Expiry;
 pub use self::options::{
     DEFAULT_PREFIX, MAX_BATCH_SIZE, RedisMode, RedisOptions, RedisSentinel, RedisTls, RedisTopology,
 };
-pub(crate) use self::restore::{HealLine, ServerIdentity, Writer};
+pub(crate) use self::restore::{RestoreLine, ServerIdentity, Writer};
 use self::script::{Arguments, Parts, Scripts};
 use self::server::Call;
 pub(crate) use self::server_registry::ServerId;
-use self::topology::{Place, Topology};
+use self::topology::{ShardId, Topology};
 use self::transaction::Transactions;
 use super::give_back_singly;
 use crate::{
@@ -126,9 +126,9 @@ impl RedisStore {
     /// Like [`Store::settle`], but also settles admissions that a node wrote back. For failover, which numbers them.
     pub(crate) async fn settle_checked(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
         if self.inner.topology.is_one() {
-            return self.inner.settle_at(0, settlements).await;
+            return self.inner.settle_in_shard(0, settlements).await;
         }
-        self.inner.settle_in_places(settlements).await
+        self.inner.settle_across_shards(settlements).await
     }
 
     pub(crate) fn batch_size(&self) -> usize {
@@ -146,28 +146,29 @@ impl Store for RedisStore {
     /// In a cluster the store evaluates requests in order slot by slot, and on several servers server by server, each
     /// at its own instant. A request over several of those is admitted in one after the other, and given back if one
     /// denies.
-    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
+    async fn admit(&self, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
         if self.inner.topology.is_one() {
-            return self.inner.admit_at(0, asks).await;
+            return self.inner.admit_in_shard(0, batch).await;
         }
-        self.inner.admit_in_places(asks).await
+        self.inner.admit_across_shards(batch).await
     }
 
-    async fn admit_run(&self, ask: &Checks, times: usize) -> Result<BatchVerdicts, Error> {
+    async fn admit_run(&self, checks: &Checks, times: usize) -> Result<BatchVerdicts, Error> {
         let inner = &*self.inner;
-        let plan = self::codec::run_plan(ask, times, &inner.names, inner.expiry);
+        let plan = self::codec::run_plan(checks, times, &inner.names, inner.expiry);
         let (Some((arguments, parts)), RedisMode::Script) = (plan, inner.mode) else {
-            return self.admit(&vec![ask.clone(); times]).await;
+            return self.admit(&vec![checks.clone(); times]).await;
         };
-        let place = ask.checks().first().map_or(0, |check| inner.topology.place_of(&check.key, &inner.names));
-        let reply = inner.decide(place, times, parts, &arguments).await?;
-        self::codec::run_readings(ask, times, reply)
+        let shard =
+            checks.checks().first().map_or(0, |check| inner.topology.shard_of(&check.key, &inner.names));
+        let reply = inner.decide(shard, times, parts, &arguments).await?;
+        self::codec::decode_run(checks, times, reply)
     }
 
     /// Makes more than `batch-size` settlements in parts, one after the other; the instant is that of the last part.
     /// Returns [`Settled::Gone`] for numbers that the store has not given out, and for attempts.
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
-        let is_ours = |settlement: &&Settlement| settlement.entry.seq < WRITTEN_BACK;
+        let is_ours = |settlement: &&Settlement| settlement.entry.seq < FIRST_RESTORED_SEQ;
         if settlements.iter().all(|settlement| is_ours(&settlement)) {
             return self.settle_checked(settlements).await;
         }
@@ -210,14 +211,14 @@ impl Store for RedisStore {
 
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
         let Inner { topology, names, .. } = &*self.inner;
-        let place = topology.place_of(key, names);
+        let shard = topology.shard_of(key, names);
         let all = names.all(key);
         let (mut removed, mut failed) = (0, None);
         // While a slot moves, a command for several keys may find some on this node and some on another.
         for some in all.chunks(if topology.is_cluster() { 1 } else { all.len() }) {
             let mut command = redis::cmd("UNLINK");
             command.arg(some);
-            match topology.call(place, Purpose::Decide, Call::Command(&command)).await {
+            match topology.call(shard, Purpose::Decide, Call::Command(&command)).await {
                 Ok(Value::Int(n)) => removed += n,
                 Ok(_) => failed = Some(bad_reply()),
                 Err(error) => failed = Some(error),
@@ -225,9 +226,9 @@ impl Store for RedisStore {
         }
         // Published also if only some of the keys were removed.
         let mut command = redis::cmd("PUBLISH");
-        command.arg(names.freed()).arg(format!("{RESET}{key}"));
+        command.arg(names.freed_channel()).arg(format!("{RESET}{key}"));
         // If this user may not publish, other nodes may deny until their cached denials expire.
-        let _ = topology.call(place, Purpose::Decide, Call::Command(&command)).await;
+        let _ = topology.call(shard, Purpose::Decide, Call::Command(&command)).await;
         failed.map_or(Ok(removed > 0), Err)
     }
 
@@ -236,54 +237,57 @@ impl Store for RedisStore {
     }
 
     fn listen(&self, listener: Weak<dyn Listener>) {
-        self.tell(listener);
+        self.subscribe(listener);
     }
 }
 
 impl Inner {
     /// Admits requests whose keys are all in one shard.
-    async fn admit_at(&self, place: Place, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
-        let mut readings = BatchVerdicts::new();
-        let mut rest = asks;
+    async fn admit_in_shard(&self, shard: ShardId, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
+        let mut verdicts = BatchVerdicts::new();
+        let mut rest = batch;
         while !rest.is_empty() {
-            let (asks, later) = rest.split_at(self::codec::first_batch(rest, self.batch_size));
+            let (batch, later) = rest.split_at(self::codec::first_batch(rest, self.batch_size));
             rest = later;
             if self.mode == RedisMode::Transaction {
-                readings.extend(self.counted(asks.len(), self.admit_watched(place, asks)).await?);
+                verdicts
+                    .extend(self.record_call(batch.len(), self.admit_by_transaction(shard, batch)).await?);
                 continue;
             }
-            let plan = Plan::new(asks, &self.names, self.expiry);
-            let reply = self.decide(place, asks.len(), plan.parts, &plan.arguments).await?;
-            readings.extend(plan.readings(reply)?);
+            let plan = Plan::new(batch, &self.names, self.expiry);
+            let reply = self.decide(shard, batch.len(), plan.parts, &plan.arguments).await?;
+            verdicts.extend(plan.decode(reply)?);
         }
-        Ok(readings)
+        Ok(verdicts)
     }
 
     /// Calls the script that admits. A call that did not finish has removed expired entries and charged nothing, so
     /// it is sent again.
     async fn decide(
         &self,
-        place: Place,
-        asks: usize,
+        shard: ShardId,
+        requests: usize,
         parts: Parts,
         arguments: &Arguments,
     ) -> Result<Value, Error> {
-        for _ in 0..ROUNDS {
+        for _ in 0..DECIDE_ROUNDS {
             let call = Call::Script(self.scripts.admit(parts), arguments);
-            let reply = self.counted(asks, self.topology.call(place, Purpose::Decide, call)).await?;
+            let reply = self.record_call(requests, self.topology.call(shard, Purpose::Decide, call)).await?;
             if !Numbers::is_unfinished(&reply) {
                 return Ok(reply);
             }
         }
-        Err(trimming())
+        Err(too_many_expired())
     }
 
-    async fn settle_at(&self, place: Place, settlements: &[Settlement]) -> Result<Receipt, Error> {
+    async fn settle_in_shard(&self, shard: ShardId, settlements: &[Settlement]) -> Result<Receipt, Error> {
         let mut receipt = Receipt { at: Micros::ZERO, settled: Vec::with_capacity(settlements.len()) };
         for some in settlements.chunks(self.batch_size) {
             let part = match self.mode {
-                RedisMode::Transaction => self.counted(0, self.settle_watched(place, some)).await?,
-                RedisMode::Script => self.settle_by_script(place, some).await?,
+                RedisMode::Transaction => {
+                    self.record_call(0, self.settle_by_transaction(shard, some)).await?
+                }
+                RedisMode::Script => self.settle_by_script(shard, some).await?,
             };
             receipt.at = part.at;
             receipt.settled.extend(part.settled);
@@ -291,16 +295,16 @@ impl Inner {
         Ok(receipt)
     }
 
-    async fn settle_by_script(&self, place: Place, settlements: &[Settlement]) -> Result<Receipt, Error> {
+    async fn settle_by_script(&self, shard: ShardId, settlements: &[Settlement]) -> Result<Receipt, Error> {
         let arguments = self::codec::settlement_plan(settlements, &self.names, self.expiry);
         let call = Call::Script(self.scripts.settle(), &arguments);
-        let reply = self.counted(0, self.topology.call(place, Purpose::Decide, call)).await?;
-        let (at, settled) = self::codec::settled(reply, settlements.len())?;
+        let reply = self.record_call(0, self.topology.call(shard, Purpose::Decide, call)).await?;
+        let (at, settled) = self::codec::decode_settled(reply, settlements.len())?;
         let mut receipt = Receipt { at, settled: Vec::with_capacity(settlements.len()) };
         for (settlement, settled) in settlements.iter().zip(settled) {
             receipt.settled.push(match settled {
                 Some(settled) => settled,
-                None => self.settle_again(place, settlement).await?,
+                None => self.settle_again(shard, settlement).await?,
             });
         }
         Ok(receipt)
@@ -308,30 +312,30 @@ impl Inner {
 
     /// Sends a settlement until its key has few enough expired entries: each call removes some.
     #[cold]
-    async fn settle_again(&self, place: Place, settlement: &Settlement) -> Result<Settled, Error> {
+    async fn settle_again(&self, shard: ShardId, settlement: &Settlement) -> Result<Settled, Error> {
         for _ in 0..SETTLE_ROUNDS {
             let one = std::slice::from_ref(settlement);
             let arguments = self::codec::settlement_plan(one, &self.names, self.expiry);
             let call = Call::Script(self.scripts.settle(), &arguments);
-            let reply = self.counted(0, self.topology.call(place, Purpose::Decide, call)).await?;
-            if let (_, settled) = self::codec::settled(reply, 1)?
+            let reply = self.record_call(0, self.topology.call(shard, Purpose::Decide, call)).await?;
+            if let (_, settled) = self::codec::decode_settled(reply, 1)?
                 && let Some(Some(settled)) = settled.first().copied()
             {
                 return Ok(settled);
             }
         }
-        Err(trimming())
+        Err(too_many_expired())
     }
 }
 
 /// Most calls of one decision that may remove expired entries. Each takes a few milliseconds of a deadline of 50.
-const ROUNDS: usize = 6;
+const DECIDE_ROUNDS: usize = 6;
 
 /// Most calls of one settlement that may remove expired entries: no caller waits for it with a deadline that short.
 const SETTLE_ROUNDS: usize = 100;
 
 #[cold]
-fn trimming() -> Error {
+fn too_many_expired() -> Error {
     Error::store(
         Fault::Trimming,
         "a key has more expired entries than a few calls may remove; nothing was charged: ask again",

@@ -272,7 +272,7 @@ impl Expiry {
     }
 
     /// Time to live that a key gets when its expiry is set.
-    pub(super) fn life(self, quota: &Quota) -> Micros {
+    pub(super) fn ttl(self, quota: &Quota) -> Micros {
         self.min.max(quota.horizon().plus(self.buffer))
     }
 
@@ -280,6 +280,6 @@ impl Expiry {
     /// other write of the period.
     pub(super) fn period(self, quota: &Quota) -> Micros {
         let least = quota.horizon().plus(Micros::new(self.buffer.get() / 2));
-        self.life(quota).since(least).max(Micros::new(1))
+        self.ttl(quota).since(least).max(Micros::new(1))
     }
 }

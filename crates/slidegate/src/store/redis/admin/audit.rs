@@ -24,20 +24,20 @@ impl RedisStore {
     /// blocked for about three milliseconds per thousand entries.
     pub async fn audit(&self, key: &Key, limit: Option<u64>, repair: bool) -> Result<Option<Audit>, Error> {
         let Inner { topology, names, expiry, scripts, .. } = &*self.inner;
-        let mut arguments = Arguments::of_key(key, names, *expiry);
-        arguments.numbers(&[u64::from(repair), MAX_AUDITED]);
+        let mut arguments = Arguments::for_key(key, names, *expiry);
+        arguments.add_numbers(&[u64::from(repair), MAX_AUDITED]);
         let call = Call::Script(scripts.audit(), &arguments);
-        let reply = topology.call(topology.place_of(key, names), Purpose::Look, call).await?;
+        let reply = topology.call(topology.shard_of(key, names), Purpose::Maintain, call).await?;
         let mut numbers = Numbers::new(reply)?;
         let at = Micros::new(numbers.next()?);
-        let (count, log) = (part(&mut numbers, at, limit)?, part(&mut numbers, at, limit)?);
+        let (count, log) = (decode_part(&mut numbers, at, limit)?, decode_part(&mut numbers, at, limit)?);
         numbers.finish()?;
-        Ok(together(count, log))
+        Ok(merge(count, log))
     }
 }
 
 /// Decodes the reply for the count, or for the log.
-fn part(numbers: &mut Numbers, at: Micros, limit: Option<u64>) -> Result<Option<Audit>, Error> {
+fn decode_part(numbers: &mut Numbers, at: Micros, limit: Option<u64>) -> Result<Option<Audit>, Error> {
     let readable = match numbers.next()? {
         0 => return Ok(None),
         1 => true,
@@ -83,14 +83,14 @@ fn part(numbers: &mut Numbers, at: Micros, limit: Option<u64>) -> Result<Option<
 }
 
 /// Merges the results for both encodings: if a rule changed its encoding, both may be stored.
-fn together(count: Option<Audit>, log: Option<Audit>) -> Option<Audit> {
+fn merge(count: Option<Audit>, log: Option<Audit>) -> Option<Audit> {
     let (count, log) = match (count, log) {
         (Some(count), Some(log)) => (count, log),
         (one, other) => return one.or(other),
     };
     let log_counts = count.counted == 0 && log.counted > 0;
-    let (mut told, other) = if log_counts { (log, count) } else { (count, log) };
-    told.discrepancies.extend(other.discrepancies);
-    told.repaired |= other.repaired;
-    Some(told)
+    let (mut result, other) = if log_counts { (log, count) } else { (count, log) };
+    result.discrepancies.extend(other.discrepancies);
+    result.repaired |= other.repaired;
+    Some(result)
 }

@@ -12,7 +12,7 @@ use crate::store::redis::{Inner, RedisStore};
 use crate::{Error, Key};
 
 /// Keys that are collected concurrently.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT: usize = 16;
 
 /// Result of one step of [`RedisStore::clean`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,42 +45,42 @@ impl RedisStore {
     /// and their notes. It takes scripts, and works also when the memory of Redis is full.
     pub async fn clean(&self, cursor: u64, count: usize) -> Result<GcReport, Error> {
         let found = self.inner.scan(cursor, count).await?;
-        let mut cleaned = GcReport { foreign: found.foreign, next: found.next, ..GcReport::default() };
-        cleaned.looked = found.parts.len() as u64 + found.foreign;
+        let mut report = GcReport { foreign: found.foreign, next: found.next, ..GcReport::default() };
+        report.looked = found.parts.len() as u64 + found.foreign;
         let mut keys: HashMap<Key, u64> = HashMap::new();
         for (key, part) in found.parts {
             *keys.entry(key).or_default() |= 1 << part as u64;
         }
-        let steps = keys.into_iter().map(|(key, parts)| self.inner.clean_key(key, parts));
-        let mut steps = stream::iter(steps).buffer_unordered(AT_ONCE);
+        let steps = keys.into_iter().map(|(key, parts)| self.inner.collect_key(key, parts));
+        let mut steps = stream::iter(steps).buffer_unordered(MAX_CONCURRENT);
         while let Some(step) = steps.next().await {
             let [trimmed, dropped, expiries, freed, foreign] = step?;
-            cleaned.trimmed += trimmed;
-            cleaned.dropped += dropped;
-            cleaned.expiries += expiries;
-            cleaned.freed_bytes += freed;
-            cleaned.foreign += foreign;
+            report.trimmed += trimmed;
+            report.dropped += dropped;
+            report.expiries += expiries;
+            report.freed_bytes += freed;
+            report.foreign += foreign;
         }
-        Ok(cleaned)
+        Ok(report)
     }
 }
 
 impl Inner {
     /// Collects one key. A call trims a bounded number of entries, so a large key takes several.
-    async fn clean_key(&self, key: Key, parts: u64) -> Result<[u64; 5], Error> {
-        let place = self.topology.place_of(&key, &self.names);
+    async fn collect_key(&self, key: Key, parts: u64) -> Result<[u64; 5], Error> {
+        let shard = self.topology.shard_of(&key, &self.names);
         let mut sum = [0; 5];
         let mut parts = parts;
         loop {
-            let mut arguments = Arguments::of_key(&key, &self.names, self.expiry);
-            arguments.numbers(&[parts]);
-            let call = Call::Script(self.scripts.clean(), &arguments);
-            let mut numbers = Numbers::new(self.topology.call(place, Purpose::Look, call).await?)?;
-            let did: [u64; 5] = numbers.take()?;
+            let mut arguments = Arguments::for_key(&key, &self.names, self.expiry);
+            arguments.add_numbers(&[parts]);
+            let call = Call::Script(self.scripts.gc(), &arguments);
+            let mut numbers = Numbers::new(self.topology.call(shard, Purpose::Maintain, call).await?)?;
+            let counts: [u64; 5] = numbers.take()?;
             let more = numbers.next()?;
             numbers.finish()?;
-            sum.iter_mut().zip(did).for_each(|(sum, did)| *sum += did);
-            if more == 0 || did[0] == 0 {
+            sum.iter_mut().zip(counts).for_each(|(sum, counts)| *sum += counts);
+            if more == 0 || counts[0] == 0 {
                 return Ok(sum);
             }
             if more == 1 {

@@ -12,10 +12,10 @@ use crate::{Error, Fault};
 const PAGE: usize = 1_000;
 
 /// Foreign keys that are looked at for each wanted key of this deployment.
-const OTHERS: usize = 10;
+const FOREIGN_PER_KEY: usize = 10;
 
 /// Concurrent `MEMORY USAGE` commands.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT: usize = 16;
 
 /// Memory of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl RedisStore {
                 used: number("used_memory").ok_or_else(bad_reply)?,
                 max: number("maxmemory").unwrap_or(0),
                 policy: info.field("maxmemory_policy").unwrap_or("noeviction").to_owned(),
-                keys: self.inner.ask(server, &redis::cmd("DBSIZE")).await?,
+                keys: self.inner.query(server, &redis::cmd("DBSIZE")).await?,
             });
         }
         Ok(all)
@@ -92,12 +92,12 @@ impl RedisStore {
     pub async fn weigh(&self, sample: usize) -> Result<MemoryUsage, Error> {
         let servers = self.inner.topology.servers().await?;
         let each = sample.div_ceil(servers.len().max(1));
-        let mut weight = MemoryUsage::default();
+        let mut usage = MemoryUsage::default();
         let mut rules: BTreeMap<String, (f64, f64)> = BTreeMap::new();
         for server in servers {
             let found = self.inner.sample(server, each).await?;
             for (rule, (keys, bytes)) in found.rules {
-                weight.sampled += keys;
+                usage.sampled += keys;
                 let sum = rules.entry(rule).or_default();
                 sum.0 += keys as f64 * found.stands_for;
                 sum.1 += bytes as f64 * found.stands_for;
@@ -108,47 +108,47 @@ impl RedisStore {
             keys: keys.round() as u64,
             bytes: bytes.round() as u64,
         });
-        weight.rules = rounded.collect();
-        weight.rules.sort_by_key(|rule| std::cmp::Reverse(rule.bytes));
-        weight.keys = weight.rules.iter().map(|rule| rule.keys).sum();
-        weight.bytes = weight.rules.iter().map(|rule| rule.bytes).sum();
-        Ok(weight)
+        usage.rules = rounded.collect();
+        usage.rules.sort_by_key(|rule| std::cmp::Reverse(rule.bytes));
+        usage.keys = usage.rules.iter().map(|rule| rule.keys).sum();
+        usage.bytes = usage.rules.iter().map(|rule| rule.bytes).sum();
+        Ok(usage)
     }
 }
 
 impl Inner {
     async fn sample(&self, server: ServerId, most: usize) -> Result<Sample, Error> {
-        let all: u64 = self.ask(server, &redis::cmd("DBSIZE")).await?;
-        let (mut cursor, mut looked, mut ours) = (0u64, 0, Vec::new());
-        let whole = loop {
+        let all: u64 = self.query(server, &redis::cmd("DBSIZE")).await?;
+        let (mut cursor, mut scanned, mut own_keys) = (0u64, 0, Vec::new());
+        let complete = loop {
             let mut command = redis::cmd("SCAN");
             command.arg(cursor).arg("COUNT").arg(PAGE.min(most.max(10)));
-            let (next, found): (u64, Vec<Vec<u8>>) = self.ask(server, &command).await?;
+            let (next, found): (u64, Vec<Vec<u8>>) = self.query(server, &command).await?;
             for name in found {
-                if ours.len() == most {
+                if own_keys.len() == most {
                     break;
                 }
-                looked += 1;
-                ours.extend(self.names.parse(&name).map(|(key, _)| (key, name)));
+                scanned += 1;
+                own_keys.extend(self.names.parse(&name).map(|(key, _)| (key, name)));
             }
             cursor = next;
-            if ours.len() == most || looked > OTHERS * most + PAGE {
+            if own_keys.len() == most || scanned > FOREIGN_PER_KEY * most + PAGE {
                 break false;
             }
             if cursor == 0 {
                 break true;
             }
         };
-        let weighing = ours.into_iter().map(|(key, name)| async move {
+        let measuring = own_keys.into_iter().map(|(key, name)| async move {
             let mut command = redis::cmd("MEMORY");
             command.arg("USAGE").arg(name);
-            let bytes: Result<Option<u64>, Error> = self.ask(server, &command).await;
+            let bytes: Result<Option<u64>, Error> = self.query(server, &command).await;
             (key, bytes)
         });
-        let weighed: Vec<_> = stream::iter(weighing).buffer_unordered(AT_ONCE).collect().await;
-        let stands_for = if whole || looked == 0 { 1.0 } else { (all as f64 / looked as f64).max(1.0) };
+        let measured: Vec<_> = stream::iter(measuring).buffer_unordered(MAX_CONCURRENT).collect().await;
+        let stands_for = if complete || scanned == 0 { 1.0 } else { (all as f64 / scanned as f64).max(1.0) };
         let mut sample = Sample { stands_for, ..Sample::default() };
-        for (key, bytes) in weighed {
+        for (key, bytes) in measured {
             let bytes = match bytes {
                 Ok(Some(bytes)) => bytes,
                 // It has expired since, or its slot is moving to another server.

@@ -45,7 +45,7 @@ impl Numbers {
 
     /// Returns true if the next number has a fraction of a half, which marks a fully granted run: see
     /// `lua/fast_zset.lua`.
-    pub(crate) fn is_and_a_half(&self) -> bool {
+    pub(crate) fn is_fully_granted(&self) -> bool {
         let next = self.bytes.get(self.read..).and_then(|rest| rest.first_chunk());
         next.is_some_and(|next| f64::from_le_bytes(*next).fract() == 0.5)
     }

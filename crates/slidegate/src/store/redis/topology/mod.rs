@@ -19,7 +19,7 @@ use super::connection::Target;
 use super::epoch::Purpose;
 use super::layout::Names;
 use super::options::address_of;
-use super::server::{Call, Missed, Server};
+use super::server::{Call, CallError, Server};
 use super::{RedisOptions, RedisTopology};
 use crate::{Error, Key};
 
@@ -28,7 +28,7 @@ use crate::{Error, Key};
 pub(crate) struct ServerId(pub(crate) u16);
 
 /// Unit of one call: a slot of a cluster, or the number of a server. Keys of one shard go in one call.
-pub(super) type Place = u16;
+pub(super) type ShardId = u16;
 
 pub(super) struct Topology {
     kind: Kind,
@@ -45,10 +45,10 @@ impl Topology {
     pub(super) fn new(options: &RedisOptions) -> Result<Self, Error> {
         let hold = Arc::new(AtomicBool::new(false));
         let kind = match &options.topology {
-            RedisTopology::One(url) => Kind::One(Arc::new(fixed(url, options, &hold)?)),
+            RedisTopology::One(url) => Kind::One(Arc::new(fixed_server(url, options, &hold)?)),
             RedisTopology::Cluster(urls) => Kind::Cluster(Box::new(Cluster::new(urls, options, &hold)?)),
             RedisTopology::Shards(urls) => {
-                let servers = urls.iter().map(|url| fixed(url, options, &hold).map(Arc::new));
+                let servers = urls.iter().map(|url| fixed_server(url, options, &hold).map(Arc::new));
                 Kind::Shards(Shards::new(servers.collect::<Result<_, _>>()?))
             }
             RedisTopology::Sentinel(sentinel) => {
@@ -71,38 +71,43 @@ impl Topology {
         matches!(self.kind, Kind::Cluster(_))
     }
 
-    pub(super) fn place_of(&self, key: &Key, names: &Names) -> Place {
+    pub(super) fn shard_of(&self, key: &Key, names: &Names) -> ShardId {
         match &self.kind {
             Kind::One(_) => 0,
             Kind::Cluster(_) => cluster::slot_of(key, names),
-            Kind::Shards(shards) => shards.place_of(key),
+            Kind::Shards(shards) => shards.shard_of(key),
         }
     }
 
     /// Performs a call on the keys of one shard. In a cluster it follows redirects until the reply timeout, but only
     /// while nothing was done.
     #[inline]
-    pub(super) async fn call(&self, place: Place, purpose: Purpose, call: Call<'_>) -> Result<Value, Error> {
+    pub(super) async fn call(
+        &self,
+        shard: ShardId,
+        purpose: Purpose,
+        call: Call<'_>,
+    ) -> Result<Value, Error> {
         match &self.kind {
             Kind::One(server) => Ok(server.perform(purpose, call, false).await?),
-            Kind::Shards(shards) => Ok(shards.server(place)?.perform(purpose, call, false).await?),
-            Kind::Cluster(cluster) => cluster.call(place, purpose, call).await,
+            Kind::Shards(shards) => Ok(shards.server(shard)?.perform(purpose, call, false).await?),
+            Kind::Cluster(cluster) => cluster.call(shard, purpose, call).await,
         }
     }
 
     /// Starts an operation of more than one call on the keys of one shard.
-    pub(super) fn pursue(&self, place: Place) -> Chase<'_> {
+    pub(super) fn route(&self, shard: ShardId) -> Route<'_> {
         match &self.kind {
-            Kind::One(server) => Chase::Server(Ok(Arc::clone(server))),
-            Kind::Shards(shards) => Chase::Server(shards.server(place).cloned()),
-            Kind::Cluster(cluster) => Chase::Slot(cluster.pursue(place)),
+            Kind::One(server) => Route::Server(Ok(Arc::clone(server))),
+            Kind::Shards(shards) => Route::Server(shards.server(shard).cloned()),
+            Kind::Cluster(cluster) => Route::Slot(cluster.redirect_loop(shard)),
         }
     }
 
     /// Returns the servers that count now, by number. Reads the slot map of a cluster if that was never done.
     pub(super) async fn servers(&self) -> Result<Vec<ServerId>, Error> {
         if let Kind::Cluster(cluster) = &self.kind {
-            cluster.find().await?;
+            cluster.ensure_loaded().await?;
         }
         Ok(self.known_servers())
     }
@@ -110,7 +115,7 @@ impl Topology {
     /// Reads the slot map of a cluster again.
     pub(super) async fn refresh_topology(&self) -> Result<(), Error> {
         match &self.kind {
-            Kind::Cluster(cluster) => cluster.read_again().await,
+            Kind::Cluster(cluster) => cluster.refresh().await,
             _ => Ok(()),
         }
     }
@@ -132,11 +137,11 @@ impl Topology {
     }
 
     /// Returns the server that has `shard` now; the first if that is not known yet.
-    pub(super) fn server_of(&self, place: Place) -> ServerId {
+    pub(super) fn server_of(&self, shard: ShardId) -> ServerId {
         match &self.kind {
             Kind::One(_) => ServerId(0),
-            Kind::Shards(_) => ServerId(place),
-            Kind::Cluster(cluster) => cluster.owner_now(place),
+            Kind::Shards(_) => ServerId(shard),
+            Kind::Cluster(cluster) => cluster.owner_of(shard),
         }
     }
 
@@ -154,30 +159,30 @@ impl Topology {
 }
 
 /// Target of an operation on one shard, until a server has answered.
-pub(super) enum Chase<'t> {
+pub(super) enum Route<'t> {
     Server(Result<Arc<Server>, Error>),
     Slot(RedirectLoop<'t>),
 }
 
-impl Chase<'_> {
+impl Route<'_> {
     pub(super) async fn server(&mut self) -> Result<Arc<Server>, Error> {
         match self {
-            Chase::Server(server) => server.clone(),
+            Route::Server(server) => server.clone(),
             // A transaction is more than one command, so it waits until a moving slot has arrived.
-            Chase::Slot(pursuit) => Ok(pursuit.next().await?.0),
+            Route::Slot(redirects) => Ok(redirects.next().await?.0),
         }
     }
 
     /// Prepares the next attempt; returns the error if there is none.
-    pub(super) async fn missed(&mut self, missed: Missed) -> Result<(), Error> {
+    pub(super) async fn prepare_retry(&mut self, error: CallError) -> Result<(), Error> {
         match self {
-            Chase::Server(_) => Err(missed.into()),
-            Chase::Slot(pursuit) => pursuit.missed(missed, false).await,
+            Route::Server(_) => Err(error.into()),
+            Route::Slot(redirects) => redirects.prepare_retry(error, false).await,
         }
     }
 }
 
-fn fixed(url: &str, options: &RedisOptions, hold: &Arc<AtomicBool>) -> Result<Server, Error> {
+fn fixed_server(url: &str, options: &RedisOptions, hold: &Arc<AtomicBool>) -> Result<Server, Error> {
     let client = Box::new(client(info(url, options)?, options)?);
     let address = address_of(url).into();
     Ok(Server::new(Target::Fixed { client, address }, options, hold))

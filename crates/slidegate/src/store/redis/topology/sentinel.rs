@@ -16,7 +16,7 @@ pub(crate) struct Sentinel {
     nodes: Vec<(Client, String)>,
     config: AsyncConnectionConfig,
     /// Connection settings of the primary, except its address.
-    like: ConnectionInfo,
+    template: ConnectionInfo,
     options: RedisOptions,
 }
 
@@ -27,10 +27,10 @@ impl Sentinel {
             nodes.push((client(info(url, options)?, options)?, address_of(url)));
         }
         let first = sentinel.nodes.first().map_or("", String::as_str);
-        let like = info(first, options)?;
+        let template = info(first, options)?;
         // The sentinels' own user and password are not used for the primary.
         let mut redis = redis::RedisConnectionInfo::default()
-            .set_protocol(like.redis_settings().protocol())
+            .set_protocol(template.redis_settings().protocol())
             .set_lib_name("slidegate", env!("CARGO_PKG_VERSION"));
         if let Some(username) = &sentinel.username {
             redis = redis.set_username(username);
@@ -42,25 +42,31 @@ impl Sentinel {
             .set_connection_timeout(Some(options.connect_timeout))
             .set_response_timeout(Some(options.response_timeout));
         let master = sentinel.master.clone();
-        Ok(Sentinel { master, nodes, config, like: like.set_redis_settings(redis), options: options.clone() })
+        Ok(Sentinel {
+            master,
+            nodes,
+            config,
+            template: template.set_redis_settings(redis),
+            options: options.clone(),
+        })
     }
 
     /// Returns the primary, according to the first sentinel that knows it.
-    pub(crate) async fn find(&self) -> Result<(Client, Arc<str>), Error> {
-        let (host, port) = self.ask().await?;
-        let client = client(info_at(&self.like, &host, port), &self.options)?;
+    pub(crate) async fn find_primary(&self) -> Result<(Client, Arc<str>), Error> {
+        let (host, port) = self.query().await?;
+        let client = client(info_at(&self.template, &host, port), &self.options)?;
         Ok((client, format!("{host}:{port}").into()))
     }
 
     /// Returns true if the sentinels say that the primary is no longer at `address`; false if none answers.
-    pub(crate) async fn has_left(&self, address: &str) -> bool {
-        self.ask().await.is_ok_and(|(host, port)| address != format!("{host}:{port}"))
+    pub(crate) async fn has_moved_from(&self, address: &str) -> bool {
+        self.query().await.is_ok_and(|(host, port)| address != format!("{host}:{port}"))
     }
 
-    async fn ask(&self) -> Result<(String, u16), Error> {
+    async fn query(&self) -> Result<(String, u16), Error> {
         let mut last = None;
         for (client, address) in &self.nodes {
-            match self.ask_one(client).await {
+            match self.query_one(client).await {
                 Ok(Some(found)) => return Ok(found),
                 Ok(None) => {
                     let message =
@@ -77,7 +83,7 @@ impl Sentinel {
         Err(last.unwrap_or_else(|| Error::invalid("sentinel.nodes is empty")))
     }
 
-    async fn ask_one(&self, client: &Client) -> redis::RedisResult<Option<(String, u16)>> {
+    async fn query_one(&self, client: &Client) -> redis::RedisResult<Option<(String, u16)>> {
         let mut connection = client.get_multiplexed_async_connection_with_config(&self.config).await?;
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use hrw_hash::{HrwNode, HrwNodes};
 use sha2::{Digest, Sha256};
 
-use super::{Place, Server, ServerId};
+use super::{Server, ServerId, ShardId};
 use crate::{Error, Key};
 
 pub(super) struct Shards {
@@ -22,7 +22,7 @@ pub(super) struct Shards {
 #[derive(PartialEq, Eq)]
 struct Node {
     digest: [u8; 8],
-    place: Place,
+    shard: ShardId,
 }
 
 impl Hash for Node {
@@ -54,12 +54,12 @@ impl Shards {
         Shards { servers, nodes }
     }
 
-    pub(super) fn place_of(&self, key: &Key) -> Place {
-        place_in(&self.nodes, key)
+    pub(super) fn shard_of(&self, key: &Key) -> ShardId {
+        shard_in(&self.nodes, key)
     }
 
-    pub(super) fn server(&self, place: Place) -> Result<&Arc<Server>, Error> {
-        self.servers.get(usize::from(place)).ok_or_else(|| Error::invalid("there is no such shard"))
+    pub(super) fn server(&self, shard: ShardId) -> Result<&Arc<Server>, Error> {
+        self.servers.get(usize::from(shard)).ok_or_else(|| Error::invalid("there is no such shard"))
     }
 
     pub(super) fn servers(&self) -> Vec<ServerId> {
@@ -68,12 +68,12 @@ impl Shards {
 }
 
 fn nodes<'a>(addresses: impl Iterator<Item = &'a str>) -> HrwNodes<Node> {
-    HrwNodes::new(addresses.zip(0..).map(|(address, place)| Node { digest: digest(address), place }))
+    HrwNodes::new(addresses.zip(0..).map(|(address, shard)| Node { digest: digest(address), shard }))
 }
 
-fn place_in(nodes: &HrwNodes<Node>, key: &Key) -> Place {
+fn shard_in(nodes: &HrwNodes<Node>, key: &Key) -> ShardId {
     let tag = Tag(key.tag().unwrap_or(key.as_str()));
-    nodes.sorted(&tag).next().map_or(0, |node| node.place)
+    nodes.sorted(&tag).next().map_or(0, |node| node.shard)
 }
 
 #[cfg(test)]
@@ -83,16 +83,18 @@ mod tests {
     const KEYS: u32 = 100_000;
 
     /// Returns the address of each key's server.
-    fn spread(addresses: &[&'static str]) -> Vec<&'static str> {
+    fn servers_of_keys(addresses: &[&'static str]) -> Vec<&'static str> {
         let nodes = nodes(addresses.iter().copied());
-        let place = |n: u32| place_in(&nodes, &Key::new("r", [("user", n.to_string().as_str())]));
-        (0..KEYS).map(|n| addresses[usize::from(place(n))]).collect()
+        let shard = |n: u32| shard_in(&nodes, &Key::new("r", [("user", n.to_string().as_str())]));
+        (0..KEYS).map(|n| addresses[usize::from(shard(n))]).collect()
     }
 
     #[test]
-    fn a_fifth_server_takes_a_fifth() {
-        let (four, five) =
-            (spread(&["a:1", "b:1", "c:1", "d:1"]), spread(&["a:1", "b:1", "c:1", "d:1", "e:1"]));
+    fn added_server_takes_only_its_share() {
+        let (four, five) = (
+            servers_of_keys(&["a:1", "b:1", "c:1", "d:1"]),
+            servers_of_keys(&["a:1", "b:1", "c:1", "d:1", "e:1"]),
+        );
         let moved = four.iter().zip(&five).filter(|(before, after)| before != after);
         assert!(moved.clone().all(|(_, after)| *after == "e:1"), "only to the new one");
         let fraction = moved.count() as f64 / f64::from(KEYS);
@@ -103,8 +105,9 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_server_moves_only_its_own() {
-        let (four, three) = (spread(&["a:1", "b:1", "c:1", "d:1"]), spread(&["d:1", "a:1", "c:1"]));
+    fn removed_server_moves_only_its_own_keys() {
+        let (four, three) =
+            (servers_of_keys(&["a:1", "b:1", "c:1", "d:1"]), servers_of_keys(&["d:1", "a:1", "c:1"]));
         let moved = four.iter().zip(&three).filter(|(before, after)| before != after);
         assert!(moved.clone().all(|(before, _)| *before == "b:1"), "only those of the removed server");
         let fraction = moved.count() as f64 / f64::from(KEYS);
@@ -114,12 +117,12 @@ mod tests {
 
     /// Processes of other versions must agree; a change of these numbers moves everyone's keys.
     #[test]
-    fn where_keys_are_never_changes() {
+    fn key_placement_is_stable() {
         let nodes = nodes(["a:1", "b:1", "c:1", "d:1"].into_iter());
-        let places = (0..16).map(|n: u32| place_in(&nodes, &Key::new("r", [("n", n.to_string().as_str())])));
-        assert_eq!(places.collect::<Vec<_>>(), [3, 3, 1, 3, 3, 3, 3, 1, 3, 1, 0, 1, 0, 0, 3, 0]);
+        let shards = (0..16).map(|n: u32| shard_in(&nodes, &Key::new("r", [("n", n.to_string().as_str())])));
+        assert_eq!(shards.collect::<Vec<_>>(), [3, 3, 1, 3, 3, 3, 3, 1, 3, 1, 0, 1, 0, 0, 3, 0]);
         let tagged =
-            |user: String| place_in(&nodes, &Key::tagged(("t", "acme"), "r", [("user", user.as_str())]));
+            |user: String| shard_in(&nodes, &Key::tagged(("t", "acme"), "r", [("user", user.as_str())]));
         assert!((0..100).all(|n: u32| tagged(n.to_string()) == tagged("x".to_owned())));
     }
 }
