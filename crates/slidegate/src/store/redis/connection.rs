@@ -290,8 +290,7 @@ impl ConnectionSlot {
                 Ok(connection)
             }
             Err(error) => {
-                let backoff = before
-                    .map_or(FIRST_BACKOFF, |last_failure| last_failure.backoff.plus(last_failure.backoff));
+                let backoff = before.map_or(FIRST_BACKOFF, |failure| failure.backoff.plus(failure.backoff));
                 let backoff = backoff.min(LONGEST_BACKOFF);
                 let until = self.clock.now().plus(backoff);
                 let mut last_failure = self.last_failure.lock();

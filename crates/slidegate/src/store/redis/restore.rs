@@ -32,9 +32,13 @@ pub(crate) struct Restored {
 /// Node that restores its admissions to a server.
 #[derive(Clone, Copy)]
 pub(crate) struct Writer<'w> {
+    /// Name of the node.
     pub(crate) node: &'w str,
+    /// Run id of the server.
     pub(crate) run_id: &'w str,
+    /// True if the server may have lost its data.
     pub(crate) lost: bool,
+    /// Instant since which the server was unreachable.
     pub(crate) since: Micros,
     /// Number of nodes that restore.
     pub(crate) nodes: u64,

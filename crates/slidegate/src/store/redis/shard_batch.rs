@@ -48,7 +48,8 @@ impl Inner {
         }
         let mut results: Vec<Option<Verdicts>> = vec![None; batch.len()];
         for wave in self.waves(batch) {
-            let same_shard = wave.same_shard.into_iter().map(|(shard, batch)| Step::SameShard(shard, batch));
+            let same_shard =
+                wave.same_shard.into_iter().map(|(shard, indexes)| Step::SameShard(shard, indexes));
             let steps =
                 same_shard.chain(wave.cross_shard.into_iter().map(|(i, parts)| Step::CrossShard(i, parts)));
             let calls = stream::iter(steps.map(|step| self.step(batch, step)));

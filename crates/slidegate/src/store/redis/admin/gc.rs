@@ -79,7 +79,7 @@ impl Inner {
             let counts: [u64; 5] = numbers.take()?;
             let more = numbers.next()?;
             numbers.finish()?;
-            sum.iter_mut().zip(counts).for_each(|(sum, counts)| *sum += counts);
+            sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
             if more == 0 || counts[0] == 0 {
                 return Ok(sum);
             }

@@ -182,8 +182,8 @@ impl KeyState {
     /// it is the shorter of two.
     pub(super) fn reaches_unread(&self, verdict: &Verdict) -> bool {
         let ends = self.at + verdict.retry_after.get();
-        let climbs = verdict.limit < self.quota.capacity();
-        self.unread_permits.is_some_and(|(at, _)| climbs || at + self.quota.window().get() == ends)
+        let warms_up = verdict.limit < self.quota.capacity();
+        self.unread_permits.is_some_and(|(at, _)| warms_up || at + self.quota.window().get() == ends)
     }
 
     /// Returns true if an admission still counts here.

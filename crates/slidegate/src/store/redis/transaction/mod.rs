@@ -398,8 +398,7 @@ impl Inner {
             }
         }
         commit(connection, writes).await?;
-        let done =
-            settlements.iter().zip(&settled).filter(|(_, settled)| **settled == Settled::Done);
+        let done = settlements.iter().zip(&settled).filter(|(_, settled)| **settled == Settled::Done);
         let freed = done.map(|(settlement, _)| settlement).filter(|settlement| settlement.frees());
         let mut publishes = Pipeline::new();
         self.add_publishes(&mut publishes, freed.map(|settlement| &settlement.key));
