@@ -208,7 +208,7 @@ impl Inner {
     /// Discovers the servers for the first time, within the deadline.
     #[cold]
     async fn discover_servers(&self) -> Result<(), Error> {
-        let found = tokio::time::timeout(self.options.deadline, self.store.find()).await;
+        let found = tokio::time::timeout(self.options.deadline, self.store.discover()).await;
         found.unwrap_or_else(|_| Err(Error::store(Fault::Timeout, "the cluster did not answer in time")))?;
         self.initial_servers.get_or_init(|| self.store.servers());
         Ok(())

@@ -15,7 +15,7 @@ use super::journal::Journal;
 use super::membership::Presence;
 use super::record::PendingWrite;
 use super::server_state::{Phase, ServerState};
-use crate::store::redis::{HealLine, ServerIdentity, Writer};
+use crate::store::redis::{RestoreLine, ServerIdentity, Writer};
 use crate::{Algorithm, Error, Fault, Key, Micros};
 
 /// Pause between two checks of whether the other nodes have written back.
@@ -78,14 +78,14 @@ async fn heartbeat_once(inner: &Arc<Inner>, server: &ServerState) -> Result<(), 
 /// Checks that the server is the one this node knows. Servers of the first discovery have lost no admission of this
 /// node.
 pub(super) async fn verify_identity(inner: &Inner, server: &ServerState) -> Result<ServerIdentity, Error> {
-    let identity = inner.store.meet(server.id).await?;
+    let identity = inner.store.identify(server.id).await?;
     let known_epoch = server.epoch.load(Ordering::Relaxed);
     let initial = known_epoch == 0 && inner.is_initial(server.id);
     if initial {
-        inner.store.acknowledge(server.id, identity.life);
-        server.epoch.store(identity.life, Ordering::Relaxed);
+        inner.store.acknowledge(server.id, identity.epoch);
+        server.epoch.store(identity.epoch, Ordering::Relaxed);
     }
-    if initial || identity.life == known_epoch {
+    if initial || identity.epoch == known_epoch {
         return Ok(identity);
     }
     let address = inner.store.server_address(server.id);
@@ -116,7 +116,7 @@ async fn probe(inner: &Arc<Inner>, server: &ServerState) -> Duration {
 }
 
 async fn probe_once(inner: &Arc<Inner>, server: &ServerState) -> Result<ServerIdentity, Error> {
-    let identity = inner.store.meet(server.id).await?;
+    let identity = inner.store.identify(server.id).await?;
     publish_presence(inner, server, Presence::Away, &identity).await?;
     server.answering_since(inner.clock.now());
     Ok(identity)
@@ -124,15 +124,15 @@ async fn probe_once(inner: &Arc<Inner>, server: &ServerState) -> Result<ServerId
 
 /// Writes back the missing admissions, then starts the joining phase.
 async fn recover(inner: &Arc<Inner>, server: &ServerState, identity: &ServerIdentity) -> Result<(), Error> {
-    let lost = identity.life != server.epoch.load(Ordering::Relaxed);
+    let lost = identity.epoch != server.epoch.load(Ordering::Relaxed);
     write_snapshot(inner, server, identity, lost).await?;
     for _ in 0..MAX_ROUNDS {
         if write_unwritten(inner, server, identity).await? == 0 {
             break;
         }
     }
-    inner.store.acknowledge(server.id, identity.life);
-    server.epoch.store(identity.life, Ordering::Relaxed);
+    inner.store.acknowledge(server.id, identity.epoch);
+    server.epoch.store(identity.epoch, Ordering::Relaxed);
     if !server.is_closed() {
         // Calls that were still in flight have failed meanwhile.
         return Err(Error::unavailable("it failed again"));
@@ -151,7 +151,7 @@ async fn join(inner: &Arc<Inner>, server: &ServerState) -> Duration {
     loop {
         match join_once(inner, server).await {
             Ok(identity) => {
-                let back = server.membership.lock().all_written_back(&identity.run, since);
+                let back = server.membership.lock().all_written_back(&identity.run_id, since);
                 if back || inner.clock.now().since(started) >= max_wait {
                     server.set_phase(inner, Phase::Direct);
                     return Duration::ZERO;
@@ -183,10 +183,10 @@ async fn publish_presence(
     presence: Presence,
     identity: &ServerIdentity,
 ) -> Result<(), Error> {
-    let message = server.membership.lock().next_message(presence, &identity.run);
+    let message = server.membership.lock().next_message(presence, &identity.run_id);
     let heartbeat = Micros::from(inner.options.heartbeat);
     let sent = inner.clock.now();
-    let (at, all) = inner.store.say(server.id, &inner.node_name, &message, heartbeat).await?;
+    let (at, all) = inner.store.publish_presence(server.id, &inner.node_name, &message, heartbeat).await?;
     let now = inner.clock.now();
     server.record_server_time(sent, now, at);
     let expired = {
@@ -196,13 +196,13 @@ async fn publish_presence(
         membership.remove_expired(now)
     };
     if !expired.is_empty() {
-        inner.store.unsay(server.id, &expired).await?;
+        inner.store.remove_presence(server.id, &expired).await?;
     }
     Ok(())
 }
 
 pub(super) async fn leave(inner: &Arc<Inner>, server: &ServerState) -> Result<(), Error> {
-    let identity = inner.store.meet(server.id).await?;
+    let identity = inner.store.identify(server.id).await?;
     publish_presence(inner, server, Presence::Left, &identity).await
 }
 
@@ -250,19 +250,19 @@ async fn write(
     lost: bool,
     pending: &[PendingWrite],
 ) -> Result<(), Error> {
-    if !inner.store.can_heal() {
+    if !inner.store.can_restore() {
         return Ok(());
     }
     let (nodes, _) = server.membership.lock().share();
     let since = server.current_outage(inner).since;
-    let writer = Writer { node: &inner.node_name, run: &identity.run, lost, since, nodes };
-    let lines: Vec<(usize, HealLine)> =
+    let writer = Writer { node: &inner.node_name, run_id: &identity.run_id, lost, since, nodes };
+    let lines: Vec<(usize, RestoreLine)> =
         (0..).zip(pending).flat_map(|(i, pending)| to_lines(pending).map(move |line| (i, line))).collect();
     let mut rest = lines.as_slice();
     while !rest.is_empty() {
         let (step, after) = rest.split_at(lines_in_step(rest));
-        let step_lines: Vec<&HealLine> = step.iter().map(|(_, line)| line).collect();
-        for ((i, _), healed) in step.iter().zip(inner.store.heal(writer, &step_lines).await?) {
+        let step_lines: Vec<&RestoreLine> = step.iter().map(|(_, line)| line).collect();
+        for ((i, _), healed) in step.iter().zip(inner.store.restore(writer, &step_lines).await?) {
             server.written_back.fetch_add(healed.added, Ordering::Relaxed);
             let over = healed.used.saturating_sub(pending[*i].quota.capacity()).min(healed.added);
             server.excess.fetch_add(over, Ordering::Relaxed);
@@ -273,7 +273,7 @@ async fn write(
 }
 
 /// Returns the number of lines that fit into one call: at least one.
-fn lines_in_step(lines: &[(usize, HealLine)]) -> usize {
+fn lines_in_step(lines: &[(usize, RestoreLine)]) -> usize {
     let mut entries = 0;
     let fit = lines.iter().take(MAX_KEYS_PER_STEP).take_while(|(_, line)| {
         entries += line.entries.len();
@@ -284,7 +284,7 @@ fn lines_in_step(lines: &[(usize, HealLine)]) -> usize {
 
 /// Converts the admissions of a key into lines. A key with many admissions gives several, if they have separate
 /// entries.
-fn to_lines(pending: &PendingWrite) -> impl Iterator<Item = HealLine> {
+fn to_lines(pending: &PendingWrite) -> impl Iterator<Item = RestoreLine> {
     let exact = matches!(pending.quota.algorithm(), Algorithm::SlidingWindow | Algorithm::Concurrency);
     // An exact window replaces its entry of an instant, so it gets the total of the instant. A sum gets the amount to
     // add.
@@ -292,5 +292,5 @@ fn to_lines(pending: &PendingWrite) -> impl Iterator<Item = HealLine> {
     let size = if exact { MAX_ENTRIES_PER_STEP } else { entries.len().max(1) };
     let parts: Vec<Vec<(Micros, u64, bool)>> = entries.chunks(size).map(<[_]>::to_vec).collect();
     let (key, quota, encoding) = (pending.key.clone(), pending.quota, pending.encoding);
-    parts.into_iter().map(move |entries| HealLine { key: key.clone(), quota, encoding, entries })
+    parts.into_iter().map(move |entries| RestoreLine { key: key.clone(), quota, encoding, entries })
 }

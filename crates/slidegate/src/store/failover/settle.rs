@@ -6,7 +6,7 @@ use super::fallback::{LOCAL_SEQ, is_local};
 use super::server_state::Phase;
 use super::{Inner, fallback};
 use crate::settlement::NEVER_SETTLED;
-use crate::store::redis::WRITTEN_BACK;
+use crate::store::redis::FIRST_RESTORED_SEQ;
 use crate::{Clock, Correction, Entry, Error, Fault, Key, Receipt, Settled, Settlement, Store};
 
 impl Inner {
@@ -19,7 +19,7 @@ impl Inner {
             let server = self.server_state_of(self.store.server_of(key));
             let is_local_entry = is_local(*entry);
             // Attempts cannot be settled, and no caller has been given a number in this range.
-            if entry.seq == NEVER_SETTLED || !is_local_entry && entry.seq >= WRITTEN_BACK {
+            if entry.seq == NEVER_SETTLED || !is_local_entry && entry.seq >= FIRST_RESTORED_SEQ {
                 continue;
             }
             if is_local_entry {
@@ -49,7 +49,7 @@ impl Inner {
                 ));
             }
             // If the store cannot be written back to, it has nothing to settle.
-            if is_local_entry && !self.store.can_heal() {
+            if is_local_entry && !self.store.can_restore() {
                 continue;
             }
             let seq = if is_local_entry { written_back_seq(&self.node_name, *entry) } else { entry.seq };
@@ -90,5 +90,5 @@ fn written_back_seq(node: &str, entry: Entry) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
     (node, entry.at, entry.seq).hash(&mut hasher);
-    WRITTEN_BACK + hasher.finish() % (LOCAL_SEQ - WRITTEN_BACK)
+    FIRST_RESTORED_SEQ + hasher.finish() % (LOCAL_SEQ - FIRST_RESTORED_SEQ)
 }

@@ -1,40 +1,41 @@
-//! What the store's calls to Redis cost: how many, how long, how much in each.
+//! Statistics of the store's calls to Redis: number, duration, batch size, errors.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Inner;
 use crate::{Clock, Error, Fault, Micros, RedisStore, SystemClock};
 
-/// The bounds of [`CallStats::durations`], in microseconds: a call is in the first place whose bound it does not pass.
+/// Bounds of [`CallStats::durations`], in microseconds: a call counts in the first bucket whose bound it does not
+/// exceed.
 pub const CALL_BOUNDS: [u64; 14] =
     [50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000];
 
-/// The bounds of [`CallStats::batches`], in asks.
+/// Bounds of [`CallStats::batches`], in requests.
 pub const BATCH_BOUNDS: [u64; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000];
 
-/// What the calls that decide and settle have cost, since the store was made.
+/// Statistics of the calls that decide and settle, since the store was created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallStats {
-    /// Calls that were made, also those that failed. One that is redirected in a cluster is one, and so are the round
+    /// Calls, including those that failed. A call that is redirected in a cluster counts once, and so do the round
     /// trips of a transaction.
     pub calls: u64,
-    /// Asks that were decided in them.
+    /// Requests that were decided in them.
     pub asks: u64,
-    /// Asks in them, also in those that failed.
+    /// Requests in them, including those in calls that failed.
     pub tried: u64,
-    /// How many calls took how long: one number for each of [`CALL_BOUNDS`], and one for what took longer.
+    /// Histogram of durations: one number for each of [`CALL_BOUNDS`], and one for longer calls.
     pub durations: Vec<u64>,
-    /// How long they took together.
+    /// Total duration.
     pub time: Micros,
-    /// How many calls had how many asks: one number for each of [`BATCH_BOUNDS`], and one for more. Calls that
-    /// settle have none, and are not among them.
+    /// Histogram of batch sizes: one number for each of [`BATCH_BOUNDS`], and one for larger batches. Calls that
+    /// settle are not counted here.
     pub batches: Vec<u64>,
-    /// How many failed, and why: every fault there is.
+    /// Failed calls by fault, for every fault.
     pub errors: Vec<(Fault, u64)>,
 }
 
-/// Where they are counted.
+/// Counters behind [`CallStats`].
 #[derive(Default)]
 pub(super) struct Calls {
     clock: SystemClock,
@@ -47,7 +48,7 @@ pub(super) struct Calls {
 }
 
 impl RedisStore {
-    /// What its calls to Redis have cost so far.
+    /// Returns the statistics of calls to Redis so far.
     pub fn calls(&self) -> CallStats {
         let calls = &self.inner.calls;
         let all = |counts: &[AtomicU64]| counts.iter().map(read).collect::<Vec<u64>>();
@@ -65,24 +66,24 @@ impl RedisStore {
 }
 
 impl Inner {
-    /// Makes a call that decides so many asks, or settles if there are none, and counts it.
-    pub(super) async fn counted<T>(
+    /// Makes a call that decides this many requests, or settles if there are none, and records it.
+    pub(super) async fn record_call<T>(
         &self,
-        asks: usize,
+        requests: usize,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         let calls = &self.calls;
         let started = calls.clock.now();
         let answer = call.await;
-        let took = calls.clock.now().since(started).get();
-        add(&calls.durations[place(&CALL_BOUNDS, took)], 1);
-        add(&calls.time, took);
-        if asks > 0 {
-            add(&calls.tried, asks as u64);
-            add(&calls.batches[place(&BATCH_BOUNDS, asks as u64)], 1);
+        let duration = calls.clock.now().since(started).get();
+        add(&calls.durations[bucket_index(&CALL_BOUNDS, duration)], 1);
+        add(&calls.time, duration);
+        if requests > 0 {
+            add(&calls.tried, requests as u64);
+            add(&calls.batches[bucket_index(&BATCH_BOUNDS, requests as u64)], 1);
         }
         match &answer {
-            Ok(_) => add(&calls.asks, asks as u64),
+            Ok(_) => add(&calls.asks, requests as u64),
             Err(error) => add(&calls.errors[error.fault().unwrap_or(Fault::Other) as usize], 1),
         }
         answer
@@ -97,6 +98,6 @@ fn add(count: &AtomicU64, n: u64) {
     count.fetch_add(n, Ordering::Relaxed);
 }
 
-fn place(bounds: &[u64], value: u64) -> usize {
+fn bucket_index(bounds: &[u64], value: u64) -> usize {
     bounds.partition_point(|bound| *bound < value)
 }

@@ -1,4 +1,4 @@
-//! From urls and certificates to clients.
+//! Redis clients from urls and certificates.
 
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
@@ -7,7 +7,7 @@ use redis::{RedisError, TlsCertificates};
 use super::RedisOptions;
 use crate::Error;
 
-/// What a url says, with our settings.
+/// Parses a url and adds the TCP and client settings.
 pub(super) fn info(url: &str, options: &RedisOptions) -> Result<ConnectionInfo, Error> {
     let info = url.into_connection_info().map_err(|error| bad_url(&error))?;
     let keep_alive = TcpKeepalive::new().with_time(options.keep_alive).with_interval(options.keep_alive);
@@ -16,7 +16,7 @@ pub(super) fn info(url: &str, options: &RedisOptions) -> Result<ConnectionInfo, 
     Ok(info.set_tcp_settings(tcp).set_redis_settings(redis))
 }
 
-/// The same user, password and kind of connection at another address.
+/// Returns the same user, password and kind of connection at another address.
 pub(super) fn info_at(like: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
     let host = host.to_owned();
     let addr = match like.addr() {
@@ -49,7 +49,7 @@ pub(super) fn client(info: ConnectionInfo, options: &RedisOptions) -> Result<Cli
     client.map_err(|error| bad_url(&error))
 }
 
-/// Never repeats the url: it may hold a password.
+/// The message never repeats the url: it may contain a password.
 fn bad_url(error: &RedisError) -> Error {
     let detail = error.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();
     Error::invalid(format!(

@@ -1,10 +1,11 @@
-//! A text that every process which counts here reads, and whoever may replaces: a stream, of which the newest entry holds.
+//! Versioned text that every process reads and permitted processes replace: a Redis stream, whose newest entry is
+//! current.
 //!
-//! Replacing it is one command, and so is asking whether there is a newer one.
+//! Replacing the text is one command, and so is asking for a newer one.
 //!
-//! Any client that can write to Redis can add an entry with an id that no clock makes, such as the largest there is, after
-//! which Redis adds nothing more to the stream. Such entries are skipped, and the next text that is shared starts the stream
-//! anew.
+//! Any client that can write to Redis can add an entry with an id that no clock makes, such as the largest there is,
+//! after which Redis adds nothing more to the stream. Such entries are skipped, and the next text that is shared
+//! starts the stream anew.
 
 use redis::Value;
 
@@ -13,31 +14,31 @@ use super::server::Call;
 use super::{RedisStore, bad_reply};
 use crate::{Error, Key};
 
-/// Entries that are kept: what was there before can be looked up.
-const KEPT: usize = 16;
+/// Entries that are kept, so that earlier texts can be looked up.
+const MAX_ENTRIES: usize = 16;
 
 /// The latest millisecond of an id that a clock can make: the end of the year 9999.
-const LATEST: u64 = 253_402_300_799_999;
+const LATEST_MILLIS: u64 = 253_402_300_799_999;
 
-/// The most entries of one millisecond: nodes add a few in a second.
-const WITHIN_MILLISECOND: u64 = 1_000;
+/// Most entries of one millisecond: nodes add a few in a second.
+const ENTRIES_PER_MILLI: u64 = 1_000;
 
-/// One edition of a shared text.
+/// One version of a shared text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedText {
-    /// Later editions have higher ones.
+    /// Version number; later versions have higher numbers.
     pub version: u64,
     /// The text.
     pub text: String,
 }
 
 impl RedisStore {
-    /// The newest text of that name, if it is newer than the version that is `known`; 0 is older than all.
+    /// Returns the newest text of that name, if it is newer than the version `known`; 0 is older than all.
     pub async fn shared_text(&self, name: &str, known: u64) -> Result<Option<SharedText>, Error> {
         let after = format!("({}", id(known));
         let mut newest = self.newest(name, &after, 1).await?;
         if newest.first().is_some_and(|(id, _)| version(id).is_none()) {
-            newest = self.newest(name, &after, KEPT).await?;
+            newest = self.newest(name, &after, MAX_ENTRIES).await?;
         }
         let possible = newest.into_iter().find_map(|(id, fields)| Some((version(&id)?, fields)));
         let Some((version, fields)) = possible else { return Ok(None) };
@@ -45,14 +46,14 @@ impl RedisStore {
         Ok(Some(SharedText { version, text }))
     }
 
-    /// The id of the newest entry of that name, if no clock makes such an id: another program has added the entry, and it
-    /// is skipped.
+    /// Returns the id of the newest entry of that name, if no clock makes such an id: another program has added the
+    /// entry, and it is skipped.
     pub async fn impossible_entry(&self, name: &str) -> Result<Option<String>, Error> {
         let newest = self.newest(name, "-", 1).await?;
         Ok(newest.into_iter().map(|(id, _)| id).find(|id| version(id).is_none()))
     }
 
-    /// The newest entries, down to an id, the newest first.
+    /// Returns the newest entries, down to an id, the newest first.
     async fn newest(&self, name: &str, down_to: &str, most: usize) -> Result<Vec<Entry>, Error> {
         let mut command = redis::cmd("XREVRANGE");
         command.arg(self.stream(name)).arg("+").arg(down_to).arg("COUNT").arg(most);
@@ -60,7 +61,7 @@ impl RedisStore {
         redis::from_redis_value(reply).map_err(|_| bad_reply())
     }
 
-    /// Whether that version of the text is still there.
+    /// Returns true if that version of the text is still stored.
     pub async fn has_shared_text(&self, name: &str, version: u64) -> Result<bool, Error> {
         let mut command = redis::cmd("XRANGE");
         command.arg(self.stream(name)).arg(id(version)).arg(id(version)).arg("COUNT").arg(1);
@@ -69,15 +70,15 @@ impl RedisStore {
         Ok(!entries.is_empty())
     }
 
-    /// Replaces the text of that name; says its version. A stream to which nothing can be added is started anew.
+    /// Replaces the text of that name and returns the new version. A stream to which nothing can be added is started
+    /// anew.
     pub async fn share_text(&self, name: &str, text: &str) -> Result<u64, Error> {
         let mut command = redis::cmd("XADD");
-        command.arg(self.stream(name)).arg("MAXLEN").arg(KEPT).arg("*").arg("text").arg(text);
+        command.arg(self.stream(name)).arg("MAXLEN").arg(MAX_ENTRIES).arg("*").arg("text").arg(text);
         version(&self.append(name, &command).await?).ok_or_else(bad_reply)
     }
 
-    /// Adds an entry by an `XADD`, and says its id. If an impossible id keeps that from working, the stream is removed
-    /// first.
+    /// Adds an entry by an `XADD` and returns its id. If an impossible id prevents that, removes the stream first.
     pub(super) async fn append(&self, name: &str, add: &redis::Cmd) -> Result<String, Error> {
         let read = |reply: Value| redis::from_redis_value::<String>(reply).map_err(|_| bad_reply());
         match self.call_stream(name, add).await {
@@ -101,28 +102,29 @@ impl RedisStore {
     }
 
     pub(super) async fn call_stream(&self, name: &str, command: &redis::Cmd) -> Result<Value, Error> {
-        // Where a count of that name would be: it has the same slot.
-        let place = self.inner.topology.place_of(&Key::printed(name), &self.inner.names);
-        self.inner.topology.call(place, Purpose::Decide, Call::Command(command)).await
+        // The key of a count with that name has the same slot.
+        let shard = self.inner.topology.shard_of(&Key::printed(name), &self.inner.names);
+        self.inner.topology.call(shard, Purpose::Decide, Call::Command(command)).await
     }
 }
 
-/// An entry's id, its fields and their values.
+/// Id of an entry, and its fields and values.
 type Entry = (String, Vec<String>);
 
-/// Part of what Redis says when the newest entry has the largest id there is.
+/// Part of the error of Redis when the newest entry has the largest possible id.
 const EXHAUSTED: &str = "exhausted the last possible ID";
 
-/// Redis numbers entries by its clock in milliseconds, and within one. None for an id that no clock makes.
+/// Returns the version of an entry: Redis numbers entries by its clock in milliseconds, and within one. None for an
+/// id that no clock makes.
 fn version(id: &str) -> Option<u64> {
-    let (millis, place) = id.split_once('-')?;
-    let (millis, place): (u64, u64) = (millis.parse().ok()?, place.parse().ok()?);
-    let possible = millis <= LATEST && place < WITHIN_MILLISECOND;
-    possible.then(|| millis * WITHIN_MILLISECOND + place)
+    let (millis, sequence) = id.split_once('-')?;
+    let (millis, sequence): (u64, u64) = (millis.parse().ok()?, sequence.parse().ok()?);
+    let possible = millis <= LATEST_MILLIS && sequence < ENTRIES_PER_MILLI;
+    possible.then(|| millis * ENTRIES_PER_MILLI + sequence)
 }
 
 fn id(version: u64) -> String {
-    format!("{}-{}", version / WITHIN_MILLISECOND, version % WITHIN_MILLISECOND)
+    format!("{}-{}", version / ENTRIES_PER_MILLI, version % ENTRIES_PER_MILLI)
 }
 
 #[cfg(test)]

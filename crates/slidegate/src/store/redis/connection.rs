@@ -1,9 +1,9 @@
-//! A few multiplexed connections: made when first needed, watched while they live, made again when they break.
+//! Multiplexed connections to one server: opened when first needed, health-checked, and reopened when they break.
 //!
-//! Many callers share a connection; their commands go out back to back and the answers come in order, so there
-//! is nothing to borrow and give back. A connection that breaks fails the calls in flight on it, whose outcome
-//! is then unknown, and the next call makes another. While Redis is away, attempts are spaced out, and calls in
-//! between fail at once with what the last attempt said.
+//! Many callers share a connection: their commands go out back to back and the replies come in order, so there is no
+//! pool to borrow from. A connection that breaks fails the calls in flight on it, whose outcome is then unknown, and
+//! the next call opens another. While Redis is unreachable, attempts back off, and calls between attempts fail at
+//! once with the error of the last attempt.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -21,161 +21,164 @@ use super::error_map::explain;
 use super::topology::{Sentinel, check_role};
 use crate::{Clock, Error, Fault, Micros, SystemClock};
 
-/// The wait after the first failed attempt to connect; it doubles with each.
-const FIRST_PAUSE: Micros = Micros::from_millis(50);
+/// Back-off after the first failed attempt to connect; it doubles with each attempt.
+const FIRST_BACKOFF: Micros = Micros::from_millis(50);
 
-/// The longest wait between attempts.
-const LONGEST_PAUSE: Micros = Micros::from_millis(1_000);
+/// Longest back-off between attempts.
+const LONGEST_BACKOFF: Micros = Micros::from_millis(1_000);
 
 pub(super) struct Connections {
-    links: Box<[Arc<ConnectionSlot>]>,
+    slots: Box<[Arc<ConnectionSlot>]>,
     next: AtomicUsize,
     in_flight: Semaphore,
     max_in_flight: usize,
     max_wait: Duration,
     response_timeout: Duration,
     target: Arc<Target>,
-    lives: Arc<Epochs>,
+    epochs: Arc<Epochs>,
 }
 
-/// Where connections are made to.
+/// Address that connections lead to.
 pub(super) enum Target {
     Fixed { client: Box<Client>, address: Arc<str> },
     Sentinel { sentinel: Box<Sentinel>, address: Arc<str> },
 }
 
-/// One connection, alive or not.
+/// Slot for one connection, which may be closed at the moment.
 struct ConnectionSlot {
     target: Arc<Target>,
-    lives: Arc<Epochs>,
+    epochs: Arc<Epochs>,
     config: AsyncConnectionConfig,
     health_check: Duration,
-    live: ArcSwapOption<Live>,
-    /// Held while connecting, so that one caller does and the others wait for it.
+    live: ArcSwapOption<LiveConnection>,
+    /// Locked while connecting, so that one caller connects and the others wait for it.
     connecting: tokio::sync::Mutex<()>,
-    /// Shared by all links: if one could connect, the next need not wait.
-    failed: Arc<Mutex<Option<Failed>>>,
-    /// Shared by all links: numbers the connections.
-    made: Arc<AtomicU64>,
-    /// Something speaks against the connection: it is asked at once.
-    doubt: Arc<Notify>,
+    /// Last failure, shared by all slots: if one slot could connect, the next need not wait.
+    last_failure: Arc<Mutex<Option<ConnectFailure>>>,
+    /// Number of connections made, shared by all slots.
+    connection_count: Arc<AtomicU64>,
+    /// Wakes the health check at once when the connection is suspected to be broken.
+    recheck: Arc<Notify>,
     clock: SystemClock,
 }
 
-/// A connection, and which of all that were made.
-struct Live {
-    made: u64,
-    own: OwnConnection,
+/// Open connection and its serial number.
+struct LiveConnection {
+    serial: u64,
+    server_connection: ServerConnection,
 }
 
-/// A connection, to where, and to which life of what is there.
+/// Connection with its address and the epoch of the server at its other end.
 #[derive(Clone)]
-pub(super) struct OwnConnection {
+pub(super) struct ServerConnection {
     pub(super) connection: MultiplexedConnection,
     pub(super) address: Arc<str>,
-    pub(super) life: u64,
+    pub(super) epoch: u64,
 }
 
-/// The last attempt failed, and the next may be made `until` later.
+/// Failed attempt to connect. The next attempt may be made at `until`.
 #[derive(Clone)]
-struct Failed {
+struct ConnectFailure {
     error: Error,
-    pause: Micros,
+    backoff: Micros,
     until: Micros,
-    /// How many connections had been made by all links: when there are more, the wait is over.
-    made: u64,
+    /// Number of connections that all slots had made: when there are more, the back-off is over.
+    connection_count: u64,
 }
 
-/// A connection, and a place among the calls in flight, for the length of one call.
+/// Connection and in-flight permit, for the duration of one call.
 pub(super) struct PooledConnection<'c> {
-    connection: Arc<Live>,
+    connection: Arc<LiveConnection>,
     connections: &'c Connections,
-    _place: SemaphorePermit<'c>,
+    _permit: SemaphorePermit<'c>,
 }
 
 impl Connections {
-    pub(super) fn new(target: Target, lives: Arc<Epochs>, options: &RedisOptions) -> Self {
+    pub(super) fn new(target: Target, epochs: Arc<Epochs>, options: &RedisOptions) -> Self {
         let target = Arc::new(target);
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(options.connect_timeout))
             .set_response_timeout(Some(options.response_timeout));
-        let (made, failed) = (Arc::new(AtomicU64::new(0)), Arc::default());
+        let (connection_count, last_failure) = (Arc::new(AtomicU64::new(0)), Arc::default());
         let clock = SystemClock::new();
-        let link = || {
+        let slot = || {
             Arc::new(ConnectionSlot {
                 target: Arc::clone(&target),
-                lives: Arc::clone(&lives),
+                epochs: Arc::clone(&epochs),
                 config: config.clone(),
                 health_check: options.health_check,
                 live: ArcSwapOption::empty(),
                 connecting: tokio::sync::Mutex::new(()),
-                failed: Arc::clone(&failed),
-                made: Arc::clone(&made),
-                doubt: Arc::new(Notify::new()),
+                last_failure: Arc::clone(&last_failure),
+                connection_count: Arc::clone(&connection_count),
+                recheck: Arc::new(Notify::new()),
                 clock: clock.clone(),
             })
         };
         Connections {
-            links: (0..options.connections).map(|_| link()).collect(),
+            slots: (0..options.connections).map(|_| slot()).collect(),
             next: AtomicUsize::new(0),
             in_flight: Semaphore::new(options.max_in_flight),
             max_in_flight: options.max_in_flight,
             max_wait: options.max_wait,
             response_timeout: options.response_timeout,
             target,
-            lives,
+            epochs,
         }
     }
 
-    /// A place among the calls in flight; waits for one, but not for long.
-    pub(super) async fn place(&self) -> Result<SemaphorePermit<'_>, Error> {
+    /// Waits for an in-flight permit, for `max_wait` at most.
+    pub(super) async fn permit(&self) -> Result<SemaphorePermit<'_>, Error> {
         match self.in_flight.try_acquire() {
-            Ok(place) => Ok(place),
+            Ok(permit) => Ok(permit),
             Err(_) => match tokio::time::timeout(self.max_wait, self.in_flight.acquire()).await {
-                Ok(Ok(place)) => Ok(place),
+                Ok(Ok(permit)) => Ok(permit),
                 _ => Err(self.overloaded()),
             },
         }
     }
 
-    /// A connection for one call.
+    /// Returns a connection for one call.
     pub(super) async fn get(&self, purpose: Purpose) -> Result<PooledConnection<'_>, Error> {
-        let place = self.place().await?;
-        let link = &self.links[self.next.fetch_add(1, Ordering::Relaxed) % self.links.len()];
+        let permit = self.permit().await?;
+        let slot = &self.slots[self.next.fetch_add(1, Ordering::Relaxed) % self.slots.len()];
         loop {
-            match link.get().await {
-                Ok(connection) if connection.own.life == self.lives.now() => {
+            match slot.get().await {
+                Ok(connection) if connection.server_connection.epoch == self.epochs.current() => {
                     if purpose == Purpose::Decide {
-                        self.lives.check(connection.own.life, &connection.own.address)?;
+                        self.epochs.check(
+                            connection.server_connection.epoch,
+                            &connection.server_connection.address,
+                        )?;
                     }
-                    return Ok(PooledConnection { connection, connections: self, _place: place });
+                    return Ok(PooledConnection { connection, connections: self, _permit: permit });
                 }
-                // It leads to what counts no more.
-                Ok(connection) => link.drop_broken(&connection),
+                // The connection belongs to an earlier epoch.
+                Ok(connection) => slot.drop_broken(&connection),
                 Err(error) => {
-                    // If one cannot be made, the others may be broken without having noticed.
-                    self.links.iter().for_each(|link| link.doubt.notify_waiters());
+                    // If one cannot connect, the others may be broken without having noticed.
+                    self.slots.iter().for_each(|slot| slot.recheck.notify_waiters());
                     return Err(error);
                 }
             }
         }
     }
 
-    /// A connection of its own, for what must not be mixed with other callers' commands.
-    pub(super) async fn own(&self) -> Result<OwnConnection, Error> {
-        self.links[0].connect().await
+    /// Opens a dedicated connection, for commands that must not be mixed with those of other callers.
+    pub(super) async fn dedicated(&self) -> Result<ServerConnection, Error> {
+        self.slots[0].connect().await
     }
 
-    /// Makes connections of another kind to where these lead.
+    /// Returns a client for other kinds of connections to the same server, such as Pub/Sub.
     pub(super) async fn client(&self) -> Result<Client, Error> {
         match &*self.target {
             Target::Fixed { client, .. } => Ok(Client::clone(client)),
-            Target::Sentinel { sentinel, .. } => Ok(sentinel.find().await?.0),
+            Target::Sentinel { sentinel, .. } => Ok(sentinel.find_primary().await?.0),
         }
     }
 
-    /// How long an answer may take.
-    pub(super) fn patience(&self) -> Duration {
+    /// Timeout of a reply.
+    pub(super) fn response_timeout(&self) -> Duration {
         self.response_timeout
     }
 
@@ -185,13 +188,13 @@ impl Connections {
         }
     }
 
-    /// When one breaks, those that were made before it did are most likely broken too.
+    /// Closes connections that were opened before the broken one failed: they are most likely broken too.
     #[cold]
-    fn drop_older(&self, broken: &Arc<Live>) {
-        for link in &self.links {
-            let current = link.live.load();
-            if current.as_ref().is_some_and(|live| live.made < broken.made + self.links.len() as u64) {
-                link.live.compare_and_swap(&current, None);
+    fn drop_older(&self, broken: &Arc<LiveConnection>) {
+        for slot in &self.slots {
+            let current = slot.live.load();
+            if current.as_ref().is_some_and(|live| live.serial < broken.serial + self.slots.len() as u64) {
+                slot.live.compare_and_swap(&current, None);
             }
         }
     }
@@ -209,40 +212,42 @@ impl Connections {
 
 impl PooledConnection<'_> {
     pub(super) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
-        let answer = self.connection.own.connection.clone().send_packed_command(command).await;
-        self.note(answer.and_then(Value::extract_error))
+        let answer = self.connection.server_connection.connection.clone().send_packed_command(command).await;
+        self.close_if_broken(answer.and_then(Value::extract_error))
     }
 
-    /// After an ASK: what follows ASKING at once is answered also for a slot that is still on its way.
+    /// Sends ASKING and the command together, after an ASK redirect: the node then answers also for a slot that it is
+    /// importing.
     pub(super) async fn send_asking(&mut self, command: Cmd) -> RedisResult<Value> {
         let mut pipeline = Pipeline::with_capacity(2);
         pipeline.cmd("ASKING").add_command(command);
-        let answer = self.connection.own.connection.clone().send_packed_commands(&pipeline, 1, 1).await;
+        let answer =
+            self.connection.server_connection.connection.clone().send_packed_commands(&pipeline, 1, 1).await;
         let answer = answer.map(|values| values.into_iter().next().unwrap_or(Value::Nil));
-        self.note(answer.and_then(Value::extract_error))
+        self.close_if_broken(answer.and_then(Value::extract_error))
     }
 
-    /// Several commands, answered together.
+    /// Sends several commands, answered together.
     pub(super) async fn send_all(&mut self, pipeline: &Pipeline) -> RedisResult<Value> {
-        let answer = pipeline.query_async(&mut self.connection.own.connection.clone()).await;
-        self.note(answer)
+        let answer = pipeline.query_async(&mut self.connection.server_connection.connection.clone()).await;
+        self.close_if_broken(answer)
     }
 
-    /// What a failure means, and what to do about it.
+    /// Converts a failure to an error with advice.
     pub(super) fn explain(&self, error: RedisError) -> Error {
-        explain(&error, &self.connection.own.address)
+        explain(&error, &self.connection.server_connection.address)
     }
 
-    pub(super) fn life(&self) -> u64 {
-        self.connection.own.life
+    pub(super) fn epoch(&self) -> u64 {
+        self.connection.server_connection.epoch
     }
 
-    /// A connection that broke is not lent again; nor one that leads to what is a primary no more.
-    fn note<T>(&self, answer: RedisResult<T>) -> RedisResult<T> {
+    /// Closes the connection if it broke, or if it leads to a server that is no longer the primary.
+    fn close_if_broken<T>(&self, answer: RedisResult<T>) -> RedisResult<T> {
         if let Err(error) = &answer {
             let broke = error.is_io_error() && !error.is_timeout();
-            let followed = matches!(*self.connections.target, Target::Sentinel { .. });
-            if broke || followed && error.code() == Some("READONLY") {
+            let is_sentinel = matches!(*self.connections.target, Target::Sentinel { .. });
+            if broke || is_sentinel && error.code() == Some("READONLY") {
                 self.connections.drop_older(&self.connection);
             }
         }
@@ -251,7 +256,7 @@ impl PooledConnection<'_> {
 }
 
 impl ConnectionSlot {
-    async fn get(self: &Arc<Self>) -> Result<Arc<Live>, Error> {
+    async fn get(self: &Arc<Self>) -> Result<Arc<LiveConnection>, Error> {
         if let Some(connection) = self.live.load_full() {
             return Ok(connection);
         }
@@ -259,48 +264,53 @@ impl ConnectionSlot {
         if let Some(connection) = self.live.load_full() {
             return Ok(connection);
         }
-        let before = self.failed.lock().clone();
-        if let Some(Failed { error, until, made, .. }) = &before
+        let before = self.last_failure.lock().clone();
+        if let Some(ConnectFailure { error, until, connection_count, .. }) = &before
             && self.clock.now() < *until
-            && *made == self.made.load(Ordering::Relaxed)
+            && *connection_count == self.connection_count.load(Ordering::Relaxed)
         {
             return Err(error.clone());
         }
-        let made_before = self.made.load(Ordering::Relaxed);
+        let count_before = self.connection_count.load(Ordering::Relaxed);
         let connected = match self.connect().await {
-            // Another link could meanwhile: what led here was old news.
-            Err(_) if self.made.load(Ordering::Relaxed) != made_before => self.connect().await,
+            // Another slot has connected meanwhile: the address was out of date.
+            Err(_) if self.connection_count.load(Ordering::Relaxed) != count_before => self.connect().await,
             connected => connected,
         };
         match connected {
-            Ok(own) => {
-                let made = {
-                    let mut failed = self.failed.lock();
-                    *failed = None;
-                    self.made.fetch_add(1, Ordering::Relaxed)
+            Ok(server_connection) => {
+                let serial = {
+                    let mut last_failure = self.last_failure.lock();
+                    *last_failure = None;
+                    self.connection_count.fetch_add(1, Ordering::Relaxed)
                 };
-                let connection = Arc::new(Live { made, own });
+                let connection = Arc::new(LiveConnection { serial, server_connection });
                 self.live.store(Some(Arc::clone(&connection)));
-                tokio::spawn(watch(Arc::downgrade(self), Arc::clone(&connection)));
+                tokio::spawn(run_health_checks(Arc::downgrade(self), Arc::clone(&connection)));
                 Ok(connection)
             }
             Err(error) => {
-                let pause = before.map_or(FIRST_PAUSE, |failed| failed.pause.plus(failed.pause));
-                let pause = pause.min(LONGEST_PAUSE);
-                let until = self.clock.now().plus(pause);
-                let mut failed = self.failed.lock();
-                if self.made.load(Ordering::Relaxed) == made_before {
-                    *failed = Some(Failed { error: error.clone(), pause, until, made: made_before });
+                let backoff = before.map_or(FIRST_BACKOFF, |failure| failure.backoff.plus(failure.backoff));
+                let backoff = backoff.min(LONGEST_BACKOFF);
+                let until = self.clock.now().plus(backoff);
+                let mut last_failure = self.last_failure.lock();
+                if self.connection_count.load(Ordering::Relaxed) == count_before {
+                    *last_failure = Some(ConnectFailure {
+                        error: error.clone(),
+                        backoff,
+                        until,
+                        connection_count: count_before,
+                    });
                 }
                 Err(error)
             }
         }
     }
 
-    async fn connect(&self) -> Result<OwnConnection, Error> {
+    async fn connect(&self) -> Result<ServerConnection, Error> {
         let (client, address) = match &*self.target {
             Target::Fixed { client, address } => (Client::clone(client), Arc::clone(address)),
-            Target::Sentinel { sentinel, .. } => sentinel.find().await?,
+            Target::Sentinel { sentinel, .. } => sentinel.find_primary().await?,
         };
         let connecting = client.get_multiplexed_async_connection_with_config(&self.config);
         let mut connection = connecting.await.map_err(|error| unreachable(&error, &address))?;
@@ -308,11 +318,11 @@ impl ConnectionSlot {
             check_role(&mut connection, &address).await?;
         }
         let run_id = run_id(&mut connection).await.map_err(|error| unreachable(&error, &address))?;
-        let life = self.lives.met(&run_id);
-        Ok(OwnConnection { connection, address, life })
+        let epoch = self.epochs.observe(&run_id);
+        Ok(ServerConnection { connection, address, epoch })
     }
 
-    fn drop_broken(&self, broken: &Arc<Live>) {
+    fn drop_broken(&self, broken: &Arc<LiveConnection>) {
         let current = self.live.load();
         if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, broken)) {
             self.live.compare_and_swap(&current, None);
@@ -320,32 +330,35 @@ impl ConnectionSlot {
     }
 }
 
-/// Asks a connection now and then whether it still answers, and drops it if it does not.
-async fn watch(link: Weak<ConnectionSlot>, connection: Arc<Live>) {
+/// Health check: pings a connection periodically, or at once when woken, and closes it if there is no reply.
+async fn run_health_checks(slot: Weak<ConnectionSlot>, connection: Arc<LiveConnection>) {
     loop {
-        let Some((period, doubt)) = link.upgrade().map(|link| (link.health_check, Arc::clone(&link.doubt)))
+        let Some((period, recheck)) =
+            slot.upgrade().map(|slot| (slot.health_check, Arc::clone(&slot.recheck)))
         else {
             return;
         };
-        // Either way it is asked now.
-        let _ = tokio::time::timeout(period, doubt.notified()).await;
-        let mut asked = connection.own.connection.clone();
-        let answer = asked.send_packed_command(&redis::cmd("PING")).await;
-        let Some(link) = link.upgrade() else { return };
-        let left = match &*link.target {
+        // Pings after the period and also when woken early.
+        let _ = tokio::time::timeout(period, recheck.notified()).await;
+        let mut pinged = connection.server_connection.connection.clone();
+        let answer = pinged.send_packed_command(&redis::cmd("PING")).await;
+        let Some(slot) = slot.upgrade() else { return };
+        let moved_away = match &*slot.target {
             Target::Fixed { .. } => false,
-            Target::Sentinel { sentinel, .. } => sentinel.has_left(&connection.own.address).await,
+            Target::Sentinel { sentinel, .. } => {
+                sentinel.has_moved_from(&connection.server_connection.address).await
+            }
         };
-        let replaced = !link.live.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, &connection));
-        // A server that answers with an error is there.
-        if replaced || left || answer.is_err_and(|error| error.is_io_error()) {
-            link.drop_broken(&connection);
+        let replaced = !slot.live.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, &connection));
+        // A server that replies with an error is reachable.
+        if replaced || moved_away || answer.is_err_and(|error| error.is_io_error()) {
+            slot.drop_broken(&connection);
             return;
         }
     }
 }
 
-/// Which process answers. One that may not say, or is a proxy, is taken for the same each time.
+/// Returns the run id of the server; an empty one for a proxy, or if the user may not read it.
 async fn run_id(connection: &mut MultiplexedConnection) -> RedisResult<String> {
     match redis::cmd("INFO").arg("server").query_async::<Value>(connection).await {
         Ok(info) => {
@@ -358,7 +371,7 @@ async fn run_id(connection: &mut MultiplexedConnection) -> RedisResult<String> {
     }
 }
 
-/// What fails while connecting was never asked.
+/// Converts an error while connecting: no call was sent, so its outcome is never unknown.
 fn unreachable(error: &RedisError, address: &str) -> Error {
     match explain(error, address) {
         unknown if unknown.outcome_unknown() => {

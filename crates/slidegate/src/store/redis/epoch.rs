@@ -1,6 +1,6 @@
-//! Which life of a server counts: one that has another run id than before has another memory.
+//! Epochs of a server: a server with another run id than before has another memory.
 //!
-//! Whoever can write back what was lost holds decisions until it has: `hold` and `acknowledge`.
+//! Failover writes lost counts back and blocks decisions until then, with `hold` and `acknowledge`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,65 +9,66 @@ use parking_lot::Mutex;
 
 use crate::{Error, Fault};
 
-/// What a call is for.
+/// Purpose of a call, which says whether it waits for an acknowledged epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// It charges or takes back, so it waits until what was lost is there again.
+    /// The call charges or gives back permits, so it waits until lost counts are restored.
     Decide,
-    /// It looks, or it writes back.
-    Look,
+    /// The call reads, or restores lost counts.
+    Maintain,
 }
 
-/// The lives of one server, numbered from 1; 0 before it was first met.
+/// Epochs of one server, numbered from 1; 0 before the first connection.
 pub(super) struct Epochs {
-    now: AtomicU64,
+    current: AtomicU64,
     acknowledged: AtomicU64,
     run_id: Mutex<String>,
-    /// Shared by all servers of a store.
+    /// Blocks decisions in epochs that are not acknowledged. Shared by all servers of a store.
     hold: Arc<AtomicBool>,
 }
 
 impl Epochs {
     pub(super) fn new(hold: Arc<AtomicBool>) -> Self {
-        Epochs { now: AtomicU64::new(0), acknowledged: AtomicU64::new(0), run_id: Mutex::default(), hold }
+        Epochs { current: AtomicU64::new(0), acknowledged: AtomicU64::new(0), run_id: Mutex::default(), hold }
     }
 
     #[inline]
-    pub(super) fn now(&self) -> u64 {
-        self.now.load(Ordering::Acquire)
+    pub(super) fn current(&self) -> u64 {
+        self.current.load(Ordering::Acquire)
     }
 
-    /// A connection was made to the server with this run id: which life that is. A server that does not tell
-    /// has one life.
-    pub(super) fn met(&self, run_id: &str) -> u64 {
-        let mut known = self.run_id.lock();
-        if self.now() == 0 || *known != run_id {
-            run_id.clone_into(&mut known);
-            self.now.fetch_add(1, Ordering::AcqRel);
+    /// Records a connection to the server with this run id and returns the epoch. A server that does not report a run
+    /// id has one epoch.
+    pub(super) fn observe(&self, run_id: &str) -> u64 {
+        let mut known_run_id = self.run_id.lock();
+        if self.current() == 0 || *known_run_id != run_id {
+            run_id.clone_into(&mut known_run_id);
+            self.current.fetch_add(1, Ordering::AcqRel);
         }
-        self.now()
+        self.current()
     }
 
     pub(super) fn run_id(&self) -> String {
         self.run_id.lock().clone()
     }
 
-    /// What it has is not what counted before, though it is the same process: a replica that was promoted.
-    pub(super) fn begin(&self) {
-        let _known = self.run_id.lock();
-        if self.now() > 0 {
-            self.now.fetch_add(1, Ordering::AcqRel);
+    /// Starts a new epoch though the process is the same: the data is not the data that counted before, as on a
+    /// replica that was promoted.
+    pub(super) fn advance(&self) {
+        let _lock = self.run_id.lock();
+        if self.current() > 0 {
+            self.current.fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    pub(super) fn acknowledge(&self, life: u64) {
-        self.acknowledged.fetch_max(life, Ordering::AcqRel);
+    pub(super) fn acknowledge(&self, epoch: u64) {
+        self.acknowledged.fetch_max(epoch, Ordering::AcqRel);
     }
 
-    /// Whether `life` may decide.
+    /// Fails with [`Fault::Restarted`] unless `epoch` may decide.
     #[inline]
-    pub(super) fn check(&self, life: u64, address: &str) -> Result<(), Error> {
-        if !self.hold.load(Ordering::Acquire) || self.acknowledged.load(Ordering::Acquire) >= life {
+    pub(super) fn check(&self, epoch: u64, address: &str) -> Result<(), Error> {
+        if !self.hold.load(Ordering::Acquire) || self.acknowledged.load(Ordering::Acquire) >= epoch {
             return Ok(());
         }
         Err(Error::store(

@@ -1,10 +1,10 @@
-//! What a bad answer of Redis means, and what to do about it.
+//! Maps Redis errors to faults, with advice for the operator.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::{Error, Fault};
 
-/// Why the script stopped by itself: what it found is not ours. See `error('SGFOREIGN')`.
+/// Error code with which our scripts stop when they find foreign data. See `error('SGFOREIGN')`.
 const FOREIGN: &str = "SGFOREIGN";
 
 pub(super) const NOT_OURS: &str =
@@ -12,7 +12,7 @@ pub(super) const NOT_OURS: &str =
 pub(super) const CLUSTER: &str = "it is a node of a cluster, which a single redis.url cannot address";
 const PERMISSION: &str = "this user lacks a permission: docs/redis.md lists the commands that are needed";
 
-/// Server errors by their code, what they are, and what to do.
+/// Server errors: code, fault, advice.
 const CODES: [(&str, Fault, &str); 23] = [
     ("WRONGTYPE", Fault::WrongType, NOT_OURS),
     (FOREIGN, Fault::WrongType, NOT_OURS),
@@ -47,7 +47,7 @@ const CODES: [(&str, Fault, &str); 23] = [
     ),
 ];
 
-/// A typed error with words for whoever has to act on it.
+/// Converts a Redis error to a typed error with advice for the operator.
 pub(super) fn explain(error: &RedisError, address: &str) -> Error {
     if error.is_timeout() {
         return Error::store(Fault::Timeout, format!("Redis at {address} did not answer in time"));
@@ -60,7 +60,7 @@ pub(super) fn explain(error: &RedisError, address: &str) -> Error {
     }
     let text = error.to_string();
     let code = error.code().unwrap_or_default();
-    // A script of Redis 6.2 wraps what its calls said in an error of its own.
+    // A script of Redis 6.2 wraps the errors of its calls in an error of its own.
     let named = CODES.iter().find(|(known, _, _)| *known == code);
     let named = named.or_else(|| CODES.iter().find(|(known, _, _)| contains_word(&text, known)));
     if let Some((known, fault, advice)) = named {
@@ -81,20 +81,21 @@ pub(super) fn explain(error: &RedisError, address: &str) -> Error {
     }
 }
 
-/// What a node of a cluster says instead of doing something.
+/// Redirect of a cluster node: the node did nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Redirect {
-    /// The slot is there for good; an empty address is one that was not told.
+    /// The slot has moved to this address for good; an empty address means that the node did not report it.
     Moved(String),
-    /// This key is there, for now.
+    /// The key is at this address for now.
     Ask(String),
-    /// Some of the keys are here and some are there.
+    /// Some of the keys are on this node and some on another.
     Again,
-    /// The cluster is not in order.
+    /// The cluster is down.
     Down,
 }
 
-/// A script's calls may fail with such words inside; only a whole answer says that nothing was done.
+/// Returns the redirect in a reply. An error of a call inside a script may contain the same words; only a whole reply
+/// means that nothing was done.
 pub(super) fn redirect(error: &RedisError) -> Option<Redirect> {
     let to = || error.redirect_node().map(|(address, _)| address.to_owned()).unwrap_or_default();
     match error.kind() {
@@ -106,7 +107,7 @@ pub(super) fn redirect(error: &RedisError) -> Option<Redirect> {
     }
 }
 
-/// Whether `word` stands alone in `text`: ASK is not in TASK.
+/// Returns true if `word` stands alone in `text`: ASK is not in TASK.
 fn contains_word(text: &str, word: &str) -> bool {
     let bound = |c: Option<char>| !c.is_some_and(char::is_alphanumeric);
     text.match_indices(word)

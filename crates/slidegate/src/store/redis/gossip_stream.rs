@@ -1,6 +1,6 @@
-//! What processes tell each other and is soon out of date: a stream, of which only the last moments are read.
+//! Short-lived broadcast between nodes over a Redis stream, of which only the last moments are read.
 //!
-//! Redis numbers what is told by its own clock, so how long ago it was does not depend on anybody else's.
+//! Redis numbers entries by its own clock, so the age of an entry does not depend on the clocks of the nodes.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use super::RedisStore;
 use super::bad_reply;
 use crate::Error;
 
-/// Entries that are kept, about: enough for some moments of hundreds of processes.
-const KEPT: usize = 2_000;
+/// Approximate number of entries that are kept: enough for some moments of hundreds of processes.
+const MAX_ENTRIES: usize = 2_000;
 
-/// How long it is kept if nobody tells anything any more.
-const FORGOTTEN: Duration = Duration::from_secs(60);
+/// Time that the stream is kept after its last entry.
+const STREAM_TTL: Duration = Duration::from_secs(60);
 
-/// What one process has told.
+/// Message of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GossipMessage {
     pub(crate) who: String,
@@ -22,30 +22,37 @@ pub(crate) struct GossipMessage {
 }
 
 impl RedisStore {
-    /// Tells the others, and says what everybody told `lately`, this included, oldest first.
+    /// Publishes a message and returns the messages of all processes of the last `lately`, including this one, oldest
+    /// first.
     pub(crate) async fn announce(
         &self,
         name: &str,
-        told: &GossipMessage,
+        message: &GossipMessage,
         lately: Duration,
     ) -> Result<Vec<GossipMessage>, Error> {
         let stream = self.stream(name);
         let mut add = redis::cmd("XADD");
-        add.arg(&stream).arg("MAXLEN").arg("~").arg(KEPT).arg("*").arg(&told.who).arg(&told.text);
+        add.arg(&stream)
+            .arg("MAXLEN")
+            .arg("~")
+            .arg(MAX_ENTRIES)
+            .arg("*")
+            .arg(&message.who)
+            .arg(&message.text);
         let id = self.append(name, &add).await?;
         let mut expire = redis::cmd("PEXPIRE");
-        expire.arg(&stream).arg(FORGOTTEN.as_millis() as u64);
+        expire.arg(&stream).arg(STREAM_TTL.as_millis() as u64);
         self.call_stream(name, &expire).await?;
         let now: u64 = id.split('-').next().and_then(|millis| millis.parse().ok()).ok_or_else(bad_reply)?;
         let mut read = redis::cmd("XRANGE");
         read.arg(&stream).arg(now.saturating_sub(lately.as_millis() as u64)).arg("+");
         let reply = self.call_stream(name, &read).await?;
         let entries: Vec<(String, Vec<Vec<u8>>)> = redis::from_redis_value(reply).map_err(|_| bad_reply())?;
-        let told = entries.into_iter().filter_map(|(_, fields)| {
-            // Another program may have added anything.
+        let messages = entries.into_iter().filter_map(|(_, fields)| {
+            // Another program may have added any entry.
             let mut texts = fields.into_iter().map(String::from_utf8);
             Some(GossipMessage { who: texts.next()?.ok()?, text: texts.next()?.ok()? })
         });
-        Ok(told.collect())
+        Ok(messages.collect())
     }
 }

@@ -1,8 +1,8 @@
-//! Telling other nodes what was freed: whoever settles or resets publishes the key's name, and each node listens on
-//! each server.
+//! Pub/Sub between nodes about freed permits: a node that settles or resets publishes the name of the key, and each
+//! node subscribes on each server.
 //!
-//! A script publishes what it settles in the same step. A connection that is lost is noticed at once if it is closed,
-//! and by a question within [`ASK_EVERY`] and the time that an answer may take if it is not.
+//! A script publishes in the same step in which it settles. A lost connection is noticed at once if it is closed, and
+//! otherwise by a ping within [`PING_INTERVAL`] and the reply timeout.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -17,89 +17,89 @@ use super::{Inner, RedisStore, ServerId};
 use crate::store::MAX_LISTENED_SHARDS;
 use crate::{Key, Listener};
 
-/// How often a connection that only listens is asked whether it is still there.
-const ASK_EVERY: Duration = Duration::from_secs(1);
+/// Interval between pings of a subscribed connection.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether there are other servers.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Interval between looks at the list of servers.
+const TOPOLOGY_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The wait before a lost connection is made again.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Delay before a lost connection is reopened.
+const RECONNECT_DELAY: Duration = Duration::from_millis(100);
 
-/// Stands before a key that was reset; no key begins with it.
+/// Prefix of a message about a key that was reset; no key begins with it.
 pub(super) const RESET: char = '!';
 
 impl RedisStore {
-    pub(super) fn tell(&self, listener: Weak<dyn Listener>) {
+    pub(super) fn subscribe(&self, listener: Weak<dyn Listener>) {
         if let Some(listener) = listener.upgrade() {
             (0..MAX_LISTENED_SHARDS).for_each(|lane| listener.hears(lane, false));
         }
-        // Without a runtime there is nobody to listen, so nothing is heard.
+        // Without a runtime no task can subscribe, so the listener hears nothing.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(follow(Arc::downgrade(&self.inner), listener));
+            runtime.spawn(follow_servers(Arc::downgrade(&self.inner), listener));
         }
     }
 }
 
 impl Inner {
-    /// What others are to hear of.
-    pub(super) fn add_freed<'k>(&self, pipeline: &mut Pipeline, keys: impl Iterator<Item = &'k Key>) {
+    /// Adds a PUBLISH for each freed key.
+    pub(super) fn add_publishes<'k>(&self, pipeline: &mut Pipeline, keys: impl Iterator<Item = &'k Key>) {
         for key in keys {
-            pipeline.cmd("PUBLISH").arg(self.names.freed()).arg(key.as_str()).ignore();
+            pipeline.cmd("PUBLISH").arg(self.names.freed_channel()).arg(key.as_str()).ignore();
         }
     }
 }
 
-/// Listens on every server that there is, as they come and go.
-async fn follow(store: Weak<Inner>, listener: Weak<dyn Listener>) {
-    let mut heard: HashMap<ServerId, AbortHandle> = HashMap::new();
+/// Keeps a subscription on every server, as servers come and go.
+async fn follow_servers(store: Weak<Inner>, listener: Weak<dyn Listener>) {
+    let mut subscriptions: HashMap<ServerId, AbortHandle> = HashMap::new();
     while let Some(inner) = store.upgrade()
         && listener.strong_count() > 0
     {
         let servers = inner.topology.known_servers();
-        heard.retain(|id, task| {
+        subscriptions.retain(|id, task| {
             let stays = servers.contains(id);
             if !stays {
                 task.abort();
-                tell(&listener, *id, false);
+                notify(&listener, *id, false);
             }
             stays
         });
         for id in servers.into_iter().filter(|id| id.0 < MAX_LISTENED_SHARDS) {
-            heard.entry(id).or_insert_with(|| {
-                tokio::spawn(hear(Weak::clone(&store), id, Weak::clone(&listener))).abort_handle()
+            subscriptions.entry(id).or_insert_with(|| {
+                tokio::spawn(keep_subscribed(Weak::clone(&store), id, Weak::clone(&listener))).abort_handle()
             });
         }
         drop(inner);
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(TOPOLOGY_INTERVAL).await;
     }
-    heard.values().for_each(AbortHandle::abort);
+    subscriptions.values().for_each(AbortHandle::abort);
 }
 
-/// Listens on one server, again and again.
-async fn hear(store: Weak<Inner>, id: ServerId, listener: Weak<dyn Listener>) {
-    tell(&listener, id, false);
+/// Subscribes on one server, and again after each lost connection.
+async fn keep_subscribed(store: Weak<Inner>, id: ServerId, listener: Weak<dyn Listener>) {
+    notify(&listener, id, false);
     while let Some((server, channel)) = store.upgrade().and_then(|inner| {
-        let channel = inner.names.freed();
+        let channel = inner.names.freed_channel();
         Some((inner.topology.server(id)?, channel))
     }) {
-        let _ = hear_once(&server, &channel, id, &listener).await;
-        tell(&listener, id, false);
+        let _ = receive_messages(&server, &channel, id, &listener).await;
+        notify(&listener, id, false);
         if listener.strong_count() == 0 {
             return;
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(RECONNECT_DELAY).await;
     }
 }
 
-/// Listens until the connection is lost, leads to what counts no more, or nobody wants to know.
-async fn hear_once(
+/// Receives messages until the connection is lost, belongs to an earlier epoch, or the listener is dropped.
+async fn receive_messages(
     server: &Server,
     channel: &str,
     id: ServerId,
     listener: &Weak<dyn Listener>,
 ) -> Result<(), RedisError> {
-    let (life, patience) = (server.lives.now(), server.connections.patience());
+    let (epoch, response_timeout) = (server.epochs.current(), server.connections.response_timeout());
     let Ok(client) = server.connections.client().await else { return Ok(()) };
     let lost = || RedisError::from((redis::ErrorKind::Io, "no answer in time"));
     let connecting = async {
@@ -107,10 +107,10 @@ async fn hear_once(
         connection.subscribe(channel).await?;
         Ok::<_, RedisError>(connection)
     };
-    let connection = tokio::time::timeout(patience, connecting).await.map_err(|_| lost())??;
-    let (mut asking, mut freed) = connection.split();
-    tell(listener, id, true);
-    let mut next = tokio::time::interval(ASK_EVERY);
+    let connection = tokio::time::timeout(response_timeout, connecting).await.map_err(|_| lost())??;
+    let (mut sink, mut freed) = connection.split();
+    notify(listener, id, true);
+    let mut next = tokio::time::interval(PING_INTERVAL);
     next.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -123,18 +123,18 @@ async fn hear_once(
                 }
             }
             _ = next.tick() => {
-                if listener.strong_count() == 0 || life != server.lives.now() {
+                if listener.strong_count() == 0 || epoch != server.epochs.current() {
                     return Ok(());
                 }
-                // What arrives meanwhile waits in its stream.
-                let answer = tokio::time::timeout(patience, asking.ping::<redis::Value>()).await;
+                // Messages that arrive meanwhile wait in the stream.
+                let answer = tokio::time::timeout(response_timeout, sink.ping::<redis::Value>()).await;
                 answer.map_err(|_| lost())??;
             }
         }
     }
 }
 
-fn tell(listener: &Weak<dyn Listener>, id: ServerId, hears: bool) {
+fn notify(listener: &Weak<dyn Listener>, id: ServerId, hears: bool) {
     if let Some(listener) = listener.upgrade() {
         listener.hears(id.0, hears);
     }

@@ -1,4 +1,5 @@
-//! How things are named in Redis. The tables are in `lua/zset.lua`, `lua/counters.lua` and `lua/packed.lua`.
+//! Names of keys and members in Redis. The stored layouts are in `lua/zset.lua`, `lua/counters.lua` and
+//! `lua/packed.lua`.
 
 use sha2::{Digest, Sha256};
 
@@ -10,7 +11,7 @@ pub(super) struct Names {
     prefix: String,
 }
 
-/// How a check is counted: the parts of the script.
+/// Kind of counter of a check, as numbered in the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Zset = 1,
@@ -19,30 +20,30 @@ pub(super) enum Kind {
     Bucket = 4,
 }
 
-/// What is stored of a key. The two encodings of a window have nothing in common, so that a rule which changes
-/// from one to the other and back finds what it had noted.
+/// Keys in Redis that hold data of one rate limit key. The two encodings of a window share nothing, so that a rule
+/// which changes from one to the other and back finds its notes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Part {
+pub(super) enum KeyPart {
     Main,
     Notes,
     Log,
     LogNotes,
-    /// When its limit began to climb.
+    /// When its limit began to warm up.
     Warm,
 }
 
-impl Part {
-    /// What may have counts in it, and the notes on them.
-    const COUNTED: [Part; 4] = [Part::Main, Part::Notes, Part::Log, Part::LogNotes];
-    const ALL: [Part; 5] = [Part::Main, Part::Notes, Part::Log, Part::LogNotes, Part::Warm];
+impl KeyPart {
+    /// Parts that may hold counts, and the notes on them.
+    const COUNTED: [KeyPart; 4] = [KeyPart::Main, KeyPart::Notes, KeyPart::Log, KeyPart::LogNotes];
+    const ALL: [KeyPart; 5] = [KeyPart::Main, KeyPart::Notes, KeyPart::Log, KeyPart::LogNotes, KeyPart::Warm];
 
     fn suffix(self) -> &'static str {
         match self {
-            Part::Main => "",
-            Part::Notes => ":notes",
-            Part::Log => ":log",
-            Part::LogNotes => ":log:notes",
-            Part::Warm => ":warm",
+            KeyPart::Main => "",
+            KeyPart::Notes => ":notes",
+            KeyPart::Log => ":log",
+            KeyPart::LogNotes => ":log:notes",
+            KeyPart::Warm => ":warm",
         }
     }
 }
@@ -59,13 +60,13 @@ impl Kind {
         }
     }
 
-    /// Where it is counted, and where it is noted if not there. Starting a log anew forgets its notes, so every call
-    /// names them; a sorted set says itself whether it has any.
-    pub(super) fn parts(self, notes: bool) -> (Part, Option<Part>) {
+    /// Returns the part that counts, and the part for notes if that is separate. Starting a log anew forgets its
+    /// notes, so every call names them; a sorted set records itself whether it has any.
+    pub(super) fn parts(self, notes: bool) -> (KeyPart, Option<KeyPart>) {
         match self {
-            Kind::Zset => (Part::Main, notes.then_some(Part::Notes)),
-            Kind::Packed => (Part::Log, Some(Part::LogNotes)),
-            Kind::Fixed | Kind::Bucket => (Part::Main, None),
+            Kind::Zset => (KeyPart::Main, notes.then_some(KeyPart::Notes)),
+            Kind::Packed => (KeyPart::Log, Some(KeyPart::LogNotes)),
+            Kind::Fixed | Kind::Bucket => (KeyPart::Main, None),
         }
     }
 }
@@ -75,38 +76,38 @@ impl Names {
         Names { prefix: prefix.to_owned() }
     }
 
-    /// Where `key` is counted. The braces make it one slot of a cluster with what else belongs to it: those of
-    /// its tag, or else around all of it.
+    /// Name of the key that counts `key`. The braces put it into one slot of a cluster with everything that belongs
+    /// to it: the braces of its tag, or else braces around all of it.
     pub(super) fn main(&self, key: &Key) -> String {
-        self.name(key, Part::Main)
+        self.name(key, KeyPart::Main)
     }
 
-    /// Where the notes are on what a window counts in `main`.
+    /// Name of the key with the notes of a window in `main`.
     pub(super) fn notes(&self, key: &Key) -> String {
-        self.name(key, Part::Notes)
+        self.name(key, KeyPart::Notes)
     }
 
-    /// Where `key` is counted if it is packed.
+    /// Name of the key that counts `key` in the packed encoding.
     pub(super) fn log(&self, key: &Key) -> String {
-        self.name(key, Part::Log)
+        self.name(key, KeyPart::Log)
     }
 
-    /// Where it is that the limit of `key` began to climb.
+    /// Name of the key that records when the limit of `key` began to warm up.
     pub(super) fn warm(&self, key: &Key) -> String {
-        self.name(key, Part::Warm)
+        self.name(key, KeyPart::Warm)
     }
 
-    /// Every name that `key` may have something under.
+    /// Names of all keys that may hold data of `key`.
     pub(super) fn all(&self, key: &Key) -> [String; 5] {
-        Part::ALL.map(|part| self.name(key, part))
+        KeyPart::ALL.map(|part| self.name(key, part))
     }
 
-    /// Those under which something may be counted or noted.
+    /// Names of the keys that may hold counts or notes.
     pub(super) fn counted(&self, key: &Key) -> [String; 4] {
-        Part::COUNTED.map(|part| self.name(key, part))
+        KeyPart::COUNTED.map(|part| self.name(key, part))
     }
 
-    pub(super) fn name(&self, key: &Key, part: Part) -> String {
+    pub(super) fn name(&self, key: &Key, part: KeyPart) -> String {
         let (prefix, suffix) = (&self.prefix, part.suffix());
         match key.tag() {
             None => format!("{prefix}:{{{key}}}{suffix}"),
@@ -114,48 +115,48 @@ impl Names {
         }
     }
 
-    /// The channel on which processes say what they freed.
-    pub(super) fn freed(&self) -> String {
+    /// Channel on which processes publish freed keys.
+    pub(super) fn freed_channel(&self) -> String {
         format!("{}:freed", self.prefix)
     }
 
-    /// Where a text is that all processes read.
+    /// Name of a text that all processes read.
     pub(super) fn shared(&self, name: &str) -> String {
         format!("{}:{{{name}}}:shared", self.prefix)
     }
 
-    /// Where processes say that they are there.
+    /// Name of the hash in which processes publish their presence.
     pub(super) fn nodes(&self, tag: &str) -> String {
         format!("{}:{{{tag}}}:nodes", self.prefix)
     }
 
-    /// Matches every key of the deployment, and nothing else of it.
+    /// Pattern that matches every key of the deployment, and nothing else.
     pub(super) fn pattern(&self) -> String {
         format!("{}:{{*", self.prefix)
     }
 
-    /// The key that a name is of, and what of it, if it is one of ours.
-    pub(super) fn parse(&self, name: &[u8]) -> Option<(Key, Part)> {
+    /// Parses the name of a key in Redis; none if it is foreign.
+    pub(super) fn parse(&self, name: &[u8]) -> Option<(Key, KeyPart)> {
         let text = str::from_utf8(name).ok()?.strip_prefix(&self.prefix)?.strip_prefix(':')?;
         let (inside, after) = text.strip_prefix('{')?.split_once('}')?;
-        if let Some(part) = Part::ALL.into_iter().find(|part| part.suffix() == after) {
+        if let Some(part) = KeyPart::ALL.into_iter().find(|part| part.suffix() == after) {
             return Some((Key::printed(inside), part));
         }
-        // An attribute always has a `=`, so none is taken for a suffix. The longest fits.
-        let part = Part::ALL.into_iter().rev().find(|part| text.ends_with(part.suffix()))?;
+        // An attribute always has a `=`, so none is taken for a suffix. The longest suffix wins.
+        let part = KeyPart::ALL.into_iter().rev().find(|part| text.ends_with(part.suffix()))?;
         let key = Key::printed(text.strip_suffix(part.suffix())?);
         let ours = !after.starts_with(':') && !after.contains(['{', '}']);
         Some((key, part)).filter(|(key, _)| ours && key.tag().is_some())
     }
 
-    /// Whether a name is of something that belongs to the deployment and counts nothing.
-    pub(super) fn is_apart(name: &[u8]) -> bool {
+    /// Returns true if the key belongs to the deployment and counts nothing.
+    pub(super) fn is_auxiliary(name: &[u8]) -> bool {
         name.ends_with(b"}:shared") || name.ends_with(b"}:nodes")
     }
 }
 
-/// What a key counts, in a word and its numbers. Kept with the key: another shape starts it anew.
-pub(super) fn shape(quota: &Quota) -> String {
+/// Algorithm and numbers of a quota as text, stored with the key: another quota tag starts the count anew.
+pub(super) fn quota_tag(quota: &Quota) -> String {
     let window = quota.window().get();
     match quota.algorithm() {
         Algorithm::SlidingWindow => format!("sliding-window {window}"),
@@ -169,9 +170,9 @@ pub(super) fn shape(quota: &Quota) -> String {
     }
 }
 
-/// Reads a shape back. The limit of a window is not part of it.
-pub(super) fn quota_of(shape: &str) -> Option<Quota> {
-    let (algorithm, numbers) = shape.split_once(' ')?;
+/// Parses a quota tag. The limit of a window is not part of it.
+pub(super) fn quota_of(quota_tag: &str) -> Option<Quota> {
+    let (algorithm, numbers) = quota_tag.split_once(' ')?;
     let numbers: Vec<u64> = numbers.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
     let window = |window: u64| Quota::new(crate::MAX_LIMIT, Micros::new(window).into()).ok();
     match (algorithm, numbers.as_slice()) {
@@ -186,7 +187,7 @@ pub(super) fn quota_of(shape: &str) -> Option<Quota> {
     }
 }
 
-/// What instants are named modulo, in entries and notes: see `modulus_of` in `lua/common.lua`.
+/// Modulus of the instants in the names of entries and notes: see `modulus_of` in `lua/common.lua`.
 pub(super) fn modulus(quota: &Quota) -> u64 {
     if matches!(
         quota.algorithm(),
@@ -201,27 +202,27 @@ pub(super) fn modulus(quota: &Quota) -> u64 {
     modulus
 }
 
-/// Admissions of requests with an id are numbered from here on: see [`digits`]. Other numbers of the store are smaller.
-pub(crate) const NAMED: u64 = 1_000_000_000_000_000_000;
+/// First number of admissions of requests with an id: see [`id_digits`]. Other numbers of the store are smaller.
+pub(crate) const FIRST_ID_SEQ: u64 = 1_000_000_000_000_000_000;
 
-/// Admissions that a node made without the store and wrote back are settled under numbers from here on. Only a guard makes
-/// such numbers, so the store settles them for nobody else.
-pub(crate) const WRITTEN_BACK: u64 = 10_000_000_000_000_000_000;
+/// First number of admissions that a node made without the store and wrote back. Only failover makes such numbers, so
+/// the store settles them for no other caller.
+pub(crate) const FIRST_RESTORED_SEQ: u64 = 10_000_000_000_000_000_000;
 
-/// The name of the note that says that a request was admitted.
+/// Name of the note that a request was admitted.
 pub(super) fn id_note(id: &RequestId, cost: u64) -> String {
-    format!("id:{}", digits(id, cost))
+    format!("id:{}", id_digits(id, cost))
 }
 
-/// The name of the note without which an admission with the number `seq`, of a request with an id, was never made.
+/// Name of the note that proves the admission with the number `seq`, of a request with an id.
 pub(super) fn id_note_of(seq: u64) -> String {
     let (digits, k) = (seq / 100, seq % 100);
     if k == 0 { format!("id:{digits}") } else { format!("id:{digits}/{k}") }
 }
 
-/// Seventeen digits made from a request: what its admissions are noted and numbered by, before two for how often it
-/// came again in one instant.
-pub(super) fn digits(id: &RequestId, cost: u64) -> u64 {
+/// Seventeen digits made from a request, which note and number its admissions. Two more digits count how often the
+/// request was admitted again in one instant.
+pub(super) fn id_digits(id: &RequestId, cost: u64) -> u64 {
     let digest = Sha256::digest(format!("id:{id}*{cost}").as_bytes());
     let number = digest.iter().take(8).fold(0u64, |number, &byte| number << 8 | u64::from(byte));
     10_000_000_000_000_000 + number % 90_000_000_000_000_000

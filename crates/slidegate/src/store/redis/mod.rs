@@ -1,9 +1,15 @@
-//! The store that processes share: Redis, or Valkey.
+//! Store that counts in Redis or Valkey, shared by all processes.
 //!
-//! One script admits a batch: it reads each key once, judges the asks in order by the server's own clock, and
-//! writes each key once. What it decides is what [`evaluate`](crate::algorithm::evaluate()) decides; the tests replay one
-//! against the other. `lua/` has the script, in parts; [`layout`] has the names; `transaction` does the same
-//! without scripts. [`topology`] knows which server has a key; [`batch`] splits what goes to several.
+//! One script admits a batch: it reads each key once, evaluates the requests in order by the server's own clock, and
+//! writes each key once. The script decides as [`evaluate`](crate::algorithm::evaluate()) does; the tests replay one
+//! against the other.
+//!
+//! - `lua/`: the script, in parts; [`script`] assembles them and [`codec`] encodes arguments and decodes replies
+//! - [`layout`]: the names of keys in Redis
+//! - [`transaction`]: the same decisions without scripts
+//! - [`topology`]: which server has a key; [`shard_batch`] splits batches that go to several shards
+//! - [`restore`], [`epoch`] and [`server_registry`]: the operations that failover needs
+//! - [`admin`]: inspection, audit, garbage collection, memory usage
 
 mod admin;
 mod call_stats;
@@ -43,17 +49,17 @@ pub use self::config_stream::SharedText;
 use self::epoch::Purpose;
 pub(crate) use self::gossip_stream::GossipMessage;
 use self::invalidation::RESET;
+pub(crate) use self::layout::FIRST_RESTORED_SEQ;
 use self::layout::Names;
-pub(crate) use self::layout::WRITTEN_BACK;
 use self::options::Expiry;
 pub use self::options::{
     DEFAULT_PREFIX, MAX_BATCH_SIZE, RedisMode, RedisOptions, RedisSentinel, RedisTls, RedisTopology,
 };
-pub(crate) use self::restore::{HealLine, ServerIdentity, Writer};
+pub(crate) use self::restore::{RestoreLine, ServerIdentity, Writer};
 use self::script::{Arguments, Parts, Scripts};
 use self::server::Call;
 pub(crate) use self::server_registry::ServerId;
-use self::topology::{Place, Topology};
+use self::topology::{ShardId, Topology};
 use self::transaction::Transactions;
 use super::give_back_singly;
 use crate::{
@@ -61,10 +67,10 @@ use crate::{
     Settlement, Store,
 };
 
-/// Counts in Redis. Clones share their connections.
+/// Store that counts in Redis. Clones share their connections.
 ///
-/// Making one does not connect: the first call does, so a process starts whether Redis is there or not. Use it
-/// in a tokio runtime.
+/// The constructor does not connect: the first call does, so a process starts even if Redis is unreachable. Use the
+/// store in a tokio runtime.
 ///
 /// ```no_run
 /// # async fn run() -> Result<(), slidegate::Error> {
@@ -94,12 +100,12 @@ struct Inner {
 }
 
 impl RedisStore {
-    /// A store on the Redis at `url`, with defaults.
+    /// Creates a store on the Redis at `url`, with default options.
     pub fn new(url: &str) -> Result<Self, Error> {
         Self::with_options(&RedisOptions::new(url))
     }
 
-    /// The same with other options.
+    /// Creates a store with the given options.
     pub fn with_options(options: &RedisOptions) -> Result<Self, Error> {
         options.check()?;
         Ok(RedisStore {
@@ -117,50 +123,52 @@ impl RedisStore {
         })
     }
 
-    /// Settles also what a node wrote back, for the guard that made its number.
+    /// Like [`Store::settle`], but also settles admissions that a node wrote back. For failover, which numbers them.
     pub(crate) async fn settle_checked(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
         if self.inner.topology.is_one() {
-            return self.inner.settle_at(0, settlements).await;
+            return self.inner.settle_in_shard(0, settlements).await;
         }
-        self.inner.settle_in_places(settlements).await
+        self.inner.settle_across_shards(settlements).await
     }
 
     pub(crate) fn batch_size(&self) -> usize {
         self.inner.batch_size
     }
 
-    /// Where it counts, without passwords.
+    /// Address of Redis, without passwords.
     pub fn address(&self) -> &str {
         &self.inner.address
     }
 }
 
 impl Store for RedisStore {
-    /// A batch of more than `batch-size` asks is judged in parts, one after the other, each at its instant. In a
-    /// cluster asks are judged in order slot by slot, on several servers server by server, each at its instant;
-    /// an ask over several of those is admitted in one after the other, and given back if one denies.
-    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
+    /// Evaluates a batch of more than `batch-size` requests in parts, one after the other, each at its own instant.
+    /// In a cluster the store evaluates requests in order slot by slot, and on several servers server by server, each
+    /// at its own instant. A request over several of those is admitted in one after the other, and given back if one
+    /// denies.
+    async fn admit(&self, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
         if self.inner.topology.is_one() {
-            return self.inner.admit_at(0, asks).await;
+            return self.inner.admit_in_shard(0, batch).await;
         }
-        self.inner.admit_in_places(asks).await
+        self.inner.admit_across_shards(batch).await
     }
 
-    async fn admit_run(&self, ask: &Checks, times: usize) -> Result<BatchVerdicts, Error> {
+    async fn admit_run(&self, checks: &Checks, times: usize) -> Result<BatchVerdicts, Error> {
         let inner = &*self.inner;
-        let plan = self::codec::run_plan(ask, times, &inner.names, inner.expiry);
+        let plan = self::codec::run_plan(checks, times, &inner.names, inner.expiry);
         let (Some((arguments, parts)), RedisMode::Script) = (plan, inner.mode) else {
-            return self.admit(&vec![ask.clone(); times]).await;
+            return self.admit(&vec![checks.clone(); times]).await;
         };
-        let place = ask.checks().first().map_or(0, |check| inner.topology.place_of(&check.key, &inner.names));
-        let reply = inner.decide(place, times, parts, &arguments).await?;
-        self::codec::run_readings(ask, times, reply)
+        let shard =
+            checks.checks().first().map_or(0, |check| inner.topology.shard_of(&check.key, &inner.names));
+        let reply = inner.decide(shard, times, parts, &arguments).await?;
+        self::codec::decode_run(checks, times, reply)
     }
 
-    /// More than `batch-size` settlements are made in parts, one after the other; the instant is that of the last. Numbers
-    /// that the store has not given out are gone, and so are attempts.
+    /// Makes more than `batch-size` settlements in parts, one after the other; the instant is that of the last part.
+    /// Returns [`Settled::Gone`] for numbers that the store has not given out, and for attempts.
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
-        let is_ours = |settlement: &&Settlement| settlement.entry.seq < WRITTEN_BACK;
+        let is_ours = |settlement: &&Settlement| settlement.entry.seq < FIRST_RESTORED_SEQ;
         if settlements.iter().all(|settlement| is_ours(&settlement)) {
             return self.settle_checked(settlements).await;
         }
@@ -174,8 +182,9 @@ impl Store for RedisStore {
         Ok(Receipt { at, settled: outcomes.collect() })
     }
 
-    /// Those of one instant in one step: as if they were one admission, the first of them, which leaves one note. If that
-    /// was forgotten by a reset, so were most of them, and none is given back.
+    /// Gives back the entries of one instant in one step: as if they were one admission with the number of the first
+    /// of them, which leaves one note. If a reset has forgotten that admission, it has forgotten most of them, and
+    /// none is given back.
     async fn give_back(&self, key: &Key, entries: &[Entry]) -> Result<(), Error> {
         if self.inner.mode != RedisMode::Script {
             return give_back_singly(self, key, entries).await;
@@ -202,24 +211,24 @@ impl Store for RedisStore {
 
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
         let Inner { topology, names, .. } = &*self.inner;
-        let place = topology.place_of(key, names);
+        let shard = topology.shard_of(key, names);
         let all = names.all(key);
         let (mut removed, mut failed) = (0, None);
-        // While a slot moves, a command for several keys may find some here and some there.
+        // While a slot moves, a command for several keys may find some on this node and some on another.
         for some in all.chunks(if topology.is_cluster() { 1 } else { all.len() }) {
             let mut command = redis::cmd("UNLINK");
             command.arg(some);
-            match topology.call(place, Purpose::Decide, Call::Command(&command)).await {
+            match topology.call(shard, Purpose::Decide, Call::Command(&command)).await {
                 Ok(Value::Int(n)) => removed += n,
                 Ok(_) => failed = Some(bad_reply()),
                 Err(error) => failed = Some(error),
             }
         }
-        // Also if only a part of it was forgotten.
+        // Published also if only some of the keys were removed.
         let mut command = redis::cmd("PUBLISH");
-        command.arg(names.freed()).arg(format!("{RESET}{key}"));
-        // Who may not publish is not heard: others may then deny for as long as they were told to.
-        let _ = topology.call(place, Purpose::Decide, Call::Command(&command)).await;
+        command.arg(names.freed_channel()).arg(format!("{RESET}{key}"));
+        // If this user may not publish, other nodes may deny until their cached denials expire.
+        let _ = topology.call(shard, Purpose::Decide, Call::Command(&command)).await;
         failed.map_or(Ok(removed > 0), Err)
     }
 
@@ -228,54 +237,57 @@ impl Store for RedisStore {
     }
 
     fn listen(&self, listener: Weak<dyn Listener>) {
-        self.tell(listener);
+        self.subscribe(listener);
     }
 }
 
 impl Inner {
-    /// Asks whose keys are all in one place.
-    async fn admit_at(&self, place: Place, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
-        let mut readings = BatchVerdicts::new();
-        let mut rest = asks;
+    /// Admits requests whose keys are all in one shard.
+    async fn admit_in_shard(&self, shard: ShardId, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
+        let mut verdicts = BatchVerdicts::new();
+        let mut rest = batch;
         while !rest.is_empty() {
-            let (asks, later) = rest.split_at(self::codec::first_batch(rest, self.batch_size));
+            let (batch, later) = rest.split_at(self::codec::first_batch(rest, self.batch_size));
             rest = later;
             if self.mode == RedisMode::Transaction {
-                readings.extend(self.counted(asks.len(), self.admit_watched(place, asks)).await?);
+                verdicts
+                    .extend(self.record_call(batch.len(), self.admit_by_transaction(shard, batch)).await?);
                 continue;
             }
-            let plan = Plan::new(asks, &self.names, self.expiry);
-            let reply = self.decide(place, asks.len(), plan.parts, &plan.arguments).await?;
-            readings.extend(plan.readings(reply)?);
+            let plan = Plan::new(batch, &self.names, self.expiry);
+            let reply = self.decide(shard, batch.len(), plan.parts, &plan.arguments).await?;
+            verdicts.extend(plan.decode(reply)?);
         }
-        Ok(readings)
+        Ok(verdicts)
     }
 
-    /// Calls the script that admits. A call that had not finished has removed expired entries and charged nothing, so it is
-    /// sent again.
+    /// Calls the script that admits. A call that did not finish has removed expired entries and charged nothing, so
+    /// it is sent again.
     async fn decide(
         &self,
-        place: Place,
-        asks: usize,
+        shard: ShardId,
+        requests: usize,
         parts: Parts,
         arguments: &Arguments,
     ) -> Result<Value, Error> {
-        for _ in 0..ROUNDS {
+        for _ in 0..DECIDE_ROUNDS {
             let call = Call::Script(self.scripts.admit(parts), arguments);
-            let reply = self.counted(asks, self.topology.call(place, Purpose::Decide, call)).await?;
+            let reply = self.record_call(requests, self.topology.call(shard, Purpose::Decide, call)).await?;
             if !Numbers::is_unfinished(&reply) {
                 return Ok(reply);
             }
         }
-        Err(trimming())
+        Err(too_many_expired())
     }
 
-    async fn settle_at(&self, place: Place, settlements: &[Settlement]) -> Result<Receipt, Error> {
+    async fn settle_in_shard(&self, shard: ShardId, settlements: &[Settlement]) -> Result<Receipt, Error> {
         let mut receipt = Receipt { at: Micros::ZERO, settled: Vec::with_capacity(settlements.len()) };
         for some in settlements.chunks(self.batch_size) {
             let part = match self.mode {
-                RedisMode::Transaction => self.counted(0, self.settle_watched(place, some)).await?,
-                RedisMode::Script => self.settle_by_script(place, some).await?,
+                RedisMode::Transaction => {
+                    self.record_call(0, self.settle_by_transaction(shard, some)).await?
+                }
+                RedisMode::Script => self.settle_by_script(shard, some).await?,
             };
             receipt.at = part.at;
             receipt.settled.extend(part.settled);
@@ -283,16 +295,16 @@ impl Inner {
         Ok(receipt)
     }
 
-    async fn settle_by_script(&self, place: Place, settlements: &[Settlement]) -> Result<Receipt, Error> {
+    async fn settle_by_script(&self, shard: ShardId, settlements: &[Settlement]) -> Result<Receipt, Error> {
         let arguments = self::codec::settlement_plan(settlements, &self.names, self.expiry);
         let call = Call::Script(self.scripts.settle(), &arguments);
-        let reply = self.counted(0, self.topology.call(place, Purpose::Decide, call)).await?;
-        let (at, settled) = self::codec::settled(reply, settlements.len())?;
+        let reply = self.record_call(0, self.topology.call(shard, Purpose::Decide, call)).await?;
+        let (at, settled) = self::codec::decode_settled(reply, settlements.len())?;
         let mut receipt = Receipt { at, settled: Vec::with_capacity(settlements.len()) };
         for (settlement, settled) in settlements.iter().zip(settled) {
             receipt.settled.push(match settled {
                 Some(settled) => settled,
-                None => self.settle_again(place, settlement).await?,
+                None => self.settle_again(shard, settlement).await?,
             });
         }
         Ok(receipt)
@@ -300,30 +312,30 @@ impl Inner {
 
     /// Sends a settlement until its key has few enough expired entries: each call removes some.
     #[cold]
-    async fn settle_again(&self, place: Place, settlement: &Settlement) -> Result<Settled, Error> {
+    async fn settle_again(&self, shard: ShardId, settlement: &Settlement) -> Result<Settled, Error> {
         for _ in 0..SETTLE_ROUNDS {
             let one = std::slice::from_ref(settlement);
             let arguments = self::codec::settlement_plan(one, &self.names, self.expiry);
             let call = Call::Script(self.scripts.settle(), &arguments);
-            let reply = self.counted(0, self.topology.call(place, Purpose::Decide, call)).await?;
-            if let (_, settled) = self::codec::settled(reply, 1)?
+            let reply = self.record_call(0, self.topology.call(shard, Purpose::Decide, call)).await?;
+            if let (_, settled) = self::codec::decode_settled(reply, 1)?
                 && let Some(Some(settled)) = settled.first().copied()
             {
                 return Ok(settled);
             }
         }
-        Err(trimming())
+        Err(too_many_expired())
     }
 }
 
-/// Calls in which one decision may remove expired entries. Each takes a few milliseconds of a deadline of 50.
-const ROUNDS: usize = 6;
+/// Most calls of one decision that may remove expired entries. Each takes a few milliseconds of a deadline of 50.
+const DECIDE_ROUNDS: usize = 6;
 
-/// Calls in which a settlement may: nobody waits for it with a deadline that short.
+/// Most calls of one settlement that may remove expired entries: no caller waits for it with a deadline that short.
 const SETTLE_ROUNDS: usize = 100;
 
 #[cold]
-fn trimming() -> Error {
+fn too_many_expired() -> Error {
     Error::store(
         Fault::Trimming,
         "a key has more expired entries than a few calls may remove; nothing was charged: ask again",

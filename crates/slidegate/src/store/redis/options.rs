@@ -1,4 +1,4 @@
-//! How to reach Redis, and what to store there.
+//! Options of the Redis store: how to reach Redis, and what to store there.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,16 +6,16 @@ use std::time::Duration;
 use crate::store::failover::{check_duration, check_range};
 use crate::{Error, Micros, Quota};
 
-/// What keys start with unless told otherwise.
+/// Default prefix of keys.
 pub const DEFAULT_PREFIX: &str = "sg";
 
-/// The most asks in one call of the script.
+/// Most requests in one call of the script.
 pub const MAX_BATCH_SIZE: usize = 1_000;
 
-/// The most servers that can be named.
+/// Most servers that can be named.
 const MAX_SERVERS: usize = 1_000;
 
-/// How decisions are made atomic.
+/// Mechanism that makes decisions atomic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RedisMode {
     /// By a script: one round trip.
@@ -26,78 +26,78 @@ pub enum RedisMode {
     Transaction,
 }
 
-/// Which servers count, and what of it each of them has.
+/// Servers that count, and which keys each of them has.
 ///
 /// A url is `redis://[user:password@]host:port[/db]`; `rediss://` for TLS; `redis+unix:///path` for a socket.
 #[derive(Clone, PartialEq, Eq)]
 pub enum RedisTopology {
-    /// One server has everything.
+    /// One server has every key.
     One(String),
-    /// A Redis Cluster: these are some of its nodes, enough of them that one can be asked for the others. Users,
+    /// Redis Cluster: these are some of its nodes, enough of them that one can be asked for the others. Users,
     /// passwords and TLS are taken from the first, also for nodes that are not named.
     Cluster(Vec<String>),
-    /// Servers that do not know of each other. Each key is on one of them; another server takes only its share
-    /// of the keys, and one that is gone affects only its own.
+    /// Independent servers. Each key is on one of them. An added server takes only its share of the keys, and a lost
+    /// server affects only its own keys.
     Shards(Vec<String>),
-    /// The primary that sentinels watch over.
+    /// The primary that sentinels monitor.
     Sentinel(RedisSentinel),
 }
 
-/// Sentinels, and whom they watch over.
+/// Sentinels, and the primary that they monitor.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisSentinel {
-    /// The name the sentinels have for it.
+    /// Name of the primary at the sentinels.
     pub master: String,
-    /// The urls of the sentinels, with their own users and passwords. `rediss://` is TLS to the primary too.
+    /// Urls of the sentinels, with their own users and passwords. `rediss://` means TLS to the primary too.
     pub nodes: Vec<String>,
-    /// The user at the primary.
+    /// User name at the primary.
     pub username: Option<String>,
-    /// The password at the primary.
+    /// Password at the primary.
     pub password: Option<String>,
 }
 
-/// How to reach Redis, and what to store there. Made by [`RedisOptions::new`] and its sisters; every field has a
-/// default that suits most.
+/// Options of the Redis store. [`RedisOptions::new`] and the other constructors set defaults that suit most
+/// deployments.
 #[derive(Clone)]
 pub struct RedisOptions {
-    /// Which servers count.
+    /// Servers that count.
     pub topology: RedisTopology,
     /// Certificates, for `rediss://`.
     pub tls: RedisTls,
-    /// How many connections to share. More than a few help only when one is saturated.
+    /// Number of shared connections per server. More than a few help only when one is saturated.
     pub connections: usize,
-    /// How long an attempt to connect may take.
+    /// Timeout of an attempt to connect.
     pub connect_timeout: Duration,
-    /// How long an answer may take.
+    /// Timeout of a reply.
     pub response_timeout: Duration,
-    /// How long a connection may be silent before TCP asks whether the other end is still there.
+    /// Time after which TCP probes a silent connection.
     pub keep_alive: Duration,
-    /// How often a connection is asked whether it still answers.
+    /// Interval between health checks of a connection.
     pub health_check: Duration,
-    /// The most calls at once; the next wait for a place.
+    /// Most calls in flight; further calls wait for a permit.
     pub max_in_flight: usize,
-    /// How long a call may wait for a place.
+    /// Longest wait for a permit.
     pub max_wait: Duration,
-    /// The most asks in one call of the script.
+    /// Most requests in one call of the script.
     pub batch_size: usize,
-    /// No key expires sooner.
+    /// Shortest time to live of a key.
     pub min_expire: Duration,
-    /// How much longer than what it counts a key is kept.
+    /// Time that a key is kept after its last entry has expired.
     pub expire_buffer: Duration,
-    /// How decisions are made atomic.
+    /// Mechanism that makes decisions atomic.
     pub mode: RedisMode,
-    /// What every key starts with: several deployments can share a server.
+    /// Prefix of every key: several deployments can share a server.
     pub prefix: String,
 }
 
-/// Certificates in PEM. Without a `ca` the system's are trusted.
+/// Certificates in PEM. Without a `ca` the system's certificate authorities are trusted.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct RedisTls {
-    /// Whom to trust.
+    /// Certificate authority to trust.
     pub ca: Option<Vec<u8>>,
-    /// Who we are, for servers that want to know.
+    /// Client certificate, for servers that require one.
     pub cert: Option<Vec<u8>>,
-    /// The key of `cert`.
+    /// Private key of `cert`.
     pub key: Option<Vec<u8>>,
 }
 
@@ -108,22 +108,22 @@ impl RedisTls {
 }
 
 impl RedisOptions {
-    /// Redis at `url`, with defaults.
+    /// One Redis server at `url`, with defaults.
     pub fn new(url: impl Into<String>) -> Self {
         RedisOptions::at(RedisTopology::One(url.into()))
     }
 
-    /// A cluster, some of whose nodes have these urls.
+    /// Redis Cluster, some of whose nodes have these urls, with defaults.
     pub fn cluster<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Self {
         RedisOptions::at(RedisTopology::Cluster(urls.into_iter().map(Into::into).collect()))
     }
 
-    /// Independent servers that share the keys.
+    /// Independent servers that share the keys, with defaults.
     pub fn shards<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Self {
         RedisOptions::at(RedisTopology::Shards(urls.into_iter().map(Into::into).collect()))
     }
 
-    /// The primary that the sentinels at these urls call `master`.
+    /// The primary that the sentinels at these urls call `master`, with defaults.
     pub fn sentinel<U: Into<String>>(master: impl Into<String>, urls: impl IntoIterator<Item = U>) -> Self {
         RedisOptions::at(RedisTopology::Sentinel(RedisSentinel {
             master: master.into(),
@@ -133,7 +133,7 @@ impl RedisOptions {
         }))
     }
 
-    /// These servers, with defaults.
+    /// Servers of `topology`, with defaults.
     pub fn at(topology: RedisTopology) -> Self {
         RedisOptions {
             topology,
@@ -153,7 +153,7 @@ impl RedisOptions {
         }
     }
 
-    /// Says what is out of bounds, by the name the configuration file has for it.
+    /// Checks that every option is within its bounds. The error names the option as the configuration file does.
     pub fn check(&self) -> Result<(), Error> {
         check_range("connections", self.connections, 1, 64)?;
         check_range("batch-size", self.batch_size, 1, MAX_BATCH_SIZE)?;
@@ -174,14 +174,14 @@ impl RedisOptions {
         self.topology.check()
     }
 
-    /// Where it is, without passwords.
+    /// Address without passwords.
     pub fn address(&self) -> String {
         self.topology.address()
     }
 }
 
 impl RedisTopology {
-    /// The urls it has.
+    /// Urls of the servers or sentinels.
     pub fn urls(&self) -> &[String] {
         match self {
             RedisTopology::One(url) => std::slice::from_ref(url),
@@ -227,7 +227,7 @@ impl RedisTopology {
     }
 }
 
-/// Passwords do not go to a log.
+/// Prints the address only: passwords do not go to a log.
 impl fmt::Debug for RedisTopology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.address())
@@ -240,14 +240,14 @@ impl fmt::Debug for RedisSentinel {
     }
 }
 
-/// Where a url leads, without user and password.
+/// Returns the address of a url, without user and password.
 pub(super) fn address_of(url: &str) -> String {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
     rest.split(['?', '#']).next().unwrap_or_default().to_owned()
 }
 
-/// The password does not go to a log.
+/// Leaves out the password, which does not go to a log.
 impl fmt::Debug for RedisOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisOptions")
@@ -259,7 +259,7 @@ impl fmt::Debug for RedisOptions {
     }
 }
 
-/// How long keys are kept.
+/// Expiry of keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Expiry {
     pub(super) min: Micros,
@@ -271,15 +271,15 @@ impl Expiry {
         Expiry { min: options.min_expire.into(), buffer: options.expire_buffer.into() }
     }
 
-    /// What a key is given when its expiry is set.
-    pub(super) fn life(self, quota: &Quota) -> Micros {
+    /// Time to live that a key gets when its expiry is set.
+    pub(super) fn ttl(self, quota: &Quota) -> Micros {
         self.min.max(quota.horizon().plus(self.buffer))
     }
 
-    /// The first write in each period of this length sets the expiry; what is left of it is then enough for
-    /// every other write of the period.
+    /// The first write in each period of this length sets the expiry; the remaining time is then enough for every
+    /// other write of the period.
     pub(super) fn period(self, quota: &Quota) -> Micros {
         let least = quota.horizon().plus(Micros::new(self.buffer.get() / 2));
-        self.life(quota).since(least).max(Micros::new(1))
+        self.ttl(quota).since(least).max(Micros::new(1))
     }
 }

@@ -7,11 +7,11 @@ use super::server::Call;
 use super::{RedisStore, bad_reply};
 use crate::{Error, Fault, Key, ReservationKey};
 
-/// Names the string: see `Names::shared`.
+/// Name of the string: see `Names::shared`.
 const NAME: &str = "reservation-key";
 
-/// How long it is kept after it was last used, in milliseconds: 400 days. No window is as long.
-const KEPT: u64 = 400 * 24 * 3_600 * 1_000;
+/// Time that the key is kept after its last use, in milliseconds: 400 days. No window is as long.
+const TTL_MILLIS: u64 = 400 * 24 * 3_600 * 1_000;
 
 impl RedisStore {
     /// Returns the key in Redis that every process of this deployment signs reservations with. If Redis has none, this stores
@@ -33,15 +33,15 @@ impl RedisStore {
         let name = self.inner.names.shared(NAME);
         if let Some(stored) = self.stored_reservation_key().await? {
             let mut command = redis::cmd("PEXPIRE");
-            command.arg(&name).arg(KEPT);
+            command.arg(&name).arg(TTL_MILLIS);
             self.call_for_key(&command).await?;
             return Ok(stored);
         }
         let mut command = redis::cmd("SET");
-        command.arg(&name).arg(ours.secret()).arg("NX").arg("PX").arg(KEPT);
+        command.arg(&name).arg(ours.secret()).arg("NX").arg("PX").arg(TTL_MILLIS);
         match self.call_for_key(&command).await? {
             Value::Okay => Ok(ours.clone()),
-            // Another process was quicker.
+            // Another process stored its key first.
             _ => self.stored_reservation_key().await?.ok_or_else(bad_reply),
         }
     }
@@ -59,9 +59,9 @@ impl RedisStore {
         stored.map(|secret| ReservationKey::new(&secret).map_err(wrong)).transpose()
     }
 
-    /// Looks, and does not decide: also while what Redis has lost is written back.
+    /// Sends a command that does not decide, so it works also while lost counts are being restored.
     async fn call_for_key(&self, command: &redis::Cmd) -> Result<Value, Error> {
-        let place = self.inner.topology.place_of(&Key::printed(NAME), &self.inner.names);
-        self.inner.topology.call(place, Purpose::Look, Call::Command(command)).await
+        let shard = self.inner.topology.shard_of(&Key::printed(NAME), &self.inner.names);
+        self.inner.topology.call(shard, Purpose::Maintain, Call::Command(command)).await
     }
 }

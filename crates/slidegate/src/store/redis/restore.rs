@@ -1,4 +1,4 @@
-//! What a guard needs of Redis: writing back what a node had admitted, and telling who is there.
+//! Redis operations of failover: restores permits that a node had admitted, and publishes the presence of nodes.
 
 use redis::{Pipeline, Value};
 
@@ -6,83 +6,88 @@ use super::codec::reply::Numbers;
 use super::epoch::Purpose;
 use super::server::Call;
 use super::server_registry::ServerId;
-use super::{Inner, Place, RedisMode, RedisStore, bad_reply, codec};
+use super::{Inner, RedisMode, RedisStore, ShardId, bad_reply, codec};
 use crate::{Encoding, Error, Key, Micros, Quota};
 
-/// What a process said is kept at least this long.
-const SAID_FOR: Micros = Micros::from_secs(300);
+/// Shortest time that the presence of a process is kept.
+const MIN_PRESENCE_TTL: Micros = Micros::from_secs(300);
 
-/// A key, and what a node had admitted of it, oldest first: instant, cost, and whether the server had admitted it.
-pub(crate) struct HealLine {
+/// Admissions of one key by a node, oldest first: instant, cost, and whether the server had admitted it.
+pub(crate) struct RestoreLine {
     pub(crate) key: Key,
     pub(crate) quota: Quota,
     pub(crate) encoding: Encoding,
     pub(crate) entries: Vec<(Micros, u64, bool)>,
 }
 
-/// What became of one.
+/// Result of restoring one line.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Healed {
-    /// Permits that were not there.
+pub(crate) struct Restored {
+    /// Permits that were missing and were added.
     pub(crate) added: u64,
     /// Permits in use now.
     pub(crate) used: u64,
 }
 
-/// Who writes back: a node, to a server that runs as `run`, that was away since then and may have lost what it had.
+/// Node that restores its admissions to a server.
 #[derive(Clone, Copy)]
 pub(crate) struct Writer<'w> {
+    /// Name of the node.
     pub(crate) node: &'w str,
-    pub(crate) run: &'w str,
+    /// Run id of the server.
+    pub(crate) run_id: &'w str,
+    /// True if the server may have lost its data.
     pub(crate) lost: bool,
+    /// Instant since which the server was unreachable.
     pub(crate) since: Micros,
-    /// How many nodes there are to write back.
+    /// Number of nodes that restore.
     pub(crate) nodes: u64,
 }
 
-/// A server, as it is now.
+/// Epoch and run id of a server, as it is now.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerIdentity {
-    pub(crate) life: u64,
-    /// Its run id, which every process sees alike.
-    pub(crate) run: String,
+    pub(crate) epoch: u64,
+    /// Run id of the server, which every process sees alike.
+    pub(crate) run_id: String,
 }
 
 impl RedisStore {
-    /// Which server is there now.
-    pub(crate) async fn meet(&self, server: ServerId) -> Result<ServerIdentity, Error> {
-        let life = self.life(server).await?;
-        Ok(ServerIdentity { life, run: self.run_of(server) })
+    /// Returns the current identity of a server; connects if necessary.
+    pub(crate) async fn identify(&self, server: ServerId) -> Result<ServerIdentity, Error> {
+        let epoch = self.epoch(server).await?;
+        Ok(ServerIdentity { epoch, run_id: self.run_id(server) })
     }
 
-    /// Finds out which servers there are, if that is not known.
-    pub(crate) async fn find(&self) -> Result<(), Error> {
+    /// Reads the slot map of a cluster, if that was never done.
+    pub(crate) async fn discover(&self) -> Result<(), Error> {
         self.inner.topology.servers().await.map(|_| ())
     }
 
-    /// Finds out which servers there are now.
+    /// Reads the slot map of a cluster again.
     pub(crate) async fn refresh_topology(&self) -> Result<(), Error> {
         self.inner.topology.refresh_topology().await
     }
 
-    /// Whether what was lost can be written back: it takes a script.
-    pub(crate) fn can_heal(&self) -> bool {
+    /// Returns true if lost admissions can be restored, which takes a script.
+    pub(crate) fn can_restore(&self) -> bool {
         self.inner.mode == RedisMode::Script
     }
 
-    /// Says something to everybody who counts on a server; what time it is there, and what everybody said, by name.
-    pub(crate) async fn say(
+    /// Publishes the presence of this node to all nodes that use a server. Returns the time of the server, and the
+    /// presence of all nodes by name.
+    pub(crate) async fn publish_presence(
         &self,
         server: ServerId,
         name: &str,
-        said: &str,
+        presence: &str,
         heartbeat: Micros,
     ) -> Result<(Micros, Vec<(String, String)>), Error> {
-        let nodes = self.nodes_of(server);
-        let life = SAID_FOR.max(Micros::new(heartbeat.get().saturating_mul(10)));
+        let nodes = self.presence_key(server);
+        let ttl = MIN_PRESENCE_TTL.max(Micros::new(heartbeat.get().saturating_mul(10)));
         let mut pipeline = Pipeline::new();
-        pipeline.cmd("HSET").arg(&nodes).arg(name).arg(said).ignore();
-        pipeline.cmd("PEXPIRE").arg(&nodes).arg(life.ceil_millis()).ignore();
+        pipeline.cmd("HSET").arg(&nodes).arg(name).arg(presence).ignore();
+        pipeline.cmd("PEXPIRE").arg(&nodes).arg(ttl.ceil_millis()).ignore();
         pipeline.cmd("TIME").cmd("HGETALL").arg(&nodes);
         let answer = self.run(server, &pipeline).await?;
         let ((seconds, micros), all): ((u64, u64), Vec<(String, String)>) =
@@ -90,42 +95,46 @@ impl RedisStore {
         Ok((Micros::from_secs(seconds).plus(Micros::new(micros)), all))
     }
 
-    /// Removes what these have said.
-    pub(crate) async fn unsay(&self, server: ServerId, names: &[String]) -> Result<(), Error> {
+    /// Removes the presence of these nodes.
+    pub(crate) async fn remove_presence(&self, server: ServerId, names: &[String]) -> Result<(), Error> {
         let mut pipeline = Pipeline::new();
-        pipeline.cmd("HDEL").arg(self.nodes_of(server)).arg(names);
+        pipeline.cmd("HDEL").arg(self.presence_key(server)).arg(names);
         self.run(server, &pipeline).await.map(|_| ())
     }
 
-    /// Writes back what a node had admitted; twice is as good as once.
-    pub(crate) async fn heal(&self, writer: Writer<'_>, lines: &[&HealLine]) -> Result<Vec<Healed>, Error> {
+    /// Restores admissions of a node. Sending the same lines twice adds nothing twice.
+    pub(crate) async fn restore(
+        &self,
+        writer: Writer<'_>,
+        lines: &[&RestoreLine],
+    ) -> Result<Vec<Restored>, Error> {
         let Inner { topology, names, expiry, scripts, .. } = &*self.inner;
-        let mut healed = vec![Healed::default(); lines.len()];
-        let mut places: Vec<(Place, Vec<usize>)> = Vec::new();
+        let mut restored = vec![Restored::default(); lines.len()];
+        let mut shards: Vec<(ShardId, Vec<usize>)> = Vec::new();
         for (i, line) in lines.iter().enumerate() {
-            let place = topology.place_of(&line.key, names);
-            match places.iter_mut().find(|(known, _)| *known == place) {
-                Some((_, which)) => which.push(i),
-                None => places.push((place, vec![i])),
+            let shard = topology.shard_of(&line.key, names);
+            match shards.iter_mut().find(|(known, _)| *known == shard) {
+                Some((_, indexes)) => indexes.push(i),
+                None => shards.push((shard, vec![i])),
             }
         }
-        for (place, which) in places {
-            let some: Vec<&HealLine> = which.iter().map(|&i| lines[i]).collect();
-            let arguments = codec::heal_plan(writer, &some, names, *expiry);
+        for (shard, indexes) in shards {
+            let some: Vec<&RestoreLine> = indexes.iter().map(|&i| lines[i]).collect();
+            let arguments = codec::restore_plan(writer, &some, names, *expiry);
             let mut reply = Value::Int(1);
-            // Each call that had not finished has removed some expired entries.
+            // Each call that did not finish has removed some expired entries.
             while Numbers::is_unfinished(&reply) {
-                let call = Call::Script(scripts.heal(), &arguments);
-                reply = topology.call(place, Purpose::Look, call).await?;
+                let call = Call::Script(scripts.restore(), &arguments);
+                reply = topology.call(shard, Purpose::Maintain, call).await?;
             }
-            for (i, outcome) in which.iter().zip(codec::healed(reply, which.len())?) {
-                healed[*i] = outcome;
+            for (i, outcome) in indexes.iter().zip(codec::decode_restored(reply, indexes.len())?) {
+                restored[*i] = outcome;
             }
         }
-        Ok(healed)
+        Ok(restored)
     }
 
-    fn nodes_of(&self, server: ServerId) -> String {
+    fn presence_key(&self, server: ServerId) -> String {
         self.inner.names.nodes(&self.coordination_tag(server))
     }
 }

@@ -1,4 +1,4 @@
-//! The scripts: put together from parts, called by their digest, loaded where they are missing.
+//! Lua scripts: assembled from parts, called by their digest, loaded where they are missing.
 
 use std::sync::OnceLock;
 
@@ -8,9 +8,9 @@ use super::layout::{Kind, Names};
 use super::options::Expiry;
 use crate::Key;
 
-const HEAD: &str = include_str!("lua/head.lua");
-const QUICK_ZSET: &str = include_str!("lua/quick_zset.lua");
-const QUICK_PACKED: &str = include_str!("lua/quick_packed.lua");
+const PRELUDE: &str = include_str!("lua/prelude.lua");
+const FAST_ZSET: &str = include_str!("lua/fast_zset.lua");
+const FAST_PACKED: &str = include_str!("lua/fast_packed.lua");
 const COMMON: &str = include_str!("lua/common.lua");
 const NOTES: &str = include_str!("lua/notes.lua");
 const ZSET: &str = include_str!("lua/zset.lua");
@@ -19,20 +19,20 @@ const COUNTERS: &str = include_str!("lua/counters.lua");
 const WARM: &str = include_str!("lua/warm.lua");
 const ADMIT: &str = include_str!("lua/admit.lua");
 const SETTLE: &str = include_str!("lua/settle.lua");
-const HEAL: &str = include_str!("lua/heal.lua");
-const SHAPE: &str = include_str!("lua/shape.lua");
-const SURVEY: &str = include_str!("lua/survey.lua");
+const RESTORE: &str = include_str!("lua/restore.lua");
+const QUOTA_TAG: &str = include_str!("lua/quota_tag.lua");
+const LOAD_ANY: &str = include_str!("lua/load_any.lua");
 const AUDIT: &str = include_str!("lua/audit.lua");
-const CLEAN: &str = include_str!("lua/clean.lua");
+const GC: &str = include_str!("lua/gc.lua");
 
-/// Which parts a call needs.
+/// Set of the script parts that a call needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Parts(u8);
 
 impl Parts {
     const ALL: Parts = Parts(0b1111);
     const NOTES: Parts = Parts(0b1000);
-    const QUICK: Parts = Parts(0b1_0000);
+    const FAST_PATH: Parts = Parts(0b1_0000);
     const WARM: Parts = Parts(0b10_0000);
 
     pub(super) fn add_kind(&mut self, kind: Kind) {
@@ -51,15 +51,15 @@ impl Parts {
         self.0 |= Parts::NOTES.0;
     }
 
-    /// Limits that climb.
+    /// Adds the part for limits that warm up.
     pub(super) fn add_warm(&mut self) {
         self.0 |= Parts::WARM.0;
     }
 
-    /// Runs of asks that are alike, each of a key of its own, which have a way of their own: one of a log, any number of
-    /// sorted sets.
-    pub(super) fn add_quick(&mut self, kind: Kind) {
-        self.0 |= Parts::QUICK.0 | Parts::of(kind);
+    /// Adds the fast path: for runs of equal requests, each on a key of its own. One run on a log, or any number of
+    /// runs on sorted sets.
+    pub(super) fn add_fast_path(&mut self, kind: Kind) {
+        self.0 |= Parts::FAST_PATH.0 | Parts::of(kind);
     }
 
     fn has(self, bits: u8) -> bool {
@@ -68,9 +68,9 @@ impl Parts {
 
     fn text(self) -> String {
         let parts = [
-            (true, HEAD),
-            (self.has(Parts::QUICK.0 | 1), QUICK_ZSET),
-            (self.has(Parts::QUICK.0 | 2), QUICK_PACKED),
+            (true, PRELUDE),
+            (self.has(Parts::FAST_PATH.0 | 1), FAST_ZSET),
+            (self.has(Parts::FAST_PATH.0 | 2), FAST_PACKED),
             (true, COMMON),
             (self.has(Parts::NOTES.0), NOTES),
             (self.has(1), ZSET),
@@ -82,92 +82,98 @@ impl Parts {
     }
 }
 
-/// What a call brings.
+/// KEYS and ARGV of a script call.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arguments {
     pub(super) keys: Vec<String>,
-    /// Little-endian doubles.
+    /// Numbers for the script, as little-endian doubles: the first of ARGV.
     pub(super) plan: Vec<u8>,
     pub(super) texts: Vec<String>,
 }
 
 impl Arguments {
-    /// All that may be stored of one key, and how long it is kept: for `lua/survey.lua`.
-    pub(super) fn of_key(key: &Key, names: &Names, expiry: Expiry) -> Self {
+    /// All keys in Redis that may hold data of `key`, and the expiry settings: for `lua/load_any.lua`.
+    pub(super) fn for_key(key: &Key, names: &Names, expiry: Expiry) -> Self {
         let mut arguments = Arguments { keys: names.counted(key).into(), ..Arguments::default() };
-        arguments.numbers(&[expiry.min.get(), expiry.buffer.get()]);
+        arguments.add_numbers(&[expiry.min.get(), expiry.buffer.get()]);
         arguments
     }
 
-    /// The number of a key in `KEYS`.
-    pub(super) fn key(&mut self, name: String) -> u64 {
+    /// Adds a key and returns its index in `KEYS`.
+    pub(super) fn add_key(&mut self, name: String) -> u64 {
         self.keys.push(name);
         self.keys.len() as u64
     }
 
-    /// The number of a text in `ARGV`, of which the plan is the first.
-    pub(super) fn text(&mut self, text: String) -> u64 {
+    /// Adds a text and returns its index in `ARGV`, of which the plan is the first.
+    pub(super) fn add_text(&mut self, text: String) -> u64 {
         self.texts.push(text);
         self.texts.len() as u64 + 1
     }
 
-    /// Every number is below 2^53, so nothing is lost on the way.
-    pub(super) fn numbers(&mut self, numbers: &[u64]) {
+    /// Appends numbers to the plan. Every number is below 2^53, so the conversion to doubles is exact.
+    pub(super) fn add_numbers(&mut self, numbers: &[u64]) {
         for &number in numbers {
             self.plan.extend_from_slice(&(number as f64).to_le_bytes());
         }
     }
 }
 
-/// Redis 6.2 lets a script write whatever it likes once it has written anything, also when its memory is full.
-/// So before all else something is written that changes nothing, and is denied if so.
+/// First lines of a script on Redis 6.2, which lets a script write anything once it has written something, also when
+/// its memory is full. So the script first makes a write that changes nothing, and ends if Redis denies it.
 const PROBE: &str = "\
 local probe = redis.pcall('ZADD', KEYS[1], 'XX', '0', 'probe')
 if type(probe) == 'table' and probe.err and string.find(probe.err, 'OOM', 1, true) then return probe end
 ";
 
-/// One script, as servers with and without the shebang take it.
-pub(super) struct Prepared {
-    /// With it Redis 7 denies the whole script when its memory is full, before anything is written.
-    strict: Script,
-    plain: Script,
+/// One script in two forms: with the shebang of Redis 7, and without it.
+pub(super) struct PreparedScript {
+    /// With the shebang. Redis 7 then denies the whole script when its memory is full, before anything is written.
+    with_shebang: Script,
+    without_shebang: Script,
     text: String,
-    when: When,
+    oom_policy: OomPolicy,
 }
 
-/// When a script is run.
+/// Policy for a script when the memory of Redis is full.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum When {
-    /// Not when the memory of Redis is full.
-    Room,
-    /// Always: it takes no more than it finds.
-    Always,
+enum OomPolicy {
+    /// The script does not run.
+    Deny,
+    /// The script runs: it takes no more memory than it finds.
+    Allow,
 }
 
-impl Prepared {
-    fn new(text: String, when: When) -> Self {
-        let (strict, plain) = (Script::new(&when.strict(&text)), Script::new(&when.plain(&text)));
-        Prepared { strict, plain, text, when }
+impl PreparedScript {
+    fn new(text: String, oom_policy: OomPolicy) -> Self {
+        let (with_shebang, without_shebang) =
+            (Script::new(&oom_policy.with_shebang(&text)), Script::new(&oom_policy.without_shebang(&text)));
+        PreparedScript { with_shebang, without_shebang, text, oom_policy }
     }
 
-    pub(super) fn by_digest(&self, plain: bool, arguments: &Arguments) -> Cmd {
-        let digest = if plain { self.plain.get_hash() } else { self.strict.get_hash() };
+    pub(super) fn by_digest(&self, without_shebang: bool, arguments: &Arguments) -> Cmd {
+        let digest =
+            if without_shebang { self.without_shebang.get_hash() } else { self.with_shebang.get_hash() };
         command("EVALSHA", digest, arguments)
     }
 
-    pub(super) fn by_text(&self, plain: bool, arguments: &Arguments) -> Cmd {
-        let text = if plain { self.when.plain(&self.text) } else { self.when.strict(&self.text) };
+    pub(super) fn by_text(&self, without_shebang: bool, arguments: &Arguments) -> Cmd {
+        let text = if without_shebang {
+            self.oom_policy.without_shebang(&self.text)
+        } else {
+            self.oom_policy.with_shebang(&self.text)
+        };
         command("EVAL", &text, arguments)
     }
 }
 
 /// The scripts of one store.
 pub(super) struct Scripts {
-    admit: [OnceLock<Prepared>; 64],
-    settle: OnceLock<Prepared>,
-    heal: OnceLock<Prepared>,
-    audit: OnceLock<Prepared>,
-    clean: OnceLock<Prepared>,
+    admit: [OnceLock<PreparedScript>; 64],
+    settle: OnceLock<PreparedScript>,
+    restore: OnceLock<PreparedScript>,
+    audit: OnceLock<PreparedScript>,
+    gc: OnceLock<PreparedScript>,
 }
 
 impl Default for Scripts {
@@ -175,43 +181,49 @@ impl Default for Scripts {
         Scripts {
             admit: std::array::from_fn(|_| OnceLock::new()),
             settle: OnceLock::new(),
-            heal: OnceLock::new(),
+            restore: OnceLock::new(),
             audit: OnceLock::new(),
-            clean: OnceLock::new(),
+            gc: OnceLock::new(),
         }
     }
 }
 
 impl Scripts {
-    pub(super) fn admit(&self, parts: Parts) -> &Prepared {
-        self.admit[usize::from(parts.0)].get_or_init(|| Prepared::new(parts.text() + ADMIT, When::Room))
+    pub(super) fn admit(&self, parts: Parts) -> &PreparedScript {
+        self.admit[usize::from(parts.0)]
+            .get_or_init(|| PreparedScript::new(parts.text() + ADMIT, OomPolicy::Deny))
     }
 
-    pub(super) fn settle(&self) -> &Prepared {
-        self.settle.get_or_init(|| Prepared::new(Parts::ALL.text() + SHAPE + SETTLE, When::Room))
+    pub(super) fn settle(&self) -> &PreparedScript {
+        self.settle
+            .get_or_init(|| PreparedScript::new(Parts::ALL.text() + QUOTA_TAG + SETTLE, OomPolicy::Deny))
     }
 
-    pub(super) fn heal(&self) -> &Prepared {
-        self.heal.get_or_init(|| Prepared::new(Parts::ALL.text() + HEAL, When::Room))
+    pub(super) fn restore(&self) -> &PreparedScript {
+        self.restore.get_or_init(|| PreparedScript::new(Parts::ALL.text() + RESTORE, OomPolicy::Deny))
     }
 
-    pub(super) fn audit(&self) -> &Prepared {
-        self.audit.get_or_init(|| Prepared::new(Parts::ALL.text() + SHAPE + SURVEY + AUDIT, When::Always))
+    pub(super) fn audit(&self) -> &PreparedScript {
+        self.audit.get_or_init(|| {
+            PreparedScript::new(Parts::ALL.text() + QUOTA_TAG + LOAD_ANY + AUDIT, OomPolicy::Allow)
+        })
     }
 
-    pub(super) fn clean(&self) -> &Prepared {
-        self.clean.get_or_init(|| Prepared::new(Parts::ALL.text() + SHAPE + SURVEY + CLEAN, When::Always))
+    pub(super) fn gc(&self) -> &PreparedScript {
+        self.gc.get_or_init(|| {
+            PreparedScript::new(Parts::ALL.text() + QUOTA_TAG + LOAD_ANY + GC, OomPolicy::Allow)
+        })
     }
 }
 
-impl When {
-    fn strict(self, text: &str) -> String {
-        let flags = if self == When::Always { " flags=allow-oom" } else { "" };
+impl OomPolicy {
+    fn with_shebang(self, text: &str) -> String {
+        let flags = if self == OomPolicy::Allow { " flags=allow-oom" } else { "" };
         format!("#!lua{flags}\n{text}")
     }
 
-    fn plain(self, text: &str) -> String {
-        let probe = if self == When::Always { "" } else { PROBE };
+    fn without_shebang(self, text: &str) -> String {
+        let probe = if self == OomPolicy::Allow { "" } else { PROBE };
         format!("{probe}{text}")
     }
 }

@@ -1,4 +1,4 @@
-//! One server: its connections, and what was learned about it.
+//! One Redis server: its connections, its epochs, and whether it supports script flags.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,55 +7,55 @@ use parking_lot::Mutex;
 use redis::{Cmd, Pipeline, RedisError, Value};
 
 use super::RedisOptions;
-use super::connection::{Connections, OwnConnection, PooledConnection, Target};
+use super::connection::{Connections, PooledConnection, ServerConnection, Target};
 use super::epoch::{Epochs, Purpose};
 use super::error_map::{Redirect, redirect};
-use super::script::{Arguments, Prepared};
+use super::script::{Arguments, PreparedScript};
 use crate::Error;
 
-/// Connections that are kept for the next transaction.
+/// Most idle connections that are kept for the next transaction.
 const MAX_IDLE: usize = 64;
 
 pub(super) struct Server {
     pub(super) connections: Connections,
-    pub(super) lives: Arc<Epochs>,
-    /// It takes no shebang: Redis 6.2.
-    plain: AtomicBool,
-    /// A transaction has a connection to itself.
-    idle: Mutex<Vec<OwnConnection>>,
+    pub(super) epochs: Arc<Epochs>,
+    /// The server does not support the shebang: Redis 6.2.
+    without_shebang: AtomicBool,
+    /// Idle connections for transactions: each transaction uses one exclusively.
+    idle: Mutex<Vec<ServerConnection>>,
 }
 
-/// What a server is asked to do.
+/// One call to a server.
 #[derive(Clone, Copy)]
 pub(super) enum Call<'a> {
-    Script(&'a Prepared, &'a Arguments),
+    Script(&'a PreparedScript, &'a Arguments),
     Command(&'a Cmd),
     All(&'a Pipeline),
 }
 
-/// Why a call was not answered.
-pub(super) enum Missed {
-    /// Nothing was done: another node of the cluster is to be asked, or this one later. The error is for those
-    /// who cannot.
+/// Reason why a call was not answered.
+pub(super) enum CallError {
+    /// The node did nothing: the caller must ask another node of the cluster, or this one later. The error is for
+    /// callers that cannot.
     Redirected(Redirect, Error),
     Failed(Error),
 }
 
-impl From<Missed> for Error {
-    fn from(missed: Missed) -> Self {
-        match missed {
-            Missed::Redirected(_, error) | Missed::Failed(error) => error,
+impl From<CallError> for Error {
+    fn from(call_error: CallError) -> Self {
+        match call_error {
+            CallError::Redirected(_, error) | CallError::Failed(error) => error,
         }
     }
 }
 
 impl Server {
     pub(super) fn new(target: Target, options: &RedisOptions, hold: &Arc<AtomicBool>) -> Self {
-        let lives = Arc::new(Epochs::new(Arc::clone(hold)));
+        let epochs = Arc::new(Epochs::new(Arc::clone(hold)));
         Server {
-            connections: Connections::new(target, Arc::clone(&lives), options),
-            lives,
-            plain: AtomicBool::new(false),
+            connections: Connections::new(target, Arc::clone(&epochs), options),
+            epochs,
+            without_shebang: AtomicBool::new(false),
             idle: Mutex::default(),
         }
     }
@@ -64,83 +64,83 @@ impl Server {
         self.connections.address()
     }
 
-    /// Carries out a call, once; `asking` after an ASK.
+    /// Performs a call, once. `asking` sends ASKING first, after an ASK redirect.
     pub(super) async fn perform(
         &self,
         purpose: Purpose,
         call: Call<'_>,
         asking: bool,
-    ) -> Result<Value, Missed> {
-        let mut connection = self.connections.get(purpose).await.map_err(Missed::Failed)?;
+    ) -> Result<Value, CallError> {
+        let mut connection = self.connections.get(purpose).await.map_err(CallError::Failed)?;
         let answer = match call {
             Call::Script(script, arguments) => self.run(&mut connection, script, arguments, asking).await,
             Call::Command(command) => send(&mut connection, command.clone(), asking).await,
             Call::All(pipeline) => {
                 let answer = connection.send_all(pipeline).await;
-                return answer.map_err(|error| Missed::Failed(connection.explain(error)));
+                return answer.map_err(|error| CallError::Failed(connection.explain(error)));
             }
         };
         answer.map_err(|error| match redirect(&error) {
-            Some(redirect) => Missed::Redirected(redirect, connection.explain(error)),
-            None => Missed::Failed(connection.explain(error)),
+            Some(redirect) => CallError::Redirected(redirect, connection.explain(error)),
+            None => CallError::Failed(connection.explain(error)),
         })
     }
 
-    /// By digest; and where the server does not know it, by its text, on the same connection.
+    /// Runs a script by its digest. If the server does not know it, sends the text on the same connection.
     async fn run(
         &self,
         connection: &mut PooledConnection<'_>,
-        script: &Prepared,
+        script: &PreparedScript,
         arguments: &Arguments,
         asking: bool,
     ) -> Result<Value, RedisError> {
         loop {
-            let plain = self.plain.load(Ordering::Relaxed);
-            match send(connection, script.by_digest(plain, arguments), asking).await {
+            let without_shebang = self.without_shebang.load(Ordering::Relaxed);
+            match send(connection, script.by_digest(without_shebang, arguments), asking).await {
                 Err(error) if is_noscript(&error) => {}
                 answer => return answer,
             }
-            match send(connection, script.by_text(plain, arguments), asking).await {
-                Err(error) if !plain && takes_no_shebang(&error) => {
-                    self.plain.store(true, Ordering::Relaxed);
+            match send(connection, script.by_text(without_shebang, arguments), asking).await {
+                Err(error) if !without_shebang && rejects_shebang(&error) => {
+                    self.without_shebang.store(true, Ordering::Relaxed);
                 }
                 answer => return answer,
             }
         }
     }
 
-    /// A connection for a transaction.
-    pub(super) async fn take(&self, purpose: Purpose) -> Result<OwnConnection, Error> {
+    /// Takes a connection for a transaction.
+    pub(super) async fn take_connection(&self, purpose: Purpose) -> Result<ServerConnection, Error> {
         let idle = || self.idle.lock().pop();
-        let current = std::iter::from_fn(idle).find(|own| own.life == self.lives.now());
-        let own = match current {
-            Some(own) => own,
-            None => self.connections.own().await?,
+        let current = std::iter::from_fn(idle).find(|connection| connection.epoch == self.epochs.current());
+        let connection = match current {
+            Some(connection) => connection,
+            None => self.connections.dedicated().await?,
         };
         if purpose == Purpose::Decide {
-            self.lives.check(own.life, &own.address)?;
+            self.epochs.check(connection.epoch, &connection.address)?;
         }
-        Ok(own)
+        Ok(connection)
     }
 
-    pub(super) fn put_back(&self, own: OwnConnection) {
+    pub(super) fn return_connection(&self, connection: ServerConnection) {
         let mut idle = self.idle.lock();
         if idle.len() < MAX_IDLE {
-            idle.push(own);
+            idle.push(connection);
         }
     }
 
-    /// If one connection is broken, so are those that have waited.
+    /// Closes the idle connections: if one connection is broken, these most likely are too.
     pub(super) fn drop_idle(&self) {
         self.idle.lock().clear();
     }
 
-    /// Which life is there now.
-    pub(super) async fn life(&self) -> Result<u64, Error> {
-        let mut connection = self.connections.get(Purpose::Look).await?;
+    /// Connects if necessary and returns the current epoch of the server.
+    pub(super) async fn epoch(&self) -> Result<u64, Error> {
+        let mut connection = self.connections.get(Purpose::Maintain).await?;
         let answer = connection.send(&redis::cmd("PING")).await;
         answer.map_err(|error| connection.explain(error))?;
-        Ok(connection.life())
+        Ok(connection.epoch())
     }
 }
 
@@ -156,6 +156,6 @@ fn is_noscript(error: &RedisError) -> bool {
     error.kind() == redis::ErrorKind::Server(redis::ServerErrorKind::NoScript)
 }
 
-fn takes_no_shebang(error: &RedisError) -> bool {
+fn rejects_shebang(error: &RedisError) -> bool {
     error.to_string().contains("compiling script")
 }

@@ -1,5 +1,4 @@
-//! For whoever writes back what a server lost: which servers there are, which of their lives is there, and
-//! holding decisions until it is done.
+//! Servers of a store and their epochs, for failover, which writes lost counts back and blocks decisions until then.
 
 use redis::{Pipeline, Value};
 
@@ -10,61 +9,62 @@ use super::{Inner, RedisStore};
 use crate::{Error, Key};
 
 impl RedisStore {
-    /// Where `key` is counted; in a cluster by the map of slots as it is now.
+    /// Returns the server that counts `key`; in a cluster by the current slot map.
     pub(crate) fn server_of(&self, key: &Key) -> ServerId {
         let Inner { topology, names, .. } = &*self.inner;
-        topology.server_of(topology.place_of(key, names))
+        topology.server_of(topology.shard_of(key, names))
     }
 
-    /// The servers that count; of a cluster, once it was found, its primaries and what is about to be one.
+    /// Returns the servers that count. For a cluster, once its slot map is read, these are its primaries and nodes
+    /// that are about to be primaries.
     pub(crate) fn servers(&self) -> Vec<ServerId> {
         self.inner.topology.known_servers()
     }
 
-    /// Without the password.
+    /// Address of a server, without the password.
     pub(crate) fn server_address(&self, server: ServerId) -> String {
         let server = self.inner.topology.server(server);
         server.map(|server| server.address().to_owned()).unwrap_or_default()
     }
 
-    /// Which life of the server is there now; connects if need be.
-    pub(crate) async fn life(&self, server: ServerId) -> Result<u64, Error> {
-        self.inner.server(server)?.life().await
+    /// Returns the current epoch of the server; connects if necessary.
+    pub(crate) async fn epoch(&self, server: ServerId) -> Result<u64, Error> {
+        self.inner.server(server)?.epoch().await
     }
 
-    /// The run id of the server, as it was last met.
-    pub(super) fn run_of(&self, server: ServerId) -> String {
-        self.inner.server(server).map(|server| server.lives.run_id()).unwrap_or_default()
+    /// Run id of the server, as of the last connection.
+    pub(super) fn run_id(&self, server: ServerId) -> String {
+        self.inner.server(server).map(|server| server.epochs.run_id()).unwrap_or_default()
     }
 
-    /// Whether decisions wait until a server's life is acknowledged. They fail with
-    /// [`Fault::Restarted`](crate::Fault::Restarted) until then.
+    /// Enables or disables holding: while enabled, decisions on a server fail with
+    /// [`Fault::Restarted`](crate::Fault::Restarted) until its epoch is acknowledged.
     pub(crate) fn hold(&self, on: bool) {
         self.inner.topology.hold(on);
     }
 
-    /// What this life of the server lost is written back.
-    pub(crate) fn acknowledge(&self, server: ServerId, life: u64) {
+    /// Allows decisions in this epoch of the server: its lost counts are written back.
+    pub(crate) fn acknowledge(&self, server: ServerId, epoch: u64) {
         if let Ok(server) = self.inner.server(server) {
-            server.lives.acknowledge(life);
+            server.epochs.acknowledge(epoch);
         }
     }
 
-    /// Sends commands to one server, whether its life is acknowledged or not.
+    /// Sends commands to one server, also if its epoch is not acknowledged.
     pub(crate) async fn run(&self, server: ServerId, pipeline: &Pipeline) -> Result<Value, Error> {
-        self.inner.at(server, Call::All(pipeline)).await
+        self.inner.call_server(server, Call::All(pipeline)).await
     }
 
-    /// A hash tag, for `sg:{tag}:…`, that is counted on this server now.
+    /// Returns a hash tag, for `sg:{tag}:…`, whose slot this server owns now.
     pub(crate) fn coordination_tag(&self, server: ServerId) -> String {
         self.inner.topology.coordination_tag(server)
     }
 }
 
 impl Inner {
-    /// On one server, whether its life is acknowledged or not; nothing is followed elsewhere.
-    pub(super) async fn at(&self, server: ServerId, call: Call<'_>) -> Result<Value, Error> {
-        Ok(self.server(server)?.perform(Purpose::Look, call, false).await?)
+    /// Performs a call on one server, also if its epoch is not acknowledged. Follows no redirects.
+    pub(super) async fn call_server(&self, server: ServerId, call: Call<'_>) -> Result<Value, Error> {
+        Ok(self.server(server)?.perform(Purpose::Maintain, call, false).await?)
     }
 
     fn server(&self, server: ServerId) -> Result<std::sync::Arc<Server>, Error> {
@@ -83,13 +83,13 @@ mod tests {
     use super::redis_server::{Flavour, Server};
     use crate::{Check, Checks, Fault, Key, Quota, RedisMode, RedisOptions, RedisStore, Store};
 
-    fn ask() -> [Checks; 1] {
+    fn batch() -> [Checks; 1] {
         [Checks::one(Check::new(Key::new("k", []), Quota::per_hour(100).unwrap(), 1)).unwrap()]
     }
 
     async fn fault(store: &RedisStore) -> Option<Fault> {
         for _ in 0..200 {
-            match store.admit(&ask()).await {
+            match store.admit(&batch()).await {
                 Ok(_) => return None,
                 Err(error) if matches!(error.fault(), Some(Fault::Lost | Fault::Unreachable)) => {
                     tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_new_life_waits_until_it_is_acknowledged() {
+    async fn blocks_new_epoch_until_acknowledged() {
         for mode in [RedisMode::Script, RedisMode::Transaction] {
             let server = Server::start(Flavour::Redis7);
             let options = RedisOptions { mode, ..RedisOptions::new(server.url()) };
@@ -117,7 +117,7 @@ mod tests {
             assert_eq!(fault(&store).await, None);
             store.hold(true);
             assert_eq!(fault(&store).await, Some(Fault::Restarted));
-            assert_eq!(store.life(id).await.unwrap(), 1);
+            assert_eq!(store.epoch(id).await.unwrap(), 1);
             store.acknowledge(id, 1);
             assert_eq!(fault(&store).await, None);
             server.restart();
@@ -125,29 +125,29 @@ mod tests {
             let key = Key::new("k", []);
             assert_eq!(store.reset(&key).await.unwrap_err().fault(), Some(Fault::Restarted));
             assert!(store.inspect(&key).await.unwrap().is_none());
-            let told = store.admit(&ask()).await.unwrap_err().to_string();
+            let message = store.admit(&batch()).await.unwrap_err().to_string();
             let words = "is not the one that counted before: waiting until what it lost is written back";
-            assert!(told.ends_with(words), "{told}");
+            assert!(message.ends_with(words), "{message}");
             let mut pipeline = Pipeline::new();
             pipeline.cmd("SET").arg("sg:{0}:x").arg(5).cmd("GET").arg("sg:{0}:x").cmd("DEL").arg("sg:{0}:x");
             let answer: (String, u64, u64) =
                 redis::from_redis_value(store.run(id, &pipeline).await.unwrap()).unwrap();
             assert_eq!(answer, ("OK".to_owned(), 5, 1));
-            let life = store.life(id).await.unwrap();
-            assert_eq!(life, 2);
+            let epoch = store.epoch(id).await.unwrap();
+            assert_eq!(epoch, 2);
             store.acknowledge(id, 1);
             assert_eq!(fault(&store).await, Some(Fault::Restarted));
-            store.acknowledge(id, life);
+            store.acknowledge(id, epoch);
             assert_eq!(fault(&store).await, None);
             store.hold(false);
             server.restart();
             assert_eq!(fault(&store).await, None);
-            assert_eq!(store.life(id).await.unwrap(), 3);
+            assert_eq!(store.epoch(id).await.unwrap(), 3);
         }
     }
 
     #[tokio::test]
-    async fn a_server_that_was_not_a_primary_is_a_new_life() {
+    async fn starts_new_epoch_when_node_becomes_primary() {
         let node = || {
             let arguments = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
             Server::at_with(Flavour::Redis7, super::redis_server::lasting_port(), &arguments)
@@ -166,11 +166,11 @@ mod tests {
         store.hold(true);
         assert_eq!(fault(&store).await, Some(Fault::Restarted));
         let [first] = store.servers()[..] else { panic!() };
-        assert_eq!(store.life(first).await.unwrap(), 1);
+        assert_eq!(store.epoch(first).await.unwrap(), 1);
         store.acknowledge(first, 1);
         assert_eq!(fault(&store).await, None);
         let slot = crate::store::redis::topology::slot_of_tag(b"k");
-        // The tag that each has, and after the move of one slot, that the other has.
+        // The hash tag of each server, before and after one slot moves.
         assert_eq!(store.coordination_tag(first), "0");
         let id: String = redis::from_redis_value(two.run("CLUSTER MYID")).unwrap();
         store.reset(&Key::new("k", [])).await.unwrap();
@@ -182,10 +182,10 @@ mod tests {
         assert_ne!(first, second);
         let tag = store.coordination_tag(second);
         assert_eq!(crate::store::redis::topology::slot_of_tag(tag.as_bytes()), slot);
-        let life = store.life(second).await.unwrap();
-        store.acknowledge(second, life);
+        let epoch = store.epoch(second).await.unwrap();
+        store.acknowledge(second, epoch);
         assert_eq!(fault(&store).await, None);
-        assert_eq!(store.life(first).await.unwrap(), 1);
+        assert_eq!(store.epoch(first).await.unwrap(), 1);
         assert_eq!(store.servers(), [first, second]);
     }
 }

@@ -1,175 +1,180 @@
-//! Batches that go to several places.
+//! Batches that go to several shards.
 //!
-//! Asks of one place go there together, in their order; places are asked at once. An ask over several places is
-//! taken apart: see [`parts`]. It waits for what comes before it and names one of its keys, and is waited for.
+//! Requests of one shard go there together, in their order, and the shards are called concurrently. A request over
+//! several shards is split: see [`multi_shard`]. It waits for earlier requests that share one of its keys, and later
+//! ones wait for it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt};
 
-use super::topology::Place;
+use super::topology::ShardId;
 use super::{Inner, bad_reply};
 use crate::store::multi_shard::{self, Part, ShardedStore};
 use crate::{BatchVerdicts, Check, Checks, Error, Key, Micros, Receipt, Settled, Settlement, Verdicts};
 
-/// Calls of one batch that are made at once.
-const AT_ONCE: usize = 64;
+/// Most concurrent calls of one batch.
+const MAX_CONCURRENT: usize = 64;
 
-/// What is asked at once, by the numbers of the asks in the batch.
+/// Requests that are sent concurrently, by their index in the batch.
 #[derive(Default)]
 struct Wave {
-    /// Asks of one place.
-    together: Vec<(Place, Vec<usize>)>,
-    /// Asks of several.
-    apart: Vec<(usize, Vec<Part<Place>>)>,
+    /// Requests of one shard.
+    same_shard: Vec<(ShardId, Vec<usize>)>,
+    /// Requests of several shards.
+    cross_shard: Vec<(usize, Vec<Part<ShardId>>)>,
 }
 
 /// One call of a wave.
 enum Step {
-    Together(Place, Vec<usize>),
-    Apart(usize, Vec<Part<Place>>),
+    SameShard(ShardId, Vec<usize>),
+    CrossShard(usize, Vec<Part<ShardId>>),
 }
 
 impl Inner {
-    pub(super) async fn admit_in_places(self: &Arc<Self>, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
-        // What most batches are.
-        if let [ask] = asks {
-            return match multi_shard::split(ask, |check| self.place_of(check)) {
-                None => self.admit_at(self.place_of_ask(ask), asks).await,
+    pub(super) async fn admit_across_shards(
+        self: &Arc<Self>,
+        batch: &[Checks],
+    ) -> Result<BatchVerdicts, Error> {
+        // Most batches have one request.
+        if let [checks] = batch {
+            return match multi_shard::split(checks, |check| self.shard_of(check)) {
+                None => self.admit_in_shard(self.shard_of_checks(checks), batch).await,
                 Some(parts) => {
-                    Ok([multi_shard::admit(Arc::clone(self), ask, parts).await?].into_iter().collect())
+                    Ok([multi_shard::admit(Arc::clone(self), checks, parts).await?].into_iter().collect())
                 }
             };
         }
-        let mut readings: Vec<Option<Verdicts>> = vec![None; asks.len()];
-        for wave in self.waves(asks) {
-            let together = wave.together.into_iter().map(|(place, asks)| Step::Together(place, asks));
-            let steps = together.chain(wave.apart.into_iter().map(|(i, parts)| Step::Apart(i, parts)));
-            let calls = stream::iter(steps.map(|step| self.step(asks, step)));
-            let answers: Vec<_> = calls.buffer_unordered(AT_ONCE).collect().await;
+        let mut results: Vec<Option<Verdicts>> = vec![None; batch.len()];
+        for wave in self.waves(batch) {
+            let same_shard =
+                wave.same_shard.into_iter().map(|(shard, indexes)| Step::SameShard(shard, indexes));
+            let steps =
+                same_shard.chain(wave.cross_shard.into_iter().map(|(i, parts)| Step::CrossShard(i, parts)));
+            let calls = stream::iter(steps.map(|step| self.step(batch, step)));
+            let answers: Vec<_> = calls.buffer_unordered(MAX_CONCURRENT).collect().await;
             let mut failed = None;
             for answer in answers {
                 match answer {
-                    Ok(found) => found.into_iter().for_each(|(i, reading)| readings[i] = Some(reading)),
+                    Ok(found) => found.into_iter().for_each(|(i, verdicts)| results[i] = Some(verdicts)),
                     Err(error) => failed = Some(error),
                 }
             }
             if let Some(error) = failed {
-                self.give_back_all(asks, &readings);
+                self.give_back_all(batch, &results);
                 return Err(error);
             }
         }
-        readings.into_iter().map(|reading| reading.ok_or_else(bad_reply)).collect()
+        results.into_iter().map(|verdicts| verdicts.ok_or_else(bad_reply)).collect()
     }
 
-    /// What was admitted elsewhere before a place failed is of no use to whoever gets the error.
-    fn give_back_all(self: &Arc<Self>, asks: &[Checks], readings: &[Option<Verdicts>]) {
-        let settlements: Vec<Settlement> = asks
+    /// Gives back permits that other shards admitted before one failed: the caller gets the error and cannot use
+    /// them.
+    fn give_back_all(self: &Arc<Self>, batch: &[Checks], results: &[Option<Verdicts>]) {
+        let settlements: Vec<Settlement> = batch
             .iter()
-            .zip(readings)
-            .filter_map(|(ask, reading)| Some(multi_shard::new_charges(ask, None, reading.as_ref()?)))
+            .zip(results)
+            .filter_map(|(checks, verdicts)| Some(multi_shard::new_charges(checks, None, verdicts.as_ref()?)))
             .flatten()
             .collect();
-        for (place, settlements) in self.by_place(settlements) {
+        for (shard, settlements) in self.by_shard(settlements) {
             let inner = Arc::clone(self);
-            tokio::spawn(
-                async move { multi_shard::give_back_with_retries(&*inner, &place, settlements).await },
-            );
+            tokio::spawn(async move { multi_shard::give_back_with_retries(&*inner, &shard, settlements).await });
         }
     }
 
-    pub(super) async fn settle_in_places(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
-        let mut places: Vec<(Place, Vec<usize>)> = Vec::new();
+    pub(super) async fn settle_across_shards(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
+        let mut shards: Vec<(ShardId, Vec<usize>)> = Vec::new();
         for (i, settlement) in settlements.iter().enumerate() {
-            add(&mut places, self.topology.place_of(&settlement.key, &self.names), i);
+            add(&mut shards, self.topology.shard_of(&settlement.key, &self.names), i);
         }
-        let calls = places.into_iter().map(|(place, which)| async move {
-            let some: Vec<Settlement> = which.iter().map(|&i| settlements[i].clone()).collect();
-            self.settle_at(place, &some).await.map(|receipt| (which, receipt))
+        let calls = shards.into_iter().map(|(shard, indexes)| async move {
+            let some: Vec<Settlement> = indexes.iter().map(|&i| settlements[i].clone()).collect();
+            self.settle_in_shard(shard, &some).await.map(|receipt| (indexes, receipt))
         });
-        let answers: Vec<_> = stream::iter(calls).buffer_unordered(AT_ONCE).collect().await;
+        let answers: Vec<_> = stream::iter(calls).buffer_unordered(MAX_CONCURRENT).collect().await;
         let mut receipt = Receipt { at: Micros::ZERO, settled: vec![Settled::Gone; settlements.len()] };
         for answer in answers {
-            let (which, part) = answer?;
+            let (indexes, part) = answer?;
             receipt.at = receipt.at.max(part.at);
-            for (i, settled) in which.into_iter().zip(part.settled) {
+            for (i, settled) in indexes.into_iter().zip(part.settled) {
                 receipt.settled[i] = settled;
             }
         }
         Ok(receipt)
     }
 
-    async fn step(self: &Arc<Self>, asks: &[Checks], step: Step) -> Result<Vec<(usize, Verdicts)>, Error> {
+    async fn step(self: &Arc<Self>, batch: &[Checks], step: Step) -> Result<Vec<(usize, Verdicts)>, Error> {
         match step {
-            Step::Apart(i, parts) => {
-                Ok(vec![(i, multi_shard::admit(Arc::clone(self), &asks[i], parts).await?)])
+            Step::CrossShard(i, parts) => {
+                Ok(vec![(i, multi_shard::admit(Arc::clone(self), &batch[i], parts).await?)])
             }
-            Step::Together(place, which) => {
-                let some: Vec<Checks> = which.iter().map(|&i| asks[i].clone()).collect();
-                let readings = self.admit_at(place, &some).await?;
-                Ok(which.into_iter().zip(readings).collect())
+            Step::SameShard(shard, indexes) => {
+                let some: Vec<Checks> = indexes.iter().map(|&i| batch[i].clone()).collect();
+                let results = self.admit_in_shard(shard, &some).await?;
+                Ok(indexes.into_iter().zip(results).collect())
             }
         }
     }
 
-    fn waves(&self, asks: &[Checks]) -> Vec<Wave> {
+    fn waves(&self, batch: &[Checks]) -> Vec<Wave> {
         let mut waves = vec![Wave::default()];
-        // The keys of this wave, and those of its asks over several places.
-        let (mut named, mut apart): (HashSet<&Key>, HashSet<&Key>) = Default::default();
-        for (i, ask) in asks.iter().enumerate() {
-            let parts = multi_shard::split(ask, |check| self.place_of(check));
-            let before = if parts.is_some() { &named } else { &apart };
-            if ask.checks().iter().any(|check| before.contains(&check.key)) {
+        // Keys of this wave, and the keys of its requests over several shards.
+        let (mut keys, mut cross_shard): (HashSet<&Key>, HashSet<&Key>) = Default::default();
+        for (i, checks) in batch.iter().enumerate() {
+            let parts = multi_shard::split(checks, |check| self.shard_of(check));
+            let before = if parts.is_some() { &keys } else { &cross_shard };
+            if checks.checks().iter().any(|check| before.contains(&check.key)) {
                 waves.push(Wave::default());
-                (named, apart) = Default::default();
+                (keys, cross_shard) = Default::default();
             }
-            named.extend(ask.checks().iter().map(|check| &check.key));
+            keys.extend(checks.checks().iter().map(|check| &check.key));
             let Some(wave) = waves.last_mut() else { continue };
             match parts {
-                None => add(&mut wave.together, self.place_of_ask(ask), i),
+                None => add(&mut wave.same_shard, self.shard_of_checks(checks), i),
                 Some(parts) => {
-                    apart.extend(ask.checks().iter().map(|check| &check.key));
-                    wave.apart.push((i, parts));
+                    cross_shard.extend(checks.checks().iter().map(|check| &check.key));
+                    wave.cross_shard.push((i, parts));
                 }
             }
         }
         waves
     }
 
-    fn by_place(&self, settlements: Vec<Settlement>) -> Vec<(Place, Vec<Settlement>)> {
-        let mut places = Vec::new();
+    fn by_shard(&self, settlements: Vec<Settlement>) -> Vec<(ShardId, Vec<Settlement>)> {
+        let mut shards = Vec::new();
         for settlement in settlements {
-            add(&mut places, self.topology.place_of(&settlement.key, &self.names), settlement);
+            add(&mut shards, self.topology.shard_of(&settlement.key, &self.names), settlement);
         }
-        places
+        shards
     }
 
-    fn place_of(&self, check: &Check) -> Place {
-        self.topology.place_of(&check.key, &self.names)
+    fn shard_of(&self, check: &Check) -> ShardId {
+        self.topology.shard_of(&check.key, &self.names)
     }
 
-    /// Of an ask of one place; one without checks is anywhere.
-    fn place_of_ask(&self, ask: &Checks) -> Place {
-        ask.checks().first().map_or(0, |check| self.place_of(check))
+    /// Returns the shard of a request of one shard; any shard if the request has no checks.
+    fn shard_of_checks(&self, checks: &Checks) -> ShardId {
+        checks.checks().first().map_or(0, |check| self.shard_of(check))
     }
 }
 
 impl ShardedStore for Inner {
-    type Shard = Place;
+    type Shard = ShardId;
 
-    async fn admit_part(&self, place: &Place, ask: Checks) -> Result<Verdicts, Error> {
-        self.admit_at(*place, &[ask]).await?.into_iter().next().ok_or_else(bad_reply)
+    async fn admit_part(&self, shard: &ShardId, checks: Checks) -> Result<Verdicts, Error> {
+        self.admit_in_shard(*shard, &[checks]).await?.into_iter().next().ok_or_else(bad_reply)
     }
 
-    async fn give_back(&self, place: &Place, settlements: Vec<Settlement>) -> Result<(), Error> {
-        self.settle_at(*place, &settlements).await.map(|_| ())
+    async fn give_back(&self, shard: &ShardId, settlements: Vec<Settlement>) -> Result<(), Error> {
+        self.settle_in_shard(*shard, &settlements).await.map(|_| ())
     }
 }
 
-fn add<T>(places: &mut Vec<(Place, Vec<T>)>, place: Place, thing: T) {
-    match places.iter_mut().find(|(known, _)| *known == place) {
-        Some((_, things)) => things.push(thing),
-        None => places.push((place, vec![thing])),
+fn add<T>(shards: &mut Vec<(ShardId, Vec<T>)>, shard: ShardId, item: T) {
+    match shards.iter_mut().find(|(known, _)| *known == shard) {
+        Some((_, items)) => items.push(item),
+        None => shards.push((shard, vec![item])),
     }
 }

@@ -1,52 +1,52 @@
-//! What a sorted set of ours says, read in Rust: see `lua/zset.lua` and `lua/counters.lua`.
+//! Parser for the sorted sets that the scripts write: see `lua/zset.lua` and `lua/counters.lua`.
 
 use super::layout;
 use crate::{Algorithm, Quota};
 
-/// One key, before it is known what of it still counts.
+/// Contents of one key, including entries that may have expired.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub(super) struct ZsetSnapshot {
     pub(super) quota: Quota,
-    /// Permits; of a bucket, missing units.
+    /// Permits in use; for a bucket, missing units.
     pub(super) used: u64,
-    /// When the newest entry that counts was recorded; of a counter, when it last changed.
+    /// Instant of the newest entry that counts; for a counter, when it last changed.
     pub(super) newest: u64,
-    /// When something was last recorded or seen to leave.
+    /// When an entry was last recorded or seen to expire.
     pub(super) last: u64,
-    /// What every entry costs; 0 if they differ.
-    pub(super) alike: u64,
-    /// Whether this count of a window has notes.
+    /// Uniform cost: the cost of every entry; 0 if costs differ.
+    pub(super) uniform_cost: u64,
+    /// True if this count of a window has notes.
     pub(super) has_notes: bool,
     pub(super) created: u64,
     pub(super) next: u64,
     pub(super) gone: u64,
-    /// Oldest first.
-    pub(super) entries: Vec<HeldEntry>,
+    /// Entries, oldest first.
+    pub(super) entries: Vec<ZsetEntry>,
 }
 
-/// What was admitted at one instant.
+/// Permits admitted at one instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct HeldEntry {
+pub(super) struct ZsetEntry {
     pub(super) at: u64,
     pub(super) cost: u64,
-    /// The number of the next admission of that instant.
+    /// Number of the next admission of that instant.
     pub(super) count: u64,
     pub(super) name: String,
 }
 
-impl Held {
-    /// Whether it is a window, which has its notes apart.
+impl ZsetSnapshot {
+    /// Returns true for a window, which keeps its notes in a separate key.
     pub(super) fn is_window(quota: &Quota) -> bool {
         !matches!(quota.algorithm(), Algorithm::FixedWindow | Algorithm::TokenBucket { .. })
     }
 
     pub(super) fn new(quota: Quota) -> Self {
-        Held {
+        ZsetSnapshot {
             quota,
             used: 0,
             newest: 0,
             last: 0,
-            alike: 1,
+            uniform_cost: 1,
             has_notes: false,
             created: 0,
             next: 0,
@@ -55,35 +55,35 @@ impl Held {
         }
     }
 
-    /// Reads members, lowest score first; none if they are not those of one of our keys.
+    /// Parses members, lowest score first; none if they are foreign.
     pub(super) fn read(members: &[(String, f64)]) -> Option<Self> {
         let header = members.iter().take_while(|(_, score)| *score <= 0.0);
         let quota = header.clone().find_map(|(name, _)| layout::quota_of(name))?;
-        let mut held = Held::new(quota);
+        let mut snapshot = ZsetSnapshot::new(quota);
         let mut later = 0;
         for (name, score) in header {
             let value = -*score as u64;
             match name.as_str() {
-                "u" => held.used = value,
+                "u" => snapshot.used = value,
                 "l" => later = value,
-                "m" => held.alike = value,
-                "c" => held.created = value,
-                "n" => held.next = value,
-                "g" => held.gone = value,
-                _ => (held.newest, held.has_notes) = (value, score.fract() != 0.0),
+                "m" => snapshot.uniform_cost = value,
+                "c" => snapshot.created = value,
+                "n" => snapshot.next = value,
+                "g" => snapshot.gone = value,
+                _ => (snapshot.newest, snapshot.has_notes) = (value, score.fract() != 0.0),
             }
         }
-        held.last = match quota.algorithm() {
+        snapshot.last = match quota.algorithm() {
             Algorithm::TimeSlice { .. } => later,
-            _ => held.newest.max(later),
+            _ => snapshot.newest.max(later),
         };
-        held.entries = members.iter().filter_map(|(name, score)| HeldEntry::read(name, *score)).collect();
-        Some(held)
+        snapshot.entries = members.iter().filter_map(|(name, score)| ZsetEntry::read(name, *score)).collect();
+        Some(snapshot)
     }
 }
 
-impl HeldEntry {
-    /// None if it is a header or a note.
+impl ZsetEntry {
+    /// Parses a member; none if it is a header or a note.
     pub(super) fn read(name: &str, score: f64) -> Option<Self> {
         if score <= 0.0 || name.bytes().next()? > b'f' {
             return None;
@@ -95,10 +95,10 @@ impl HeldEntry {
                 Some((cost, count)) => (cost.parse().ok()?, count.parse().ok()?),
             },
         };
-        Some(HeldEntry { at: score as u64, cost, count, name: name.to_owned() })
+        Some(ZsetEntry { at: score as u64, cost, count, name: name.to_owned() })
     }
 
-    /// The name of an entry, as `write_name` in Lua makes it.
+    /// Name of an entry, as `write_name` in Lua makes it.
     pub(super) fn name(at: u64, modulus: u64, cost: u64, count: u64) -> String {
         let instant = at % modulus;
         match (cost, count) {

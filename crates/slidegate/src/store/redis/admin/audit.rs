@@ -1,4 +1,4 @@
-//! Counting a key again: see `lua/audit.lua`.
+//! Audit of a key, which counts it again from its entries: see `lua/audit.lua`.
 
 use crate::store::redis::codec::reply::Numbers;
 use crate::store::redis::epoch::Purpose;
@@ -7,36 +7,37 @@ use crate::store::redis::server::Call;
 use crate::store::redis::{Inner, RedisStore, bad_reply};
 use crate::{Audit, Discrepancy, Error, Key, Micros};
 
-/// Keys with more entries than this are not counted again: Redis would do nothing else for too long.
+/// Most entries of a key that is audited: a larger key would block Redis for too long.
 pub const MAX_AUDITED: u64 = 1_000;
 
 impl RedisStore {
-    /// Counts `key` again from its entries and says what does not agree with what decisions go by; none if nothing is
-    /// stored, or more than [`MAX_AUDITED`] entries. What `repair` puts right it puts right in the same step: nothing is decided in between.
+    /// Counts `key` again from its entries and reports what does not agree with the totals that decisions rely on;
+    /// none if nothing is stored, or more than [`MAX_AUDITED`] entries. With `repair`, repairs what it can in the
+    /// same step: nothing is decided in between.
     ///
-    /// With a `limit`, which is a bucket's burst, it is also said if more counts than that. A rule that counts
-    /// attempts keeps no more than its limit. Fixed windows and buckets have no entries, only a total, which cannot be
-    /// counted again: of them only their expiry and their shape is looked at. If a rule has changed its encoding and
-    /// both counts are still there, both are looked at; the numbers are those of the one that counts.
+    /// With a `limit`, which is a bucket's burst, it also reports if more counts than that. A rule that counts
+    /// attempts keeps no more than its limit. Fixed windows and buckets have no entries, only a total, which cannot
+    /// be counted again: only their expiry and their quota tag are checked. If a rule has changed its encoding and
+    /// both counts are still stored, both are checked; the numbers are those of the one that counts.
     ///
-    /// It takes a script, also where decisions are made by transactions, and reads the whole key: Redis does nothing
-    /// else for about three milliseconds per thousand entries.
+    /// The audit takes a script, also where decisions are made by transactions, and reads the whole key: Redis is
+    /// blocked for about three milliseconds per thousand entries.
     pub async fn audit(&self, key: &Key, limit: Option<u64>, repair: bool) -> Result<Option<Audit>, Error> {
         let Inner { topology, names, expiry, scripts, .. } = &*self.inner;
-        let mut arguments = Arguments::of_key(key, names, *expiry);
-        arguments.numbers(&[u64::from(repair), MAX_AUDITED]);
+        let mut arguments = Arguments::for_key(key, names, *expiry);
+        arguments.add_numbers(&[u64::from(repair), MAX_AUDITED]);
         let call = Call::Script(scripts.audit(), &arguments);
-        let reply = topology.call(topology.place_of(key, names), Purpose::Look, call).await?;
+        let reply = topology.call(topology.shard_of(key, names), Purpose::Maintain, call).await?;
         let mut numbers = Numbers::new(reply)?;
         let at = Micros::new(numbers.next()?);
-        let (count, log) = (part(&mut numbers, at, limit)?, part(&mut numbers, at, limit)?);
+        let (count, log) = (decode_part(&mut numbers, at, limit)?, decode_part(&mut numbers, at, limit)?);
         numbers.finish()?;
-        Ok(together(count, log))
+        Ok(merge(count, log))
     }
 }
 
-/// What the script says of the count, or of the log.
-fn part(numbers: &mut Numbers, at: Micros, limit: Option<u64>) -> Result<Option<Audit>, Error> {
+/// Decodes the reply for the count, or for the log.
+fn decode_part(numbers: &mut Numbers, at: Micros, limit: Option<u64>) -> Result<Option<Audit>, Error> {
     let readable = match numbers.next()? {
         0 => return Ok(None),
         1 => true,
@@ -81,15 +82,15 @@ fn part(numbers: &mut Numbers, at: Micros, limit: Option<u64>) -> Result<Option<
     }))
 }
 
-/// A rule that changed its encoding has left both behind.
-fn together(count: Option<Audit>, log: Option<Audit>) -> Option<Audit> {
+/// Merges the results for both encodings: if a rule changed its encoding, both may be stored.
+fn merge(count: Option<Audit>, log: Option<Audit>) -> Option<Audit> {
     let (count, log) = match (count, log) {
         (Some(count), Some(log)) => (count, log),
         (one, other) => return one.or(other),
     };
     let log_counts = count.counted == 0 && log.counted > 0;
-    let (mut told, other) = if log_counts { (log, count) } else { (count, log) };
-    told.discrepancies.extend(other.discrepancies);
-    told.repaired |= other.repaired;
-    Some(told)
+    let (mut result, other) = if log_counts { (log, count) } else { (count, log) };
+    result.discrepancies.extend(other.discrepancies);
+    result.repaired |= other.repaired;
+    Some(result)
 }

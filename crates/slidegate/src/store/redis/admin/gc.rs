@@ -1,4 +1,4 @@
-//! Tidying up: see `lua/clean.lua`.
+//! Garbage collection of stored keys: see `lua/gc.lua`.
 
 use std::collections::HashMap;
 
@@ -11,75 +11,76 @@ use crate::store::redis::server::Call;
 use crate::store::redis::{Inner, RedisStore};
 use crate::{Error, Key};
 
-/// Keys that are cleaned at once.
-const AT_ONCE: usize = 16;
+/// Keys that are collected concurrently.
+const MAX_CONCURRENT: usize = 16;
 
-/// What one step of [`RedisStore::clean`] did.
+/// Result of one step of [`RedisStore::clean`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GcReport {
-    /// Keys of Redis that were looked at: a count and the notes on it are two.
+    /// Keys in Redis that were looked at: a count and its notes are two.
     pub looked: u64,
     /// Entries and notes that no longer counted, and were removed.
     pub trimmed: u64,
-    /// Keys of Redis that were removed whole.
+    /// Keys in Redis that were removed whole.
     pub dropped: u64,
-    /// Keys that had no expiry, and were given one.
+    /// Keys that had no expiry, and got one.
     pub expiries: u64,
-    /// Bytes that this gave back, as `MEMORY USAGE` estimates them.
+    /// Bytes that this freed, as `MEMORY USAGE` estimates them.
     pub freed_bytes: u64,
-    /// Keys with names like ours that hold something else. They are left alone.
+    /// Keys with names like those of Slidegate that hold other data. They are left alone.
     pub foreign: u64,
-    /// Where the next step starts; none after the last.
+    /// Cursor of the next step; none after the last.
     pub next: Option<u64>,
 }
 
 impl RedisStore {
-    /// One small step of tidying: from `cursor`, which is 0 at first, it looks at about `count` keys of one server. What
-    /// no longer counts is trimmed; a key that has nothing left is dropped; one without an expiry is given one.
+    /// Runs one small step of garbage collection: from `cursor`, which is 0 at first, it looks at about `count` keys
+    /// of one server. It trims entries that no longer count, drops a key that has nothing left, and sets the expiry
+    /// of a key that has none.
     ///
-    /// Redis forgets keys by itself and decisions trim them, so nothing needs this; it gives memory back sooner, and
-    /// mends what was written or restored by hand. It may run beside decisions and changes none: it trims as a peek does, and
-    /// drops a key no sooner than its expiry might have. Other keys than counts and their notes are not touched. It
-    /// takes scripts, and works also when the memory of Redis is full.
+    /// Redis expires keys by itself and decisions trim them, so nothing needs this; it frees memory sooner, and
+    /// repairs keys that were written or restored by hand. It may run beside decisions and changes none: it trims as
+    /// a peek does, and drops a key no sooner than its expiry might have. It does not touch keys other than counts
+    /// and their notes. It takes scripts, and works also when the memory of Redis is full.
     pub async fn clean(&self, cursor: u64, count: usize) -> Result<GcReport, Error> {
         let found = self.inner.scan(cursor, count).await?;
-        let mut cleaned = GcReport { foreign: found.foreign, next: found.next, ..GcReport::default() };
-        cleaned.looked = found.parts.len() as u64 + found.foreign;
+        let mut report = GcReport { foreign: found.foreign, next: found.next, ..GcReport::default() };
+        report.looked = found.parts.len() as u64 + found.foreign;
         let mut keys: HashMap<Key, u64> = HashMap::new();
         for (key, part) in found.parts {
             *keys.entry(key).or_default() |= 1 << part as u64;
         }
-        let steps = keys.into_iter().map(|(key, parts)| self.inner.clean_key(key, parts));
-        let mut steps = stream::iter(steps).buffer_unordered(AT_ONCE);
+        let steps = keys.into_iter().map(|(key, parts)| self.inner.collect_key(key, parts));
+        let mut steps = stream::iter(steps).buffer_unordered(MAX_CONCURRENT);
         while let Some(step) = steps.next().await {
             let [trimmed, dropped, expiries, freed, foreign] = step?;
-            cleaned.trimmed += trimmed;
-            cleaned.dropped += dropped;
-            cleaned.expiries += expiries;
-            cleaned.freed_bytes += freed;
-            cleaned.foreign += foreign;
+            report.trimmed += trimmed;
+            report.dropped += dropped;
+            report.expiries += expiries;
+            report.freed_bytes += freed;
+            report.foreign += foreign;
         }
-        Ok(cleaned)
+        Ok(report)
     }
 }
 
 impl Inner {
-    /// Cleans one key. A call trims a bounded number of entries, so a large key takes several.
-    async fn clean_key(&self, key: Key, parts: u64) -> Result<[u64; 5], Error> {
-        let place = self.topology.place_of(&key, &self.names);
+    /// Collects one key. A call trims a bounded number of entries, so a large key takes several.
+    async fn collect_key(&self, key: Key, parts: u64) -> Result<[u64; 5], Error> {
+        let shard = self.topology.shard_of(&key, &self.names);
         let mut sum = [0; 5];
         let mut parts = parts;
         loop {
-            let mut arguments = Arguments::of_key(&key, &self.names, self.expiry);
-            arguments.numbers(&[parts]);
-            let call = Call::Script(self.scripts.clean(), &arguments);
-            let mut numbers = Numbers::new(self.topology.call(place, Purpose::Look, call).await?)?;
-            let did: [u64; 5] = numbers.take()?;
+            let mut arguments = Arguments::for_key(&key, &self.names, self.expiry);
+            arguments.add_numbers(&[parts]);
+            let call = Call::Script(self.scripts.gc(), &arguments);
+            let mut numbers = Numbers::new(self.topology.call(shard, Purpose::Maintain, call).await?)?;
+            let counts: [u64; 5] = numbers.take()?;
             let more = numbers.next()?;
             numbers.finish()?;
-            sum.iter_mut().zip(did).for_each(|(sum, did)| *sum += did);
-            if more == 0 || did[0] == 0 {
+            sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+            if more == 0 || counts[0] == 0 {
                 return Ok(sum);
             }
             if more == 1 {

@@ -1,49 +1,49 @@
-//! Looking without touching: what a key counts, which keys there are, and how the server is set up.
+//! Read-only operations: the count of a key, the list of keys, and the settings of the servers.
 
 use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue, Pipeline};
 
 use crate::store::redis::epoch::Purpose;
 use crate::store::redis::error_map::CLUSTER;
-use crate::store::redis::layout::{Names, Part};
+use crate::store::redis::layout::{KeyPart, Names};
 use crate::store::redis::server::Call;
-use crate::store::redis::topology::{Place, ServerId};
-use crate::store::redis::zset_snapshot::{Held, HeldEntry};
+use crate::store::redis::topology::{ServerId, ShardId};
+use crate::store::redis::zset_snapshot::{ZsetEntry, ZsetSnapshot};
 use crate::store::redis::{Inner, RedisStore, bad_reply};
 use crate::{Algorithm, Error, Fault, Inspection, Key, MAX_INSPECTED, Micros, Quota, WindowEntry};
 
 /// Members of a sorted set and their scores.
 type Members = Vec<(String, f64)>;
 
-/// Members read at once.
+/// Members that one command reads.
 const PAGE: usize = 10_000;
 
-/// The length of a packed log's header, and the mark it starts with.
+/// Length in bytes of a packed log's header, records in its two buffers, and the mark it starts with.
 const HEADER: usize = 108;
 const BUFFER: usize = 16;
 const MARK: &[u8] = b"sgp1";
 
-/// Some of the keys that are stored, and where to go on.
+/// Page of stored keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyPage {
-    /// The keys. One may come twice while keys are added and removed meanwhile.
+    /// Keys. One may come twice if keys are added and removed meanwhile.
     pub keys: Vec<Key>,
-    /// Where the next page starts; none after the last.
+    /// Cursor of the next page; none after the last.
     pub next: Option<u64>,
 }
 
-/// How the server is set up, as far as it matters.
+/// Version and settings of a server that matter here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerReport {
-    /// Such as `7.0.15`.
+    /// Version, such as `7.0.15`.
     pub version: String,
-    /// What is wrong with its settings, in words.
+    /// Problems with its settings, in words.
     pub warnings: Vec<String>,
 }
 
 impl RedisStore {
-    /// Some of the keys that are stored: from `cursor`, which is 0 at first. Looks at about `count` keys of one
-    /// server, which may be none of ours.
+    /// Returns a page of the stored keys, from `cursor`, which is 0 at first. Looks at about `count` keys of one
+    /// server, of which all may be foreign.
     pub async fn keys(&self, cursor: u64, count: usize) -> Result<KeyPage, Error> {
         let found = self.inner.scan(cursor, count).await?;
         let mut keys: Vec<Key> = found.parts.into_iter().map(|(key, _)| key).collect();
@@ -52,25 +52,25 @@ impl RedisStore {
         Ok(KeyPage { keys, next: found.next })
     }
 
-    /// Whether every server answers; the error says which do not.
+    /// Pings every server; the error names those that do not answer.
     pub async fn ping(&self) -> Result<(), Error> {
         let servers = self.inner.topology.servers().await?;
         let ping = redis::cmd("PING");
-        let answers = servers.iter().map(|&server| self.inner.at(server, Call::Command(&ping)));
+        let answers = servers.iter().map(|&server| self.inner.call_server(server, Call::Command(&ping)));
         let failed: Vec<Error> = join_all(answers).await.into_iter().filter_map(Result::err).collect();
         match failed.first() {
             None => Ok(()),
             Some(error) if servers.len() == 1 => Err(error.clone()),
             Some(error) => {
                 let (n, all) = (failed.len(), servers.len());
-                let said: Vec<String> = failed.iter().map(Error::to_string).collect();
-                let message = format!("{n} of {all} servers do not answer: {}", said.join("; "));
+                let errors: Vec<String> = failed.iter().map(Error::to_string).collect();
+                let message = format!("{n} of {all} servers do not answer: {}", errors.join("; "));
                 Err(Error::store(error.fault().unwrap_or(Fault::Other), message))
             }
         }
     }
 
-    /// How the servers are set up, and what of that should be changed. Of several versions it has the first.
+    /// Returns the version of the first server, and the settings of all servers that should be changed.
     pub async fn report(&self) -> Result<ServerReport, Error> {
         let topology = &self.inner.topology;
         let servers = topology.servers().await?;
@@ -78,8 +78,9 @@ impl RedisStore {
         for &server in &servers {
             let report = self.report_of(server).await?;
             let address = self.server_address(server);
-            let said = |warning| if servers.len() == 1 { warning } else { format!("{address}: {warning}") };
-            all.warnings.extend(report.warnings.into_iter().map(said));
+            let describe =
+                |warning| if servers.len() == 1 { warning } else { format!("{address}: {warning}") };
+            all.warnings.extend(report.warnings.into_iter().map(describe));
             if all.version.is_empty() {
                 all.version = report.version;
             }
@@ -109,7 +110,7 @@ impl RedisStore {
     }
 }
 
-/// What a server says of itself.
+/// Reply of the INFO command.
 #[derive(Default)]
 pub(crate) struct Info(String);
 
@@ -119,16 +120,16 @@ impl Info {
     }
 }
 
-/// Some of what is stored under names like ours, and where to go on.
+/// Page of the keys in Redis that have names like those of this deployment, and the cursor of the next page.
 #[derive(Default)]
-pub(crate) struct Scanned {
-    pub(crate) parts: Vec<(Key, Part)>,
-    /// How many have such a name and are none of ours.
+pub(crate) struct ScanPage {
+    pub(crate) parts: Vec<(Key, KeyPart)>,
+    /// Number of keys with such a name that are foreign.
     pub(crate) foreign: u64,
     pub(crate) next: Option<u64>,
 }
 
-/// The bits of a cursor that are the server's own; the others say which server.
+/// Bits of a cursor that are the server's own; the others say which server.
 const CURSOR_BITS: u32 = 52;
 
 fn split_cursor(cursor: u64) -> (u64, u64) {
@@ -142,91 +143,91 @@ fn join_cursor(server: u64, cursor: u64) -> Result<u64, Error> {
     Ok(server << CURSOR_BITS | cursor)
 }
 
-/// What is read of a key: when, its members, its packed log.
-type Read = ((u64, u64), Members, Option<Vec<u8>>);
+/// Contents of a key: time of the server, members, packed log.
+type KeyContents = ((u64, u64), Members, Option<Vec<u8>>);
 
 impl Inner {
-    /// From `cursor` on, which is 0 at first, about `count` keys of one server.
-    pub(crate) async fn scan(&self, cursor: u64, count: usize) -> Result<Scanned, Error> {
+    /// Reads about `count` keys of one server, from `cursor`, which is 0 at first.
+    pub(crate) async fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, Error> {
         let Inner { topology, names, .. } = self;
         let servers = topology.servers().await?;
         let (number, cursor) = if topology.is_one() { (0, cursor) } else { split_cursor(cursor) };
         let Some(&at) = servers.iter().find(|server| u64::from(server.0) >= number) else {
-            return Ok(Scanned::default());
+            return Ok(ScanPage::default());
         };
-        // A server that is gone meanwhile is passed over.
+        // A server that is gone meanwhile is skipped.
         let cursor = if u64::from(at.0) == number { cursor } else { 0 };
         let mut command = redis::cmd("SCAN");
         command.arg(cursor).arg("MATCH").arg(names.pattern()).arg("COUNT").arg(count.clamp(1, 10_000));
-        let (next, found): (u64, Vec<Vec<u8>>) = self.ask(at, &command).await?;
+        let (next, found): (u64, Vec<Vec<u8>>) = self.query(at, &command).await?;
         let next = match (next, servers.iter().find(|server| **server > at)) {
             (0, None) => None,
             (0, Some(server)) => Some(join_cursor(u64::from(server.0), 0)?),
             (next, _) if topology.is_one() => Some(next),
             (next, _) => Some(join_cursor(u64::from(at.0), next)?),
         };
-        let mut scanned = Scanned { next, ..Scanned::default() };
+        let mut scanned = ScanPage { next, ..ScanPage::default() };
         for name in found {
             match names.parse(&name) {
                 // It counts nothing, and is left to its expiry.
-                Some((_, Part::Warm)) => {}
+                Some((_, KeyPart::Warm)) => {}
                 Some(part) => scanned.parts.push(part),
-                None => scanned.foreign += u64::from(!Names::is_apart(&name)),
+                None => scanned.foreign += u64::from(!Names::is_auxiliary(&name)),
             }
         }
         Ok(scanned)
     }
 
-    /// Asks one server.
-    pub(crate) async fn ask<T: FromRedisValue>(&self, server: ServerId, command: &Cmd) -> Result<T, Error> {
-        let answer = self.at(server, Call::Command(command)).await?;
+    /// Sends a command to one server and converts the reply.
+    pub(crate) async fn query<T: FromRedisValue>(&self, server: ServerId, command: &Cmd) -> Result<T, Error> {
+        let answer = self.call_server(server, Call::Command(command)).await?;
         redis::from_redis_value(answer).map_err(|_| bad_reply())
     }
 
     pub(crate) async fn info(&self, server: ServerId, section: &str) -> Result<Info, Error> {
-        Ok(Info(self.ask(server, redis::cmd("INFO").arg(section)).await?))
+        Ok(Info(self.query(server, redis::cmd("INFO").arg(section)).await?))
     }
 
     pub(crate) async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
-        let place = self.topology.place_of(key, &self.names);
+        let shard = self.topology.shard_of(key, &self.names);
         let (main, log) = (self.names.main(key), self.names.log(key));
-        let (time, mut members, packed) = self.read_key(place, &main, &log).await?;
+        let (time, mut members, packed) = self.read_key(shard, &main, &log).await?;
         let now = time.0.saturating_mul(1_000_000).saturating_add(time.1);
-        let expired = |members: &[(String, f64)], held: &Held| {
-            let cut = now.max(held.last).saturating_sub(held.quota.window().get()) as f64;
+        let expired = |members: &[(String, f64)], snapshot: &ZsetSnapshot| {
+            let cut = now.max(snapshot.last).saturating_sub(snapshot.quota.window().get()) as f64;
             members.last().is_some_and(|(_, score)| *score <= cut)
         };
-        // A key that was idle may hold pages of what no longer counts.
+        // A key that was idle may have pages of expired entries.
         while members.len().is_multiple_of(PAGE)
-            && Held::read(&members).is_some_and(|held| expired(&members, &held))
+            && ZsetSnapshot::read(&members).is_some_and(|snapshot| expired(&members, &snapshot))
         {
             let start = members.len();
-            let page: Members = self.look(place, &page(&main, start)).await?;
+            let page: Members = self.query_shard(shard, &page(&main, start)).await?;
             if page.is_empty() {
                 break;
             }
             members.extend(page);
         }
-        // A rule that changed its encoding has left both behind.
-        let log = || packed.as_deref().and_then(read_log).and_then(|held| inspection(held, now));
-        Ok(Held::read(&members).and_then(|held| inspection(held, now)).or_else(log))
+        // If a rule changed its encoding, both encodings may be stored.
+        let log = || packed.as_deref().and_then(read_log).and_then(|snapshot| inspection(snapshot, now));
+        Ok(ZsetSnapshot::read(&members).and_then(|snapshot| inspection(snapshot, now)).or_else(log))
     }
 
-    /// At one instant, except in a cluster: while a slot moves, each key is asked for by itself.
-    async fn read_key(&self, place: Place, main: &str, log: &str) -> Result<Read, Error> {
+    /// Reads a key at one instant, except in a cluster: while a slot moves, each key in Redis is read by itself.
+    async fn read_key(&self, shard: ShardId, main: &str, log: &str) -> Result<KeyContents, Error> {
         if self.topology.is_cluster() {
-            let time = self.look(place, &redis::cmd("TIME")).await?;
-            let members = self.look(place, &page(main, 0)).await?;
-            return Ok((time, members, self.look(place, redis::cmd("GET").arg(log)).await?));
+            let time = self.query_shard(shard, &redis::cmd("TIME")).await?;
+            let members = self.query_shard(shard, &page(main, 0)).await?;
+            return Ok((time, members, self.query_shard(shard, redis::cmd("GET").arg(log)).await?));
         }
         let mut pipeline = Pipeline::new();
         pipeline.atomic().cmd("TIME").add_command(page(main, 0)).cmd("GET").arg(log);
-        let answer = self.topology.call(place, Purpose::Look, Call::All(&pipeline)).await?;
+        let answer = self.topology.call(shard, Purpose::Maintain, Call::All(&pipeline)).await?;
         redis::from_redis_value(answer).map_err(|_| bad_reply())
     }
 
-    async fn look<T: FromRedisValue>(&self, place: Place, command: &Cmd) -> Result<T, Error> {
-        let answer = self.topology.call(place, Purpose::Look, Call::Command(command)).await?;
+    async fn query_shard<T: FromRedisValue>(&self, shard: ShardId, command: &Cmd) -> Result<T, Error> {
+        let answer = self.topology.call(shard, Purpose::Maintain, Call::Command(command)).await?;
         redis::from_redis_value(answer).map_err(|_| bad_reply())
     }
 }
@@ -237,9 +238,9 @@ fn page(main: &str, start: usize) -> Cmd {
     command
 }
 
-fn inspection(held: Held, now: u64) -> Option<Inspection> {
-    let Held { quota, used, newest, entries, .. } = held;
-    let last = held.last;
+fn inspection(snapshot: ZsetSnapshot, now: u64) -> Option<Inspection> {
+    let ZsetSnapshot { quota, used, newest, entries, .. } = snapshot;
+    let last = snapshot.last;
     let now = now.max(last);
     let window = quota.window().get();
     let (used, reset_after, entries) = match quota.algorithm() {
@@ -278,8 +279,8 @@ fn inspection(held: Held, now: u64) -> Option<Inspection> {
     })
 }
 
-/// Reads a packed log; none if it is not one.
-fn read_log(log: &[u8]) -> Option<Held> {
+/// Parses a packed log; none if it is foreign.
+fn read_log(log: &[u8]) -> Option<ZsetSnapshot> {
     let (header, slots) = log.split_at_checked(HEADER)?;
     let fields = header.strip_prefix(MARK)?.as_chunks::<8>().0;
     let field = |i: usize| fields.get(i).map(|bytes| f64::from_le_bytes(*bytes) as usize);
@@ -287,7 +288,7 @@ fn read_log(log: &[u8]) -> Option<Held> {
     let [window, used, newest, last] = [field(4)?, field(6)?, field(7)?, field(8)?].map(|n| n as u64);
     let [to, from, recent] = [field(5)?, field(11)?, field(12)?];
     let quota = Quota::new(crate::MAX_LIMIT, Micros::new(window).into()).ok()?;
-    // Which slots of what follows the header: the front, the ring, the recent.
+    // Record indexes after the header: front, ring, recent.
     let front = (from..to).map(|i| BUFFER + i);
     if width > 16 || room.max(head).max(size).max(to).max(recent) > slots.len() {
         return None;
@@ -299,7 +300,7 @@ fn read_log(log: &[u8]) -> Option<Held> {
         let number = |bytes: &[u8]| bytes.iter().fold(0u64, |number, &byte| number << 8 | u64::from(byte));
         let (time, cost) = record.split_at_checked(6)?;
         let at = last.saturating_sub(last.wrapping_sub(number(time)) & ((1 << 48) - 1));
-        entries.push(HeldEntry { at, cost: number(cost), count: 1, name: String::new() });
+        entries.push(ZsetEntry { at, cost: number(cost), count: 1, name: String::new() });
     }
-    Some(Held { used, newest, last, entries, ..Held::new(quota) })
+    Some(ZsetSnapshot { used, newest, last, entries, ..ZsetSnapshot::new(quota) })
 }

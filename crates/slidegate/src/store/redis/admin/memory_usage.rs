@@ -1,4 +1,4 @@
-//! How much memory there is, and how much of it is ours.
+//! Memory of the servers, and the share of Slidegate's keys.
 
 use std::collections::BTreeMap;
 
@@ -8,68 +8,68 @@ use crate::store::redis::topology::ServerId;
 use crate::store::redis::{Inner, RedisStore, bad_reply};
 use crate::{Error, Fault};
 
-/// Keys of Redis that are read at once.
+/// Keys that one SCAN reads.
 const PAGE: usize = 1_000;
 
-/// Of each key of ours that is wanted, so many others are looked at.
-const OTHERS: usize = 10;
+/// Foreign keys that are looked at for each wanted key of this deployment.
+const FOREIGN_PER_KEY: usize = 10;
 
-/// Keys that are weighed at once.
-const AT_ONCE: usize = 16;
+/// Concurrent `MEMORY USAGE` commands.
+const MAX_CONCURRENT: usize = 16;
 
-/// The memory of one server.
+/// Memory of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerMemory {
-    /// Where it is, without a password.
+    /// Address, without a password.
     pub address: String,
     /// Bytes in use (`used_memory`).
     pub used: u64,
-    /// Bytes that it may use (`maxmemory`); 0 if nobody has said.
+    /// Bytes that the server may use (`maxmemory`); 0 if there is no limit.
     pub max: u64,
-    /// What it does when they are used up, such as `noeviction`.
+    /// Eviction policy when they are used up, such as `noeviction`.
     pub policy: String,
-    /// Keys in the database, ours and others'.
+    /// Keys in the database, including foreign keys.
     pub keys: u64,
 }
 
-/// About how much is ours: see [`RedisStore::weigh`].
+/// Estimated memory of this deployment: see [`RedisStore::weigh`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryUsage {
-    /// Keys of Redis that are counts of ours, or notes on them: an estimate, unless all were looked at.
+    /// Keys in Redis that are counts or notes: an estimate, unless all were looked at.
     pub keys: u64,
-    /// Bytes they take, likewise.
+    /// Bytes of these keys, likewise.
     pub bytes: u64,
-    /// The keys that were weighed.
+    /// Keys that were measured.
     pub sampled: u64,
-    /// The same by rule, the heaviest first.
+    /// The same by rule, the largest first.
     pub rules: Vec<RuleMemoryUsage>,
 }
 
-/// What one rule takes.
+/// Estimated memory of one rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RuleMemoryUsage {
-    /// The name of the rule, as keys have it.
+    /// Name of the rule, as in its keys.
     pub rule: String,
-    /// Keys of Redis, an estimate.
+    /// Keys in Redis, an estimate.
     pub keys: u64,
     /// Bytes, an estimate.
     pub bytes: u64,
 }
 
-/// What was found on one server.
+/// Sample of the keys of one server.
 #[derive(Default)]
 struct Sample {
-    /// By rule: keys and bytes.
+    /// Keys and bytes by rule.
     rules: BTreeMap<String, (u64, u64)>,
-    /// How many there are for each that was looked at.
+    /// Number of keys that each sampled key stands for.
     stands_for: f64,
 }
 
 impl RedisStore {
-    /// How much memory each server has, and uses.
+    /// Returns the memory of each server, and how much of it is used.
     pub async fn memory(&self) -> Result<Vec<ServerMemory>, Error> {
         let mut all = Vec::new();
         for server in self.inner.topology.servers().await? {
@@ -80,24 +80,24 @@ impl RedisStore {
                 used: number("used_memory").ok_or_else(bad_reply)?,
                 max: number("maxmemory").unwrap_or(0),
                 policy: info.field("maxmemory_policy").unwrap_or("noeviction").to_owned(),
-                keys: self.inner.ask(server, &redis::cmd("DBSIZE")).await?,
+                keys: self.inner.query(server, &redis::cmd("DBSIZE")).await?,
             });
         }
         Ok(all)
     }
 
-    /// About how many keys are ours, and what they take, by rule: an estimate from up to `sample` of them, which
-    /// `SCAN` meets first. Looks at no more than ten times as many keys of others, and a thousand; so where ours are
-    /// few among many it may find none, and say nothing of them.
+    /// Estimates how many keys belong to this deployment and how many bytes they take, by rule, from up to `sample`
+    /// of the keys that `SCAN` returns first. Looks at no more than ten times as many foreign keys, plus a thousand;
+    /// so if keys of this deployment are few among many it may find none, and reports none.
     pub async fn weigh(&self, sample: usize) -> Result<MemoryUsage, Error> {
         let servers = self.inner.topology.servers().await?;
         let each = sample.div_ceil(servers.len().max(1));
-        let mut weight = MemoryUsage::default();
+        let mut usage = MemoryUsage::default();
         let mut rules: BTreeMap<String, (f64, f64)> = BTreeMap::new();
         for server in servers {
             let found = self.inner.sample(server, each).await?;
             for (rule, (keys, bytes)) in found.rules {
-                weight.sampled += keys;
+                usage.sampled += keys;
                 let sum = rules.entry(rule).or_default();
                 sum.0 += keys as f64 * found.stands_for;
                 sum.1 += bytes as f64 * found.stands_for;
@@ -108,50 +108,50 @@ impl RedisStore {
             keys: keys.round() as u64,
             bytes: bytes.round() as u64,
         });
-        weight.rules = rounded.collect();
-        weight.rules.sort_by_key(|rule| std::cmp::Reverse(rule.bytes));
-        weight.keys = weight.rules.iter().map(|rule| rule.keys).sum();
-        weight.bytes = weight.rules.iter().map(|rule| rule.bytes).sum();
-        Ok(weight)
+        usage.rules = rounded.collect();
+        usage.rules.sort_by_key(|rule| std::cmp::Reverse(rule.bytes));
+        usage.keys = usage.rules.iter().map(|rule| rule.keys).sum();
+        usage.bytes = usage.rules.iter().map(|rule| rule.bytes).sum();
+        Ok(usage)
     }
 }
 
 impl Inner {
     async fn sample(&self, server: ServerId, most: usize) -> Result<Sample, Error> {
-        let all: u64 = self.ask(server, &redis::cmd("DBSIZE")).await?;
-        let (mut cursor, mut looked, mut ours) = (0u64, 0, Vec::new());
-        let whole = loop {
+        let all: u64 = self.query(server, &redis::cmd("DBSIZE")).await?;
+        let (mut cursor, mut scanned, mut own_keys) = (0u64, 0, Vec::new());
+        let complete = loop {
             let mut command = redis::cmd("SCAN");
             command.arg(cursor).arg("COUNT").arg(PAGE.min(most.max(10)));
-            let (next, found): (u64, Vec<Vec<u8>>) = self.ask(server, &command).await?;
+            let (next, found): (u64, Vec<Vec<u8>>) = self.query(server, &command).await?;
             for name in found {
-                if ours.len() == most {
+                if own_keys.len() == most {
                     break;
                 }
-                looked += 1;
-                ours.extend(self.names.parse(&name).map(|(key, _)| (key, name)));
+                scanned += 1;
+                own_keys.extend(self.names.parse(&name).map(|(key, _)| (key, name)));
             }
             cursor = next;
-            if ours.len() == most || looked > OTHERS * most + PAGE {
+            if own_keys.len() == most || scanned > FOREIGN_PER_KEY * most + PAGE {
                 break false;
             }
             if cursor == 0 {
                 break true;
             }
         };
-        let weighing = ours.into_iter().map(|(key, name)| async move {
+        let measuring = own_keys.into_iter().map(|(key, name)| async move {
             let mut command = redis::cmd("MEMORY");
             command.arg("USAGE").arg(name);
-            let bytes: Result<Option<u64>, Error> = self.ask(server, &command).await;
+            let bytes: Result<Option<u64>, Error> = self.query(server, &command).await;
             (key, bytes)
         });
-        let weighed: Vec<_> = stream::iter(weighing).buffer_unordered(AT_ONCE).collect().await;
-        let stands_for = if whole || looked == 0 { 1.0 } else { (all as f64 / looked as f64).max(1.0) };
+        let measured: Vec<_> = stream::iter(measuring).buffer_unordered(MAX_CONCURRENT).collect().await;
+        let stands_for = if complete || scanned == 0 { 1.0 } else { (all as f64 / scanned as f64).max(1.0) };
         let mut sample = Sample { stands_for, ..Sample::default() };
-        for (key, bytes) in weighed {
+        for (key, bytes) in measured {
             let bytes = match bytes {
                 Ok(Some(bytes)) => bytes,
-                // It has expired since, or its slot is on its way to another.
+                // It has expired since, or its slot is moving to another server.
                 Ok(None) => continue,
                 Err(error) if error.fault() == Some(Fault::Cluster) => continue,
                 Err(error) => return Err(error),

@@ -1,4 +1,4 @@
-//! What our scripts reply.
+//! Reader for the replies of the scripts.
 
 use redis::Value;
 
@@ -6,14 +6,15 @@ use crate::quota::MAX_TOTAL;
 use crate::store::redis::bad_reply;
 use crate::{Error, Micros};
 
-/// A reply of whole numbers, none below zero, as little-endian doubles.
+/// Reply of whole numbers, none below zero, as little-endian doubles.
 pub(crate) struct Numbers {
     bytes: Vec<u8>,
     read: usize,
 }
 
 impl Numbers {
-    /// The reply of a script that had not finished: more entries have left than one call may sum up, and nothing was decided.
+    /// Returns true for the reply of a script that did not finish: more entries have expired than one call may sum
+    /// up, and nothing was decided.
     pub(crate) fn is_unfinished(reply: &Value) -> bool {
         *reply == Value::Int(1)
     }
@@ -25,12 +26,13 @@ impl Numbers {
         }
     }
 
-    /// All of one run was granted, at this instant and nothing before it: see `lua/quick_zset.lua`.
+    /// Returns true if the reply is the short form: all of one run was granted, at this instant and as its first
+    /// admissions. See `lua/fast_zset.lua`.
     pub(crate) fn is_short(&self) -> bool {
         self.bytes.len() == 4 * size_of::<f64>()
     }
 
-    /// The answer to a run of so many.
+    /// Reads the reply to a run of this many requests.
     pub(crate) fn take_run(&mut self, at: Micros, times: u64) -> Result<[u64; 7], Error> {
         let reply = if self.is_short() {
             let [granted, used, reset_after] = self.take()?;
@@ -41,8 +43,9 @@ impl Numbers {
         if reply[0] > times { Err(bad_reply()) } else { Ok(reply) }
     }
 
-    /// The next is a number and a half: see `lua/quick_zset.lua`.
-    pub(crate) fn is_and_a_half(&self) -> bool {
+    /// Returns true if the next number has a fraction of a half, which marks a fully granted run: see
+    /// `lua/fast_zset.lua`.
+    pub(crate) fn is_fully_granted(&self) -> bool {
         let next = self.bytes.get(self.read..).and_then(|rest| rest.first_chunk());
         next.is_some_and(|next| f64::from_le_bytes(*next).fract() == 0.5)
     }

@@ -1,22 +1,27 @@
 
--- Counts again what the entries of a key say, and compares that with its header, which decisions go by.
+-- Counts a key again from its entries, and compares the result with its header, which decisions rely on.
 --
--- plan   whether to repair, and how many entries are too many to look at
--- reply  the instant; of the count and of the log: 0 if it is not there, or too large; 2 if it is not ours, and how long until it expires; or 1,
---        that, the instant, permits counted, permits kept, whether the total is wrong, and the cost of all, the newest
---        entry as it is kept and as it is, the oldest likewise, for how long it must be kept, and whether it was repaired
+-- plan   whether to repair, and the largest number of entries to look at
+-- reply  the instant; then for the count and for the log:
+--        0 if it is missing or too large
+--        2 if it is foreign, and the time until it expires
+--        1, the time until it expires, the instant, permits counted, permits stored, whether the total is wrong, whether
+--        the uniform cost is wrong, the newest entry as stored and as counted, the oldest likewise, how long the key must
+--        be kept, and whether it was repaired
 --
--- Why here: between looking and repairing nothing may be decided. What leaves by ageing alone is no discrepancy.
+-- Invariant: nothing may be decided between the check and the repair, which is why a script does both. Permits that
+-- only expired since the last decision are not a discrepancy.
 
 local repair, most = take('<dd')
 repair = repair == 1
 
--- What is wrong may be any number.
+-- Returns a number that the reply can hold: a wrong header may contain any number.
 local function plain(number)
   return number >= 0 and math.min(math.floor(number), MAX_TOTAL) or 0
 end
 
--- The newest that counts, given that of the entries. One that has left was seen to leave a window later.
+-- Returns the newest instant that counts, given the newest of the entries. An entry that has expired was seen to
+-- expire a window later.
 local function newest_of(found, kept, last, window)
   return found == 0 and last >= kept + window and kept or found
 end
@@ -37,14 +42,14 @@ local function audit_window(line, h)
   local newest = newest_of(found, kept, h.l, line.window)
   local last = line.slice == 0 and math.max(h.l, newest) or h.l
   local at = math.max(now, last)
-  local cut, counted, gone, alike, wrong = at - line.window, 0, 0, nil, false
-  -- A quarter says to look at what all cost, else it is 1.
-  local said = (h.u or 0) % 0.5 > 0 and h.m or 1
+  local cut, counted, gone, uniform_cost, wrong = at - line.window, 0, 0, nil, false
+  -- A quarter in `u` says that `m` holds the uniform cost; otherwise the cost is 1.
+  local stated_cost = (h.u or 0) % 0.5 > 0 and h.m or 1
   for i, cost in ipairs(costs) do
-    wrong = wrong or h.m > 0 and cost ~= h.m or said > 0 and cost ~= said
+    wrong = wrong or h.m > 0 and cost ~= h.m or stated_cost > 0 and cost ~= stated_cost
     if ats[i] > cut then
       counted = counted + cost
-      alike = (alike or cost) == cost and cost or 0
+      uniform_cost = (uniform_cost or cost) == cost and cost or 0
     else
       gone = gone + cost
     end
@@ -55,12 +60,12 @@ local function audit_window(line, h)
     state = s, counted = counted, kept = used, newest = { kept, newest }, oldest = { 0, 0 }, costs = wrong,
     total = not h.u or math.floor(h.u) ~= counted + gone and used ~= counted,
     leaves = counted > 0 and newest + line.window or 0,
-    mend = function()
-      alike = alike or 1
+    apply_repair = function()
+      uniform_cost = uniform_cost or 1
       local later = (line.slice > 0 or s.last > newest) and s.last or 0
       call('ZREMRANGEBYSCORE', key, '1', format('%d', cut))
-      call('ZADD', key, kinds[1].write_used(s, alike), 'u', kinds[1].write_newest(s, h.newest % 1 > 0), line.shape,
-        format('-%d', later), 'l', format('-%d', alike), 'm')
+      call('ZADD', key, kinds[1].write_used(s, uniform_cost), 'u', kinds[1].write_newest(s, h.newest % 1 > 0),
+        line.quota_tag, format('-%d', later), 'l', format('-%d', uniform_cost), 'm')
     end,
   }
 end
@@ -95,16 +100,16 @@ local function audit_log(line)
     oldest = { s.oldest, oldest or s.oldest },
     total = s.used ~= counted + gone and used ~= counted,
     leaves = counted > 0 and newest + line.window or 0,
-    mend = function()
+    apply_repair = function()
       s.used, s.newest, s.oldest = counted, newest, oldest or 0
       if gone > 0 then s.last = s.at end
       if body[1] then s.oldest = log.read(s, body[1], 1) end
-      log.lay(s, line, { table.concat(body) }, #body + 16, s.width)
+      log.write_log(s, line, { table.concat(body) }, #body + 16, s.width)
     end,
   }
 end
 
--- A counter has nothing but its total.
+-- A counter stores only its total.
 local function audit_counter(line)
   local ours = each_member(KEYS[1], math.huge, function(name, score) return score <= 0 or is_note(name) end)
   if not ours then return nil end
@@ -128,11 +133,11 @@ local function audit(key, expected)
   local line, h, a
   if kind == expected then
     if expected == 'string' then line = read_log() else line, h = read_header() end
-    local see = line and (line.kind == 2 and audit_log or line.kind == 1 and audit_window or audit_counter)
-    a = see and see(line, h)
+    local audit_part = line and (line.kind == 2 and audit_log or line.kind == 1 and audit_window or audit_counter)
+    a = audit_part and audit_part(line, h)
   end
   local left = call('PTTL', key)
-  -- Read after it, so that what lives just long enough is not said to live too short.
+  -- The clock is read after PTTL, so that a key that lives just long enough is not reported as too short-lived.
   local later = call('TIME')
   later = later[1] * 1000000 + later[2]
   local expires = left < 0 and 0 or math.max(plain(left * 1000), 1)
@@ -140,9 +145,9 @@ local function audit(key, expected)
   local needed = math.max(0, a.leaves - later)
   local wrong = a.total or a.costs or a.newest[1] ~= a.newest[2] or a.oldest[1] ~= a.oldest[2]
   local short = expires == 0 or expires < needed
-  -- In this order, as clean.lua says why.
+  -- The expiry first: gc.lua explains the order.
   if repair and (wrong or short) then call('PEXPIREAT', key, expiry_of(a.state, line)) end
-  if repair and wrong then a.mend() end
+  if repair and wrong then a.apply_repair() end
   return struct.pack('<ddddddddddddd', 1, expires, plain(a.state.at), plain(a.counted), plain(a.kept), flag(a.total),
     flag(a.costs), plain(a.newest[1]), plain(a.newest[2]), plain(a.oldest[1]), plain(a.oldest[2]), plain(needed),
     flag(repair and (wrong or short)))

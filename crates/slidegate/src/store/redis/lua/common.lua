@@ -3,24 +3,27 @@ local fmod = math.fmod
 
 local MAX_TOTAL = 2251799813685247
 
+-- The plan, and the offset of its next unread byte.
 local plan, position = ARGV[1], 1
 
+-- Reads the next numbers of the plan; `fields` is `<` and one `d` for each, 13 at most.
 local function take(fields)
   local a, b, c, d, e, f, g, h, i, j, k, l, m = struct.unpack(fields, plan, position)
   position = position + 8 * (#fields - 1)
   return a, b, c, d, e, f, g, h, i, j, k, l, m
 end
 
--- What instants are named modulo: short, and unique for twice as long as they count. The time that a bucket
--- takes to fill changes with its rate, and what is held may be extended, so there they are named in full.
-local function modulus_of(kind, horizon, held)
-  if kind > 2 or held then return 2 ^ 52 end
+-- Returns the modulus of the instants in member names. The names are short, and unique for twice as long as an entry
+-- counts. The time that a bucket takes to fill changes with its rate, and a concurrency permit may be extended, so
+-- their instants are named in full.
+local function modulus_of(kind, horizon, is_concurrency)
+  if kind > 2 or is_concurrency then return 2 ^ 52 end
   local modulus = 16
   while modulus <= 2 * horizon do modulus = modulus * 16 end
   return modulus
 end
 
--- What is stored is not ours, so it is left alone.
+-- Fails with SGFOREIGN if the key holds data that Slidegate did not write, so the script leaves it alone.
 local function check_ours(key, stored)
   if stored and not string.find(stored, '^%l[%l-]+ %d') or not stored and call('EXISTS', key) == 1 then
     error('SGFOREIGN')
@@ -29,5 +32,5 @@ end
 
 local kinds = {}
 
--- What warm.lua has, where a limit climbs.
+-- Functions of warm.lua; nil unless a limit of the batch warms up.
 local warm

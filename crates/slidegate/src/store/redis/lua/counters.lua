@@ -1,15 +1,16 @@
 
--- Kinds 3 and 4, `fixed-window` and `token-bucket`: a sorted set with a header and notes.
+-- Counter kinds 3 and 4, `fixed-window` and `token-bucket`: a sorted set with a header and notes.
 --
---   score       member   meaning
---   -used       u        permits in use; of a bucket, the units missing from it
---   -number     n        the number of the next admission
---   -number     c        the number of its first, which is the instant at which it was created
---   -instant    g        what was admitted up to here has stopped mattering (bucket)
---   -instant    <shape>  when it last changed; its name is the algorithm and the quota
+--   score       member       meaning
+--   -used       u            permits in use; for a bucket, the units missing from it
+--   -number     n            number of the next admission
+--   -number     c            number of the first admission, which is the instant at which the key was created
+--   -instant    g            admissions up to this instant no longer matter (bucket)
+--   -instant    <quota tag>  when the counter last changed; the member is the algorithm and the quota
 --
--- A bucket counts in units: a microsecond brings `rate` of them, a permit is `per`. Nothing is rounded. A settlement may let it owe one
--- capacity: at most two capacities are missing, so the key lives for two times to fill at the longest.
+-- Invariant: a bucket counts in units. A microsecond adds `rate` units, and a permit is `per` units, so nothing is
+-- rounded. A settlement may put the bucket one capacity into debt: at most two capacities are missing, so the key
+-- lives for at most twice the time to fill.
 
 do
   local function div_floor(a, b)
@@ -25,7 +26,7 @@ do
 
   local function header(line)
     local key = KEYS[line.key]
-    local s = { key = key, notes = key, shape = line.shape, used = 0, last = 0, n = now, c = now, g = 0,
+    local s = { key = key, notes = key, quota_tag = line.quota_tag, used = 0, last = 0, n = now, c = now, g = 0,
                 count = 0, at = now, fresh = true }
     local found = call('ZRANGEBYSCORE', key, '-inf', '0', 'WITHSCORES', 'LIMIT', '0', '16')
     for i = 1, #found, 2 do
@@ -36,7 +37,7 @@ do
       elseif name == 'g' then s.g = score
       elseif #name > 1 then s.stored, s.last = name, score end
     end
-    if s.stored ~= line.shape then check_ours(key, s.stored) end
+    if s.stored ~= line.quota_tag then check_ours(key, s.stored) end
     s.pushed = s.last
     return s
   end
@@ -48,34 +49,34 @@ do
   end
 
   local function number(s, cost, times)
-    local place = s.n
+    local ordinal = s.n
     s.n = s.n + times
     s.count = s.count + times
     s.last = s.at
-    return s.at, place
+    return s.at, ordinal
   end
 
-  local function save(s, line, life)
-    if s.count == 0 and not s.healed and (s.fresh or not s.moved) then return end
+  local function save(s, line, ttl)
+    if s.count == 0 and not s.restored and (s.fresh or not s.moved) then return end
     local key = s.key
     if s.replace then drop_key(key) end
     if s.marks and not s.fresh then trim_notes(key, format('%d', s.cut)) end
-    if s.stored and s.stored ~= s.shape and not s.replace then call('ZREM', key, s.stored) end
+    if s.stored and s.stored ~= s.quota_tag and not s.replace then call('ZREM', key, s.stored) end
     local members = s.marks or {}
     local function add(score, member)
       members[#members + 1] = format('%d', score)
       members[#members + 1] = member
     end
     add(-s.used, 'u')
-    add(-s.last, s.shape)
+    add(-s.last, s.quota_tag)
     add(-s.n, 'n')
     if s.fresh then add(-s.c, 'c') end
     if line.kind == 4 then add(-s.g, 'g') end
     call('ZADD', key, unpack(members))
     dropped[key] = nil
-    -- The first change in each period sets when the key expires; another quota, or more owed than usual, does.
-    if s.stored ~= s.shape or life > line.life or s.at - fmod(s.at, line.period) > s.pushed then
-      call('PEXPIREAT', key, format('%d', math.ceil((s.at + life) / 1000)))
+    -- The first change in each period sets the expiry of the key; so does another quota, or more debt than usual.
+    if s.stored ~= s.quota_tag or ttl > line.ttl or s.at - fmod(s.at, line.period) > s.pushed then
+      call('PEXPIREAT', key, format('%d', math.ceil((s.at + ttl) / 1000)))
     end
   end
 
@@ -83,7 +84,7 @@ do
 
   function fixed.load(line)
     local s = header(line)
-    if s.stored == line.shape then
+    if s.stored == line.quota_tag then
       s.fresh, s.has_notes = false, true
       if s.last > s.at then s.at = s.last end
     else
@@ -121,7 +122,7 @@ do
   end
 
   function fixed.save(s, line)
-    save(s, line, line.life)
+    save(s, line, line.ttl)
   end
 
   function fixed.amend(s, line, at, from, to, seq)
@@ -131,11 +132,11 @@ do
     return true
   end
 
-  -- See heal.lua.
-  function fixed.heal(s, line, entries, by)
+  -- Writes entries back: see restore.lua.
+  function fixed.restore(s, line, entries, by)
     local cost, newest = 0, entries[#entries].at
     if newest > s.at then
-      -- It was dated ahead, and may belong to the next window.
+      -- The admission is dated ahead, and may belong to the next window.
       s.at, s.start = newest, newest - fmod(newest, line.window)
       s.cut = s.start - 1
       if s.last < s.start then s.used = 0 end
@@ -151,7 +152,7 @@ do
     elseif not by.new_batch(s, s.start) then
       return 0
     end
-    s.used, s.last, s.moved, s.healed = s.used + added, s.at, true, true
+    s.used, s.last, s.moved, s.restored = s.used + added, s.at, true, true
     fixed.save(s, line)
     return added
   end
@@ -162,12 +163,12 @@ do
     s.used = div_ceil(s.missing, line.per)
   end
 
-  -- The most units that a settlement may leave missing.
+  -- Returns the most units that a settlement may leave missing.
   local function most_missing(capacity, per)
     return math.min(2 * capacity * per, MAX_TOTAL)
   end
 
-  -- floor(a * b / c) for a < c, by long multiplication: the product may need 92 bits.
+  -- Returns floor(a * b / c) for a < c, by long multiplication: the product may need 92 bits.
   local function scale(a, b, c)
     local q, r, bit = 0, 0, 2 ^ 46
     while bit >= 1 do
@@ -183,7 +184,8 @@ do
     return q
   end
 
-  -- What was admitted longer ago than it takes to fill has stopped mattering, and so has all if it is full.
+  -- Updates `g`: admissions older than the time to fill no longer matter, and no admission matters if the bucket is
+  -- full.
   local function note_gone(s, horizon)
     s.g = math.max(s.g, s.at - horizon)
     if s.missing == 0 then s.g = math.max(s.g, s.at - 1) end
@@ -206,17 +208,17 @@ do
     s.missing = s.used
     if s.last > s.at then s.at = s.last end
     local elapsed = s.at - s.last
-    s.moved = elapsed > 0 or s.stored ~= line.shape
+    s.moved = elapsed > 0 or s.stored ~= line.quota_tag
     s.missing = math.max(0, s.missing - elapsed * rate)
     if elapsed > 0 then s.last = s.at end
     note_gone(s, div_ceil(burst * per, rate))
-    if s.stored ~= line.shape then
-      -- Another rate or burst: the level in permits stays what it was.
+    if s.stored ~= line.quota_tag then
+      -- Another rate or burst: the level in permits stays the same.
       local full = line.capacity * line.per
       local owes_more = s.missing > most_missing(burst, per)
       local whole, part = div_floor(burst * per - s.missing, per)
       local level = whole * line.per + scale(part, line.per, per)
-      -- A smaller bucket owes no more than its capacity either.
+      -- A smaller bucket also owes at most its capacity.
       local most = owes_more and MAX_TOTAL or most_missing(line.capacity, line.per)
       s.missing = math.min(math.max(full - level, 0), most)
       note_gone(s, line.horizon)
@@ -251,9 +253,9 @@ do
   end
 
   function bucket.save(s, line)
-    local life = line.life + math.max(0, bucket.reset(s, line) - line.horizon)
+    local ttl = line.ttl + math.max(0, bucket.reset(s, line) - line.horizon)
     s.used = s.missing
-    save(s, line, life)
+    save(s, line, ttl)
   end
 
   function bucket.amend(s, line, at, from, to, seq)
@@ -264,12 +266,12 @@ do
     return true
   end
 
-  -- See heal.lua. What lacks is kept as permits, rounded up.
-  function bucket.heal(s, line, entries, by)
+  -- Writes entries back: see restore.lua. The units that are missing are kept as permits, rounded up.
+  function bucket.restore(s, line, entries, by)
     local missing, last = 0, 0
-    -- What was admitted as long ago as it takes to fill may be settled yet.
+    -- Admissions as old as the time to fill may still be settled.
     if s.fresh then s.c, s.g = s.at - line.horizon, s.at - line.horizon end
-    -- What is refilled, is refilled for all nodes together.
+    -- The refill is shared by all nodes.
     local rate = math.floor(line.rate / by.nodes)
     for _, entry in ipairs(entries) do
       missing = math.max(0, missing - (entry.at - last) * rate) + entry.cost * line.per
@@ -287,7 +289,7 @@ do
     end
     s.missing = math.min(s.missing + added * line.per, math.max(s.missing, most))
     set_used(s, line)
-    s.last, s.moved, s.healed = s.at, true, true
+    s.last, s.moved, s.restored = s.at, true, true
     local used = s.used
     bucket.save(s, line)
     s.used = used

@@ -1,29 +1,33 @@
 
--- Notes on single admissions: members of a sorted set, scored with the instant of their admission, so that
--- they leave with it. Windows have a key of their own for them, which only a call that needs notes names: what counts
--- stays as it would be without them. Counters have them in the key itself.
+-- Notes on single admissions: members of a sorted set, scored with the instant of their admission, so that a note
+-- expires with its admission. Windows keep notes in a separate key, which only a call that needs notes names: the key
+-- that counts looks the same with and without notes. Counters keep notes in the key itself.
 --
 --   id:<digits>[/k]      this request was admitted
 --   settled:<hex>.<seq>  this admission was settled; the first settlement stands
---   void:<hex>.<seq>     it was a refund, and its request id may come again
---   cost:<hex>           what a record of a packed log costs, as a score below zero: see packed.lua
---   moved:<hex>.<seq>    this admission was extended: it counts from the instant that this is scored with
+--   void:<hex>.<seq>     the settlement was a refund, and the request id may be used again
+--   cost:<hex>           cost of a record of a packed log, as a score below zero: see packed.lua
+--   moved:<hex>.<seq>    this admission was extended: it counts from the instant that is the score of this note
+--   heal:...             a node wrote admissions back: see restore.lua
 --
--- An admission without an id is numbered by its place among those of its instant. One with an id has a number
--- made from its id and cost: 17 digits and two for k, which counts how often it was refunded and came again in one instant.
--- The note has the same digits, so a settlement shows whether the number was given out.
+-- An admission without an id is numbered by its ordinal among the admissions of its instant. An admission with an id
+-- has a number made from its id and cost: 17 digits, and two more for k, which counts how often the request was
+-- refunded and admitted again in one instant. The note has the same digits, so a settlement shows whether the number
+-- was given out.
 --
--- Bound: an admission has at most one note of each kind, all of which leave with it.
+-- Cost: an admission has at most one note of each kind, and all of them expire with it.
 --
--- A call that does not name the notes may start a count anew, so the count says whether it has any (`s.has_notes`).
--- If it has none, what is found there is of a count before it, and goes before the first is written.
+-- A call that does not name the notes key may start a count anew, so the count itself records whether it has notes
+-- (`s.has_notes`). If it has none, members of the notes key belong to an earlier count, and the script removes them
+-- before it writes the first note.
 
 local function note_name(what, line, at, seq)
   return what .. format('%x', at % line.modulus) .. '.' .. seq
 end
 
--- When this was noted. A name may come again after its instant has left, so the instant must agree.
-local function noted(s, name)
+-- Returns the instant of a note; a false value if there is none. A name may be used again after its instant has
+-- expired, so the caller must compare the instant.
+local function noted_at(s, name)
   return s.has_notes and tonumber(call('ZSCORE', s.notes, name) or nil)
 end
 
@@ -34,8 +38,8 @@ local function add_note(s, name, at)
   s.marks = marks
 end
 
--- Removes notes up to the instant `to`: as many as the call may. Those that stay are not found, because nothing asks for what has
--- left. Says how many stay.
+-- Removes notes up to the instant `to`, as many as the budget of the call allows. Remaining notes do no harm, because
+-- no call looks up an expired admission. Returns how many remain.
 local function trim_notes(key, to)
   local n = call('ZCOUNT', key, '1', to)
   if n == 0 then return 0 end
@@ -44,7 +48,7 @@ local function trim_notes(key, to)
     call('ZREMRANGEBYSCORE', key, '1', to)
     return 0
   end
-  -- By name: many may have one score.
+  -- Removed by rank, because many notes may have one score.
   local most = math.min(math.floor(trims), 1000)
   if most > 0 then
     trims = trims - most
@@ -54,28 +58,28 @@ local function trim_notes(key, to)
   return n - most
 end
 
--- Writes the notes of a window, which live as long as what they are about: a clock that is set back may bring back
--- what it had not let go.
+-- Writes the notes of a window, which live as long as the entries they are about: a clock that is set back may make
+-- entries count again that were not yet removed.
 local function write_notes(s, line)
   if not s.has_notes then drop_key(s.notes) end
   call('ZADD', s.notes, unpack(s.marks))
-  -- After that, so that the key is never empty: see `is_here`.
+  -- After the ZADD, so that the key is never empty: see `is_here`.
   if s.has_notes then trim_notes(s.notes, format('%d', s.last - line.window)) end
-  call('PEXPIREAT', s.notes, format('%d', math.ceil((math.max(s.at, s.newest) + line.life) / 1000)))
+  call('PEXPIREAT', s.notes, format('%d', math.ceil((math.max(s.at, s.newest) + line.ttl) / 1000)))
   dropped[s.notes], s.has_notes = nil, true
 end
 
--- The admission of this request, if it still counts: its instant and k.
-local function known(s, line, id, digits)
+-- Returns the instant and k of the admission of this request, if it still counts.
+local function find_admission(s, line, id, digits)
   s.ids = s.ids or {}
   local seen = s.ids[id]
   if seen then return seen[1], seen[2] end
-  local at = noted(s, id)
+  local at = noted_at(s, id)
   if not at or kinds[line.kind].past(s, line, at) then return nil end
   local k = 0
-  while noted(s, note_name('void:', line, at, digits .. format('%02d', k))) == at do
+  while noted_at(s, note_name('void:', line, at, digits .. format('%02d', k))) == at do
     k = k + 1
-    if k > 99 or noted(s, id .. '/' .. k) ~= at then
+    if k > 99 or noted_at(s, id .. '/' .. k) ~= at then
       s.ids[id .. '/'] = { at, k }
       return nil
     end
@@ -83,7 +87,7 @@ local function known(s, line, id, digits)
   return at, k
 end
 
--- Remembers that this request was admitted at `at`; says its k.
+-- Notes that this request was admitted at `at`; returns its k.
 local function remember(s, id, at)
   local k, before = 0, s.ids and s.ids[id .. '/']
   if before and before[1] == at then k = math.min(before[2], 99) end

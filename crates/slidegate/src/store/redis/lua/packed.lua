@@ -1,35 +1,38 @@
 
--- Kind 2, `sliding-window` packed: a string.
+-- Counter kind 2, `sliding-window` with `encoding: packed`: a string.
 --
---   header   108 bytes: the mark `sgp1`, then thirteen doubles: bytes a record, records the ring has room for,
---            its first, how many it has, window, where the front ends; and what every admission changes: permits
---            in use, newest instant that counts, last instant, the oldest record's instant, the number of the
---            next admission at the newest record's instant, where the front begins, how many are recent
+--   header   108 bytes: the mark `sgp1`, then thirteen doubles: bytes per record, capacity of the ring in records, index
+--            of its first record, number of records in it, window, end of the front; then the fields that every
+--            admission changes: permits in use, newest instant that counts, last instant, instant of the oldest record,
+--            number of the next admission at the newest record's instant, start of the front, number of recent records
 --   recent   the newest records, up to 16
 --   front    the oldest records, up to 16
 --   ring     the records between them
 --
--- A record is six bytes of time, the instant modulo 2^48, and the cost in two bytes, or in seven in a log that
--- has met a larger one. A log that is too long to be written anew in one call keeps two bytes: a larger cost is then
--- written as 65535, and stands in the notes as `cost:<hex>`, scored with the cost below zero. There is one record an instant, in the order of their instants: front, ring, recent.
--- Most decisions read and write the header with what is next to it, and touch the ring once in sixteen.
--- The string is as long as its block of memory (jemalloc has four sizes per power of two), so that a record is
--- written in place and at most a fifth is room to grow.
+-- A record is six bytes of time, the instant modulo 2^48, and the cost in two bytes, or in seven bytes once a log has
+-- recorded a larger cost. A log that is too long to be rewritten in one call keeps two bytes: a larger cost is then
+-- written as 65535, and the notes hold the cost as `cost:<hex>`, with the negated cost as the score.
+--
+-- Invariant: there is one record per instant, and records are in the order of their instants: front, ring, recent.
+--
+-- Cost: most decisions read and write only the header and the records next to it, and touch the ring once in sixteen
+-- admissions. The string is as long as its block of memory (jemalloc has four sizes per power of two), so a record is
+-- written in place, and at most a fifth of the string is unused.
 
 do
   local HEADER, FIELDS, MARK, BUFFER = 108, '<c4ddddddddddddd', 'sgp1', 16
-  -- The largest cost in two bytes, and the most records that are written anew for a larger one.
+  -- The largest cost in two bytes, and the longest log in records that is rewritten for a larger cost.
   local WIDE, MOST_WIDENED = 65535, 4096
 
   local function pack_header(s)
     return struct.pack(FIELDS, MARK, s.width, s.room, s.head, s.size, s.window, #s.front / s.width, s.used,
-      s.newest, s.last, s.oldest, s.places, 0, #s.recent / s.width)
+      s.newest, s.last, s.oldest, s.next_ordinal, 0, #s.recent / s.width)
   end
 
   local function unpack_header(s, raw)
     if #raw < HEADER or string.sub(raw, 1, 4) ~= MARK then error('SGFOREIGN') end
     local _, from, to, recent
-    _, s.width, s.room, s.head, s.size, s.window, to, s.used, s.newest, s.last, s.oldest, s.places, from,
+    _, s.width, s.room, s.head, s.size, s.window, to, s.used, s.newest, s.last, s.oldest, s.next_ordinal, from,
       recent = struct.unpack(FIELDS, raw)
     local front = HEADER + BUFFER * s.width
     s.recent = string.sub(raw, HEADER + 1, HEADER + recent * s.width)
@@ -40,19 +43,19 @@ do
     return format('cost:%x', at)
   end
 
-  -- A record. `before` is what it cost until now.
+  -- Returns a record. `before` is the cost that the record had until now.
   local function write(s, line, at, cost, before)
     if s.width ~= 8 then return struct.pack('>I6I7', at % 2 ^ 48, cost) end
     if cost > WIDE then
       call('ZADD', s.notes, format('-%d', cost), cost_name(at))
-      call('PEXPIREAT', s.notes, format('%d', math.ceil((math.max(s.at, s.newest) + line.life) / 1000)))
+      call('PEXPIREAT', s.notes, format('%d', math.ceil((math.max(s.at, s.newest) + line.ttl) / 1000)))
     elseif before > WIDE then
       call('ZREM', s.notes, cost_name(at))
     end
     return struct.pack('>I6I2', at % 2 ^ 48, math.min(cost, WIDE))
   end
 
-  -- The instant and the cost of the record at `offset` of `raw`. No instant lies after the latest.
+  -- Returns the instant and the cost of the record at `offset` of `raw`. No instant is later than `s.latest`.
   local function read(s, raw, offset)
     local time, cost = struct.unpack(s.width == 8 and '>I6I2' or '>I6I7', raw, offset)
     local at = s.latest - (s.latest - time) % 2 ^ 48
@@ -60,8 +63,8 @@ do
     return at, cost
   end
 
-  -- The note on a record that is dropped goes when the log is saved.
-  local function unnote(s, at, cost)
+  -- Schedules the cost note of a dropped record for removal when the log is saved.
+  local function drop_cost_note(s, at, cost)
     if cost > WIDE and s.width == 8 then
       s.dropped = s.dropped or {}
       s.dropped[#s.dropped + 1] = cost_name(at)
@@ -76,7 +79,7 @@ do
     return (#s.front + #s.recent) / s.width + s.size
   end
 
-  -- Up to `n` records from the i-th on, as they lie together: raw, and how many.
+  -- Returns up to `n` contiguous records from the i-th on: the raw bytes, and how many records.
   local function records(s, i, n)
     local width, front = s.width, #s.front / s.width
     if i < front then
@@ -123,7 +126,7 @@ do
     s.recent = string.sub(s.recent, (n - ring) * s.width + 1)
   end
 
-  -- How many of the oldest records have left.
+  -- Returns how many of the oldest records have expired, by binary search.
   local function count_gone(s)
     local all, low, high = size(s), 0, 1
     while high <= all and at(s, high - 1) <= s.cut do low, high = high, high * 2 end
@@ -135,7 +138,7 @@ do
     return low
   end
 
-  -- What the `n` oldest records cost together, which are dropped next.
+  -- Returns the total cost of the `n` oldest records, which the caller drops next.
   local function sum_oldest(s, n)
     local sum, i, width, unpack = 0, 0, s.width, struct.unpack
     local cost_of, first = width == 8 and '>I2' or '>I7', 7
@@ -146,7 +149,7 @@ do
         if cost == WIDE then
           local at
           at, cost = read(s, raw, offset - 6)
-          unnote(s, at, cost)
+          drop_cost_note(s, at, cost)
         end
         sum = sum + cost
       end
@@ -155,8 +158,8 @@ do
     return sum
   end
 
-  -- Drops the first records for which `gone(instant, cost)` holds, as far as the call may read. Says whether it stopped at one,
-  -- and whether because the call may read no more.
+  -- Drops records from the oldest on while `gone(instant, cost)` holds, as far as the budget of the call allows.
+  -- Returns whether a record stopped it, and whether the budget did.
   local function drop_while(s, gone)
     local chunk = BUFFER
     while size(s) > 0 do
@@ -164,7 +167,7 @@ do
         s.oldest = at(s, 0)
         return true, true
       end
-      -- Each is looked at by a function, so it takes twice the time of a record that is only read.
+      -- A function looks at each record, so this takes twice the time of a record that is only read.
       local raw, n = records(s, 0, math.min(chunk, math.ceil(reads) * 4))
       reads = reads - n / 4
       for i = 0, n - 1 do
@@ -181,7 +184,8 @@ do
     return false, false
   end
 
-  -- Writes what is not in the ring. An empty front takes the oldest there are, so that they are next to the header.
+  -- Writes the header, the recent records and the front. An empty front takes the oldest records, so that they are
+  -- next to the header.
   local function write_header(s)
     if s.front == '' and s.size > 0 then
       local raw, n = records(s, 0, BUFFER)
@@ -196,9 +200,9 @@ do
   end
 
   local function blank(key, line)
-    return { key = key, notes = KEYS[line.notes], shape = line.shape, window = line.window, width = 8, room = 0,
+    return { key = key, notes = KEYS[line.notes], quota_tag = line.quota_tag, window = line.window, width = 8, room = 0,
              head = 0, size = 0, front = '', recent = '', used = 0, newest = 0, last = 0, latest = now,
-             before = 0, pushed = 0, oldest = 0, places = 0, gone = 0, add = 0, count = 0, at = now,
+             before = 0, pushed = 0, oldest = 0, next_ordinal = 0, gone = 0, add = 0, count = 0, at = now,
              cut = now - line.window, fresh = true }
   end
 
@@ -220,7 +224,7 @@ do
         s.emptied = true
       else
         local n = count_gone(s)
-        -- A record takes a quarter of the time that an entry of a sorted set takes.
+        -- A record takes a quarter of the time of an entry of a sorted set.
         local most = 4 * trims
         if n > most then
           unfinished, part = true, true
@@ -243,31 +247,32 @@ do
     return instant <= s.cut
   end
 
-  -- The record of the present instant, if the clock stood still.
-  local function find_held(s)
-    if s.held ~= nil then return end
-    s.held = false
+  -- Finds the record of the present instant, which exists if the clock stood still. `s.current` is its cost, or
+  -- false.
+  local function find_current(s)
+    if s.current ~= nil then return end
+    s.current = false
     if s.before == s.at and size(s) > 0 then
       local instant, cost = at(s, size(s) - 1)
-      if instant == s.at then s.held, s.held_before = cost, cost end
+      if instant == s.at then s.current, s.current_before = cost, cost end
     end
-    if not s.held then s.places = 0 end
+    if not s.current then s.next_ordinal = 0 end
   end
 
   local function keep_newest(s, line, keep)
     local excess = s.used - keep
     if excess <= 0 then return end
-    find_held(s)
-    local held_at = s.held and s.at
+    find_current(s)
+    local current_at = s.current and s.at
     local rest, before
     local stopped, short = drop_while(s, function(instant, cost)
-      if excess == 0 or instant == held_at then return false end
+      if excess == 0 or instant == current_at then return false end
       if cost > excess then
         rest, before = cost - excess, cost
         return false
       end
       excess = excess - cost
-      unnote(s, instant, cost)
+      drop_cost_note(s, instant, cost)
       return true
     end)
     s.clipped = true
@@ -279,33 +284,33 @@ do
     if rest then
       set(s, line, 0, s.oldest, rest, before)
     elseif stopped and excess > 0 then
-      local cut = math.min(excess, s.held)
-      s.held, excess = s.held - cut, excess - cut
+      local cut = math.min(excess, s.current)
+      s.current, excess = s.current - cut, excess - cut
     end
     if not rest then s.add = s.add - excess end
     s.used = keep
   end
 
   local function record(s, _, cost, times)
-    find_held(s)
-    local place = s.places
+    find_current(s)
+    local ordinal = s.next_ordinal
     s.used = s.used + cost * times
     s.add = s.add + cost * times
     s.count = s.count + times
-    s.places = s.places + times
+    s.next_ordinal = s.next_ordinal + times
     s.newest, s.last = s.at, s.at
-    return s.at, place
+    return s.at, ordinal
   end
 
   local function wait(s, line, cost)
     local needed = s.used + cost - line.capacity
     if needed <= 0 then return 0 end
-    local freed, i, n, chunk = 0, 0, size(s) - (s.held and 1 or 0), BUFFER
+    local freed, i, n, chunk = 0, 0, size(s) - (s.current and 1 or 0), BUFFER
     local width, unpack = s.width, struct.unpack
     local cost_of = width == 8 and '>I2' or '>I7'
     while i < n do
       if reads < 1 and i > 0 then return at(s, i - 1) + s.window - s.at, true end
-      -- The first is read in any case.
+      -- The first record is read in any case.
       local raw, got = records(s, i, math.min(chunk, n - i, math.max(1, math.ceil(reads) * 8)))
       reads = reads - got / 8
       for j = 0, got - 1 do
@@ -319,7 +324,7 @@ do
       end
       i, chunk = i + got, 1024
     end
-    if s.held or s.add > 0 then return s.window end
+    if s.current or s.add > 0 then return s.window end
     return line.horizon
   end
 
@@ -328,7 +333,7 @@ do
     return s.newest + s.window - s.at
   end
 
-  -- Records a ring has room for in the block of memory that `n` need.
+  -- Returns how many records the ring can hold in the block of memory that `n` records need.
   local function room_for(width, n)
     local fixed = HEADER + 2 * BUFFER * width
     local bytes, block = fixed + n * width + 10, 128
@@ -338,9 +343,9 @@ do
     return (block - 10 - fixed - (block - 10 - fixed) % width) / width
   end
 
-  -- Writes the log anew: all records in `parts`, and room for `n`. The string is as long as it has to be from the start, and each part
-  -- is copied into it once: Lua is slow at putting long strings together.
-  local function lay(s, line, parts, n, width)
+  -- Rewrites the log with all records in `parts` and room for `n`. The string has its final length from the start,
+  -- and each part is copied into it once: Lua is slow at concatenating long strings.
+  local function write_log(s, line, parts, n, width)
     local bytes, front, i, from = 0, '', 1, 1
     for j = 1, #parts do bytes = bytes + #parts[j] end
     while parts[i] and #front < BUFFER * width do
@@ -351,7 +356,8 @@ do
     s.width, s.head, s.room = width, 0, room_for(width, n)
     s.front, s.recent, s.size = front, '', (bytes - #front) / width
     local offset = HEADER + 2 * BUFFER * width
-    -- Replaced, not removed first: see `is_here` in head.lua. A string that SETRANGE makes longer takes twice its length.
+    -- SET replaces the key; removing it first could fail: see `is_here` in prelude.lua. A string that SETRANGE makes
+    -- longer takes twice its length in memory.
     call('SET', s.key, string.rep('\0', offset + s.room * width))
     while parts[i] do
       local piece = from > 1 and string.sub(parts[i], from) or parts[i]
@@ -359,23 +365,23 @@ do
       offset, i, from = offset + #piece, i + 1, 1
     end
     call('SETRANGE', s.key, '0', pack_header(s) .. string.rep('\0', BUFFER * width) .. front)
-    call('PEXPIREAT', s.key, format('%d', math.ceil((math.max(s.at, s.newest) + line.life) / 1000)))
+    call('PEXPIREAT', s.key, format('%d', math.ceil((math.max(s.at, s.newest) + line.ttl) / 1000)))
     if s.fresh then call('UNLINK', s.notes) end
     s.fresh, s.has_notes = false, true
   end
 
-  -- Records of eight bytes as records of thirteen.
+  -- Converts records of eight bytes to records of thirteen.
   local function widen(s, raw, n)
     local wide = {}
     for i = 0, n - 1 do
       local instant, cost = read(s, raw, i * 8 + 1)
-      unnote(s, instant, cost)
+      drop_cost_note(s, instant, cost)
       wide[i + 1] = struct.pack('>I6I7', instant % 2 ^ 48, cost)
     end
     return table.concat(wide)
   end
 
-  -- The log from its parts: as it is written, or anew in records of another width.
+  -- Rewrites the log with the same records, in records of `width` bytes.
   local function rebuild(s, line, n, width)
     local parts, i, all = {}, 0, size(s)
     while i < all do
@@ -384,10 +390,10 @@ do
       parts[#parts + 1] = raw
       i = i + got
     end
-    lay(s, line, parts, n, width)
+    write_log(s, line, parts, n, width)
   end
 
-  -- Puts what is recent into the ring, which has room for it.
+  -- Moves the recent records into the ring, which has room for them.
   local function flush(s)
     local recent = s.recent
     while #recent > 0 do
@@ -399,7 +405,7 @@ do
     s.recent = ''
   end
 
-  -- Removes the notes on costs. Returns `is_here`.
+  -- Removes the cost notes. Returns `is_here`.
   local function empty(s)
     s.emptied = false
     call('ZREMRANGEBYSCORE', s.notes, '-inf', '-1')
@@ -408,7 +414,7 @@ do
 
   local function save(s, line)
     if s.count == 0 and s.gone == 0 and not s.clipped then return end
-    local cost = s.add + (s.held or 0)
+    local cost = s.add + (s.current or 0)
     local width = cost > WIDE and size(s) <= MOST_WIDENED and 13 or s.width
     if size(s) == 0 and s.count > 0 then
       s.oldest = s.at
@@ -417,7 +423,7 @@ do
     if s.emptied then empty(s) end
     local all = size(s) + 1
     local shrinks = s.room > 64 and all * 4 < s.room
-    local adds = s.count > 0 and not s.held
+    local adds = s.count > 0 and not s.current
     local full = adds and #s.recent == BUFFER * s.width
     if s.fresh or width ~= s.width or shrinks or full and s.size + BUFFER > s.room then
       rebuild(s, line, all + (s.room > 0 and BUFFER or 0), width)
@@ -427,12 +433,12 @@ do
     end
     if adds then
       s.recent = s.recent .. write(s, line, s.at, cost, 0)
-    elseif s.held then
-      set(s, line, size(s) - 1, s.at, cost, s.held_before)
+    elseif s.current then
+      set(s, line, size(s) - 1, s.at, cost, s.current_before)
     end
     write_header(s)
     if s.count > 0 and s.at - fmod(s.at, line.period) > s.pushed then
-      call('PEXPIREAT', s.key, format('%d', math.ceil((s.at + line.life) / 1000)))
+      call('PEXPIREAT', s.key, format('%d', math.ceil((s.at + line.ttl) / 1000)))
     end
     if s.marks then write_notes(s, line) end
   end
@@ -446,7 +452,7 @@ do
     if low == size(s) then return false end
     local found, cost = at(s, low)
     if found ~= instant or cost == 0 then return false end
-    if low == size(s) - 1 and seq < 1e18 and seq >= s.places then return false end
+    if low == size(s) - 1 and seq < 1e18 and seq >= s.next_ordinal then return false end
     local new = math.min(math.max(cost - from, 0) + to, MAX_TOTAL - (s.used - cost))
     s.used = s.used + new - cost
     if new > WIDE and s.width == 8 and size(s) <= MOST_WIDENED then rebuild(s, line, size(s) + BUFFER, 13) end
@@ -456,7 +462,7 @@ do
       local above = low
       while s.used > 0 and s.newest == 0 and above > 0 do
         if reads < 1 then
-          -- No later than this one.
+          -- The newest record that counts is no later than this one.
           s.newest = at(s, above - 1)
           break
         end
@@ -478,8 +484,8 @@ do
     return true
   end
 
-  -- See heal.lua. The log is written anew: what lies before the first entry as it is.
-  local function heal(s, line, entries, by)
+  -- Writes entries back: see restore.lua. Rewrites the log; the records before the first entry stay as they are.
+  local function restore(s, line, entries, by)
     save(s, line)
     if not by.new_batch(s, entries[#entries].at) then return 0 end
     local all, order = {}, {}
@@ -490,13 +496,13 @@ do
       if at(s, middle) < entries[1].at then older = middle + 1 else high = middle end
     end
     local i = older
-    local function hold(at, cost)
+    local function add_cost(at, cost)
       if not all[at] then order[#order + 1] = at end
       all[at] = (all[at] or 0) + cost
     end
     while i < n do
       local raw, got = records(s, i, n - i)
-      for j = 0, got - 1 do hold(read(s, raw, j * s.width + 1)) end
+      for j = 0, got - 1 do add_cost(read(s, raw, j * s.width + 1)) end
       i = i + got
     end
     local added, width, newest = 0, s.width, s.newest
@@ -504,7 +510,7 @@ do
       local at = entry.at
       local need = entry.cost - (entry.admitted and all[at] or 0)
       if at > s.cut and need > 0 then
-        hold(at, need)
+        add_cost(at, need)
         added = added + need
         if all[at] > WIDE and n <= MOST_WIDENED then width = 13 end
         if at > s.newest then s.newest = at end
@@ -523,16 +529,16 @@ do
       for i, at in ipairs(order) do newer[i] = write(s, line, at, all[at], 0) end
       s.used = s.used + added
       if older == 0 then s.oldest = order[1] end
-      if s.newest > newest then s.places = 1 end
+      if s.newest > newest then s.next_ordinal = 1 end
       s.last = math.max(s.last, s.newest)
       body[#body + 1] = table.concat(newer)
-      lay(s, line, body, older + #order + BUFFER, width)
+      write_log(s, line, body, older + #order + BUFFER, width)
     end
     if not s.fresh then write_notes(s, line) end
     return added
   end
 
-  -- The window of a log, and how many records it has; nil if there is none.
+  -- Returns the window of a log and its number of records; nil if there is no log.
   local function window_of(log)
     local raw = call('GETRANGE', KEYS[log], '0', '523')
     if #raw == 0 then return nil end
@@ -542,6 +548,6 @@ do
   end
 
   kinds[2] = { load = load, past = past, keep_newest = keep_newest, record = record, wait = wait,
-               reset = reset, save = save, empty = empty, amend = amend, heal = heal, window_of = window_of,
-               unpack_header = unpack_header, size = size, records = records, read = read, lay = lay }
+               reset = reset, save = save, empty = empty, amend = amend, restore = restore, window_of = window_of,
+               unpack_header = unpack_header, size = size, records = records, read = read, write_log = write_log }
 end

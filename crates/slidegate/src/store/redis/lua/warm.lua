@@ -1,13 +1,13 @@
 
--- Warm-up: limits that climb after a cold start. The numbers are those of warm_up.rs.
+-- Warm-up: limits that rise after a cold start. The arithmetic is that of warm_up.rs.
 --
--- plan   after the lines: how many of them climb; of each: which line, its key for this, where it starts (in
+-- plan   after the lines: how many of them warm up; for each: line, its key for this, starting share (in
 --        ten-thousandths), over, idle, and whether in steps
--- reply  after all else: the limit of each of them, in the order of the lines
+-- reply  after everything else: the current limit of each of these lines, in the order of the lines
 --
---   <key>:warm    <since> <last> <shape>    when the climb began, when something was last admitted, what is counted
+--   <key>:warm    <since> <last> <quota tag>    when the warm-up began, when a request was last admitted, what is counted
 --
--- The limit of a line is the same for the whole batch: its first admission only starts the climb.
+-- Invariant: the limit of a line is the same for the whole batch: the first admission only starts the warm-up.
 
 do
   local WHOLE, STEPS = 10000, { 0, 3, 6, 8 }
@@ -32,7 +32,7 @@ do
     return climb.start + div((WHOLE - climb.start) * climbed, climb.over)
   end
 
-  -- How long after the start there is room for `needed`.
+  -- Returns the time after the start at which the limit has reached `needed`.
   local function reaches(climb, capacity, needed)
     if climb.steps then
       local quarter = 0
@@ -60,16 +60,16 @@ do
     end
   end
 
-  -- Sets the limit of this moment.
+  -- Sets the current limit of a line.
   local function set_limit(line, s)
     local climb = line.climb
     local warmth = warmths[climb.key]
     if not warmth then
-      local since, last, shape = string.match(call('GET', climb.key) or '', '^(%d+) (%d+) (.+)$')
-      warmth = { since = tonumber(since), last = tonumber(last), shape = shape }
+      local since, last, quota_tag = string.match(call('GET', climb.key) or '', '^(%d+) (%d+) (.+)$')
+      warmth = { since = tonumber(since), last = tonumber(last), quota_tag = quota_tag }
     end
-    -- Another way to count starts anew.
-    if warmth.shape ~= line.shape then warmth = { shape = line.shape } end
+    -- Another quota starts the warm-up anew.
+    if warmth.quota_tag ~= line.quota_tag then warmth = { quota_tag = line.quota_tag } end
     warmths[climb.key] = warmth
     local climbed = is_warm(warmth, climb, s.at) and math.max(0, s.at - warmth.since) or 0
     line.capacity = part(line.full, share(climb, climbed))
@@ -86,7 +86,7 @@ do
     warmth.line = line
   end
 
-  -- How long it takes until enough has left for `cost` to fit into `limit`.
+  -- Returns the wait until enough permits have expired for `cost` to fit into `limit`.
   local function wait_within(limit, kind, s, line, cost)
     if cost > limit then return kind.reset(s, line) end
     local capacity = line.capacity
@@ -117,7 +117,7 @@ do
       local line = warmth.line
       if line then
         local ends = math.ceil((warmth.last + line.climb.idle) / 1000) + 10000
-        call('SET', key, format('%d %d %s', warmth.since, warmth.last, line.shape), 'PXAT', format('%d', ends))
+        call('SET', key, format('%d %d %s', warmth.since, warmth.last, line.quota_tag), 'PXAT', format('%d', ends))
       end
     end
   end

@@ -1,21 +1,26 @@
 
--- Kind 1, `sliding-window` and `time-slice`: one sorted set.
+-- Counter kind 1, `sliding-window`, `time-slice` and `concurrency`: one sorted set.
 --
 --   score           member            meaning
---   -total          u                 permits of all entries that are stored; a quarter more if `m` is not 1, half more if `l` is later
---   -instant        <shape>           when the newest entry that counts was recorded, and half more if this count has
---                                     notes; its name is the algorithm and the window
---   -instant        l                 when something was last recorded or seen to leave, if later than that
---   -cost           m                 what every entry costs; 0 if they differ
+--   -total          u                 permits of all stored entries; plus a quarter if `m` is not 1, plus a half if `l`
+--                                     is later than the newest entry
+--   -instant        <quota tag>       when the newest entry that counts was recorded, plus a half if this count has
+--                                     notes; the member is the algorithm and the window
+--   -instant        l                 when an entry was last recorded or seen to expire, if later than the newest entry
+--   -cost           m                 uniform cost: the cost of every entry; 0 if costs differ
 --   -instant        c                 when the key was created (`time-slice`)
---   instant         <hex>[*cost[.n]]  what was admitted at that instant: permits, and the number of the next
---                                     admission of that instant, if it is not the second
---   instant         <hex>-<node>[*cost]   what a node had admitted at that instant and wrote back: see heal.lua
+--   instant         <hex>[*cost[.n]]  permits admitted at that instant, and the number of the next admission of that
+--                                     instant, if it is not the second
+--   instant         <hex>-<node>[*cost]   permits that a node admitted at that instant and wrote back: see restore.lua
 --
--- There is one entry an instant. Its name is the instant modulo a power of 16 above twice the window, so it
--- is short and unique while it counts. One range from the bottom to where the window begins reads the header and
--- what has left together. Entries that have left are removed a bounded number at a time. Until then `u` contains them, and each
--- call subtracts them. Notes on single admissions are in `<key>:notes`: see notes.lua.
+-- Invariant: there is one entry per instant, apart from entries that nodes wrote back. The name of an entry is its
+-- instant modulo a power of 16 above twice the window, so it is short, and unique while the entry counts.
+--
+-- Cost: one range from the lowest score to the start of the window reads the header and the expired entries together.
+-- The script removes a bounded number of expired entries per call. Until then `u` contains them, and each call
+-- subtracts them.
+--
+-- Notes on single admissions are in `<key>:notes`: see notes.lua.
 
 do
   local function read_name(name)
@@ -31,25 +36,26 @@ do
     return format('%x', at % modulus)
   end
 
-  -- The total, and whether there is more to know: so that most decisions need not look. `kept` has left and is still stored.
-  local function write_used(s, alike)
-    local more = (alike == 1 and 0 or 0.25) + (s.last > s.newest and 0.5 or 0)
+  -- Returns the score of `u`: the total, and the fractions that say whether `m` and `l` must be read, so that most
+  -- decisions need not read them. `s.kept` is the cost of entries that have expired and are still stored.
+  local function write_used(s, uniform_cost)
+    local more = (uniform_cost == 1 and 0 or 0.25) + (s.last > s.newest and 0.5 or 0)
     local total = s.used + (s.kept or 0)
     return more == 0 and format('-%d', total) or format('-%.2f', total + more)
   end
 
-  -- When the newest was recorded, and whether there are notes.
+  -- Returns the score of the quota tag: the instant of the newest entry, and whether there are notes.
   local function write_newest(s, has_notes)
     return format(has_notes and '-%d.5' or '-%d', s.newest)
   end
 
-  local function blank(key, notes, shape, at, cut)
-    return { key = key, notes = notes, shape = shape, at = at, cut = cut, used = 0, newest = 0, later = 0, last = 0,
-             before = 0, pushed = 0, alike = 1, gone = 0, expired = 0, header = 0, add = 0, count = 0, first = 1, cut_off = 0,
-             loaded = 0 }
+  local function blank(key, notes, quota_tag, at, cut)
+    return { key = key, notes = notes, quota_tag = quota_tag, at = at, cut = cut, used = 0, newest = 0, later = 0, last = 0,
+             before = 0, pushed = 0, uniform_cost = 1, gone = 0, expired = 0, header = 0, add = 0, count = 0,
+             first = 1, cut_off = 0, loaded = 0 }
   end
 
-  -- What the entries with these names cost together.
+  -- Returns the sum of the costs of the entries with these names.
   local function sum_costs(names, first, last, step)
     local sum, find, match = 0, string.find, string.match
     for i = first, last, step do
@@ -59,14 +65,14 @@ do
     return sum
   end
 
-  -- Sums up the entries that have left, which begin at `found[i]`. If that are too many for one call, and they differ, it
-  -- removes those that it has summed up.
+  -- Sums up the expired entries, which begin at `found[i]`. If they are too many for one call and their costs differ,
+  -- the function removes the entries that it has summed up.
   local function sum_expired(s, found, i)
     local n = (#found - i + 1) / 2
     if #found == 1024 then n = call('ZCOUNT', s.key, '1', format('%d', s.cut)) end
     s.expired = n
-    if s.alike > 0 then
-      s.gone = s.alike * n
+    if s.uniform_cost > 0 then
+      s.gone = s.uniform_cost * n
       return
     end
     if #found < 1024 then
@@ -85,7 +91,7 @@ do
       s.gone = sum_costs(names, 1, n, 1)
       return
     end
-    -- Not the last instant, which may have more entries.
+    -- Without the last instant, which may have more entries.
     local last = most
     while last > 1 and string.match(names[last], '^%x+') == string.match(names[most], '^%x+') do last = last - 1 end
     s.used, s.last = s.used - sum_costs(names, 1, last, 1), s.at
@@ -93,14 +99,15 @@ do
     call('ZADD', s.key, write_used(s, 0), 'u', format('-%d', s.at), 'l')
   end
 
-  -- Reads the header, and rolls to the present: what has left is summed up, and trimmed when saved.
+  -- Reads the header and advances the state to the present: expired entries are summed up here, and removed by
+  -- `save`.
   local function load(line)
-    local key, notes, window, shape = KEYS[line.key], KEYS[line.notes], line.window, line.shape
+    local key, notes, window, quota_tag = KEYS[line.key], KEYS[line.notes], line.window, line.quota_tag
     local at, cut, found, i, score = now, now - window, nil, nil, nil
     local s
     while true do
       found = call('ZRANGEBYSCORE', key, '-inf', format('%d', cut), 'WITHSCORES', 'LIMIT', '0', '512')
-      s = blank(key, notes, shape, at, cut)
+      s = blank(key, notes, quota_tag, at, cut)
       local stored
       i = 1
       while found[i] do
@@ -110,14 +117,14 @@ do
         if name == 'u' then s.used = math.floor(-score)
         elseif name == 'l' then s.later = -score
         elseif name == 'c' then s.created = -score
-        elseif name == 'm' then s.alike = -score
+        elseif name == 'm' then s.uniform_cost = -score
         elseif #name > 1 then stored, s.newest, s.has_notes = name, math.floor(-score), score % 1 > 0 end
         i = i + 2
       end
       s.header = (i - 1) / 2
-      if stored ~= shape then
+      if stored ~= quota_tag then
         check_ours(key, stored)
-        s = blank(key, notes, shape, at, cut)
+        s = blank(key, notes, quota_tag, at, cut)
         s.fresh, s.whole, s.replace = true, true, stored ~= nil
         return s
       end
@@ -131,7 +138,7 @@ do
       s.stale = true
       local latest = s.later > s.newest and s.later or s.newest
       if #found == 1024 and latest <= cut then
-        s.gone, s.replace, s.whole, s.alike, s.has_notes = s.used, true, true, 1, false
+        s.gone, s.replace, s.whole, s.uniform_cost, s.has_notes = s.used, true, true, 1, false
       else
         sum_expired(s, found, i)
       end
@@ -147,9 +154,9 @@ do
     return at <= s.cut
   end
 
-  -- Makes sure that the n-th oldest entry is loaded, if there is one and the call may still read it: `short` says that it may
-  -- not. Reads by rank, and more each time. With `one` the first that counts is read in any case. `sums[i]` is what the first
-  -- `i` cost together.
+  -- Loads entries until the n-th oldest is loaded, if there is one and the budget of the call allows it; otherwise
+  -- sets `s.short`. Reads by rank, and more each time. With `one` the first entry that counts is read in any case.
+  -- `sums[i]` is the total cost of the first `i` entries.
   local function fetch(s, n, size, one)
     while s.loaded < n and not s.whole do
       if not s.names then
@@ -177,8 +184,9 @@ do
     return s.loaded >= n
   end
 
-  -- What was recorded earlier at the instant that is recorded at now: a clock that stood still, or a slice.
-  local function find_held(s, line)
+  -- Finds the entry of the instant that admissions are recorded at now: there is one if the clock stood still, or in
+  -- a time slice.
+  local function find_current(s, line)
     if s.date then return end
     local at, slice = s.at, line.slice
     local date, before = at, s.before
@@ -186,38 +194,39 @@ do
       date = at - fmod(at, slice) + slice - 1
       before = before - fmod(before, slice) + slice - 1
     end
-    -- Numbers of one slice never come again, also after a reset: no microsecond has a thousand admissions.
-    s.date, s.held_cost, s.held_count = date, 0, slice > 0 and fmod(at, slice) * 1000 or 0
+    -- Numbers of one slice are never used again, also after a reset: no microsecond has a thousand admissions.
+    s.date, s.current_cost, s.current_count = date, 0, slice > 0 and fmod(at, slice) * 1000 or 0
     if before == date and not s.fresh then
       local name = call('ZRANGEBYSCORE', s.key, date, date, 'LIMIT', 0, 1)[1]
       if name then
-        s.held = name
+        s.current = name
         local cost, count = read_name(name)
-        s.held_cost, s.held_count = cost, math.max(s.held_count, count)
+        s.current_cost, s.current_count = cost, math.max(s.current_count, count)
       elseif slice == 0 then
-        -- What was recorded now was refunded: its numbers must not come again.
-        s.held_count = fmod(now, 1e9) * 1000
+        -- The entry of this instant was refunded: its numbers must not be given out again.
+        s.current_count = fmod(now, 1e9) * 1000
       end
     end
   end
 
-  -- Forgets the oldest permits until no more than `keep` are in use, as far as the call may read. The others are forgotten by
-  -- later calls. Until then they are the first to leave, so no decision is another for it, and `used` is above the limit.
+  -- Forgets the oldest permits until at most `keep` are in use, as far as the budget of the call allows. Later calls
+  -- forget the others. Until then those permits are the first to expire, so no decision changes, and `used` is above
+  -- the limit.
   local function keep_newest(s, line, keep)
     local excess = s.used - keep
     if excess <= 0 then return end
-    find_held(s, line)
+    find_current(s, line)
     s.clipped = true
     while excess > 0 and fetch(s, s.first, 16) do
       local first = s.first
-      local held = s.names[first] == s.held
+      local current = s.names[first] == s.current
       local cost = s.costs[first] - s.cut_off
       local cut = cost < excess and cost or excess
       excess = excess - cut
-      if held then s.held_cost = s.held_cost - cut end
+      if current then s.current_cost = s.current_cost - cut end
       s.cut_off = s.cut_off + cut
       if cut < cost then
-        if not held then s.partial = first end
+        if not current then s.partial = first end
         s.used = keep
         return
       end
@@ -232,29 +241,29 @@ do
   end
 
   local function record(s, line, cost, times)
-    find_held(s, line)
-    local place = s.held_count + s.count
+    find_current(s, line)
+    local ordinal = s.current_count + s.count
     s.used = s.used + cost * times
     s.add = s.add + cost * times
     s.count = s.count + times
     s.newest = s.date
     s.last = s.at
-    return s.date, place
+    return s.date, ordinal
   end
 
   local function wait(s, line, cost)
     local needed = s.used + cost - line.capacity
     if needed <= 0 then return 0 end
-    if s.alike > 0 and not s.clipped and not s.whole then
-      -- All cost the same: the entry is found by its rank.
+    if s.uniform_cost > 0 and not s.clipped and not s.whole then
+      -- All entries cost the same: the entry is found by its rank.
       if needed <= s.used - s.add then
-        local nth = needed + s.alike - 1
-        local rank = format('%d', s.header + s.expired + (nth - fmod(nth, s.alike)) / s.alike - 1)
+        local nth = needed + s.uniform_cost - 1
+        local rank = format('%d', s.header + s.expired + (nth - fmod(nth, s.uniform_cost)) / s.uniform_cost - 1)
         local at = call('ZRANGE', s.key, rank, rank, 'WITHSCORES')[2]
         return at and at + line.window - s.at or line.horizon
       end
     else
-      -- What was forgotten of the oldest, and then what must leave.
+      -- Skips the permits that were forgotten of the oldest entries, then sums up the permits that must expire.
       local enough = s.first
       while fetch(s, enough, needed == 1 and 1 or 16, true) do
         local target = s.sums[s.first - 1] + s.cut_off + needed
@@ -279,18 +288,18 @@ do
     return s.newest + line.window - s.at
   end
 
-  -- The first admission in each `period` sets when the key expires: late enough for the others. That of a
-  -- slice is not known, so there every one does.
+  -- The first admission in each `period` sets the expiry of the key, late enough for the other admissions of the
+  -- period. The period of a time slice's newest admission is not stored, so there every admission sets the expiry.
   local function pushes(s, line)
     return s.count > 0 and (line.slice > 0 or s.at - fmod(s.at, line.period) > s.pushed) or s.replace
   end
 
-  -- What `m` says after this is saved.
-  local function alike_after(s)
-    local cost = (s.held_cost or 0) + s.add
-    if s.partial or s.held then return 0 end
+  -- Returns the value of `m` after this state is saved.
+  local function uniform_cost_after(s)
+    local cost = (s.current_cost or 0) + s.add
+    if s.partial or s.current then return 0 end
     if s.fresh or s.replace then return s.count > 0 and cost or 1 end
-    if s.count == 0 or cost == s.alike then return s.alike end
+    if s.count == 0 or cost == s.uniform_cost then return s.uniform_cost end
     return 0
   end
 
@@ -298,7 +307,7 @@ do
   local function forget(s)
     local first = s.first
     local from, to = s.ats[1], s.ats[first - 1]
-    -- One instant may have several entries: the last is removed by name.
+    -- One instant may have several entries: those of the last instant are removed by name.
     local name = 1
     if to > from then
       call('ZREMRANGEBYSCORE', s.key, format('%d', from), format('(%d', to))
@@ -307,21 +316,22 @@ do
     for i = name, first - 1 do call('ZREM', s.key, s.names[i]) end
   end
 
-  -- Removes entries that have left, as many as the call may. The others stay and are counted in `u` until then.
+  -- Removes expired entries, as many as the budget of the call allows. The others stay, and `u` contains them until
+  -- then.
   local function trim(s)
     s.stale, s.kept = false, 0
     local up_to = format('%d', s.cut)
-    if s.alike > 0 and s.expired > trims then
+    if s.uniform_cost > 0 and s.expired > trims then
       if trims < 1 then
-        s.kept = s.alike * s.expired
+        s.kept = s.uniform_cost * s.expired
         return
       end
       local rank = format('%d', s.header + trims - 1)
       up_to = call('ZRANGE', s.key, rank, rank, 'WITHSCORES')[2]
     end
     local removed = call('ZREMRANGEBYSCORE', s.key, '1', up_to)
-    if s.alike > 0 then
-      s.kept = s.alike * (s.expired - removed)
+    if s.uniform_cost > 0 then
+      s.kept = s.uniform_cost * (s.expired - removed)
       trims = trims - removed
     end
   end
@@ -339,18 +349,18 @@ do
     end
     local push = pushes(s, line)
     local name = s.count > 0
-      and write_name(s.date, line.modulus, s.held_cost + s.add, s.held_count + s.count)
-    if s.held and not s.replace and s.held ~= name then call('ZREM', key, s.held) end
-    local members = { write_newest(s, s.has_notes or s.marks), s.shape }
+      and write_name(s.date, line.modulus, s.current_cost + s.add, s.current_count + s.count)
+    if s.current and not s.replace and s.current ~= name then call('ZREM', key, s.current) end
+    local members = { write_newest(s, s.has_notes or s.marks), s.quota_tag }
     local function add(score, member)
       members[#members + 1] = format('%d', score)
       members[#members + 1] = member
     end
     if name then add(s.date, name) end
-    local new, alike = s.fresh or s.replace, alike_after(s)
+    local new, uniform_cost = s.fresh or s.replace, uniform_cost_after(s)
     if s.last > s.newest or line.slice > 0 then add(-s.last, 'l') elseif new then add(0, 'l') end
-    if new or alike ~= s.alike then add(-alike, 'm') end
-    members[#members + 1] = write_used(s, alike)
+    if new or uniform_cost ~= s.uniform_cost then add(-uniform_cost, 'm') end
+    members[#members + 1] = write_used(s, uniform_cost)
     members[#members + 1] = 'u'
     if new and line.slice > 0 then add(-s.at, 'c') end
     if s.partial and s.partial == s.first then
@@ -361,11 +371,11 @@ do
     end
     call('ZADD', key, unpack(members))
     dropped[key] = nil
-    if push then call('PEXPIREAT', key, format('%d', math.ceil((s.at + line.life) / 1000))) end
+    if push then call('PEXPIREAT', key, format('%d', math.ceil((s.at + line.ttl) / 1000))) end
     if s.marks then write_notes(s, line) end
   end
 
-  -- The newest entry that counts. There are few that do not: see amend.
+  -- Returns the instant of the newest entry that counts. Few entries do not count: see amend.
   local function find_newest(key)
     local offset, size = 0, 1
     while true do
@@ -376,12 +386,12 @@ do
       if #found < 2 * size then return 0 end
       offset, size = offset + size, 64
       reads = reads - size
-      -- No later than this one.
+      -- The newest entry that counts is no later than this one.
       if reads < 0 then return tonumber(found[#found]) end
     end
   end
 
-  -- Corrects what is recorded at `at`, which is noted next; false if nothing is.
+  -- Corrects the entry at `at`; the caller notes the settlement next. Returns false if there is no such admission.
   local function amend(s, line, at, from, to, seq)
     local key = s.key
     local name = call('ZRANGEBYSCORE', key, at, at, 'LIMIT', 0, 1)[1]
@@ -389,7 +399,7 @@ do
     local cost, count = read_name(name)
     if cost == 0 then return false end
     if seq < 1e18 then
-      -- Never given out, or before the key was reset.
+      -- The number was never given out, or was given out before the key was reset.
       if seq >= count then return false end
       local made = at - line.slice + 1 + (seq - seq % 1000) / 1000
       if line.slice > 0 and made < (s.created or 0) then return false end
@@ -404,35 +414,36 @@ do
       members[#members + 1] = score
       members[#members + 1] = member
     end
-    -- A refunded instant is forgotten, unless others may join it: the present one, and slices, which are few.
+    -- The entry of a refunded instant is removed, unless other admissions may join it: the present instant, and
+    -- slices, which are few.
     local stays = new > 0 or at == s.at or line.slice > 0
     if stays then add(format('%d', at), write_name(at, line.modulus, new, count)) end
-    -- Without it the others are still alike.
+    -- Without the entry the others still have a uniform cost.
     if stays and new ~= cost then
-      s.alike = 0
+      s.uniform_cost = 0
       add('0', 'm')
     end
-    add(write_used(s, s.alike), 'u')
-    add(write_newest(s, true), s.shape)
+    add(write_used(s, s.uniform_cost), 'u')
+    add(write_newest(s, true), s.quota_tag)
     if s.last > s.newest then add(format('-%d', s.last), 'l') end
     call('ZADD', key, unpack(members))
     return true
   end
 
-  -- Adds `cost` to what `name` counts at `at`; a new entry if there is none.
-  local function raise(s, at, name, held, cost)
-    if name then call('ZREM', s.key, name) end
-    call('ZADD', s.key, format('%d', at), held)
+  -- Replaces the entry `old_name` at `at` by `new_name`, which counts `cost` more; `old_name` is nil for a new entry.
+  local function raise(s, at, old_name, new_name, cost)
+    if old_name then call('ZREM', s.key, old_name) end
+    call('ZADD', s.key, format('%d', at), new_name)
     s.used = s.used + cost
     if at > s.newest then s.newest = at end
   end
 
-  -- See heal.lua. An entry that a node writes back is named `<hex>-<node>[*cost]`.
-  local function heal(s, line, entries, by)
-    local key, modulus, added, alike = s.key, line.modulus, 0, s.alike
+  -- Writes entries back: see restore.lua. An entry that a node writes back is named `<hex>-<node>[*cost]`.
+  local function restore(s, line, entries, by)
+    local key, modulus, added, uniform_cost = s.key, line.modulus, 0, s.uniform_cost
     save(s, line)
     if s.fresh and s.replace then drop_key(key) end
-    if s.replace then alike = 1 end
+    if s.replace then uniform_cost = 1 end
     s.gone, s.clipped, s.replace = 0, nil, false
     local empty = s.used == 0 and (s.kept or 0) == 0
     if line.slice > 0 and not by.lost and not by.new_batch(s, entries[1].at) then return 0 end
@@ -440,12 +451,12 @@ do
       local at, cost = entry.at, entry.cost
       if at > s.cut then
         local base = format('%x-%s', at % modulus, by.node)
-        local own, held, regular, all = 0, nil, 0, 0
+        local own, own_name, regular, all = 0, nil, 0, 0
         local found = call('ZRANGEBYSCORE', key, format('%d', at), format('%d', at))
         for _, name in ipairs(found) do
           all = all + read_name(name)
           if string.sub(name, 1, #base) == base then
-            own, held = read_name(name), name
+            own, own_name = read_name(name), name
           elseif not string.find(name, '-', 1, true) then
             regular = read_name(name)
           end
@@ -458,9 +469,13 @@ do
         end
         if need > 0 then
           local total = own + need
-          raise(s, at, held, total == 1 and base or format('%s*%d', base, total), need)
+          raise(s, at, own_name, total == 1 and base or format('%s*%d', base, total), need)
           added = added + need
-          if empty and alike > 0 and added == need then alike = total elseif total ~= alike then alike = 0 end
+          if empty and uniform_cost > 0 and added == need then
+            uniform_cost = total
+          elseif total ~= uniform_cost then
+            uniform_cost = 0
+          end
         end
       end
     end
@@ -472,15 +487,15 @@ do
         s.last = s.at
       end
     end
-    call('ZADD', key, write_used(s, alike), 'u', write_newest(s, s.has_notes or s.marks), s.shape,
-      alike == 0 and '0' or format('-%d', alike), 'm')
+    call('ZADD', key, write_used(s, uniform_cost), 'u', write_newest(s, s.has_notes or s.marks), s.quota_tag,
+      uniform_cost == 0 and '0' or format('-%d', uniform_cost), 'm')
     if s.last > s.newest or line.slice > 0 then call('ZADD', key, format('-%d', s.last), 'l') end
-    call('PEXPIREAT', key, format('%d', math.ceil((math.max(s.at, s.newest) + line.life) / 1000)))
+    call('PEXPIREAT', key, format('%d', math.ceil((math.max(s.at, s.newest) + line.ttl) / 1000)))
     if s.marks then write_notes(s, line) end
     return added
   end
 
   kinds[1] = { load = load, past = past, keep_newest = keep_newest, record = record, wait = wait,
-               reset = reset, save = save, amend = amend, heal = heal, write_used = write_used,
+               reset = reset, save = save, amend = amend, restore = restore, write_used = write_used,
                write_newest = write_newest }
 end

@@ -1,4 +1,4 @@
-//! Which server has a key: one, a cluster's node, or one of several that do not know of each other.
+//! Mapping from keys to servers: one server, the nodes of a cluster, or independent shards.
 
 mod cluster;
 mod sentinel;
@@ -19,16 +19,16 @@ use super::connection::Target;
 use super::epoch::Purpose;
 use super::layout::Names;
 use super::options::address_of;
-use super::server::{Call, Missed, Server};
+use super::server::{Call, CallError, Server};
 use super::{RedisOptions, RedisTopology};
 use crate::{Error, Key};
 
-/// One of a store's servers. The same number means the same address for as long as the store lives.
+/// Number of one of a store's servers. The same number means the same address for the lifetime of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ServerId(pub(crate) u16);
 
-/// Keys of one place go in one call: a slot of a cluster, or the number of a server.
-pub(super) type Place = u16;
+/// Unit of one call: a slot of a cluster, or the number of a server. Keys of one shard go in one call.
+pub(super) type ShardId = u16;
 
 pub(super) struct Topology {
     kind: Kind,
@@ -45,10 +45,10 @@ impl Topology {
     pub(super) fn new(options: &RedisOptions) -> Result<Self, Error> {
         let hold = Arc::new(AtomicBool::new(false));
         let kind = match &options.topology {
-            RedisTopology::One(url) => Kind::One(Arc::new(fixed(url, options, &hold)?)),
+            RedisTopology::One(url) => Kind::One(Arc::new(fixed_server(url, options, &hold)?)),
             RedisTopology::Cluster(urls) => Kind::Cluster(Box::new(Cluster::new(urls, options, &hold)?)),
             RedisTopology::Shards(urls) => {
-                let servers = urls.iter().map(|url| fixed(url, options, &hold).map(Arc::new));
+                let servers = urls.iter().map(|url| fixed_server(url, options, &hold).map(Arc::new));
                 Kind::Shards(Shards::new(servers.collect::<Result<_, _>>()?))
             }
             RedisTopology::Sentinel(sentinel) => {
@@ -60,57 +60,62 @@ impl Topology {
         Ok(Topology { kind, hold })
     }
 
-    /// Whether everything is in one place.
+    /// Returns true if there is one shard.
     #[inline]
     pub(super) fn is_one(&self) -> bool {
         matches!(self.kind, Kind::One(_))
     }
 
-    /// Whether keys are redirected one by one.
+    /// Returns true if keys are redirected one by one.
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self.kind, Kind::Cluster(_))
     }
 
-    pub(super) fn place_of(&self, key: &Key, names: &Names) -> Place {
+    pub(super) fn shard_of(&self, key: &Key, names: &Names) -> ShardId {
         match &self.kind {
             Kind::One(_) => 0,
             Kind::Cluster(_) => cluster::slot_of(key, names),
-            Kind::Shards(shards) => shards.place_of(key),
+            Kind::Shards(shards) => shards.shard_of(key),
         }
     }
 
-    /// Carries out a call on the keys of one place. In a cluster it follows the keys for as long as an answer may
-    /// take, but only while nothing was done.
+    /// Performs a call on the keys of one shard. In a cluster it follows redirects until the reply timeout, but only
+    /// while nothing was done.
     #[inline]
-    pub(super) async fn call(&self, place: Place, purpose: Purpose, call: Call<'_>) -> Result<Value, Error> {
+    pub(super) async fn call(
+        &self,
+        shard: ShardId,
+        purpose: Purpose,
+        call: Call<'_>,
+    ) -> Result<Value, Error> {
         match &self.kind {
             Kind::One(server) => Ok(server.perform(purpose, call, false).await?),
-            Kind::Shards(shards) => Ok(shards.server(place)?.perform(purpose, call, false).await?),
-            Kind::Cluster(cluster) => cluster.call(place, purpose, call).await,
+            Kind::Shards(shards) => Ok(shards.server(shard)?.perform(purpose, call, false).await?),
+            Kind::Cluster(cluster) => cluster.call(shard, purpose, call).await,
         }
     }
 
-    /// The same for what is more than one call.
-    pub(super) fn pursue(&self, place: Place) -> Chase<'_> {
+    /// Starts an operation of more than one call on the keys of one shard.
+    pub(super) fn route(&self, shard: ShardId) -> Route<'_> {
         match &self.kind {
-            Kind::One(server) => Chase::Server(Ok(Arc::clone(server))),
-            Kind::Shards(shards) => Chase::Server(shards.server(place).cloned()),
-            Kind::Cluster(cluster) => Chase::Slot(cluster.pursue(place)),
+            Kind::One(server) => Route::Server(Ok(Arc::clone(server))),
+            Kind::Shards(shards) => Route::Server(shards.server(shard).cloned()),
+            Kind::Cluster(cluster) => Route::Slot(cluster.redirect_loop(shard)),
         }
     }
 
-    /// Those that count now, by number. A cluster must be found first.
+    /// Returns the servers that count now, by number. Reads the slot map of a cluster if that was never done.
     pub(super) async fn servers(&self) -> Result<Vec<ServerId>, Error> {
         if let Kind::Cluster(cluster) = &self.kind {
-            cluster.find().await?;
+            cluster.ensure_loaded().await?;
         }
         Ok(self.known_servers())
     }
 
-    /// Reads a cluster's map again.
+    /// Reads the slot map of a cluster again.
     pub(super) async fn refresh_topology(&self) -> Result<(), Error> {
         match &self.kind {
-            Kind::Cluster(cluster) => cluster.read_again().await,
+            Kind::Cluster(cluster) => cluster.refresh().await,
             _ => Ok(()),
         }
     }
@@ -131,16 +136,16 @@ impl Topology {
         }
     }
 
-    /// Which server has `place` now; the first if that is not known yet.
-    pub(super) fn server_of(&self, place: Place) -> ServerId {
+    /// Returns the server that has `shard` now; the first if that is not known yet.
+    pub(super) fn server_of(&self, shard: ShardId) -> ServerId {
         match &self.kind {
             Kind::One(_) => ServerId(0),
-            Kind::Shards(_) => ServerId(place),
-            Kind::Cluster(cluster) => cluster.owner_now(place),
+            Kind::Shards(_) => ServerId(shard),
+            Kind::Cluster(cluster) => cluster.owner_of(shard),
         }
     }
 
-    /// A hash tag that `server` owns now.
+    /// Returns a hash tag whose slot `server` owns now.
     pub(super) fn coordination_tag(&self, server: ServerId) -> String {
         match &self.kind {
             Kind::Cluster(cluster) => cluster.tag_of(server),
@@ -153,31 +158,31 @@ impl Topology {
     }
 }
 
-/// What is at one place, until it has answered.
-pub(super) enum Chase<'t> {
+/// Target of an operation on one shard, until a server has answered.
+pub(super) enum Route<'t> {
     Server(Result<Arc<Server>, Error>),
     Slot(RedirectLoop<'t>),
 }
 
-impl Chase<'_> {
+impl Route<'_> {
     pub(super) async fn server(&mut self) -> Result<Arc<Server>, Error> {
         match self {
-            Chase::Server(server) => server.clone(),
-            // A transaction is more than one command, so what is on its way is waited for.
-            Chase::Slot(pursuit) => Ok(pursuit.next().await?.0),
+            Route::Server(server) => server.clone(),
+            // A transaction is more than one command, so it waits until a moving slot has arrived.
+            Route::Slot(redirects) => Ok(redirects.next().await?.0),
         }
     }
 
-    /// Gets ready to try again; the error if that cannot be.
-    pub(super) async fn missed(&mut self, missed: Missed) -> Result<(), Error> {
+    /// Prepares the next attempt; returns the error if there is none.
+    pub(super) async fn prepare_retry(&mut self, error: CallError) -> Result<(), Error> {
         match self {
-            Chase::Server(_) => Err(missed.into()),
-            Chase::Slot(pursuit) => pursuit.missed(missed, false).await,
+            Route::Server(_) => Err(error.into()),
+            Route::Slot(redirects) => redirects.prepare_retry(error, false).await,
         }
     }
 }
 
-fn fixed(url: &str, options: &RedisOptions, hold: &Arc<AtomicBool>) -> Result<Server, Error> {
+fn fixed_server(url: &str, options: &RedisOptions, hold: &Arc<AtomicBool>) -> Result<Server, Error> {
     let client = Box::new(client(info(url, options)?, options)?);
     let address = address_of(url).into();
     Ok(Server::new(Target::Fixed { client, address }, options, hold))

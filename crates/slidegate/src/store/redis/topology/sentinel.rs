@@ -1,4 +1,4 @@
-//! The primary that sentinels watch over: they are asked in turn who it is now.
+//! Sentinel topology: asks the sentinels in turn for the address of the current primary.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ pub(crate) struct Sentinel {
     master: String,
     nodes: Vec<(Client, String)>,
     config: AsyncConnectionConfig,
-    /// Everything about the primary but its address.
-    like: ConnectionInfo,
+    /// Connection settings of the primary, except its address.
+    template: ConnectionInfo,
     options: RedisOptions,
 }
 
@@ -27,10 +27,10 @@ impl Sentinel {
             nodes.push((client(info(url, options)?, options)?, address_of(url)));
         }
         let first = sentinel.nodes.first().map_or("", String::as_str);
-        let like = info(first, options)?;
-        // The sentinels' own user and password stay with them.
+        let template = info(first, options)?;
+        // The sentinels' own user and password are not used for the primary.
         let mut redis = redis::RedisConnectionInfo::default()
-            .set_protocol(like.redis_settings().protocol())
+            .set_protocol(template.redis_settings().protocol())
             .set_lib_name("slidegate", env!("CARGO_PKG_VERSION"));
         if let Some(username) = &sentinel.username {
             redis = redis.set_username(username);
@@ -42,25 +42,31 @@ impl Sentinel {
             .set_connection_timeout(Some(options.connect_timeout))
             .set_response_timeout(Some(options.response_timeout));
         let master = sentinel.master.clone();
-        Ok(Sentinel { master, nodes, config, like: like.set_redis_settings(redis), options: options.clone() })
+        Ok(Sentinel {
+            master,
+            nodes,
+            config,
+            template: template.set_redis_settings(redis),
+            options: options.clone(),
+        })
     }
 
-    /// The primary, by the first sentinel that knows it.
-    pub(crate) async fn find(&self) -> Result<(Client, Arc<str>), Error> {
-        let (host, port) = self.ask().await?;
-        let client = client(info_at(&self.like, &host, port), &self.options)?;
+    /// Returns the primary, according to the first sentinel that knows it.
+    pub(crate) async fn find_primary(&self) -> Result<(Client, Arc<str>), Error> {
+        let (host, port) = self.query().await?;
+        let client = client(info_at(&self.template, &host, port), &self.options)?;
         Ok((client, format!("{host}:{port}").into()))
     }
 
-    /// Whether the primary has moved away from `address`, as far as the sentinels can be asked.
-    pub(crate) async fn has_left(&self, address: &str) -> bool {
-        self.ask().await.is_ok_and(|(host, port)| address != format!("{host}:{port}"))
+    /// Returns true if the sentinels say that the primary is no longer at `address`; false if none answers.
+    pub(crate) async fn has_moved_from(&self, address: &str) -> bool {
+        self.query().await.is_ok_and(|(host, port)| address != format!("{host}:{port}"))
     }
 
-    async fn ask(&self) -> Result<(String, u16), Error> {
+    async fn query(&self) -> Result<(String, u16), Error> {
         let mut last = None;
         for (client, address) in &self.nodes {
-            match self.ask_one(client).await {
+            match self.query_one(client).await {
                 Ok(Some(found)) => return Ok(found),
                 Ok(None) => {
                     let message =
@@ -77,7 +83,7 @@ impl Sentinel {
         Err(last.unwrap_or_else(|| Error::invalid("sentinel.nodes is empty")))
     }
 
-    async fn ask_one(&self, client: &Client) -> redis::RedisResult<Option<(String, u16)>> {
+    async fn query_one(&self, client: &Client) -> redis::RedisResult<Option<(String, u16)>> {
         let mut connection = client.get_multiplexed_async_connection_with_config(&self.config).await?;
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
@@ -85,7 +91,7 @@ impl Sentinel {
     }
 }
 
-/// A server that was a primary may be one no longer, and its sentinels may not know yet.
+/// Fails unless the server is a primary: it may have been demoted, and its sentinels may not know yet.
 pub(crate) async fn check_role(connection: &mut MultiplexedConnection, address: &str) -> Result<(), Error> {
     let answer = redis::cmd("ROLE").query_async::<Vec<Value>>(connection).await;
     let role = answer.map_err(|error| explain(&error, address))?.into_iter().next();

@@ -1,8 +1,8 @@
-//! Servers that do not know of each other: each key has one, by rendezvous hashing.
+//! Independent servers: each key has one, by rendezvous hashing.
 //!
-//! A server's weight for a key is a hash of both, and the heaviest has the key. So one that is added takes its
-//! share from all others, one that is removed leaves its share to all others, and no other key moves. The hash is
-//! the same in every process and every version: of digests, byte by byte.
+//! The weight of a server for a key is a hash of both, and the server with the highest weight has the key. So an
+//! added server takes its share from all others, a removed server leaves its share to all others, and no other key
+//! moves. The hash is the same in every process and every version: it is computed from digests, byte by byte.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use hrw_hash::{HrwNode, HrwNodes};
 use sha2::{Digest, Sha256};
 
-use super::{Place, Server, ServerId};
+use super::{Server, ServerId, ShardId};
 use crate::{Error, Key};
 
 pub(super) struct Shards {
@@ -18,15 +18,15 @@ pub(super) struct Shards {
     nodes: HrwNodes<Node>,
 }
 
-/// A server by its address, and its number.
+/// Digest of a server's address, and the server's number.
 #[derive(PartialEq, Eq)]
 struct Node {
     digest: [u8; 8],
-    place: Place,
+    shard: ShardId,
 }
 
 impl Hash for Node {
-    /// The number is where the address stands in a list, which is nobody's affair.
+    /// Leaves out the number: the order of the servers in the configuration must not move keys.
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write(&self.digest);
     }
@@ -34,7 +34,7 @@ impl Hash for Node {
 
 impl HrwNode for Node {}
 
-/// What decides where a key is.
+/// Text that decides which server has a key.
 struct Tag<'k>(&'k str);
 
 impl Hash for Tag<'_> {
@@ -54,12 +54,12 @@ impl Shards {
         Shards { servers, nodes }
     }
 
-    pub(super) fn place_of(&self, key: &Key) -> Place {
-        place_in(&self.nodes, key)
+    pub(super) fn shard_of(&self, key: &Key) -> ShardId {
+        shard_in(&self.nodes, key)
     }
 
-    pub(super) fn server(&self, place: Place) -> Result<&Arc<Server>, Error> {
-        self.servers.get(usize::from(place)).ok_or_else(|| Error::invalid("there is no such shard"))
+    pub(super) fn server(&self, shard: ShardId) -> Result<&Arc<Server>, Error> {
+        self.servers.get(usize::from(shard)).ok_or_else(|| Error::invalid("there is no such shard"))
     }
 
     pub(super) fn servers(&self) -> Vec<ServerId> {
@@ -68,12 +68,12 @@ impl Shards {
 }
 
 fn nodes<'a>(addresses: impl Iterator<Item = &'a str>) -> HrwNodes<Node> {
-    HrwNodes::new(addresses.zip(0..).map(|(address, place)| Node { digest: digest(address), place }))
+    HrwNodes::new(addresses.zip(0..).map(|(address, shard)| Node { digest: digest(address), shard }))
 }
 
-fn place_in(nodes: &HrwNodes<Node>, key: &Key) -> Place {
+fn shard_in(nodes: &HrwNodes<Node>, key: &Key) -> ShardId {
     let tag = Tag(key.tag().unwrap_or(key.as_str()));
-    nodes.sorted(&tag).next().map_or(0, |node| node.place)
+    nodes.sorted(&tag).next().map_or(0, |node| node.shard)
 }
 
 #[cfg(test)]
@@ -82,17 +82,19 @@ mod tests {
 
     const KEYS: u32 = 100_000;
 
-    /// The address of each key's server.
-    fn spread(addresses: &[&'static str]) -> Vec<&'static str> {
+    /// Returns the address of each key's server.
+    fn servers_of_keys(addresses: &[&'static str]) -> Vec<&'static str> {
         let nodes = nodes(addresses.iter().copied());
-        let place = |n: u32| place_in(&nodes, &Key::new("r", [("user", n.to_string().as_str())]));
-        (0..KEYS).map(|n| addresses[usize::from(place(n))]).collect()
+        let shard = |n: u32| shard_in(&nodes, &Key::new("r", [("user", n.to_string().as_str())]));
+        (0..KEYS).map(|n| addresses[usize::from(shard(n))]).collect()
     }
 
     #[test]
-    fn a_fifth_server_takes_a_fifth() {
-        let (four, five) =
-            (spread(&["a:1", "b:1", "c:1", "d:1"]), spread(&["a:1", "b:1", "c:1", "d:1", "e:1"]));
+    fn added_server_takes_only_its_share() {
+        let (four, five) = (
+            servers_of_keys(&["a:1", "b:1", "c:1", "d:1"]),
+            servers_of_keys(&["a:1", "b:1", "c:1", "d:1", "e:1"]),
+        );
         let moved = four.iter().zip(&five).filter(|(before, after)| before != after);
         assert!(moved.clone().all(|(_, after)| *after == "e:1"), "only to the new one");
         let fraction = moved.count() as f64 / f64::from(KEYS);
@@ -103,8 +105,9 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_server_moves_only_its_own() {
-        let (four, three) = (spread(&["a:1", "b:1", "c:1", "d:1"]), spread(&["d:1", "a:1", "c:1"]));
+    fn removed_server_moves_only_its_own_keys() {
+        let (four, three) =
+            (servers_of_keys(&["a:1", "b:1", "c:1", "d:1"]), servers_of_keys(&["d:1", "a:1", "c:1"]));
         let moved = four.iter().zip(&three).filter(|(before, after)| before != after);
         assert!(moved.clone().all(|(before, _)| *before == "b:1"), "only those of the removed server");
         let fraction = moved.count() as f64 / f64::from(KEYS);
@@ -114,12 +117,12 @@ mod tests {
 
     /// Processes of other versions must agree; a change of these numbers moves everyone's keys.
     #[test]
-    fn where_keys_are_never_changes() {
+    fn key_placement_is_stable() {
         let nodes = nodes(["a:1", "b:1", "c:1", "d:1"].into_iter());
-        let places = (0..16).map(|n: u32| place_in(&nodes, &Key::new("r", [("n", n.to_string().as_str())])));
-        assert_eq!(places.collect::<Vec<_>>(), [3, 3, 1, 3, 3, 3, 3, 1, 3, 1, 0, 1, 0, 0, 3, 0]);
+        let shards = (0..16).map(|n: u32| shard_in(&nodes, &Key::new("r", [("n", n.to_string().as_str())])));
+        assert_eq!(shards.collect::<Vec<_>>(), [3, 3, 1, 3, 3, 3, 3, 1, 3, 1, 0, 1, 0, 0, 3, 0]);
         let tagged =
-            |user: String| place_in(&nodes, &Key::tagged(("t", "acme"), "r", [("user", user.as_str())]));
+            |user: String| shard_in(&nodes, &Key::tagged(("t", "acme"), "r", [("user", user.as_str())]));
         assert!((0..100).all(|n: u32| tagged(n.to_string()) == tagged("x".to_owned())));
     }
 }

@@ -1,18 +1,18 @@
-//! What is read of the keys that are watched.
+//! Reading of watched keys.
 
 use std::collections::HashMap;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, Value};
 
-use super::Missed;
+use super::AttemptError;
 use crate::store::redis::error_map::NOT_OURS;
-use crate::store::redis::zset_snapshot::{Held, HeldEntry};
+use crate::store::redis::zset_snapshot::{ZsetEntry, ZsetSnapshot};
 use crate::store::redis::{bad_reply, layout};
 use crate::{Algorithm, Entry, Error, Fault, Micros, Quota, RequestId};
 
-/// Members read of a window at first.
-const SOME: usize = 64;
+/// Members that are first read of a window.
+const FIRST_PAGE: usize = 64;
 
 /// Members that one command reads of a key that is read whole. It takes Redis a few milliseconds at most.
 const PAGE: usize = 4_000;
@@ -20,121 +20,122 @@ const PAGE: usize = 4_000;
 type Members = Vec<(String, f64)>;
 
 /// One key, as it was read.
-pub(super) struct Loaded {
+pub(super) struct LoadedKey {
     pub(super) name: String,
-    /// Where a window has its notes.
+    /// Name of the key with the notes of a window.
     pub(super) notes: String,
-    pub(super) held: Option<Held>,
-    /// Whether all of it was read.
-    pub(super) whole: bool,
-    /// The lowest score above zero: the oldest entry, or note of a counter.
+    pub(super) snapshot: Option<ZsetSnapshot>,
+    /// True if all of it was read.
+    pub(super) read_whole: bool,
+    /// Lowest score above zero: the oldest entry, or note of a counter.
     pub(super) oldest: Option<u64>,
-    /// Admissions of the requests that are asked about: id, entry.
+    /// Earlier admissions of the requests in the batch: id, entry.
     pub(super) ids: Vec<(RequestId, Entry)>,
     /// Requests that were refunded: when, and how often in that instant.
-    pub(super) void: HashMap<String, (u64, u64)>,
-    /// Where it is that its limit began to climb, if it does, and what was found there.
-    pub(super) warm: Option<(String, Option<Climbing>)>,
+    pub(super) refunded: HashMap<String, (u64, u64)>,
+    /// Name and contents of the warm-up record, if its limit warms up.
+    pub(super) warm: Option<(String, Option<WarmUpRecord>)>,
 }
 
-/// Since when a limit climbs: see `lua/warm.lua`.
+/// Warm-up record of a key: see `lua/warm.lua`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Climbing {
+pub(super) struct WarmUpRecord {
     pub(super) since: Micros,
     pub(super) last: Micros,
-    pub(super) shape: String,
+    pub(super) quota_tag: String,
 }
 
-impl Climbing {
+impl WarmUpRecord {
     fn read(text: &str) -> Option<Self> {
         let mut words = text.splitn(3, ' ');
         let mut instant = || words.next()?.parse().ok().map(Micros::new);
         let (since, last) = (instant()?, instant()?);
-        Some(Climbing { since, last, shape: words.next()?.to_owned() })
+        Some(WarmUpRecord { since, last, quota_tag: words.next()?.to_owned() })
     }
 
     pub(super) fn write(&self) -> String {
-        format!("{} {} {}", self.since.get(), self.last.get(), self.shape)
+        format!("{} {} {}", self.since.get(), self.last.get(), self.quota_tag)
     }
 }
 
-/// What is read of one key.
-pub(super) struct Wanted {
+/// Parts to read of one key.
+pub(super) struct LoadRequest {
     pub(super) name: String,
     pub(super) notes: String,
-    /// Whether its notes matter.
+    /// True if its notes are needed.
     pub(super) noted: bool,
-    /// Where it is that its limit began to climb, if it does.
+    /// Name of the warm-up record, if its limit warms up.
     pub(super) warm: Option<String>,
 }
 
-/// Watches the keys, reads the time, and what is needed of each key.
+/// Watches the keys, and reads the time and what is needed of each key.
 pub(super) async fn load(
     connection: &mut MultiplexedConnection,
-    wanted: Vec<Wanted>,
-    whole: &[usize],
-) -> Result<(u64, Vec<Loaded>), Missed> {
+    requests: Vec<LoadRequest>,
+    read_whole: &[usize],
+) -> Result<(u64, Vec<LoadedKey>), AttemptError> {
     let mut read = Pipeline::new();
     read.cmd("WATCH");
-    for Wanted { name, notes, noted, warm } in &wanted {
+    for LoadRequest { name, notes, noted, warm } in &requests {
         read.arg(name).arg(noted.then_some(notes)).arg(warm);
     }
     read.cmd("TIME");
-    for (i, Wanted { name, .. }) in wanted.iter().enumerate() {
-        let page = if whole.contains(&i) { PAGE } else { SOME };
+    for (i, LoadRequest { name, .. }) in requests.iter().enumerate() {
+        let page = if read_whole.contains(&i) { PAGE } else { FIRST_PAGE };
         read.cmd("ZRANGE").arg(name).arg(0).arg(page - 1).arg("WITHSCORES");
     }
-    for warm in wanted.iter().filter_map(|wanted| wanted.warm.as_ref()) {
+    for warm in requests.iter().filter_map(|request| request.warm.as_ref()) {
         read.cmd("GET").arg(warm);
     }
     let values: Vec<Value> = read.query_async(connection).await?;
     let mut values = values.into_iter().skip(1);
     let time: Option<(u64, u64)> = values.next().and_then(|time| redis::from_redis_value(time).ok());
-    let (seconds, micros) = time.ok_or_else(|| Missed::Wrong(bad_reply()))?;
+    let (seconds, micros) = time.ok_or_else(|| AttemptError::Invalid(bad_reply()))?;
     let now = seconds.saturating_mul(1_000_000).saturating_add(micros);
-    let mut loaded = Vec::with_capacity(wanted.len());
-    let mut parts = Vec::new();
-    let counts: Vec<Value> = values.by_ref().take(wanted.len()).collect();
-    for ((i, wanted), value) in wanted.into_iter().enumerate().zip(counts) {
-        let mut members: Members = redis::from_redis_value(value).map_err(|_| Missed::Wrong(bad_reply()))?;
-        if whole.contains(&i) {
-            read_rest(connection, &wanted.name, &mut members).await?;
+    let mut loaded = Vec::with_capacity(requests.len());
+    let mut incomplete = Vec::new();
+    let counts: Vec<Value> = values.by_ref().take(requests.len()).collect();
+    for ((i, request), value) in requests.into_iter().enumerate().zip(counts) {
+        let mut members: Members =
+            redis::from_redis_value(value).map_err(|_| AttemptError::Invalid(bad_reply()))?;
+        if read_whole.contains(&i) {
+            read_rest(connection, &request.name, &mut members).await?;
         }
-        let held = Held::read(&members);
-        if held.is_none() && !members.is_empty() {
-            return Err(Missed::Wrong(Error::store(Fault::WrongType, NOT_OURS)));
+        let snapshot = ZsetSnapshot::read(&members);
+        if snapshot.is_none() && !members.is_empty() {
+            return Err(AttemptError::Invalid(Error::store(Fault::WrongType, NOT_OURS)));
         }
-        let all = whole.contains(&i) || members.len() < SOME;
-        if let (Some(held), false) = (&held, all) {
-            let at = now.max(held.last);
+        let all = read_whole.contains(&i) || members.len() < FIRST_PAGE;
+        if let (Some(snapshot), false) = (&snapshot, all) {
+            let at = now.max(snapshot.last);
             let expired =
-                members.last().is_some_and(|(_, score)| *score as u64 + held.quota.window().get() <= at);
-            let sliced = matches!(held.quota.algorithm(), Algorithm::TimeSlice { .. });
-            if expired || sliced || at == held.last {
-                parts.push(i);
+                members.last().is_some_and(|(_, score)| *score as u64 + snapshot.quota.window().get() <= at);
+            let sliced = matches!(snapshot.quota.algorithm(), Algorithm::TimeSlice { .. });
+            if expired || sliced || at == snapshot.last {
+                incomplete.push(i);
             }
         }
         let oldest = members.iter().find(|(_, score)| *score > 0.0).map(|(_, score)| *score as u64);
-        let warm = match wanted.warm {
+        let warm = match request.warm {
             Some(warm) => {
                 let text: Option<String> = values.next().and_then(|text| redis::from_redis_value(text).ok());
-                Some((warm, text.and_then(|text| Climbing::read(&text))))
+                Some((warm, text.and_then(|text| WarmUpRecord::read(&text))))
             }
             None => None,
         };
-        loaded.push(Loaded {
+        loaded.push(LoadedKey {
             warm,
-            name: wanted.name,
-            notes: wanted.notes,
-            held,
-            whole: all,
+            name: request.name,
+            notes: request.notes,
+            snapshot,
+            read_whole: all,
             oldest,
             ids: Vec::new(),
-            void: HashMap::new(),
+            refunded: HashMap::new(),
         });
     }
-    if !parts.is_empty() {
-        return Err(Missed::Part(parts));
+    if !incomplete.is_empty() {
+        return Err(AttemptError::NeedsAllEntries(incomplete));
     }
     Ok((now, loaded))
 }
@@ -158,43 +159,44 @@ async fn read_rest(
     Ok(())
 }
 
-impl Loaded {
-    /// Where the notes are on what is held; none if there are none.
-    pub(super) fn noted_in(&self) -> Option<&str> {
-        let held = self.held.as_ref()?;
-        match Held::is_window(&held.quota) {
-            true => held.has_notes.then_some(&self.notes),
+impl LoadedKey {
+    /// Returns the key with the notes on the stored count; none if it has no notes.
+    pub(super) fn notes_key(&self) -> Option<&str> {
+        let snapshot = self.snapshot.as_ref()?;
+        match ZsetSnapshot::is_window(&snapshot.quota) {
+            true => snapshot.has_notes.then_some(&self.notes),
             false => Some(&self.name),
         }
     }
 
-    /// Looks up whether a request was admitted: `known` in `lua/notes.lua`.
+    /// Looks up whether a request was admitted: `find_admission` in `lua/notes.lua`.
     pub(super) async fn find_id(
         &mut self,
         connection: &mut MultiplexedConnection,
         id: &RequestId,
         cost: u64,
         quota: &Quota,
-    ) -> Result<(), Missed> {
-        let Some(held) = &self.held else { return Ok(()) };
+    ) -> Result<(), AttemptError> {
+        let Some(snapshot) = &self.snapshot else { return Ok(()) };
         let name = layout::id_note(id, cost);
-        if !same_shape(&held.quota, quota) || self.ids.iter().any(|(known, e)| known == id && e.cost == cost)
+        if !same_counter(&snapshot.quota, quota)
+            || self.ids.iter().any(|(known, e)| known == id && e.cost == cost)
         {
             return Ok(());
         }
-        let Some(key) = self.noted_in() else { return Ok(()) };
+        let Some(key) = self.notes_key() else { return Ok(()) };
         let mut score = async |member: &str| -> Result<Option<u64>, RedisError> {
             let found: Option<f64> =
                 redis::cmd("ZSCORE").arg(key).arg(member).query_async(connection).await?;
             Ok(found.map(|score| score as u64))
         };
         let Some(at) = score(&name).await? else { return Ok(()) };
-        let digits = layout::digits(id, cost) * 100;
+        let digits = layout::id_digits(id, cost) * 100;
         let mut k = 0;
-        while score(&note("void:", quota, at, digits + k)).await? == Some(at) {
+        while score(&note_name("void:", quota, at, digits + k)).await? == Some(at) {
             k += 1;
             if k > 99 || score(&format!("{name}/{k}")).await? != Some(at) {
-                self.void.insert(name, (at, k.min(99)));
+                self.refunded.insert(name, (at, k.min(99)));
                 return Ok(());
             }
         }
@@ -203,28 +205,28 @@ impl Loaded {
     }
 }
 
-/// Whether a key that counts by one quota goes on with the other.
-pub(super) fn same_shape(held: &Quota, asked: &Quota) -> bool {
+/// Returns true if a key that counts by one quota continues with the other.
+pub(super) fn same_counter(stored: &Quota, requested: &Quota) -> bool {
     let bucket = |quota: &Quota| matches!(quota.algorithm(), Algorithm::TokenBucket { .. });
-    bucket(held) && bucket(asked) || layout::shape(held) == layout::shape(asked)
+    bucket(stored) && bucket(requested) || layout::quota_tag(stored) == layout::quota_tag(requested)
 }
 
-pub(super) fn note(what: &str, quota: &Quota, at: u64, seq: u64) -> String {
+pub(super) fn note_name(what: &str, quota: &Quota, at: u64, seq: u64) -> String {
     format!("{what}{:x}.{seq}", at % layout::modulus(quota))
 }
 
-/// When the newest entry was recorded that counts, besides this one; 0 if there is none.
+/// Returns the instant of the newest entry that counts, besides this one; 0 if there is none.
 pub(super) async fn newest_besides(
     connection: &mut MultiplexedConnection,
     name: &str,
-    entry: &HeldEntry,
+    entry: &ZsetEntry,
 ) -> Result<u64, RedisError> {
     let (mut start, mut size) = (0, 2);
     loop {
         let mut command = redis::cmd("ZREVRANGEBYSCORE");
         command.arg(name).arg("+inf").arg(1).arg("WITHSCORES").arg("LIMIT").arg(start).arg(size);
         let found: Members = command.query_async(connection).await?;
-        let mut entries = found.iter().filter_map(|(name, score)| HeldEntry::read(name, *score));
+        let mut entries = found.iter().filter_map(|(name, score)| ZsetEntry::read(name, *score));
         if let Some(other) = entries.find(|other| other.cost > 0 && other.name != entry.name) {
             return Ok(other.at);
         }

@@ -1,11 +1,12 @@
 //! `mode: transaction`: the same decisions without scripts, for servers and proxies that do not run them.
 //!
-//! WATCH the keys, read what is needed of them into a [`State`](crate::State), let the pure algorithm judge, and write what
-//! has changed in MULTI / EXEC. If another client changed a key meanwhile, EXEC writes nothing and it is all
-//! done again, a bounded number of times; callers of one key in one process wait for each other instead.
+//! It watches the keys with WATCH, reads what is needed of them into a [`State`](crate::State), evaluates with the
+//! pure algorithm, and writes the changes in MULTI / EXEC. If another client changed a key meanwhile, EXEC writes
+//! nothing and the attempt is repeated, a bounded number of times; callers of one key in one process wait for each
+//! other instead.
 //!
-//! The layout is that of the scripts, so both can work on the same keys. Of a window only the oldest entries are
-//! read; the others stand together at the newest instant, and if a decision depends on one of them, all are read.
+//! The layout is that of the scripts, so both can work on the same keys. Only the oldest entries of a window are
+//! read; the others are summed up at the newest instant, and if a decision depends on one of them, all are read.
 //!
 //! A denial writes nothing, so it may come before an admission that is dated earlier but not yet written.
 
@@ -21,14 +22,14 @@ use redis::{ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
 use smallvec::SmallVec;
 use tokio::sync::MutexGuard;
 
-use self::key_state::{Open, Slot};
-use self::load::{Wanted, load, newest_besides, note};
+use self::key_state::{KeyState, KeyStates};
+use self::load::{LoadRequest, load, newest_besides, note_name};
 use super::epoch::Purpose;
 use super::error_map::{Redirect, explain, redirect};
-use super::layout::{NAMED, id_note_of};
+use super::layout::{FIRST_ID_SEQ, id_note_of};
 use super::server::{self, Server};
-use super::topology::Place;
-use super::zset_snapshot::{Held, HeldEntry};
+use super::topology::ShardId;
+use super::zset_snapshot::{ZsetEntry, ZsetSnapshot};
 use super::{Inner, bad_reply};
 use crate::algorithm::evaluate::evaluate;
 use crate::{
@@ -36,61 +37,65 @@ use crate::{
     Settled, Settlement, Verdicts,
 };
 
-/// How often a decision is tried anew when others change its keys.
-const TRIES: u32 = 100;
+/// Most attempts of a decision when other clients change its keys.
+const MAX_ATTEMPTS: u32 = 100;
 
-/// Tries that follow at once; later ones wait a little.
-const EAGER: u32 = 4;
+/// Attempts without back-off; later ones wait a little.
+const IMMEDIATE_ATTEMPTS: u32 = 4;
 
-/// Callers of one key in one process go one after the other.
-const LANES: usize = 64;
+/// Number of locks: callers of one key in one process go one after the other.
+const KEY_LOCKS: usize = 64;
 
-/// How long it is remembered that a limit climbs when it is cold again, in milliseconds.
+/// Time that a warm-up record is kept after the limit is cold again, in milliseconds.
 const WARM_BUFFER: u64 = 10_000;
 
-/// What transactions need besides the store.
+/// Locks by hash of the key, so that callers of one key in one process go one after the other.
 pub(super) struct Transactions {
-    lanes: [tokio::sync::Mutex<()>; LANES],
+    key_locks: [tokio::sync::Mutex<()>; KEY_LOCKS],
 }
 
 impl Default for Transactions {
     fn default() -> Self {
-        Transactions { lanes: std::array::from_fn(|_| tokio::sync::Mutex::new(())) }
+        Transactions { key_locks: std::array::from_fn(|_| tokio::sync::Mutex::new(())) }
     }
 }
 
-/// What is tried.
+/// Work of one transaction.
 #[derive(Clone, Copy)]
 enum Work<'a> {
     Admit(&'a [Checks], &'a [&'a Key]),
     Settle(&'a [Settlement]),
 }
 
-/// What came of it.
-enum Done {
+/// Result of one transaction.
+enum TransactionResult {
     Admitted(BatchVerdicts),
     Settled(Receipt),
 }
 
-/// Why a try did not succeed.
-enum Missed {
-    /// Another client was quicker.
+/// Reason why an attempt did not succeed.
+enum AttemptError {
+    /// Another client changed a key first.
     Conflict,
-    /// All of these keys must be read.
-    Part(Vec<usize>),
+    /// The decision depends on entries of these keys that were not read: all of their entries must be read.
+    NeedsAllEntries(Vec<usize>),
     Failed(RedisError),
-    Wrong(Error),
+    Invalid(Error),
 }
 
-impl From<RedisError> for Missed {
+impl From<RedisError> for AttemptError {
     fn from(error: RedisError) -> Self {
-        Missed::Failed(error)
+        AttemptError::Failed(error)
     }
 }
 
 impl Inner {
-    pub(super) async fn admit_watched(&self, place: Place, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
-        let checks = || asks.iter().flat_map(Checks::checks);
+    pub(super) async fn admit_by_transaction(
+        &self,
+        shard: ShardId,
+        batch: &[Checks],
+    ) -> Result<BatchVerdicts, Error> {
+        let checks = || batch.iter().flat_map(Checks::checks);
         if checks().any(|check| check.encoding == Encoding::Packed) {
             return Err(Error::invalid("`encoding: packed` needs scripts: not with redis.mode transaction"));
         }
@@ -100,25 +105,26 @@ impl Inner {
                 keys.push(&check.key);
             }
         }
-        match self.attempt(place, &keys, Work::Admit(asks, &keys)).await? {
-            Done::Admitted(readings) => Ok(readings),
-            Done::Settled(_) => Err(bad_reply()),
+        match self.attempt(shard, &keys, Work::Admit(batch, &keys)).await? {
+            TransactionResult::Admitted(batch_verdicts) => Ok(batch_verdicts),
+            TransactionResult::Settled(_) => Err(bad_reply()),
         }
     }
 
-    pub(super) async fn settle_watched(
+    pub(super) async fn settle_by_transaction(
         &self,
-        place: Place,
+        shard: ShardId,
         settlements: &[Settlement],
     ) -> Result<Receipt, Error> {
         let mut receipt = Receipt { at: Micros::ZERO, settled: Vec::new() };
         let mut rest = settlements;
         while !rest.is_empty() {
-            // One transaction for as many as have different keys.
+            // One transaction for as many settlements as have different keys.
             let twice = (1..rest.len()).find(|&i| rest[..i].iter().any(|other| other.key == rest[i].key));
             let (now, later) = rest.split_at(twice.unwrap_or(rest.len()));
             let keys: Vec<&Key> = now.iter().map(|settlement| &settlement.key).collect();
-            let Done::Settled(part) = self.attempt(place, &keys, Work::Settle(now)).await? else {
+            let TransactionResult::Settled(part) = self.attempt(shard, &keys, Work::Settle(now)).await?
+            else {
                 return Err(bad_reply());
             };
             receipt.at = part.at;
@@ -129,69 +135,80 @@ impl Inner {
     }
 
     /// Follows the keys to the server that has them.
-    async fn attempt(&self, place: Place, keys: &[&Key], work: Work<'_>) -> Result<Done, Error> {
-        let _lanes = self.transactions.lanes(keys).await;
-        let mut chase = self.topology.pursue(place);
+    async fn attempt(
+        &self,
+        shard: ShardId,
+        keys: &[&Key],
+        work: Work<'_>,
+    ) -> Result<TransactionResult, Error> {
+        let _locks = self.transactions.lock_keys(keys).await;
+        let mut route = self.topology.route(shard);
         loop {
-            let server = chase.server().await?;
+            let server = route.server().await?;
             match self.attempt_at(&server, work).await {
                 Ok(done) => return Ok(done),
-                Err(missed) => chase.missed(missed).await?,
+                Err(error) => route.prepare_retry(error).await?,
             }
         }
     }
 
-    /// Tries until it succeeds, fails, or has been beaten too often.
-    async fn attempt_at(&self, server: &Server, work: Work<'_>) -> Result<Done, server::Missed> {
-        let failed = server::Missed::Failed;
-        let _place = server.connections.place().await.map_err(failed)?;
-        let (mut whole, mut tried) = (Vec::new(), 0);
-        while tried < TRIES {
-            let mut own = server.take(Purpose::Decide).await.map_err(failed)?;
+    /// Repeats attempts until one succeeds, fails, or there were too many conflicts.
+    async fn attempt_at(
+        &self,
+        server: &Server,
+        work: Work<'_>,
+    ) -> Result<TransactionResult, server::CallError> {
+        let failed = server::CallError::Failed;
+        let _permit = server.connections.permit().await.map_err(failed)?;
+        let (mut read_whole, mut conflicts) = (Vec::new(), 0);
+        while conflicts < MAX_ATTEMPTS {
+            let mut dedicated = server.take_connection(Purpose::Decide).await.map_err(failed)?;
             let done = match work {
-                Work::Admit(asks, keys) => {
-                    self.try_admit(&mut own.connection, asks, keys, &whole).await.map(Done::Admitted)
-                }
-                Work::Settle(settlements) => {
-                    self.try_settle(&mut own.connection, settlements, &whole).await.map(Done::Settled)
-                }
+                Work::Admit(batch, keys) => self
+                    .try_admit(&mut dedicated.connection, batch, keys, &read_whole)
+                    .await
+                    .map(TransactionResult::Admitted),
+                Work::Settle(settlements) => self
+                    .try_settle(&mut dedicated.connection, settlements, &read_whole)
+                    .await
+                    .map(TransactionResult::Settled),
             };
             match done {
                 Ok(done) => {
-                    server.put_back(own);
+                    server.return_connection(dedicated);
                     return Ok(done);
                 }
-                Err(Missed::Failed(error)) => {
-                    let explained = explain(&error, &own.address);
-                    // A slot may leave between WATCH and EXEC, which then does nothing.
+                Err(AttemptError::Failed(error)) => {
+                    let explained = explain(&error, &dedicated.address);
+                    // A slot may move away between WATCH and EXEC, which then does nothing.
                     let left = explained.fault() == Some(Fault::Cluster)
                         && error.kind() == ErrorKind::Server(ServerErrorKind::ExecAbort);
                     return Err(match redirect(&error).or_else(|| left.then_some(Redirect::Again)) {
-                        // What was watched goes with the connection.
-                        Some(redirect) => server::Missed::Redirected(redirect, explained),
+                        // Dropping the connection ends its WATCH.
+                        Some(redirect) => server::CallError::Redirected(redirect, explained),
                         None => {
                             server.drop_idle();
                             failed(explained)
                         }
                     });
                 }
-                Err(Missed::Wrong(error)) => return Err(failed(error)),
+                Err(AttemptError::Invalid(error)) => return Err(failed(error)),
                 // Each key is added once, so this ends.
-                Err(Missed::Part(keys)) => whole.extend(keys),
-                Err(Missed::Conflict) => tried += 1,
+                Err(AttemptError::NeedsAllEntries(keys)) => read_whole.extend(keys),
+                Err(AttemptError::Conflict) => conflicts += 1,
             }
-            // What was watched is no concern of the next one's.
-            if redis::cmd("UNWATCH").exec_async(&mut own.connection).await.is_ok() {
-                server.put_back(own);
+            // The next user of the connection must not inherit the WATCH.
+            if redis::cmd("UNWATCH").exec_async(&mut dedicated.connection).await.is_ok() {
+                server.return_connection(dedicated);
             }
-            if tried > EAGER {
-                tokio::time::sleep(Duration::from_millis(1 + u64::from(tried) % 7)).await;
+            if conflicts > IMMEDIATE_ATTEMPTS {
+                tokio::time::sleep(Duration::from_millis(1 + u64::from(conflicts) % 7)).await;
             }
         }
         Err(failed(Error::store(
             Fault::Conflict,
             format!(
-                "others changed the same keys {TRIES} times while this was decided: use scripts for hot keys"
+                "others changed the same keys {MAX_ATTEMPTS} times while this was decided: use scripts for hot keys"
             ),
         )))
     }
@@ -199,215 +216,224 @@ impl Inner {
     async fn try_admit(
         &self,
         connection: &mut MultiplexedConnection,
-        asks: &[Checks],
+        batch: &[Checks],
         keys: &[&Key],
-        whole: &[usize],
-    ) -> Result<BatchVerdicts, Missed> {
+        read_whole: &[usize],
+    ) -> Result<BatchVerdicts, AttemptError> {
         let noted = |key: &Key| {
-            let mut checks = asks.iter().filter(|ask| ask.id().is_some()).flat_map(Checks::checks);
-            checks.any(|check| check.key == *key && Held::is_window(&check.quota))
+            let mut checks = batch.iter().filter(|checks| checks.id().is_some()).flat_map(Checks::checks);
+            checks.any(|check| check.key == *key && ZsetSnapshot::is_window(&check.quota))
         };
-        let climbs = |key: &Key| {
-            let mut checks = asks.iter().flat_map(Checks::checks);
+        let warms_up = |key: &Key| {
+            let mut checks = batch.iter().flat_map(Checks::checks);
             checks.any(|check| check.key == *key && check.quota.warm_up().is_some())
         };
-        let wanted = |key: &Key| Wanted {
-            warm: climbs(key).then(|| self.names.warm(key)),
-            ..self.wanted(key, noted(key))
+        let request = |key: &Key| LoadRequest {
+            warm: warms_up(key).then(|| self.names.warm(key)),
+            ..self.load_request(key, noted(key))
         };
-        let wanted = keys.iter().map(|key| wanted(key)).collect();
-        let (now, mut loaded) = load(connection, wanted, whole).await?;
-        let places: HashMap<&Key, usize, foldhash::quality::RandomState> =
+        let requests = keys.iter().map(|key| request(key)).collect();
+        let (now, mut loaded) = load(connection, requests, read_whole).await?;
+        let indexes: HashMap<&Key, usize, foldhash::quality::RandomState> =
             keys.iter().enumerate().map(|(i, key)| (*key, i)).collect();
-        for ask in asks {
-            let Some(id) = ask.id() else { continue };
-            for check in ask.checks() {
-                loaded[places[&check.key]].find_id(connection, id, check.cost, &check.quota).await?;
+        for checks in batch {
+            let Some(id) = checks.id() else { continue };
+            for check in checks.checks() {
+                loaded[indexes[&check.key]].find_id(connection, id, check.cost, &check.quota).await?;
             }
         }
-        let mut slots: Vec<Option<Slot>> = loaded.iter().map(|_| None).collect();
-        let mut readings = BatchVerdicts::new();
-        for ask in asks {
-            let indices: SmallVec<[usize; 4]> = ask.checks().iter().map(|c| places[&c.key]).collect();
-            let mut open: Vec<Slot> = Vec::with_capacity(indices.len());
-            for (check, &i) in ask.checks().iter().zip(&indices) {
-                // One that is new and recorded nothing has nothing to go on with, such as the level of another burst.
-                let held = slots[i]
-                    .take()
-                    .filter(|slot| slot.state.suits(&check.quota) && !(slot.fresh && slot.recorded == 0));
-                open.push(held.unwrap_or_else(|| Slot::open(&loaded[i], &check.quota, now)));
+        let mut key_states: Vec<Option<KeyState>> = loaded.iter().map(|_| None).collect();
+        let mut batch_verdicts = BatchVerdicts::new();
+        for checks in batch {
+            let indices: SmallVec<[usize; 4]> = checks.checks().iter().map(|c| indexes[&c.key]).collect();
+            let mut open: Vec<KeyState> = Vec::with_capacity(indices.len());
+            for (check, &i) in checks.checks().iter().zip(&indices) {
+                // A new state that recorded nothing has nothing to continue from, such as the level of another burst.
+                let current = key_states[i].take().filter(|key_state| {
+                    key_state.state.suits(&check.quota) && !(key_state.fresh && key_state.recorded == 0)
+                });
+                open.push(current.unwrap_or_else(|| KeyState::open(&loaded[i], &check.quota, now)));
             }
-            let reading = evaluate(ask, Micros::new(now), &mut Open(&mut open));
-            let mut verdicts = reading.verdicts;
-            for (((check, verdict), slot), &i) in
-                ask.checks().iter().zip(&mut verdicts).zip(&mut open).zip(&indices)
+            let evaluation = evaluate(checks, Micros::new(now), &mut KeyStates(&mut open));
+            let mut verdicts = evaluation.verdicts;
+            for (((check, verdict), key_state), &i) in
+                checks.checks().iter().zip(&mut verdicts).zip(&mut open).zip(&indices)
             {
-                slot.quota = check.quota;
-                let recorded = slot.note_recorded();
+                key_state.quota = check.quota;
+                let recorded = key_state.note_recorded();
                 if verdict.outcome == Outcome::Charged {
-                    let number = slot.number(ask.id(), check.cost, verdict.entry, recorded);
+                    let number = key_state.number(checks.id(), check.cost, verdict.entry, recorded);
                     // An attempt is not settled, so it has no number.
                     if check.quota.count() == Count::Admitted {
                         verdict.entry.seq = number;
                     }
                 }
-                if verdict.retry_after > Micros::ZERO && slot.reaches_lump(verdict) {
-                    return Err(Missed::Part(vec![i]));
+                if verdict.retry_after > Micros::ZERO && key_state.reaches_unread(verdict) {
+                    return Err(AttemptError::NeedsAllEntries(vec![i]));
                 }
             }
-            for (slot, &i) in open.into_iter().zip(&indices) {
-                slots[i] = Some(slot);
+            for (key_state, &i) in open.into_iter().zip(&indices) {
+                key_states[i] = Some(key_state);
             }
-            readings.push(Verdicts { verdicts, ..reading });
+            batch_verdicts.push(Verdicts { verdicts, ..evaluation });
         }
         let mut writes = Pipeline::new();
         writes.atomic();
         let mut read_only = Vec::new();
-        for ((i, slot), loaded) in slots.iter().enumerate().zip(&loaded) {
-            let Some(slot) = slot else { continue };
+        for ((i, key_state), loaded) in key_states.iter().enumerate().zip(&loaded) {
+            let Some(key_state) = key_state else { continue };
             let before = writes.len();
-            if !slot.write(&mut writes, loaded, self.expiry) {
-                return Err(Missed::Part(vec![i]));
+            if !key_state.write(&mut writes, loaded, self.expiry) {
+                return Err(AttemptError::NeedsAllEntries(vec![i]));
             }
-            if let (Some((climbing, until)), Some((name, _))) = (slot.climbs(loaded), &loaded.warm) {
+            if let (Some((record, until)), Some((name, _))) = (key_state.warm_up_change(loaded), &loaded.warm)
+            {
                 let ends = until.get().div_ceil(1_000) + WARM_BUFFER;
-                writes.cmd("SET").arg(name).arg(climbing.write()).arg("PXAT").arg(ends);
+                writes.cmd("SET").arg(name).arg(record.write()).arg("PXAT").arg(ends);
             }
-            if writes.len() == before && loaded.held.is_some() {
-                read_only.push((slot, loaded));
+            if writes.len() == before && loaded.snapshot.is_some() {
+                read_only.push((key_state, loaded));
             }
         }
-        // What it read is touched too, so that nobody writes there later with an earlier instant: those that
-        // write are in the order of their instants, on every key they were judged by.
+        // Keys that were only read are touched too, so that no other transaction writes there later with an earlier
+        // instant: writing transactions are in the order of their instants, on every key they evaluated.
         if !writes.is_empty() {
-            for (slot, loaded) in read_only {
-                slot.touch(&mut writes, loaded, self.expiry);
+            for (key_state, loaded) in read_only {
+                key_state.touch(&mut writes, loaded, self.expiry);
             }
         }
         commit(connection, writes).await?;
-        Ok(readings)
+        Ok(batch_verdicts)
     }
 
     async fn try_settle(
         &self,
         connection: &mut MultiplexedConnection,
         settlements: &[Settlement],
-        whole: &[usize],
-    ) -> Result<Receipt, Missed> {
-        let wanted = settlements.iter().map(|settlement| self.wanted(&settlement.key, true)).collect();
-        let (now, loaded) = load(connection, wanted, whole).await?;
+        read_whole: &[usize],
+    ) -> Result<Receipt, AttemptError> {
+        let requests =
+            settlements.iter().map(|settlement| self.load_request(&settlement.key, true)).collect();
+        let (now, loaded) = load(connection, requests, read_whole).await?;
         let mut writes = Pipeline::new();
         writes.atomic();
         let mut settled = Vec::new();
         for ((i, settlement), loaded) in settlements.iter().enumerate().zip(&loaded) {
-            let Some(held) = &loaded.held else {
+            let Some(snapshot) = &loaded.snapshot else {
                 settled.push(Settled::Gone);
                 continue;
             };
-            let quota = held.quota;
-            let mut slot = Slot::open(loaded, &quota, now);
-            slot.state.inspect(Micros::new(now));
-            let Entry { at: made, seq, cost } = settlement.entry;
-            let marker = note("settled:", &quota, made.get(), seq);
-            let moved = note("moved:", &quota, made.get(), seq);
-            let since = match loaded.noted_in().filter(|_| quota.is_held()) {
+            let quota = snapshot.quota;
+            let mut key_state = KeyState::open(loaded, &quota, now);
+            key_state.state.inspect(Micros::new(now));
+            let Entry { at: admitted_at, seq, cost } = settlement.entry;
+            let marker = note_name("settled:", &quota, admitted_at.get(), seq);
+            let moved = note_name("moved:", &quota, admitted_at.get(), seq);
+            let since = match loaded.notes_key().filter(|_| quota.is_held()) {
                 Some(notes) => {
                     redis::cmd("ZSCORE").arg(notes).arg(&moved).query_async::<Option<f64>>(connection).await?
                 }
                 None => None,
             };
-            // Where it was extended it counts from there, and its number is no place among those of that instant.
+            // An extended admission counts from its extension, and its number is not an ordinal of that instant.
             let settlement = &match since {
                 Some(since) => Settlement {
-                    entry: Entry { at: Micros::new(since as u64), seq: NAMED, cost },
+                    entry: Entry { at: Micros::new(since as u64), seq: FIRST_ID_SEQ, cost },
                     ..settlement.clone()
                 },
                 None => settlement.clone(),
             };
-            let mut look = Pipeline::new();
+            let mut lookup = Pipeline::new();
             let (name, instant) = (&loaded.name, settlement.entry.at.get());
             // Without notes there is no such member in the key itself either.
-            look.cmd("ZSCORE").arg(loaded.noted_in().unwrap_or(name)).arg(&marker);
-            look.cmd("ZRANGEBYSCORE").arg(name).arg(instant).arg(instant).arg("LIMIT").arg(0).arg(64);
+            lookup.cmd("ZSCORE").arg(loaded.notes_key().unwrap_or(name)).arg(&marker);
+            lookup.cmd("ZRANGEBYSCORE").arg(name).arg(instant).arg(instant).arg("LIMIT").arg(0).arg(64);
             // Without a note, a request with an id was never admitted under this number.
-            let id = if seq >= NAMED { id_note_of(seq) } else { String::new() };
-            look.cmd("ZSCORE").arg(loaded.noted_in().unwrap_or(name)).arg(id);
-            look.cmd("ZSCORE").arg(loaded.noted_in().unwrap_or(name)).arg("heal:newest");
+            let id = if seq >= FIRST_ID_SEQ { id_note_of(seq) } else { String::new() };
+            lookup.cmd("ZSCORE").arg(loaded.notes_key().unwrap_or(name)).arg(id);
+            lookup.cmd("ZSCORE").arg(loaded.notes_key().unwrap_or(name)).arg("heal:newest");
             let (noted, found, named, healed): (Option<f64>, Vec<String>, Option<f64>, Option<f64>) =
-                look.query_async(connection).await?;
-            let is_made = since.is_some()
-                || seq < NAMED
-                || named == Some(made.get() as f64)
+                lookup.query_async(connection).await?;
+            let is_admitted = since.is_some()
+                || seq < FIRST_ID_SEQ
+                || named == Some(admitted_at.get() as f64)
                 || healed.is_some_and(|newest| newest >= instant as f64)
-                || Held::is_window(&quota) && found.iter().any(|name| name.contains('-'));
+                || ZsetSnapshot::is_window(&quota) && found.iter().any(|name| name.contains('-'));
             let extends = settlement.correction == Correction::Extend;
-            let outcome = if made.get() > slot.at && quota.is_held() || !slot.counts(held, &settlement.entry)
+            let outcome = if admitted_at.get() > key_state.at && quota.is_held()
+                || !key_state.still_counts(snapshot, &settlement.entry)
             {
                 Settled::Gone
             } else if noted == Some(instant as f64) {
                 Settled::Already
-            } else if !is_made || extends && (!quota.is_held() || cost == 0) {
+            } else if !is_admitted || extends && (!quota.is_held() || cost == 0) {
                 Settled::Gone
-            } else if extends && instant == slot.at {
+            } else if extends && instant == key_state.at {
                 Settled::Done
             } else {
-                let entry = found.first().and_then(|found| HeldEntry::read(found, instant as f64));
-                let newest = match entry.as_ref().filter(|_| slot.takes_newest(held, settlement)) {
+                let entry = found.first().and_then(|found| ZsetEntry::read(found, instant as f64));
+                let newest = match entry.as_ref().filter(|_| key_state.takes_newest(snapshot, settlement)) {
                     Some(entry) => newest_besides(connection, name, entry).await?,
                     None => 0,
                 };
-                if slot.amend(held, settlement, entry, newest) { Settled::Done } else { Settled::Gone }
+                if key_state.amend(snapshot, settlement, entry, newest) {
+                    Settled::Done
+                } else {
+                    Settled::Gone
+                }
             };
             settled.push(outcome);
-            if slot.amended.is_some() && extends {
-                slot.marks.push((slot.at, moved));
-            } else if slot.amended.is_some() {
-                slot.marks.push((instant, marker));
-                if settlement.correction == Correction::Cost(0) && seq >= NAMED {
-                    slot.marks.push((made.get(), note("void:", &quota, made.get(), seq)));
+            if key_state.amended.is_some() && extends {
+                key_state.new_notes.push((key_state.at, moved));
+            } else if key_state.amended.is_some() {
+                key_state.new_notes.push((instant, marker));
+                if settlement.correction == Correction::Cost(0) && seq >= FIRST_ID_SEQ {
+                    key_state
+                        .new_notes
+                        .push((admitted_at.get(), note_name("void:", &quota, admitted_at.get(), seq)));
                 }
             }
-            if !slot.write(&mut writes, loaded, self.expiry) {
-                return Err(Missed::Part(vec![i]));
+            if !key_state.write(&mut writes, loaded, self.expiry) {
+                return Err(AttemptError::NeedsAllEntries(vec![i]));
             }
         }
         commit(connection, writes).await?;
         let done = settlements.iter().zip(&settled).filter(|(_, settled)| **settled == Settled::Done);
         let freed = done.map(|(settlement, _)| settlement).filter(|settlement| settlement.frees());
-        let mut told = Pipeline::new();
-        self.add_freed(&mut told, freed.map(|settlement| &settlement.key));
-        if !told.is_empty() {
-            // Whoever may not publish is not heard.
-            let _ = told.exec_async(connection).await;
+        let mut publishes = Pipeline::new();
+        self.add_publishes(&mut publishes, freed.map(|settlement| &settlement.key));
+        if !publishes.is_empty() {
+            // If this user may not publish, other nodes are not notified.
+            let _ = publishes.exec_async(connection).await;
         }
         Ok(Receipt { at: Micros::new(now), settled })
     }
 
-    fn wanted(&self, key: &Key, noted: bool) -> Wanted {
-        Wanted { name: self.names.main(key), notes: self.names.notes(key), noted, warm: None }
+    fn load_request(&self, key: &Key, noted: bool) -> LoadRequest {
+        LoadRequest { name: self.names.main(key), notes: self.names.notes(key), noted, warm: None }
     }
 }
 
 impl Transactions {
-    async fn lanes(&self, keys: &[&Key]) -> Vec<MutexGuard<'_, ()>> {
-        let mut lanes: Vec<usize> = keys.iter().map(|key| key.hash() as usize % LANES).collect();
-        lanes.sort_unstable();
-        lanes.dedup();
-        let mut held = Vec::with_capacity(lanes.len());
-        for lane in lanes {
-            held.push(self.lanes[lane].lock().await);
+    async fn lock_keys(&self, keys: &[&Key]) -> Vec<MutexGuard<'_, ()>> {
+        let mut indexes: Vec<usize> = keys.iter().map(|key| key.hash() as usize % KEY_LOCKS).collect();
+        indexes.sort_unstable();
+        indexes.dedup();
+        let mut guards = Vec::with_capacity(indexes.len());
+        for index in indexes {
+            guards.push(self.key_locks[index].lock().await);
         }
-        held
+        guards
     }
 }
 
-/// Writes if nobody else has; also when there is nothing to write, to know that nobody has.
-async fn commit(connection: &mut MultiplexedConnection, mut writes: Pipeline) -> Result<(), Missed> {
+/// Commits if no other client changed a watched key; also when there is nothing to write, to find out.
+async fn commit(connection: &mut MultiplexedConnection, mut writes: Pipeline) -> Result<(), AttemptError> {
     if writes.is_empty() {
         writes.cmd("PING");
     }
     match writes.query_async::<Value>(connection).await? {
-        Value::Nil => Err(Missed::Conflict),
+        Value::Nil => Err(AttemptError::Conflict),
         _ => Ok(()),
     }
 }

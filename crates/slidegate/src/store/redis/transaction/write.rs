@@ -1,21 +1,21 @@
-//! What has changed of a key, as commands: the layout is that of `lua/zset.lua` and `lua/counters.lua`.
+//! Commands that write the changes of a key: the layout is that of `lua/zset.lua` and `lua/counters.lua`.
 
 use redis::{Cmd, Pipeline};
 
-use super::key_state::{Amended, Slot, dated};
-use super::load::Loaded;
+use super::key_state::{Amendment, KeyState, record_instant};
+use super::load::LoadedKey;
 use crate::algorithm::{SnapshotCounts, StateSnapshot};
 use crate::store::redis::layout;
 use crate::store::redis::options::Expiry;
-use crate::store::redis::zset_snapshot::HeldEntry;
+use crate::store::redis::zset_snapshot::ZsetEntry;
 use crate::{Algorithm, Micros};
 
-/// Entries that one transaction removes: as many as a script does.
+/// Most entries that one transaction removes: as many as a script does.
 const MOST_REMOVED: usize = 2_000;
 
-impl Slot {
-    /// Adds what has changed; false if that cannot be said without reading all of the key.
-    pub(super) fn write(&self, writes: &mut Pipeline, loaded: &Loaded, expiry: Expiry) -> bool {
+impl KeyState {
+    /// Adds the commands for the changes; returns false if they depend on entries that were not read.
+    pub(super) fn write(&self, writes: &mut Pipeline, loaded: &LoadedKey, expiry: Expiry) -> bool {
         let kept = self.state.kept();
         if self.fresh && self.recorded == 0 {
             return true;
@@ -36,7 +36,7 @@ impl Slot {
     fn write_window(
         &self,
         writes: &mut Pipeline,
-        loaded: &Loaded,
+        loaded: &LoadedKey,
         expiry: Expiry,
         kept: &StateSnapshot,
         entries: &[(Micros, u64)],
@@ -46,15 +46,15 @@ impl Slot {
             let found = entries.binary_search_by_key(&at, |(instant, _)| instant.get());
             found.ok().map_or(0, |i| entries[i].1)
         };
-        if self.lump.is_some_and(|(at, cost)| cost_at(at) != cost) {
+        if self.unread_permits.is_some_and(|(at, cost)| cost_at(at) != cost) {
             return false;
         }
-        let held = loaded.held.as_ref().filter(|_| !self.fresh);
+        let snapshot = loaded.snapshot.as_ref().filter(|_| !self.fresh);
         let cut = self.at.saturating_sub(quota.window().get());
-        let date = dated(quota, self.at);
-        let before: &[HeldEntry] = held.map_or(&[], |held| &held.entries);
+        let date = record_instant(quota, self.at);
+        let before: &[ZsetEntry] = snapshot.map_or(&[], |snapshot| &snapshot.entries);
         let gone = before.iter().any(|entry| entry.at <= cut && entry.cost > 0);
-        let clipped: Vec<&HeldEntry> = before
+        let clipped: Vec<&ZsetEntry> = before
             .iter()
             .filter(|entry| entry.at > cut && entry.at != date && cost_at(entry.at) < entry.cost)
             .collect();
@@ -64,7 +64,7 @@ impl Slot {
         let modulus = layout::modulus(quota);
         let mut add = redis::cmd("ZADD");
         add.arg(name);
-        // Permits that do not count any more, of entries that stay until a later call removes them.
+        // Permits that no longer count, of entries that stay until a later call removes them.
         let mut leftover = 0;
         if self.fresh {
             writes.cmd("UNLINK").arg(name);
@@ -74,7 +74,7 @@ impl Slot {
             writes.cmd("ZREMRANGEBYSCORE").arg(name).arg(1).arg(last);
             leftover += expired.iter().filter(|entry| entry.at > last).map(|entry| entry.cost).sum::<u64>();
         }
-        // The oldest are forgotten first, so those that are forgotten whole lie together.
+        // The oldest permits are forgotten first, so entries that are forgotten whole are contiguous.
         let whole = clipped.partition_point(|entry| cost_at(entry.at) == 0);
         if let Some(first) = clipped[..whole].first() {
             let last = clipped[whole.min(MOST_REMOVED) - 1].at;
@@ -87,7 +87,7 @@ impl Slot {
             } else {
                 writes.cmd("ZREM").arg(name).arg(&entry.name);
                 if cost > 0 {
-                    add.arg(entry.at).arg(HeldEntry::name(entry.at, modulus, cost, entry.count));
+                    add.arg(entry.at).arg(ZsetEntry::name(entry.at, modulus, cost, entry.count));
                 }
             }
         }
@@ -96,55 +96,55 @@ impl Slot {
         let mut new_cost = None;
         if self.recorded > 0 {
             let cost = cost_at(date);
-            let new = HeldEntry::name(date, modulus, cost, self.next);
-            if let Some(held) = self.held_entry.as_ref().filter(|held| held.name != new) {
-                writes.cmd("ZREM").arg(name).arg(&held.name);
+            let new = ZsetEntry::name(date, modulus, cost, self.next);
+            if let Some(snapshot) = self.current_entry.as_ref().filter(|snapshot| snapshot.name != new) {
+                writes.cmd("ZREM").arg(name).arg(&snapshot.name);
             }
             add.arg(date).arg(new);
             new_cost = Some(cost);
         }
         let sliced = matches!(quota.algorithm(), Algorithm::TimeSlice { .. });
-        // Without an entry the others are still alike.
+        // Without the entry the others still have a uniform cost.
         let mut alters = false;
-        if let Some(Amended { used: amended, entry: Some((entry, cost)), newest: left }) = &self.amended {
+        if let Some(Amendment { used: amended, entry: Some((entry, cost)), newest: left }) = &self.amended {
             writes.cmd("ZREM").arg(name).arg(&entry.name);
             let stays = *cost > 0 || entry.at == self.at || sliced;
             if stays {
-                add.arg(entry.at).arg(HeldEntry::name(entry.at, modulus, *cost, entry.count));
+                add.arg(entry.at).arg(ZsetEntry::name(entry.at, modulus, *cost, entry.count));
             }
             alters = stays && *cost != entry.cost;
             (used, newest) = (*amended, left.unwrap_or(newest));
         }
-        let had_notes = held.is_some_and(|held| held.has_notes);
-        let half = if had_notes || !self.marks.is_empty() { ".5" } else { "" };
-        add.arg(negative(newest) + half).arg(layout::shape(quota));
+        let had_notes = snapshot.is_some_and(|snapshot| snapshot.has_notes);
+        let half = if had_notes || !self.new_notes.is_empty() { ".5" } else { "" };
+        add.arg(negative(newest) + half).arg(layout::quota_tag(quota));
         let last = kept.last.get();
         if last > newest || sliced || self.fresh {
             add.arg(negative(if last > newest || sliced { last } else { 0 })).arg("l");
         }
-        let joins = self.recorded > 0 && self.held_entry.is_some();
-        let alike = match (held, new_cost) {
+        let joins = self.recorded > 0 && self.current_entry.is_some();
+        let uniform_cost = match (snapshot, new_cost) {
             _ if alters || joins || !clipped.is_empty() => 0,
             (None, cost) => cost.unwrap_or(1),
-            (Some(held), Some(cost)) if cost != held.alike => 0,
-            (Some(held), _) => held.alike,
+            (Some(snapshot), Some(cost)) if cost != snapshot.uniform_cost => 0,
+            (Some(snapshot), _) => snapshot.uniform_cost,
         };
-        add.arg(negative(alike)).arg("m");
-        let more = if alike == 1 { 0.0 } else { 0.25 } + if last > newest { 0.5 } else { 0.0 };
+        add.arg(negative(uniform_cost)).arg("m");
+        let more = if uniform_cost == 1 { 0.0 } else { 0.25 } + if last > newest { 0.5 } else { 0.0 };
         add.arg(-((used + leftover) as f64 + more)).arg("u");
         if sliced && self.fresh {
             add.arg(negative(self.at)).arg("c");
         }
         writes.add_command(add);
-        let (period, life) = (expiry.period(quota).get(), expiry.life(quota).get());
-        let pushed = held.map_or(0, |held| held.newest);
+        let (period, ttl) = (expiry.period(quota).get(), expiry.ttl(quota).get());
+        let pushed = snapshot.map_or(0, |snapshot| snapshot.newest);
         if self.recorded > 0 && (sliced || self.at - self.at % period > pushed) {
-            self.expire(writes, name, life);
+            self.expire(writes, name, ttl);
         }
-        if !self.marks.is_empty() {
+        if !self.new_notes.is_empty() {
             let notes = &loaded.notes;
             if had_notes {
-                // A clock that is set back may bring back what was not let go.
+                // A clock that is set back may make entries count again that were not yet removed.
                 let cut = last.saturating_sub(quota.window().get());
                 writes.cmd("ZREMRANGEBYSCORE").arg(notes).arg("-inf").arg(cut);
             } else {
@@ -152,9 +152,9 @@ impl Slot {
             }
             let mut add = redis::cmd("ZADD");
             add.arg(notes);
-            self.add_marks(&mut add);
+            self.add_notes(&mut add);
             writes.add_command(add);
-            self.expire(writes, notes, life);
+            self.expire(writes, notes, ttl);
         }
         true
     }
@@ -162,35 +162,36 @@ impl Slot {
     fn write_counter(
         &self,
         writes: &mut Pipeline,
-        loaded: &Loaded,
+        loaded: &LoadedKey,
         expiry: Expiry,
         kept: &StateSnapshot,
         used: u64,
         gone: Option<Micros>,
     ) {
         let (name, quota) = (&loaded.name, &self.quota);
-        let held = loaded.held.as_ref().filter(|_| !self.fresh);
-        let shape = layout::shape(quota);
-        let stored = held.map(|held| layout::shape(&held.quota));
-        let reshaped = stored.as_ref() != Some(&shape);
-        // Taking on another rate and the first one again may leave less than there was.
-        let moved = held.is_some_and(|held| held.last != kept.last.get() || held.used != used);
-        if self.recorded == 0 && !moved && !reshaped && self.amended.is_none() {
+        let snapshot = loaded.snapshot.as_ref().filter(|_| !self.fresh);
+        let quota_tag = layout::quota_tag(quota);
+        let stored = snapshot.map(|snapshot| layout::quota_tag(&snapshot.quota));
+        let retagged = stored.as_ref() != Some(&quota_tag);
+        // Adopting another rate and then the first one again may leave less than there was.
+        let moved =
+            snapshot.is_some_and(|snapshot| snapshot.last != kept.last.get() || snapshot.used != used);
+        if self.recorded == 0 && !moved && !retagged && self.amended.is_none() {
             return;
         }
         let used = self.amended.as_ref().map_or(used, |amended| amended.used);
         if self.fresh {
             writes.cmd("UNLINK").arg(name);
-        } else if let Some(stored) = stored.filter(|_| reshaped) {
+        } else if let Some(stored) = stored.filter(|_| retagged) {
             writes.cmd("ZREM").arg(name).arg(stored);
         }
-        if !self.marks.is_empty() && !self.fresh {
+        if !self.new_notes.is_empty() && !self.fresh {
             let cut = gone.map_or(self.at - self.at % quota.window().get() - 1, Micros::get);
             writes.cmd("ZREMRANGEBYSCORE").arg(name).arg(1).arg(cut);
         }
         let mut add = redis::cmd("ZADD");
         let next = self.next;
-        add.arg(name).arg(negative(used)).arg("u").arg(negative(kept.last.get())).arg(&shape);
+        add.arg(name).arg(negative(used)).arg("u").arg(negative(kept.last.get())).arg(&quota_tag);
         add.arg(negative(next)).arg("n");
         if self.fresh {
             add.arg(negative(self.at)).arg("c");
@@ -198,7 +199,7 @@ impl Slot {
         if let Some(gone) = gone {
             add.arg(negative(gone.get())).arg("g");
         }
-        self.add_marks(&mut add);
+        self.add_notes(&mut add);
         writes.add_command(add);
         let owed = match quota.algorithm() {
             Algorithm::TokenBucket { .. } => {
@@ -207,35 +208,35 @@ impl Slot {
             _ => 0,
         };
         let period = expiry.period(quota).get();
-        let pushed = held.map_or(0, |held| held.last);
-        if reshaped || owed > 0 || self.at - self.at % period > pushed {
-            self.expire(writes, name, expiry.life(quota).get() + owed);
+        let pushed = snapshot.map_or(0, |snapshot| snapshot.last);
+        if retagged || owed > 0 || self.at - self.at % period > pushed {
+            self.expire(writes, name, expiry.ttl(quota).get() + owed);
         }
     }
 
-    /// Sets when a key expires that is not changed otherwise.
-    pub(super) fn touch(&self, writes: &mut Pipeline, loaded: &Loaded, expiry: Expiry) {
-        let Some(held) = &loaded.held else { return };
-        let owed = match held.quota.algorithm() {
-            Algorithm::TokenBucket { .. } => held.used.div_ceil(held.quota.rate().0),
+    /// Sets the expiry of a key that is not changed otherwise.
+    pub(super) fn touch(&self, writes: &mut Pipeline, loaded: &LoadedKey, expiry: Expiry) {
+        let Some(snapshot) = &loaded.snapshot else { return };
+        let owed = match snapshot.quota.algorithm() {
+            Algorithm::TokenBucket { .. } => snapshot.used.div_ceil(snapshot.quota.rate().0),
             _ => 0,
         };
-        let life = expiry.life(&held.quota).max(expiry.life(&self.quota));
-        self.expire(writes, &loaded.name, life.get() + owed);
+        let ttl = expiry.ttl(&snapshot.quota).max(expiry.ttl(&self.quota));
+        self.expire(writes, &loaded.name, ttl.get() + owed);
     }
 
-    fn add_marks(&self, add: &mut Cmd) {
-        for (at, mark) in &self.marks {
+    fn add_notes(&self, add: &mut Cmd) {
+        for (at, mark) in &self.new_notes {
             add.arg(*at).arg(mark);
         }
     }
 
-    fn expire(&self, writes: &mut Pipeline, name: &str, life: u64) {
-        writes.cmd("PEXPIREAT").arg(name).arg((self.at + life).div_ceil(1_000));
+    fn expire(&self, writes: &mut Pipeline, name: &str, ttl: u64) {
+        writes.cmd("PEXPIREAT").arg(name).arg((self.at + ttl).div_ceil(1_000));
     }
 }
 
-/// A score below zero, where headers are.
+/// Negated value as a score below zero, which marks header members.
 fn negative(value: u64) -> String {
     format!("-{value}")
 }

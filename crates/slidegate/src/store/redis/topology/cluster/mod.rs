@@ -1,8 +1,8 @@
-//! A Redis Cluster: which node has a slot, and following it there.
+//! Redis Cluster: the slot map, and calls that follow redirects.
 //!
-//! The map of slots is read from any node when it is first needed, when it proves wrong, and now and then. A call
-//! follows MOVED and ASK, and waits out TRYAGAIN, CLUSTERDOWN and nodes that cannot be reached, all of which say
-//! that nothing was done. A call that was sent and not answered is never sent again: it could charge twice.
+//! The slot map is read from any node when it is first needed, when it proves wrong, and periodically. A call follows
+//! MOVED and ASK, and waits out TRYAGAIN, CLUSTERDOWN and unreachable nodes, all of which mean that nothing was done.
+//! A call that was sent and not answered is never sent again: it could charge twice.
 
 mod redirects;
 
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use redis::{ConnectionAddr, ConnectionInfo, Value};
 
 pub(super) use self::redirects::RedirectLoop;
-use super::{Call, Place, Purpose, Server, ServerId};
+use super::{Call, Purpose, Server, ServerId, ShardId};
 use super::{Target, client, info};
 use crate::store::redis::client::info_at;
 use crate::store::redis::layout::Names;
@@ -25,32 +25,32 @@ use crate::{Clock, Error, Fault, Key, Micros, SystemClock};
 
 const SLOTS: u16 = 16_384;
 
-/// No node has it.
-const NOBODY: u16 = u16::MAX;
+/// Owner of a slot that no node has.
+const NO_OWNER: u16 = u16::MAX;
 
-/// The nodes that are asked for the map at once; the first answer is taken.
-const ASKED: usize = 4;
+/// Nodes that are asked for the map concurrently; the first reply is taken.
+const CONCURRENT_QUERIES: usize = 4;
 
 pub(super) struct Cluster {
-    map: ArcSwap<Map>,
-    /// Held while nodes are added and the map is replaced.
-    changing: Mutex<()>,
-    /// Held while the map is read, so that one caller does and the others wait for it.
-    reading: tokio::sync::Mutex<()>,
-    /// The urls that were given.
-    named: Vec<(String, ConnectionInfo)>,
+    map: ArcSwap<SlotMap>,
+    /// Locked while nodes are added and the map is replaced.
+    change_lock: Mutex<()>,
+    /// Locked while the map is read, so that one caller reads it and the others wait.
+    read_lock: tokio::sync::Mutex<()>,
+    /// Configured urls.
+    seeds: Vec<(String, ConnectionInfo)>,
     options: RedisOptions,
     hold: Arc<AtomicBool>,
-    patience: Micros,
+    timeout: Micros,
     clock: SystemClock,
 }
 
 #[derive(Clone)]
-struct Map {
-    /// How often it was read or changed; 0 before it was first read.
+struct SlotMap {
+    /// Number of reads and changes; 0 before the first read.
     version: u64,
-    read: Micros,
-    /// By slot: the number of a node.
+    read_at: Micros,
+    /// Number of the owning node, by slot.
     owners: Box<[u16]>,
     /// Nodes keep their numbers: none is ever removed.
     nodes: Vec<Node>,
@@ -61,21 +61,21 @@ struct Node {
     host: String,
     port: u16,
     server: Arc<Server>,
-    standing: SlotOwner,
+    role: NodeRole,
 }
 
-/// What a node is to the cluster.
+/// Role of a node in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SlotOwner {
-    /// It has slots.
+enum NodeRole {
+    /// The node has slots.
     Primary,
-    /// It is about to have slots.
+    /// The node is about to have slots.
     Importing,
-    /// It is a replica, or has left, or is not yet known.
+    /// The node is a replica, has left, or is not yet known.
     Other,
 }
 
-/// One node's word for who has what.
+/// Range of slots and its primary, as one node reports them.
 struct Range {
     slots: std::ops::RangeInclusive<u16>,
     primary: (String, u16),
@@ -88,30 +88,30 @@ impl Cluster {
         hold: &Arc<AtomicBool>,
     ) -> Result<Self, Error> {
         let clock = SystemClock::new();
-        let mut named = Vec::new();
+        let mut seeds = Vec::new();
         for url in urls {
             let info = info(url, options)?;
             client(info.clone(), options)?;
-            named.push((super::address_of(url), info));
+            seeds.push((super::address_of(url), info));
         }
-        let map = Map {
+        let map = SlotMap {
             version: 0,
-            read: Micros::ZERO,
-            owners: vec![NOBODY; usize::from(SLOTS)].into(),
+            read_at: Micros::ZERO,
+            owners: vec![NO_OWNER; usize::from(SLOTS)].into(),
             nodes: Vec::new(),
         };
         let cluster = Cluster {
             map: ArcSwap::from_pointee(map),
-            changing: Mutex::new(()),
-            reading: tokio::sync::Mutex::new(()),
-            named,
+            change_lock: Mutex::new(()),
+            read_lock: tokio::sync::Mutex::new(()),
+            seeds,
             options: options.clone(),
             hold: Arc::clone(hold),
-            patience: options.response_timeout.into(),
+            timeout: options.response_timeout.into(),
             clock,
         };
         cluster.change(|map| {
-            for (address, info) in &cluster.named {
+            for (address, info) in &cluster.seeds {
                 let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) =
                     info.addr()
                 else {
@@ -124,48 +124,48 @@ impl Cluster {
         Ok(cluster)
     }
 
-    pub(super) async fn call(&self, slot: Place, purpose: Purpose, call: Call<'_>) -> Result<Value, Error> {
+    pub(super) async fn call(&self, slot: ShardId, purpose: Purpose, call: Call<'_>) -> Result<Value, Error> {
         check_slots(call, slot)?;
-        let mut pursuit = self.pursue(slot);
+        let mut redirects = self.redirect_loop(slot);
         loop {
-            let (server, asking) = pursuit.next().await?;
+            let (server, asking) = redirects.next().await?;
             match server.perform(purpose, call, asking).await {
                 Ok(answer) => return Ok(answer),
-                Err(missed) => pursuit.missed(missed, true).await?,
+                Err(error) => redirects.prepare_retry(error, true).await?,
             }
         }
     }
 
-    pub(super) fn pursue(&self, slot: Place) -> RedirectLoop<'_> {
+    pub(super) fn redirect_loop(&self, slot: ShardId) -> RedirectLoop<'_> {
         RedirectLoop::new(self, slot)
     }
 
     /// Reads the map if that was never done.
-    pub(super) async fn find(&self) -> Result<(), Error> {
+    pub(super) async fn ensure_loaded(&self) -> Result<(), Error> {
         match self.map.load().version {
-            0 => self.read(0).await,
+            0 => self.read_since(0).await,
             _ => Ok(()),
         }
     }
 
-    /// Reads the map, whatever it said.
-    pub(super) async fn read_again(&self) -> Result<(), Error> {
-        self.read(self.map.load().version).await
+    /// Reads the map again.
+    pub(super) async fn refresh(&self) -> Result<(), Error> {
+        self.read_since(self.map.load().version).await
     }
 
     pub(super) fn primaries(&self) -> Vec<ServerId> {
         let map = self.map.load();
         let nodes = map.nodes.iter().zip(0..);
-        nodes.filter(|(node, _)| node.standing != SlotOwner::Other).map(|(_, i)| ServerId(i)).collect()
+        nodes.filter(|(node, _)| node.role != NodeRole::Other).map(|(_, i)| ServerId(i)).collect()
     }
 
     pub(super) fn server(&self, id: ServerId) -> Option<Arc<Server>> {
         self.map.load().nodes.get(usize::from(id.0)).map(|node| Arc::clone(&node.server))
     }
 
-    pub(super) fn owner_now(&self, slot: Place) -> ServerId {
+    pub(super) fn owner_of(&self, slot: ShardId) -> ServerId {
         match self.map.load().owners.get(usize::from(slot)) {
-            None | Some(&NOBODY) => ServerId(0),
+            None | Some(&NO_OWNER) => ServerId(0),
             Some(&owner) => ServerId(owner),
         }
     }
@@ -180,22 +180,22 @@ impl Cluster {
         (0..1_000_000u32).map(|n| n.to_string()).find(owned).unwrap_or_else(|| "0".to_owned())
     }
 
-    /// Reads the map, unless somebody has since `version`.
-    async fn read(&self, version: u64) -> Result<(), Error> {
-        let _reading = self.reading.lock().await;
+    /// Reads the map, unless another caller has done so since `version`.
+    async fn read_since(&self, version: u64) -> Result<(), Error> {
+        let _read_lock = self.read_lock.lock().await;
         let map = self.map.load_full();
         if map.version != version {
             return Ok(());
         }
-        // Those with slots first; from another one each time.
+        // Nodes with slots first, starting from another one each time.
         let mut nodes: Vec<&Node> = map.nodes.iter().collect();
         let turn = version as usize % nodes.len().max(1);
         nodes.rotate_left(turn);
-        nodes.sort_by_key(|node| node.standing != SlotOwner::Primary);
+        nodes.sort_by_key(|node| node.role != NodeRole::Primary);
         let mut last = None;
-        for some in nodes.chunks(ASKED) {
-            let mut asked: FuturesUnordered<_> = some.iter().map(|node| ask_map(node)).collect();
-            while let Some(answer) = asked.next().await {
+        for some in nodes.chunks(CONCURRENT_QUERIES) {
+            let mut queries: FuturesUnordered<_> = some.iter().map(|node| query_map(node)).collect();
+            while let Some(answer) = queries.next().await {
                 match answer {
                     Ok(ranges) => return self.install(&ranges),
                     Err(error) => last = Some(error),
@@ -205,39 +205,38 @@ impl Cluster {
         Err(last.unwrap_or_else(|| Error::invalid("the cluster has no nodes")))
     }
 
-    /// Replaces the map. A node that has slots and had none is one that did not count before, except by ASK.
+    /// Replaces the map. A node that has slots now and had none before starts a new epoch, unless an ASK already did.
     fn install(&self, ranges: &[Range]) -> Result<(), Error> {
         let now = self.clock.now();
         self.change(|map| {
-            map.owners.fill(NOBODY);
+            map.owners.fill(NO_OWNER);
             let first = map.version == 0;
-            let before: Vec<SlotOwner> = map.nodes.iter().map(|node| node.standing).collect();
+            let before: Vec<NodeRole> = map.nodes.iter().map(|node| node.role).collect();
             for Range { slots, primary: (host, port) } in ranges {
                 let owner = self.node(map, host, *port)?;
                 map.owners[usize::from(*slots.start())..=usize::from(*slots.end())].fill(owner);
                 let node = &mut map.nodes[usize::from(owner)];
-                if node.standing == SlotOwner::Other && !first {
-                    node.server.lives.begin();
+                if node.role == NodeRole::Other && !first {
+                    node.server.epochs.advance();
                 }
-                node.standing = SlotOwner::Primary;
+                node.role = NodeRole::Primary;
             }
-            for (i, standing) in before.into_iter().enumerate() {
-                if standing == SlotOwner::Primary && !map.owners.contains(&(i as u16)) {
-                    map.nodes[i].standing = SlotOwner::Other;
+            for (i, role) in before.into_iter().enumerate() {
+                if role == NodeRole::Primary && !map.owners.contains(&(i as u16)) {
+                    map.nodes[i].role = NodeRole::Other;
                 }
             }
-            map.read = now;
+            map.read_at = now;
             Ok(())
         })
     }
 
-    /// Follows what a node said: `address` has `slot`. Somebody new is a reason to read the whole map.
-    async fn moved(&self, slot: Place, address: &str, from: &str, version: u64) -> Result<(), Error> {
-        let Some((host, port)) = split_address(address, from) else { return self.read(version).await };
-        let known =
-            |node: &Node| node.host == host && node.port == port && node.standing == SlotOwner::Primary;
+    /// Applies a MOVED redirect: `address` has `slot`. An unknown address is a reason to read the whole map.
+    async fn apply_moved(&self, slot: ShardId, address: &str, from: &str, version: u64) -> Result<(), Error> {
+        let Some((host, port)) = split_address(address, from) else { return self.read_since(version).await };
+        let known = |node: &Node| node.host == host && node.port == port && node.role == NodeRole::Primary;
         if !self.map.load().nodes.iter().any(known) {
-            return self.read(version).await;
+            return self.read_since(version).await;
         }
         self.change(|map| {
             let owner = self.node(map, &host, port)?;
@@ -246,12 +245,11 @@ impl Cluster {
         })
     }
 
-    /// The node that an ASK named.
-    fn importing(&self, address: &str, from: &str) -> Result<Arc<Server>, Error> {
+    /// Returns the node that an ASK named.
+    fn importing_server(&self, address: &str, from: &str) -> Result<Arc<Server>, Error> {
         let (host, port) = split_address(address, from).ok_or_else(bad_reply)?;
         let map = self.map.load();
-        let counts =
-            |node: &&Node| node.host == host && node.port == port && node.standing != SlotOwner::Other;
+        let counts = |node: &&Node| node.host == host && node.port == port && node.role != NodeRole::Other;
         if let Some(node) = map.nodes.iter().find(counts) {
             return Ok(Arc::clone(&node.server));
         }
@@ -259,9 +257,9 @@ impl Cluster {
         self.change(|map| {
             let node = self.node(map, &host, port)?;
             let node = &mut map.nodes[usize::from(node)];
-            if node.standing == SlotOwner::Other {
-                node.server.lives.begin();
-                node.standing = SlotOwner::Importing;
+            if node.role == NodeRole::Other {
+                node.server.epochs.advance();
+                node.role = NodeRole::Importing;
             }
             found = Some(Arc::clone(&node.server));
             Ok(())
@@ -269,28 +267,28 @@ impl Cluster {
         found.ok_or_else(bad_reply)
     }
 
-    /// The number of the node at an address, which is added if it is new.
-    fn node(&self, map: &mut Map, host: &str, port: u16) -> Result<u16, Error> {
+    /// Returns the number of the node at an address; adds the node if it is new.
+    fn node(&self, map: &mut SlotMap, host: &str, port: u16) -> Result<u16, Error> {
         let known = map.nodes.iter().position(|node| node.host == host && node.port == port);
         if let Some(known) = known {
             return Ok(known as u16);
         }
         let address = format!("{host}:{port}");
-        let named = self.named.iter().find(|(named, _)| *named == address).or(self.named.first());
-        let (_, like) = named.ok_or_else(bad_reply)?;
-        let client = Box::new(client(info_at(like, host, port), &self.options)?);
+        let seed = self.seeds.iter().find(|(seed, _)| *seed == address).or(self.seeds.first());
+        let (_, template) = seed.ok_or_else(bad_reply)?;
+        let client = Box::new(client(info_at(template, host, port), &self.options)?);
         let target = Target::Fixed { client, address: address.into() };
         let server = Arc::new(Server::new(target, &self.options, &self.hold));
-        map.nodes.push(Node { host: host.to_owned(), port, server, standing: SlotOwner::Other });
-        u16::try_from(map.nodes.len() - 1).ok().filter(|n| *n != NOBODY).ok_or_else(bad_reply)
+        map.nodes.push(Node { host: host.to_owned(), port, server, role: NodeRole::Other });
+        u16::try_from(map.nodes.len() - 1).ok().filter(|n| *n != NO_OWNER).ok_or_else(bad_reply)
     }
 
-    fn change(&self, change: impl FnOnce(&mut Map) -> Result<(), Error>) -> Result<(), Error> {
-        let _changing = self.changing.lock();
-        let mut map = Map::clone(&self.map.load());
+    fn change(&self, change: impl FnOnce(&mut SlotMap) -> Result<(), Error>) -> Result<(), Error> {
+        let _change_lock = self.change_lock.lock();
+        let mut map = SlotMap::clone(&self.map.load());
         change(&mut map)?;
-        // Only with slots is it a map.
-        if map.read > Micros::ZERO {
+        // Before the first read there are no slots, and the version stays 0.
+        if map.read_at > Micros::ZERO {
             map.version += 1;
         }
         self.map.store(Arc::new(map));
@@ -298,10 +296,10 @@ impl Cluster {
     }
 }
 
-async fn ask_map(node: &Node) -> Result<Vec<Range>, Error> {
+async fn query_map(node: &Node) -> Result<Vec<Range>, Error> {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
-    let answer = node.server.perform(Purpose::Look, Call::Command(&command), false).await?;
+    let answer = node.server.perform(Purpose::Maintain, Call::Command(&command), false).await?;
     let ranges: Vec<Vec<Value>> = redis::from_redis_value(answer).map_err(|_| bad_reply())?;
     let ranges: Option<Vec<Range>> = ranges.into_iter().map(|range| read_range(range, &node.host)).collect();
     match ranges {
@@ -314,48 +312,49 @@ async fn ask_map(node: &Node) -> Result<Vec<Range>, Error> {
     }
 }
 
-/// First slot, last slot, primary, replicas; a node is host, port, and more. A host that a node does not know is
-/// the one it was asked at.
-fn read_range(range: Vec<Value>, asked: &str) -> Option<Range> {
+/// Parses one range: first slot, last slot, primary, replicas; a node is host, port, and more. A host that a node
+/// does not know is the host that it was reached at.
+fn read_range(range: Vec<Value>, queried_host: &str) -> Option<Range> {
     let mut fields = range.into_iter();
     let first: u16 = redis::from_redis_value(fields.next()?).ok()?;
     let last: u16 = redis::from_redis_value(fields.next()?).ok()?;
     let mut primary = redis::from_redis_value::<Vec<Value>>(fields.next()?).ok()?.into_iter();
     let host: Option<String> = redis::from_redis_value(primary.next()?).ok()?;
-    let host = host.filter(|host| !matches!(host.as_str(), "" | "?")).unwrap_or_else(|| asked.to_owned());
+    let host =
+        host.filter(|host| !matches!(host.as_str(), "" | "?")).unwrap_or_else(|| queried_host.to_owned());
     let port: u16 = redis::from_redis_value(primary.next()?).ok()?;
     (first <= last && last < SLOTS).then_some(Range { slots: first..=last, primary: (host, port) })
 }
 
-/// `host:port`; without a host it is `from`.
+/// Parses `host:port`; without a host it is `from`.
 fn split_address(address: &str, from: &str) -> Option<(String, u16)> {
     let (host, port) = address.rsplit_once(':')?;
     let host = if matches!(host, "" | "?") { from } else { host };
     Some((host.to_owned(), port.parse().ok()?))
 }
 
-/// The slot of a key: of its tag, or else of all of it.
-pub(super) fn slot_of(key: &Key, names: &Names) -> Place {
-    // What was not made by us may have braces anywhere.
+/// Slot of a key: of its tag, or else of all of it.
+pub(super) fn slot_of(key: &Key, names: &Names) -> ShardId {
+    // A key that this crate did not build may have braces anywhere.
     if key.tag().is_none() && key.as_str().contains(['{', '}']) {
         return slot_of_name(&names.main(key));
     }
     slot_of_tag(key.tag().unwrap_or(key.as_str()).as_bytes())
 }
 
-/// As the cluster reckons it: of what stands in the first braces, if that is anything.
-fn slot_of_name(name: &str) -> Place {
+/// Slot of a name, as the cluster computes it: of the text in the first braces, if that is not empty.
+fn slot_of_name(name: &str) -> ShardId {
     let inside = name.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     slot_of_tag(inside.filter(|tag| !tag.is_empty()).unwrap_or(name).as_bytes())
 }
 
-pub(crate) fn slot_of_tag(tag: &[u8]) -> Place {
+pub(crate) fn slot_of_tag(tag: &[u8]) -> ShardId {
     static CRC: crc::Crc<u16> = crc::Crc::<u16>::new(&crc::CRC_16_XMODEM);
     CRC.checksum(tag) % SLOTS
 }
 
-/// A script's keys are in one slot, or it would be denied.
-fn check_slots(call: Call<'_>, slot: Place) -> Result<(), Error> {
+/// Fails unless all keys of a script are in one slot: the cluster would reject it.
+fn check_slots(call: Call<'_>, slot: ShardId) -> Result<(), Error> {
     let Call::Script(_, arguments) = call else { return Ok(()) };
     match arguments.keys.iter().find(|name| slot_of_name(name) != slot) {
         None => Ok(()),
@@ -368,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_redis_slots() {
+    fn computes_redis_slots() {
         assert_eq!(slot_of_name("123456789"), 12_739);
         assert_eq!(slot_of_name("sg:{a}:log"), slot_of_name("{a}"));
         assert_eq!(slot_of_name("foo{}{bar}"), slot_of_tag(b"foo{}{bar}"));
@@ -388,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses() {
+    fn splits_addresses() {
         assert_eq!(split_address("10.0.0.1:7000", "x"), Some(("10.0.0.1".into(), 7_000)));
         assert_eq!(split_address(":7000", "x"), Some(("x".into(), 7_000)));
         assert_eq!(split_address("::1:7000", "x"), Some(("::1".into(), 7_000)));

@@ -1,55 +1,55 @@
-//! Following a slot from node to node, while nothing was done.
+//! Redirect loop of one call: follows a slot from node to node, while nothing was done.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Cluster, NOBODY};
+use super::{Cluster, NO_OWNER};
 use crate::store::redis::error_map::Redirect;
-use crate::store::redis::server::{Missed, Server};
-use crate::store::redis::topology::Place;
+use crate::store::redis::server::{CallError, Server};
+use crate::store::redis::topology::ShardId;
 use crate::{Clock, Error, Fault, Micros};
 
-/// A map is read again when it is older.
-const OLD: Micros = Micros::from_secs(10);
+/// Age from which a map is read again.
+const MAX_MAP_AGE: Micros = Micros::from_secs(10);
 
-/// The wait before the next try, which doubles up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(1);
-const LONGEST_PAUSE: Duration = Duration::from_millis(32);
+/// Back-off before the next attempt, which doubles up to the longest.
+const FIRST_BACKOFF: Duration = Duration::from_millis(1);
+const LONGEST_BACKOFF: Duration = Duration::from_millis(32);
 
-/// Tries that follow at once: what moved once is where it says.
-const EAGER: u32 = 2;
+/// Attempts without back-off: a slot that moved once is usually at its new address.
+const IMMEDIATE_ATTEMPTS: u32 = 2;
 
-/// One call, on its way to the node that has its slot.
+/// State of one call on its way to the node that has its slot.
 pub(crate) struct RedirectLoop<'c> {
     cluster: &'c Cluster,
-    slot: Place,
+    slot: ShardId,
     started: Micros,
-    tries: u32,
-    pause: Duration,
-    /// The version of the map that was followed, and whom it led to.
+    attempts: u32,
+    backoff: Duration,
+    /// Version of the map that was followed, and the address it led to.
     version: u64,
-    followed: (String, u16),
-    /// The node that an ASK named.
-    ask: Option<Arc<Server>>,
+    followed_address: (String, u16),
+    /// Node that an ASK named.
+    asked_server: Option<Arc<Server>>,
 }
 
 impl<'c> RedirectLoop<'c> {
-    pub(super) fn new(cluster: &'c Cluster, slot: Place) -> Self {
+    pub(super) fn new(cluster: &'c Cluster, slot: ShardId) -> Self {
         RedirectLoop {
             cluster,
             slot,
             started: cluster.clock.now(),
-            tries: 0,
-            pause: FIRST_PAUSE,
+            attempts: 0,
+            backoff: FIRST_BACKOFF,
             version: 0,
-            followed: Default::default(),
-            ask: None,
+            followed_address: Default::default(),
+            asked_server: None,
         }
     }
 
-    /// Whom to ask, and whether by ASK.
+    /// Returns the server to call, and whether to send ASKING first.
     pub(crate) async fn next(&mut self) -> Result<(Arc<Server>, bool), Error> {
-        if let Some(server) = self.ask.take() {
+        if let Some(server) = self.asked_server.take() {
             return Ok((server, true));
         }
         loop {
@@ -58,68 +58,70 @@ impl<'c> RedirectLoop<'c> {
                 map.owners.get(usize::from(self.slot)).and_then(|&owner| map.nodes.get(usize::from(owner)));
             self.version = map.version;
             if let Some(node) = owner {
-                // Whoever comes first reads it again; if that fails the old one is followed.
-                if self.cluster.clock.now().since(map.read) > OLD && self.cluster.reading.try_lock().is_ok() {
-                    let _ = self.cluster.read(map.version).await;
+                // The first caller reads it again; if that fails the old map is used.
+                if self.cluster.clock.now().since(map.read_at) > MAX_MAP_AGE
+                    && self.cluster.read_lock.try_lock().is_ok()
+                {
+                    let _ = self.cluster.read_since(map.version).await;
                 }
-                self.followed = (node.host.clone(), node.port);
+                self.followed_address = (node.host.clone(), node.port);
                 return Ok((Arc::clone(&node.server), false));
             }
-            self.cluster.read(map.version).await?;
-            if self.cluster.map.load().owners[usize::from(self.slot)] == NOBODY {
+            self.cluster.read_since(map.version).await?;
+            if self.cluster.map.load().owners[usize::from(self.slot)] == NO_OWNER {
                 let message = format!("no node of the cluster has slot {}: see CLUSTER INFO", self.slot);
                 self.wait(Error::store(Fault::Cluster, message)).await?;
             }
         }
     }
 
-    /// Finds out where to try next; the error if nothing is to be tried, or no longer.
-    pub(crate) async fn missed(&mut self, missed: Missed, can_ask: bool) -> Result<(), Error> {
-        let error = match missed {
-            Missed::Redirected(redirect, _) => {
-                let from = self.followed.0.clone();
-                let what = match redirect {
+    /// Decides where to try next; returns the error if there is no further attempt.
+    pub(crate) async fn prepare_retry(&mut self, error: CallError, can_ask: bool) -> Result<(), Error> {
+        let error = match error {
+            CallError::Redirected(redirect, _) => {
+                let from = self.followed_address.0.clone();
+                let reason = match redirect {
                     Redirect::Moved(to) => {
-                        // If it cannot be followed now, the next try says so.
-                        let _ = self.cluster.moved(self.slot, &to, &from, self.version).await;
+                        // If the redirect cannot be followed now, the next attempt reports it.
+                        let _ = self.cluster.apply_moved(self.slot, &to, &from, self.version).await;
                         "MOVED: its nodes do not agree who has it"
                     }
                     Redirect::Ask(to) if can_ask => {
-                        self.ask = Some(self.cluster.importing(&to, &from)?);
+                        self.asked_server = Some(self.cluster.importing_server(&to, &from)?);
                         "ASK: it is on its way to another node"
                     }
                     Redirect::Ask(_) | Redirect::Again => {
-                        self.tries = self.tries.max(EAGER);
+                        self.attempts = self.attempts.max(IMMEDIATE_ATTEMPTS);
                         "TRYAGAIN: it is on its way to another node"
                     }
                     Redirect::Down => {
-                        self.tries = self.tries.max(EAGER);
-                        let _ = self.cluster.read(self.version).await;
+                        self.attempts = self.attempts.max(IMMEDIATE_ATTEMPTS);
+                        let _ = self.cluster.read_since(self.version).await;
                         "CLUSTERDOWN: see CLUSTER INFO"
                     }
                 };
                 let message =
-                    format!("the cluster did not answer for slot {} in time, but {what}", self.slot);
+                    format!("the cluster did not answer for slot {} in time, but {reason}", self.slot);
                 Error::store(Fault::Cluster, message)
             }
-            Missed::Failed(error) if error.fault() == Some(Fault::Unreachable) => {
-                self.tries = self.tries.max(EAGER);
-                let _ = self.cluster.read(self.version).await;
+            CallError::Failed(error) if error.fault() == Some(Fault::Unreachable) => {
+                self.attempts = self.attempts.max(IMMEDIATE_ATTEMPTS);
+                let _ = self.cluster.read_since(self.version).await;
                 error
             }
-            Missed::Failed(error) => return Err(error),
+            CallError::Failed(error) => return Err(error),
         };
         self.wait(error).await
     }
 
     async fn wait(&mut self, error: Error) -> Result<(), Error> {
-        self.tries += 1;
-        if self.cluster.clock.now().since(self.started) >= self.cluster.patience {
+        self.attempts += 1;
+        if self.cluster.clock.now().since(self.started) >= self.cluster.timeout {
             return Err(error);
         }
-        if self.tries > EAGER {
-            tokio::time::sleep(self.pause).await;
-            self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        if self.attempts > IMMEDIATE_ATTEMPTS {
+            tokio::time::sleep(self.backoff).await;
+            self.backoff = (self.backoff * 2).min(LONGEST_BACKOFF);
         }
         Ok(())
     }

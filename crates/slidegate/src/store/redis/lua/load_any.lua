@@ -1,16 +1,16 @@
 
--- Reading a key as it is, whoever wrote it: for audit.lua and clean.lua, which leave alone what is not ours.
+-- Reads a key without trusting its contents, for audit.lua and gc.lua, which leave foreign data alone.
 --
--- plan   min-expire, expire-buffer (see shape.lua), then what audit.lua or clean.lua says
--- KEYS   what may be stored of one key: its count, the notes on that, its log, the notes on that
+-- KEYS   the keys that may hold data of one rate limit key: its count, the notes of that, its log, the notes of that
+-- plan   min-expire, expire-buffer (see quota_tag.lua), then the plan of audit.lua or gc.lua
 
 local function type_of(key)
   return call('TYPE', key).ok
 end
 
--- Whether `see(name, score)` holds for each member of a sorted set, lowest first, up to the score `most`; with `limit` for that
--- many at most.
-local function each_member(key, most, see, limit)
+-- Returns true if `visit(name, score)` holds for each member of a sorted set, lowest score first, up to the score
+-- `most`; with `limit`, for about that many members at most.
+local function each_member(key, most, visit, limit)
   local up_to = most == math.huge and '+inf' or format('%d', most)
   local found = call('ZRANGEBYSCORE', key, '-inf', up_to, 'WITHSCORES', 'LIMIT', '0', '512')
   local offset = 0
@@ -18,7 +18,7 @@ local function each_member(key, most, see, limit)
     for i = 1, #found, 2 do
       local score = tonumber(found[i + 1])
       if score > most then return true end
-      if not see(found[i], score) then return false end
+      if not visit(found[i], score) then return false end
     end
     offset = offset + 512
     if #found < 1024 or limit and offset >= limit then return true end
@@ -31,47 +31,47 @@ local function is_note(name)
   return what == 'id' or what == 'settled' or what == 'void' or what == 'moved' or what == 'heal' or what == 'cost'
 end
 
--- What an entry of a window costs; nil if it is none.
+-- Returns the cost of an entry of a window; nil if the member is not an entry.
 local function cost_of(line, name, at)
   local hex = at % 1 == 0 and format('%x', at % line.modulus)
   if name == hex then return 1 end
   if not hex or string.sub(name, 1, #hex) ~= hex then return nil end
   local rest = string.sub(name, #hex + 1)
-  -- One that a node wrote back.
+  -- An entry that a node wrote back.
   rest = string.match(rest, '^%-%w+(.*)$') or rest
   if rest == '' then return 1 end
   return tonumber(string.match(rest, '^%*(%d+)$') or string.match(rest, '^%*(%d+)%.%d+$'))
 end
 
--- A sorted set of ours: its line and its header, each number by the letter it has; nil if it is not ours.
+-- Reads a sorted set: returns its line, and its header with each number under its letter; nil if it is foreign.
 local function read_header()
-  local h, shape = {}, nil
+  local h, quota_tag = {}, nil
   local ours = each_member(KEYS[1], 0, function(name, score)
     if string.find(name, '^[ulmcng]$') then
       h[name] = -score
-    elseif not shape then
-      shape, h.newest = name, -score
+    elseif not quota_tag then
+      quota_tag, h.newest = name, -score
     else
       return false
     end
     return true
   end)
-  local line = ours and shape and line_of(shape, 1, 2, 1)
+  local line = ours and quota_tag and line_of(quota_tag, 1, 2, 1)
   if not line then return nil end
-  -- The total of a window can be told from its entries.
+  -- A missing total of a window can be restored from its entries.
   local whole = line.kind == 1 and h.l and h.m or line.kind > 2 and h.u and h.u % 1 == 0 and h.n and h.c
   if not whole or line.kind == 4 and not h.g then return nil end
   return line, h
 end
 
--- A packed log: its line; nil if it is not ours.
+-- Reads a packed log: returns its line; nil if it is foreign.
 local function read_log()
   local key = KEYS[3]
   local raw = call('GETRANGE', key, '0', '107')
   if #raw < 108 or string.sub(raw, 1, 4) ~= 'sgp1' then return nil end
-  local width, room, head, size, window, to, _, newest, last, oldest, places, from, recent =
+  local width, room, head, size, window, to, _, newest, last, oldest, next_ordinal, from, recent =
     struct.unpack('<ddddddddddddd', raw, 5)
-  for _, number in ipairs({ room, head, size, window, to, newest, last, oldest, places, from, recent }) do
+  for _, number in ipairs({ room, head, size, window, to, newest, last, oldest, next_ordinal, from, recent }) do
     if not (number >= 0 and number < 2 ^ 52 and number % 1 == 0) then return nil end
   end
   local sound = (width == 8 or width == 13) and size <= room and (head < room or head == 0) and from <= to
@@ -81,9 +81,9 @@ local function read_log()
   return line_of(format('sliding-window %d', window), 3, 4, 2)
 end
 
--- When a key should expire whose state is `s`, in milliseconds.
+-- Returns when a key with state `s` should expire, in milliseconds.
 local function expiry_of(s, line)
-  local life = line.life
-  if line.kind == 4 then life = life + math.max(0, kinds[4].reset(s, line) - line.horizon) end
-  return format('%d', math.ceil((math.max(s.at, s.newest or 0) + life) / 1000))
+  local ttl = line.ttl
+  if line.kind == 4 then ttl = ttl + math.max(0, kinds[4].reset(s, line) - line.horizon) end
+  return format('%d', math.ceil((math.max(s.at, s.newest or 0) + ttl) / 1000))
 end

@@ -1,21 +1,22 @@
 
--- Tidies what is stored of one key: trims what no longer counts, drops what nobody needs.
+-- Garbage collection of one rate limit key: trims entries that no longer count, and drops keys that are no longer
+-- needed.
 --
--- plan   which of KEYS to say it of if they are not ours: 1, 2, 4 and 8, added up
--- reply  entries trimmed, keys dropped, expiries set, bytes freed, keys that are not ours, and whether there is more to trim than
---        one call may (see head.lua): 0 no, 1 yes, 2 yes, and some of KEYS were not looked at
+-- plan   which of KEYS to report if they are foreign: the sum of 1, 2, 4 and 8
+-- reply  entries trimmed, keys dropped, expiries set, bytes freed, foreign keys, and whether there is more to trim than
+--        one call may (see prelude.lua): 0 no, 1 yes, 2 yes, and some of KEYS were not looked at
 --
--- Of what has left, the first `LOOK` members say whether a key is ours.
+-- Invariant: the script trims as a peek would, and drops a key no sooner than its own expiry could have, so no
+-- decision changes. A wrong total is left to audit.lua. Redis 6.2 with a full memory denies the first write of a
+-- script if that write may take memory, and no later write: so writes that free memory, or take none, come first.
 --
--- It trims as a peek would, and drops a key no sooner than its own expiry could have: so no decision is another for it.
--- What a wrong total would make of it is left to audit.lua. Redis 6.2 with a full memory denies a script's first write if
--- that may take memory, and no later one: so what frees, or takes none, comes first.
+-- Cost: at most the first `LOOK` expired members are read to decide whether a key is foreign.
 
 local which = take('<d')
 local trimmed, dropped, expiries, freed, foreign, more = 0, 0, 0, 0, 0, 0
 local LOOK = 512
 
-local function asked(bit)
+local function is_requested(bit)
   return which % (2 * bit) >= bit
 end
 
@@ -28,32 +29,32 @@ local function drop(key)
   call('UNLINK', key)
 end
 
--- The notes of a count that is gone say nothing. With an expiry they go by themselves.
+-- Drops the notes of a count that is gone. If they have an expiry, they expire by themselves.
 local function drop_notes(key)
   if type_of(key) == 'zset' and each_member(key, math.huge, is_note, LOOK) then drop(key) end
 end
 
--- Entries and notes in a sorted set.
+-- Returns the number of entries and notes in a sorted set.
 local function members(key)
   return call('ZCOUNT', key, '1', '+inf')
 end
 
--- Frees what `how` removes, which says how many it removed.
-local function trim(key, how)
+-- Calls `trim_entries`, which returns how many entries it removed, and adds up the freed bytes.
+local function trim(key, trim_entries)
   local before = bytes(key)
-  trimmed = trimmed + how()
+  trimmed = trimmed + trim_entries()
   freed = freed + math.max(0, before - bytes(key))
 end
 
--- The highest score, if it is that of an entry or a note.
+-- Returns the highest score, if it is that of an entry or a note.
 local function top_of(key)
   return tonumber(call('ZREVRANGEBYSCORE', key, '+inf', '1', 'WITHSCORES', 'LIMIT', '0', '1')[2]) or 0
 end
 
--- Each of these says: the state; when it stopped being of use; how many entries have left, and how they are trimmed, which says
--- how many were. Nothing if it is not ours.
+-- Each scan function returns the state, the instant at which the key stopped being needed, the number of expired
+-- entries, and a function that trims them and returns how many it trimmed. Returns nothing if the key is foreign.
 
-local function see_window(line, h)
+local function scan_window(line, h)
   local newest = math.floor(h.newest)
   local last = line.slice == 0 and math.max(h.l, newest) or h.l
   local cut = math.max(now, last) - line.window
@@ -66,7 +67,7 @@ local function see_window(line, h)
   -- A key that was idle is emptied whole.
   local n = s.replace and before or s.expired
   return s, math.max(h.l, newest, top_of(KEYS[1])) + line.window, n, function()
-    -- What counts for nothing leaves no trace.
+    -- Expired entries that cost nothing do not change the header.
     if unfinished then return before - members(KEYS[1]) end
     if s.gone > 0 then kinds[1].save(s, line) else call('ZREMRANGEBYSCORE', KEYS[1], '1', format('%d', cut)) end
     if (s.kept or 0) > 0 then more = 1 end
@@ -74,7 +75,7 @@ local function see_window(line, h)
   end
 end
 
-local function see_counter(line, h)
+local function scan_counter(line, h)
   local s = kinds[line.kind].load(line)
   local ours = each_member(KEYS[1], s.cut, function(name, score)
     return score <= 0 or is_note(name)
@@ -92,7 +93,7 @@ local function see_counter(line, h)
   end
 end
 
-local function see_log(line)
+local function scan_log(line)
   local _, size = kinds[2].window_of(3)
   local s = kinds[2].load(line)
   local n = s.gone > 0 and size - kinds[2].size(s) or 0
@@ -103,18 +104,18 @@ local function see_log(line)
   end
 end
 
--- Says the state and the line of what is left of ours, and whether it is something else.
-local function clean_count(bit, key, notes, expected)
+-- Returns the state and the line of a count that remains, and as a third value whether the key is foreign.
+local function collect_count(bit, key, notes, expected)
   local kind = type_of(key)
   if kind == 'none' then return nil end
-  local line, h, s, ends, n, how
+  local line, h, s, ends, n, trim_entries
   if kind == expected then
     if expected == 'string' then line = read_log() else line, h = read_header() end
-    local see = line and (line.kind == 2 and see_log or line.kind == 1 and see_window or see_counter)
-    if see then s, ends, n, how = see(line, h) end
+    local scan = line and (line.kind == 2 and scan_log or line.kind == 1 and scan_window or scan_counter)
+    if scan then s, ends, n, trim_entries = scan(line, h) end
   end
   if not s then
-    if asked(bit) then foreign = foreign + 1 end
+    if is_requested(bit) then foreign = foreign + 1 end
     return nil, nil, true
   end
   if ends + math.floor(buffer / 2) <= now then
@@ -124,7 +125,7 @@ local function clean_count(bit, key, notes, expected)
     return nil
   end
   local endless = call('PTTL', key) == -1
-  if n > 0 and s.used >= 0 then trim(key, how) end
+  if n > 0 and s.used >= 0 then trim(key, trim_entries) end
   if endless then
     call('PEXPIREAT', key, expiry_of(s, line))
     expiries = expiries + 1
@@ -132,16 +133,16 @@ local function clean_count(bit, key, notes, expected)
   return s, line
 end
 
-local function clean_notes(bit, key, s, line, other)
+local function collect_notes(bit, key, s, line, other)
   local kind = type_of(key)
   if kind == 'none' then return end
   local endless = call('PTTL', key) == -1
-  -- As `write_notes` does; of a count that does not know of them none matters.
+  -- As in `write_notes`. If the count has no notes, no member of the notes key matters.
   local known = s and s.has_notes and line.kind <= 2
   local cut = known and s.last - line.window or math.huge
   local ours = kind == 'zset' and each_member(key, cut, is_note, LOOK)
   if not ours then
-    if asked(bit) then foreign = foreign + 1 end
+    if is_requested(bit) then foreign = foreign + 1 end
   elseif not known then
     if endless and not other then drop(key) end
   else
@@ -162,15 +163,15 @@ local function clean_notes(bit, key, s, line, other)
   end
 end
 
-local function clean(bit, key, notes, expected)
-  local s, line, other = clean_count(bit, key, notes, expected)
+local function collect(bit, key, notes, expected)
+  local s, line, other = collect_count(bit, key, notes, expected)
   if unfinished then
     more = 2
   else
-    clean_notes(2 * bit, notes, s, line, other)
+    collect_notes(2 * bit, notes, s, line, other)
   end
 end
 
-clean(1, KEYS[1], KEYS[2], 'zset')
-if not unfinished then clean(4, KEYS[3], KEYS[4], 'string') end
+collect(1, KEYS[1], KEYS[2], 'zset')
+if not unfinished then collect(4, KEYS[3], KEYS[4], 'string') end
 return struct.pack('<dddddd', trimmed, dropped, expiries, freed, foreign, more)

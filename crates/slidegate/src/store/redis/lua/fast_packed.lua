@@ -1,41 +1,44 @@
 
--- The common case, before anything else is set up: asks of one packed window, alike, on a clock that moves on,
--- in a log that need not grow. What it cannot do it leaves to the rest of the script, and has then written
--- nothing. The layout is in packed.lua.
+-- Fast path for one packed window, run before the rest of the script is set up: equal requests, with a clock that
+-- moves forward, in a log that need not grow. If the fast path cannot answer, it leaves the requests to the rest of
+-- the script and has then written nothing. packed.lua explains the stored layout.
+--
+-- reply  if all requests are granted: the instant, granted, used, reset after (one window)
+--        otherwise: the instant and the seven numbers of admit.lua
 
 do
   local key = KEYS[1]
-  local window, capacity, period, life, _, _, times, cost =
+  local window, capacity, period, ttl, _, _, times, cost =
     struct.unpack('<dddddddd', ARGV[1], 73)
   local raw = call('GETRANGE', key, '0', '363')
   if #raw == 364 and times * cost <= 65535 then
-    -- Its width and its window tell it from something else, for now.
-    local width, room, head, size, counted, to, used, newest, last, oldest, places, from, recent =
+    -- The width and the window are enough here to tell a log from foreign data.
+    local width, room, head, size, counted, to, used, newest, last, oldest, next_ordinal, from, recent =
       struct.unpack('<ddddddddddddd', raw, 5)
-    local cut, able = now - window, width == 8 and counted == window and last < now
-    if able and used > 0 then
+    local cut, supported = now - window, width == 8 and counted == window and last < now
+    if supported and used > 0 then
       local gone, front, base, refills = 0, raw, 237, 0
-      while able and oldest <= cut do
+      while supported and oldest <= cut do
         if from == to then
-          -- The ring's oldest become the front.
+          -- The oldest records of the ring become the front.
           local n = math.min(16, size, room - head)
           refills = refills + 1
-          able = n > 0 and refills < 4
-          if able then
+          supported = n > 0 and refills < 4
+          if supported then
             local start = 364 + head * 8
             front, base = call('GETRANGE', key, format('%d', start), format('%d', start + n * 8 - 1)), 1
             from, to, head, size = 0, n, (head + n) % room, size - n
           end
         end
-        if able then
-          local time, held = struct.unpack('>I6I2', front, base + from * 8)
-          -- Its cost may stand in the notes.
-          able = held < 65535
+        if supported then
+          local time, record_cost = struct.unpack('>I6I2', front, base + from * 8)
+          -- A cost of 65535 may be stored in the notes.
+          supported = record_cost < 65535
           oldest = now - (now - time) % 281474976710656
-          if oldest <= cut then gone, from = gone + held, from + 1 end
+          if oldest <= cut then gone, from = gone + record_cost, from + 1 end
         end
       end
-      if able then
+      if supported then
         used = used - gone
         local left = capacity - used
         local granted, retry = 0, 0
@@ -44,22 +47,22 @@ do
           if granted > times then granted = times end
         end
         local tail = (head + size) % room
-        if granted > 0 and recent == 16 then able = size + 16 <= room and tail + 16 <= room end
+        if granted > 0 and recent == 16 then supported = size + 16 <= room and tail + 16 <= room end
         if granted < times then
           local needed, i = used + granted * cost + cost - capacity, from
-          able = able and from < to
-          while able and needed > 0 do
+          supported = supported and from < to
+          while supported and needed > 0 do
             if i < to then
-              local time, held = struct.unpack('>I6I2', front, base + i * 8)
-              able = held < 65535
-              needed, i = needed - held, i + 1
+              local time, record_cost = struct.unpack('>I6I2', front, base + i * 8)
+              supported = record_cost < 65535
+              needed, i = needed - record_cost, i + 1
               retry = window - (now - time) % 281474976710656
             else
-              able = false
+              supported = false
             end
           end
         end
-        if able then
+        if supported then
           local newer, moved = string.sub(raw, 109, 108 + recent * 8), refills > 0
           if granted > 0 then
             if recent == 16 then
@@ -68,9 +71,9 @@ do
             end
             used = used + granted * cost
             newer = newer .. struct.pack('>I6I2', now % 281474976710656, granted * cost)
-            recent, places = recent + 1, granted
+            recent, next_ordinal = recent + 1, granted
             if now - now % period > newest then
-              call('PEXPIREAT', key, format('%d', math.ceil((now + life) / 1000)))
+              call('PEXPIREAT', key, format('%d', math.ceil((now + ttl) / 1000)))
             end
             newest, last = now, now
           elseif gone > 0 then
@@ -78,7 +81,7 @@ do
           end
           if granted > 0 or gone > 0 then
             if refills > 0 then newer = newer .. string.rep('\0', 128 - #newer) .. front end
-            local changed = struct.pack('<ddddddd', used, newest, last, oldest, places, from, recent)
+            local changed = struct.pack('<ddddddd', used, newest, last, oldest, next_ordinal, from, recent)
             if moved then
               call('SETRANGE', key, '0',
                 struct.pack('<c4dddddd', 'sgp1', width, room, head, size, window, to) .. changed .. newer)

@@ -1,0 +1,54 @@
+-- Start of every script: reads the clock, sets the budgets of the call, and has the functions that empty keys.
+--
+-- KEYS   the keys that hold counts, and the keys that hold their notes if those are separate and the call may need
+--        them; each key once
+-- ARGV   [1] the plan: little-endian doubles, read in order by `take` in common.lua
+--        [2..] texts that the plan refers to by index: quota tags, digits of request ids, sequence numbers
+-- reply  little-endian doubles: the instant in microseconds, then the reply that `admit.lua`, `settle.lua` or another
+--        last part describes
+--
+-- Invariant: each number is a whole number below 2^51, or such a number plus a half or a quarter, so doubles are
+-- exact. Frequent calls get numbers as text made with `%d`: `..` would print 14 digits, and `redis.call` itself
+-- prints 17 digits, slowly. `%` and `/` are used only where their result is exact.
+--
+-- Cost: a call reads, sums up and removes at most as many entries as `READS` and `TRIMS` allow, for any stored data
+-- and any batch. A wait that needs more is answered with a lower bound. If more entries have expired than one call
+-- may sum up, the call removes a part of them, decides nothing and replies the integer 1: the caller sends the same
+-- call again.
+--
+-- Redis runs a script from its top on every call, so Rust assembles each script from only the parts that a batch
+-- needs. Every kind of counter has the same functions, those of `trait Counter` in Rust.
+
+local call, format = redis.call, string.format
+
+local clock = call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+
+-- Remaining budgets of this call: entries that it may read one by one, and expired entries that it may remove. A
+-- packed record costs an eighth of a read.
+local READS, TRIMS = 1000, 2000
+local reads, trims = READS, TRIMS
+
+-- True if more entries have expired than this call may sum up.
+local unfinished = false
+
+-- Keys that this call has removed in order to write them anew.
+local dropped = {}
+
+-- Returns true if this node may write a key that was just emptied. While a slot moves to another node of a cluster, a
+-- key that is missing here belongs to the other node, and a write to it fails. So the script empties keys before it
+-- counts anything, and if this returns false the call ends and the caller sends it again.
+local function is_here(key)
+  return type(redis.pcall('EXISTS', key)) == 'number'
+end
+
+-- Removes a key that this call writes anew. Returns `is_here`.
+local function drop_key(key)
+  if dropped[key] then return true end
+  dropped[key] = true
+  call('UNLINK', key)
+  return is_here(key)
+end
+
+-- Replies that the fast path made before the rest of the script is set up, by the index of the request in the plan.
+local early_replies = {}
