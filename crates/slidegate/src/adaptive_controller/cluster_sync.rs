@@ -1,7 +1,9 @@
-//! All processes that count in one Redis: each says what it has seen, and one of them what the factors are.
+//! Synchronization of adaptive factors between all processes that count in one Redis: every process publishes its load, and
+//! one process publishes the factors.
 //!
-//! The one is whoever has the first name of those that were heard lately, so nobody has to be chosen, and nobody has to
-//! give it back. If two think they are it, because one is new, both go by the same loads, and the last word holds.
+//! The leader is the process with the lowest name among those that published recently, so no election and no lease is
+//! needed. If two processes consider themselves the leader, because one is new, both use the same loads, and the last
+//! message applies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,32 +14,32 @@ use crate::store::failover;
 use crate::store::redis::GossipMessage;
 use crate::{Error, RedisStore};
 
-/// Where it is told, in Redis.
+/// Name of the gossip stream in Redis.
 const NAME: &str = "adaptive";
 
-/// Who said nothing for so long is not there.
+/// A process that has published nothing for this long counts as gone.
 const LATELY: Duration = Duration::from_millis(3_500);
 
 const LOAD: &str = "load";
 const FACTORS: &str = "factors";
 
-/// By the names of rules, in ten-thousandths.
+/// Factors by rule name, in ten-thousandths.
 pub(crate) type Factors = BTreeMap<String, u32>;
 
-/// This process among the others.
+/// Member of the cluster: this process.
 pub(crate) struct Fleet {
     store: RedisStore,
     me: String,
 }
 
-/// What was heard.
+/// Messages received in one exchange.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Heard {
-    /// The newest of each process.
+    /// The latest load of each process.
     pub(crate) loads: Vec<NodeLoad>,
-    /// The last word.
+    /// The latest factors.
     pub(crate) factors: Option<Factors>,
-    /// Whether it is up to this process to say the next.
+    /// True if this process is the leader and publishes the next factors.
     pub(crate) first: bool,
 }
 
@@ -46,7 +48,7 @@ impl Fleet {
         Fleet { store, me: failover::some_name() }
     }
 
-    /// Says what this process has seen, and hears what the others have.
+    /// Publishes the load of this process, and returns the messages of all processes.
     pub(crate) async fn exchange(&self, own: &NodeLoad) -> Result<Heard, Error> {
         let told = GossipMessage { who: format!("{LOAD}:{}", self.me), text: own.to_text() };
         Ok(hear(self.store.announce(NAME, &told, LATELY).await?, &self.me))
@@ -78,7 +80,7 @@ fn factors(text: &str) -> Factors {
     pairs.filter_map(|(rule, factor)| Some((rule.to_owned(), factor.parse().ok()?))).collect()
 }
 
-/// As the others read it: `cpu=5012 memory=7000 rule:orders=17,2310000,0`. What cannot be read is left out.
+/// Text format: `cpu=5012 memory=7000 rule:orders=17,2310000,0`. Unreadable parts are skipped.
 impl NodeLoad {
     fn to_text(&self) -> String {
         let share = |name: &str, share: Option<u32>| share.map(|share| format!("{name}={share}"));

@@ -1,4 +1,4 @@
-//! Steering: a step a second, for every rule that adapts.
+//! Controller of adaptive limits: one step per second for every adaptive rule.
 #[cfg(feature = "redis")]
 pub(crate) mod cluster_sync;
 
@@ -13,10 +13,10 @@ use crate::dynamic::adaptive::load::{NodeLoad, together};
 use crate::dynamic::adaptive::{Adaptive, AdaptivePolicy, AdaptiveState, HostLoad};
 use crate::{Clock, Error, Limiter, Micros, Rules, Store, SystemClock};
 
-/// How often [`AdaptiveController::run`] takes a step.
+/// Interval between the steps of [`AdaptiveController::run`].
 const EVERY: Micros = Micros::from_secs(1);
 
-/// Steers the limits of a [`Limiter`]'s adaptive rules. Nothing adapts unless one does.
+/// Adjusts the limits of the adaptive rules of a [`Limiter`]. Without a controller no limit adapts.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -35,12 +35,12 @@ pub struct AdaptiveController {
     fleet: Option<Arc<Fleet>>,
     pilots: HashMap<String, (Adaptive, AdaptivePolicy)>,
     clock: Arc<dyn Clock>,
-    /// When the last step was.
+    /// Instant of the last step.
     last: Option<Micros>,
 }
 
 impl AdaptiveController {
-    /// By what this process sees.
+    /// Creates a controller that uses only the load of this process.
     pub fn alone() -> Self {
         AdaptiveController {
             #[cfg(feature = "redis")]
@@ -51,32 +51,32 @@ impl AdaptiveController {
         }
     }
 
-    /// By what all processes see that count in this Redis and have an adapter: all of them have the same factors, about a
-    /// second later than a process alone would. While Redis is away each goes on by itself.
+    /// Creates a controller that uses the load of all processes with a controller on this Redis. All of them apply the same
+    /// factors, about a second later than a process on its own. While Redis is unavailable, each process continues on its own.
     #[cfg(feature = "redis")]
     pub fn shared(store: RedisStore) -> Self {
         AdaptiveController { fleet: Some(Arc::new(Fleet::new(store))), ..Self::alone() }
     }
 
-    /// Reckons by another clock.
+    /// Sets the clock.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Clock + 'static) -> Self {
         self.clock = Arc::new(clock);
         self
     }
 
-    /// Takes a step a second, for as long as it is polled. `look` says what the host has in use: `Host::load`, or
-    /// nothing at all.
+    /// Takes one step per second, as long as the future is polled. `look` returns the load of the host: `Host::load`, or
+    /// `HostLoad::default` for none.
     pub async fn run<S: Store>(mut self, limiter: Arc<Limiter<S>>, mut look: impl FnMut() -> HostLoad) {
         loop {
             self.clock.sleep(EVERY).await;
-            // Whoever wants to know why it is alone takes the steps himself.
+            // Errors are ignored here. A caller that needs them calls `step` itself.
             let _ = self.step(&limiter, look()).await;
         }
     }
 
-    /// Takes one step: what was reported since the last one is looked at, and factors are put in force. An error is that
-    /// of the store, of which the others could not be heard: then it was taken alone.
+    /// Takes one step: reads the reports since the last step, and applies the factors. An error means that the store could not
+    /// deliver the messages of the other processes; the step then used only the load of this process.
     pub async fn step<S: Store>(&mut self, limiter: &Limiter<S>, host: HostLoad) -> Result<(), Error> {
         let now = self.clock.now();
         let elapsed = self.last.replace(now).map_or(EVERY, |last| now.since(last));
@@ -101,7 +101,7 @@ impl AdaptiveController {
         Ok(())
     }
 
-    /// A pilot for each rule that adapts; one whose terms have changed begins anew, where the limit is.
+    /// Keeps one policy per adaptive rule. If the settings of a rule have changed, its policy restarts at the present factor.
     fn keep(&mut self, rules: &Rules) {
         let mut before = std::mem::take(&mut self.pilots);
         for (name, AdaptiveState { terms, gauge }) in adapting(rules) {
@@ -121,7 +121,7 @@ impl AdaptiveController {
         }
     }
 
-    /// What was said before is in force now, here as everywhere; and then the next is said, by whoever it is up to.
+    /// Applies the factors that were published before, like all other processes. Then the leader publishes the next factors.
     #[cfg(feature = "redis")]
     async fn step_together(
         &mut self,
@@ -141,7 +141,7 @@ impl AdaptiveController {
             gauge.set_factor(factor);
             next.insert(name.to_owned(), pilot.step(terms, elapsed, &together(&loads, name)));
         }
-        // If it is not heard, everybody stays where it is for a second.
+        // If publishing fails, all processes keep their factors for another second.
         if first { fleet.say(&next).await } else { Ok(()) }
     }
 }

@@ -1,4 +1,4 @@
-//! What all algorithms have in common, and what is done with it.
+//! The `Counter` trait that all algorithms implement, and the decision procedure over it.
 
 use std::sync::Arc;
 
@@ -12,65 +12,65 @@ use crate::settlement::NEVER_SETTLED;
 use crate::{Correction, Count, Micros, Quota, RequestId, WarmUp};
 use crate::{Outcome, Precision, Settled, Verdict};
 
-/// One algorithm over one key. An instant given to it never lies before the last one it changed at.
+/// One algorithm over one key. The caller never passes an instant before the last instant at which the counter changed.
 pub(super) trait Counter {
-    /// Moves to `now`; whether anything changed.
+    /// Advances to `now`; returns true if anything changed.
     fn roll(&mut self, now: Micros) -> bool;
 
-    /// Takes on a changed quota.
+    /// Applies a changed quota.
     #[inline]
     fn adopt(&mut self, _quota: &Quota) {}
 
-    /// Permits in use at the instant rolled to.
+    /// Permits in use at the instant of the last roll.
     fn used(&self) -> u64;
 
-    /// Counts `cost`, and says under which instant.
+    /// Counts `cost`, and returns the instant under which it is recorded.
     fn record(&mut self, now: Micros, quota: &Quota, cost: u64) -> Micros;
 
-    /// Forgets the oldest permits until no more than `keep` are in use.
+    /// Removes the oldest permits until at most `keep` are in use.
     fn keep_newest(&mut self, keep: u64);
 
-    /// The smallest wait after which `cost` fits into `limit`; zero if it does.
+    /// Returns the shortest wait after which `cost` fits into `limit`; zero if it fits now.
     fn wait(&self, now: Micros, quota: &Quota, limit: u64, cost: u64) -> Micros;
 
-    /// When nothing recorded counts any more.
+    /// Instant from which nothing recorded counts any more.
     fn empty_at(&self) -> Micros;
 
-    /// Corrects an admission; false if it has left.
+    /// Corrects an admission; returns false if it has left.
     fn amend(&mut self, entry: Entry, to: u64) -> bool;
 
-    /// Whether its permits are held, and may be extended.
+    /// Returns true if permits are held and can be extended.
     fn is_held(&self) -> bool {
         false
     }
 
-    /// Counts `cost` again that was counted under another instant.
+    /// Counts `cost` again that was recorded under another instant.
     fn add(&mut self, _now: Micros, _cost: u64) {}
 
-    /// Counts `cost` from `now` on, whatever the limit.
+    /// Counts `cost` from `now` on, regardless of the limit.
     fn charge(&mut self, now: Micros, cost: u64) {
         self.amend(Entry { at: now, seq: 0, cost: 0 }, cost);
     }
 
-    /// How far an admission may be dated ahead of the instant it is made at.
+    /// Longest time by which the recorded instant of an admission can be ahead of the actual instant.
     fn ahead(&self) -> Micros {
         Micros::ZERO
     }
 
-    /// When an admission recorded under `at` stops mattering.
+    /// Instant from which an admission recorded at `at` no longer affects decisions.
     fn leaves(&self, at: Micros) -> Micros;
 
-    /// Whether it has stopped mattering by `now`.
+    /// Returns true if an admission recorded at `at` no longer affects decisions at `now`.
     #[inline]
     fn left(&self, at: Micros, now: Micros) -> bool {
         self.leaves(at) <= now
     }
 
-    /// What counts, oldest first, by the instant it was recorded under.
+    /// Permits that count, oldest first, by recorded instant.
     fn entries(&self) -> Vec<(Micros, u64)>;
 }
 
-/// A state whose algorithm is known.
+/// Borrowed parts of a [`State`](super::State) with a statically known algorithm.
 pub(super) struct View<'s, C> {
     pub(super) counter: &'s mut C,
     pub(super) notes: &'s mut Option<Box<Notes>>,
@@ -102,7 +102,8 @@ impl<C: Counter> View<'_, C> {
         now
     }
 
-    /// A denial by a window writes nothing, so that cores that deny one key do not fight over its memory.
+    /// Advances the counter. A denial by a window writes nothing, so that cores that deny the same key do not contend for its
+    /// cache line.
     #[inline(always)]
     fn pass(&mut self, now: Micros) -> Micros {
         let now = now.max(*self.last);
@@ -120,7 +121,7 @@ impl<C: Counter> View<'_, C> {
     }
 
     #[cold]
-    /// Forgets what has left for good: the key's time never runs back before its last instant.
+    /// Forgets notes whose admissions have left for good: the time of a key never runs back before its last instant.
     fn age_notes(&mut self) {
         if let Some(notes) = self.notes {
             notes.forget(|at| self.counter.left(at, *self.last));
@@ -146,7 +147,7 @@ impl<C: Counter> View<'_, C> {
         }
     }
 
-    /// What is alone always fits, so that it can become warm.
+    /// Evaluates a check during warm-up. A request always fits if nothing else counts, so that a key can become warm.
     #[cold]
     fn consider_climbing(&self, now: Micros, asked: Asked<'_>, warm_up: WarmUp) -> Evaluation {
         let used = self.counter.used();
@@ -158,14 +159,15 @@ impl<C: Counter> View<'_, C> {
         self.notes.as_ref()?.warmth
     }
 
-    /// The limit of this moment.
+    /// Returns the limit at `now` during warm-up.
     fn limit(&self, now: Micros, quota: &Quota, warm_up: WarmUp) -> u64 {
         let climbed = self.warmth().and_then(|warmth| warmth.climbed(&warm_up, now));
         warm_up.limit(quota.capacity(), climbed.unwrap_or_default())
     }
 
-    /// How long it takes until `cost` fits, at most: by what leaves under the limit of this moment, or by the limit
-    /// alone. What leaves only when it is cold again must leave room under the limit of that time.
+    /// Returns an upper bound of the wait until `cost` fits during warm-up. Room comes from entries that leave under the
+    /// present limit, or from the rise of the limit. Entries that leave only when the key is cold again are evaluated with
+    /// the limit of a cold key.
     #[cold]
     fn wait_climbing(&self, now: Micros, quota: &Quota, cost: u64, warm_up: WarmUp) -> Micros {
         let (used, full) = (self.counter.used(), quota.capacity());
@@ -189,7 +191,7 @@ impl<C: Counter> View<'_, C> {
         if reached < cold { leaves.min(reached.since(now)) } else { leaves }
     }
 
-    /// How long it takes until enough has left for `cost` to fit into `limit`.
+    /// Returns the wait until enough has left for `cost` to fit into `limit`.
     fn wait_within(&self, limit: u64, now: Micros, quota: &Quota, cost: u64) -> Micros {
         match cost > limit {
             true => self.counter.empty_at().since(now),
@@ -310,7 +312,7 @@ impl<C: Counter> View<'_, C> {
         match correction {
             Correction::Extend => self.extend(now, counted, budget),
             Correction::Cost(to) => {
-                // Without a note it could be settled again.
+                // Without a note the admission could be settled again.
                 let Some(taken) = Notes::take_for_settlement(self.notes.as_deref(), budget) else {
                     return Settled::Gone;
                 };
@@ -327,7 +329,7 @@ impl<C: Counter> View<'_, C> {
         }
     }
 
-    /// Counts an admission from `now` on: no more than there is of it, whatever it is said to have cost.
+    /// Counts an admission from `now` on. It moves at most the permits that are recorded, whatever cost the caller claims.
     fn extend(&mut self, now: Micros, counted: Entry, budget: Option<&Arc<NoteBudget>>) -> Settled {
         if !self.counter.is_held() || counted.cost == 0 {
             return Settled::Gone;

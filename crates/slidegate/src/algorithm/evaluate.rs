@@ -1,4 +1,4 @@
-//! How an ask of several checks is judged: in order, all or nothing. Pure, like the algorithms under it.
+//! Evaluation of several checks: in order, all or nothing. Pure, like the algorithms.
 
 use std::sync::Arc;
 
@@ -8,25 +8,25 @@ use super::note_budget::NoteBudget;
 use super::{Asked, Evaluation, Recording};
 use crate::{Checks, Entry, Micros, Outcome, Precision, Source, State, Verdict, Verdicts};
 
-/// Where an ask finds the state of its checks: the memory store's shards, or an oracle's map.
+/// Source of the states for checks: the shards of the memory store, or the map of a test oracle.
 pub trait States {
-    /// The state of the `i`-th check of the ask under judgement, blank if its key was never used. It must
-    /// [suit](State::suits) the check's quota.
+    /// Returns the state of the `i`-th check under evaluation; a blank state if its key was never used. The state must
+    /// [suit](State::suits) the quota of the check.
     fn state(&mut self, i: usize) -> &mut State;
 }
 
-/// Judges `ask` at `now`.
+/// Evaluates the checks of one request at `now`.
 ///
-/// Checks are judged in order, and the first enforced denial ends the judging. If there was none, every
-/// check that fits is recorded. If there was one, nothing is, except that `count: attempts` counts what was
-/// judged; the checks after it are only reported.
+/// Checks are evaluated in order. Without an enforced denial, every check that fits is recorded. With one, nothing is
+/// recorded, except that rules with `count: attempts` count the checks up to and including the first denial. The checks
+/// after it are only reported.
 pub fn evaluate(ask: &Checks, now: Micros, states: &mut impl States) -> Verdicts {
     judge_by(ask, now, &mut AllHeld(states), |i| asked(ask, i, None))
 }
 
-/// Counters of an ask, some of which a store may have no room for.
+/// Counters for the checks of one request. A store may have no room for some of them.
 pub(crate) trait Counters {
-    /// The counter of the `i`-th check; if the store cannot hold one, the time until it may have room.
+    /// Returns the counter of the `i`-th check, or, if the store cannot hold it, the time until there may be room.
     fn counter(&mut self, i: usize) -> Result<&mut State, Micros>;
 }
 
@@ -38,7 +38,7 @@ impl<S: States> Counters for AllHeld<'_, S> {
     }
 }
 
-/// [`evaluate`] with checks as `asked` presents them. A check without a counter is denied.
+/// Does the same as [`evaluate`] with the inputs that `asked` returns. A check without a counter is denied.
 pub(crate) fn judge_by<'a>(
     ask: &Checks,
     now: Micros,
@@ -76,7 +76,7 @@ pub(crate) fn judge_by<'a>(
     Verdicts { at: now, source: Source::Store, verdicts: verdicts.collect() }
 }
 
-/// The common case: one check, recorded if it fits.
+/// Evaluates a single check, the common case, and records it if it fits.
 #[inline(always)]
 pub(crate) fn judge_one(
     ask: &Checks,
@@ -95,7 +95,7 @@ fn asked<'a>(ask: &'a Checks, i: usize, budget: Option<&'a Arc<NoteBudget>>) -> 
     Asked { quota: &check.quota, cost: check.cost, id: ask.id(), scope: 0, budget }
 }
 
-/// Verdict of a store that has no room for a key: nothing is left of its limit.
+/// Verdict of a store that has no room for a key: the limit counts as used up.
 fn no_room(asked: Asked<'_>, wait: Micros) -> Verdict {
     let limit = asked.quota.capacity();
     Verdict {

@@ -1,9 +1,9 @@
-//! Single admissions that a key remembers: request ids, settlements and extensions. And when it became warm.
+//! Notes of one key about single admissions: request ids, settlements and extensions. Also the state of its warm-up.
 //!
-//! Most keys have no notes: the numbers of an admission are in the answer, not in the store. The id of an
-//! admitted request is remembered for as long as its admission counts. A settled admission is remembered by
-//! its sequence number; neighbours merge, so a stream of reserve-and-settle costs one range, not one note each.
-//! The notes of all keys of a store have a byte budget: see [`NoteBudget`].
+//! Most keys have no notes: the entry of an admission is in the reply, not in the store. The id of an admitted request is
+//! remembered as long as its admission counts. A settled admission is remembered by its sequence number; adjacent numbers
+//! merge, so a stream of acquire and settle costs one range instead of one note each. The notes of all keys of a store
+//! share a byte budget: see [`NoteBudget`].
 
 use std::sync::Arc;
 
@@ -14,28 +14,28 @@ use super::ranges::Ranges;
 use crate::dynamic::warm_up::Warmth;
 use crate::{Entry, Micros, RequestId};
 
-/// Ids that one decision forgets at most. Forgetting is only about memory: an id whose admission has left is not found.
+/// Most ids that one decision forgets. Forgetting only frees memory: an id whose admission has left is not found anyway.
 const FORGET_STEP: usize = 64;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Notes {
     ids: Ids,
     settled: Ranges,
-    /// By sequence number.
+    /// Extensions, by sequence number.
     moved: Option<Box<Moved<u64>>>,
     pub(super) warmth: Option<Warmth>,
     taken: Taken,
 }
 
 impl Notes {
-    /// The admission of this request.
+    /// Returns the admission of this request.
     #[cold]
     #[inline(never)]
     pub(super) fn find(&self, id: &RequestId, scope: u64, cost: u64) -> Option<Entry> {
         self.ids.find(Named { id, scope, budget: None }.digest(cost))
     }
 
-    /// Remembers the id of an admission, unless the budget is used up.
+    /// Remembers the id of an admission, unless the budget is exhausted.
     pub(super) fn remember(notes: &mut Option<Box<Notes>>, named: &Named<'_>, entry: Entry) {
         let growth = notes.as_ref().map_or_else(|| Ids::default().growth(), |notes| notes.ids.growth());
         let Some(taken) = Notes::take(notes.as_deref(), growth, named.budget, Purpose::Id) else { return };
@@ -44,7 +44,7 @@ impl Notes {
         notes.account(taken);
     }
 
-    /// Bytes for the note of a settlement; none if the budget is used up.
+    /// Takes bytes for the note of a settlement; returns `None` if the budget is exhausted.
     pub(super) fn take_for_settlement(
         notes: Option<&Notes>,
         budget: Option<&Arc<NoteBudget>>,
@@ -53,7 +53,7 @@ impl Notes {
         Notes::take(notes, growth, budget, Purpose::Settlement)
     }
 
-    /// Bytes for the note of an extension; none if the budget is used up.
+    /// Takes bytes for the note of an extension; returns `None` if the budget is exhausted.
     pub(super) fn take_for_extension(
         notes: Option<&Notes>,
         budget: Option<&Arc<NoteBudget>>,
@@ -77,13 +77,13 @@ impl Notes {
         Taken::new(budget, held, growth, purpose)
     }
 
-    /// Replaces the estimate that was taken by the true figure.
+    /// Replaces the estimate in the budget by the actual size.
     fn account(&mut self, taken: Taken) {
         self.taken.add(taken);
         self.taken.set(self.bytes());
     }
 
-    /// Forgets what was recorded at instants that have `left`.
+    /// Forgets notes recorded at instants that have `left`.
     pub(super) fn forget(&mut self, left: impl Fn(Micros) -> bool) {
         self.forget_some(left, FORGET_STEP);
     }
@@ -100,7 +100,7 @@ impl Notes {
         }
     }
 
-    /// The admission, under the instant it counts from now.
+    /// Returns the admission with the instant from which it counts now.
     pub(super) fn now(&self, entry: Entry) -> Entry {
         let moved = self.moved.as_ref().and_then(|moved| moved.find(entry.seq));
         Entry { at: moved.unwrap_or(entry.at), ..entry }
@@ -120,12 +120,12 @@ impl Notes {
         self.account(taken);
     }
 
-    /// After a refund its id may come again and is charged again.
+    /// Forgets the id of a refunded admission: a request with this id is charged again.
     pub(super) fn release(&mut self, entry: Entry) {
         self.ids.release(entry);
     }
 
-    /// When the newest of what is noted was recorded.
+    /// Instant of the newest note.
     pub(super) fn newest(&self) -> Option<Micros> {
         let moved = self.moved.as_ref().and_then(|moved| moved.newest());
         self.ids.newest().max(self.settled.newest()).max(moved)
@@ -136,7 +136,7 @@ impl Notes {
         self.ids.is_empty() && self.settled.is_empty() && still && self.warmth.is_none()
     }
 
-    /// Gives back memory that is not needed any more.
+    /// Frees memory that is no longer needed.
     pub(super) fn shrink(&mut self) {
         self.ids.shrink();
         if self.moved.as_ref().is_some_and(|moved| moved.is_empty()) {
@@ -145,7 +145,7 @@ impl Notes {
         self.taken.set(self.bytes());
     }
 
-    /// Bytes held, with the notes themselves.
+    /// Bytes in use, including the notes structure itself.
     pub(super) fn bytes(&self) -> usize {
         let moved = self.moved.as_ref().map_or(0, |moved| size_of::<Moved<u64>>() + moved.bytes());
         size_of::<Notes>() + self.ids.bytes() + self.settled.bytes() + moved

@@ -1,9 +1,9 @@
-//! Request ids of one key, each with the admission it names.
+//! Request ids of one key, each with its admission.
 //!
-//! A note has a digest in place of the id: 16 bytes, however long the id is. The digest is a pair of SipHash values under
-//! keys that are random in each process, so a client cannot construct two ids with one digest. Notes are in the order of
-//! their admissions. A hash table finds the place of a digest in four bytes and a little. A note takes about 60 bytes in
-//! all, and at most 64 in a large key.
+//! A note stores a digest instead of the id: 16 bytes, however long the id is. The digest is a pair of SipHash values with
+//! keys that are random per process, so a client cannot construct two ids with the same digest. Notes are in the order of
+//! their admissions. A hash table maps a digest to the position of its note, with little more than four bytes per entry. A
+//! note takes about 60 bytes in total, and at most 64 in a large key.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -14,24 +14,24 @@ use hashbrown::HashTable;
 use super::note_budget::NoteBudget;
 use crate::{Entry, Micros, RequestId};
 
-/// Digest of a request id and a cost: the same id for another cost is another request.
+/// Digest of a request id and a cost: the same id with another cost is another request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Digest(u64, u64);
 
 static SECRETS: LazyLock<[RandomState; 2]> = LazyLock::new(Default::default);
 
-/// Request id as one key sees it.
+/// Request id in the context of one key.
 #[derive(Clone, Copy)]
 pub(crate) struct Named<'a> {
     pub(crate) id: &'a RequestId,
-    /// Distinguishes the keys of a shared counter; 0 for a key with a counter of its own.
+    /// Distinguishes the keys of a shared counter; 0 for a key with its own counter.
     pub(crate) scope: u64,
-    /// Bound of the store that the key is in, if there is one.
+    /// Note budget of the store, if there is one.
     pub(crate) budget: Option<&'a Arc<NoteBudget>>,
 }
 
 impl<'a> Named<'a> {
-    /// An id that is remembered without a bound.
+    /// Creates an id that is remembered without a budget.
     #[cfg(any(test, feature = "redis"))]
     pub(crate) fn unbounded(id: &'a RequestId) -> Self {
         Named { id, scope: 0, budget: None }
@@ -58,9 +58,9 @@ struct Note {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ids {
-    /// Oldest first. Some are no longer in `places`: they were refunded, or came again.
+    /// Notes, oldest first. Some are no longer in `places`: they were refunded, or the same id came again.
     notes: VecDeque<Note>,
-    /// Place of the first note. Places count up and wrap.
+    /// Position of the first note. Positions count up and wrap.
     first: u32,
     places: HashTable<u32>,
 }
@@ -99,7 +99,7 @@ impl Ids {
         }
     }
 
-    /// Drops the notes that are not found any more.
+    /// Drops the notes that are not in `places`.
     fn compact(&mut self) {
         let old = std::mem::take(self);
         self.notes.reserve_exact(old.places.len() + step(old.places.len()));
@@ -111,7 +111,7 @@ impl Ids {
         }
     }
 
-    /// Forgets up to `most` of the oldest, as far as they have `left`.
+    /// Forgets up to `most` of the oldest notes, if they have `left`.
     pub(super) fn forget(&mut self, left: impl Fn(Micros) -> bool, most: usize) {
         for _ in 0..most {
             if !self.notes.front().is_some_and(|note| left(note.entry.at)) {
@@ -129,7 +129,7 @@ impl Ids {
         self.first = self.first.wrapping_add(1);
     }
 
-    /// Forgets the id of an admission that was refunded: it may come again and is charged again.
+    /// Forgets the id of a refunded admission: a request with this id is charged again.
     pub(super) fn release(&mut self, entry: Entry) {
         let index = self.notes.partition_point(|note| note.entry.seq < entry.seq);
         let Some(note) = self.notes.get(index).filter(|note| note.entry == entry) else { return };
@@ -147,12 +147,12 @@ impl Ids {
         self.notes.is_empty()
     }
 
-    /// Heap bytes held.
+    /// Heap bytes in use.
     pub(super) fn bytes(&self) -> usize {
         self.notes.capacity() * size_of::<Note>() + self.places.allocation_size()
     }
 
-    /// Heap bytes that one more id takes, at most.
+    /// Upper bound of the heap bytes that one more id takes.
     pub(super) fn growth(&self) -> usize {
         let notes = match self.notes.len() < self.notes.capacity() {
             true => 0,
@@ -172,7 +172,7 @@ impl Ids {
     }
 }
 
-/// Notes by which a list of this capacity grows: a quarter.
+/// Number of notes by which a list of this capacity grows: a quarter.
 fn step(capacity: usize) -> usize {
     (capacity / 4).max(2)
 }
@@ -188,7 +188,7 @@ mod tests {
         Entry { at: Micros::new(seq / 3), seq, cost: 1 }
     }
 
-    /// Random insertions, repetitions, refunds and expiry, compared with a map.
+    /// Compares random insertions, repetitions, refunds and expiry with a map.
     #[test]
     fn finds_the_latest_admission_of_each_id() {
         let (mut ids, mut map) = (Ids { first: u32::MAX - 500, ..Ids::default() }, HashMap::new());

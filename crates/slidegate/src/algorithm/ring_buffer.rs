@@ -1,8 +1,8 @@
-//! A ring of words. `VecDeque` in three quarters of its size, which grows no further than it is told it can.
+//! Ring buffer of words: three quarters of the size of a `VecDeque`, with growth up to a given capacity.
 
 use std::ops::Range;
 
-/// In the order of a cache line, like the log around it.
+/// Fields are in the order of a cache line, like those of the log around it.
 #[repr(C)]
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ring {
@@ -50,7 +50,7 @@ impl Ring {
         }
     }
 
-    /// Drops words from the front for as long as they are `gone`; the first that is not, if there is one.
+    /// Drops words from the front while they are `gone`; returns the first remaining word, if there is one.
     #[inline]
     pub(super) fn pop_while(&mut self, mut gone: impl FnMut(u64) -> bool) -> Option<u64> {
         let (mut head, mut len) = (self.head as usize, self.len);
@@ -85,7 +85,7 @@ impl Ring {
         self.len += added;
     }
 
-    /// Grows by doubling, but to no more than `most` slots unless there is no other way.
+    /// Appends a word. The capacity doubles when needed, but exceeds `most` slots only if there is no other way.
     #[inline]
     pub(super) fn push_back(&mut self, word: u64, most: u64) {
         if self.len as usize == self.slots.len() {
@@ -105,7 +105,7 @@ impl Ring {
         self.slots[..self.len as usize].iter_mut().for_each(change);
     }
 
-    /// The first index whose word does not hold `before`, which must hold for a prefix.
+    /// Returns the first index for which `before` is false. `before` must be true for a prefix and false for the rest.
     pub(super) fn partition_point(&self, before: impl Fn(u64) -> bool) -> usize {
         let (mut low, mut high) = (0, self.len as usize);
         while low < high {
@@ -115,7 +115,7 @@ impl Ring {
         low
     }
 
-    /// Replaces the words of `range`. Moves everything behind it if their number changes.
+    /// Replaces the words of `range`. Moves all words after it if the number of words changes.
     pub(super) fn splice(&mut self, range: Range<usize>, words: impl Iterator<Item = u64>) {
         let mut new: Vec<u64> = words.collect();
         if new.len() != range.len() {

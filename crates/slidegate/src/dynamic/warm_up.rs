@@ -1,39 +1,39 @@
-//! Warm-up: a limit that climbs to its full height after a cold start.
+//! Warm-up: a limit that rises to its full value after a cold start.
 //!
-//! A key is cold when it was never admitted anything, or nothing for a while; the first admission starts the climb.
-//! When that was is kept with the key and judged by the store's clock, so every node sees the same limit. All of it is
-//! in whole numbers: a Redis script comes to the same limit.
+//! A key is cold if it never had an admission, or none for a while; the first admission starts the warm-up. Its instant is
+//! stored with the key and evaluated by the store's clock, so all nodes see the same limit. All numbers are integers, so
+//! that a Redis script computes the same limit.
 
 use std::time::Duration;
 
 use crate::{Error, Micros};
 
-/// The longest climb.
+/// Longest warm-up.
 const MAX_OVER: Micros = Micros::from_secs(24 * 3600);
 
-/// The longest time until a key is cold again.
+/// Longest idle time until a key is cold again.
 const MAX_IDLE: Micros = Micros::from_secs(30 * 24 * 3600);
 
-/// What a limit is counted in while it climbs.
+/// 100 % of a limit during warm-up.
 const WHOLE: u64 = 10_000;
 
-/// How far a climb in steps has come in each quarter of its time, in eighths.
+/// Progress of a warm-up in steps, in eighths, for each quarter of its time.
 const STEPS: [u64; 4] = [0, 3, 6, 8];
 
-/// How a limit climbs.
+/// Shape of the rise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RampShape {
-    /// Steadily.
+    /// A steady rise.
     #[default]
     Linear,
-    /// In four steps, one for each quarter of the time: from 20 % that is 20, 50, 80 and 100 %.
+    /// Four steps, one for each quarter of the time: from 20 % that is 20, 50, 80 and 100 %.
     Steps,
 }
 
-/// Lets a limit climb after a cold start, for what is behind it to get ready. It never passes the full limit.
+/// Raises a limit gradually after a cold start, so that the server behind it can get ready. It never exceeds the full limit.
 ///
-/// A request that costs more than the limit of the moment passes if nothing else counts, up to the full limit: it
-/// would never become warm otherwise. While it climbs, `retry_after` is an upper bound.
+/// A request with a cost above the present limit is allowed if nothing else counts, up to the full limit; otherwise the key
+/// would never become warm. During warm-up `retry_after` is an upper bound.
 ///
 /// ```
 /// use std::time::Duration;
@@ -52,17 +52,17 @@ pub enum RampShape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WarmUp {
     climb: RampShape,
-    /// In percent.
+    /// Start of the rise, in percent.
     from: u8,
-    /// In milliseconds, and so is `idle`: a quota is copied with every check.
+    /// Duration in milliseconds. `idle` is in milliseconds, too: small types, because a quota is copied with every check.
     over: u32,
-    /// 0 stands for a minute, or the window if that is longer.
+    /// 0 means a minute, or the window if that is longer.
     idle: u32,
 }
 
 impl WarmUp {
-    /// From so many percent of the limit to all of it in `over`, steadily. A key is cold again when a minute has
-    /// passed without any admission, or a window if that is longer.
+    /// Creates a steady rise from `from` percent to the full limit in `over`. A key is cold again after a minute without any
+    /// admission, or a window if that is longer.
     pub fn new(from: u32, over: Duration) -> Result<Self, Error> {
         if !(1..=99).contains(&from) {
             return Err(Error::invalid(format!("warm-up.from must be between 1% and 99%, not {from}%")));
@@ -76,14 +76,14 @@ impl WarmUp {
         Ok(WarmUp { climb: RampShape::Linear, from: from as u8, over: millis(over), idle: 0 })
     }
 
-    /// Climbs in steps.
+    /// Rises in steps.
     #[must_use]
     pub fn in_steps(mut self) -> Self {
         self.climb = RampShape::Steps;
         self
     }
 
-    /// Cold again after so long without any admission: no shorter than the window.
+    /// Sets the time without any admission after which a key is cold again: at least the window.
     pub fn idle(mut self, idle: Duration) -> Result<Self, Error> {
         let idle = Micros::from(idle);
         if !(Micros::from_millis(1)..=MAX_IDLE).contains(&idle) {
@@ -95,7 +95,7 @@ impl WarmUp {
         Ok(self)
     }
 
-    /// The same, for a quota whose admissions matter for `horizon`. What is cold has nothing left that counts.
+    /// Adapts the idle time to a quota whose admissions count for `horizon`: a cold key has no entries that still count.
     pub(crate) fn for_horizon(mut self, horizon: Micros) -> Result<Self, Error> {
         if self.idle == 0 {
             self.idle = millis(horizon.max(Micros::from_secs(60)).min(MAX_IDLE));
@@ -109,32 +109,32 @@ impl WarmUp {
         Ok(self)
     }
 
-    /// How it climbs.
+    /// Returns the shape of the rise.
     pub fn climb(&self) -> RampShape {
         self.climb
     }
 
-    /// Where it starts, in percent of the limit.
+    /// Returns the start of the rise, in percent of the limit.
     pub fn from(&self) -> u32 {
         self.from.into()
     }
 
-    /// How long the climb takes.
+    /// Returns the duration of the rise.
     pub fn over(&self) -> Micros {
         Micros::from_millis(self.over.into())
     }
 
-    /// After how long without any admission it is cold again.
+    /// Returns the time without any admission after which a key is cold again.
     pub fn idle_for(&self) -> Micros {
         Micros::from_millis(self.idle.into())
     }
 
-    /// Where it starts, in ten-thousandths.
+    /// Returns the start of the rise, in ten-thousandths.
     pub(crate) fn start(&self) -> u64 {
         u64::from(self.from) * (WHOLE / 100)
     }
 
-    /// How much of a limit there is so long after the start.
+    /// Returns the share of the limit at the time `climbed` after the start.
     fn share(&self, climbed: Micros) -> u64 {
         let (start, over) = (self.start(), self.over().get());
         if climbed.get() >= over {
@@ -146,12 +146,12 @@ impl WarmUp {
         }
     }
 
-    /// What there is of `capacity` so long after the start.
+    /// Returns the part of `capacity` that is available at the time `climbed` after the start.
     pub(crate) fn limit(&self, capacity: u64, climbed: Micros) -> u64 {
         part(capacity, self.share(climbed))
     }
 
-    /// How long after the start there is room for `needed` of `capacity`, which is as much at least.
+    /// Returns the time after the start at which `needed` of `capacity` is available. `needed` is at most `capacity`.
     pub(crate) fn reaches(&self, capacity: u64, needed: u64) -> Micros {
         let (start, over) = (self.start(), self.over().get());
         match self.climb {
@@ -177,7 +177,7 @@ impl WarmUp {
     }
 }
 
-/// So much of `capacity`, one permit at least. In two parts, so that no product is too large for a double.
+/// Returns a share of `capacity`, at least one permit. Computed in two parts, so that no product is too large for a double.
 fn part(capacity: u64, share: u64) -> u64 {
     (capacity / WHOLE * share + capacity % WHOLE * share / WHOLE).max(1)
 }
@@ -186,24 +186,24 @@ fn millis(time: Micros) -> u32 {
     u32::try_from(time.get().div_ceil(1_000)).unwrap_or(u32::MAX)
 }
 
-/// What a key remembers of its climb.
+/// Warm-up state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Warmth {
-    /// When it became cold for the last time, and was admitted something.
+    /// Instant of the first admission after the key was last cold.
     pub(crate) since: Micros,
-    /// When it was last admitted something.
+    /// Instant of the last admission.
     pub(crate) last: Micros,
-    /// When it is cold again.
+    /// Instant at which the key is cold again.
     pub(crate) until: Micros,
 }
 
 impl Warmth {
-    /// How far it has climbed by `now`; none if it is cold.
+    /// Returns the time since the start of the warm-up; `None` if the key is cold.
     pub(crate) fn climbed(&self, warm_up: &WarmUp, now: Micros) -> Option<Micros> {
         (now < self.last.plus(warm_up.idle_for())).then(|| now.since(self.since))
     }
 
-    /// Something is admitted at `now`.
+    /// Returns the state after an admission at `now`.
     pub(crate) fn admitted(before: Option<Warmth>, warm_up: &WarmUp, now: Micros) -> Warmth {
         let warm = before.filter(|warmth| warmth.climbed(warm_up, now).is_some());
         let since = warm.map_or(now, |warmth| warmth.since);
@@ -219,7 +219,7 @@ mod tests {
     use super::{WarmUp, Warmth};
     use crate::Micros;
 
-    /// The least time is that before which there is no room, and at which there is.
+    /// Checks that there is no room just before the returned time, and that there is room at it.
     #[test]
     fn it_reaches_what_it_needs_at_once_and_no_sooner() {
         let climbs = [

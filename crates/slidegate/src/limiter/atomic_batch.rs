@@ -1,4 +1,4 @@
-//! Several requests in one decision: all of them, or none.
+//! Atomic acquisition for several requests: all are charged, or none.
 
 use std::sync::Arc;
 
@@ -10,15 +10,14 @@ use crate::rules::{Part, Together, Unmatched};
 use crate::{Checks, Decision, Error, Limiter, Micros, Request, Rules, Source, Store, Verdicts};
 
 impl<S: Store> Limiter<S> {
-    /// Asks for the permits of several requests as one: if an enforced rule denies any of them, none of them is
-    /// charged.
+    /// Acquires the permits of several requests atomically: if an enforced rule denies any of them, none is charged.
     ///
-    /// There is one decision for each request, with its own limits: `allowed` says that none of *these* denied, so
-    /// the whole is allowed if all are. Requests that meet the same key are judged there by what they cost together;
-    /// it is one charge, so settling the reservation of either settles it for both. What a rule
-    /// [replaces](crate::Rule::replaces) is replaced for all. Asking for more than a limit will ever have is a denial
-    /// here, not an error. With [`Unmatched::Deny`], a request that no rule matches denies the whole. The id is that of the first request, and stands for all. At most
-    /// [`MAX_TOGETHER`](crate::MAX_TOGETHER) requests.
+    /// Returns one decision per request, each with its own limits. `allowed` refers to the limits of that request only, so the
+    /// batch is allowed if all decisions are. Requests with the same key are evaluated with the sum of their costs; the sum
+    /// is one charge, so settling the reservation of one request settles it for all of them. A rule that
+    /// [replaces](crate::Rule::replaces) another replaces it for the whole batch. A cost above a limit is a denial here, not
+    /// an error. With [`Unmatched::Deny`], a request that no rule matches denies the batch. The id of the first request
+    /// identifies the batch. At most [`MAX_TOGETHER`](crate::MAX_TOGETHER) requests.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -47,13 +46,13 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-/// The reading of an ask that is not put to the store, because a request of it is denied.
+/// Verdicts for a batch that is not sent to the store, because one of its requests is denied.
 fn not_judged(ask: &Checks) -> Verdicts {
     let verdicts = ask.checks().iter().map(|_| unjudged()).collect();
     Verdicts { at: Micros::ZERO, source: Source::NoRule, verdicts }
 }
 
-/// The decision about one of the requests.
+/// Builds the decision about one request of the batch.
 fn decision(rules: &Arc<Rules>, ask: &Checks, reading: &Verdicts, part: &Part) -> Decision {
     let Part { places, unmatched } = part;
     let checks = places.iter().filter_map(|place| ask.checks().get(*place)).cloned();

@@ -1,9 +1,9 @@
-//! Rules that are tried out beside another one: judged apart, so that they count what they would have admitted in its place.
+//! Evaluation of rules that shadow another rule: each counts the requests that it would have admitted in place of that rule.
 //!
-//! What an ask denies is charged to none of its checks, so a shadow in the same ask never sees what is denied now. A
-//! [shadow of](crate::Rule::shadow_of) another rule is therefore asked for after it, by itself; it is charged what fits,
-//! unless a rule denied that would stay. What counts attempts counts those, too, that a rule after it denied. It takes a
-//! second call to the store.
+//! A denied batch charges none of its checks, so a shadow in the same batch never sees requests that are denied now. A
+//! [shadow of](crate::Rule::shadow_of) another rule is therefore evaluated afterwards, in a batch of its own. It is charged if
+//! it fits, unless one of the remaining rules denied. A shadow that counts attempts also counts requests that a later rule
+//! denied. The evaluation takes a second call to the store.
 
 use smallvec::SmallVec;
 
@@ -13,7 +13,7 @@ use crate::{
     Verdicts,
 };
 
-/// One reading for each ask, as [`Store::admit`] would give it, with siblings judged apart.
+/// Returns one `Verdicts` for each batch, as [`Store::admit`] does, with the shadows evaluated separately.
 pub(crate) async fn admit<S: Store>(
     store: &S,
     rules: &Rules,
@@ -39,7 +39,7 @@ pub(crate) async fn admit<S: Store>(
             tried.push(if counts { alone } else { alone.peek() });
         }
     }
-    // They deny nothing, so they are no reason to fail.
+    // Shadows deny nothing, so their failure is not a failure of the request.
     let mut verdicts = store.admit(&tried).await.unwrap_or_default().into_iter();
     let merged = asks.iter().zip(decided).map(|(ask, reading)| {
         let (mut at, mut source) =
@@ -61,7 +61,7 @@ pub(crate) async fn admit<S: Store>(
     Ok(merged.collect())
 }
 
-/// The same ask, of some of its checks.
+/// Returns the same batch with a subset of its checks.
 fn part(ask: &Checks, keep: impl Fn(&Check) -> bool) -> Checks {
     let checks = ask.checks().iter().filter(|check| keep(check)).cloned();
     let mut part = Checks::distinct(checks);
@@ -71,8 +71,8 @@ fn part(ask: &Checks, keep: impl Fn(&Check) -> bool) -> Checks {
     if ask.is_peek() { part.peek() } else { part }
 }
 
-/// Whether the sibling would be charged if it were enforced in place of its own, and what it is asked fits: no rule that would
-/// still be there denies, or only one after it, and it counts attempts.
+/// Returns true if the shadow would be charged if it were enforced in place of its rule and fits: no remaining rule denies, or
+/// only a later rule denies and the shadow counts attempts.
 fn counts(rules: &Rules, kept: &Checks, reading: &Verdicts, sibling: &Check) -> bool {
     let replaced = rules.rule(sibling.rule).shadowed();
     let is_replaced = |check: &Check| Some(rules.rule(check.rule).name()) == replaced;
@@ -83,7 +83,7 @@ fn counts(rules: &Rules, kept: &Checks, reading: &Verdicts, sibling: &Check) -> 
     denier.is_none_or(|(check, _)| sibling.quota.count() == Count::Attempts && check.rule > place)
 }
 
-/// The verdict on a check that no store judged.
+/// Verdict on a check that was not evaluated.
 pub(crate) fn unjudged() -> Verdict {
     Verdict {
         outcome: Outcome::Unjudged,

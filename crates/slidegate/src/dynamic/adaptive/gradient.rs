@@ -1,62 +1,62 @@
-//! Following latency against its long-run floor, in the spirit of Netflix's concurrency-limits.
+//! Gradient controller: compares the latency with its long-run floor, in the spirit of Netflix's concurrency-limits.
 //!
-//! A server that is given more than it can do has a queue, and the wait in it grows by as much a second as there is too
-//! much: what leaves it now with a latency of `w` came `w` ago, when the factor was `f`; if latencies change by `s`
-//! seconds a second, the server can do `f * (1 - s)`. So what it can do is known from latencies alone, without the delay
-//! that would make a limit swing which only followed how long they are. The limit stays a little below that until the
-//! queue is gone. While there is no queue the limit climbs slowly, to see whether there is more.
+//! An overloaded server has a queue, and the wait in the queue grows per second by the excess load. A request that leaves now
+//! with a latency of `w` arrived `w` ago, when the factor was `f`. If latencies change by `s` seconds per second, the
+//! capacity of the server is `f * (1 - s)`. So the capacity follows from latencies alone, without the delay that makes a
+//! limit oscillate if it only follows the length of latencies. The limit stays a little below the capacity until the queue
+//! is empty. Without a queue the limit rises slowly, to probe for more capacity.
 //!
-//! The floor falls at once and climbs slowly: what takes longer for good is the new floor after a while.
+//! The floor falls at once and rises slowly: a lasting increase of latency becomes the new floor after a while.
 
 use std::collections::VecDeque;
 
-/// How long latencies are averaged while nothing is far off, in seconds.
+/// Time constant of the latency average in normal operation, in seconds.
 const CALM: f64 = 2.0;
 
-/// A latency so many floors above what is tolerated is far off: then each second counts for itself.
+/// A latency this many floors above the tolerance is urgent: each second then counts for itself.
 const URGENT: f64 = 2.0;
 
-/// How much of an estimate is believed after a second then.
+/// Weight of an urgent estimate after one second.
 const BELIEVED: f64 = 0.5;
 
-/// A queue of so many seconds would be emptied by admitting nothing; others in as long.
+/// Queue length in seconds at which nothing would be admitted. Shorter queues are drained in the same time.
 const DRAIN: f64 = 20.0;
 
-/// The most that is held back to empty a queue.
+/// Largest share of the capacity that is withheld to drain a queue.
 const HELD_BACK: f64 = 0.4;
 
-/// How fast it climbs, a second.
+/// Rise of the capacity estimate per second without a queue.
 const CLIMB: f64 = 0.002;
 
-/// How fast the floor climbs, a second, at most.
+/// Largest rise of the floor per second.
 const CREEP: f64 = 0.01;
 
-/// How fast it comes back to all of the limit if nothing is reported, in seconds.
+/// Time constant of the return to the full limit without reports, in seconds.
 const RELAX: f64 = 60.0;
 
-/// From this share of failures on it is as if there were a queue, and how fast it falls then, a second.
+/// Share of failures, in ten-thousandths, from which the server counts as overloaded; and the decrease per second then.
 pub(super) const FAILING: u32 = 1_000;
 const FALL: f64 = 0.1;
 
-/// The longest that factors are remembered, in seconds.
+/// Longest time for which past factors are remembered, in seconds.
 const REMEMBERED: f64 = 120.0;
 
 #[derive(Clone, Debug)]
 pub(super) struct Gradient {
-    /// What the server can do, as a part of the limit.
+    /// Estimated capacity of the server, as a fraction of the limit.
     capacity: f64,
-    /// The average, in seconds.
+    /// Average latency in seconds.
     calm: Option<f64>,
-    /// The latency of the step before.
+    /// Latency of the previous step.
     before: Option<f64>,
     floor: f64,
     /// Seconds since the first step.
     time: f64,
-    /// Factors in force, and since when.
+    /// Past factors, each with the time from which it applied.
     past: VecDeque<(f64, f64)>,
 }
 
-/// What is measured: a latency, how fast it changes, and how long ago what it says was so.
+/// Measurement of one step: the latency, its change per second, its delay, and its weight.
 struct Measured {
     wait: f64,
     slope: f64,
@@ -70,7 +70,7 @@ impl Gradient {
         Gradient { capacity: factor, calm: None, before: None, floor: f64::INFINITY, time: 0.0, past }
     }
 
-    /// From now on this is in force.
+    /// Records the factor that applies from now on.
     pub(super) fn follow(&mut self, factor: f64) {
         self.past.push_back((self.time, factor));
         while self.past.get(1).is_some_and(|(since, _)| *since < self.time - REMEMBERED) {
@@ -78,7 +78,7 @@ impl Gradient {
         }
     }
 
-    /// What the factor should be, `elapsed` seconds after the step before.
+    /// Returns the factor for `elapsed` seconds after the previous step.
     pub(super) fn step(
         &mut self,
         elapsed: f64,
@@ -132,7 +132,7 @@ impl Gradient {
         Measured { wait: average, slope: slope(calm, average), late: CALM, believed }
     }
 
-    /// The factor so many seconds ago.
+    /// Returns the factor that applied `ago` seconds ago.
     fn in_force(&self, ago: f64) -> f64 {
         let then = self.time - ago;
         let since = self.past.iter().rev().find(|(since, _)| *since <= then);

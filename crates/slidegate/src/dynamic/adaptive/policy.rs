@@ -1,17 +1,17 @@
-//! The pure part: loads go in, a factor comes out.
+//! Adaptive policy: a pure function of loads and time that returns a factor.
 
 use super::gradient::{FAILING, Gradient};
 use super::thresholds::{Place, Thresholds};
 use super::{Adaptive, Latencies, Load, WHOLE};
 use crate::Micros;
 
-/// The shortest and the longest time that a step is taken for, in seconds.
+/// Bounds of the time between two steps, in seconds; values outside are clamped.
 const ELAPSED: (f64, f64) = (0.001, 60.0);
 
-/// A limit falls as fast as it is told, and climbs so many times slower: otherwise it would swing around what is behind it.
+/// A limit rises this many times slower than it falls. Otherwise it would oscillate around the capacity of the server.
 const SLOWER: f64 = 3.0;
 
-/// Steers the limit of one rule. It has no clock: each step is told how much time has passed.
+/// Controls the limit of one rule. It has no clock: the caller passes the elapsed time to each step.
 ///
 /// ```
 /// use slidegate::{Adaptive, HostLoad, Load, Micros, AdaptivePolicy};
@@ -35,13 +35,13 @@ pub struct AdaptivePolicy {
 }
 
 impl AdaptivePolicy {
-    /// With so many ten-thousandths of the limit in force.
+    /// Creates a policy with a present factor in ten-thousandths of the limit.
     pub fn new(factor: u32) -> Self {
         let factor = f64::from(factor) / f64::from(WHOLE);
         AdaptivePolicy { factor, cpu: None, memory: None, latency: None, gradient: Gradient::new(factor) }
     }
 
-    /// What should be in force `elapsed` after the step before, in ten-thousandths; always within `terms`.
+    /// Returns the factor for `elapsed` after the previous step, in ten-thousandths; always within the bounds of `terms`.
     pub fn step(&mut self, terms: &Adaptive, elapsed: Micros, load: &Load) -> u32 {
         let (min, max) = terms.bounds();
         let [min, max] = [min, max].map(|bound| f64::from(bound) / f64::from(WHOLE));
@@ -59,7 +59,7 @@ impl AdaptivePolicy {
                 let latency = latency.map(|latency| seconds(latency).max(1e-6));
                 let factor = self.gradient.step(elapsed, latency, failing, tolerance, smooth);
                 self.gradient.clamp(min, max);
-                // What the server can do is measured: a CPU that is idle does not make it more.
+                // The capacity of the server is measured: an idle CPU does not increase it.
                 factor.clamp(min, max) * (cpu * memory).min(1.0)
             }
             banded => {
@@ -79,22 +79,22 @@ impl AdaptivePolicy {
         self.factor()
     }
 
-    /// This is in force from now on: what [`AdaptivePolicy::step`] said, here or in another process.
+    /// Records the factor that applies from now on: the result of [`AdaptivePolicy::step`], here or in another process.
     pub fn follow(&mut self, factor: u32) {
-        // What was said is rounded; the rest of it is kept.
+        // The result was rounded; an equal factor keeps the unrounded value.
         if factor != self.factor() {
             self.factor = f64::from(factor) / f64::from(WHOLE);
         }
         self.gradient.follow(self.factor);
     }
 
-    /// What it last said, or was told to follow, in ten-thousandths.
+    /// Returns the last factor, from [`AdaptivePolicy::step`] or [`AdaptivePolicy::follow`], in ten-thousandths.
     pub fn factor(&self) -> u32 {
         (self.factor * f64::from(WHOLE)).round() as u32
     }
 }
 
-/// The factor of an input; 1 if it is not followed or not known.
+/// Returns the factor of an input; 1 if the input is ignored or unknown.
 fn in_band(
     bands: Option<Thresholds>,
     place: &mut Option<Place>,

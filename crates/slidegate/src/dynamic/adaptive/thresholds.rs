@@ -1,27 +1,27 @@
-//! Bands: low, normal and high, each with a factor.
+//! Thresholds with hysteresis: a low, a normal and a high band, each with a factor.
 //!
-//! The way to a stricter band is taken at once; the way back only once a margin is passed, so that an input that hovers
-//! at an edge does not make a limit flap.
+//! A change to a stricter band happens at once; a change back needs a margin, so that an input near a threshold does not make
+//! the limit flap.
 
 use super::WHOLE;
 use crate::{Error, Micros};
 
-/// How far below an edge an input must be to be in the band below it again: a tenth.
+/// Fraction of a threshold below which an input returns to the lower band.
 const MARGIN: f64 = 0.9;
 
-/// Two edges, and the factors outside of them; between them it is 100 %.
+/// Two thresholds, and the factors outside of them; between them the factor is 100 %.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// Below it there is room.
+    /// Below this value there is spare capacity.
     pub(crate) low: u64,
-    /// From here on there is too little.
+    /// From this value on there is too little capacity.
     pub(crate) high: u64,
-    /// In ten-thousandths.
+    /// Factor below `low`, in ten-thousandths; `above` is the factor from `high` on.
     pub(crate) below: u32,
     pub(crate) above: u32,
 }
 
-/// Where an input lies.
+/// Band of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Place {
     Below,
@@ -39,7 +39,8 @@ impl Thresholds {
         above: 8_000,
     };
 
-    /// Below `low` so many percent of the limit, from `high` on so many; the edges in the input's own unit.
+    /// Creates thresholds: `below` percent of the limit below `low`, `above` percent from `high` on. `low` and `high` are in the
+    /// unit of the input.
     pub fn new(low: u64, high: u64, below: u32, above: u32) -> Result<Self, Error> {
         Thresholds { low, high, below: below.saturating_mul(100), above: above.saturating_mul(100) }.checked()
     }
@@ -57,7 +58,7 @@ impl Thresholds {
         Ok(self)
     }
 
-    /// Where `value` lies, if it was at `before`; what is no number lies nowhere.
+    /// Returns the band of `value`, if the previous band was `before`; `None` for NaN.
     pub(super) fn place(&self, before: Option<Place>, value: f64) -> Option<Place> {
         if value.is_nan() {
             return None;
@@ -69,13 +70,13 @@ impl Thresholds {
         };
         let there = lies(1.0);
         Some(match before {
-            // On the way back it stays in the stricter band until the margin is passed.
+            // A return to a looser band needs the margin.
             Some(before) if there < before => lies(MARGIN).min(before),
             _ => there,
         })
     }
 
-    /// What the limit is multiplied by there, as a part of 1.
+    /// Returns the factor of a band, as a fraction of 1.
     pub(super) fn factor(&self, place: Place, sensitivity: u32) -> f64 {
         let factor = match place {
             Place::Below => self.below,
