@@ -1,7 +1,7 @@
-//! What a guard costs: the same decisions with and without it, and without the server, in one run.
+//! Cost of `Failover`: the same decisions with it, without it, and without a server, in one run.
 //!
-//! `cargo bench -p slidegate --bench guard [-- seconds]` prints a table. Contenders take turns, round after round; a
-//! figure is the median of its rounds, a ratio that of the rounds' ratios.
+//! `cargo bench -p slidegate --bench guard [-- seconds]` prints a table. Contenders take turns, round after round. A figure
+//! is the median of its rounds; a ratio is the median of the ratios within a round.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 #![expect(clippy::disallowed_methods, reason = "it measures")]
 
@@ -17,7 +17,7 @@ use redis_server::{Flavour, Server};
 
 const ROUNDS: usize = 7;
 
-/// Decisions a second of `callers` over a thousand keys.
+/// Decisions per second of `callers` over a thousand keys.
 async fn rate<S: Store + Clone + 'static>(store: &S, callers: u64, length: Duration, source: Source) -> f64 {
     let quota = Quota::new(1_000_000, Duration::from_secs(2)).unwrap();
     let keys: Arc<Vec<Key>> =

@@ -1,7 +1,8 @@
-//! Hot keys: one script call a request beside what makes it faster, in one run.
+//! Hot keys: one script call per request, compared with the stores that make it faster, in one run.
 //!
-//! `cargo bench -p slidegate --bench hotkey [-- seconds [load]]` prints a table, or the rows of loads with that word. Contenders take turns, round after round; a
-//! figure is the median of its rounds, a ratio that of the rounds' ratios.
+//! `cargo bench -p slidegate --bench hotkey [-- seconds [load]]` prints a table, or only the rows of loads whose name contains
+//! that word. Contenders take turns, round after round. A figure is the median of its rounds; a ratio is the median of the
+//! ratios within a round.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 #![expect(clippy::disallowed_methods, reason = "it measures")]
 
@@ -22,18 +23,18 @@ use redis_server::{Flavour, Server};
 
 const ROUNDS: usize = 5;
 
-/// What is asked for.
+/// Load of one row.
 #[derive(Clone, Copy)]
 struct Load {
     name: &'static str,
     callers: u64,
     keys: usize,
     quota: Quota,
-    /// Whether to try it with leases too.
+    /// True if the load is also run with leases.
     leased: bool,
 }
 
-/// Ranks by Zipf's law, exponent 1, by the inverse of its distribution function.
+/// Ranks by Zipf's law with exponent 1, computed by the inverse of its distribution function.
 struct Zipf(Vec<f64>);
 
 impl Zipf {
@@ -58,12 +59,12 @@ struct Figures {
     decisions: f64,
     scripts: f64,
     commands: f64,
-    /// Redis's time a decision, in microseconds.
+    /// Time of Redis per decision, in microseconds.
     micros: f64,
 }
 
-/// Scripts that were called, the microseconds they took, and commands of every kind, those of scripts and of
-/// heartbeats too.
+/// Returns the number of script calls, their time in microseconds, and the number of commands of every kind, including those
+/// of scripts and heartbeats.
 fn calls(server: &Server) -> [f64; 3] {
     let info =
         |section: &str| redis::from_redis_value::<String>(server.run(&format!("INFO {section}"))).unwrap();
@@ -78,7 +79,7 @@ fn calls(server: &Server) -> [f64; 3] {
     [of("calls="), of("usec="), all.trim().parse().unwrap()]
 }
 
-/// Decisions a second of all callers, and calls to Redis a second.
+/// Measures decisions per second of all callers, and calls to Redis per second.
 async fn rate<S: Store + Clone + 'static>(
     store: &S,
     load: Load,
@@ -107,7 +108,7 @@ async fn rate<S: Store + Clone + 'static>(
                 };
                 store.admit(std::slice::from_ref(ask)).await.unwrap();
                 n += 1;
-                // The clock is dearer than some of the answers. Who is never made to wait lets others in now and then.
+                // Reading the clock costs more than some decisions. A caller that never waits yields occasionally.
                 if n.is_multiple_of(32) {
                     if start.elapsed() >= length {
                         break;
@@ -133,7 +134,7 @@ async fn rate<S: Store + Clone + 'static>(
     }
 }
 
-/// The same, of a rule with a lease of up to 10,000 permits for a tenth of the window.
+/// Returns the same checks with a lease of up to 10,000 permits for a tenth of the window.
 fn lease(ask: &Checks) -> Checks {
     let check = &ask.checks()[0];
     let quota = check.quota.with_algorithm(Algorithm::TimeSlice { slices: 10 }).unwrap();
@@ -218,7 +219,7 @@ fn main() {
             }
             let names = ["one script a request", "coalesced", "all, guarded", "all, with a lease"];
             for (name, figures) in names.iter().zip(&seen).filter(|(_, figures)| !figures.is_empty()) {
-                // The first round warms up.
+                // The first round is warm-up.
                 let ratios =
                     figures.iter().zip(&seen[0]).skip(1).map(|(f, bare)| f.decisions / bare.decisions);
                 println!(

@@ -43,7 +43,7 @@ pub enum Fault {
     WrongType,
     /// The cluster is not healthy, or one of its nodes was addressed as a single server.
     Cluster,
-    /// The server lost its data, and the journal is not yet written back; nothing was sent.
+    /// The server is not the one that counted before, and the journal is not yet written back; nothing was sent.
     Restarted,
     /// Other clients changed the same keys again and again; nothing was written.
     Conflict,

@@ -1,16 +1,16 @@
-//! Whom proxies say they were asked by, nearest first: `X-Forwarded-For`, and `Forwarded` of RFC 7239. Pure.
+//! Client addresses reported by proxies, nearest first: `X-Forwarded-For`, and `Forwarded` of RFC 7239. Pure.
 //!
-//! Both are lists to which each proxy appends. They are read from the end: what stands there was written by the one that
-//! asks us, and nothing that a client has put before it can change how that is read.
+//! Both headers are lists to which each proxy appends. They are parsed from the end: the last entry was written by the direct
+//! peer, and nothing that a client put before it can change how it is parsed.
 
 use http::HeaderMap;
 
-/// The addresses of `X-Forwarded-For`.
+/// Returns the addresses of `X-Forwarded-For`.
 pub fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     lines(headers, "x-forwarded-for").flat_map(|line| line.rsplit(|byte| *byte == b',')).map(text)
 }
 
-/// The addresses of `Forwarded`: what each of its elements says after `for=`. Empty where one says nothing.
+/// Returns the addresses of `Forwarded`: the `for=` value of each element, empty if there is none.
 pub fn forwarded(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let elements = lines(headers, "forwarded").flat_map(|line| split_from_end(line, b','));
     elements.map(|element| asked_by(element).unwrap_or_default())
@@ -20,12 +20,12 @@ fn lines<'h>(headers: &'h HeaderMap, name: &str) -> impl Iterator<Item = &'h [u8
     headers.get_all(name).iter().rev().map(|value| value.as_bytes())
 }
 
-/// What is not text is not an address either. What stands beside it may be.
+/// Returns the bytes as text. Bytes that are not UTF-8 are not an address; entries next to them may be.
 fn text(bytes: &[u8]) -> &str {
     str::from_utf8(bytes).unwrap_or_default()
 }
 
-/// The parts between separators that are not in quotes, the last first.
+/// Splits at separators outside quotes, the last part first.
 fn split_from_end(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
@@ -90,7 +90,7 @@ mod tests {
             (&[b"for=1.1.1.1", b"proto=https; for = 2.2.2.2"], &["2.2.2.2", "1.1.1.1"]),
             (&[b"for=unknown, for=_hidden"], &["_hidden", "unknown"]),
             (&[b"proto=http"], &[""]),
-            // A host that a client chose, quoted by its proxy, is not an element.
+            // A host chosen by the client, quoted by its proxy, is not an element.
             (&[b"for=1.2.3.4;host=\"x,for=6.6.6.6;y\""], &["1.2.3.4"]),
             (&[b"for=1.2.3.4;host=\"x\\\",for=6.6.6.6;y\""], &["1.2.3.4"]),
         ];

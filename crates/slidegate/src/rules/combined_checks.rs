@@ -1,4 +1,4 @@
-//! Several requests as one ask: what each of them meets, and one check for each key.
+//! Several requests as one batch, with a single check per key.
 
 use std::collections::HashMap;
 
@@ -12,29 +12,29 @@ use crate::quota::MAX_LIMIT;
 use crate::request::{Subject, check_attributes};
 use crate::{Check, Checks, Error, Key, Request};
 
-/// The most requests that can be asked together.
+/// Largest number of requests in one atomic batch.
 pub const MAX_TOGETHER: usize = 64;
 
-/// The most checks that they can come to.
+/// Largest number of checks in one atomic batch.
 const MAX_CHECKS: usize = 1024;
 
-/// Requests that are judged and charged as one.
+/// Requests that are evaluated and charged atomically.
 pub(crate) struct Together {
     pub ask: Checks,
-    /// For each request, its part of the ask.
+    /// The part of the batch that belongs to each request.
     pub parts: Vec<Part>,
 }
 
-/// One of several requests.
+/// One request of the batch.
 pub(crate) struct Part {
-    /// The places of its checks in the ask.
+    /// Indexes of its checks in the batch.
     pub places: SmallVec<[usize; 2]>,
-    /// Whether no rule matches it.
+    /// True if no rule matches the request.
     pub unmatched: bool,
 }
 
 impl Rules {
-    /// What to ask the store for all of these. What costs more than a rule will ever allow is asked, and denied.
+    /// Builds the checks for all requests. A cost above a limit is not an error here: the store denies it.
     pub(crate) fn ask_together(&self, requests: &[Request<'_>]) -> Result<Together, Error> {
         self.check_known()?;
         if requests.len() > MAX_TOGETHER {
@@ -70,7 +70,7 @@ impl Rules {
         Ok(Together { ask, parts })
     }
 
-    /// The checks of one request, and whether any rule matches it.
+    /// Returns the checks of one request, and true if any rule matches it.
     fn meet(&self, request: &Request<'_>, replaced: &mut Replaced) -> Result<(CheckList, bool), Error> {
         let permits = request.permits;
         if permits > MAX_LIMIT {
@@ -97,8 +97,8 @@ impl Rules {
     }
 }
 
-/// Two requests that meet one key cost it as much as both. Only requests that bring their own limit can differ in
-/// it; the lower one counts then.
+/// Adds the cost of a second request with the same key. Only requests that give their own limit can have different limits;
+/// the lower limit then applies.
 fn merge(first: &mut Check, second: &Check) -> Result<(), Error> {
     let cost = first.cost + second.cost;
     if cost > MAX_LIMIT {

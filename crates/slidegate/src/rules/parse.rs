@@ -1,4 +1,4 @@
-//! Rules from a file.
+//! Parsing of rules from a YAML file.
 
 use std::collections::HashSet;
 use std::num::NonZeroU32;
@@ -13,8 +13,8 @@ use crate::common::yaml::{Fields, Node, Reader};
 use crate::quota::{MAX_WINDOW, check_limit, check_slices, check_window};
 use crate::{Algorithm, Count, Encoding, Error, Micros, OnError, Quota};
 
-/// The fields of a file that belong to the rules. A file may have others, which the server reads. `edition` is what a
-/// server says of its rules, and means nothing in a file.
+/// Top-level fields of a file that belong to the rules. A file may have other fields, which the server reads. `edition` is
+/// part of a server's reply and has no effect in a file.
 pub const FILE_FIELDS: [&str; 4] = ["rules", "ad-hoc", "unmatched", "edition"];
 
 const RULE_FIELDS: [&str; 24] = [
@@ -44,7 +44,7 @@ const RULE_FIELDS: [&str; 24] = [
     "overrides",
 ];
 
-/// What says how to count, and so belongs to limited rules.
+/// Fields about counting, which only limited rules may have.
 const COUNTING_FIELDS: [&str; 14] = [
     "tag",
     "limit",
@@ -64,7 +64,7 @@ const COUNTING_FIELDS: [&str; 14] = [
 
 const DEFAULT_SLICES: u32 = 10;
 
-/// An algorithm's name; its parameter comes from another field.
+/// Name of an algorithm; its parameter comes from another field.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Named {
     SlidingWindow,
@@ -75,7 +75,7 @@ enum Named {
 }
 
 impl Rules {
-    /// Reads a file that has rules and nothing else. Reports every mistake, not only the first.
+    /// Reads a file that contains only rules. Reports all mistakes, not only the first.
     ///
     /// ```
     /// let rules = slidegate::Rules::from_yaml("
@@ -98,7 +98,7 @@ impl Rules {
         reader.finish(rules)
     }
 
-    /// Reads the rules out of a file's fields, noting every mistake.
+    /// Reads the rules from the fields of a file, and records all mistakes.
     pub fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Self> {
         let ad_hoc = match fields.get("ad-hoc") {
             Some(node) => read_ad_hoc(node, reader),
@@ -130,14 +130,14 @@ impl Rules {
     }
 }
 
-/// The names of rules that rules mention, and where.
+/// Names of other rules that rules refer to, with their positions.
 #[derive(Default)]
 struct Others<'n> {
     replaced: Vec<(&'n Node, &'n str)>,
     shadowed: Vec<(&'n Node, &'n str)>,
 }
 
-/// Reads one rule; `names` are those of the rules before it, good or bad, and `others` those that it mentions.
+/// Reads one rule. `names` holds the names of all earlier rules, valid or not; `others` collects the names it refers to.
 fn read_rule<'n>(
     node: &'n Node,
     reader: &mut Reader,
@@ -154,7 +154,7 @@ fn read_rule<'n>(
     let key = read_key(&fields, reader);
     let mode = fields.get("mode").map(|node| read_mode(node, reader, kind));
     let code = fields.get("code").map_or(Some(super::DEFAULT_CODE), |node| read_code(node, reader));
-    // What is wrong so far keeps nothing from being checked after it.
+    // A mistake so far must not prevent checks of the remaining fields.
     let mut rule = Rule::named(name.unwrap_or("unnamed"), quota.unwrap_or(Quota::STAND_IN));
     let mut sound = name.is_some() && (quota.is_some() || !limited);
     let mut sound_key = true;
@@ -186,7 +186,7 @@ fn read_rule<'n>(
     sound.then_some(rule.code(code?))
 }
 
-/// What a rule does, and that it has no fields of what it does not.
+/// Reads the kind of a rule, and rejects fields that do not belong to it.
 fn read_kind(fields: &Fields<'_>, reader: &mut Reader) -> Option<Kind> {
     let unlimited = read_flag(fields, reader, "unlimited");
     let blocked = read_flag(fields, reader, "blocked");
@@ -199,7 +199,7 @@ fn read_kind(fields: &Fields<'_>, reader: &mut Reader) -> Option<Kind> {
             return None;
         }
     };
-    // What is never denied has no code either.
+    // An unlimited rule never denies, so it has no code.
     let code = (kind == Kind::Unlimited).then_some("code");
     for name in COUNTING_FIELDS.into_iter().chain(code) {
         if let Some(node) = fields.get(name) {
@@ -209,12 +209,12 @@ fn read_kind(fields: &Fields<'_>, reader: &mut Reader) -> Option<Kind> {
     Some(kind)
 }
 
-/// False if it is not given.
+/// Reads a flag; false if it is not given.
 fn read_flag(fields: &Fields<'_>, reader: &mut Reader, name: &str) -> Option<bool> {
     fields.get(name).map_or(Some(false), |node| reader.flag(node, name))
 }
 
-/// When the rule is looked at, of those that apply. What it replaces is checked when all names are known.
+/// Reads the fields that select among applicable rules. `replaces` is checked when all names are known.
 fn read_choice<'n>(
     fields: &Fields<'n>,
     reader: &mut Reader,
@@ -281,7 +281,7 @@ fn read_quota(fields: &Fields<'_>, reader: &mut Reader, what: &str) -> Option<Qu
     Some(quota)
 }
 
-/// A field that belongs to one algorithm.
+/// Reads a field that belongs to one algorithm.
 fn parameter<'n>(
     fields: &Fields<'n>,
     reader: &mut Reader,
@@ -316,7 +316,7 @@ fn read_slices(node: Option<&Node>, reader: &mut Reader, window: Micros) -> Opti
     Some(slices)
 }
 
-/// A failure policy, as files write it.
+/// Reads a failure policy.
 pub fn read_on_error(node: &Node, reader: &mut Reader) -> Option<OnError> {
     let words = [("local", OnError::Local), ("open", OnError::Open), ("closed", OnError::Closed)];
     reader.word(node, "on-error", &words)
@@ -334,7 +334,7 @@ fn read_mode(node: &Node, reader: &mut Reader, kind: Option<Kind>) -> Option<Mod
     Some(mode)
 }
 
-/// False if it is not sound. Whether it goes with the algorithm is checked only where that is.
+/// Returns false if the field is invalid. The combination with the algorithm is checked only if the quota is valid.
 fn read_encoding(fields: &Fields<'_>, reader: &mut Reader, rule: &mut Rule, sound_quota: bool) -> bool {
     let Some(node) = fields.get("encoding") else { return true };
     let words = [("zset", Encoding::Zset), ("packed", Encoding::Packed)];
@@ -349,7 +349,7 @@ fn read_encoding(fields: &Fields<'_>, reader: &mut Reader, rule: &mut Rule, soun
     true
 }
 
-/// False if it is not sound. Whether it goes with the quota is checked only where that is.
+/// Returns false if the field is invalid. The combination with the quota is checked only if the quota is valid.
 fn read_lease(fields: &Fields<'_>, reader: &mut Reader, rule: &mut Rule, sound_quota: bool) -> bool {
     let Some(node) = fields.get("lease") else { return true };
     let Some(terms) = reader.fields(node, "lease", &["permits", "ttl"]) else { return false };
@@ -399,7 +399,7 @@ fn read_key<'n>(fields: &Fields<'n>, reader: &mut Reader) -> Option<(&'n Node, V
     Some((node, items.iter().filter_map(|item| reader.text(item, "an attribute name")).collect()))
 }
 
-/// False if it is not sound. Whether the key names it is checked only where that is sound.
+/// Returns false if the field is invalid. The tag must be in the key, which is checked only if the key is valid.
 fn read_tag(fields: &Fields<'_>, reader: &mut Reader, rule: &mut Rule, sound_key: bool) -> bool {
     let Some(node) = fields.get("tag") else { return true };
     let Some(tag) = reader.text(node, "tag") else { return false };
@@ -413,7 +413,7 @@ fn read_tag(fields: &Fields<'_>, reader: &mut Reader, rule: &mut Rule, sound_key
     true
 }
 
-/// An override's quota and key are checked against the rule's own only where those are sound.
+/// Reads the overrides. Their quotas and keys are checked against those of the rule only if those are valid.
 fn read_overrides(
     fields: &Fields<'_>,
     reader: &mut Reader,
@@ -454,7 +454,7 @@ fn read_override_quota(fields: &Fields<'_>, reader: &mut Reader, usual: Quota, s
     Some(reader.accept(fields.node(), quota)?.with_count(usual.count()))
 }
 
-/// The values of the rule's key attributes, in the rule's order.
+/// Reads the values of the key attributes, in the order of the rule.
 fn read_override_key<'n>(fields: &Fields<'n>, reader: &mut Reader, rule: &Rule) -> Option<Vec<&'n str>> {
     let node = fields.required(reader, "key", "an override")?;
     let known: Vec<&str> = rule.key().collect();

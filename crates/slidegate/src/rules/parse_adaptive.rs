@@ -1,4 +1,4 @@
-//! `adaptive` in a file.
+//! Parsing of the field `adaptive`.
 
 use super::rule::Rule;
 use crate::common::yaml::{Fields, Node, Reader};
@@ -6,7 +6,7 @@ use crate::{Adaptive, Latencies, Thresholds};
 
 const FIELDS: [&str; 7] = ["cpu", "memory", "latency", "min", "max", "sensitivity", "smooth"];
 
-/// False if it is not sound. Whether it goes with the quota is checked only where that is.
+/// Returns false if the field is invalid. The combination with the quota is checked only if the quota is valid.
 pub(super) fn read_adaptive(
     fields: &Fields<'_>,
     reader: &mut Reader,
@@ -65,7 +65,7 @@ fn read_terms(node: &Node, reader: &mut Reader) -> Option<Adaptive> {
     Some(terms)
 }
 
-/// How one of a band's edges is read.
+/// Reader of one threshold.
 type Edge = fn(&mut Reader, &Node, &str) -> Option<u64>;
 
 fn share(reader: &mut Reader, node: &Node, what: &str) -> Option<u64> {
@@ -77,7 +77,7 @@ fn share(reader: &mut Reader, node: &Node, what: &str) -> Option<u64> {
     Some(share.into())
 }
 
-/// Bands, each of which has what is usual unless it is given; or `off`.
+/// Reads thresholds, with defaults for those that are not given; or `off`.
 fn read_bands(
     node: &Node,
     reader: &mut Reader,
@@ -112,7 +112,7 @@ fn read_bands(
     checked.ok().map(Some)
 }
 
-/// Bands; or how far above its floor it may be; or `gradient`, which is twice; or `off`.
+/// Reads thresholds, or a tolerance above the floor, or `gradient` (a tolerance of 200 %), or `off`.
 fn read_latency(node: &Node, reader: &mut Reader) -> Option<Option<Latencies>> {
     if node.is_word("gradient") {
         return Some(Some(Latencies::Gradient(20_000)));

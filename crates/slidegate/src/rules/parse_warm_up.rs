@@ -1,10 +1,10 @@
-//! `warm-up` in a file.
+//! Parsing of the field `warm-up`.
 
 use super::rule::Rule;
 use crate::common::yaml::{Fields, Reader};
 use crate::{RampShape, WarmUp};
 
-/// False if it is not sound. Whether it goes with the quota is checked only where that is.
+/// Returns false if the field is invalid. The combination with the quota is checked only if the quota is valid.
 pub(super) fn read_warm_up(
     fields: &Fields<'_>,
     reader: &mut Reader,

@@ -1,4 +1,4 @@
-//! Rules about paths, in whatever spelling they are written.
+//! Rules about paths, extended to normalized spellings.
 
 use std::collections::HashMap;
 
@@ -6,10 +6,10 @@ use super::{Pattern, Rule, Rules};
 use crate::common::path_spelling::PathSpelling;
 
 impl Rules {
-    /// The same rules for requests whose attribute `name` is a path in this spelling: a pattern or an override that is
-    /// spelled otherwise, such as `/API/*`, also holds for that spelling. As they are written, they hold too.
+    /// Extends the rules to requests whose attribute `name` is a path in this spelling. A pattern or an override with another
+    /// spelling, such as `/API/*`, then also matches the normalized path. The original pattern still matches, too.
     ///
-    /// A prefix that ends in a slash, such as `/docs/*`, also holds for `/docs`, if the spelling has no trailing slashes.
+    /// A prefix that ends in a slash, such as `/docs/*`, also matches `/docs` if the spelling strips trailing slashes.
     ///
     /// ```
     /// use slidegate::http::PathSpelling;
@@ -55,7 +55,7 @@ impl Rule {
     }
 }
 
-/// The patterns that hold for paths of this spelling as `pattern` does for paths of its own.
+/// Returns the patterns that match normalized paths as `pattern` matches the original ones.
 fn spelled(pattern: &Pattern, spelling: PathSpelling) -> Vec<Pattern> {
     match pattern {
         Pattern::Is(text) if text.starts_with('/') => {
@@ -64,14 +64,14 @@ fn spelled(pattern: &Pattern, spelling: PathSpelling) -> Vec<Pattern> {
         }
         Pattern::StartsWith(prefix) if prefix.starts_with('/') => {
             let last = prefix.rsplit('/').next().unwrap_or_default();
-            // Half a directory of dots stands for no path.
+            // An incomplete dot segment matches no path.
             if matches!(last, "." | "..") {
                 return Vec::new();
             }
             let start = spelling.keep_trailing_slash().path(prefix.as_bytes());
             let whole = spelling.path(prefix.as_bytes());
             let mut patterns = Vec::new();
-            // The start of parameters, which are stripped: what stands before them is whole.
+            // Parameters start here and are stripped, so the part before them is complete.
             let ends = last.contains(';') && !start.contains(';');
             if ends || whole != start {
                 patterns.push(Pattern::Is(whole.into_owned()));

@@ -1,4 +1,4 @@
-//! The body of a response: the service's own, or that of a denial.
+//! Body of a response: that of the service, or that of a denial.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,10 +10,10 @@ use pin_project_lite::pin_project;
 use super::permit_guard::Hold;
 
 pin_project! {
-    /// What a [`RateLimit`](super::RateLimit) responds with. Permits that are held are given back when it has been read
-    /// to its end, or is dropped.
+    /// Body of the responses of a [`RateLimit`](super::RateLimit). Held permits are released when the body has been read to
+    /// its end, or is dropped.
     pub struct ResponseBody<B> {
-        // None of a denial.
+        // `None` for a denial.
         #[pin]
         served: Option<B>,
         denial: Option<Bytes>,

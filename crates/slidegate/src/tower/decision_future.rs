@@ -1,4 +1,4 @@
-//! A decision that is on its way.
+//! Future of a decision that releases its permits if the caller goes away.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,9 +9,9 @@ use super::background::{Ending, Runtime, end};
 use crate::{Checks, Decision, Error, Limiter, Rules, Store};
 
 pub(super) struct Deciding<S: Store + 'static> {
-    /// None once it is made.
+    /// `None` once the decision is made.
     decision: Option<Pin<Box<Decided>>>,
-    /// Who gives back what may be held; none if nothing may.
+    /// Limiter that releases held permits; `None` if no rule can hold permits.
     keeper: Option<Arc<Limiter<S>>>,
 }
 
@@ -22,12 +22,12 @@ impl<S: Store + 'static> Deciding<S> {
         let holds = ask.checks().iter().any(|check| check.quota.is_held());
         let keeper = holds.then(|| Arc::clone(limiter));
         let limiter = Arc::clone(limiter);
-        // Decisions are large, and what is on its way is moved about.
+        // Boxed, because decisions are large and the future is moved.
         let decision = Box::pin(async move { limiter.decide(rules, ask).await.map(Arc::new) });
         Deciding { decision: Some(decision), keeper }
     }
 
-    /// The decision, if it takes no time, as in memory.
+    /// Returns the decision if it is ready at the first poll, as with the memory store.
     pub(super) fn at_once(&mut self) -> Option<Result<Arc<Decision>, Error>> {
         match self.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(decision) => Some(decision),
@@ -35,7 +35,7 @@ impl<S: Store + 'static> Deciding<S> {
         }
     }
 
-    /// Must not be called again once it is made.
+    /// Polls the decision. Must not be called again once it is ready.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Arc<Decision>, Error>> {
         let Some(decision) = &mut self.decision else { return Poll::Pending };
         let decision = std::task::ready!(decision.as_mut().poll(context));
@@ -44,7 +44,8 @@ impl<S: Store + 'static> Deciding<S> {
     }
 }
 
-/// Whoever asked has left. What the store admits nevertheless would be held by nobody.
+/// Completes the decision in the background if the caller is gone. Permits that the store then admits are released, because
+/// nothing would hold them.
 impl<S: Store + 'static> Drop for Deciding<S> {
     fn drop(&mut self) {
         let (Some(decision), Some(limiter)) = (self.decision.take(), self.keeper.take()) else { return };

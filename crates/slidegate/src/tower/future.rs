@@ -1,4 +1,4 @@
-//! One request on its way through a layer.
+//! Future of one request through the layer.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use super::{Denial, Rejection, ResponseBody};
 use crate::{Decision, Error, Store};
 
 pin_project! {
-    /// What a [`RateLimit`](super::RateLimit) is about to respond.
+    /// Future of the response of a [`RateLimit`](super::RateLimit).
     pub struct ResponseFuture<Inner, B, S>
     where
         Inner: Service<Request<B>>,
@@ -38,7 +38,7 @@ pin_project! {
         S: 'static,
     {
         Deciding { deciding: Deciding<S>, waiting: Option<Waiting<Inner, B, S>> },
-        // None if nobody decided.
+        // `None` if there was no decision: the store failed, and the layer fails open.
         Serving { #[pin] future: F, served: Option<Served<S>> },
         Denied { answer: Option<Response<Bytes>> },
     }
@@ -57,7 +57,8 @@ where
     Inner: Service<Request<B>> + Clone,
     S: Store + 'static,
 {
-    /// `inner` is ready. If it can be decided at once it is called itself, otherwise a clone takes its place.
+    /// Starts a request with `inner` ready. If the decision is ready at once, `inner` itself is called. Otherwise it moves
+    /// into the future, and a clone takes its place.
     pub(super) fn new(gate: &Arc<Shared<S>>, inner: &mut Inner, request: Request<B>) -> Self {
         let (head, body) = request.into_parts();
         let speech = gate.speech(&head);
@@ -80,7 +81,7 @@ where
             }
         };
         if let State::Denied { .. } = state {
-            // What it has set aside for this request, it gives up with itself.
+            // The clone is not ready: the reserved capacity of the service moves with the original.
             *inner = inner.clone();
         }
         ResponseFuture { state }

@@ -1,4 +1,4 @@
-//! A request that was let in: what is owed for it once it has been answered, however that ends.
+//! A request that was admitted: reports, settles and releases when it ends.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(super) struct Served<S: Store + 'static> {
     decision: Arc<Decision>,
     hold: Option<Hold>,
     since: Micros,
-    /// The service runs right now. If this is dropped meanwhile, it has panicked.
+    /// True while the service runs. If the value is dropped meanwhile, the service has panicked.
     running: bool,
 }
 
@@ -28,12 +28,12 @@ impl<S: Store + 'static> Served<S> {
         Served { gate, decision, hold, since, running: true }
     }
 
-    /// Whether the service runs: it does from the start, until told otherwise.
+    /// Sets the running flag, which is true at the start.
     pub(super) fn set_running(&mut self, running: bool) {
         self.running = running;
     }
 
-    /// The head of a response is there. What is held goes with its body.
+    /// Handles the head of a response. Held permits move to its body.
     pub(super) fn respond<B>(mut self, response: Response<B>) -> Response<ResponseBody<B>> {
         let (mut head, body) = response.into_parts();
         self.report(!failed(&head));
@@ -47,7 +47,7 @@ impl<S: Store + 'static> Served<S> {
         Response::from_parts(head, ResponseBody::served(body, self.hold.take()))
     }
 
-    /// There is none.
+    /// Handles an error of the service.
     pub(super) fn fail(self) {
         self.failed();
     }
@@ -70,8 +70,8 @@ impl<S: Store + 'static> Served<S> {
     }
 }
 
-/// A service that panics has failed. If the client has left, nobody knows: it is neither reported nor refunded, or hanging
-/// up in time would be a way around a limit.
+/// Treats a panic of the service as a failure. If the client disconnects, the result is unknown: nothing is reported or
+/// refunded, because otherwise disconnecting in time would evade a limit.
 impl<S: Store + 'static> Drop for Served<S> {
     fn drop(&mut self) {
         if self.running {

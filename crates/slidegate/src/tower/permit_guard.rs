@@ -1,6 +1,6 @@
-//! Permits that are held while a request goes on: extended as long as it does, given back when it ends.
+//! Permits that a request holds while it is in progress: extended periodically, and released when it ends.
 //!
-//! One task looks after all that a layer holds, so a request costs no task and no timer.
+//! One task serves all permits of a layer, so a request needs no task and no timer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use tokio::sync::Notify;
 use super::background::{Ending, Runtime, end};
 use crate::{Limiter, Micros, Reservation, Settled, Store};
 
-/// What a layer holds.
+/// All permits that a layer holds.
 pub(super) struct Holds<S: Store> {
     limiter: Arc<Limiter<S>>,
     book: Mutex<Book>,
-    /// Something has to be extended before the keeper would look again.
+    /// Wakes the extension task if something is due before its next planned run.
     sooner: Notify,
 }
 
@@ -24,12 +24,12 @@ pub(super) struct Holds<S: Store> {
 struct Book {
     next: u64,
     held: HashMap<u64, Held>,
-    /// When the keeper looks again; none if there is no keeper.
+    /// Next planned run of the extension task; `None` if the task is not running.
     looks: Option<Micros>,
 }
 
 impl Book {
-    /// The number of what is held from now on, and whether it needs a keeper.
+    /// Adds a held reservation. Returns its number, and true if the extension task must be started.
     fn add(&mut self, held: Held, sooner: &Notify) -> (u64, bool) {
         let (number, due) = (self.next, held.due);
         self.next += 1;
@@ -46,19 +46,19 @@ impl Book {
 
 struct Held {
     reservation: Reservation,
-    /// How often it is extended, and when next.
+    /// Interval between extensions, and the instant of the next.
     every: Micros,
     due: Micros,
 }
 
-/// One reservation, given back when this is dropped.
+/// One held reservation, released on drop.
 pub(super) struct Hold {
     number: u64,
     holds: Arc<dyn Release>,
     runtime: Runtime,
 }
 
-/// So that a body need not know how its permits are counted.
+/// Type-erased `Holds`, so that a body does not depend on the store type.
 trait Release: Send + Sync {
     fn release(&self, number: u64, runtime: &Runtime);
 }
@@ -74,7 +74,7 @@ impl<S: Store + 'static> Holds<S> {
         Holds { limiter, book: Mutex::default(), sooner: Notify::new() }
     }
 
-    /// Holds a reservation whose permits would be lost after `window`: it is extended at every third of it.
+    /// Holds a reservation whose permits would expire after `window`: it is extended after every third of it.
     pub(super) fn hold(self: &Arc<Self>, reservation: Reservation, window: Micros, runtime: Runtime) -> Hold {
         let every = Micros::new(window.get() / 3);
         let due = self.limiter.clock().now().plus(every);
@@ -86,8 +86,8 @@ impl<S: Store + 'static> Holds<S> {
         Hold { number, holds: Arc::clone(self) as _, runtime }
     }
 
-    /// Extends what is due, or soon will be: the keeper then looks a few times in a window, however much is held. What is
-    /// not held any more is let go; what could not be extended is tried again.
+    /// Extends reservations that are due now or soon, so that the task runs only a few times per window, however many there
+    /// are. Reservations that are no longer held are removed; failed extensions are retried.
     async fn extend(&self) {
         let now = self.limiter.clock().now();
         let due: Vec<(u64, Reservation)> = {
@@ -121,7 +121,7 @@ impl<S: Store + 'static> Release for Holds<S> {
     }
 }
 
-/// Whoever looks after what is held, until there is nothing.
+/// Task that extends held reservations until there are none.
 struct Keeper<S: Store + 'static> {
     holds: Arc<Holds<S>>,
     ended: bool,
@@ -138,7 +138,7 @@ impl<S: Store + 'static> Keeper<S> {
         self.ended = true;
     }
 
-    /// How long until something has to be extended.
+    /// Returns the time until the next extension; `None` if nothing is held.
     fn next(&self) -> Option<Micros> {
         let mut book = self.holds.book.lock();
         book.looks = book.held.values().map(|held| held.due).min();
@@ -146,7 +146,7 @@ impl<S: Store + 'static> Keeper<S> {
     }
 }
 
-/// Its runtime may end before it does, or be none.
+/// Resets the state if the task is dropped before it ends, because its runtime ended or there is none.
 impl<S: Store + 'static> Drop for Keeper<S> {
     fn drop(&mut self) {
         if !self.ended {

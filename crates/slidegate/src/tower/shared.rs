@@ -1,4 +1,4 @@
-//! What all requests of a layer go by, and what becomes of one before it goes on.
+//! State shared by all requests of a layer, and the preparation of a request for the limiter.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -37,17 +37,17 @@ impl<S: Store> Clone for Shared<S> {
 #[derive(Clone)]
 pub(super) struct Options {
     pub(super) attributes: Vec<(Box<str>, Extract)>,
-    /// One for each request, unless there is one.
+    /// Number of permits of a request; `None` means one.
     pub(super) permits: Option<Arc<Permits>>,
     pub(super) refunds_failures: bool,
     pub(super) refund_when: Option<Arc<When>>,
     pub(super) cost_from: Option<Arc<Cost>>,
     pub(super) fail_open: bool,
-    /// Whether allowed responses carry headers, and whether the older ones are among them.
+    /// True if responses to allowed requests have rate-limit headers; `older_headers` adds `X-RateLimit-*`.
     pub(super) tells_allowed: bool,
     pub(super) older_headers: bool,
     pub(super) passes_decision: bool,
-    /// None to go by the request.
+    /// Protocol of denials; `None` to detect it from the request.
     pub(super) speech: Option<Speech>,
     pub(super) answer: Option<Arc<Answer>>,
 }
@@ -70,7 +70,7 @@ impl Default for Options {
     }
 }
 
-/// Why a request is not put to the store.
+/// Reason why a request has no checks.
 pub(super) enum Unasked {
     Rejected(Rejection),
     Failed(Error),
@@ -83,7 +83,7 @@ impl From<Rejection> for Unasked {
 }
 
 impl<S: Store> Shared<S> {
-    /// The question that a request is.
+    /// Extracts the attributes of a request, and returns its checks.
     pub(super) fn ask(&self, request: &request::Parts) -> Result<(Arc<Rules>, Checks), Unasked> {
         let mut values: SmallVec<[(&str, Cow<'_, str>); 4]> = SmallVec::new();
         for (name, extract) in &self.options.attributes {
@@ -113,7 +113,7 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// What a request really cost, if that is another matter than what it was charged.
+    /// Returns the actual cost of a request, if it differs from the charge.
     pub(super) fn cost(&self, response: &response::Parts) -> Option<u64> {
         let Options { refunds_failures, refund_when, cost_from, .. } = &self.options;
         if *refunds_failures && failed(response) || refund_when.as_ref().is_some_and(|when| when(response)) {
@@ -123,7 +123,7 @@ impl<S: Store> Shared<S> {
     }
 }
 
-/// Whether a service says that it failed.
+/// Returns true if the response reports a failure of the service.
 pub(super) fn failed(response: &response::Parts) -> bool {
     response.status.is_server_error() || grpc::failed(&response.headers)
 }
