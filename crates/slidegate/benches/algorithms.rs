@@ -32,28 +32,28 @@ const WEIGHED: [u64; 3] = [10, 1_000, 10_000];
 const COUNTED: u64 = 500;
 
 #[derive(Clone, Copy)]
-struct Way {
+struct Variant {
     name: &'static str,
     algorithm: Algorithm,
     encoding: Encoding,
     warms: bool,
 }
 
-fn ways(limit: u64) -> Vec<Way> {
-    let way = |name, algorithm| Way { name, algorithm, encoding: Encoding::Zset, warms: false };
-    let exact = way("`sliding-window`", Algorithm::SlidingWindow);
+fn variants(limit: u64) -> Vec<Variant> {
+    let variant = |name, algorithm| Variant { name, algorithm, encoding: Encoding::Zset, warms: false };
+    let exact = variant("`sliding-window`", Algorithm::SlidingWindow);
     vec![
         exact,
-        Way { name: "`sliding-window`, packed", encoding: Encoding::Packed, ..exact },
-        Way { name: "`sliding-window`, `warm-up`", warms: true, ..exact },
-        way("`time-slice`, 10 slices", Algorithm::TimeSlice { slices: 10 }),
-        way("`fixed-window`", Algorithm::FixedWindow),
-        way("`token-bucket`, burst of the limit", Algorithm::TokenBucket { burst: limit }),
-        way("`concurrency`, never given back", Algorithm::Concurrency),
+        Variant { name: "`sliding-window`, packed", encoding: Encoding::Packed, ..exact },
+        Variant { name: "`sliding-window`, `warm-up`", warms: true, ..exact },
+        variant("`time-slice`, 10 slices", Algorithm::TimeSlice { slices: 10 }),
+        variant("`fixed-window`", Algorithm::FixedWindow),
+        variant("`token-bucket`, burst of the limit", Algorithm::TokenBucket { burst: limit }),
+        variant("`concurrency`, never given back", Algorithm::Concurrency),
     ]
 }
 
-impl Way {
+impl Variant {
     fn quota(self, limit: u64, window: u64) -> Quota {
         let quota = Quota::new(limit, Duration::from_micros(window)).unwrap();
         let quota = quota.with_algorithm(self.algorithm).unwrap();
@@ -62,7 +62,7 @@ impl Way {
         if self.warms { quota.with_warm_up(climb).unwrap() } else { quota }
     }
 
-    fn ask(self, key: Key, quota: Quota) -> Checks {
+    fn checks(self, key: Key, quota: Quota) -> Checks {
         Checks::one(Check { encoding: self.encoding, ..Check::new(key, quota, 1) }).unwrap()
     }
 }
@@ -119,8 +119,8 @@ fn traffics() -> Vec<Vec<u64>> {
 }
 
 /// Returns the most admissions in any window, and the share of requests that were denied although the sliding window had room.
-fn accuracy(way: Way) -> (usize, f64) {
-    let quota = way.quota(LIMIT, SECOND);
+fn accuracy(variant: Variant) -> (usize, f64) {
+    let quota = variant.quota(LIMIT, SECOND);
     let (mut most, mut asked, mut needless) = (0, 0, 0);
     for traffic in traffics() {
         let (mut state, mut watch) = (State::new(&quota), Watch::default());
@@ -133,16 +133,16 @@ fn accuracy(way: Way) -> (usize, f64) {
 }
 
 /// Returns how many of 200 requests pass within 20 milliseconds around the turn of a second, after a busy minute.
-fn around_a_turn(way: Way) -> usize {
-    let quota = way.quota(LIMIT, SECOND);
+fn around_a_turn(variant: Variant) -> usize {
+    let quota = variant.quota(LIMIT, SECOND);
     let mut state = State::new(&quota);
     // One request per second keeps the key warm, and leaves the rest of the limit free.
     for second in 10..70 {
         state.admit(Micros::new(second * SECOND), &quota, 1);
     }
     let mut passed = |at: u64| {
-        let asks = (0..LIMIT).map(|n| Micros::new(at + n));
-        asks.filter(|now| state.admit(*now, &quota, 1).outcome == Outcome::Charged).count()
+        let requests = (0..LIMIT).map(|n| Micros::new(at + n));
+        requests.filter(|now| state.admit(*now, &quota, 1).outcome == Outcome::Charged).count()
     };
     passed(80 * SECOND - 10_000) + passed(80 * SECOND + 9_800)
 }
@@ -153,17 +153,17 @@ fn spread(limit: u64) -> impl Iterator<Item = u64> {
 }
 
 /// Returns the bytes of a full key in the memory store.
-async fn in_memory(way: Way, limit: u64) -> usize {
+async fn in_memory(variant: Variant, limit: u64) -> usize {
     const KEYS: usize = 50;
     let clock = ManualClock::at(Micros::ZERO);
     let store = MemoryStore::with_clock(clock.clone(), 1_000);
-    let quota = way.quota(limit, 3_600 * SECOND);
+    let quota = variant.quota(limit, 3_600 * SECOND);
     let keys: Vec<Key> = (0..KEYS).map(|n| Key::new("weighed", [("n", n.to_string().as_str())])).collect();
     let empty = store.stats().bytes;
     for now in spread(limit).take(limit as usize) {
         clock.set(Micros::new(now));
         for key in &keys {
-            store.admit(&[way.ask(key.clone(), quota)]).await.unwrap();
+            store.admit(&[variant.checks(key.clone(), quota)]).await.unwrap();
         }
     }
     (store.stats().bytes - empty) / KEYS
@@ -210,35 +210,35 @@ impl Redis {
         keys.into_iter().map(usage).sum()
     }
 
-    async fn ask(&mut self, ask: &Checks, now: u64) -> Outcome {
+    async fn admit(&mut self, checks: &Checks, now: u64) -> Outcome {
         self.time.stop_at(now);
-        self.store.admit(std::slice::from_ref(ask)).await.unwrap()[0].verdicts[0].outcome
+        self.store.admit(std::slice::from_ref(checks)).await.unwrap()[0].verdicts[0].outcome
     }
 
     /// Returns the bytes of a full key.
-    async fn weigh(&mut self, ask: &Checks, limit: u64) -> u64 {
+    async fn weigh(&mut self, checks: &Checks, limit: u64) -> u64 {
         redis::cmd("FLUSHALL").exec(&mut self.client).unwrap();
         for now in spread(limit).take(limit as usize) {
-            self.ask(ask, now).await;
+            self.admit(checks, now).await;
         }
         self.bytes()
     }
 
     /// Returns the calls for an admission while another entry leaves, and for a denial, of the key that was just measured.
-    async fn count(&mut self, ask: &Checks, limit: u64) -> [f64; 2] {
+    async fn count(&mut self, checks: &Checks, limit: u64) -> [f64; 2] {
         // With slices, entries leave up to a slice later.
         let mut later = spread(limit).skip((limit + limit / 10) as usize + 1);
         self.calls();
         for now in later.by_ref().take(COUNTED as usize) {
-            assert_eq!(self.ask(ask, now).await, Outcome::Charged);
+            assert_eq!(self.admit(checks, now).await, Outcome::Charged);
         }
         let admitted = self.calls();
         // No entry leaves in the meantime, but the clock still moves on.
         let mut instants = later.next().unwrap()..;
-        while self.ask(ask, instants.next().unwrap()).await == Outcome::Charged {}
+        while self.admit(checks, instants.next().unwrap()).await == Outcome::Charged {}
         self.calls();
         for now in instants.take(COUNTED as usize) {
-            assert_eq!(self.ask(ask, now).await, Outcome::Denied);
+            assert_eq!(self.admit(checks, now).await, Outcome::Denied);
         }
         [admitted, self.calls()].map(|calls| calls as f64 / COUNTED as f64)
     }
@@ -252,16 +252,16 @@ async fn main() {
         "| | most in a window | denied without need | in 20 ms | {heads} | calls, admitted | calls, denied |"
     );
     println!("|---|{}", "---:|".repeat(5 + 2 * WEIGHED.len()));
-    for (n, way) in ways(LIMIT).into_iter().enumerate() {
-        let (most, needless) = accuracy(way);
-        let mut row = format!("| {} | {most} | {needless:.1} % | {} ", way.name, around_a_turn(way));
+    for (n, variant) in variants(LIMIT).into_iter().enumerate() {
+        let (most, needless) = accuracy(variant);
+        let mut row = format!("| {} | {most} | {needless:.1} % | {} ", variant.name, around_a_turn(variant));
         let mut calls = [0.0; 2];
         for limit in WEIGHED {
-            let way = ways(limit)[n];
-            let ask = way.ask(Key::new("weighed", []), way.quota(limit, 3_600 * SECOND));
-            row += &format!("| {} | {} ", in_memory(way, limit).await, redis.weigh(&ask, limit).await);
+            let variant = variants(limit)[n];
+            let checks = variant.checks(Key::new("weighed", []), variant.quota(limit, 3_600 * SECOND));
+            row += &format!("| {} | {} ", in_memory(variant, limit).await, redis.weigh(&checks, limit).await);
             if limit == WEIGHED[WEIGHED.len() - 1] {
-                calls = redis.count(&ask, limit).await;
+                calls = redis.count(&checks, limit).await;
             }
         }
         println!("{row}| {:.1} | {:.1} |", calls[0], calls[1]);

@@ -29,9 +29,9 @@ async fn rate<S: Store + Clone + 'static>(store: &S, callers: u64, length: Durat
             let mut decided = 0;
             while start.elapsed() < length {
                 let key = keys[((decided * 7_919 + caller * 104_729) % 1_000) as usize].clone();
-                let ask = Checks::one(Check::new(key, quota, 1)).unwrap();
-                let readings = store.admit(std::slice::from_ref(&ask)).await.unwrap();
-                assert_eq!(readings[0].source, source);
+                let checks = Checks::one(Check::new(key, quota, 1)).unwrap();
+                let replies = store.admit(std::slice::from_ref(&checks)).await.unwrap();
+                assert_eq!(replies[0].source, source);
                 decided += 1;
             }
             decided

@@ -124,10 +124,10 @@ impl Contender {
             }
             Contender::Ours { store, encoding, batch } => {
                 let check = Check { encoding: *encoding, ..Check::new(key.clone(), *quota, cost) };
-                let asks = vec![Checks::one(check).unwrap(); *batch];
-                let readings = store.admit(&asks).await.unwrap();
-                assert!(readings.iter().all(|r| r.verdicts[0].outcome == Outcome::Charged), "{readings:?}");
-                readings.len()
+                let checks = vec![Checks::one(check).unwrap(); *batch];
+                let replies = store.admit(&checks).await.unwrap();
+                assert!(replies.iter().all(|r| r.verdicts[0].outcome == Outcome::Charged), "{replies:?}");
+                replies.len()
             }
         }
     }
@@ -192,7 +192,7 @@ async fn measure(row: &Row, port: u16, time: Duration) -> Measured {
     let outer = ["evalsha", "eval", "info", "ping", "flushall"];
     let calls: f64 =
         after.keys().filter(|name| !outer.contains(&name.as_str())).map(|n| grown(n, |s| s.0)).sum();
-    let (bytes, held) = held(&mut connection, row);
+    let (bytes, held) = stored_events(&mut connection, row);
     Measured {
         rate: decisions / elapsed,
         calls: calls / decisions,
@@ -203,7 +203,7 @@ async fn measure(row: &Row, port: u16, time: Duration) -> Measured {
 }
 
 /// Returns bytes per event, and the number of events.
-fn held(connection: &mut redis::Connection, row: &Row) -> (f64, f64) {
+fn stored_events(connection: &mut redis::Connection, row: &Row) -> (f64, f64) {
     let name = match &row.contender {
         Contender::Seed { .. } => "bench",
         Contender::Ours { encoding: Encoding::Zset, .. } => "sg:{bench}",

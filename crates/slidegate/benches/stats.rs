@@ -52,10 +52,10 @@ fn main() {
     let store = MemoryStore::with_max_keys(4 * KEYS);
     // Long enough that no key is evicted before its next turn, short enough that admissions leave as others arrive.
     let quota = Quota::new(1_000_000, Duration::from_secs(10)).unwrap();
-    let asks: Vec<Checks> = (0..KEYS)
+    let batch: Vec<Checks> = (0..KEYS)
         .map(|n| Checks::one(Check::new(Key::new("u", [("id", n.to_string().as_str())]), quota, 1)).unwrap())
         .collect();
-    asks.iter().for_each(|ask| decide(&store, ask));
+    batch.iter().for_each(|checks| decide(&store, checks));
     let mut order = shuffled(KEYS).into_iter().cycle();
     let memory = vec![1u64; WORDS];
     let start = Instant::now();
@@ -71,7 +71,7 @@ fn main() {
     let besides = [Beside::Idle, Beside::Reader, Beside::Stats];
     let mut rounds: Vec<[Round; 3]> = Vec::new();
     for _ in 0..ROUNDS {
-        rounds.push(besides.map(|beside| round(&store, &asks, &mut order, &memory, beside, length)));
+        rounds.push(besides.map(|beside| round(&store, &batch, &mut order, &memory, beside, length)));
     }
     println!(
         "\n{:<8}{:>10}{:>10}{:>10}{:>14}{:>12}",
@@ -100,7 +100,7 @@ fn main() {
 
 fn round(
     store: &MemoryStore,
-    asks: &[Checks],
+    batch: &[Checks],
     order: &mut impl Iterator<Item = u32>,
     memory: &[u64],
     beside: Beside,
@@ -132,8 +132,8 @@ fn round(
         let start = Instant::now();
         let mut before = start;
         let mut decided = 0;
-        for place in order {
-            decide(store, &asks[place as usize]);
+        for index in order {
+            decide(store, &batch[index as usize]);
             let now = Instant::now();
             let took = (now - before).as_nanos() as usize / STEP_NS;
             counts[took.min(STEPS - 1)] += 1;
@@ -152,10 +152,10 @@ fn round(
     })
 }
 
-fn decide(store: &MemoryStore, ask: &Checks) {
-    let mut admit = pin!(store.admit(std::slice::from_ref(ask)));
+fn decide(store: &MemoryStore, checks: &Checks) {
+    let mut admit = pin!(store.admit(std::slice::from_ref(checks)));
     match admit.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(readings) => drop(black_box(readings.unwrap())),
+        Poll::Ready(replies) => drop(black_box(replies.unwrap())),
         Poll::Pending => unreachable!("the memory store answers at once"),
     }
 }

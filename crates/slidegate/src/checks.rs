@@ -84,11 +84,11 @@ impl Check {
 }
 
 impl Checks {
-    /// Creates a batch of checks that are evaluated in this order; no two may have the same key.
+    /// Creates the checks of one request, evaluated in this order; no two may have the same key.
     pub fn new(checks: impl IntoIterator<Item = Check>) -> Result<Self, Error> {
-        let ask = Checks::distinct(checks.into_iter());
+        let new_checks = Checks::distinct(checks.into_iter());
         let mut keys = HashSet::new();
-        for check in &ask.checks {
+        for check in &new_checks.checks {
             if check.cost > MAX_LIMIT {
                 return Err(too_many_permits(check.cost));
             }
@@ -96,10 +96,10 @@ impl Checks {
                 return Err(Error::invalid(format!("two checks of one ask name the key `{}`", check.key)));
             }
         }
-        Ok(ask)
+        Ok(new_checks)
     }
 
-    /// Creates a batch with a single check.
+    /// Creates the checks of a request with a single check.
     #[inline]
     pub fn one(check: Check) -> Result<Self, Error> {
         if check.cost > MAX_LIMIT {
@@ -114,13 +114,13 @@ impl Checks {
         })
     }
 
-    /// A batch without checks.
+    /// Creates an empty list of checks.
     #[inline]
     pub(crate) fn empty() -> Self {
         Checks { checks: SmallVec::new(), id: None, peek: false, unmatched: false, waited: Micros::ZERO }
     }
 
-    /// Creates a batch of checks whose keys are known to differ and whose costs are known to be within [`MAX_LIMIT`].
+    /// Creates a list of checks whose keys are known to differ and whose costs are known to be within [`MAX_LIMIT`].
     pub(crate) fn distinct(checks: impl Iterator<Item = Check>) -> Self {
         Checks { checks: checks.collect(), ..Checks::empty() }
     }

@@ -16,32 +16,32 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Decision {
     rules: Arc<Rules>,
-    pub(crate) ask: Checks,
-    pub(crate) reading: Verdicts,
+    pub(crate) checks: Checks,
+    pub(crate) verdicts: Verdicts,
 }
 
 impl Decision {
     #[inline(always)]
-    pub(crate) fn new(rules: Arc<Rules>, ask: Checks, reading: Verdicts) -> Self {
-        Decision { rules, ask, reading }
+    pub(crate) fn new(rules: Arc<Rules>, checks: Checks, verdicts: Verdicts) -> Self {
+        Decision { rules, checks, verdicts }
     }
 
     /// Creates a decision without verdicts. A `Decision` is large, so it is filled in place instead of moved.
     #[inline(always)]
-    pub(crate) fn unmade(rules: Arc<Rules>, ask: Checks) -> Self {
-        let reading = Verdicts { at: Micros::ZERO, source: Source::NoRule, verdicts: SmallVec::new() };
-        Decision { rules, ask, reading }
+    pub(crate) fn without_verdicts(rules: Arc<Rules>, checks: Checks) -> Self {
+        let verdicts = Verdicts { at: Micros::ZERO, source: Source::NoRule, verdicts: SmallVec::new() };
+        Decision { rules, checks, verdicts }
     }
 
     /// Fills the empty checks with those of `request`.
     #[inline(always)]
-    pub(crate) fn fill_ask(&mut self, request: &Request<'_>) -> Result<(), Error> {
-        self.rules.ask_in(&mut self.ask, request)
+    pub(crate) fn fill_checks(&mut self, request: &Request<'_>) -> Result<(), Error> {
+        self.rules.fill_checks(&mut self.checks, request)
     }
 
     /// Returns the id of the request, if it has one.
     pub fn request_id(&self) -> Option<&RequestId> {
-        self.ask.id()
+        self.checks.id()
     }
 
     /// Returns true if the request may proceed.
@@ -51,12 +51,12 @@ impl Decision {
 
     /// Returns the policy for requests that no rule matches, if this is such a request; `None` if a rule matches.
     pub fn unmatched(&self) -> Option<Unmatched> {
-        self.ask.is_unmatched().then(|| self.rules.unmatched())
+        self.checks.is_unmatched().then(|| self.rules.unmatched())
     }
 
     #[inline]
     fn denied_as_unmatched(&self) -> bool {
-        self.ask.is_unmatched() && self.rules.unmatched() == Unmatched::Deny
+        self.checks.is_unmatched() && self.rules.unmatched() == Unmatched::Deny
     }
 
     /// Returns the first rule that denied, in the order of the rules. Also `None` if the request was denied because no rule
@@ -85,7 +85,7 @@ impl Decision {
         }
         if self.denied_as_unmatched() {
             // Waiting does not help. Return the same wait as for a rule that blocks.
-            return Quota::STAND_IN.horizon();
+            return Quota::PLACEHOLDER.horizon();
         }
         let enforced = self.limits().filter(|limit| limit.check.enforced);
         enforced.map(|limit| limit.retry_after()).max().unwrap_or_default()
@@ -101,14 +101,14 @@ impl Decision {
     /// Returns every limit that was evaluated, in the order of the rules. A denial without a call to the store
     /// (see [`Source::DenyCache`] and [`Source::Blocked`]) lists only the limit that denied.
     pub fn limits(&self) -> impl Iterator<Item = Limit<'_>> {
-        let pairs = self.ask.checks().iter().zip(&self.reading.verdicts);
-        let judged = pairs.filter(|(_, verdict)| verdict.outcome != Outcome::Unjudged);
-        judged.map(|(check, verdict)| Limit { rules: &self.rules, check, verdict })
+        let pairs = self.checks.checks().iter().zip(&self.verdicts.verdicts);
+        let evaluated = pairs.filter(|(_, verdict)| verdict.outcome != Outcome::Unjudged);
+        evaluated.map(|(check, verdict)| Limit { rules: &self.rules, check, verdict })
     }
 
     /// Reports how long the request took to serve and if it succeeded. Adaptive rules use this.
     pub fn report(&self, latency: Duration, ok: bool) {
-        self.rules.report(&self.ask, latency, ok);
+        self.rules.report(&self.checks, latency, ok);
     }
 
     /// Returns the input for [`Limiter::settle`](crate::Limiter::settle), which refunds or corrects this admission; `None` if
@@ -146,12 +146,12 @@ impl Decision {
 
     /// Returns the component that decided.
     pub fn source(&self) -> Source {
-        self.reading.source
+        self.verdicts.source
     }
 
     /// Returns the instant of the decision by the store's clock; zero if the store was not called.
     pub fn at(&self) -> Micros {
-        self.reading.at
+        self.verdicts.at
     }
 
     fn denial(&self) -> Option<Limit<'_>> {

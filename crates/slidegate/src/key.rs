@@ -42,7 +42,7 @@ static HASHER: LazyLock<foldhash::quality::RandomState> = LazyLock::new(Default:
 impl Key {
     /// Creates the key of `rule` for these attribute values.
     pub fn new<'a>(rule: &str, values: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
-        Key::written(CompactString::default(), rule, values)
+        Key::build(CompactString::default(), rule, values)
     }
 
     /// Creates a key with a tag: an attribute and its value. All keys with the same tag are stored together.
@@ -60,10 +60,10 @@ impl Key {
         let mut text = CompactString::const_new("{");
         write_attribute(&mut text, name, value);
         text.push('}');
-        Key::written(text, rule, values)
+        Key::build(text, rule, values)
     }
 
-    fn written<'a>(
+    fn build<'a>(
         mut text: CompactString,
         rule: &str,
         values: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -133,30 +133,30 @@ impl Key {
 
 /// Template for the keys of one rule: the constant parts, escaped once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KeyForm {
+pub(crate) struct KeyTemplate {
     /// Index of each value among the attributes of the rule, and the text before the value.
     values: Vec<(usize, KeyText)>,
     end: KeyText,
 }
 
-impl KeyForm {
+impl KeyTemplate {
     /// Creates the template for `rule` and these attributes. The attribute at index `tag` becomes the tag. The keys equal those
     /// of [`Key::new`] and [`Key::tagged`].
     pub(crate) fn new(rule: &str, names: &[String], tag: Option<usize>) -> Self {
         let (mut values, mut text) = (Vec::new(), KeyText::default());
-        if let Some((place, name)) = tag.and_then(|tag| Some((tag, names.get(tag)?))) {
+        if let Some((index, name)) = tag.and_then(|tag| Some((tag, names.get(tag)?))) {
             text.push('{');
             write_name(&mut text, name);
-            values.push((place, std::mem::take(&mut text)));
+            values.push((index, std::mem::take(&mut text)));
             text.push('}');
         }
         escape(&mut text, rule);
-        for (place, name) in names.iter().enumerate().filter(|(place, _)| Some(*place) != tag) {
+        for (index, name) in names.iter().enumerate().filter(|(index, _)| Some(*index) != tag) {
             text.push(':');
             write_name(&mut text, name);
-            values.push((place, std::mem::take(&mut text)));
+            values.push((index, std::mem::take(&mut text)));
         }
-        KeyForm { values, end: text }
+        KeyTemplate { values, end: text }
     }
 
     /// Returns the key for these values, or `None` if a value is missing.
@@ -166,14 +166,14 @@ impl KeyForm {
         digests: &Digests<'v>,
         value: impl Fn(usize) -> Option<&'v str>,
     ) -> Option<Key> {
-        let Some(((place, before), others)) = self.values.split_first() else {
+        let Some(((index, before), others)) = self.values.split_first() else {
             return Some(Key::from_text(self.end.clone()));
         };
         let mut text = before.clone();
-        digests.write_value(&mut text, value(*place)?);
-        for (place, before) in others {
+        digests.write_value(&mut text, value(*index)?);
+        for (index, before) in others {
             text.push_str(before);
-            digests.write_value(&mut text, value(*place)?);
+            digests.write_value(&mut text, value(*index)?);
         }
         text.push_str(&self.end);
         Some(Key::from_text(text))

@@ -96,7 +96,7 @@ pub struct Quota {
 
 impl Quota {
     /// Placeholder for checks that need a quota but never count.
-    pub(crate) const STAND_IN: Quota = Quota {
+    pub(crate) const PLACEHOLDER: Quota = Quota {
         limit: 1,
         window: Micros::from_secs(24 * 3600),
         algorithm: Algorithm::SlidingWindow,

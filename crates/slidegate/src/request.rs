@@ -55,7 +55,7 @@ pub(crate) enum Subject<'a> {
     /// Attributes, which the rules match.
     Attributes(Attributes<'a>),
     /// A resource for which the caller gives the limit, within the configured bounds.
-    Resource { name: &'a str, own: AdHocLimit },
+    Resource { name: &'a str, ad_hoc_limit: AdHocLimit },
 }
 
 /// Names and values of a request, owned or borrowed. They are most of a request, and borrowing avoids moving them.
@@ -91,18 +91,22 @@ pub struct AdHocLimit {
 impl<'a> Request<'a> {
     /// Creates a request for one permit, evaluated by the rules that match these attributes.
     pub fn new(attributes: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
-        Request::about(Attributes::Owned(attributes.into_iter().collect()))
+        Request::with_attributes(Attributes::Owned(attributes.into_iter().collect()))
     }
 
     #[inline]
-    fn about(attributes: Attributes<'a>) -> Self {
+    fn with_attributes(attributes: Attributes<'a>) -> Self {
         Request { subject: Subject::Attributes(attributes), permits: 1, id: None }
     }
 
     /// Creates a request for one permit of a limit that the request gives itself; see [`Request::limit`] and
     /// [`Request::window`].
     pub fn resource(name: &'a str) -> Self {
-        Request { subject: Subject::Resource { name, own: AdHocLimit::default() }, permits: 1, id: None }
+        Request {
+            subject: Subject::Resource { name, ad_hoc_limit: AdHocLimit::default() },
+            permits: 1,
+            id: None,
+        }
     }
 
     /// Sets the number of permits; 0 only reads.
@@ -122,20 +126,20 @@ impl<'a> Request<'a> {
     /// Sets the limit of a [resource](Request::resource).
     #[must_use]
     pub fn limit(self, limit: u64) -> Self {
-        self.own(|own| own.limit = Some(limit))
+        self.edit_limit(|ad_hoc| ad_hoc.limit = Some(limit))
     }
 
     /// Sets the window of a [resource](Request::resource).
     #[must_use]
     pub fn window(self, window: Duration) -> Self {
-        self.own(|own| own.window = Some(window.into()))
+        self.edit_limit(|ad_hoc| ad_hoc.window = Some(window.into()))
     }
 
     /// Makes a [resource](Request::resource) a token bucket of `burst` permits that refills at its limit per window. It is
     /// counted separately from a resource of the same name without a burst.
     #[must_use]
     pub fn burst(self, burst: u64) -> Self {
-        self.own(|own| own.burst = Some(burst))
+        self.edit_limit(|ad_hoc| ad_hoc.burst = Some(burst))
     }
 
     /// Returns the attributes, in their order; `None` if the request gives its own limit.
@@ -150,7 +154,7 @@ impl<'a> Request<'a> {
     pub fn own_limit(&self) -> Option<(&'a str, AdHocLimit)> {
         match &self.subject {
             Subject::Attributes(_) => None,
-            Subject::Resource { name, own } => Some((name, *own)),
+            Subject::Resource { name, ad_hoc_limit } => Some((name, *ad_hoc_limit)),
         }
     }
 
@@ -164,9 +168,9 @@ impl<'a> Request<'a> {
         self.id.as_deref()
     }
 
-    fn own(mut self, name: impl FnOnce(&mut AdHocLimit)) -> Self {
-        if let Subject::Resource { own, .. } = &mut self.subject {
-            name(own);
+    fn edit_limit(mut self, edit: impl FnOnce(&mut AdHocLimit)) -> Self {
+        if let Subject::Resource { ad_hoc_limit, .. } = &mut self.subject {
+            edit(ad_hoc_limit);
         }
         self
     }
@@ -178,7 +182,9 @@ impl<'r> From<&'r Request<'_>> for Request<'r> {
     fn from(request: &'r Request<'_>) -> Self {
         let subject = match &request.subject {
             Subject::Attributes(pairs) => Subject::Attributes(Attributes::Borrowed(pairs)),
-            Subject::Resource { name, own } => Subject::Resource { name, own: *own },
+            Subject::Resource { name, ad_hoc_limit } => {
+                Subject::Resource { name, ad_hoc_limit: *ad_hoc_limit }
+            }
         };
         Request { subject, permits: request.permits, id: request.id.as_deref().map(Cow::Borrowed) }
     }
@@ -188,7 +194,7 @@ impl<'r> From<&'r Request<'_>> for Request<'r> {
 impl<'a> From<&'a [(&'a str, &'a str)]> for Request<'a> {
     #[inline]
     fn from(attributes: &'a [(&'a str, &'a str)]) -> Self {
-        Request::about(Attributes::Borrowed(attributes))
+        Request::with_attributes(Attributes::Borrowed(attributes))
     }
 }
 

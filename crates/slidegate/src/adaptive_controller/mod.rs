@@ -6,15 +6,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 #[cfg(feature = "redis")]
-use self::cluster_sync::{Factors, Fleet, Heard};
+use self::cluster_sync::{ClusterMember, ClusterState, Factors};
 #[cfg(feature = "redis")]
 use crate::RedisStore;
-use crate::dynamic::adaptive::load::{NodeLoad, together};
+use crate::dynamic::adaptive::load::{NodeLoad, combine};
 use crate::dynamic::adaptive::{Adaptive, AdaptivePolicy, AdaptiveState, HostLoad};
 use crate::{Clock, Error, Limiter, Micros, Rules, Store, SystemClock};
 
 /// Interval between the steps of [`AdaptiveController::run`].
-const EVERY: Micros = Micros::from_secs(1);
+const STEP_INTERVAL: Micros = Micros::from_secs(1);
 
 /// Adjusts the limits of the adaptive rules of a [`Limiter`]. Without a controller no limit adapts.
 ///
@@ -24,16 +24,16 @@ const EVERY: Micros = Micros::from_secs(1);
 ///
 /// let rules = Rules::from_yaml("rules: [{ name: orders, limit: 200, window: 1s, adaptive: {} }]")?;
 /// let limiter = Limiter::new(MemoryStore::new(), rules);
-/// let mut adapter = AdaptiveController::alone();
-/// // Once a second, or let `run` do it; the feature `host` has one that looks:
-/// adapter.step(&limiter, HostLoad { cpu: Some(3_000), memory: Some(7_000) }).await?;
+/// let mut controller = AdaptiveController::alone();
+/// // Once a second, or let `run` do it. The feature `host` provides a `Host` that measures the load:
+/// controller.step(&limiter, HostLoad { cpu: Some(3_000), memory: Some(7_000) }).await?;
 /// assert_eq!(limiter.rules().iter().next().unwrap().factor(), Some(10_129)); // on its way to 120 %
 /// # Ok::<(), slidegate::Error>(()) }).unwrap();
 /// ```
 pub struct AdaptiveController {
     #[cfg(feature = "redis")]
-    fleet: Option<Arc<Fleet>>,
-    pilots: HashMap<String, (Adaptive, AdaptivePolicy)>,
+    cluster: Option<Arc<ClusterMember>>,
+    policies: HashMap<String, (Adaptive, AdaptivePolicy)>,
     clock: Arc<dyn Clock>,
     /// Instant of the last step.
     last: Option<Micros>,
@@ -44,8 +44,8 @@ impl AdaptiveController {
     pub fn alone() -> Self {
         AdaptiveController {
             #[cfg(feature = "redis")]
-            fleet: None,
-            pilots: HashMap::new(),
+            cluster: None,
+            policies: HashMap::new(),
             clock: Arc::new(SystemClock::new()),
             last: None,
         }
@@ -55,7 +55,7 @@ impl AdaptiveController {
     /// factors, about a second later than a process on its own. While Redis is unavailable, each process continues on its own.
     #[cfg(feature = "redis")]
     pub fn shared(store: RedisStore) -> Self {
-        AdaptiveController { fleet: Some(Arc::new(Fleet::new(store))), ..Self::alone() }
+        AdaptiveController { cluster: Some(Arc::new(ClusterMember::new(store))), ..Self::alone() }
     }
 
     /// Sets the clock.
@@ -69,7 +69,7 @@ impl AdaptiveController {
     /// `HostLoad::default` for none.
     pub async fn run<S: Store>(mut self, limiter: Arc<Limiter<S>>, mut look: impl FnMut() -> HostLoad) {
         loop {
-            self.clock.sleep(EVERY).await;
+            self.clock.sleep(STEP_INTERVAL).await;
             // Errors are ignored here. A caller that needs them calls `step` itself.
             let _ = self.step(&limiter, look()).await;
         }
@@ -79,18 +79,18 @@ impl AdaptiveController {
     /// deliver the messages of the other processes; the step then used only the load of this process.
     pub async fn step<S: Store>(&mut self, limiter: &Limiter<S>, host: HostLoad) -> Result<(), Error> {
         let now = self.clock.now();
-        let elapsed = self.last.replace(now).map_or(EVERY, |last| now.since(last));
+        let elapsed = self.last.replace(now).map_or(STEP_INTERVAL, |last| now.since(last));
         let rules = limiter.rules();
-        self.keep(&rules);
-        if self.pilots.is_empty() {
+        self.update_policies(&rules);
+        if self.policies.is_empty() {
             return Ok(());
         }
-        let reports = adapting(&rules).map(|(name, adapting)| (name.to_owned(), adapting.gauge.take()));
+        let reports = adapting(&rules).map(|(name, adapting)| (name.to_owned(), adapting.cell.take()));
         let own = NodeLoad { host, reports: reports.filter(|(_, reports)| reports.count > 0).collect() };
         #[cfg(feature = "redis")]
-        if let Some(fleet) = self.fleet.clone() {
-            return match fleet.exchange(&own).await {
-                Ok(heard) => self.step_together(&rules, &fleet, heard, elapsed).await,
+        if let Some(cluster) = self.cluster.clone() {
+            return match cluster.exchange(&own).await {
+                Ok(state) => self.step_in_cluster(&rules, &cluster, state, elapsed).await,
                 Err(error) => {
                     self.step_alone(&rules, own, elapsed);
                     Err(error)
@@ -102,47 +102,47 @@ impl AdaptiveController {
     }
 
     /// Keeps one policy per adaptive rule. If the settings of a rule have changed, its policy restarts at the present factor.
-    fn keep(&mut self, rules: &Rules) {
-        let mut before = std::mem::take(&mut self.pilots);
-        for (name, AdaptiveState { terms, gauge }) in adapting(rules) {
+    fn update_policies(&mut self, rules: &Rules) {
+        let mut before = std::mem::take(&mut self.policies);
+        for (name, AdaptiveState { terms, cell }) in adapting(rules) {
             let known = before.remove(name).filter(|(known, _)| known == terms);
-            let pilot = known.map_or_else(|| AdaptivePolicy::new(gauge.factor()), |(_, pilot)| pilot);
-            self.pilots.insert(name.to_owned(), (terms.clone(), pilot));
+            let policy = known.map_or_else(|| AdaptivePolicy::new(cell.factor()), |(_, policy)| policy);
+            self.policies.insert(name.to_owned(), (terms.clone(), policy));
         }
     }
 
     fn step_alone(&mut self, rules: &Rules, own: NodeLoad, elapsed: Micros) {
         let loads = [own];
-        for (name, AdaptiveState { terms, gauge }) in adapting(rules) {
-            let Some((_, pilot)) = self.pilots.get_mut(name) else { continue };
-            let factor = pilot.step(terms, elapsed, &together(&loads, name));
-            pilot.follow(factor);
-            gauge.set_factor(factor);
+        for (name, AdaptiveState { terms, cell }) in adapting(rules) {
+            let Some((_, policy)) = self.policies.get_mut(name) else { continue };
+            let factor = policy.step(terms, elapsed, &combine(&loads, name));
+            policy.follow(factor);
+            cell.set_factor(factor);
         }
     }
 
     /// Applies the factors that were published before, like all other processes. Then the leader publishes the next factors.
     #[cfg(feature = "redis")]
-    async fn step_together(
+    async fn step_in_cluster(
         &mut self,
         rules: &Rules,
-        fleet: &Fleet,
-        heard: Heard,
+        cluster: &ClusterMember,
+        state: ClusterState,
         elapsed: Micros,
     ) -> Result<(), Error> {
-        let Heard { loads, factors, first } = heard;
+        let ClusterState { loads, factors, is_leader } = state;
         let factors = factors.unwrap_or_default();
         let mut next = Factors::new();
-        for (name, AdaptiveState { terms, gauge }) in adapting(rules) {
-            let Some((_, pilot)) = self.pilots.get_mut(name) else { continue };
+        for (name, AdaptiveState { terms, cell }) in adapting(rules) {
+            let Some((_, policy)) = self.policies.get_mut(name) else { continue };
             let (min, max) = terms.bounds();
-            let factor = factors.get(name).map_or_else(|| gauge.factor(), |factor| (*factor).clamp(min, max));
-            pilot.follow(factor);
-            gauge.set_factor(factor);
-            next.insert(name.to_owned(), pilot.step(terms, elapsed, &together(&loads, name)));
+            let factor = factors.get(name).map_or_else(|| cell.factor(), |factor| (*factor).clamp(min, max));
+            policy.follow(factor);
+            cell.set_factor(factor);
+            next.insert(name.to_owned(), policy.step(terms, elapsed, &combine(&loads, name)));
         }
         // If publishing fails, all processes keep their factors for another second.
-        if first { fleet.say(&next).await } else { Ok(()) }
+        if is_leader { cluster.publish_factors(&next).await } else { Ok(()) }
     }
 }
 

@@ -10,7 +10,7 @@
 //! cores that alternate on one key then exchange one cache line instead of two, and a cache line of words is fetched once
 //! for seven admissions instead of once for each.
 
-use super::ring_buffer::Ring;
+use super::ring_buffer::RingBuffer;
 use crate::Micros;
 
 const DIGIT_BITS: u32 = 16;
@@ -22,9 +22,9 @@ const NEVER: Micros = Micros::new(u64::MAX);
 /// Fields are in the order of a cache line: the fields that an admission writes are last, together.
 #[repr(C)]
 #[derive(Clone, Debug)]
-pub(super) struct Log {
+pub(super) struct EventLog {
     base: Micros,
-    words: Ring,
+    words: RingBuffer,
     /// Instants of the first and the last entry. A decision that only needs to know that nothing leaves does not read the
     /// words. `NEVER` and zero in an empty log.
     oldest: Micros,
@@ -61,20 +61,20 @@ fn words(time: u64, permits: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-impl Default for Log {
+impl Default for EventLog {
     fn default() -> Self {
-        Log {
+        EventLog {
             base: Micros::ZERO,
             oldest: NEVER,
             newest: Micros::ZERO,
             total: 0,
-            words: Ring::default(),
+            words: RingBuffer::default(),
             recent: Recent::default(),
         }
     }
 }
 
-impl Log {
+impl EventLog {
     /// Sum of all permits in the log.
     #[inline]
     pub(super) fn total(&self) -> u64 {
@@ -88,7 +88,7 @@ impl Log {
     }
 
     #[cfg(test)]
-    pub(super) fn spoil(&mut self, total: u64) {
+    pub(super) fn corrupt_total(&mut self, total: u64) {
         self.total = total;
     }
 
@@ -154,12 +154,12 @@ impl Log {
     /// there is no entry at `at`.
     pub(super) fn amend(&mut self, at: Micros, from: u64, to: u64, most: u64) -> bool {
         self.flush(u64::MAX);
-        let held = self.at(at);
-        if held == 0 {
+        let recorded = self.at(at);
+        if recorded == 0 {
             return false;
         }
-        let room = most.saturating_sub(self.total - held);
-        self.put(at, (held.saturating_sub(from) + to).min(room));
+        let room = most.saturating_sub(self.total - recorded);
+        self.put(at, (recorded.saturating_sub(from) + to).min(room));
         true
     }
 
@@ -181,7 +181,7 @@ impl Log {
                 self.put(oldest, self.at(oldest) - excess);
             }
         }
-        self.note_ends();
+        self.update_ends();
     }
 
     /// Returns the instant of the entry with which the sum of leaving permits reaches `needed`.
@@ -225,10 +225,10 @@ impl Log {
             Some(word) => self.oldest = self.instant(word),
             None if self.recent.any => {
                 self.flush(u64::MAX);
-                self.note_ends();
+                self.update_ends();
                 self.forget(until);
             }
-            None => self.note_ends(),
+            None => self.update_ends(),
         }
     }
 
@@ -289,7 +289,7 @@ impl Log {
         let range = self.range(at);
         let new = words(at.since(self.base).get(), cost);
         self.words.splice(range, new);
-        self.note_ends();
+        self.update_ends();
     }
 
     fn iter(&self) -> impl Iterator<Item = (Micros, u64)> {
@@ -299,7 +299,7 @@ impl Log {
     }
 
     /// Updates `oldest` and `newest`. The recent admissions must be flushed.
-    fn note_ends(&mut self) {
+    fn update_ends(&mut self) {
         self.oldest = self.words.front().map_or(NEVER, |word| self.instant(word));
         self.newest = self.words.back_mut().map(|word| *word).map_or(Micros::ZERO, |word| self.instant(word));
     }

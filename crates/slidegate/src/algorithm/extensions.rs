@@ -9,19 +9,19 @@ use crate::Micros;
 
 /// Extended admissions of one key, by an identifier `N` that is unique within the key.
 #[derive(Clone, Debug)]
-pub(crate) struct Moved<N> {
+pub(crate) struct Extensions<N> {
     instants: HashMap<N, Micros, foldhash::quality::RandomState>,
     /// Extensions in their order; some admissions were extended again later.
     by_age: VecDeque<(Micros, N)>,
 }
 
-impl<N> Default for Moved<N> {
+impl<N> Default for Extensions<N> {
     fn default() -> Self {
-        Moved { instants: HashMap::default(), by_age: VecDeque::new() }
+        Extensions { instants: HashMap::default(), by_age: VecDeque::new() }
     }
 }
 
-impl<N: Copy + Eq + Hash> Moved<N> {
+impl<N: Copy + Eq + Hash> Extensions<N> {
     /// Returns the instant from which an admission counts, if it was extended.
     pub(crate) fn find(&self, number: N) -> Option<Micros> {
         self.instants.get(&number).copied()

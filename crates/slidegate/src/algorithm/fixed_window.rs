@@ -5,7 +5,7 @@ use crate::quota::MAX_TOTAL;
 use crate::{Entry, Micros, Quota};
 
 #[derive(Clone, Debug)]
-pub(super) struct Fixed {
+pub(super) struct FixedWindow {
     window: Micros,
     start: Micros,
     used: u64,
@@ -13,9 +13,9 @@ pub(super) struct Fixed {
     born: Option<Micros>,
 }
 
-impl Fixed {
+impl FixedWindow {
     pub(super) fn new(quota: &Quota) -> Self {
-        Fixed { window: quota.window(), start: Micros::ZERO, used: 0, born: None }
+        FixedWindow { window: quota.window(), start: Micros::ZERO, used: 0, born: None }
     }
 
     pub(super) fn suits(&self, quota: &Quota) -> bool {
@@ -34,7 +34,7 @@ impl Fixed {
     }
 }
 
-impl Counter for Fixed {
+impl Counter for FixedWindow {
     /// Advances to `now`; returns true if a new window began.
     #[inline]
     fn roll(&mut self, now: Micros) -> bool {

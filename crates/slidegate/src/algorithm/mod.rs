@@ -21,13 +21,13 @@ mod token_bucket;
 use std::sync::Arc;
 
 use self::counter::{Counter, View};
-use self::fixed_window::Fixed;
+use self::fixed_window::FixedWindow;
 use self::idempotency::Notes;
 #[cfg(feature = "redis")]
-use self::ids::Named;
+use self::ids::ScopedId;
 use self::note_budget::NoteBudget;
 use self::sliding_window::Window;
-use self::token_bucket::Bucket;
+use self::token_bucket::TokenBucket;
 #[cfg(feature = "redis")]
 use crate::dynamic::warm_up::Warmth;
 use crate::{Algorithm, Correction, Discrepancy, Micros, Quota, RequestId};
@@ -66,13 +66,13 @@ const COUNT_BITS: u32 = 40;
 #[derive(Clone, Debug)]
 enum Kind {
     Window(Window),
-    Fixed(Fixed),
-    Bucket(Bucket),
+    FixedWindow(FixedWindow),
+    TokenBucket(TokenBucket),
 }
 
 /// Input of one check for the state of its key.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct CheckInput<'a> {
     pub(crate) quota: &'a Quota,
     pub(crate) cost: u64,
     pub(crate) id: Option<&'a RequestId>,
@@ -115,14 +115,14 @@ pub(crate) enum SnapshotCounts {
     Missing { units: u64, gone: Micros },
 }
 
-/// Permission of a key to record, which depends on the whole batch.
+/// Permission of a key to record, which depends on all checks of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recording {
-    /// The batch is admitted.
+    /// The request is admitted.
     All,
-    /// The batch is denied, and this check was evaluated: its attempt counts.
+    /// The request is denied, and this check was evaluated: its attempt counts.
     Attempts,
-    /// The batch is a peek, or the check is after the one that denied.
+    /// The request is a peek, or the check is after the one that denied.
     Nothing,
 }
 
@@ -141,11 +141,11 @@ macro_rules! with_view {
                 let $view = View { counter, notes, last, seq };
                 $go
             }
-            Kind::Fixed(counter) => {
+            Kind::FixedWindow(counter) => {
                 let $view = View { counter, notes, last, seq };
                 $go
             }
-            Kind::Bucket(counter) => {
+            Kind::TokenBucket(counter) => {
                 let $view = View { counter, notes, last, seq };
                 $go
             }
@@ -158,8 +158,8 @@ macro_rules! with_counter {
     ($state:expr, $counter:ident => $go:expr) => {
         match &$state.kind {
             Kind::Window($counter) => $go,
-            Kind::Fixed($counter) => $go,
-            Kind::Bucket($counter) => $go,
+            Kind::FixedWindow($counter) => $go,
+            Kind::TokenBucket($counter) => $go,
         }
     };
 }
@@ -177,8 +177,8 @@ impl State {
             Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } | Algorithm::Concurrency => {
                 Kind::Window(Window::new(quota))
             }
-            Algorithm::FixedWindow => Kind::Fixed(Fixed::new(quota)),
-            Algorithm::TokenBucket { .. } => Kind::Bucket(Bucket::new(quota)),
+            Algorithm::FixedWindow => Kind::FixedWindow(FixedWindow::new(quota)),
+            Algorithm::TokenBucket { .. } => Kind::TokenBucket(TokenBucket::new(quota)),
         };
         State { kind, last: Micros::ZERO, seq: generation << COUNT_BITS, notes: None }
     }
@@ -192,8 +192,8 @@ impl State {
                 Kind::Window(w),
                 Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } | Algorithm::Concurrency,
             ) => w.suits(quota),
-            (Kind::Fixed(w), Algorithm::FixedWindow) => w.suits(quota),
-            (Kind::Bucket(_), Algorithm::TokenBucket { .. }) => true,
+            (Kind::FixedWindow(w), Algorithm::FixedWindow) => w.suits(quota),
+            (Kind::TokenBucket(_), Algorithm::TokenBucket { .. }) => true,
             _ => false,
         }
     }
@@ -201,13 +201,13 @@ impl State {
     /// Evaluates a single check, and records it if it counts. Cost 0 is a peek.
     #[inline]
     pub fn admit(&mut self, now: Micros, quota: &Quota, cost: u64) -> Verdict {
-        self.admit_alone(now, Asked { quota, cost, id: None, scope: 0, budget: None }).1
+        self.admit_alone(now, CheckInput { quota, cost, id: None, scope: 0, budget: None }).1
     }
 
     /// Evaluates a single check and also returns the instant of the evaluation.
     #[inline(always)]
-    pub(crate) fn admit_alone(&mut self, now: Micros, asked: Asked<'_>) -> (Micros, Verdict) {
-        with_view!(self, view => view.admit(now, asked))
+    pub(crate) fn admit_alone(&mut self, now: Micros, input: CheckInput<'_>) -> (Micros, Verdict) {
+        with_view!(self, view => view.admit(now, input))
     }
 
     /// Advances to `now`, or stays if `now` is in the past. Returns the resulting instant.
@@ -216,19 +216,19 @@ impl State {
     }
 
     /// Evaluates a check at the instant of the last roll. Changes nothing.
-    pub(crate) fn consider(&mut self, now: Micros, asked: Asked<'_>) -> Evaluation {
-        with_view!(self, view => view.consider(now, asked))
+    pub(crate) fn consider(&mut self, now: Micros, input: CheckInput<'_>) -> Evaluation {
+        with_view!(self, view => view.consider(now, input))
     }
 
     /// Acts on an evaluation: records the cost if it counts, and returns the verdict.
     pub(crate) fn conclude(
         &mut self,
         now: Micros,
-        asked: Asked<'_>,
-        opinion: Evaluation,
+        input: CheckInput<'_>,
+        evaluation: Evaluation,
         recording: Recording,
     ) -> Verdict {
-        with_view!(self, view => { let mut view = view; view.conclude(now, asked, opinion, recording) })
+        with_view!(self, view => { let mut view = view; view.conclude(now, input, evaluation, recording) })
     }
 
     /// Corrects one admission to its actual cost; 0 is a refund. The first settlement stands.
@@ -258,7 +258,7 @@ impl State {
     /// Returns the instant from which an admission counts.
     #[cfg(feature = "redis")]
     pub(crate) fn counted_from(&self, entry: Entry) -> Micros {
-        self.notes.as_ref().map_or(entry, |notes| notes.now(entry)).at
+        self.notes.as_ref().map_or(entry, |notes| notes.current_entry(entry)).at
     }
 
     /// Counts a cost from `now` on that was recorded under another instant, regardless of the limit.
@@ -367,30 +367,30 @@ impl State {
 
     /// Rebuilds a state from its stored form, with the request ids of the present checks.
     #[cfg(feature = "redis")]
-    pub(crate) fn restored(quota: &Quota, kept: StateSnapshot, ids: Vec<(RequestId, Entry)>) -> Self {
+    pub(crate) fn restored(quota: &Quota, snapshot: StateSnapshot, ids: Vec<(RequestId, Entry)>) -> Self {
         let mut state = State::new(quota);
-        match (&mut state.kind, kept.counted) {
+        match (&mut state.kind, snapshot.counted) {
             (Kind::Window(window), SnapshotCounts::Entries(entries)) => window.restore(&entries),
-            (Kind::Fixed(fixed), SnapshotCounts::Used(used)) => fixed.restore(kept.last, used),
-            (Kind::Bucket(bucket), SnapshotCounts::Missing { units, gone }) => {
-                bucket.restore(kept.last, units, gone)
+            (Kind::FixedWindow(fixed), SnapshotCounts::Used(used)) => fixed.restore(snapshot.last, used),
+            (Kind::TokenBucket(bucket), SnapshotCounts::Missing { units, gone }) => {
+                bucket.restore(snapshot.last, units, gone)
             }
             _ => {}
         }
-        state.last = kept.last;
+        state.last = snapshot.last;
         for (id, entry) in ids {
-            Notes::remember(&mut state.notes, &Named::unbounded(&id), entry);
+            Notes::remember(&mut state.notes, &ScopedId::unbounded(&id), entry);
         }
         state
     }
 
     /// Returns the stored form of the state.
     #[cfg(feature = "redis")]
-    pub(crate) fn kept(&self) -> StateSnapshot {
+    pub(crate) fn snapshot(&self) -> StateSnapshot {
         let counted = match &self.kind {
             Kind::Window(window) => SnapshotCounts::Entries(window.entries()),
-            Kind::Fixed(fixed) => SnapshotCounts::Used(fixed.used()),
-            Kind::Bucket(bucket) => bucket.kept(),
+            Kind::FixedWindow(fixed) => SnapshotCounts::Used(fixed.used()),
+            Kind::TokenBucket(bucket) => bucket.snapshot(),
         };
         StateSnapshot { last: self.last, counted }
     }
@@ -445,7 +445,7 @@ mod tests {
     use crate::{Discrepancy, Micros, Quota};
 
     #[test]
-    fn a_total_that_is_not_the_sum_is_told() {
+    fn audit_reports_a_total_that_is_not_the_sum() {
         let quota = Quota::per_minute(100).unwrap();
         let mut state = State::new(&quota);
         for n in 1..=20 {
@@ -455,7 +455,7 @@ mod tests {
         let now = Micros::from_secs(70);
         assert_eq!(state.audit(now), (21, 21, Vec::new()));
         let Kind::Window(window) = &mut state.kind else { panic!() };
-        window.spoil(7);
+        window.corrupt_total(7);
         let told = vec![Discrepancy::Total { kept: 7, counted: 21 }];
         assert_eq!(state.audit(now), (7, 21, told));
     }

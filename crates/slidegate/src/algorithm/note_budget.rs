@@ -89,12 +89,12 @@ impl NoteBudget {
 
 /// Bytes that the notes of one key have taken from a budget. Dropping it returns them.
 #[derive(Debug, Default)]
-pub(super) struct Taken {
+pub(super) struct ReservedBytes {
     budget: Option<Arc<NoteBudget>>,
     bytes: usize,
 }
 
-impl Taken {
+impl ReservedBytes {
     /// Takes `more` bytes from `budget`; returns `None` if they do not fit. Without a budget everything fits.
     pub(super) fn new(
         budget: Option<&Arc<NoteBudget>>,
@@ -102,9 +102,9 @@ impl Taken {
         more: usize,
         purpose: Purpose,
     ) -> Option<Self> {
-        let Some(budget) = budget else { return Some(Taken::default()) };
+        let Some(budget) = budget else { return Some(ReservedBytes::default()) };
         let budget = budget.take(held, more, purpose).then(|| Arc::clone(budget))?;
-        Some(Taken { budget: Some(budget), bytes: more })
+        Some(ReservedBytes { budget: Some(budget), bytes: more })
     }
 
     /// Returns true if the bytes belong to a budget.
@@ -113,7 +113,7 @@ impl Taken {
     }
 
     /// Adds the bytes of `other`.
-    pub(super) fn add(&mut self, mut other: Taken) {
+    pub(super) fn add(&mut self, mut other: ReservedBytes) {
         if self.budget.is_none() {
             self.budget = other.budget.take();
         } else {
@@ -132,13 +132,13 @@ impl Taken {
 }
 
 /// A clone lives outside the store, so it takes no bytes.
-impl Clone for Taken {
+impl Clone for ReservedBytes {
     fn clone(&self) -> Self {
-        Taken::default()
+        ReservedBytes::default()
     }
 }
 
-impl Drop for Taken {
+impl Drop for ReservedBytes {
     fn drop(&mut self) {
         self.set(0);
     }
@@ -148,12 +148,12 @@ impl Drop for Taken {
 mod tests {
     use std::sync::Arc;
 
-    use super::{NoteBudget, Purpose, Taken};
+    use super::{NoteBudget, Purpose, ReservedBytes};
 
     #[test]
-    fn ids_leave_a_quarter_to_settlements_and_no_key_takes_more_than_an_eighth() {
+    fn ids_use_three_quarters_and_one_key_uses_an_eighth() {
         let budget = Arc::new(NoteBudget::new(8_000));
-        let take = |held, more, purpose| Taken::new(Some(&budget), held, more, purpose);
+        let take = |held, more, purpose| ReservedBytes::new(Some(&budget), held, more, purpose);
         let ids: Vec<_> = (0..20).map_while(|_| take(0, 1_000, Purpose::Id)).collect();
         assert_eq!((ids.len(), budget.used(), budget.ids_dropped()), (6, 6_000, 1));
         let mut settlement = take(0, 1_000, Purpose::Settlement).unwrap();

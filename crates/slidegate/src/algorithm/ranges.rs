@@ -122,7 +122,7 @@ mod tests {
     use crate::{Entry, Micros};
 
     #[test]
-    fn contains_what_was_inserted() {
+    fn contains_inserted_numbers() {
         let (mut ranges, mut set, mut random) = (Ranges::default(), BTreeSet::new(), 3u64);
         for n in 0..2_000u64 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

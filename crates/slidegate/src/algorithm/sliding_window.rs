@@ -5,7 +5,7 @@
 //! identical.
 
 use super::counter::Counter;
-use super::event_log::Log;
+use super::event_log::EventLog;
 use crate::quota::{MAX_TOTAL, slice};
 use crate::{Algorithm, Discrepancy, Entry, Micros, Quota};
 
@@ -13,11 +13,11 @@ use crate::{Algorithm, Discrepancy, Entry, Micros, Quota};
 #[derive(Clone, Debug)]
 pub(super) struct Window {
     shape: Shape,
-    log: Log,
+    log: EventLog,
 }
 
 /// Value for the number of slices that marks a `concurrency` limit.
-const HELD: u32 = 0xffff;
+const CONCURRENCY_MARK: u32 = 0xffff;
 
 /// Window and number of slices (0 for the sliding window) packed into one number, so that a key fits two cache lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Shape {
     fn of(quota: &Quota) -> Self {
         let slices = match quota.algorithm() {
             Algorithm::TimeSlice { slices } => slices,
-            Algorithm::Concurrency => HELD,
+            Algorithm::Concurrency => CONCURRENCY_MARK,
             _ => 0,
         };
         Shape(quota.window().get() << 16 | u64::from(slices))
@@ -42,7 +42,7 @@ impl Shape {
     #[inline]
     fn slices(self) -> u32 {
         let slices = (self.0 & 0xffff) as u32;
-        if slices == HELD { 0 } else { slices }
+        if slices == CONCURRENCY_MARK { 0 } else { slices }
     }
 
     fn slice(self) -> u64 {
@@ -52,7 +52,7 @@ impl Shape {
 
 impl Window {
     pub(super) fn new(quota: &Quota) -> Self {
-        Window { log: Log::default(), shape: Shape::of(quota) }
+        Window { log: EventLog::default(), shape: Shape::of(quota) }
     }
 
     #[inline]
@@ -62,7 +62,7 @@ impl Window {
 
     /// Returns the same total, all of it recorded at the instant of the newest entry.
     pub(super) fn summary(&self) -> Self {
-        let mut log = Log::default();
+        let mut log = EventLog::default();
         if let Some(newest) = self.log.newest() {
             log.add(newest, self.log.total(), u64::MAX);
         }
@@ -82,8 +82,8 @@ impl Window {
     }
 
     #[cfg(test)]
-    pub(super) fn spoil(&mut self, total: u64) {
-        self.log.spoil(total);
+    pub(super) fn corrupt_total(&mut self, total: u64) {
+        self.log.corrupt_total(total);
     }
 
     pub(super) fn shrink(&mut self) {
@@ -107,7 +107,7 @@ impl Window {
 
     /// Returns the instant under which an admission at `now` is recorded: the end of its slice.
     #[inline]
-    fn dated(&self, now: Micros) -> Micros {
+    fn recorded_instant(&self, now: Micros) -> Micros {
         if self.shape.slices() == 0 {
             return now;
         }
@@ -134,7 +134,7 @@ impl Counter for Window {
     /// Records `cost`, and returns the recorded instant.
     #[inline]
     fn record(&mut self, now: Micros, quota: &Quota, cost: u64) -> Micros {
-        let at = self.dated(now);
+        let at = self.recorded_instant(now);
         self.log.add(at, cost, quota.limit());
         at
     }
@@ -168,7 +168,7 @@ impl Counter for Window {
     }
 
     fn is_held(&self) -> bool {
-        self.shape.0 & 0xffff == u64::from(HELD)
+        self.shape.0 & 0xffff == u64::from(CONCURRENCY_MARK)
     }
 
     fn add(&mut self, now: Micros, cost: u64) {
@@ -176,7 +176,7 @@ impl Counter for Window {
     }
 
     fn charge(&mut self, now: Micros, cost: u64) {
-        self.log.add(self.dated(now), cost, MAX_TOTAL);
+        self.log.add(self.recorded_instant(now), cost, MAX_TOTAL);
     }
 
     fn ahead(&self) -> Micros {

@@ -10,7 +10,7 @@ use crate::quota::MAX_TOTAL;
 use crate::{Entry, Micros, Quota};
 
 #[derive(Clone, Debug)]
-pub(super) struct Bucket {
+pub(super) struct TokenBucket {
     rate: (u64, u64),
     burst: u64,
     /// Units in the bucket at `since`.
@@ -23,9 +23,9 @@ pub(super) struct Bucket {
     gone: Micros,
 }
 
-impl Bucket {
+impl TokenBucket {
     pub(super) fn new(quota: &Quota) -> Self {
-        let mut bucket = Bucket {
+        let mut bucket = TokenBucket {
             rate: quota.rate(),
             burst: quota.capacity(),
             level: 0,
@@ -44,7 +44,7 @@ impl Bucket {
     }
 
     #[cfg(feature = "redis")]
-    pub(super) fn kept(&self) -> super::SnapshotCounts {
+    pub(super) fn snapshot(&self) -> super::SnapshotCounts {
         super::SnapshotCounts::Missing { units: (self.full() - self.level).unsigned_abs(), gone: self.gone }
     }
 
@@ -83,7 +83,7 @@ impl Bucket {
     }
 }
 
-impl Counter for Bucket {
+impl Counter for TokenBucket {
     /// Refills up to `now`; returns true if time has passed.
     #[inline]
     fn roll(&mut self, now: Micros) -> bool {

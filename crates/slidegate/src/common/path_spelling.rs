@@ -86,7 +86,7 @@ impl PathSpelling {
     pub fn path<'t>(&self, text: &'t [u8]) -> Cow<'t, str> {
         match str::from_utf8(text) {
             Ok(plain) if self.is_plain(text) => plain.into(),
-            _ => self.spelled_out(text).into(),
+            _ => self.normalize(text).into(),
         }
     }
 
@@ -105,7 +105,7 @@ impl PathSpelling {
             && !(self.strip_trailing_slash && text.len() > 1 && text.ends_with(b"/"))
     }
 
-    fn spelled_out(&self, text: &[u8]) -> String {
+    fn normalize(&self, text: &[u8]) -> String {
         let mut plain = unescape(path_part(text));
         if self.backslash_is_slash {
             plain.iter_mut().filter(|byte| **byte == b'\\').for_each(|byte| *byte = b'/');
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_spelling_for_one_path() {
+    fn equivalent_paths_have_one_spelling() {
         for spelling in [
             "/login",
             "/%6cogin",
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn each_option_joins_its_spellings() {
+    fn each_option_merges_its_spellings() {
         let merged = PathSpelling::merged();
         let cases: [(&str, &str, PathSpelling, &str); 12] = [
             ("/login/", "/login", merged.keep_trailing_slash(), "/login/"),
@@ -274,9 +274,9 @@ mod tests {
             ("\\login", "/login", merged.keep_backslash(), "/\\login"),
             ("/x%5c..%5Clogin", "/login", merged.keep_backslash(), "/x\\..\\login"),
         ];
-        for (text, by_default, kept, expected) in cases {
+        for (text, by_default, spelling, expected) in cases {
             assert_eq!(merged.path(text.as_bytes()), by_default, "{text}");
-            assert_eq!(kept.path(text.as_bytes()), expected, "{text} with {kept:?}");
+            assert_eq!(spelling.path(text.as_bytes()), expected, "{text} with {spelling:?}");
         }
         assert_eq!(merged.path(b"/caf\xe9"), merged.path(b"/caf%E9"), "bytes that are no UTF-8 too");
         assert_eq!(merged.path(b"/"), "/");
@@ -293,7 +293,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_spelling_is_spelled_as_itself(
+        fn normalizing_twice_changes_nothing(
             text in proptest::collection::vec(proptest::sample::select(&b"/.%;\\2356cCfFaZ\xc3 ?#:h"[..]), 0..40),
             spelling in any_spelling(),
         ) {
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn one_spelling_for_one_host() {
+    fn equivalent_hosts_have_one_spelling() {
         for spelling in ["example.org", "EXAMPLE.org", "example.org:443", "Example.Org."] {
             assert_eq!(host(spelling), "example.org", "{spelling}");
         }

@@ -9,7 +9,7 @@ const STRIPES: usize = 32;
 
 /// Counter with one cache line per stripe, so that threads do not contend.
 #[derive(Debug)]
-pub(crate) struct Tally(Box<[CachePadded<AtomicU64>]>);
+pub(crate) struct StripedCounter(Box<[CachePadded<AtomicU64>]>);
 
 thread_local! {
     static STRIPE: usize = {
@@ -18,13 +18,13 @@ thread_local! {
     };
 }
 
-impl Default for Tally {
+impl Default for StripedCounter {
     fn default() -> Self {
-        Tally((0..STRIPES).map(|_| CachePadded::default()).collect())
+        StripedCounter((0..STRIPES).map(|_| CachePadded::default()).collect())
     }
 }
 
-impl Tally {
+impl StripedCounter {
     #[inline]
     pub(crate) fn add(&self, n: u64) {
         // A terminating thread has no thread-local stripe any more, and uses the first.

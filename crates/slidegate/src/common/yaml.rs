@@ -297,9 +297,9 @@ impl Reader {
     /// between quoted and unquoted values.
     pub fn written(&mut self, node: &Node, what: &str, source: &str) -> Option<String> {
         if let Value::Bool(_) | Value::Integer(_) | Value::Float(_) = node.value {
-            let place = |n: u64| usize::try_from(n.saturating_sub(1)).unwrap_or(usize::MAX);
-            let line = source.lines().nth(place(node.line)).unwrap_or_default();
-            let rest: String = line.chars().skip(place(node.column)).collect();
+            let index_of = |n: u64| usize::try_from(n.saturating_sub(1)).unwrap_or(usize::MAX);
+            let line = source.lines().nth(index_of(node.line)).unwrap_or_default();
+            let rest: String = line.chars().skip(index_of(node.column)).collect();
             let token = rest.split([' ', '\t', ',', ']', '}']).next().unwrap_or_default();
             if Node::parse(token).is_ok_and(|read| read.describe() == node.describe()) {
                 return Some(token.to_owned());

@@ -51,7 +51,7 @@ pub enum RampShape {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WarmUp {
-    climb: RampShape,
+    shape: RampShape,
     /// Start of the rise, in percent.
     from: u8,
     /// Duration in milliseconds. `idle` is in milliseconds, too: small types, because a quota is copied with every check.
@@ -73,13 +73,13 @@ impl WarmUp {
                 "warm-up.over must be between 1ms and {MAX_OVER}, not {over}"
             )));
         }
-        Ok(WarmUp { climb: RampShape::Linear, from: from as u8, over: millis(over), idle: 0 })
+        Ok(WarmUp { shape: RampShape::Linear, from: from as u8, over: millis(over), idle: 0 })
     }
 
     /// Rises in steps.
     #[must_use]
     pub fn in_steps(mut self) -> Self {
-        self.climb = RampShape::Steps;
+        self.shape = RampShape::Steps;
         self
     }
 
@@ -111,7 +111,7 @@ impl WarmUp {
 
     /// Returns the shape of the rise.
     pub fn climb(&self) -> RampShape {
-        self.climb
+        self.shape
     }
 
     /// Returns the start of the rise, in percent of the limit.
@@ -140,7 +140,7 @@ impl WarmUp {
         if climbed.get() >= over {
             return WHOLE;
         }
-        match self.climb {
+        match self.shape {
             RampShape::Linear => start + (WHOLE - start) * climbed.get() / over,
             RampShape::Steps => start + (WHOLE - start) * STEPS[(climbed.get() * 4 / over) as usize] / 8,
         }
@@ -148,18 +148,18 @@ impl WarmUp {
 
     /// Returns the part of `capacity` that is available at the time `climbed` after the start.
     pub(crate) fn limit(&self, capacity: u64, climbed: Micros) -> u64 {
-        part(capacity, self.share(climbed))
+        share_of(capacity, self.share(climbed))
     }
 
     /// Returns the time after the start at which `needed` of `capacity` is available. `needed` is at most `capacity`.
     pub(crate) fn reaches(&self, capacity: u64, needed: u64) -> Micros {
         let (start, over) = (self.start(), self.over().get());
-        match self.climb {
+        match self.shape {
             RampShape::Linear => {
                 let (mut low, mut high) = (start, WHOLE);
                 while low < high {
                     let middle = (low + high) / 2;
-                    if part(capacity, middle) >= needed {
+                    if share_of(capacity, middle) >= needed {
                         high = middle;
                     } else {
                         low = middle + 1;
@@ -169,7 +169,7 @@ impl WarmUp {
             }
             RampShape::Steps => {
                 let step =
-                    |i: &u64| part(capacity, start + (WHOLE - start) * STEPS[*i as usize] / 8) >= needed;
+                    |i: &u64| share_of(capacity, start + (WHOLE - start) * STEPS[*i as usize] / 8) >= needed;
                 let quarters = (0..4).find(step).unwrap_or(4);
                 Micros::new((quarters * over).div_ceil(4))
             }
@@ -178,7 +178,7 @@ impl WarmUp {
 }
 
 /// Returns a share of `capacity`, at least one permit. Computed in two parts, so that no product is too large for a double.
-fn part(capacity: u64, share: u64) -> u64 {
+fn share_of(capacity: u64, share: u64) -> u64 {
     (capacity / WHOLE * share + capacity % WHOLE * share / WHOLE).max(1)
 }
 
@@ -221,22 +221,22 @@ mod tests {
 
     /// Checks that there is no room just before the returned time, and that there is room at it.
     #[test]
-    fn it_reaches_what_it_needs_at_once_and_no_sooner() {
-        let climbs = [
+    fn reaches_is_the_earliest_time_with_room() {
+        let warm_ups = [
             WarmUp::new(20, Duration::from_millis(30_000)).unwrap(),
             WarmUp::new(20, Duration::from_millis(4_001)).unwrap().in_steps(),
             WarmUp::new(1, Duration::from_millis(1)).unwrap(),
             WarmUp::new(99, Duration::from_secs(86_400)).unwrap(),
         ];
-        for climb in climbs {
+        for warm_up in warm_ups {
             for capacity in [1, 2, 7, 100, 9_999, 10_001, 1_000_000_000_000] {
                 for needed in [1, 2, capacity / 3, capacity / 2 + 1, capacity - 1, capacity] {
                     let needed = needed.clamp(1, capacity);
-                    let after = climb.reaches(capacity, needed);
-                    assert!(climb.limit(capacity, after) >= needed, "{climb:?} {capacity} {needed}");
+                    let after = warm_up.reaches(capacity, needed);
+                    assert!(warm_up.limit(capacity, after) >= needed, "{warm_up:?} {capacity} {needed}");
                     if after > Micros::ZERO {
                         let before = after.since(Micros::new(1));
-                        assert!(climb.limit(capacity, before) < needed, "{climb:?} {capacity} {needed}");
+                        assert!(warm_up.limit(capacity, before) < needed, "{warm_up:?} {capacity} {needed}");
                     }
                 }
             }
@@ -244,13 +244,13 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_steps_back_does_not_make_it_warmer() {
-        let climb =
+    fn does_not_get_warmer_if_the_clock_steps_back() {
+        let warm_up =
             WarmUp::new(20, Duration::from_secs(4)).unwrap().for_horizon(Micros::from_secs(1)).unwrap();
-        let first = Warmth::admitted(None, &climb, Micros::from_secs(100));
-        let second = Warmth::admitted(Some(first), &climb, Micros::from_secs(98));
+        let first = Warmth::admitted(None, &warm_up, Micros::from_secs(100));
+        let second = Warmth::admitted(Some(first), &warm_up, Micros::from_secs(98));
         assert_eq!((second.since, second.last), (Micros::from_secs(100), Micros::from_secs(100)));
-        assert_eq!(second.climbed(&climb, Micros::from_secs(98)), Some(Micros::ZERO));
-        assert_eq!(second.climbed(&climb, Micros::from_secs(160)), None);
+        assert_eq!(second.climbed(&warm_up, Micros::from_secs(98)), Some(Micros::ZERO));
+        assert_eq!(second.climbed(&warm_up, Micros::from_secs(160)), None);
     }
 }

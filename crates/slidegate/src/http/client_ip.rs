@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_word_of_trusted_proxies_is_taken() {
+    fn believes_only_trusted_proxies() {
         let cases = [
             ("127.0.0.1", "", "127.0.0.1"),
             ("127.0.0.1", "1.2.3.4", "1.2.3.4"),

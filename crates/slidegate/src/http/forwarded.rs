@@ -13,7 +13,7 @@ pub fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = &str> {
 /// Returns the addresses of `Forwarded`: the `for=` value of each element, empty if there is none.
 pub fn forwarded(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let elements = lines(headers, "forwarded").flat_map(|line| split_from_end(line, b','));
-    elements.map(|element| asked_by(element).unwrap_or_default())
+    elements.map(|element| for_value(element).unwrap_or_default())
 }
 
 fn lines<'h>(headers: &'h HeaderMap, name: &str) -> impl Iterator<Item = &'h [u8]> {
@@ -55,7 +55,7 @@ fn is_escaped(text: &[u8], at: usize) -> bool {
     text[..at].iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }
 
-fn asked_by(element: &[u8]) -> Option<&str> {
+fn for_value(element: &[u8]) -> Option<&str> {
     split_from_end(element, b';').find_map(|pair| {
         let (name, value) = text(pair).split_once('=')?;
         let value = value.trim();
@@ -76,14 +76,14 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_comes_first_over_all_lines() {
+    fn nearest_proxy_comes_first_across_lines() {
         let headers = headers("x-forwarded-for", &[b"6.6.6.6, \xff, 1.1.1.1", b"2.2.2.2,3.3.3.3"]);
         let addresses: Vec<_> = x_forwarded_for(&headers).map(str::trim).collect();
         assert_eq!(addresses, ["3.3.3.3", "2.2.2.2", "1.1.1.1", "", "6.6.6.6"]);
     }
 
     #[test]
-    fn elements_of_forwarded() {
+    fn parses_elements_of_forwarded() {
         let cases: [(&[&[u8]], &[&str]); 7] = [
             (&[b"for=192.0.2.60;proto=http;by=203.0.113.43"], &["192.0.2.60"]),
             (&[b"For=\"[2001:db8::1]:4711\", for=10.0.0.7"], &["10.0.0.7", "[2001:db8::1]:4711"]),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_left_open_hides_nothing() {
+    fn unclosed_quotes_of_a_client_hide_nothing() {
         for theirs in ["for=\"6.6.6.6", "for=6.6.6.6;host=\"", "\"", "for=\"\\\"", "\\", "\u{e4}"] {
             let line = format!("{theirs}, for=1.2.3.4");
             let headers = headers("forwarded", &[line.as_bytes()]);

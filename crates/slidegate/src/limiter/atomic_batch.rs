@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::decide_without_store;
 use super::shadow_evaluation::unjudged;
-use crate::rules::{Part, Together, Unmatched};
+use crate::rules::{CombinedChecks, RequestPart, Unmatched};
 use crate::{Checks, Decision, Error, Limiter, Micros, Request, Rules, Source, Store, Verdicts};
 
 impl<S: Store> Limiter<S> {
@@ -32,36 +32,35 @@ impl<S: Store> Limiter<S> {
     /// ```
     pub async fn acquire_together(&self, requests: &[Request<'_>]) -> Result<Vec<Decision>, Error> {
         let rules = self.rules();
-        let Together { ask, parts } = rules.ask_together(requests)?;
+        let CombinedChecks { checks, parts } = rules.combine_checks(requests)?;
         let denied = rules.unmatched() == Unmatched::Deny && parts.iter().any(|part| part.unmatched);
-        let reading = match decide_without_store(&rules, &ask) {
-            Some(reading) => reading,
-            None if denied => not_judged(&ask),
+        let verdicts = match decide_without_store(&rules, &checks) {
+            Some(verdicts) => verdicts,
+            None if denied => not_evaluated(&checks),
             None => {
-                let readings = self.store().admit(std::slice::from_ref(&ask)).await?;
-                readings.into_iter().next().ok_or_else(Error::short_answer)?
+                let replies = self.store().admit(std::slice::from_ref(&checks)).await?;
+                replies.into_iter().next().ok_or_else(Error::short_answer)?
             }
         };
-        Ok(parts.iter().map(|part| decision(&rules, &ask, &reading, part)).collect())
+        Ok(parts.iter().map(|part| decision(&rules, &checks, &verdicts, part)).collect())
     }
 }
 
-/// Verdicts for a batch that is not sent to the store, because one of its requests is denied.
-fn not_judged(ask: &Checks) -> Verdicts {
-    let verdicts = ask.checks().iter().map(|_| unjudged()).collect();
+/// Verdicts for checks that are not sent to the store, because one of the requests is denied.
+fn not_evaluated(checks: &Checks) -> Verdicts {
+    let verdicts = checks.checks().iter().map(|_| unjudged()).collect();
     Verdicts { at: Micros::ZERO, source: Source::NoRule, verdicts }
 }
 
-/// Builds the decision about one request of the batch.
-fn decision(rules: &Arc<Rules>, ask: &Checks, reading: &Verdicts, part: &Part) -> Decision {
-    let Part { places, unmatched } = part;
-    let checks = places.iter().filter_map(|place| ask.checks().get(*place)).cloned();
+/// Builds the decision about one of the requests from the combined checks and verdicts.
+fn decision(rules: &Arc<Rules>, combined: &Checks, reply: &Verdicts, part: &RequestPart) -> Decision {
+    let RequestPart { indexes, unmatched } = part;
+    let checks = indexes.iter().filter_map(|index| combined.checks().get(*index)).cloned();
     let verdicts: SmallVec<_> =
-        places.iter().filter_map(|place| reading.verdicts.get(*place)).copied().collect();
+        indexes.iter().filter_map(|index| reply.verdicts.get(*index)).copied().collect();
     let (at, source) =
-        if places.is_empty() { (Micros::ZERO, Source::NoRule) } else { (reading.at, reading.source) };
-    let reading = Verdicts { at, source, verdicts };
-    let mut ask = Checks::distinct(checks);
-    ask.set_unmatched(*unmatched);
-    Decision::new(Arc::clone(rules), ask, reading)
+        if indexes.is_empty() { (Micros::ZERO, Source::NoRule) } else { (reply.at, reply.source) };
+    let mut checks = Checks::distinct(checks);
+    checks.set_unmatched(*unmatched);
+    Decision::new(Arc::clone(rules), checks, Verdicts { at, source, verdicts })
 }

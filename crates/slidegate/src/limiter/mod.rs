@@ -46,21 +46,21 @@ pub struct Limiter<S: Store = MemoryStore> {
 
 /// Evaluates the checks of an unfinished decision and completes it. This is a macro and not an async function: the future of
 /// a nested call and its result are copied, and copying is a large part of the time of a decision in memory.
-macro_rules! make {
+macro_rules! complete {
     ($limiter:expr, $decision:ident) => {{
-        if let Some(reading) = decide_without_store($decision.rules(), &$decision.ask) {
-            $decision.reading = reading;
+        if let Some(verdicts) = decide_without_store($decision.rules(), &$decision.checks) {
+            $decision.verdicts = verdicts;
             return Ok($decision);
         }
-        let asks = std::slice::from_ref(&$decision.ask);
-        let mut readings = match $decision.rules().have_siblings(asks) {
-            false => $limiter.store.admit(asks).await?,
-            true => $limiter.admit_apart($decision.rules(), asks).await?,
+        let batch = std::slice::from_ref(&$decision.checks);
+        let mut replies = match $decision.rules().has_paired_shadow(batch) {
+            false => $limiter.store.admit(batch).await?,
+            true => $limiter.admit_with_shadows($decision.rules(), batch).await?,
         };
-        if readings.is_empty() {
+        if replies.is_empty() {
             return Err(Error::short_answer());
         }
-        $decision.reading = readings.swap_remove(0);
+        $decision.verdicts = replies.swap_remove(0);
         Ok($decision)
     }};
 }
@@ -104,16 +104,16 @@ impl<S: Store> Limiter<S> {
 
     /// Requests permits, and charges them if the request is allowed.
     pub async fn acquire<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
-        let mut decision = Decision::unmade(self.rules.load_full(), Checks::empty());
-        decision.fill_ask(&request.into())?;
-        make!(self, decision)
+        let mut decision = Decision::without_verdicts(self.rules.load_full(), Checks::empty());
+        decision.fill_checks(&request.into())?;
+        complete!(self, decision)
     }
 
     /// Returns the decision that [`Limiter::acquire`] would make now; charges nothing.
     pub async fn peek<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let rules = self.rules.load_full();
-        let ask = rules.ask(&request.into())?.peek();
-        self.decide(rules, ask).await
+        let checks = rules.ask(&request.into())?.peek();
+        self.decide(rules, checks).await
     }
 
     /// Decides several requests in one call to the store, each independently, in their order, at one instant.
@@ -125,21 +125,21 @@ impl<S: Store> Limiter<S> {
         requests: &[Request<'_>],
     ) -> Result<Vec<Result<Decision, Error>>, Error> {
         let rules = self.rules.load_full();
-        let mut asks = Vec::with_capacity(requests.len());
+        let mut batch = Vec::with_capacity(requests.len());
         // Results that need no store call; `None` for requests that the store decides.
         let mut answers: Vec<Option<Result<Decision, Error>>> = Vec::with_capacity(requests.len());
-        let mut checks = 0;
+        let mut total_checks = 0;
         for request in requests {
             answers.push(match rules.ask(request) {
-                Ok(ask) => {
-                    checks += ask.checks().len();
-                    if checks > MAX_CHECKS {
+                Ok(checks) => {
+                    total_checks += checks.checks().len();
+                    if total_checks > MAX_CHECKS {
                         return Err(Error::too_many_checks(MAX_CHECKS));
                     }
-                    match decide_without_store(&rules, &ask) {
-                        Some(reading) => Some(Ok(Decision::new(Arc::clone(&rules), ask, reading))),
+                    match decide_without_store(&rules, &checks) {
+                        Some(verdicts) => Some(Ok(Decision::new(Arc::clone(&rules), checks, verdicts))),
                         None => {
-                            asks.push(ask);
+                            batch.push(checks);
                             None
                         }
                     }
@@ -147,12 +147,12 @@ impl<S: Store> Limiter<S> {
                 Err(error) => Some(Err(error)),
             });
         }
-        let readings = if asks.is_empty() { Default::default() } else { self.admit(&rules, &asks).await? };
-        let mut decided = asks.into_iter().zip(readings);
+        let replies = if batch.is_empty() { Default::default() } else { self.admit(&rules, &batch).await? };
+        let mut decided = batch.into_iter().zip(replies);
         let answers = answers.into_iter().map(|answer| {
             answer.unwrap_or_else(|| {
-                let (ask, reading) = decided.next().ok_or_else(Error::short_answer)?;
-                Ok(Decision::new(Arc::clone(&rules), ask, reading))
+                let (checks, verdicts) = decided.next().ok_or_else(Error::short_answer)?;
+                Ok(Decision::new(Arc::clone(&rules), checks, verdicts))
             })
         });
         Ok(answers.collect())
@@ -210,7 +210,7 @@ impl<S: Store> Limiter<S> {
         reservation: &Reservation,
         correction: Correction,
     ) -> Result<Settled, Error> {
-        let settlements = reservation.of_held(correction);
+        let settlements = reservation.held_corrections(correction);
         if settlements.is_empty() {
             return Ok(Settled::Gone);
         }
@@ -251,8 +251,8 @@ impl<S: Store> Limiter<S> {
         ok: bool,
     ) -> Result<usize, Error> {
         let rules = self.rules.load();
-        let ask = rules.ask(&request.into().permits(0))?;
-        Ok(rules.report(&ask, latency, ok))
+        let checks = rules.ask(&request.into().permits(0))?;
+        Ok(rules.report(&checks, latency, ok))
     }
 
     /// Returns the store.
@@ -262,19 +262,19 @@ impl<S: Store> Limiter<S> {
 
     /// Evaluates checks of rules that have shadows of other rules. The future is boxed, so that the common case needs no
     /// space for it.
-    fn admit_apart<'a>(
+    fn admit_with_shadows<'a>(
         &'a self,
         rules: &'a Rules,
-        asks: &'a [Checks],
+        batch: &'a [Checks],
     ) -> Pin<Box<dyn Future<Output = Result<BatchVerdicts, Error>> + Send + 'a>> {
-        Box::pin(shadow_evaluation::admit(&self.store, rules, asks))
+        Box::pin(shadow_evaluation::admit(&self.store, rules, batch))
     }
 
-    async fn admit(&self, rules: &Rules, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
-        if rules.have_siblings(asks) {
-            return self.admit_apart(rules, asks).await;
+    async fn admit(&self, rules: &Rules, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
+        if rules.has_paired_shadow(batch) {
+            return self.admit_with_shadows(rules, batch).await;
         }
-        self.store.admit(asks).await
+        self.store.admit(batch).await
     }
 
     #[cfg(feature = "tower")]
@@ -282,24 +282,24 @@ impl<S: Store> Limiter<S> {
         &*self.clock
     }
 
-    pub(crate) async fn decide(&self, rules: Arc<Rules>, ask: Checks) -> Result<Decision, Error> {
-        let mut decision = Decision::unmade(rules, ask);
-        make!(self, decision)
+    pub(crate) async fn decide(&self, rules: Arc<Rules>, checks: Checks) -> Result<Decision, Error> {
+        let mut decision = Decision::without_verdicts(rules, checks);
+        complete!(self, decision)
     }
 }
 
 /// Returns the verdicts for checks that need no store: no counting rule applies, or a rule blocks the request. The
 /// policy [`Rules::unmatched`] decides about requests that no rule matches.
 #[inline]
-pub(crate) fn decide_without_store(rules: &Rules, ask: &Checks) -> Option<Verdicts> {
-    let needless = ask.checks().is_empty() || rules.blocks(ask);
-    needless.then(|| without_store(rules, ask))
+pub(crate) fn decide_without_store(rules: &Rules, checks: &Checks) -> Option<Verdicts> {
+    let needs_no_store = checks.checks().is_empty() || rules.blocks(checks);
+    needs_no_store.then(|| without_store(rules, checks))
 }
 
 #[cold]
-fn without_store(rules: &Rules, ask: &Checks) -> Verdicts {
-    let source = if ask.checks().is_empty() { Source::NoRule } else { Source::Blocked };
-    let verdicts = ask.checks().iter().map(|check| blocked_or_unjudged(rules, check));
+fn without_store(rules: &Rules, checks: &Checks) -> Verdicts {
+    let source = if checks.checks().is_empty() { Source::NoRule } else { Source::Blocked };
+    let verdicts = checks.checks().iter().map(|check| blocked_or_unjudged(rules, check));
     Verdicts { at: Micros::ZERO, source, verdicts: verdicts.collect() }
 }
 

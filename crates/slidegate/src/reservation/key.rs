@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_only_what_it_has_signed() {
+    fn accepts_only_its_own_signatures() {
         let keys = ReservationKeys::from(key("0123456789abcdef"));
         let text = signed(&keys, "1794774215407676.0.3.6.käse");
         assert_eq!(keys.verify(&text), Some("1794774215407676.0.3.6.käse"));
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong_with_a_key() {
+    fn rejects_secrets_of_wrong_length() {
         let error = ReservationKey::new(b"short").unwrap_err().to_string();
         assert_eq!(error, "a reservation key needs 16 to 4096 bytes, got 5: try `openssl rand -hex 32`");
         assert!(ReservationKey::new(&[0; 5000]).is_err());

@@ -46,7 +46,7 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    fn corrected(&self, correction: Correction) -> Settlement {
+    fn settlement(&self, correction: Correction) -> Settlement {
         Settlement { key: self.key.clone(), entry: self.entry, correction }
     }
 }
@@ -62,24 +62,24 @@ impl Reservation {
     }
 
     pub(crate) fn settlements(&self, permits: u64) -> Vec<Settlement> {
-        self.charges.iter().map(|charge| charge.corrected(Correction::Cost(permits))).collect()
+        self.charges.iter().map(|charge| charge.settlement(Correction::Cost(permits))).collect()
     }
 
     /// Splits the reservation into the held charges and the rest.
     #[cfg(feature = "tower")]
-    pub(crate) fn apart(self) -> (Option<Self>, Option<Self>) {
+    pub(crate) fn split_held(self) -> (Option<Self>, Option<Self>) {
         let (held, counted) = self.charges.into_iter().partition(|charge| charge.held);
         (Reservation::new(held), Reservation::new(counted))
     }
 
     /// Applies the same correction to all held charges.
-    pub(crate) fn of_held(&self, correction: Correction) -> Vec<Settlement> {
-        self.charges.iter().filter(|charge| charge.held).map(|charge| charge.corrected(correction)).collect()
+    pub(crate) fn held_corrections(&self, correction: Correction) -> Vec<Settlement> {
+        self.charges.iter().filter(|charge| charge.held).map(|charge| charge.settlement(correction)).collect()
     }
 }
 
 /// Prefix of a held charge in the text.
-const HELD: char = 'h';
+const HELD_PREFIX: char = 'h';
 
 /// Borrowed charge to one key.
 pub(crate) struct ChargeRef<'d> {
@@ -97,7 +97,7 @@ impl ChargeRef<'_> {
     pub(crate) fn write(&self, text: &mut String) {
         let ChargeRef { key, entry: Entry { at, seq, cost }, held } = self;
         if *held {
-            text.push(HELD);
+            text.push(HELD_PREFIX);
         }
         let key = key.as_str();
         let mut digits = itoa::Buffer::new();
@@ -125,8 +125,8 @@ impl Reservation {
 pub(crate) fn read(mut text: &str) -> Option<Reservation> {
     let mut charges = Vec::new();
     while !text.is_empty() {
-        let held = text.starts_with(HELD);
-        text = text.strip_prefix(HELD).unwrap_or(text);
+        let held = text.starts_with(HELD_PREFIX);
+        text = text.strip_prefix(HELD_PREFIX).unwrap_or(text);
         let mut numbers = [0u64; 4];
         for number in &mut numbers {
             let (digits, rest) = text.split_once('.')?;
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_it_writes() {
+    fn round_trips_through_text() {
         for text in ["1.2.3.1.k", "h1.2.3.1.k", "1.2.3.1.kh1.9.3.2.k21.0.1.6.k\u{e4}se3", "5.0.1.8.{a=b}cde"]
         {
             let mut written = String::new();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_what_no_reservation_has() {
+    fn rejects_text_that_is_no_reservation() {
         let too_many = (0..=MAX_RULES).map(|n| format!("1.2.3.5.{n:05}")).collect::<String>();
         assert!(read(&too_many).is_none() && read(&too_many[13..]).is_some());
         for text in [

@@ -58,21 +58,21 @@ impl AdHoc {
         self.window
     }
 
-    pub(super) fn quota(&self, own: AdHocLimit) -> Result<Quota, Error> {
-        let limit = within("limit", own.limit, self.limit)?;
-        let window = within("window", own.window, self.window)?;
+    pub(super) fn quota(&self, requested: AdHocLimit) -> Result<Quota, Error> {
+        let limit = within("limit", requested.limit, self.limit)?;
+        let window = within("window", requested.window, self.window)?;
         let quota = Quota::new(limit, window.into())?;
-        let Some(burst) = own.burst else { return Ok(quota) };
+        let Some(burst) = requested.burst else { return Ok(quota) };
         let burst = within("burst", Some(burst), Bounds { min: 1, ..self.limit })?;
         quota.with_algorithm(Algorithm::TokenBucket { burst })
     }
 
-    pub(super) fn check(&self, resource: &str, own: AdHocLimit, permits: u64) -> Result<Check, Error> {
+    pub(super) fn check(&self, resource: &str, requested: AdHocLimit, permits: u64) -> Result<Check, Error> {
         check_value(&"`resource`", resource)?;
-        let quota = self.quota(own)?;
+        let quota = self.quota(requested)?;
         let window = quota.window().to_compact_string();
         // Another algorithm starts a new count, so a bucket has its own key.
-        let name = if own.burst.is_some() { "bucket" } else { "resource" };
+        let name = if requested.burst.is_some() { "bucket" } else { "resource" };
         let key = Key::new(super::AD_HOC, [(name, resource), ("window", window.as_str())]);
         Ok(Check { rule: u32::MAX, ..Check::new(key, quota, permits) })
     }

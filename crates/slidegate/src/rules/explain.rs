@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::rule::{Pattern, find};
-use super::selection::{Choice, Kind};
+use super::selection::{Kind, Selection};
 use super::{Mode, Rule, Rules};
 use crate::checks::too_many_permits;
 use crate::key::Digests;
@@ -68,13 +68,13 @@ pub enum MismatchReason<'e> {
 impl Rule {
     /// Returns the reason why the rule does not apply to these attributes; `None` if it applies.
     #[inline]
-    pub(super) fn miss<'e>(&'e self, attributes: &[(&'e str, &'e str)]) -> Option<MismatchReason<'e>> {
+    pub(super) fn mismatch<'e>(&'e self, attributes: &[(&'e str, &'e str)]) -> Option<MismatchReason<'e>> {
         if self.mode == Mode::Off {
             return Some(MismatchReason::Off);
         }
-        for (place, (attribute, wanted)) in self.conditions.iter().enumerate() {
+        for (index, (attribute, wanted)) in self.conditions.iter().enumerate() {
             let found = find(attributes, attribute);
-            if !found.is_some_and(|value| self.holds(place, wanted, value)) {
+            if !found.is_some_and(|value| self.condition_matches(index, wanted, value)) {
                 return Some(MismatchReason::Value { attribute, wanted, found });
             }
         }
@@ -82,7 +82,7 @@ impl Rule {
             return Some(MismatchReason::Lacking(lacking));
         }
         if self.only {
-            let beyond = attributes.iter().find(|(name, _)| !self.names(name));
+            let beyond = attributes.iter().find(|(name, _)| !self.mentions(name));
             return beyond.map(|(name, _)| MismatchReason::Beyond(name));
         }
         None
@@ -118,13 +118,13 @@ impl Rules {
                     Explanation { rule, standing }
                 });
                 let mut all: Vec<Explanation<'e>> = alone.collect();
-                if let Some(choice) = &self.choice {
-                    choice.explain(&self.rules, &mut all);
+                if let Some(selection) = &self.selection {
+                    selection.explain(&self.rules, &mut all);
                 }
                 Ok(all)
             }
-            Subject::Resource { name, own } => {
-                let standing = RuleMatch::Checked(self.ad_hoc.check(name, *own, permits)?);
+            Subject::Resource { name, ad_hoc_limit } => {
+                let standing = RuleMatch::Checked(self.ad_hoc.check(name, *ad_hoc_limit, permits)?);
                 Ok(vec![Explanation { rule: &self.own_limit, standing }])
             }
         }
@@ -140,7 +140,7 @@ impl Rule {
         number: u32,
         digests: &Digests<'e>,
     ) -> RuleMatch<'e> {
-        if let Some(miss) = self.miss(attributes) {
+        if let Some(miss) = self.mismatch(attributes) {
             return RuleMatch::Missed(miss);
         }
         match (self.kind, self.check(attributes, permits, number, digests)) {
@@ -153,7 +153,7 @@ impl Rule {
     }
 }
 
-impl Choice {
+impl Selection {
     /// Revises the results of rules that a group or a replacement excludes.
     fn explain<'e>(&self, rules: &'e [Rule], all: &mut [Explanation<'e>]) {
         let mut first: Vec<(u32, &'e str)> = Vec::new();

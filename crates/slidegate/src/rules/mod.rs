@@ -26,7 +26,7 @@ use std::time::Duration;
 
 pub use self::ad_hoc::{AdHoc, Bounds};
 pub use self::combined_checks::MAX_TOGETHER;
-pub(crate) use self::combined_checks::{Part, Together};
+pub(crate) use self::combined_checks::{CombinedChecks, RequestPart};
 pub use self::explain::{Explanation, MismatchReason, RuleMatch};
 #[cfg(feature = "yaml")]
 pub use self::parse::{FILE_FIELDS, read_on_error};
@@ -36,7 +36,7 @@ pub use self::schema::{
     AdHocFile, AdaptiveFile, BandsFile, BoundsFile, LatencyFile, LeaseFile, OnErrorFile, OverrideFile,
     RuleFile, UnmatchedFile, WarmUpFile,
 };
-use self::selection::{Choice, Kind, Replaced};
+use self::selection::{Kind, Replaced, Selection};
 pub use self::unmatched::Unmatched;
 use crate::checks::too_many_permits;
 use crate::key::Digests;
@@ -57,14 +57,14 @@ pub const MAX_RULES: usize = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     rules: Vec<Rule>,
-    choice: Option<Choice>,
+    selection: Option<Selection>,
     ad_hoc: AdHoc,
     /// `None` if no policy was given.
     unmatched: Option<Unmatched>,
     /// Placeholder for a rule in decisions about requests that give their own limit.
     own_limit: Rule,
     /// True if some rule is a shadow of another rule.
-    siblings: bool,
+    any_paired_shadow: bool,
     /// False if this is a placeholder for rules that are not yet known.
     known: bool,
 }
@@ -87,10 +87,11 @@ impl Rules {
         if adaptive > MAX_ADAPTIVE {
             return Err(Error::invalid(format!("{MAX_ADAPTIVE} rules may be adaptive, not {adaptive}")));
         }
-        let choice = Choice::new(&rules)?;
+        let selection = Selection::new(&rules)?;
         shadow::check(&rules, &names)?;
-        let siblings = rules.iter().any(|rule| rule.mode == Mode::Shadow && rule.shadow_of.is_some());
-        Ok(Rules { rules, choice, ad_hoc, unmatched: None, own_limit, siblings, known: true })
+        let any_paired_shadow =
+            rules.iter().any(|rule| rule.mode == Mode::Shadow && rule.shadow_of.is_some());
+        Ok(Rules { rules, selection, ad_hoc, unmatched: None, own_limit, any_paired_shadow, known: true })
     }
 
     /// Creates a placeholder for rules that are not yet known: every request fails with an error.
@@ -141,15 +142,15 @@ impl Rules {
     ///
     /// Fails if the request is invalid, or if it needs more permits than an enforced rule will ever allow.
     pub fn ask(&self, request: &Request<'_>) -> Result<Checks, Error> {
-        let mut ask = Checks::empty();
-        self.ask_in(&mut ask, request)?;
-        Ok(ask)
+        let mut checks = Checks::empty();
+        self.fill_checks(&mut checks, request)?;
+        Ok(checks)
     }
 
     /// Fills empty checks in place: `Checks` is large, and moving it takes a large part of the time of a decision in memory.
     #[inline]
-    pub(crate) fn ask_in(&self, ask: &mut Checks, request: &Request<'_>) -> Result<(), Error> {
-        debug_assert!(ask.checks().is_empty());
+    pub(crate) fn fill_checks(&self, checks: &mut Checks, request: &Request<'_>) -> Result<(), Error> {
+        debug_assert!(checks.checks().is_empty());
         self.check_known()?;
         let permits = request.permits;
         if permits > MAX_LIMIT {
@@ -160,57 +161,60 @@ impl Rules {
                 check_attributes(attributes)?;
                 let digests = Digests::default();
                 // Rules have different names, so their keys differ.
-                match &self.choice {
+                match &self.selection {
                     None => {
                         for (rule, number) in self.rules.iter().zip(0u32..) {
                             if let Some(check) = rule.check(attributes, permits, number, &digests) {
-                                ask.add(check);
+                                checks.add(check);
                             }
                         }
-                        ask.set_unmatched(ask.checks().is_empty());
+                        checks.set_unmatched(checks.checks().is_empty());
                     }
-                    Some(choice) => {
+                    Some(selection) => {
                         let mut replaced = Replaced::new();
-                        let (checks, matched) =
-                            choice.checks(&self.rules, attributes, permits, &digests, &mut replaced);
-                        ask.set_unmatched(!matched);
-                        checks
+                        let (selected, matched) =
+                            selection.checks(&self.rules, attributes, permits, &digests, &mut replaced);
+                        checks.set_unmatched(!matched);
+                        selected
                             .into_iter()
                             .filter(|check| !replaced.contains(&check.rule))
-                            .for_each(|check| ask.add(check));
+                            .for_each(|check| checks.add(check));
                     }
                 }
             }
-            Subject::Resource { name, own } => ask.add(self.ad_hoc.check(name, *own, permits)?),
+            Subject::Resource { name, ad_hoc_limit } => {
+                checks.add(self.ad_hoc.check(name, *ad_hoc_limit, permits)?)
+            }
         }
-        for check in ask.checks() {
-            if check.enforced && check.cost > check.quota.capacity() && !self.blocks(ask) {
+        for check in checks.checks() {
+            if check.enforced && check.cost > check.quota.capacity() && !self.blocks(checks) {
                 let rule = self.rule(check.rule);
-                let most = rule.most_under(check);
+                let most = rule.max_capacity_under(check);
                 if check.cost > most {
                     return Err(Error::too_costly(rule.name(), permits, most));
                 }
             }
         }
         if let Some(id) = &request.id {
-            ask.set_id(RequestId::clone(id));
+            checks.set_id(RequestId::clone(id));
         }
         Ok(())
     }
 
-    /// Returns true if any of these batches contains a rule that is a shadow of another rule.
+    /// Returns true if the batch contains a check of a rule that is a shadow of another rule.
     #[inline]
-    pub(crate) fn have_siblings(&self, asks: &[Checks]) -> bool {
-        self.siblings && asks.iter().flat_map(Checks::checks).any(|check| self.is_sibling(check))
+    pub(crate) fn has_paired_shadow(&self, batch: &[Checks]) -> bool {
+        self.any_paired_shadow
+            && batch.iter().flat_map(Checks::checks).any(|check| self.is_paired_shadow(check))
     }
 
-    pub(crate) fn is_sibling(&self, check: &Check) -> bool {
+    pub(crate) fn is_paired_shadow(&self, check: &Check) -> bool {
         !check.enforced && self.rule(check.rule).shadow_of.is_some()
     }
 
     /// Returns true if a rule denies the request regardless of the store.
-    pub(crate) fn blocks(&self, ask: &Checks) -> bool {
-        self.choice.is_some() && ask.checks().iter().any(|check| self.blocks_check(check))
+    pub(crate) fn blocks(&self, checks: &Checks) -> bool {
+        self.selection.is_some() && checks.checks().iter().any(|check| self.blocks_check(check))
     }
 
     pub(crate) fn blocks_check(&self, check: &Check) -> bool {
@@ -223,15 +227,15 @@ impl Rules {
             let same = before.rules.iter().find(|known| known.name == rule.name);
             if let Some(factor) = same.and_then(Rule::factor) {
                 let (min, max) = adapting.terms.bounds();
-                adapting.gauge.set_factor(factor.clamp(min, max));
+                adapting.cell.set_factor(factor.clamp(min, max));
             }
         }
     }
 
     /// Reports the latency and the success of a request to its adaptive rules. Returns the number of those rules.
-    pub(crate) fn report(&self, ask: &Checks, latency: Duration, ok: bool) -> usize {
-        let adapting = ask.checks().iter().filter_map(|check| self.rule(check.rule).adapting());
-        adapting.map(|adapting| adapting.gauge.report(latency, ok)).count()
+    pub(crate) fn report(&self, checks: &Checks, latency: Duration, ok: bool) -> usize {
+        let adapting = checks.checks().iter().filter_map(|check| self.rule(check.rule).adapting());
+        adapting.map(|adapting| adapting.cell.report(latency, ok)).count()
     }
 
     /// Returns the rule that produced a check of these rules.

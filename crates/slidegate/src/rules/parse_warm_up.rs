@@ -9,7 +9,7 @@ pub(super) fn read_warm_up(
     fields: &Fields<'_>,
     reader: &mut Reader,
     rule: &mut Rule,
-    sound_quota: bool,
+    valid_quota: bool,
 ) -> bool {
     let Some(node) = fields.get("warm-up") else { return true };
     let Some(terms) = reader.fields(node, "warm-up", &["from", "over", "idle", "shape"]) else {
@@ -42,7 +42,7 @@ pub(super) fn read_warm_up(
             None => return false,
         }
     }
-    if !sound_quota {
+    if !valid_quota {
         return true;
     }
     match reader.accept(node, rule.clone().warm_up(warm_up)) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::selection::Kind;
 use crate::dynamic::adaptive::AdaptiveState;
-use crate::key::{Digests, KeyForm};
+use crate::key::{Digests, KeyTemplate};
 use crate::request::check_name;
 use crate::{
     Adaptive, Algorithm, Check, Count, Encoding, Error, Key, MAX_SLICES, Micros, OnError, Quota, WarmUp,
@@ -59,7 +59,7 @@ impl Pattern {
         }
     }
 
-    pub(super) fn holds(&self, value: &str) -> bool {
+    pub(super) fn matches(&self, value: &str) -> bool {
         match self {
             Pattern::Is(text) => value == text,
             Pattern::StartsWith(prefix) => value.starts_with(prefix.as_str()),
@@ -85,7 +85,7 @@ pub struct Rule {
     /// Index in `key` of the attribute that determines the Redis slot.
     pub(crate) tag: Option<usize>,
     /// Template of the keys, built from name, key and tag.
-    pub(super) form: KeyForm,
+    pub(super) key_template: KeyTemplate,
     /// Meaningless unless the rule is limited.
     pub(crate) quota: Quota,
     pub(crate) kind: Kind,
@@ -106,15 +106,15 @@ pub struct Rule {
     /// Length of the longest value in an override: longer values are not looked up.
     pub(super) longest_override: usize,
     /// Additional patterns in another spelling, by the index of the condition. See `paths.rs`.
-    pub(super) spelled: Vec<(usize, Vec<Pattern>)>,
+    pub(super) normalized_conditions: Vec<(usize, Vec<Pattern>)>,
     /// The overrides in another spelling.
-    pub(super) spelled_overrides: HashMap<Vec<String>, Quota>,
+    pub(super) normalized_overrides: HashMap<Vec<String>, Quota>,
 }
 
-const LEASED_IN_ADVANCE: &str =
+const LEASE_WITH_WARM_UP: &str =
     "`lease` takes permits in advance, when nothing is admitted yet: not with warm-up";
 
-const LEASED_UNDER_ANOTHER: &str =
+const LEASE_WITH_ADAPTIVE: &str =
     "`lease` takes permits in advance, under a limit that `adaptive` may change: not with adaptive";
 
 /// Default code of a denial.
@@ -134,7 +134,7 @@ impl Rule {
             conditions: Vec::new(),
             key: Vec::new(),
             tag: None,
-            form: KeyForm::new(name, &[], None),
+            key_template: KeyTemplate::new(name, &[], None),
             quota,
             kind: Kind::default(),
             mode: Mode::default(),
@@ -149,8 +149,8 @@ impl Rule {
             code: DEFAULT_CODE,
             overrides: HashMap::new(),
             longest_override: 0,
-            spelled: Vec::new(),
-            spelled_overrides: HashMap::new(),
+            normalized_conditions: Vec::new(),
+            normalized_overrides: HashMap::new(),
         }
     }
 
@@ -187,30 +187,30 @@ impl Rule {
             let n = self.key.len();
             return Err(Error::invalid(format!("key may name {MAX_KEY_ATTRIBUTES} attributes, not {n}")));
         }
-        Ok(self.formed())
+        Ok(self.with_key_template())
     }
 
     /// Stores the counts together with those of all rules that have the same tag and the same value of it, such as a tenant: in
     /// one slot of a cluster, or on one of several servers. Call it after [`Rule::per`], which must include the attribute.
     pub fn tag(mut self, attribute: &str) -> Result<Self, Error> {
-        let Some(place) = self.key.iter().position(|known| known == attribute) else {
+        let Some(index) = self.key.iter().position(|known| known == attribute) else {
             let key = self.key.join(", ");
             return Err(Error::invalid(format!("tag must be one of key [{key}], not \"{attribute}\"")));
         };
-        self.tag = Some(place);
-        Ok(self.formed())
+        self.tag = Some(index);
+        Ok(self.with_key_template())
     }
 
     /// Rebuilds the key template from the present name, attributes and tag.
-    fn formed(mut self) -> Self {
-        self.form = KeyForm::new(&self.name, &self.key, self.tag);
+    fn with_key_template(mut self) -> Self {
+        self.key_template = KeyTemplate::new(&self.name, &self.key, self.tag);
         self
     }
 
     /// Uses the key attributes of another rule, and no tag.
     pub(super) fn keyed_as(mut self, other: &Rule) -> Self {
         self.key = other.key.clone();
-        self.formed()
+        self.with_key_template()
     }
 
     /// Sets the mode: enforce, shadow, or off.
@@ -249,10 +249,10 @@ impl Rule {
             return Err(Error::invalid("`lease` is for admissions: not with count: attempts"));
         }
         if self.quota.warm_up().is_some() {
-            return Err(Error::invalid(LEASED_IN_ADVANCE));
+            return Err(Error::invalid(LEASE_WITH_WARM_UP));
         }
         if self.adapting.is_some() {
-            return Err(Error::invalid(LEASED_UNDER_ANOTHER));
+            return Err(Error::invalid(LEASE_WITH_ADAPTIVE));
         }
         if self.encoding == Encoding::Packed {
             return Err(Error::invalid("`lease` is counted in slices: not with encoding: packed"));
@@ -269,7 +269,7 @@ impl Rule {
     /// Adds a warm-up to the limit and those of its overrides. Not with a [lease](Rule::lease).
     pub fn warm_up(mut self, warm_up: WarmUp) -> Result<Self, Error> {
         if self.lease.is_some() {
-            return Err(Error::invalid(LEASED_IN_ADVANCE));
+            return Err(Error::invalid(LEASE_WITH_WARM_UP));
         }
         self.quota = self.quota.with_warm_up(warm_up)?;
         for quota in self.overrides.values_mut() {
@@ -282,7 +282,7 @@ impl Rule {
     /// [`AdaptiveController`](crate::AdaptiveController). Not with a [lease](Rule::lease).
     pub fn adaptive(mut self, terms: Adaptive) -> Result<Self, Error> {
         if self.lease.is_some() {
-            return Err(Error::invalid(LEASED_UNDER_ANOTHER));
+            return Err(Error::invalid(LEASE_WITH_ADAPTIVE));
         }
         let (_, max) = terms.bounds();
         for quota in self.overrides.values().chain([&self.quota]) {
@@ -377,7 +377,7 @@ impl Rule {
 
     /// Returns the present factor of an adaptive rule, in ten-thousandths.
     pub fn factor(&self) -> Option<u32> {
-        self.adapting.as_ref().map(|adapting| adapting.gauge.factor())
+        self.adapting.as_ref().map(|adapting| adapting.cell.factor())
     }
 
     pub(crate) fn adapting(&self) -> Option<&AdaptiveState> {
@@ -402,17 +402,18 @@ impl Rule {
 
     #[inline]
     pub(super) fn applies(&self, attributes: &[(&str, &str)]) -> bool {
-        self.miss(attributes).is_none()
+        self.mismatch(attributes).is_none()
     }
 
     /// Returns true if the condition at this index matches a value.
     #[inline]
-    pub(super) fn holds(&self, place: usize, wanted: &[Pattern], value: &str) -> bool {
-        let any = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.holds(value));
-        any(wanted) || self.spelled.iter().any(|(known, patterns)| *known == place && any(patterns))
+    pub(super) fn condition_matches(&self, index: usize, wanted: &[Pattern], value: &str) -> bool {
+        let any = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(value));
+        any(wanted)
+            || self.normalized_conditions.iter().any(|(known, patterns)| *known == index && any(patterns))
     }
 
-    pub(super) fn names(&self, attribute: &str) -> bool {
+    pub(super) fn mentions(&self, attribute: &str) -> bool {
         let mut named = self.conditions.iter().map(|(name, _)| name).chain(&self.key);
         named.any(|name| name == attribute)
     }
@@ -428,7 +429,7 @@ impl Rule {
         if !self.applies(attributes) {
             return None;
         }
-        let key = self.form.key(digests, |place| find(attributes, &self.key[place]))?;
+        let key = self.key_template.key(digests, |index| find(attributes, &self.key[index]))?;
         let quota = if self.overrides.is_empty() { self.quota } else { self.quota_for(attributes) };
         let enforced = self.mode == Mode::Enforce;
         Some(Check {
@@ -452,34 +453,34 @@ impl Rule {
             return self.quota;
         }
         let values: Vec<String> = values().map(str::to_owned).collect();
-        let own = self.overrides.get(&values).or_else(|| self.spelled_overrides.get(&values));
-        own.copied().unwrap_or(self.quota)
+        let override_quota = self.overrides.get(&values).or_else(|| self.normalized_overrides.get(&values));
+        override_quota.copied().unwrap_or(self.quota)
     }
 
     /// Returns the most permits that a check of this rule can ever have in use, under any load.
-    pub(super) fn most_under(&self, check: &Check) -> u64 {
+    pub(super) fn max_capacity_under(&self, check: &Check) -> u64 {
         match self.adapts_by() {
-            Some(terms) => self.usual_under(&check.key).scaled(terms.bounds().1).capacity(),
+            Some(terms) => self.configured_quota_under(&check.key).scaled(terms.bounds().1).capacity(),
             None => check.quota.capacity(),
         }
     }
 
     /// Returns the quota for one key of this rule.
     pub(super) fn quota_under(&self, key: &Key) -> Quota {
-        self.adapted(self.usual_under(key))
+        self.adapted(self.configured_quota_under(key))
     }
 
     /// Returns the quota for one key of this rule, without adaptation.
-    fn usual_under(&self, key: &Key) -> Quota {
+    fn configured_quota_under(&self, key: &Key) -> Quota {
         let is = |values: &[String]| {
-            self.form.key(&Digests::default(), |place| values.get(place).map(String::as_str))
+            self.key_template.key(&Digests::default(), |index| values.get(index).map(String::as_str))
         };
-        let own = self
+        let override_quota = self
             .overrides
             .iter()
-            .chain(&self.spelled_overrides)
+            .chain(&self.normalized_overrides)
             .find(|(values, _)| is(values).as_ref() == Some(key));
-        own.map_or(self.quota, |(_, quota)| *quota)
+        override_quota.map_or(self.quota, |(_, quota)| *quota)
     }
 }
 

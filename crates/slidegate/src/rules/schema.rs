@@ -107,14 +107,14 @@ impl RuleFile {
     /// Removes the fields that equal their defaults.
     #[must_use]
     pub fn brief(mut self) -> Self {
-        fn unusual<T: PartialEq>(field: &mut Option<T>, usual: T) {
-            *field = field.take().filter(|value| *value != usual);
+        fn drop_default<T: PartialEq>(field: &mut Option<T>, default_value: T) {
+            *field = field.take().filter(|value| *value != default_value);
         }
-        unusual(&mut self.algorithm, AlgorithmFile::default());
-        unusual(&mut self.count, CountFile::default());
-        unusual(&mut self.code, super::DEFAULT_CODE.get());
-        unusual(&mut self.mode, ModeFile::default());
-        unusual(&mut self.encoding, EncodingFile::default());
+        drop_default(&mut self.algorithm, AlgorithmFile::default());
+        drop_default(&mut self.count, CountFile::default());
+        drop_default(&mut self.code, super::DEFAULT_CODE.get());
+        drop_default(&mut self.mode, ModeFile::default());
+        drop_default(&mut self.encoding, EncodingFile::default());
         self.adaptive = self.adaptive.map(AdaptiveFile::brief);
         self
     }

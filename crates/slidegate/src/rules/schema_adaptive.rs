@@ -112,19 +112,19 @@ pub struct BandsFile {
 impl AdaptiveFile {
     /// Removes the fields that equal their defaults.
     pub(super) fn brief(mut self) -> Self {
-        let usual = AdaptiveFile::from(&Adaptive::default());
-        fn unlike<T: PartialEq>(field: &mut Option<T>, usual: &Option<T>) {
-            if field == usual {
+        let defaults = AdaptiveFile::from(&Adaptive::default());
+        fn drop_default<T: PartialEq>(field: &mut Option<T>, defaults: &Option<T>) {
+            if field == defaults {
                 *field = None;
             }
         }
-        unlike(&mut self.cpu, &usual.cpu);
-        unlike(&mut self.memory, &usual.memory);
-        unlike(&mut self.latency, &usual.latency);
-        unlike(&mut self.min, &usual.min);
-        unlike(&mut self.max, &usual.max);
-        unlike(&mut self.sensitivity, &usual.sensitivity);
-        unlike(&mut self.smooth, &usual.smooth);
+        drop_default(&mut self.cpu, &defaults.cpu);
+        drop_default(&mut self.memory, &defaults.memory);
+        drop_default(&mut self.latency, &defaults.latency);
+        drop_default(&mut self.min, &defaults.min);
+        drop_default(&mut self.max, &defaults.max);
+        drop_default(&mut self.sensitivity, &defaults.sensitivity);
+        drop_default(&mut self.smooth, &defaults.smooth);
         self
     }
 }
@@ -132,8 +132,10 @@ impl AdaptiveFile {
 impl From<&Adaptive> for AdaptiveFile {
     fn from(terms: &Adaptive) -> Self {
         let shares = |by: Option<Thresholds>| {
-            let edge = |edge: u64| percent(u32::try_from(edge).unwrap_or(u32::MAX));
-            Some(by.map_or(SharesFile::Off(OffFile::Off), |by| SharesFile::Thresholds(bands(by, edge))))
+            let threshold = |threshold: u64| percent(u32::try_from(threshold).unwrap_or(u32::MAX));
+            Some(by.map_or(SharesFile::Off(OffFile::Off), |by| {
+                SharesFile::Thresholds(thresholds_file(by, threshold))
+            }))
         };
         let (min, max) = terms.bounds();
         AdaptiveFile {
@@ -141,7 +143,9 @@ impl From<&Adaptive> for AdaptiveFile {
             memory: shares(terms.by_memory()),
             latency: Some(match terms.by_latency() {
                 Some(Latencies::Thresholds(by)) => {
-                    LatencyFile::Thresholds(bands(by, |edge| Micros::new(edge).to_string()))
+                    LatencyFile::Thresholds(thresholds_file(by, |threshold| {
+                        Micros::new(threshold).to_string()
+                    }))
                 }
                 Some(Latencies::Gradient(share)) => {
                     LatencyFile::Tolerance(ToleranceFile { tolerance: percent(share) })
@@ -156,11 +160,11 @@ impl From<&Adaptive> for AdaptiveFile {
     }
 }
 
-fn bands(bands: Thresholds, edge: impl Fn(u64) -> String) -> BandsFile {
+fn thresholds_file(thresholds: Thresholds, threshold: impl Fn(u64) -> String) -> BandsFile {
     BandsFile {
-        low: Some(edge(bands.low)),
-        high: Some(edge(bands.high)),
-        below: Some(percent(bands.below)),
-        above: Some(percent(bands.above)),
+        low: Some(threshold(thresholds.low)),
+        high: Some(threshold(thresholds.high)),
+        below: Some(percent(thresholds.below)),
+        above: Some(percent(thresholds.above)),
     }
 }

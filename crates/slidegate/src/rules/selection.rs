@@ -34,18 +34,18 @@ impl Rule {
     /// ```
     pub fn unlimited(name: &str) -> Result<Self, Error> {
         check_rule_name(name)?;
-        Ok(Rule::countless(name, Kind::Unlimited))
+        Ok(Rule::without_counter(name, Kind::Unlimited))
     }
 
     /// Creates a rule that counts nothing and denies everything, without a call to the store. As a
     /// [shadow](crate::Mode::Shadow) it denies nothing, like [`Rule::unlimited`].
     pub fn blocked(name: &str) -> Result<Self, Error> {
         check_rule_name(name)?;
-        Ok(Rule::countless(name, Kind::Blocked))
+        Ok(Rule::without_counter(name, Kind::Blocked))
     }
 
-    pub(super) fn countless(name: &str, kind: Kind) -> Self {
-        Rule { kind, ..Rule::named(name, Quota::STAND_IN) }
+    pub(super) fn without_counter(name: &str, kind: Kind) -> Self {
+        Rule { kind, ..Rule::named(name, Quota::PLACEHOLDER) }
     }
 
     /// Adds the rule to a group: only the first applicable rule of a group is evaluated.
@@ -92,16 +92,16 @@ pub(super) type CheckList = SmallVec<[Check; 1]>;
 /// Indexes of rules that other rules replace.
 pub(super) type Replaced = SmallVec<[u32; 4]>;
 
-/// Groups and replacements, by rule index. A set of rules without groups and replacements has no `Choice`.
+/// Groups and replacements, by rule index. A set of rules without groups and replacements has no `Selection`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Choice {
+pub(super) struct Selection {
     /// Group of each rule.
     pub(super) groups: Vec<Option<u32>>,
     /// The rules that each rule replaces.
     pub(super) replaces: Vec<Replaced>,
 }
 
-impl Choice {
+impl Selection {
     pub(super) fn new(rules: &[Rule]) -> Result<Option<Self>, Error> {
         if rules.iter().all(Rule::is_plain) {
             return Ok(None);
@@ -118,7 +118,7 @@ impl Choice {
             rule.replaces.iter().map(number).collect()
         };
         let replaces = rules.iter().map(numbered).collect::<Result<_, Error>>()?;
-        Ok(Some(Choice { groups, replaces }))
+        Ok(Some(Selection { groups, replaces }))
     }
 
     /// Returns the checks of every rule that is evaluated for these attributes, and true if any rule applies. It includes

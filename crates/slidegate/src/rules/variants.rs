@@ -22,7 +22,7 @@ impl Rule {
     pub fn counted_by(mut self, algorithm: impl Fn(&Quota) -> Algorithm) -> Result<Self, Error> {
         let counted = |quota: Quota| quota.with_algorithm(algorithm(&quota));
         self.quota = counted(self.quota)?;
-        for quota in self.overrides.values_mut().chain(self.spelled_overrides.values_mut()) {
+        for quota in self.overrides.values_mut().chain(self.normalized_overrides.values_mut()) {
             *quota = counted(*quota)?;
         }
         self.encoding = Encoding::default();
@@ -35,7 +35,7 @@ impl Rule {
     pub fn shadow(&self, name: &str, quota: Quota) -> Result<Self, Error> {
         let mut shadow = Rule::new(name, quota)?.mode(Mode::Shadow).keyed_as(self);
         shadow.conditions = self.conditions.clone();
-        shadow.spelled = self.spelled.clone();
+        shadow.normalized_conditions = self.normalized_conditions.clone();
         shadow.only = self.only;
         Ok(shadow)
     }

@@ -24,7 +24,7 @@ impl Runtime {
     }
 
     /// Polls the work once, and spawns a task if it is not complete. Without Tokio, incomplete work is dropped.
-    pub(super) fn carry(&self, work: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn run_in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
         let _entered = self.0.as_ref().map(Handle::enter);
         let mut work = Box::pin(work);
         let done = work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
@@ -43,7 +43,7 @@ impl Runtime {
 
 /// Final correction of an admission.
 #[derive(Clone, Copy)]
-pub(super) enum Ending {
+pub(super) enum FinalCorrection {
     /// Sets the actual cost.
     Cost(u64),
     /// Releases the held permits.
@@ -51,12 +51,16 @@ pub(super) enum Ending {
 }
 
 /// Applies the correction, and retries if it fails: settling twice changes nothing.
-pub(super) async fn end<S: Store>(limiter: Arc<Limiter<S>>, reservation: Reservation, ending: Ending) {
+pub(super) async fn settle_with_retries<S: Store>(
+    limiter: Arc<Limiter<S>>,
+    reservation: Reservation,
+    correction: FinalCorrection,
+) {
     let mut pause = PAUSE;
     for _ in 0..TRIES {
-        let settled = match ending {
-            Ending::Cost(permits) => limiter.settle(&reservation, permits).await,
-            Ending::Release => limiter.release(&reservation).await,
+        let settled = match correction {
+            FinalCorrection::Cost(permits) => limiter.settle(&reservation, permits).await,
+            FinalCorrection::Release => limiter.release(&reservation).await,
         };
         if settled.is_ok() {
             return;

@@ -34,7 +34,7 @@ const IPV6_PREFIX: u8 = 64;
 pub struct ClientAddress {
     peer: Arc<Peer>,
     trusted: Arc<[IpNet]>,
-    chain: Chain,
+    header: ForwardedHeader,
     ipv6_prefix: u8,
 }
 
@@ -42,7 +42,7 @@ type Peer = dyn Fn(&Extensions) -> Result<Option<SocketAddr>, Rejection> + Send 
 
 /// Header to which the proxies append.
 #[derive(Clone, Copy)]
-enum Chain {
+enum ForwardedHeader {
     XForwardedFor,
     Forwarded,
 }
@@ -65,7 +65,7 @@ impl ClientAddress {
         ClientAddress {
             peer: Arc::new(peer),
             trusted: Arc::new([]),
-            chain: Chain::XForwardedFor,
+            header: ForwardedHeader::XForwardedFor,
             ipv6_prefix: IPV6_PREFIX,
         }
     }
@@ -80,7 +80,7 @@ impl ClientAddress {
     /// can set the other one to anything.
     #[must_use]
     pub fn by_forwarded(self) -> Self {
-        ClientAddress { chain: Chain::Forwarded, ..self }
+        ClientAddress { header: ForwardedHeader::Forwarded, ..self }
     }
 
     /// Sets the number of bits of an IPv6 address that identify a client, from 16 to 128.
@@ -97,9 +97,9 @@ impl ClientAddress {
     }
 
     fn client(&self, peer: IpAddr, request: &Parts) -> IpAddr {
-        match self.chain {
-            Chain::XForwardedFor => client(peer, x_forwarded_for(&request.headers), &self.trusted),
-            Chain::Forwarded => client(peer, forwarded(&request.headers), &self.trusted),
+        match self.header {
+            ForwardedHeader::XForwardedFor => client(peer, x_forwarded_for(&request.headers), &self.trusted),
+            ForwardedHeader::Forwarded => client(peer, forwarded(&request.headers), &self.trusted),
         }
     }
 }

@@ -30,18 +30,18 @@ impl Denial<'_> {
 
 /// Protocol of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Speech {
+pub(super) enum Protocol {
     Http,
     Grpc { web: bool },
 }
 
-impl Speech {
+impl Protocol {
     /// Detects the protocol of a request: gRPC has its own content type.
     pub(super) fn of(headers: &HeaderMap) -> Self {
         let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
         match kind.strip_prefix(b"application/grpc") {
-            Some(rest) => Speech::Grpc { web: rest.starts_with(b"-web") },
-            None => Speech::Http,
+            Some(rest) => Protocol::Grpc { web: rest.starts_with(b"-web") },
+            None => Protocol::Http,
         }
     }
 
@@ -52,13 +52,13 @@ impl Speech {
             headers::add(decision, older, &mut text, response.headers_mut());
         }
         match self {
-            Speech::Http => {
+            Protocol::Http => {
                 *response.status_mut() = denial.status();
                 *response.body_mut() = body(denial).into();
                 let json = HeaderValue::from_static("application/json");
                 response.headers_mut().insert(header::CONTENT_TYPE, json);
             }
-            Speech::Grpc { web } => grpc::add(denial, web, response.headers_mut()),
+            Protocol::Grpc { web } => grpc::add(denial, web, response.headers_mut()),
         }
         response
     }

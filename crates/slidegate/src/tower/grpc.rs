@@ -101,15 +101,15 @@ mod tests {
     }
 
     #[test]
-    fn only_the_fault_of_a_server_is_a_failure() {
+    fn only_server_faults_are_failures() {
         let says = |status: &'static str| HeaderMap::from_iter([(STATUS, HeaderValue::from_static(status))]);
-        let failures: Vec<_> = (0..=16).filter(|code| failed(&says_number(*code))).collect();
+        let failures: Vec<_> = (0..=16).filter(|code| failed(&with_status_number(*code))).collect();
         assert_eq!(failures, [2, 4, 13, 14, 15]);
         assert!(!failed(&HeaderMap::new()));
         assert!(!failed(&says("")));
     }
 
-    fn says_number(code: u16) -> HeaderMap {
+    fn with_status_number(code: u16) -> HeaderMap {
         HeaderMap::from_iter([(STATUS, HeaderValue::from(code))])
     }
 }

@@ -8,9 +8,9 @@ use http::{Request, Response, request, response};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::denial::Speech;
+use super::denial::Protocol;
 use super::future::ResponseFuture;
-use super::permit_guard::Holds;
+use super::permit_guard::HeldPermits;
 use super::shared::{Options, Shared};
 use super::{Denial, Extract, Rejection, ResponseBody};
 use crate::request::{MAX_ATTRIBUTES, check_name};
@@ -20,7 +20,7 @@ use crate::{Error, Limiter, MemoryStore, Store};
 ///
 /// See [the module](super) for an example.
 pub struct RateLimitLayer<S: Store = MemoryStore> {
-    gate: Arc<Shared<S>>,
+    shared: Arc<Shared<S>>,
 }
 
 impl<S: Store + 'static> RateLimitLayer<S> {
@@ -28,8 +28,8 @@ impl<S: Store + 'static> RateLimitLayer<S> {
     /// without a `key` apply.
     pub fn new(limiter: impl Into<Arc<Limiter<S>>>) -> Self {
         let limiter = limiter.into();
-        let holds = Arc::new(Holds::new(Arc::clone(&limiter)));
-        RateLimitLayer { gate: Arc::new(Shared { limiter, holds, options: Options::default() }) }
+        let holds = Arc::new(HeldPermits::new(Arc::clone(&limiter)));
+        RateLimitLayer { shared: Arc::new(Shared { limiter, holds, options: Options::default() }) }
     }
 
     /// Adds the attribute `name` to requests, for rules to match and to count by.
@@ -37,7 +37,7 @@ impl<S: Store + 'static> RateLimitLayer<S> {
         let extract = extract.into();
         check_name(name)?;
         extract.check()?;
-        let known = &self.gate.options.attributes;
+        let known = &self.shared.options.attributes;
         if known.iter().any(|(other, _)| **other == *name) {
             return Err(Error::invalid(format!("attribute `{name}` is given twice")));
         }
@@ -85,7 +85,7 @@ impl<S: Store + 'static> RateLimitLayer<S> {
     /// Omits rate-limit headers from responses of the service; denials always have them.
     #[must_use]
     pub fn headers_on_denials_only(self) -> Self {
-        self.with(|options| options.tells_allowed = false)
+        self.with(|options| options.headers_on_allowed = false)
     }
 
     /// Adds `X-RateLimit-Limit`, `-Remaining` and `-Reset` to the headers of the IETF draft.
@@ -104,13 +104,13 @@ impl<S: Store + 'static> RateLimitLayer<S> {
     /// `application/grpc…` get gRPC.
     #[must_use]
     pub fn always_grpc(self) -> Self {
-        self.with(|options| options.speech = Some(Speech::Grpc { web: false }))
+        self.with(|options| options.protocol = Some(Protocol::Grpc { web: false }))
     }
 
     /// Sends denials as HTTP, regardless of the content type of a request.
     #[must_use]
     pub fn never_grpc(self) -> Self {
-        self.with(|options| options.speech = Some(Speech::Http))
+        self.with(|options| options.protocol = Some(Protocol::Http))
     }
 
     /// Sets a function that changes or replaces the response to a denied, rejected or undecided request.
@@ -123,14 +123,14 @@ impl<S: Store + 'static> RateLimitLayer<S> {
     }
 
     fn with(mut self, change: impl FnOnce(&mut Options)) -> Self {
-        change(&mut Arc::make_mut(&mut self.gate).options);
+        change(&mut Arc::make_mut(&mut self.shared).options);
         self
     }
 }
 
 impl<S: Store> Clone for RateLimitLayer<S> {
     fn clone(&self) -> Self {
-        RateLimitLayer { gate: Arc::clone(&self.gate) }
+        RateLimitLayer { shared: Arc::clone(&self.shared) }
     }
 }
 
@@ -138,7 +138,7 @@ impl<Inner, S: Store> Layer<Inner> for RateLimitLayer<S> {
     type Service = RateLimit<Inner, S>;
 
     fn layer(&self, inner: Inner) -> Self::Service {
-        RateLimit { inner, gate: Arc::clone(&self.gate) }
+        RateLimit { inner, shared: Arc::clone(&self.shared) }
     }
 }
 
@@ -147,12 +147,12 @@ impl<Inner, S: Store> Layer<Inner> for RateLimitLayer<S> {
 /// It is ready when the inner service is, so nothing is charged while a request waits for the inner service.
 pub struct RateLimit<Inner, S: Store = MemoryStore> {
     inner: Inner,
-    gate: Arc<Shared<S>>,
+    shared: Arc<Shared<S>>,
 }
 
 impl<Inner: Clone, S: Store> Clone for RateLimit<Inner, S> {
     fn clone(&self) -> Self {
-        RateLimit { inner: self.inner.clone(), gate: Arc::clone(&self.gate) }
+        RateLimit { inner: self.inner.clone(), shared: Arc::clone(&self.shared) }
     }
 }
 
@@ -170,6 +170,6 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        ResponseFuture::new(&self.gate, &mut self.inner, request)
+        ResponseFuture::new(&self.shared, &mut self.inner, request)
     }
 }

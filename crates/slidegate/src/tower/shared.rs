@@ -7,8 +7,8 @@ use bytes::Bytes;
 use http::{Response, request, response};
 use smallvec::SmallVec;
 
-use super::denial::Speech;
-use super::permit_guard::Holds;
+use super::denial::Protocol;
+use super::permit_guard::HeldPermits;
 use super::{Denial, Extract, Rejection, grpc};
 use crate::quota::MAX_LIMIT;
 use crate::{Checks, Error, Limiter, Request, Rules, Store};
@@ -20,7 +20,7 @@ type Answer = dyn Fn(&Denial<'_>, Response<Bytes>) -> Response<Bytes> + Send + S
 
 pub(super) struct Shared<S: Store> {
     pub(super) limiter: Arc<Limiter<S>>,
-    pub(super) holds: Arc<Holds<S>>,
+    pub(super) holds: Arc<HeldPermits<S>>,
     pub(super) options: Options,
 }
 
@@ -44,11 +44,11 @@ pub(super) struct Options {
     pub(super) cost_from: Option<Arc<Cost>>,
     pub(super) fail_open: bool,
     /// True if responses to allowed requests have rate-limit headers; `older_headers` adds `X-RateLimit-*`.
-    pub(super) tells_allowed: bool,
+    pub(super) headers_on_allowed: bool,
     pub(super) older_headers: bool,
     pub(super) passes_decision: bool,
     /// Protocol of denials; `None` to detect it from the request.
-    pub(super) speech: Option<Speech>,
+    pub(super) protocol: Option<Protocol>,
     pub(super) answer: Option<Arc<Answer>>,
 }
 
@@ -61,30 +61,30 @@ impl Default for Options {
             refund_when: None,
             cost_from: None,
             fail_open: false,
-            tells_allowed: true,
+            headers_on_allowed: true,
             older_headers: false,
             passes_decision: false,
-            speech: None,
+            protocol: None,
             answer: None,
         }
     }
 }
 
 /// Reason why a request has no checks.
-pub(super) enum Unasked {
+pub(super) enum PrepareError {
     Rejected(Rejection),
     Failed(Error),
 }
 
-impl From<Rejection> for Unasked {
+impl From<Rejection> for PrepareError {
     fn from(rejection: Rejection) -> Self {
-        Unasked::Rejected(rejection)
+        PrepareError::Rejected(rejection)
     }
 }
 
 impl<S: Store> Shared<S> {
     /// Extracts the attributes of a request, and returns its checks.
-    pub(super) fn ask(&self, request: &request::Parts) -> Result<(Arc<Rules>, Checks), Unasked> {
+    pub(super) fn checks(&self, request: &request::Parts) -> Result<(Arc<Rules>, Checks), PrepareError> {
         let mut values: SmallVec<[(&str, Cow<'_, str>); 4]> = SmallVec::new();
         for (name, extract) in &self.options.attributes {
             if let Some(value) = extract.value(name, request)? {
@@ -95,18 +95,19 @@ impl<S: Store> Shared<S> {
             Some(permits) => permits(request)?,
             None => 1,
         };
-        let asked = Request::new(values.iter().map(|(name, value)| (*name, &**value))).permits(permits);
+        let limiter_request =
+            Request::new(values.iter().map(|(name, value)| (*name, &**value))).permits(permits);
         let rules = self.limiter.rules();
-        let ask = rules.ask(&asked).map_err(Unasked::Failed)?;
-        Ok((rules, ask))
+        let checks = rules.ask(&limiter_request).map_err(PrepareError::Failed)?;
+        Ok((rules, checks))
     }
 
-    pub(super) fn speech(&self, request: &request::Parts) -> Speech {
-        self.options.speech.unwrap_or_else(|| Speech::of(&request.headers))
+    pub(super) fn protocol(&self, request: &request::Parts) -> Protocol {
+        self.options.protocol.unwrap_or_else(|| Protocol::of(&request.headers))
     }
 
-    pub(super) fn answer(&self, denial: &Denial<'_>, speech: Speech) -> Response<Bytes> {
-        let usual = speech.answer(denial, self.options.older_headers);
+    pub(super) fn answer(&self, denial: &Denial<'_>, protocol: Protocol) -> Response<Bytes> {
+        let usual = protocol.answer(denial, self.options.older_headers);
         match &self.options.answer {
             Some(answer) => answer(denial, usual),
             None => usual,

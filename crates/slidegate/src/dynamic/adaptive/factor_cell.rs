@@ -7,14 +7,14 @@ use super::load::Reports;
 use super::{Adaptive, WHOLE};
 
 /// Longer latencies count as this one.
-const LONGEST: Duration = Duration::from_secs(3600);
+const MAX_LATENCY: Duration = Duration::from_secs(3600);
 
 /// Settings of an adaptive rule, and its present factor. A clone starts with the same factor and then changes
 /// independently: the rules of two limiters are controlled separately.
 #[derive(Debug)]
 pub(crate) struct AdaptiveState {
     pub(crate) terms: Adaptive,
-    pub(crate) gauge: FactorCell,
+    pub(crate) cell: FactorCell,
 }
 
 /// Factor and reports. All decisions read and write it, without a lock.
@@ -28,13 +28,13 @@ pub(crate) struct FactorCell {
 
 impl AdaptiveState {
     pub(crate) fn new(terms: Adaptive) -> Self {
-        AdaptiveState { terms, gauge: FactorCell::new(WHOLE) }
+        AdaptiveState { terms, cell: FactorCell::new(WHOLE) }
     }
 }
 
 impl Clone for AdaptiveState {
     fn clone(&self) -> Self {
-        AdaptiveState { terms: self.terms.clone(), gauge: FactorCell::new(self.gauge.factor()) }
+        AdaptiveState { terms: self.terms.clone(), cell: FactorCell::new(self.cell.factor()) }
     }
 }
 
@@ -68,7 +68,7 @@ impl FactorCell {
     }
 
     pub(crate) fn report(&self, latency: Duration, ok: bool) {
-        let micros = latency.min(LONGEST).as_micros() as u64;
+        let micros = latency.min(MAX_LATENCY).as_micros() as u64;
         self.latency.fetch_add(micros, Ordering::Relaxed);
         self.failed.fetch_add(u64::from(!ok), Ordering::Relaxed);
         self.count.fetch_add(1, Ordering::Relaxed);

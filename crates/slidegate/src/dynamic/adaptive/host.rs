@@ -99,7 +99,7 @@ mod tests {
     use super::{Cgroup, Host};
 
     #[test]
-    fn it_finds_out_about_this_host() {
+    fn measures_this_host() {
         let mut host = Host::new();
         let first = host.load();
         assert_eq!(first.cpu, None, "since when?");
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_may_use_what_its_quota_says() {
+    fn reads_the_cpu_quota_of_a_container() {
         let folder = tempfile::tempdir().unwrap();
         let cgroup = Cgroup { folder: folder.path().to_owned() };
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();

@@ -47,7 +47,7 @@ impl NodeLoad {
 
 /// Combines the loads of all processes for one rule. It takes the median of each input, so that with three processes a single
 /// wrong or lying one is outvoted. The weight of a latency is its number of reports.
-pub(crate) fn together(nodes: &[NodeLoad], rule: &str) -> Load {
+pub(crate) fn combine(nodes: &[NodeLoad], rule: &str) -> Load {
     let host = |input: fn(&HostLoad) -> Option<u32>| {
         median(nodes.iter().filter_map(|node| Some((u64::from(input(&node.host)?), 1))).collect())
             .and_then(|share| u32::try_from(share).ok())
@@ -86,10 +86,10 @@ fn median(mut weighed: Vec<(u64, u64)>) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{HostLoad, Micros, NodeLoad, Reports, median, together};
+    use super::{HostLoad, Micros, NodeLoad, Reports, combine, median};
 
     #[test]
-    fn the_middle_of_the_weight() {
+    fn computes_the_weighted_median() {
         assert_eq!(median(vec![]), None);
         assert_eq!(median(vec![(7, 1)]), Some(7));
         assert_eq!(median(vec![(9, 1), (5, 1)]), Some(7));
@@ -99,15 +99,15 @@ mod tests {
     }
 
     #[test]
-    fn one_of_three_that_lies_is_outvoted() {
+    fn one_of_three_nodes_is_outvoted() {
         let node = |cpu, count, millis: u64| NodeLoad {
             host: HostLoad { cpu, memory: None },
             reports: vec![("a".into(), Reports { count, latency: count * millis * 1_000, failed: 0 })],
         };
         let nodes = [node(Some(4_000), 10, 80), node(Some(10_000), 9, 3_600_000), node(Some(5_000), 10, 90)];
-        let load = together(&nodes, "a");
+        let load = combine(&nodes, "a");
         assert_eq!(load.host, HostLoad { cpu: Some(5_000), memory: None });
         assert_eq!(load.latency, Some(Micros::from_millis(90)));
-        assert_eq!(together(&nodes, "b").latency, None);
+        assert_eq!(combine(&nodes, "b").latency, None);
     }
 }

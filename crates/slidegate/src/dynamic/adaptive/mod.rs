@@ -30,7 +30,7 @@ use crate::{Error, Micros};
 pub(crate) const WHOLE: u32 = 10_000;
 
 /// Highest factor: ten times the limit.
-const MOST: u32 = 10 * WHOLE;
+const MAX_FACTOR: u32 = 10 * WHOLE;
 
 /// Longest smoothing time.
 const MAX_SMOOTH: Micros = Micros::from_secs(3600);
@@ -88,22 +88,22 @@ impl Default for Adaptive {
 impl Adaptive {
     /// Sets the thresholds for CPU use, in hundredths of a percent; `None` ignores the CPU.
     #[must_use]
-    pub fn cpu(mut self, bands: Option<Thresholds>) -> Self {
-        self.cpu = bands;
+    pub fn cpu(mut self, thresholds: Option<Thresholds>) -> Self {
+        self.cpu = thresholds;
         self
     }
 
     /// Sets the thresholds for memory use, in hundredths of a percent; `None` ignores memory.
     #[must_use]
-    pub fn memory(mut self, bands: Option<Thresholds>) -> Self {
-        self.memory = bands;
+    pub fn memory(mut self, thresholds: Option<Thresholds>) -> Self {
+        self.memory = thresholds;
         self
     }
 
     /// Sets the thresholds for latency, in microseconds; `None` ignores latency.
     #[must_use]
-    pub fn latency(mut self, bands: Option<Thresholds>) -> Self {
-        self.latency = bands.map(Latencies::Thresholds);
+    pub fn latency(mut self, thresholds: Option<Thresholds>) -> Self {
+        self.latency = thresholds.map(Latencies::Thresholds);
         self
     }
 
@@ -137,7 +137,7 @@ impl Adaptive {
                 percent(min)
             )));
         }
-        if !(WHOLE..=MOST).contains(&max) {
+        if !(WHOLE..=MAX_FACTOR).contains(&max) {
             return Err(Error::invalid(format!(
                 "adaptive.max must be between 100% and 1000%, not {}",
                 percent(max)

@@ -1,15 +1,15 @@
 //! Adaptive policy: a pure function of loads and time that returns a factor.
 
-use super::gradient::{FAILING, Gradient};
-use super::thresholds::{Place, Thresholds};
+use super::gradient::{FAILURE_THRESHOLD, Gradient};
+use super::thresholds::{Band, Thresholds};
 use super::{Adaptive, Latencies, Load, WHOLE};
 use crate::Micros;
 
 /// Bounds of the time between two steps, in seconds; values outside are clamped.
-const ELAPSED: (f64, f64) = (0.001, 60.0);
+const ELAPSED_BOUNDS: (f64, f64) = (0.001, 60.0);
 
 /// A limit rises this many times slower than it falls. Otherwise it would oscillate around the capacity of the server.
-const SLOWER: f64 = 3.0;
+const RISE_SLOWDOWN: f64 = 3.0;
 
 /// Controls the limit of one rule. It has no clock: the caller passes the elapsed time to each step.
 ///
@@ -17,20 +17,20 @@ const SLOWER: f64 = 3.0;
 /// use slidegate::{Adaptive, HostLoad, Load, Micros, AdaptivePolicy};
 ///
 /// let terms = Adaptive::default();
-/// let mut pilot = AdaptivePolicy::new(10_000);
+/// let mut policy = AdaptivePolicy::new(10_000);
 /// let busy = Load { host: HostLoad { cpu: Some(9_000), memory: Some(7_000) }, ..Load::default() };
 /// for _ in 0..60 {
-///     let factor = pilot.step(&terms, Micros::from_secs(1), &busy);
-///     pilot.follow(factor);
+///     let factor = policy.step(&terms, Micros::from_secs(1), &busy);
+///     policy.follow(factor);
 /// }
-/// assert_eq!(pilot.factor(), 8_000); // CPU above 80 %, memory as usual, latency not known
+/// assert_eq!(policy.factor(), 8_000); // CPU above 80 %, memory as usual, latency not known
 /// ```
 #[derive(Clone, Debug)]
 pub struct AdaptivePolicy {
     factor: f64,
-    cpu: Option<Place>,
-    memory: Option<Place>,
-    latency: Option<Place>,
+    cpu: Option<Band>,
+    memory: Option<Band>,
+    latency: Option<Band>,
     gradient: Gradient,
 }
 
@@ -45,13 +45,13 @@ impl AdaptivePolicy {
     pub fn step(&mut self, terms: &Adaptive, elapsed: Micros, load: &Load) -> u32 {
         let (min, max) = terms.bounds();
         let [min, max] = [min, max].map(|bound| f64::from(bound) / f64::from(WHOLE));
-        let elapsed = seconds(elapsed).clamp(ELAPSED.0, ELAPSED.1);
+        let elapsed = seconds(elapsed).clamp(ELAPSED_BOUNDS.0, ELAPSED_BOUNDS.1);
         let smooth = seconds(terms.smoothed());
         let sensitivity = terms.sensitive();
         let share = |share: Option<u32>| share.map(f64::from);
-        let cpu = in_band(terms.by_cpu(), &mut self.cpu, share(load.host.cpu), sensitivity);
-        let memory = in_band(terms.by_memory(), &mut self.memory, share(load.host.memory), sensitivity);
-        let failing = load.failed >= FAILING;
+        let cpu = band_factor(terms.by_cpu(), &mut self.cpu, share(load.host.cpu), sensitivity);
+        let memory = band_factor(terms.by_memory(), &mut self.memory, share(load.host.memory), sensitivity);
+        let failing = load.failed >= FAILURE_THRESHOLD;
         let latency = load.latency;
         self.factor = match terms.by_latency() {
             Some(Latencies::Gradient(tolerance)) => {
@@ -62,16 +62,16 @@ impl AdaptivePolicy {
                 // The capacity of the server is measured: an idle CPU does not increase it.
                 factor.clamp(min, max) * (cpu * memory).min(1.0)
             }
-            banded => {
-                let bands = banded.and_then(|latencies| match latencies {
-                    Latencies::Thresholds(bands) => Some(bands),
+            by_thresholds => {
+                let thresholds = by_thresholds.and_then(|latencies| match latencies {
+                    Latencies::Thresholds(thresholds) => Some(thresholds),
                     Latencies::Gradient(_) => None,
                 });
                 let micros = latency.map(|latency| latency.get() as f64);
                 let micros = if failing { Some(f64::INFINITY) } else { micros };
-                let latency = in_band(bands, &mut self.latency, micros, sensitivity);
+                let latency = band_factor(thresholds, &mut self.latency, micros, sensitivity);
                 let target = (cpu * memory * latency).clamp(min, max);
-                let smooth = if target > self.factor { smooth * SLOWER } else { smooth };
+                let smooth = if target > self.factor { smooth * RISE_SLOWDOWN } else { smooth };
                 self.factor + (target - self.factor) * (1.0 - (-elapsed / smooth).exp())
             }
         }
@@ -95,14 +95,14 @@ impl AdaptivePolicy {
 }
 
 /// Returns the factor of an input; 1 if the input is ignored or unknown.
-fn in_band(
-    bands: Option<Thresholds>,
-    place: &mut Option<Place>,
+fn band_factor(
+    thresholds: Option<Thresholds>,
+    band: &mut Option<Band>,
     value: Option<f64>,
     sensitivity: u32,
 ) -> f64 {
-    *place = bands.zip(value).and_then(|(bands, value)| bands.place(*place, value));
-    bands.zip(*place).map_or(1.0, |(bands, place)| bands.factor(place, sensitivity))
+    *band = thresholds.zip(value).and_then(|(thresholds, value)| thresholds.band(*band, value));
+    thresholds.zip(*band).map_or(1.0, |(thresholds, band)| thresholds.factor(band, sensitivity))
 }
 
 fn seconds(time: Micros) -> f64 {

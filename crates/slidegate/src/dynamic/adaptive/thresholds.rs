@@ -23,7 +23,7 @@ pub struct Thresholds {
 
 /// Band of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
+pub(super) enum Band {
     Below,
     Within,
     Above,
@@ -59,29 +59,29 @@ impl Thresholds {
     }
 
     /// Returns the band of `value`, if the previous band was `before`; `None` for NaN.
-    pub(super) fn place(&self, before: Option<Place>, value: f64) -> Option<Place> {
+    pub(super) fn band(&self, before: Option<Band>, value: f64) -> Option<Band> {
         if value.is_nan() {
             return None;
         }
-        let lies = |scale: f64| match value {
-            value if value >= self.high as f64 * scale => Place::Above,
-            value if value >= self.low as f64 * scale => Place::Within,
-            _ => Place::Below,
+        let band_at = |scale: f64| match value {
+            value if value >= self.high as f64 * scale => Band::Above,
+            value if value >= self.low as f64 * scale => Band::Within,
+            _ => Band::Below,
         };
-        let there = lies(1.0);
+        let present = band_at(1.0);
         Some(match before {
             // A return to a looser band needs the margin.
-            Some(before) if there < before => lies(MARGIN).min(before),
-            _ => there,
+            Some(before) if present < before => band_at(MARGIN).min(before),
+            _ => present,
         })
     }
 
     /// Returns the factor of a band, as a fraction of 1.
-    pub(super) fn factor(&self, place: Place, sensitivity: u32) -> f64 {
-        let factor = match place {
-            Place::Below => self.below,
-            Place::Within => WHOLE,
-            Place::Above => self.above,
+    pub(super) fn factor(&self, band: Band, sensitivity: u32) -> f64 {
+        let factor = match band {
+            Band::Below => self.below,
+            Band::Within => WHOLE,
+            Band::Above => self.above,
         };
         let change = f64::from(factor) / f64::from(WHOLE) - 1.0;
         (1.0 + change * f64::from(sensitivity) / 100.0).max(0.0)
@@ -90,17 +90,17 @@ impl Thresholds {
 
 #[cfg(test)]
 mod tests {
-    use super::{Place, Thresholds};
+    use super::{Band, Thresholds};
 
     #[test]
-    fn stricter_at_once_and_looser_past_a_margin() {
+    fn becomes_stricter_at_once_and_looser_past_a_margin() {
         let walk = |values: &[f64]| {
-            let mut place = None;
-            values.iter().map(|value| place = Thresholds::CPU.place(place, *value)).for_each(drop);
-            place
+            let mut band = None;
+            values.iter().map(|value| band = Thresholds::CPU.band(band, *value)).for_each(drop);
+            band
         };
-        use Place::{Above, Below, Within};
-        for (values, place) in [
+        use Band::{Above, Below, Within};
+        for (values, band) in [
             (&[4_999.0][..], Below),
             (&[5_000.0], Within),
             (&[7_999.0], Within),
@@ -116,7 +116,7 @@ mod tests {
             (&[f64::INFINITY], Above),
             (&[-1.0], Below),
         ] {
-            assert_eq!(walk(values), Some(place), "{values:?}");
+            assert_eq!(walk(values), Some(band), "{values:?}");
         }
         assert_eq!(walk(&[f64::NAN]), None);
     }

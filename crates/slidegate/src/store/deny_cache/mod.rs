@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 
 use self::table::{Denial, Table};
 use super::HEARD_LANES;
-use crate::common::striped_counter::Tally;
+use crate::common::striped_counter::StripedCounter;
 use crate::{
     BatchVerdicts, Check, Checks, Clock, Count, Entry, Error, Inspection, Key, Listener, Micros, Outcome,
     Receipt, Settlement, Source, Store, SystemClock, Verdicts,
@@ -42,7 +42,7 @@ struct Inner<S> {
     memory: Arc<Memory>,
     clock: Arc<dyn Clock>,
     listens: Once,
-    hits: Tally,
+    hits: StripedCounter,
 }
 
 /// What a deny cache has done.
@@ -96,7 +96,7 @@ impl<S: Store> DenyCache<S> {
                 memory: Arc::new(memory),
                 clock: Arc::new(clock),
                 listens: Once::new(),
-                hits: Tally::default(),
+                hits: StripedCounter::default(),
             }),
         }
     }

@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::admission_log::{Log, Noted};
 use super::bucket_estimate::Level;
 use super::fallback::Local;
-use crate::algorithm::extensions::Moved;
+use crate::algorithm::extensions::Extensions;
 use crate::{Algorithm, Check, Encoding, Entry, Key, Micros, Outcome, Quota, State, Verdict, Verdicts};
 
 const SHARDS: usize = 32;
@@ -52,7 +52,7 @@ pub(super) struct Record {
     /// What decides without the store.
     pub(super) local: Option<Box<Local>>,
     /// What was extended, by when it was admitted and as which.
-    moved: Option<Box<Moved<(Micros, u64)>>>,
+    moved: Option<Box<Extensions<(Micros, u64)>>>,
 }
 
 /// How much is remembered.

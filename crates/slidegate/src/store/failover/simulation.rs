@@ -5,7 +5,7 @@
 
 use super::fallback::{Outage, decide, postpone};
 use super::journal::Journal;
-use crate::algorithm::evaluate::judge_one;
+use crate::algorithm::evaluate::evaluate_one;
 use crate::{Check, Checks, Count, Key, Micros, Outcome, Quota, Source, State};
 
 const WINDOW: Micros = Micros::from_millis(1_000);
@@ -64,7 +64,7 @@ impl World {
         let Node { mirror, alone, share: (nodes, rank) } = &mut self.nodes[node];
         let reading = match *alone {
             None => {
-                let reading = judge_one(&ask, now, &mut self.server, None);
+                let reading = evaluate_one(&ask, now, &mut self.server, None);
                 mirror.answered(ask.checks(), &reading, true);
                 reading
             }

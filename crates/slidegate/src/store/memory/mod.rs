@@ -37,7 +37,7 @@ use self::overflow::SharedPlace;
 use self::shard::Shard;
 use self::stats::Count;
 pub use self::stats::MemoryStats;
-use crate::algorithm::Asked;
+use crate::algorithm::CheckInput;
 use crate::algorithm::evaluate::{self, Counters};
 use crate::algorithm::note_budget::NoteBudget;
 use crate::{
@@ -212,7 +212,7 @@ impl<C: Clock> Inner<C> {
             if let Some(state) = shard.find(&check.key)
                 && state.suits(&check.quota)
             {
-                return SmallVec::from_buf([evaluate::judge_one(ask, now, state, Some(&self.notes))]);
+                return SmallVec::from_buf([evaluate::evaluate_one(ask, now, state, Some(&self.notes))]);
             }
         }
         self.admit_all(asks)
@@ -380,10 +380,10 @@ impl<C: Clock> Locked<'_, C> {
         let budget = Some(&self.inner.notes);
         let asked = |i: usize| {
             let (quota, scope) = &presented[i];
-            Asked { quota, cost: ask.checks()[i].cost, id: ask.id(), scope: *scope, budget }
+            CheckInput { quota, cost: ask.checks()[i].cost, id: ask.id(), scope: *scope, budget }
         };
         let mut counters = Places { locked: self, places: &mut places };
-        let reading = evaluate::judge_by(ask, now, &mut counters, asked);
+        let reading = evaluate::evaluate_with(ask, now, &mut counters, asked);
         for ((check, place), verdict) in ask.checks().iter().zip(places).zip(&reading.verdicts) {
             self.keep(check, place, now, ask.is_peek(), verdict.outcome);
         }
@@ -444,7 +444,7 @@ impl<C: Clock> Locked<'_, C> {
                 let counter = table.shared_at(place);
                 let quota = counter.quota(quota);
                 let (scope, budget) = (key.hash(), Some(notes));
-                let asked = Asked { quota: &quota, cost: *cost, id: ask.id(), scope, budget };
+                let asked = CheckInput { quota: &quota, cost: *cost, id: ask.id(), scope, budget };
                 let stays = !room || *cost == 0 || !counter.can_be_left();
                 if stays || !counter.fits(now, asked) {
                     return Place::Shared { shard, place, quota };

@@ -187,7 +187,7 @@ impl Slot {
     pub(super) fn counts(&self, held: &Held, entry: &Entry) -> bool {
         let window = held.quota.window().get();
         let at = entry.at.get();
-        let (ahead, left) = match (held.quota.algorithm(), self.state.kept().counted) {
+        let (ahead, left) = match (held.quota.algorithm(), self.state.snapshot().counted) {
             (Algorithm::FixedWindow, _) => (0, (at - at % window).saturating_add(window) <= self.at),
             (_, SnapshotCounts::Missing { gone, .. }) => (0, entry.at <= gone),
             (Algorithm::TimeSlice { .. }, _) => {
@@ -219,7 +219,7 @@ impl Slot {
         };
         let named = seq >= NAMED;
         let now = |used: u64, most: u64| (used.saturating_sub(from) + to).min(most);
-        let amended = match self.state.kept().counted {
+        let amended = match self.state.snapshot().counted {
             SnapshotCounts::Entries(_) => {
                 let Some(found) = found.filter(|found| found.cost > 0) else { return false };
                 if let Algorithm::TimeSlice { .. } = held.quota.algorithm() {

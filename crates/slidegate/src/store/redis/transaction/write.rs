@@ -16,7 +16,7 @@ const MOST_REMOVED: usize = 2_000;
 impl Slot {
     /// Adds what has changed; false if that cannot be said without reading all of the key.
     pub(super) fn write(&self, writes: &mut Pipeline, loaded: &Loaded, expiry: Expiry) -> bool {
-        let kept = self.state.kept();
+        let kept = self.state.snapshot();
         if self.fresh && self.recorded == 0 {
             return true;
         }
