@@ -45,13 +45,13 @@ pub(crate) async fn show() -> Result<Vec<String>, Box<dyn Error>> {
     tokio::spawn(async move { axum::serve(listener, app).await });
     let mut lines = Vec::new();
     for (path, forwarded_for) in [("/", ""), ("/report", ""), ("/", ""), ("/", ""), ("/", "6.6.6.6")] {
-        lines.push(format!("GET {path}  {}", get(address, path, forwarded_for).await?));
+        lines.push(format!("GET {path}  {}", fetch(address, path, forwarded_for).await?));
     }
     Ok(lines)
 }
 
 /// Returns the status of a response, and its rate-limit headers.
-async fn get(address: SocketAddr, path: &str, forwarded_for: &str) -> Result<String, Box<dyn Error>> {
+async fn fetch(address: SocketAddr, path: &str, forwarded_for: &str) -> Result<String, Box<dyn Error>> {
     let mut stream = TcpStream::connect(address).await?;
     let head = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
     let request = format!("{head}x-forwarded-for: {forwarded_for}\r\n\r\n");
