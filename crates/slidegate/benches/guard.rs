@@ -1,7 +1,7 @@
-//! What a guard costs: the same decisions with and without it, and without the server, in one run.
+//! Cost of `Failover`: the same decisions with it, without it, and without a server, in one run.
 //!
-//! `cargo bench -p slidegate --bench guard [-- seconds]` prints a table. Contenders take turns, round after round; a
-//! figure is the median of its rounds, a ratio that of the rounds' ratios.
+//! `cargo bench -p slidegate --bench guard [-- seconds]` prints a table. Contenders take turns, round after round. A figure
+//! is the median of its rounds; a ratio is the median of the ratios within a round.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 #![expect(clippy::disallowed_methods, reason = "it measures")]
 
@@ -17,7 +17,7 @@ use redis_server::{Flavour, Server};
 
 const ROUNDS: usize = 7;
 
-/// Decisions a second of `callers` over a thousand keys.
+/// Decisions per second of `callers` over a thousand keys.
 async fn rate<S: Store + Clone + 'static>(store: &S, callers: u64, length: Duration, source: Source) -> f64 {
     let quota = Quota::new(1_000_000, Duration::from_secs(2)).unwrap();
     let keys: Arc<Vec<Key>> =
@@ -29,9 +29,9 @@ async fn rate<S: Store + Clone + 'static>(store: &S, callers: u64, length: Durat
             let mut decided = 0;
             while start.elapsed() < length {
                 let key = keys[((decided * 7_919 + caller * 104_729) % 1_000) as usize].clone();
-                let ask = Checks::one(Check::new(key, quota, 1)).unwrap();
-                let readings = store.admit(std::slice::from_ref(&ask)).await.unwrap();
-                assert_eq!(readings[0].source, source);
+                let checks = Checks::one(Check::new(key, quota, 1)).unwrap();
+                let replies = store.admit(std::slice::from_ref(&checks)).await.unwrap();
+                assert_eq!(replies[0].source, source);
                 decided += 1;
             }
             decided

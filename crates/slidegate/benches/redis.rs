@@ -1,8 +1,8 @@
-//! Redis: our script against the source documents' own, on one local server, in one run.
+//! Redis: the script of this crate compared with the script of the source documents, on one local server, in one run.
 //!
-//! `cargo bench -p slidegate --bench redis [-- seconds [events…]]` prints a table. Contenders take turns, round after
-//! round, because the speed of a machine drifts; a figure is the median of its rounds, a ratio that of the
-//! rounds' ratios. Every key is kept at its number of events: as one is admitted, one leaves.
+//! `cargo bench -p slidegate --bench redis [-- seconds [events…]]` prints a table. Contenders take turns, round after round,
+//! because the speed of a machine drifts. A figure is the median of its rounds; a ratio is the median of the ratios within a
+//! round. Every key stays at its number of events: as one is admitted, one leaves.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 #![expect(clippy::disallowed_methods, reason = "it measures")]
 
@@ -43,7 +43,7 @@ end
 return sliding_window_rate_limit()
 ";
 
-/// Who decides.
+/// Implementation that decides.
 #[derive(Clone)]
 enum Contender {
     Seed { connection: MultiplexedConnection, digest: String },
@@ -62,13 +62,13 @@ struct Row {
 
 #[derive(Clone, Copy, Default)]
 struct Measured {
-    /// Decisions a second.
+    /// Decisions per second.
     rate: f64,
-    /// `redis.call`s a decision.
+    /// `redis.call`s per decision.
     calls: f64,
-    /// Microseconds of Redis a decision.
+    /// Microseconds of Redis per decision.
     busy: f64,
-    /// Bytes an event, and how many events there were.
+    /// Bytes per event, and the number of events.
     bytes: f64,
     held: f64,
 }
@@ -111,8 +111,8 @@ impl Contender {
     async fn decide(&self, key: &Key, quota: &Quota, cost: u64) -> usize {
         match self {
             Contender::Seed { connection, digest } => {
-                // Its time is the client's. In microseconds, or two requests of one millisecond count once; and
-                // since a late day, or `..` would print them alike.
+                // This script takes the time of the client. In microseconds, because two requests of one millisecond would
+                // count once; and relative to a recent day, because `..` would otherwise print both alike.
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64
                     - 1_790_000_000_000_000;
                 let mut command = redis::cmd("EVALSHA");
@@ -124,16 +124,16 @@ impl Contender {
             }
             Contender::Ours { store, encoding, batch } => {
                 let check = Check { encoding: *encoding, ..Check::new(key.clone(), *quota, cost) };
-                let asks = vec![Checks::one(check).unwrap(); *batch];
-                let readings = store.admit(&asks).await.unwrap();
-                assert!(readings.iter().all(|r| r.verdicts[0].outcome == Outcome::Charged), "{readings:?}");
-                readings.len()
+                let checks = vec![Checks::one(check).unwrap(); *batch];
+                let replies = store.admit(&checks).await.unwrap();
+                assert!(replies.iter().all(|r| r.verdicts[0].outcome == Outcome::Charged), "{replies:?}");
+                replies.len()
             }
         }
     }
 }
 
-/// Runs `callers` at once for `time`; decisions made.
+/// Runs `callers` concurrently for `time`; returns the number of decisions.
 async fn drive(row: &Row, key: &Key, quota: Quota, time: Duration) -> u64 {
     let done = Arc::new(AtomicU64::new(0));
     let end = Instant::now() + time;
@@ -152,7 +152,7 @@ async fn drive(row: &Row, key: &Key, quota: Quota, time: Duration) -> u64 {
     done.load(Ordering::Relaxed)
 }
 
-/// Calls and microseconds of each command so far.
+/// Returns calls and microseconds of each command so far.
 fn statistics(connection: &mut redis::Connection) -> BTreeMap<String, (f64, f64)> {
     let text: String = redis::cmd("INFO").arg("commandstats").query(connection).unwrap();
     let field = |rest: &str, name: &str| -> f64 {
@@ -164,7 +164,7 @@ fn statistics(connection: &mut redis::Connection) -> BTreeMap<String, (f64, f64)
     lines.map(|(name, rest)| (name.to_owned(), (field(rest, "calls"), field(rest, "usec")))).collect()
 }
 
-/// Fills a key until as much leaves as comes, then measures.
+/// Fills a key until as many events leave as arrive, then measures.
 async fn measure(row: &Row, port: u16, time: Duration) -> Measured {
     let mut connection =
         redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap().get_connection().unwrap();
@@ -192,7 +192,7 @@ async fn measure(row: &Row, port: u16, time: Duration) -> Measured {
     let outer = ["evalsha", "eval", "info", "ping", "flushall"];
     let calls: f64 =
         after.keys().filter(|name| !outer.contains(&name.as_str())).map(|n| grown(n, |s| s.0)).sum();
-    let (bytes, held) = held(&mut connection, row);
+    let (bytes, held) = stored_events(&mut connection, row);
     Measured {
         rate: decisions / elapsed,
         calls: calls / decisions,
@@ -202,8 +202,8 @@ async fn measure(row: &Row, port: u16, time: Duration) -> Measured {
     }
 }
 
-/// Bytes an event, and events.
-fn held(connection: &mut redis::Connection, row: &Row) -> (f64, f64) {
+/// Returns bytes per event, and the number of events.
+fn stored_events(connection: &mut redis::Connection, row: &Row) -> (f64, f64) {
     let name = match &row.contender {
         Contender::Seed { .. } => "bench",
         Contender::Ours { encoding: Encoding::Zset, .. } => "sg:{bench}",
@@ -265,7 +265,7 @@ async fn main() {
         ]
         .into_iter()
         .map(|(name, contender, callers, cost)| Row { name, contender, callers, cost, events })
-        // A thousand members a request is more than memory has room for.
+        // A thousand members per request exceed the available memory.
         .filter(|row| events <= 1_000 || row.cost == 1 && !row.name.starts_with("(d)"))
         .collect();
         let mut results: Vec<Vec<Measured>> = vec![Vec::new(); rows.len()];

@@ -1,15 +1,15 @@
-//! Decisions while `MemoryStore::stats` runs: latency percentiles with and without it, in one run.
+//! Latency percentiles of decisions with and without a concurrent `MemoryStore::stats`, in one run.
 //!
-//! `cargo bench -p slidegate --bench stats [-- seconds]` prints a table. One thread decides about a million keys, in a
-//! random order, and measures each decision. A second thread does one of three things meanwhile:
+//! `cargo bench -p slidegate --bench stats [-- seconds]` prints a table. One thread decides about a million keys in random
+//! order, and measures each decision. Meanwhile a second thread does one of three things:
 //!
 //! - `idle`: it sleeps.
-//! - `reader`: it reads as much memory as `stats` does, but not the store's, and takes no lock. This is the control: it
-//!   takes a core, memory bandwidth and cache as `stats` does.
+//! - `reader`: it reads as much memory as `stats` does, but not that of the store, and takes no lock. This is the control: it
+//!   uses a core, memory bandwidth and cache as `stats` does.
 //! - `stats`: it calls `stats` in a loop.
 //!
 //! The three take turns, round after round, so that the load of the machine affects all of them. A figure is the median
-//! of its rounds, a ratio the median of the ratios within a round.
+//! of its rounds; a ratio is the median of the ratios within a round.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 #![expect(clippy::disallowed_methods, reason = "it measures")]
 
@@ -25,10 +25,10 @@ use slidegate::{Check, Checks, Key, MemoryStore, Quota, Store};
 const KEYS: usize = 1_000_000;
 const ROUNDS: usize = 9;
 
-/// Size of the memory that one call of `stats` reads: two cache lines, 16 words, for each key.
+/// Number of words that one call of `stats` reads: two cache lines, 16 words, for each key.
 const WORDS: usize = 16 * KEYS;
 
-/// Latencies are counted in steps of 16 ns up to a millisecond; what takes longer counts as a millisecond.
+/// Latencies are counted in steps of 16 ns up to a millisecond; longer ones count as a millisecond.
 const STEP_NS: usize = 16;
 const STEPS: usize = 1_000_000 / STEP_NS;
 
@@ -50,12 +50,12 @@ fn main() {
     let seconds = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(1.0);
     let length = Duration::from_secs_f64(seconds);
     let store = MemoryStore::with_max_keys(4 * KEYS);
-    // Long enough that no key is swept before its next turn, short enough that admissions leave as others come.
+    // Long enough that no key is evicted before its next turn, short enough that admissions leave as others arrive.
     let quota = Quota::new(1_000_000, Duration::from_secs(10)).unwrap();
-    let asks: Vec<Checks> = (0..KEYS)
+    let batch: Vec<Checks> = (0..KEYS)
         .map(|n| Checks::one(Check::new(Key::new("u", [("id", n.to_string().as_str())]), quota, 1)).unwrap())
         .collect();
-    asks.iter().for_each(|ask| decide(&store, ask));
+    batch.iter().for_each(|checks| decide(&store, checks));
     let mut order = shuffled(KEYS).into_iter().cycle();
     let memory = vec![1u64; WORDS];
     let start = Instant::now();
@@ -71,7 +71,7 @@ fn main() {
     let besides = [Beside::Idle, Beside::Reader, Beside::Stats];
     let mut rounds: Vec<[Round; 3]> = Vec::new();
     for _ in 0..ROUNDS {
-        rounds.push(besides.map(|beside| round(&store, &asks, &mut order, &memory, beside, length)));
+        rounds.push(besides.map(|beside| round(&store, &batch, &mut order, &memory, beside, length)));
     }
     println!(
         "\n{:<8}{:>10}{:>10}{:>10}{:>14}{:>12}",
@@ -100,7 +100,7 @@ fn main() {
 
 fn round(
     store: &MemoryStore,
-    asks: &[Checks],
+    batch: &[Checks],
     order: &mut impl Iterator<Item = u32>,
     memory: &[u64],
     beside: Beside,
@@ -132,8 +132,8 @@ fn round(
         let start = Instant::now();
         let mut before = start;
         let mut decided = 0;
-        for place in order {
-            decide(store, &asks[place as usize]);
+        for index in order {
+            decide(store, &batch[index as usize]);
             let now = Instant::now();
             let took = (now - before).as_nanos() as usize / STEP_NS;
             counts[took.min(STEPS - 1)] += 1;
@@ -152,10 +152,10 @@ fn round(
     })
 }
 
-fn decide(store: &MemoryStore, ask: &Checks) {
-    let mut admit = pin!(store.admit(std::slice::from_ref(ask)));
+fn decide(store: &MemoryStore, checks: &Checks) {
+    let mut admit = pin!(store.admit(std::slice::from_ref(checks)));
     match admit.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(readings) => drop(black_box(readings.unwrap())),
+        Poll::Ready(replies) => drop(black_box(replies.unwrap())),
         Poll::Pending => unreachable!("the memory store answers at once"),
     }
 }
@@ -164,7 +164,7 @@ fn read(memory: &[u64]) -> u64 {
     memory.chunks(8).map(|line| line[0]).fold(0, u64::wrapping_add)
 }
 
-/// Upper end of the step that this share of the decisions did not exceed, in nanoseconds.
+/// Returns the upper end of the step that this share of the decisions did not exceed, in nanoseconds.
 fn percentile(counts: &[u32], decided: u64, share: f64) -> f64 {
     let mut left = (decided as f64 * share) as u64;
     let step = counts.iter().position(|count| {
@@ -180,7 +180,7 @@ fn median(mut numbers: Vec<f64>) -> f64 {
     numbers[numbers.len() / 2]
 }
 
-/// Every number below `n` once, in an order that the processor cannot foresee.
+/// Returns every number below `n` once, in an order that the processor cannot predict.
 fn shuffled(n: usize) -> Vec<u32> {
     let mut order: Vec<u32> = (0..n as u32).collect();
     let mut random = 1u64;

@@ -1,8 +1,8 @@
-//! What the tower layer costs: the same service with and without it, in one run.
+//! Cost of the tower layer: the same service with and without it, in one run.
 //!
-//! `cargo bench -p slidegate --bench tower [-- seconds]` prints two tables: calls in this process, and an axum server that
-//! `wrk` asks. Contenders take turns, round after round; a figure is the median of its rounds, a ratio that of the rounds'
-//! ratios.
+//! `cargo bench -p slidegate --bench tower [-- seconds]` prints two tables: calls in this process, and an axum server under
+//! `wrk`. Contenders take turns, round after round. A figure is the median of its rounds; a ratio is the median of the ratios
+//! within a round.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 #![expect(clippy::disallowed_methods, reason = "it measures")]
 
@@ -23,11 +23,11 @@ use tower::{Layer, Service, ServiceExt};
 
 const ROUNDS: usize = 7;
 
-/// Calls in one turn, and turns: so short that most are not interrupted.
+/// Calls in one turn, and number of turns: short, so that most turns are not interrupted.
 const CALLS: usize = 1_000;
 const TURNS: usize = 1_001;
 
-/// A limit that no run reaches, by the address and the path; or one that denies nearly everything.
+/// Creates a limiter by address and path. The limit is one that no run reaches, or one that denies nearly everything.
 fn limiter(limit: u64) -> Limiter {
     let rules = format!("rules: [{{ name: per-client, key: [ip, path], limit: {limit}, window: 1s }}]");
     Limiter::new(MemoryStore::new(), Rules::from_yaml(&rules).unwrap())
@@ -45,7 +45,7 @@ fn median(mut numbers: Vec<f64>) -> f64 {
     numbers[numbers.len() / 2]
 }
 
-/// Nanoseconds a call, the making of the request included.
+/// Nanoseconds per call, including the construction of the request.
 async fn call<Inner, B>(service: &mut Inner) -> f64
 where
     Inner: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
@@ -60,7 +60,7 @@ where
     start.elapsed().as_nanos() as f64 / CALLS as f64
 }
 
-/// Nanoseconds that the same decision takes without a layer.
+/// Nanoseconds of the same decision without a layer.
 async fn decide(limiter: &Limiter) -> f64 {
     let start = Instant::now();
     for _ in 0..CALLS {
@@ -109,10 +109,10 @@ async fn serve(layer: Option<RateLimitLayer>) -> String {
     url
 }
 
-/// What one turn of wrk showed.
+/// Result of one turn of wrk.
 struct Turn {
     per_second: f64,
-    /// Of this process, which serves: what others do on the machine is not in it.
+    /// CPU time of this process, which serves; other processes are not included.
     cpu_micros: f64,
 }
 
@@ -128,7 +128,7 @@ async fn wrk(url: &str, seconds: u32) -> Turn {
     Turn { per_second: rate.trim().parse().unwrap(), cpu_micros: used * 1e6 / requests }
 }
 
-/// Processor time of this process, in ticks of a hundredth of a second.
+/// CPU time of this process, in ticks of a hundredth of a second.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let after_name = stat.rsplit_once(')').unwrap().1;

@@ -1,4 +1,4 @@
-//! An API quota: a hundred requests a minute for each key, more for those who pay, and headers that say so.
+//! An API quota: a hundred requests per minute for each key, more for paying customers, with rate-limit headers.
 //!
 //! `cargo run -p slidegate --example api_quota`
 

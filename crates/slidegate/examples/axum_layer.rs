@@ -1,5 +1,5 @@
-//! An axum server whose clients may ask three times in ten seconds, and read one report at a time. It asks itself, to show
-//! what they see.
+//! An axum server that allows each client three requests in ten seconds, and one report at a time. The example sends requests
+//! to itself to show the responses.
 //!
 //! `cargo run -p slidegate --example axum_layer`
 
@@ -27,10 +27,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A line for each of five requests.
+/// Returns a line for each of five requests.
 pub(crate) async fn show() -> Result<Vec<String>, Box<dyn Error>> {
     let limiter = Limiter::new(MemoryStore::new(), Rules::from_yaml(RULES)?);
-    // Only proxies in this network are believed about who asks, so the last request gains nothing by its header.
+    // Only proxies in this network may name the client, so the forged header of the last request has no effect.
     let client = ClientAddress::new(|ConnectInfo(peer): &ConnectInfo<SocketAddr>| Some(*peer))
         .behind(["10.0.0.0/8"])?;
     let layer = RateLimitLayer::new(limiter)
@@ -45,20 +45,20 @@ pub(crate) async fn show() -> Result<Vec<String>, Box<dyn Error>> {
     tokio::spawn(async move { axum::serve(listener, app).await });
     let mut lines = Vec::new();
     for (path, forwarded_for) in [("/", ""), ("/report", ""), ("/", ""), ("/", ""), ("/", "6.6.6.6")] {
-        lines.push(format!("GET {path}  {}", ask(address, path, forwarded_for).await?));
+        lines.push(format!("GET {path}  {}", fetch(address, path, forwarded_for).await?));
     }
     Ok(lines)
 }
 
-/// The status of a response, and what it says of limits.
-async fn ask(address: SocketAddr, path: &str, forwarded_for: &str) -> Result<String, Box<dyn Error>> {
+/// Returns the status of a response, and its rate-limit headers.
+async fn fetch(address: SocketAddr, path: &str, forwarded_for: &str) -> Result<String, Box<dyn Error>> {
     let mut stream = TcpStream::connect(address).await?;
     let head = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
     let request = format!("{head}x-forwarded-for: {forwarded_for}\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut response = String::new();
     stream.read_to_string(&mut response).await?;
-    let told = ["HTTP/1.1 ", "ratelimit: ", "retry-after: "];
-    let lines = response.lines().filter(|line| told.iter().any(|start| line.starts_with(start)));
+    let shown = ["HTTP/1.1 ", "ratelimit: ", "retry-after: "];
+    let lines = response.lines().filter(|line| shown.iter().any(|start| line.starts_with(start)));
     Ok(lines.collect::<Vec<_>>().join("  "))
 }

@@ -1,4 +1,4 @@
-//! A flash sale: everyone arrives at once, the shop can take 100 orders a second, and not one more.
+//! A flash sale: all buyers arrive at once, and the shop accepts exactly 100 orders per second.
 //!
 //! `cargo run -p slidegate --example flash_sale`
 
@@ -9,7 +9,7 @@ use slidegate::{Error, Limiter, Quota, Request, Rule, Rules};
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
-    // Two rules, all or nothing: the shop as a whole, and one order each per buyer.
+    // Two rules, all or nothing: the shop as a whole, and one order per buyer.
     let rules = Rules::new([
         Rule::new("orders", Quota::per_second(100)?)?,
         Rule::new("one-each", Quota::new(1, Duration::from_secs(600))?)?.per(["buyer"])?,

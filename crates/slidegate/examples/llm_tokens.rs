@@ -1,5 +1,5 @@
-//! Tokens of a language model: nobody knows what an answer costs before it is written, so reserve an estimate,
-//! and settle what it really was. What was reserved too much is there for the next one at once.
+//! Tokens of a language model: the cost of an answer is unknown before it is written. So reserve an estimate, and settle the
+//! actual cost. The excess is available to the next request at once.
 //!
 //! `cargo run -p slidegate --example llm_tokens`
 
@@ -8,11 +8,11 @@ use slidegate::{Error, Limiter, Quota, Request, RequestId};
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     let limiter = Limiter::per_key(Quota::per_minute(10_000)?)?;
-    // (estimate, what it really took)
+    // (estimate, actual cost)
     for (n, (estimate, real)) in
         [(4_000, 1_200), (4_000, 3_900), (4_000, 4_400), (4_000, 800)].into_iter().enumerate()
     {
-        // With an id, a retry after a lost answer is not charged twice.
+        // With an id, a retry after a lost reply is not charged twice.
         let id = RequestId::new(&format!("prompt-{n}"))?;
         let decision = limiter.acquire(Request::from("alice").permits(estimate).id(id)).await?;
         let Some(reservation) = decision.reservation() else {

@@ -1,5 +1,5 @@
-//! A login guard by address and by user. Denied tries count too, so hammering does not help, and an address
-//! that is over its limit does not touch the user's count.
+//! A login guard by address and by user. Denied attempts count too, so retrying faster does not help. An address over its
+//! limit does not affect the count of the user.
 //!
 //! `cargo run -p slidegate --example login_guard`
 
@@ -13,7 +13,7 @@ rules:
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
-    // Time by hand, to show a minute in a moment.
+    // A manual clock, to show a minute at once.
     let clock = ManualClock::at(Micros::from_secs(1_000_000));
     let limiter = Limiter::new(MemoryStore::with_clock(clock.clone(), 1_000), Rules::from_yaml(RULES)?);
     let tries = [

@@ -1,5 +1,5 @@
-//! A tonic server whose clients may call three times in ten seconds; what is more is `ResourceExhausted`. It calls itself,
-//! to show what they see.
+//! A tonic server that allows each client three calls in ten seconds; further calls get `ResourceExhausted`. The example calls
+//! itself to show the responses.
 //!
 //! `cargo run -p slidegate --example tonic_layer`
 
@@ -20,7 +20,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A line for each of five calls.
+/// Returns a line for each of five calls.
 pub(crate) async fn show() -> Result<Vec<String>, Box<dyn Error>> {
     let rules = Rules::from_yaml("rules: [{ name: per-client, key: [ip], limit: 3, window: 10s }]")?;
     let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), rules))

@@ -1,4 +1,4 @@
-//! What a store is asked: keys, quotas and costs, with nothing left to look up.
+//! Input of a store: keys, quotas and costs of one request, with nothing left to look up.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -10,64 +10,64 @@ use smallvec::SmallVec;
 use crate::quota::MAX_LIMIT;
 use crate::{Error, Key, Micros, Quota};
 
-/// One question: do all these checks fit? Judged and charged as one.
+/// The checks of one request. A store evaluates and charges them atomically: all enforced checks fit, or none is charged.
 #[derive(Clone, Debug)]
 pub struct Checks {
     checks: SmallVec<[Check; 1]>,
     id: Option<RequestId>,
     peek: bool,
-    /// Whether no rule matches the request.
+    /// True if no rule matches the request.
     unmatched: bool,
     #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     waited: Micros,
 }
 
-/// One key, what it may use, and what this request would use of it.
+/// One key, its quota, and the cost of this request.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// What the count belongs to.
+    /// Name of the counter.
     pub key: Key,
-    /// What the key may use.
+    /// Quota of the key.
     pub quota: Quota,
-    /// What this request uses of it; 0 only looks.
+    /// Permits that this request uses; 0 only reads.
     pub cost: u64,
-    /// Whether a denial denies the ask. A shadow rule is judged and counted, but denies nothing.
+    /// If true, a denial of this check denies the request. A shadow rule is evaluated and counted, but denies nothing.
     pub enforced: bool,
-    /// How Redis stores it; other stores do not look at it.
+    /// Storage format in Redis; other stores ignore it.
     pub encoding: Encoding,
-    /// What to answer if the store cannot decide; only a guard looks at it, and has an answer for none.
+    /// Behaviour if the store cannot decide. Only [`Failover`](crate::Failover) reads it; for `None` it uses its own default.
     pub on_error: Option<OnError>,
-    /// How many permits a node may take in advance, for itself, until the slice ends; none takes none. Only for
+    /// Number of permits that a node may take in advance, for itself, until the slice ends; `None` takes none. Only for
     /// `time-slice`: see [`Lease`](crate::Lease).
     pub lease: Option<NonZeroU32>,
-    /// The rule's place among the rules that made this ask; stores do not look at it.
+    /// Index of the rule among the rules that produced the check; stores ignore it.
     pub rule: u32,
 }
 
-/// How an exact window is stored in Redis. The decisions are the same, bit for bit.
+/// Storage format of a sliding window in Redis. The decisions are the same, bit for bit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Encoding {
-    /// A sorted set, which people can read.
+    /// A sorted set, which people can read with `redis-cli`.
     #[default]
     Zset,
-    /// A packed log in a string: ten bytes an event or fewer. Only for `sliding-window`.
+    /// A packed log in a string: at most ten bytes per event. Only for `sliding-window`.
     Packed,
 }
 
-/// What to answer while a store cannot decide.
+/// Behaviour while a store cannot decide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnError {
-    /// Decide in this process, by this node's share of the limit and what it has admitted itself.
+    /// Decide in this process, with this node's share of the limit and its own admissions.
     #[default]
     Local,
-    /// Allow.
+    /// Allow the request.
     Open,
-    /// Deny.
+    /// Deny the request.
     Closed,
 }
 
 impl Check {
-    /// An enforced check.
+    /// Creates an enforced check.
     #[inline]
     pub fn new(key: Key, quota: Quota, cost: u64) -> Self {
         Check {
@@ -84,11 +84,11 @@ impl Check {
 }
 
 impl Checks {
-    /// The checks in the order in which they are to be judged; no two may name the same key.
+    /// Creates the checks of one request, evaluated in this order; no two may have the same key.
     pub fn new(checks: impl IntoIterator<Item = Check>) -> Result<Self, Error> {
-        let ask = Checks::distinct(checks.into_iter());
+        let new_checks = Checks::distinct(checks.into_iter());
         let mut keys = HashSet::new();
-        for check in &ask.checks {
+        for check in &new_checks.checks {
             if check.cost > MAX_LIMIT {
                 return Err(too_many_permits(check.cost));
             }
@@ -96,10 +96,10 @@ impl Checks {
                 return Err(Error::invalid(format!("two checks of one ask name the key `{}`", check.key)));
             }
         }
-        Ok(ask)
+        Ok(new_checks)
     }
 
-    /// A single check.
+    /// Creates the checks of a request with a single check.
     #[inline]
     pub fn one(check: Check) -> Result<Self, Error> {
         if check.cost > MAX_LIMIT {
@@ -114,31 +114,31 @@ impl Checks {
         })
     }
 
-    /// Nothing yet.
+    /// Creates an empty list of checks.
     #[inline]
     pub(crate) fn empty() -> Self {
         Checks { checks: SmallVec::new(), id: None, peek: false, unmatched: false, waited: Micros::ZERO }
     }
 
-    /// Checks that are known to name different keys and to cost no more than they may.
+    /// Creates a list of checks whose keys are known to differ and whose costs are known to be within [`MAX_LIMIT`].
     pub(crate) fn distinct(checks: impl Iterator<Item = Check>) -> Self {
         Checks { checks: checks.collect(), ..Checks::empty() }
     }
 
-    /// One more check, of a key that no other one names, and no costlier than any may be.
+    /// Adds a check. The caller guarantees that its key is new and its cost is within [`MAX_LIMIT`].
     #[inline(always)]
     pub(crate) fn add(&mut self, check: Check) {
         self.checks.push(check);
     }
 
-    /// The same question of other checks, which name different keys.
+    /// Returns the same request with other checks. The caller guarantees that their keys differ.
     #[cfg(feature = "redis")]
     pub(crate) fn with_checks(&self, checks: impl Iterator<Item = Check>) -> Self {
         let checks = checks.collect();
         Checks { checks, id: self.id.clone(), peek: self.peek, unmatched: false, waited: self.waited }
     }
 
-    /// With a request id: asking again under it is not charged again.
+    /// Sets the request id: a retry with the same id is not charged again.
     #[must_use]
     pub fn with_id(mut self, id: RequestId) -> Self {
         self.set_id(id);
@@ -149,26 +149,26 @@ impl Checks {
         self.id = Some(id);
     }
 
-    /// Judged as it stands, but nothing is recorded.
+    /// Makes this a peek: the store evaluates the checks and records nothing.
     #[must_use]
     pub fn peek(mut self) -> Self {
         self.peek = true;
         self
     }
 
-    /// The checks, in the order in which they are judged.
+    /// Returns the checks, in the order of evaluation.
     #[inline]
     pub fn checks(&self) -> &[Check] {
         &self.checks
     }
 
-    /// The request id, if it has one.
+    /// Returns the request id, if there is one.
     #[inline]
     pub fn id(&self) -> Option<&RequestId> {
         self.id.as_ref()
     }
 
-    /// Whether nothing is to be recorded.
+    /// Returns true if the store must record nothing.
     #[inline]
     pub fn is_peek(&self) -> bool {
         self.peek
@@ -179,13 +179,13 @@ impl Checks {
         self.unmatched = unmatched;
     }
 
-    /// Whether no rule matches the request.
+    /// Returns true if no rule matches the request.
     #[inline]
     pub(crate) fn is_unmatched(&self) -> bool {
         self.unmatched
     }
 
-    /// How much of the time that a guard gives it is gone already.
+    /// Part of the time budget of [`Failover`](crate::Failover) that is already used.
     #[cfg(feature = "redis")]
     pub(crate) fn waited(&self) -> Micros {
         self.waited
@@ -205,17 +205,16 @@ pub(crate) fn too_many_permits(permits: u64) -> Error {
 /// The longest request id, in bytes.
 pub const MAX_ID: usize = 64;
 
-/// Names one request, so that a retry after an unknown outcome is not charged twice.
+/// Identifies one request, so that a retry after an unknown outcome is not charged twice.
 ///
-/// Letters, digits and `._:-`, up to 64 of them; a UUID is a good one. Each key remembers the id of what it
-/// admitted for as long as that counts there; the same id for another cost is another request, and a request
-/// that was denied is judged again. Whoever chooses the id decides what counts as the same request, so never
-/// take it from an end user.
+/// An id has 1 to 64 letters, digits and `._:-`; a UUID is a good choice. Each key remembers the ids of its admissions as long
+/// as they count. The same id with another cost is another request. A denied request is evaluated again. The sender of the id
+/// decides which requests count as the same, so never take an id from an end user.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId(CompactString);
 
 impl RequestId {
-    /// Checks and takes an id.
+    /// Validates an id.
     pub fn new(id: &str) -> Result<Self, Error> {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._:-".contains(&b);
         if id.is_empty() || id.len() > MAX_ID || !id.bytes().all(allowed) {
@@ -224,7 +223,7 @@ impl RequestId {
         Ok(RequestId(id.into()))
     }
 
-    /// The id as text.
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! The answer: allowed or not, by which rule, and when it will be.
+//! Decisions: allowed or denied, by which rule, and the wait until a retry succeeds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,61 +12,61 @@ use crate::{
     Reservation, Source, Verdict, Verdicts,
 };
 
-/// The answer to one request.
+/// The decision about one request.
 #[derive(Clone, Debug)]
 pub struct Decision {
     rules: Arc<Rules>,
-    pub(crate) ask: Checks,
-    pub(crate) reading: Verdicts,
+    pub(crate) checks: Checks,
+    pub(crate) verdicts: Verdicts,
 }
 
 impl Decision {
     #[inline(always)]
-    pub(crate) fn new(rules: Arc<Rules>, ask: Checks, reading: Verdicts) -> Self {
-        Decision { rules, ask, reading }
+    pub(crate) fn new(rules: Arc<Rules>, checks: Checks, verdicts: Verdicts) -> Self {
+        Decision { rules, checks, verdicts }
     }
 
-    /// One that is yet to be made. It is large, so it is filled where it stays.
+    /// Creates a decision without verdicts. A `Decision` is large, so it is filled in place instead of moved.
     #[inline(always)]
-    pub(crate) fn unmade(rules: Arc<Rules>, ask: Checks) -> Self {
-        let reading = Verdicts { at: Micros::ZERO, source: Source::NoRule, verdicts: SmallVec::new() };
-        Decision { rules, ask, reading }
+    pub(crate) fn without_verdicts(rules: Arc<Rules>, checks: Checks) -> Self {
+        let verdicts = Verdicts { at: Micros::ZERO, source: Source::NoRule, verdicts: SmallVec::new() };
+        Decision { rules, checks, verdicts }
     }
 
-    /// Asks what `request` does by its rules. Nothing was asked yet.
+    /// Fills the empty checks with those of `request`.
     #[inline(always)]
-    pub(crate) fn fill_ask(&mut self, request: &Request<'_>) -> Result<(), Error> {
-        self.rules.ask_in(&mut self.ask, request)
+    pub(crate) fn fill_checks(&mut self, request: &Request<'_>) -> Result<(), Error> {
+        self.rules.fill_checks(&mut self.checks, request)
     }
 
-    /// Id of the request, if it has one.
+    /// Returns the id of the request, if it has one.
     pub fn request_id(&self) -> Option<&RequestId> {
-        self.ask.id()
+        self.checks.id()
     }
 
-    /// Whether the request may go on.
+    /// Returns true if the request may proceed.
     pub fn allowed(&self) -> bool {
         self.denial().is_none() && !self.denied_as_unmatched()
     }
 
-    /// The policy for requests that no rule matches, if this is one of them; none if a rule matches.
+    /// Returns the policy for requests that no rule matches, if this is such a request; `None` if a rule matches.
     pub fn unmatched(&self) -> Option<Unmatched> {
-        self.ask.is_unmatched().then(|| self.rules.unmatched())
+        self.checks.is_unmatched().then(|| self.rules.unmatched())
     }
 
     #[inline]
     fn denied_as_unmatched(&self) -> bool {
-        self.ask.is_unmatched() && self.rules.unmatched() == Unmatched::Deny
+        self.checks.is_unmatched() && self.rules.unmatched() == Unmatched::Deny
     }
 
-    /// The rule that denied: the first that did, in the order of the rules. None also if the request was denied because
-    /// no rule matches it: see [`Decision::unmatched`].
+    /// Returns the first rule that denied, in the order of the rules. Also `None` if the request was denied because no rule
+    /// matches it: see [`Decision::unmatched`].
     pub fn denied_by(&self) -> Option<&str> {
         self.denial().map(|limit| limit.rule())
     }
 
-    /// The denying rule's code; 0 if the request was allowed, [`DEFAULT_CODE`] if it was denied because no rule matches
-    /// it.
+    /// Returns the code of the denying rule; 0 if the request was allowed, [`DEFAULT_CODE`] if it was denied because no rule
+    /// matches it.
     pub fn code(&self) -> u32 {
         match self.denial() {
             Some(limit) => self.rules.rule(limit.check.rule).code.get(),
@@ -75,48 +75,49 @@ impl Decision {
         }
     }
 
-    /// The smallest wait after which this request would be allowed, if nobody else asks; zero if it was. A lower bound if
-    /// [`Decision::retry_after_is_exact`] says so.
+    /// Returns the shortest wait after which this request would be allowed if no other request arrives; zero if it was allowed.
+    /// It is a lower bound unless [`Decision::retry_after_is_exact`] returns true.
     ///
-    /// Wait, not when: clocks differ.
+    /// A wait and not an instant, because clocks differ.
     pub fn retry_after(&self) -> Micros {
         if self.allowed() {
             return Micros::ZERO;
         }
         if self.denied_as_unmatched() {
-            // Waiting does not help: as long as for a rule that blocks.
-            return Quota::STAND_IN.horizon();
+            // Waiting does not help. Return the same wait as for a rule that blocks.
+            return Quota::PLACEHOLDER.horizon();
         }
         let enforced = self.limits().filter(|limit| limit.check.enforced);
         enforced.map(|limit| limit.retry_after()).max().unwrap_or_default()
     }
 
-    /// Whether [`Decision::retry_after`] is exact. If not, it is a lower bound: the request may still be denied after that wait.
+    /// Returns true if [`Decision::retry_after`] is exact. Otherwise it is a lower bound: the request may still be denied after
+    /// that wait.
     pub fn retry_after_is_exact(&self) -> bool {
         self.allowed()
             || self.limits().filter(|limit| limit.check.enforced).all(|limit| limit.retry_after_is_exact())
     }
 
-    /// Every limit that applies and was looked at, in the order of the rules. A denial that was known already
-    /// (see [`Source::DenyCache`] and [`Source::Blocked`]) lists only the limit that it is by.
+    /// Returns every limit that was evaluated, in the order of the rules. A denial without a call to the store
+    /// (see [`Source::DenyCache`] and [`Source::Blocked`]) lists only the limit that denied.
     pub fn limits(&self) -> impl Iterator<Item = Limit<'_>> {
-        let pairs = self.ask.checks().iter().zip(&self.reading.verdicts);
-        let judged = pairs.filter(|(_, verdict)| verdict.outcome != Outcome::Unjudged);
-        judged.map(|(check, verdict)| Limit { rules: &self.rules, check, verdict })
+        let pairs = self.checks.checks().iter().zip(&self.verdicts.verdicts);
+        let evaluated = pairs.filter(|(_, verdict)| verdict.outcome != Outcome::Unjudged);
+        evaluated.map(|(check, verdict)| Limit { rules: &self.rules, check, verdict })
     }
 
-    /// Says how long it took to serve the request, and whether that went well: rules that follow the load go by it.
+    /// Reports how long the request took to serve and if it succeeded. Adaptive rules use this.
     pub fn report(&self, latency: Duration, ok: bool) {
-        self.rules.report(&self.ask, latency, ok);
+        self.rules.report(&self.checks, latency, ok);
     }
 
-    /// What [`Limiter::settle`](crate::Limiter::settle) needs to refund or correct this admission; none if
-    /// nothing was charged. An attempt stays an attempt: rules that count attempts are not settled.
+    /// Returns the input for [`Limiter::settle`](crate::Limiter::settle), which refunds or corrects this admission; `None` if
+    /// nothing was charged. Rules that count attempts are never settled: an attempt remains an attempt.
     pub fn reservation(&self) -> Option<Reservation> {
         Reservation::new(self.charges().map(|charge| charge.to_charge()).collect())
     }
 
-    /// What can be settled of it.
+    /// Returns the charges that can be settled.
     pub(crate) fn charges(&self) -> impl Iterator<Item = ChargeRef<'_>> {
         let limits = self.allowed().then(|| self.limits()).into_iter().flatten();
         let charged = limits.filter(|limit| {
@@ -129,7 +130,7 @@ impl Decision {
         })
     }
 
-    /// Whether permits are held from now on, to be given back when they are not needed any more: see
+    /// Returns true if the request now holds permits that should be released when they are no longer needed: see
     /// [`Limiter::release`](crate::Limiter::release).
     pub fn holds(&self) -> bool {
         self.allowed()
@@ -138,19 +139,19 @@ impl Decision {
                 .any(|limit| limit.verdict.outcome == Outcome::Charged && limit.check.quota.is_held())
     }
 
-    /// The rules it was made by.
+    /// Returns the rules that were applied.
     pub fn rules(&self) -> &Arc<Rules> {
         &self.rules
     }
 
-    /// Who decided.
+    /// Returns the component that decided.
     pub fn source(&self) -> Source {
-        self.reading.source
+        self.verdicts.source
     }
 
-    /// The instant, by the store's clock, at which it was decided; zero if it was not asked.
+    /// Returns the instant of the decision by the store's clock; zero if the store was not called.
     pub fn at(&self) -> Micros {
-        self.reading.at
+        self.verdicts.at
     }
 
     fn denial(&self) -> Option<Limit<'_>> {
@@ -158,7 +159,7 @@ impl Decision {
     }
 }
 
-/// One limit that applied to a request, after the decision.
+/// One limit that applied to a request, with its verdict.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit<'d> {
     rules: &'d Rules,
@@ -167,78 +168,78 @@ pub struct Limit<'d> {
 }
 
 impl<'d> Limit<'d> {
-    /// The rule's name.
+    /// Returns the name of the rule.
     pub fn rule(&self) -> &'d str {
         self.rules.rule(self.check.rule).name()
     }
 
-    /// The rule's place among [`Decision::rules`], from 0, so that whoever counts by rule need not look for its name. Of
-    /// a limit that the request brought itself, which is no rule's, one that is past them all: `u32::MAX`.
+    /// Returns the index of the rule in [`Decision::rules`], from 0, so that per-rule statistics need no lookup by name. A limit
+    /// that the request gave itself belongs to no rule; its index is `u32::MAX`, past all rules.
     pub fn index(&self) -> usize {
         self.check.rule as usize
     }
 
-    /// What the request uses of it, if it is charged.
+    /// Returns the permits that the request uses if it is charged.
     pub fn cost(&self) -> u64 {
         self.check.cost
     }
 
-    /// Whether the rule only watches.
+    /// Returns [`Mode::Shadow`] if the rule only observes, otherwise [`Mode::Enforce`].
     pub fn mode(&self) -> Mode {
         if self.check.enforced { Mode::Enforce } else { Mode::Shadow }
     }
 
-    /// The rule that its own is a [shadow of](crate::Rule::shadow_of).
+    /// Returns the rule that this limit's rule is a [shadow of](crate::Rule::shadow_of).
     pub fn shadow_of(&self) -> Option<&'d str> {
         self.rules.rule(self.check.rule).shadowed()
     }
 
-    /// What the count belongs to.
+    /// Returns the name of the counter.
     pub fn key(&self) -> &'d Key {
         &self.check.key
     }
 
-    /// The quota it was judged by, overrides included.
+    /// Returns the quota that was applied, overrides included.
     pub fn quota(&self) -> Quota {
         self.check.quota
     }
 
-    /// What became of it. Of a shadow rule, what would have.
+    /// Returns the outcome. For a shadow rule: the outcome if it were enforced.
     pub fn outcome(&self) -> Outcome {
         self.verdict.outcome
     }
 
-    /// The most that can be in use.
+    /// Returns the most permits that can be in use.
     pub fn limit(&self) -> u64 {
         self.verdict.limit
     }
 
-    /// Permits in use, this request included if it was charged.
+    /// Returns the permits in use, including this request if it was charged.
     pub fn used(&self) -> u64 {
         self.verdict.used
     }
 
-    /// As what it was recorded, if it was charged. Once more the same for a request that was charged before, under its id.
+    /// Returns the recorded entry, if the request was charged. A retry under the same id returns the same entry.
     pub fn entry(&self) -> Option<Entry> {
         (self.outcome() == Outcome::Charged).then_some(self.verdict.entry)
     }
 
-    /// Permits left.
+    /// Returns the permits left.
     pub fn remaining(&self) -> u64 {
         self.verdict.remaining()
     }
 
-    /// The smallest wait after which this request fits here, if nobody else asks.
+    /// Returns the shortest wait after which this request fits here if no other request arrives.
     pub fn retry_after(&self) -> Micros {
         self.verdict.retry_after
     }
 
-    /// Whether [`Limit::retry_after`] is exact. If not, it is a lower bound.
+    /// Returns true if [`Limit::retry_after`] is exact. Otherwise it is a lower bound.
     pub fn retry_after_is_exact(&self) -> bool {
         self.verdict.precision == Precision::Exact
     }
 
-    /// The wait after which nothing is in use here, if nobody asks.
+    /// Returns the wait after which nothing is in use here if no request arrives.
     pub fn reset_after(&self) -> Micros {
         self.verdict.reset_after
     }

@@ -1,10 +1,10 @@
-//! The one error type. A denial is not an error: see [`Decision`](crate::Decision).
+//! The error type of the crate. A denial is not an error: see [`Decision`](crate::Decision).
 
 use std::fmt;
 
-/// What went wrong, where, and what would be right.
+/// Error with a message that states the problem, the place and the fix.
 ///
-/// Ask it with the predicates; its kinds are private so that they can grow.
+/// The kinds are private so that kinds can be added. Use the predicates to tell them apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(Box<Kind>);
 
@@ -17,46 +17,46 @@ enum Kind {
     Store { fault: Fault, message: String },
 }
 
-/// Why a store could not decide.
+/// Reason why a store could not decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fault {
-    /// It could not be reached; nothing was sent.
+    /// The store could not be reached; nothing was sent.
     Unreachable,
-    /// The connection broke while an answer was due: the outcome is unknown.
+    /// The connection broke before the reply arrived: the outcome is unknown.
     Lost,
-    /// No answer came in time: the outcome is unknown.
+    /// No reply arrived in time: the outcome is unknown.
     Timeout,
     /// More calls are in flight than are allowed; nothing was sent.
     Overloaded,
-    /// It is busy with a long script.
+    /// The store is busy with a long script.
     Busy,
-    /// It is loading its data.
+    /// The store is loading its data.
     Loading,
-    /// It is a replica, and only reads.
+    /// The store is a read-only replica.
     ReadOnly,
-    /// Its memory is full.
+    /// The memory of the store is full.
     OutOfMemory,
-    /// It wants a password, denies ours, or does not allow a command.
+    /// The store requires a password, rejects the configured one, or does not permit a command.
     NotAllowed,
-    /// Something else is stored under one of our keys.
+    /// A key of this crate holds data of another type.
     WrongType,
-    /// A cluster is not in order, or one of its nodes was addressed as a single server.
+    /// The cluster is not healthy, or one of its nodes was addressed as a single server.
     Cluster,
-    /// It is not the one that counted before, and what that one had is not yet written back; nothing was sent.
+    /// The server is not the one that counted before, and the journal is not yet written back; nothing was sent.
     Restarted,
-    /// Others changed the same keys again and again; nothing was written.
+    /// Other clients changed the same keys again and again; nothing was written.
     Conflict,
-    /// More entries of a key have expired than a few calls may remove; nothing was charged. The next call goes on.
+    /// A key has more expired entries than a few calls may remove; nothing was charged. The next call continues.
     Trimming,
-    /// It answered something that is not an answer.
+    /// The store sent a reply that violates the protocol.
     Protocol,
-    /// Something else.
+    /// Any other fault.
     Other,
 }
 
 impl Fault {
-    /// Every one there is, in the order in which they are declared.
+    /// All faults, in the order of their declaration.
     #[cfg(feature = "redis")]
     pub(crate) const ALL: [Fault; 16] = [
         Fault::Unreachable,
@@ -77,7 +77,7 @@ impl Fault {
         Fault::Other,
     ];
 
-    /// As it is written in metrics.
+    /// Returns the name used in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Fault::Unreachable => "unreachable",
@@ -107,7 +107,7 @@ pub struct Problem {
     pub line: u64,
     /// Column in that line, from 1.
     pub column: u64,
-    /// What is wrong and what would be right.
+    /// The problem and the fix.
     pub message: String,
 }
 
@@ -118,18 +118,18 @@ impl fmt::Display for Problem {
 }
 
 impl Error {
-    /// A request or a parameter that is not acceptable as it stands.
+    /// Creates the error for an unacceptable request or parameter.
     pub fn invalid(message: impl Into<String>) -> Self {
         Kind::Invalid(message.into()).into()
     }
 
-    /// A file with mistakes, in the order of their lines.
+    /// Creates the error for a file with mistakes, and sorts them by line.
     pub fn file(mut problems: Vec<Problem>) -> Self {
         problems.sort();
         Kind::File(problems).into()
     }
 
-    /// A store that could not decide.
+    /// Creates the error for a store that could not decide, with [`Fault::Other`].
     pub fn unavailable(message: impl Into<String>) -> Self {
         Error::store(Fault::Other, message)
     }
@@ -138,7 +138,7 @@ impl Error {
         Error::unavailable("the store answered fewer asks than it was given")
     }
 
-    /// A store that could not decide, and why.
+    /// Creates the error for a store that could not decide, with the reason.
     pub fn store(fault: Fault, message: impl Into<String>) -> Self {
         Kind::Store { fault, message: message.into() }.into()
     }
@@ -152,23 +152,23 @@ impl Error {
         Kind::TooManyChecks { max }.into()
     }
 
-    /// The caller's mistake: the same call will fail again.
+    /// Returns true if the caller made a mistake: the same call will fail again.
     pub fn is_invalid(&self) -> bool {
         matches!(*self.0, Kind::Invalid(_) | Kind::File(_) | Kind::TooManyChecks { .. })
     }
 
-    /// The requests of one call meet more than [`MAX_CHECKS`](crate::MAX_CHECKS) limits. Nothing was charged: ask for fewer
-    /// at once.
+    /// Returns true if the requests of one call match more than [`MAX_CHECKS`](crate::MAX_CHECKS) limits. Nothing was charged:
+    /// send fewer requests per call.
     pub fn is_too_many_checks(&self) -> bool {
         matches!(*self.0, Kind::TooManyChecks { .. })
     }
 
-    /// More permits were asked for at once than the limit will ever have: waiting does not help.
+    /// Returns true if one request needs more permits than the limit will ever have: waiting does not help.
     pub fn is_too_costly(&self) -> bool {
         matches!(*self.0, Kind::TooCostly { .. })
     }
 
-    /// The rule that will never have as many permits as were asked for; none for every other error.
+    /// Returns the rule whose limit is below the number of permits requested; `None` for every other error.
     pub fn too_costly_for(&self) -> Option<&str> {
         match &*self.0 {
             Kind::TooCostly { rule, .. } => Some(rule),
@@ -176,12 +176,12 @@ impl Error {
         }
     }
 
-    /// The store could not decide; the outcome may be unknown. Ask again with the same request id.
+    /// Returns true if the store could not decide; the outcome may be unknown. Retry with the same request id.
     pub fn is_unavailable(&self) -> bool {
         matches!(*self.0, Kind::Store { .. })
     }
 
-    /// Why the store could not decide; none for every other error.
+    /// Returns the reason why the store could not decide; `None` for every other error.
     pub fn fault(&self) -> Option<Fault> {
         match *self.0 {
             Kind::Store { fault, .. } => Some(fault),
@@ -189,13 +189,13 @@ impl Error {
         }
     }
 
-    /// The call was sent and no answer came back: it may have been carried out. Ask again with the same
-    /// request id to find out without being charged twice.
+    /// Returns true if the call was sent and no reply came back: the store may have charged it. Retry with the same request
+    /// id to find out without being charged twice.
     pub fn outcome_unknown(&self) -> bool {
         matches!(self.fault(), Some(Fault::Lost | Fault::Timeout))
     }
 
-    /// The mistakes in a file, each with its line; empty for every other error.
+    /// Returns the mistakes in a file, each with its line; empty for every other error.
     pub fn problems(&self) -> &[Problem] {
         match &*self.0 {
             Kind::File(problems) => problems,

@@ -1,8 +1,8 @@
-//! What `fuzz/` reaches that nobody else should. Not in the product.
+//! Crate internals for the fuzz targets in `fuzz/`. Not in the product.
 
 use crate::{DEFAULT_PREFIX, Key, Reservation, reservation};
 
-/// What Redis is asked to hash of a key, and what the key says it hashes.
+/// Returns the text that Redis hashes for a key, and the text that the key declares as hashed.
 pub fn hashed(key: &Key) -> (String, String) {
     let name = crate::store::redis::main_name(DEFAULT_PREFIX, key);
     let inside = name.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
@@ -10,17 +10,17 @@ pub fn hashed(key: &Key) -> (String, String) {
     (inside.to_owned(), key.tag().unwrap_or(key.as_str()).to_owned())
 }
 
-/// The keys of a reservation.
+/// Returns the keys of a reservation.
 pub fn keys(reservation: &Reservation) -> Vec<Key> {
     reservation.settlements(0).into_iter().map(|settlement| settlement.key).collect()
 }
 
-/// Reads a reservation without its signature.
+/// Parses a reservation without its signature.
 pub fn unsigned(text: &str) -> Option<Reservation> {
     reservation::read(text)
 }
 
-/// The text of a reservation without its signature.
+/// Returns the text of a reservation without its signature.
 pub fn printed(reservation: &Reservation) -> String {
     let mut text = String::new();
     reservation.write(&mut text);

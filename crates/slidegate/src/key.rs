@@ -1,13 +1,12 @@
-//! Keys: what a count belongs to, written so that no two differ only in spelling.
+//! Keys of counters, with an injective text encoding.
 //!
-//! A key reads `login-per-ip:ip=1.2.3.4`. The encoding is injective: from the key the rule, the attribute
-//! names and every value can be read back, so (`a:b`, `c`) and (`a`, `b:c`) are different keys, and no value
-//! can pass for another rule's. Braces are escaped too: inside `sg:{…}` they would let a caller choose the
-//! Redis slot. A long value is replaced by its digest, so a key has a bounded length; a digest starts with
-//! `#`, and a value that does is escaped.
+//! A key reads `login-per-ip:ip=1.2.3.4`. The encoding is injective: the rule, the attribute names and every value can be
+//! recovered from the text. So (`a:b`, `c`) and (`a`, `b:c`) are different keys, and no value can imitate the key of another
+//! rule. Braces are escaped too: inside `sg:{…}` they would let a client choose the Redis slot. A long value is replaced by
+//! its digest, so the length of a key is bounded. A digest starts with `#`; a leading `#` of a value is escaped.
 //!
-//! A key with a tag reads `{tenant=acme}per-user:user=bob`: what stands in the braces decides where it is
-//! counted, so all keys of one tag are together. Nothing else of a key has braces.
+//! A key with a tag reads `{tenant=acme}per-user:user=bob`. The text in the braces determines the Redis slot, so all keys with
+//! the same tag are stored together. No other part of a key contains braces.
 
 use std::cell::RefCell;
 use std::fmt::{self, Write};
@@ -17,10 +16,10 @@ use std::sync::LazyLock;
 use compact_str::CompactString;
 use sha2::{Digest, Sha256};
 
-/// Values of more bytes than this are replaced by their digest.
+/// Longest value, in bytes, that is written in plain text. Longer values are replaced by their digest.
 pub const MAX_PLAIN_VALUE: usize = 80;
 
-/// What a count belongs to: a rule, and the values of its key attributes.
+/// Name of a counter: a rule, and the values of its key attributes.
 ///
 /// ```
 /// use slidegate::Key;
@@ -29,24 +28,24 @@ pub const MAX_PLAIN_VALUE: usize = 80;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// Of the text, seeded at random when the process starts: nobody can choose names that meet in one
-    /// bucket. Reckoned once, however many tables the key goes through.
+    /// Hash of the text. The seed is random per process, so that no client can choose names that collide in one bucket.
+    /// It is computed once, however many tables the key goes through.
     hash: u64,
     text: KeyText,
 }
 
-/// Short enough texts are held in place.
+/// Text of a key. Short texts are stored inline, without an allocation.
 pub(crate) type KeyText = CompactString;
 
 static HASHER: LazyLock<foldhash::quality::RandomState> = LazyLock::new(Default::default);
 
 impl Key {
-    /// The key of `rule` for these attribute values.
+    /// Creates the key of `rule` for these attribute values.
     pub fn new<'a>(rule: &str, values: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
-        Key::written(CompactString::default(), rule, values)
+        Key::build(CompactString::default(), rule, values)
     }
 
-    /// The same, counted where every key with this tag is: an attribute and its value.
+    /// Creates a key with a tag: an attribute and its value. All keys with the same tag are stored together.
     ///
     /// ```
     /// # use slidegate::Key;
@@ -61,10 +60,10 @@ impl Key {
         let mut text = CompactString::const_new("{");
         write_attribute(&mut text, name, value);
         text.push('}');
-        Key::written(text, rule, values)
+        Key::build(text, rule, values)
     }
 
-    fn written<'a>(
+    fn build<'a>(
         mut text: CompactString,
         rule: &str,
         values: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -77,23 +76,23 @@ impl Key {
         Key::from_text(text)
     }
 
-    /// Takes a key as it was printed before, such as in an address. It is looked up, never created.
+    /// Creates a key from printed text, such as a path segment of a URL. Use it only for lookups: the text is not validated.
     pub fn printed(text: &str) -> Self {
         Key::from_text(text.into())
     }
 
-    /// The key as it is stored and printed.
+    /// Returns the text that is stored and printed.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// What stands in the braces, if it has a tag.
+    /// Returns the text in the braces, if the key has a tag.
     pub fn tag(&self) -> Option<&str> {
         let (tag, _) = self.text.strip_prefix('{')?.split_once('}')?;
         (!tag.is_empty()).then_some(tag)
     }
 
-    /// The name of the rule it belongs to.
+    /// Returns the name of the rule.
     ///
     /// ```
     /// # use slidegate::Key;
@@ -109,7 +108,7 @@ impl Key {
         self.hash
     }
 
-    /// Hash of the rule and of a number, under the same secret.
+    /// Hash of the rule and a number, with the same random seed.
     pub(crate) fn hash_of_rule(&self, number: u64) -> u64 {
         HASHER.hash_one((self.rule(), number))
     }
@@ -132,55 +131,56 @@ impl Key {
     }
 }
 
-/// How the keys of one rule are written: what they all have in common, escaped once.
+/// Template for the keys of one rule: the constant parts, escaped once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KeyForm {
-    /// The place of each value among the attributes of the rule, and what stands before it.
+pub(crate) struct KeyTemplate {
+    /// Index of each value among the attributes of the rule, and the text before the value.
     values: Vec<(usize, KeyText)>,
     end: KeyText,
 }
 
-impl KeyForm {
-    /// The keys of `rule` by these attributes, with the one at `tag` as their tag: as [`Key::new`] and [`Key::tagged`].
+impl KeyTemplate {
+    /// Creates the template for `rule` and these attributes. The attribute at index `tag` becomes the tag. The keys equal those
+    /// of [`Key::new`] and [`Key::tagged`].
     pub(crate) fn new(rule: &str, names: &[String], tag: Option<usize>) -> Self {
         let (mut values, mut text) = (Vec::new(), KeyText::default());
-        if let Some((place, name)) = tag.and_then(|tag| Some((tag, names.get(tag)?))) {
+        if let Some((index, name)) = tag.and_then(|tag| Some((tag, names.get(tag)?))) {
             text.push('{');
             write_name(&mut text, name);
-            values.push((place, std::mem::take(&mut text)));
+            values.push((index, std::mem::take(&mut text)));
             text.push('}');
         }
         escape(&mut text, rule);
-        for (place, name) in names.iter().enumerate().filter(|(place, _)| Some(*place) != tag) {
+        for (index, name) in names.iter().enumerate().filter(|(index, _)| Some(*index) != tag) {
             text.push(':');
             write_name(&mut text, name);
-            values.push((place, std::mem::take(&mut text)));
+            values.push((index, std::mem::take(&mut text)));
         }
-        KeyForm { values, end: text }
+        KeyTemplate { values, end: text }
     }
 
-    /// The key of these values; none if one is missing.
+    /// Returns the key for these values, or `None` if a value is missing.
     #[inline]
     pub(crate) fn key<'v>(
         &self,
         digests: &Digests<'v>,
         value: impl Fn(usize) -> Option<&'v str>,
     ) -> Option<Key> {
-        let Some(((place, before), others)) = self.values.split_first() else {
+        let Some(((index, before), others)) = self.values.split_first() else {
             return Some(Key::from_text(self.end.clone()));
         };
         let mut text = before.clone();
-        digests.write_value(&mut text, value(*place)?);
-        for (place, before) in others {
+        digests.write_value(&mut text, value(*index)?);
+        for (index, before) in others {
             text.push_str(before);
-            digests.write_value(&mut text, value(*place)?);
+            digests.write_value(&mut text, value(*index)?);
         }
         text.push_str(&self.end);
         Some(Key::from_text(text))
     }
 }
 
-/// Digests of the long values of one request: each value is hashed once, however many rules count by it.
+/// Digests of the long values of one request: each value is hashed once, however many rules use it in their keys.
 #[derive(Default)]
 pub(crate) struct Digests<'v>(RefCell<Vec<(&'v str, Digest128)>>);
 
@@ -238,7 +238,7 @@ fn write_value(text: &mut CompactString, value: &str) {
     }
 }
 
-/// Bytes that are written as they are wherever they stand.
+/// Bytes that are never escaped, wherever they stand.
 const PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
     let mut byte = b'!';
@@ -249,9 +249,9 @@ const PLAIN: [bool; 256] = {
     plain
 };
 
-/// Percent-escapes what has a meaning in a key, and what a terminal or a log line would trip over.
+/// Percent-escapes characters with a meaning in a key, and characters that could disturb a terminal or a log line.
 fn escape(text: &mut CompactString, value: &str) {
-    // Most values are such that nothing needs to be looked for.
+    // Fast path: most values contain nothing to escape.
     if value.bytes().all(|byte| PLAIN[usize::from(byte)]) {
         return text.push_str(value);
     }
@@ -284,6 +284,6 @@ fn write_digest(text: &mut CompactString, digest: Digest128) {
 }
 
 fn push_hex(text: &mut CompactString, byte: u8, before: &str) {
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = write!(text, "{before}{byte:02X}");
 }

@@ -11,7 +11,7 @@
 //! # Ok::<(), slidegate::Error>(()) }).unwrap();
 //! ```
 //!
-//! A denial is an answer, not an error. It says which rule denied, and the exact wait until it would not:
+//! A denial is a decision, not an error. It names the rule that denied and the exact wait until the request would be allowed:
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -33,25 +33,52 @@
 //! # Ok::<(), slidegate::Error>(()) }).unwrap();
 //! ```
 //!
-//! # Layout
+//! # Path of one decision
 //!
-//! One decision goes one way: a [`Request`] meets the [`Rules`], which make an [`Checks`]; a [`Store`] judges it
-//! and answers a [`Verdicts`]; the [`Limiter`] puts the two together into a [`Decision`].
+//! 1. The caller passes a [`Request`] to the [`Limiter`].
+//! 2. The [`Rules`] turn the request into [`Checks`]: one key, quota and cost for each rule that applies.
+//! 3. A [`Store`] evaluates the checks atomically and returns [`Verdicts`].
+//! 4. The limiter returns a [`Decision`], which combines rules, checks and verdicts.
 //!
-//! - What is allowed: [`Quota`], [`Algorithm`], [`Count`]. What applies: [`Rule`], [`Rules`], [`AdHoc`].
-//! - What changes a limit while it runs: [`WarmUp`] after a cold start, [`Adaptive`] by the load, which an [`AdaptiveController`] sees.
-//! - What decides: [`State`] is one key and the algorithms over it, pure; [`evaluate`] is an ask over several.
-//! - Who counts: [`Store`] is the contract, [`MemoryStore`] keeps it in this process, `RedisStore` in Redis.
-//! - What makes a store tougher or faster is a store around it: `Failover`, `Coalesce`, [`DenyCache`], `Lease`.
-//! - In a server: `tower` is a layer around a service, `http` what HTTP servers need around a decision.
-//! - Time is a parameter: [`Clock`], [`SystemClock`], and [`ManualClock`] for tests.
+//! # Modules
+//!
+//! A module uses only modules above it in this table. `python3 scripts/layers.py --graph` prints the layers, and CI fails on a
+//! cycle.
+//!
+//! | layer | module | contents |
+//! |---|---|---|
+//! | 0 | `error` | [`Error`], [`Fault`] (the reason why a store could not decide), [`Problem`] (one mistake in a file). |
+//! | 0 | `key` | [`Key`]: the injective text that names a counter. |
+//! | 1 | `common` | [`Clock`], [`SystemClock`], [`ManualClock`] for tests, [`Micros`], YAML with line numbers, path spelling. |
+//! | 2 | `dynamic` | Limits that change while they run: [`WarmUp`] after a cold start, [`Adaptive`] by load. |
+//! | 2 | `settlement` | [`Settlement`]: the correction of a past admission. |
+//! | 3 | `quota` | [`Quota`]: limit, window, [`Algorithm`], [`Count`]. |
+//! | 3 | `verdict` | [`Verdicts`]: the reply of a store. |
+//! | 4 | `checks` | [`Checks`]: the input of a store. |
+//! | 5 | `algorithm` | [`State`]: one key and the algorithms over it, without I/O or clock. [`evaluate`]: checks of several keys. |
+//! | 5 | `request` | [`Request`]: attributes or a resource, the number of permits, an optional id. |
+//! | 6 | `rules` | [`Rule`], [`Rules`], [`AdHoc`]: matching, selection, overrides, parsing of the rules file. |
+//! | 7 | `reservation` | [`Reservation`]: names an admission so that it can be settled later, also by another process. |
+//! | 8 | `decision` | [`Decision`], and one [`Limit`] for each rule that applied. |
+//! | 8 | `store` | [`Store`], [`MemoryStore`], `RedisStore`, and the stores that wrap another store: `Failover`, `Coalesce`, [`DenyCache`], `Lease`. |
+//! | 9 | `fuzzing` | Entry points for `fuzz/`; not part of the product. |
+//! | 9 | `http` | Client address behind proxies, path spelling, rate-limit headers. |
+//! | 9 | `limiter` | [`Limiter`]: request, rules, store, decision. |
+//! | 10 | `adaptive_controller` | [`AdaptiveController`]: reads the load and sets the factors of adaptive rules. |
+//! | 10 | `tower` | Middleware for axum, tonic and hyper. |
 //!
 //! # Features
 //!
-//! `yaml` (default): rules from a file. `schema`: the file's JSON Schema. `redis`: counts that processes share. `tower`: a
-//! layer for axum, tonic and hyper. `http`: clients behind proxies, paths in one spelling, rate-limit headers. `host`: what
-//! this host has in use, for limits that follow it.
-//! Without default features it is the pure core and the memory store.
+//! | feature | adds |
+//! |---|---|
+//! | `yaml` (default) | Rules from a YAML file. |
+//! | `schema` | The JSON Schema of that file. |
+//! | `redis` | Counters that several processes share. |
+//! | `tower` | A layer for axum, tonic and hyper. |
+//! | `http` | Clients behind proxies, path spelling, rate-limit headers. |
+//! | `host` | CPU and memory use of this host, for adaptive limits. |
+//!
+//! Without default features the crate contains the algorithms, the rules, the limiter and the memory store.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::print_stdout, clippy::print_stderr)]

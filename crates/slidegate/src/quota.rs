@@ -1,57 +1,56 @@
-//! What may be used: a limit, a window, and how the two are counted.
+//! Quotas: a limit, a window, and the algorithm that counts them.
 //!
-//! A [`Quota`] is checked when it is made, so no algorithm ever meets a limit of zero or a window that
-//! overflows. Its numbers stay below 2^51: Redis scripts compute in doubles and must agree to the last
-//! permit.
+//! A [`Quota`] is validated on creation, so no algorithm sees a limit of zero or a window that overflows. All numbers stay
+//! below 2^51, because Redis scripts compute in doubles and must agree with Rust to the last permit.
 
 use std::time::Duration;
 
 use crate::{Error, Micros, WarmUp};
 
-/// The largest limit, burst, or number of permits in one request.
+/// Largest limit, burst, or number of permits in one request.
 pub const MAX_LIMIT: u64 = 1_000_000_000_000;
 
-/// The longest window: 366 days.
+/// Longest window: 366 days.
 pub const MAX_WINDOW: Micros = Micros::from_secs(366 * 24 * 3600);
 
-/// The shortest window: a millisecond.
+/// Shortest window: a millisecond.
 pub const MIN_WINDOW: Micros = Micros::from_millis(1);
 
-/// The most slices a `time-slice` window may be cut into.
+/// Largest number of slices of a `time-slice` window.
 pub const MAX_SLICES: u32 = 10_000;
 
-/// The longest slice: a thousand numbers a microsecond are then exact.
+/// Longest slice: 90 days. Up to this length, a thousand sequence numbers per microsecond of a slice are exact in a double.
 const MAX_SLICE: Micros = Micros::from_secs(90 * 24 * 3600);
 
-/// What a total may reach; integers are exact up to here in every store.
+/// Largest total; integers up to this value are exact in every store.
 pub(crate) const MAX_TOTAL: u64 = (1 << 51) - 1;
 
-/// How a quota is counted.
+/// Algorithm that counts a quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// Exact: at most `limit` permits in any interval of length `window`.
     #[default]
     SlidingWindow,
-    /// Counts anew at every multiple of the window. Up to twice the limit can pass around the turn.
+    /// The counter restarts at every multiple of the window. Up to twice the limit can pass around that instant.
     FixedWindow,
-    /// The window moves in steps of one slice; the slice that is partly outside still counts whole, so
-    /// never more than `limit` in any window. Constant memory.
+    /// The window moves in steps of one slice. A slice that is partly outside the window still counts in full, so no window
+    /// ever holds more than `limit`. Constant memory.
     TimeSlice {
-        /// How many slices make up the window.
+        /// Number of slices in the window.
         slices: u32,
     },
     /// A bucket of `burst` permits that refills at `limit` per `window`.
     TokenBucket {
-        /// The most that can be taken at once.
+        /// Capacity of the bucket.
         burst: u64,
     },
-    /// At most `limit` permits held at once. Each is held until it is given back, or `window` has passed since it was
-    /// admitted or last extended.
+    /// At most `limit` permits held at once. A permit is held until it is released, or until `window` has passed since it
+    /// was admitted or last extended.
     Concurrency,
 }
 
 impl Algorithm {
-    /// As it is written in files and answers.
+    /// Returns the name used in files and replies.
     pub fn as_str(self) -> &'static str {
         match self {
             Algorithm::SlidingWindow => "sliding-window",
@@ -63,17 +62,17 @@ impl Algorithm {
     }
 }
 
-/// What a rule counts.
+/// The events that a rule counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Count {
-    /// Only what was admitted.
+    /// Admitted requests only.
     #[default]
     Admitted,
-    /// Every ask, denied ones too: who hammers stays out.
+    /// All requests, also denied ones: a client that keeps retrying stays denied.
     Attempts,
 }
 
-/// A checked limit over a window.
+/// A validated limit over a window.
 ///
 /// ```
 /// use slidegate::{Algorithm, Quota};
@@ -88,16 +87,16 @@ pub struct Quota {
     window: Micros,
     algorithm: Algorithm,
     count: Count,
-    /// Whether the limit follows a load: what costs more than it is denied for now, not for ever.
+    /// True if the limit follows the load: a cost above the limit is then denied for now, not for ever.
     adapts: bool,
     warm_up: Option<WarmUp>,
-    /// What reduces limit and window to their lowest terms.
+    /// Greatest common divisor of limit and window.
     divisor: u64,
 }
 
 impl Quota {
-    /// Where a quota has to stand but means nothing.
-    pub(crate) const STAND_IN: Quota = Quota {
+    /// Placeholder for checks that need a quota but never count.
+    pub(crate) const PLACEHOLDER: Quota = Quota {
         limit: 1,
         window: Micros::from_secs(24 * 3600),
         algorithm: Algorithm::SlidingWindow,
@@ -107,27 +106,27 @@ impl Quota {
         divisor: 1,
     };
 
-    /// At most `limit` permits in any interval of length `window`.
+    /// Creates a quota of at most `limit` permits in any interval of length `window`.
     pub fn new(limit: u64, window: Duration) -> Result<Self, Error> {
         Self::checked(limit, window.into(), Algorithm::default())
     }
 
-    /// `limit` per second.
+    /// Creates a quota of `limit` per second.
     pub fn per_second(limit: u64) -> Result<Self, Error> {
         Self::new(limit, Duration::from_secs(1))
     }
 
-    /// `limit` per minute.
+    /// Creates a quota of `limit` per minute.
     pub fn per_minute(limit: u64) -> Result<Self, Error> {
         Self::new(limit, Duration::from_secs(60))
     }
 
-    /// `limit` per hour.
+    /// Creates a quota of `limit` per hour.
     pub fn per_hour(limit: u64) -> Result<Self, Error> {
         Self::new(limit, Duration::from_secs(3600))
     }
 
-    /// The same limit, counted by another algorithm.
+    /// Returns the same limit with another algorithm.
     pub fn with_algorithm(self, algorithm: Algorithm) -> Result<Self, Error> {
         let quota = Quota { count: self.count, ..Self::checked(self.limit, self.window, algorithm)? };
         match self.warm_up {
@@ -136,12 +135,12 @@ impl Quota {
         }
     }
 
-    /// The same limit, counting admissions or attempts.
+    /// Returns the same limit, counting admissions or attempts.
     pub fn with_count(self, count: Count) -> Self {
         Quota { count, ..self }
     }
 
-    /// The same limit, to which it climbs after a cold start.
+    /// Returns the same limit with a warm-up: after a cold start it rises to the full limit.
     pub fn with_warm_up(self, warm_up: WarmUp) -> Result<Self, Error> {
         if let Algorithm::TokenBucket { .. } = self.algorithm {
             return Err(Error::invalid(
@@ -151,13 +150,13 @@ impl Quota {
         Ok(Quota { warm_up: Some(warm_up.for_horizon(self.horizon())?), ..self })
     }
 
-    /// The same limit, at its full height from the start.
+    /// Returns the same limit without warm-up.
     #[cfg(feature = "redis")]
     pub(crate) fn without_warm_up(self) -> Self {
         Quota { warm_up: None, ..self }
     }
 
-    /// So many ten-thousandths of the limit, and of the burst of a bucket; one permit at least.
+    /// Multiplies the limit, and the burst of a bucket, by `factor` ten-thousandths; the result is at least one permit.
     pub(crate) fn scaled(self, factor: u32) -> Self {
         let scale = |n: u64| {
             let factor = u64::from(factor);
@@ -171,8 +170,8 @@ impl Quota {
         Quota { limit, algorithm, adapts: true, divisor: gcd(limit, self.window.get()), ..self }
     }
 
-    /// The stricter of two quotas that one counter counts: the lower limit, and for buckets the lower rate and the lower
-    /// burst. A cost that is above it is denied for now.
+    /// Returns the stricter of two quotas of the same counter: the lower limit, and for buckets the lower rate and the lower
+    /// burst. A cost above the result is denied for now, not for ever.
     pub(crate) fn stricter(self, other: &Quota) -> Self {
         let limit = self.limit.min(other.limit);
         let quota = match (self.algorithm, other.algorithm) {
@@ -193,7 +192,7 @@ impl Quota {
         Quota { adapts: true, ..quota }
     }
 
-    /// Whether it can be scaled by anything up to `factor` and still be counted exactly.
+    /// Returns an error unless the quota can be scaled by every value up to `factor` and still be counted exactly.
     pub(crate) fn check_scales(&self, factor: u32) -> Result<(), Error> {
         let Algorithm::TokenBucket { burst } = self.scaled(factor).algorithm else { return Ok(()) };
         if burst.checked_mul(self.window.get()).is_some_and(|units| units <= MAX_TOTAL) {
@@ -236,49 +235,49 @@ impl Quota {
         Ok(quota)
     }
 
-    /// The limit per window. For a token bucket this is the refill; see [`Quota::capacity`].
+    /// Returns the limit per window. For a token bucket this is the refill; see [`Quota::capacity`].
     #[inline]
     pub fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// The window.
+    /// Returns the window.
     #[inline]
     pub fn window(&self) -> Micros {
         self.window
     }
 
-    /// How it is counted.
+    /// Returns the algorithm.
     #[inline]
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// What is counted.
+    /// Returns the events that are counted.
     #[inline]
     pub fn count(&self) -> Count {
         self.count
     }
 
-    /// How it climbs after a cold start, if it does.
+    /// Returns the warm-up, if there is one.
     #[inline]
     pub fn warm_up(&self) -> Option<WarmUp> {
         self.warm_up
     }
 
-    /// Whether the limit is one of a moment: see `adaptive`.
+    /// Returns true if the limit depends on the load: see `adaptive`.
     #[inline]
     pub fn adapts(&self) -> bool {
         self.adapts
     }
 
-    /// Whether its permits are held, and given back.
+    /// Returns true if permits are held until they are released: see [`Algorithm::Concurrency`].
     #[inline]
     pub fn is_held(&self) -> bool {
         self.algorithm == Algorithm::Concurrency
     }
 
-    /// The most that can be in use at once: the burst of a token bucket, otherwise the limit.
+    /// Returns the most permits that can be in use at once: the burst of a token bucket, otherwise the limit.
     #[inline]
     pub fn capacity(&self) -> u64 {
         match self.algorithm {
@@ -287,9 +286,9 @@ impl Quota {
         }
     }
 
-    /// How long an admission can matter; no `retry_after` is longer.
+    /// Returns the longest time for which an admission can affect decisions; no `retry_after` is longer.
     ///
-    /// It is the window; one slice more for `time-slice`; the time to fill for a bucket.
+    /// The horizon is the window, plus one slice for `time-slice`. For a token bucket it is the time to fill.
     pub fn horizon(&self) -> Micros {
         match self.algorithm {
             Algorithm::SlidingWindow | Algorithm::FixedWindow | Algorithm::Concurrency => self.window,
@@ -301,7 +300,7 @@ impl Quota {
         }
     }
 
-    /// A bucket by its refill in lowest terms, as a store has kept it.
+    /// Creates a token bucket from its refill in lowest terms, as a store has saved it.
     #[cfg(feature = "redis")]
     pub(crate) fn bucket(permits: u64, per: u64, burst: u64) -> Option<Self> {
         let sound = permits > 0 && per > 0 && burst > 0 && gcd(permits, per) == 1;
@@ -317,7 +316,7 @@ impl Quota {
         })
     }
 
-    /// What an instant is rounded to: a slice, or a microsecond.
+    /// Returns the resolution to which instants are rounded: a slice, or a microsecond.
     pub(crate) fn grain(&self) -> Micros {
         match self.algorithm {
             Algorithm::TimeSlice { slices } => slice(self.window, slices),
@@ -325,7 +324,7 @@ impl Quota {
         }
     }
 
-    /// The refill of a bucket in lowest terms: so many permits per so many microseconds.
+    /// Returns the refill of a bucket in lowest terms: permits, and microseconds.
     pub(crate) fn rate(&self) -> (u64, u64) {
         (self.limit / self.divisor, self.window.get() / self.divisor)
     }

@@ -1,4 +1,4 @@
-//! What a caller asks, before any rule has looked at it.
+//! Requests for permits, before any rule is applied.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,20 +9,20 @@ use smallvec::SmallVec;
 
 use crate::{Error, Micros, RequestId};
 
-/// The most attributes one request may have.
+/// Largest number of attributes of one request.
 pub const MAX_ATTRIBUTES: usize = 32;
 
-/// The longest attribute name, in bytes.
+/// Longest attribute name, in bytes.
 pub const MAX_NAME: usize = 64;
 
-/// The longest attribute value, in bytes. No message that a listener of `slidegate serve` accepts has a longer one, so no
-/// client escapes a rule with a longer value: rules match values whole, and only keys hold a digest of a long value.
+/// Longest attribute value, in bytes. No listener of `slidegate serve` accepts a message with a longer value, so no client
+/// escapes a rule with a longer value. Rules match the full value; only keys use a digest for long values.
 pub const MAX_VALUE: usize = 4 << 20;
 
-/// The attribute that a plain text stands for: `limiter.acquire("alice")` is a request with `key` = alice.
+/// The attribute that holds a plain text: `limiter.acquire("alice")` is a request with `key` = alice.
 pub const PLAIN_ATTRIBUTE: &str = "key";
 
-/// A request for permits: what it is about, how many, and perhaps an id.
+/// A request for permits: its attributes or resource, the number of permits, and an optional id.
 ///
 /// ```
 /// use slidegate::Request;
@@ -31,7 +31,7 @@ pub const PLAIN_ATTRIBUTE: &str = "key";
 /// let own_limit = Request::resource("user123").limit(10).window(std::time::Duration::from_secs(1));
 /// ```
 ///
-/// Who keeps a request, or its attributes, lends them: nothing is copied.
+/// A request can be passed by reference, and so can attributes. Nothing is copied then.
 ///
 /// ```
 /// # use slidegate::{Limiter, Request};
@@ -52,13 +52,13 @@ pub struct Request<'a> {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Subject<'a> {
-    /// The rules find what applies.
+    /// Attributes, which the rules match.
     Attributes(Attributes<'a>),
-    /// The caller names its own limit, within the configured bounds.
-    Resource { name: &'a str, own: AdHocLimit },
+    /// A resource for which the caller gives the limit, within the configured bounds.
+    Resource { name: &'a str, ad_hoc_limit: AdHocLimit },
 }
 
-/// Names and values, which somebody else may keep: they are most of a request, and to judge it need not be moved.
+/// Names and values of a request, owned or borrowed. They are most of a request, and borrowing avoids moving them.
 #[derive(Clone, Debug)]
 pub(crate) enum Attributes<'a> {
     Owned(SmallVec<[(&'a str, &'a str); 4]>),
@@ -77,7 +77,7 @@ impl<'a> Deref for Attributes<'a> {
     }
 }
 
-/// What a request names of its own limit.
+/// The limit that a request gives for its [resource](Request::resource).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AdHocLimit {
     /// See [`Request::limit`].
@@ -89,56 +89,60 @@ pub struct AdHocLimit {
 }
 
 impl<'a> Request<'a> {
-    /// A request for one permit, judged by the rules that match these attributes.
+    /// Creates a request for one permit, evaluated by the rules that match these attributes.
     pub fn new(attributes: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
-        Request::about(Attributes::Owned(attributes.into_iter().collect()))
+        Request::with_attributes(Attributes::Owned(attributes.into_iter().collect()))
     }
 
     #[inline]
-    fn about(attributes: Attributes<'a>) -> Self {
+    fn with_attributes(attributes: Attributes<'a>) -> Self {
         Request { subject: Subject::Attributes(attributes), permits: 1, id: None }
     }
 
-    /// A request for one permit of a limit that it names itself; see [`Request::limit`] and
+    /// Creates a request for one permit of a limit that the request gives itself; see [`Request::limit`] and
     /// [`Request::window`].
     pub fn resource(name: &'a str) -> Self {
-        Request { subject: Subject::Resource { name, own: AdHocLimit::default() }, permits: 1, id: None }
+        Request {
+            subject: Subject::Resource { name, ad_hoc_limit: AdHocLimit::default() },
+            permits: 1,
+            id: None,
+        }
     }
 
-    /// How many permits; 0 only looks.
+    /// Sets the number of permits; 0 only reads.
     #[must_use]
     pub fn permits(mut self, permits: u64) -> Self {
         self.permits = permits;
         self
     }
 
-    /// The id under which this request may be asked again without being charged twice.
+    /// Sets the id under which this request can be retried without being charged twice.
     #[must_use]
     pub fn id(mut self, id: RequestId) -> Self {
         self.id = Some(Cow::Owned(id));
         self
     }
 
-    /// The limit of a [resource](Request::resource).
+    /// Sets the limit of a [resource](Request::resource).
     #[must_use]
     pub fn limit(self, limit: u64) -> Self {
-        self.own(|own| own.limit = Some(limit))
+        self.edit_limit(|ad_hoc| ad_hoc.limit = Some(limit))
     }
 
-    /// The window of a [resource](Request::resource).
+    /// Sets the window of a [resource](Request::resource).
     #[must_use]
     pub fn window(self, window: Duration) -> Self {
-        self.own(|own| own.window = Some(window.into()))
+        self.edit_limit(|ad_hoc| ad_hoc.window = Some(window.into()))
     }
 
-    /// Makes a [resource](Request::resource) a token bucket of so many permits, refilled at its limit per window, and
-    /// counted apart from the resource of the same name that is none.
+    /// Makes a [resource](Request::resource) a token bucket of `burst` permits that refills at its limit per window. It is
+    /// counted separately from a resource of the same name without a burst.
     #[must_use]
     pub fn burst(self, burst: u64) -> Self {
-        self.own(|own| own.burst = Some(burst))
+        self.edit_limit(|ad_hoc| ad_hoc.burst = Some(burst))
     }
 
-    /// Its attributes, in their order; none if it brings its own limit.
+    /// Returns the attributes, in their order; `None` if the request gives its own limit.
     pub fn attributes(&self) -> Option<&[(&'a str, &'a str)]> {
         match &self.subject {
             Subject::Attributes(attributes) => Some(attributes),
@@ -146,49 +150,51 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The resource whose limit it brings, and what it names of that; none if it has attributes.
+    /// Returns the resource and the limit that the request gives for it; `None` if the request has attributes.
     pub fn own_limit(&self) -> Option<(&'a str, AdHocLimit)> {
         match &self.subject {
             Subject::Attributes(_) => None,
-            Subject::Resource { name, own } => Some((name, *own)),
+            Subject::Resource { name, ad_hoc_limit } => Some((name, *ad_hoc_limit)),
         }
     }
 
-    /// How many permits it asks for.
+    /// Returns the number of permits.
     pub fn cost(&self) -> u64 {
         self.permits
     }
 
-    /// The id that it was given by [`Request::id`].
+    /// Returns the id set by [`Request::id`].
     pub fn known_as(&self) -> Option<&RequestId> {
         self.id.as_deref()
     }
 
-    fn own(mut self, name: impl FnOnce(&mut AdHocLimit)) -> Self {
-        if let Subject::Resource { own, .. } = &mut self.subject {
-            name(own);
+    fn edit_limit(mut self, edit: impl FnOnce(&mut AdHocLimit)) -> Self {
+        if let Subject::Resource { ad_hoc_limit, .. } = &mut self.subject {
+            edit(ad_hoc_limit);
         }
         self
     }
 }
 
-/// The same request; what it has stays where it is.
+/// Borrows a request without copying its contents.
 impl<'r> From<&'r Request<'_>> for Request<'r> {
     #[inline]
     fn from(request: &'r Request<'_>) -> Self {
         let subject = match &request.subject {
             Subject::Attributes(pairs) => Subject::Attributes(Attributes::Borrowed(pairs)),
-            Subject::Resource { name, own } => Subject::Resource { name, own: *own },
+            Subject::Resource { name, ad_hoc_limit } => {
+                Subject::Resource { name, ad_hoc_limit: *ad_hoc_limit }
+            }
         };
         Request { subject, permits: request.permits, id: request.id.as_deref().map(Cow::Borrowed) }
     }
 }
 
-/// A request for one permit, judged by the rules that match these attributes, which stay where they are.
+/// Borrows attributes for a request of one permit, evaluated by the rules that match them.
 impl<'a> From<&'a [(&'a str, &'a str)]> for Request<'a> {
     #[inline]
     fn from(attributes: &'a [(&'a str, &'a str)]) -> Self {
-        Request::about(Attributes::Borrowed(attributes))
+        Request::with_attributes(Attributes::Borrowed(attributes))
     }
 }
 
@@ -199,7 +205,7 @@ impl<'a, const N: usize> From<&'a [(&'a str, &'a str); N]> for Request<'a> {
     }
 }
 
-/// A request about one thing: its attribute [`key`](PLAIN_ATTRIBUTE) is the text.
+/// Creates a request with a single attribute: the text is the value of [`key`](PLAIN_ATTRIBUTE).
 impl<'a> From<&'a str> for Request<'a> {
     fn from(text: &'a str) -> Self {
         Request::new([(PLAIN_ATTRIBUTE, text)])
@@ -212,7 +218,7 @@ impl<'a> From<&'a String> for Request<'a> {
     }
 }
 
-/// The checks that every door relies on: what a stranger sends is bounded before any rule sees it.
+/// Checks the bounds of attributes. All protocols rely on it: untrusted input is bounded before any rule sees it.
 pub(crate) fn check_attributes(attributes: &[(&str, &str)]) -> Result<(), Error> {
     if attributes.len() > MAX_ATTRIBUTES {
         let n = attributes.len();
@@ -228,7 +234,7 @@ pub(crate) fn check_attributes(attributes: &[(&str, &str)]) -> Result<(), Error>
     Ok(())
 }
 
-/// An attribute name: letters, digits, `_`, `-` and `.`.
+/// Checks an attribute name: letters, digits, `_`, `-` and `.`.
 pub(crate) fn check_name(name: &str) -> Result<(), Error> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
     if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(allowed) {

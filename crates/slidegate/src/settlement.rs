@@ -2,22 +2,22 @@
 
 use crate::{Key, Micros};
 
-/// Number of admissions that are not settled: attempts. No store gives it to anything else.
+/// Sequence number of admissions that cannot be settled: attempts. No store gives it to another admission.
 pub(crate) const NEVER_SETTLED: u64 = u64::MAX;
 
-/// One admission of a key: when it was recorded, as which one, and what for.
+/// One admission of a key: its instant, its sequence number and its cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// The instant it was recorded at.
+    /// Instant of the admission.
     pub at: Micros,
-    /// Its number among the key's admissions.
+    /// Sequence number among the admissions of the key.
     pub seq: u64,
-    /// What it was charged.
+    /// Permits that were charged.
     pub cost: u64,
 }
 
 impl Entry {
-    /// Whether a store settles this admission. A rule with `count: attempts` has none that can be settled.
+    /// Returns true if a store can settle this admission. Admissions of a rule with `count: attempts` cannot be settled.
     pub fn can_be_settled(&self) -> bool {
         self.seq != NEVER_SETTLED
     }
@@ -26,52 +26,52 @@ impl Entry {
 /// The correction of one admission of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settlement {
-    /// The key it was charged to.
+    /// The key that was charged.
     pub key: Key,
-    /// Which admission.
+    /// The admission.
     pub entry: Entry,
-    /// What is to become of it.
+    /// The correction.
     pub correction: Correction,
 }
 
-/// What is to become of an admission.
+/// Change to an admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Correction {
-    /// It counts what it really cost; 0 is a refund. The first of these stands.
+    /// Sets the actual cost; 0 is a refund. Only the first such correction takes effect.
     Cost(u64),
-    /// It is still held, and counts from now on as if it were admitted now, under the name it has. Only of a
-    /// `concurrency` limit; anything else is gone for it.
+    /// Extends a held permit: it counts from now on as if it were admitted now, under the same entry. Only for a `concurrency`
+    /// limit; for any other limit the result is [`Settled::Gone`].
     Extend,
 }
 
 impl Settlement {
-    /// Gives an admission back.
+    /// Creates the correction that refunds an admission.
     pub fn refund(key: Key, entry: Entry) -> Self {
         Settlement { key, entry, correction: Correction::Cost(0) }
     }
 
-    /// Whether it counts less than before.
+    /// Returns true if the correction lowers the cost.
     pub(crate) fn frees(&self) -> bool {
         matches!(self.correction, Correction::Cost(permits) if permits < self.entry.cost)
     }
 }
 
-/// What became of a settlement.
+/// Result of one settlement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
-    /// The admission now counts what it really cost.
+    /// The admission now counts its actual cost.
     Done,
-    /// It was settled before; the first settlement stands.
+    /// The admission was settled before; the first settlement stands.
     Already,
-    /// It no longer counts (it left the window, or its key was reset), so there is nothing to correct.
+    /// The admission no longer counts (it left the window, or its key was reset), so there is nothing to correct.
     Gone,
 }
 
-/// What a store answers to settlements.
+/// Reply of a store to settlements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// The instant, by the store's clock, at which they were settled.
+    /// Instant of the settlement, by the store's clock.
     pub at: Micros,
-    /// What became of each, in their order.
+    /// The result of each settlement, in their order.
     pub settled: Vec<Settled>,
 }

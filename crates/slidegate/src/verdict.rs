@@ -1,112 +1,113 @@
-//! What a store answers.
+//! Replies of a store: one verdict for each check.
 
 use smallvec::SmallVec;
 
 use crate::{Entry, Micros};
 
-/// What became of one check.
-// As wide as its neighbours in a verdict: a byte and its padding are copied in pieces, and the next read stalls.
+/// Outcome of one check.
+// As wide as the neighbouring fields of `Verdict`: a byte with padding is copied in pieces, and the next read stalls.
 #[repr(u64)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It fits and counts from now on; or it counted already, under the same request id.
+    /// The check fits and counts from now on, or it already counted under the same request id.
     Charged,
-    /// It would fit, but counts for nothing: a peek, or another rule denied the ask.
+    /// The check would fit but is not counted: a peek, or another rule denied the request.
     Fits,
-    /// It does not fit now.
+    /// The check does not fit now.
     Denied,
-    /// It costs more than the limit, so it never fits.
+    /// The cost is above the limit, so the check never fits.
     Impossible,
-    /// Nobody looked: another rule was known to deny the ask.
+    /// The check was not evaluated: another rule was known to deny the request.
     Unjudged,
 }
 
 impl Outcome {
-    /// Whether an enforced rule with this outcome denies the ask.
+    /// Returns true if an enforced rule with this outcome denies the request.
     pub fn denies(self) -> bool {
         matches!(self, Outcome::Denied | Outcome::Impossible)
     }
 }
 
 /// Precision of [`Verdict::retry_after`].
-// As wide as its neighbours in a verdict: see `Outcome`.
+// As wide as the neighbouring fields of `Verdict`: see `Outcome`.
 #[repr(u64)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// The smallest wait after which the same cost fits.
+    /// Shortest wait after which the same cost fits.
     #[default]
     Exact,
-    /// A wait before which the same cost does not fit. It may take longer. Redis answers so where finding the exact wait takes
-    /// reading more entries than one call may read: see docs/algorithms.md. A full memory store with `OnFull::Deny` cannot
-    /// know when there is room, and answers an estimate of at most a second under the same name.
+    /// The same cost does not fit before this wait has passed; it may take longer. Redis replies so if the exact wait needs
+    /// more entries than one call may read: see docs/algorithms.md. A full memory store with `OnFull::Deny` cannot know
+    /// when there is room, and returns an estimate of at most a second with this precision.
     LowerBound,
 }
 
-/// One check, judged: the numbers after the decision.
+/// Verdict on one check: the numbers after the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// What became of it.
+    /// Outcome of the check.
     pub outcome: Outcome,
-    /// The limit it was judged by: a bucket's burst, otherwise the quota's limit.
+    /// The limit that was applied: the burst of a bucket, otherwise the limit of the quota.
     pub limit: u64,
-    /// Permits in use. More than `limit` after the limit was lowered or a settlement corrected upwards.
+    /// Permits in use. It can exceed `limit` after the limit was lowered or a settlement raised a cost.
     pub used: u64,
-    /// The smallest wait after which the same cost fits, if nobody else asks. Zero if it was charged; for what
-    /// never fits, the quota's horizon. A lower bound if `precision` says so.
+    /// Shortest wait after which the same cost fits if no other request arrives. Zero if the check was charged; the horizon of
+    /// the quota if it never fits. A lower bound if `precision` says so.
     pub retry_after: Micros,
-    /// Whether `retry_after` is exact.
+    /// Precision of `retry_after`.
     pub precision: Precision,
-    /// The wait after which nothing is in use, if nobody asks.
+    /// Wait after which nothing is in use if no request arrives.
     pub reset_after: Micros,
-    /// As what it is recorded; meaningful if it was charged.
+    /// The recorded entry; meaningful only if the check was charged.
     pub entry: Entry,
 }
 
 impl Verdict {
-    /// Permits left.
+    /// Returns the permits left.
     pub fn remaining(&self) -> u64 {
         self.limit.saturating_sub(self.used)
     }
 }
 
-/// What a store answers to one [`Checks`](crate::Checks).
+/// Reply of a store to one [`Checks`](crate::Checks).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdicts {
-    /// The instant, by the store's clock, at which the ask was judged. An oracle replays it from this.
+    /// Instant of the evaluation, by the store's clock. A test oracle replays the decision from this instant.
     pub at: Micros,
-    /// Who judged it.
+    /// The component that decided.
     pub source: Source,
-    /// One verdict per check of the ask, in its order.
+    /// One verdict per check, in the same order.
     pub verdicts: SmallVec<[Verdict; 1]>,
 }
 
-/// Who decided. Where several did, each for other rules, the last of these that took part.
+/// The component that decided. If several components decided different rules of one request: the last variant, in the
+/// order of declaration, that took part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-// As wide as its neighbours in a reading: see `Outcome`.
+// As wide as the neighbouring fields of `Verdicts`: see `Outcome`.
 #[repr(u64)]
 #[non_exhaustive]
 pub enum Source {
-    /// This process: no rule that counts or blocks applies, so the store was not asked. See [`Decision::unmatched`](crate::Decision::unmatched).
+    /// This process: no counting or blocking rule applies, so the store was not called. See [`Decision::unmatched`](crate::Decision::unmatched).
     NoRule,
-    /// This process, because a rule blocks the request, so nothing was asked.
+    /// This process: a rule blocks the request, so the store was not called.
     Blocked,
     /// The store.
     #[default]
     Store,
-    /// This process, because the store had denied it and it cannot fit yet.
+    /// This process: the store has denied the key, and the request cannot fit yet.
     DenyCache,
-    /// This process, out of permits that it has taken from the store in advance.
+    /// This process, with permits that it has taken from the store in advance.
     Lease,
-    /// This process, because the store could not: by this node's share of the limit.
+    /// This process, with this node's share of the limit, because the store could not decide.
     Local,
-    /// Nobody: the store could not, and the rule says to allow then.
+    /// The `on_error` setting: the store could not decide, and the rule allows in that case.
     FailOpen,
-    /// Nobody: the store could not, and the rule says to deny then.
+    /// The `on_error` setting: the store could not decide, and the rule denies in that case.
     FailClosed,
 }
 
 impl Source {
-    /// All there are, in their order.
+    /// All sources, in the order of declaration.
     pub const ALL: [Source; 8] = [
         Source::NoRule,
         Source::Blocked,
@@ -118,7 +119,7 @@ impl Source {
         Source::FailClosed,
     ];
 
-    /// As it is written in answers and metrics.
+    /// Returns the name used in replies and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Source::NoRule => "no-rule",
@@ -133,32 +134,32 @@ impl Source {
     }
 }
 
-/// One [`Verdicts`] per ask, in their order.
+/// One [`Verdicts`] per [`Checks`](crate::Checks), in the same order.
 pub type BatchVerdicts = SmallVec<[Verdicts; 1]>;
 
-/// One key, as a store holds it; see [`Store::inspect`](crate::Store::inspect).
+/// Stored state of one key; see [`Store::inspect`](crate::Store::inspect).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
-    /// The instant of the inspection.
+    /// Instant of the inspection.
     pub at: Micros,
     /// Permits in use.
     pub used: u64,
-    /// The wait after which nothing is in use, if nobody asks.
+    /// Wait after which nothing is in use if no request arrives.
     pub reset_after: Micros,
-    /// What counts, oldest first: the first [`MAX_INSPECTED`].
+    /// The first [`MAX_INSPECTED`] entries that count, oldest first.
     pub entries: Vec<WindowEntry>,
 }
 
-/// The most entries an inspection lists.
+/// Largest number of entries in an inspection.
 pub const MAX_INSPECTED: usize = 10_000;
 
-/// What counts in a window, by the instant it was recorded under.
+/// Permits in a window that were recorded at one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowEntry {
-    /// When it was recorded.
+    /// Instant of the record.
     pub at: Micros,
     /// Permits.
     pub cost: u64,
-    /// How long it still counts.
+    /// Time until the entry leaves the window.
     pub leaves_after: Micros,
 }

@@ -257,7 +257,9 @@ async fn bind_listeners(listen: Listen, tls: Option<Arc<Tls>>) -> Result<(Listen
         tls,
     };
     if addresses.is_empty() {
-        return Err("every listener is off: set at least one of --http, --grpc, --resp and --admin".to_owned());
+        return Err(
+            "every listener is off: set at least one of --http, --grpc, --resp and --admin".to_owned()
+        );
     }
     Ok((listeners, addresses))
 }

@@ -1,7 +1,9 @@
-//! All processes that count in one Redis: each says what it has seen, and one of them what the factors are.
+//! Synchronization of adaptive factors between all processes that count in one Redis: every process publishes its load, and
+//! one process publishes the factors.
 //!
-//! The one is whoever has the first name of those that were heard lately, so nobody has to be chosen, and nobody has to
-//! give it back. If two think they are it, because one is new, both go by the same loads, and the last word holds.
+//! The leader is the process with the lowest name among those that published recently, so no election and no lease is
+//! needed. If two processes consider themselves the leader, because one is new, both use the same loads, and the last
+//! message applies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,73 +14,73 @@ use crate::store::failover;
 use crate::store::redis::GossipMessage;
 use crate::{Error, RedisStore};
 
-/// Where it is told, in Redis.
-const NAME: &str = "adaptive";
+/// Name of the gossip stream in Redis.
+const STREAM: &str = "adaptive";
 
-/// Who said nothing for so long is not there.
-const LATELY: Duration = Duration::from_millis(3_500);
+/// A process that has published nothing for this long counts as gone.
+const MEMBER_TIMEOUT: Duration = Duration::from_millis(3_500);
 
 const LOAD: &str = "load";
 const FACTORS: &str = "factors";
 
-/// By the names of rules, in ten-thousandths.
+/// Factors by rule name, in ten-thousandths.
 pub(crate) type Factors = BTreeMap<String, u32>;
 
-/// This process among the others.
-pub(crate) struct Fleet {
+/// Member of the cluster: this process.
+pub(crate) struct ClusterMember {
     store: RedisStore,
-    me: String,
+    name: String,
 }
 
-/// What was heard.
+/// State of the cluster, collected from the messages of one exchange.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Heard {
-    /// The newest of each process.
+pub(crate) struct ClusterState {
+    /// The latest load of each process.
     pub(crate) loads: Vec<NodeLoad>,
-    /// The last word.
+    /// The latest factors.
     pub(crate) factors: Option<Factors>,
-    /// Whether it is up to this process to say the next.
-    pub(crate) first: bool,
+    /// True if this process is the leader and publishes the next factors.
+    pub(crate) is_leader: bool,
 }
 
-impl Fleet {
+impl ClusterMember {
     pub(crate) fn new(store: RedisStore) -> Self {
-        Fleet { store, me: failover::random_node_name() }
+        ClusterMember { store, name: failover::random_node_name() }
     }
 
-    /// Says what this process has seen, and hears what the others have.
-    pub(crate) async fn exchange(&self, own: &NodeLoad) -> Result<Heard, Error> {
-        let told = GossipMessage { who: format!("{LOAD}:{}", self.me), text: own.to_text() };
-        Ok(hear(self.store.announce(NAME, &told, LATELY).await?, &self.me))
+    /// Publishes the load of this process, and returns the messages of all processes.
+    pub(crate) async fn exchange(&self, own: &NodeLoad) -> Result<ClusterState, Error> {
+        let message = GossipMessage { who: format!("{LOAD}:{}", self.name), text: own.to_text() };
+        Ok(collect(self.store.announce(STREAM, &message, MEMBER_TIMEOUT).await?, &self.name))
     }
 
-    pub(crate) async fn say(&self, factors: &Factors) -> Result<(), Error> {
+    pub(crate) async fn publish_factors(&self, factors: &Factors) -> Result<(), Error> {
         let words: Vec<String> = factors.iter().map(|(rule, factor)| format!("{rule}={factor}")).collect();
-        let told = GossipMessage { who: format!("{FACTORS}:{}", self.me), text: words.join(" ") };
-        self.store.announce(NAME, &told, Duration::ZERO).await.map(drop)
+        let message = GossipMessage { who: format!("{FACTORS}:{}", self.name), text: words.join(" ") };
+        self.store.announce(STREAM, &message, Duration::ZERO).await.map(drop)
     }
 }
 
-fn hear(told: Vec<GossipMessage>, me: &str) -> Heard {
-    let (mut loads, mut heard) = (BTreeMap::new(), Heard::default());
-    for GossipMessage { who, text } in told {
+fn collect(messages: Vec<GossipMessage>, own_name: &str) -> ClusterState {
+    let (mut loads, mut state) = (BTreeMap::new(), ClusterState::default());
+    for GossipMessage { who, text } in messages {
         match who.split_once(':') {
             Some((LOAD, name)) => drop(loads.insert(name.to_owned(), NodeLoad::from_text(&text))),
-            Some((FACTORS, _)) => heard.factors = Some(factors(&text)),
+            Some((FACTORS, _)) => state.factors = Some(parse_factors(&text)),
             _ => {}
         }
     }
-    heard.first = loads.keys().next().is_some_and(|name| name == me);
-    heard.loads = loads.into_values().collect();
-    heard
+    state.is_leader = loads.keys().next().is_some_and(|name| name == own_name);
+    state.loads = loads.into_values().collect();
+    state
 }
 
-fn factors(text: &str) -> Factors {
+fn parse_factors(text: &str) -> Factors {
     let pairs = text.split(' ').filter_map(|word| word.split_once('='));
     pairs.filter_map(|(rule, factor)| Some((rule.to_owned(), factor.parse().ok()?))).collect()
 }
 
-/// As the others read it: `cpu=5012 memory=7000 rule:orders=17,2310000,0`. What cannot be read is left out.
+/// Text format: `cpu=5012 memory=7000 rule:orders=17,2310000,0`. Unreadable parts are skipped.
 impl NodeLoad {
     fn to_text(&self) -> String {
         let share = |name: &str, share: Option<u32>| share.map(|share| format!("{name}={share}"));
@@ -95,7 +97,7 @@ impl NodeLoad {
         for (name, value) in text.split(' ').filter_map(|word| word.split_once('=')) {
             let share = || value.parse().ok().filter(|share| *share <= WHOLE);
             match name.strip_prefix("rule:") {
-                Some(rule) => load.reports.extend(reports(value).map(|some| (rule.to_owned(), some))),
+                Some(rule) => load.reports.extend(parse_reports(value).map(|some| (rule.to_owned(), some))),
                 None if name == "cpu" => load.host = HostLoad { cpu: share(), ..load.host },
                 None if name == "memory" => load.host = HostLoad { memory: share(), ..load.host },
                 None => {}
@@ -105,7 +107,7 @@ impl NodeLoad {
     }
 }
 
-fn reports(text: &str) -> Option<Reports> {
+fn parse_reports(text: &str) -> Option<Reports> {
     let mut numbers = text.split(',').map(|number| number.parse().ok());
     let mut next = || numbers.next().flatten();
     Some(Reports { count: next()?, latency: next()?, failed: next()? })
@@ -115,12 +117,12 @@ fn reports(text: &str) -> Option<Reports> {
 mod tests {
     use super::*;
 
-    fn told(who: &str, text: &str) -> GossipMessage {
+    fn message(who: &str, text: &str) -> GossipMessage {
         GossipMessage { who: who.into(), text: text.into() }
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn load_round_trips_through_text() {
         let load = NodeLoad {
             host: HostLoad { cpu: Some(5_012), memory: None },
             reports: vec![
@@ -133,31 +135,31 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_left_out() {
+    fn skips_unreadable_parts() {
         let load =
             NodeLoad::from_text("cpu=10001 memory=x rule:=1,2 rule:a=1,2,three b ===, rule:c=1,2,0,9 d=1");
         assert_eq!(load.host, HostLoad::default());
         assert_eq!(load.reports, [("c".to_owned(), Reports { count: 1, latency: 2, failed: 0 })]);
         assert_eq!(
-            factors("a=1 b=-1 c= =3 d=99999999999"),
+            parse_factors("a=1 b=-1 c= =3 d=99999999999"),
             Factors::from([("a".into(), 1), (String::new(), 3)])
         );
     }
 
     #[test]
-    fn the_first_name_has_the_last_word() {
-        let said = vec![
-            told("load:b", "cpu=1"),
-            told("factors:b", "r=9000"),
-            told("load:a", "cpu=2"),
-            told("load:b", "cpu=3"),
-            told("factors:a", "r=9100"),
-            told("other", "x"),
+    fn lowest_name_leads_and_latest_factors_apply() {
+        let messages = vec![
+            message("load:b", "cpu=1"),
+            message("factors:b", "r=9000"),
+            message("load:a", "cpu=2"),
+            message("load:b", "cpu=3"),
+            message("factors:a", "r=9100"),
+            message("other", "x"),
         ];
-        let heard = hear(said.clone(), "a");
-        let cpus: Vec<_> = heard.loads.iter().map(|load| load.host.cpu).collect();
+        let state = collect(messages.clone(), "a");
+        let cpus: Vec<_> = state.loads.iter().map(|load| load.host.cpu).collect();
         assert_eq!(cpus, [Some(2), Some(3)], "the newest of each");
-        assert_eq!((heard.factors, heard.first), (Some(Factors::from([("r".into(), 9_100)])), true));
-        assert!(!hear(said, "b").first);
+        assert_eq!((state.factors, state.is_leader), (Some(Factors::from([("r".into(), 9_100)])), true));
+        assert!(!collect(messages, "b").is_leader);
     }
 }

@@ -1,84 +1,84 @@
-//! What a key keeps, compared with what its entries say.
+//! Audit of one key: the stored totals compared with the sum of its entries.
 
 use std::fmt;
 
 use crate::Micros;
 
-/// One key, counted again. See `RedisStore::audit` and [`MemoryStore::audit`](crate::MemoryStore::audit).
+/// Result of an audit of one key. See `RedisStore::audit` and [`MemoryStore::audit`](crate::MemoryStore::audit).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Audit {
-    /// The instant, by the store's clock.
+    /// Instant of the audit, by the store's clock.
     pub at: Micros,
     /// Permits of the entries that still count.
     pub counted: u64,
-    /// Permits that the running total says, less those that have left: what a decision takes as used. A total that is
-    /// too low by more than that is 0.
+    /// Permits of the running total without those that have left the window: decisions take this number as used. It is 0 if the
+    /// total is lower than the permits that have left.
     pub kept: u64,
-    /// How long until the store forgets the key by itself; none if it does not.
+    /// Time until the store deletes the key by itself; `None` if it never does.
     pub expires_after: Option<Micros>,
-    /// What does not agree; empty if all is well.
+    /// Discrepancies that were found; empty if there are none.
     pub discrepancies: Vec<Discrepancy>,
-    /// Whether something was put right.
+    /// True if a discrepancy was repaired.
     pub repaired: bool,
 }
 
-/// Something about a key that does not agree with its entries, or that would make it go wrong.
+/// A stored value of a key that disagrees with its entries, or that would lead to wrong decisions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Discrepancy {
-    /// The running total is not the sum of the entries: decisions go by a wrong number. Repaired: it is set to the sum.
+    /// The running total is not the sum of the entries: decisions use a wrong number. Repair: the total is set to the sum.
     Total {
-        /// What the total says.
+        /// The running total.
         kept: u64,
-        /// What the entries say.
+        /// The sum of the entries.
         counted: u64,
     },
-    /// More counts than the limit allows. No decision does that, but it may be right: the limit was lowered, an
-    /// admission was settled upwards, or what several nodes admitted without the store was written back. Not repaired.
+    /// More permits count than the limit allows. No decision causes this, but it may be legitimate: the limit was lowered, a
+    /// settlement raised a cost, or admissions that several nodes made without the store were written back. Not repaired.
     OverLimit {
-        /// What the entries say.
+        /// The sum of the entries.
         counted: u64,
-        /// What is allowed.
+        /// The limit.
         limit: u64,
     },
-    /// The store would never forget it. Repaired: it is given the expiry that a decision gives it.
+    /// The key never expires. Repair: it is given the expiry that a decision sets.
     NoExpiry,
-    /// The store would forget it while it still counts. Repaired likewise.
+    /// The key expires while it still counts. Repair: it is given the expiry that a decision sets.
     ShortExpiry {
-        /// How long until it is forgotten.
+        /// Time until the key expires.
         expires_after: Micros,
-        /// How long it counts.
+        /// Time for which the key counts.
         needed: Micros,
     },
-    /// The newest entry is not where the header says: a key may be taken for idle and forgotten, or its time may run
-    /// ahead. Repaired.
+    /// The header has a wrong instant of the newest entry: the key may be deleted as idle, or its time may run ahead.
+    /// Repaired.
     Newest {
-        /// What the header says.
+        /// Instant in the header.
         kept: Micros,
-        /// What the entries say; zero if there are none.
+        /// Instant of the newest entry; zero if there are none.
         counted: Micros,
     },
-    /// The oldest entry of a packed log is not where the header says: it would leave too late. Repaired.
+    /// The header of a packed log has a wrong instant of the oldest entry: the entry would leave too late. Repaired.
     Oldest {
-        /// What the header says.
+        /// Instant in the header.
         kept: Micros,
-        /// What the entries say.
+        /// Instant of the oldest entry.
         counted: Micros,
     },
-    /// The header says what every entry costs, and one costs something else: the total would go wrong when it
+    /// The header states one cost for all entries, and an entry has another cost: the total would become wrong when that entry
     /// leaves. Repaired.
     Costs,
-    /// It is of another type than what is stored there, or has members that are not ours. Not repaired: nobody knows
-    /// what it is.
+    /// The key has another type than expected, or members that this crate did not write. Not repaired, because the contents
+    /// are unknown.
     Unreadable,
 }
 
 impl Discrepancy {
-    /// Every cause there is, as [`Discrepancy::as_str`] writes it.
+    /// All causes, as written by [`Discrepancy::as_str`].
     pub const CAUSES: [&str; 8] =
         ["total", "over-limit", "no-expiry", "short-expiry", "newest", "oldest", "costs", "unreadable"];
 
-    /// As it is written in metrics.
+    /// Returns the name used in metrics.
     pub fn as_str(&self) -> &'static str {
         match self {
             Discrepancy::Total { .. } => "total",

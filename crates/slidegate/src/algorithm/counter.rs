@@ -1,76 +1,76 @@
-//! What all algorithms have in common, and what is done with it.
+//! The `Counter` trait that all algorithms implement, and the decision procedure over it.
 
 use std::sync::Arc;
 
 use super::idempotency::Notes;
-use super::ids::Named;
+use super::ids::ScopedId;
 use super::note_budget::NoteBudget;
-use super::{Asked, COUNT_BITS, Evaluation, Recording};
+use super::{COUNT_BITS, CheckInput, Evaluation, Recording};
 use crate::Entry;
 use crate::dynamic::warm_up::Warmth;
 use crate::settlement::NEVER_SETTLED;
 use crate::{Correction, Count, Micros, Quota, RequestId, WarmUp};
 use crate::{Outcome, Precision, Settled, Verdict};
 
-/// One algorithm over one key. An instant given to it never lies before the last one it changed at.
+/// One algorithm over one key. The caller never passes an instant before the last instant at which the counter changed.
 pub(super) trait Counter {
-    /// Moves to `now`; whether anything changed.
+    /// Advances to `now`; returns true if anything changed.
     fn roll(&mut self, now: Micros) -> bool;
 
-    /// Takes on a changed quota.
+    /// Applies a changed quota.
     #[inline]
     fn adopt(&mut self, _quota: &Quota) {}
 
-    /// Permits in use at the instant rolled to.
+    /// Permits in use at the instant of the last roll.
     fn used(&self) -> u64;
 
-    /// Counts `cost`, and says under which instant.
+    /// Counts `cost`, and returns the instant under which it is recorded.
     fn record(&mut self, now: Micros, quota: &Quota, cost: u64) -> Micros;
 
-    /// Forgets the oldest permits until no more than `keep` are in use.
+    /// Removes the oldest permits until at most `keep` are in use.
     fn keep_newest(&mut self, keep: u64);
 
-    /// The smallest wait after which `cost` fits into `limit`; zero if it does.
+    /// Returns the shortest wait after which `cost` fits into `limit`; zero if it fits now.
     fn wait(&self, now: Micros, quota: &Quota, limit: u64, cost: u64) -> Micros;
 
-    /// When nothing recorded counts any more.
+    /// Instant from which nothing recorded counts any more.
     fn empty_at(&self) -> Micros;
 
-    /// Corrects an admission; false if it has left.
+    /// Corrects an admission; returns false if it has left.
     fn amend(&mut self, entry: Entry, to: u64) -> bool;
 
-    /// Whether its permits are held, and may be extended.
+    /// Returns true if permits are held and can be extended.
     fn is_held(&self) -> bool {
         false
     }
 
-    /// Counts `cost` again that was counted under another instant.
+    /// Counts `cost` again that was recorded under another instant.
     fn add(&mut self, _now: Micros, _cost: u64) {}
 
-    /// Counts `cost` from `now` on, whatever the limit.
+    /// Counts `cost` from `now` on, regardless of the limit.
     fn charge(&mut self, now: Micros, cost: u64) {
         self.amend(Entry { at: now, seq: 0, cost: 0 }, cost);
     }
 
-    /// How far an admission may be dated ahead of the instant it is made at.
+    /// Longest time by which the recorded instant of an admission can be ahead of the actual instant.
     fn ahead(&self) -> Micros {
         Micros::ZERO
     }
 
-    /// When an admission recorded under `at` stops mattering.
+    /// Instant from which an admission recorded at `at` no longer affects decisions.
     fn leaves(&self, at: Micros) -> Micros;
 
-    /// Whether it has stopped mattering by `now`.
+    /// Returns true if an admission recorded at `at` no longer affects decisions at `now`.
     #[inline]
     fn left(&self, at: Micros, now: Micros) -> bool {
         self.leaves(at) <= now
     }
 
-    /// What counts, oldest first, by the instant it was recorded under.
+    /// Permits that count, oldest first, by recorded instant.
     fn entries(&self) -> Vec<(Micros, u64)>;
 }
 
-/// A state whose algorithm is known.
+/// Borrowed parts of a [`State`](super::State) with a statically known algorithm.
 pub(super) struct View<'s, C> {
     pub(super) counter: &'s mut C,
     pub(super) notes: &'s mut Option<Box<Notes>>,
@@ -80,31 +80,32 @@ pub(super) struct View<'s, C> {
 
 impl<C: Counter> View<'_, C> {
     #[inline(always)]
-    pub(super) fn admit(mut self, now: Micros, asked: Asked<'_>) -> (Micros, Verdict) {
-        let now = self.roll(now, asked.quota);
-        let opinion = self.consider(now, asked);
-        let recording = if opinion.denies() { Recording::Attempts } else { Recording::All };
-        (now, self.conclude(now, asked, opinion, recording))
+    pub(super) fn admit(mut self, now: Micros, input: CheckInput<'_>) -> (Micros, Verdict) {
+        let now = self.roll(now, input.quota);
+        let evaluation = self.consider(now, input);
+        let recording = if evaluation.denies() { Recording::Attempts } else { Recording::All };
+        (now, self.conclude(now, input, evaluation, recording))
     }
 
     #[inline(always)]
     pub(super) fn roll(&mut self, now: Micros, quota: &Quota) -> Micros {
-        let now = self.pass(now);
+        let now = self.advance_counter(now);
         self.counter.adopt(quota);
-        self.age();
+        self.expire();
         now
     }
 
     #[inline(always)]
     pub(super) fn advance(&mut self, now: Micros) -> Micros {
-        let now = self.pass(now);
-        self.age();
+        let now = self.advance_counter(now);
+        self.expire();
         now
     }
 
-    /// A denial by a window writes nothing, so that cores that deny one key do not fight over its memory.
+    /// Advances the counter. A denial by a window writes nothing, so that cores that deny the same key do not contend for its
+    /// cache line.
     #[inline(always)]
-    fn pass(&mut self, now: Micros) -> Micros {
+    fn advance_counter(&mut self, now: Micros) -> Micros {
         let now = now.max(*self.last);
         if self.counter.roll(now) {
             *self.last = now;
@@ -113,44 +114,44 @@ impl<C: Counter> View<'_, C> {
     }
 
     #[inline(always)]
-    fn age(&mut self) {
+    fn expire(&mut self) {
         if self.notes.is_some() {
-            self.age_notes();
+            self.expire_notes();
         }
     }
 
     #[cold]
-    /// Forgets what has left for good: the key's time never runs back before its last instant.
-    fn age_notes(&mut self) {
+    /// Forgets notes whose admissions have left for good: the time of a key never runs back before its last instant.
+    fn expire_notes(&mut self) {
         if let Some(notes) = self.notes {
             notes.forget(|at| self.counter.left(at, *self.last));
         }
     }
 
     #[inline(always)]
-    pub(super) fn consider(&self, now: Micros, asked: Asked<'_>) -> Evaluation {
-        let (cost, capacity) = (asked.cost, asked.quota.capacity());
+    pub(super) fn consider(&self, now: Micros, input: CheckInput<'_>) -> Evaluation {
+        let (cost, capacity) = (input.cost, input.quota.capacity());
         if cost > capacity {
             return Evaluation::Impossible;
         }
-        if let (Some(id), Some(notes)) = (asked.id, &self.notes)
-            && let Some(known) = notes.find(id, asked.scope, cost)
+        if let (Some(id), Some(notes)) = (input.id, &self.notes)
+            && let Some(known) = notes.find(id, input.scope, cost)
             && !self.counter.left(known.at, now)
         {
             return Evaluation::Repeated(known);
         }
-        match asked.quota.warm_up() {
-            Some(warm_up) => self.consider_climbing(now, asked, warm_up),
+        match input.quota.warm_up() {
+            Some(warm_up) => self.consider_warm_up(now, input, warm_up),
             None if self.counter.used() + cost <= capacity => Evaluation::Fits,
             None => Evaluation::Denied,
         }
     }
 
-    /// What is alone always fits, so that it can become warm.
+    /// Evaluates a check during warm-up. A request always fits if nothing else counts, so that a key can become warm.
     #[cold]
-    fn consider_climbing(&self, now: Micros, asked: Asked<'_>, warm_up: WarmUp) -> Evaluation {
+    fn consider_warm_up(&self, now: Micros, input: CheckInput<'_>, warm_up: WarmUp) -> Evaluation {
         let used = self.counter.used();
-        let fits = used == 0 || used + asked.cost <= self.limit(now, asked.quota, warm_up);
+        let fits = used == 0 || used + input.cost <= self.limit(now, input.quota, warm_up);
         if fits { Evaluation::Fits } else { Evaluation::Denied }
     }
 
@@ -158,16 +159,17 @@ impl<C: Counter> View<'_, C> {
         self.notes.as_ref()?.warmth
     }
 
-    /// The limit of this moment.
+    /// Returns the limit at `now` during warm-up.
     fn limit(&self, now: Micros, quota: &Quota, warm_up: WarmUp) -> u64 {
         let climbed = self.warmth().and_then(|warmth| warmth.climbed(&warm_up, now));
         warm_up.limit(quota.capacity(), climbed.unwrap_or_default())
     }
 
-    /// How long it takes until `cost` fits, at most: by what leaves under the limit of this moment, or by the limit
-    /// alone. What leaves only when it is cold again must leave room under the limit of that time.
+    /// Returns an upper bound of the wait until `cost` fits during warm-up. Room comes from entries that leave under the
+    /// present limit, or from the rise of the limit. Entries that leave only when the key is cold again are evaluated with
+    /// the limit of a cold key.
     #[cold]
-    fn wait_climbing(&self, now: Micros, quota: &Quota, cost: u64, warm_up: WarmUp) -> Micros {
+    fn wait_in_warm_up(&self, now: Micros, quota: &Quota, cost: u64, warm_up: WarmUp) -> Micros {
         let (used, full) = (self.counter.used(), quota.capacity());
         let limit = self.limit(now, quota, warm_up);
         if used == 0 || used + cost <= limit {
@@ -189,7 +191,7 @@ impl<C: Counter> View<'_, C> {
         if reached < cold { leaves.min(reached.since(now)) } else { leaves }
     }
 
-    /// How long it takes until enough has left for `cost` to fit into `limit`.
+    /// Returns the wait until enough has left for `cost` to fit into `limit`.
     fn wait_within(&self, limit: u64, now: Micros, quota: &Quota, cost: u64) -> Micros {
         match cost > limit {
             true => self.counter.empty_at().since(now),
@@ -201,11 +203,11 @@ impl<C: Counter> View<'_, C> {
     pub(super) fn conclude(
         &mut self,
         now: Micros,
-        asked: Asked<'_>,
-        opinion: Evaluation,
+        input: CheckInput<'_>,
+        evaluation: Evaluation,
         recording: Recording,
     ) -> Verdict {
-        let Asked { quota, cost, .. } = asked;
+        let CheckInput { quota, cost, .. } = input;
         let records = cost > 0
             && match recording {
                 Recording::All => true,
@@ -214,7 +216,7 @@ impl<C: Counter> View<'_, C> {
             };
         let admitted = recording == Recording::All;
         let mut entry = Entry::default();
-        let outcome = match opinion {
+        let outcome = match evaluation {
             Evaluation::Impossible if quota.adapts() => Outcome::Denied,
             Evaluation::Impossible => Outcome::Impossible,
             Evaluation::Repeated(known) => {
@@ -223,13 +225,13 @@ impl<C: Counter> View<'_, C> {
             }
             Evaluation::Fits => {
                 if records {
-                    entry = self.record(now, asked, admitted);
+                    entry = self.record(now, input, admitted);
                 }
                 if admitted && records { Outcome::Charged } else { Outcome::Fits }
             }
             Evaluation::Denied => {
                 if records && quota.count() == Count::Attempts {
-                    self.record(now, asked, false);
+                    self.record(now, input, false);
                 }
                 Outcome::Denied
             }
@@ -247,9 +249,9 @@ impl<C: Counter> View<'_, C> {
             used: self.counter.used(),
             retry_after: match outcome {
                 Outcome::Charged => Micros::ZERO,
-                _ if opinion == Evaluation::Impossible => quota.horizon(),
+                _ if evaluation == Evaluation::Impossible => quota.horizon(),
                 _ => match quota.warm_up() {
-                    Some(warm_up) => self.wait_climbing(now, quota, cost, warm_up),
+                    Some(warm_up) => self.wait_in_warm_up(now, quota, cost, warm_up),
                     None => self.counter.wait(now, quota, limit, cost),
                 },
             },
@@ -260,8 +262,8 @@ impl<C: Counter> View<'_, C> {
     }
 
     #[inline(always)]
-    fn record(&mut self, now: Micros, asked: Asked<'_>, admitted: bool) -> Entry {
-        let Asked { quota, cost, id, scope, budget } = asked;
+    fn record(&mut self, now: Micros, input: CheckInput<'_>, admitted: bool) -> Entry {
+        let CheckInput { quota, cost, id, scope, budget } = input;
         let attempts = quota.count() == Count::Attempts;
         if attempts {
             self.counter.keep_newest(quota.capacity() - cost);
@@ -287,7 +289,7 @@ impl<C: Counter> View<'_, C> {
 
     #[cold]
     fn remember(&mut self, id: &RequestId, scope: u64, budget: Option<&Arc<NoteBudget>>, entry: Entry) {
-        Notes::remember(self.notes, &Named { id, scope, budget }, entry);
+        Notes::remember(self.notes, &ScopedId { id, scope, budget }, entry);
     }
 
     pub(super) fn settle(
@@ -299,9 +301,9 @@ impl<C: Counter> View<'_, C> {
     ) -> Settled {
         let now = self.advance(now);
         let ours = entry.seq >> COUNT_BITS == *self.seq >> COUNT_BITS && entry.seq < *self.seq;
-        let made = entry.at <= now.plus(self.counter.ahead());
-        let counted = self.notes.as_ref().map_or(entry, |notes| notes.now(entry));
-        if !ours || !made || self.counter.left(counted.at, now) {
+        let not_in_future = entry.at <= now.plus(self.counter.ahead());
+        let counted = self.notes.as_ref().map_or(entry, |notes| notes.current_entry(entry));
+        if !ours || !not_in_future || self.counter.left(counted.at, now) {
             return Settled::Gone;
         }
         if self.notes.as_ref().is_some_and(|notes| notes.is_settled(entry.seq)) {
@@ -310,15 +312,15 @@ impl<C: Counter> View<'_, C> {
         match correction {
             Correction::Extend => self.extend(now, counted, budget),
             Correction::Cost(to) => {
-                // Without a note it could be settled again.
-                let Some(taken) = Notes::take_for_settlement(self.notes.as_deref(), budget) else {
+                // Without a note the admission could be settled again.
+                let Some(reserved) = Notes::reserve_for_settlement(self.notes.as_deref(), budget) else {
                     return Settled::Gone;
                 };
                 if !self.counter.amend(counted, to) {
                     return Settled::Gone;
                 }
                 let notes = self.notes.get_or_insert_default();
-                notes.settle(counted, taken);
+                notes.settle(counted, reserved);
                 if to == 0 {
                     notes.release(entry);
                 }
@@ -327,13 +329,13 @@ impl<C: Counter> View<'_, C> {
         }
     }
 
-    /// Counts an admission from `now` on: no more than there is of it, whatever it is said to have cost.
+    /// Counts an admission from `now` on. It moves at most the permits that are recorded, whatever cost the caller claims.
     fn extend(&mut self, now: Micros, counted: Entry, budget: Option<&Arc<NoteBudget>>) -> Settled {
         if !self.counter.is_held() || counted.cost == 0 {
             return Settled::Gone;
         }
         if counted.at < now {
-            let Some(taken) = Notes::take_for_extension(self.notes.as_deref(), budget) else {
+            let Some(reserved) = Notes::reserve_for_extension(self.notes.as_deref(), budget) else {
                 return Settled::Gone;
             };
             let before = self.counter.used();
@@ -342,7 +344,7 @@ impl<C: Counter> View<'_, C> {
             }
             self.counter.add(now, before - self.counter.used());
             *self.last = now;
-            self.notes.get_or_insert_default().extend(counted.seq, now, taken);
+            self.notes.get_or_insert_default().extend(counted.seq, now, reserved);
         }
         Settled::Done
     }

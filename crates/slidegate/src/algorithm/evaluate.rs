@@ -1,103 +1,103 @@
-//! How an ask of several checks is judged: in order, all or nothing. Pure, like the algorithms under it.
+//! Evaluation of several checks: in order, all or nothing. Pure, like the algorithms.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::note_budget::NoteBudget;
-use super::{Asked, Evaluation, Recording};
+use super::{CheckInput, Evaluation, Recording};
 use crate::{Checks, Entry, Micros, Outcome, Precision, Source, State, Verdict, Verdicts};
 
-/// Where an ask finds the state of its checks: the memory store's shards, or an oracle's map.
+/// Source of the states for checks: the shards of the memory store, or the map of a test oracle.
 pub trait States {
-    /// The state of the `i`-th check of the ask under judgement, blank if its key was never used. It must
-    /// [suit](State::suits) the check's quota.
+    /// Returns the state of the `i`-th check under evaluation; a blank state if its key was never used. The state must
+    /// [suit](State::suits) the quota of the check.
     fn state(&mut self, i: usize) -> &mut State;
 }
 
-/// Judges `ask` at `now`.
+/// Evaluates the checks of one request at `now`.
 ///
-/// Checks are judged in order, and the first enforced denial ends the judging. If there was none, every
-/// check that fits is recorded. If there was one, nothing is, except that `count: attempts` counts what was
-/// judged; the checks after it are only reported.
-pub fn evaluate(ask: &Checks, now: Micros, states: &mut impl States) -> Verdicts {
-    judge_by(ask, now, &mut AllHeld(states), |i| asked(ask, i, None))
+/// Checks are evaluated in order. Without an enforced denial, every check that fits is recorded. With one, nothing is
+/// recorded, except that rules with `count: attempts` count the checks up to and including the first denial. The checks
+/// after it are only reported.
+pub fn evaluate(checks: &Checks, now: Micros, states: &mut impl States) -> Verdicts {
+    evaluate_with(checks, now, &mut AllPresent(states), |i| input(checks, i, None))
 }
 
-/// Counters of an ask, some of which a store may have no room for.
+/// Counters for the checks of one request. A store may have no room for some of them.
 pub(crate) trait Counters {
-    /// The counter of the `i`-th check; if the store cannot hold one, the time until it may have room.
+    /// Returns the counter of the `i`-th check, or, if the store cannot hold it, the time until there may be room.
     fn counter(&mut self, i: usize) -> Result<&mut State, Micros>;
 }
 
-struct AllHeld<'a, S>(&'a mut S);
+struct AllPresent<'a, S>(&'a mut S);
 
-impl<S: States> Counters for AllHeld<'_, S> {
+impl<S: States> Counters for AllPresent<'_, S> {
     fn counter(&mut self, i: usize) -> Result<&mut State, Micros> {
         Ok(self.0.state(i))
     }
 }
 
-/// [`evaluate`] with checks as `asked` presents them. A check without a counter is denied.
-pub(crate) fn judge_by<'a>(
-    ask: &Checks,
+/// Does the same as [`evaluate`] with the inputs that `input` returns. A check without a counter is denied.
+pub(crate) fn evaluate_with<'a>(
+    checks: &Checks,
     now: Micros,
     counters: &mut impl Counters,
-    asked: impl Fn(usize) -> Asked<'a>,
+    input: impl Fn(usize) -> CheckInput<'a>,
 ) -> Verdicts {
-    let mut opinions: SmallVec<[(Micros, Evaluation); 4]> = SmallVec::new();
+    let mut evaluations: SmallVec<[(Micros, Evaluation); 4]> = SmallVec::new();
     let mut denied_by = None;
-    for (i, check) in ask.checks().iter().enumerate() {
-        let asked = asked(i);
-        let (now, opinion) = match counters.counter(i) {
+    for (i, check) in checks.checks().iter().enumerate() {
+        let input = input(i);
+        let (now, evaluation) = match counters.counter(i) {
             Ok(state) => {
-                let now = state.roll(now, asked.quota);
-                (now, state.consider(now, asked))
+                let now = state.roll(now, input.quota);
+                (now, state.consider(now, input))
             }
             Err(_) => (now, Evaluation::Denied),
         };
-        if check.enforced && opinion.denies() && denied_by.is_none() {
+        if check.enforced && evaluation.denies() && denied_by.is_none() {
             denied_by = Some(i);
         }
-        opinions.push((now, opinion));
+        evaluations.push((now, evaluation));
     }
-    let verdicts = opinions.into_iter().enumerate().map(|(i, (now, opinion))| {
+    let verdicts = evaluations.into_iter().enumerate().map(|(i, (now, evaluation))| {
         let recording = match denied_by {
-            _ if ask.is_peek() => Recording::Nothing,
+            _ if checks.is_peek() => Recording::Nothing,
             None => Recording::All,
             Some(denier) if i <= denier => Recording::Attempts,
             Some(_) => Recording::Nothing,
         };
         match counters.counter(i) {
-            Ok(state) => state.conclude(now, asked(i), opinion, recording),
-            Err(wait) => no_room(asked(i), wait),
+            Ok(state) => state.conclude(now, input(i), evaluation, recording),
+            Err(wait) => no_room(input(i), wait),
         }
     });
     Verdicts { at: now, source: Source::Store, verdicts: verdicts.collect() }
 }
 
-/// The common case: one check, recorded if it fits.
+/// Evaluates a single check, the common case, and records it if it fits.
 #[inline(always)]
-pub(crate) fn judge_one(
-    ask: &Checks,
+pub(crate) fn evaluate_one(
+    checks: &Checks,
     now: Micros,
     state: &mut State,
     budget: Option<&Arc<NoteBudget>>,
 ) -> Verdicts {
-    let asked = asked(ask, 0, budget);
-    let (at, verdict) = state.admit_alone(now, asked);
+    let input = input(checks, 0, budget);
+    let (at, verdict) = state.admit_alone(now, input);
     Verdicts { at, source: Source::Store, verdicts: SmallVec::from_buf([verdict]) }
 }
 
 #[inline]
-fn asked<'a>(ask: &'a Checks, i: usize, budget: Option<&'a Arc<NoteBudget>>) -> Asked<'a> {
-    let check = &ask.checks()[i];
-    Asked { quota: &check.quota, cost: check.cost, id: ask.id(), scope: 0, budget }
+fn input<'a>(checks: &'a Checks, i: usize, budget: Option<&'a Arc<NoteBudget>>) -> CheckInput<'a> {
+    let check = &checks.checks()[i];
+    CheckInput { quota: &check.quota, cost: check.cost, id: checks.id(), scope: 0, budget }
 }
 
-/// Verdict of a store that has no room for a key: nothing is left of its limit.
-fn no_room(asked: Asked<'_>, wait: Micros) -> Verdict {
-    let limit = asked.quota.capacity();
+/// Verdict of a store that has no room for a key: the limit counts as used up.
+fn no_room(input: CheckInput<'_>, wait: Micros) -> Verdict {
+    let limit = input.quota.capacity();
     Verdict {
         outcome: Outcome::Denied,
         limit,

@@ -1,16 +1,16 @@
-//! The log of a window: what was admitted, when, in eight bytes an event.
+//! Log of the admissions in a window, with eight bytes per event.
 //!
-//! A word is one number of 64 bits, `time << 18 | place << 16 | digit`, and says that `digit << 16 * place`
-//! permits were admitted at `base + time`. So up to 65,535 permits of one microsecond are one word however
-//! many requests they came in, and any number is at most four. Words are sorted by time, so those that left
-//! the window are a prefix, and an instant is found by halving. 46 bits of time are 2.2 years after `base`,
-//! and no window is longer than one; a log that lives longer is rebased once in a while.
+//! A word has 64 bits, `time << 18 | place << 16 | digit`, and means that `digit << 16 * place` permits were admitted at
+//! `base + time`. Up to 65,535 permits of one microsecond are therefore one word, regardless of the number of requests, and
+//! any number is at most four words. Words are sorted by time, so the words that have left the window are a prefix, and an
+//! instant is found by binary search. 46 bits of time are 2.2 years after `base`, and no window is longer than one year; a
+//! log that lives longer is rebased occasionally.
 //!
-//! The newest few admissions of a single permit wait in `recent`, beside the counters, and move to the words
-//! together: two cores that take turns at a key then pass one cache line back and forth instead of two, and
-//! a line of words is fetched once for the seven it takes, not once for each.
+//! The newest few admissions of a single permit wait in `recent`, next to the counters, and move to the words together. Two
+//! cores that alternate on one key then exchange one cache line instead of two, and a cache line of words is fetched once
+//! for seven admissions instead of once for each.
 
-use super::ring_buffer::Ring;
+use super::ring_buffer::RingBuffer;
 use crate::Micros;
 
 const DIGIT_BITS: u32 = 16;
@@ -19,26 +19,26 @@ const DIGIT_MASK: u64 = (1 << DIGIT_BITS) - 1;
 const TIME_MAX: u64 = (1 << (64 - TIME_SHIFT)) - 1;
 const NEVER: Micros = Micros::new(u64::MAX);
 
-/// In the order of a cache line: what an admission writes comes last, together.
+/// Fields are in the order of a cache line: the fields that an admission writes are last, together.
 #[repr(C)]
 #[derive(Clone, Debug)]
-pub(super) struct Log {
+pub(super) struct EventLog {
     base: Micros,
-    words: Ring,
-    /// The instants of the first and the last entry, so that a decision that only needs to know that nothing
-    /// leaves does not touch the words. `NEVER` and zero in an empty log.
+    words: RingBuffer,
+    /// Instants of the first and the last entry. A decision that only needs to know that nothing leaves does not read the
+    /// words. `NEVER` and zero in an empty log.
     oldest: Micros,
     newest: Micros,
     total: u64,
     recent: Recent,
 }
 
-/// Single permits admitted after the last word: how many, and how long each after the one before it. The
-/// last one was admitted at `newest`.
+/// Single permits admitted after the last word: their number, and the gap of each to the one before it. The last one was
+/// admitted at `newest`.
 #[derive(Clone, Debug, Default)]
 struct Recent {
-    /// Whether there are any. A `bool` has values to spare, and `State` puts its tag there instead of in a
-    /// word of its own, which would be one too many for two cache lines.
+    /// True if there are any. A `bool` has unused bit patterns, in which `State` stores its tag. A tag of its own would
+    /// take another word, one too many for two cache lines.
     any: bool,
     len: u8,
     gaps: [u16; 7],
@@ -53,7 +53,7 @@ fn permits(word: u64) -> u64 {
     (word & DIGIT_MASK) << (place as u32 * DIGIT_BITS)
 }
 
-/// The words that say `permits` at `time`.
+/// Returns the words that represent `permits` at `time`.
 fn words(time: u64, permits: u64) -> impl Iterator<Item = u64> {
     (0..4u64).filter_map(move |place| {
         let digit = (permits >> (place as u32 * DIGIT_BITS)) & DIGIT_MASK;
@@ -61,43 +61,43 @@ fn words(time: u64, permits: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-impl Default for Log {
+impl Default for EventLog {
     fn default() -> Self {
-        Log {
+        EventLog {
             base: Micros::ZERO,
             oldest: NEVER,
             newest: Micros::ZERO,
             total: 0,
-            words: Ring::default(),
+            words: RingBuffer::default(),
             recent: Recent::default(),
         }
     }
 }
 
-impl Log {
-    /// All permits in the log.
+impl EventLog {
+    /// Sum of all permits in the log.
     #[inline]
     pub(super) fn total(&self) -> u64 {
         self.total
     }
 
-    /// When the newest entry was made.
+    /// Instant of the newest entry.
     #[inline]
     pub(super) fn newest(&self) -> Option<Micros> {
         (self.oldest != NEVER).then_some(self.newest)
     }
 
     #[cfg(test)]
-    pub(super) fn spoil(&mut self, total: u64) {
+    pub(super) fn corrupt_total(&mut self, total: u64) {
         self.total = total;
     }
 
-    /// When the oldest entry was made.
+    /// Instant of the oldest entry.
     pub(super) fn oldest(&self) -> Option<Micros> {
         (self.oldest != NEVER).then_some(self.oldest)
     }
 
-    /// Every entry, oldest first, one per instant.
+    /// All entries, oldest first, one per instant.
     pub(super) fn entries(&self) -> Vec<(Micros, u64)> {
         let mut entries: Vec<(Micros, u64)> = Vec::new();
         for (at, permits) in self.iter() {
@@ -109,7 +109,7 @@ impl Log {
         entries
     }
 
-    /// Forgets what was admitted at or before `until`; whether there was anything.
+    /// Removes entries admitted at or before `until`; returns true if there were any.
     #[inline]
     pub(super) fn forget(&mut self, until: Micros) -> bool {
         if self.oldest > until {
@@ -119,7 +119,7 @@ impl Log {
         true
     }
 
-    /// Adds `cost` permits at `at`. No log holds more than `capacity` words, so it need not grow beyond.
+    /// Adds `cost` permits at `at`. No log holds more than `capacity` words, so it never grows beyond.
     #[inline]
     pub(super) fn add(&mut self, at: Micros, cost: u64, capacity: u64) {
         let gap = at.since(self.newest).get();
@@ -135,7 +135,7 @@ impl Log {
         }
     }
 
-    /// The quick way for many admissions in one microsecond: false if they do not fit the newest word.
+    /// Fast path for many admissions in one microsecond. Returns false if they do not fit into the newest word.
     #[inline]
     fn add_to_newest(&mut self, cost: u64) -> bool {
         if !self.recent.any
@@ -150,20 +150,20 @@ impl Log {
         false
     }
 
-    /// Corrects what was admitted at `at` from `from` to `to` permits, as far as the total stays below `most`;
-    /// false if nothing was.
+    /// Corrects the permits admitted at `at` from `from` to `to`, as far as the total stays below `most`. Returns false if
+    /// there is no entry at `at`.
     pub(super) fn amend(&mut self, at: Micros, from: u64, to: u64, most: u64) -> bool {
         self.flush(u64::MAX);
-        let held = self.at(at);
-        if held == 0 {
+        let recorded = self.at(at);
+        if recorded == 0 {
             return false;
         }
-        let room = most.saturating_sub(self.total - held);
-        self.put(at, (held.saturating_sub(from) + to).min(room));
+        let room = most.saturating_sub(self.total - recorded);
+        self.put(at, (recorded.saturating_sub(from) + to).min(room));
         true
     }
 
-    /// Forgets the oldest permits until no more than `keep` are left.
+    /// Removes the oldest permits until at most `keep` are left.
     pub(super) fn keep_newest(&mut self, keep: u64) {
         if self.total <= keep {
             return;
@@ -181,10 +181,10 @@ impl Log {
                 self.put(oldest, self.at(oldest) - excess);
             }
         }
-        self.note_ends();
+        self.update_ends();
     }
 
-    /// The instant of the entry whose leaving brings what left to `needed` permits.
+    /// Returns the instant of the entry with which the sum of leaving permits reaches `needed`.
     #[inline]
     pub(super) fn frees(&self, needed: u64) -> Option<Micros> {
         if needed <= 1 {
@@ -197,17 +197,17 @@ impl Log {
         })
     }
 
-    /// Gives back memory that the log has not needed for a while.
+    /// Frees memory that the log has not needed for a while.
     pub(super) fn shrink(&mut self) {
         self.words.shrink();
     }
 
-    /// Number of entries: one an instant, or a few for a great cost.
+    /// Number of entries: one per instant, or a few for a large cost.
     pub(super) fn len(&self) -> usize {
         self.words.len() + usize::from(self.recent.len)
     }
 
-    /// Heap bytes held.
+    /// Heap bytes in use.
     pub(super) fn heap_bytes(&self) -> usize {
         self.words.capacity() * size_of::<u64>()
     }
@@ -225,10 +225,10 @@ impl Log {
             Some(word) => self.oldest = self.instant(word),
             None if self.recent.any => {
                 self.flush(u64::MAX);
-                self.note_ends();
+                self.update_ends();
                 self.forget(until);
             }
-            None => self.note_ends(),
+            None => self.update_ends(),
         }
     }
 
@@ -257,7 +257,7 @@ impl Log {
         }
     }
 
-    /// Moves what is recent to the words.
+    /// Moves the recent admissions to the words.
     fn flush(&mut self, capacity: u64) {
         if !self.recent.any {
             return;
@@ -278,18 +278,18 @@ impl Log {
         self.words.extend(gaps.len(), words, capacity);
     }
 
-    /// Permits admitted at the instant `at`. What is recent must have been flushed.
+    /// Permits admitted at the instant `at`. The recent admissions must be flushed.
     fn at(&self, at: Micros) -> u64 {
         self.range(at).filter_map(|i| self.words.get(i)).map(permits).sum()
     }
 
-    /// Makes it `cost` permits that were admitted at the instant `at`.
+    /// Sets the permits admitted at the instant `at` to `cost`.
     fn put(&mut self, at: Micros, cost: u64) {
         self.total = self.total - self.at(at) + cost;
         let range = self.range(at);
         let new = words(at.since(self.base).get(), cost);
         self.words.splice(range, new);
-        self.note_ends();
+        self.update_ends();
     }
 
     fn iter(&self) -> impl Iterator<Item = (Micros, u64)> {
@@ -298,8 +298,8 @@ impl Log {
         self.words.iter().map(|word| (self.instant(word), permits(word))).chain(recent)
     }
 
-    /// What is recent must have been flushed.
-    fn note_ends(&mut self) {
+    /// Updates `oldest` and `newest`. The recent admissions must be flushed.
+    fn update_ends(&mut self) {
         self.oldest = self.words.front().map_or(NEVER, |word| self.instant(word));
         self.newest = self.words.back_mut().map(|word| *word).map_or(Micros::ZERO, |word| self.instant(word));
     }
@@ -315,7 +315,7 @@ impl Log {
         start..end
     }
 
-    /// Counts from the oldest entry on; the offset of `at` is then in reach.
+    /// Moves `base` to the oldest entry, so that the offset of `at` fits.
     #[cold]
     fn rebase(&mut self, at: Micros) -> u64 {
         let shift = self.words.front().map_or(0, time);

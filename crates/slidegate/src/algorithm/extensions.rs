@@ -1,28 +1,28 @@
-//! Which admissions of a `concurrency` limit were extended, and under which instant they count now.
+//! Extended admissions of a `concurrency` limit, and the instants from which they count now.
 //!
-//! Whoever holds a permit names it by when it was admitted, however often it is extended.
+//! The holder of a permit always identifies it by its admission, however often it is extended.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
 use crate::Micros;
 
-/// By what tells admissions of one key apart.
+/// Extended admissions of one key, by an identifier `N` that is unique within the key.
 #[derive(Clone, Debug)]
-pub(crate) struct Moved<N> {
+pub(crate) struct Extensions<N> {
     instants: HashMap<N, Micros, foldhash::quality::RandomState>,
-    /// In the order they were extended; some have been again since.
+    /// Extensions in their order; some admissions were extended again later.
     by_age: VecDeque<(Micros, N)>,
 }
 
-impl<N> Default for Moved<N> {
+impl<N> Default for Extensions<N> {
     fn default() -> Self {
-        Moved { instants: HashMap::default(), by_age: VecDeque::new() }
+        Extensions { instants: HashMap::default(), by_age: VecDeque::new() }
     }
 }
 
-impl<N: Copy + Eq + Hash> Moved<N> {
-    /// The instant that an admission counts from, if it was extended.
+impl<N: Copy + Eq + Hash> Extensions<N> {
+    /// Returns the instant from which an admission counts, if it was extended.
     pub(crate) fn find(&self, number: N) -> Option<Micros> {
         self.instants.get(&number).copied()
     }
@@ -36,7 +36,7 @@ impl<N: Copy + Eq + Hash> Moved<N> {
         self.by_age.push_back((to, number));
     }
 
-    /// Forgets what was extended last at instants that have `left`.
+    /// Forgets admissions whose last extension has `left`.
     pub(crate) fn forget(&mut self, left: impl Fn(Micros) -> bool) {
         while let Some(&(at, number)) = self.by_age.front()
             && left(at)
@@ -56,9 +56,9 @@ impl<N: Copy + Eq + Hash> Moved<N> {
         self.by_age.is_empty()
     }
 
-    /// Heap bytes held.
+    /// Heap bytes in use.
     pub(crate) fn bytes(&self) -> usize {
-        // A table has a control byte for each bucket, and leaves an eighth of its buckets empty.
+        // A hash table has a control byte per bucket, and leaves an eighth of its buckets empty.
         let table = match self.instants.capacity() {
             0 => 0,
             capacity => (capacity + 1).next_power_of_two() * (size_of::<(N, Micros)>() + 1) + 16,
@@ -66,7 +66,7 @@ impl<N: Copy + Eq + Hash> Moved<N> {
         table + self.by_age.capacity() * size_of::<(Micros, N)>()
     }
 
-    /// Heap bytes that one more extension takes, at most.
+    /// Upper bound of the heap bytes that one more extension takes.
     pub(crate) fn growth(&self) -> usize {
         let full = self.instants.len() == self.instants.capacity();
         let long = self.by_age.len() == self.by_age.capacity();

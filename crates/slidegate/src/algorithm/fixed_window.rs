@@ -1,21 +1,21 @@
-//! `fixed-window`: one count, which starts anew at every multiple of the window.
+//! `fixed-window`: one counter that restarts at every multiple of the window.
 
 use super::counter::Counter;
 use crate::quota::MAX_TOTAL;
 use crate::{Entry, Micros, Quota};
 
 #[derive(Clone, Debug)]
-pub(super) struct Fixed {
+pub(super) struct FixedWindow {
     window: Micros,
     start: Micros,
     used: u64,
-    /// Instant of the first admission in this state: an older reservation is one of an earlier state of the key.
+    /// Instant of the first admission in this state. An older reservation belongs to an earlier state of the key.
     born: Option<Micros>,
 }
 
-impl Fixed {
+impl FixedWindow {
     pub(super) fn new(quota: &Quota) -> Self {
-        Fixed { window: quota.window(), start: Micros::ZERO, used: 0, born: None }
+        FixedWindow { window: quota.window(), start: Micros::ZERO, used: 0, born: None }
     }
 
     pub(super) fn suits(&self, quota: &Quota) -> bool {
@@ -34,8 +34,8 @@ impl Fixed {
     }
 }
 
-impl Counter for Fixed {
-    /// Moves to `now`; whether a new window began.
+impl Counter for FixedWindow {
+    /// Advances to `now`; returns true if a new window began.
     #[inline]
     fn roll(&mut self, now: Micros) -> bool {
         let start = self.start_of(now);
@@ -86,7 +86,7 @@ impl Counter for Fixed {
         true
     }
 
-    /// The end of the window that `at` lies in.
+    /// Returns the end of the window that contains `at`.
     fn leaves(&self, at: Micros) -> Micros {
         self.start_of(at).plus(self.window)
     }

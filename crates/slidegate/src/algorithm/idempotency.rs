@@ -1,89 +1,92 @@
-//! Single admissions that a key remembers: request ids, settlements and extensions. And when it became warm.
+//! Notes of one key about single admissions: request ids, settlements and extensions. Also the state of its warm-up.
 //!
-//! Most keys have no notes: the numbers of an admission are in the answer, not in the store. The id of an
-//! admitted request is remembered for as long as its admission counts. A settled admission is remembered by
-//! its sequence number; neighbours merge, so a stream of reserve-and-settle costs one range, not one note each.
-//! The notes of all keys of a store have a byte budget: see [`NoteBudget`].
+//! Most keys have no notes: the entry of an admission is in the reply, not in the store. The id of an admitted request is
+//! remembered as long as its admission counts. A settled admission is remembered by its sequence number; adjacent numbers
+//! merge, so a stream of acquire and settle costs one range instead of one note each. The notes of all keys of a store
+//! share a byte budget: see [`NoteBudget`].
 
 use std::sync::Arc;
 
-use super::extensions::Moved;
-use super::ids::{Ids, Named};
-use super::note_budget::{NoteBudget, Purpose, Taken};
+use super::extensions::Extensions;
+use super::ids::{Ids, ScopedId};
+use super::note_budget::{NoteBudget, Purpose, ReservedBytes};
 use super::ranges::Ranges;
 use crate::dynamic::warm_up::Warmth;
 use crate::{Entry, Micros, RequestId};
 
-/// Ids that one decision forgets at most. Forgetting is only about memory: an id whose admission has left is not found.
+/// Most ids that one decision forgets. Forgetting only frees memory: an id whose admission has left is not found anyway.
 const FORGET_STEP: usize = 64;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Notes {
     ids: Ids,
     settled: Ranges,
-    /// By sequence number.
-    moved: Option<Box<Moved<u64>>>,
+    /// Extensions, by sequence number.
+    extensions: Option<Box<Extensions<u64>>>,
     pub(super) warmth: Option<Warmth>,
-    taken: Taken,
+    reserved: ReservedBytes,
 }
 
 impl Notes {
-    /// The admission of this request.
+    /// Returns the admission of this request.
     #[cold]
     #[inline(never)]
     pub(super) fn find(&self, id: &RequestId, scope: u64, cost: u64) -> Option<Entry> {
-        self.ids.find(Named { id, scope, budget: None }.digest(cost))
+        self.ids.find(ScopedId { id, scope, budget: None }.digest(cost))
     }
 
-    /// Remembers the id of an admission, unless the budget is used up.
-    pub(super) fn remember(notes: &mut Option<Box<Notes>>, named: &Named<'_>, entry: Entry) {
+    /// Remembers the id of an admission, unless the budget is exhausted.
+    pub(super) fn remember(notes: &mut Option<Box<Notes>>, scoped: &ScopedId<'_>, entry: Entry) {
         let growth = notes.as_ref().map_or_else(|| Ids::default().growth(), |notes| notes.ids.growth());
-        let Some(taken) = Notes::take(notes.as_deref(), growth, named.budget, Purpose::Id) else { return };
+        let Some(reserved) = Notes::reserve(notes.as_deref(), growth, scoped.budget, Purpose::Id) else {
+            return;
+        };
         let notes = notes.get_or_insert_default();
-        notes.ids.insert(named.digest(entry.cost), entry);
-        notes.account(taken);
+        notes.ids.insert(scoped.digest(entry.cost), entry);
+        notes.account(reserved);
     }
 
-    /// Bytes for the note of a settlement; none if the budget is used up.
-    pub(super) fn take_for_settlement(
+    /// Takes bytes for the note of a settlement; returns `None` if the budget is exhausted.
+    pub(super) fn reserve_for_settlement(
         notes: Option<&Notes>,
         budget: Option<&Arc<NoteBudget>>,
-    ) -> Option<Taken> {
+    ) -> Option<ReservedBytes> {
         let growth = notes.map_or(0, |notes| notes.settled.growth());
-        Notes::take(notes, growth, budget, Purpose::Settlement)
+        Notes::reserve(notes, growth, budget, Purpose::Settlement)
     }
 
-    /// Bytes for the note of an extension; none if the budget is used up.
-    pub(super) fn take_for_extension(
+    /// Takes bytes for the note of an extension; returns `None` if the budget is exhausted.
+    pub(super) fn reserve_for_extension(
         notes: Option<&Notes>,
         budget: Option<&Arc<NoteBudget>>,
-    ) -> Option<Taken> {
-        let moved = notes.and_then(|notes| notes.moved.as_deref());
-        let growth = moved.map_or(size_of::<Moved<u64>>() + Moved::<u64>::default().growth(), Moved::growth);
-        Notes::take(notes, growth, budget, Purpose::Settlement)
+    ) -> Option<ReservedBytes> {
+        let extensions = notes.and_then(|notes| notes.extensions.as_deref());
+        let growth = extensions
+            .map_or(size_of::<Extensions<u64>>() + Extensions::<u64>::default().growth(), Extensions::growth);
+        Notes::reserve(notes, growth, budget, Purpose::Settlement)
     }
 
-    fn take(
+    fn reserve(
         notes: Option<&Notes>,
         growth: usize,
         budget: Option<&Arc<NoteBudget>>,
         purpose: Purpose,
-    ) -> Option<Taken> {
+    ) -> Option<ReservedBytes> {
         let (held, growth) = match notes {
-            Some(notes) if notes.taken.is_some() => (notes.bytes(), growth),
+            Some(notes) if notes.reserved.is_some() => (notes.bytes(), growth),
             Some(notes) => (0, notes.bytes() + growth),
             None => (0, size_of::<Notes>() + growth),
         };
-        Taken::new(budget, held, growth, purpose)
+        ReservedBytes::new(budget, held, growth, purpose)
     }
 
-    /// Replaces the estimate that was taken by the true figure.
-    fn account(&mut self, taken: Taken) {
-        self.taken.add(taken);
-        self.taken.set(self.bytes());
+    /// Replaces the estimate in the budget by the actual size.
+    fn account(&mut self, reserved: ReservedBytes) {
+        self.reserved.add(reserved);
+        self.reserved.set(self.bytes());
     }
 
-    /// Forgets what was recorded at instants that have `left`.
+    /// Forgets notes recorded at instants that have `left`.
     pub(super) fn forget(&mut self, left: impl Fn(Micros) -> bool) {
         self.forget_some(left, FORGET_STEP);
     }
@@ -92,62 +95,65 @@ impl Notes {
         self.ids.forget(&left, most);
         let before = self.settled.bytes();
         self.settled.forget(&left);
-        if let Some(moved) = &mut self.moved {
-            moved.forget(left);
+        if let Some(extensions) = &mut self.extensions {
+            extensions.forget(left);
         }
         if self.settled.bytes() != before {
-            self.taken.set(self.bytes());
+            self.reserved.set(self.bytes());
         }
     }
 
-    /// The admission, under the instant it counts from now.
-    pub(super) fn now(&self, entry: Entry) -> Entry {
-        let moved = self.moved.as_ref().and_then(|moved| moved.find(entry.seq));
-        Entry { at: moved.unwrap_or(entry.at), ..entry }
+    /// Returns the admission with the instant from which it counts now.
+    pub(super) fn current_entry(&self, entry: Entry) -> Entry {
+        let extended_at = self.extensions.as_ref().and_then(|extensions| extensions.find(entry.seq));
+        Entry { at: extended_at.unwrap_or(entry.at), ..entry }
     }
 
-    pub(super) fn extend(&mut self, seq: u64, to: Micros, taken: Taken) {
-        self.moved.get_or_insert_default().extend(seq, to);
-        self.account(taken);
+    pub(super) fn extend(&mut self, seq: u64, to: Micros, reserved: ReservedBytes) {
+        self.extensions.get_or_insert_default().extend(seq, to);
+        self.account(reserved);
     }
 
     pub(super) fn is_settled(&self, seq: u64) -> bool {
         self.settled.contains(seq)
     }
 
-    pub(super) fn settle(&mut self, entry: Entry, taken: Taken) {
+    pub(super) fn settle(&mut self, entry: Entry, reserved: ReservedBytes) {
         self.settled.insert(entry);
-        self.account(taken);
+        self.account(reserved);
     }
 
-    /// After a refund its id may come again and is charged again.
+    /// Forgets the id of a refunded admission: a request with this id is charged again.
     pub(super) fn release(&mut self, entry: Entry) {
         self.ids.release(entry);
     }
 
-    /// When the newest of what is noted was recorded.
+    /// Instant of the newest note.
     pub(super) fn newest(&self) -> Option<Micros> {
-        let moved = self.moved.as_ref().and_then(|moved| moved.newest());
-        self.ids.newest().max(self.settled.newest()).max(moved)
+        let newest_extension = self.extensions.as_ref().and_then(|extensions| extensions.newest());
+        self.ids.newest().max(self.settled.newest()).max(newest_extension)
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        let still = self.moved.as_ref().is_none_or(|moved| moved.is_empty());
-        self.ids.is_empty() && self.settled.is_empty() && still && self.warmth.is_none()
+        let none_extended = self.extensions.as_ref().is_none_or(|extensions| extensions.is_empty());
+        self.ids.is_empty() && self.settled.is_empty() && none_extended && self.warmth.is_none()
     }
 
-    /// Gives back memory that is not needed any more.
+    /// Frees memory that is no longer needed.
     pub(super) fn shrink(&mut self) {
         self.ids.shrink();
-        if self.moved.as_ref().is_some_and(|moved| moved.is_empty()) {
-            self.moved = None;
+        if self.extensions.as_ref().is_some_and(|extensions| extensions.is_empty()) {
+            self.extensions = None;
         }
-        self.taken.set(self.bytes());
+        self.reserved.set(self.bytes());
     }
 
-    /// Bytes held, with the notes themselves.
+    /// Bytes in use, including the notes structure itself.
     pub(super) fn bytes(&self) -> usize {
-        let moved = self.moved.as_ref().map_or(0, |moved| size_of::<Moved<u64>>() + moved.bytes());
-        size_of::<Notes>() + self.ids.bytes() + self.settled.bytes() + moved
+        let extension_bytes = self
+            .extensions
+            .as_ref()
+            .map_or(0, |extensions| size_of::<Extensions<u64>>() + extensions.bytes());
+        size_of::<Notes>() + self.ids.bytes() + self.settled.bytes() + extension_bytes
     }
 }

@@ -1,9 +1,9 @@
-//! Request ids of one key, each with the admission it names.
+//! Request ids of one key, each with its admission.
 //!
-//! A note has a digest in place of the id: 16 bytes, however long the id is. The digest is a pair of SipHash values under
-//! keys that are random in each process, so a client cannot construct two ids with one digest. Notes are in the order of
-//! their admissions. A hash table finds the place of a digest in four bytes and a little. A note takes about 60 bytes in
-//! all, and at most 64 in a large key.
+//! A note stores a digest instead of the id: 16 bytes, however long the id is. The digest is a pair of SipHash values with
+//! keys that are random per process, so a client cannot construct two ids with the same digest. Notes are in the order of
+//! their admissions. A hash table maps a digest to the position of its note, with little more than four bytes per entry. A
+//! note takes about 60 bytes in total, and at most 64 in a large key.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -14,27 +14,27 @@ use hashbrown::HashTable;
 use super::note_budget::NoteBudget;
 use crate::{Entry, Micros, RequestId};
 
-/// Digest of a request id and a cost: the same id for another cost is another request.
+/// Digest of a request id and a cost: the same id with another cost is another request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Digest(u64, u64);
 
 static SECRETS: LazyLock<[RandomState; 2]> = LazyLock::new(Default::default);
 
-/// Request id as one key sees it.
+/// Request id in the context of one key.
 #[derive(Clone, Copy)]
-pub(crate) struct Named<'a> {
+pub(crate) struct ScopedId<'a> {
     pub(crate) id: &'a RequestId,
-    /// Distinguishes the keys of a shared counter; 0 for a key with a counter of its own.
+    /// Distinguishes the keys of a shared counter; 0 for a key with its own counter.
     pub(crate) scope: u64,
-    /// Bound of the store that the key is in, if there is one.
+    /// Note budget of the store, if there is one.
     pub(crate) budget: Option<&'a Arc<NoteBudget>>,
 }
 
-impl<'a> Named<'a> {
-    /// An id that is remembered without a bound.
+impl<'a> ScopedId<'a> {
+    /// Creates an id that is remembered without a budget.
     #[cfg(any(test, feature = "redis"))]
     pub(crate) fn unbounded(id: &'a RequestId) -> Self {
-        Named { id, scope: 0, budget: None }
+        ScopedId { id, scope: 0, budget: None }
     }
 
     pub(crate) fn digest(&self, cost: u64) -> Digest {
@@ -58,25 +58,25 @@ struct Note {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ids {
-    /// Oldest first. Some are no longer in `places`: they were refunded, or came again.
+    /// Notes, oldest first. Some are no longer in `positions`: they were refunded, or the same id came again.
     notes: VecDeque<Note>,
-    /// Place of the first note. Places count up and wrap.
+    /// Position of the first note. Positions count up and wrap.
     first: u32,
-    places: HashTable<u32>,
+    positions: HashTable<u32>,
 }
 
 impl Ids {
     pub(super) fn find(&self, digest: Digest) -> Option<Entry> {
-        let place = self.places.find(digest.0, |place| self.note(*place).digest == digest)?;
-        Some(self.note(*place).entry)
+        let position = self.positions.find(digest.0, |position| self.note(*position).digest == digest)?;
+        Some(self.note(*position).entry)
     }
 
-    fn note(&self, place: u32) -> &Note {
-        &self.notes[place.wrapping_sub(self.first) as usize]
+    fn note(&self, position: u32) -> &Note {
+        &self.notes[position.wrapping_sub(self.first) as usize]
     }
 
     pub(super) fn insert(&mut self, digest: Digest, entry: Entry) {
-        if self.notes.len() > 2 * self.places.len() + 16 {
+        if self.notes.len() > 2 * self.positions.len() + 16 {
             self.compact();
         }
         if self.notes.len() == self.notes.capacity() {
@@ -86,24 +86,24 @@ impl Ids {
     }
 
     fn push(&mut self, note: Note) {
-        let Ids { notes, first, places } = self;
+        let Ids { notes, first, positions } = self;
         let digest = note.digest;
-        let place = first.wrapping_add(notes.len() as u32);
+        let position = first.wrapping_add(notes.len() as u32);
         notes.push_back(note);
-        let note = |place: u32| &notes[place.wrapping_sub(*first) as usize];
-        match places.find_mut(digest.0, |place| note(*place).digest == digest) {
-            Some(known) => *known = place,
+        let note = |position: u32| &notes[position.wrapping_sub(*first) as usize];
+        match positions.find_mut(digest.0, |position| note(*position).digest == digest) {
+            Some(known) => *known = position,
             None => {
-                places.insert_unique(digest.0, place, |place| note(*place).digest.0);
+                positions.insert_unique(digest.0, position, |position| note(*position).digest.0);
             }
         }
     }
 
-    /// Drops the notes that are not found any more.
+    /// Drops the notes that are not in `positions`.
     fn compact(&mut self) {
         let old = std::mem::take(self);
-        self.notes.reserve_exact(old.places.len() + step(old.places.len()));
-        self.places.reserve(old.places.len() + 1, |_| 0);
+        self.notes.reserve_exact(old.positions.len() + step(old.positions.len()));
+        self.positions.reserve(old.positions.len() + 1, |_| 0);
         for note in &old.notes {
             if old.find(note.digest) == Some(note.entry) {
                 self.push(note.clone());
@@ -111,7 +111,7 @@ impl Ids {
         }
     }
 
-    /// Forgets up to `most` of the oldest, as far as they have `left`.
+    /// Forgets up to `most` of the oldest notes, if they have `left`.
     pub(super) fn forget(&mut self, left: impl Fn(Micros) -> bool, most: usize) {
         for _ in 0..most {
             if !self.notes.front().is_some_and(|note| left(note.entry.at)) {
@@ -123,18 +123,18 @@ impl Ids {
 
     fn drop_oldest(&mut self) {
         let Some(note) = self.notes.pop_front() else { return };
-        if let Ok(place) = self.places.find_entry(note.digest.0, |place| *place == self.first) {
-            place.remove();
+        if let Ok(position) = self.positions.find_entry(note.digest.0, |position| *position == self.first) {
+            position.remove();
         }
         self.first = self.first.wrapping_add(1);
     }
 
-    /// Forgets the id of an admission that was refunded: it may come again and is charged again.
+    /// Forgets the id of a refunded admission: a request with this id is charged again.
     pub(super) fn release(&mut self, entry: Entry) {
         let index = self.notes.partition_point(|note| note.entry.seq < entry.seq);
         let Some(note) = self.notes.get(index).filter(|note| note.entry == entry) else { return };
-        let place = self.first.wrapping_add(index as u32);
-        if let Ok(found) = self.places.find_entry(note.digest.0, |known| *known == place) {
+        let position = self.first.wrapping_add(index as u32);
+        if let Ok(found) = self.positions.find_entry(note.digest.0, |known| *known == position) {
             found.remove();
         }
     }
@@ -147,22 +147,22 @@ impl Ids {
         self.notes.is_empty()
     }
 
-    /// Heap bytes held.
+    /// Heap bytes in use.
     pub(super) fn bytes(&self) -> usize {
-        self.notes.capacity() * size_of::<Note>() + self.places.allocation_size()
+        self.notes.capacity() * size_of::<Note>() + self.positions.allocation_size()
     }
 
-    /// Heap bytes that one more id takes, at most.
+    /// Upper bound of the heap bytes that one more id takes.
     pub(super) fn growth(&self) -> usize {
         let notes = match self.notes.len() < self.notes.capacity() {
             true => 0,
             false => step(self.notes.capacity()) * size_of::<Note>(),
         };
-        let places = match self.places.len() < self.places.capacity() {
+        let positions = match self.positions.len() < self.positions.capacity() {
             true => 0,
-            false => self.places.allocation_size() + 64,
+            false => self.positions.allocation_size() + 64,
         };
-        notes + places
+        notes + positions
     }
 
     pub(super) fn shrink(&mut self) {
@@ -172,7 +172,7 @@ impl Ids {
     }
 }
 
-/// Notes by which a list of this capacity grows: a quarter.
+/// Number of notes by which a list of this capacity grows: a quarter.
 fn step(capacity: usize) -> usize {
     (capacity / 4).max(2)
 }
@@ -181,14 +181,14 @@ fn step(capacity: usize) -> usize {
 mod tests {
     use std::collections::HashMap;
 
-    use super::{Ids, Named, Note};
+    use super::{Ids, Note, ScopedId};
     use crate::{Entry, Micros, RequestId};
 
     fn entry(seq: u64) -> Entry {
         Entry { at: Micros::new(seq / 3), seq, cost: 1 }
     }
 
-    /// Random insertions, repetitions, refunds and expiry, compared with a map.
+    /// Compares random insertions, repetitions, refunds and expiry with a map.
     #[test]
     fn finds_the_latest_admission_of_each_id() {
         let (mut ids, mut map) = (Ids { first: u32::MAX - 500, ..Ids::default() }, HashMap::new());
@@ -196,7 +196,7 @@ mod tests {
         for seq in 0..20_000u64 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let id = RequestId::new(&format!("id-{}", (random >> 33) % 700)).unwrap();
-            let digest = Named::unbounded(&id).digest(1);
+            let digest = ScopedId::unbounded(&id).digest(1);
             assert_eq!(ids.find(digest), map.get(&digest.0).copied());
             match (random >> 20) % 8 {
                 0 => {
@@ -218,7 +218,7 @@ mod tests {
                     assert!(ids.bytes() <= bound.max(2_048), "{} of {bound}", ids.bytes());
                 }
             }
-            assert_eq!(ids.places.len(), map.len());
+            assert_eq!(ids.positions.len(), map.len());
         }
         assert!(ids.notes.len() > 500 && ids.first < 100_000, "places have wrapped");
     }
@@ -226,9 +226,9 @@ mod tests {
     #[test]
     fn scope_and_cost_are_part_of_a_digest() {
         let id = RequestId::new("a").unwrap();
-        let named = Named::unbounded(&id);
-        assert_ne!(named.digest(1), named.digest(2));
-        assert_ne!(named.digest(1), Named { scope: 1, ..named }.digest(1));
+        let scoped = ScopedId::unbounded(&id);
+        assert_ne!(scoped.digest(1), scoped.digest(2));
+        assert_ne!(scoped.digest(1), ScopedId { scope: 1, ..scoped }.digest(1));
         assert_eq!(size_of::<Note>(), 40);
     }
 }

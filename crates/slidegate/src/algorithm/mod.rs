@@ -1,8 +1,8 @@
-//! The algorithms, as pure state machines: `(state, now, quota, cost) -> verdict`.
+//! The algorithms as pure state machines: `(state, now, quota, cost) -> verdict`.
 //!
-//! A [`State`] is what is remembered of one key. It has no clock and no lock, so the same code decides in
-//! the memory store, in simulations, and as the oracle that replays what Redis decided. All have the same
-//! shape, [`Counter`]: *roll* to the present, say what is *used*, *record*, and say how long to *wait*.
+//! A [`State`] is the memory of one key. It has no clock and no lock, so the same code decides in the memory store, in
+//! simulations, and in the test oracle that replays the decisions of Redis. All algorithms implement [`Counter`]: *roll* to
+//! the present, return the permits *used*, *record* an admission, and compute the *wait*.
 pub(crate) mod audit;
 pub(crate) mod evaluate;
 
@@ -21,19 +21,19 @@ mod token_bucket;
 use std::sync::Arc;
 
 use self::counter::{Counter, View};
-use self::fixed_window::Fixed;
+use self::fixed_window::FixedWindow;
 use self::idempotency::Notes;
 #[cfg(feature = "redis")]
-use self::ids::Named;
+use self::ids::ScopedId;
 use self::note_budget::NoteBudget;
 use self::sliding_window::Window;
-use self::token_bucket::Bucket;
+use self::token_bucket::TokenBucket;
 #[cfg(feature = "redis")]
 use crate::dynamic::warm_up::Warmth;
 use crate::{Algorithm, Correction, Discrepancy, Micros, Quota, RequestId};
 use crate::{Entry, Settled, Verdict};
 
-/// What is remembered of one key.
+/// State of one key.
 ///
 /// ```
 /// use slidegate::{Micros, Outcome, Quota, State};
@@ -54,48 +54,48 @@ use crate::{Entry, Settled, Verdict};
 pub struct State {
     notes: Option<Box<Notes>>,
     kind: Kind,
-    /// When something was last recorded or seen to leave: before that the key's time never runs back.
+    /// Instant of the last change, when something was recorded or left. The time of the key never runs back before it.
     last: Micros,
-    /// The number of the next admission: which state of this key it is, and how many were recorded so far.
+    /// Sequence number of the next admission: the generation of this state, and the number of records so far.
     seq: u64,
 }
 
-/// Below these bits of a sequence number is the count, above them the generation.
+/// Number of low bits of a sequence number that hold the count. The bits above hold the generation.
 const COUNT_BITS: u32 = 40;
 
 #[derive(Clone, Debug)]
 enum Kind {
     Window(Window),
-    Fixed(Fixed),
-    Bucket(Bucket),
+    FixedWindow(FixedWindow),
+    TokenBucket(TokenBucket),
 }
 
-/// A check as its key sees it.
+/// Input of one check for the state of its key.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct CheckInput<'a> {
     pub(crate) quota: &'a Quota,
     pub(crate) cost: u64,
     pub(crate) id: Option<&'a RequestId>,
-    /// Distinguishes the keys of a shared counter; 0 for a key with a counter of its own.
+    /// Distinguishes the keys of a shared counter; 0 for a key with its own counter.
     pub(crate) scope: u64,
-    /// Bound of the store that the key is in, if there is one.
+    /// Note budget of the store, if there is one.
     pub(crate) budget: Option<&'a Arc<NoteBudget>>,
 }
 
-/// What a key thinks of a check, before anything is recorded.
+/// Evaluation of one check by the state of its key, before anything is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Evaluation {
-    /// There is room.
+    /// The cost fits.
     Fits,
-    /// There is no room now.
+    /// The cost does not fit now.
     Denied,
-    /// There never will be.
+    /// The cost never fits.
     Impossible,
     /// This request was admitted before: it is not charged again.
     Repeated(Entry),
 }
 
-/// What a store keeps of a key.
+/// Stored form of a state.
 #[cfg(feature = "redis")]
 #[derive(Clone, Debug)]
 pub(crate) struct StateSnapshot {
@@ -103,26 +103,26 @@ pub(crate) struct StateSnapshot {
     pub(crate) counted: SnapshotCounts,
 }
 
-/// The count itself, by algorithm.
+/// Counts in a [`StateSnapshot`], by algorithm.
 #[cfg(feature = "redis")]
 #[derive(Clone, Debug)]
 pub(crate) enum SnapshotCounts {
-    /// A window: what was recorded, oldest first, one per instant.
+    /// Entries of a sliding window, oldest first, one per instant.
     Entries(Vec<(Micros, u64)>),
-    /// A fixed window.
+    /// Permits used in a fixed window.
     Used(u64),
-    /// A bucket: what it lacks, and until when admissions have stopped mattering.
+    /// Token bucket: the missing units, and the instant up to which admissions no longer affect decisions.
     Missing { units: u64, gone: Micros },
 }
 
-/// What the ask as a whole lets a key record.
+/// Permission of a key to record, which depends on all checks of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recording {
-    /// The ask is admitted.
+    /// The request is admitted.
     All,
-    /// The ask is denied, and this check was judged: its attempt counts.
+    /// The request is denied, and this check was evaluated: its attempt counts.
     Attempts,
-    /// A peek, or a check after the one that denied.
+    /// The request is a peek, or the check is after the one that denied.
     Nothing,
 }
 
@@ -132,7 +132,7 @@ impl Evaluation {
     }
 }
 
-/// Finds out once which algorithm a state has, and goes on with code made for it.
+/// Determines the algorithm of a state once, and runs `$go` with code specialized for it.
 macro_rules! with_view {
     ($state:expr, $view:ident => $go:expr) => {{
         let State { notes, kind, last, seq } = $state;
@@ -141,11 +141,11 @@ macro_rules! with_view {
                 let $view = View { counter, notes, last, seq };
                 $go
             }
-            Kind::Fixed(counter) => {
+            Kind::FixedWindow(counter) => {
                 let $view = View { counter, notes, last, seq };
                 $go
             }
-            Kind::Bucket(counter) => {
+            Kind::TokenBucket(counter) => {
                 let $view = View { counter, notes, last, seq };
                 $go
             }
@@ -153,38 +153,38 @@ macro_rules! with_view {
     }};
 }
 
-/// The same for what only reads the counter.
+/// Does the same as `with_view!` for code that only reads the counter.
 macro_rules! with_counter {
     ($state:expr, $counter:ident => $go:expr) => {
         match &$state.kind {
             Kind::Window($counter) => $go,
-            Kind::Fixed($counter) => $go,
-            Kind::Bucket($counter) => $go,
+            Kind::FixedWindow($counter) => $go,
+            Kind::TokenBucket($counter) => $go,
         }
     };
 }
 
 impl State {
-    /// A key that was never used.
+    /// Creates the state of a key that was never used.
     pub fn new(quota: &Quota) -> Self {
         Self::of_generation(quota, 0)
     }
 
-    /// A key that may have been used before and was forgotten: its admissions are numbered apart from those of
-    /// other generations, so that an old reservation settles nothing of a new one.
+    /// Creates the state of a key that may have been used before and was forgotten. The admissions of each generation have
+    /// different numbers, so that an old reservation settles nothing of a new state.
     pub fn of_generation(quota: &Quota, generation: u64) -> Self {
         let kind = match quota.algorithm() {
             Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } | Algorithm::Concurrency => {
                 Kind::Window(Window::new(quota))
             }
-            Algorithm::FixedWindow => Kind::Fixed(Fixed::new(quota)),
-            Algorithm::TokenBucket { .. } => Kind::Bucket(Bucket::new(quota)),
+            Algorithm::FixedWindow => Kind::FixedWindow(FixedWindow::new(quota)),
+            Algorithm::TokenBucket { .. } => Kind::TokenBucket(TokenBucket::new(quota)),
         };
         State { kind, last: Micros::ZERO, seq: generation << COUNT_BITS, notes: None }
     }
 
-    /// Whether what is counted here is what `quota` counts. A new limit keeps the counts, and so do a new
-    /// rate and burst; another algorithm or window starts anew.
+    /// Returns true if this state can count `quota`. A new limit, rate or burst keeps the counts; another algorithm or window
+    /// starts new counts.
     #[inline]
     pub fn suits(&self, quota: &Quota) -> bool {
         match (&self.kind, quota.algorithm()) {
@@ -192,59 +192,59 @@ impl State {
                 Kind::Window(w),
                 Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } | Algorithm::Concurrency,
             ) => w.suits(quota),
-            (Kind::Fixed(w), Algorithm::FixedWindow) => w.suits(quota),
-            (Kind::Bucket(_), Algorithm::TokenBucket { .. }) => true,
+            (Kind::FixedWindow(w), Algorithm::FixedWindow) => w.suits(quota),
+            (Kind::TokenBucket(_), Algorithm::TokenBucket { .. }) => true,
             _ => false,
         }
     }
 
-    /// Judges one check by itself, and records it if it is to be counted. Cost 0 is a peek.
+    /// Evaluates a single check, and records it if it counts. Cost 0 is a peek.
     #[inline]
     pub fn admit(&mut self, now: Micros, quota: &Quota, cost: u64) -> Verdict {
-        self.admit_alone(now, Asked { quota, cost, id: None, scope: 0, budget: None }).1
+        self.admit_alone(now, CheckInput { quota, cost, id: None, scope: 0, budget: None }).1
     }
 
-    /// The same, and the instant it was judged at.
+    /// Evaluates a single check and also returns the instant of the evaluation.
     #[inline(always)]
-    pub(crate) fn admit_alone(&mut self, now: Micros, asked: Asked<'_>) -> (Micros, Verdict) {
-        with_view!(self, view => view.admit(now, asked))
+    pub(crate) fn admit_alone(&mut self, now: Micros, input: CheckInput<'_>) -> (Micros, Verdict) {
+        with_view!(self, view => view.admit(now, input))
     }
 
-    /// Moves to `now`, or stays where it is if that lies back. Says which.
+    /// Advances to `now`, or stays if `now` is in the past. Returns the resulting instant.
     pub(crate) fn roll(&mut self, now: Micros, quota: &Quota) -> Micros {
         with_view!(self, view => { let mut view = view; view.roll(now, quota) })
     }
 
-    /// Whether a check fits at the instant rolled to. Changes nothing.
-    pub(crate) fn consider(&mut self, now: Micros, asked: Asked<'_>) -> Evaluation {
-        with_view!(self, view => view.consider(now, asked))
+    /// Evaluates a check at the instant of the last roll. Changes nothing.
+    pub(crate) fn consider(&mut self, now: Micros, input: CheckInput<'_>) -> Evaluation {
+        with_view!(self, view => view.consider(now, input))
     }
 
-    /// Acts on an opinion: records what is to be counted, and reads the result.
+    /// Acts on an evaluation: records the cost if it counts, and returns the verdict.
     pub(crate) fn conclude(
         &mut self,
         now: Micros,
-        asked: Asked<'_>,
-        opinion: Evaluation,
+        input: CheckInput<'_>,
+        evaluation: Evaluation,
         recording: Recording,
     ) -> Verdict {
-        with_view!(self, view => { let mut view = view; view.conclude(now, asked, opinion, recording) })
+        with_view!(self, view => { let mut view = view; view.conclude(now, input, evaluation, recording) })
     }
 
-    /// Corrects one admission to what it really cost; 0 is a refund. The first settlement stands.
+    /// Corrects one admission to its actual cost; 0 is a refund. The first settlement stands.
     ///
-    /// What an admission really cost is a fact, so a correction upwards may take `used` above the limit; of a bucket, at most
-    /// one capacity above it. An attempt is gone for this: it is not settled.
+    /// The actual cost is a fact, so a correction upwards may raise `used` above the limit; in a bucket, at most one capacity
+    /// above it. An attempt cannot be settled; the result is [`Settled::Gone`].
     pub fn settle(&mut self, now: Micros, entry: Entry, to: u64) -> Settled {
         self.correct(now, entry, Correction::Cost(to))
     }
 
-    /// The same, or extends an admission of a `concurrency` limit: it counts from `now` on.
+    /// Corrects the cost of an admission, or extends an admission of a `concurrency` limit: it counts from `now` on.
     pub fn correct(&mut self, now: Micros, entry: Entry, correction: Correction) -> Settled {
         self.correct_within(now, entry, correction, None)
     }
 
-    /// The same within a byte budget for notes: a correction that cannot be remembered is [`Settled::Gone`].
+    /// Corrects an admission within a byte budget for notes: a correction that cannot be remembered is [`Settled::Gone`].
     pub(crate) fn correct_within(
         &mut self,
         now: Micros,
@@ -255,20 +255,20 @@ impl State {
         with_view!(self, view => view.settle(now, entry, correction, budget))
     }
 
-    /// The instant that an admission counts from.
+    /// Returns the instant from which an admission counts.
     #[cfg(feature = "redis")]
     pub(crate) fn counted_from(&self, entry: Entry) -> Micros {
-        self.notes.as_ref().map_or(entry, |notes| notes.now(entry)).at
+        self.notes.as_ref().map_or(entry, |notes| notes.current_entry(entry)).at
     }
 
-    /// Counts from `now` on, whatever the limit, what was counted under another instant.
+    /// Counts a cost from `now` on that was recorded under another instant, regardless of the limit.
     #[cfg(feature = "redis")]
     pub(crate) fn count_again(&mut self, now: Micros, cost: u64) {
         with_view!(self, view => view.count_again(now, cost));
     }
 
-    /// Counts an admission of an exact window from `now` on that was made at `entry.at`; nothing if it has left. For
-    /// whoever knows that it was made in this state.
+    /// Counts an admission of a sliding window, made at `entry.at`, from `now` on; does nothing if it has left. The caller
+    /// guarantees that the admission was made in this state.
     #[cfg(feature = "redis")]
     pub(crate) fn postpone(&mut self, now: Micros, entry: Entry) {
         with_view!(self, view => view.postpone(now, entry));
@@ -286,19 +286,19 @@ impl State {
         }
     }
 
-    /// Permits in use at the instant last rolled to.
+    /// Returns the permits in use at the instant of the last roll.
     #[inline]
     pub fn used(&self) -> u64 {
         with_counter!(self, counter => counter.used())
     }
 
-    /// Permits in use at `now`, which a bucket reckons by the rate it was last asked with.
+    /// Returns the permits in use at `now`. A bucket uses the rate of its last check.
     pub(crate) fn inspect(&mut self, now: Micros) -> u64 {
         with_view!(&mut *self, view => { let mut view = view; view.advance(now) });
         self.used()
     }
 
-    /// Permits in use at `now` by the running total, and by the entries; what of it does not agree.
+    /// Returns the permits in use at `now` by the running total and by the entries, and the discrepancies.
     pub(crate) fn audit(&mut self, now: Micros) -> (u64, u64, Vec<Discrepancy>) {
         let kept = self.inspect(now);
         let Kind::Window(window) = &self.kind else { return (kept, kept, Vec::new()) };
@@ -307,18 +307,18 @@ impl State {
         (kept, counted, total.into_iter().chain(ends).collect())
     }
 
-    /// Whether nothing was ever recorded.
+    /// Returns true if nothing was ever recorded.
     pub(crate) fn is_blank(&self) -> bool {
         self.seq.trailing_zeros() >= COUNT_BITS
     }
 
-    /// Whether an admission with this number may be one of this state.
+    /// Returns true if an admission with this number may belong to this state.
     pub(crate) fn numbered(&self, seq: u64) -> bool {
         self.seq >> COUNT_BITS == seq >> COUNT_BITS && seq < self.seq
     }
 
-    /// A state of another generation in which everything that counts here counts for as long as the newest of it: an
-    /// upper bound, in a few words of memory.
+    /// Returns a state of another generation in which all permits count as long as the newest entry: an upper bound, in a few
+    /// words of memory.
     pub(crate) fn summary(&self, generation: u64) -> State {
         let kind = match &self.kind {
             Kind::Window(window) => Kind::Window(window.summary()),
@@ -327,24 +327,24 @@ impl State {
         State { kind, last: self.last, seq: generation << COUNT_BITS, notes: None }
     }
 
-    /// Counts `cost` from `now` on, whatever the limit.
+    /// Counts `cost` from `now` on, regardless of the limit.
     pub(crate) fn charge(&mut self, now: Micros, cost: u64) {
         with_view!(self, view => view.charge(now, cost));
     }
 
-    /// Makes it cold again.
+    /// Resets the warm-up: the key is cold again.
     pub(crate) fn cool(&mut self) {
         if let Some(notes) = &mut self.notes {
             notes.warmth = None;
         }
     }
 
-    /// When nothing recorded counts any more, if it is not used again.
+    /// Returns the instant from which nothing counts any more, if the key is not used again.
     pub(crate) fn empty_at(&self) -> Micros {
         with_counter!(self, counter => counter.empty_at())
     }
 
-    /// When this key has nothing left to remember, if it is not used again.
+    /// Returns the instant from which the state can be dropped, if the key is not used again.
     pub fn idle_at(&self) -> Micros {
         let notes = self.notes.as_ref();
         let newest = notes.and_then(|notes| notes.newest());
@@ -355,46 +355,47 @@ impl State {
         })
     }
 
-    /// What counts now, each with the instant it was recorded under and when it leaves; oldest first.
+    /// Returns the entries that count now, each with its recorded instant, its permits and the instant at which it leaves;
+    /// oldest first.
     ///
-    /// A bucket has no entries: it remembers only its level.
+    /// A token bucket has no entries, only a level.
     pub fn entries(&self) -> Vec<(Micros, u64, Micros)> {
         with_counter!(self, counter => {
             counter.entries().into_iter().map(|(at, cost)| (at, cost, counter.leaves(at))).collect()
         })
     }
 
-    /// A state as a store has kept it, with the ids that are asked about.
+    /// Rebuilds a state from its stored form, with the request ids of the present checks.
     #[cfg(feature = "redis")]
-    pub(crate) fn restored(quota: &Quota, kept: StateSnapshot, ids: Vec<(RequestId, Entry)>) -> Self {
+    pub(crate) fn restored(quota: &Quota, snapshot: StateSnapshot, ids: Vec<(RequestId, Entry)>) -> Self {
         let mut state = State::new(quota);
-        match (&mut state.kind, kept.counted) {
+        match (&mut state.kind, snapshot.counted) {
             (Kind::Window(window), SnapshotCounts::Entries(entries)) => window.restore(&entries),
-            (Kind::Fixed(fixed), SnapshotCounts::Used(used)) => fixed.restore(kept.last, used),
-            (Kind::Bucket(bucket), SnapshotCounts::Missing { units, gone }) => {
-                bucket.restore(kept.last, units, gone)
+            (Kind::FixedWindow(fixed), SnapshotCounts::Used(used)) => fixed.restore(snapshot.last, used),
+            (Kind::TokenBucket(bucket), SnapshotCounts::Missing { units, gone }) => {
+                bucket.restore(snapshot.last, units, gone)
             }
             _ => {}
         }
-        state.last = kept.last;
+        state.last = snapshot.last;
         for (id, entry) in ids {
-            Notes::remember(&mut state.notes, &Named::unbounded(&id), entry);
+            Notes::remember(&mut state.notes, &ScopedId::unbounded(&id), entry);
         }
         state
     }
 
-    /// What a store must keep of it.
+    /// Returns the stored form of the state.
     #[cfg(feature = "redis")]
-    pub(crate) fn kept(&self) -> StateSnapshot {
+    pub(crate) fn snapshot(&self) -> StateSnapshot {
         let counted = match &self.kind {
             Kind::Window(window) => SnapshotCounts::Entries(window.entries()),
-            Kind::Fixed(fixed) => SnapshotCounts::Used(fixed.used()),
-            Kind::Bucket(bucket) => bucket.kept(),
+            Kind::FixedWindow(fixed) => SnapshotCounts::Used(fixed.used()),
+            Kind::TokenBucket(bucket) => bucket.snapshot(),
         };
         StateSnapshot { last: self.last, counted }
     }
 
-    /// How many admissions and attempts were recorded so far, in this state.
+    /// Returns the number of admissions and attempts recorded in this state.
     #[cfg(feature = "redis")]
     pub(crate) fn recorded(&self) -> u64 {
         self.seq & ((1 << COUNT_BITS) - 1)
@@ -407,7 +408,7 @@ impl State {
         with_counter!(self, counter => notes.forget_some(|at| counter.left(at, now), most));
     }
 
-    /// Gives back memory that a burst left behind.
+    /// Frees memory that is no longer needed after a burst.
     pub(crate) fn shrink(&mut self) {
         if let Kind::Window(window) = &mut self.kind {
             window.shrink();
@@ -420,7 +421,7 @@ impl State {
         }
     }
 
-    /// How much it remembers one by one.
+    /// Returns the number of individually stored events.
     pub(crate) fn events(&self) -> usize {
         match &self.kind {
             Kind::Window(window) => window.events(),
@@ -428,7 +429,7 @@ impl State {
         }
     }
 
-    /// Bytes on the heap.
+    /// Heap bytes in use.
     pub(crate) fn heap_bytes(&self) -> usize {
         let log = match &self.kind {
             Kind::Window(window) => window.heap_bytes(),
@@ -444,7 +445,7 @@ mod tests {
     use crate::{Discrepancy, Micros, Quota};
 
     #[test]
-    fn a_total_that_is_not_the_sum_is_told() {
+    fn audit_reports_a_total_that_is_not_the_sum() {
         let quota = Quota::per_minute(100).unwrap();
         let mut state = State::new(&quota);
         for n in 1..=20 {
@@ -454,7 +455,7 @@ mod tests {
         let now = Micros::from_secs(70);
         assert_eq!(state.audit(now), (21, 21, Vec::new()));
         let Kind::Window(window) = &mut state.kind else { panic!() };
-        window.spoil(7);
+        window.corrupt_total(7);
         let told = vec![Discrepancy::Total { kept: 7, counted: 21 }];
         assert_eq!(state.audit(now), (7, 21, told));
     }

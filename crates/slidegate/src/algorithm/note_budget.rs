@@ -1,21 +1,21 @@
 //! Byte budget for the notes of all keys of one store.
 //!
-//! A note is a request id, a settlement or an extension. Requests create them, so without a bound a caller could fill the
-//! memory of the process. The rules when the budget is used up:
+//! A note is a request id, a settlement or an extension. Clients create notes, so without a bound a client could fill the
+//! memory of the process. Behaviour when the budget is exhausted:
 //!
-//! - A request id that does not fit is not remembered. The request is decided as always, and a retry is charged again.
-//! - A settlement or extension that does not fit is not carried out. It could otherwise be repeated, and a refund that is
-//!   given twice admits too much.
+//! - A request id that does not fit is not remembered. The request is decided as usual, and a retry is charged again.
+//! - A settlement or extension that does not fit is not carried out. Otherwise it could be repeated, and a refund given
+//!   twice admits too much.
 //!
 //! Request ids may use three quarters of the budget, so that settlements have room. One key may use an eighth.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Share of the budget that one key may use.
+/// Divisor of the budget: one key may use an eighth of it.
 const PER_KEY: usize = 8;
 
-/// Bytes of notes in use, and their bound.
+/// Bytes of notes in use, and their limit.
 #[derive(Debug)]
 pub(crate) struct NoteBudget {
     max: usize,
@@ -41,22 +41,22 @@ impl NoteBudget {
         }
     }
 
-    /// Bytes of notes in use.
+    /// Returns the bytes of notes in use.
     pub(crate) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Request ids that were not remembered.
+    /// Returns the number of request ids that were not remembered.
     pub(crate) fn ids_dropped(&self) -> u64 {
         self.ids_dropped.load(Ordering::Relaxed)
     }
 
-    /// Settlements and extensions that were not carried out.
+    /// Returns the number of settlements and extensions that were not carried out.
     pub(crate) fn settlements_dropped(&self) -> u64 {
         self.settlements_dropped.load(Ordering::Relaxed)
     }
 
-    /// Takes `more` bytes for a key that holds `held`; counts a note that does not fit.
+    /// Takes `more` bytes for a key that already uses `held`. Returns false, and counts the dropped note, if they do not fit.
     fn take(&self, held: usize, more: usize, purpose: Purpose) -> bool {
         if more == 0 {
             return true;
@@ -87,33 +87,33 @@ impl NoteBudget {
     }
 }
 
-/// Bytes that the notes of one key have taken from a budget. Dropping it gives them back.
+/// Bytes that the notes of one key have taken from a budget. Dropping it returns them.
 #[derive(Debug, Default)]
-pub(super) struct Taken {
+pub(super) struct ReservedBytes {
     budget: Option<Arc<NoteBudget>>,
     bytes: usize,
 }
 
-impl Taken {
-    /// Takes `more` bytes from `budget`; none if they do not fit. Without a budget everything fits.
+impl ReservedBytes {
+    /// Takes `more` bytes from `budget`; returns `None` if they do not fit. Without a budget everything fits.
     pub(super) fn new(
         budget: Option<&Arc<NoteBudget>>,
         held: usize,
         more: usize,
         purpose: Purpose,
     ) -> Option<Self> {
-        let Some(budget) = budget else { return Some(Taken::default()) };
+        let Some(budget) = budget else { return Some(ReservedBytes::default()) };
         let budget = budget.take(held, more, purpose).then(|| Arc::clone(budget))?;
-        Some(Taken { budget: Some(budget), bytes: more })
+        Some(ReservedBytes { budget: Some(budget), bytes: more })
     }
 
-    /// Whether a budget knows of these notes.
+    /// Returns true if the bytes belong to a budget.
     pub(super) fn is_some(&self) -> bool {
         self.budget.is_some()
     }
 
-    /// Adds what `other` has taken.
-    pub(super) fn add(&mut self, mut other: Taken) {
+    /// Adds the bytes of `other`.
+    pub(super) fn add(&mut self, mut other: ReservedBytes) {
         if self.budget.is_none() {
             self.budget = other.budget.take();
         } else {
@@ -122,7 +122,7 @@ impl Taken {
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
-    /// Corrects an estimate.
+    /// Replaces an estimate by the actual size.
     pub(super) fn set(&mut self, bytes: usize) {
         if let Some(budget) = &self.budget {
             budget.change(self.bytes, bytes);
@@ -131,14 +131,14 @@ impl Taken {
     }
 }
 
-/// A copy is held outside of the store, so it takes nothing.
-impl Clone for Taken {
+/// A clone lives outside the store, so it takes no bytes.
+impl Clone for ReservedBytes {
     fn clone(&self) -> Self {
-        Taken::default()
+        ReservedBytes::default()
     }
 }
 
-impl Drop for Taken {
+impl Drop for ReservedBytes {
     fn drop(&mut self) {
         self.set(0);
     }
@@ -148,12 +148,12 @@ impl Drop for Taken {
 mod tests {
     use std::sync::Arc;
 
-    use super::{NoteBudget, Purpose, Taken};
+    use super::{NoteBudget, Purpose, ReservedBytes};
 
     #[test]
-    fn ids_leave_a_quarter_to_settlements_and_no_key_takes_more_than_an_eighth() {
+    fn ids_use_three_quarters_and_one_key_uses_an_eighth() {
         let budget = Arc::new(NoteBudget::new(8_000));
-        let take = |held, more, purpose| Taken::new(Some(&budget), held, more, purpose);
+        let take = |held, more, purpose| ReservedBytes::new(Some(&budget), held, more, purpose);
         let ids: Vec<_> = (0..20).map_while(|_| take(0, 1_000, Purpose::Id)).collect();
         assert_eq!((ids.len(), budget.used(), budget.ids_dropped()), (6, 6_000, 1));
         let mut settlement = take(0, 1_000, Purpose::Settlement).unwrap();

@@ -1,12 +1,12 @@
-//! Settled admissions of one key, by their sequence numbers.
+//! Set of the settled admissions of one key, by sequence number.
 //!
-//! Neighbours merge, so a stream of reserve-and-settle is one range, which needs no memory of its own.
+//! Adjacent numbers merge, so a stream of acquire and settle is a single range, which needs no heap memory.
 
 use std::collections::BTreeMap;
 
 use crate::{Entry, Micros};
 
-/// Memory of a tree with one node, and of each range in a larger one: most nodes are half full.
+/// Estimated memory of a tree with one node, and of each range in a larger tree: most nodes are half full.
 const NODE_BYTES: usize = 280;
 const RANGE_BYTES: usize = 50;
 const NODE: usize = 11;
@@ -20,7 +20,7 @@ pub(super) enum Ranges {
         end: u64,
         at: Micros,
     },
-    /// First number -> one past the last, and when that one was recorded.
+    /// First number -> one past the last number, and the instant of the last.
     Many(BTreeMap<u64, (u64, Micros)>),
 }
 
@@ -50,7 +50,7 @@ impl Ranges {
         }
     }
 
-    /// Forgets what was recorded at instants that have `left`.
+    /// Forgets ranges whose last admission has `left`.
     pub(super) fn forget(&mut self, left: impl Fn(Micros) -> bool) {
         match self {
             Ranges::One { at, .. } if left(*at) => *self = Ranges::None,
@@ -80,7 +80,7 @@ impl Ranges {
         matches!(self, Ranges::None)
     }
 
-    /// Heap bytes held, estimated.
+    /// Heap bytes in use, estimated.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Ranges::Many(ranges) if ranges.len() > NODE => ranges.len() * RANGE_BYTES,
@@ -89,7 +89,7 @@ impl Ranges {
         }
     }
 
-    /// Heap bytes that one more settlement takes, at most.
+    /// Upper bound of the heap bytes that one more settlement takes.
     pub(super) fn growth(&self) -> usize {
         match self {
             Ranges::None => 0,
@@ -122,11 +122,11 @@ mod tests {
     use crate::{Entry, Micros};
 
     #[test]
-    fn contains_what_was_inserted() {
+    fn contains_inserted_numbers() {
         let (mut ranges, mut set, mut random) = (Ranges::default(), BTreeSet::new(), 3u64);
         for n in 0..2_000u64 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // The first ones are neighbours, in either direction.
+            // The first numbers are adjacent, in either direction.
             let seq = if n < 20 {
                 300 + n
             } else if n < 40 {

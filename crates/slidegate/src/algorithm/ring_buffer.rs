@@ -1,17 +1,17 @@
-//! A ring of words. `VecDeque` in three quarters of its size, which grows no further than it is told it can.
+//! Ring buffer of words: three quarters of the size of a `VecDeque`, with growth up to a given capacity.
 
 use std::ops::Range;
 
-/// In the order of a cache line, like the log around it.
+/// Fields are in the order of a cache line, like those of the log around it.
 #[repr(C)]
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ring {
+pub(super) struct RingBuffer {
     slots: Box<[u64]>,
     head: u32,
     len: u32,
 }
 
-impl Ring {
+impl RingBuffer {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
@@ -27,7 +27,7 @@ impl Ring {
 
     #[inline]
     pub(super) fn get(&self, i: usize) -> Option<u64> {
-        (i < self.len as usize).then(|| self.slots[self.place(i)])
+        (i < self.len as usize).then(|| self.slots[self.slot_index(i)])
     }
 
     #[inline]
@@ -38,19 +38,19 @@ impl Ring {
     #[inline]
     pub(super) fn back_mut(&mut self) -> Option<&mut u64> {
         let last = (self.len as usize).checked_sub(1)?;
-        let place = self.place(last);
-        Some(&mut self.slots[place])
+        let slot = self.slot_index(last);
+        Some(&mut self.slots[slot])
     }
 
     #[inline]
     pub(super) fn pop_front(&mut self) {
         if self.len > 0 {
-            self.head = self.place(1) as u32;
+            self.head = self.slot_index(1) as u32;
             self.len -= 1;
         }
     }
 
-    /// Drops words from the front for as long as they are `gone`; the first that is not, if there is one.
+    /// Drops words from the front while they are `gone`; returns the first remaining word, if there is one.
     #[inline]
     pub(super) fn pop_while(&mut self, mut gone: impl FnMut(u64) -> bool) -> Option<u64> {
         let (mut head, mut len) = (self.head as usize, self.len);
@@ -69,35 +69,35 @@ impl Ring {
         first
     }
 
-    /// Appends `n` words; grows like [`Ring::push_back`].
+    /// Appends `n` words; grows like [`RingBuffer::push_back`].
     #[inline]
     pub(super) fn extend(&mut self, n: usize, words: impl Iterator<Item = u64>, most: u64) {
         while self.len as usize + n > self.slots.len() {
             self.grow(most);
         }
-        let mut place = self.place(self.len as usize);
+        let mut slot = self.slot_index(self.len as usize);
         let mut added = 0;
         for word in words.take(n) {
-            self.slots[place] = word;
-            place = if place + 1 < self.slots.len() { place + 1 } else { 0 };
+            self.slots[slot] = word;
+            slot = if slot + 1 < self.slots.len() { slot + 1 } else { 0 };
             added += 1;
         }
         self.len += added;
     }
 
-    /// Grows by doubling, but to no more than `most` slots unless there is no other way.
+    /// Appends a word. The capacity doubles when needed, but exceeds `most` slots only if there is no other way.
     #[inline]
     pub(super) fn push_back(&mut self, word: u64, most: u64) {
         if self.len as usize == self.slots.len() {
             self.grow(most);
         }
-        let place = self.place(self.len as usize);
-        self.slots[place] = word;
+        let slot = self.slot_index(self.len as usize);
+        self.slots[slot] = word;
         self.len += 1;
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = u64> {
-        (0..self.len as usize).map(|i| self.slots[self.place(i)])
+        (0..self.len as usize).map(|i| self.slots[self.slot_index(i)])
     }
 
     pub(super) fn for_each_mut(&mut self, change: impl FnMut(&mut u64)) {
@@ -105,28 +105,28 @@ impl Ring {
         self.slots[..self.len as usize].iter_mut().for_each(change);
     }
 
-    /// The first index whose word does not hold `before`, which must hold for a prefix.
+    /// Returns the first index for which `before` is false. `before` must be true for a prefix and false for the rest.
     pub(super) fn partition_point(&self, before: impl Fn(u64) -> bool) -> usize {
         let (mut low, mut high) = (0, self.len as usize);
         while low < high {
             let middle = (low + high) / 2;
-            if before(self.slots[self.place(middle)]) { low = middle + 1 } else { high = middle }
+            if before(self.slots[self.slot_index(middle)]) { low = middle + 1 } else { high = middle }
         }
         low
     }
 
-    /// Replaces the words of `range`. Moves everything behind it if their number changes.
+    /// Replaces the words of `range`. Moves all words after it if the number of words changes.
     pub(super) fn splice(&mut self, range: Range<usize>, words: impl Iterator<Item = u64>) {
         let mut new: Vec<u64> = words.collect();
         if new.len() != range.len() {
             let behind = range.end..self.len as usize;
-            new.extend(behind.map(|i| self.slots[self.place(i)]));
+            new.extend(behind.map(|i| self.slots[self.slot_index(i)]));
             self.len = range.start as u32;
         }
         for (i, word) in new.into_iter().enumerate() {
             if range.start + i < self.len as usize {
-                let place = self.place(range.start + i);
-                self.slots[place] = word;
+                let slot = self.slot_index(range.start + i);
+                self.slots[slot] = word;
             } else {
                 self.push_back(word, u64::MAX);
             }
@@ -141,16 +141,16 @@ impl Ring {
     }
 
     #[inline]
-    fn place(&self, i: usize) -> usize {
-        let place = self.head as usize + i;
-        if place < self.slots.len() { place } else { place - self.slots.len() }
+    fn slot_index(&self, i: usize) -> usize {
+        let slot = self.head as usize + i;
+        if slot < self.slots.len() { slot } else { slot - self.slots.len() }
     }
 
     #[cold]
     fn grow(&mut self, most: u64) {
-        let held = self.slots.len();
+        let capacity = self.slots.len();
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        self.resize((held * 2).max(4).min(most).max(held + 1));
+        self.resize((capacity * 2).max(4).min(most).max(capacity + 1));
     }
 
     fn resize(&mut self, capacity: usize) {

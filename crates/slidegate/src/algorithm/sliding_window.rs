@@ -1,11 +1,11 @@
-//! `sliding-window` and `time-slice`: a log of what was admitted.
+//! `sliding-window` and `time-slice`: a log of admissions.
 //!
-//! They are one algorithm. An admission at `t` counts until `t + window`; a slice counts whole until its
-//! last instant has left, so an admission in it is simply dated at the slice's end. With slices of one
-//! microsecond the two are the same.
+//! Both are one algorithm. An admission at `t` counts until `t + window`. A slice counts in full until its last instant has
+//! left, so an admission in a slice is dated at the end of the slice. With slices of one microsecond the two algorithms are
+//! identical.
 
 use super::counter::Counter;
-use super::event_log::Log;
+use super::event_log::EventLog;
 use crate::quota::{MAX_TOTAL, slice};
 use crate::{Algorithm, Discrepancy, Entry, Micros, Quota};
 
@@ -13,13 +13,13 @@ use crate::{Algorithm, Discrepancy, Entry, Micros, Quota};
 #[derive(Clone, Debug)]
 pub(super) struct Window {
     shape: Shape,
-    log: Log,
+    log: EventLog,
 }
 
-/// Stands for the slices of a window whose permits are held.
-const HELD: u32 = 0xffff;
+/// Value for the number of slices that marks a `concurrency` limit.
+const CONCURRENCY_MARK: u32 = 0xffff;
 
-/// The window and its slices (0 for the exact window) in one number, so that a key fits two cache lines.
+/// Window and number of slices (0 for the sliding window) packed into one number, so that a key fits two cache lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape(u64);
 
@@ -28,7 +28,7 @@ impl Shape {
     fn of(quota: &Quota) -> Self {
         let slices = match quota.algorithm() {
             Algorithm::TimeSlice { slices } => slices,
-            Algorithm::Concurrency => HELD,
+            Algorithm::Concurrency => CONCURRENCY_MARK,
             _ => 0,
         };
         Shape(quota.window().get() << 16 | u64::from(slices))
@@ -42,7 +42,7 @@ impl Shape {
     #[inline]
     fn slices(self) -> u32 {
         let slices = (self.0 & 0xffff) as u32;
-        if slices == HELD { 0 } else { slices }
+        if slices == CONCURRENCY_MARK { 0 } else { slices }
     }
 
     fn slice(self) -> u64 {
@@ -52,7 +52,7 @@ impl Shape {
 
 impl Window {
     pub(super) fn new(quota: &Quota) -> Self {
-        Window { log: Log::default(), shape: Shape::of(quota) }
+        Window { log: EventLog::default(), shape: Shape::of(quota) }
     }
 
     #[inline]
@@ -60,16 +60,16 @@ impl Window {
         self.shape == Shape::of(quota)
     }
 
-    /// The same count, all of it from the instant of the newest entry.
+    /// Returns the same total, all of it recorded at the instant of the newest entry.
     pub(super) fn summary(&self) -> Self {
-        let mut log = Log::default();
+        let mut log = EventLog::default();
         if let Some(newest) = self.log.newest() {
             log.add(newest, self.log.total(), u64::MAX);
         }
         Window { shape: self.shape, log }
     }
 
-    /// What the entries say is in use, and which end of the log is not where it is said to be.
+    /// Returns the sum of the entries, and the end of the log whose stored instant is wrong, if any.
     pub(super) fn recount(&self) -> (u64, Option<Discrepancy>) {
         let entries = self.log.entries();
         let counted = entries.iter().map(|(_, cost)| cost).sum();
@@ -82,8 +82,8 @@ impl Window {
     }
 
     #[cfg(test)]
-    pub(super) fn spoil(&mut self, total: u64) {
-        self.log.spoil(total);
+    pub(super) fn corrupt_total(&mut self, total: u64) {
+        self.log.corrupt_total(total);
     }
 
     pub(super) fn shrink(&mut self) {
@@ -105,9 +105,9 @@ impl Window {
         }
     }
 
-    /// What is admitted at `now` counts from the end of its slice.
+    /// Returns the instant under which an admission at `now` is recorded: the end of its slice.
     #[inline]
-    fn dated(&self, now: Micros) -> Micros {
+    fn recorded_instant(&self, now: Micros) -> Micros {
         if self.shape.slices() == 0 {
             return now;
         }
@@ -117,7 +117,7 @@ impl Window {
 }
 
 impl Counter for Window {
-    /// Moves to `now`; whether anything left.
+    /// Advances to `now`; returns true if anything left.
     #[inline]
     fn roll(&mut self, now: Micros) -> bool {
         match now.get().checked_sub(self.shape.window().get()) {
@@ -131,10 +131,10 @@ impl Counter for Window {
         self.log.total()
     }
 
-    /// Records `cost` and says under which instant.
+    /// Records `cost`, and returns the recorded instant.
     #[inline]
     fn record(&mut self, now: Micros, quota: &Quota, cost: u64) -> Micros {
-        let at = self.dated(now);
+        let at = self.recorded_instant(now);
         self.log.add(at, cost, quota.limit());
         at
     }
@@ -152,13 +152,13 @@ impl Counter for Window {
         self.log.frees(needed).map_or(quota.horizon(), |at| self.leaves(at).since(now))
     }
 
-    /// When nothing recorded counts any more.
+    /// Instant from which nothing recorded counts any more.
     #[inline]
     fn empty_at(&self) -> Micros {
         self.log.newest().map_or(Micros::ZERO, |at| self.leaves(at))
     }
 
-    /// Corrects an admission; false if it has left.
+    /// Corrects an admission; returns false if it has left.
     fn amend(&mut self, entry: Entry, to: u64) -> bool {
         self.log.amend(entry.at, entry.cost, to, MAX_TOTAL)
     }
@@ -168,7 +168,7 @@ impl Counter for Window {
     }
 
     fn is_held(&self) -> bool {
-        self.shape.0 & 0xffff == u64::from(HELD)
+        self.shape.0 & 0xffff == u64::from(CONCURRENCY_MARK)
     }
 
     fn add(&mut self, now: Micros, cost: u64) {
@@ -176,7 +176,7 @@ impl Counter for Window {
     }
 
     fn charge(&mut self, now: Micros, cost: u64) {
-        self.log.add(self.dated(now), cost, MAX_TOTAL);
+        self.log.add(self.recorded_instant(now), cost, MAX_TOTAL);
     }
 
     fn ahead(&self) -> Micros {

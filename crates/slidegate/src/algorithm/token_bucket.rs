@@ -1,31 +1,31 @@
-//! `token-bucket`: a level that refills steadily, in whole numbers.
+//! `token-bucket`: a level that refills steadily, in integers.
 //!
-//! The refill is `rate.0` permits per `rate.1` microseconds in lowest terms, so a microsecond brings
-//! `rate.0` units and a permit is `rate.1` of them: nothing is ever rounded, and refilling in two steps is
-//! the same as in one. A settlement may take the level below zero: what was really used is owed, up to one
-//! capacity. So an empty bucket is full again after two times to fill at the latest, whatever was settled.
+//! The refill is `rate.0` permits per `rate.1` microseconds in lowest terms. A microsecond adds `rate.0` units, and a permit
+//! is `rate.1` units, so nothing is ever rounded, and refilling in two steps equals refilling in one. A settlement may take
+//! the level below zero: the bucket then owes permits, up to one capacity. So an empty bucket is full again after at most
+//! twice the time to fill, whatever was settled.
 
 use super::counter::Counter;
 use crate::quota::MAX_TOTAL;
 use crate::{Entry, Micros, Quota};
 
 #[derive(Clone, Debug)]
-pub(super) struct Bucket {
+pub(super) struct TokenBucket {
     rate: (u64, u64),
     burst: u64,
     /// Units in the bucket at `since`.
     level: i64,
     since: Micros,
-    /// How long an admission can matter: the time to fill.
+    /// Time to fill: the longest time for which an admission affects decisions.
     horizon: Micros,
-    /// What was admitted at or before this instant has stopped mattering: it is longer ago than the time to
-    /// fill, also after the rate has changed, or the bucket was full since.
+    /// Admissions at or before this instant no longer affect decisions: they are older than the time to fill, even after a
+    /// change of the rate, or the bucket has been full since.
     gone: Micros,
 }
 
-impl Bucket {
+impl TokenBucket {
     pub(super) fn new(quota: &Quota) -> Self {
-        let mut bucket = Bucket {
+        let mut bucket = TokenBucket {
             rate: quota.rate(),
             burst: quota.capacity(),
             level: 0,
@@ -44,7 +44,7 @@ impl Bucket {
     }
 
     #[cfg(feature = "redis")]
-    pub(super) fn kept(&self) -> super::SnapshotCounts {
+    pub(super) fn snapshot(&self) -> super::SnapshotCounts {
         super::SnapshotCounts::Missing { units: (self.full() - self.level).unsigned_abs(), gone: self.gone }
     }
 
@@ -52,7 +52,7 @@ impl Bucket {
         self.units(self.burst)
     }
 
-    /// At most 2^51 for every cost a bucket admits; see `Quota`.
+    /// Converts permits to units. At most 2^51 for every cost that a bucket admits; see `Quota`.
     fn units(&self, permits: u64) -> i64 {
         i64::try_from(permits.saturating_mul(self.rate.1)).unwrap_or(i64::MAX)
     }
@@ -63,7 +63,7 @@ impl Bucket {
         self.level = i64::try_from(level).unwrap_or(self.level);
     }
 
-    /// Sets the level, but lets it owe no more than a capacity; or what it owed before, if that was more.
+    /// Sets the level, which may owe at most one capacity, or the debt of `before` if that was larger.
     fn set_capped(&mut self, level: i128, before: i128) {
         let floor = -i128::from(self.full());
         self.set(level.max(floor.min(before)));
@@ -72,7 +72,7 @@ impl Bucket {
     fn note_gone(&mut self) {
         self.gone = self.gone.max(self.since.since(self.horizon));
         if self.level == self.full() {
-            // What was taken before has refilled: there is nothing to give back.
+            // Earlier admissions have refilled: there is nothing to give back.
             self.gone = self.gone.max(self.since.since(Micros::new(1)));
         }
     }
@@ -83,8 +83,8 @@ impl Bucket {
     }
 }
 
-impl Counter for Bucket {
-    /// Refills up to `now`; whether time has passed.
+impl Counter for TokenBucket {
+    /// Refills up to `now`; returns true if time has passed.
     #[inline]
     fn roll(&mut self, now: Micros) -> bool {
         let elapsed = now.since(self.since).get();
@@ -96,7 +96,7 @@ impl Counter for Bucket {
         elapsed > 0
     }
 
-    /// Takes on the quota's rate and burst: the level in permits stays what it was.
+    /// Applies the rate and burst of the quota; the level in permits stays the same.
     #[inline]
     fn adopt(&mut self, quota: &Quota) {
         if self.rate == quota.rate() && self.burst == quota.capacity() {
@@ -108,7 +108,7 @@ impl Counter for Bucket {
         self.burst = quota.capacity();
         self.horizon = quota.horizon();
         let level = (i128::from(self.level) * new).div_euclid(old);
-        // A smaller bucket owes no more than its capacity either.
+        // A smaller bucket also owes at most its capacity.
         if owes_more {
             self.set(level)
         } else {
@@ -117,7 +117,7 @@ impl Counter for Bucket {
         self.note_gone();
     }
 
-    /// Permits missing from a full bucket; a part of one counts whole.
+    /// Permits missing from a full bucket, rounded up.
     #[inline]
     fn used(&self) -> u64 {
         let missing = self.full() - self.level;
@@ -130,7 +130,7 @@ impl Counter for Bucket {
         now
     }
 
-    /// Fills up until no more than `keep` permits are missing.
+    /// Fills up until at most `keep` permits are missing.
     fn keep_newest(&mut self, keep: u64) {
         self.level = self.level.max(self.full() - self.units(keep));
     }
@@ -150,7 +150,7 @@ impl Counter for Bucket {
         true
     }
 
-    /// Owes `cost` more, without a cap: for whoever knows that so much is missing.
+    /// Owes `cost` more, without a cap. The caller guarantees that this many permits are missing.
     fn add(&mut self, _now: Micros, cost: u64) {
         self.set(i128::from(self.level) - i128::from(self.units(cost)));
     }
@@ -163,7 +163,7 @@ impl Counter for Bucket {
         at <= self.gone
     }
 
-    /// A bucket remembers only its level.
+    /// Returns no entries: a bucket stores only its level.
     fn entries(&self) -> Vec<(Micros, u64)> {
         Vec::new()
     }

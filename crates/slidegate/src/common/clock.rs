@@ -1,4 +1,4 @@
-//! Time as a parameter: the only file that may read a clock (`clippy.toml` sees to it).
+//! Clocks: time as a parameter. No other file may read a system clock; `clippy.toml` enforces this.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,35 +10,35 @@ use parking_lot::Mutex;
 
 use crate::Micros;
 
-/// Where the memory store and [`Limiter::until_ready`](crate::Limiter::until_ready) get their time.
+/// Source of time for the memory store and [`Limiter::until_ready`](crate::Limiter::until_ready).
 ///
-/// Instants are microseconds since the Unix epoch, so that `fixed-window` turns over on the minute as
-/// people expect. Two calls need not be ordered across a step of the clock: every algorithm tolerates a
-/// clock that goes back, and is stricter for that step, never looser.
+/// Instants are microseconds since the Unix epoch, so that a `fixed-window` of a minute restarts on the minute. Two calls need
+/// not be ordered across a step of the clock: every algorithm tolerates a clock that goes back, and is stricter during that
+/// step, never looser.
 pub trait Clock: Send + Sync {
-    /// The present instant.
+    /// Returns the present instant.
     fn now(&self) -> Micros;
 
     /// Completes once `wait` has passed on this clock.
     fn sleep(&self, wait: Micros) -> Sleep;
 }
 
-/// A future that completes when its time has come; see [`Clock::sleep`].
+/// A future that completes when its wait has passed; see [`Clock::sleep`].
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Real time: the wall clock when it was made, carried on by the processor's monotonic counter.
+/// Real time: reads the wall clock once, on creation, and then advances with the processor's monotonic counter.
 ///
-/// It never steps, also when the wall clock is set.
+/// It never steps, even if the wall clock is set.
 #[derive(Clone, Debug)]
 pub struct SystemClock {
     monotonic: quanta::Clock,
-    /// The counter's value when the clock was made.
+    /// Value of the counter on creation.
     start: u64,
     epoch: Micros,
 }
 
 impl SystemClock {
-    /// A clock that agrees with the wall clock at this moment.
+    /// Creates a clock that agrees with the wall clock at this moment.
     #[expect(clippy::disallowed_methods, reason = "this is the place that reads the time")]
     pub fn new() -> Self {
         let monotonic = quanta::Clock::new();
@@ -59,7 +59,7 @@ impl Clock for SystemClock {
     #[expect(clippy::disallowed_methods, reason = "this is the place that reads the time")]
     fn now(&self) -> Micros {
         let elapsed = self.monotonic.delta_as_nanos(self.start, self.monotonic.raw());
-        // Rounded down: an instant is the microsecond it lies in.
+        // Round down: an instant is the microsecond that contains it.
         self.epoch.plus(Micros::new(elapsed / 1_000))
     }
 
@@ -68,7 +68,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Time that stands still until told otherwise, for tests and simulations.
+/// Clock that moves only when a caller moves it, for tests and simulations.
 ///
 /// Clones share one time.
 ///
@@ -88,14 +88,14 @@ struct Manual {
 }
 
 impl ManualClock {
-    /// A clock that stands at `now`.
+    /// Creates a clock that shows `now`.
     pub fn at(now: Micros) -> Self {
         let clock = ManualClock::default();
         clock.set(now);
         clock
     }
 
-    /// Moves to `now`, which may lie in the past, and wakes who slept until then.
+    /// Moves the clock to `now`, which may be in the past, and wakes all sleepers whose wait has passed.
     pub fn set(&self, now: Micros) {
         let sleepers = {
             let mut time = self.0.lock();
@@ -105,7 +105,7 @@ impl ManualClock {
         sleepers.into_iter().for_each(Waker::wake);
     }
 
-    /// Moves on by `step`.
+    /// Moves the clock forward by `step`.
     pub fn advance(&self, step: Micros) {
         let now = self.now().plus(step);
         self.set(now);

@@ -1,4 +1,4 @@
-//! Microseconds: the one unit of time in every decision.
+//! Microseconds: the unit of time in every decision.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,35 +19,35 @@ use crate::Error;
 pub struct Micros(u64);
 
 impl Micros {
-    /// No time at all.
+    /// Zero microseconds.
     pub const ZERO: Micros = Micros(0);
 
-    /// `n` microseconds.
+    /// Creates a value of `n` microseconds.
     pub const fn new(n: u64) -> Self {
         Micros(n)
     }
 
-    /// `n` milliseconds.
+    /// Creates a value of `n` milliseconds.
     pub const fn from_millis(n: u64) -> Self {
         Micros(n.saturating_mul(1_000))
     }
 
-    /// `n` seconds.
+    /// Creates a value of `n` seconds.
     pub const fn from_secs(n: u64) -> Self {
         Micros(n.saturating_mul(1_000_000))
     }
 
-    /// The bare number.
+    /// Returns the number of microseconds.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// Whole milliseconds, rounded up: who waits that long has waited long enough.
+    /// Returns whole milliseconds, rounded up: waiting that long is always enough.
     pub const fn ceil_millis(self) -> u64 {
         self.0.div_ceil(1_000)
     }
 
-    /// Whole seconds, rounded up.
+    /// Returns whole seconds, rounded up.
     pub const fn ceil_secs(self) -> u64 {
         self.0.div_ceil(1_000_000)
     }
@@ -56,7 +56,7 @@ impl Micros {
         Micros(self.0.saturating_add(other.0))
     }
 
-    /// The time from `earlier` to `self`; none if `earlier` is later.
+    /// Returns the time from `earlier` to `self`; zero if `earlier` is later.
     pub const fn since(self, earlier: Micros) -> Micros {
         Micros(self.0.saturating_sub(earlier.0))
     }
@@ -75,7 +75,7 @@ impl From<Micros> for Duration {
     }
 }
 
-/// A length of time as people write it: `250ms`, `5s`, `1h 30m`.
+/// Parses a length of time such as `250ms`, `5s` or `1h 30m`.
 impl FromStr for Micros {
     type Err = Error;
 
@@ -87,7 +87,7 @@ impl FromStr for Micros {
     }
 }
 
-/// As the rules file writes it: `5s`, `1m 30s`, `250ms`.
+/// Writes the format of the rules file: `5s`, `1m 30s`, `250ms`.
 impl fmt::Display for Micros {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(&str, u64); 6] = [

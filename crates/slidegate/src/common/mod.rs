@@ -1,4 +1,4 @@
-//! Plumbing without rate-limiting ideas: time, numbers, YAML, path spelling, counters.
+//! Utilities without rate-limiting logic: clock, microseconds, YAML, path spelling, counters.
 
 pub(crate) mod clock;
 pub(crate) mod micros;

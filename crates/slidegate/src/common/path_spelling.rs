@@ -1,16 +1,15 @@
-//! Paths and hosts in one spelling, so that no other spelling escapes a rule. Pure.
+//! Normalization of paths and hosts, so that no other spelling escapes a rule. Pure.
 
 use std::borrow::Cow;
 
-/// The spellings of a path that count as one path.
+/// The set of path spellings that are treated as one path.
 ///
-/// Back ends disagree about this: to many, `/login/`, `/LOGIN` and `/login;a` are `/login`. [`PathSpelling::merged`], which
-/// is the default, takes for one path what some back end takes for one, so that none of these escapes a limit on `/login`.
-/// The cost is that paths which a back end tells apart are counted together. [`PathSpelling::distinct`] is for a back end
-/// that is known to tell them apart.
+/// Back ends disagree: many treat `/login/`, `/LOGIN` and `/login;a` as `/login`. [`PathSpelling::merged`], the default, merges
+/// all spellings that some back end merges, so that none of them escapes a limit on `/login`. The cost: paths that a back
+/// end distinguishes are counted together. [`PathSpelling::distinct`] is for a back end that is known to distinguish them.
 ///
-/// Always one path are: spellings with and without escapes (`/%6cogin`, `/%256cogin`), doubled slashes, dots (`/x/../login`),
-/// with and without a query.
+/// These spellings are always merged: with and without escapes (`/%6cogin`, `/%256cogin`), doubled slashes, dots
+/// (`/x/../login`), with and without a query.
 ///
 /// ```
 /// use slidegate::http::PathSpelling;
@@ -35,7 +34,7 @@ impl Default for PathSpelling {
 }
 
 impl PathSpelling {
-    /// One path for all spellings that some back end takes for one.
+    /// Merges all spellings that some back end merges.
     pub const fn merged() -> Self {
         PathSpelling {
             strip_trailing_slash: true,
@@ -45,7 +44,7 @@ impl PathSpelling {
         }
     }
 
-    /// Other paths for another trailing slash, letter case, parameters and backslashes.
+    /// Distinguishes trailing slash, letter case, parameters and backslashes.
     pub const fn distinct() -> Self {
         PathSpelling {
             strip_trailing_slash: false,
@@ -55,43 +54,43 @@ impl PathSpelling {
         }
     }
 
-    /// `/login/` is another path than `/login`.
+    /// Distinguishes `/login/` from `/login`.
     #[must_use]
     pub const fn keep_trailing_slash(self) -> Self {
         PathSpelling { strip_trailing_slash: false, ..self }
     }
 
-    /// `/LOGIN` is another path than `/login`.
+    /// Distinguishes `/LOGIN` from `/login`.
     #[must_use]
     pub const fn keep_case(self) -> Self {
         PathSpelling { lower_case: false, ..self }
     }
 
-    /// `/login;a` is another path than `/login`.
+    /// Distinguishes `/login;a` from `/login`.
     #[must_use]
     pub const fn keep_parameters(self) -> Self {
         PathSpelling { strip_parameters: false, ..self }
     }
 
-    /// `\login` is another path than `/login`.
+    /// Distinguishes `\login` from `/login`.
     #[must_use]
     pub const fn keep_backslash(self) -> Self {
         PathSpelling { backslash_is_slash: false, ..self }
     }
 
-    /// The path of an address or of its part, in the one spelling that stands for all of its spellings: visible ASCII that
-    /// starts with a slash. Characters that can stand for themselves do; others are escaped. Escapes of escapes are undone,
-    /// because some back ends unescape twice. The spelling of a spelling is itself.
+    /// Returns the normalized path of a URL or of a part of one: visible ASCII that starts with a slash. Characters that can
+    /// appear unescaped are unescaped; others are escaped. Escapes of escapes are removed, because some back ends unescape
+    /// twice. Normalizing a normalized path changes nothing.
     ///
     /// Takes time linear in the length of `text`.
     pub fn path<'t>(&self, text: &'t [u8]) -> Cow<'t, str> {
         match str::from_utf8(text) {
             Ok(plain) if self.is_plain(text) => plain.into(),
-            _ => self.spelled_out(text).into(),
+            _ => self.normalize(text).into(),
         }
     }
 
-    /// Whether a text is spelled so already: most clients send it so.
+    /// Returns true if the text is already normalized, which is the case for most clients.
     fn is_plain(&self, text: &[u8]) -> bool {
         let stands = |byte: &u8| {
             is_visible(*byte)
@@ -106,7 +105,7 @@ impl PathSpelling {
             && !(self.strip_trailing_slash && text.len() > 1 && text.ends_with(b"/"))
     }
 
-    fn spelled_out(&self, text: &[u8]) -> String {
+    fn normalize(&self, text: &[u8]) -> String {
         let mut plain = unescape(path_part(text));
         if self.backslash_is_slash {
             plain.iter_mut().filter(|byte| **byte == b'\\').for_each(|byte| *byte = b'/');
@@ -120,7 +119,7 @@ impl PathSpelling {
                 Some(end) if self.strip_parameters => &part[..end],
                 _ => part,
             };
-            // Dots stand for a directory.
+            // Dot segments name a directory.
             ends_with_slash = matches!(part, b"" | b"." | b"..");
             match part {
                 b"" | b"." => {}
@@ -129,18 +128,18 @@ impl PathSpelling {
             }
         }
         let end = if ends_with_slash && !self.strip_trailing_slash && !parts.is_empty() { "/" } else { "" };
-        // All of it is ASCII.
+        // All bytes are ASCII.
         format!("/{}{end}", String::from_utf8_lossy(&parts.join(&b'/')))
     }
 }
 
-/// The path of an address or of its part, as [`PathSpelling::distinct`] has it: without query, escapes that need not be,
-/// doubled slashes and dots.
+/// Returns the path of a URL or of a part of one, normalized by [`PathSpelling::distinct`]: without query, unnecessary
+/// escapes, doubled slashes and dots.
 pub fn path(text: &str) -> Cow<'_, str> {
     PathSpelling::distinct().path(text.as_bytes())
 }
 
-/// The host of an address or a header: without port, in lower case.
+/// Returns the host of a URL or header, without port and in lower case.
 pub fn host(text: &str) -> String {
     let name = match text.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !name.is_empty() => name,
@@ -149,7 +148,7 @@ pub fn host(text: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
-/// The part of a text between its authority, if it is a whole address, and its query or fragment.
+/// Returns the part between the authority, if the text is a full URL, and the query or fragment.
 fn path_part(text: &[u8]) -> &[u8] {
     let end = text.iter().position(|byte| matches!(byte, b'?' | b'#')).unwrap_or(text.len());
     let text = &text[..end];
@@ -164,15 +163,15 @@ fn path_part(text: &[u8]) -> &[u8] {
     }
 }
 
-/// Whether a byte stands for itself in a spelling.
+/// Returns true if the byte appears unescaped in a normalized path.
 fn is_visible(byte: u8) -> bool {
     byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#')
 }
 
-/// Visible ASCII, in which only bytes that cannot stand for themselves are escaped, in upper case.
+/// Returns visible ASCII with only the necessary escapes, in upper case.
 ///
-/// The text is unescaped until that changes nothing more, in one pass: whenever the end of what is written so far is an
-/// escape, that is replaced by what it stands for. Each replacement makes the text shorter.
+/// The text is unescaped repeatedly until nothing changes, in one pass: whenever the output ends with an escape, the escape is
+/// replaced by its character. Each replacement makes the output shorter.
 fn unescape(text: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     for &byte in text {
@@ -209,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_spelling_for_one_path() {
+    fn equivalent_paths_have_one_spelling() {
         for spelling in [
             "/login",
             "/%6cogin",
@@ -259,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn each_option_joins_its_spellings() {
+    fn each_option_merges_its_spellings() {
         let merged = PathSpelling::merged();
         let cases: [(&str, &str, PathSpelling, &str); 12] = [
             ("/login/", "/login", merged.keep_trailing_slash(), "/login/"),
@@ -275,9 +274,9 @@ mod tests {
             ("\\login", "/login", merged.keep_backslash(), "/\\login"),
             ("/x%5c..%5Clogin", "/login", merged.keep_backslash(), "/x\\..\\login"),
         ];
-        for (text, by_default, kept, expected) in cases {
+        for (text, by_default, spelling, expected) in cases {
             assert_eq!(merged.path(text.as_bytes()), by_default, "{text}");
-            assert_eq!(kept.path(text.as_bytes()), expected, "{text} with {kept:?}");
+            assert_eq!(spelling.path(text.as_bytes()), expected, "{text} with {spelling:?}");
         }
         assert_eq!(merged.path(b"/caf\xe9"), merged.path(b"/caf%E9"), "bytes that are no UTF-8 too");
         assert_eq!(merged.path(b"/"), "/");
@@ -294,7 +293,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_spelling_is_spelled_as_itself(
+        fn normalizing_twice_changes_nothing(
             text in proptest::collection::vec(proptest::sample::select(&b"/.%;\\2356cCfFaZ\xc3 ?#:h"[..]), 0..40),
             spelling in any_spelling(),
         ) {
@@ -307,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn one_spelling_for_one_host() {
+    fn equivalent_hosts_have_one_spelling() {
         for spelling in ["example.org", "EXAMPLE.org", "example.org:443", "Example.Org."] {
             assert_eq!(host(spelling), "example.org", "{spelling}");
         }

@@ -1,15 +1,15 @@
-//! Counting on hot paths.
+//! Counter for hot paths that many threads update.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
 
-/// Threads that count at once without meeting.
+/// Number of threads that can count at once without sharing a cache line.
 const STRIPES: usize = 32;
 
-/// A count that many threads add to: each has a cache line of its own, so that none waits for another's.
+/// Counter with one cache line per stripe, so that threads do not contend.
 #[derive(Debug)]
-pub(crate) struct Tally(Box<[CachePadded<AtomicU64>]>);
+pub(crate) struct StripedCounter(Box<[CachePadded<AtomicU64>]>);
 
 thread_local! {
     static STRIPE: usize = {
@@ -18,16 +18,16 @@ thread_local! {
     };
 }
 
-impl Default for Tally {
+impl Default for StripedCounter {
     fn default() -> Self {
-        Tally((0..STRIPES).map(|_| CachePadded::default()).collect())
+        StripedCounter((0..STRIPES).map(|_| CachePadded::default()).collect())
     }
 }
 
-impl Tally {
+impl StripedCounter {
     #[inline]
     pub(crate) fn add(&self, n: u64) {
-        // A thread that ends has no stripe any more, and takes the first.
+        // A terminating thread has no thread-local stripe any more, and uses the first.
         let stripe = STRIPE.try_with(|stripe| *stripe).unwrap_or(0);
         self.0[stripe].fetch_add(n, Ordering::Relaxed);
     }

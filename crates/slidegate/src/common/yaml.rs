@@ -1,8 +1,7 @@
-//! YAML read so that every mistake is found at once, each with its line.
+//! YAML reader that reports all mistakes at once, each with its line.
 //!
-//! Serde stops at the first error, so a file is first read into [`Node`]s that know where they stand, and
-//! then taken apart by hand: a [`Reader`] collects what is wrong and goes on. The server reads its own part
-//! of the file with the same tools.
+//! Serde stops at the first error. A file is therefore first parsed into [`Node`]s with positions, and then read field by
+//! field: a [`Reader`] collects the mistakes and continues. The server reads its part of the file with the same types.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -12,10 +11,10 @@ use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 
 use crate::{Error, Micros, Problem};
 
-/// The largest file, in bytes.
+/// Largest file, in bytes.
 pub const MAX_FILE: usize = 4 << 20;
 
-/// A value and where it stands.
+/// A value and its position in the file.
 #[derive(Clone, Debug)]
 pub struct Node {
     line: u64,
@@ -35,16 +34,16 @@ enum Value {
 }
 
 impl Node {
-    /// Reads a file. Only what is not YAML at all fails here.
+    /// Parses a file. Fails only if the text is not YAML.
     pub fn parse(text: &str) -> Result<Node, Error> {
         if text.len() > MAX_FILE {
             let message = format!("the file has {} bytes; at most {MAX_FILE} are read", text.len());
             return Err(Error::file(vec![Problem { line: 1, column: 1, message }]));
         }
         let options = serde_saphyr::options! {
-            // Reported with everything else.
+            // Duplicate keys are reported later, together with all other mistakes.
             duplicate_keys: DuplicateKeyPolicy::LastWins,
-            // `mode: off` is a word.
+            // `mode: off` is a word, not a boolean.
             strict_booleans: true,
             non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
         };
@@ -55,18 +54,19 @@ impl Node {
         })
     }
 
-    /// A field of a mapping, by its name, if it has one.
+    /// Returns the field of a mapping by name, if there is one.
     pub fn field(&self, name: &str) -> Option<&Node> {
         let Value::Map(map) = &self.value else { return None };
         map.iter().find(|(key, _)| key.is_word(name)).map(|(_, value)| value)
     }
 
-    /// Whether this is just that word.
+    /// Returns true if the value is exactly this text.
     pub fn is_word(&self, word: &str) -> bool {
         matches!(&self.value, Value::Text(text) if text == word)
     }
 
-    /// The same where something else than text is wanted: what stands there may be a secret in the wrong place.
+    /// Describes the value in a message that expects something other than text. Long text and URLs are not quoted, because
+    /// they may be a secret in the wrong place.
     fn describe_shape(&self) -> String {
         match &self.value {
             Value::Text(text) if text.len() >= 16 || text.contains("://") => "a text".into(),
@@ -74,7 +74,7 @@ impl Node {
         }
     }
 
-    /// What this is, for a message: `text "5s"`, `a list`.
+    /// Describes the value for a message: `"5s"`, `a list`.
     fn describe(&self) -> String {
         match &self.value {
             Value::Null => "nothing".into(),
@@ -88,7 +88,7 @@ impl Node {
     }
 }
 
-/// What the parser says, without its own idea of where.
+/// Returns the message of the parser without its position.
 fn syntax_message(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     let message = line.split(" at line ").next().unwrap_or(line);
@@ -103,7 +103,7 @@ fn syntax_message(text: &str) -> String {
     }
 }
 
-/// A message that has something in it that others wrote, as a terminal can show it.
+/// Escapes control characters, so that a terminal can show a message that contains untrusted text.
 pub fn one_line(message: &str) -> String {
     let mut line = String::with_capacity(message.len());
     for c in message.chars() {
@@ -112,7 +112,7 @@ pub fn one_line(message: &str) -> String {
     line
 }
 
-/// Enough of a caller's text to recognise it, on one line.
+/// Returns the first 60 characters of a text on one line, enough to recognise it.
 fn shorten(text: &str) -> String {
     let line: String = text.chars().take(60).flat_map(char::escape_debug).collect();
     if text.chars().nth(60).is_some() { line + "…" } else { line }
@@ -198,20 +198,20 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 }
 
-/// Takes nodes apart and collects what is wrong with them.
+/// Reads values from nodes and collects mistakes.
 #[derive(Debug, Default)]
 pub struct Reader {
     problems: Vec<Problem>,
 }
 
 impl Reader {
-    /// Notes a mistake at `node`.
+    /// Records a mistake at `node`.
     pub fn problem(&mut self, node: &Node, message: impl Into<String>) {
         let message = one_line(&message.into());
         self.problems.push(Problem { line: node.line, column: node.column, message });
     }
 
-    /// The result, if nothing was wrong.
+    /// Returns the result, or all mistakes.
     pub fn finish<T>(self, value: Option<T>) -> Result<T, Error> {
         match value {
             Some(value) if self.problems.is_empty() => Ok(value),
@@ -219,12 +219,12 @@ impl Reader {
         }
     }
 
-    /// Takes `error` as a mistake at `node`.
+    /// Records the error of `result`, if any, as a mistake at `node`.
     pub fn accept<T>(&mut self, node: &Node, result: Result<T, Error>) -> Option<T> {
         result.map_err(|error| self.problem(node, error.to_string())).ok()
     }
 
-    /// The fields of a mapping; `what` names it in messages, `known` are the fields it may have.
+    /// Returns the fields of a mapping. `what` names the mapping in messages; `known` lists the permitted fields.
     pub fn fields<'n>(&mut self, node: &'n Node, what: &str, known: &[&str]) -> Option<Fields<'n>> {
         let entries = self.entries(node, what)?;
         for (key, name, _) in &entries {
@@ -240,7 +240,7 @@ impl Reader {
         Some(Fields { node, entries })
     }
 
-    /// The entries of a mapping whose names are the user's own.
+    /// Returns the entries of a mapping with user-defined names.
     pub fn entries<'n>(&mut self, node: &'n Node, what: &str) -> Option<Vec<(&'n Node, String, &'n Node)>> {
         let Value::Map(map) = &node.value else {
             self.problem(node, format!("{what} must be a mapping, not {}", node.describe_shape()));
@@ -258,7 +258,7 @@ impl Reader {
         Some(entries)
     }
 
-    /// The items of a list.
+    /// Returns the items of a list.
     pub fn list<'n>(&mut self, node: &'n Node, what: &str) -> Option<&'n [Node]> {
         match &node.value {
             Value::List(items) => Some(items),
@@ -269,7 +269,7 @@ impl Reader {
         }
     }
 
-    /// One text, or a list of them.
+    /// Returns the items of a list, or a single value as a list of one.
     pub fn one_or_more<'n>(&mut self, node: &'n Node) -> &'n [Node] {
         match &node.value {
             Value::List(items) => items,
@@ -277,7 +277,7 @@ impl Reader {
         }
     }
 
-    /// Text.
+    /// Reads text.
     pub fn text<'n>(&mut self, node: &'n Node, what: &str) -> Option<&'n str> {
         match &node.value {
             Value::Text(text) => Some(text),
@@ -293,12 +293,13 @@ impl Reader {
         }
     }
 
-    /// Text; or a number or a flag as `source`, the whole file, has it, for files in which quotes make no difference.
+    /// Reads text, or a number or a flag as it is spelled in `source`, the whole file. For file formats without a difference
+    /// between quoted and unquoted values.
     pub fn written(&mut self, node: &Node, what: &str, source: &str) -> Option<String> {
         if let Value::Bool(_) | Value::Integer(_) | Value::Float(_) = node.value {
-            let place = |n: u64| usize::try_from(n.saturating_sub(1)).unwrap_or(usize::MAX);
-            let line = source.lines().nth(place(node.line)).unwrap_or_default();
-            let rest: String = line.chars().skip(place(node.column)).collect();
+            let index_of = |n: u64| usize::try_from(n.saturating_sub(1)).unwrap_or(usize::MAX);
+            let line = source.lines().nth(index_of(node.line)).unwrap_or_default();
+            let rest: String = line.chars().skip(index_of(node.column)).collect();
             let token = rest.split([' ', '\t', ',', ']', '}']).next().unwrap_or_default();
             if Node::parse(token).is_ok_and(|read| read.describe() == node.describe()) {
                 return Some(token.to_owned());
@@ -307,7 +308,7 @@ impl Reader {
         self.text(node, what).map(str::to_owned)
     }
 
-    /// A whole number that is not negative.
+    /// Reads a non-negative integer.
     pub fn whole(&mut self, node: &Node, what: &str) -> Option<u64> {
         if let Value::Integer(n) = node.value
             && let Ok(n) = u64::try_from(n)
@@ -318,7 +319,7 @@ impl Reader {
         None
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub fn flag(&mut self, node: &Node, what: &str) -> Option<bool> {
         if let Value::Bool(flag) = node.value {
             return Some(flag);
@@ -327,7 +328,7 @@ impl Reader {
         None
     }
 
-    /// A length of time such as `250ms`, `5s` or `1h 30m`.
+    /// Reads a length of time such as `250ms`, `5s` or `1h 30m`.
     pub fn duration(&mut self, node: &Node, what: &str) -> Option<Micros> {
         if let Value::Text(text) = &node.value
             && let Ok(duration) = text.parse()
@@ -339,7 +340,7 @@ impl Reader {
         None
     }
 
-    /// A share such as `10%` or `12.5%`, in hundredths of a percent.
+    /// Reads a share such as `10%` or `12.5%`, in hundredths of a percent.
     pub fn percent(&mut self, node: &Node, what: &str) -> Option<u32> {
         if let Value::Text(text) = &node.value
             && let Some(share) = hundredths(text)
@@ -353,7 +354,7 @@ impl Reader {
         None
     }
 
-    /// A number such as `1.5`, in hundredths: rounded, and at most a million.
+    /// Reads a number such as `1.5`, in hundredths: rounded, and at most a million.
     pub fn hundredths(&mut self, node: &Node, what: &str) -> Option<u32> {
         let number = match node.value {
             Value::Integer(n) => n as f64,
@@ -367,7 +368,7 @@ impl Reader {
         None
     }
 
-    /// One of a few words, each with its meaning.
+    /// Reads one of several words, and returns its meaning.
     pub fn word<T: Copy>(&mut self, node: &Node, what: &str, words: &[(&str, T)]) -> Option<T> {
         if let Value::Text(text) = &node.value
             && let Some((_, meaning)) = words.iter().find(|(word, _)| word == text)
@@ -380,7 +381,7 @@ impl Reader {
     }
 }
 
-/// A share in hundredths of a percent: `12.5%` is 1,250. At most two decimals, and at most six digits before them.
+/// Parses a share in hundredths of a percent: `12.5%` is 1,250. At most two decimals, and at most six digits before them.
 pub fn hundredths(text: &str) -> Option<u32> {
     let number = text.strip_suffix('%')?.trim_end();
     let (whole, decimals) = number.split_once('.').unwrap_or((number, "0"));
@@ -393,7 +394,7 @@ pub fn hundredths(text: &str) -> Option<u32> {
     Some(whole.parse::<u32>().ok()? * 100 + decimals)
 }
 
-/// The fields of one mapping.
+/// Fields of one mapping.
 #[derive(Debug)]
 pub struct Fields<'n> {
     node: &'n Node,
@@ -401,18 +402,18 @@ pub struct Fields<'n> {
 }
 
 impl<'n> Fields<'n> {
-    /// The mapping itself.
+    /// Returns the mapping itself.
     pub fn node(&self) -> &'n Node {
         self.node
     }
 
-    /// A field, if it is given. A field with nothing in it counts as not given.
+    /// Returns a field, if it is given. A null field counts as not given.
     pub fn get(&self, name: &str) -> Option<&'n Node> {
         let (_, _, value) = self.entries.iter().find(|(_, known, _)| known == name)?;
         (!matches!(value.value, Value::Null)).then_some(*value)
     }
 
-    /// A field that must be given.
+    /// Returns a field, and records a mistake if it is missing.
     pub fn required(&self, reader: &mut Reader, name: &str, what: &str) -> Option<&'n Node> {
         let value = self.get(name);
         if value.is_none() {

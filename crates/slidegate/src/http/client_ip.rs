@@ -1,4 +1,4 @@
-//! Who the client behind a proxy is. Pure.
+//! Address of the client behind proxies. Pure.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use ipnet::{IpNet, Ipv6Net};
 
 use crate::Error;
 
-/// A network whose proxies are trusted, or the address of one.
+/// Parses a network of trusted proxies, or the address of one.
 pub fn network(text: &str) -> Result<IpNet, Error> {
     let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
     let net = text.parse::<IpNet>().ok().or_else(address).ok_or_else(|| {
@@ -17,24 +17,24 @@ pub fn network(text: &str) -> Result<IpNet, Error> {
     Ok(net.trunc())
 }
 
-/// The client's address: the last in the chain that no trusted proxy vouches for.
+/// Returns the client's address: the last one in the chain that does not belong to a trusted proxy.
 ///
-/// Each proxy appends the address it was asked from, so the chain is walked from its end, `nearest` first, as long as
-/// whoever wrote an address is trusted. What a client writes itself stands before that and is never reached.
+/// Each proxy appends the address of its peer. The chain is therefore read from its end, `nearest` first, as long as the
+/// author of an entry is trusted. Entries that a client writes itself stand before those and are never reached.
 pub fn client<'h>(peer: IpAddr, nearest: impl Iterator<Item = &'h str>, trusted: &[IpNet]) -> IpAddr {
     let mut client = peer.to_canonical();
     for text in nearest {
         if !trusted.iter().any(|net| net.contains(&client)) {
             break;
         }
-        // What is not an address was not written by a proxy that could be trusted.
+        // A trusted proxy writes only addresses; anything else ends the chain.
         let Some(address) = address(text.trim()) else { break };
         client = address.to_canonical();
     }
     client
 }
 
-/// An address, with or without a port, in brackets or not.
+/// Parses an address with or without a port, with or without brackets.
 fn address(text: &str) -> Option<IpAddr> {
     if let Ok(address) = text.parse() {
         return Some(address);
@@ -46,11 +46,11 @@ fn address(text: &str) -> Option<IpAddr> {
     host.parse().ok().filter(IpAddr::is_ipv4)
 }
 
-/// What one client is counted under: an IPv4 address, or the network that an IPv6 address is one of.
+/// Returns the text under which a client is counted: an IPv4 address, or the network of an IPv6 address.
 pub fn counted(address: IpAddr, ipv6_prefix: u8) -> String {
     match address {
         IpAddr::V4(address) => address.octets().into_iter().fold(String::with_capacity(15), |text, octet| {
-            // Each request writes it: formatting would take longer than deciding.
+            // Runs for each request: formatting would take longer than the decision.
             let dot = if text.is_empty() { "" } else { "." };
             text + dot + itoa::Buffer::new().format(octet)
         }),
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_word_of_trusted_proxies_is_taken() {
+    fn believes_only_trusted_proxies() {
         let cases = [
             ("127.0.0.1", "", "127.0.0.1"),
             ("127.0.0.1", "1.2.3.4", "1.2.3.4"),

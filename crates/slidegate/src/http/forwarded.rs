@@ -1,31 +1,31 @@
-//! Whom proxies say they were asked by, nearest first: `X-Forwarded-For`, and `Forwarded` of RFC 7239. Pure.
+//! Client addresses reported by proxies, nearest first: `X-Forwarded-For`, and `Forwarded` of RFC 7239. Pure.
 //!
-//! Both are lists to which each proxy appends. They are read from the end: what stands there was written by the one that
-//! asks us, and nothing that a client has put before it can change how that is read.
+//! Both headers are lists to which each proxy appends. They are parsed from the end: the last entry was written by the direct
+//! peer, and nothing that a client put before it can change how it is parsed.
 
 use http::HeaderMap;
 
-/// The addresses of `X-Forwarded-For`.
+/// Returns the addresses of `X-Forwarded-For`.
 pub fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     lines(headers, "x-forwarded-for").flat_map(|line| line.rsplit(|byte| *byte == b',')).map(text)
 }
 
-/// The addresses of `Forwarded`: what each of its elements says after `for=`. Empty where one says nothing.
+/// Returns the addresses of `Forwarded`: the `for=` value of each element, empty if there is none.
 pub fn forwarded(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let elements = lines(headers, "forwarded").flat_map(|line| split_from_end(line, b','));
-    elements.map(|element| asked_by(element).unwrap_or_default())
+    elements.map(|element| for_value(element).unwrap_or_default())
 }
 
 fn lines<'h>(headers: &'h HeaderMap, name: &str) -> impl Iterator<Item = &'h [u8]> {
     headers.get_all(name).iter().rev().map(|value| value.as_bytes())
 }
 
-/// What is not text is not an address either. What stands beside it may be.
+/// Returns the bytes as text. Bytes that are not UTF-8 are not an address; entries next to them may be.
 fn text(bytes: &[u8]) -> &str {
     str::from_utf8(bytes).unwrap_or_default()
 }
 
-/// The parts between separators that are not in quotes, the last first.
+/// Splits at separators outside quotes, the last part first.
 fn split_from_end(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
@@ -55,7 +55,7 @@ fn is_escaped(text: &[u8], at: usize) -> bool {
     text[..at].iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }
 
-fn asked_by(element: &[u8]) -> Option<&str> {
+fn for_value(element: &[u8]) -> Option<&str> {
     split_from_end(element, b';').find_map(|pair| {
         let (name, value) = text(pair).split_once('=')?;
         let value = value.trim();
@@ -76,21 +76,21 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_comes_first_over_all_lines() {
+    fn nearest_proxy_comes_first_across_lines() {
         let headers = headers("x-forwarded-for", &[b"6.6.6.6, \xff, 1.1.1.1", b"2.2.2.2,3.3.3.3"]);
         let addresses: Vec<_> = x_forwarded_for(&headers).map(str::trim).collect();
         assert_eq!(addresses, ["3.3.3.3", "2.2.2.2", "1.1.1.1", "", "6.6.6.6"]);
     }
 
     #[test]
-    fn elements_of_forwarded() {
+    fn parses_elements_of_forwarded() {
         let cases: [(&[&[u8]], &[&str]); 7] = [
             (&[b"for=192.0.2.60;proto=http;by=203.0.113.43"], &["192.0.2.60"]),
             (&[b"For=\"[2001:db8::1]:4711\", for=10.0.0.7"], &["10.0.0.7", "[2001:db8::1]:4711"]),
             (&[b"for=1.1.1.1", b"proto=https; for = 2.2.2.2"], &["2.2.2.2", "1.1.1.1"]),
             (&[b"for=unknown, for=_hidden"], &["_hidden", "unknown"]),
             (&[b"proto=http"], &[""]),
-            // A host that a client chose, quoted by its proxy, is not an element.
+            // A host chosen by the client, quoted by its proxy, is not an element.
             (&[b"for=1.2.3.4;host=\"x,for=6.6.6.6;y\""], &["1.2.3.4"]),
             (&[b"for=1.2.3.4;host=\"x\\\",for=6.6.6.6;y\""], &["1.2.3.4"]),
         ];
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_left_open_hides_nothing() {
+    fn unclosed_quotes_of_a_client_hide_nothing() {
         for theirs in ["for=\"6.6.6.6", "for=6.6.6.6;host=\"", "\"", "for=\"\\\"", "\\", "\u{e4}"] {
             let line = format!("{theirs}, for=1.2.3.4");
             let headers = headers("forwarded", &[line.as_bytes()]);

@@ -1,4 +1,4 @@
-//! Rate-limit headers: IETF draft 10, and the older ones for those who ask.
+//! Rate-limit headers: IETF draft 10, and optionally the older `X-RateLimit-*`.
 
 use std::fmt;
 
@@ -7,12 +7,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::{Decision, Limit, Mode};
 
-/// Adds the headers of a decision, with `X-RateLimit-*` if the `older` ones are wanted; `text` is what their values are
-/// cut from. Only enforced rules show: a shadow is not the client's business. Limits that are told already, by somebody
-/// further in, stay.
+/// Adds the headers of a decision, including `X-RateLimit-*` if `older` is true. `text` is a buffer from which the values are
+/// split. Only enforced rules appear: shadows are internal. Headers that an inner service has added already stay.
 pub fn add(decision: &Decision, older: bool, text: &mut BytesMut, headers: &mut HeaderMap) {
     let mut set = |name, text: &mut BytesMut| {
-        // Rule names are checked to be plain ASCII, so every value is acceptable.
+        // Rule names are checked to be plain ASCII, so every value is valid.
         if let Ok(value) = HeaderValue::from_maybe_shared(text.split().freeze()) {
             headers.append(name, value);
         }
@@ -39,13 +38,13 @@ pub fn add(decision: &Decision, older: bool, text: &mut BytesMut, headers: &mut 
     }
 }
 
-/// The name of the header that [`policy`] writes.
+/// Name of the header that [`policy`] writes.
 pub const POLICY: &str = "ratelimit-policy";
 
-/// The name of the header that [`state`] writes.
+/// Name of the header that [`state`] writes.
 pub const STATE: &str = "ratelimit";
 
-/// What is allowed, an item a limit.
+/// Writes the quotas, one item per limit.
 pub fn policy<'d>(text: &mut impl fmt::Write, limits: impl Iterator<Item = Limit<'d>>) {
     for (n, limit) in limits.enumerate() {
         let window = limit.quota().window();
@@ -56,7 +55,7 @@ pub fn policy<'d>(text: &mut impl fmt::Write, limits: impl Iterator<Item = Limit
     }
 }
 
-/// What is left, an item a limit.
+/// Writes the remaining permits, one item per limit.
 pub fn state<'d>(text: &mut impl fmt::Write, limits: impl Iterator<Item = Limit<'d>>) {
     for (n, limit) in limits.enumerate() {
         item(text, n, limit.rule(), "r", limit.remaining());
@@ -64,18 +63,18 @@ pub fn state<'d>(text: &mut impl fmt::Write, limits: impl Iterator<Item = Limit<
     }
 }
 
-/// The limits that are the client's business.
+/// Returns the limits that are visible to the client.
 pub fn enforced(decision: &Decision) -> impl Iterator<Item = Limit<'_>> {
     decision.limits().filter(|limit| limit.mode() == Mode::Enforce)
 }
 
-/// The one limit to name where there is room for one: the one that denied, or has least left.
+/// Returns the limit for headers that can name only one: the one that denied, or the one with the fewest permits left.
 pub fn tightest(decision: &Decision) -> Option<Limit<'_>> {
     let denied = enforced(decision).find(|limit| limit.outcome().denies());
     denied.or_else(|| enforced(decision).min_by_key(|limit| limit.remaining()))
 }
 
-/// The `n`-th item of a list, with its first parameter.
+/// Writes the `n`-th item of a list, with its first parameter.
 fn item(list: &mut impl fmt::Write, n: usize, rule: &str, name: &str, value: u64) {
     write(list, if n == 0 { "\"" } else { ", \"" });
     write(list, rule);
@@ -90,8 +89,8 @@ fn parameter(item: &mut impl fmt::Write, name: &str, n: u64) {
     write(item, itoa::Buffer::new().format(n));
 }
 
-/// Each decision writes these: formatting would take longer than deciding.
+/// Appends text directly: each decision does this, and formatting would take longer than the decision.
 fn write(text: &mut impl fmt::Write, part: &str) {
-    // A buffer takes everything.
+    // Writing to a buffer cannot fail.
     let _ = text.write_str(part);
 }

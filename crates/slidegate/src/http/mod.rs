@@ -1,5 +1,5 @@
-//! What an HTTP server needs around a decision: who its client is, what it asks for in one spelling, and the headers of
-//! an answer. The doors of `slidegate serve` and the [tower layer](crate::tower) have it from here.
+//! HTTP support around a decision: client address, path normalization, and rate-limit headers. `slidegate serve` and the
+//! [tower layer](crate::tower) use it.
 
 mod client_ip;
 mod forwarded;

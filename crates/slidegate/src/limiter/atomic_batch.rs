@@ -1,4 +1,4 @@
-//! Several requests in one decision: all of them, or none.
+//! Atomic acquisition for several requests: all are charged, or none.
 
 use std::sync::Arc;
 
@@ -6,19 +6,18 @@ use smallvec::SmallVec;
 
 use super::decide_without_store;
 use super::shadow_evaluation::unjudged;
-use crate::rules::{Part, Together, Unmatched};
+use crate::rules::{CombinedChecks, RequestPart, Unmatched};
 use crate::{Checks, Decision, Error, Limiter, Micros, Request, Rules, Source, Store, Verdicts};
 
 impl<S: Store> Limiter<S> {
-    /// Asks for the permits of several requests as one: if an enforced rule denies any of them, none of them is
-    /// charged.
+    /// Acquires the permits of several requests atomically: if an enforced rule denies any of them, none is charged.
     ///
-    /// There is one decision for each request, with its own limits: `allowed` says that none of *these* denied, so
-    /// the whole is allowed if all are. Requests that meet the same key are judged there by what they cost together;
-    /// it is one charge, so settling the reservation of either settles it for both. What a rule
-    /// [replaces](crate::Rule::replaces) is replaced for all. Asking for more than a limit will ever have is a denial
-    /// here, not an error. With [`Unmatched::Deny`], a request that no rule matches denies the whole. The id is that of the first request, and stands for all. At most
-    /// [`MAX_TOGETHER`](crate::MAX_TOGETHER) requests.
+    /// Returns one decision per request, each with its own limits. `allowed` refers to the limits of that request only, so the
+    /// batch is allowed if all decisions are. Requests with the same key are evaluated with the sum of their costs; the sum
+    /// is one charge, so settling the reservation of one request settles it for all of them. A rule that
+    /// [replaces](crate::Rule::replaces) another replaces it for the whole batch. A cost above a limit is a denial here, not
+    /// an error. With [`Unmatched::Deny`], a request that no rule matches denies the batch. The id of the first request
+    /// identifies the batch. At most [`MAX_TOGETHER`](crate::MAX_TOGETHER) requests.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -33,36 +32,35 @@ impl<S: Store> Limiter<S> {
     /// ```
     pub async fn acquire_together(&self, requests: &[Request<'_>]) -> Result<Vec<Decision>, Error> {
         let rules = self.rules();
-        let Together { ask, parts } = rules.ask_together(requests)?;
+        let CombinedChecks { checks, parts } = rules.combine_checks(requests)?;
         let denied = rules.unmatched() == Unmatched::Deny && parts.iter().any(|part| part.unmatched);
-        let reading = match decide_without_store(&rules, &ask) {
-            Some(reading) => reading,
-            None if denied => not_judged(&ask),
+        let verdicts = match decide_without_store(&rules, &checks) {
+            Some(verdicts) => verdicts,
+            None if denied => not_evaluated(&checks),
             None => {
-                let readings = self.store().admit(std::slice::from_ref(&ask)).await?;
-                readings.into_iter().next().ok_or_else(Error::short_answer)?
+                let replies = self.store().admit(std::slice::from_ref(&checks)).await?;
+                replies.into_iter().next().ok_or_else(Error::short_answer)?
             }
         };
-        Ok(parts.iter().map(|part| decision(&rules, &ask, &reading, part)).collect())
+        Ok(parts.iter().map(|part| decision(&rules, &checks, &verdicts, part)).collect())
     }
 }
 
-/// The reading of an ask that is not put to the store, because a request of it is denied.
-fn not_judged(ask: &Checks) -> Verdicts {
-    let verdicts = ask.checks().iter().map(|_| unjudged()).collect();
+/// Verdicts for checks that are not sent to the store, because one of the requests is denied.
+fn not_evaluated(checks: &Checks) -> Verdicts {
+    let verdicts = checks.checks().iter().map(|_| unjudged()).collect();
     Verdicts { at: Micros::ZERO, source: Source::NoRule, verdicts }
 }
 
-/// The decision about one of the requests.
-fn decision(rules: &Arc<Rules>, ask: &Checks, reading: &Verdicts, part: &Part) -> Decision {
-    let Part { places, unmatched } = part;
-    let checks = places.iter().filter_map(|place| ask.checks().get(*place)).cloned();
+/// Builds the decision about one of the requests from the combined checks and verdicts.
+fn decision(rules: &Arc<Rules>, combined: &Checks, reply: &Verdicts, part: &RequestPart) -> Decision {
+    let RequestPart { indexes, unmatched } = part;
+    let checks = indexes.iter().filter_map(|index| combined.checks().get(*index)).cloned();
     let verdicts: SmallVec<_> =
-        places.iter().filter_map(|place| reading.verdicts.get(*place)).copied().collect();
+        indexes.iter().filter_map(|index| reply.verdicts.get(*index)).copied().collect();
     let (at, source) =
-        if places.is_empty() { (Micros::ZERO, Source::NoRule) } else { (reading.at, reading.source) };
-    let reading = Verdicts { at, source, verdicts };
-    let mut ask = Checks::distinct(checks);
-    ask.set_unmatched(*unmatched);
-    Decision::new(Arc::clone(rules), ask, reading)
+        if indexes.is_empty() { (Micros::ZERO, Source::NoRule) } else { (reply.at, reply.source) };
+    let mut checks = Checks::distinct(checks);
+    checks.set_unmatched(*unmatched);
+    Decision::new(Arc::clone(rules), checks, Verdicts { at, source, verdicts })
 }

@@ -1,4 +1,4 @@
-//! The straight path of one decision: request, rules, store, decision.
+//! Limiter: the path of one decision from request through rules and store.
 pub(crate) mod atomic_batch;
 pub(crate) mod shadow_evaluation;
 mod signing;
@@ -20,11 +20,11 @@ use crate::{
     Store, SystemClock, Verdict, Verdicts,
 };
 
-/// The most limits that the requests of one [`Limiter::acquire_many`] may meet in all: one for each rule that applies to a
-/// request. It bounds what a small call makes a server compute and answer: an answer has about 200 bytes for each.
+/// Largest number of limits that the requests of one [`Limiter::acquire_many`] may match in total: one for each rule that
+/// applies to a request. It bounds the work and the reply that a small call can cause: a reply has about 200 bytes per limit.
 pub const MAX_CHECKS: usize = 10_000;
 
-// One request may meet every rule.
+// One request may match every rule.
 const _: () = assert!(MAX_RULES <= MAX_CHECKS);
 
 /// Decides requests by rules, and counts in a store. Share it in an `Arc`.
@@ -44,39 +44,39 @@ pub struct Limiter<S: Store = MemoryStore> {
     pub(crate) reservation_keys: ArcSwap<ReservationKeys>,
 }
 
-/// Has the store judge what an unmade decision asks, and makes it. A future within a future is copied into it, and its
-/// answer out of it, and copying is a good part of what a decision in memory takes; so this is no function.
-macro_rules! make {
+/// Evaluates the checks of an unfinished decision and completes it. This is a macro and not an async function: the future of
+/// a nested call and its result are copied, and copying is a large part of the time of a decision in memory.
+macro_rules! complete {
     ($limiter:expr, $decision:ident) => {{
-        if let Some(reading) = decide_without_store($decision.rules(), &$decision.ask) {
-            $decision.reading = reading;
+        if let Some(verdicts) = decide_without_store($decision.rules(), &$decision.checks) {
+            $decision.verdicts = verdicts;
             return Ok($decision);
         }
-        let asks = std::slice::from_ref(&$decision.ask);
-        let mut readings = match $decision.rules().have_siblings(asks) {
-            false => $limiter.store.admit(asks).await?,
-            true => $limiter.admit_apart($decision.rules(), asks).await?,
+        let batch = std::slice::from_ref(&$decision.checks);
+        let mut replies = match $decision.rules().has_paired_shadow(batch) {
+            false => $limiter.store.admit(batch).await?,
+            true => $limiter.admit_with_shadows($decision.rules(), batch).await?,
         };
-        if readings.is_empty() {
+        if replies.is_empty() {
             return Err(Error::short_answer());
         }
-        $decision.reading = readings.swap_remove(0);
+        $decision.verdicts = replies.swap_remove(0);
         Ok($decision)
     }};
 }
 
 impl Limiter {
-    /// `limit` per second for each text that is asked about, counted in this process.
+    /// Creates a limiter of `limit` per second for each key, counted in this process.
     pub fn per_second(limit: u64) -> Result<Self, Error> {
         Self::per_key(Quota::per_second(limit)?)
     }
 
-    /// `limit` per minute for each text that is asked about, counted in this process.
+    /// Creates a limiter of `limit` per minute for each key, counted in this process.
     pub fn per_minute(limit: u64) -> Result<Self, Error> {
         Self::per_key(Quota::per_minute(limit)?)
     }
 
-    /// `quota` for each text that is asked about, counted in this process.
+    /// Creates a limiter of `quota` for each key, counted in this process.
     pub fn per_key(quota: Quota) -> Result<Self, Error> {
         let rule = Rule::new("per-key", quota)?.per([PLAIN_ATTRIBUTE])?;
         Ok(Limiter::new(MemoryStore::new(), Rules::new([rule])?))
@@ -84,7 +84,7 @@ impl Limiter {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Decides by `rules` and counts in `store`.
+    /// Creates a limiter that decides by `rules` and counts in `store`.
     pub fn new(store: S, rules: Rules) -> Self {
         Limiter {
             store,
@@ -94,52 +94,52 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Waits by another clock in [`Limiter::until_ready`], and measures by it in a tower layer; a store has a clock of its
-    /// own.
+    /// Sets the clock for the waits of [`Limiter::until_ready`] and the measurements of a tower layer. A store has its own
+    /// clock.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Clock + 'static) -> Self {
         self.clock = Arc::new(clock);
         self
     }
 
-    /// Asks for permits, and charges them if they are granted.
+    /// Requests permits, and charges them if the request is allowed.
     pub async fn acquire<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
-        let mut decision = Decision::unmade(self.rules.load_full(), Checks::empty());
-        decision.fill_ask(&request.into())?;
-        make!(self, decision)
+        let mut decision = Decision::without_verdicts(self.rules.load_full(), Checks::empty());
+        decision.fill_checks(&request.into())?;
+        complete!(self, decision)
     }
 
-    /// What [`Limiter::acquire`] would answer now; charges nothing.
+    /// Returns the decision that [`Limiter::acquire`] would make now; charges nothing.
     pub async fn peek<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let rules = self.rules.load_full();
-        let ask = rules.ask(&request.into())?.peek();
-        self.decide(rules, ask).await
+        let checks = rules.ask(&request.into())?.peek();
+        self.decide(rules, checks).await
     }
 
-    /// Decides several requests in one call to the store, each on its own, in their order, at one instant.
+    /// Decides several requests in one call to the store, each independently, in their order, at one instant.
     ///
-    /// The outer error is the store's, or says that the requests meet more than [`MAX_CHECKS`] limits; an inner one is a
-    /// request that was not acceptable.
+    /// The outer error comes from the store, or reports that the requests match more than [`MAX_CHECKS`] limits. An inner error
+    /// reports an invalid request.
     pub async fn acquire_many(
         &self,
         requests: &[Request<'_>],
     ) -> Result<Vec<Result<Decision, Error>>, Error> {
         let rules = self.rules.load_full();
-        let mut asks = Vec::with_capacity(requests.len());
-        // What the store is not asked; for the others, none.
+        let mut batch = Vec::with_capacity(requests.len());
+        // Results that need no store call; `None` for requests that the store decides.
         let mut answers: Vec<Option<Result<Decision, Error>>> = Vec::with_capacity(requests.len());
-        let mut checks = 0;
+        let mut total_checks = 0;
         for request in requests {
             answers.push(match rules.ask(request) {
-                Ok(ask) => {
-                    checks += ask.checks().len();
-                    if checks > MAX_CHECKS {
+                Ok(checks) => {
+                    total_checks += checks.checks().len();
+                    if total_checks > MAX_CHECKS {
                         return Err(Error::too_many_checks(MAX_CHECKS));
                     }
-                    match decide_without_store(&rules, &ask) {
-                        Some(reading) => Some(Ok(Decision::new(Arc::clone(&rules), ask, reading))),
+                    match decide_without_store(&rules, &checks) {
+                        Some(verdicts) => Some(Ok(Decision::new(Arc::clone(&rules), checks, verdicts))),
                         None => {
-                            asks.push(ask);
+                            batch.push(checks);
                             None
                         }
                     }
@@ -147,21 +147,21 @@ impl<S: Store> Limiter<S> {
                 Err(error) => Some(Err(error)),
             });
         }
-        let readings = if asks.is_empty() { Default::default() } else { self.admit(&rules, &asks).await? };
-        let mut decided = asks.into_iter().zip(readings);
+        let replies = if batch.is_empty() { Default::default() } else { self.admit(&rules, &batch).await? };
+        let mut decided = batch.into_iter().zip(replies);
         let answers = answers.into_iter().map(|answer| {
             answer.unwrap_or_else(|| {
-                let (ask, reading) = decided.next().ok_or_else(Error::short_answer)?;
-                Ok(Decision::new(Arc::clone(&rules), ask, reading))
+                let (checks, verdicts) = decided.next().ok_or_else(Error::short_answer)?;
+                Ok(Decision::new(Arc::clone(&rules), checks, verdicts))
             })
         });
         Ok(answers.collect())
     }
 
-    /// Asks, and if it is denied waits exactly as long as it must and asks again, until it is allowed or
-    /// would not be before `deadline` has passed; then the denial is returned at once.
+    /// Acquires permits, waiting if necessary. After a denial it waits exactly as long as needed and tries again. If the
+    /// request would not be allowed before `deadline` has passed, it returns the denial at once.
     ///
-    /// Every try is an attempt: a rule that counts attempts counts them all.
+    /// Every try is an attempt: a rule that counts attempts counts all of them.
     pub async fn until_ready<'a>(
         &self,
         request: impl Into<Request<'a>>,
@@ -179,7 +179,7 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Corrects an admission to what it really cost; 0 is a refund. Settling twice changes nothing.
+    /// Corrects an admission to its actual cost; 0 is a refund. Settling twice changes nothing.
     pub async fn settle(&self, reservation: &Reservation, permits: u64) -> Result<Settled, Error> {
         if permits > MAX_LIMIT {
             return Err(too_many_permits(permits));
@@ -193,14 +193,14 @@ impl<S: Store> Limiter<S> {
         })
     }
 
-    /// Gives back what is held of `concurrency` limits; what other rules counted stays counted. Doing it twice changes
-    /// nothing.
+    /// Releases the held permits of `concurrency` limits; the counts of other rules stay. Releasing twice changes nothing.
     pub async fn release(&self, reservation: &Reservation) -> Result<Settled, Error> {
         self.correct_held(reservation, Correction::Cost(0)).await
     }
 
-    /// Holds what is held of `concurrency` limits for another window, from now on. Unless it is done, something was not
-    /// held any more: it was given back, or its time had run out and it may be somebody else's.
+    /// Extends the held permits of `concurrency` limits by another window, from now on. Any result other than
+    /// [`Settled::Done`] means that a permit was no longer held: it was released, or it expired and another request may
+    /// hold it now.
     pub async fn extend(&self, reservation: &Reservation) -> Result<Settled, Error> {
         self.correct_held(reservation, Correction::Extend).await
     }
@@ -210,7 +210,7 @@ impl<S: Store> Limiter<S> {
         reservation: &Reservation,
         correction: Correction,
     ) -> Result<Settled, Error> {
-        let settlements = reservation.of_held(correction);
+        let settlements = reservation.held_corrections(correction);
         if settlements.is_empty() {
             return Ok(Settled::Gone);
         }
@@ -219,31 +219,31 @@ impl<S: Store> Limiter<S> {
         Ok(gone.copied().unwrap_or(Settled::Done))
     }
 
-    /// What is counted under `key`; none if nothing is.
+    /// Returns the stored state of `key`; `None` if nothing is counted.
     pub async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
         self.store.inspect(key).await
     }
 
-    /// Forgets `key`; false if there was nothing to forget.
+    /// Deletes the counts of `key`; returns false if there were none.
     pub async fn reset(&self, key: &Key) -> Result<bool, Error> {
         self.store.reset(key).await
     }
 
-    /// The rules in force.
+    /// Returns the current rules.
     pub fn rules(&self) -> Arc<Rules> {
         self.rules.load_full()
     }
 
-    /// Puts other rules in force at once. A new limit keeps the counts; a new algorithm, window or key starts
-    /// them anew. A rule that follows the load goes on from where that of its name was.
+    /// Replaces the rules at once. A new limit keeps the counts; a new algorithm, window or key starts new counts. An adaptive
+    /// rule continues with the factor of the previous rule of the same name.
     pub fn set_rules(&self, rules: impl Into<Arc<Rules>>) {
         let rules = rules.into();
         rules.adapt_as(&self.rules.load());
         self.rules.store(rules);
     }
 
-    /// Says how long what was allowed took, and whether it went well: rules that follow the load go by it. For who has
-    /// the decision there is [`Decision::report`]. How many such rules apply.
+    /// Reports how long an allowed request took and if it succeeded. Adaptive rules use this. If the decision is at hand, call
+    /// [`Decision::report`] instead. Returns the number of adaptive rules that apply.
     pub fn report<'a>(
         &self,
         request: impl Into<Request<'a>>,
@@ -251,29 +251,30 @@ impl<S: Store> Limiter<S> {
         ok: bool,
     ) -> Result<usize, Error> {
         let rules = self.rules.load();
-        let ask = rules.ask(&request.into().permits(0))?;
-        Ok(rules.report(&ask, latency, ok))
+        let checks = rules.ask(&request.into().permits(0))?;
+        Ok(rules.report(&checks, latency, ok))
     }
 
-    /// The store it counts in.
+    /// Returns the store.
     pub fn store(&self) -> &S {
         &self.store
     }
 
-    /// With rules that are tried out beside others. Boxed, so that the rest needs no room for it.
-    fn admit_apart<'a>(
+    /// Evaluates checks of rules that have shadows of other rules. The future is boxed, so that the common case needs no
+    /// space for it.
+    fn admit_with_shadows<'a>(
         &'a self,
         rules: &'a Rules,
-        asks: &'a [Checks],
+        batch: &'a [Checks],
     ) -> Pin<Box<dyn Future<Output = Result<BatchVerdicts, Error>> + Send + 'a>> {
-        Box::pin(shadow_evaluation::admit(&self.store, rules, asks))
+        Box::pin(shadow_evaluation::admit(&self.store, rules, batch))
     }
 
-    async fn admit(&self, rules: &Rules, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
-        if rules.have_siblings(asks) {
-            return self.admit_apart(rules, asks).await;
+    async fn admit(&self, rules: &Rules, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
+        if rules.has_paired_shadow(batch) {
+            return self.admit_with_shadows(rules, batch).await;
         }
-        self.store.admit(asks).await
+        self.store.admit(batch).await
     }
 
     #[cfg(feature = "tower")]
@@ -281,24 +282,24 @@ impl<S: Store> Limiter<S> {
         &*self.clock
     }
 
-    pub(crate) async fn decide(&self, rules: Arc<Rules>, ask: Checks) -> Result<Decision, Error> {
-        let mut decision = Decision::unmade(rules, ask);
-        make!(self, decision)
+    pub(crate) async fn decide(&self, rules: Arc<Rules>, checks: Checks) -> Result<Decision, Error> {
+        let mut decision = Decision::without_verdicts(rules, checks);
+        complete!(self, decision)
     }
 }
 
-/// The reading of an ask that needs no store: of a request that no counting rule applies to, or that a rule blocks. Whether
-/// a request that no rule matches is allowed is up to [`Rules::unmatched`].
+/// Returns the verdicts for checks that need no store: no counting rule applies, or a rule blocks the request. The
+/// policy [`Rules::unmatched`] decides about requests that no rule matches.
 #[inline]
-pub(crate) fn decide_without_store(rules: &Rules, ask: &Checks) -> Option<Verdicts> {
-    let needless = ask.checks().is_empty() || rules.blocks(ask);
-    needless.then(|| without_store(rules, ask))
+pub(crate) fn decide_without_store(rules: &Rules, checks: &Checks) -> Option<Verdicts> {
+    let needs_no_store = checks.checks().is_empty() || rules.blocks(checks);
+    needs_no_store.then(|| without_store(rules, checks))
 }
 
 #[cold]
-fn without_store(rules: &Rules, ask: &Checks) -> Verdicts {
-    let source = if ask.checks().is_empty() { Source::NoRule } else { Source::Blocked };
-    let verdicts = ask.checks().iter().map(|check| blocked_or_unjudged(rules, check));
+fn without_store(rules: &Rules, checks: &Checks) -> Verdicts {
+    let source = if checks.checks().is_empty() { Source::NoRule } else { Source::Blocked };
+    let verdicts = checks.checks().iter().map(|check| blocked_or_unjudged(rules, check));
     Verdicts { at: Micros::ZERO, source, verdicts: verdicts.collect() }
 }
 

@@ -1,9 +1,8 @@
-//! Rules that are tried out beside another one: judged apart, so that they count what they would have admitted in its place.
+//! Evaluation of rules that shadow another rule: each counts the requests that it would have admitted in place of that rule.
 //!
-//! What an ask denies is charged to none of its checks, so a shadow in the same ask never sees what is denied now. A
-//! [shadow of](crate::Rule::shadow_of) another rule is therefore asked for after it, by itself; it is charged what fits,
-//! unless a rule denied that would stay. What counts attempts counts those, too, that a rule after it denied. It takes a
-//! second call to the store.
+//! A denied request charges none of its checks, so a shadow among these checks never counts requests that are denied now. A
+//! [shadow of](crate::Rule::shadow_of) another rule is therefore evaluated afterwards, by itself. It is charged if it fits, unless one of the remaining rules denied. A shadow that counts attempts also counts requests that a later rule
+//! denied. The evaluation takes a second call to the store.
 
 use smallvec::SmallVec;
 
@@ -13,43 +12,45 @@ use crate::{
     Verdicts,
 };
 
-/// One reading for each ask, as [`Store::admit`] would give it, with siblings judged apart.
+/// Returns one `Verdicts` for each element of `batch`, as [`Store::admit`] does, with the shadows evaluated separately.
 pub(crate) async fn admit<S: Store>(
     store: &S,
     rules: &Rules,
-    asks: &[Checks],
+    batch: &[Checks],
 ) -> Result<BatchVerdicts, Error> {
-    let kept: Vec<Checks> = asks.iter().map(|ask| part(ask, |check| !rules.is_sibling(check))).collect();
-    let asked: Vec<Checks> = kept.iter().filter(|ask| !ask.checks().is_empty()).cloned().collect();
-    let readings = if asked.is_empty() { BatchVerdicts::new() } else { store.admit(&asked).await? };
-    let mut readings = readings.into_iter();
-    let mut decided = Vec::with_capacity(asks.len());
-    for ask in &kept {
-        let reading = if ask.checks().is_empty() { None } else { readings.next() };
-        if reading.is_none() && !ask.checks().is_empty() {
+    let without_shadows: Vec<Checks> =
+        batch.iter().map(|checks| subset(checks, |check| !rules.is_paired_shadow(check))).collect();
+    let to_store: Vec<Checks> =
+        without_shadows.iter().filter(|checks| !checks.checks().is_empty()).cloned().collect();
+    let replies = if to_store.is_empty() { BatchVerdicts::new() } else { store.admit(&to_store).await? };
+    let mut replies = replies.into_iter();
+    let mut decided = Vec::with_capacity(batch.len());
+    for checks in &without_shadows {
+        let reply = if checks.checks().is_empty() { None } else { replies.next() };
+        if reply.is_none() && !checks.checks().is_empty() {
             return Err(Error::short_answer());
         }
-        decided.push(reading);
+        decided.push(reply);
     }
-    let mut tried = Vec::new();
-    for ((ask, kept), reading) in asks.iter().zip(&kept).zip(&decided) {
-        for check in ask.checks().iter().filter(|check| rules.is_sibling(check)) {
-            let alone = part(ask, |other| other.key == check.key);
-            let counts = reading.as_ref().is_none_or(|reading| counts(rules, kept, reading, check));
-            tried.push(if counts { alone } else { alone.peek() });
+    let mut shadows = Vec::new();
+    for ((checks, others), reply) in batch.iter().zip(&without_shadows).zip(&decided) {
+        for shadow in checks.checks().iter().filter(|check| rules.is_paired_shadow(check)) {
+            let alone = subset(checks, |other| other.key == shadow.key);
+            let counts = reply.as_ref().is_none_or(|reply| counts(rules, others, reply, shadow));
+            shadows.push(if counts { alone } else { alone.peek() });
         }
     }
-    // They deny nothing, so they are no reason to fail.
-    let mut verdicts = store.admit(&tried).await.unwrap_or_default().into_iter();
-    let merged = asks.iter().zip(decided).map(|(ask, reading)| {
+    // Shadows deny nothing, so their failure is not a failure of the request.
+    let mut shadow_replies = store.admit(&shadows).await.unwrap_or_default().into_iter();
+    let merged = batch.iter().zip(decided).map(|(checks, reply)| {
         let (mut at, mut source) =
-            reading.as_ref().map_or((Micros::ZERO, Source::Store), |reading| (reading.at, reading.source));
-        let mut own = reading.into_iter().flat_map(|reading| reading.verdicts);
-        let verdicts = ask.checks().iter().map(|check| {
-            if !rules.is_sibling(check) {
-                return own.next().unwrap_or_else(unjudged);
+            reply.as_ref().map_or((Micros::ZERO, Source::Store), |reply| (reply.at, reply.source));
+        let mut others = reply.into_iter().flat_map(|reply| reply.verdicts);
+        let verdicts = checks.checks().iter().map(|check| {
+            if !rules.is_paired_shadow(check) {
+                return others.next().unwrap_or_else(unjudged);
             }
-            let Some(alone) = verdicts.next() else { return unjudged() };
+            let Some(alone) = shadow_replies.next() else { return unjudged() };
             if at == Micros::ZERO {
                 (at, source) = (alone.at, alone.source);
             }
@@ -61,29 +62,29 @@ pub(crate) async fn admit<S: Store>(
     Ok(merged.collect())
 }
 
-/// The same ask, of some of its checks.
-fn part(ask: &Checks, keep: impl Fn(&Check) -> bool) -> Checks {
-    let checks = ask.checks().iter().filter(|check| keep(check)).cloned();
-    let mut part = Checks::distinct(checks);
-    if let Some(id) = ask.id() {
-        part = part.with_id(id.clone());
+/// Returns the checks of the same request for which `keep` returns true.
+fn subset(checks: &Checks, keep: impl Fn(&Check) -> bool) -> Checks {
+    let mut subset = Checks::distinct(checks.checks().iter().filter(|check| keep(check)).cloned());
+    if let Some(id) = checks.id() {
+        subset = subset.with_id(id.clone());
     }
-    if ask.is_peek() { part.peek() } else { part }
+    if checks.is_peek() { subset.peek() } else { subset }
 }
 
-/// Whether the sibling would be charged if it were enforced in place of its own, and what it is asked fits: no rule that would
-/// still be there denies, or only one after it, and it counts attempts.
-fn counts(rules: &Rules, kept: &Checks, reading: &Verdicts, sibling: &Check) -> bool {
-    let replaced = rules.rule(sibling.rule).shadowed();
+/// Returns true if the shadow would be charged if it were enforced in place of its rule and fits: no remaining rule denies, or
+/// only a later rule denies and the shadow counts attempts.
+fn counts(rules: &Rules, others: &Checks, reply: &Verdicts, shadow: &Check) -> bool {
+    let replaced = rules.rule(shadow.rule).shadowed();
     let is_replaced = |check: &Check| Some(rules.rule(check.rule).name()) == replaced;
-    let place = kept.checks().iter().find(|check| is_replaced(check)).map_or(sibling.rule, |own| own.rule);
-    let judged = kept.checks().iter().zip(&reading.verdicts);
-    let mut others = judged.filter(|(check, _)| check.enforced && !is_replaced(check));
-    let denier = others.find(|(_, verdict)| verdict.outcome.denies());
-    denier.is_none_or(|(check, _)| sibling.quota.count() == Count::Attempts && check.rule > place)
+    let position =
+        others.checks().iter().find(|check| is_replaced(check)).map_or(shadow.rule, |own| own.rule);
+    let evaluated = others.checks().iter().zip(&reply.verdicts);
+    let mut remaining = evaluated.filter(|(check, _)| check.enforced && !is_replaced(check));
+    let denier = remaining.find(|(_, verdict)| verdict.outcome.denies());
+    denier.is_none_or(|(check, _)| shadow.quota.count() == Count::Attempts && check.rule > position)
 }
 
-/// The verdict on a check that no store judged.
+/// Verdict on a check that was not evaluated.
 pub(crate) fn unjudged() -> Verdict {
     Verdict {
         outcome: Outcome::Unjudged,

@@ -1,4 +1,4 @@
-//! Signing and verifying of the reservations that leave the process.
+//! Signing and verification of reservations that leave the process.
 
 use std::sync::Arc;
 
@@ -7,27 +7,27 @@ use crate::reservation::{self, MAX_RESERVATION};
 use crate::{Decision, Error, Reservation, ReservationKeys, Store};
 
 impl<S: Store> Limiter<S> {
-    /// Signs reservations with other keys. Without this a limiter has a random key that is gone with its process, so only
-    /// that process accepts what it has signed.
+    /// Sets the keys that sign reservations. By default a limiter has a random key that is lost when its process ends, so only
+    /// that process accepts its reservations.
     ///
-    /// Processes that count in one Redis have one key with `RedisStore::shared_reservation_key`.
+    /// Processes that count in one Redis share a key with `RedisStore::shared_reservation_key`.
     #[must_use]
     pub fn with_reservation_keys(self, keys: impl Into<ReservationKeys>) -> Self {
         self.set_reservation_keys(keys);
         self
     }
 
-    /// The same while it is in use.
+    /// Sets the keys that sign reservations, while the limiter is in use.
     pub fn set_reservation_keys(&self, keys: impl Into<ReservationKeys>) {
         self.reservation_keys.store(Arc::new(keys.into()));
     }
 
-    /// The keys in use.
+    /// Returns the current keys.
     pub fn reservation_keys(&self) -> Arc<ReservationKeys> {
         self.reservation_keys.load_full()
     }
 
-    /// Writes a reservation as text that [`Limiter::verify`] accepts, here and wherever the key is the same.
+    /// Writes a reservation as text that [`Limiter::verify`] accepts, in every process with the same key.
     pub fn sign(&self, reservation: &Reservation) -> String {
         let mut text = String::with_capacity(128);
         reservation.write(&mut text);
@@ -35,8 +35,8 @@ impl<S: Store> Limiter<S> {
         text
     }
 
-    /// Signed text of the [reservation](Decision::reservation) of a decision; none if nothing was charged. It is the same as
-    /// [`Limiter::sign`] in fewer steps, for whoever answers with it.
+    /// Returns the signed text of the [reservation](Decision::reservation) of a decision; `None` if nothing was charged. The
+    /// result equals [`Limiter::sign`], with fewer allocations.
     pub fn sign_decision(&self, decision: &Decision) -> Option<String> {
         let mut charges = decision.charges();
         let first = charges.next()?;
@@ -47,8 +47,8 @@ impl<S: Store> Limiter<S> {
         Some(text)
     }
 
-    /// Reads a reservation that this limiter, or one with the same key, has signed. Anything else is an error: a reservation
-    /// that is not signed, or of which a single character was changed.
+    /// Parses a reservation that this limiter, or one with the same key, has signed. Any other text is an error, such as an
+    /// unsigned reservation or one with a single changed character.
     pub fn verify(&self, text: &str) -> Result<Reservation, Error> {
         let verified = if text.len() > MAX_RESERVATION {
             None

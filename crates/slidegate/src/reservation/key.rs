@@ -1,8 +1,8 @@
-//! Signed reservations: the keys, and the text that leaves the process.
+//! Keys that sign reservations, and the format of a signed reservation.
 //!
 //! A signed reservation is the text of the reservation, a dot, and 32 hexadecimal digits: SipHash-2-4 with 128 bits over that
 //! text. SipHash is a keyed hash for short messages. It costs about as much as writing one of the numbers in the text, so
-//! that signing does not show in decisions per second.
+//! signing does not reduce the number of decisions per second measurably.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -13,19 +13,19 @@ use subtle::{Choice, ConstantTimeEq};
 
 use crate::Error;
 
-/// The shortest secret of a [`ReservationKey`], in bytes.
+/// Shortest secret of a [`ReservationKey`], in bytes.
 pub const MIN_RESERVATION_SECRET: usize = 16;
 
-/// The longest secret of a [`ReservationKey`], in bytes.
+/// Longest secret of a [`ReservationKey`], in bytes.
 const MAX_SECRET: usize = 4096;
 
-/// The most keys of [`ReservationKeys`]: verifying tries all of them.
+/// Largest number of keys in [`ReservationKeys`]: verification tries all of them.
 pub const MAX_RESERVATION_KEYS: usize = 16;
 
-/// Bytes of a signature: a dot and 32 hexadecimal digits.
+/// Length of a signature in bytes: a dot and 32 hexadecimal digits.
 const SIGNATURE: usize = 33;
 
-/// Keeps the key apart from whatever else is derived from the same secret.
+/// Separates this key from other keys derived from the same secret.
 const PURPOSE: &[u8] = b"slidegate reservation key 1:";
 
 /// Key that signs reservations. Processes with the same secret accept each other's reservations.
@@ -36,10 +36,10 @@ pub struct ReservationKey {
 }
 
 impl ReservationKey {
-    /// Makes a key of a secret of at least [`MIN_RESERVATION_SECRET`] bytes.
+    /// Derives a key from a secret of at least [`MIN_RESERVATION_SECRET`] bytes.
     pub fn new(secret: &[u8]) -> Result<Self, Error> {
         if !(MIN_RESERVATION_SECRET..=MAX_SECRET).contains(&secret.len()) {
-            // The secret itself is not repeated.
+            // The message must not contain the secret.
             return Err(Error::invalid(format!(
                 "a reservation key needs {MIN_RESERVATION_SECRET} to {MAX_SECRET} bytes, got {}: try `openssl rand -hex 32`",
                 secret.len()
@@ -48,11 +48,11 @@ impl ReservationKey {
         Ok(ReservationKey::of(secret.into()))
     }
 
-    /// Makes a key that no other process has.
+    /// Creates a random key that no other process has.
     ///
     /// # Panics
     ///
-    /// If the operating system has no random numbers, as a `HashMap` does.
+    /// If the operating system cannot provide random numbers, as `HashMap` does.
     #[expect(clippy::expect_used, reason = "a process without random numbers cannot sign anything")]
     pub fn random() -> Self {
         let mut bytes = [0; 32];
@@ -69,7 +69,7 @@ impl ReservationKey {
         ReservationKey { hasher: SipHasher24::new_with_key(&key), secret }
     }
 
-    /// The secret it was made of, to share it with other processes.
+    /// Returns the secret, to share it with other processes.
     #[cfg(feature = "redis")]
     pub(crate) fn secret(&self) -> &[u8] {
         &self.secret
@@ -95,23 +95,23 @@ impl PartialEq for ReservationKey {
 
 impl Eq for ReservationKey {}
 
-/// The secret does not go to a log.
+/// Omits the secret, so that it does not reach a log.
 impl fmt::Debug for ReservationKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ReservationKey")
     }
 }
 
-/// Keys of a [`Limiter`]. The first signs; all of them verify, so that a key can be replaced while reservations that the old
-/// one has signed are still in use.
+/// Keys of a [`Limiter`]. The first one signs and all of them verify, so that a key can be replaced while reservations signed
+/// with the old key are still in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReservationKeys {
-    /// At least one.
+    /// Never empty.
     keys: Vec<ReservationKey>,
 }
 
 impl ReservationKeys {
-    /// Signs with the first of `keys`, and accepts what any of them has signed. 1 to [`MAX_RESERVATION_KEYS`] keys.
+    /// Creates a set of 1 to [`MAX_RESERVATION_KEYS`] keys. The first one signs; all of them verify.
     pub fn new(keys: impl IntoIterator<Item = ReservationKey>) -> Result<Self, Error> {
         let keys: Vec<ReservationKey> = keys.into_iter().collect();
         if (1..=MAX_RESERVATION_KEYS).contains(&keys.len()) {
@@ -120,8 +120,8 @@ impl ReservationKeys {
         Err(Error::invalid(format!("give 1 to {MAX_RESERVATION_KEYS} reservation keys, got {}", keys.len())))
     }
 
-    /// Signs with `key` from now on, and still accepts what the keys before have signed. The oldest is dropped if there
-    /// are more than [`MAX_RESERVATION_KEYS`].
+    /// Returns a set that signs with `key` and still accepts signatures of the previous keys. The oldest key is dropped if
+    /// there are more than [`MAX_RESERVATION_KEYS`].
     #[must_use]
     pub fn signing_with(&self, key: ReservationKey) -> Self {
         let others = self.keys.iter().filter(|other| **other != key).cloned();
@@ -129,20 +129,20 @@ impl ReservationKeys {
         ReservationKeys { keys }
     }
 
-    /// The keys of limiters that are given none: random, and gone with the process.
+    /// Default keys of the limiters in this process: random, and lost when the process ends.
     pub(crate) fn of_process() -> Arc<Self> {
         static KEYS: LazyLock<Arc<ReservationKeys>> =
             LazyLock::new(|| Arc::new(ReservationKeys { keys: vec![ReservationKey::random()] }));
         Arc::clone(&KEYS)
     }
 
-    /// Appends the signature of `text` to it.
+    /// Appends the signature to `text`.
     pub(crate) fn sign(&self, text: &mut String) {
         let signature = self.keys.first().map(|key| key.signature(text));
         text.push_str(signature.as_ref().and_then(|digits| str::from_utf8(digits).ok()).unwrap_or_default());
     }
 
-    /// The text before the signature, if one of the keys has made that.
+    /// Returns the text before the signature, if one of the keys made the signature.
     pub(crate) fn verify<'t>(&self, signed: &'t str) -> Option<&'t str> {
         let (text, signature) = signed.split_at_checked(signed.len().checked_sub(SIGNATURE)?)?;
         let is_made_by = |key: &ReservationKey| key.signature(text).as_slice().ct_eq(signature.as_bytes());
@@ -161,7 +161,6 @@ fn hex_digit(number: u8) -> u8 {
     b"0123456789abcdef"[usize::from(number & 0xf)]
 }
 
-/// Reservations as text, to be settled later, perhaps by another process.
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,7 +175,7 @@ mod tests {
         text
     }
 
-    /// Another version must accept what this one has signed.
+    /// Later versions must accept signatures of this version.
     #[test]
     fn signature_stays_the_same_between_versions() {
         let keys = ReservationKeys::from(key("0123456789abcdef"));
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_only_what_it_has_signed() {
+    fn accepts_only_its_own_signatures() {
         let keys = ReservationKeys::from(key("0123456789abcdef"));
         let text = signed(&keys, "1794774215407676.0.3.6.käse");
         assert_eq!(keys.verify(&text), Some("1794774215407676.0.3.6.käse"));
@@ -217,7 +216,7 @@ mod tests {
         assert_eq!(before.verify(&signed(&rotated, "text")), None);
         assert_eq!(ReservationKeys::from(new).verify(&signed(&rotated, "text")), Some("text"));
         assert_eq!(rotated.verify(&signed(&ReservationKeys::from(foreign), "text")), None);
-        // A key that is there already moves to the front.
+        // An existing key moves to the front.
         assert_eq!(rotated.signing_with(old.clone()).keys.len(), 2);
         let many = (0..100).fold(rotated, |keys, n| keys.signing_with(key(&format!("secret number {n:03}"))));
         assert_eq!(many.keys.len(), MAX_RESERVATION_KEYS);
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong_with_a_key() {
+    fn rejects_secrets_of_wrong_length() {
         let error = ReservationKey::new(b"short").unwrap_err().to_string();
         assert_eq!(error, "a reservation key needs 16 to 4096 bytes, got 5: try `openssl rand -hex 32`");
         assert!(ReservationKey::new(&[0; 5000]).is_err());

@@ -1,4 +1,4 @@
-//! Naming an admission, so that it can be settled later, perhaps by another process.
+//! Reservations: names of admissions, so that they can be settled later, also by another process.
 pub(crate) mod key;
 
 use std::collections::HashSet;
@@ -8,15 +8,15 @@ use crate::rules::MAX_RULES;
 use crate::settlement::NEVER_SETTLED;
 use crate::{Correction, Entry, Key, Micros, Settlement};
 
-/// The longest signed reservation, in bytes.
+/// Longest signed reservation, in bytes.
 pub const MAX_RESERVATION: usize = 64 << 10;
 
-/// What was charged for one request, and where: enough to refund or correct it.
+/// Charges of one request, with their keys: enough to refund or correct them.
 ///
 /// It leaves the process as signed text: [`Limiter::sign`](crate::Limiter::sign) writes it, and
-/// [`Limiter::verify`](crate::Limiter::verify) reads it again and rejects anything else. The text is `at.seq.cost.length.key`
-/// for each key that was charged, one after the other, with an `h` before what is held of a `concurrency` limit, then a dot
-/// and the signature. Whoever has it can settle it, so it goes to the caller, not to an end user.
+/// [`Limiter::verify`](crate::Limiter::verify) reads it and rejects any other text. The text is the concatenation of
+/// `at.seq.cost.length.key` for each charged key, with an `h` in front of a held permit of a `concurrency` limit, then a
+/// dot and the signature. Anyone who has the text can settle it, so give it to the caller, not to an end user.
 ///
 /// ```
 /// # use slidegate::{Limiter, Settled};
@@ -36,17 +36,17 @@ pub struct Reservation {
     charges: Vec<Charge>,
 }
 
-/// What was charged to one key.
+/// Charge to one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Charge {
     pub(crate) key: Key,
     pub(crate) entry: Entry,
-    /// Whether it is held until it is given back.
+    /// True if the permits are held until they are released.
     pub(crate) held: bool,
 }
 
 impl Charge {
-    fn corrected(&self, correction: Correction) -> Settlement {
+    fn settlement(&self, correction: Correction) -> Settlement {
         Settlement { key: self.key.clone(), entry: self.entry, correction }
     }
 }
@@ -56,32 +56,32 @@ impl Reservation {
         (!charges.is_empty()).then_some(Reservation { charges })
     }
 
-    /// Whether anything of it is held, and should be given back: see [`Limiter::release`](crate::Limiter::release).
+    /// Returns true if some permits are held and should be released: see [`Limiter::release`](crate::Limiter::release).
     pub fn holds(&self) -> bool {
         self.charges.iter().any(|charge| charge.held)
     }
 
     pub(crate) fn settlements(&self, permits: u64) -> Vec<Settlement> {
-        self.charges.iter().map(|charge| charge.corrected(Correction::Cost(permits))).collect()
+        self.charges.iter().map(|charge| charge.settlement(Correction::Cost(permits))).collect()
     }
 
-    /// What of it is held, and the rest.
+    /// Splits the reservation into the held charges and the rest.
     #[cfg(feature = "tower")]
-    pub(crate) fn apart(self) -> (Option<Self>, Option<Self>) {
+    pub(crate) fn split_held(self) -> (Option<Self>, Option<Self>) {
         let (held, counted) = self.charges.into_iter().partition(|charge| charge.held);
         (Reservation::new(held), Reservation::new(counted))
     }
 
-    /// The same correction of what is held.
-    pub(crate) fn of_held(&self, correction: Correction) -> Vec<Settlement> {
-        self.charges.iter().filter(|charge| charge.held).map(|charge| charge.corrected(correction)).collect()
+    /// Applies the same correction to all held charges.
+    pub(crate) fn held_corrections(&self, correction: Correction) -> Vec<Settlement> {
+        self.charges.iter().filter(|charge| charge.held).map(|charge| charge.settlement(correction)).collect()
     }
 }
 
-/// Before what is held.
-const HELD: char = 'h';
+/// Prefix of a held charge in the text.
+const HELD_PREFIX: char = 'h';
 
-/// What was charged to one key, where it stands.
+/// Borrowed charge to one key.
 pub(crate) struct ChargeRef<'d> {
     pub(crate) key: &'d Key,
     pub(crate) entry: Entry,
@@ -93,11 +93,11 @@ impl ChargeRef<'_> {
         Charge { key: self.key.clone(), entry: self.entry, held: self.held }
     }
 
-    /// Appends its text.
+    /// Appends the charge to `text`.
     pub(crate) fn write(&self, text: &mut String) {
         let ChargeRef { key, entry: Entry { at, seq, cost }, held } = self;
         if *held {
-            text.push(HELD);
+            text.push(HELD_PREFIX);
         }
         let key = key.as_str();
         let mut digits = itoa::Buffer::new();
@@ -110,7 +110,7 @@ impl ChargeRef<'_> {
 }
 
 impl Reservation {
-    /// Appends its text, without a signature.
+    /// Appends the text of the reservation, without a signature.
     pub(crate) fn write(&self, text: &mut String) {
         for Charge { key, entry, held } in &self.charges {
             ChargeRef { key, entry: *entry, held: *held }.write(text);
@@ -118,19 +118,19 @@ impl Reservation {
     }
 }
 
-/// Reads a text without its signature; none if no reservation has that text.
+/// Parses a text without its signature; returns `None` if the text is not a reservation.
 ///
-/// A reservation names at most as many charges as a request may have checks, each of a permit or more and of a key of its own,
-/// also if it is signed.
+/// A reservation has at most as many charges as a request may have checks. Each charge has at least one permit and a
+/// different key. Signed text must satisfy this, too.
 pub(crate) fn read(mut text: &str) -> Option<Reservation> {
     let mut charges = Vec::new();
     while !text.is_empty() {
-        let held = text.starts_with(HELD);
-        text = text.strip_prefix(HELD).unwrap_or(text);
+        let held = text.starts_with(HELD_PREFIX);
+        text = text.strip_prefix(HELD_PREFIX).unwrap_or(text);
         let mut numbers = [0u64; 4];
         for number in &mut numbers {
             let (digits, rest) = text.split_once('.')?;
-            // One spelling a number.
+            // Each number has exactly one spelling.
             let leads = digits.len() > 1 && digits.starts_with('0');
             if digits.is_empty() || leads || !digits.bytes().all(|b| b.is_ascii_digit()) {
                 return None;
@@ -161,7 +161,8 @@ pub(crate) fn read(mut text: &str) -> Option<Reservation> {
     Reservation::new(charges)
 }
 
-/// A tag has one pair of braces, in front. With others the sender would choose where the reservation is settled.
+/// Checks that a key has no braces other than the pair of its tag at the start. With others the sender would choose the Redis
+/// slot in which the reservation is settled.
 fn has_braces_of_a_key(key: &Key) -> bool {
     let (tag, braces) = (key.tag(), key.as_str().matches(['{', '}']).count());
     braces == if tag.is_some() { 2 } else { 0 }
@@ -172,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_it_writes() {
+    fn round_trips_through_text() {
         for text in ["1.2.3.1.k", "h1.2.3.1.k", "1.2.3.1.kh1.9.3.2.k21.0.1.6.k\u{e4}se3", "5.0.1.8.{a=b}cde"]
         {
             let mut written = String::new();
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_what_no_reservation_has() {
+    fn rejects_text_that_is_no_reservation() {
         let too_many = (0..=MAX_RULES).map(|n| format!("1.2.3.5.{n:05}")).collect::<String>();
         assert!(read(&too_many).is_none() && read(&too_many[13..]).is_some());
         for text in [
@@ -190,7 +191,7 @@ mod tests {
             "h",
             "1.2.3.4.",
             "1.2.3.1.kx",
-            // Numbers: without digits, with a sign, spelt otherwise, too large, and of no permit.
+            // Numbers: without digits, with a sign, with a leading zero, too large, and a cost of zero.
             ".2.3.1.k",
             "+1.2.3.1.k",
             "01.2.3.1.k",
@@ -199,7 +200,7 @@ mod tests {
             "1.18446744073709551616.3.1.k",
             "1.2.1000000000001.1.k",
             "1.2.0.1.k",
-            // One key twice.
+            // The same key twice.
             "1.2.3.1.k1.3.3.1.k",
             "1.2.3.1.k4.5.6.1.xh9.9.9.1.k",
             // Braces that would choose a slot.

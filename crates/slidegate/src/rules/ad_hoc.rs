@@ -1,4 +1,4 @@
-//! Requests that name their own limit, and the bounds they must keep.
+//! Ad-hoc limits: requests that give their own limit, and the bounds of those limits.
 
 use compact_str::ToCompactString;
 
@@ -6,21 +6,21 @@ use crate::quota::{MAX_LIMIT, MAX_WINDOW, MIN_WINDOW};
 use crate::request::{AdHocLimit, check_value};
 use crate::{Algorithm, Check, Error, Key, Micros, Quota};
 
-/// What a caller gets who names no number, and between what a named one must lie.
+/// Default and bounds of a number that a request may give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds<T> {
-    /// Used when the request names none.
+    /// Used if the request gives none.
     pub default: T,
-    /// The least a request may name.
+    /// The lowest value a request may give.
     pub min: T,
-    /// The most a request may name.
+    /// The highest value a request may give.
     pub max: T,
 }
 
-/// The bounds of limits and windows that requests bring themselves.
+/// Bounds of the limits and windows that requests give themselves.
 ///
-/// A resource's counts belong to its window: the same resource with another window is counted anew. The burst of a
-/// bucket may be as much as a limit, and as little as 1.
+/// The counts of a resource belong to its window: the same resource with another window has a separate count. The burst of a
+/// bucket has the maximum of a limit, and a minimum of 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdHoc {
     limit: Bounds<u64>,
@@ -41,38 +41,38 @@ impl Default for AdHoc {
 }
 
 impl AdHoc {
-    /// Checks that every default lies between its bounds, and the bounds in what a quota can be.
+    /// Checks that the bounds are valid for a quota and that every default is within its bounds.
     pub fn new(limit: Bounds<u64>, window: Bounds<Micros>) -> Result<Self, Error> {
         check("limit", limit, 1, MAX_LIMIT)?;
         check("window", window, MIN_WINDOW, MAX_WINDOW)?;
         Ok(AdHoc { limit, window })
     }
 
-    /// The bounds of limits.
+    /// Returns the bounds of limits.
     pub fn limit(&self) -> Bounds<u64> {
         self.limit
     }
 
-    /// The bounds of windows.
+    /// Returns the bounds of windows.
     pub fn window(&self) -> Bounds<Micros> {
         self.window
     }
 
-    pub(super) fn quota(&self, own: AdHocLimit) -> Result<Quota, Error> {
-        let limit = within("limit", own.limit, self.limit)?;
-        let window = within("window", own.window, self.window)?;
+    pub(super) fn quota(&self, requested: AdHocLimit) -> Result<Quota, Error> {
+        let limit = within("limit", requested.limit, self.limit)?;
+        let window = within("window", requested.window, self.window)?;
         let quota = Quota::new(limit, window.into())?;
-        let Some(burst) = own.burst else { return Ok(quota) };
+        let Some(burst) = requested.burst else { return Ok(quota) };
         let burst = within("burst", Some(burst), Bounds { min: 1, ..self.limit })?;
         quota.with_algorithm(Algorithm::TokenBucket { burst })
     }
 
-    pub(super) fn check(&self, resource: &str, own: AdHocLimit, permits: u64) -> Result<Check, Error> {
+    pub(super) fn check(&self, resource: &str, requested: AdHocLimit, permits: u64) -> Result<Check, Error> {
         check_value(&"`resource`", resource)?;
-        let quota = self.quota(own)?;
+        let quota = self.quota(requested)?;
         let window = quota.window().to_compact_string();
-        // Another algorithm starts a count anew, so a bucket has a key of its own.
-        let name = if own.burst.is_some() { "bucket" } else { "resource" };
+        // Another algorithm starts a new count, so a bucket has its own key.
+        let name = if requested.burst.is_some() { "bucket" } else { "resource" };
         let key = Key::new(super::AD_HOC, [(name, resource), ("window", window.as_str())]);
         Ok(Check { rule: u32::MAX, ..Check::new(key, quota, permits) })
     }

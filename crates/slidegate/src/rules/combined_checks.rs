@@ -1,4 +1,4 @@
-//! Several requests as one ask: what each of them meets, and one check for each key.
+//! Combined checks of several requests, with a single check per key.
 
 use std::collections::HashMap;
 
@@ -12,66 +12,72 @@ use crate::quota::MAX_LIMIT;
 use crate::request::{Subject, check_attributes};
 use crate::{Check, Checks, Error, Key, Request};
 
-/// The most requests that can be asked together.
+/// Largest number of requests in one atomic batch.
 pub const MAX_TOGETHER: usize = 64;
 
-/// The most checks that they can come to.
+/// Largest number of checks in one atomic batch.
 const MAX_CHECKS: usize = 1024;
 
-/// Requests that are judged and charged as one.
-pub(crate) struct Together {
-    pub ask: Checks,
-    /// For each request, its part of the ask.
-    pub parts: Vec<Part>,
+/// Requests that are evaluated and charged atomically.
+pub(crate) struct CombinedChecks {
+    pub checks: Checks,
+    /// The part that belongs to each request, in their order.
+    pub parts: Vec<RequestPart>,
 }
 
-/// One of several requests.
-pub(crate) struct Part {
-    /// The places of its checks in the ask.
-    pub places: SmallVec<[usize; 2]>,
-    /// Whether no rule matches it.
+/// Part of the combined checks that belongs to one request.
+pub(crate) struct RequestPart {
+    /// Indexes of its checks in the combined checks.
+    pub indexes: SmallVec<[usize; 2]>,
+    /// True if no rule matches the request.
     pub unmatched: bool,
 }
 
 impl Rules {
-    /// What to ask the store for all of these. What costs more than a rule will ever allow is asked, and denied.
-    pub(crate) fn ask_together(&self, requests: &[Request<'_>]) -> Result<Together, Error> {
+    /// Builds the checks for all requests. A cost above a limit is not an error here: the store denies it.
+    pub(crate) fn combine_checks(&self, requests: &[Request<'_>]) -> Result<CombinedChecks, Error> {
         self.check_known()?;
         if requests.len() > MAX_TOGETHER {
             let n = requests.len();
             return Err(Error::invalid(format!("{MAX_TOGETHER} requests can be asked together, not {n}")));
         }
         let mut replaced = Replaced::new();
-        let met: Vec<(CheckList, bool)> =
-            requests.iter().map(|request| self.meet(request, &mut replaced)).collect::<Result<_, _>>()?;
+        let lists: Vec<(CheckList, bool)> = requests
+            .iter()
+            .map(|request| self.checks_of_request(request, &mut replaced))
+            .collect::<Result<_, _>>()?;
         let mut checks = CheckList::new();
-        let mut known: HashMap<Key, usize> = HashMap::new();
-        let mut parts = Vec::with_capacity(met.len());
-        for (met, matched) in met {
-            let mut own = SmallVec::new();
-            for check in met.into_iter().filter(|check| !replaced.contains(&check.rule)) {
-                let place = *known.entry(check.key.clone()).or_insert(checks.len());
-                match checks.get_mut(place) {
+        let mut index_by_key: HashMap<Key, usize> = HashMap::new();
+        let mut parts = Vec::with_capacity(lists.len());
+        for (list, matched) in lists {
+            let mut indexes = SmallVec::new();
+            for check in list.into_iter().filter(|check| !replaced.contains(&check.rule)) {
+                let index = *index_by_key.entry(check.key.clone()).or_insert(checks.len());
+                match checks.get_mut(index) {
                     Some(first) => merge(first, &check)?,
                     None => checks.push(check),
                 }
-                own.push(place);
+                indexes.push(index);
             }
-            parts.push(Part { places: own, unmatched: !matched });
+            parts.push(RequestPart { indexes, unmatched: !matched });
         }
         if checks.len() > MAX_CHECKS {
             let n = checks.len();
             return Err(Error::invalid(format!("requests together may meet {MAX_CHECKS} limits, not {n}")));
         }
-        let mut ask = Checks::distinct(checks.into_iter());
+        let mut combined = Checks::distinct(checks.into_iter());
         if let Some(id) = requests.first().and_then(|request| request.known_as().cloned()) {
-            ask = ask.with_id(id);
+            combined = combined.with_id(id);
         }
-        Ok(Together { ask, parts })
+        Ok(CombinedChecks { checks: combined, parts })
     }
 
-    /// The checks of one request, and whether any rule matches it.
-    fn meet(&self, request: &Request<'_>, replaced: &mut Replaced) -> Result<(CheckList, bool), Error> {
+    /// Returns the checks of one request, and true if any rule matches it.
+    fn checks_of_request(
+        &self,
+        request: &Request<'_>,
+        replaced: &mut Replaced,
+    ) -> Result<(CheckList, bool), Error> {
         let permits = request.permits;
         if permits > MAX_LIMIT {
             return Err(too_many_permits(permits));
@@ -80,7 +86,7 @@ impl Rules {
             Subject::Attributes(attributes) => {
                 check_attributes(attributes)?;
                 let digests = Digests::default();
-                Ok(match &self.choice {
+                Ok(match &self.selection {
                     None => {
                         let numbered = self.rules.iter().zip(0u32..);
                         let checks: CheckList = numbered
@@ -89,16 +95,18 @@ impl Rules {
                         let matched = !checks.is_empty();
                         (checks, matched)
                     }
-                    Some(choice) => choice.checks(&self.rules, attributes, permits, &digests, replaced),
+                    Some(selection) => selection.checks(&self.rules, attributes, permits, &digests, replaced),
                 })
             }
-            Subject::Resource { name, own } => Ok((smallvec![self.ad_hoc.check(name, *own, permits)?], true)),
+            Subject::Resource { name, ad_hoc_limit } => {
+                Ok((smallvec![self.ad_hoc.check(name, *ad_hoc_limit, permits)?], true))
+            }
         }
     }
 }
 
-/// Two requests that meet one key cost it as much as both. Only requests that bring their own limit can differ in
-/// it; the lower one counts then.
+/// Adds the cost of a second request with the same key. Only requests that give their own limit can have different limits;
+/// the lower limit then applies.
 fn merge(first: &mut Check, second: &Check) -> Result<(), Error> {
     let cost = first.cost + second.cost;
     if cost > MAX_LIMIT {

@@ -1,9 +1,9 @@
-//! Why each rule looks at a request, or does not: what [`Rules::ask`] does without a word, told.
+//! Explanations of rule matching: for each rule, the reason why it applies to a request or not. Follows [`Rules::ask`].
 
 use std::fmt;
 
 use super::rule::{Pattern, find};
-use super::selection::{Choice, Kind};
+use super::selection::{Kind, Selection};
 use super::{Mode, Rule, Rules};
 use crate::checks::too_many_permits;
 use crate::key::Digests;
@@ -11,70 +11,70 @@ use crate::quota::MAX_LIMIT;
 use crate::request::{Subject, check_attributes};
 use crate::{Check, Error, Request};
 
-/// What one rule makes of a request.
+/// Result of one rule for a request.
 #[derive(Clone, Debug)]
 pub struct Explanation<'e> {
-    /// Of a request that brings its own limit, one that stands for it.
+    /// The rule. For a request that gives its own limit: a placeholder.
     pub rule: &'e Rule,
-    /// Whether it is looked at.
+    /// The result of matching.
     pub standing: RuleMatch<'e>,
 }
 
-/// Whether a rule is looked at for a request.
+/// Result of matching one rule with a request.
 #[derive(Clone, Debug)]
 pub enum RuleMatch<'e> {
-    /// The store is asked this.
+    /// The rule applies, and the store evaluates this check.
     Checked(Check),
-    /// It applies, counts nothing and denies nothing.
+    /// The rule applies, counts nothing and denies nothing.
     Unlimited,
-    /// It applies, counts nothing and denies everything; or would, as a shadow.
+    /// The rule applies, counts nothing and denies everything. A shadow rule only would.
     Blocked,
-    /// It does not apply, for this reason and perhaps others after it.
+    /// The rule does not apply. This is the first reason; there may be others.
     Missed(MismatchReason<'e>),
-    /// Another rule of its group that applies came first.
+    /// An earlier rule of the same group applies.
     Preceded {
         /// The group.
         group: &'e str,
-        /// That other rule.
+        /// The earlier rule.
         by: &'e str,
     },
-    /// This other rule, which applies, replaces it.
+    /// Another rule that applies replaces this rule.
     Replaced {
-        /// That other rule.
+        /// The other rule.
         by: &'e str,
     },
 }
 
-/// Why a rule does not apply to a request. Its text is for people.
+/// Reason why a rule does not apply to a request. The `Display` text is for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MismatchReason<'e> {
-    /// It is off.
+    /// The rule is off.
     Off,
-    /// It is for other values of an attribute.
+    /// The rule requires other values of an attribute.
     Value {
         /// The attribute.
         attribute: &'e str,
-        /// One of these would do.
+        /// Patterns, one of which must match.
         wanted: &'e [Pattern],
-        /// What the request has; none if it has none.
+        /// Value in the request; `None` if the attribute is missing.
         found: Option<&'e str>,
     },
-    /// It counts by an attribute that the request does not have.
+    /// The rule counts by an attribute that the request does not have.
     Lacking(&'e str),
-    /// It is for requests with no other attributes, and this is one.
+    /// The rule is for requests without other attributes, and the request has this one.
     Beyond(&'e str),
 }
 
 impl Rule {
-    /// Why it does not apply to these attributes; none if it does.
+    /// Returns the reason why the rule does not apply to these attributes; `None` if it applies.
     #[inline]
-    pub(super) fn miss<'e>(&'e self, attributes: &[(&'e str, &'e str)]) -> Option<MismatchReason<'e>> {
+    pub(super) fn mismatch<'e>(&'e self, attributes: &[(&'e str, &'e str)]) -> Option<MismatchReason<'e>> {
         if self.mode == Mode::Off {
             return Some(MismatchReason::Off);
         }
-        for (place, (attribute, wanted)) in self.conditions.iter().enumerate() {
+        for (index, (attribute, wanted)) in self.conditions.iter().enumerate() {
             let found = find(attributes, attribute);
-            if !found.is_some_and(|value| self.holds(place, wanted, value)) {
+            if !found.is_some_and(|value| self.condition_matches(index, wanted, value)) {
                 return Some(MismatchReason::Value { attribute, wanted, found });
             }
         }
@@ -82,7 +82,7 @@ impl Rule {
             return Some(MismatchReason::Lacking(lacking));
         }
         if self.only {
-            let beyond = attributes.iter().find(|(name, _)| !self.names(name));
+            let beyond = attributes.iter().find(|(name, _)| !self.mentions(name));
             return beyond.map(|(name, _)| MismatchReason::Beyond(name));
         }
         None
@@ -90,9 +90,9 @@ impl Rule {
 }
 
 impl Rules {
-    /// What each rule makes of a request, in their order. Those that are [checked](RuleMatch::Checked) or
-    /// [blocked](RuleMatch::Blocked) and enforced are what [`Rules::ask`] asks the store; it may still say that a request
-    /// costs too much.
+    /// Explains the result of each rule for a request, in the order of the rules. The rules that are
+    /// [checked](RuleMatch::Checked), and those that are [blocked](RuleMatch::Blocked) and enforced, are the ones that
+    /// [`Rules::ask`] includes; `ask` can still reject the request because of its cost.
     ///
     /// ```
     /// use slidegate::{Quota, Request, Rule, Rules};
@@ -118,13 +118,13 @@ impl Rules {
                     Explanation { rule, standing }
                 });
                 let mut all: Vec<Explanation<'e>> = alone.collect();
-                if let Some(choice) = &self.choice {
-                    choice.explain(&self.rules, &mut all);
+                if let Some(selection) = &self.selection {
+                    selection.explain(&self.rules, &mut all);
                 }
                 Ok(all)
             }
-            Subject::Resource { name, own } => {
-                let standing = RuleMatch::Checked(self.ad_hoc.check(name, *own, permits)?);
+            Subject::Resource { name, ad_hoc_limit } => {
+                let standing = RuleMatch::Checked(self.ad_hoc.check(name, *ad_hoc_limit, permits)?);
                 Ok(vec![Explanation { rule: &self.own_limit, standing }])
             }
         }
@@ -132,7 +132,7 @@ impl Rules {
 }
 
 impl Rule {
-    /// What it makes of attributes if there is no other rule.
+    /// Returns the result of this rule for the attributes, without regard to other rules.
     fn standing<'e>(
         &'e self,
         attributes: &[(&'e str, &'e str)],
@@ -140,21 +140,21 @@ impl Rule {
         number: u32,
         digests: &Digests<'e>,
     ) -> RuleMatch<'e> {
-        if let Some(miss) = self.miss(attributes) {
+        if let Some(miss) = self.mismatch(attributes) {
             return RuleMatch::Missed(miss);
         }
         match (self.kind, self.check(attributes, permits, number, digests)) {
             (Kind::Unlimited, _) => RuleMatch::Unlimited,
             (Kind::Blocked, _) => RuleMatch::Blocked,
             (Kind::Limited, Some(check)) => RuleMatch::Checked(check),
-            // A rule that misses nothing has a check.
+            // Unreachable: a rule without a mismatch always has a check.
             (Kind::Limited, None) => RuleMatch::Missed(MismatchReason::Off),
         }
     }
 }
 
-impl Choice {
-    /// Takes back what rules make of a request because of others.
+impl Selection {
+    /// Revises the results of rules that a group or a replacement excludes.
     fn explain<'e>(&self, rules: &'e [Rule], all: &mut [Explanation<'e>]) {
         let mut first: Vec<(u32, &'e str)> = Vec::new();
         let mut replaced: Vec<(u32, &'e str)> = Vec::new();
@@ -207,7 +207,7 @@ impl fmt::Display for MismatchReason<'_> {
     }
 }
 
-/// As the rules file writes it.
+/// Writes the pattern as in the rules file.
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! Rules: which limits a request meets. Pure: a request goes in, an [`Checks`] comes out.
+//! Rules: select the limits for a request. Pure: a request goes in, [`Checks`] come out.
 
 mod ad_hoc;
 mod combined_checks;
@@ -26,7 +26,7 @@ use std::time::Duration;
 
 pub use self::ad_hoc::{AdHoc, Bounds};
 pub use self::combined_checks::MAX_TOGETHER;
-pub(crate) use self::combined_checks::{Part, Together};
+pub(crate) use self::combined_checks::{CombinedChecks, RequestPart};
 pub use self::explain::{Explanation, MismatchReason, RuleMatch};
 #[cfg(feature = "yaml")]
 pub use self::parse::{FILE_FIELDS, read_on_error};
@@ -36,7 +36,7 @@ pub use self::schema::{
     AdHocFile, AdaptiveFile, BandsFile, BoundsFile, LatencyFile, LeaseFile, OnErrorFile, OverrideFile,
     RuleFile, UnmatchedFile, WarmUpFile,
 };
-use self::selection::{Choice, Kind, Replaced};
+use self::selection::{Kind, Replaced, Selection};
 pub use self::unmatched::Unmatched;
 use crate::checks::too_many_permits;
 use crate::key::Digests;
@@ -44,34 +44,34 @@ use crate::quota::MAX_LIMIT;
 use crate::request::{AdHocLimit, Subject, check_attributes};
 use crate::{Check, Checks, Error, Key, Quota, Request, RequestId};
 
-/// The name under which requests that bring their own limit are counted and reported.
+/// Name under which requests that give their own limit are counted and reported.
 pub const AD_HOC: &str = "ad-hoc";
 
-/// The most rules of one set that may follow the load: what is seen of them is told every second.
+/// Largest number of adaptive rules in one set: nodes exchange the load of each of them every second.
 pub const MAX_ADAPTIVE: usize = 256;
 
-/// The most rules one set may have.
+/// Largest number of rules in one set.
 pub const MAX_RULES: usize = 10_000;
 
-/// A set of rules, in the order in which they are judged.
+/// A set of rules, in the order of evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     rules: Vec<Rule>,
-    choice: Option<Choice>,
+    selection: Option<Selection>,
     ad_hoc: AdHoc,
-    /// None if it was not given.
+    /// `None` if no policy was given.
     unmatched: Option<Unmatched>,
-    /// Stands in for a rule in the answers to requests that bring their own limit.
+    /// Placeholder for a rule in decisions about requests that give their own limit.
     own_limit: Rule,
-    /// Whether any of them is a shadow of another.
-    siblings: bool,
-    /// Whether these are the rules, or stand for some that are not known yet.
+    /// True if some rule is a shadow of another rule.
+    any_paired_shadow: bool,
+    /// False if this is a placeholder for rules that are not yet known.
     known: bool,
 }
 
 impl Rules {
-    /// These rules, in this order. No two may have the same name, and what one replaces or is a shadow of
-    /// must be among them.
+    /// Creates a set of rules in this order. No two may have the same name, and a rule that another one replaces or shadows must
+    /// be in the set.
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, Error> {
         let ad_hoc = AdHoc::default();
         let own_limit = Rule::named(AD_HOC, ad_hoc.quota(AdHocLimit::default())?);
@@ -87,18 +87,19 @@ impl Rules {
         if adaptive > MAX_ADAPTIVE {
             return Err(Error::invalid(format!("{MAX_ADAPTIVE} rules may be adaptive, not {adaptive}")));
         }
-        let choice = Choice::new(&rules)?;
+        let selection = Selection::new(&rules)?;
         shadow::check(&rules, &names)?;
-        let siblings = rules.iter().any(|rule| rule.mode == Mode::Shadow && rule.shadow_of.is_some());
-        Ok(Rules { rules, choice, ad_hoc, unmatched: None, own_limit, siblings, known: true })
+        let any_paired_shadow =
+            rules.iter().any(|rule| rule.mode == Mode::Shadow && rule.shadow_of.is_some());
+        Ok(Rules { rules, selection, ad_hoc, unmatched: None, own_limit, any_paired_shadow, known: true })
     }
 
-    /// Stands for rules that are not known yet: whatever is asked, it cannot be decided.
+    /// Creates a placeholder for rules that are not yet known: every request fails with an error.
     pub fn unknown() -> Result<Self, Error> {
         Ok(Rules { known: false, ..Rules::new([])? })
     }
 
-    /// Whether these are the rules.
+    /// Returns false for the placeholder of [`Rules::unknown`].
     pub fn is_known(&self) -> bool {
         self.known
     }
@@ -107,48 +108,49 @@ impl Rules {
         if self.known { Ok(()) } else { Err(not_known()) }
     }
 
-    /// The same rules, and these after them.
+    /// Appends rules to this set.
     pub fn and(self, more: impl IntoIterator<Item = Rule>) -> Result<Self, Error> {
         let rules = Rules::new(self.rules.into_iter().chain(more))?.with_ad_hoc(self.ad_hoc);
         Ok(Rules { unmatched: self.unmatched, ..rules })
     }
 
-    /// The same rules with other bounds for requests that bring their own limit.
+    /// Sets the bounds for requests that give their own limit.
     #[must_use]
     pub fn with_ad_hoc(mut self, ad_hoc: AdHoc) -> Self {
         self.ad_hoc = ad_hoc;
         self
     }
 
-    /// The rules, in the order in which they are judged.
+    /// Returns the rules, in the order of evaluation.
     pub fn iter(&self) -> impl Iterator<Item = &Rule> {
         self.rules.iter()
     }
 
-    /// The rule that counts under `key`, and what it allows there; none if no rule does. Looks at all of them.
+    /// Returns the rule that counts under `key`, and its quota for that key; `None` if there is none. Takes time linear in the
+    /// number of rules.
     pub fn find(&self, key: &Key) -> Option<(&Rule, Quota)> {
         let rule = self.rules.iter().find(|rule| rule.name() == key.rule())?;
         Some((rule, rule.quota_under(key)))
     }
 
-    /// The bounds for requests that bring their own limit.
+    /// Returns the bounds for requests that give their own limit.
     pub fn ad_hoc(&self) -> &AdHoc {
         &self.ad_hoc
     }
 
-    /// What to ask the store for this request.
+    /// Returns the checks of a request, the input for a store.
     ///
-    /// Fails if the request is not acceptable, or asks for more than an enforced rule will ever allow.
+    /// Fails if the request is invalid, or if it needs more permits than an enforced rule will ever allow.
     pub fn ask(&self, request: &Request<'_>) -> Result<Checks, Error> {
-        let mut ask = Checks::empty();
-        self.ask_in(&mut ask, request)?;
-        Ok(ask)
+        let mut checks = Checks::empty();
+        self.fill_checks(&mut checks, request)?;
+        Ok(checks)
     }
 
-    /// The same in an empty ask, where that is to stay: it is large, and moving it is a good part of a decision in memory.
+    /// Fills empty checks in place: `Checks` is large, and moving it takes a large part of the time of a decision in memory.
     #[inline]
-    pub(crate) fn ask_in(&self, ask: &mut Checks, request: &Request<'_>) -> Result<(), Error> {
-        debug_assert!(ask.checks().is_empty());
+    pub(crate) fn fill_checks(&self, checks: &mut Checks, request: &Request<'_>) -> Result<(), Error> {
+        debug_assert!(checks.checks().is_empty());
         self.check_known()?;
         let permits = request.permits;
         if permits > MAX_LIMIT {
@@ -159,81 +161,84 @@ impl Rules {
                 check_attributes(attributes)?;
                 let digests = Digests::default();
                 // Rules have different names, so their keys differ.
-                match &self.choice {
+                match &self.selection {
                     None => {
                         for (rule, number) in self.rules.iter().zip(0u32..) {
                             if let Some(check) = rule.check(attributes, permits, number, &digests) {
-                                ask.add(check);
+                                checks.add(check);
                             }
                         }
-                        ask.set_unmatched(ask.checks().is_empty());
+                        checks.set_unmatched(checks.checks().is_empty());
                     }
-                    Some(choice) => {
+                    Some(selection) => {
                         let mut replaced = Replaced::new();
-                        let (checks, matched) =
-                            choice.checks(&self.rules, attributes, permits, &digests, &mut replaced);
-                        ask.set_unmatched(!matched);
-                        checks
+                        let (selected, matched) =
+                            selection.checks(&self.rules, attributes, permits, &digests, &mut replaced);
+                        checks.set_unmatched(!matched);
+                        selected
                             .into_iter()
                             .filter(|check| !replaced.contains(&check.rule))
-                            .for_each(|check| ask.add(check));
+                            .for_each(|check| checks.add(check));
                     }
                 }
             }
-            Subject::Resource { name, own } => ask.add(self.ad_hoc.check(name, *own, permits)?),
+            Subject::Resource { name, ad_hoc_limit } => {
+                checks.add(self.ad_hoc.check(name, *ad_hoc_limit, permits)?)
+            }
         }
-        for check in ask.checks() {
-            if check.enforced && check.cost > check.quota.capacity() && !self.blocks(ask) {
+        for check in checks.checks() {
+            if check.enforced && check.cost > check.quota.capacity() && !self.blocks(checks) {
                 let rule = self.rule(check.rule);
-                let most = rule.most_under(check);
+                let most = rule.max_capacity_under(check);
                 if check.cost > most {
                     return Err(Error::too_costly(rule.name(), permits, most));
                 }
             }
         }
         if let Some(id) = &request.id {
-            ask.set_id(RequestId::clone(id));
+            checks.set_id(RequestId::clone(id));
         }
         Ok(())
     }
 
-    /// Whether any of these asks is also about a rule that is tried out beside another.
+    /// Returns true if the batch contains a check of a rule that is a shadow of another rule.
     #[inline]
-    pub(crate) fn have_siblings(&self, asks: &[Checks]) -> bool {
-        self.siblings && asks.iter().flat_map(Checks::checks).any(|check| self.is_sibling(check))
+    pub(crate) fn has_paired_shadow(&self, batch: &[Checks]) -> bool {
+        self.any_paired_shadow
+            && batch.iter().flat_map(Checks::checks).any(|check| self.is_paired_shadow(check))
     }
 
-    pub(crate) fn is_sibling(&self, check: &Check) -> bool {
+    pub(crate) fn is_paired_shadow(&self, check: &Check) -> bool {
         !check.enforced && self.rule(check.rule).shadow_of.is_some()
     }
 
-    /// Whether a rule denies this ask whatever the store says.
-    pub(crate) fn blocks(&self, ask: &Checks) -> bool {
-        self.choice.is_some() && ask.checks().iter().any(|check| self.blocks_check(check))
+    /// Returns true if a rule denies the request regardless of the store.
+    pub(crate) fn blocks(&self, checks: &Checks) -> bool {
+        self.selection.is_some() && checks.checks().iter().any(|check| self.blocks_check(check))
     }
 
     pub(crate) fn blocks_check(&self, check: &Check) -> bool {
         self.rule(check.rule).kind == Kind::Blocked
     }
 
-    /// Takes on how far those of the same name had adapted.
+    /// Takes over the factors of adaptive rules with the same name.
     pub(crate) fn adapt_as(&self, before: &Rules) {
         for (rule, adapting) in self.rules.iter().filter_map(|rule| Some((rule, rule.adapting()?))) {
             let same = before.rules.iter().find(|known| known.name == rule.name);
             if let Some(factor) = same.and_then(Rule::factor) {
                 let (min, max) = adapting.terms.bounds();
-                adapting.gauge.set_factor(factor.clamp(min, max));
+                adapting.cell.set_factor(factor.clamp(min, max));
             }
         }
     }
 
-    /// What was asked for took so long, and went well or not: tells the rules that follow the load; how many those are.
-    pub(crate) fn report(&self, ask: &Checks, latency: Duration, ok: bool) -> usize {
-        let adapting = ask.checks().iter().filter_map(|check| self.rule(check.rule).adapting());
-        adapting.map(|adapting| adapting.gauge.report(latency, ok)).count()
+    /// Reports the latency and the success of a request to its adaptive rules. Returns the number of those rules.
+    pub(crate) fn report(&self, checks: &Checks, latency: Duration, ok: bool) -> usize {
+        let adapting = checks.checks().iter().filter_map(|check| self.rule(check.rule).adapting());
+        adapting.map(|adapting| adapting.cell.report(latency, ok)).count()
     }
 
-    /// The rule that a check of an [`Checks`] made here came from.
+    /// Returns the rule that produced a check of these rules.
     pub(crate) fn rule(&self, number: u32) -> &Rule {
         self.rules.get(number as usize).unwrap_or(&self.own_limit)
     }

@@ -1,4 +1,4 @@
-//! Rules from a file.
+//! Parsing of rules from a YAML file.
 
 use std::collections::HashSet;
 use std::num::NonZeroU32;
@@ -13,8 +13,8 @@ use crate::common::yaml::{Fields, Node, Reader};
 use crate::quota::{MAX_WINDOW, check_limit, check_slices, check_window};
 use crate::{Algorithm, Count, Encoding, Error, Micros, OnError, Quota};
 
-/// The fields of a file that belong to the rules. A file may have others, which the server reads. `edition` is what a
-/// server says of its rules, and means nothing in a file.
+/// Top-level fields of a file that belong to the rules. A file may have other fields, which the server reads. `edition` is
+/// part of a server's reply and has no effect in a file.
 pub const FILE_FIELDS: [&str; 4] = ["rules", "ad-hoc", "unmatched", "edition"];
 
 const RULE_FIELDS: [&str; 24] = [
@@ -44,7 +44,7 @@ const RULE_FIELDS: [&str; 24] = [
     "overrides",
 ];
 
-/// What says how to count, and so belongs to limited rules.
+/// Fields about counting, which only limited rules may have.
 const COUNTING_FIELDS: [&str; 14] = [
     "tag",
     "limit",
@@ -64,9 +64,9 @@ const COUNTING_FIELDS: [&str; 14] = [
 
 const DEFAULT_SLICES: u32 = 10;
 
-/// An algorithm's name; its parameter comes from another field.
+/// Name of an algorithm; its parameter comes from another field.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Named {
+enum AlgorithmName {
     SlidingWindow,
     FixedWindow,
     TimeSlice,
@@ -75,7 +75,7 @@ enum Named {
 }
 
 impl Rules {
-    /// Reads a file that has rules and nothing else. Reports every mistake, not only the first.
+    /// Reads a file that contains only rules. Reports all mistakes, not only the first.
     ///
     /// ```
     /// let rules = slidegate::Rules::from_yaml("
@@ -98,14 +98,14 @@ impl Rules {
         reader.finish(rules)
     }
 
-    /// Reads the rules out of a file's fields, noting every mistake.
+    /// Reads the rules from the fields of a file, and records all mistakes.
     pub fn read(fields: &Fields<'_>, reader: &mut Reader) -> Option<Self> {
         let ad_hoc = match fields.get("ad-hoc") {
             Some(node) => read_ad_hoc(node, reader),
             None => Some(AdHoc::default()),
         };
         let unmatched = fields.get("unmatched").map(|node| unmatched::read(node, reader));
-        let (mut rules, mut names, mut others) = (Vec::new(), HashSet::new(), Others::default());
+        let (mut rules, mut names, mut references) = (Vec::new(), HashSet::new(), References::default());
         if let Some(node) = fields.required(reader, "rules", "the file") {
             let items = reader.list(node, "rules")?;
             if items.len() > MAX_RULES {
@@ -113,12 +113,12 @@ impl Rules {
                 return None;
             }
             for item in items {
-                rules.extend(read_rule(item, reader, &mut names, &mut others));
+                rules.extend(read_rule(item, reader, &mut names, &mut references));
             }
-            for (node, name) in others.replaced.into_iter().filter(|(_, name)| !names.contains(name)) {
+            for (node, name) in references.replaced.into_iter().filter(|(_, name)| !names.contains(name)) {
                 reader.problem(node, no_such_rule(name).to_string());
             }
-            for (node, name) in others.shadowed.into_iter().filter(|(_, name)| !names.contains(name)) {
+            for (node, name) in references.shadowed.into_iter().filter(|(_, name)| !names.contains(name)) {
                 reader.problem(node, shadow::no_such_rule(name).to_string());
             }
         }
@@ -130,19 +130,19 @@ impl Rules {
     }
 }
 
-/// The names of rules that rules mention, and where.
+/// Names of other rules that rules refer to, with their positions.
 #[derive(Default)]
-struct Others<'n> {
+struct References<'n> {
     replaced: Vec<(&'n Node, &'n str)>,
     shadowed: Vec<(&'n Node, &'n str)>,
 }
 
-/// Reads one rule; `names` are those of the rules before it, good or bad, and `others` those that it mentions.
+/// Reads one rule. `names` holds the names of all earlier rules, valid or not; `references` collects the names it refers to.
 fn read_rule<'n>(
     node: &'n Node,
     reader: &mut Reader,
     names: &mut HashSet<&'n str>,
-    others: &mut Others<'n>,
+    references: &mut References<'n>,
 ) -> Option<Rule> {
     let fields = reader.fields(node, "a rule", &RULE_FIELDS)?;
     let name = read_name(&fields, reader, names);
@@ -154,39 +154,39 @@ fn read_rule<'n>(
     let key = read_key(&fields, reader);
     let mode = fields.get("mode").map(|node| read_mode(node, reader, kind));
     let code = fields.get("code").map_or(Some(super::DEFAULT_CODE), |node| read_code(node, reader));
-    // What is wrong so far keeps nothing from being checked after it.
-    let mut rule = Rule::named(name.unwrap_or("unnamed"), quota.unwrap_or(Quota::STAND_IN));
-    let mut sound = name.is_some() && (quota.is_some() || !limited);
-    let mut sound_key = true;
+    // A mistake so far must not prevent checks of the remaining fields.
+    let mut rule = Rule::named(name.unwrap_or("unnamed"), quota.unwrap_or(Quota::PLACEHOLDER));
+    let mut valid = name.is_some() && (quota.is_some() || !limited);
+    let mut valid_key = true;
     if let Some((node, names)) = key {
         match rule.clone().per(names) {
             Ok(keyed) => rule = keyed,
             Err(error) => {
                 reader.problem(node, error.to_string());
-                sound_key = false;
+                valid_key = false;
             }
         }
     }
     if limited {
-        sound &= read_tag(&fields, reader, &mut rule, sound_key);
-        sound &= read_encoding(&fields, reader, &mut rule, quota.is_some());
-        sound &= read_warm_up(&fields, reader, &mut rule, quota.is_some());
-        sound &= read_adaptive(&fields, reader, &mut rule, quota.is_some());
-        sound &= read_lease(&fields, reader, &mut rule, quota.is_some());
-        read_overrides(&fields, reader, &mut rule, quota.is_some(), sound_key);
+        valid &= read_tag(&fields, reader, &mut rule, valid_key);
+        valid &= read_encoding(&fields, reader, &mut rule, quota.is_some());
+        valid &= read_warm_up(&fields, reader, &mut rule, quota.is_some());
+        valid &= read_adaptive(&fields, reader, &mut rule, quota.is_some());
+        valid &= read_lease(&fields, reader, &mut rule, quota.is_some());
+        read_overrides(&fields, reader, &mut rule, quota.is_some(), valid_key);
         if let Some(node) = fields.get("on-error") {
             rule.on_error = read_on_error(node, reader);
         }
     }
-    rule = read_choice(&fields, reader, rule, &mut others.replaced)?;
-    rule = shadow::read(&fields, reader, rule, mode.flatten(), &mut others.shadowed)?;
-    sound &= mode != Some(None);
+    rule = read_selection(&fields, reader, rule, &mut references.replaced)?;
+    rule = shadow::read(&fields, reader, rule, mode.flatten(), &mut references.shadowed)?;
+    valid &= mode != Some(None);
     rule.conditions = conditions;
     rule.kind = kind?;
-    sound.then_some(rule.code(code?))
+    valid.then_some(rule.code(code?))
 }
 
-/// What a rule does, and that it has no fields of what it does not.
+/// Reads the kind of a rule, and rejects fields that do not belong to it.
 fn read_kind(fields: &Fields<'_>, reader: &mut Reader) -> Option<Kind> {
     let unlimited = read_flag(fields, reader, "unlimited");
     let blocked = read_flag(fields, reader, "blocked");
@@ -199,7 +199,7 @@ fn read_kind(fields: &Fields<'_>, reader: &mut Reader) -> Option<Kind> {
             return None;
         }
     };
-    // What is never denied has no code either.
+    // An unlimited rule never denies, so it has no code.
     let code = (kind == Kind::Unlimited).then_some("code");
     for name in COUNTING_FIELDS.into_iter().chain(code) {
         if let Some(node) = fields.get(name) {
@@ -209,13 +209,13 @@ fn read_kind(fields: &Fields<'_>, reader: &mut Reader) -> Option<Kind> {
     Some(kind)
 }
 
-/// False if it is not given.
+/// Reads a flag; false if it is not given.
 fn read_flag(fields: &Fields<'_>, reader: &mut Reader, name: &str) -> Option<bool> {
     fields.get(name).map_or(Some(false), |node| reader.flag(node, name))
 }
 
-/// When the rule is looked at, of those that apply. What it replaces is checked when all names are known.
-fn read_choice<'n>(
+/// Reads the fields that select among applicable rules. `replaces` is checked when all names are known.
+fn read_selection<'n>(
     fields: &Fields<'n>,
     reader: &mut Reader,
     mut rule: Rule,
@@ -250,18 +250,18 @@ fn read_name<'n>(fields: &Fields<'n>, reader: &mut Reader, names: &mut HashSet<&
 fn read_quota(fields: &Fields<'_>, reader: &mut Reader, what: &str) -> Option<Quota> {
     let limit = fields.required(reader, "limit", what).and_then(|node| read_limit(node, reader, "limit"));
     let window = fields.required(reader, "window", what).and_then(|node| read_window(node, reader));
-    let algorithm = fields.get("algorithm").map_or(Some(Named::SlidingWindow), |node| {
+    let algorithm = fields.get("algorithm").map_or(Some(AlgorithmName::SlidingWindow), |node| {
         let words = [
-            ("sliding-window", Named::SlidingWindow),
-            ("fixed-window", Named::FixedWindow),
-            ("time-slice", Named::TimeSlice),
-            ("token-bucket", Named::TokenBucket),
-            ("concurrency", Named::Concurrency),
+            ("sliding-window", AlgorithmName::SlidingWindow),
+            ("fixed-window", AlgorithmName::FixedWindow),
+            ("time-slice", AlgorithmName::TimeSlice),
+            ("token-bucket", AlgorithmName::TokenBucket),
+            ("concurrency", AlgorithmName::Concurrency),
         ];
         reader.word(node, "algorithm", &words)
     });
-    let slices = parameter(fields, reader, algorithm, "slices", Named::TimeSlice);
-    let burst = parameter(fields, reader, algorithm, "burst", Named::TokenBucket);
+    let slices = parameter(fields, reader, algorithm, "slices", AlgorithmName::TimeSlice);
+    let burst = parameter(fields, reader, algorithm, "burst", AlgorithmName::TokenBucket);
     let burst_limit = burst.map(|node| read_limit(node, reader, "burst"));
     let count = fields.get("count").map_or(Some(Count::Admitted), |node| {
         reader.word(node, "count", &[("admitted", Count::Admitted), ("attempts", Count::Attempts)])
@@ -269,11 +269,11 @@ fn read_quota(fields: &Fields<'_>, reader: &mut Reader, what: &str) -> Option<Qu
     let slices = read_slices(slices, reader, window.unwrap_or(MAX_WINDOW));
     let (limit, window) = (limit?, window?);
     let algorithm = match algorithm? {
-        Named::SlidingWindow => Algorithm::SlidingWindow,
-        Named::FixedWindow => Algorithm::FixedWindow,
-        Named::TimeSlice => Algorithm::TimeSlice { slices: slices? },
-        Named::TokenBucket => Algorithm::TokenBucket { burst: burst_limit.unwrap_or(Some(limit))? },
-        Named::Concurrency => Algorithm::Concurrency,
+        AlgorithmName::SlidingWindow => Algorithm::SlidingWindow,
+        AlgorithmName::FixedWindow => Algorithm::FixedWindow,
+        AlgorithmName::TimeSlice => Algorithm::TimeSlice { slices: slices? },
+        AlgorithmName::TokenBucket => Algorithm::TokenBucket { burst: burst_limit.unwrap_or(Some(limit))? },
+        AlgorithmName::Concurrency => Algorithm::Concurrency,
     };
     let quota = Quota::new(limit, window.into()).and_then(|quota| quota.with_algorithm(algorithm));
     let quota = reader.accept(burst.unwrap_or(fields.node()), quota)?.with_count(count?);
@@ -281,17 +281,17 @@ fn read_quota(fields: &Fields<'_>, reader: &mut Reader, what: &str) -> Option<Qu
     Some(quota)
 }
 
-/// A field that belongs to one algorithm.
+/// Reads a field that belongs to one algorithm.
 fn parameter<'n>(
     fields: &Fields<'n>,
     reader: &mut Reader,
-    algorithm: Option<Named>,
+    algorithm: Option<AlgorithmName>,
     name: &str,
-    owner: Named,
+    owner: AlgorithmName,
 ) -> Option<&'n Node> {
     let node = fields.get(name)?;
     if algorithm.is_some_and(|algorithm| algorithm != owner) {
-        let owner = if owner == Named::TimeSlice { "time-slice" } else { "token-bucket" };
+        let owner = if owner == AlgorithmName::TimeSlice { "time-slice" } else { "token-bucket" };
         reader.problem(node, format!("`{name}` belongs to algorithm: {owner}"));
     }
     Some(node)
@@ -316,7 +316,7 @@ fn read_slices(node: Option<&Node>, reader: &mut Reader, window: Micros) -> Opti
     Some(slices)
 }
 
-/// A failure policy, as files write it.
+/// Reads a failure policy.
 pub fn read_on_error(node: &Node, reader: &mut Reader) -> Option<OnError> {
     let words = [("local", OnError::Local), ("open", OnError::Open), ("closed", OnError::Closed)];
     reader.word(node, "on-error", &words)
@@ -334,12 +334,12 @@ fn read_mode(node: &Node, reader: &mut Reader, kind: Option<Kind>) -> Option<Mod
     Some(mode)
 }
 
-/// False if it is not sound. Whether it goes with the algorithm is checked only where that is.
-fn read_encoding(fields: &Fields<'_>, reader: &mut Reader, rule: &mut Rule, sound_quota: bool) -> bool {
+/// Returns false if the field is invalid. The combination with the algorithm is checked only if the quota is valid.
+fn read_encoding(fields: &Fields<'_>, reader: &mut Reader, rule: &mut Rule, valid_quota: bool) -> bool {
     let Some(node) = fields.get("encoding") else { return true };
     let words = [("zset", Encoding::Zset), ("packed", Encoding::Packed)];
     let Some(encoding) = reader.word(node, "encoding", &words) else { return false };
-    if !sound_quota {
+    if !valid_quota {
         return true;
     }
     match reader.accept(node, rule.clone().encoding(encoding)) {
@@ -349,15 +349,15 @@ fn read_encoding(fields: &Fields<'_>, reader: &mut Reader, rule: &mut Rule, soun
     true
 }
 
-/// False if it is not sound. Whether it goes with the quota is checked only where that is.
-fn read_lease(fields: &Fields<'_>, reader: &mut Reader, rule: &mut Rule, sound_quota: bool) -> bool {
+/// Returns false if the field is invalid. The combination with the quota is checked only if the quota is valid.
+fn read_lease(fields: &Fields<'_>, reader: &mut Reader, rule: &mut Rule, valid_quota: bool) -> bool {
     let Some(node) = fields.get("lease") else { return true };
     let Some(terms) = reader.fields(node, "lease", &["permits", "ttl"]) else { return false };
     let permits =
         terms.required(reader, "permits", "lease").and_then(|node| reader.whole(node, "lease.permits"));
     let ttl = terms.required(reader, "ttl", "lease").and_then(|node| reader.duration(node, "lease.ttl"));
     let (Some(permits), Some(ttl)) = (permits, ttl) else { return false };
-    if !sound_quota {
+    if !valid_quota {
         return true;
     }
     match reader.accept(node, rule.clone().lease(u32::try_from(permits).unwrap_or(u32::MAX), ttl.into())) {
@@ -399,11 +399,11 @@ fn read_key<'n>(fields: &Fields<'n>, reader: &mut Reader) -> Option<(&'n Node, V
     Some((node, items.iter().filter_map(|item| reader.text(item, "an attribute name")).collect()))
 }
 
-/// False if it is not sound. Whether the key names it is checked only where that is sound.
-fn read_tag(fields: &Fields<'_>, reader: &mut Reader, rule: &mut Rule, sound_key: bool) -> bool {
+/// Returns false if the field is invalid. The tag must be in the key, which is checked only if the key is valid.
+fn read_tag(fields: &Fields<'_>, reader: &mut Reader, rule: &mut Rule, valid_key: bool) -> bool {
     let Some(node) = fields.get("tag") else { return true };
     let Some(tag) = reader.text(node, "tag") else { return false };
-    if !sound_key {
+    if !valid_key {
         return true;
     }
     match reader.accept(node, rule.clone().tag(tag)) {
@@ -413,48 +413,48 @@ fn read_tag(fields: &Fields<'_>, reader: &mut Reader, rule: &mut Rule, sound_key
     true
 }
 
-/// An override's quota and key are checked against the rule's own only where those are sound.
+/// Reads the overrides. Their quotas and keys are checked against those of the rule only if those are valid.
 fn read_overrides(
     fields: &Fields<'_>,
     reader: &mut Reader,
     rule: &mut Rule,
-    sound_quota: bool,
-    sound_key: bool,
+    valid_quota: bool,
+    valid_key: bool,
 ) {
     let Some(node) = fields.get("overrides") else { return };
     for item in reader.list(node, "overrides").unwrap_or_default() {
         let Some(fields) = reader.fields(item, "an override", &["key", "limit", "burst"]) else { continue };
-        let values = if sound_key { read_override_key(&fields, reader, rule) } else { None };
-        let quota = read_override_quota(&fields, reader, rule.quota, sound_quota);
+        let values = if valid_key { read_override_key(&fields, reader, rule) } else { None };
+        let quota = read_override_quota(&fields, reader, rule.quota, valid_quota);
         if let (Some(values), Some(quota)) = (values, quota) {
             reader.accept(item, rule.add_override(values, quota));
         }
     }
 }
 
-fn read_override_quota(fields: &Fields<'_>, reader: &mut Reader, usual: Quota, sound: bool) -> Option<Quota> {
+fn read_override_quota(fields: &Fields<'_>, reader: &mut Reader, base: Quota, valid: bool) -> Option<Quota> {
     let limit = fields.get("limit").map(|node| read_limit(node, reader, "limit"));
     let burst = fields.get("burst").map(|node| read_limit(node, reader, "burst"));
     if limit.is_none() && burst.is_none() {
         reader.problem(fields.node(), "an override needs `limit` or `burst`");
     }
-    let bucket = matches!(usual.algorithm(), Algorithm::TokenBucket { .. });
-    if sound && burst.is_some() && !bucket {
+    let bucket = matches!(base.algorithm(), Algorithm::TokenBucket { .. });
+    if valid && burst.is_some() && !bucket {
         reader.problem(fields.node(), "`burst` belongs to algorithm: token-bucket");
     }
-    if !sound || limit.is_none() && burst.is_none() || burst.is_some() && !bucket {
+    if !valid || limit.is_none() && burst.is_none() || burst.is_some() && !bucket {
         return None;
     }
     let algorithm = match burst {
         Some(burst) => Algorithm::TokenBucket { burst: burst? },
-        None => usual.algorithm(),
+        None => base.algorithm(),
     };
-    let limit = limit.unwrap_or(Some(usual.limit()))?;
-    let quota = Quota::new(limit, usual.window().into()).and_then(|quota| quota.with_algorithm(algorithm));
-    Some(reader.accept(fields.node(), quota)?.with_count(usual.count()))
+    let limit = limit.unwrap_or(Some(base.limit()))?;
+    let quota = Quota::new(limit, base.window().into()).and_then(|quota| quota.with_algorithm(algorithm));
+    Some(reader.accept(fields.node(), quota)?.with_count(base.count()))
 }
 
-/// The values of the rule's key attributes, in the rule's order.
+/// Reads the values of the key attributes, in the order of the rule.
 fn read_override_key<'n>(fields: &Fields<'n>, reader: &mut Reader, rule: &Rule) -> Option<Vec<&'n str>> {
     let node = fields.required(reader, "key", "an override")?;
     let known: Vec<&str> = rule.key().collect();
@@ -469,10 +469,10 @@ fn read_override_key<'n>(fields: &Fields<'n>, reader: &mut Reader, rule: &Rule) 
 
 fn read_ad_hoc(node: &Node, reader: &mut Reader) -> Option<AdHoc> {
     let fields = reader.fields(node, "ad-hoc", &["limit", "window"])?;
-    let usual = AdHoc::default();
+    let base = AdHoc::default();
     let limit =
-        read_bounds(&fields, reader, "limit", usual.limit(), |reader, node, name| reader.whole(node, name));
-    let window = read_bounds(&fields, reader, "window", usual.window(), |reader, node, name| {
+        read_bounds(&fields, reader, "limit", base.limit(), |reader, node, name| reader.whole(node, name));
+    let window = read_bounds(&fields, reader, "window", base.window(), |reader, node, name| {
         reader.duration(node, name)
     });
     reader.accept(node, AdHoc::new(limit?, window?))
@@ -482,13 +482,12 @@ fn read_bounds<T: Copy>(
     fields: &Fields<'_>,
     reader: &mut Reader,
     name: &str,
-    usual: Bounds<T>,
+    base: Bounds<T>,
     read: impl Fn(&mut Reader, &Node, &str) -> Option<T>,
 ) -> Option<Bounds<T>> {
-    let Some(node) = fields.get(name) else { return Some(usual) };
+    let Some(node) = fields.get(name) else { return Some(base) };
     let bounds = reader.fields(node, name, &["default", "min", "max"])?;
-    let mut one =
-        |name: &str, usual: T| bounds.get(name).map_or(Some(usual), |node| read(reader, node, name));
-    let (default, min, max) = (one("default", usual.default), one("min", usual.min), one("max", usual.max));
+    let mut one = |name: &str, base: T| bounds.get(name).map_or(Some(base), |node| read(reader, node, name));
+    let (default, min, max) = (one("default", base.default), one("min", base.min), one("max", base.max));
     Some(Bounds { default: default?, min: min?, max: max? })
 }

@@ -1,4 +1,4 @@
-//! `adaptive` in a file.
+//! Parsing of the field `adaptive`.
 
 use super::rule::Rule;
 use crate::common::yaml::{Fields, Node, Reader};
@@ -6,16 +6,16 @@ use crate::{Adaptive, Latencies, Thresholds};
 
 const FIELDS: [&str; 7] = ["cpu", "memory", "latency", "min", "max", "sensitivity", "smooth"];
 
-/// False if it is not sound. Whether it goes with the quota is checked only where that is.
+/// Returns false if the field is invalid. The combination with the quota is checked only if the quota is valid.
 pub(super) fn read_adaptive(
     fields: &Fields<'_>,
     reader: &mut Reader,
     rule: &mut Rule,
-    sound_quota: bool,
+    valid_quota: bool,
 ) -> bool {
     let Some(node) = fields.get("adaptive") else { return true };
     let Some(terms) = read_terms(node, reader) else { return false };
-    if !sound_quota {
+    if !valid_quota {
         return true;
     }
     match reader.accept(node, rule.clone().adaptive(terms)) {
@@ -27,22 +27,23 @@ pub(super) fn read_adaptive(
 
 fn read_terms(node: &Node, reader: &mut Reader) -> Option<Adaptive> {
     let fields = reader.fields(node, "adaptive", &FIELDS)?;
-    let usual = Adaptive::default();
-    let cpu = fields
-        .get("cpu")
-        .map_or(Some(usual.by_cpu()), |node| read_bands(node, reader, "adaptive.cpu", usual.by_cpu(), share));
-    let memory = fields.get("memory").map_or(Some(usual.by_memory()), |node| {
-        read_bands(node, reader, "adaptive.memory", usual.by_memory(), share)
+    let defaults = Adaptive::default();
+    let cpu = fields.get("cpu").map_or(Some(defaults.by_cpu()), |node| {
+        read_thresholds(node, reader, "adaptive.cpu", defaults.by_cpu(), share)
     });
-    let latency = fields.get("latency").map_or(Some(usual.by_latency()), |node| read_latency(node, reader));
-    let (usual_min, usual_max) = usual.bounds();
-    let mut bound = |name: &str, usual: u32| {
-        fields.get(name).map_or(Some(usual), |node| reader.percent(node, &format!("adaptive.{name}")))
+    let memory = fields.get("memory").map_or(Some(defaults.by_memory()), |node| {
+        read_thresholds(node, reader, "adaptive.memory", defaults.by_memory(), share)
+    });
+    let latency =
+        fields.get("latency").map_or(Some(defaults.by_latency()), |node| read_latency(node, reader));
+    let (default_min, default_max) = defaults.bounds();
+    let mut bound = |name: &str, default: u32| {
+        fields.get(name).map_or(Some(default), |node| reader.percent(node, &format!("adaptive.{name}")))
     };
-    let (min, max) = (bound("min", usual_min), bound("max", usual_max));
-    let mut terms = usual.cpu(cpu?).memory(memory?);
+    let (min, max) = (bound("min", default_min), bound("max", default_max));
+    let mut terms = defaults.cpu(cpu?).memory(memory?);
     match latency? {
-        Some(Latencies::Thresholds(bands)) => terms = terms.latency(Some(bands)),
+        Some(Latencies::Thresholds(thresholds)) => terms = terms.latency(Some(thresholds)),
         Some(Latencies::Gradient(tolerance)) => {
             let node = fields.get("latency").unwrap_or(node);
             reader.accept(node, terms.set_tolerance(tolerance))?;
@@ -65,8 +66,8 @@ fn read_terms(node: &Node, reader: &mut Reader) -> Option<Adaptive> {
     Some(terms)
 }
 
-/// How one of a band's edges is read.
-type Edge = fn(&mut Reader, &Node, &str) -> Option<u64>;
+/// Reader of one threshold.
+type ThresholdReader = fn(&mut Reader, &Node, &str) -> Option<u64>;
 
 fn share(reader: &mut Reader, node: &Node, what: &str) -> Option<u64> {
     let share = reader.percent(node, what)?;
@@ -77,42 +78,42 @@ fn share(reader: &mut Reader, node: &Node, what: &str) -> Option<u64> {
     Some(share.into())
 }
 
-/// Bands, each of which has what is usual unless it is given; or `off`.
-fn read_bands(
+/// Reads thresholds, with defaults for those that are not given; or `off`.
+fn read_thresholds(
     node: &Node,
     reader: &mut Reader,
     what: &str,
-    usual: Option<Thresholds>,
-    edge: Edge,
+    defaults: Option<Thresholds>,
+    read_threshold: ThresholdReader,
 ) -> Option<Option<Thresholds>> {
     if node.is_word("off") {
         return Some(None);
     }
     let fields = reader.fields(node, what, &["low", "high", "below", "above"])?;
-    let mut bands = usual?;
-    let mut sound = true;
-    for (name, place) in [("low", &mut bands.low), ("high", &mut bands.high)] {
+    let mut thresholds = defaults?;
+    let mut valid = true;
+    for (name, target) in [("low", &mut thresholds.low), ("high", &mut thresholds.high)] {
         if let Some(node) = fields.get(name) {
-            let read = edge(reader, node, &format!("{what}.{name}"));
-            sound &= read.is_some();
-            *place = read.unwrap_or(*place);
+            let read = read_threshold(reader, node, &format!("{what}.{name}"));
+            valid &= read.is_some();
+            *target = read.unwrap_or(*target);
         }
     }
-    for (name, place) in [("below", &mut bands.below), ("above", &mut bands.above)] {
+    for (name, target) in [("below", &mut thresholds.below), ("above", &mut thresholds.above)] {
         if let Some(node) = fields.get(name) {
             let read = reader.percent(node, &format!("{what}.{name}"));
-            sound &= read.is_some();
-            *place = read.unwrap_or(*place);
+            valid &= read.is_some();
+            *target = read.unwrap_or(*target);
         }
     }
-    if !sound {
+    if !valid {
         return None;
     }
-    let checked = bands.checked().map_err(|error| reader.problem(node, format!("{what}: {error}")));
+    let checked = thresholds.checked().map_err(|error| reader.problem(node, format!("{what}: {error}")));
     checked.ok().map(Some)
 }
 
-/// Bands; or how far above its floor it may be; or `gradient`, which is twice; or `off`.
+/// Reads thresholds, or a tolerance above the floor, or `gradient` (a tolerance of 200 %), or `off`.
 fn read_latency(node: &Node, reader: &mut Reader) -> Option<Option<Latencies>> {
     if node.is_word("gradient") {
         return Some(Some(Latencies::Gradient(20_000)));
@@ -122,10 +123,14 @@ fn read_latency(node: &Node, reader: &mut Reader) -> Option<Option<Latencies>> {
         let share = reader.percent(tolerance, "adaptive.latency.tolerance")?;
         return Some(Some(Latencies::Gradient(share)));
     }
-    let usual = Adaptive::default().by_latency().and_then(|latencies| match latencies {
-        Latencies::Thresholds(bands) => Some(bands),
+    let defaults = Adaptive::default().by_latency().and_then(|latencies| match latencies {
+        Latencies::Thresholds(thresholds) => Some(thresholds),
         Latencies::Gradient(_) => None,
     });
-    let edge: Edge = |reader, node, what| reader.duration(node, what).map(|edge| edge.get());
-    Some(read_bands(node, reader, "adaptive.latency", usual, edge)?.map(Latencies::Thresholds))
+    let read_threshold: ThresholdReader =
+        |reader, node, what| reader.duration(node, what).map(|time| time.get());
+    Some(
+        read_thresholds(node, reader, "adaptive.latency", defaults, read_threshold)?
+            .map(Latencies::Thresholds),
+    )
 }

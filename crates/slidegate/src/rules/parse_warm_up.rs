@@ -1,15 +1,15 @@
-//! `warm-up` in a file.
+//! Parsing of the field `warm-up`.
 
 use super::rule::Rule;
 use crate::common::yaml::{Fields, Reader};
 use crate::{RampShape, WarmUp};
 
-/// False if it is not sound. Whether it goes with the quota is checked only where that is.
+/// Returns false if the field is invalid. The combination with the quota is checked only if the quota is valid.
 pub(super) fn read_warm_up(
     fields: &Fields<'_>,
     reader: &mut Reader,
     rule: &mut Rule,
-    sound_quota: bool,
+    valid_quota: bool,
 ) -> bool {
     let Some(node) = fields.get("warm-up") else { return true };
     let Some(terms) = reader.fields(node, "warm-up", &["from", "over", "idle", "shape"]) else {
@@ -42,7 +42,7 @@ pub(super) fn read_warm_up(
             None => return false,
         }
     }
-    if !sound_quota {
+    if !valid_quota {
         return true;
     }
     match reader.accept(node, rule.clone().warm_up(warm_up)) {

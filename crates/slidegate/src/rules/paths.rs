@@ -1,4 +1,4 @@
-//! Rules about paths, in whatever spelling they are written.
+//! Rules about paths, extended to normalized spellings.
 
 use std::collections::HashMap;
 
@@ -6,10 +6,10 @@ use super::{Pattern, Rule, Rules};
 use crate::common::path_spelling::PathSpelling;
 
 impl Rules {
-    /// The same rules for requests whose attribute `name` is a path in this spelling: a pattern or an override that is
-    /// spelled otherwise, such as `/API/*`, also holds for that spelling. As they are written, they hold too.
+    /// Extends the rules to requests whose attribute `name` is a path in this spelling. A pattern or an override with another
+    /// spelling, such as `/API/*`, then also matches the normalized path. The original pattern still matches, too.
     ///
-    /// A prefix that ends in a slash, such as `/docs/*`, also holds for `/docs`, if the spelling has no trailing slashes.
+    /// A prefix that ends in a slash, such as `/docs/*`, also matches `/docs` if the spelling strips trailing slashes.
     ///
     /// ```
     /// use slidegate::http::PathSpelling;
@@ -23,40 +23,40 @@ impl Rules {
     /// ```
     #[must_use]
     pub fn with_paths(mut self, name: &str, spelling: PathSpelling) -> Self {
-        self.rules.iter_mut().for_each(|rule| rule.spell(name, spelling));
+        self.rules.iter_mut().for_each(|rule| rule.normalize_paths(name, spelling));
         self
     }
 }
 
 impl Rule {
-    fn spell(&mut self, name: &str, spelling: PathSpelling) {
-        for (place, (attribute, patterns)) in self.conditions.iter().enumerate() {
+    fn normalize_paths(&mut self, name: &str, spelling: PathSpelling) {
+        for (index, (attribute, patterns)) in self.conditions.iter().enumerate() {
             if attribute == name {
-                self.spelled.retain(|(known, _)| *known != place);
+                self.normalized_conditions.retain(|(known, _)| *known != index);
                 let more: Vec<Pattern> =
-                    patterns.iter().flat_map(|pattern| spelled(pattern, spelling)).collect();
-                self.spelled.extend((!more.is_empty()).then_some((place, more)));
+                    patterns.iter().flat_map(|pattern| normalized_patterns(pattern, spelling)).collect();
+                self.normalized_conditions.extend((!more.is_empty()).then_some((index, more)));
             }
         }
-        let Some(place) = self.key.iter().position(|attribute| attribute == name) else { return };
+        let Some(index) = self.key.iter().position(|attribute| attribute == name) else { return };
         let more: HashMap<_, _> = self
             .overrides
             .iter()
             .filter_map(|(values, quota)| {
-                let path = values.get(place).filter(|value| value.starts_with('/'))?;
+                let path = values.get(index).filter(|value| value.starts_with('/'))?;
                 let mut values = values.clone();
-                values[place] = spelling.path(path.as_bytes()).into_owned();
+                values[index] = spelling.path(path.as_bytes()).into_owned();
                 (!self.overrides.contains_key(&values)).then_some((values, *quota))
             })
             .collect();
         let longest = more.keys().flatten().map(String::len).max().unwrap_or_default();
         self.longest_override = self.longest_override.max(longest);
-        self.spelled_overrides = more;
+        self.normalized_overrides = more;
     }
 }
 
-/// The patterns that hold for paths of this spelling as `pattern` does for paths of its own.
-fn spelled(pattern: &Pattern, spelling: PathSpelling) -> Vec<Pattern> {
+/// Returns the patterns that match normalized paths as `pattern` matches the original ones.
+fn normalized_patterns(pattern: &Pattern, spelling: PathSpelling) -> Vec<Pattern> {
     match pattern {
         Pattern::Is(text) if text.starts_with('/') => {
             let path = spelling.path(text.as_bytes());
@@ -64,14 +64,14 @@ fn spelled(pattern: &Pattern, spelling: PathSpelling) -> Vec<Pattern> {
         }
         Pattern::StartsWith(prefix) if prefix.starts_with('/') => {
             let last = prefix.rsplit('/').next().unwrap_or_default();
-            // Half a directory of dots stands for no path.
+            // An incomplete dot segment matches no path.
             if matches!(last, "." | "..") {
                 return Vec::new();
             }
             let start = spelling.keep_trailing_slash().path(prefix.as_bytes());
             let whole = spelling.path(prefix.as_bytes());
             let mut patterns = Vec::new();
-            // The start of parameters, which are stripped: what stands before them is whole.
+            // Parameters start here and are stripped, so the part before them is complete.
             let ends = last.contains(';') && !start.contains(';');
             if ends || whole != start {
                 patterns.push(Pattern::Is(whole.into_owned()));
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_in_another_spelling() {
+    fn adds_patterns_in_another_spelling() {
         let cases: [(&str, &[&str]); 12] = [
             ("/login", &[]),
             ("/Login/", &["/login"]),
@@ -106,9 +106,9 @@ mod tests {
             ("Login", &[]),
         ];
         for (text, expected) in cases {
-            let more = spelled(&Pattern::new(text), PathSpelling::merged());
+            let more = normalized_patterns(&Pattern::new(text), PathSpelling::merged());
             assert_eq!(more.iter().map(Pattern::to_string).collect::<Vec<_>>(), expected, "{text}");
         }
-        assert!(spelled(&Pattern::new("/Login/*"), PathSpelling::distinct()).is_empty());
+        assert!(normalized_patterns(&Pattern::new("/Login/*"), PathSpelling::distinct()).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! One rule: when it applies, what it counts, and how much of it is allowed.
+//! One rule: its conditions, its key and its quota.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -6,32 +6,32 @@ use std::time::Duration;
 
 use super::selection::Kind;
 use crate::dynamic::adaptive::AdaptiveState;
-use crate::key::{Digests, KeyForm};
+use crate::key::{Digests, KeyTemplate};
 use crate::request::check_name;
 use crate::{
     Adaptive, Algorithm, Check, Count, Encoding, Error, Key, MAX_SLICES, Micros, OnError, Quota, WarmUp,
 };
 
-/// The most attributes a rule may be keyed by.
+/// Largest number of attributes in the key of a rule.
 pub const MAX_KEY_ATTRIBUTES: usize = 8;
 
-/// The most permits that one lease may take.
+/// Largest number of permits in one lease.
 pub const MAX_LEASE: u32 = 10_000;
 
-/// Whether a rule may deny.
+/// Enforcement of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// It denies what is over its limit.
+    /// The rule denies requests over its limit.
     #[default]
     Enforce,
-    /// It counts and reports, but denies nothing.
+    /// The rule counts and reports, but denies nothing.
     Shadow,
-    /// It is not looked at.
+    /// The rule is not evaluated.
     Off,
 }
 
 impl Mode {
-    /// As it is written in files and answers.
+    /// Returns the name used in files and replies.
     pub fn as_str(self) -> &'static str {
         match self {
             Mode::Enforce => "enforce",
@@ -41,17 +41,17 @@ impl Mode {
     }
 }
 
-/// What an attribute must be for a rule to apply.
+/// Condition on the value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// Exactly this.
+    /// Exactly this value.
     Is(String),
-    /// Anything that starts so; written `prefix*`.
+    /// Any value with this prefix; written `prefix*`.
     StartsWith(String),
 }
 
 impl Pattern {
-    /// Reads a pattern as the rules file writes it.
+    /// Parses a pattern of the rules file.
     pub fn new(text: &str) -> Self {
         match text.strip_suffix('*') {
             Some(prefix) => Pattern::StartsWith(prefix.to_owned()),
@@ -59,7 +59,7 @@ impl Pattern {
         }
     }
 
-    pub(super) fn holds(&self, value: &str) -> bool {
+    pub(super) fn matches(&self, value: &str) -> bool {
         match self {
             Pattern::Is(text) => value == text,
             Pattern::StartsWith(prefix) => value.starts_with(prefix.as_str()),
@@ -67,7 +67,7 @@ impl Pattern {
     }
 }
 
-/// One rule. Made by [`Rule::new`] and the methods that follow it, or read from a file.
+/// One rule, created by [`Rule::new`] and the builder methods, or read from a file.
 ///
 /// ```
 /// use slidegate::{Count, Quota, Rule};
@@ -82,15 +82,15 @@ pub struct Rule {
     pub(crate) name: String,
     pub(crate) conditions: Vec<(String, Vec<Pattern>)>,
     pub(crate) key: Vec<String>,
-    /// Which of `key` decides where it is counted.
+    /// Index in `key` of the attribute that determines the Redis slot.
     pub(crate) tag: Option<usize>,
-    /// Of its name, its key and its tag.
-    pub(super) form: KeyForm,
-    /// Stands for nothing unless the rule is limited.
+    /// Template of the keys, built from name, key and tag.
+    pub(super) key_template: KeyTemplate,
+    /// Meaningless unless the rule is limited.
     pub(crate) quota: Quota,
     pub(crate) kind: Kind,
     pub(crate) mode: Mode,
-    /// The name of another rule.
+    /// Name of another rule.
     pub(crate) shadow_of: Option<String>,
     pub(crate) group: Option<String>,
     pub(crate) only: bool,
@@ -101,27 +101,27 @@ pub struct Rule {
     pub(crate) lease: Option<NonZeroU32>,
     pub(crate) adapting: Option<AdaptiveState>,
     pub(crate) code: NonZeroU32,
-    /// By the values of the key attributes, in their order.
+    /// Quotas of single keys, by the values of the key attributes in their order.
     pub(crate) overrides: HashMap<Vec<String>, Quota>,
-    /// The length of the longest value that an override names: longer ones are not looked up.
+    /// Length of the longest value in an override: longer values are not looked up.
     pub(super) longest_override: usize,
-    /// More patterns of conditions, by their places: the same ones in another spelling. See `spelling.rs`.
-    pub(super) spelled: Vec<(usize, Vec<Pattern>)>,
+    /// Additional patterns in another spelling, by the index of the condition. See `paths.rs`.
+    pub(super) normalized_conditions: Vec<(usize, Vec<Pattern>)>,
     /// The overrides in another spelling.
-    pub(super) spelled_overrides: HashMap<Vec<String>, Quota>,
+    pub(super) normalized_overrides: HashMap<Vec<String>, Quota>,
 }
 
-const LEASED_IN_ADVANCE: &str =
+const LEASE_WITH_WARM_UP: &str =
     "`lease` takes permits in advance, when nothing is admitted yet: not with warm-up";
 
-const LEASED_UNDER_ANOTHER: &str =
+const LEASE_WITH_ADAPTIVE: &str =
     "`lease` takes permits in advance, under a limit that `adaptive` may change: not with adaptive";
 
-/// The code of a denial whose rule names none.
+/// Default code of a denial.
 pub const DEFAULT_CODE: NonZeroU32 = NonZeroU32::new(429).unwrap();
 
 impl Rule {
-    /// A rule that applies to every request and counts them all together.
+    /// Creates a rule that applies to every request and counts all requests together.
     pub fn new(name: &str, quota: Quota) -> Result<Self, Error> {
         check_rule_name(name)?;
         check_held(&quota)?;
@@ -134,7 +134,7 @@ impl Rule {
             conditions: Vec::new(),
             key: Vec::new(),
             tag: None,
-            form: KeyForm::new(name, &[], None),
+            key_template: KeyTemplate::new(name, &[], None),
             quota,
             kind: Kind::default(),
             mode: Mode::default(),
@@ -149,12 +149,12 @@ impl Rule {
             code: DEFAULT_CODE,
             overrides: HashMap::new(),
             longest_override: 0,
-            spelled: Vec::new(),
-            spelled_overrides: HashMap::new(),
+            normalized_conditions: Vec::new(),
+            normalized_overrides: HashMap::new(),
         }
     }
 
-    /// Applies only if `attribute` is one of `patterns`; a pattern that ends in `*` matches a prefix.
+    /// Applies only if `attribute` matches one of `patterns`; a pattern that ends in `*` matches a prefix.
     pub fn when<'p>(
         mut self,
         attribute: &str,
@@ -171,7 +171,7 @@ impl Rule {
         Ok(self)
     }
 
-    /// Counts separately for each combination of these attributes, and applies only if a request has them all.
+    /// Counts separately for each combination of these attributes. The rule applies only if a request has all of them.
     pub fn per<'k>(mut self, attributes: impl IntoIterator<Item = &'k str>) -> Result<Self, Error> {
         if !self.overrides.is_empty() {
             return Err(Error::invalid("key must be named before its overrides"));
@@ -187,40 +187,40 @@ impl Rule {
             let n = self.key.len();
             return Err(Error::invalid(format!("key may name {MAX_KEY_ATTRIBUTES} attributes, not {n}")));
         }
-        Ok(self.formed())
+        Ok(self.with_key_template())
     }
 
-    /// Counts where all rules with this tag and the same value of it do, such as one tenant's: one slot of a
-    /// cluster, one of several servers. After [`Rule::per`], which must name it.
+    /// Stores the counts together with those of all rules that have the same tag and the same value of it, such as a tenant: in
+    /// one slot of a cluster, or on one of several servers. Call it after [`Rule::per`], which must include the attribute.
     pub fn tag(mut self, attribute: &str) -> Result<Self, Error> {
-        let Some(place) = self.key.iter().position(|known| known == attribute) else {
+        let Some(index) = self.key.iter().position(|known| known == attribute) else {
             let key = self.key.join(", ");
             return Err(Error::invalid(format!("tag must be one of key [{key}], not \"{attribute}\"")));
         };
-        self.tag = Some(place);
-        Ok(self.formed())
+        self.tag = Some(index);
+        Ok(self.with_key_template())
     }
 
-    /// With its keys written by the name, the attributes and the tag that it now has.
-    fn formed(mut self) -> Self {
-        self.form = KeyForm::new(&self.name, &self.key, self.tag);
+    /// Rebuilds the key template from the present name, attributes and tag.
+    fn with_key_template(mut self) -> Self {
+        self.key_template = KeyTemplate::new(&self.name, &self.key, self.tag);
         self
     }
 
-    /// Counts by the same attributes as another, and no tag.
+    /// Uses the key attributes of another rule, and no tag.
     pub(super) fn keyed_as(mut self, other: &Rule) -> Self {
         self.key = other.key.clone();
-        self.formed()
+        self.with_key_template()
     }
 
-    /// Enforces, shadows, or is off.
+    /// Sets the mode: enforce, shadow, or off.
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
     }
 
-    /// How Redis stores its counts. Another encoding starts them anew.
+    /// Sets the storage format in Redis. Another encoding starts new counts.
     pub fn encoding(mut self, encoding: Encoding) -> Result<Self, Error> {
         if encoding == Encoding::Packed && self.quota.algorithm() != Algorithm::SlidingWindow {
             return Err(Error::invalid("`encoding: packed` belongs to algorithm: sliding-window"));
@@ -229,16 +229,16 @@ impl Rule {
         Ok(self)
     }
 
-    /// What to answer while the store cannot decide; the guard's default, unless given.
+    /// Sets the behaviour while the store cannot decide; by default that of the [`Failover`](crate::Failover).
     #[must_use]
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.on_error = Some(on_error);
         self
     }
 
-    /// Lets each node take up to so many permits in advance and keep them for at most `ttl`, which must go into the
-    /// window a whole number of times. It is then counted as a `time-slice` of such slices: never more than the limit
-    /// in any window, but what is admitted may count for up to `ttl` longer. Only a [`Lease`](crate::Lease) does it.
+    /// Lets each node take up to `permits` in advance and keep them for at most `ttl`, which must divide the window evenly. The
+    /// rule is then counted as a `time-slice` with slices of that length: never more than the limit in any window, but an
+    /// admission may count for up to `ttl` longer. Only a [`Lease`](crate::Lease) store takes permits in advance.
     pub fn lease(mut self, permits: u32, ttl: Duration) -> Result<Self, Error> {
         let Some(lease) = NonZeroU32::new(permits).filter(|n| (2..=MAX_LEASE).contains(&n.get())) else {
             return Err(Error::invalid(format!(
@@ -249,10 +249,10 @@ impl Rule {
             return Err(Error::invalid("`lease` is for admissions: not with count: attempts"));
         }
         if self.quota.warm_up().is_some() {
-            return Err(Error::invalid(LEASED_IN_ADVANCE));
+            return Err(Error::invalid(LEASE_WITH_WARM_UP));
         }
         if self.adapting.is_some() {
-            return Err(Error::invalid(LEASED_UNDER_ANOTHER));
+            return Err(Error::invalid(LEASE_WITH_ADAPTIVE));
         }
         if self.encoding == Encoding::Packed {
             return Err(Error::invalid("`lease` is counted in slices: not with encoding: packed"));
@@ -266,10 +266,10 @@ impl Rule {
         Ok(self)
     }
 
-    /// Lets its limit climb after a cold start, and those of its overrides. Not with a [lease](Rule::lease).
+    /// Adds a warm-up to the limit and those of its overrides. Not with a [lease](Rule::lease).
     pub fn warm_up(mut self, warm_up: WarmUp) -> Result<Self, Error> {
         if self.lease.is_some() {
-            return Err(Error::invalid(LEASED_IN_ADVANCE));
+            return Err(Error::invalid(LEASE_WITH_WARM_UP));
         }
         self.quota = self.quota.with_warm_up(warm_up)?;
         for quota in self.overrides.values_mut() {
@@ -278,11 +278,11 @@ impl Rule {
         Ok(self)
     }
 
-    /// Lets its limit follow the load, and those of its overrides. Only an [`AdaptiveController`](crate::AdaptiveController) does it. Not with
-    /// a [lease](Rule::lease).
+    /// Lets the limit, and those of its overrides, follow the load. It takes an
+    /// [`AdaptiveController`](crate::AdaptiveController). Not with a [lease](Rule::lease).
     pub fn adaptive(mut self, terms: Adaptive) -> Result<Self, Error> {
         if self.lease.is_some() {
-            return Err(Error::invalid(LEASED_UNDER_ANOTHER));
+            return Err(Error::invalid(LEASE_WITH_ADAPTIVE));
         }
         let (_, max) = terms.bounds();
         for quota in self.overrides.values().chain([&self.quota]) {
@@ -292,15 +292,15 @@ impl Rule {
         Ok(self)
     }
 
-    /// The number a denial carries.
+    /// Sets the code of a denial.
     #[must_use]
     pub fn code(mut self, code: NonZeroU32) -> Self {
         self.code = code;
         self
     }
 
-    /// Another quota for one key, given by the values of the key attributes in their order: after
-    /// [`Rule::per`], and not twice for one key.
+    /// Sets another quota for one key, given by the values of the key attributes in their order. Call it after [`Rule::per`],
+    /// and only once per key.
     pub fn with_override<'v>(
         mut self,
         values: impl IntoIterator<Item = &'v str>,
@@ -335,84 +335,85 @@ impl Rule {
         Ok(())
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it may deny.
+    /// Returns the mode.
     pub fn in_mode(&self) -> Mode {
         self.mode
     }
 
-    /// The number that its denials carry.
+    /// Returns the code of a denial.
     pub fn denial_code(&self) -> NonZeroU32 {
         self.code
     }
 
-    /// How Redis stores its counts.
+    /// Returns the storage format in Redis.
     pub fn stored_as(&self) -> Encoding {
         self.encoding
     }
 
-    /// How many permits a node may take in advance, and how long it keeps them.
+    /// Returns the number of permits that a node may take in advance, and the time for which it keeps them.
     pub fn leased(&self) -> Option<(NonZeroU32, Micros)> {
         self.lease.map(|permits| (permits, self.quota.grain()))
     }
 
-    /// What it allows, overrides and what adapts it aside.
+    /// Returns the configured quota, without overrides and adaptation.
     pub fn quota(&self) -> Quota {
         self.quota
     }
 
-    /// What it allows at this moment, overrides aside.
+    /// Returns the quota at this moment, without overrides.
     pub fn quota_now(&self) -> Quota {
         self.adapted(self.quota)
     }
 
-    /// How its limit follows the load, if it does.
+    /// Returns the settings of an adaptive rule.
     pub fn adapts_by(&self) -> Option<&Adaptive> {
         self.adapting.as_ref().map(|adapting| &adapting.terms)
     }
 
-    /// What its limit is multiplied by at this moment, in ten-thousandths, if it follows the load.
+    /// Returns the present factor of an adaptive rule, in ten-thousandths.
     pub fn factor(&self) -> Option<u32> {
-        self.adapting.as_ref().map(|adapting| adapting.gauge.factor())
+        self.adapting.as_ref().map(|adapting| adapting.cell.factor())
     }
 
     pub(crate) fn adapting(&self) -> Option<&AdaptiveState> {
         self.adapting.as_ref()
     }
 
-    /// What is left of a quota by the load.
+    /// Applies the present factor to a quota.
     #[inline]
     fn adapted(&self, quota: Quota) -> Quota {
         self.factor().map_or(quota, |factor| quota.scaled(factor))
     }
 
-    /// The attributes it counts by.
+    /// Returns the key attributes.
     pub fn key(&self) -> impl Iterator<Item = &str> {
         self.key.iter().map(String::as_str)
     }
 
-    /// Which of them decides where it is counted.
+    /// Returns the key attribute that is the tag.
     pub fn tagged_by(&self) -> Option<&str> {
         self.tag.and_then(|tag| self.key.get(tag)).map(String::as_str)
     }
 
     #[inline]
     pub(super) fn applies(&self, attributes: &[(&str, &str)]) -> bool {
-        self.miss(attributes).is_none()
+        self.mismatch(attributes).is_none()
     }
 
-    /// Whether the condition at this place holds for a value.
+    /// Returns true if the condition at this index matches a value.
     #[inline]
-    pub(super) fn holds(&self, place: usize, wanted: &[Pattern], value: &str) -> bool {
-        let any = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.holds(value));
-        any(wanted) || self.spelled.iter().any(|(known, patterns)| *known == place && any(patterns))
+    pub(super) fn condition_matches(&self, index: usize, wanted: &[Pattern], value: &str) -> bool {
+        let any = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(value));
+        any(wanted)
+            || self.normalized_conditions.iter().any(|(known, patterns)| *known == index && any(patterns))
     }
 
-    pub(super) fn names(&self, attribute: &str) -> bool {
+    pub(super) fn mentions(&self, attribute: &str) -> bool {
         let mut named = self.conditions.iter().map(|(name, _)| name).chain(&self.key);
         named.any(|name| name == attribute)
     }
@@ -428,7 +429,7 @@ impl Rule {
         if !self.applies(attributes) {
             return None;
         }
-        let key = self.form.key(digests, |place| find(attributes, &self.key[place]))?;
+        let key = self.key_template.key(digests, |index| find(attributes, &self.key[index]))?;
         let quota = if self.overrides.is_empty() { self.quota } else { self.quota_for(attributes) };
         let enforced = self.mode == Mode::Enforce;
         Some(Check {
@@ -445,41 +446,41 @@ impl Rule {
 }
 
 impl Rule {
-    /// What it allows a request with these attributes, whatever the load.
+    /// Returns the quota for a request with these attributes, without adaptation.
     fn quota_for(&self, attributes: &[(&str, &str)]) -> Quota {
         let values = || self.key.iter().filter_map(|name| find(attributes, name));
         if values().any(|value| value.len() > self.longest_override) {
             return self.quota;
         }
         let values: Vec<String> = values().map(str::to_owned).collect();
-        let own = self.overrides.get(&values).or_else(|| self.spelled_overrides.get(&values));
-        own.copied().unwrap_or(self.quota)
+        let override_quota = self.overrides.get(&values).or_else(|| self.normalized_overrides.get(&values));
+        override_quota.copied().unwrap_or(self.quota)
     }
 
-    /// The most that a check of its own can ever have in use, whatever the load.
-    pub(super) fn most_under(&self, check: &Check) -> u64 {
+    /// Returns the most permits that a check of this rule can ever have in use, under any load.
+    pub(super) fn max_capacity_under(&self, check: &Check) -> u64 {
         match self.adapts_by() {
-            Some(terms) => self.usual_under(&check.key).scaled(terms.bounds().1).capacity(),
+            Some(terms) => self.configured_quota_under(&check.key).scaled(terms.bounds().1).capacity(),
             None => check.quota.capacity(),
         }
     }
 
-    /// What it allows under one of its keys.
+    /// Returns the quota for one key of this rule.
     pub(super) fn quota_under(&self, key: &Key) -> Quota {
-        self.adapted(self.usual_under(key))
+        self.adapted(self.configured_quota_under(key))
     }
 
-    /// The same, whatever the load.
-    fn usual_under(&self, key: &Key) -> Quota {
+    /// Returns the quota for one key of this rule, without adaptation.
+    fn configured_quota_under(&self, key: &Key) -> Quota {
         let is = |values: &[String]| {
-            self.form.key(&Digests::default(), |place| values.get(place).map(String::as_str))
+            self.key_template.key(&Digests::default(), |index| values.get(index).map(String::as_str))
         };
-        let own = self
+        let override_quota = self
             .overrides
             .iter()
-            .chain(&self.spelled_overrides)
+            .chain(&self.normalized_overrides)
             .find(|(values, _)| is(values).as_ref() == Some(key));
-        own.map_or(self.quota, |(_, quota)| *quota)
+        override_quota.map_or(self.quota, |(_, quota)| *quota)
     }
 }
 
@@ -488,7 +489,7 @@ pub(super) fn find<'a>(attributes: &[(&str, &'a str)], name: &str) -> Option<&'a
     attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
 }
 
-/// Who is denied holds nothing.
+/// Rejects `count: attempts` for `concurrency`, because a denied request holds no permits.
 pub(super) fn check_held(quota: &Quota) -> Result<(), Error> {
     if quota.is_held() && quota.count() == Count::Attempts {
         return Err(Error::invalid("`count: attempts` does not go with algorithm: concurrency"));
@@ -496,7 +497,7 @@ pub(super) fn check_held(quota: &Quota) -> Result<(), Error> {
     Ok(())
 }
 
-/// How a quota with a lease is counted: in slices, so that what is handed out before a slice ends can be dated there.
+/// Returns the algorithm of a quota with a lease: slices, so that permits handed out during a slice can be dated at its end.
 fn leased_algorithm(quota: &Quota, ttl: Micros) -> Result<Algorithm, Error> {
     let window = quota.window();
     let slices = window.get().checked_div(ttl.get()).and_then(|slices| u32::try_from(slices).ok());
@@ -519,7 +520,7 @@ fn leased_algorithm(quota: &Quota, ttl: Micros) -> Result<Algorithm, Error> {
     }
 }
 
-/// A rule name goes into headers, metrics and keys: letters, digits, `.`, `_`, `/` and `-`.
+/// Checks a rule name, which appears in headers, metrics and keys: letters, digits, `.`, `_`, `/` and `-`.
 pub(crate) fn check_rule_name(name: &str) -> Result<(), Error> {
     check_label("a rule name", name)?;
     if name == super::AD_HOC {

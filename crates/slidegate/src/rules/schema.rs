@@ -1,4 +1,4 @@
-//! The rules as a file has them: what `GET /v1/rules` shows and `slidegate schema` describes.
+//! Serializable form of the rules: the content of `GET /v1/rules`, and the source of `slidegate schema`.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::selection::Kind;
 use super::{AdHoc, Bounds, Mode, Pattern, Rule, Unmatched};
 use crate::{Algorithm, Count, Encoding, OnError, Quota, RampShape, WarmUp};
 
-/// A rule: when it applies, what it counts, and how much of it is allowed.
+/// A rule: its conditions, its key and its limit.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "Rule", extend("oneOf" = [
@@ -19,23 +19,23 @@ use crate::{Algorithm, Count, Encoding, OnError, Quota, RampShape, WarmUp};
     { "required": ["blocked"], "properties": { "blocked": { "const": true } } }
 ]))]
 pub struct RuleFile {
-    /// Letters, digits, `.`, `_`, `/` and `-`; no two rules have the same.
+    /// Letters, digits, `.`, `_`, `/` and `-`; unique among the rules.
     #[schemars(length(min = 1, max = 64), pattern(r"^[A-Za-z0-9][A-Za-z0-9._/-]*$"))]
     pub name: String,
-    /// Attributes and what they must be: a value, a list of values, or a prefix that ends in `*`.
+    /// Attributes and their required values: a value, a list of values, or a prefix that ends in `*`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub r#match: BTreeMap<String, PatternsFile>,
-    /// The attributes that the count is kept by; none counts all requests together.
+    /// The attributes that separate the counts; without a key all requests are counted together.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub key: Vec<String>,
-    /// Applies only to requests that have no other attributes than those in `match` and `key`.
+    /// Applies only to requests without attributes other than those in `match` and `key`.
     #[serde(skip_serializing_if = "is_false", default)]
     pub only: bool,
-    /// Of the rules of one group only the first that applies to a request is looked at.
+    /// Only the first applicable rule of a group is evaluated.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(length(min = 1, max = 64), pattern(r"^[A-Za-z0-9][A-Za-z0-9._/-]*$"))]
     pub group: Option<String>,
-    /// Other rules, which are not looked at where this one applies.
+    /// Other rules, which are not evaluated if this one applies.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub replaces: Vec<String>,
     /// Instead of `limit` and `window`: counts nothing and denies nothing.
@@ -44,51 +44,51 @@ pub struct RuleFile {
     /// Instead of `limit` and `window`: counts nothing and denies everything.
     #[serde(skip_serializing_if = "is_false", default)]
     pub blocked: bool,
-    /// One of `key`: all rules with this tag count one value of it in one slot of a cluster, on one server.
+    /// One of `key`: all rules with this tag store the counts of one value in one slot of a cluster, on one server.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tag: Option<String>,
-    /// How many permits in a window; the refill of a token bucket.
+    /// Permits per window; the refill of a token bucket.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub limit: Option<u64>,
     /// A length of time such as `250ms`, `5s` or `1h`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub window: Option<String>,
-    /// How it is counted. `sliding-window`, unless given.
+    /// The counting algorithm. Default: `sliding-window`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub algorithm: Option<AlgorithmFile>,
-    /// `token-bucket` only: the most that can be taken at once. The limit, unless given.
+    /// `token-bucket` only: the capacity of the bucket. Default: the limit.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub burst: Option<u64>,
-    /// `time-slice` only: how many slices make up the window. 10, unless given.
+    /// `time-slice` only: the number of slices in the window. Default: 10.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 2, max = 10_000))]
     pub slices: Option<u32>,
-    /// Whether denied requests count too. `admitted`, unless given.
+    /// Counts admitted requests only, or denied requests too. Default: `admitted`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub count: Option<CountFile>,
-    /// The number a denial carries. 429, unless given.
+    /// The code of a denial. Default: 429.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 1))]
     pub code: Option<u32>,
-    /// Whether it may deny. `enforce`, unless given.
+    /// Enforces the limit, only observes, or is off. Default: `enforce`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mode: Option<ModeFile>,
-    /// Another rule, which this one is tried out to replace: what would be decided otherwise is counted. `mode` is then
+    /// Another rule, which this one is tested to replace: requests that would be decided differently are counted. `mode` is then
     /// `shadow`, unless it is `off`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub shadow_of: Option<String>,
-    /// How Redis stores it: `packed` for `sliding-window` only. `zset`, unless given.
+    /// Storage format in Redis: `packed` for `sliding-window` only. Default: `zset`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub encoding: Option<EncodingFile>,
-    /// What to answer while Redis cannot decide. What `guard` says, unless given.
+    /// Behaviour while Redis cannot decide. Default: the setting in `guard`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub on_error: Option<OnErrorFile>,
     /// Lets each node take permits in advance: for `sliding-window`, which is then counted in slices, or `time-slice`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lease: Option<LeaseFile>,
-    /// Lets the limit climb after a cold start; not with `token-bucket`.
+    /// Raises the limit gradually after a cold start; not with `token-bucket`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub warm_up: Option<WarmUpFile>,
     /// Lets the limit follow the load; not with `lease`.
@@ -104,23 +104,23 @@ fn is_false(flag: &bool) -> bool {
 }
 
 impl RuleFile {
-    /// The same rule without what it would be anyway.
+    /// Removes the fields that equal their defaults.
     #[must_use]
     pub fn brief(mut self) -> Self {
-        fn unusual<T: PartialEq>(field: &mut Option<T>, usual: T) {
-            *field = field.take().filter(|value| *value != usual);
+        fn drop_default<T: PartialEq>(field: &mut Option<T>, default_value: T) {
+            *field = field.take().filter(|value| *value != default_value);
         }
-        unusual(&mut self.algorithm, AlgorithmFile::default());
-        unusual(&mut self.count, CountFile::default());
-        unusual(&mut self.code, super::DEFAULT_CODE.get());
-        unusual(&mut self.mode, ModeFile::default());
-        unusual(&mut self.encoding, EncodingFile::default());
+        drop_default(&mut self.algorithm, AlgorithmFile::default());
+        drop_default(&mut self.count, CountFile::default());
+        drop_default(&mut self.code, super::DEFAULT_CODE.get());
+        drop_default(&mut self.mode, ModeFile::default());
+        drop_default(&mut self.encoding, EncodingFile::default());
         self.adaptive = self.adaptive.map(AdaptiveFile::brief);
         self
     }
 }
 
-/// What a node may take in advance.
+/// Permits that a node may take in advance.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "Lease")]
@@ -128,37 +128,37 @@ pub struct LeaseFile {
     /// The most permits that one node takes at once.
     #[schemars(range(min = 2, max = 10_000))]
     pub permits: u32,
-    /// How long it may keep them; goes into the window a whole number of times.
+    /// Time for which a node may keep them; must divide the window evenly.
     pub ttl: String,
 }
 
-/// How a limit climbs after a cold start.
+/// Gradual rise of a limit after a cold start.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "WarmUp")]
 pub struct WarmUpFile {
-    /// Where it starts: a part of the limit such as `20%`.
+    /// Start of the rise: a share of the limit such as `20%`.
     #[schemars(pattern(r"^[1-9][0-9]?(\.0{1,2})? *%$"))]
     pub from: String,
-    /// How long it takes to the full limit: up to a day.
+    /// Time until the full limit: up to a day.
     pub over: String,
-    /// After how long without any admission it is cold again: no shorter than the window. A minute or the window,
-    /// unless given.
+    /// Time without any admission after which the limit is cold again: at least the window. Default: a minute, or the window if
+    /// that is longer.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub idle: Option<String>,
-    /// How it climbs. `linear`, unless given.
+    /// Shape of the rise. Default: `linear`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub shape: Option<ClimbFile>,
 }
 
-/// How a limit climbs.
+/// Shape of the rise.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "Climb")]
 pub enum ClimbFile {
-    /// Steadily.
+    /// A steady rise.
     Linear,
-    /// In four steps: from 20 % that is 20, 50, 80 and 100 %.
+    /// Four steps: from 20 % that is 20, 50, 80 and 100 %.
     Steps,
 }
 
@@ -181,13 +181,13 @@ impl From<WarmUp> for WarmUpFile {
 #[serde(untagged)]
 #[schemars(rename = "Patterns")]
 pub enum PatternsFile {
-    /// One.
+    /// One pattern.
     One(String),
-    /// Any of these.
+    /// A list of patterns, any of which may match.
     Any(#[schemars(length(min = 1))] Vec<String>),
 }
 
-/// How a limit is counted.
+/// The counting algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "Algorithm")]
@@ -195,43 +195,43 @@ pub enum AlgorithmFile {
     /// Exact: never more than the limit in any interval of the window's length.
     #[default]
     SlidingWindow,
-    /// Counts anew at every multiple of the window.
+    /// The count restarts at every multiple of the window.
     FixedWindow,
-    /// Moves in steps of one slice; never over, in constant memory.
+    /// The window moves in steps of one slice; never over the limit, in constant memory.
     TimeSlice,
     /// Refills steadily, and allows a burst.
     TokenBucket,
-    /// So many at once: each permit is held until it is given back, or for the window.
+    /// A number of permits at once: each is held until it is released, or for the window.
     Concurrency,
 }
 
-/// What a rule counts.
+/// The events that a rule counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "Count")]
 pub enum CountFile {
-    /// Only what was admitted.
+    /// Admitted requests only.
     #[default]
     Admitted,
     /// Denied requests too.
     Attempts,
 }
 
-/// Whether a rule may deny.
+/// Enforcement of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "Mode")]
 pub enum ModeFile {
-    /// It denies what is over its limit.
+    /// The rule denies requests over its limit.
     #[default]
     Enforce,
-    /// It counts and reports, but denies nothing.
+    /// The rule counts and reports, but denies nothing.
     Shadow,
-    /// It is not looked at.
+    /// The rule is not evaluated.
     Off,
 }
 
-/// How Redis stores an exact window. The decisions are the same.
+/// Storage format of a sliding window in Redis. The decisions are the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "Encoding")]
@@ -239,16 +239,16 @@ pub enum EncodingFile {
     /// A sorted set, which people can read.
     #[default]
     Zset,
-    /// A packed log: ten bytes an event or fewer.
+    /// A packed log: at most ten bytes per event.
     Packed,
 }
 
-/// What to answer while Redis cannot decide.
+/// Behaviour while Redis cannot decide.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "OnError")]
 pub enum OnErrorFile {
-    /// Decide in this process, by this node's share of the limit.
+    /// Decide in this process, with this node's share of the limit.
     Local,
     /// Allow.
     Open,
@@ -271,28 +271,28 @@ impl From<OnError> for OnErrorFile {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "Override")]
 pub struct OverrideFile {
-    /// The value of each of the rule's key attributes.
+    /// The value of each key attribute of the rule.
     pub key: BTreeMap<String, String>,
-    /// Its limit; the rule's, unless given.
+    /// The limit of this key. Default: that of the rule.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub limit: Option<u64>,
-    /// Its burst; the rule's, unless given.
+    /// The burst of this key. Default: that of the rule.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub burst: Option<u64>,
 }
 
-/// What becomes of a request that no rule matches.
+/// Policy for a request that no rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "Unmatched")]
 pub enum UnmatchedFile {
-    /// It is allowed.
+    /// The request is allowed.
     Allow,
-    /// It is allowed; the names of its attributes are logged, at most once a minute.
+    /// The request is allowed; the names of its attributes are logged, at most once a minute.
     Warn,
-    /// It is denied, with code 429.
+    /// The request is denied, with code 429.
     Deny,
 }
 
@@ -306,15 +306,15 @@ impl From<Unmatched> for UnmatchedFile {
     }
 }
 
-/// The bounds that requests which name their own limit must keep.
+/// Bounds for requests that give their own limit.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "AdHoc")]
 pub struct AdHocFile {
-    /// Limits: 1,000 if none is named, between 1 and 100,000, unless given.
+    /// Limits. Defaults: 1,000 if a request gives none, between 1 and 100,000.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub limit: Option<BoundsFile<u64>>,
-    /// Windows: 60s if none is named, between 1s and 1h, unless given.
+    /// Windows. Defaults: 60s if a request gives none, between 1s and 1h.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub window: Option<BoundsFile<String>>,
 }
@@ -324,13 +324,13 @@ pub struct AdHocFile {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "Bounds_of_{T}")]
 pub struct BoundsFile<T> {
-    /// Used when a request names none.
+    /// Used if a request gives none.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub default: Option<T>,
-    /// The least a request may name.
+    /// The lowest value a request may give.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub min: Option<T>,
-    /// The most a request may name.
+    /// The highest value a request may give.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub max: Option<T>,
 }

@@ -1,4 +1,4 @@
-//! `adaptive` as a file has it.
+//! Serializable form of the field `adaptive`.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -6,82 +6,82 @@ use serde::Serialize;
 use crate::dynamic::adaptive::percent;
 use crate::{Adaptive, Latencies, Micros, Thresholds};
 
-/// How a limit follows the load.
+/// Settings by which a limit follows the load.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "Adaptive")]
 pub struct AdaptiveFile {
-    /// The share of the CPU in use: below 50% there is room, from 80% on there is not, unless given; or `off`.
+    /// CPU use: spare capacity below `low`, overload from `high` on. Default: 50% and 80%. Or `off`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpu: Option<SharesFile>,
-    /// The share of the memory in use: below 60% there is room, from 85% on there is not, unless given; or `off`.
+    /// Memory use: spare capacity below `low`, overload from `high` on. Default: 60% and 85%. Or `off`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub memory: Option<SharesFile>,
-    /// Latencies that are reported: below 100ms there is room, from 500ms on there is not, unless given; or `gradient`; or
+    /// Reported latencies: spare capacity below `low`, overload from `high` on. Default: 100ms and 500ms. Or `gradient`, or
     /// `off`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub latency: Option<LatencyFile>,
-    /// The least that is left of the limit. 10%, unless given.
+    /// Lowest share of the limit. Default: 10%.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub min: Option<String>,
-    /// The most that it becomes. 120%, unless given.
+    /// Highest share of the limit. Default: 120%.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub max: Option<String>,
-    /// How much of what the bands say is taken. 1, unless given.
+    /// Strength with which the thresholds act. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schemars(range(min = 0.01, max = 10.0))]
     pub sensitivity: Option<f64>,
-    /// How long it takes to fall: after this it has come two thirds of the way; to climb, three times as long. 5s, unless
-    /// given.
+    /// Time constant of a fall: after this time the limit has covered two thirds of the distance. A rise takes three times as
+    /// long. Default: 5s.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub smooth: Option<String>,
 }
 
-/// Bands of a share, or none.
+/// Thresholds of a share, or `off`.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(rename = "Shares")]
 pub enum SharesFile {
-    /// By bands.
+    /// By thresholds.
     Thresholds(BandsFile),
-    /// Not at all.
+    /// Ignored.
     Off(OffFile),
 }
 
-/// How latencies are followed.
+/// Method by which the limit follows latencies.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(rename = "Latencies")]
 pub enum LatencyFile {
-    /// By bands.
+    /// By thresholds.
     Thresholds(BandsFile),
-    /// Against their long-run floor.
+    /// Relative to their long-run floor.
     Tolerance(ToleranceFile),
-    /// The same, up to twice the floor; or not at all.
+    /// `gradient` for up to twice the floor, or `off`.
     Word(LatencyWordFile),
 }
 
-/// A word instead of bands.
+/// A word instead of thresholds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "Off")]
 pub enum OffFile {
-    /// It is not followed.
+    /// The input is ignored.
     Off,
 }
 
-/// A word instead of bands.
+/// A word instead of thresholds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "LatencyWord")]
 pub enum LatencyWordFile {
     /// Up to twice the floor.
     Gradient,
-    /// They are not followed.
+    /// Latencies are ignored.
     Off,
 }
 
-/// How far above their long-run floor latencies may be.
+/// Tolerance of latencies relative to their long-run floor.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "Tolerance")]
@@ -90,41 +90,41 @@ pub struct ToleranceFile {
     pub tolerance: String,
 }
 
-/// Where there is room, and where there is not.
+/// Thresholds of spare capacity and of overload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "Bands")]
 pub struct BandsFile {
-    /// Below this there is room.
+    /// Below this value there is spare capacity.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub low: Option<String>,
-    /// From here on there is not.
+    /// From this value on the server is overloaded.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub high: Option<String>,
-    /// What the limit becomes where there is room: from `100%` to `1000%`.
+    /// Share of the limit with spare capacity: from `100%` to `1000%`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub below: Option<String>,
-    /// What is left of it where there is not: from `1%` to `100%`.
+    /// Share of the limit under overload: from `1%` to `100%`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub above: Option<String>,
 }
 
 impl AdaptiveFile {
-    /// The same without what it would be anyway.
+    /// Removes the fields that equal their defaults.
     pub(super) fn brief(mut self) -> Self {
-        let usual = AdaptiveFile::from(&Adaptive::default());
-        fn unlike<T: PartialEq>(field: &mut Option<T>, usual: &Option<T>) {
-            if field == usual {
+        let defaults = AdaptiveFile::from(&Adaptive::default());
+        fn drop_default<T: PartialEq>(field: &mut Option<T>, defaults: &Option<T>) {
+            if field == defaults {
                 *field = None;
             }
         }
-        unlike(&mut self.cpu, &usual.cpu);
-        unlike(&mut self.memory, &usual.memory);
-        unlike(&mut self.latency, &usual.latency);
-        unlike(&mut self.min, &usual.min);
-        unlike(&mut self.max, &usual.max);
-        unlike(&mut self.sensitivity, &usual.sensitivity);
-        unlike(&mut self.smooth, &usual.smooth);
+        drop_default(&mut self.cpu, &defaults.cpu);
+        drop_default(&mut self.memory, &defaults.memory);
+        drop_default(&mut self.latency, &defaults.latency);
+        drop_default(&mut self.min, &defaults.min);
+        drop_default(&mut self.max, &defaults.max);
+        drop_default(&mut self.sensitivity, &defaults.sensitivity);
+        drop_default(&mut self.smooth, &defaults.smooth);
         self
     }
 }
@@ -132,8 +132,10 @@ impl AdaptiveFile {
 impl From<&Adaptive> for AdaptiveFile {
     fn from(terms: &Adaptive) -> Self {
         let shares = |by: Option<Thresholds>| {
-            let edge = |edge: u64| percent(u32::try_from(edge).unwrap_or(u32::MAX));
-            Some(by.map_or(SharesFile::Off(OffFile::Off), |by| SharesFile::Thresholds(bands(by, edge))))
+            let threshold = |threshold: u64| percent(u32::try_from(threshold).unwrap_or(u32::MAX));
+            Some(by.map_or(SharesFile::Off(OffFile::Off), |by| {
+                SharesFile::Thresholds(thresholds_file(by, threshold))
+            }))
         };
         let (min, max) = terms.bounds();
         AdaptiveFile {
@@ -141,7 +143,9 @@ impl From<&Adaptive> for AdaptiveFile {
             memory: shares(terms.by_memory()),
             latency: Some(match terms.by_latency() {
                 Some(Latencies::Thresholds(by)) => {
-                    LatencyFile::Thresholds(bands(by, |edge| Micros::new(edge).to_string()))
+                    LatencyFile::Thresholds(thresholds_file(by, |threshold| {
+                        Micros::new(threshold).to_string()
+                    }))
                 }
                 Some(Latencies::Gradient(share)) => {
                     LatencyFile::Tolerance(ToleranceFile { tolerance: percent(share) })
@@ -156,11 +160,11 @@ impl From<&Adaptive> for AdaptiveFile {
     }
 }
 
-fn bands(bands: Thresholds, edge: impl Fn(u64) -> String) -> BandsFile {
+fn thresholds_file(thresholds: Thresholds, threshold: impl Fn(u64) -> String) -> BandsFile {
     BandsFile {
-        low: Some(edge(bands.low)),
-        high: Some(edge(bands.high)),
-        below: Some(percent(bands.below)),
-        above: Some(percent(bands.above)),
+        low: Some(threshold(thresholds.low)),
+        high: Some(threshold(thresholds.high)),
+        below: Some(percent(thresholds.below)),
+        above: Some(percent(thresholds.above)),
     }
 }

@@ -1,4 +1,4 @@
-//! Which of the rules that apply are looked at: of a group only the first, and none that another one replaces.
+//! Selection among the rules that apply: only the first rule of a group, and no rule that another one replaces.
 
 use std::collections::HashMap;
 
@@ -9,20 +9,20 @@ use super::rule::{check_label, check_rule_name};
 use crate::key::Digests;
 use crate::{Check, Error, Quota};
 
-/// What a rule does with what it applies to.
+/// Effect of a rule on the requests to which it applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It counts, and denies what is over its quota.
+    /// The rule counts, and denies requests over its quota.
     #[default]
     Limited,
-    /// It counts nothing and denies nothing.
+    /// The rule counts nothing and denies nothing.
     Unlimited,
-    /// It counts nothing and denies everything.
+    /// The rule counts nothing and denies everything.
     Blocked,
 }
 
 impl Rule {
-    /// A rule that counts and denies nothing: an exception, ahead of the rest of its [group](Rule::group).
+    /// Creates a rule that counts and denies nothing: an exception, placed before the rest of its [group](Rule::group).
     ///
     /// ```
     /// use slidegate::{Quota, Rule, Rules};
@@ -34,37 +34,37 @@ impl Rule {
     /// ```
     pub fn unlimited(name: &str) -> Result<Self, Error> {
         check_rule_name(name)?;
-        Ok(Rule::countless(name, Kind::Unlimited))
+        Ok(Rule::without_counter(name, Kind::Unlimited))
     }
 
-    /// A rule that counts nothing and denies everything, without asking the store. As a
-    /// [shadow](crate::Mode::Shadow) it denies nothing either, and is like [`Rule::unlimited`].
+    /// Creates a rule that counts nothing and denies everything, without a call to the store. As a
+    /// [shadow](crate::Mode::Shadow) it denies nothing, like [`Rule::unlimited`].
     pub fn blocked(name: &str) -> Result<Self, Error> {
         check_rule_name(name)?;
-        Ok(Rule::countless(name, Kind::Blocked))
+        Ok(Rule::without_counter(name, Kind::Blocked))
     }
 
-    pub(super) fn countless(name: &str, kind: Kind) -> Self {
-        Rule { kind, ..Rule::named(name, Quota::STAND_IN) }
+    pub(super) fn without_counter(name: &str, kind: Kind) -> Self {
+        Rule { kind, ..Rule::named(name, Quota::PLACEHOLDER) }
     }
 
-    /// Of the rules of one group only the first that applies to a request is looked at.
+    /// Adds the rule to a group: only the first applicable rule of a group is evaluated.
     pub fn group(mut self, name: &str) -> Result<Self, Error> {
         check_label("a group name", name)?;
         self.group = Some(name.to_owned());
         Ok(self)
     }
 
-    /// Applies only to requests that have no other attributes than those named by [`Rule::when`] and [`Rule::per`].
+    /// Applies only to requests without attributes other than those in [`Rule::when`] and [`Rule::per`].
     #[must_use]
     pub fn only(mut self) -> Self {
         self.only = true;
         self
     }
 
-    /// Where this rule applies, these are not looked at, nor for any other request of the same
-    /// [`acquire_together`](crate::Limiter::acquire_together). They still end their [group](Rule::group), and what
-    /// they replace stays replaced.
+    /// Excludes these rules wherever this rule applies, also for all other requests of the same
+    /// [`acquire_together`](crate::Limiter::acquire_together). A replaced rule still ends its [group](Rule::group), and the
+    /// rules that it replaces stay replaced.
     pub fn replaces<'r>(mut self, rules: impl IntoIterator<Item = &'r str>) -> Result<Self, Error> {
         for rule in rules {
             if rule == self.name {
@@ -75,33 +75,33 @@ impl Rule {
         Ok(self)
     }
 
-    /// Whether it is limited: neither unlimited nor blocked.
+    /// Returns true if the rule is neither unlimited nor blocked.
     pub fn is_limited(&self) -> bool {
         self.kind == Kind::Limited
     }
 
-    /// Whether it is looked at wherever it applies, whatever other rules there are.
+    /// Returns true if the rule is evaluated wherever it applies, regardless of other rules.
     pub(super) fn is_plain(&self) -> bool {
         self.is_limited() && self.group.is_none() && self.replaces.is_empty()
     }
 }
 
-/// The checks of one request.
+/// Checks of one request.
 pub(super) type CheckList = SmallVec<[Check; 1]>;
 
-/// The numbers of the rules that others replace.
+/// Indexes of rules that other rules replace.
 pub(super) type Replaced = SmallVec<[u32; 4]>;
 
-/// What the rules say of each other, by their numbers. A set of rules that say nothing has none.
+/// Groups and replacements, by rule index. A set of rules without groups and replacements has no `Selection`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Choice {
-    /// The group of each rule.
+pub(super) struct Selection {
+    /// Group of each rule.
     pub(super) groups: Vec<Option<u32>>,
-    /// The rules that each replaces.
+    /// The rules that each rule replaces.
     pub(super) replaces: Vec<Replaced>,
 }
 
-impl Choice {
+impl Selection {
     pub(super) fn new(rules: &[Rule]) -> Result<Option<Self>, Error> {
         if rules.iter().all(Rule::is_plain) {
             return Ok(None);
@@ -118,11 +118,11 @@ impl Choice {
             rule.replaces.iter().map(number).collect()
         };
         let replaces = rules.iter().map(numbered).collect::<Result<_, Error>>()?;
-        Ok(Some(Choice { groups, replaces }))
+        Ok(Some(Selection { groups, replaces }))
     }
 
-    /// The checks of every rule that is looked at for these attributes, but for those that others replace: their
-    /// numbers are added to `replaced`. And whether any rule applies.
+    /// Returns the checks of every rule that is evaluated for these attributes, and true if any rule applies. It includes
+    /// replaced rules, and adds their indexes to `replaced`.
     pub(super) fn checks<'v>(
         &self,
         rules: &[Rule],
@@ -146,7 +146,7 @@ impl Choice {
             match rule.kind {
                 Kind::Limited => checks.extend(check),
                 Kind::Unlimited => {}
-                // More than there is, so that any store denies it too.
+                // A cost above the limit, so that every store denies it too.
                 Kind::Blocked => checks.extend(
                     check
                         .filter(|check| check.enforced)

@@ -1,4 +1,4 @@
-//! A rule that only watches, beside the one that it would replace.
+//! Shadows: rules that only observe, next to the rule that they would replace.
 
 use std::collections::HashSet;
 
@@ -8,9 +8,10 @@ use crate::Error;
 use crate::common::yaml::{Fields, Node, Reader};
 
 impl Rule {
-    /// Makes it a [shadow](Mode::Shadow) of another rule, which it is tried out to replace: it counts what it would have
-    /// admitted in its place, also what the other one denies. For that it is judged apart, right after the rest and by a
-    /// second call to the store; [`acquire_together`](crate::Limiter::acquire_together) alone takes it for a plain shadow.
+    /// Makes this rule a [shadow](Mode::Shadow) of another rule, to test it as a replacement: it counts the requests that it
+    /// would have admitted in place of that rule, also those that the other rule denies. For that it is evaluated separately,
+    /// after the other rules and by a second call to the store. Only
+    /// [`acquire_together`](crate::Limiter::acquire_together) treats it as a plain shadow.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -35,13 +36,13 @@ impl Rule {
         Ok(self)
     }
 
-    /// The rule that it is a shadow of.
+    /// Returns the rule that this rule is a shadow of.
     pub fn shadowed(&self) -> Option<&str> {
         self.shadow_of.as_deref()
     }
 }
 
-/// Whether every rule that has a shadow is among those with these names.
+/// Checks that every rule with a shadow exists.
 pub(super) fn check(rules: &[Rule], names: &HashSet<&str>) -> Result<(), Error> {
     let mut shadowed = rules.iter().filter_map(Rule::shadowed);
     shadowed.find(|name| !names.contains(name)).map_or(Ok(()), |name| Err(no_such_rule(name)))
@@ -51,8 +52,8 @@ pub(super) fn no_such_rule(name: &str) -> Error {
     Error::invalid(format!("shadow-of names `{name}`, which is no rule"))
 }
 
-/// `shadow-of` in a file, of a rule whose mode is that, if it is given. Whether there is such a rule is checked when all
-/// names are known.
+/// Reads the field `shadow-of`. If a mode is given, it must be `shadow` or `off`. The name is checked when all names are
+/// known.
 #[cfg(feature = "yaml")]
 pub(super) fn read<'n>(
     fields: &Fields<'n>,

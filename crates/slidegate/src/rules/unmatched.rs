@@ -1,13 +1,13 @@
-//! The policy for requests that no rule matches.
+//! Policy for requests that no rule matches.
 
 use super::Rules;
 #[cfg(feature = "yaml")]
 use crate::common::yaml::{Node, Reader};
 
-/// Policy for a request that no rule matches. A mistyped attribute makes such requests, so that a limit silently has no
+/// Policy for a request that no rule matches. A mistyped attribute causes such requests, so that a limit silently has no
 /// effect.
 ///
-/// A rule matches a request if it applies to it, also if it is a shadow, unlimited, or replaced by another rule that
+/// A rule matches a request if it applies to it, even if it is a shadow, unlimited, or replaced by another rule that
 /// applies. A rule that is off matches nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unmatched {
@@ -21,7 +21,7 @@ pub enum Unmatched {
 }
 
 impl Unmatched {
-    /// The word in files and answers.
+    /// Returns the name used in files and replies.
     pub fn as_str(self) -> &'static str {
         match self {
             Unmatched::Allow => "allow",
@@ -32,7 +32,7 @@ impl Unmatched {
 }
 
 impl Rules {
-    /// The same rules with this policy for requests that none of them matches.
+    /// Sets the policy for requests that no rule matches.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -49,20 +49,20 @@ impl Rules {
         self
     }
 
-    /// The same rules with this policy, unless they have one.
+    /// Sets the policy, unless there is one already.
     #[must_use]
     pub fn or_unmatched(mut self, unmatched: Unmatched) -> Self {
         self.unmatched.get_or_insert(unmatched);
         self
     }
 
-    /// The policy for requests that no rule matches.
+    /// Returns the policy for requests that no rule matches.
     #[inline]
     pub fn unmatched(&self) -> Unmatched {
         self.unmatched.unwrap_or_default()
     }
 
-    /// Whether a policy was given.
+    /// Returns true if a policy was given.
     pub fn has_unmatched(&self) -> bool {
         self.unmatched.is_some()
     }

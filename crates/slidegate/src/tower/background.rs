@@ -1,4 +1,4 @@
-//! Work that goes on though whoever began it has left: what was taken is given back.
+//! Background work that outlives the request: settlements and releases.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use tokio::runtime::Handle;
 
 use crate::{Limiter, Reservation, Store};
 
-/// How often a settlement that failed is tried again, and the wait before the first time; it doubles.
+/// Number of tries for a settlement, and the wait before the first retry; the wait doubles.
 const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The runtime that a request came in by; none if it is none of tokio's. Kept, because what is dropped may be dropped
-/// anywhere.
+/// Tokio runtime of a request; `None` outside of Tokio. It is stored, because a value may be dropped on a thread without a
+/// runtime.
 #[derive(Clone)]
 pub(super) struct Runtime(Option<Handle>);
 
@@ -23,8 +23,8 @@ impl Runtime {
         Runtime(Handle::try_current().ok())
     }
 
-    /// Does at once what can be, and the rest in a task of its own. Without tokio, a rest is given up.
-    pub(super) fn carry(&self, work: impl Future<Output = ()> + Send + 'static) {
+    /// Polls the work once, and spawns a task if it is not complete. Without Tokio, incomplete work is dropped.
+    pub(super) fn run_in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
         let _entered = self.0.as_ref().map(Handle::enter);
         let mut work = Box::pin(work);
         let done = work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
@@ -33,7 +33,7 @@ impl Runtime {
         }
     }
 
-    /// Starts a task; without tokio, drops it.
+    /// Spawns a task; without Tokio, drops it.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = &self.0 {
             runtime.spawn(work);
@@ -41,22 +41,26 @@ impl Runtime {
     }
 }
 
-/// What is to become of an admission in the end.
+/// Final correction of an admission.
 #[derive(Clone, Copy)]
-pub(super) enum Ending {
-    /// It counts what it really cost.
+pub(super) enum FinalCorrection {
+    /// Sets the actual cost.
     Cost(u64),
-    /// What it holds is given back.
+    /// Releases the held permits.
     Release,
 }
 
-/// Settles; tries again where it fails, for settling twice changes nothing.
-pub(super) async fn end<S: Store>(limiter: Arc<Limiter<S>>, reservation: Reservation, ending: Ending) {
+/// Applies the correction, and retries if it fails: settling twice changes nothing.
+pub(super) async fn settle_with_retries<S: Store>(
+    limiter: Arc<Limiter<S>>,
+    reservation: Reservation,
+    correction: FinalCorrection,
+) {
     let mut pause = PAUSE;
     for _ in 0..TRIES {
-        let settled = match ending {
-            Ending::Cost(permits) => limiter.settle(&reservation, permits).await,
-            Ending::Release => limiter.release(&reservation).await,
+        let settled = match correction {
+            FinalCorrection::Cost(permits) => limiter.settle(&reservation, permits).await,
+            FinalCorrection::Release => limiter.release(&reservation).await,
         };
         if settled.is_ok() {
             return;

@@ -1,4 +1,4 @@
-//! The body of a response: the service's own, or that of a denial.
+//! Body of a response: that of the service, or that of a denial.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -7,27 +7,27 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::permit_guard::Hold;
+use super::permit_guard::PermitGuard;
 
 pin_project! {
-    /// What a [`RateLimit`](super::RateLimit) responds with. Permits that are held are given back when it has been read
-    /// to its end, or is dropped.
+    /// Body of the responses of a [`RateLimit`](super::RateLimit). Held permits are released when the body has been read to
+    /// its end, or is dropped.
     pub struct ResponseBody<B> {
-        // None of a denial.
+        // `None` for a denial.
         #[pin]
-        served: Option<B>,
+        inner: Option<B>,
         denial: Option<Bytes>,
-        hold: Option<Hold>,
+        guard: Option<PermitGuard>,
     }
 }
 
 impl<B> ResponseBody<B> {
-    pub(super) fn served(body: B, hold: Option<Hold>) -> Self {
-        ResponseBody { served: Some(body), denial: None, hold }
+    pub(super) fn from_service(body: B, guard: Option<PermitGuard>) -> Self {
+        ResponseBody { inner: Some(body), denial: None, guard }
     }
 
     pub(super) fn denial(body: Bytes) -> Self {
-        ResponseBody { served: None, denial: Some(body).filter(|body| !body.is_empty()), hold: None }
+        ResponseBody { inner: None, denial: Some(body).filter(|body| !body.is_empty()), guard: None }
     }
 }
 
@@ -44,22 +44,22 @@ where
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let this = self.project();
-        let Some(body) = this.served.as_pin_mut() else {
+        let Some(body) = this.inner.as_pin_mut() else {
             return Poll::Ready(this.denial.take().map(|body| Ok(Frame::data(body.into()))));
         };
         let frame = ready!(body.poll_frame(context));
         if !matches!(frame, Some(Ok(_))) {
-            *this.hold = None;
+            *this.guard = None;
         }
         Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.served.as_ref().map_or(self.denial.is_none(), Body::is_end_stream)
+        self.inner.as_ref().map_or(self.denial.is_none(), Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
         let denial = || SizeHint::with_exact(self.denial.as_ref().map_or(0, Bytes::len) as u64);
-        self.served.as_ref().map_or_else(denial, Body::size_hint)
+        self.inner.as_ref().map_or_else(denial, Body::size_hint)
     }
 }

@@ -1,4 +1,4 @@
-//! Who asks: the peer's address, or what trusted proxies say of it.
+//! Client address of a request: that of the peer, or the one reported by trusted proxies.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use super::Rejection;
 use crate::Error;
 use crate::http::{client, counted, forwarded, network, x_forwarded_for};
 
-/// How many bits of an IPv6 address are one client, unless said otherwise: what providers give to one customer at least.
+/// Default number of bits of an IPv6 address that identify a client: the smallest network that providers give a customer.
 const IPV6_PREFIX: u8 = 64;
 
-/// Finds a client's address: an IPv4 address, or the /64 that an IPv6 address is one of.
+/// Determines the client of a request: an IPv4 address, or the /64 network of an IPv6 address.
 ///
-/// The peer's address is what the server has put among the request's extensions; a request without it is answered with
-/// status 500, because without it nobody would be limited. Behind proxies the peer is a proxy. Only those that are named
-/// are believed, and each only about whom it was asked by, so whatever a client writes into a header itself is not.
+/// The server must put the address of the peer into the extensions of the request. A request without it gets status 500,
+/// because otherwise no client would be limited. Behind proxies the peer is a proxy. Only the configured proxies are
+/// trusted, and each only about its direct peer, so a header that a client sends has no effect.
 ///
 /// ```
 /// use std::net::SocketAddr;
@@ -34,21 +34,21 @@ const IPV6_PREFIX: u8 = 64;
 pub struct ClientAddress {
     peer: Arc<Peer>,
     trusted: Arc<[IpNet]>,
-    chain: Chain,
+    header: ForwardedHeader,
     ipv6_prefix: u8,
 }
 
 type Peer = dyn Fn(&Extensions) -> Result<Option<SocketAddr>, Rejection> + Send + Sync;
 
-/// Which header proxies append to.
+/// Header to which the proxies append.
 #[derive(Clone, Copy)]
-enum Chain {
+enum ForwardedHeader {
     XForwardedFor,
     Forwarded,
 }
 
 impl ClientAddress {
-    /// The peer's address is in the extension `T`; none if it has none, as over a Unix socket.
+    /// Reads the address of the peer from the extension `T`; `None` if the peer has no address, as on a Unix socket.
     pub fn new<T: Send + Sync + 'static>(
         peer: impl Fn(&T) -> Option<SocketAddr> + Send + Sync + 'static,
     ) -> Self {
@@ -65,25 +65,25 @@ impl ClientAddress {
         ClientAddress {
             peer: Arc::new(peer),
             trusted: Arc::new([]),
-            chain: Chain::XForwardedFor,
+            header: ForwardedHeader::XForwardedFor,
             ipv6_prefix: IPV6_PREFIX,
         }
     }
 
-    /// Believes proxies in these networks, or at these addresses, about whom they were asked by: in `X-Forwarded-For`.
+    /// Trusts proxies in these networks, or at these addresses, to report their peer in `X-Forwarded-For`.
     pub fn behind<'n>(self, proxies: impl IntoIterator<Item = &'n str>) -> Result<Self, Error> {
         let trusted = proxies.into_iter().map(network).collect::<Result<_, Error>>()?;
         Ok(ClientAddress { trusted, ..self })
     }
 
-    /// The proxies write `Forwarded` (RFC 7239) instead. Only one of the two headers is ever read: the other one is
-    /// whatever the client sent.
+    /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`. Only one of the two headers is ever read, because the client
+    /// can set the other one to anything.
     #[must_use]
     pub fn by_forwarded(self) -> Self {
-        ClientAddress { chain: Chain::Forwarded, ..self }
+        ClientAddress { header: ForwardedHeader::Forwarded, ..self }
     }
 
-    /// How many bits of an IPv6 address are one client, from 16 to 128.
+    /// Sets the number of bits of an IPv6 address that identify a client, from 16 to 128.
     pub fn ipv6_prefix(self, bits: u8) -> Result<Self, Error> {
         if !(16..=128).contains(&bits) {
             return Err(Error::invalid(format!("an IPv6 prefix must be from 16 to 128 bits, not {bits}")));
@@ -97,14 +97,14 @@ impl ClientAddress {
     }
 
     fn client(&self, peer: IpAddr, request: &Parts) -> IpAddr {
-        match self.chain {
-            Chain::XForwardedFor => client(peer, x_forwarded_for(&request.headers), &self.trusted),
-            Chain::Forwarded => client(peer, forwarded(&request.headers), &self.trusted),
+        match self.header {
+            ForwardedHeader::XForwardedFor => client(peer, x_forwarded_for(&request.headers), &self.trusted),
+            ForwardedHeader::Forwarded => client(peer, forwarded(&request.headers), &self.trusted),
         }
     }
 }
 
-/// Without the modules it is in, which are none of a client's business.
+/// Returns a type name without its modules, which clients need not see.
 fn short_name<T>() -> &'static str {
     let name = std::any::type_name::<T>();
     let own = name.split('<').next().unwrap_or(name);

@@ -1,41 +1,41 @@
-//! A decision that is on its way.
+//! Future of a decision that releases its permits if the caller goes away.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::background::{Ending, Runtime, end};
+use super::background::{FinalCorrection, Runtime, settle_with_retries};
 use crate::{Checks, Decision, Error, Limiter, Rules, Store};
 
-pub(super) struct Deciding<S: Store + 'static> {
-    /// None once it is made.
-    decision: Option<Pin<Box<Decided>>>,
-    /// Who gives back what may be held; none if nothing may.
-    keeper: Option<Arc<Limiter<S>>>,
+pub(super) struct DecisionFuture<S: Store + 'static> {
+    /// `None` once the decision is made.
+    decision: Option<Pin<Box<BoxedDecision>>>,
+    /// Limiter that releases held permits; `None` if no rule can hold permits.
+    releaser: Option<Arc<Limiter<S>>>,
 }
 
-type Decided = dyn Future<Output = Result<Arc<Decision>, Error>> + Send;
+type BoxedDecision = dyn Future<Output = Result<Arc<Decision>, Error>> + Send;
 
-impl<S: Store + 'static> Deciding<S> {
-    pub(super) fn new(limiter: &Arc<Limiter<S>>, rules: Arc<Rules>, ask: Checks) -> Self {
-        let holds = ask.checks().iter().any(|check| check.quota.is_held());
-        let keeper = holds.then(|| Arc::clone(limiter));
+impl<S: Store + 'static> DecisionFuture<S> {
+    pub(super) fn new(limiter: &Arc<Limiter<S>>, rules: Arc<Rules>, checks: Checks) -> Self {
+        let holds = checks.checks().iter().any(|check| check.quota.is_held());
+        let releaser = holds.then(|| Arc::clone(limiter));
         let limiter = Arc::clone(limiter);
-        // Decisions are large, and what is on its way is moved about.
-        let decision = Box::pin(async move { limiter.decide(rules, ask).await.map(Arc::new) });
-        Deciding { decision: Some(decision), keeper }
+        // Boxed, because decisions are large and the future is moved.
+        let decision = Box::pin(async move { limiter.decide(rules, checks).await.map(Arc::new) });
+        DecisionFuture { decision: Some(decision), releaser }
     }
 
-    /// The decision, if it takes no time, as in memory.
-    pub(super) fn at_once(&mut self) -> Option<Result<Arc<Decision>, Error>> {
+    /// Returns the decision if it is ready at the first poll, as with the memory store.
+    pub(super) fn poll_once(&mut self) -> Option<Result<Arc<Decision>, Error>> {
         match self.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(decision) => Some(decision),
             Poll::Pending => None,
         }
     }
 
-    /// Must not be called again once it is made.
+    /// Polls the decision. Must not be called again once it is ready.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Arc<Decision>, Error>> {
         let Some(decision) = &mut self.decision else { return Poll::Pending };
         let decision = std::task::ready!(decision.as_mut().poll(context));
@@ -44,15 +44,16 @@ impl<S: Store + 'static> Deciding<S> {
     }
 }
 
-/// Whoever asked has left. What the store admits nevertheless would be held by nobody.
-impl<S: Store + 'static> Drop for Deciding<S> {
+/// Completes the decision in the background if the caller is gone. Permits that the store then admits are released, because
+/// nothing would hold them.
+impl<S: Store + 'static> Drop for DecisionFuture<S> {
     fn drop(&mut self) {
-        let (Some(decision), Some(limiter)) = (self.decision.take(), self.keeper.take()) else { return };
-        Runtime::here().carry(async move {
+        let (Some(decision), Some(limiter)) = (self.decision.take(), self.releaser.take()) else { return };
+        Runtime::here().run_in_background(async move {
             if let Ok(decision) = decision.await
                 && let Some(reservation) = decision.reservation()
             {
-                end(limiter, reservation, Ending::Release).await;
+                settle_with_retries(limiter, reservation, FinalCorrection::Release).await;
             }
         });
     }

@@ -1,4 +1,4 @@
-//! What a client is told whose request does not go on.
+//! Responses to requests that are denied, rejected or undecided.
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
@@ -7,12 +7,12 @@ use super::{Rejection, grpc};
 use crate::http::headers;
 use crate::{Decision, Error};
 
-/// Why a request does not go on.
+/// Reason why a request does not reach the service.
 #[derive(Clone, Copy, Debug)]
 pub enum Denial<'r> {
     /// A rule denied it.
     OverLimit(&'r Decision),
-    /// It could not be asked about as it stands.
+    /// The request is invalid, so the limiter was not called.
     Rejected(&'r Rejection),
     /// The store could not decide.
     Unavailable(&'r Error),
@@ -28,20 +28,20 @@ impl Denial<'_> {
     }
 }
 
-/// How a client is spoken to.
+/// Protocol of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Speech {
+pub(super) enum Protocol {
     Http,
     Grpc { web: bool },
 }
 
-impl Speech {
-    /// What a request is: gRPC says so in its content type.
+impl Protocol {
+    /// Detects the protocol of a request: gRPC has its own content type.
     pub(super) fn of(headers: &HeaderMap) -> Self {
         let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
         match kind.strip_prefix(b"application/grpc") {
-            Some(rest) => Speech::Grpc { web: rest.starts_with(b"-web") },
-            None => Speech::Http,
+            Some(rest) => Protocol::Grpc { web: rest.starts_with(b"-web") },
+            None => Protocol::Http,
         }
     }
 
@@ -52,19 +52,19 @@ impl Speech {
             headers::add(decision, older, &mut text, response.headers_mut());
         }
         match self {
-            Speech::Http => {
+            Protocol::Http => {
                 *response.status_mut() = denial.status();
                 *response.body_mut() = body(denial).into();
                 let json = HeaderValue::from_static("application/json");
                 response.headers_mut().insert(header::CONTENT_TYPE, json);
             }
-            Speech::Grpc { web } => grpc::add(denial, web, response.headers_mut()),
+            Protocol::Grpc { web } => grpc::add(denial, web, response.headers_mut()),
         }
         response
     }
 }
 
-/// What the HTTP door's `/v1/authorize` says.
+/// Returns the same body as `/v1/authorize` of the HTTP API.
 fn body(denial: &Denial<'_>) -> String {
     let (code, message) = match denial {
         Denial::OverLimit(decision) => {
@@ -72,12 +72,12 @@ fn body(denial: &Denial<'_>) -> String {
             return format!(r#"{{"allowed":false,"code":{code},"retry_after_ms":{wait}}}"#);
         }
         Denial::Rejected(rejection) => ("invalid_request", rejection.message().to_owned()),
-        // What the store says of itself is not for strangers.
+        // Details of the store are not for untrusted clients.
         Denial::Unavailable(_) => ("unavailable", UNDECIDED.to_owned()),
     };
     let message = serde_json::Value::String(message);
     format!(r#"{{"error":{{"code":"{code}","message":{message}}}}}"#)
 }
 
-/// Told where a store could not decide.
+/// Message for requests about which the store could not decide.
 pub(super) const UNDECIDED: &str = "it cannot be decided now whether this request may go on";

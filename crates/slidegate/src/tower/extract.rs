@@ -1,4 +1,4 @@
-//! Where the value of an attribute comes from.
+//! Extraction of attribute values from requests.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use crate::Error;
 use crate::http::{PathSpelling, host};
 use crate::request::check_value;
 
-/// Finds the value of an attribute in a request, and says what to do where there is none.
+/// Extracts the value of an attribute from a request, and defines the behaviour if there is none.
 ///
-/// Unless told otherwise, a request without a value lacks the attribute, and rules with it in their `key` or `match` do
-/// not apply. An empty value is none. Rules match a value whole, however long it is; a value of more than
-/// [`MAX_VALUE`](crate::MAX_VALUE) bytes is answered with status 400.
+/// By default, a request without a value lacks the attribute, and rules with it in their `key` or `match` do not apply. An
+/// empty value counts as none. Rules match the full value, however long it is; a value of more than
+/// [`MAX_VALUE`](crate::MAX_VALUE) bytes gets status 400.
 ///
 /// ```
 /// use http::StatusCode;
@@ -47,7 +47,7 @@ enum Origin {
     Closure(Arc<dyn for<'r> Fn(&'r Parts) -> Found<'r> + Send + Sync>),
 }
 
-/// What to do with a request that has no value.
+/// Behaviour for a request without a value.
 #[derive(Clone)]
 enum Missing {
     Skip,
@@ -60,7 +60,7 @@ impl Extract {
         Extract { origin, missing: Missing::Skip }
     }
 
-    /// The first header of this name.
+    /// Extracts the first header of this name.
     pub fn header(name: &str) -> Result<Self, Error> {
         let name = name.parse().map_err(|_| {
             Error::invalid(format!("a header's name is made of letters, digits and `-`, not \"{name}\""))
@@ -68,50 +68,50 @@ impl Extract {
         Ok(Extract::new(Origin::Header(name)))
     }
 
-    /// The path, without the query and in one spelling: `/a//b/../%62` is `/a/b`. Inside a router that takes a prefix
-    /// away, it is gone here too.
+    /// Extracts the normalized path without the query: `/a//b/../%62` is `/a/b`. Inside a router that strips a prefix, the
+    /// prefix is missing here too.
     ///
-    /// Paths that differ in a trailing slash, letter case or parameters are different paths, as they are to the routers of
-    /// axum and tonic. For a service that does not tell them apart, such as a proxy, use [`Extract::path_as`].
+    /// Paths that differ in a trailing slash, letter case or parameters are different paths, as they are for the routers of
+    /// axum and tonic. For a service that does not distinguish them, such as a proxy, use [`Extract::path_as`].
     pub fn path() -> Self {
         Extract::path_as(PathSpelling::distinct())
     }
 
-    /// The path in this spelling. If the rules may be written in another spelling, let them hold for this one:
+    /// Extracts the path in this spelling. If the rules may be written in another spelling, extend them with
     /// `Rules::with_paths`.
     pub fn path_as(spelling: PathSpelling) -> Self {
         Extract::new(Origin::Path(spelling))
     }
 
-    /// The method.
+    /// Extracts the method.
     pub fn method() -> Self {
         Extract::new(Origin::Method)
     }
 
-    /// The host that is asked, without its port and in lower case. The client says it.
+    /// Extracts the requested host, without its port and in lower case. The client chooses it.
     pub fn host() -> Self {
         Extract::new(Origin::Host)
     }
 
-    /// Something in the extension `T`, which a layer further out has put there; no value if it has not.
+    /// Extracts a value from the extension `T`, set by an outer layer; no value if the extension is missing.
     pub fn extension<T: Send + Sync + 'static>(
         find: impl for<'r> Fn(&'r T) -> Option<Cow<'r, str>> + Send + Sync + 'static,
     ) -> Self {
         Extract::closure(move |request| Ok(request.extensions.get::<T>().and_then(&find)))
     }
 
-    /// Anything that can be found in the head of a request. What it rejects is answered, and charged to nobody.
+    /// Extracts a value with a closure over the head of a request. A rejection is sent to the client and charges nothing.
     pub fn closure(find: impl for<'r> Fn(&'r Parts) -> Found<'r> + Send + Sync + 'static) -> Self {
         Extract::new(Origin::Closure(Arc::new(find)))
     }
 
-    /// Where there is no value, this one.
+    /// Uses this value if there is none.
     #[must_use]
     pub fn or(self, value: impl Into<Box<str>>) -> Self {
         Extract { missing: Missing::Value(value.into()), ..self }
     }
 
-    /// Where there is no value, the request is answered with this status.
+    /// Responds with this status if there is no value.
     #[must_use]
     pub fn or_deny(self, status: StatusCode) -> Self {
         Extract { missing: Missing::Deny(status), ..self }
@@ -124,7 +124,7 @@ impl Extract {
         }
     }
 
-    /// The value of the attribute `name`; none if the request shall lack it.
+    /// Returns the value of the attribute `name`; `None` if the request lacks it.
     pub(super) fn value<'r>(&'r self, name: &str, request: &'r Parts) -> Found<'r> {
         let found = self.origin.find(request)?.filter(|value| !value.is_empty());
         match (found, &self.missing) {

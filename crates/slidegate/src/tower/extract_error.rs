@@ -1,4 +1,4 @@
-//! Why a request was not even asked about.
+//! Rejections: requests that are invalid before the limiter is called.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,9 +7,9 @@ use http::StatusCode;
 
 use crate::Error;
 
-/// A request that cannot be asked about as it stands: its status, and what its client is told.
+/// An invalid request: the status and the message for its client.
 ///
-/// A text is a rejection with status 400.
+/// A text converts to a rejection with status 400.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     status: StatusCode,
@@ -17,17 +17,17 @@ pub struct Rejection {
 }
 
 impl Rejection {
-    /// Answers with this status, and tells the client why.
+    /// Creates a rejection with this status and a message for the client.
     pub fn new(status: StatusCode, message: impl Into<Cow<'static, str>>) -> Self {
         Rejection { status, message: message.into() }
     }
 
-    /// What it is answered with.
+    /// Returns the status.
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// What its client is told.
+    /// Returns the message for the client.
     pub fn message(&self) -> &str {
         &self.message
     }
@@ -53,7 +53,7 @@ impl From<String> for Rejection {
     }
 }
 
-/// The caller's mistake, such as more permits than the limit will ever have.
+/// Converts a mistake of the caller, such as more permits than the limit will ever have.
 impl From<&Error> for Rejection {
     fn from(error: &Error) -> Self {
         error.to_string().into()

@@ -1,4 +1,4 @@
-//! One request on its way through a layer.
+//! Future of one request through the layer.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,15 +10,15 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::decision_future::Deciding;
-use super::denial::Speech;
-use super::in_flight::Served;
-use super::shared::{Shared, Unasked};
+use super::decision_future::DecisionFuture;
+use super::denial::Protocol;
+use super::in_flight::InFlight;
+use super::shared::{PrepareError, Shared};
 use super::{Denial, Rejection, ResponseBody};
 use crate::{Decision, Error, Store};
 
 pin_project! {
-    /// What a [`RateLimit`](super::RateLimit) is about to respond.
+    /// Future of the response of a [`RateLimit`](super::RateLimit).
     pub struct ResponseFuture<Inner, B, S>
     where
         Inner: Service<Request<B>>,
@@ -31,23 +31,23 @@ pin_project! {
 }
 
 pin_project! {
-    #[project = Now]
+    #[project = StateProjection]
     enum State<Inner, F, B, S>
     where
         S: Store,
         S: 'static,
     {
-        Deciding { deciding: Deciding<S>, waiting: Option<Waiting<Inner, B, S>> },
-        // None if nobody decided.
-        Serving { #[pin] future: F, served: Option<Served<S>> },
+        Deciding { deciding: DecisionFuture<S>, waiting: Option<Waiting<Inner, B, S>> },
+        // `None` if there was no decision: the store failed, and the layer fails open.
+        Serving { #[pin] future: F, in_flight: Option<InFlight<S>> },
         Denied { answer: Option<Response<Bytes>> },
     }
 }
 
 /// A request that waits for a decision, with a service that is ready for it.
 struct Waiting<Inner, B, S: Store> {
-    gate: Arc<Shared<S>>,
-    speech: Speech,
+    shared: Arc<Shared<S>>,
+    protocol: Protocol,
     inner: Inner,
     request: Request<B>,
 }
@@ -57,30 +57,31 @@ where
     Inner: Service<Request<B>> + Clone,
     S: Store + 'static,
 {
-    /// `inner` is ready. If it can be decided at once it is called itself, otherwise a clone takes its place.
-    pub(super) fn new(gate: &Arc<Shared<S>>, inner: &mut Inner, request: Request<B>) -> Self {
+    /// Starts a request with `inner` ready. If the decision is ready at once, `inner` itself is called. Otherwise it moves
+    /// into the future, and a clone takes its place.
+    pub(super) fn new(shared: &Arc<Shared<S>>, inner: &mut Inner, request: Request<B>) -> Self {
         let (head, body) = request.into_parts();
-        let speech = gate.speech(&head);
-        let asked = gate.ask(&head);
+        let protocol = shared.protocol(&head);
+        let prepared = shared.checks(&head);
         let request = Request::from_parts(head, body);
-        let state = match asked {
-            Err(Unasked::Rejected(rejection)) => State::rejected(gate, speech, &rejection),
-            Err(Unasked::Failed(error)) => State::decided(gate, speech, Err(error), inner, request),
-            Ok((rules, ask)) => {
-                let mut deciding = Deciding::new(&gate.limiter, rules, ask);
-                match deciding.at_once() {
-                    Some(decision) => State::decided(gate, speech, decision, inner, request),
+        let state = match prepared {
+            Err(PrepareError::Rejected(rejection)) => State::rejected(shared, protocol, &rejection),
+            Err(PrepareError::Failed(error)) => State::decided(shared, protocol, Err(error), inner, request),
+            Ok((rules, checks)) => {
+                let mut deciding = DecisionFuture::new(&shared.limiter, rules, checks);
+                match deciding.poll_once() {
+                    Some(decision) => State::decided(shared, protocol, decision, inner, request),
                     None => {
                         let clone = inner.clone();
                         let inner = std::mem::replace(inner, clone);
-                        let waiting = Waiting { gate: Arc::clone(gate), speech, inner, request };
+                        let waiting = Waiting { shared: Arc::clone(shared), protocol, inner, request };
                         State::Deciding { deciding, waiting: Some(waiting) }
                     }
                 }
             }
         };
         if let State::Denied { .. } = state {
-            // What it has set aside for this request, it gives up with itself.
+            // Dropping the ready service frees the capacity that it has reserved for this request.
             *inner = inner.clone();
         }
         ResponseFuture { state }
@@ -93,35 +94,39 @@ where
     S: Store + 'static,
 {
     fn decided(
-        gate: &Arc<Shared<S>>,
-        speech: Speech,
+        shared: &Arc<Shared<S>>,
+        protocol: Protocol,
         decision: Result<Arc<Decision>, Error>,
         inner: &mut Inner,
         mut request: Request<B>,
     ) -> Self {
         match decision {
             Ok(decision) if decision.allowed() => {
-                if gate.options.passes_decision {
+                if shared.options.passes_decision {
                     request.extensions_mut().insert(Arc::clone(&decision));
                 }
-                let mut served = Served::new(Arc::clone(gate), decision);
+                let mut in_flight = InFlight::new(Arc::clone(shared), decision);
                 let future = inner.call(request);
-                served.set_running(false);
-                State::Serving { future, served: Some(served) }
+                in_flight.set_running(false);
+                State::Serving { future, in_flight: Some(in_flight) }
             }
-            Ok(decision) => State::denied(gate, speech, &Denial::OverLimit(&decision)),
-            Err(error) if !error.is_unavailable() => State::rejected(gate, speech, &Rejection::from(&error)),
-            Err(_) if gate.options.fail_open => State::Serving { future: inner.call(request), served: None },
-            Err(error) => State::denied(gate, speech, &Denial::Unavailable(&error)),
+            Ok(decision) => State::denied(shared, protocol, &Denial::OverLimit(&decision)),
+            Err(error) if !error.is_unavailable() => {
+                State::rejected(shared, protocol, &Rejection::from(&error))
+            }
+            Err(_) if shared.options.fail_open => {
+                State::Serving { future: inner.call(request), in_flight: None }
+            }
+            Err(error) => State::denied(shared, protocol, &Denial::Unavailable(&error)),
         }
     }
 
-    fn rejected(gate: &Shared<S>, speech: Speech, rejection: &Rejection) -> Self {
-        State::denied(gate, speech, &Denial::Rejected(rejection))
+    fn rejected(shared: &Shared<S>, protocol: Protocol, rejection: &Rejection) -> Self {
+        State::denied(shared, protocol, &Denial::Rejected(rejection))
     }
 
-    fn denied(gate: &Shared<S>, speech: Speech, denial: &Denial<'_>) -> Self {
-        State::Denied { answer: Some(gate.answer(denial, speech)) }
+    fn denied(shared: &Shared<S>, protocol: Protocol, denial: &Denial<'_>) -> Self {
+        State::Denied { answer: Some(shared.answer(denial, protocol)) }
     }
 }
 
@@ -136,26 +141,28 @@ where
         let mut state = self.project().state;
         loop {
             match state.as_mut().project() {
-                Now::Deciding { deciding, waiting } => {
+                StateProjection::Deciding { deciding, waiting } => {
                     let decision = ready!(deciding.poll(context));
                     let Some(waiting) = waiting.take() else { return Poll::Pending };
-                    let Waiting { gate, speech, mut inner, request } = waiting;
-                    state.set(State::decided(&gate, speech, decision, &mut inner, request));
+                    let Waiting { shared, protocol, mut inner, request } = waiting;
+                    state.set(State::decided(&shared, protocol, decision, &mut inner, request));
                 }
-                Now::Serving { future, served } => {
-                    served.iter_mut().for_each(|served| served.set_running(true));
+                StateProjection::Serving { future, in_flight } => {
+                    in_flight.iter_mut().for_each(|in_flight| in_flight.set_running(true));
                     let result = future.poll(context);
-                    served.iter_mut().for_each(|served| served.set_running(false));
-                    return Poll::Ready(match (ready!(result), served.take()) {
-                        (Ok(response), Some(served)) => Ok(served.respond(response)),
-                        (Ok(response), None) => Ok(response.map(|body| ResponseBody::served(body, None))),
-                        (Err(error), served) => {
-                            served.into_iter().for_each(Served::fail);
+                    in_flight.iter_mut().for_each(|in_flight| in_flight.set_running(false));
+                    return Poll::Ready(match (ready!(result), in_flight.take()) {
+                        (Ok(response), Some(in_flight)) => Ok(in_flight.respond(response)),
+                        (Ok(response), None) => {
+                            Ok(response.map(|body| ResponseBody::from_service(body, None)))
+                        }
+                        (Err(error), in_flight) => {
+                            in_flight.into_iter().for_each(InFlight::fail);
                             Err(error)
                         }
                     });
                 }
-                Now::Denied { answer } => {
+                StateProjection::Denied { answer } => {
                     let Some(answer) = answer.take() else { return Poll::Pending };
                     return Poll::Ready(Ok(answer.map(ResponseBody::denial)));
                 }

@@ -1,4 +1,4 @@
-//! Denials as gRPC clients read them: status 200, and what became of the call in headers, with no body.
+//! Denials for gRPC clients: status 200, the result of the call in headers, and no body.
 
 use std::fmt::Write;
 
@@ -9,10 +9,10 @@ use super::denial::UNDECIDED;
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-/// When a client may try again, in milliseconds: one that retries by itself waits so long.
+/// Time in milliseconds after which a client may retry; clients that retry automatically wait this long.
 const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
-/// The numbers of gRPC that are spoken here.
+/// Status codes of gRPC that are used here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Code {
     Unknown = 2,
@@ -26,7 +26,7 @@ enum Code {
     Unauthenticated = 16,
 }
 
-/// What a server is to blame for.
+/// Codes that are the fault of the server.
 const FAILURES: [Code; 5] =
     [Code::Unknown, Code::DeadlineExceeded, Code::Internal, Code::Unavailable, Code::DataLoss];
 
@@ -44,14 +44,14 @@ impl Code {
     }
 }
 
-/// Whether the head of a response says that the call failed, and it is the server's fault. What is said after a body is
-/// not known yet.
+/// Returns true if the head of a response reports a failure that is the fault of the server. A status in trailers is not known
+/// yet.
 pub(super) fn failed(headers: &HeaderMap) -> bool {
     let Some(status) = headers.get(STATUS) else { return false };
     FAILURES.iter().any(|code| status.as_bytes() == number(*code).as_bytes())
 }
 
-/// Makes the head of a response that of a denied call.
+/// Turns the head of a response into that of a denied call.
 pub(super) fn add(denial: &Denial<'_>, web: bool, headers: &mut HeaderMap) {
     let kind = if web { "application/grpc-web" } else { "application/grpc" };
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -69,7 +69,7 @@ pub(super) fn add(denial: &Denial<'_>, web: bool, headers: &mut HeaderMap) {
         Denial::Unavailable(_) => (Code::Unavailable, UNDECIDED.to_owned()),
     };
     headers.insert(STATUS, number(code));
-    // Escaped, it is visible ASCII.
+    // After escaping, the message is visible ASCII.
     if let Ok(message) = escaped(&message).try_into() {
         headers.insert(MESSAGE, message);
     }
@@ -84,7 +84,7 @@ fn escaped(message: &str) -> String {
     for byte in message.bytes() {
         match byte {
             b' '..=b'~' if byte != b'%' => text.push(char::from(byte)),
-            // A string takes everything.
+            // Writing to a string cannot fail.
             _ => drop(write!(text, "%{byte:02X}")),
         }
     }
@@ -101,15 +101,15 @@ mod tests {
     }
 
     #[test]
-    fn only_the_fault_of_a_server_is_a_failure() {
+    fn only_server_faults_are_failures() {
         let says = |status: &'static str| HeaderMap::from_iter([(STATUS, HeaderValue::from_static(status))]);
-        let failures: Vec<_> = (0..=16).filter(|code| failed(&says_number(*code))).collect();
+        let failures: Vec<_> = (0..=16).filter(|code| failed(&with_status_number(*code))).collect();
         assert_eq!(failures, [2, 4, 13, 14, 15]);
         assert!(!failed(&HeaderMap::new()));
         assert!(!failed(&says("")));
     }
 
-    fn says_number(code: u16) -> HeaderMap {
+    fn with_status_number(code: u16) -> HeaderMap {
         HeaderMap::from_iter([(STATUS, HeaderValue::from(code))])
     }
 }

@@ -1,4 +1,4 @@
-//! A request that was let in: what is owed for it once it has been answered, however that ends.
+//! A request that was admitted: reports, settles and releases when it ends.
 
 use std::sync::Arc;
 
@@ -6,73 +6,79 @@ use bytes::BytesMut;
 use http::Response;
 
 use super::ResponseBody;
-use super::background::{Ending, Runtime, end};
-use super::permit_guard::Hold;
+use super::background::{FinalCorrection, Runtime, settle_with_retries};
+use super::permit_guard::PermitGuard;
 use super::shared::{Shared, failed};
 use crate::http::headers;
 use crate::{Decision, Micros, Store};
 
-pub(super) struct Served<S: Store + 'static> {
-    gate: Arc<Shared<S>>,
+pub(super) struct InFlight<S: Store + 'static> {
+    shared: Arc<Shared<S>>,
     decision: Arc<Decision>,
-    hold: Option<Hold>,
+    guard: Option<PermitGuard>,
     since: Micros,
-    /// The service runs right now. If this is dropped meanwhile, it has panicked.
+    /// True while the service runs. If the value is dropped meanwhile, the service has panicked.
     running: bool,
 }
 
-impl<S: Store + 'static> Served<S> {
-    pub(super) fn new(gate: Arc<Shared<S>>, decision: Arc<Decision>) -> Self {
-        let hold = if decision.holds() { hold(&gate, &decision) } else { None };
-        let since = gate.limiter.clock().now();
-        Served { gate, decision, hold, since, running: true }
+impl<S: Store + 'static> InFlight<S> {
+    pub(super) fn new(shared: Arc<Shared<S>>, decision: Arc<Decision>) -> Self {
+        let guard = if decision.holds() { guard_permits(&shared, &decision) } else { None };
+        let since = shared.limiter.clock().now();
+        InFlight { shared, decision, guard, since, running: true }
     }
 
-    /// Whether the service runs: it does from the start, until told otherwise.
+    /// Sets the running flag, which is true at the start.
     pub(super) fn set_running(&mut self, running: bool) {
         self.running = running;
     }
 
-    /// The head of a response is there. What is held goes with its body.
+    /// Handles the head of a response. Held permits move to its body.
     pub(super) fn respond<B>(mut self, response: Response<B>) -> Response<ResponseBody<B>> {
         let (mut head, body) = response.into_parts();
         self.report(!failed(&head));
-        if let Some(cost) = self.gate.cost(&head) {
+        if let Some(cost) = self.shared.cost(&head) {
             self.settle(cost);
         }
-        if self.gate.options.tells_allowed {
+        if self.shared.options.headers_on_allowed {
             let mut text = BytesMut::with_capacity(128);
-            headers::add(&self.decision, self.gate.options.older_headers, &mut text, &mut head.headers);
+            headers::add(&self.decision, self.shared.options.older_headers, &mut text, &mut head.headers);
         }
-        Response::from_parts(head, ResponseBody::served(body, self.hold.take()))
+        Response::from_parts(head, ResponseBody::from_service(body, self.guard.take()))
     }
 
-    /// There is none.
+    /// Handles an error of the service.
     pub(super) fn fail(self) {
         self.failed();
     }
 
     fn failed(&self) {
         self.report(false);
-        if self.gate.options.refunds_failures {
+        if self.shared.options.refunds_failures {
             self.settle(0);
         }
     }
 
     fn report(&self, ok: bool) {
-        let latency = self.gate.limiter.clock().now().since(self.since);
+        let latency = self.shared.limiter.clock().now().since(self.since);
         self.decision.report(latency.into(), ok);
     }
 
     fn settle(&self, cost: u64) {
-        let Some((_, Some(counted))) = self.decision.reservation().map(|all| all.apart()) else { return };
-        Runtime::here().carry(end(Arc::clone(&self.gate.limiter), counted, Ending::Cost(cost)));
+        let Some((_, Some(counted))) = self.decision.reservation().map(|all| all.split_held()) else {
+            return;
+        };
+        Runtime::here().run_in_background(settle_with_retries(
+            Arc::clone(&self.shared.limiter),
+            counted,
+            FinalCorrection::Cost(cost),
+        ));
     }
 }
 
-/// A service that panics has failed. If the client has left, nobody knows: it is neither reported nor refunded, or hanging
-/// up in time would be a way around a limit.
-impl<S: Store + 'static> Drop for Served<S> {
+/// Treats a panic of the service as a failure. If the client disconnects, the result is unknown: nothing is reported or
+/// refunded, because otherwise disconnecting in time would evade a limit.
+impl<S: Store + 'static> Drop for InFlight<S> {
     fn drop(&mut self) {
         if self.running {
             self.failed();
@@ -80,9 +86,9 @@ impl<S: Store + 'static> Drop for Served<S> {
     }
 }
 
-fn hold<S: Store + 'static>(gate: &Shared<S>, decision: &Decision) -> Option<Hold> {
-    let (held, _) = decision.reservation()?.apart();
+fn guard_permits<S: Store + 'static>(shared: &Shared<S>, decision: &Decision) -> Option<PermitGuard> {
+    let (held, _) = decision.reservation()?.split_held();
     let windows = decision.limits().filter(|limit| limit.quota().is_held());
     let window = windows.map(|limit| limit.quota().window()).min()?;
-    Some(gate.holds.hold(held?, window, Runtime::here()))
+    Some(shared.holds.hold(held?, window, Runtime::here()))
 }

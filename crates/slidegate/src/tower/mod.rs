@@ -1,4 +1,4 @@
-//! A [tower](https://docs.rs/tower) layer for axum, tonic, hyper and whatever else is a `Service` of HTTP requests.
+//! A [tower](https://docs.rs/tower) layer for axum, tonic, hyper and any other `Service` of HTTP requests.
 //!
 //! ```
 //! use std::net::SocketAddr;
@@ -19,10 +19,10 @@
 //! # Ok::<(), slidegate::Error>(())
 //! ```
 //!
-//! A request's attributes are [extracted](Extract) from its head, the [`Limiter`](crate::Limiter) decides, and what it
-//! denies is answered with status 429, or with `ResourceExhausted` if it is gRPC. Both carry the headers of the HTTP
-//! door. Permits of `concurrency` rules are extended while a request goes on, and given back when the body of its response
-//! has been sent or dropped, or its client has left.
+//! The layer [extracts](Extract) the attributes of a request from its head, and the [`Limiter`](crate::Limiter) decides. A
+//! denied request gets status 429, or `ResourceExhausted` if it is gRPC. Both have the same headers as replies of the HTTP
+//! API. Permits of `concurrency` rules are extended while a request is in progress. They are released when the body of its
+//! response has been sent or dropped, or its client has disconnected.
 
 mod background;
 mod body;

@@ -1,6 +1,6 @@
-//! Permits that are held while a request goes on: extended as long as it does, given back when it ends.
+//! Permits that a request holds while it is in progress: extended periodically, and released when it ends.
 //!
-//! One task looks after all that a layer holds, so a request costs no task and no timer.
+//! One task serves all permits of a layer, so a request needs no task and no timer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,90 +9,96 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::background::{Ending, Runtime, end};
+use super::background::{FinalCorrection, Runtime, settle_with_retries};
 use crate::{Limiter, Micros, Reservation, Settled, Store};
 
-/// What a layer holds.
-pub(super) struct Holds<S: Store> {
+/// All permits that a layer holds.
+pub(super) struct HeldPermits<S: Store> {
     limiter: Arc<Limiter<S>>,
-    book: Mutex<Book>,
-    /// Something has to be extended before the keeper would look again.
-    sooner: Notify,
+    schedule: Mutex<Schedule>,
+    /// Wakes the extension task if something is due before its next planned run.
+    wake: Notify,
 }
 
 #[derive(Default)]
-struct Book {
+struct Schedule {
     next: u64,
-    held: HashMap<u64, Held>,
-    /// When the keeper looks again; none if there is no keeper.
-    looks: Option<Micros>,
+    held: HashMap<u64, HeldReservation>,
+    /// Next planned run of the extension task; `None` if the task is not running.
+    next_run: Option<Micros>,
 }
 
-impl Book {
-    /// The number of what is held from now on, and whether it needs a keeper.
-    fn add(&mut self, held: Held, sooner: &Notify) -> (u64, bool) {
+impl Schedule {
+    /// Adds a held reservation. Returns its number, and true if the extension task must be started.
+    fn add(&mut self, held: HeldReservation, wake: &Notify) -> (u64, bool) {
         let (number, due) = (self.next, held.due);
         self.next += 1;
         self.held.insert(number, held);
-        let unkept = self.looks.is_none();
-        match self.looks {
-            Some(looks) if looks <= due => {}
-            Some(_) => sooner.notify_one(),
-            None => self.looks = Some(due),
+        let needs_task = self.next_run.is_none();
+        match self.next_run {
+            Some(next_run) if next_run <= due => {}
+            Some(_) => wake.notify_one(),
+            None => self.next_run = Some(due),
         }
-        (number, unkept)
+        (number, needs_task)
     }
 }
 
-struct Held {
+struct HeldReservation {
     reservation: Reservation,
-    /// How often it is extended, and when next.
+    /// Interval between extensions, and the instant of the next.
     every: Micros,
     due: Micros,
 }
 
-/// One reservation, given back when this is dropped.
-pub(super) struct Hold {
+/// One held reservation, released on drop.
+pub(super) struct PermitGuard {
     number: u64,
     holds: Arc<dyn Release>,
     runtime: Runtime,
 }
 
-/// So that a body need not know how its permits are counted.
+/// Type-erased `HeldPermits`, so that a body does not depend on the store type.
 trait Release: Send + Sync {
     fn release(&self, number: u64, runtime: &Runtime);
 }
 
-impl Drop for Hold {
+impl Drop for PermitGuard {
     fn drop(&mut self) {
         self.holds.release(self.number, &self.runtime);
     }
 }
 
-impl<S: Store + 'static> Holds<S> {
+impl<S: Store + 'static> HeldPermits<S> {
     pub(super) fn new(limiter: Arc<Limiter<S>>) -> Self {
-        Holds { limiter, book: Mutex::default(), sooner: Notify::new() }
+        HeldPermits { limiter, schedule: Mutex::default(), wake: Notify::new() }
     }
 
-    /// Holds a reservation whose permits would be lost after `window`: it is extended at every third of it.
-    pub(super) fn hold(self: &Arc<Self>, reservation: Reservation, window: Micros, runtime: Runtime) -> Hold {
+    /// Holds a reservation whose permits would expire after `window`: it is extended after every third of it.
+    pub(super) fn hold(
+        self: &Arc<Self>,
+        reservation: Reservation,
+        window: Micros,
+        runtime: Runtime,
+    ) -> PermitGuard {
         let every = Micros::new(window.get() / 3);
         let due = self.limiter.clock().now().plus(every);
-        let (number, unkept) = self.book.lock().add(Held { reservation, every, due }, &self.sooner);
-        if unkept {
-            let keeper = Keeper { holds: Arc::clone(self), ended: false };
-            runtime.spawn(keeper.keep());
+        let (number, needs_task) =
+            self.schedule.lock().add(HeldReservation { reservation, every, due }, &self.wake);
+        if needs_task {
+            let task = ExtensionTask { holds: Arc::clone(self), ended: false };
+            runtime.spawn(task.run());
         }
-        Hold { number, holds: Arc::clone(self) as _, runtime }
+        PermitGuard { number, holds: Arc::clone(self) as _, runtime }
     }
 
-    /// Extends what is due, or soon will be: the keeper then looks a few times in a window, however much is held. What is
-    /// not held any more is let go; what could not be extended is tried again.
+    /// Extends reservations that are due now or soon, so that the task runs only a few times per window, however many there
+    /// are. Reservations that are no longer held are removed; failed extensions are retried.
     async fn extend(&self) {
         let now = self.limiter.clock().now();
         let due: Vec<(u64, Reservation)> = {
-            let mut book = self.book.lock();
-            let due = book
+            let mut schedule = self.schedule.lock();
+            let due = schedule
                 .held
                 .iter_mut()
                 .filter(|(_, held)| held.due <= now.plus(Micros::new(held.every.get() / 8)));
@@ -107,50 +113,54 @@ impl<S: Store + 'static> Holds<S> {
             lost.then_some(*number)
         });
         let lost = join_all(extending).await;
-        let mut book = self.book.lock();
-        lost.iter().flatten().for_each(|number| drop(book.held.remove(number)));
+        let mut schedule = self.schedule.lock();
+        lost.iter().flatten().for_each(|number| drop(schedule.held.remove(number)));
     }
 }
 
-impl<S: Store + 'static> Release for Holds<S> {
+impl<S: Store + 'static> Release for HeldPermits<S> {
     fn release(&self, number: u64, runtime: &Runtime) {
-        let held = self.book.lock().held.remove(&number);
-        if let Some(Held { reservation, .. }) = held {
-            runtime.carry(end(Arc::clone(&self.limiter), reservation, Ending::Release));
+        let held = self.schedule.lock().held.remove(&number);
+        if let Some(HeldReservation { reservation, .. }) = held {
+            runtime.run_in_background(settle_with_retries(
+                Arc::clone(&self.limiter),
+                reservation,
+                FinalCorrection::Release,
+            ));
         }
     }
 }
 
-/// Whoever looks after what is held, until there is nothing.
-struct Keeper<S: Store + 'static> {
-    holds: Arc<Holds<S>>,
+/// Task that extends held reservations until there are none.
+struct ExtensionTask<S: Store + 'static> {
+    holds: Arc<HeldPermits<S>>,
     ended: bool,
 }
 
-impl<S: Store + 'static> Keeper<S> {
-    async fn keep(mut self) {
+impl<S: Store + 'static> ExtensionTask<S> {
+    async fn run(mut self) {
         while let Some(wait) = self.next() {
             tokio::select! {
                 () = self.holds.limiter.clock().sleep(wait) => self.holds.extend().await,
-                () = self.holds.sooner.notified() => {}
+                () = self.holds.wake.notified() => {}
             }
         }
         self.ended = true;
     }
 
-    /// How long until something has to be extended.
+    /// Returns the time until the next extension; `None` if nothing is held.
     fn next(&self) -> Option<Micros> {
-        let mut book = self.holds.book.lock();
-        book.looks = book.held.values().map(|held| held.due).min();
-        Some(book.looks?.since(self.holds.limiter.clock().now()))
+        let mut schedule = self.holds.schedule.lock();
+        schedule.next_run = schedule.held.values().map(|held| held.due).min();
+        Some(schedule.next_run?.since(self.holds.limiter.clock().now()))
     }
 }
 
-/// Its runtime may end before it does, or be none.
-impl<S: Store + 'static> Drop for Keeper<S> {
+/// Resets the state if the task is dropped before it ends, because its runtime ended or there is none.
+impl<S: Store + 'static> Drop for ExtensionTask<S> {
     fn drop(&mut self) {
         if !self.ended {
-            self.holds.book.lock().looks = None;
+            self.holds.schedule.lock().next_run = None;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What all requests of a layer go by, and what becomes of one before it goes on.
+//! State shared by all requests of a layer, and the preparation of a request for the limiter.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use bytes::Bytes;
 use http::{Response, request, response};
 use smallvec::SmallVec;
 
-use super::denial::Speech;
-use super::permit_guard::Holds;
+use super::denial::Protocol;
+use super::permit_guard::HeldPermits;
 use super::{Denial, Extract, Rejection, grpc};
 use crate::quota::MAX_LIMIT;
 use crate::{Checks, Error, Limiter, Request, Rules, Store};
@@ -20,7 +20,7 @@ type Answer = dyn Fn(&Denial<'_>, Response<Bytes>) -> Response<Bytes> + Send + S
 
 pub(super) struct Shared<S: Store> {
     pub(super) limiter: Arc<Limiter<S>>,
-    pub(super) holds: Arc<Holds<S>>,
+    pub(super) holds: Arc<HeldPermits<S>>,
     pub(super) options: Options,
 }
 
@@ -37,18 +37,18 @@ impl<S: Store> Clone for Shared<S> {
 #[derive(Clone)]
 pub(super) struct Options {
     pub(super) attributes: Vec<(Box<str>, Extract)>,
-    /// One for each request, unless there is one.
+    /// Number of permits of a request; `None` means one.
     pub(super) permits: Option<Arc<Permits>>,
     pub(super) refunds_failures: bool,
     pub(super) refund_when: Option<Arc<When>>,
     pub(super) cost_from: Option<Arc<Cost>>,
     pub(super) fail_open: bool,
-    /// Whether allowed responses carry headers, and whether the older ones are among them.
-    pub(super) tells_allowed: bool,
+    /// True if responses to allowed requests have rate-limit headers; `older_headers` adds `X-RateLimit-*`.
+    pub(super) headers_on_allowed: bool,
     pub(super) older_headers: bool,
     pub(super) passes_decision: bool,
-    /// None to go by the request.
-    pub(super) speech: Option<Speech>,
+    /// Protocol of denials; `None` to detect it from the request.
+    pub(super) protocol: Option<Protocol>,
     pub(super) answer: Option<Arc<Answer>>,
 }
 
@@ -61,30 +61,30 @@ impl Default for Options {
             refund_when: None,
             cost_from: None,
             fail_open: false,
-            tells_allowed: true,
+            headers_on_allowed: true,
             older_headers: false,
             passes_decision: false,
-            speech: None,
+            protocol: None,
             answer: None,
         }
     }
 }
 
-/// Why a request is not put to the store.
-pub(super) enum Unasked {
+/// Reason why a request has no checks.
+pub(super) enum PrepareError {
     Rejected(Rejection),
     Failed(Error),
 }
 
-impl From<Rejection> for Unasked {
+impl From<Rejection> for PrepareError {
     fn from(rejection: Rejection) -> Self {
-        Unasked::Rejected(rejection)
+        PrepareError::Rejected(rejection)
     }
 }
 
 impl<S: Store> Shared<S> {
-    /// The question that a request is.
-    pub(super) fn ask(&self, request: &request::Parts) -> Result<(Arc<Rules>, Checks), Unasked> {
+    /// Extracts the attributes of a request, and returns its checks.
+    pub(super) fn checks(&self, request: &request::Parts) -> Result<(Arc<Rules>, Checks), PrepareError> {
         let mut values: SmallVec<[(&str, Cow<'_, str>); 4]> = SmallVec::new();
         for (name, extract) in &self.options.attributes {
             if let Some(value) = extract.value(name, request)? {
@@ -95,25 +95,26 @@ impl<S: Store> Shared<S> {
             Some(permits) => permits(request)?,
             None => 1,
         };
-        let asked = Request::new(values.iter().map(|(name, value)| (*name, &**value))).permits(permits);
+        let limiter_request =
+            Request::new(values.iter().map(|(name, value)| (*name, &**value))).permits(permits);
         let rules = self.limiter.rules();
-        let ask = rules.ask(&asked).map_err(Unasked::Failed)?;
-        Ok((rules, ask))
+        let checks = rules.ask(&limiter_request).map_err(PrepareError::Failed)?;
+        Ok((rules, checks))
     }
 
-    pub(super) fn speech(&self, request: &request::Parts) -> Speech {
-        self.options.speech.unwrap_or_else(|| Speech::of(&request.headers))
+    pub(super) fn protocol(&self, request: &request::Parts) -> Protocol {
+        self.options.protocol.unwrap_or_else(|| Protocol::of(&request.headers))
     }
 
-    pub(super) fn answer(&self, denial: &Denial<'_>, speech: Speech) -> Response<Bytes> {
-        let usual = speech.answer(denial, self.options.older_headers);
+    pub(super) fn answer(&self, denial: &Denial<'_>, protocol: Protocol) -> Response<Bytes> {
+        let usual = protocol.answer(denial, self.options.older_headers);
         match &self.options.answer {
             Some(answer) => answer(denial, usual),
             None => usual,
         }
     }
 
-    /// What a request really cost, if that is another matter than what it was charged.
+    /// Returns the actual cost of a request, if it differs from the charge.
     pub(super) fn cost(&self, response: &response::Parts) -> Option<u64> {
         let Options { refunds_failures, refund_when, cost_from, .. } = &self.options;
         if *refunds_failures && failed(response) || refund_when.as_ref().is_some_and(|when| when(response)) {
@@ -123,7 +124,7 @@ impl<S: Store> Shared<S> {
     }
 }
 
-/// Whether a service says that it failed.
+/// Returns true if the response reports a failure of the service.
 pub(super) fn failed(response: &response::Parts) -> bool {
     response.status.is_server_error() || grpc::failed(&response.headers)
 }

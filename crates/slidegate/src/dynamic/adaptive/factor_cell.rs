@@ -1,4 +1,4 @@
-//! Where a rule keeps its factor, and what was reported since the last step.
+//! Shared state of an adaptive rule: its factor, and the reports since the last step.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,18 +6,18 @@ use std::time::Duration;
 use super::load::Reports;
 use super::{Adaptive, WHOLE};
 
-/// A latency longer than this is taken for this.
-const LONGEST: Duration = Duration::from_secs(3600);
+/// Longer latencies count as this one.
+const MAX_LATENCY: Duration = Duration::from_secs(3600);
 
-/// How a rule adapts, and how far it has. A copy starts with the same factor and goes its own way: the rules of two
-/// limiters are steered apart.
+/// Settings of an adaptive rule, and its present factor. A clone starts with the same factor and then changes
+/// independently: the rules of two limiters are controlled separately.
 #[derive(Debug)]
 pub(crate) struct AdaptiveState {
     pub(crate) terms: Adaptive,
-    pub(crate) gauge: FactorCell,
+    pub(crate) cell: FactorCell,
 }
 
-/// Read and written by every decision, without a lock.
+/// Factor and reports. All decisions read and write it, without a lock.
 #[derive(Debug)]
 pub(crate) struct FactorCell {
     factor: AtomicU32,
@@ -28,17 +28,17 @@ pub(crate) struct FactorCell {
 
 impl AdaptiveState {
     pub(crate) fn new(terms: Adaptive) -> Self {
-        AdaptiveState { terms, gauge: FactorCell::new(WHOLE) }
+        AdaptiveState { terms, cell: FactorCell::new(WHOLE) }
     }
 }
 
 impl Clone for AdaptiveState {
     fn clone(&self) -> Self {
-        AdaptiveState { terms: self.terms.clone(), gauge: FactorCell::new(self.gauge.factor()) }
+        AdaptiveState { terms: self.terms.clone(), cell: FactorCell::new(self.cell.factor()) }
     }
 }
 
-/// What a file says, not how far it has come.
+/// Compares the settings, not the present factors.
 impl PartialEq for AdaptiveState {
     fn eq(&self, other: &Self) -> bool {
         self.terms == other.terms
@@ -57,7 +57,7 @@ impl FactorCell {
         }
     }
 
-    /// In ten-thousandths.
+    /// Returns the factor in ten-thousandths.
     #[inline]
     pub(crate) fn factor(&self) -> u32 {
         self.factor.load(Ordering::Relaxed)
@@ -68,13 +68,13 @@ impl FactorCell {
     }
 
     pub(crate) fn report(&self, latency: Duration, ok: bool) {
-        let micros = latency.min(LONGEST).as_micros() as u64;
+        let micros = latency.min(MAX_LATENCY).as_micros() as u64;
         self.latency.fetch_add(micros, Ordering::Relaxed);
         self.failed.fetch_add(u64::from(!ok), Ordering::Relaxed);
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What was reported since the last time. A report that arrives meanwhile may be split between two steps.
+    /// Returns the reports since the last call. A report that arrives during the call may be split between two steps.
     pub(crate) fn take(&self) -> Reports {
         Reports {
             count: self.count.swap(0, Ordering::Relaxed),

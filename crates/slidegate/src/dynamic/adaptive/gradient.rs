@@ -1,84 +1,84 @@
-//! Following latency against its long-run floor, in the spirit of Netflix's concurrency-limits.
+//! Gradient controller: compares the latency with its long-run floor, in the spirit of Netflix's concurrency-limits.
 //!
-//! A server that is given more than it can do has a queue, and the wait in it grows by as much a second as there is too
-//! much: what leaves it now with a latency of `w` came `w` ago, when the factor was `f`; if latencies change by `s`
-//! seconds a second, the server can do `f * (1 - s)`. So what it can do is known from latencies alone, without the delay
-//! that would make a limit swing which only followed how long they are. The limit stays a little below that until the
-//! queue is gone. While there is no queue the limit climbs slowly, to see whether there is more.
+//! An overloaded server has a queue, and the wait in the queue grows per second by the excess load. A request that leaves now
+//! with a latency of `w` arrived `w` ago, when the factor was `f`. If latencies change by `s` seconds per second, the
+//! capacity of the server is `f * (1 - s)`. So the capacity follows from latencies alone, without the delay that makes a
+//! limit oscillate if it only follows the length of latencies. The limit stays a little below the capacity until the queue
+//! is empty. Without a queue the limit rises slowly, to probe for more capacity.
 //!
-//! The floor falls at once and climbs slowly: what takes longer for good is the new floor after a while.
+//! The floor falls at once and rises slowly: a lasting increase of latency becomes the new floor after a while.
 
 use std::collections::VecDeque;
 
-/// How long latencies are averaged while nothing is far off, in seconds.
-const CALM: f64 = 2.0;
+/// Time constant of the latency average in normal operation, in seconds.
+const AVERAGING_SECONDS: f64 = 2.0;
 
-/// A latency so many floors above what is tolerated is far off: then each second counts for itself.
-const URGENT: f64 = 2.0;
+/// A latency this many floors above the tolerance is urgent: each second then counts for itself.
+const URGENT_FLOORS: f64 = 2.0;
 
-/// How much of an estimate is believed after a second then.
-const BELIEVED: f64 = 0.5;
+/// Weight of an urgent estimate after one second.
+const URGENT_WEIGHT: f64 = 0.5;
 
-/// A queue of so many seconds would be emptied by admitting nothing; others in as long.
-const DRAIN: f64 = 20.0;
+/// Queue length in seconds at which nothing would be admitted. Shorter queues are drained in the same time.
+const DRAIN_SECONDS: f64 = 20.0;
 
-/// The most that is held back to empty a queue.
-const HELD_BACK: f64 = 0.4;
+/// Largest share of the capacity that is withheld to drain a queue.
+const MAX_WITHHELD: f64 = 0.4;
 
-/// How fast it climbs, a second.
-const CLIMB: f64 = 0.002;
+/// Rise of the capacity estimate per second without a queue.
+const PROBE_RATE: f64 = 0.002;
 
-/// How fast the floor climbs, a second, at most.
-const CREEP: f64 = 0.01;
+/// Largest rise of the floor per second.
+const FLOOR_RISE: f64 = 0.01;
 
-/// How fast it comes back to all of the limit if nothing is reported, in seconds.
-const RELAX: f64 = 60.0;
+/// Time constant of the return to the full limit without reports, in seconds.
+const RECOVERY_SECONDS: f64 = 60.0;
 
-/// From this share of failures on it is as if there were a queue, and how fast it falls then, a second.
-pub(super) const FAILING: u32 = 1_000;
-const FALL: f64 = 0.1;
+/// Share of failures, in ten-thousandths, from which the server counts as overloaded; and the decrease per second then.
+pub(super) const FAILURE_THRESHOLD: u32 = 1_000;
+const FAILURE_DECREASE: f64 = 0.1;
 
-/// The longest that factors are remembered, in seconds.
-const REMEMBERED: f64 = 120.0;
+/// Longest time for which past factors are remembered, in seconds.
+const HISTORY_SECONDS: f64 = 120.0;
 
 #[derive(Clone, Debug)]
 pub(super) struct Gradient {
-    /// What the server can do, as a part of the limit.
+    /// Estimated capacity of the server, as a fraction of the limit.
     capacity: f64,
-    /// The average, in seconds.
-    calm: Option<f64>,
-    /// The latency of the step before.
-    before: Option<f64>,
+    /// Average latency in seconds.
+    average: Option<f64>,
+    /// Latency of the previous step.
+    previous: Option<f64>,
     floor: f64,
     /// Seconds since the first step.
     time: f64,
-    /// Factors in force, and since when.
-    past: VecDeque<(f64, f64)>,
+    /// Past factors, each with the time from which it applied.
+    history: VecDeque<(f64, f64)>,
 }
 
-/// What is measured: a latency, how fast it changes, and how long ago what it says was so.
-struct Measured {
+/// Measurement of one step: the latency, its change per second, its delay, and its weight.
+struct Measurement {
     wait: f64,
     slope: f64,
-    late: f64,
-    believed: f64,
+    delay: f64,
+    weight: f64,
 }
 
 impl Gradient {
     pub(super) fn new(factor: f64) -> Self {
-        let past = VecDeque::from([(0.0, factor)]);
-        Gradient { capacity: factor, calm: None, before: None, floor: f64::INFINITY, time: 0.0, past }
+        let history = VecDeque::from([(0.0, factor)]);
+        Gradient { capacity: factor, average: None, previous: None, floor: f64::INFINITY, time: 0.0, history }
     }
 
-    /// From now on this is in force.
+    /// Records the factor that applies from now on.
     pub(super) fn follow(&mut self, factor: f64) {
-        self.past.push_back((self.time, factor));
-        while self.past.get(1).is_some_and(|(since, _)| *since < self.time - REMEMBERED) {
-            self.past.pop_front();
+        self.history.push_back((self.time, factor));
+        while self.history.get(1).is_some_and(|(since, _)| *since < self.time - HISTORY_SECONDS) {
+            self.history.pop_front();
         }
     }
 
-    /// What the factor should be, `elapsed` seconds after the step before.
+    /// Returns the factor for `elapsed` seconds after the previous step.
     pub(super) fn step(
         &mut self,
         elapsed: f64,
@@ -89,53 +89,60 @@ impl Gradient {
     ) -> f64 {
         self.time += elapsed;
         let Some(latency) = latency else {
-            self.capacity += (1.0 - self.capacity) * (1.0 - (-elapsed / RELAX).exp());
+            self.capacity += (1.0 - self.capacity) * (1.0 - (-elapsed / RECOVERY_SECONDS).exp());
             return self.capacity;
         };
-        let measured = self.measure(elapsed, latency, tolerance, smooth);
-        let excess = measured.wait - tolerance * self.floor;
+        let measurement = self.measure(elapsed, latency, tolerance, smooth);
+        let excess = measurement.wait - tolerance * self.floor;
         if failed {
-            self.capacity *= (-FALL * elapsed).exp();
+            self.capacity *= (-FAILURE_DECREASE * elapsed).exp();
         } else if excess > 0.0 {
-            let can = self.in_force(measured.wait + measured.late) * (1.0 - measured.slope.clamp(-1.0, 0.9));
-            self.capacity += (can.min(self.capacity * 1.2) - self.capacity) * measured.believed;
+            let estimate = self.factor_ago(measurement.wait + measurement.delay)
+                * (1.0 - measurement.slope.clamp(-1.0, 0.9));
+            self.capacity += (estimate.min(self.capacity * 1.2) - self.capacity) * measurement.weight;
         } else {
-            self.capacity *= (CLIMB * elapsed).exp();
+            self.capacity *= (PROBE_RATE * elapsed).exp();
         }
-        self.capacity * (1.0 - (excess / DRAIN).clamp(0.0, HELD_BACK))
+        self.capacity * (1.0 - (excess / DRAIN_SECONDS).clamp(0.0, MAX_WITHHELD))
     }
 
     pub(super) fn clamp(&mut self, min: f64, max: f64) {
         self.capacity = self.capacity.clamp(min, max);
     }
 
-    fn measure(&mut self, elapsed: f64, latency: f64, tolerance: f64, smooth: f64) -> Measured {
+    fn measure(&mut self, elapsed: f64, latency: f64, tolerance: f64, smooth: f64) -> Measurement {
         let slope = |from: Option<f64>, to: f64| from.map_or(0.0, |from| (to - from) / elapsed);
-        let (calm, before) = (self.calm, self.before.replace(latency));
-        let mut average =
-            calm.map_or(latency, |calm| calm + (latency - calm) * (1.0 - (-elapsed / CALM).exp()));
+        let (previous_average, previous) = (self.average, self.previous.replace(latency));
+        let mut average = previous_average.map_or(latency, |average| {
+            average + (latency - average) * (1.0 - (-elapsed / AVERAGING_SECONDS).exp())
+        });
         if average < self.floor {
             self.floor = average;
         } else {
-            self.floor *= 1.0 + (average / self.floor - 1.0).min(1.0) * CREEP * elapsed;
+            self.floor *= 1.0 + (average / self.floor - 1.0).min(1.0) * FLOOR_RISE * elapsed;
         }
-        let far = latency >= (tolerance + URGENT) * self.floor;
-        if far {
+        let urgent = latency >= (tolerance + URGENT_FLOORS) * self.floor;
+        if urgent {
             average = average.max(latency);
         }
-        self.calm = Some(average);
-        if far {
-            let believed = 1.0 - (1.0 - BELIEVED).powf(elapsed);
-            return Measured { wait: latency, slope: slope(before, latency), late: 0.0, believed };
+        self.average = Some(average);
+        if urgent {
+            let weight = 1.0 - (1.0 - URGENT_WEIGHT).powf(elapsed);
+            return Measurement { wait: latency, slope: slope(previous, latency), delay: 0.0, weight };
         }
-        let believed = 1.0 - (-elapsed / smooth).exp();
-        Measured { wait: average, slope: slope(calm, average), late: CALM, believed }
+        let weight = 1.0 - (-elapsed / smooth).exp();
+        Measurement {
+            wait: average,
+            slope: slope(previous_average, average),
+            delay: AVERAGING_SECONDS,
+            weight,
+        }
     }
 
-    /// The factor so many seconds ago.
-    fn in_force(&self, ago: f64) -> f64 {
+    /// Returns the factor that applied `ago` seconds ago.
+    fn factor_ago(&self, ago: f64) -> f64 {
         let then = self.time - ago;
-        let since = self.past.iter().rev().find(|(since, _)| *since <= then);
-        since.or(self.past.front()).map_or(1.0, |(_, factor)| *factor)
+        let since = self.history.iter().rev().find(|(since, _)| *since <= then);
+        since.or(self.history.front()).map_or(1.0, |(_, factor)| *factor)
     }
 }

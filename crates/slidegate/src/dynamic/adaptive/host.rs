@@ -1,4 +1,4 @@
-//! What this host has in use, within what this process may use of it: in a container that is less than there is.
+//! CPU and memory use of this host, relative to the amount available to this process: in a container, less than the host has.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use sysinfo::{MemoryRefreshKind, System};
 use super::HostLoad;
 use crate::{Clock, Micros, SystemClock};
 
-/// Looks at this host. The share of the CPU is that since the look before.
+/// Measures this host. The CPU share covers the time since the previous measurement.
 pub struct Host {
     system: System,
     clock: SystemClock,
@@ -15,20 +15,20 @@ pub struct Host {
     before: Option<(Micros, u64)>,
 }
 
-/// Where the kernel keeps what a container may use.
+/// Directory in which the kernel publishes the CPU limits of a container.
 #[derive(Debug)]
 struct Cgroup {
     folder: PathBuf,
 }
 
 impl Host {
-    /// Nothing is known of the CPU until the second look.
+    /// Creates a meter. The CPU share is unknown until the second measurement.
     #[allow(clippy::new_without_default, reason = "it looks at the host")]
     pub fn new() -> Self {
         Host { system: System::new(), clock: SystemClock::new(), cgroup: Cgroup::own(), before: None }
     }
 
-    /// What is in use now.
+    /// Measures the present load.
     pub fn load(&mut self) -> HostLoad {
         HostLoad { cpu: self.cpu(), memory: self.memory() }
     }
@@ -50,7 +50,7 @@ impl Host {
     fn memory(&mut self) -> Option<u32> {
         self.system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());
         let total = self.system.total_memory();
-        // Of a container without a bound of its own, what is left is that of the host.
+        // In a container without a memory limit, the memory of the host applies.
         match self.system.cgroup_limits() {
             Some(limits) if limits.total_memory < total => share(
                 limits.total_memory.saturating_sub(limits.free_memory) as f64,
@@ -61,25 +61,25 @@ impl Host {
     }
 }
 
-/// In hundredths of a percent.
+/// Returns a share in hundredths of a percent.
 fn share(part: f64, whole: f64) -> Option<u32> {
     let share = part / whole * 10_000.0;
     share.is_finite().then(|| share.clamp(0.0, 10_000.0).round() as u32)
 }
 
 impl Cgroup {
-    /// The one that bounds the CPUs of this process, if any does.
+    /// Finds the control group that limits the CPUs of this process, if there is one.
     fn own() -> Option<Self> {
         let root = Path::new("/sys/fs/cgroup");
         let lines = std::fs::read_to_string("/proc/self/cgroup").ok()?;
         let path = lines.lines().find_map(|line| line.strip_prefix("0::"))?;
         let own = root.join(path.trim_start_matches('/'));
-        // The nearest with a bound; inside a container its own is the root.
+        // The nearest group with a limit; inside a container its own group is the root.
         let bounded = own.ancestors().take_while(|folder| folder.starts_with(root));
         bounded.map(|folder| Cgroup { folder: folder.to_owned() }).find(|cgroup| cgroup.cores().is_some())
     }
 
-    /// How many CPUs it may use: a quota and the period it is for, in `cpu.max`; none if as many as there are.
+    /// Returns the number of CPUs available: quota divided by period in `cpu.max`; `None` if there is no limit.
     fn cores(&self) -> Option<f64> {
         let text = std::fs::read_to_string(self.folder.join("cpu.max")).ok()?;
         let (quota, period) = text.trim().split_once(' ')?;
@@ -87,7 +87,7 @@ impl Cgroup {
         (quota > 0.0 && period > 0.0).then_some(quota / period)
     }
 
-    /// CPU time in microseconds.
+    /// Returns the CPU time used, in microseconds.
     fn used(&self) -> Option<u64> {
         let text = std::fs::read_to_string(self.folder.join("cpu.stat")).ok()?;
         text.lines().find_map(|line| line.strip_prefix("usage_usec "))?.trim().parse().ok()
@@ -99,7 +99,7 @@ mod tests {
     use super::{Cgroup, Host};
 
     #[test]
-    fn it_finds_out_about_this_host() {
+    fn measures_this_host() {
         let mut host = Host::new();
         let first = host.load();
         assert_eq!(first.cpu, None, "since when?");
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_may_use_what_its_quota_says() {
+    fn reads_the_cpu_quota_of_a_container() {
         let folder = tempfile::tempdir().unwrap();
         let cgroup = Cgroup { folder: folder.path().to_owned() };
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();

@@ -1,41 +1,41 @@
-//! What a factor is made from.
+//! Inputs of the adaptive policy: host load, latencies and failures, of one process or of all.
 
 use crate::Micros;
 
-/// What this host has in use, in hundredths of a percent; none is not known.
+/// Load of this host, in hundredths of a percent; `None` means unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostLoad {
-    /// Of the CPUs that this process may use.
+    /// Share of the CPUs available to this process.
     pub cpu: Option<u32>,
-    /// Of the memory that it may use.
+    /// Share of the memory available to this process.
     pub memory: Option<u32>,
 }
 
-/// What one step of a [`AdaptivePolicy`](super::AdaptivePolicy) goes by.
+/// Input of one step of an [`AdaptivePolicy`](super::AdaptivePolicy).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// What the hosts have in use.
+    /// Load of the hosts.
     pub host: HostLoad,
-    /// The mean of the latencies that were reported.
+    /// Mean of the reported latencies.
     pub latency: Option<Micros>,
-    /// Of those reports, the share that failed, in hundredths of a percent.
+    /// Share of the reports that failed, in hundredths of a percent.
     pub failed: u32,
 }
 
-/// What was reported of a rule since the last step.
+/// Reports about one rule since the last step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reports {
     pub(crate) count: u64,
-    /// Of all of them, in microseconds.
+    /// Sum of all latencies, in microseconds.
     pub(crate) latency: u64,
     pub(crate) failed: u64,
 }
 
-/// What one process has seen.
+/// Load seen by one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeLoad {
     pub(crate) host: HostLoad,
-    /// By the names of rules.
+    /// Reports by rule name.
     pub(crate) reports: Vec<(String, Reports)>,
 }
 
@@ -45,9 +45,9 @@ impl NodeLoad {
     }
 }
 
-/// What all processes together have seen of a rule: of each input the median, so that one that is wrong, or lies, is
-/// outvoted where there are three. A latency weighs as much as there were reports.
-pub(crate) fn together(nodes: &[NodeLoad], rule: &str) -> Load {
+/// Combines the loads of all processes for one rule. It takes the median of each input, so that with three processes a single
+/// wrong or lying one is outvoted. The weight of a latency is its number of reports.
+pub(crate) fn combine(nodes: &[NodeLoad], rule: &str) -> Load {
     let host = |input: fn(&HostLoad) -> Option<u32>| {
         median(nodes.iter().filter_map(|node| Some((u64::from(input(&node.host)?), 1))).collect())
             .and_then(|share| u32::try_from(share).ok())
@@ -69,7 +69,7 @@ fn ten_thousandths(part: u64, whole: u64) -> u64 {
     u64::try_from(share).unwrap_or(u64::MAX).min(super::WHOLE.into())
 }
 
-/// The value in the middle of all the weight; between the two that share it, if they do.
+/// Returns the weighted median; the mean of the two middle values if the weight is split evenly.
 fn median(mut weighed: Vec<(u64, u64)>) -> Option<u64> {
     weighed.sort_unstable();
     let whole: u128 = weighed.iter().map(|(_, weight)| u128::from(*weight)).sum();
@@ -86,10 +86,10 @@ fn median(mut weighed: Vec<(u64, u64)>) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{HostLoad, Micros, NodeLoad, Reports, median, together};
+    use super::{HostLoad, Micros, NodeLoad, Reports, combine, median};
 
     #[test]
-    fn the_middle_of_the_weight() {
+    fn computes_the_weighted_median() {
         assert_eq!(median(vec![]), None);
         assert_eq!(median(vec![(7, 1)]), Some(7));
         assert_eq!(median(vec![(9, 1), (5, 1)]), Some(7));
@@ -99,15 +99,15 @@ mod tests {
     }
 
     #[test]
-    fn one_of_three_that_lies_is_outvoted() {
+    fn one_of_three_nodes_is_outvoted() {
         let node = |cpu, count, millis: u64| NodeLoad {
             host: HostLoad { cpu, memory: None },
             reports: vec![("a".into(), Reports { count, latency: count * millis * 1_000, failed: 0 })],
         };
         let nodes = [node(Some(4_000), 10, 80), node(Some(10_000), 9, 3_600_000), node(Some(5_000), 10, 90)];
-        let load = together(&nodes, "a");
+        let load = combine(&nodes, "a");
         assert_eq!(load.host, HostLoad { cpu: Some(5_000), memory: None });
         assert_eq!(load.latency, Some(Micros::from_millis(90)));
-        assert_eq!(together(&nodes, "b").latency, None);
+        assert_eq!(combine(&nodes, "b").latency, None);
     }
 }

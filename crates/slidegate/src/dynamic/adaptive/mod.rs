@@ -1,9 +1,12 @@
-//! Limits that follow the load: what a rule allows is multiplied by a *factor* that goes up while there is room behind
-//! it, and down while there is not.
+//! Adaptive limits: the limit of a rule is multiplied by a *factor*, which rises while the server has spare capacity and
+//! falls while it is overloaded.
 //!
-//! [`Adaptive`] is what a rule says about it. A [`AdaptivePolicy`] is the pure part: loads go in, a factor comes out. A [`FactorCell`]
-//! is where a rule keeps its factor, and what was reported since the last step. An [`AdaptiveController`](crate::AdaptiveController) takes a step a second, and
-//! sees to it that every process that counts in one Redis has the same factor.
+//! | type | role |
+//! |---|---|
+//! | [`Adaptive`] | Settings in the rule. |
+//! | [`AdaptivePolicy`] | The pure part: loads in, a factor out. |
+//! | [`FactorCell`] | Present factor of a rule, and the reports since the last step. |
+//! | [`AdaptiveController`](crate::AdaptiveController) | Takes one step per second, and gives all processes on one Redis the same factor. |
 
 mod factor_cell;
 mod gradient;
@@ -23,32 +26,32 @@ pub use self::policy::AdaptivePolicy;
 pub use self::thresholds::Thresholds;
 use crate::{Error, Micros};
 
-/// What a factor is counted in: ten thousand of these are the limit itself.
+/// Factor of 100 %: factors are in ten-thousandths of the limit.
 pub(crate) const WHOLE: u32 = 10_000;
 
-/// The highest factor, ten times the limit.
-const MOST: u32 = 10 * WHOLE;
+/// Highest factor: ten times the limit.
+const MAX_FACTOR: u32 = 10 * WHOLE;
 
-/// The longest time that a factor may take to follow.
+/// Longest smoothing time.
 const MAX_SMOOTH: Micros = Micros::from_secs(3600);
 
-/// The least.
+/// Shortest smoothing time.
 const MIN_SMOOTH: Micros = Micros::from_millis(100);
 
-/// How latencies are followed.
+/// Method by which the limit follows latencies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Latencies {
-    /// By bands.
+    /// By fixed thresholds.
     Thresholds(Thresholds),
-    /// Against their long-run floor: they may be so many hundredths of a percent of it before the limit falls. So the
-    /// limit finds what the server behind it can do, whatever number the rule has.
+    /// Relative to the long-run floor of the latencies: the limit falls once they exceed this share of the floor, in
+    /// hundredths of a percent. The limit thus finds the capacity of the server, whatever number the rule has.
     Gradient(u32),
 }
 
-/// How the limit of a rule follows the load.
+/// Settings by which the limit of a rule follows the load.
 ///
-/// Each input lies in a band, and each band has a factor. The factors are multiplied, kept between `min` and `max`, and
-/// followed smoothly. The defaults: CPU below 50 % gives 120 %, above 80 % gives 80 %; memory below 60 % 110 %, above 85 % 70 %;
+/// Each input falls into a band, and each band has a factor. The factors are multiplied, clamped between `min` and `max`, and
+/// applied smoothly. The defaults: CPU below 50 % gives 120 %, above 80 % gives 80 %; memory below 60 % 110 %, above 85 % 70 %;
 /// latency below 100 ms 110 %, above 500 ms 80 %; between 10 % and 120 % of the limit.
 ///
 /// ```
@@ -63,7 +66,7 @@ pub struct Adaptive {
     latency: Option<Latencies>,
     min: u32,
     max: u32,
-    /// In hundredths.
+    /// Strength of the thresholds, in hundredths.
     sensitivity: u32,
     smooth: Micros,
 }
@@ -83,28 +86,28 @@ impl Default for Adaptive {
 }
 
 impl Adaptive {
-    /// Follows the share of the CPU that is in use by these bands, in hundredths of a percent; or not at all.
+    /// Sets the thresholds for CPU use, in hundredths of a percent; `None` ignores the CPU.
     #[must_use]
-    pub fn cpu(mut self, bands: Option<Thresholds>) -> Self {
-        self.cpu = bands;
+    pub fn cpu(mut self, thresholds: Option<Thresholds>) -> Self {
+        self.cpu = thresholds;
         self
     }
 
-    /// Follows the share of the memory that is in use by these bands, in hundredths of a percent; or not at all.
+    /// Sets the thresholds for memory use, in hundredths of a percent; `None` ignores memory.
     #[must_use]
-    pub fn memory(mut self, bands: Option<Thresholds>) -> Self {
-        self.memory = bands;
+    pub fn memory(mut self, thresholds: Option<Thresholds>) -> Self {
+        self.memory = thresholds;
         self
     }
 
-    /// Follows latencies by these bands, in microseconds; or not at all.
+    /// Sets the thresholds for latency, in microseconds; `None` ignores latency.
     #[must_use]
-    pub fn latency(mut self, bands: Option<Thresholds>) -> Self {
-        self.latency = bands.map(Latencies::Thresholds);
+    pub fn latency(mut self, thresholds: Option<Thresholds>) -> Self {
+        self.latency = thresholds.map(Latencies::Thresholds);
         self
     }
 
-    /// Follows latencies against their long-run floor: they may be so many percent of it. From 110 to 10,000.
+    /// Follows latencies relative to their long-run floor: they may reach `tolerance` percent of it. From 110 to 10,000.
     pub fn gradient(mut self, tolerance: u32) -> Result<Self, Error> {
         self.set_tolerance(tolerance.saturating_mul(100))?;
         Ok(self)
@@ -121,7 +124,7 @@ impl Adaptive {
         Ok(())
     }
 
-    /// Keeps the factor between these, in percent: `min` from 1 to 100, `max` from 100 to 1,000.
+    /// Sets the bounds of the factor, in percent: `min` from 1 to 100, `max` from 100 to 1,000.
     pub fn between(mut self, min: u32, max: u32) -> Result<Self, Error> {
         self.set_bounds(min.saturating_mul(100), max.saturating_mul(100))?;
         Ok(self)
@@ -134,7 +137,7 @@ impl Adaptive {
                 percent(min)
             )));
         }
-        if !(WHOLE..=MOST).contains(&max) {
+        if !(WHOLE..=MAX_FACTOR).contains(&max) {
             return Err(Error::invalid(format!(
                 "adaptive.max must be between 100% and 1000%, not {}",
                 percent(max)
@@ -144,8 +147,8 @@ impl Adaptive {
         Ok(())
     }
 
-    /// How much of what the bands say is taken, in hundredths: 100 is all of it, 50 half of it, 200 twice as much.
-    /// From 1 to 1,000.
+    /// Sets the strength with which thresholds act, in hundredths: 100 applies their factors as they are, 50 halves the change,
+    /// 200 doubles it. From 1 to 1,000.
     pub fn sensitivity(mut self, hundredths: u32) -> Result<Self, Error> {
         if !(1..=1_000).contains(&hundredths) {
             return Err(Error::invalid(format!(
@@ -157,8 +160,8 @@ impl Adaptive {
         Ok(self)
     }
 
-    /// How long the factor takes to fall: after this, it has come two thirds of the way. To climb it takes three times as
-    /// long.
+    /// Sets the time constant with which the factor falls: after this time it has covered two thirds of the distance. A rise
+    /// takes three times as long.
     pub fn smooth(mut self, smooth: Duration) -> Result<Self, Error> {
         let smooth = Micros::from(smooth);
         if !(MIN_SMOOTH..=MAX_SMOOTH).contains(&smooth) {
@@ -170,38 +173,38 @@ impl Adaptive {
         Ok(self)
     }
 
-    /// By what the CPU is followed.
+    /// Returns the thresholds for CPU use.
     pub fn by_cpu(&self) -> Option<Thresholds> {
         self.cpu
     }
 
-    /// By what memory is followed.
+    /// Returns the thresholds for memory use.
     pub fn by_memory(&self) -> Option<Thresholds> {
         self.memory
     }
 
-    /// By what latencies are followed.
+    /// Returns the method for latencies.
     pub fn by_latency(&self) -> Option<Latencies> {
         self.latency
     }
 
-    /// The least and the most that the limit is multiplied by, in ten-thousandths.
+    /// Returns the lowest and the highest factor, in ten-thousandths.
     pub fn bounds(&self) -> (u32, u32) {
         (self.min, self.max)
     }
 
-    /// How much of what the bands say is taken, in hundredths.
+    /// Returns the strength of the thresholds, in hundredths.
     pub fn sensitive(&self) -> u32 {
         self.sensitivity
     }
 
-    /// How long the factor takes to fall.
+    /// Returns the time constant with which the factor falls.
     pub fn smoothed(&self) -> Micros {
         self.smooth
     }
 }
 
-/// Ten-thousandths as a file writes them.
+/// Formats ten-thousandths as a percentage, as in a rules file.
 pub(crate) fn percent(share: u32) -> String {
     let (whole, rest) = (share / 100, share % 100);
     if rest == 0 { format!("{whole}%") } else { format!("{whole}.{rest:02}%") }

@@ -1,57 +1,57 @@
-//! The pure part: loads go in, a factor comes out.
+//! Adaptive policy: a pure function of loads and time that returns a factor.
 
-use super::gradient::{FAILING, Gradient};
-use super::thresholds::{Place, Thresholds};
+use super::gradient::{FAILURE_THRESHOLD, Gradient};
+use super::thresholds::{Band, Thresholds};
 use super::{Adaptive, Latencies, Load, WHOLE};
 use crate::Micros;
 
-/// The shortest and the longest time that a step is taken for, in seconds.
-const ELAPSED: (f64, f64) = (0.001, 60.0);
+/// Bounds of the time between two steps, in seconds; values outside are clamped.
+const ELAPSED_BOUNDS: (f64, f64) = (0.001, 60.0);
 
-/// A limit falls as fast as it is told, and climbs so many times slower: otherwise it would swing around what is behind it.
-const SLOWER: f64 = 3.0;
+/// A limit rises this many times slower than it falls. Otherwise it would oscillate around the capacity of the server.
+const RISE_SLOWDOWN: f64 = 3.0;
 
-/// Steers the limit of one rule. It has no clock: each step is told how much time has passed.
+/// Controls the limit of one rule. It has no clock: the caller passes the elapsed time to each step.
 ///
 /// ```
 /// use slidegate::{Adaptive, HostLoad, Load, Micros, AdaptivePolicy};
 ///
 /// let terms = Adaptive::default();
-/// let mut pilot = AdaptivePolicy::new(10_000);
+/// let mut policy = AdaptivePolicy::new(10_000);
 /// let busy = Load { host: HostLoad { cpu: Some(9_000), memory: Some(7_000) }, ..Load::default() };
 /// for _ in 0..60 {
-///     let factor = pilot.step(&terms, Micros::from_secs(1), &busy);
-///     pilot.follow(factor);
+///     let factor = policy.step(&terms, Micros::from_secs(1), &busy);
+///     policy.follow(factor);
 /// }
-/// assert_eq!(pilot.factor(), 8_000); // CPU above 80 %, memory as usual, latency not known
+/// assert_eq!(policy.factor(), 8_000); // CPU above 80 %, memory as usual, latency not known
 /// ```
 #[derive(Clone, Debug)]
 pub struct AdaptivePolicy {
     factor: f64,
-    cpu: Option<Place>,
-    memory: Option<Place>,
-    latency: Option<Place>,
+    cpu: Option<Band>,
+    memory: Option<Band>,
+    latency: Option<Band>,
     gradient: Gradient,
 }
 
 impl AdaptivePolicy {
-    /// With so many ten-thousandths of the limit in force.
+    /// Creates a policy with a present factor in ten-thousandths of the limit.
     pub fn new(factor: u32) -> Self {
         let factor = f64::from(factor) / f64::from(WHOLE);
         AdaptivePolicy { factor, cpu: None, memory: None, latency: None, gradient: Gradient::new(factor) }
     }
 
-    /// What should be in force `elapsed` after the step before, in ten-thousandths; always within `terms`.
+    /// Returns the factor for `elapsed` after the previous step, in ten-thousandths; always within the bounds of `terms`.
     pub fn step(&mut self, terms: &Adaptive, elapsed: Micros, load: &Load) -> u32 {
         let (min, max) = terms.bounds();
         let [min, max] = [min, max].map(|bound| f64::from(bound) / f64::from(WHOLE));
-        let elapsed = seconds(elapsed).clamp(ELAPSED.0, ELAPSED.1);
+        let elapsed = seconds(elapsed).clamp(ELAPSED_BOUNDS.0, ELAPSED_BOUNDS.1);
         let smooth = seconds(terms.smoothed());
         let sensitivity = terms.sensitive();
         let share = |share: Option<u32>| share.map(f64::from);
-        let cpu = in_band(terms.by_cpu(), &mut self.cpu, share(load.host.cpu), sensitivity);
-        let memory = in_band(terms.by_memory(), &mut self.memory, share(load.host.memory), sensitivity);
-        let failing = load.failed >= FAILING;
+        let cpu = band_factor(terms.by_cpu(), &mut self.cpu, share(load.host.cpu), sensitivity);
+        let memory = band_factor(terms.by_memory(), &mut self.memory, share(load.host.memory), sensitivity);
+        let failing = load.failed >= FAILURE_THRESHOLD;
         let latency = load.latency;
         self.factor = match terms.by_latency() {
             Some(Latencies::Gradient(tolerance)) => {
@@ -59,19 +59,19 @@ impl AdaptivePolicy {
                 let latency = latency.map(|latency| seconds(latency).max(1e-6));
                 let factor = self.gradient.step(elapsed, latency, failing, tolerance, smooth);
                 self.gradient.clamp(min, max);
-                // What the server can do is measured: a CPU that is idle does not make it more.
+                // The capacity of the server is measured: an idle CPU does not increase it.
                 factor.clamp(min, max) * (cpu * memory).min(1.0)
             }
-            banded => {
-                let bands = banded.and_then(|latencies| match latencies {
-                    Latencies::Thresholds(bands) => Some(bands),
+            by_thresholds => {
+                let thresholds = by_thresholds.and_then(|latencies| match latencies {
+                    Latencies::Thresholds(thresholds) => Some(thresholds),
                     Latencies::Gradient(_) => None,
                 });
                 let micros = latency.map(|latency| latency.get() as f64);
                 let micros = if failing { Some(f64::INFINITY) } else { micros };
-                let latency = in_band(bands, &mut self.latency, micros, sensitivity);
+                let latency = band_factor(thresholds, &mut self.latency, micros, sensitivity);
                 let target = (cpu * memory * latency).clamp(min, max);
-                let smooth = if target > self.factor { smooth * SLOWER } else { smooth };
+                let smooth = if target > self.factor { smooth * RISE_SLOWDOWN } else { smooth };
                 self.factor + (target - self.factor) * (1.0 - (-elapsed / smooth).exp())
             }
         }
@@ -79,30 +79,30 @@ impl AdaptivePolicy {
         self.factor()
     }
 
-    /// This is in force from now on: what [`AdaptivePolicy::step`] said, here or in another process.
+    /// Records the factor that applies from now on: the result of [`AdaptivePolicy::step`], here or in another process.
     pub fn follow(&mut self, factor: u32) {
-        // What was said is rounded; the rest of it is kept.
+        // The result was rounded; an equal factor keeps the unrounded value.
         if factor != self.factor() {
             self.factor = f64::from(factor) / f64::from(WHOLE);
         }
         self.gradient.follow(self.factor);
     }
 
-    /// What it last said, or was told to follow, in ten-thousandths.
+    /// Returns the last factor, from [`AdaptivePolicy::step`] or [`AdaptivePolicy::follow`], in ten-thousandths.
     pub fn factor(&self) -> u32 {
         (self.factor * f64::from(WHOLE)).round() as u32
     }
 }
 
-/// The factor of an input; 1 if it is not followed or not known.
-fn in_band(
-    bands: Option<Thresholds>,
-    place: &mut Option<Place>,
+/// Returns the factor of an input; 1 if the input is ignored or unknown.
+fn band_factor(
+    thresholds: Option<Thresholds>,
+    band: &mut Option<Band>,
     value: Option<f64>,
     sensitivity: u32,
 ) -> f64 {
-    *place = bands.zip(value).and_then(|(bands, value)| bands.place(*place, value));
-    bands.zip(*place).map_or(1.0, |(bands, place)| bands.factor(place, sensitivity))
+    *band = thresholds.zip(value).and_then(|(thresholds, value)| thresholds.band(*band, value));
+    thresholds.zip(*band).map_or(1.0, |(thresholds, band)| thresholds.factor(band, sensitivity))
 }
 
 fn seconds(time: Micros) -> f64 {

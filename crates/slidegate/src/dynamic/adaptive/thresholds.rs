@@ -1,29 +1,29 @@
-//! Bands: low, normal and high, each with a factor.
+//! Thresholds with hysteresis: a low, a normal and a high band, each with a factor.
 //!
-//! The way to a stricter band is taken at once; the way back only once a margin is passed, so that an input that hovers
-//! at an edge does not make a limit flap.
+//! A change to a stricter band happens at once; a change back needs a margin, so that an input near a threshold does not make
+//! the limit flap.
 
 use super::WHOLE;
 use crate::{Error, Micros};
 
-/// How far below an edge an input must be to be in the band below it again: a tenth.
+/// Fraction of a threshold below which an input returns to the lower band.
 const MARGIN: f64 = 0.9;
 
-/// Two edges, and the factors outside of them; between them it is 100 %.
+/// Two thresholds, and the factors outside of them; between them the factor is 100 %.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// Below it there is room.
+    /// Below this value there is spare capacity.
     pub(crate) low: u64,
-    /// From here on there is too little.
+    /// From this value on there is too little capacity.
     pub(crate) high: u64,
-    /// In ten-thousandths.
+    /// Factor below `low`, in ten-thousandths; `above` is the factor from `high` on.
     pub(crate) below: u32,
     pub(crate) above: u32,
 }
 
-/// Where an input lies.
+/// Band of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
+pub(super) enum Band {
     Below,
     Within,
     Above,
@@ -39,7 +39,8 @@ impl Thresholds {
         above: 8_000,
     };
 
-    /// Below `low` so many percent of the limit, from `high` on so many; the edges in the input's own unit.
+    /// Creates thresholds: `below` percent of the limit below `low`, `above` percent from `high` on. `low` and `high` are in the
+    /// unit of the input.
     pub fn new(low: u64, high: u64, below: u32, above: u32) -> Result<Self, Error> {
         Thresholds { low, high, below: below.saturating_mul(100), above: above.saturating_mul(100) }.checked()
     }
@@ -57,30 +58,30 @@ impl Thresholds {
         Ok(self)
     }
 
-    /// Where `value` lies, if it was at `before`; what is no number lies nowhere.
-    pub(super) fn place(&self, before: Option<Place>, value: f64) -> Option<Place> {
+    /// Returns the band of `value`, if the previous band was `before`; `None` for NaN.
+    pub(super) fn band(&self, before: Option<Band>, value: f64) -> Option<Band> {
         if value.is_nan() {
             return None;
         }
-        let lies = |scale: f64| match value {
-            value if value >= self.high as f64 * scale => Place::Above,
-            value if value >= self.low as f64 * scale => Place::Within,
-            _ => Place::Below,
+        let band_at = |scale: f64| match value {
+            value if value >= self.high as f64 * scale => Band::Above,
+            value if value >= self.low as f64 * scale => Band::Within,
+            _ => Band::Below,
         };
-        let there = lies(1.0);
+        let present = band_at(1.0);
         Some(match before {
-            // On the way back it stays in the stricter band until the margin is passed.
-            Some(before) if there < before => lies(MARGIN).min(before),
-            _ => there,
+            // A return to a looser band needs the margin.
+            Some(before) if present < before => band_at(MARGIN).min(before),
+            _ => present,
         })
     }
 
-    /// What the limit is multiplied by there, as a part of 1.
-    pub(super) fn factor(&self, place: Place, sensitivity: u32) -> f64 {
-        let factor = match place {
-            Place::Below => self.below,
-            Place::Within => WHOLE,
-            Place::Above => self.above,
+    /// Returns the factor of a band, as a fraction of 1.
+    pub(super) fn factor(&self, band: Band, sensitivity: u32) -> f64 {
+        let factor = match band {
+            Band::Below => self.below,
+            Band::Within => WHOLE,
+            Band::Above => self.above,
         };
         let change = f64::from(factor) / f64::from(WHOLE) - 1.0;
         (1.0 + change * f64::from(sensitivity) / 100.0).max(0.0)
@@ -89,17 +90,17 @@ impl Thresholds {
 
 #[cfg(test)]
 mod tests {
-    use super::{Place, Thresholds};
+    use super::{Band, Thresholds};
 
     #[test]
-    fn stricter_at_once_and_looser_past_a_margin() {
+    fn becomes_stricter_at_once_and_looser_past_a_margin() {
         let walk = |values: &[f64]| {
-            let mut place = None;
-            values.iter().map(|value| place = Thresholds::CPU.place(place, *value)).for_each(drop);
-            place
+            let mut band = None;
+            values.iter().map(|value| band = Thresholds::CPU.band(band, *value)).for_each(drop);
+            band
         };
-        use Place::{Above, Below, Within};
-        for (values, place) in [
+        use Band::{Above, Below, Within};
+        for (values, band) in [
             (&[4_999.0][..], Below),
             (&[5_000.0], Within),
             (&[7_999.0], Within),
@@ -115,7 +116,7 @@ mod tests {
             (&[f64::INFINITY], Above),
             (&[-1.0], Below),
         ] {
-            assert_eq!(walk(values), Some(place), "{values:?}");
+            assert_eq!(walk(values), Some(band), "{values:?}");
         }
         assert_eq!(walk(&[f64::NAN]), None);
     }

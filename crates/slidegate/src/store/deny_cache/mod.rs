@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 
 use self::table::{Denial, Table};
 use super::MAX_LISTENED_SHARDS;
-use crate::common::striped_counter::Tally;
+use crate::common::striped_counter::StripedCounter;
 use crate::{
     BatchVerdicts, Check, Checks, Clock, Count, Entry, Error, Inspection, Key, Listener, Micros, Outcome,
     Receipt, Settlement, Source, Store, SystemClock, Verdicts,
@@ -43,7 +43,7 @@ struct Inner<S> {
     denials: Arc<Denials>,
     clock: Arc<dyn Clock>,
     listening: Once,
-    hits: Tally,
+    hits: StripedCounter,
 }
 
 /// Statistics of a deny cache.
@@ -97,7 +97,7 @@ impl<S: Store> DenyCache<S> {
                 denials: Arc::new(denials),
                 clock: Arc::new(clock),
                 listening: Once::new(),
-                hits: Tally::default(),
+                hits: StripedCounter::default(),
             }),
         }
     }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::admission_log::{Admission, AdmissionLog};
 use super::bucket_estimate::BucketEstimate;
 use super::fallback::LocalState;
-use crate::algorithm::extensions::Moved;
+use crate::algorithm::extensions::Extensions;
 use crate::{Algorithm, Check, Encoding, Entry, Key, Micros, Quota};
 
 /// State of one key in the journal.
@@ -24,7 +24,7 @@ pub(super) struct Record {
     /// Counter of the fallback, during an outage.
     pub(super) local: Option<Box<LocalState>>,
     /// Extended admissions, by their original instant and sequence number.
-    pub(super) extensions: Option<Box<Moved<(Micros, u64)>>>,
+    pub(super) extensions: Option<Box<Extensions<(Micros, u64)>>>,
 }
 
 impl Record {

@@ -5,7 +5,7 @@
 
 use super::fallback::{Outage, decide, postpone};
 use super::journal::Journal;
-use crate::algorithm::evaluate::judge_one;
+use crate::algorithm::evaluate::evaluate_one;
 use crate::{Check, Checks, Count, Key, Micros, Outcome, Quota, Source, State};
 
 const WINDOW: Micros = Micros::from_millis(1_000);
@@ -65,7 +65,7 @@ impl World {
         let Node { journal, outage, share: (nodes, rank) } = &mut self.nodes[node];
         let verdicts = match *outage {
             None => {
-                let verdicts = judge_one(&checks, now, &mut self.server, None);
+                let verdicts = evaluate_one(&checks, now, &mut self.server, None);
                 journal.record_verdicts(checks.checks(), &verdicts, true);
                 verdicts
             }

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use self::pool::{Block, HandedPermit, Pool};
-use crate::common::striped_counter::Tally;
+use crate::common::striped_counter::StripedCounter;
 use crate::{
     Algorithm, BatchVerdicts, Check, Checks, Clock, Count, Entry, Error, Inspection, Key, Listener, Micros,
     Outcome, Receipt, Settlement, Source, Store, SystemClock, Verdicts,
@@ -46,7 +46,7 @@ struct Inner<S> {
     listening: Once,
     /// Number of the last block.
     blocks_created: AtomicU64,
-    answered: Tally,
+    answered: StripedCounter,
 }
 
 /// Permits in advance of all keys.
@@ -113,7 +113,7 @@ impl<S: Store + 'static> Lease<S> {
             pools: Arc::new(Pools::new()),
             listening: Once::new(),
             blocks_created: AtomicU64::new(0),
-            answered: Tally::default(),
+            answered: StripedCounter::default(),
         };
         Lease { inner: Arc::new(inner) }
     }

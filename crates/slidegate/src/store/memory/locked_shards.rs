@@ -6,7 +6,7 @@ use super::Inner;
 use super::lock::LockGuard;
 use super::overflow::SharedCounterId;
 use super::shard::Shard;
-use crate::algorithm::Asked;
+use crate::algorithm::CheckInput;
 use crate::algorithm::evaluate::{self, Counters};
 use crate::{Check, Checks, Clock, Key, Micros, Outcome, Quota, State, Verdicts};
 
@@ -76,10 +76,10 @@ impl<C: Clock> LockedShards<'_, C> {
         let budget = Some(&self.inner.notes);
         let asked = |i: usize| {
             let (quota, scope) = &effective[i];
-            Asked { quota, cost: checks.checks()[i].cost, id: checks.id(), scope: *scope, budget }
+            CheckInput { quota, cost: checks.checks()[i].cost, id: checks.id(), scope: *scope, budget }
         };
         let mut counters = LocatedCounters { locked: self, locations: &mut locations };
-        let verdicts = evaluate::judge_by(checks, now, &mut counters, asked);
+        let verdicts = evaluate::evaluate_with(checks, now, &mut counters, asked);
         for ((check, location), verdict) in checks.checks().iter().zip(locations).zip(&verdicts.verdicts) {
             self.store_state(check, location, now, checks.is_peek(), verdict.outcome);
         }
@@ -140,7 +140,7 @@ impl<C: Clock> LockedShards<'_, C> {
                 let counter = table.shared_at(id);
                 let quota = counter.quota(quota);
                 let (scope, budget) = (key.hash(), Some(notes));
-                let asked = Asked { quota: &quota, cost: *cost, id: checks.id(), scope, budget };
+                let asked = CheckInput { quota: &quota, cost: *cost, id: checks.id(), scope, budget };
                 let stays = !room || *cost == 0 || !counter.can_be_left();
                 if stays || !counter.fits(now, asked) {
                     return Location::Shared { shard, id, quota };

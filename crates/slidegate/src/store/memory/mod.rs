@@ -216,7 +216,7 @@ impl<C: Clock> Inner<C> {
             if let Some(state) = shard.find(&check.key)
                 && state.suits(&check.quota)
             {
-                return SmallVec::from_buf([evaluate::judge_one(checks, now, state, Some(&self.notes))]);
+                return SmallVec::from_buf([evaluate::evaluate_one(checks, now, state, Some(&self.notes))]);
             }
         }
         self.admit_all(batch)

@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use hashbrown::HashTable;
 
 use super::shard::SAMPLE;
-use crate::algorithm::{Asked, Evaluation};
+use crate::algorithm::{CheckInput, Evaluation};
 use crate::{Algorithm, Correction, Count, Key, Micros, Quota, State};
 
 /// Groups of one rule in one shard.
@@ -159,7 +159,7 @@ impl SharedCounter {
     }
 
     /// Returns whether a request fits now and was not admitted before.
-    pub(super) fn fits(&mut self, now: Micros, asked: Asked<'_>) -> bool {
+    pub(super) fn fits(&mut self, now: Micros, asked: CheckInput<'_>) -> bool {
         let now = self.state.roll(now, asked.quota);
         self.state.consider(now, asked) == Evaluation::Fits
     }

@@ -80,7 +80,9 @@ impl Inner {
             .collect();
         for (shard, settlements) in self.by_shard(settlements) {
             let inner = Arc::clone(self);
-            tokio::spawn(async move { multi_shard::give_back_with_retries(&*inner, &shard, settlements).await });
+            tokio::spawn(
+                async move { multi_shard::give_back_with_retries(&*inner, &shard, settlements).await },
+            );
         }
     }
 

@@ -190,7 +190,7 @@ impl KeyState {
     pub(super) fn still_counts(&self, snapshot: &ZsetSnapshot, entry: &Entry) -> bool {
         let window = snapshot.quota.window().get();
         let at = entry.at.get();
-        let (ahead, left) = match (snapshot.quota.algorithm(), self.state.kept().counted) {
+        let (ahead, left) = match (snapshot.quota.algorithm(), self.state.snapshot().counted) {
             (Algorithm::FixedWindow, _) => (0, (at - at % window).saturating_add(window) <= self.at),
             (_, SnapshotCounts::Missing { gone, .. }) => (0, entry.at <= gone),
             (Algorithm::TimeSlice { .. }, _) => {
@@ -222,7 +222,7 @@ impl KeyState {
         };
         let named = seq >= FIRST_ID_SEQ;
         let now = |used: u64, most: u64| (used.saturating_sub(from) + to).min(most);
-        let amended = match self.state.kept().counted {
+        let amended = match self.state.snapshot().counted {
             SnapshotCounts::Entries(_) => {
                 let Some(found) = found.filter(|found| found.cost > 0) else { return false };
                 if let Algorithm::TimeSlice { .. } = snapshot.quota.algorithm() {

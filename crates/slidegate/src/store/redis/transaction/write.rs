@@ -16,7 +16,7 @@ const MOST_REMOVED: usize = 2_000;
 impl KeyState {
     /// Adds the commands for the changes; returns false if they depend on entries that were not read.
     pub(super) fn write(&self, writes: &mut Pipeline, loaded: &LoadedKey, expiry: Expiry) -> bool {
-        let kept = self.state.kept();
+        let kept = self.state.snapshot();
         if self.fresh && self.recorded == 0 {
             return true;
         }
