@@ -14,11 +14,7 @@ use slidegate::{
     Algorithm, Check, Checks, Coalesce, DenyCache, Failover, FailoverOptions, Key, Quota, RedisOptions,
     RedisStore, Stack, StackOptions, Store,
 };
-
-#[path = "../tests/suite/redis_server.rs"]
-mod redis_server;
-
-use redis_server::{Flavour, Server};
+use slidegate_testkit::{Flavour, RedisServer};
 
 const ROUNDS: usize = 5;
 
@@ -64,7 +60,7 @@ struct Figures {
 
 /// Scripts that were called, the microseconds they took, and commands of every kind, those of scripts and of
 /// heartbeats too.
-fn calls(server: &Server) -> [f64; 3] {
+fn calls(server: &RedisServer) -> [f64; 3] {
     let info =
         |section: &str| redis::from_redis_value::<String>(server.run(&format!("INFO {section}"))).unwrap();
     let stats = info("commandstats");
@@ -85,7 +81,7 @@ async fn rate<S: Store + Clone + 'static>(
     asks: &Arc<Vec<Checks>>,
     zipf: &Arc<Zipf>,
     length: Duration,
-    server: &Server,
+    server: &RedisServer,
 ) -> Figures {
     let decided = Arc::new(AtomicU64::new(0));
     let before = calls(server);
@@ -146,11 +142,11 @@ fn median(mut numbers: Vec<f64>) -> f64 {
     numbers[numbers.len() / 2]
 }
 
-fn options(server: &Server) -> RedisOptions {
+fn options(server: &RedisServer) -> RedisOptions {
     RedisOptions { response_timeout: Duration::from_secs(5), ..RedisOptions::new(server.url()) }
 }
 
-fn guard(server: &Server) -> Failover {
+fn guard(server: &RedisServer) -> Failover {
     let patient = FailoverOptions { deadline: Duration::from_secs(1), ..FailoverOptions::default() };
     Failover::new(RedisStore::with_options(&options(server)).unwrap(), patient).unwrap()
 }
@@ -192,7 +188,7 @@ fn main() {
     );
     for load in loads.into_iter().filter(|load| wanted.is_none_or(|word| load.name.contains(word.as_str()))) {
         runtime.block_on(async {
-            let server = Server::start(Flavour::Redis7).without_ttl_check();
+            let server = RedisServer::start(Flavour::Redis7).without_ttl_check();
             let bare = RedisStore::with_options(&options(&server)).unwrap();
             let coalesce = Coalesce::new(RedisStore::with_options(&options(&server)).unwrap());
             let stack = DenyCache::new(Coalesce::new(guard(&server)));

@@ -3,7 +3,8 @@
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
-use crate::process;
+use slidegate_testkit::process;
+
 use crate::server::{Answer, BINARY, Server};
 
 const DATA: &str = "data-token-0123456789";

@@ -1,8 +1,8 @@
 //! Limits that follow what is reported, from the door; the same on every node.
 
 use serde_json::{Value, json};
+use slidegate_testkit::{Flavour, RedisServer, eventually};
 
-use crate::redis_server::{Flavour, Server as Redis, eventually};
 use crate::server::Server;
 
 /// Only latencies count, and soon: what the machine that tests has in use is its own business.
@@ -69,7 +69,7 @@ fn a_limit_falls_with_latencies_and_climbs_again() {
 
 #[test]
 fn every_node_has_the_same_limit() {
-    let redis = Redis::start(Flavour::Redis7);
+    let redis = RedisServer::start(Flavour::Redis7);
     let rules = format!("store: {}\nguard: {{ deadline: 20s }}{RULES}", redis.url());
     let servers: Vec<Server> = (0..3).map(|_| Server::with_rules(&rules)).collect();
     until(&servers, 900, |factor| factor == 0.5);
@@ -88,7 +88,7 @@ fn every_node_has_the_same_limit() {
 /// A program that can write to Redis adds an id that no clock makes, and bytes that are no text: nodes go on.
 #[test]
 fn nodes_survive_impossible_entries() {
-    let redis = Redis::start(Flavour::Redis7);
+    let redis = RedisServer::start(Flavour::Redis7);
     let rules = format!("store: {}\nguard: {{ deadline: 20s }}{RULES}", redis.url());
     let servers: Vec<Server> = (0..2).map(|_| Server::with_rules(&rules)).collect();
     until(&servers, 900, |factor| factor == 0.5);

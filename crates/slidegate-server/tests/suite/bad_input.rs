@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use serde_json::json;
+use slidegate_testkit::process;
 
-use crate::process;
 use crate::resp::wire::{Wire, encode};
 use crate::server::{BINARY, Server};
 

@@ -5,11 +5,12 @@ use std::sync::RwLock;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use slidegate_testkit::{
+    Flavour, RedisServer, eventually, process,
+    stub::{ALLOWED, Denying, Stub, answer},
+};
 
-use crate::process;
-use crate::redis_server::{Flavour, Server as Redis, eventually};
 use crate::server::{BINARY, Server};
-use crate::stub::{ALLOWED, Denying, Stub, answer};
 
 fn start(arguments: &[&str]) -> Child {
     let mut command = Command::new(BINARY);
@@ -73,7 +74,7 @@ fn a_server_admits_exactly_the_limit() {
 
 #[test]
 fn so_does_a_store_in_this_process() {
-    let redis = Redis::start(Flavour::Redis7);
+    let redis = RedisServer::start(Flavour::Redis7);
     let file = tempfile::NamedTempFile::new().unwrap();
     // A busy machine may take longer than the usual deadline; then Redis would not be who decides.
     let config = format!("store: {}\nguard: {{ deadline: 20s }}\nrules: []\n", redis.url());

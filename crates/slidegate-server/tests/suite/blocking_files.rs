@@ -11,8 +11,8 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::certificates::certificates;
-use crate::redis_server::eventually;
+use slidegate_testkit::{certificates, eventually};
+
 use crate::server::Server;
 
 const ONE_WORKER: (&str, &str) = ("TOKIO_WORKER_THREADS", "1");

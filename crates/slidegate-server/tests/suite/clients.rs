@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::process;
+use slidegate_testkit::process;
+
 use crate::server::Server;
 
 const CLIENTS: &str = include_str!("../../../../docs/clients.md");

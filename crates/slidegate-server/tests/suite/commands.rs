@@ -4,8 +4,8 @@ use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+use slidegate_testkit::process;
 
-use crate::process;
 use crate::server::{BINARY, Server};
 
 fn run(arguments: &[&str], input: &str) -> Output {

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use slidegate::{Clock, SystemClock};
+use slidegate_testkit::{Flavour, RedisServer, eventually};
 
-use crate::redis_server::{Flavour, Server as Redis, eventually};
 use crate::resp::{Wire, simple};
 use crate::server::Server;
 
@@ -103,7 +103,7 @@ fn silent_connections_do_not_block_a_port() {
 /// Every admission that Redis has counted was answered, when the server is stopped under load.
 #[test]
 fn a_stop_under_load_loses_no_answer() {
-    let redis = Redis::start(Flavour::Redis7);
+    let redis = RedisServer::start(Flavour::Redis7);
     for door in ["http", "redis"] {
         let rules = format!(
             "store: {}\nguard: {{ deadline: 20s }}\nrules: [{{ name: {door}, limit: 1000000, window: 1h }}]",

@@ -7,8 +7,8 @@ use std::time::Duration;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
+use slidegate_testkit::{Flavour, RedisServer, eventually, lasting_port};
 
-use crate::redis_server::{self, Flavour, lasting_port};
 use crate::server::Server;
 use crate::webdriver::Browser;
 
@@ -248,15 +248,13 @@ fn a_mode_is_flipped_and_a_key_is_reset() {
         page.until("nothing is used", "!document.querySelector('#confirm-dialog').open");
     });
     assert_eq!(server.get("/v1/rules").json()["rules"][0]["mode"], "shadow");
-    redis_server::eventually("it is forgotten", || {
-        server.get("/v1/keys/login-per-ip:ip=1.2.3.4").status == 404
-    });
+    eventually("it is forgotten", || server.get("/v1/keys/login-per-ip:ip=1.2.3.4").status == 404);
 }
 
 #[test]
 fn redis_goes_and_comes_back() {
     let port = lasting_port();
-    let redis = redis_server::Server::at(Flavour::Redis7, port);
+    let redis = RedisServer::at(Flavour::Redis7, port);
     let url = redis.url();
     let server = Server::with_env(&[], RULES, &["--store", &url]);
     under_load(&server, || {

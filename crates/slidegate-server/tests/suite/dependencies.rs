@@ -3,8 +3,7 @@
 use std::process::Command;
 
 use serde_json::Value;
-
-use crate::process;
+use slidegate_testkit::process;
 
 fn version(text: &str) -> Vec<u64> {
     let mut parts: Vec<u64> = text.split('.').map(|part| part.parse().unwrap()).collect();

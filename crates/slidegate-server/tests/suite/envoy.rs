@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::redis_server::{eventually, lasting_port};
+use slidegate_testkit::{eventually, lasting_port, stub::Denying};
+
 use crate::server::Server;
-use crate::stub::Denying;
 
 const DOCS: &str = include_str!("../../../../docs/envoy.md");
 

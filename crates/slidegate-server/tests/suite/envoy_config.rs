@@ -8,8 +8,8 @@ use std::process::Command;
 
 use slidegate::{Decision, Limiter, MemoryStore, Mode, Request, Rules, Source, Unmatched};
 use slidegate_server::envoy::{NamedText, attributes, import, translate};
+use slidegate_testkit::process;
 
-use crate::process;
 use crate::server::{BINARY, Server};
 
 type Entries = Vec<(&'static str, &'static str)>;

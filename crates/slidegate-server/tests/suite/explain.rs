@@ -4,9 +4,8 @@ use std::io::Write;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
+use slidegate_testkit::{Flavour, RedisServer, process};
 
-use crate::process;
-use crate::redis_server::{Flavour, Server as Redis};
 use crate::server::{BINARY, Server};
 
 const RULES: &str = "
@@ -39,7 +38,7 @@ fn verdicts(explained: &Value) -> Vec<(String, String)> {
 
 #[test]
 fn every_rule_says_what_it_makes_of_a_request() {
-    let redis = Redis::start(Flavour::Redis7);
+    let redis = RedisServer::start(Flavour::Redis7);
     let shared = format!("store: {}\nguard: {{ deadline: 20s }}{RULES}", redis.url());
     for server in [Server::with_rules(RULES), Server::with_rules(&shared)] {
         let login = json!({ "attributes": { "api": "/login", "ip": "1.2.3.4" } });

@@ -1,10 +1,8 @@
 //! Permits that are held, and limits that climb, from the door.
 
 use serde_json::{Value, json};
+use slidegate_testkit::{FakeTime, Flavour, RedisServer, eventually, process};
 
-use crate::faketime::Faketime;
-use crate::process;
-use crate::redis_server::{Flavour, Server as Redis, eventually};
 use crate::server::{BINARY, Server};
 
 const RULES: &str = "
@@ -27,7 +25,7 @@ fn with_reservation(server: &Server, path: &str, reservation: &Value) -> Value {
 /// In memory, in Redis, and in Redis without scripts.
 fn everywhere(show: impl Fn(&Server)) {
     show(&Server::with_rules(RULES));
-    let redis = Redis::start(Flavour::Redis7);
+    let redis = RedisServer::start(Flavour::Redis7);
     // On a busy machine Redis may take longer than the usual deadline; then it would not be who decides.
     let guard = "guard: { deadline: 20s }";
     show(&Server::with_rules(&format!("store: {}\n{guard}{RULES}", redis.url())));
@@ -120,7 +118,7 @@ fn rules_say_how_they_climb() {
 #[test]
 fn three_servers_climb_together() {
     const SECOND: u64 = 1_000_000;
-    let time = Faketime::start();
+    let time = FakeTime::start();
     let redis = time.stopped();
     // A machine that is busy with other tests is not at fault, and denials would be remembered by another clock.
     let rules = format!(
@@ -167,7 +165,7 @@ fn buckets(ip: &str, user: &str, vip: &str) -> String {
 /// Rates and bursts of addresses and users change while it runs, and what was left in each bucket stays, to the permit.
 #[test]
 fn buckets_keep_their_level_when_their_rules_change() {
-    let redis = Redis::start(Flavour::Redis7);
+    let redis = RedisServer::start(Flavour::Redis7);
     for store in ["memory".to_owned(), redis.url()] {
         let first = buckets("limit: 1, burst: 10", "limit: 2, burst: 20", "limit: 5, burst: 100");
         let config = |rules: &str| format!("store: {store}\nguard: {{ deadline: 20s }}\n{rules}");

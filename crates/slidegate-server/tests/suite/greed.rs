@@ -4,7 +4,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::redis_server::eventually;
+use slidegate_testkit::eventually;
+
 use crate::resp::{Wire, simple};
 use crate::server::{Answer, Server};
 

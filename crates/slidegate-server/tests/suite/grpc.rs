@@ -16,6 +16,7 @@ use slidegate_server::protocol::grpc::messages::{
 };
 use slidegate_server::protocol::serve::{self, Listeners};
 use slidegate_server::store::AnyStore;
+use slidegate_testkit::{Flavour, RedisServer, eventually, http2_client, lasting_port};
 use tokio::sync::oneshot;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
@@ -23,8 +24,6 @@ use tonic::{Request, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::http2_client;
-use crate::redis_server::{Flavour, Server as Redis, eventually, lasting_port};
 use crate::server::Server;
 
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
@@ -427,7 +426,7 @@ fn garbage_on_the_port() {
 
 #[test]
 fn a_deadline_that_passes_while_redis_is_asked() {
-    let redis = Redis::start(Flavour::Redis7);
+    let redis = RedisServer::start(Flavour::Redis7);
     let rules =
         RULES.replace("ad-hoc", &format!("store: {}\nguard: {{ deadline: 20s }}\nad-hoc", redis.url()));
     let server = Server::with_rules(&rules);
@@ -518,7 +517,7 @@ fn health() {
         let watch = |service: &str| HealthCheckRequest { service: service.to_owned() };
         let mut watched = health.watch(watch(SERVICE)).await.unwrap().into_inner();
         assert_eq!(watched.message().await.unwrap().unwrap().status, 2);
-        let _redis = Redis::at(Flavour::Redis7, port);
+        let _redis = RedisServer::at(Flavour::Redis7, port);
         assert_eq!(watched.message().await.unwrap().unwrap().status, 1);
         let mut unknown = health.watch(watch("nobody")).await.unwrap().into_inner();
         assert_eq!(unknown.message().await.unwrap().unwrap().status, 3);

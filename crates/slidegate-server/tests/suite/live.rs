@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 
 use serde_json::Value;
+use slidegate_testkit::eventually;
 
-use crate::redis_server::eventually;
 use crate::server::Server;
 
 const RULES: &str = "

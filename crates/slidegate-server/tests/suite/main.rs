@@ -9,8 +9,6 @@ mod authorize; // whom a proxy asks about, and whose word is taken
 mod bad_input; // whatever a stranger sends is denied with a clear word, and changes nothing
 mod bench; // the load generator: counts that add up, latencies that hide nothing
 mod blocking_files; // decisions go on while a file is read that does not answer
-#[path = "../../../slidegate/tests/suite/certificates.rs"]
-mod certificates; // made by openssl
 mod clients; // what docs/clients.md shows runs, in every language
 mod commands; // serve, validate, schema, acquire: what they print and how they exit
 mod crowd; // thousands who want nothing, and a stop in the middle of the rush
@@ -20,12 +18,9 @@ mod dependencies; // nothing we depend on needs a newer Rust than we say
 mod envoy; // a real Envoy in front: exactly the limit, its headers, its failure modes
 mod envoy_config; // envoyproxy/ratelimit's files limit here what they limit there
 mod explain; // why a request would be allowed or denied, rule by rule
-#[path = "../../../slidegate/tests/suite/faketime.rs"]
-mod faketime; // a clock for one Redis, which can be set and can stand still
 mod flow; // permits that are held, and limits that climb
 mod greed; // clients that take connections and memory, and send nothing whole
 mod grpc; // Envoy's rate-limit service: statuses, caps, deadlines, health, reflection
-mod http2_client; // HTTP/2 without gRPC
 mod lane; // the short way of usual requests answers as hyper does
 mod live; // what a dashboard is told: seconds, hot keys, a key's window
 mod memory_store; // bounds of the memory store: in the file, and as a client sees them
@@ -33,14 +28,11 @@ mod metrics; // what Prometheus is told, bounded and documented
 mod monitor; // counts that are wrong are found and put right, and Redis's memory is looked after
 mod openapi; // every answer is as /openapi.json describes it
 mod patience; // slow clients are given up, and stopping loses no answer
-mod process; // child processes with a time limit
 mod prometheus; // a real Prometheus scrapes, and its alerts fire and clear
 mod proxies; // nginx, Traefik and Caddy ask before they pass a request on
 mod readme; // the README's lines answer as printed
 mod record; // what was asked and decided, written down for a simulation
 mod redis; // counting in Redis, from the door
-#[path = "../../../slidegate/tests/suite/redis_server.rs"]
-mod redis_server; // a real Redis, free port, killed on drop
 mod reload; // rules that change while they are used
 mod replay; // what a server decided, a simulation of its recording decides too
 mod reservations; // only what a server with the same key has signed is settled
@@ -49,9 +41,7 @@ mod server; // a real server on a free port, killed on drop
 mod shadow; // what a rule that only watches would change, counted exactly
 mod shared_rules; // every node follows one set of rules
 mod simulate; // what rules would do: the documents' figures, every trace, every question
-mod stub; // a server that answers as a test wants it to
 mod tls; // every door can be encrypted, and certificates change while it runs
 mod tracing; // logs: text, JSON, a line a decision, spans for a collector; no token, and no key unless asked for
 mod unmatched; // requests that no rule matches, and denials without a store
-mod upstream; // a server behind a proxy
 mod webdriver; // a browser, driven over the WebDriver protocol

@@ -5,8 +5,8 @@ use std::process::Command;
 use serde_json::Value;
 use slidegate::{MemoryOptions, OnFull};
 use slidegate_server::config::Config;
+use slidegate_testkit::process;
 
-use crate::process;
 use crate::server::{BINARY, Server};
 
 #[test]

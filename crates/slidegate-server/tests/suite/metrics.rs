@@ -5,7 +5,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::redis_server::{self, Flavour};
+use slidegate_testkit::{Flavour, RedisServer, eventually};
+
 use crate::server::Server;
 
 const RULES: &str = "
@@ -58,7 +59,7 @@ const ADAPTIVE: &str = "  - { name: follows, limit: 100, window: 1s, adaptive: {
 
 #[test]
 fn the_page_and_its_description_say_the_same() {
-    let redis = redis_server::Server::start(Flavour::Redis7);
+    let redis = RedisServer::start(Flavour::Redis7);
     let memory = Server::with_rules(&format!("{}\n{ADAPTIVE}\n", RULES.trim_end()));
     let url = redis.url();
     let monitor = format!("monitor: {{ accuracy: {{ every: 100ms }} }}\n{RULES}");
@@ -66,7 +67,7 @@ fn the_page_and_its_description_say_the_same() {
     let mut all = Told::new();
     for server in [&memory, &shared] {
         server.post("/v1/acquire", LOGIN);
-        redis_server::eventually("counts are checked", || {
+        eventually("counts are checked", || {
             server.address == memory.address
                 || server.get("/metrics").body.contains("slidegate_accuracy_ratio 1")
         });

@@ -1,6 +1,7 @@
 //! The server checks itself: counts that were spoilt by hand, and a Redis that runs out of memory.
 
-use crate::redis_server::{self, Flavour, eventually};
+use slidegate_testkit::{Flavour, RedisServer, eventually};
+
 use crate::server::Server;
 
 const RULES: &str = "rules: [{ name: one, key: [user], limit: 5, window: 1h }]";
@@ -19,7 +20,7 @@ fn used(server: &Server) -> u64 {
 
 #[test]
 fn a_wrong_total_is_found_told_and_put_right() {
-    let redis = redis_server::Server::start(Flavour::Redis7);
+    let redis = RedisServer::start(Flavour::Redis7);
     let monitor = format!(
         "monitor: {{ accuracy: {{ every: 100ms }} }}\nhot-keys: {{ deny-cache: 0 }}\n{GUARD}\n{RULES}"
     );
@@ -47,7 +48,7 @@ fn a_wrong_total_is_found_told_and_put_right() {
 
 #[test]
 fn what_is_not_to_be_repaired_stays() {
-    let redis = redis_server::Server::start(Flavour::Redis7);
+    let redis = RedisServer::start(Flavour::Redis7);
     let monitor = format!("monitor: {{ accuracy: {{ every: 100ms, repair: false }} }}\n{GUARD}\n{RULES}");
     let server = Server::with_env(&[], &monitor, &["--store", &redis.url()]);
     server.post("/v1/acquire", ASK);
@@ -67,7 +68,7 @@ fn the_memory_store_is_checked_as_well() {
 
 #[test]
 fn memory_that_gets_short_is_cleaned_up() {
-    let redis = redis_server::Server::start(Flavour::Redis7).without_ttl_check();
+    let redis = RedisServer::start(Flavour::Redis7).without_ttl_check();
     let rules = format!(
         "{GUARD}\nrules: [{{ name: one, key: [user], limit: 100, window: 1s }}, {{ name: two, key: [tenant], limit: 5, window: 1h }}]"
     );

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::process;
+use slidegate_testkit::process;
+
 use crate::server::Server;
 
 const ADMIN: &str = "admin-token-0123456789";

@@ -10,9 +10,9 @@ use slidegate_server::app::state::AppState;
 use slidegate_server::config::Limits;
 use slidegate_server::protocol::serve::{self, Listeners};
 use slidegate_server::store::AnyStore;
+use slidegate_testkit::eventually;
 use tokio::sync::oneshot;
 
-use crate::redis_server::eventually;
 use crate::server::{Answer, Server};
 
 const BODY: &str = r#"{"resource":"r","limit":5}"#;

@@ -6,9 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
+use slidegate_testkit::{Flavour, RedisServer, eventually, lasting_port, process};
 
-use crate::process;
-use crate::redis_server::{self, Flavour, eventually, lasting_port};
 use crate::server::Server;
 
 fn deploy() -> PathBuf {
@@ -129,7 +128,7 @@ impl Drop for Prometheus {
 
 #[test]
 fn redis_goes_and_the_alert_fires_until_it_is_back() {
-    let redis = redis_server::Server::at(Flavour::Redis7, lasting_port());
+    let redis = RedisServer::at(Flavour::Redis7, lasting_port());
     let rules = "rules: [{ name: one, key: [user], limit: 5, window: 1m }]";
     let server = Server::with_env(&[], rules, &["--store", &redis.url()]);
     let prometheus = Prometheus::start(&server.address);

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::redis_server::{eventually, lasting_port};
+use slidegate_testkit::{eventually, lasting_port, upstream::Upstream};
+
 use crate::server::{Answer, Server};
-use crate::upstream::Upstream;
 
 const CLIENTS: &str = include_str!("../../../../docs/clients.md");
 const LIMIT: usize = 25;

@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-use crate::process;
+use slidegate_testkit::process;
+
 use crate::server::Server;
 
 const README: &str = include_str!("../../../../README.md");

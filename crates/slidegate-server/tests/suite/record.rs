@@ -8,10 +8,9 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
+use slidegate_testkit::{eventually, process};
 
 use crate::grpc;
-use crate::process;
-use crate::redis_server::eventually;
 use crate::resp::Wire;
 use crate::server::{BINARY, Server};
 

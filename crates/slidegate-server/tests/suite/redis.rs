@@ -5,10 +5,8 @@ use std::process::Command;
 use serde_json::json;
 use slidegate::{Clock, SystemClock};
 use slidegate_server::config::Config;
+use slidegate_testkit::{FakeTime, Flavour, RedisServer, eventually, lasting_port, process};
 
-use crate::faketime::Faketime;
-use crate::process;
-use crate::redis_server::{Flavour, Server as Redis, eventually, lasting_port};
 use crate::server::{BINARY, Server};
 
 const RULES: &str = "rules: [{ name: api, key: [user], limit: 5, window: 1m }]";
@@ -25,7 +23,7 @@ fn ask(server: &Server) -> u16 {
 
 #[test]
 fn two_servers_share_one_count() {
-    let redis = Redis::start(Flavour::Redis7);
+    let redis = RedisServer::start(Flavour::Redis7);
     let one = with_store(&redis.url(), "");
     let two = with_store("redis", &format!("redis: {{ url: \"{}\" }}", redis.url()));
     assert!(one.greeting.contains(&format!("store: redis at 127.0.0.1:{}", redis.port)));
@@ -38,7 +36,7 @@ fn two_servers_share_one_count() {
 
 #[test]
 fn a_reservation_is_settled_at_another_server() {
-    let redis = Redis::start(Flavour::Redis7);
+    let redis = RedisServer::start(Flavour::Redis7);
     let (one, two) = (with_store(&redis.url(), ""), with_store(&redis.url(), ""));
     let body = r#"{"attributes":{"user":"alice"},"permits":4}"#;
     let reservation = one.post("/v1/acquire", body).json()["reservation"].clone();
@@ -52,7 +50,7 @@ fn a_reservation_is_settled_at_another_server() {
 /// One that is not signed, as whoever knows the layout writes it: none is settled, and Redis is not asked.
 #[test]
 fn forged_charges_do_not_reach_redis() {
-    let redis = Redis::start(Flavour::Redis7);
+    let redis = RedisServer::start(Flavour::Redis7);
     let server = with_store(&redis.url(), "");
     let body = r#"{"attributes":{"user":"alice"},"permits":4,"id":"one"}"#;
     let reservation = server.post("/v1/acquire", body).json()["reservation"].as_str().unwrap().to_owned();
@@ -99,7 +97,7 @@ fn nodes_share_a_reservation_key_that_redis_may_lose() {
     let alone = acquire(&early, "alice");
     assert!(alone.is_string());
     assert_eq!(settle(&early, &alone), 200);
-    let redis = Redis::at(Flavour::Redis7, port);
+    let redis = RedisServer::at(Flavour::Redis7, port);
     let has_key = || redis.run("EXISTS sg:{reservation-key}:shared") == ::redis::Value::Int(1);
     eventually("the node stores its key", has_key);
     assert_eq!(settle(&early, &alone), 200, "what it has signed before it goes on to accept");
@@ -118,7 +116,7 @@ fn nodes_share_a_reservation_key_that_redis_may_lose() {
 
 #[test]
 fn a_batch_larger_than_one_call() {
-    let redis = Redis::start(Flavour::Redis7);
+    let redis = RedisServer::start(Flavour::Redis7);
     let server = with_store(&redis.url(), "redis: { batch-size: 100 }");
     let requests: Vec<_> = (0..250)
         .map(|n| json!({ "resource": format!("r{}", n % 125), "limit": 1, "window": "1m" }))
@@ -153,7 +151,7 @@ fn it_starts_before_redis_does() {
     assert_eq!((answer.status, &answer.json()["source"]), (200, &json!("local")));
     assert!(!format!("{}{reason}{}", server.greeting, answer.json()).contains("hush"));
     assert_eq!(server.get("/healthz").status, 200);
-    let _redis = Redis::at_with(Flavour::Redis7, port, &["--requirepass", "hush"]);
+    let _redis = RedisServer::at_with(Flavour::Redis7, port, &["--requirepass", "hush"]);
     eventually("it is ready", || server.get("/readyz").status == 200);
     // What was admitted before it was there is counted.
     eventually("Redis has what was admitted without it", || {
@@ -164,7 +162,7 @@ fn it_starts_before_redis_does() {
 
 #[test]
 fn each_rule_says_what_happens_without_redis() {
-    let redis = Redis::at(Flavour::Redis7, lasting_port());
+    let redis = RedisServer::at(Flavour::Redis7, lasting_port());
     let server = Server::with_rules(&format!(
         "store: {}\nguard: {{ on-error: open, deadline: 20s }}\nrules:\n\
          - {{ name: usual, key: [a], limit: 1, window: 1m }}\n\
@@ -207,7 +205,7 @@ fn each_rule_says_what_happens_without_redis() {
 
 #[test]
 fn the_other_nodes_are_told_who_is_there() {
-    let redis = Redis::start(Flavour::Redis7);
+    let redis = RedisServer::start(Flavour::Redis7);
     let guard = "guard: { heartbeat: 100ms, deadline: 20s }";
     let one = with_store(&redis.url(), guard);
     let nodes = |n: u64| {
@@ -225,7 +223,7 @@ fn the_other_nodes_are_told_who_is_there() {
 #[test]
 fn it_warns_when_counts_could_be_evicted() {
     let settings = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
-    let redis = Redis::with(Flavour::Redis7, &settings, &[]);
+    let redis = RedisServer::with(Flavour::Redis7, &settings, &[]);
     let log = tempfile::NamedTempFile::new().unwrap();
     let _server = Server::logging_to(log.as_file(), &[], RULES, &["--store", &redis.url()]);
     eventually("the policy is told, and what to do", || {
@@ -372,7 +370,7 @@ fn every_topology() {
 /// `/readyz` names the servers that do not answer.
 #[test]
 fn it_says_which_of_its_shards_does_not_answer() {
-    let servers = [(); 2].map(|()| Redis::start(Flavour::Redis7));
+    let servers = [(); 2].map(|()| RedisServer::start(Flavour::Redis7));
     let urls: Vec<String> = servers.iter().map(|server| format!("\"{}\"", server.url())).collect();
     let server = with_store("redis", &format!("redis: {{ shards: [{}] }}", urls.join(", ")));
     assert_eq!(server.get("/readyz").status, 200);
@@ -390,7 +388,7 @@ fn it_says_which_of_its_shards_does_not_answer() {
 /// A flood that is denied is answered by the server itself; Redis hears of it once in a while.
 #[test]
 fn a_denied_flood_costs_redis_nothing() {
-    let redis = Redis::start(Flavour::Redis7);
+    let redis = RedisServer::start(Flavour::Redis7);
     let server = with_store(&redis.url(), "");
     let post = || server.post("/v1/acquire", r#"{"resource":"hot","limit":5,"window":"1h"}"#);
     for _ in 0..5 {
@@ -440,7 +438,7 @@ redis.call('PEXPIRE', key, '3600000')";
 /// A wait that takes Redis too much reading is a lower bound, and every answer says so.
 #[test]
 fn a_lower_bound_is_said_to_be_one() {
-    let redis = Redis::start(Flavour::Redis7);
+    let redis = RedisServer::start(Flavour::Redis7);
     let rules = "rules: [{ name: api, key: [user], limit: 4500, window: 1h }]";
     let url = redis.url();
     let server = Server::with_rules(&format!(
@@ -471,10 +469,10 @@ fn a_lower_bound_is_said_to_be_one() {
 fn leases_are_given_back_when_it_stops() {
     // A slice of the window ends with an hour of Redis's clock, and then what is left of a lease is given back. Five
     // minutes into an hour, no slice ends while the test runs.
-    let time = Faketime::start();
+    let time = FakeTime::start();
     let second = SystemClock::new().now().get() / 1_000_000 % 3_600;
     time.set((3_600 - second as i64 + 300) * 1_000);
-    let redis = Redis::with(Flavour::Valkey9, &[], &time.environment());
+    let redis = RedisServer::with(Flavour::Valkey9, &[], &time.environment());
     let text = format!(
         "store: {}\nguard: {{ deadline: 20s }}\n\
          rules: [{{ name: hot, limit: 1000, window: 10h, lease: {{ permits: 100, ttl: 1h }} }}]",

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use serde_json::Value;
+use slidegate_testkit::eventually;
 
-use crate::redis_server::eventually;
 use crate::server::Server;
 
 fn rules(limit: u64) -> String {

@@ -9,8 +9,8 @@ use std::process::Command;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
+use slidegate_testkit::process;
 
-use crate::process;
 use crate::resp::Wire;
 use crate::server::{BINARY, Server};
 

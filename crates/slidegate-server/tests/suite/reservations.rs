@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use serde_json::{Value, json};
+use slidegate_testkit::process;
 
-use crate::process;
 use crate::server::{Answer, BINARY, Server};
 
 const MESSAGE: &str = "reservation is not one that was given out: send it back as it was received";

@@ -8,8 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-
-use crate::process;
+use slidegate_testkit::process;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_slidegate");
 

@@ -1,9 +1,9 @@
 //! A rule that is tried out beside the one it would replace: what would change, counted exactly.
 
 use serde_json::{Value, json};
+use slidegate_testkit::{Flavour, RedisServer};
 
 use crate::grpc;
-use crate::redis_server::{Flavour, Server as Redis};
 use crate::server::Server;
 
 const ADMIN: &str = "admin-token-0123456789";
@@ -43,7 +43,7 @@ fn changes(server: &Server, rule: &str) -> [u64; 2] {
 fn everywhere(show: impl Fn(&Server)) {
     let admin = [("SLIDEGATE_ADMIN_TOKEN", ADMIN)];
     show(&Server::with_env(&admin, RULES, &[]));
-    let redis = Redis::start(Flavour::Redis7);
+    let redis = RedisServer::start(Flavour::Redis7);
     let plain =
         format!("store: {}\nguard: {{ deadline: 20s }}\nhot-keys: {{ deny-cache: 0 }}{RULES}", redis.url());
     show(&Server::with_env(&admin, &plain, &[]));
@@ -124,7 +124,7 @@ fn every_door_counts_them() {
 /// A shadow that cannot be judged is no reason to deny a request, or to fail.
 #[test]
 fn they_are_no_reason_to_fail() {
-    let redis = Redis::start(Flavour::Redis7).without_ttl_check();
+    let redis = RedisServer::start(Flavour::Redis7).without_ttl_check();
     let server = Server::with_rules(&format!("store: {}\nguard: {{ deadline: 20s }}{RULES}", redis.url()));
     // Another program's value is where `tight` would count.
     redis.run("SET sg:{tight:ip=1} text");

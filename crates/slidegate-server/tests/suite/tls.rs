@@ -3,9 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::certificates::certificates;
-use crate::process;
-use crate::redis_server::eventually;
+use slidegate_testkit::{certificates, eventually, process};
+
 use crate::server::Server;
 
 const RULES: &str = "rules: [{ name: one, key: [user], limit: 1, window: 1m }]";

@@ -4,10 +4,9 @@ use std::fs::File;
 use std::process::Command;
 
 use serde_json::json;
+use slidegate_testkit::{eventually, lasting_port, process};
 
 use crate::grpc::{Client, asked};
-use crate::process;
-use crate::redis_server::{eventually, lasting_port};
 use crate::resp::wire::Wire;
 use crate::server::{BINARY, Server};
 

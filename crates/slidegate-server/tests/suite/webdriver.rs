@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use slidegate_testkit::process;
 
-use crate::process;
 use crate::server::Answer;
 
 /// Limit of every wait for the page.

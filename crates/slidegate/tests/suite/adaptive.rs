@@ -10,10 +10,9 @@ use slidegate::{
     Adaptive, AdaptiveController, AdaptivePolicy, Algorithm, Clock, HostLoad, Limiter, Load, ManualClock,
     MemoryStore, Micros, Quota, RedisStore, Request, Rule, Rules,
 };
+use slidegate_testkit::{FakeTime, Flavour, RedisServer};
 
 use crate::audit_healthy::patient_store;
-use crate::faketime::Faketime;
-use crate::redis_server::{Flavour, Server};
 
 /// A server with so many workers and a queue, in simulated time.
 #[derive(Clone, Copy)]
@@ -259,7 +258,7 @@ proptest! {
 /// Redis, which says who was heard lately, is moved by hand.
 #[tokio::test]
 async fn all_nodes_have_one_factor() {
-    let time = Faketime::start();
+    let time = FakeTime::start();
     let redis = time.stopped();
     let clock = ManualClock::at(Micros::from_secs(1));
     let terms = Adaptive::default().smooth(Duration::from_secs(1)).unwrap();
@@ -300,7 +299,7 @@ async fn all_nodes_have_one_factor() {
 /// A process that says what it likes moves the limit of the others no further than it may go.
 #[tokio::test]
 async fn who_lies_stays_within_the_bounds() {
-    let redis = Server::start(Flavour::Redis7);
+    let redis = RedisServer::start(Flavour::Redis7);
     let store = patient_store(&redis);
     let limiter = Limiter::new(store.clone(), Rules::new([paced(1_000, Adaptive::default())]).unwrap());
     let mut adapter = AdaptiveController::shared(store);

@@ -7,11 +7,10 @@ use slidegate::{
     Algorithm, Audit, Check, Checks, Correction, Discrepancy, Encoding, Key, MAX_AUDITED, Micros, Quota,
     RedisStore, Settlement, Store,
 };
+use slidegate_testkit::{FakeTime, Flavour, RedisServer};
 
 use crate::audit_healthy::{is_well, patient_store};
-use crate::faketime::Faketime;
 use crate::oracle::Oracle;
-use crate::redis_server::{Flavour, Server};
 
 /// A key on a server, and what it should count.
 struct Bench {
@@ -26,13 +25,13 @@ const LONG: Duration = Duration::from_secs(300 * 86_400);
 
 impl Bench {
     /// With five admissions of eight permits in all.
-    async fn new(server: &Server, name: &str, way: &str, window: Duration) -> Bench {
+    async fn new(server: &RedisServer, name: &str, way: &str, window: Duration) -> Bench {
         let mut bench = Bench::empty(server, name, way, window);
         bench.decide(&[1, 2, 3, 1, 1]).await;
         bench
     }
 
-    fn empty(server: &Server, name: &str, way: &str, window: Duration) -> Bench {
+    fn empty(server: &RedisServer, name: &str, way: &str, window: Duration) -> Bench {
         let quota = Quota::new(100, window).unwrap();
         let quota = match way {
             "slices" => quota.with_algorithm(Algorithm::TimeSlice { slices: 10 }).unwrap(),
@@ -121,14 +120,14 @@ async fn found_and_repaired(bench: &mut Bench, expected: &[&str], spoil: impl Fn
 
 /// A server whose clock is moved by hand: each admission has an instant of its own, and a window ends when it is told to.
 struct Stopped {
-    time: Faketime,
-    server: Server,
+    time: FakeTime,
+    server: RedisServer,
     now: Cell<u64>,
 }
 
 impl Stopped {
     fn start() -> Self {
-        let time = Faketime::start();
+        let time = FakeTime::start();
         let server = time.stopped();
         Stopped { time, server, now: Cell::new(1_000_000) }
     }
@@ -202,7 +201,7 @@ async fn a_wrong_header_is_put_right() {
 
 #[tokio::test]
 async fn a_wrong_expiry_is_put_right() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     for way in ["exact", "slices", "packed", "fixed", "bucket"] {
         let mut never = Bench::new(&server, "never", way, LONG).await;
         found_and_repaired(&mut never, &["no-expiry"], |b| b.run::<()>("PERSIST", &[])).await;
@@ -220,7 +219,7 @@ async fn a_wrong_expiry_is_put_right() {
 /// What is not ours is told, and stays as it is.
 #[tokio::test]
 async fn what_cannot_be_read_is_left_alone() {
-    let server = Server::start(Flavour::Redis7).without_ttl_check();
+    let server = RedisServer::start(Flavour::Redis7).without_ttl_check();
     let spoils: &[(&str, &[&[&str]])] = &[
         ("exact", &[&["SET", "x"], &["ZADD", "5", "hello"], &["ZADD", "-5", "hello"], &["ZREM", "l"]]),
         ("exact", &[&["ZADD", "1700000000000000", "abc"], &["ZADD", "0.5", "a"], &["ZADD", "inf", "a"]]),
@@ -258,7 +257,7 @@ async fn what_cannot_be_read_is_left_alone() {
 
 #[tokio::test]
 async fn more_than_the_limit_is_told_and_both_encodings_are_looked_at() {
-    let server = Server::start(Flavour::Valkey9);
+    let server = RedisServer::start(Flavour::Valkey9);
     for way in ["exact", "slices", "packed", "fixed", "bucket"] {
         let bench = Bench::new(&server, "over", way, LONG).await;
         let audit =
@@ -314,7 +313,7 @@ fn causes_and_words() {
 /// Redis would do nothing else meanwhile.
 #[tokio::test]
 async fn a_key_with_very_many_entries_is_not_looked_at() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let store = patient_store(&server);
     let quota = Quota::new(1_000_000, LONG).unwrap();
     for encoding in [Encoding::Zset, Encoding::Packed] {

@@ -7,14 +7,11 @@ use slidegate::{
     Algorithm, Check, Checks, Correction, Encoding, Fault, GcReport, Key, Quota, RedisOptions, RedisStore,
     RequestId, Settlement, Store,
 };
+use slidegate_testkit::{Cluster, FakeTime, Flavour, RedisServer, until};
 
 use crate::audit_healthy::{is_well, patient, patient_store};
 use crate::conformance::Dice;
-use crate::faketime::Faketime;
 use crate::oracle::Oracle;
-use crate::redis_cluster::Cluster;
-use crate::redis_server::{Flavour, Server};
-use crate::wait::until;
 
 /// All of it, from the first step to the last.
 pub(crate) async fn clean_all(store: &RedisStore, count: usize) -> GcReport {
@@ -35,7 +32,7 @@ pub(crate) async fn clean_all(store: &RedisStore, count: usize) -> GcReport {
     }
 }
 
-fn size(server: &Server) -> u64 {
+fn size(server: &RedisServer) -> u64 {
     redis::from_redis_value(server.run("DBSIZE")).unwrap()
 }
 
@@ -57,7 +54,7 @@ fn quotas(millis: u64) -> Vec<(Quota, Encoding)> {
 #[tokio::test]
 async fn no_decision_is_another() {
     for (flavour, seed) in [(Flavour::Redis62, 1), (Flavour::Redis7, 2), (Flavour::Valkey9, 3)] {
-        let server = Server::start(flavour);
+        let server = RedisServer::start(flavour);
         let options = RedisOptions { expire_buffer: Duration::ZERO, ..patient(&server) };
         let store = RedisStore::with_options(&options).unwrap();
         let (mut dice, mut oracle) = (Dice::new(seed), Oracle::default());
@@ -121,7 +118,7 @@ async fn leave_some(store: &RedisStore, name: &str, millis: u64) -> usize {
 #[tokio::test]
 async fn what_has_no_expiry_is_dropped_or_given_one() {
     for flavour in Flavour::ALL {
-        let server = Server::start(flavour);
+        let server = RedisServer::start(flavour);
         let options = RedisOptions { expire_buffer: Duration::ZERO, ..patient(&server) };
         let store = RedisStore::with_options(&options).unwrap();
         let persist = || {
@@ -164,7 +161,7 @@ async fn what_has_no_expiry_is_dropped_or_given_one() {
 /// Entries that have left their window are removed, and the key stays. The server's clock is moved by hand.
 #[tokio::test]
 async fn what_has_left_is_trimmed() {
-    let time = Faketime::start();
+    let time = FakeTime::start();
     let server = time.stopped();
     let store = patient_store(&server);
     let mut now = 1_000_000;
@@ -194,7 +191,7 @@ async fn what_has_left_is_trimmed() {
 
 #[tokio::test]
 async fn what_is_not_ours_is_left_alone() {
-    let server = Server::start(Flavour::Redis7).without_ttl_check();
+    let server = RedisServer::start(Flavour::Redis7).without_ttl_check();
     let options = RedisOptions { expire_buffer: Duration::ZERO, ..patient(&server) };
     let store = RedisStore::with_options(&options).unwrap();
     let foreign = [
@@ -242,13 +239,13 @@ async fn what_is_not_ours_is_left_alone() {
 #[tokio::test]
 async fn a_full_server_can_be_cleaned() {
     for flavour in Flavour::ALL {
-        let server = Server::start(flavour);
+        let server = RedisServer::start(flavour);
         until("one round is quick enough", async || fill_and_clean(&server, flavour).await).await;
     }
 }
 
 /// False if the machine was so slow that nothing of the busy key counted any more when it was cleaned.
-async fn fill_and_clean(server: &Server, flavour: Flavour) -> bool {
+async fn fill_and_clean(server: &RedisServer, flavour: Flavour) -> bool {
     server.run("FLUSHALL");
     let options = RedisOptions { expire_buffer: Duration::ZERO, ..patient(server) };
     let store = RedisStore::with_options(&options).unwrap();

@@ -8,11 +8,10 @@ use slidegate::{
     MemoryStore, Quota, Receipt, RedisMode, RedisOptions, RedisStore, RequestId, Settled, Settlement, Store,
     SystemClock, WarmUp,
 };
+use slidegate_testkit::{FakeTime, Flavour, RedisServer};
 
-use crate::faketime::Faketime;
 use crate::guard_kills::number;
 use crate::oracle::Oracle;
-use crate::redis_server::{Flavour, Server};
 
 /// Small, seeded, and the same everywhere.
 pub(crate) struct Dice(u64);
@@ -286,12 +285,12 @@ pub(crate) async fn conforms<S: Store>(name: &str, store: &S, encoding: Encoding
     eprintln!("{name}: {total} operations replayed, 0 differences");
 }
 
-fn store(server: &Server) -> RedisStore {
+fn store(server: &RedisServer) -> RedisStore {
     RedisStore::with_options(&patient(server)).unwrap()
 }
 
 /// A machine that is busy with other tests is not at fault.
-fn patient(server: &Server) -> RedisOptions {
+fn patient(server: &RedisServer) -> RedisOptions {
     RedisOptions { response_timeout: Duration::from_secs(20), ..RedisOptions::new(server.url()) }
 }
 
@@ -315,24 +314,24 @@ async fn memory() {
 
 #[tokio::test]
 async fn redis_zset() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     conforms("zset on Redis 7", &store(&server), Encoding::Zset, operations(ENOUGH)).await;
 }
 
 #[tokio::test]
 async fn redis_packed() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     conforms("packed on Redis 7", &store(&server), Encoding::Packed, operations(ENOUGH)).await;
 }
 
-fn transactions(server: &Server) -> RedisStore {
+fn transactions(server: &RedisServer) -> RedisStore {
     let options = RedisOptions { mode: RedisMode::Transaction, ..patient(server) };
     RedisStore::with_options(&options).unwrap()
 }
 
 #[tokio::test]
 async fn redis_transactions() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     conforms("transactions on Redis 7", &transactions(&server), Encoding::Zset, operations(2 * SOME)).await;
 }
 
@@ -366,7 +365,7 @@ impl Store for InTurns {
 /// Both leave the same behind, so that nodes of one deployment may differ.
 #[tokio::test]
 async fn scripts_and_transactions_share_keys() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let both = InTurns(store(&server), transactions(&server), AtomicUsize::new(0));
     conforms("scripts and transactions in turns", &both, Encoding::Zset, SOME).await;
 }
@@ -374,7 +373,7 @@ async fn scripts_and_transactions_share_keys() {
 #[tokio::test]
 async fn other_servers() {
     for flavour in [Flavour::Redis62, Flavour::Valkey9] {
-        let server = Server::start(flavour);
+        let server = RedisServer::start(flavour);
         let store = store(&server);
         conforms(&format!("zset on {flavour:?}"), &store, Encoding::Zset, SOME).await;
         conforms(&format!("packed on {flavour:?}"), &store, Encoding::Packed, SOME).await;
@@ -386,10 +385,10 @@ async fn other_servers() {
 /// same as the algorithm says.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_steps() {
-    let time = Faketime::start();
+    let time = FakeTime::start();
     let set = |millis| time.set(millis);
     set(10_000);
-    let server = Server::with(Flavour::Valkey9, &[], &time.environment());
+    let server = RedisServer::with(Flavour::Valkey9, &[], &time.environment());
     let (script, transaction) = (store(&server), transactions(&server));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -438,7 +437,7 @@ async fn a_clock_that_steps() {
 #[tokio::test]
 async fn a_clock_that_steps_back_brings_back_notes() {
     const SECOND: u64 = 1_000_000;
-    let time = Faketime::start();
+    let time = FakeTime::start();
     let server = time.stopped();
     let (script, transaction) = (store(&server), transactions(&server));
     let exact = Quota::new(9, Duration::from_secs(5)).unwrap();

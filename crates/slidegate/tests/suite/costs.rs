@@ -8,11 +8,11 @@ use slidegate::{
     ManualClock, MemoryStore, Micros, Outcome, Quota, RedisMode, RedisOptions, RedisStore, Rule, Settlement,
     Source, Store,
 };
+use slidegate_testkit::{Flavour, RedisServer, lasting_port};
 
 use crate::audit_healthy::{patient, patient_store};
 use crate::deployment::soon;
 use crate::guard_write_back::{back, given_up, guard};
-use crate::redis_server::{Flavour, Server, lasting_port};
 
 fn ask(name: &str) -> Checks {
     Checks::one(Check::new(Key::new(name, []), Quota::per_hour(1_000).unwrap(), 1)).unwrap()
@@ -25,7 +25,7 @@ fn faults(stats: &CallStats, fault: Fault) -> u64 {
 #[tokio::test]
 async fn calls_are_counted_and_timed() {
     for mode in [RedisMode::Script, RedisMode::Transaction] {
-        let server = Server::start(Flavour::Redis7);
+        let server = RedisServer::start(Flavour::Redis7);
         let options = RedisOptions { mode, batch_size: 10, ..patient(&server) };
         let store = RedisStore::with_options(&options).unwrap();
         let none = store.calls();
@@ -71,7 +71,7 @@ async fn calls_are_counted_and_timed() {
 
 #[tokio::test]
 async fn a_run_is_one_call() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let store = patient_store(&server);
     store.admit_run(&ask("a"), 300).await.unwrap();
     let stats = store.calls();
@@ -124,7 +124,7 @@ async fn counts_of_many_threads_add_up() {
 #[tokio::test]
 async fn time_without_the_server_is_added_up() {
     let port = lasting_port();
-    let server = Server::at(Flavour::Redis7, port);
+    let server = RedisServer::at(Flavour::Redis7, port);
     let guard = guard(&server.url(), slidegate::FailoverOptions::default());
     let away = || guard.servers().first().map_or(Micros::ZERO, |server| server.away);
     guard.admit(&[ask("a")]).await.unwrap();
@@ -145,7 +145,7 @@ async fn time_without_the_server_is_added_up() {
 
 #[tokio::test]
 async fn memory_and_what_of_it_is_ours() {
-    let server = Server::with(Flavour::Redis7, &["--maxmemory", "100mb"], &[]).without_ttl_check();
+    let server = RedisServer::with(Flavour::Redis7, &["--maxmemory", "100mb"], &[]).without_ttl_check();
     let store = patient_store(&server);
     let quota = Quota::per_hour(100).unwrap();
     for n in 0..600 {

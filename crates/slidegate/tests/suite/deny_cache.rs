@@ -11,12 +11,10 @@ use slidegate::{
     RedisMode, RedisOptions, RedisStore, RequestId, Rule, Rules, Settlement, Source, Store, SystemClock,
     Verdicts,
 };
+use slidegate_testkit::{Fault, FaultProxy, Flavour, RedisServer, until};
 
 use crate::conformance::Dice;
-use crate::fault_proxy::{Fault, FaultProxy};
 use crate::oracle::Oracle;
-use crate::redis_server::{Flavour, Server};
-use crate::wait::until;
 use crate::watchdog::Watchdog;
 use crate::wrappers::Recorder;
 
@@ -281,7 +279,7 @@ async fn allowed<S: Store>(node: &S, ask: &Checks) {
 /// Another node settles or resets; this one hears of it. By script and by transaction, also with a log.
 #[tokio::test]
 async fn what_others_free_is_heard_of() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     for mode in [RedisMode::Script, RedisMode::Transaction] {
         let options = RedisOptions {
             mode,
@@ -305,7 +303,7 @@ async fn what_others_free_is_heard_of() {
 /// The cache denies nothing while it cannot hear what other nodes free.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_subscription_the_store_is_asked() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let proxy = FaultProxy::start(server.address());
     let here = DenyCache::new(redis(proxy.url()));
     let ask = Checks::one(Check::new(Key::new("k", []), Quota::per_hour(1).unwrap(), 1)).unwrap();
@@ -329,7 +327,7 @@ async fn without_a_subscription_the_store_is_asked() {
 /// A Redis user that may not subscribe: Redis has rejected the subscription twice, and the store is still asked.
 #[tokio::test]
 async fn a_node_that_may_not_subscribe_always_asks() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     server.run("ACL SETUSER deaf on nopass ~* +@all resetchannels");
     let deaf = DenyCache::new(redis(format!("redis://deaf:x@127.0.0.1:{}", server.port)));
     let ask = Checks::one(Check::new(Key::new("k", []), Quota::per_hour(1).unwrap(), 1)).unwrap();
@@ -364,7 +362,7 @@ enum What {
 /// watchdog sees when the machine kept messages from being read.
 #[tokio::test]
 async fn no_false_denial_once_the_news_is_there() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let events: Arc<Mutex<Vec<(Micros, Event)>>> = Arc::default();
     let raised = Arc::new(AtomicBool::new(false));
     let clock = SystemClock::new();

@@ -6,11 +6,10 @@ use slidegate::{
     BreakerState, Check, Checks, Clock, Correction, FailoverOptions, Key, Limiter, Micros, OnError, Outcome,
     Quota, RequestId, Rules, Settled, Settlement, Source, Store, SystemClock, Verdicts,
 };
+use slidegate_testkit::{Fault, FaultProxy, Flavour, RedisServer, lasting_port};
 
 use crate::deployment::{ms, soon};
-use crate::fault_proxy::{Fault, FaultProxy};
 use crate::guard_write_back::{back, given_up, guard, used, ways};
-use crate::redis_server::{Flavour, Server, lasting_port};
 use crate::watchdog::Watchdog;
 
 fn check(name: &str, limit: u64, on_error: OnError) -> Check {
@@ -75,7 +74,7 @@ async fn a_server_that_was_never_there() {
         assert_eq!(ask(&guard, check("late", 10, OnError::Local)).await.source, Source::Local);
     }
     given_up(&guard, 1).await;
-    let _server = tokio::task::spawn_blocking(move || Server::at(Flavour::Redis7, port)).await.unwrap();
+    let _server = tokio::task::spawn_blocking(move || RedisServer::at(Flavour::Redis7, port)).await.unwrap();
     back(&guard, 1).await;
     assert_eq!(guard.inspect(&check("late", 10, OnError::Local).key).await.unwrap().unwrap().used, 7);
 }
@@ -83,7 +82,7 @@ async fn a_server_that_was_never_there() {
 /// The server does what it was asked after the caller was told something else.
 #[tokio::test]
 async fn a_late_answer_is_made_true() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let proxy = FaultProxy::start(server.address());
     // Heartbeats as often as can be, which write what was decided here while the late answer is on its way.
     for heartbeat in [ms(50), ms(2_000)] {
@@ -174,7 +173,7 @@ async fn what_was_reserved_without_the_store_is_settled() {
     };
     assert_eq!(settle(0, 4).await, [Settled::Done; 6]);
     given_up(&guard, 1).await;
-    let _server = tokio::task::spawn_blocking(move || Server::at(Flavour::Redis7, port)).await.unwrap();
+    let _server = tokio::task::spawn_blocking(move || RedisServer::at(Flavour::Redis7, port)).await.unwrap();
     back(&guard, 1).await;
     assert_eq!(used(&guard).await, [24; 6]);
     assert_eq!(settle(1, 3).await, [Settled::Done; 6]);
@@ -188,7 +187,7 @@ async fn what_was_reserved_without_the_store_is_settled() {
 /// Numbers that the store makes from request ids are large, and still the store's.
 #[tokio::test]
 async fn what_the_store_admitted_under_an_id_is_settled_there() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let options = FailoverOptions { deadline: ms(2_000), ..FailoverOptions::default() };
     let guard = guard(&server.url(), options);
     for check in ways() {
@@ -216,7 +215,7 @@ async fn a_reservation_survives_the_return_of_the_store() {
     assert_eq!((decision.allowed(), decision.source()), (true, Source::Local));
     let reservation = limiter.sign_decision(&decision).unwrap();
     given_up(&guard, 1).await;
-    let _server = tokio::task::spawn_blocking(move || Server::at(Flavour::Redis7, port)).await.unwrap();
+    let _server = tokio::task::spawn_blocking(move || RedisServer::at(Flavour::Redis7, port)).await.unwrap();
     back(&guard, 1).await;
     assert_eq!(limiter.settle(&limiter.verify(&reservation).unwrap(), 2).await.unwrap(), Settled::Done);
     let key = Key::new("per-user", [("user", "ann")]);
@@ -225,7 +224,7 @@ async fn a_reservation_survives_the_return_of_the_store() {
 
 #[tokio::test]
 async fn the_share_grows_when_another_leaves() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let (one, other) =
         (guard(&server.url(), FailoverOptions::default()), guard(&server.url(), FailoverOptions::default()));
     let nodes = |guard: &slidegate::Failover| guard.stats().servers.first().map_or(0, |server| server.nodes);
@@ -253,7 +252,7 @@ async fn the_share_grows_when_another_leaves() {
 /// A batch waits no longer than a single ask, also while the server and the node's share both have to allow.
 #[tokio::test]
 async fn a_batch_has_one_deadline() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let proxy = FaultProxy::start(server.address());
     let options = FailoverOptions { write_back: ms(20_000), ..FailoverOptions::default() };
     let start = || {

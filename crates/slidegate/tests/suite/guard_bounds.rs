@@ -6,11 +6,10 @@ use slidegate::{
     Check, Checks, Failover, FailoverOptions, Key, OnError, Outcome, Quota, RedisOptions, RedisStore, Source,
     Store,
 };
+use slidegate_testkit::{Fault, FaultProxy, Flavour, RedisServer, lasting_port};
 
 use crate::deployment::{ms, soon};
-use crate::fault_proxy::{Fault, FaultProxy};
 use crate::guard_write_back::{back, given_up};
-use crate::redis_server::{Flavour, Server, lasting_port};
 
 const LIMIT: u64 = 60;
 
@@ -41,7 +40,7 @@ async fn admit(guard: &Failover, times: u64, source: Source) -> u64 {
     admitted
 }
 
-async fn blocking(server: &Arc<Server>, what: fn(&Server)) {
+async fn blocking(server: &Arc<RedisServer>, what: fn(&RedisServer)) {
     let server = Arc::clone(server);
     tokio::task::spawn_blocking(move || what(&server)).await.unwrap();
 }
@@ -74,14 +73,14 @@ async fn nodes_started_while_redis_is_away_believe_in_the_nodes_they_are_told() 
 
 #[tokio::test]
 async fn a_node_that_dies_with_an_empty_redis_takes_what_it_admitted_with_it() {
-    let server = Arc::new(Server::start(Flavour::Redis7));
+    let server = Arc::new(RedisServer::start(Flavour::Redis7));
     let options = FailoverOptions { write_back: ms(200), ..FailoverOptions::default() };
     let (one, other) = (guard(&server.url(), options.clone()), guard(&server.url(), options));
     acquainted(&one, &other).await;
     let before = (admit(&one, 20, Source::Store).await, admit(&other, 15, Source::Store).await);
     assert_eq!(before, (20, 15));
     drop(other);
-    blocking(&server, Server::restart).await;
+    blocking(&server, RedisServer::restart).await;
     back(&one, 1).await;
     let after = admit(&one, 2 * LIMIT, Source::Store).await;
     assert_eq!(20 + 15 + after, LIMIT + 15, "over by what the dead node had admitted");
@@ -90,14 +89,14 @@ async fn a_node_that_dies_with_an_empty_redis_takes_what_it_admitted_with_it() {
 /// A new node finds an empty server, and an old one has not written back to it yet.
 #[tokio::test]
 async fn what_is_written_back_late_is_over_and_counted_as_excess() {
-    let server = Arc::new(Server::start(Flavour::Redis7));
+    let server = Arc::new(RedisServer::start(Flavour::Redis7));
     let proxy = FaultProxy::start(server.address());
     let old = guard(&proxy.url(), FailoverOptions::default());
     assert_eq!(admit(&old, 20, Source::Store).await, 20);
     proxy.set(Fault::Reset);
     given_up(&old, 1).await;
     assert_eq!(admit(&old, 5, Source::Local).await, 5);
-    blocking(&server, Server::restart).await;
+    blocking(&server, RedisServer::restart).await;
     let new = guard(&server.url(), FailoverOptions::default());
     assert_eq!(admit(&new, 2 * LIMIT, Source::Store).await, LIMIT);
     proxy.set(Fault::None);
@@ -111,7 +110,7 @@ async fn what_is_written_back_late_is_over_and_counted_as_excess() {
 /// A node that is cut off alone admits its share, and the others the limit.
 #[tokio::test]
 async fn one_node_cut_off_adds_its_share() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let proxy = FaultProxy::start(server.address());
     let (cut, other) =
         (guard(&proxy.url(), FailoverOptions::default()), guard(&server.url(), FailoverOptions::default()));
@@ -129,16 +128,16 @@ async fn one_node_cut_off_adds_its_share() {
 
 #[tokio::test]
 async fn a_full_mirror_is_over_by_what_was_dropped() {
-    let server = Arc::new(Server::start(Flavour::Redis7));
+    let server = Arc::new(RedisServer::start(Flavour::Redis7));
     // A key weighs as much as 24 admissions.
     let guard = guard(&server.url(), FailoverOptions { mirror: 24 + 30, ..FailoverOptions::default() });
     assert_eq!(admit(&guard, 50, Source::Store).await, 50);
     let dropped = guard.stats().mirror.dropped;
     assert_eq!(dropped, 20);
-    blocking(&server, Server::kill).await;
+    blocking(&server, RedisServer::kill).await;
     given_up(&guard, 1).await;
     assert_eq!(admit(&guard, 10, Source::Local).await, 0, "what cannot be remembered is not admitted");
-    blocking(&server, Server::restart).await;
+    blocking(&server, RedisServer::restart).await;
     back(&guard, 1).await;
     assert_eq!(50 + admit(&guard, 2 * LIMIT, Source::Store).await, LIMIT + dropped);
 }
@@ -146,7 +145,7 @@ async fn a_full_mirror_is_over_by_what_was_dropped() {
 /// Out of memory, and a primary that has become a replica: the server answers, and cannot decide.
 #[tokio::test]
 async fn a_server_that_cannot_write_is_one_that_does_not_answer() {
-    let server = Server::start(Flavour::Redis7).without_ttl_check();
+    let server = RedisServer::start(Flavour::Redis7).without_ttl_check();
     for (fault, repair) in
         [("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"), ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE")]
     {
@@ -164,8 +163,9 @@ async fn a_server_that_cannot_write_is_one_that_does_not_answer() {
 
 #[tokio::test]
 async fn a_shard_that_dies_leaves_only_its_keys_to_the_nodes() {
-    let servers = [(); 2].map(|()| Server::start(Flavour::Redis7));
-    let store = RedisStore::with_options(&RedisOptions::shards(servers.iter().map(Server::url))).unwrap();
+    let servers = [(); 2].map(|()| RedisServer::start(Flavour::Redis7));
+    let store =
+        RedisStore::with_options(&RedisOptions::shards(servers.iter().map(RedisServer::url))).unwrap();
     let guard =
         Failover::new(store, FailoverOptions { deadline: ms(500), ..FailoverOptions::default() }).unwrap();
     for n in 0..40 {

@@ -8,13 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::{FailoverOptions, Key, RedisOptions, Source};
+use slidegate_testkit::{Cluster, RedisServer, Sentinels, eventually};
 
 use crate::deployment::{Deployment, LONG, LONG_CLOSED, Told, ms, name, quota, worst};
 use crate::fault_bounds::{self, Outage};
 use crate::guard_kills::{first_by_store, number};
-use crate::redis_cluster::Cluster;
-use crate::redis_sentinel::Sentinels;
-use crate::redis_server::{Server, eventually};
 
 /// A primary and its replica, the one of a shard or the only ones. Nodes are named by their ports.
 trait Pair: Send + Sync + 'static {
@@ -22,7 +20,7 @@ trait Pair: Send + Sync + 'static {
     /// Who counts a key.
     fn primary(&self, key: &Key) -> u16;
     /// Any of the nodes, and the one it shares its data with.
-    fn both(&self, port: u16) -> (&Server, &Server);
+    fn both(&self, port: u16) -> (&RedisServer, &RedisServer);
     /// Called before the replica is stopped, and after it was promoted.
     fn expect_failover(&self, expected: bool);
     /// Starts a dead one, which becomes a replica.
@@ -38,7 +36,7 @@ impl Pair for Cluster {
         self.node_of_slot(self.slot_of(&stored(key)))
     }
 
-    fn both(&self, port: u16) -> (&Server, &Server) {
+    fn both(&self, port: u16) -> (&RedisServer, &RedisServer) {
         (self.node(port), self.partner(port))
     }
 
@@ -62,7 +60,7 @@ impl Pair for Sentinels {
         self.master_port()
     }
 
-    fn both(&self, port: u16) -> (&Server, &Server) {
+    fn both(&self, port: u16) -> (&RedisServer, &RedisServer) {
         (self.node(port), self.partner(port))
     }
 
@@ -78,7 +76,7 @@ fn stored(key: &Key) -> String {
 }
 
 /// The instants that a server has of a key, as anybody can read them.
-fn instants(server: &Server, key: &Key) -> BTreeSet<u64> {
+fn instants(server: &RedisServer, key: &Key) -> BTreeSet<u64> {
     let mut connection = server.client();
     // A node of a cluster wants to hear it; others do not know it.
     let _ = redis::cmd("READONLY").exec(&mut connection);

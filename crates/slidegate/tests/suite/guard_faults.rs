@@ -11,13 +11,11 @@ use slidegate::{
     BreakerState, Check, Checks, Clock, Failover, FailoverOptions, Key, Micros, Outcome, Quota, RedisOptions,
     RedisStore, Source, Store,
 };
+use slidegate_testkit::{FakeTime, Fault, FaultProxy, Flavour, RedisServer};
 
 use crate::deployment::{CLOSED, Deployment, OPEN, Told, ms, soon};
-use crate::faketime::Faketime;
 use crate::fault_bounds::{Outage, Run, over};
-use crate::fault_proxy::{Fault, FaultProxy};
 use crate::guard_kills::{number, obeys};
-use crate::redis_server::{Flavour, Server};
 
 const ALL: [u64; 5] = [0, 1, 2, 3, 4];
 
@@ -105,7 +103,7 @@ async fn watch(guard: Failover, clock: impl Clock, seen: Arc<Mutex<Seen>>, stop:
 }
 
 async fn fails(fault: Fault, lasts: Duration) {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let proxy = FaultProxy::start(server.address());
     let options = FailoverOptions {
         max_in_flight: CAP,
@@ -173,7 +171,7 @@ async fn fails(fault: Fault, lasts: Duration) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_that_vanish_are_no_outage() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let deployment = Deployment::start(2, 4, ms(2), &RedisOptions::new(server.url()), &patient()).await;
     let (flushes, stop) = (number("GUARD_FLUSHES", 500), Arc::<AtomicBool>::default());
     let flushing = tokio::task::spawn_blocking({
@@ -200,9 +198,9 @@ async fn scripts_that_vanish_are_no_outage() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_is_set_back() {
-    let time = Faketime::start();
+    let time = FakeTime::start();
     time.set(60_000);
-    let server = Server::with(Flavour::Valkey9, &[], &time.environment());
+    let server = RedisServer::with(Flavour::Valkey9, &[], &time.environment());
     let proxy = FaultProxy::start(server.address());
     let options = FailoverOptions { heartbeat: ms(500), write_back: ms(20_000), ..patient() };
     let deployment = Deployment::start(2, 4, ms(3), &RedisOptions::new(proxy.url()), &options).await;
@@ -237,7 +235,7 @@ async fn a_clock_that_is_set_back() {
 /// The row of a clock that is set ahead: what was admitted leaves earlier by the jump.
 #[tokio::test]
 async fn a_clock_that_is_set_ahead() {
-    let time = Faketime::start();
+    let time = FakeTime::start();
     let server = time.stopped();
     let store = RedisStore::new(&server.url()).unwrap();
     let check = Check::new(Key::new("ahead", []), Quota::per_minute(10).unwrap(), 1);

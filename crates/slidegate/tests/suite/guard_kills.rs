@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::{FailoverOptions, RedisOptions, Source};
+use slidegate_testkit::{Flavour, RedisServer};
 
 use crate::deployment::{CLOSED, Deployment, OPEN, Told, ms};
 use crate::fault_bounds::{Outage, Run};
-use crate::redis_server::{Flavour, Server};
 
 /// How many, unless the environment says otherwise.
 pub(crate) fn number(name: &str, usual: u64) -> u64 {
@@ -40,27 +40,27 @@ async fn a_server_is_killed_again_and_again() {
     const NODES: usize = 3;
     const LOCAL: [u64; 5] = [0, 1, 2, 3, 4];
     let kills = number("GUARD_KILLS", 3);
-    let server = Arc::new(Server::start(Flavour::Redis7));
+    let server = Arc::new(RedisServer::start(Flavour::Redis7));
     let options =
         FailoverOptions { heartbeat: ms(500), write_back: ms(20_000), ..FailoverOptions::default() };
     let redis = RedisOptions::new(server.url());
     let deployment =
         Deployment::asking(&[0, 1, 2, 3, 4, OPEN, CLOSED], NODES, 3, ms(6), &redis, &options).await;
     let watchdog = Arc::clone(&deployment.watchdog);
-    let blocking = |what: fn(&Server)| {
+    let blocking = |what: fn(&RedisServer)| {
         let server = Arc::clone(&server);
         async move { tokio::task::spawn_blocking(move || what(&server)).await.unwrap() }
     };
     let mut outages = Vec::new();
     for kill in 0..kills {
         deployment.until_full(&LOCAL).await;
-        blocking(Server::kill).await;
+        blocking(RedisServer::kill).await;
         let gone = deployment.now();
         deployment.until_given_up(0).await;
         let answers = [40, 200, 400][kill as usize % 3];
         deployment.until("every node answers without the store", |told| told.len() >= answers).await;
         let until = deployment.now();
-        blocking(Server::restart).await;
+        blocking(RedisServer::restart).await;
         outages.push(Outage { gone, until, back: deployment.now(), given_up: true });
         deployment.until_by_store(0).await;
     }

@@ -7,9 +7,9 @@ use slidegate::{
     Algorithm, Check, Checks, Correction, Encoding, Failover, FailoverOptions, Key, OnError, Outcome, Quota,
     RedisOptions, RedisStore, Settled, Settlement, Source, Store,
 };
+use slidegate_testkit::{Flavour, RedisServer};
 
 use crate::deployment::{ms, soon};
-use crate::redis_server::{Flavour, Server};
 
 /// Every way to count, each under its own key. So slow that nothing leaves and no permit refills during a test.
 pub(crate) fn ways() -> Vec<Check> {
@@ -72,17 +72,17 @@ pub(crate) async fn back(guard: &Failover, outages: u64) {
     .await;
 }
 
-async fn killed(server: &Arc<Server>) {
+async fn killed(server: &Arc<RedisServer>) {
     let server = Arc::clone(server);
     tokio::task::spawn_blocking(move || server.kill()).await.unwrap();
 }
 
-async fn restarted(server: &Arc<Server>) {
+async fn restarted(server: &Arc<RedisServer>) {
     let server = Arc::clone(server);
     tokio::task::spawn_blocking(move || server.restart()).await.unwrap();
 }
 
-async fn comes_back(name: &str, server: Server) {
+async fn comes_back(name: &str, server: RedisServer) {
     let server = Arc::new(server);
     // Stalls of the machine are no outages.
     let guard = guard(&server.url(), FailoverOptions { deadline: ms(2_000), ..FailoverOptions::default() });
@@ -124,20 +124,20 @@ async fn comes_back(name: &str, server: Server) {
 
 #[tokio::test]
 async fn a_server_that_lost_everything_has_it_back() {
-    comes_back("empty", Server::start(Flavour::Redis7)).await;
+    comes_back("empty", RedisServer::start(Flavour::Redis7)).await;
 }
 
 #[tokio::test]
 async fn a_server_that_lost_nothing_is_given_nothing_twice() {
     let keeps = ["--appendonly", "yes", "--appendfsync", "always"];
-    comes_back("kept", Server::with(Flavour::Redis7, &keeps, &[])).await;
+    comes_back("kept", RedisServer::with(Flavour::Redis7, &keeps, &[])).await;
 }
 
 /// What is held counts from when it was last extended, also on a server that has forgotten it. Which that was is
 /// forgotten for good: it is held until its time is over.
 #[tokio::test]
 async fn what_is_held_is_held_on() {
-    let server = Arc::new(Server::start(Flavour::Redis7));
+    let server = Arc::new(RedisServer::start(Flavour::Redis7));
     let guard = guard(&server.url(), FailoverOptions { deadline: ms(2_000), ..FailoverOptions::default() });
     let quota = Quota::per_hour(3).unwrap().with_algorithm(Algorithm::Concurrency).unwrap();
     let key = Key::new("held", []);

@@ -12,10 +12,9 @@ use slidegate::{
     Algorithm, Check, Checks, Correction, Entry, Key, MemoryStore, Outcome, Quota, RedisOptions, RedisStore,
     Settled, Settlement, Store,
 };
+use slidegate_testkit::{Flavour, RedisServer, until};
 
 use crate::conformance::Dice;
-use crate::redis_server::{Flavour, Server};
-use crate::wait::until;
 
 const LIMIT: u64 = 5;
 const LEASE: u64 = 300_000;
@@ -322,7 +321,7 @@ fn start_process(url: &str, life: usize, lines: &mpsc::Sender<String>) -> Child 
 
 #[test]
 fn four_processes_that_are_killed() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let (sender, lines) = mpsc::channel();
     let start = |life| start_process(&server.url(), life, &sender);
     let kill = |mut child: Child| {

@@ -6,8 +6,7 @@ use slidegate::{
     Algorithm, Check, Checks, Correction, Decision, Entry, Key, Limiter, ManualClock, MemoryStore, Micros,
     Quota, RedisMode, RedisOptions, RedisStore, Request, RequestId, Rules, Settled, Settlement, Store,
 };
-
-use crate::faketime::Faketime;
+use slidegate_testkit::FakeTime;
 
 const RULES: &str = "
 rules:
@@ -116,7 +115,7 @@ impl Moves for ManualClock {
     }
 }
 
-impl Moves for Faketime {
+impl Moves for FakeTime {
     fn move_to(&self, micros: u64) {
         self.stop_at(micros);
     }
@@ -176,7 +175,7 @@ async fn the_life_of_a_permit_everywhere() {
     let clock = ManualClock::at(Micros::ZERO);
     the_life_of_a_permit(&MemoryStore::with_clock(clock.clone(), 10), &clock).await;
     for mode in [RedisMode::Script, RedisMode::Transaction] {
-        let time = Faketime::start();
+        let time = FakeTime::start();
         let server = time.stopped();
         let patience = Duration::from_secs(20);
         let options = RedisOptions { mode, response_timeout: patience, ..RedisOptions::new(server.url()) };

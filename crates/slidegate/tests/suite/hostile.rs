@@ -12,11 +12,10 @@ use slidegate::{
     Algorithm, Check, Checks, Correction, Count, Encoding, Failover, FailoverOptions, Key, Micros, Quota,
     RedisStore, RequestId, Settlement, Source, Store,
 };
+use slidegate_testkit::{Flavour, RedisServer, until};
 
 use crate::guard_kills::number;
-use crate::redis_server::{Flavour, Server};
 use crate::script_bounds::{Writer, patient};
-use crate::wait::until;
 
 /// The limit of an ordinary caller's key, in a second.
 const LIMIT: u64 = 5;
@@ -84,7 +83,7 @@ fn most_in_a_window(told: &[Told]) -> u64 {
 }
 
 /// The longest script calls: microseconds and what each began with.
-fn slowest(server: &Server) -> Vec<(u64, String)> {
+fn slowest(server: &RedisServer) -> Vec<(u64, String)> {
     let found: Vec<Vec<redis::Value>> =
         redis::cmd("SLOWLOG").arg("GET").arg(-1).query(&mut server.client()).unwrap();
     let mut calls: Vec<(u64, String)> = found
@@ -106,7 +105,7 @@ fn slowest(server: &Server) -> Vec<(u64, String)> {
 }
 
 /// One hostile client: everything that made a call long, again and again.
-async fn hostile(guard: Failover, server: Arc<Server>, n: u64, rounds: u64) -> u64 {
+async fn hostile(guard: Failover, server: Arc<RedisServer>, n: u64, rounds: u64) -> u64 {
     let (hour, minute) = (Duration::from_secs(3_600), Duration::from_secs(60));
     let redis: RedisStore = guard.store().clone();
     let mut calls = 0;
@@ -207,7 +206,7 @@ async fn a_hostile_client_does_not_take_redis_from_the_others() {
     let deadline = Duration::from_millis(number("HOSTILE_DEADLINE_MS", 1_000));
     let most = number("HOSTILE_MOST_US", 0);
     let slow = ["--slowlog-log-slower-than", "500", "--slowlog-max-len", "100000"];
-    let server = Arc::new(Server::with(Flavour::Redis7, &slow, &[]));
+    let server = Arc::new(RedisServer::with(Flavour::Redis7, &slow, &[]));
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let guard = Failover::new(store, FailoverOptions { deadline, ..FailoverOptions::default() }).unwrap();
     let signals = Arc::new(Signals::default());

@@ -9,11 +9,9 @@ use slidegate::{
     MemoryStore, Micros, Outcome, Quota, Receipt, RedisMode, RedisOptions, RedisStore, Request, Rule, Rules,
     Settlement, Source, Store, SystemClock,
 };
+use slidegate_testkit::{FakeTime, Flavour, RedisServer, until};
 
 use crate::conformance::Dice;
-use crate::faketime::Faketime;
-use crate::redis_server::{Flavour, Server};
-use crate::wait::until;
 use crate::wrappers::stacked;
 
 const WINDOW: u64 = 1_000_000;
@@ -301,13 +299,13 @@ async fn what_is_held_is_given_back_at_the_end() {
 }
 
 /// Redis whose clock stands still, and a manual clock that does too: no slice ends during the test.
-fn stopped() -> (Faketime, Server, ManualClock) {
-    let time = Faketime::start();
+fn stopped() -> (FakeTime, RedisServer, ManualClock) {
+    let time = FakeTime::start();
     let server = time.stopped();
     (time, server, ManualClock::at(Micros::from_secs(1)))
 }
 
-fn redis(server: &Server, mode: RedisMode) -> RedisStore {
+fn redis(server: &RedisServer, mode: RedisMode) -> RedisStore {
     let patience = Duration::from_secs(20);
     let options = RedisOptions { mode, response_timeout: patience, ..RedisOptions::new(server.url()) };
     RedisStore::with_options(&options).unwrap()
@@ -402,7 +400,7 @@ fn certain_peak(mut told: Vec<Admission>) -> usize {
 /// Three nodes on Redis, with all wrappers, measured by the clock of the callers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_nodes_on_redis() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let limit = 3_000;
     let (clock, mut tasks) = (SystemClock::new(), Vec::new());
     let begun = clock.now().get();

@@ -5,7 +5,6 @@ mod adaptive; // limits that follow the load: they settle, and stay where they w
 mod audit; // keys that were spoilt by hand: found, told, repaired
 mod audit_healthy; // keys that were not: nothing is said of them
 mod brute; // the definition of every algorithm, with no thought of speed
-mod certificates; // made by openssl
 mod choice; // groups, exceptions, blocks and replacements: which of the rules that apply are looked at
 mod clean; // what is of no use goes, and no decision is another for it
 mod concurrency; // threads on one hot key and on shared keys: nothing over, nothing half charged
@@ -16,11 +15,7 @@ mod deny_cache; // denials that the store is not asked for again
 mod deployment; // several nodes on the same servers, their callers, and what these were told
 mod examples; // every example runs to its end
 mod explain; // why a rule looks at a request, or does not
-mod faketime; // a clock for one server, which can be set and can stand still
 mod fault_bounds; // the table of docs/operations.md, asserted over what callers were told
-mod fault_proxy; // a network that fails as told, between a client and a server
-mod fault_proxy_checks; // each fault, as a plain client sees it
-mod fault_wires; // what passes through the proxy, and when
 mod flood; // more keys than a memory store holds: never over a limit, whatever the policy says to do
 mod guard_answers; // what a guard answers without the store, and what becomes of that when it is back
 mod guard_bounds; // rows of the fault table that concern one key: each bound reached, none passed
@@ -40,14 +35,10 @@ mod oracle; // replays what a store decided, and compares
 mod outages; // Redis goes away and comes back: what all nodes admit stays within the limits
 mod presets; // the files in examples/rules do what they say
 mod processes; // several processes on one Redis: nothing over, nothing lost
-mod redis_cluster; // a real cluster: three primaries, a replica each, slots that move
 mod redis_faults; // bad replies and bad servers: each a typed error that says what to do
 mod redis_keys; // what is left in Redis: expiry, listing, size
-mod redis_sentinel; // a primary, its replica, and three sentinels that watch them
-mod redis_server; // a real server, free port, killed on drop
 mod redis_tls; // TLS to Redis
 mod reservations; // signed text: nothing else is settled, and no settlement locks a limit or forgets an attempt
-mod resp_commands; // where commands end in what a client sends
 mod rule_files; // every mistake in a file, with its line and its exact message
 mod script_bounds; // a script call reads and removes a bounded number of entries
 mod settlements; // settlements in Redis: bounded calls, only what was given out, one key for all nodes
@@ -56,7 +47,6 @@ mod timelines; // the source documents' timelines, to the permit
 mod together; // several requests as one: all or nothing, one charge a key
 mod topologies; // Redis in many servers: slots that move, nodes that die, asks over several places
 mod tower; // the tower layer: by itself, and in real servers of axum and tonic
-mod wait; // waiting for a condition, with a limit
 mod warm_up; // limits that climb after a cold start: the curve, to the permit, on every store and node
 mod watchdog; // how long answers took, less what the machine took from all
 mod wrappers; // what makes a store faster decides as the store does

@@ -8,8 +8,7 @@ use slidegate::{
     Algorithm, Check, Checks, Correction, Key, ManualClock, MemoryOptions, MemoryStore, Micros, OnFull,
     Outcome, Quota, RequestId, Settled, Settlement, Store,
 };
-
-use crate::wait::until;
+use slidegate_testkit::until;
 
 fn store(max_keys: usize) -> (ManualClock, MemoryStore<ManualClock>) {
     let clock = ManualClock::at(Micros::from_secs(1_000_000));

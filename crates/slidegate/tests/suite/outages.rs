@@ -5,11 +5,11 @@
 use std::sync::Arc;
 
 use slidegate::{FailoverOptions, RedisOptions, Source};
+use slidegate_testkit::{Flavour, RedisServer};
 
 use crate::deployment::{Deployment, KEYS, Told, ms, quota, worst};
 use crate::fault_bounds::{Outage, Run};
 use crate::guard_kills::number;
-use crate::redis_server::{Flavour, Server};
 use crate::watchdog::Latency;
 
 const NODES: usize = 3;
@@ -36,12 +36,12 @@ struct Ended {
 
 /// Three nodes; the server goes away and comes back, some times. It goes when every key is at its limit, and comes back
 /// when every node has given it up; every other time only after all keys were admitted without it.
-async fn away(options: &FailoverOptions, rounds: u64, go: fn(&Server), back: fn(&Server)) -> Ended {
-    let server = Arc::new(Server::start(Flavour::Redis7));
+async fn away(options: &FailoverOptions, rounds: u64, go: fn(&RedisServer), back: fn(&RedisServer)) -> Ended {
+    let server = Arc::new(RedisServer::start(Flavour::Redis7));
     let redis = RedisOptions::new(server.url());
     let deployment = Deployment::start(NODES, 3, ms(3), &redis, options).await;
     let watchdog = Arc::clone(&deployment.watchdog);
-    let blocking = |what: fn(&Server)| {
+    let blocking = |what: fn(&RedisServer)| {
         let server = Arc::clone(&server);
         async move { tokio::task::spawn_blocking(move || what(&server)).await.unwrap() }
     };
@@ -81,13 +81,14 @@ fn count(told: &[Told], source: Source) -> usize {
 #[tokio::test]
 async fn three_nodes_stay_within_the_limits_although_redis_comes_back_empty() {
     let rounds = number("SLIDEGATE_OUTAGES", 2);
-    within_the_limits("restarts", away(&options(), rounds, Server::kill, Server::restart).await);
+    within_the_limits("restarts", away(&options(), rounds, RedisServer::kill, RedisServer::restart).await);
 }
 
 /// The server hangs, and comes back with all it had, and with what was asked of it meanwhile.
 #[tokio::test]
 async fn three_nodes_stay_within_the_limits_although_redis_hangs() {
-    let (stop, go_on) = (|server: &Server| server.signal("-STOP"), |server: &Server| server.signal("-CONT"));
+    let (stop, go_on) =
+        (|server: &RedisServer| server.signal("-STOP"), |server: &RedisServer| server.signal("-CONT"));
     within_the_limits("hangs", away(&options(), number("SLIDEGATE_OUTAGES", 2), stop, go_on).await);
 }
 
@@ -113,7 +114,7 @@ fn within_the_limits(what: &str, ended: Ended) {
 #[tokio::test]
 async fn without_the_mirror_an_empty_redis_admits_again() {
     let options = FailoverOptions { mirror: 0, ..options() };
-    let Ended { told, .. } = away(&options, 1, Server::kill, Server::restart).await;
+    let Ended { told, .. } = away(&options, 1, RedisServer::kill, RedisServer::restart).await;
     let all = [0, 1, 2].map(|key| (key, worst(&told, key), quota(key).capacity()));
     eprintln!("outages without the mirror: most in a window of (key, most, limit): {all:?}");
     assert!(all.iter().any(|(_, worst, limit)| worst > limit), "{all:?}");

@@ -9,10 +9,10 @@ use slidegate::{
     Check, Checks, Count, Encoding, Entry, Key, Micros, Outcome, Precision, Quota, RedisMode, RedisOptions,
     RedisStore, Source, Store, Verdict, Verdicts,
 };
+use slidegate_testkit::{Flavour, RedisServer};
 
 use crate::conformance::Dice;
 use crate::oracle::Oracle;
-use crate::redis_server::{Flavour, Server};
 
 const PROCESSES: u64 = 4;
 const CLIENTS: u64 = 32;
@@ -125,7 +125,7 @@ fn read_line(line: &str, encoding: Encoding) -> Option<(Checks, Verdicts)> {
 
 /// Runs the processes, replays what they were told, and looks for windows that are over.
 fn run(mode: &str, millis: u64) {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let program = std::env::current_exe().unwrap();
     let processes: Vec<_> = (0..PROCESSES)
         .map(|process| {

@@ -9,10 +9,9 @@ use slidegate::{
     Outcome, Quota, RedisMode, RedisOptions, RedisStore, RedisTopology, RequestId, Settlement, Source, Stack,
     StackOptions, Store, Verdict,
 };
+use slidegate_testkit::{Flavour, RedisServer, lasting_port, until};
 
 use crate::audit_healthy::patient;
-use crate::redis_server::{Flavour, Server, lasting_port};
-use crate::wait::until;
 
 fn key(name: &str) -> Key {
     Key::new("f", [("n", name)])
@@ -27,11 +26,11 @@ fn packed(name: &str) -> Checks {
     Checks::one(Check { encoding: Encoding::Packed, ..check }).unwrap()
 }
 
-fn options(server: &Server) -> RedisOptions {
+fn options(server: &RedisServer) -> RedisOptions {
     RedisOptions { connections: 1, ..patient(server) }
 }
 
-fn store(server: &Server) -> RedisStore {
+fn store(server: &RedisServer) -> RedisStore {
     RedisStore::with_options(&options(server)).unwrap()
 }
 
@@ -66,7 +65,7 @@ async fn answered(store: &RedisStore, ask: Checks) -> Verdict {
 #[tokio::test]
 async fn something_else_under_our_key() {
     for flavour in Flavour::ALL {
-        let server = Server::start(flavour).without_ttl_check();
+        let server = RedisServer::start(flavour).without_ttl_check();
         server.run("SET sg:{f:n=string} x");
         server.run("ZADD sg:{f:n=zset} 5 member");
         server.run("ZADD sg:{f:n=zset} -5 other");
@@ -94,10 +93,10 @@ async fn something_else_under_our_key() {
 
 #[tokio::test]
 async fn a_replica() {
-    let primary = Server::start(Flavour::Redis7);
+    let primary = RedisServer::start(Flavour::Redis7);
     let port = primary.port.to_string();
     let replica =
-        Server::with(Flavour::Redis7, &["--replicaof", "127.0.0.1", &port], &[]).without_ttl_check();
+        RedisServer::with(Flavour::Redis7, &["--replicaof", "127.0.0.1", &port], &[]).without_ttl_check();
     until("the replica follows", async || {
         format!("{:?}", replica.run("INFO replication")).contains("master_link_status:up")
     })
@@ -108,7 +107,8 @@ async fn a_replica() {
 #[tokio::test]
 async fn memory_is_full() {
     for flavour in Flavour::ALL {
-        let server = Server::with(flavour, &["--maxmemory-policy", "noeviction"], &[]).without_ttl_check();
+        let server =
+            RedisServer::with(flavour, &["--maxmemory-policy", "noeviction"], &[]).without_ttl_check();
         let store = store(&server);
         for _ in 0..3 {
             store.admit(&[ask("a")]).await.unwrap();
@@ -124,7 +124,7 @@ async fn memory_is_full() {
 
 #[tokio::test]
 async fn passwords_and_permissions() {
-    let server = Server::with(Flavour::Redis7, &["--requirepass", "hush"], &[]).without_ttl_check();
+    let server = RedisServer::with(Flavour::Redis7, &["--requirepass", "hush"], &[]).without_ttl_check();
     fails(&store(&server), ask("a"), Fault::NotAllowed, "redis://user:password@host").await;
     let at = format!("127.0.0.1:{}", server.port);
     let store_at = |url: String| {
@@ -216,7 +216,7 @@ async fn passwords_and_permissions() {
 
 #[tokio::test]
 async fn loading() {
-    let first = Server::start(Flavour::Redis7).without_ttl_check();
+    let first = RedisServer::start(Flavour::Redis7).without_ttl_check();
     let mut client = first.client();
     for n in 0..200 {
         redis::cmd("SET").arg(format!("key{n}")).arg("x".repeat(2_000)).exec(&mut client).unwrap();
@@ -225,13 +225,13 @@ async fn loading() {
     let dir = first.dir.path().to_str().unwrap().to_owned();
     let slow =
         ["--dir", &dir, "--key-load-delay", "30000", "--loading-process-events-interval-bytes", "1024"];
-    let server = Server::with(Flavour::Redis7, &slow, &[]).without_ttl_check();
+    let server = RedisServer::with(Flavour::Redis7, &slow, &[]).without_ttl_check();
     fails(&store(&server), ask("a"), Fault::Loading, "will answer when it is done").await;
 }
 
 #[tokio::test]
 async fn busy_with_a_script() {
-    let server = Server::with(Flavour::Redis7, &["--lua-time-limit", "20"], &[]);
+    let server = RedisServer::with(Flavour::Redis7, &["--lua-time-limit", "20"], &[]);
     let store = store(&server);
     store.admit(&[ask("a")]).await.unwrap();
     let url = server.url();
@@ -253,7 +253,7 @@ async fn busy_with_a_script() {
 
 #[tokio::test]
 async fn a_cluster_addressed_as_one_server() {
-    let node = || Server::with(Flavour::Redis7, &["--cluster-enabled", "yes"], &[]).without_ttl_check();
+    let node = || RedisServer::with(Flavour::Redis7, &["--cluster-enabled", "yes"], &[]).without_ttl_check();
     let (one, two) = (node(), node());
     one.run("CLUSTER ADDSLOTSRANGE 0 8191");
     fails(&store(&one), ask("a"), Fault::Cluster, "node of a cluster").await;
@@ -347,12 +347,12 @@ async fn not_there_and_there_again() {
     let store = RedisStore::new(&format!("redis://127.0.0.1:{port}")).unwrap();
     let error = fails(&store, ask("a"), Fault::Unreachable, "cannot be reached").await;
     assert!(!error.outcome_unknown());
-    let server = Server::at(Flavour::Redis7, port);
+    let server = RedisServer::at(Flavour::Redis7, port);
     recovers(&store).await;
     drop(server);
     let error = store.admit(&[ask("a")]).await.unwrap_err();
     assert!(matches!(error.fault(), Some(Fault::Lost | Fault::Unreachable)), "{error:?}");
-    let _server = Server::at(Flavour::Redis7, port);
+    let _server = RedisServer::at(Flavour::Redis7, port);
     recovers(&store).await;
 }
 
@@ -364,7 +364,7 @@ async fn recovers(store: &RedisStore) {
 /// The server stops for longer than the store waits, and then carries out the call that it was sent.
 #[tokio::test]
 async fn an_unknown_outcome_is_charged_at_most_once() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     for mode in [RedisMode::Script, RedisMode::Transaction] {
         let timeout = Duration::from_millis(50);
         let impatient = RedisOptions { mode, response_timeout: timeout, ..options(&server) };
@@ -393,7 +393,7 @@ async fn an_unknown_outcome_is_charged_at_most_once() {
 #[tokio::test]
 async fn forgotten_scripts_fail_no_decision() {
     for flavour in Flavour::ALL {
-        let server = Server::start(flavour);
+        let server = RedisServer::start(flavour);
         let store = store(&server);
         let flusher = {
             let mut connection = server.client();
@@ -419,7 +419,7 @@ async fn forgotten_scripts_fail_no_decision() {
 
 #[tokio::test]
 async fn more_in_flight_than_allowed() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let (wait, timeout) = (Duration::from_millis(20), Duration::from_millis(500));
     let few =
         RedisOptions { max_in_flight: 4, max_wait: wait, response_timeout: timeout, ..options(&server) };

@@ -7,12 +7,10 @@ use slidegate::{
     Algorithm, Check, Checks, Correction, Encoding, Key, Outcome, Quota, RedisMode, RedisOptions, RedisStore,
     RequestId, Settled, Settlement, Store,
 };
+use slidegate_testkit::{FakeTime, Flavour, RedisServer, until};
 
 use crate::audit_healthy::{patient, patient_store};
-use crate::faketime::Faketime;
 use crate::oracle::Oracle;
-use crate::redis_server::{Flavour, Server};
-use crate::wait::until;
 
 fn key(name: &str) -> Key {
     Key::new("k", [("n", name)])
@@ -58,7 +56,7 @@ async fn write_everything(store: &RedisStore, packed: bool) -> usize {
 #[tokio::test]
 async fn nothing_outlives_its_use() {
     let servers = Flavour::ALL.map(async |flavour| {
-        let server = Server::start(flavour);
+        let server = RedisServer::start(flavour);
         for mode in [RedisMode::Script, RedisMode::Transaction] {
             let (none, some) = (Duration::ZERO, Duration::from_millis(100));
             let options = RedisOptions { min_expire: none, expire_buffer: some, mode, ..patient(&server) };
@@ -83,8 +81,8 @@ async fn nothing_outlives_its_use() {
 }
 
 /// A redis-server 6.2 whose clock is moved by hand.
-fn stopped() -> (Faketime, Server) {
-    let time = Faketime::start();
+fn stopped() -> (FakeTime, RedisServer) {
+    let time = FakeTime::start();
     let server = time.stopped();
     (time, server)
 }
@@ -150,7 +148,7 @@ async fn a_key_in_use_does_not_expire() {
 /// noted of a count is forgotten with it, also by a call that does not look at notes.
 #[tokio::test]
 async fn notes_are_apart_and_go_with_their_count() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     for mode in [RedisMode::Script, RedisMode::Transaction] {
         let store = RedisStore::with_options(&RedisOptions { mode, ..patient(&server) }).unwrap();
         let (quota, key) = (Quota::per_hour(1_000).unwrap(), key(&format!("{mode:?}")));
@@ -195,7 +193,7 @@ async fn notes_are_apart_and_go_with_their_count() {
 /// A rule that changes its encoding and back finds what it had, and what it had noted.
 #[tokio::test]
 async fn encodings_have_their_own_notes() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let store = patient_store(&server);
     let quota = Quota::per_hour(10).unwrap();
     let admit = async |encoding, id: &str| {
@@ -218,7 +216,7 @@ async fn encodings_have_their_own_notes() {
 
 #[tokio::test]
 async fn keys_are_listed_in_pages() {
-    let server = Server::start(Flavour::Redis7).without_ttl_check();
+    let server = RedisServer::start(Flavour::Redis7).without_ttl_check();
     let store = patient_store(&server);
     let odd = RedisStore::with_options(&RedisOptions { prefix: "s".into(), ..patient(&server) }).unwrap();
     let quota = Quota::per_hour(5).unwrap();
@@ -257,7 +255,7 @@ async fn keys_are_listed_in_pages() {
 
 #[tokio::test]
 async fn one_entry_an_admission_and_ten_bytes_packed() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let store = patient_store(&server);
     let quota = Quota::per_hour(1_000_000_000).unwrap();
     for (cost, most) in [(1, 5), (1_000_000, 5)] {

@@ -5,9 +5,7 @@ use std::time::Duration;
 use slidegate::{
     Check, Checks, Fault, Key, Outcome, Quota, RedisMode, RedisOptions, RedisStore, RedisTls, Store,
 };
-
-use crate::certificates::certificates;
-use crate::redis_server::{Flavour, Server, lasting_port};
+use slidegate_testkit::{Flavour, RedisServer, certificates, lasting_port};
 
 #[tokio::test]
 async fn trust_and_identity() {
@@ -17,7 +15,7 @@ async fn trust_and_identity() {
     let port = lasting_port();
     let (cert, key, ca, tls_port) =
         (path("server.pem"), path("server.key"), path("ca.pem"), port.to_string());
-    let server = Server::with(
+    let server = RedisServer::with(
         Flavour::Redis7,
         &[
             "--tls-port",

@@ -9,8 +9,7 @@ use slidegate::{
     Check, Checks, Correction, Count, Encoding, Error, Fault, Key, Micros, Outcome, Precision, Quota,
     RedisMode, RedisOptions, RedisStore, RequestId, Settled, Settlement, Store, Verdict,
 };
-
-use crate::redis_server::{Flavour, Server};
+use slidegate_testkit::{Flavour, RedisServer};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const SECOND: u64 = 1_000_000;
@@ -24,7 +23,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(server: &Server) -> Self {
+    pub(crate) fn new(server: &RedisServer) -> Self {
         Writer { connection: server.client() }
     }
 
@@ -121,7 +120,7 @@ impl Writer {
     }
 }
 
-pub(crate) fn patient(server: &Server) -> RedisOptions {
+pub(crate) fn patient(server: &RedisServer) -> RedisOptions {
     RedisOptions { response_timeout: Duration::from_secs(20), ..RedisOptions::new(server.url()) }
 }
 
@@ -162,7 +161,7 @@ fn wait_for(entries: &[(u64, u64)], needed: u64, at: Micros) -> Micros {
 /// Finding 1 of the audit: one denied request with a large cost read every entry, and Redis served nobody else meanwhile.
 #[tokio::test]
 async fn a_wait_that_takes_too_much_reading_is_a_lower_bound() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
     for encoding in [Encoding::Zset, Encoding::Packed] {
@@ -213,7 +212,7 @@ async fn a_wait_that_takes_too_much_reading_is_a_lower_bound() {
 /// Where all entries cost the same, the one that makes room is found by its rank.
 #[tokio::test]
 async fn waits_for_entries_that_are_alike_are_exact() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
     for each in [1, 3] {
@@ -241,7 +240,7 @@ async fn waits_for_entries_that_are_alike_are_exact() {
 /// Finding 12: entries that expire at once are removed in steps, and no decision counts them.
 #[tokio::test]
 async fn entries_that_expire_at_once_are_removed_in_steps() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
     let minute = Duration::from_secs(60);
@@ -293,7 +292,7 @@ async fn entries_that_expire_at_once_are_removed_in_steps() {
 /// An error says that nothing was decided; every call has removed something, so the key decides again soon.
 #[tokio::test]
 async fn very_many_expired_entries_take_several_decisions() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
     let check = check("k", Encoding::Zset, 1_000_000, Duration::from_secs(60));
@@ -312,7 +311,7 @@ async fn very_many_expired_entries_take_several_decisions() {
 
 #[tokio::test]
 async fn keys_with_expired_entries_are_settled_and_cleaned_in_steps() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
     let minute = Duration::from_secs(60);
@@ -348,7 +347,7 @@ async fn keys_with_expired_entries_are_settled_and_cleaned_in_steps() {
 /// A large attempt forgets many small ones: a bounded number at once, with the same decisions.
 #[tokio::test]
 async fn attempts_forget_in_steps() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
     for encoding in [Encoding::Zset, Encoding::Packed] {
@@ -384,7 +383,7 @@ async fn attempts_forget_in_steps() {
 
 #[tokio::test]
 async fn notes_are_removed_in_steps() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
     let check = check("k", Encoding::Zset, 100, Duration::from_secs(60));
@@ -407,7 +406,7 @@ async fn notes_are_removed_in_steps() {
 /// A packed log that is too long to be written anew keeps a large cost beside it.
 #[tokio::test]
 async fn a_long_packed_log_meets_a_large_cost() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
     let check = check("k", Encoding::Packed, 1_000_000, HOUR);
@@ -453,7 +452,7 @@ async fn a_long_packed_log_meets_a_large_cost() {
 
 #[tokio::test]
 async fn a_large_cost_beside_a_packed_log_expires() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
     let minute = Duration::from_secs(60);

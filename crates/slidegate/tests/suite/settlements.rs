@@ -7,9 +7,9 @@ use slidegate::{
     Algorithm, Check, Checks, Correction, Count, Encoding, Entry, Key, Limiter, Micros, Quota, RedisMode,
     RedisOptions, RedisStore, Request, RequestId, ReservationKey, Rules, Settled, Settlement, Store, Verdict,
 };
+use slidegate_testkit::{Flavour, RedisServer};
 
 use crate::audit_healthy::patient;
-use crate::redis_server::{Flavour, Server};
 
 /// Every way to count, with the name that its failures have.
 fn ways() -> Vec<(&'static str, Quota, Encoding)> {
@@ -25,7 +25,7 @@ fn ways() -> Vec<(&'static str, Quota, Encoding)> {
     ]
 }
 
-fn stores(server: &Server) -> Vec<(RedisMode, RedisStore)> {
+fn stores(server: &RedisServer) -> Vec<(RedisMode, RedisStore)> {
     let store = |mode| RedisStore::with_options(&RedisOptions { mode, ..patient(server) }).unwrap();
     [RedisMode::Script, RedisMode::Transaction].map(|mode| (mode, store(mode))).into()
 }
@@ -48,7 +48,7 @@ async fn settle(store: &RedisStore, key: &Key, entry: Entry, correction: Correct
 }
 
 /// Members of all keys: what a count and its notes hold.
-fn members(server: &Server) -> usize {
+fn members(server: &RedisServer) -> usize {
     let mut connection = server.client();
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
     let card = |key: &String| redis::cmd("ZCARD").arg(key).query::<usize>(&mut server.client()).unwrap_or(0);
@@ -59,7 +59,7 @@ fn members(server: &Server) -> usize {
 /// also where another request with an id was admitted at that instant.
 #[tokio::test]
 async fn a_number_that_was_never_given_out_is_gone() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     for (mode, store) in stores(&server) {
         for (name, quota, encoding) in ways() {
             if mode == RedisMode::Transaction && encoding == Encoding::Packed {
@@ -107,7 +107,7 @@ async fn a_number_that_was_never_given_out_is_gone() {
 /// After a refund the same id is charged again, in the same instant too, and each of these admissions is settled once.
 #[tokio::test]
 async fn a_request_with_an_id_is_settled_each_time_it_was_charged() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     for (mode, store) in stores(&server) {
         for (name, quota, encoding) in ways() {
             if mode == RedisMode::Transaction && encoding == Encoding::Packed {
@@ -135,7 +135,7 @@ async fn a_request_with_an_id_is_settled_each_time_it_was_charged() {
 
 #[tokio::test]
 async fn an_attempt_is_gone_for_a_settlement() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     for (mode, store) in stores(&server) {
         for (name, quota, encoding) in ways() {
             if quota.is_held() || mode == RedisMode::Transaction && encoding == Encoding::Packed {
@@ -159,7 +159,7 @@ async fn an_attempt_is_gone_for_a_settlement() {
 /// A call of the script settles `batch-size` at most, and the answers are in order.
 #[tokio::test]
 async fn settlements_are_split_by_batch_size() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     for mode in [RedisMode::Script, RedisMode::Transaction] {
         let options = RedisOptions { mode, batch_size: 10, ..patient(&server) };
         let store = RedisStore::with_options(&options).unwrap();
@@ -185,7 +185,7 @@ async fn settlements_are_split_by_batch_size() {
 /// A bucket owes one capacity at most, and its key lives no longer than two times to fill.
 #[tokio::test]
 async fn a_bucket_owes_one_capacity_at_most() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     for (mode, store) in stores(&server) {
         let quota = Quota::per_minute(60).unwrap();
         let quota = quota.with_algorithm(Algorithm::TokenBucket { burst: 600 }).unwrap();
@@ -215,7 +215,7 @@ async fn a_bucket_owes_one_capacity_at_most() {
 /// The first process makes the key, and the others find it; a Redis that has lost it gets it back.
 #[tokio::test]
 async fn processes_on_one_redis_share_a_key() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let options = || patient(&server);
     let rules = "rules: [{ name: per-user, key: [user], limit: 100, window: 1h }]";
     let mut limiters = Vec::new();
@@ -254,10 +254,10 @@ async fn processes_on_one_redis_share_a_key() {
 /// Also on several servers.
 #[tokio::test]
 async fn shards_have_one_key_in_common() {
-    let servers: Vec<Server> = (0..3).map(|_| Server::start(Flavour::Redis7)).collect();
+    let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::start(Flavour::Redis7)).collect();
     let options = RedisOptions {
         response_timeout: Duration::from_secs(20),
-        ..RedisOptions::shards(servers.iter().map(Server::url))
+        ..RedisOptions::shards(servers.iter().map(RedisServer::url))
     };
     let mut keys = Vec::new();
     for _ in 0..3 {

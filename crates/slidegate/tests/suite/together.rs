@@ -6,11 +6,11 @@ use slidegate::{
     Key, Limiter, MAX_LIMIT, MAX_TOGETHER, ManualClock, MemoryStore, Micros, Outcome, Request, RequestId,
     Rules, Settled, Source, Store,
 };
+use slidegate_testkit::{Flavour, RedisServer};
 
 use crate::audit_healthy::patient_store;
 use crate::conformance::Dice;
 use crate::oracle::Oracle;
-use crate::redis_server::{Flavour, Server};
 use crate::wrappers::Recorder;
 
 const RULES: &str = "
@@ -204,6 +204,6 @@ async fn random_calls_in_memory() {
 
 #[tokio::test]
 async fn random_calls_in_redis() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     replay(patient_store(&server), "5ms", 1, 1_500, || ()).await;
 }

@@ -12,13 +12,11 @@ use slidegate::{
     RedisMode, RedisOptions, RedisStore, Request, RequestId, Rules, Settled, Settlement, Store, SystemClock,
     Verdicts,
 };
+use slidegate_testkit::{Cluster, Flavour, RedisServer, Sentinels, Step};
 
 use crate::conformance::Dice;
 use crate::deployment::soon;
 use crate::oracle::Oracle;
-use crate::redis_cluster::{Cluster, Step};
-use crate::redis_sentinel::Sentinels;
-use crate::redis_server::{Flavour, Server};
 
 /// How many, unless the environment says otherwise.
 fn number(name: &str, usual: u64) -> u64 {
@@ -290,8 +288,8 @@ async fn asks_over_several_slots_leak_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn asks_over_several_servers_leak_nothing() {
-    let servers = [(); 3].map(|()| Server::start(Flavour::Redis7));
-    let urls = servers.iter().map(Server::url);
+    let servers = [(); 3].map(|()| RedisServer::start(Flavour::Redis7));
+    let urls = servers.iter().map(RedisServer::url);
     for mode in [RedisMode::Script, RedisMode::Transaction] {
         servers.iter().for_each(|server| drop(server.run("FLUSHALL")));
         let options = RedisOptions { mode, ..patient(RedisOptions::shards(urls.clone())) };
@@ -519,15 +517,15 @@ async fn a_primary_of_sentinels_dies() {
 /// A server that is gone affects only its own keys.
 #[tokio::test]
 async fn a_shard_dies() {
-    let servers = [(); 2].map(|()| Server::start(Flavour::Redis7).without_ttl_check());
-    let urls = servers.iter().map(Server::url);
+    let servers = [(); 2].map(|()| RedisServer::start(Flavour::Redis7).without_ttl_check());
+    let urls = servers.iter().map(RedisServer::url);
     let store = RedisStore::with_options(&RedisOptions::shards(urls)).unwrap();
     let quota = Quota::per_hour(1_000_000).unwrap();
     let ask = |n| [Checks::one(Check::new(key(n), quota, 1)).unwrap()];
     for n in 0..100 {
         store.admit(&ask(n)).await.unwrap();
     }
-    let on = |server: &Server| -> BTreeSet<String> {
+    let on = |server: &RedisServer| -> BTreeSet<String> {
         let names: Vec<String> = redis::from_redis_value(server.run("KEYS *")).unwrap();
         names.into_iter().collect()
     };

@@ -8,12 +8,10 @@ use slidegate::{
     Algorithm, Check, Checks, Count, DenyCache, Encoding, Key, Limiter, ManualClock, MemoryStore, Micros,
     Outcome, Quota, RedisMode, RedisOptions, RedisStore, Request, Rules, Source, State, Store, WarmUp,
 };
+use slidegate_testkit::{FakeTime, Flavour, RedisServer, until, within_limit};
 
 use crate::conformance::Dice;
-use crate::faketime::Faketime;
 use crate::oracle::Oracle;
-use crate::redis_server::{Flavour, Server};
-use crate::wait::{until, within_limit};
 
 /// Document 002: 20, 50, 80, then 100 in a second. Asked for every millisecond, counted by seconds.
 #[tokio::test]
@@ -189,13 +187,13 @@ fn attempts_fit_when_it_said() {
 const SECOND: u64 = 1_000_000;
 
 /// A server whose clock stands still, and three nodes, one of them without scripts.
-fn stopped(time: &Faketime) -> (Server, [RedisStore; 3]) {
+fn stopped(time: &FakeTime) -> (RedisServer, [RedisStore; 3]) {
     let server = time.stopped();
     let nodes = three(&server);
     (server, nodes)
 }
 
-fn three(server: &Server) -> [RedisStore; 3] {
+fn three(server: &RedisServer) -> [RedisStore; 3] {
     let patience = Duration::from_secs(20);
     let options = RedisOptions { response_timeout: patience, ..RedisOptions::new(server.url()) };
     let without_scripts = RedisOptions { mode: RedisMode::Transaction, ..options.clone() };
@@ -207,7 +205,7 @@ fn three(server: &Server) -> [RedisStore; 3] {
 #[tokio::test]
 async fn the_curve_by_the_clock_of_redis() {
     for (shape, over) in [("steps", 4), ("linear", 4), ("linear", 30)] {
-        let time = Faketime::start();
+        let time = FakeTime::start();
         let (_server, nodes) = stopped(&time);
         let climb =
             WarmUp::new(20, Duration::from_secs(over)).unwrap().idle(Duration::from_secs(60)).unwrap();
@@ -258,7 +256,7 @@ async fn the_curve_by_the_clock_of_redis() {
 /// Of many entries a transaction reads only some, but a wait while it climbs may depend on any.
 #[tokio::test]
 async fn a_wait_that_depends_on_what_was_not_read() {
-    let time = Faketime::start();
+    let time = FakeTime::start();
     let (_server, [script, _, transaction]) = stopped(&time);
     let climb = WarmUp::new(10, Duration::from_secs(6)).unwrap();
     let quota = Quota::per_second(1_000).unwrap().with_warm_up(climb).unwrap();
@@ -280,7 +278,7 @@ async fn a_wait_that_depends_on_what_was_not_read() {
 /// Three nodes in turns, one of them without scripts, follow one curve by the server's clock.
 #[tokio::test]
 async fn three_nodes_agree() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let nodes = three(&server);
     for (n, shape) in ["linear", "steps"].into_iter().enumerate() {
         let climb =
@@ -328,7 +326,7 @@ async fn three_nodes_agree() {
 /// Each way to count, in Redis: the state of the climb is gone after a reset, and expires ten seconds after it is cold.
 #[tokio::test]
 async fn what_redis_keeps_of_it() {
-    let time = Faketime::start();
+    let time = FakeTime::start();
     let (server, [store, ..]) = stopped(&time);
     let mut client = server.client();
     let ways = [

@@ -10,12 +10,12 @@ use slidegate::{
     FailoverOptions, Fault, Inspection, Key, Lease, MemoryStore, Outcome, Quota, Receipt, RedisOptions,
     RedisStore, Settlement, Source, Store, SystemClock, Verdicts,
 };
+use slidegate_testkit::{Flavour, RedisServer};
 use tokio::sync::Semaphore;
 
 use crate::conformance::{Dice, conforms};
 use crate::oracle::Oracle;
 use crate::processes::ask;
-use crate::redis_server::{Flavour, Server};
 use crate::watchdog::Watchdog;
 
 const ENOUGH: usize = 60_000;
@@ -59,13 +59,13 @@ fn memory() -> MemoryStore {
     MemoryStore::with_clock(SystemClock::new(), 1_000)
 }
 
-fn redis(server: &Server) -> RedisStore {
+fn redis(server: &RedisServer) -> RedisStore {
     let patient =
         RedisOptions { response_timeout: Duration::from_secs(20), ..RedisOptions::new(server.url()) };
     RedisStore::with_options(&patient).unwrap()
 }
 
-fn guarded(server: &Server) -> Failover {
+fn guarded(server: &RedisServer) -> Failover {
     let patient = FailoverOptions { deadline: Duration::from_secs(20), ..FailoverOptions::default() };
     Failover::new(redis(server), patient).unwrap()
 }
@@ -86,7 +86,7 @@ async fn each_conforms_in_memory() {
 
 #[tokio::test]
 async fn each_conforms_on_redis() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     conforms("coalesced, Redis", &Coalesce::new(redis(&server)), Encoding::Zset, SOME).await;
     conforms("deny cache, Redis", &DenyCache::new(redis(&server)), Encoding::Zset, SOME).await;
     conforms("lease, Redis", &Lease::new(redis(&server)), Encoding::Zset, SOME).await;
@@ -99,7 +99,7 @@ async fn each_conforms_on_redis() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_callers_at_once() {
     for encoding in [Encoding::Zset, Encoding::Packed] {
-        let server = Server::start(Flavour::Redis7);
+        let server = RedisServer::start(Flavour::Redis7);
         let recorder = Recorder::new(redis(&server));
         let store = stacked(recorder.clone());
         let callers = (0..64).map(|caller| {
@@ -326,7 +326,7 @@ async fn a_batch_goes_as_it_is() {
 /// A foreign key among others, behind a guard: only its own caller is answered without the store.
 #[tokio::test]
 async fn a_foreign_key_does_not_spoil_the_batch() {
-    let server = Server::start(Flavour::Redis7).without_ttl_check();
+    let server = RedisServer::start(Flavour::Redis7).without_ttl_check();
     server.run("SET sg:{foreign} 1");
     let guard = guarded(&server);
     let asks: Vec<Checks> = ["a", "foreign", "b"].map(one).into();
@@ -342,7 +342,7 @@ async fn a_foreign_key_does_not_spoil_the_batch() {
 /// Callers that wait behind a server that hangs wait for one deadline, not two. Time that the machine took is not counted.
 #[tokio::test]
 async fn a_deadline_counts_from_when_they_came() {
-    let server = Server::start(Flavour::Redis7).without_ttl_check();
+    let server = RedisServer::start(Flavour::Redis7).without_ttl_check();
     let options = FailoverOptions { deadline: Duration::from_millis(400), ..FailoverOptions::default() };
     let guard = Failover::new(redis(&server), options.clone()).unwrap();
     let store = Coalesce::new(guard.clone());

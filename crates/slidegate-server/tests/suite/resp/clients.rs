@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use slidegate_testkit::process;
+
 use super::wire::{ConnectionHandler, Wire};
-use crate::process;
 use crate::server::Server;
 
 fn run(program: &str, address: &str, arguments: &[&str]) -> String {

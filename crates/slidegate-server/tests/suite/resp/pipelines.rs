@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use slidegate::Request;
+use slidegate_testkit::eventually;
 
 use super::wire::{ConnectionHandler, bulk, encode, simple};
-use crate::redis_server::eventually;
 
 /// Eight clients, each with many commands in flight: exactly `limit` pass, and each is answered in its order.
 #[test]

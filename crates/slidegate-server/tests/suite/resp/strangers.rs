@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use slidegate_server::app::auth::{Auth, Token};
 use slidegate_server::config::Limits;
+use slidegate_testkit::eventually;
 
 use super::wire::{ConnectionHandler, encode, simple};
-use crate::redis_server::eventually;
 
 #[test]
 fn nonsense_is_answered_and_ends() {

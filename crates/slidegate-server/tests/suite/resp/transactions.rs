@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use slidegate_server::config::Limits;
+use slidegate_testkit::eventually;
 
 use super::wire::{ConnectionHandler, Value, Wire, bulk, encode, simple};
-use crate::redis_server::eventually;
 
 const ACQUIRE: &str = "SG.ACQUIRE t 2 60000";
 

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+use slidegate_testkit::process;
 use tempfile::TempDir;
 
-use crate::process;
 use crate::server::BINARY;
 
 /// A folder with rules and traces, gone at the end.

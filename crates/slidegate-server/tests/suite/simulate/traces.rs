@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
+use slidegate_testkit::process;
 
 use super::{Bench, denial, json as read, number, said, told};
-use crate::process;
 use crate::server::BINARY;
 
 const RULES: &str = "rules: [{ name: per-ip, match: { api: /a* }, key: [ip], limit: 2, window: 10s }]";

@@ -12,10 +12,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use slidegate_server::protocol::grpc::messages::{Entry, RateLimitDescriptor, RateLimitRequest};
+use slidegate_testkit::{eventually, process};
 use tonic::transport::Endpoint;
 
-use crate::process;
-use crate::redis_server::eventually;
 use crate::server::{BINARY, Server};
 
 const RULES: &str = "

@@ -13,12 +13,12 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use slidegate_testkit::stub::Denying;
 use tokio::net::TcpListener;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
 use super::{ASK, Logged, RULES, digest, envoy, post, redis};
-use crate::stub::Denying;
 
 #[derive(Clone, Default)]
 struct Received(Arc<Mutex<Vec<ExportTraceServiceRequest>>>);

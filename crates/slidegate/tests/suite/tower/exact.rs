@@ -10,6 +10,7 @@ use axum::routing::get;
 use parking_lot::Mutex;
 use slidegate::tower::{ClientAddress, Denial, RateLimitLayer};
 use slidegate::{Decision, Failover, FailoverOptions, Limiter, MemoryStore, Micros, Rules, Store};
+use slidegate_testkit::{Flavour, RedisServer};
 use tonic::transport::server::{TcpConnectInfo, TcpIncoming};
 use tonic::transport::{Channel, Server as TonicServer};
 use tonic::{Code, Status};
@@ -18,7 +19,6 @@ use tonic_health::pb::health_client::HealthClient;
 
 use super::server::serve;
 use crate::audit_healthy::patient_store;
-use crate::redis_server::{Flavour, Server};
 
 const LIMIT: usize = 40;
 const WINDOW: Micros = Micros::from_millis(200);
@@ -119,7 +119,7 @@ async fn axum_counting_in_memory() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn axum_counting_in_redis() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let patient =
         FailoverOptions { deadline: std::time::Duration::from_secs(20), ..FailoverOptions::default() };
     let store = Failover::new(patient_store(&server), patient).unwrap();

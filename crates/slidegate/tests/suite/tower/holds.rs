@@ -9,13 +9,13 @@ use bytes::Bytes;
 use futures_util::{FutureExt, stream};
 use slidegate::tower::{Extract, RateLimitLayer};
 use slidegate::{Limiter, ManualClock, MemoryStore, Micros, Request, Rules, Store};
+use slidegate_testkit::{Flavour, RedisServer, eventually};
 use tokio::sync::Notify;
 use tower::{Layer, ServiceExt};
 
 use super::server::{Connection, serve};
 use super::{limiter, until_used, used};
 use crate::audit_healthy::patient_store;
-use crate::redis_server::{Flavour, Server};
 
 /// Much longer than a test waits: a permit that is not given back stays in use.
 const ONE_AT_ONCE: &str = "rules: [{ name: at-once, limit: 1, window: 1h, algorithm: concurrency }]";
@@ -71,7 +71,7 @@ async fn a_real_server_in_memory() {
 
 #[tokio::test]
 async fn a_real_server_on_redis() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let rules = Rules::from_yaml(ONE_AT_ONCE).unwrap();
     let store = patient_store(&server);
     a_streamed_body_and_clients_that_leave(Arc::new(Limiter::new(store, rules))).await;
@@ -80,7 +80,7 @@ async fn a_real_server_on_redis() {
 // What was begun has to go on while this thread waits for the server.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_leaves_while_it_is_decided_holds_nothing() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let store = patient_store(&server);
     let limiter = Arc::new(Limiter::new(store, Rules::from_yaml(ONE_AT_ONCE).unwrap()));
     until_used(&limiter, 0).await;
@@ -98,9 +98,9 @@ async fn who_leaves_while_it_is_decided_holds_nothing() {
 }
 
 /// What was sent before the server slept has been carried out: the key was written.
-fn eventually_admitted_once(server: &Server) {
+fn eventually_admitted_once(server: &RedisServer) {
     let seen = || server.run("INFO commandstats");
-    crate::redis_server::eventually("the script ran", || format!("{:?}", seen()).contains("cmdstat_zadd"));
+    eventually("the script ran", || format!("{:?}", seen()).contains("cmdstat_zadd"));
 }
 
 /// Lets tasks run until they wait for time.
@@ -181,7 +181,7 @@ rules:
 #[test]
 fn dropped_outside_of_the_runtime_it_is_given_back_too() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let (limiter, response) = runtime.block_on(async {
         let store = patient_store(&server);
         let limiter = Arc::new(Limiter::new(store, Rules::from_yaml(ONE_AT_ONCE).unwrap()));

@@ -18,9 +18,8 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use slidegate::tower::{RateLimit, RateLimitLayer};
 use slidegate::{Limiter, ManualClock, MemoryStore, Micros, Rules, Store};
+use slidegate_testkit::until;
 use tower::{Layer, Service, ServiceExt};
-
-use crate::wait::until;
 
 /// Rules that are counted by hand-moved time.
 fn limiter(rules: &str) -> (Limiter<MemoryStore<ManualClock>>, ManualClock) {

@@ -8,13 +8,13 @@ use futures_util::FutureExt;
 use http::{Request, Response, StatusCode};
 use slidegate::tower::RateLimitLayer;
 use slidegate::{Limiter, Rules, Store};
+use slidegate_testkit::{Flavour, RedisServer};
 use tokio::sync::Notify;
 use tower::limit::ConcurrencyLimitLayer;
 use tower::{Layer, Service, ServiceExt};
 
 use super::{get, limiter, until_used, used};
 use crate::audit_healthy::patient_store;
-use crate::redis_server::{Flavour, Server};
 
 const RULES: &str = "rules: [{ name: calls, limit: 3, window: 1m }]";
 
@@ -64,7 +64,7 @@ async fn when_it_is_decided_at_once() {
 
 #[tokio::test]
 async fn when_redis_decides() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let store = patient_store(&server);
     two_for_one_place(Arc::new(Limiter::new(store, Rules::from_yaml(RULES).unwrap()))).await;
 }

@@ -3,10 +3,9 @@
 use std::net::SocketAddr;
 
 use axum::Router;
+use slidegate_testkit::within_limit;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-
-use crate::wait::within_limit;
 
 /// Serves on a free port until the runtime ends.
 pub(super) async fn serve(app: Router) -> SocketAddr {

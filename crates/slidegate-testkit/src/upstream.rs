@@ -5,14 +5,14 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-pub(crate) struct Upstream {
-    pub(crate) address: String,
+pub struct Upstream {
+    pub address: String,
     asked: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
 }
 
 impl Upstream {
-    pub(crate) fn start(text: &'static str) -> Self {
+    pub fn start(text: &'static str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (asked, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
@@ -30,11 +30,11 @@ impl Upstream {
     }
 
     /// Requests that came.
-    pub(crate) fn asked(&self) -> usize {
+    pub fn asked(&self) -> usize {
         self.asked.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn forget(&self) {
+    pub fn forget(&self) {
         self.asked.store(0, Ordering::Relaxed);
     }
 }

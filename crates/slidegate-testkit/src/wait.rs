@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Waits until `holds` returns true. Panics with `what` after a minute.
-pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let holding = async {
         while !holds().await {
             sleep(Duration::from_millis(5)).await;
@@ -18,6 +18,6 @@ pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 }
 
 /// The output of `future`. Panics with `what` if there is none after a minute.
-pub(crate) async fn within_limit<T>(what: &str, future: impl Future<Output = T>) -> T {
+pub async fn within_limit<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(LIMIT, future).await.unwrap_or_else(|_| panic!("not in {LIMIT:?}: {what}"))
 }

@@ -5,17 +5,17 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(crate) const ALLOWED: &str = r#"{"allowed":true,"source":"store"}"#;
+pub const ALLOWED: &str = r#"{"allowed":true,"source":"store"}"#;
 
 /// Lives until the test's process ends.
-pub(crate) struct Stub {
-    pub(crate) url: String,
+pub struct Stub {
+    pub url: String,
     seen: Arc<AtomicU64>,
 }
 
 impl Stub {
     /// Answers the n-th `acquire`, from 0, with what `answer` makes of n; it may take its time. Others are allowed.
-    pub(crate) fn start(answer: impl Fn(u64) -> String + Send + Sync + 'static) -> Self {
+    pub fn start(answer: impl Fn(u64) -> String + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let seen = Arc::new(AtomicU64::new(0));
@@ -30,20 +30,20 @@ impl Stub {
     }
 
     /// How often `acquire` was called.
-    pub(crate) fn seen(&self) -> u64 {
+    pub fn seen(&self) -> u64 {
         self.seen.load(Ordering::SeqCst)
     }
 }
 
 /// An address where every connection is refused. The port stays bound, so that no other process can listen there
 /// meanwhile.
-pub(crate) struct Denying {
+pub struct Denying {
     _socket: tokio::net::TcpSocket,
-    pub(crate) address: SocketAddr,
+    pub address: SocketAddr,
 }
 
 impl Denying {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
         let address = socket.local_addr().unwrap();
@@ -52,7 +52,7 @@ impl Denying {
 }
 
 /// A whole answer.
-pub(crate) fn answer(status: u16, body: &str) -> String {
+pub fn answer(status: u16, body: &str) -> String {
     format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 

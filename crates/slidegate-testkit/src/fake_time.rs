@@ -1,33 +1,32 @@
 //! A clock for one server, by libfaketime.
-#![allow(dead_code, reason = "shared by two suites")]
 
 use std::path::PathBuf;
 
-use crate::redis_server::{Flavour, Server};
+use crate::redis_server::{Flavour, RedisServer};
 
 /// A clock that can be set, and that can stand still.
-pub(crate) struct Faketime {
+pub struct FakeTime {
     library: PathBuf,
     file: tempfile::NamedTempFile,
 }
 
-impl Faketime {
-    pub(crate) fn start() -> Self {
+impl FakeTime {
+    pub fn start() -> Self {
         let library = std::fs::read_dir("/usr/lib")
             .unwrap()
             .filter_map(|entry| Some(entry.ok()?.path().join("faketime/libfaketime.so.1")))
             .find(|path| path.exists())
             .expect("libfaketime: run scripts/tools.sh");
-        Faketime { library, file: tempfile::NamedTempFile::new().unwrap() }
+        FakeTime { library, file: tempfile::NamedTempFile::new().unwrap() }
     }
 
     /// So many milliseconds from real time.
-    pub(crate) fn set(&self, millis: i64) {
+    pub fn set(&self, millis: i64) {
         self.write(&format!("{:+}.{:03}\n", millis / 1_000, millis % 1_000));
     }
 
     /// Stands still, so many microseconds into a day. The half is for what parses it as a double.
-    pub(crate) fn stop_at(&self, micros: u64) {
+    pub fn stop_at(&self, micros: u64) {
         let (seconds, fraction) = (micros / 1_000_000, micros % 1_000_000);
         let (hours, minutes, seconds) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
         self.write(&format!("2030-01-01 {hours:02}:{minutes:02}:{seconds:02}.{fraction:06}5\n"));
@@ -42,13 +41,13 @@ impl Faketime {
 
     /// A server whose clock stands still, to the microsecond. Others put their own fractions of a millisecond to it, or
     /// do not start.
-    pub(crate) fn stopped(&self) -> Server {
+    pub fn stopped(&self) -> RedisServer {
         self.stop_at(1_000_000);
-        Server::with(Flavour::Redis62, &[], &self.environment())
+        RedisServer::with(Flavour::Redis62, &[], &self.environment())
     }
 
     /// For the server.
-    pub(crate) fn environment(&self) -> [(&str, &str); 5] {
+    pub fn environment(&self) -> [(&str, &str); 5] {
         [
             ("TZ", "UTC"),
             ("LD_PRELOAD", self.library.to_str().unwrap()),

@@ -15,13 +15,13 @@ use tokio::sync::mpsc;
 /// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(crate) struct Client {
+pub struct Client {
     runtime: tokio::runtime::Runtime,
     sender: SendRequest<Chunks>,
 }
 
 /// What is sent, until the sender is dropped.
-pub(crate) struct Chunks(mpsc::UnboundedReceiver<Bytes>);
+pub struct Chunks(mpsc::UnboundedReceiver<Bytes>);
 
 impl Body for Chunks {
     type Data = Bytes;
@@ -36,7 +36,7 @@ impl Body for Chunks {
 }
 
 impl Client {
-    pub(crate) fn of(address: &str) -> Self {
+    pub fn of(address: &str) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let sender = runtime.block_on(async {
@@ -49,7 +49,7 @@ impl Client {
     }
 
     /// The HTTP status and the gRPC one; without a body, it never comes.
-    pub(crate) fn call(&self, path: &str, headers: &[(&str, &str)], body: Option<&[u8]>) -> (u16, String) {
+    pub fn call(&self, path: &str, headers: &[(&str, &str)], body: Option<&[u8]>) -> (u16, String) {
         let (chunks, received) = mpsc::unbounded_channel();
         let mut chunks = Some(chunks);
         if let Some(body) = body {
@@ -61,7 +61,7 @@ impl Client {
     }
 
     /// Begins a call; says when its headers must have arrived, and takes the body then.
-    pub(crate) fn begin(
+    pub fn begin(
         &self,
         path: &str,
     ) -> (std::sync::mpsc::Receiver<()>, impl FnOnce(Vec<u8>) -> (u16, String) + use<>) {

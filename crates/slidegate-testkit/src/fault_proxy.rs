@@ -5,7 +5,7 @@
 //! the fault forbids; connections that it ends have ended. It has one thread of its own, so tests may be `async` or not; dropping it closes everything.
 //!
 //! ```ignore
-//! let server = Server::start(Flavour::Redis7);
+//! let server = RedisServer::start(Flavour::Redis7);
 //! let proxy = FaultProxy::start(server.address());
 //! let store = RedisStore::new(&proxy.url()).unwrap();
 //! proxy.set(Fault::CutAfterCommands(1)); // the next command is carried out, its answer is lost
@@ -17,7 +17,6 @@
 //! As in TCP, no byte is lost in the middle of a connection: what a fault holds back is passed when it ends,
 //! or is lost with the connection. What waits in the proxy is at most 1,024 reads of 4 KiB in each direction;
 //! while nothing may pass it does not read, so senders feel it as they would feel a full network.
-#![allow(dead_code, reason = "shared by tests that each use some of it")]
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -33,7 +32,7 @@ use crate::fault_wires::Wires;
 use crate::redis_server::lasting_port;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub enum Fault {
     None,
     /// Every byte is this late, in each direction, however many are on their way.
     Delay(Duration),
@@ -58,7 +57,7 @@ pub(crate) enum Fault {
     CutAfterCommands(u64),
 }
 
-pub(crate) struct FaultProxy {
+pub struct FaultProxy {
     address: SocketAddr,
     wires: Arc<Wires>,
     /// None only while it is dropped, which ends the thread.
@@ -71,7 +70,7 @@ type Order = (Option<Fault>, std::sync::mpsc::Sender<()>);
 
 impl FaultProxy {
     /// On a free port, passing everything to the target.
-    pub(crate) fn start(target: SocketAddr) -> FaultProxy {
+    pub fn start(target: SocketAddr) -> FaultProxy {
         let wires = Arc::new(Wires::to(target));
         let (orders, inbox) = mpsc::unbounded_channel();
         let (tell, told) = std::sync::mpsc::channel();
@@ -91,21 +90,21 @@ impl FaultProxy {
         FaultProxy { address, wires, orders: Some(orders), thread: Some(thread) }
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://{}", self.address)
     }
 
     /// Holds when this returns.
-    pub(crate) fn set(&self, fault: Fault) {
+    pub fn set(&self, fault: Fault) {
         self.order(Some(fault));
     }
 
     /// What holds now: `None` again after a cut.
-    pub(crate) fn fault(&self) -> Fault {
+    pub fn fault(&self) -> Fault {
         self.order(None);
         *self.wires.fault.borrow()
     }
@@ -123,22 +122,22 @@ impl FaultProxy {
     }
 
     /// Where new connections go; those that are open stay where they are.
-    pub(crate) fn retarget(&self, target: SocketAddr) {
+    pub fn retarget(&self, target: SocketAddr) {
         *self.wires.target() = target;
     }
 
     /// Connections accepted since the start.
-    pub(crate) fn connections(&self) -> u64 {
+    pub fn connections(&self) -> u64 {
         self.counted(&self.wires.accepted)
     }
 
     /// Bytes passed to the server since the start.
-    pub(crate) fn bytes_to_server(&self) -> u64 {
+    pub fn bytes_to_server(&self) -> u64 {
         self.counted(&self.wires.requested)
     }
 
     /// Bytes passed to clients since the start.
-    pub(crate) fn bytes_to_client(&self) -> u64 {
+    pub fn bytes_to_client(&self) -> u64 {
         self.counted(&self.wires.answered)
     }
 }

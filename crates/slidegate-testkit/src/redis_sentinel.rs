@@ -1,22 +1,21 @@
 //! A primary, its replica, and three sentinels that watch them, two of which decide. Gone on drop.
-#![allow(dead_code, reason = "shared by tests that each use some of it")]
 
 use std::collections::HashMap;
 
-use crate::redis_server::{Flavour, Server, eventually, lasting_port};
+use crate::redis_server::{Flavour, RedisServer, eventually, lasting_port};
 
-pub(crate) struct Sentinels {
-    nodes: [Server; 2],
-    sentinels: [Server; 3],
+pub struct Sentinels {
+    nodes: [RedisServer; 2],
+    sentinels: [RedisServer; 3],
 }
 
 impl Sentinels {
     /// The name of the primary among the sentinels.
-    pub(crate) const NAME: &str = "slidegate";
+    pub const NAME: &str = "slidegate";
 
     /// Returns when the sentinels know the replica and each other.
-    pub(crate) fn start() -> Sentinels {
-        let start = |arguments: &[&str]| Server::at_with(Flavour::Redis7, lasting_port(), arguments);
+    pub fn start() -> Sentinels {
+        let start = |arguments: &[&str]| RedisServer::at_with(Flavour::Redis7, lasting_port(), arguments);
         // Replicas are there at once, not after five seconds.
         let primary = start(&["--repl-diskless-sync-delay", "0"]);
         let port = primary.port.to_string();
@@ -35,7 +34,7 @@ impl Sentinels {
             sentinel.run(&format!("SENTINEL SET {name} down-after-milliseconds 1000 failover-timeout 5000"));
             sentinel
         });
-        let known = |sentinel: &Server| {
+        let known = |sentinel: &RedisServer| {
             let told: HashMap<String, String> =
                 redis::from_redis_value(sentinel.run(&format!("SENTINEL MASTER {name}"))).unwrap();
             told["num-slaves"] == "1" && told["num-other-sentinels"] == "2" && told["flags"] == "master"
@@ -45,49 +44,49 @@ impl Sentinels {
     }
 
     /// The URLs of the sentinels, which clients ask first.
-    pub(crate) fn sentinels(&self) -> Vec<String> {
-        self.sentinels.iter().map(Server::url).collect()
+    pub fn sentinels(&self) -> Vec<String> {
+        self.sentinels.iter().map(RedisServer::url).collect()
     }
 
     /// The URLs of the primary and the replica, in no order that lasts.
-    pub(crate) fn nodes(&self) -> Vec<String> {
-        self.nodes.iter().map(Server::url).collect()
+    pub fn nodes(&self) -> Vec<String> {
+        self.nodes.iter().map(RedisServer::url).collect()
     }
 
-    pub(crate) fn node(&self, port: u16) -> &Server {
+    pub fn node(&self, port: u16) -> &RedisServer {
         self.nodes.iter().find(|node| node.port == port).expect("a port of these nodes")
     }
 
     /// The other node.
-    pub(crate) fn partner(&self, port: u16) -> &Server {
+    pub fn partner(&self, port: u16) -> &RedisServer {
         self.nodes.iter().find(|node| node.port != port).expect("two nodes")
     }
 
     /// The port that the living sentinels say, once they say the same.
-    pub(crate) fn master_port(&self) -> u16 {
+    pub fn master_port(&self) -> u16 {
         self.agreed(|_| true)
     }
 
     /// `kill -9`; its port.
-    pub(crate) fn kill_master(&self) -> u16 {
+    pub fn kill_master(&self) -> u16 {
         let port = self.master_port();
         self.node(port).kill();
         port
     }
 
-    pub(crate) fn kill_sentinel(&self, i: usize) {
+    pub fn kill_sentinel(&self, i: usize) {
         self.sentinels[i].kill();
     }
 
     /// Waits until the sentinels say another port than `old`, and that node accepts writes.
-    pub(crate) fn wait_for_failover(&self, old: u16) -> u16 {
+    pub fn wait_for_failover(&self, old: u16) -> u16 {
         let new = self.agreed(|port| port != old);
         eventually("the replica is a primary", || info(self.node(new)).contains("role:master"));
         new
     }
 
     /// Starts a node again, without keys. The sentinels make it a replica if another was elected.
-    pub(crate) fn restart(&self, port: u16) {
+    pub fn restart(&self, port: u16) {
         self.node(port).restart();
     }
 
@@ -109,7 +108,7 @@ impl Sentinels {
 }
 
 /// Empty if the sentinels closed the connection meanwhile, as they do when they change a role.
-fn info(node: &Server) -> String {
+fn info(node: &RedisServer) -> String {
     node.try_run("INFO replication").map(|info| redis::from_redis_value(info).unwrap()).unwrap_or_default()
 }
 

@@ -12,7 +12,7 @@ const STEP: Duration = Duration::from_millis(5);
 
 /// Runs `command` to its end, as [`Command::output`] does.
 #[track_caller]
-pub(crate) fn output(command: &mut Command) -> Output {
+pub fn output(command: &mut Command) -> Output {
     let what = format!("{command:?}");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap_or_else(|error| panic!("{what}: {error}; run scripts/tools.sh"));
@@ -21,7 +21,7 @@ pub(crate) fn output(command: &mut Command) -> Output {
 
 /// Waits for `child` to exit and returns what it wrote to its pipes, as [`Child::wait_with_output`] does.
 #[track_caller]
-pub(crate) fn finish(mut child: Child, what: &str) -> Output {
+pub fn finish(mut child: Child, what: &str) -> Output {
     drop(child.stdin.take());
     let stdout = child.stdout.take().map(read);
     let stderr = child.stderr.take().map(read);
@@ -32,7 +32,7 @@ pub(crate) fn finish(mut child: Child, what: &str) -> Output {
 
 /// Waits for `child` to exit; kills it and panics if it does not.
 #[track_caller]
-pub(crate) fn exit(child: &mut Child, what: &str) -> ExitStatus {
+pub fn exit(child: &mut Child, what: &str) -> ExitStatus {
     for _ in 0..LIMIT.as_millis() / STEP.as_millis() {
         if let Some(status) = child.try_wait().unwrap() {
             return status;
@@ -45,10 +45,10 @@ pub(crate) fn exit(child: &mut Child, what: &str) -> ExitStatus {
 }
 
 /// The lines of a pipe as they come. They are read to the end, so that the child can always write.
-pub(crate) struct Lines(Receiver<String>);
+pub struct Lines(Receiver<String>);
 
 impl Lines {
-    pub(crate) fn of(pipe: impl Read + Send + 'static) -> Self {
+    pub fn of(pipe: impl Read + Send + 'static) -> Self {
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(pipe).lines().map_while(Result::ok) {
@@ -60,7 +60,7 @@ impl Lines {
 
     /// The next line; none at the end of the pipe. Panics if neither comes in time.
     #[track_caller]
-    pub(crate) fn next(&self, what: &str) -> Option<String> {
+    pub fn next(&self, what: &str) -> Option<String> {
         match self.0.recv_timeout(LIMIT) {
             Ok(line) => Some(line),
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => None,

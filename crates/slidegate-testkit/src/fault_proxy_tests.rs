@@ -6,13 +6,13 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::fault_proxy::{Fault, FaultProxy};
-use crate::redis_server::{Flavour, Server, eventually};
+use crate::redis_server::{Flavour, RedisServer, eventually};
 
 const A_WHILE: Duration = Duration::from_millis(100);
 const PONG: &[u8] = b"+PONG\r\n";
 
-fn proxied() -> (Server, FaultProxy) {
-    let server = Server::start(Flavour::Redis7).without_ttl_check();
+fn proxied() -> (RedisServer, FaultProxy) {
+    let server = RedisServer::start(Flavour::Redis7).without_ttl_check();
     let proxy = FaultProxy::start(server.address());
     (server, proxy)
 }
@@ -222,7 +222,7 @@ fn a_cut_by_bytes_leaves_half_a_command() {
 #[tokio::test]
 async fn new_connections_go_where_they_are_sent() {
     let (first, proxy) = proxied();
-    let second = Server::start(Flavour::Redis7).without_ttl_check();
+    let second = RedisServer::start(Flavour::Redis7).without_ttl_check();
     first.run("SET name first");
     second.run("SET name second");
     let client = redis::Client::open(proxy.url()).unwrap();

@@ -9,7 +9,7 @@ fn openssl(dir: &Path, line: &str) {
 }
 
 /// A certificate authority, and certificates of a server and a client.
-pub(crate) fn certificates(dir: &Path) {
+pub fn certificates(dir: &Path) {
     openssl(dir, "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.pem");
     for name in ["server", "client"] {
         openssl(

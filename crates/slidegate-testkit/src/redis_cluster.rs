@@ -3,26 +3,25 @@
 //! Shard `i` is the nodes `i` and `i + 3`, whichever of them is its primary now. A node that was killed or paused
 //! is not asked. What changes the cluster returns when every living node knows of it, except `kill_primary`,
 //! `pause`, `resume` and `restart`: after those, wait for what the test is about.
-#![allow(dead_code, reason = "shared by tests that each use some of it")]
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::{Mutex, PoisonError};
 
-use crate::redis_server::{Flavour, Server, eventually, lasting_port};
+use crate::redis_server::{Flavour, RedisServer, eventually, lasting_port};
 
 const SHARDS: usize = 3;
 const SLOTS: [&str; SHARDS] = ["0 5460", "5461 10922", "10923 16383"];
 
-pub(crate) struct Cluster {
-    nodes: Vec<Server>,
+pub struct Cluster {
+    nodes: Vec<RedisServer>,
     paused: Mutex<BTreeSet<u16>>,
 }
 
 /// Where a slot is on its way. Between `Opened` and `Closed`, a key that is not at its old node is asked for at
 /// the new one (`ASK`), and keys that are on both sides cannot be used together (`TRYAGAIN`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub enum Step {
     Opened,
     /// So many keys are there by now.
     Moved(usize),
@@ -31,8 +30,8 @@ pub(crate) enum Step {
 
 impl Cluster {
     /// Takes some seconds: nodes have to meet, and primaries wait before they accept writes.
-    pub(crate) fn start() -> Cluster {
-        let nodes: Vec<Server> = (0..2 * SHARDS).map(|_| node()).collect();
+    pub fn start() -> Cluster {
+        let nodes: Vec<RedisServer> = (0..2 * SHARDS).map(|_| node()).collect();
         for (i, node) in nodes.iter().enumerate() {
             // Their own from the start, or they would have to find out that they collide.
             node.run(&format!("CLUSTER SET-CONFIG-EPOCH {}", i + 1));
@@ -41,7 +40,7 @@ impl Cluster {
             }
         }
         let cluster = Cluster { nodes, paused: Mutex::default() };
-        let has_met = |node: &Server| {
+        let has_met = |node: &RedisServer| {
             let view = view(node);
             view.len() == 2 * SHARDS && view.iter().all(|entry| entry.connected && !entry.has("handshake"))
         };
@@ -75,12 +74,12 @@ impl Cluster {
     }
 
     /// From now on a node that is silent for a few seconds, because the machine is busy, is not replaced.
-    pub(crate) fn expect_no_failover(&self) {
+    pub fn expect_no_failover(&self) {
         self.set_timeout(15_000);
     }
 
     /// From now on a node that is silent for two seconds is replaced. Called before a node is killed or paused.
-    pub(crate) fn expect_failover(&self) {
+    pub fn expect_failover(&self) {
         self.set_timeout(2_000);
     }
 
@@ -91,42 +90,42 @@ impl Cluster {
     }
 
     /// Of all nodes, also of those that are down.
-    pub(crate) fn urls(&self) -> Vec<String> {
-        self.nodes.iter().map(Server::url).collect()
+    pub fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(RedisServer::url).collect()
     }
 
     /// The port of each shard's primary, as the living nodes have it; a killed one until another is elected.
-    pub(crate) fn primaries(&self) -> [u16; SHARDS] {
+    pub fn primaries(&self) -> [u16; SHARDS] {
         primaries(&self.view(), &self.nodes).map(|port| port.expect("a primary of each shard"))
     }
 
     /// The port of the node that has the slot.
-    pub(crate) fn node_of_slot(&self, slot: u16) -> u16 {
+    pub fn node_of_slot(&self, slot: u16) -> u16 {
         owner(&self.view(), slot).expect("every slot has an owner")
     }
 
-    pub(crate) fn slot_of(&self, key: &str) -> u16 {
+    pub fn slot_of(&self, key: &str) -> u16 {
         let slot = redis::cmd("CLUSTER").arg("KEYSLOT").arg(key).query(&mut self.living()[0].client());
         slot.unwrap()
     }
 
-    pub(crate) fn node(&self, port: u16) -> &Server {
+    pub fn node(&self, port: u16) -> &RedisServer {
         self.nodes.iter().find(|node| node.port == port).expect("a port of this cluster")
     }
 
     /// The other node of its shard.
-    pub(crate) fn partner(&self, port: u16) -> &Server {
+    pub fn partner(&self, port: u16) -> &RedisServer {
         let i = self.nodes.iter().position(|node| node.port == port).expect("a port of this cluster");
         &self.nodes[(i + SHARDS) % self.nodes.len()]
     }
 
     /// Moves a slot with its keys to another primary, as an operator would.
-    pub(crate) fn migrate_slot(&self, slot: u16, to: u16) {
+    pub fn migrate_slot(&self, slot: u16, to: u16) {
         self.migrate_slot_by(slot, to, 100, |_| {});
     }
 
     /// As `migrate_slot`, so many keys at a time, and calls back after each step: there, wait or look.
-    pub(crate) fn migrate_slot_by(&self, slot: u16, to: u16, keys: usize, mut after: impl FnMut(Step)) {
+    pub fn migrate_slot_by(&self, slot: u16, to: u16, keys: usize, mut after: impl FnMut(Step)) {
         let (source, target) = (self.node(self.node_of_slot(slot)), self.node(to));
         assert_ne!(source.port, to, "slot {slot} is there already");
         let (source_id, target_id) = (id(source), id(target));
@@ -160,7 +159,7 @@ impl Cluster {
     }
 
     /// `kill -9` to the primary of shard `i`; its port.
-    pub(crate) fn kill_primary(&self, i: usize) -> u16 {
+    pub fn kill_primary(&self, i: usize) -> u16 {
         let port = self.primaries()[i];
         self.expect_failover();
         self.node(port).kill();
@@ -169,7 +168,7 @@ impl Cluster {
     }
 
     /// Waits until shard `i` has another primary than `old` and all living nodes serve; its port.
-    pub(crate) fn wait_for_failover(&self, i: usize, old: u16) -> u16 {
+    pub fn wait_for_failover(&self, i: usize, old: u16) -> u16 {
         self.wait("a replica is elected", |view| {
             primaries(view, &self.nodes)[i].is_some_and(|port| port != old)
         });
@@ -179,15 +178,15 @@ impl Cluster {
     }
 
     /// Starts a node again, without keys, as the member that it was.
-    pub(crate) fn restart(&self, port: u16) {
+    pub fn restart(&self, port: u16) {
         self.node(port).restart();
         self.paused().remove(&port);
     }
 
     /// Waits until every living node serves and every living replica follows its primary.
-    pub(crate) fn wait_until_ok(&self) {
-        let says = |node: &Server, section: &str, words: &str| text(node, section).contains(words);
-        let ok = |node: &&Server| {
+    pub fn wait_until_ok(&self) {
+        let says = |node: &RedisServer, section: &str, words: &str| text(node, section).contains(words);
+        let ok = |node: &&RedisServer| {
             says(node, "CLUSTER INFO", "cluster_state:ok")
                 && (says(node, "INFO replication", "role:master")
                     || says(node, "INFO replication", "master_link_status:up"))
@@ -196,13 +195,13 @@ impl Cluster {
     }
 
     /// SIGSTOP: it keeps its connections and says nothing.
-    pub(crate) fn pause(&self, port: u16) {
+    pub fn pause(&self, port: u16) {
         self.expect_failover();
         self.paused().insert(port);
         self.node(port).signal("-STOP");
     }
 
-    pub(crate) fn resume(&self, port: u16) {
+    pub fn resume(&self, port: u16) {
         self.node(port).signal("-CONT");
         self.paused().remove(&port);
     }
@@ -211,11 +210,11 @@ impl Cluster {
         self.paused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_living(&self, node: &Server) -> bool {
+    fn is_living(&self, node: &RedisServer) -> bool {
         !node.is_killed() && !self.paused().contains(&node.port)
     }
 
-    fn living(&self) -> Vec<&Server> {
+    fn living(&self) -> Vec<&RedisServer> {
         self.nodes.iter().filter(|node| self.is_living(node)).collect()
     }
 
@@ -263,7 +262,7 @@ impl Entry {
     }
 }
 
-fn view(node: &Server) -> Vec<Entry> {
+fn view(node: &RedisServer) -> Vec<Entry> {
     text(node, "CLUSTER NODES").lines().map(Entry::read).collect()
 }
 
@@ -273,7 +272,7 @@ fn owner(view: &[Entry], slot: u16) -> Option<u16> {
 }
 
 /// Of two that call themselves primary of a shard, the one elected last.
-fn primaries(view: &[Entry], nodes: &[Server]) -> [Option<u16>; SHARDS] {
+fn primaries(view: &[Entry], nodes: &[RedisServer]) -> [Option<u16>; SHARDS] {
     std::array::from_fn(|i| {
         let of_shard = |entry: &&Entry| [nodes[i].port, nodes[i + SHARDS].port].contains(&entry.port);
         let candidates = view.iter().filter(of_shard).filter(|entry| entry.has("master"));
@@ -281,20 +280,20 @@ fn primaries(view: &[Entry], nodes: &[Server]) -> [Option<u16>; SHARDS] {
     })
 }
 
-fn id(node: &Server) -> String {
+fn id(node: &RedisServer) -> String {
     text(node, "CLUSTER MYID")
 }
 
-fn text(node: &Server, command: &str) -> String {
+fn text(node: &RedisServer, command: &str) -> String {
     redis::from_redis_value(node.run(command)).unwrap()
 }
 
-fn node() -> Server {
+fn node() -> RedisServer {
     let arguments = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
     let further = ["--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no"];
     // Replicas are there at once, not after five seconds.
     let sync = ["--repl-diskless-sync-delay", "0"];
-    Server::at_with(Flavour::Redis7, lasting_port(), &[&arguments[..], &further, &sync].concat())
+    RedisServer::at_with(Flavour::Redis7, lasting_port(), &[&arguments[..], &further, &sync].concat())
 }
 
 #[test]

@@ -1,5 +1,4 @@
 //! A real server for a test: on a free port, in a temporary folder, killed when it goes out of scope.
-#![allow(dead_code, reason = "shared by two suites")]
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -10,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flavour {
+pub enum Flavour {
     /// The oldest that is supported.
     Redis62,
     /// Debian's.
@@ -19,7 +18,7 @@ pub(crate) enum Flavour {
 }
 
 impl Flavour {
-    pub(crate) const ALL: [Flavour; 3] = [Flavour::Redis62, Flavour::Redis7, Flavour::Valkey9];
+    pub const ALL: [Flavour; 3] = [Flavour::Redis62, Flavour::Redis7, Flavour::Valkey9];
 
     fn program(self) -> PathBuf {
         let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/bin");
@@ -31,7 +30,7 @@ impl Flavour {
     }
 }
 
-pub(crate) struct Server {
+pub struct RedisServer {
     process: Mutex<Process>,
     pub port: u16,
     pub dir: tempfile::TempDir,
@@ -45,17 +44,17 @@ struct Process {
     child: Option<Child>,
 }
 
-impl Server {
-    pub(crate) fn start(flavour: Flavour) -> Self {
+impl RedisServer {
+    pub fn start(flavour: Flavour) -> Self {
         Self::with(flavour, &[], &[])
     }
 
     /// On a port that was chosen before.
-    pub(crate) fn at(flavour: Flavour, port: u16) -> Self {
+    pub fn at(flavour: Flavour, port: u16) -> Self {
         Self::at_with(flavour, port, &[])
     }
 
-    pub(crate) fn at_with(flavour: Flavour, port: u16, arguments: &[&str]) -> Self {
+    pub fn at_with(flavour: Flavour, port: u16, arguments: &[&str]) -> Self {
         let mut server = Self::with_port(flavour, Some(port), arguments, &[]);
         // It may want a password.
         server.check_ttl = arguments.is_empty();
@@ -63,7 +62,7 @@ impl Server {
     }
 
     /// With further arguments and environment variables.
-    pub(crate) fn with(flavour: Flavour, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+    pub fn with(flavour: Flavour, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         Self::with_port(flavour, None, arguments, environment)
     }
 
@@ -97,7 +96,7 @@ impl Server {
                 .stderr(Stdio::null());
             if let Some(child) = listening(&mut start, port) {
                 let process = Mutex::new(Process { start, child: Some(child) });
-                return Server { process, port, dir, check_ttl: true };
+                return RedisServer { process, port, dir, check_ttl: true };
             }
         }
         panic!("{} does not start", program.display());
@@ -108,19 +107,19 @@ impl Server {
     }
 
     /// At once, as `kill -9` does. It is gone when this returns; its folder stays.
-    pub(crate) fn kill(&self) {
+    pub fn kill(&self) {
         if let Some(mut child) = self.process().child.take() {
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
-    pub(crate) fn is_killed(&self) -> bool {
+    pub fn is_killed(&self) -> bool {
         self.process().child.is_none()
     }
 
     /// After `kill`, or instead of it: the same port, arguments and folder, without the keys.
-    pub(crate) fn restart(&self) {
+    pub fn restart(&self) {
         self.kill();
         let mut process = self.process();
         let child = listening(&mut process.start, self.port);
@@ -128,21 +127,21 @@ impl Server {
     }
 
     /// For tests that put their own keys there, or leave the server unable to answer.
-    pub(crate) fn without_ttl_check(mut self) -> Self {
+    pub fn without_ttl_check(mut self) -> Self {
         self.check_ttl = false;
         self
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
     /// Returns a plain connection, as any other client has it, once the server answers. An error such as BUSY is an answer.
-    pub(crate) fn client(&self) -> redis::Connection {
+    pub fn client(&self) -> redis::Connection {
         let client = redis::Client::open(self.url()).unwrap();
         let answers =
             |connection: &mut redis::Connection| match redis::cmd("PING").query::<String>(connection) {
@@ -157,12 +156,12 @@ impl Server {
         connection.unwrap()
     }
 
-    pub(crate) fn run(&self, line: &str) -> redis::Value {
+    pub fn run(&self, line: &str) -> redis::Value {
         self.try_run(line).unwrap()
     }
 
     /// For servers that close their connections when they change their role.
-    pub(crate) fn try_run(&self, line: &str) -> redis::RedisResult<redis::Value> {
+    pub fn try_run(&self, line: &str) -> redis::RedisResult<redis::Value> {
         let mut words = line.split(' ');
         let mut command = redis::cmd(words.next().unwrap());
         words.for_each(|word| {
@@ -172,14 +171,14 @@ impl Server {
     }
 
     /// Stops the process for a while, as a machine under load would.
-    pub(crate) fn signal(&self, signal: &str) {
+    pub fn signal(&self, signal: &str) {
         let id = self.process().child.as_ref().expect("it was killed").id();
         let killed = Command::new("kill").args([signal, &id.to_string()]).status().unwrap();
         assert!(killed.success());
     }
 
     /// No key may outlive its use: each has a time to live.
-    pub(crate) fn assert_ttls(&self) {
+    pub fn assert_ttls(&self) {
         let mut connection = self.client();
         let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
         for key in keys {
@@ -196,7 +195,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Blocks until `holds` returns true. Panics with `what` if it does not within [`PATIENCE`].
 #[expect(clippy::disallowed_methods, reason = "the limit is on real time")]
-pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
     // Quick steps first: most conditions hold within a few milliseconds.
     let mut pause = Duration::from_millis(2);
@@ -212,7 +211,7 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 /// The ports are below those that the system hands out to clients. The port 10,000 above, where the nodes of a cluster
 /// talk to each other, is reserved with it. Tests run as processes at the same time, so each port has a lock file in the
 /// temporary folder; the system releases the lock when the process ends.
-pub(crate) fn lasting_port() -> u16 {
+pub fn lasting_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     static LOCKS: Mutex<Vec<File>> = Mutex::new(Vec::new());
     let folder = std::env::temp_dir().join("slidegate-test-ports");
@@ -247,7 +246,7 @@ fn listening(start: &mut Command, port: u16) -> Option<Child> {
     (!exited).then_some(child)
 }
 
-impl Drop for Server {
+impl Drop for RedisServer {
     fn drop(&mut self) {
         let checked = self.check_ttl && !self.is_killed() && !std::thread::panicking();
         let outcome =
