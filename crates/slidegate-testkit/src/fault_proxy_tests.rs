@@ -44,7 +44,7 @@ fn silent(client: &mut TcpStream) {
 }
 
 #[test]
-fn without_a_fault_it_passes_and_counts_every_byte() {
+fn without_fault_passes_and_counts_every_byte() {
     let (server, proxy) = proxied();
     let mut connection = redis::Client::open(proxy.url()).unwrap().get_connection().unwrap();
     let (sent, received) = (proxy.bytes_to_server(), proxy.bytes_to_client());
@@ -64,7 +64,7 @@ fn without_a_fault_it_passes_and_counts_every_byte() {
 }
 
 #[test]
-fn a_delay_is_as_long_for_many_as_for_one() {
+fn delay_is_independent_of_the_number_of_requests() {
     let (_server, proxy) = proxied();
     let mut client = connect(&proxy);
     assert_eq!(ping(&mut client).unwrap(), PONG);
@@ -82,7 +82,7 @@ fn a_delay_is_as_long_for_many_as_for_one() {
 }
 
 #[test]
-fn a_black_hole_keeps_connections_and_bytes() {
+fn black_hole_keeps_connections_and_bytes() {
     let (_server, proxy) = proxied();
     let mut old = connect(&proxy);
     assert_eq!(ping(&mut old).unwrap(), PONG);
@@ -101,7 +101,7 @@ fn a_black_hole_keeps_connections_and_bytes() {
 }
 
 #[test]
-fn a_black_hole_does_not_swallow_without_end() {
+fn black_hole_buffers_a_bounded_number_of_bytes() {
     let (_server, proxy) = proxied();
     let mut client = connect(&proxy);
     assert_eq!(ping(&mut client).unwrap(), PONG);
@@ -114,7 +114,7 @@ fn a_black_hole_does_not_swallow_without_end() {
 }
 
 #[test]
-fn reset_ends_old_and_new_connections() {
+fn reset_closes_open_and_new_connections() {
     let (_server, proxy) = proxied();
     let mut old = connect(&proxy);
     assert_eq!(ping(&mut old).unwrap(), PONG);
@@ -139,7 +139,7 @@ fn reset_ends_old_and_new_connections() {
 }
 
 #[test]
-fn a_drip_is_slow_and_whole() {
+fn drip_is_slow_and_complete() {
     let (_server, proxy) = proxied();
     let mut client = connect(&proxy);
     assert_eq!(ping(&mut client).unwrap(), PONG);
@@ -156,7 +156,7 @@ fn a_drip_is_slow_and_whole() {
 }
 
 #[test]
-fn half_open_carries_out_and_does_not_answer() {
+fn half_open_forwards_requests_and_drops_replies() {
     let (server, proxy) = proxied();
     let mut client = connect(&proxy);
     assert_eq!(ping(&mut client).unwrap(), PONG);
@@ -169,7 +169,7 @@ fn half_open_carries_out_and_does_not_answer() {
 }
 
 #[test]
-fn deny_closes_and_does_not_listen() {
+fn deny_closes_connections_and_stops_listening() {
     let (_server, proxy) = proxied();
     let mut client = connect(&proxy);
     assert_eq!(ping(&mut client).unwrap(), PONG);
@@ -186,7 +186,7 @@ fn deny_closes_and_does_not_listen() {
 }
 
 #[test]
-fn a_cut_by_commands_carries_out_and_loses_the_answer() {
+fn cut_after_commands_executes_and_loses_the_reply() {
     let (server, proxy) = proxied();
     for round in 1..=20 {
         let mut client = connect(&proxy);
@@ -204,7 +204,7 @@ fn a_cut_by_commands_carries_out_and_loses_the_answer() {
 }
 
 #[test]
-fn a_cut_by_bytes_leaves_half_a_command() {
+fn cut_after_bytes_leaves_a_partial_command() {
     let (server, proxy) = proxied();
     let mut client = connect(&proxy);
     assert_eq!(ping(&mut client).unwrap(), PONG);
@@ -220,7 +220,7 @@ fn a_cut_by_bytes_leaves_half_a_command() {
 }
 
 #[tokio::test]
-async fn new_connections_go_where_they_are_sent() {
+async fn retarget_applies_to_new_connections() {
     let (first, proxy) = proxied();
     let second = RedisServer::start(Flavour::Redis7).without_ttl_check();
     first.run("SET name first");

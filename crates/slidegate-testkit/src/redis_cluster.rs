@@ -297,7 +297,7 @@ fn node() -> RedisServer {
 }
 
 #[test]
-fn a_slot_moves_with_its_keys() {
+fn slot_moves_with_its_keys() {
     let cluster = Cluster::start();
     let slot = cluster.slot_of("{tag}");
     let (source, target) = {
@@ -343,7 +343,7 @@ fn a_slot_moves_with_its_keys() {
 }
 
 #[test]
-fn a_replica_takes_over_and_the_old_primary_follows_it() {
+fn replica_takes_over_and_old_primary_follows() {
     let cluster = Cluster::start();
     let before = cluster.primaries();
     let slot = cluster.slot_of("a");

@@ -113,7 +113,7 @@ fn info(node: &RedisServer) -> String {
 }
 
 #[test]
-fn sentinels_promote_the_replica_and_make_the_old_primary_follow() {
+fn sentinels_promote_the_replica_and_the_old_primary_follows() {
     let sentinels = Sentinels::start();
     let first = sentinels.master_port();
     sentinels.node(first).run("SET a 5");

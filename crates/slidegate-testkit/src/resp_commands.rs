@@ -60,7 +60,7 @@ impl Commands {
 }
 
 #[test]
-fn commands_end_where_they_end_in_pieces_of_any_size() {
+fn finds_command_ends_in_chunks_of_any_size() {
     let commands: [&[u8]; 4] = [
         b"*1\r\n$4\r\nPING\r\n",
         b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$8\r\n*1\r\n$4\r\n\r\n",

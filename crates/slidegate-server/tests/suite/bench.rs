@@ -1,4 +1,4 @@
-//! `slidegate bench`: its counts add up, its latencies hide nothing, and what it cannot do it says.
+//! Tests `slidegate bench`: its counts add up, its latencies include stalls, and it reports invalid options.
 
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::RwLock;
@@ -56,7 +56,7 @@ fn exactly_a_hundred(figures: &Value) {
 }
 
 #[test]
-fn a_server_admits_exactly_the_limit() {
+fn bench_of_a_server_admits_exactly_the_limit() {
     let server = Server::demo();
     let url = format!("http://{}", server.address);
     exactly_a_hundred(&bench(&[&["--url", &url][..], &HUNDRED].concat()));
@@ -73,7 +73,7 @@ fn a_server_admits_exactly_the_limit() {
 }
 
 #[test]
-fn so_does_a_store_in_this_process() {
+fn bench_of_a_local_store_admits_exactly_the_limit() {
     let redis = RedisServer::start(Flavour::Redis7);
     let file = tempfile::NamedTempFile::new().unwrap();
     // A busy machine may take longer than the usual deadline; then Redis would not be who decides.
@@ -95,7 +95,7 @@ fn so_does_a_store_in_this_process() {
 }
 
 #[test]
-fn a_seed_asks_the_same_again() {
+fn same_seed_sends_the_same_requests() {
     let allowed = |seed: &str| {
         let keys = ["--keys", "500", "--distribution", "zipf", "--limit", "3", "--window", "1h"];
         let run = ["--store", "memory", "--requests", "2000", "--seed", seed];
@@ -106,7 +106,7 @@ fn a_seed_asks_the_same_again() {
 }
 
 #[test]
-fn a_time_ends_it_and_the_warm_up_is_not_counted() {
+fn duration_ends_the_run_and_warm_up_is_not_counted() {
     let run = ["--store", "memory", "--duration", "200ms", "--callers", "2", "--distribution", "one"];
     // All that the limit allows is used up before it counts.
     let figures = bench(&[&run[..], &["--warm-up", "100ms", "--limit", "1", "--window", "1h"]].concat());
@@ -141,7 +141,7 @@ fn stalling() -> Stub {
 }
 
 #[test]
-fn an_open_loop_charges_a_stall_to_all_that_were_due() {
+fn open_loop_charges_a_stall_to_all_due_requests() {
     let stub = stalling();
     let run = ["--callers", "4", "--requests", "1000"];
     let open = bench(&[&["--url", &stub.url, "--rate", "500"][..], &run].concat());
@@ -156,7 +156,7 @@ fn an_open_loop_charges_a_stall_to_all_that_were_due() {
 }
 
 #[test]
-fn answers_that_are_none_are_errors() {
+fn invalid_responses_are_errors() {
     let stub = Stub::start(|n| match n % 4 {
         0 => answer(200, ALLOWED),
         1 => answer(429, r#"{"source":"a\"b","more":[1],"allowed":false}"#),
@@ -171,7 +171,7 @@ fn answers_that_are_none_are_errors() {
 }
 
 #[test]
-fn whatever_a_server_says_is_bounded() {
+fn number_of_reported_sources_is_bounded() {
     let stub =
         Stub::start(|n| answer(200, &json!({ "allowed": true, "source": format!("{n}") }).to_string()));
     let figures = bench(&["--url", &stub.url, "--requests", "100", "--callers", "1"]);
@@ -180,14 +180,14 @@ fn whatever_a_server_says_is_bounded() {
 }
 
 #[test]
-fn nothing_answered_is_a_failure() {
+fn run_without_a_response_fails() {
     let stub = Stub::start(|_| answer(503, "{}"));
     let figures = bench(&["--url", &stub.url, "--requests", "10"]);
     assert_eq!((&figures["errors"], &figures["allowed"]), (&json!(10), &json!(0)));
 }
 
 #[test]
-fn a_connection_that_goes_is_made_again() {
+fn lost_connections_are_reopened() {
     let polite = answer(200, ALLOWED).replace("content-length", "connection: close\r\ncontent-length");
     let stub = Stub::start(move |n| if n % 2 == 0 { polite.clone() } else { answer(200, ALLOWED) });
     let figures = bench(&["--url", &stub.url, "--requests", "100", "--callers", "3"]);
@@ -199,7 +199,7 @@ fn a_connection_that_goes_is_made_again() {
 }
 
 #[test]
-fn an_answer_that_does_not_come_is_an_error() {
+fn missing_response_is_an_error() {
     let stub = Stub::start(|n| {
         if n == 0 {
             std::thread::sleep(Duration::from_secs(60));
@@ -214,7 +214,7 @@ fn an_answer_that_does_not_come_is_an_error() {
 
 /// Ctrl-C while a server that has answered a hundred hangs.
 #[test]
-fn ending_it_early_says_what_was_done() {
+fn interrupted_run_reports_its_results() {
     let stub = Stub::start(|n| {
         if n >= 100 {
             std::thread::sleep(Duration::from_secs(600));
@@ -233,7 +233,7 @@ fn ending_it_early_says_what_was_done() {
 }
 
 #[test]
-fn the_table_says_it_in_words() {
+fn table_describes_the_results() {
     let output = run(&[&["--store", "memory", "--rate", "10000"][..], &HUNDRED].concat());
     let text = String::from_utf8(output.stdout).unwrap();
     let starts =
@@ -252,7 +252,7 @@ fn the_table_says_it_in_words() {
 
 /// Options, and what is said about them; nothing is asked.
 #[test]
-fn what_cannot_be_is_said_at_once() {
+fn invalid_options_are_rejected_before_the_run() {
     let denying = Denying::new();
     let free = denying.address.port();
     let (dead, no_redis) = (format!("http://127.0.0.1:{free}"), format!("redis://:hush@127.0.0.1:{free}"));
@@ -300,7 +300,7 @@ fn what_cannot_be_is_said_at_once() {
 }
 
 #[test]
-fn help_teaches() {
+fn help_has_examples() {
     let help = String::from_utf8(run(&["--help"]).stdout).unwrap();
     for word in
         ["An open loop, --rate, asks as users do", "slidegate bench --rate 5000", "--distribution", "zipf"]

@@ -1,4 +1,4 @@
-//! The dashboard, in a real browser. Pictures of it are left in `target/screenshots`, for people to look at.
+//! Tests the dashboard in a real browser. The tests leave screenshots in `target/screenshots`.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -112,7 +112,7 @@ fn under_load(server: &Server, during: impl FnOnce()) {
 }
 
 #[test]
-fn numbers_move_and_a_key_shows_its_window() {
+fn live_numbers_change_and_a_key_shows_its_window() {
     let server = Server::with_rules(RULES);
     look(&server, |page| {
         page.until("nobody has asked yet", "!document.querySelector('#empty').hidden");
@@ -165,7 +165,7 @@ fn numbers_move_and_a_key_shows_its_window() {
 }
 
 #[test]
-fn denied_then_allowed_in_try_it() {
+fn try_it_form_shows_denied_and_allowed() {
     let server = Server::with_rules(RULES);
     look(&server, |page| {
         page.until("it is loaded", "!document.body.classList.contains('loading')");
@@ -191,7 +191,7 @@ fn denied_then_allowed_in_try_it() {
 }
 
 #[test]
-fn rules_are_edited_wrongly_and_then_rightly() {
+fn rule_editor_reports_errors_and_saves() {
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], RULES, &[]);
     look(&server, |page| {
         page.until("the rules are there", "document.querySelector('#editor').value.includes('login-per-ip')");
@@ -226,7 +226,7 @@ fn rules_are_edited_wrongly_and_then_rightly() {
 }
 
 #[test]
-fn a_mode_is_flipped_and_a_key_is_reset() {
+fn switches_a_mode_and_resets_a_key() {
     let rules = RULES.replace("window: 4s", "window: 1h");
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], &rules, &[]);
     for _ in 0..4 {
@@ -252,7 +252,7 @@ fn a_mode_is_flipped_and_a_key_is_reset() {
 }
 
 #[test]
-fn redis_goes_and_comes_back() {
+fn shows_a_redis_outage_and_its_end() {
     let port = lasting_port();
     let redis = RedisServer::at(Flavour::Redis7, port);
     let url = redis.url();
@@ -275,7 +275,7 @@ fn redis_goes_and_comes_back() {
 }
 
 #[test]
-fn a_server_that_goes_is_noticed() {
+fn shows_that_the_server_is_gone() {
     let server = Server::with_env(&[("SLIDEGATE_TOKEN", ADMIN)], RULES, &[]);
     look(&server, |page| {
         page.until("a token is asked for", "document.querySelector('#token-dialog').open");

@@ -1,4 +1,4 @@
-//! A real Envoy before a real server, with the configuration of docs/envoy.md.
+//! Tests a real Envoy in front of a real server, with the configuration of docs/envoy.md.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -148,7 +148,7 @@ impl Connection {
 }
 
 #[test]
-fn exactly_the_limit_with_headers_on_each_answer() {
+fn admits_exactly_the_limit_with_headers() {
     let server = Server::with_rules(blocks()[0]);
     let envoy = Envoy::start(server.door("grpc"), false);
     let mut connection = envoy.connect();
@@ -172,7 +172,7 @@ fn exactly_the_limit_with_headers_on_each_answer() {
 }
 
 #[test]
-fn a_server_that_is_not_there() {
+fn unreachable_server_follows_the_failure_mode() {
     let denying = Denying::new();
     for (deny, status) in [(false, 200), (true, 500)] {
         let envoy = Envoy::start(&denying.address.to_string(), deny);
@@ -183,7 +183,7 @@ fn a_server_that_is_not_there() {
 
 /// 20,000 requests of 40 users, over eight connections: each is either allowed or denied, and each user has fifty.
 #[test]
-fn none_is_unaccounted_for() {
+fn every_request_is_allowed_or_denied() {
     const CONNECTIONS: usize = 8;
     const EACH: usize = 2_500;
     const USERS: usize = 40;

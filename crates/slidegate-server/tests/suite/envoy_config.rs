@@ -1,4 +1,4 @@
-//! The files of envoyproxy/ratelimit limit here what they limit there.
+//! Tests that files of envoyproxy/ratelimit limit the same requests here as there.
 //!
 //! The oracle is their walk over their tree, written again from its description; trees and requests are random.
 
@@ -50,7 +50,7 @@ fn told(decision: &Decision) -> String {
 
 /// The examples that their README explains: a configuration, and what it says of descriptors.
 #[tokio::test]
-async fn documented_examples() {
+async fn examples_of_their_readme() {
     type Example = (&'static str, &'static [(&'static [(&'static str, &'static str)], &'static str)]);
     let examples: &[Example] = &[
         (
@@ -323,7 +323,7 @@ fn found<'t>(root: &'t Level, entries: &Entries) -> Option<(&'t Limit, String)> 
 }
 
 #[tokio::test]
-async fn random_trees_agree_with_their_walk() {
+async fn random_trees_agree_with_the_reference_walk() {
     let mut seen: HashMap<String, usize> = HashMap::new();
     for seed in 1..=400 {
         let mut dice = Dice(0x9E37_79B9_7F4A_7C15u64.wrapping_mul(seed));
@@ -454,7 +454,7 @@ descriptors:
 ];
 
 #[test]
-fn mistakes_are_told_exactly() {
+fn every_mistake_has_its_exact_message() {
     for (text, said) in BROKEN {
         let mistakes = translate(&one(text)).map(|rules| rules.len()).expect_err(text);
         assert_eq!(mistakes.join("\n"), *said, "{text}");
@@ -477,7 +477,7 @@ descriptors:
   - { key: ip, value: 6.6.6.6, rate_limit: { unit: day, requests_per_unit: 0 } }";
 
 #[test]
-fn an_import_reads_well_and_says_the_same() {
+fn imported_file_is_readable_and_equivalent() {
     let text = import(&one(SHOP)).unwrap();
     assert_eq!(
         text,
@@ -501,7 +501,7 @@ rules:
 }
 
 #[test]
-fn an_import_without_limits_is_a_file_too() {
+fn import_without_limits_is_a_valid_file() {
     let text = import(&one("domain: d")).unwrap();
     assert_eq!(text, "unmatched: allow\nrules: []\n");
     assert_eq!(Rules::from_yaml(&text).unwrap(), Rules::new([]).unwrap().with_unmatched(Unmatched::Allow));
@@ -509,7 +509,7 @@ fn an_import_without_limits_is_a_file_too() {
 
 /// Counts belong to names, so a name is the same whatever stands beside it.
 #[test]
-fn names_are_legal_and_depend_on_nothing_else() {
+fn rule_names_are_valid_and_stable() {
     let long = "x".repeat(200);
     let odd = format!(
         "domain: _odd*domain?
@@ -529,7 +529,7 @@ descriptors:
 }
 
 #[test]
-fn the_commands() {
+fn import_and_serve_commands() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     std::fs::write(path("shop.yaml"), SHOP).unwrap();

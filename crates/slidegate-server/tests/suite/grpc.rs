@@ -1,4 +1,4 @@
-//! The gRPC door, asked by tonic's client.
+//! Tests the gRPC protocol with the client of tonic.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -160,7 +160,7 @@ fn statuses_and_headers() {
 }
 
 #[test]
-fn of_several_rules_the_tightest_shows() {
+fn headers_show_the_tightest_rule() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
     let both = asked("both", &[&[("who", "x")]]);
@@ -175,7 +175,7 @@ fn of_several_rules_the_tightest_shows() {
 }
 
 #[test]
-fn no_rule_and_shadows_do_not_show() {
+fn headers_omit_shadows_and_unmatched() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
     for domain in ["elsewhere", "watched", "watched"] {
@@ -188,7 +188,7 @@ fn no_rule_and_shadows_do_not_show() {
 }
 
 #[test]
-fn all_or_nothing() {
+fn descriptors_are_charged_all_or_nothing() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
     let both = asked("shop", &[&[("user", "ann")], &[("item", "7")]]);
@@ -218,7 +218,7 @@ fn one_key_in_two_descriptors_is_charged_for_both() {
 }
 
 #[test]
-fn hits() {
+fn hits_addend_is_the_cost() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
     let hits = |request: u32, descriptor: Option<u64>| {
@@ -239,7 +239,7 @@ fn hits() {
 }
 
 #[test]
-fn attributes() {
+fn descriptor_entries_become_attributes() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
     let pair = |first, second| client.codes(asked("pairs", &[&[("tag", first), ("tag", second)]]))[0];
@@ -252,7 +252,7 @@ fn attributes() {
 }
 
 #[test]
-fn a_longer_value_does_not_escape_a_rule() {
+fn longer_value_does_not_escape_a_rule() {
     let server = Server::with_rules(
         "rules: [{ name: login, match: { path: \"/login*\" }, key: [remote_address], limit: 2, window: 1h }]",
     );
@@ -265,7 +265,7 @@ fn a_longer_value_does_not_escape_a_rule() {
 }
 
 #[test]
-fn a_limit_in_the_descriptor() {
+fn limit_in_the_descriptor_is_applied() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
     let own = overriding(&[("user", "ann")], 2, 2);
@@ -289,7 +289,7 @@ fn a_limit_in_the_descriptor() {
 }
 
 #[test]
-fn a_limit_of_nothing_denies_all() {
+fn zero_limit_denies_all() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
     let mut request = overriding(&[("user", "ann")], 0, 2);
@@ -304,7 +304,7 @@ fn a_limit_of_nothing_denies_all() {
 }
 
 #[test]
-fn what_is_not_acceptable() {
+fn invalid_descriptors_are_rejected() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
     let denied = |request| {
@@ -342,7 +342,7 @@ fn what_is_not_acceptable() {
 
 /// Descriptors that meet too many limits together are denied before anything is charged.
 #[test]
-fn descriptors_that_meet_too_many_limits() {
+fn descriptors_with_too_many_limits_are_rejected() {
     let rules = (0..20).map(|n| format!("  - {{ name: r{n}, key: [user], limit: 9, window: 1h }}\n"));
     let server = Server::with_rules(&format!("rules:\n{}", rules.collect::<String>()));
     let client = Client::of(&server);
@@ -387,7 +387,7 @@ fn raw(client: &http2_client::Client, headers: &[(&str, &str)], body: &[u8]) -> 
 }
 
 #[test]
-fn bytes_that_are_no_message() {
+fn invalid_messages_are_rejected() {
     let server = Server::with_rules(RULES);
     let client = http2_client::Client::of(server.door("grpc"));
     let code = |body: &[u8]| raw(&client, &[], body).1;
@@ -404,7 +404,7 @@ fn bytes_that_are_no_message() {
 }
 
 #[test]
-fn garbage_on_the_port() {
+fn garbage_closes_the_connection() {
     let server = Server::with_rules(RULES);
     for garbage in [
         b"GET / HTTP/1.1\r\nhost: x\r\n\r\n".as_slice(),
@@ -425,7 +425,7 @@ fn garbage_on_the_port() {
 }
 
 #[test]
-fn a_deadline_that_passes_while_redis_is_asked() {
+fn deadline_expires_while_redis_is_slow() {
     let redis = RedisServer::start(Flavour::Redis7);
     let rules =
         RULES.replace("ad-hoc", &format!("store: {}\nguard: {{ deadline: 20s }}\nad-hoc", redis.url()));
@@ -443,7 +443,7 @@ fn a_deadline_that_passes_while_redis_is_asked() {
 }
 
 #[test]
-fn a_deadline_that_passes_while_the_message_arrives() {
+fn deadline_expires_while_the_message_arrives() {
     let server = Server::with_rules(RULES);
     let client = http2_client::Client::of(server.door("grpc"));
     let path = format!("/{SERVICE}/ShouldRateLimit");
@@ -479,7 +479,7 @@ fn here(access: Auth, limits: Limits) -> Here {
 }
 
 #[test]
-fn tokens() {
+fn calls_need_the_configured_token() {
     let server = here(Auth::new(vec![Token::new(b"hush")], vec![]), Limits::default());
     let client = Client::at(&server.address);
     let with = |header: Option<&str>| {
@@ -501,7 +501,7 @@ fn tokens() {
 }
 
 #[test]
-fn health() {
+fn health_follows_the_store() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
     assert_eq!(client.health("").unwrap(), 1);
@@ -526,7 +526,7 @@ fn health() {
 
 /// Watches need no token and last as long as their client likes, so they are bounded.
 #[test]
-fn watches_are_bounded() {
+fn health_watches_are_bounded() {
     let limits = Limits { grpc_streams: 10, ..Limits::default() };
     let server = here(Auth::new(vec![Token::new(b"hush")], vec![]), limits);
     let watch = |client: &Client| {
@@ -557,7 +557,7 @@ fn watches_are_bounded() {
 
 /// Calls whose messages do not come hold memory: they share a budget with what is unfinished at the other doors.
 #[test]
-fn calls_that_wait_for_their_message_are_bounded() {
+fn unfinished_calls_share_a_memory_budget() {
     // Each takes 8 KiB, but the first eight of a connection.
     let limits = Limits { unfinished_bytes: 40 << 10, ..Limits::default() };
     let server = here(Auth::default(), limits);
@@ -586,7 +586,7 @@ fn calls_that_wait_for_their_message_are_bounded() {
 }
 
 #[test]
-fn reflection() {
+fn reflection_lists_the_services() {
     use tonic_reflection::pb::v1::ServerReflectionRequest;
     use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
     use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
@@ -633,7 +633,7 @@ struct File {
 }
 
 #[test]
-fn silent_peers_are_given_up() {
+fn silent_connections_are_closed() {
     let limits = Limits {
         head: Duration::from_millis(100),
         request: Duration::from_millis(200),
@@ -659,7 +659,7 @@ fn silent_peers_are_given_up() {
 }
 
 #[test]
-fn stopping_answers_what_is_in_flight() {
+fn shutdown_answers_calls_in_flight() {
     let server = here(Auth::default(), Limits::default());
     let client = Client::at(&server.address);
     let raw = http2_client::Client::of(&server.address);

@@ -1,4 +1,4 @@
-//! What Prometheus is told.
+//! Tests the metrics for Prometheus.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -58,7 +58,7 @@ fn documented() -> Told {
 const ADAPTIVE: &str = "  - { name: follows, limit: 100, window: 1s, adaptive: {} }";
 
 #[test]
-fn the_page_and_its_description_say_the_same() {
+fn metrics_page_matches_its_documentation() {
     let redis = RedisServer::start(Flavour::Redis7);
     let memory = Server::with_rules(&format!("{}\n{ADAPTIVE}\n", RULES.trim_end()));
     let url = redis.url();
@@ -101,7 +101,7 @@ fn value(page: &str, parts: &[&str]) -> f64 {
 }
 
 #[test]
-fn decisions_are_counted_at_every_door() {
+fn decisions_are_counted_for_every_protocol() {
     let server = Server::with_rules(RULES);
     for _ in 0..5 {
         server.post("/v1/acquire", LOGIN);
@@ -142,7 +142,7 @@ const TOGETHER: usize = 1_000;
 
 /// Whatever callers send, there are no more series than before.
 #[test]
-fn many_keys_add_no_series() {
+fn number_of_series_is_independent_of_keys() {
     let rules = "rules: [{ name: one, key: [resource], limit: 1, window: 1h }]";
     let server = Server::with_rules(rules);
     let series = || server.get("/metrics").body.lines().filter(|line| !line.starts_with('#')).count();

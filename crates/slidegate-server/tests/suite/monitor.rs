@@ -1,4 +1,4 @@
-//! The server checks itself: counts that were spoilt by hand, and a Redis that runs out of memory.
+//! Tests the self-checks of the server: damaged counts, and a Redis that runs out of memory.
 
 use slidegate_testkit::{Flavour, RedisServer, eventually};
 
@@ -19,7 +19,7 @@ fn used(server: &Server) -> u64 {
 }
 
 #[test]
-fn a_wrong_total_is_found_told_and_put_right() {
+fn wrong_total_is_reported_and_repaired() {
     let redis = RedisServer::start(Flavour::Redis7);
     let monitor = format!(
         "monitor: {{ accuracy: {{ every: 100ms }} }}\nhot-keys: {{ deny-cache: 0 }}\n{GUARD}\n{RULES}"
@@ -47,7 +47,7 @@ fn a_wrong_total_is_found_told_and_put_right() {
 }
 
 #[test]
-fn what_is_not_to_be_repaired_stays() {
+fn repair_can_be_disabled() {
     let redis = RedisServer::start(Flavour::Redis7);
     let monitor = format!("monitor: {{ accuracy: {{ every: 100ms, repair: false }} }}\n{GUARD}\n{RULES}");
     let server = Server::with_env(&[], &monitor, &["--store", &redis.url()]);
@@ -60,14 +60,14 @@ fn what_is_not_to_be_repaired_stays() {
 }
 
 #[test]
-fn the_memory_store_is_checked_as_well() {
+fn memory_store_is_audited() {
     let server = Server::with_rules(&format!("monitor: {{ accuracy: {{ every: 100ms }} }}\n{RULES}"));
     server.post("/v1/acquire", ASK);
     eventually("all is well", || told(&server, "slidegate_accuracy_ratio 1.0"));
 }
 
 #[test]
-fn memory_that_gets_short_is_cleaned_up() {
+fn gc_runs_when_memory_gets_short() {
     let redis = RedisServer::start(Flavour::Redis7).without_ttl_check();
     let rules = format!(
         "{GUARD}\nrules: [{{ name: one, key: [user], limit: 100, window: 1s }}, {{ name: two, key: [tenant], limit: 5, window: 1h }}]"

@@ -1,4 +1,5 @@
-//! Schemathesis asks everything that `/openapi.json` describes, and much that it does not: every answer is as described.
+//! Tests with Schemathesis that every response is as `/openapi.json` describes, for described and for undescribed
+//! requests.
 
 use std::fs;
 use std::path::Path;
@@ -43,14 +44,14 @@ fn schemathesis(server: &Server, settings: &str) {
 }
 
 #[test]
-fn without_a_token() {
+fn responses_match_the_description_without_token() {
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], DEMO, &[]);
     schemathesis(&server, "");
     assert_eq!(server.get("/v1/rules").json()["edition"]["version"], 1, "nobody may change them");
 }
 
 #[test]
-fn with_a_token() {
+fn responses_match_the_description_with_token() {
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], DEMO, &[]);
     schemathesis(&server, &format!("[auth.openapi.token]\nbearer = \"{ADMIN}\"\n"));
     assert_ne!(server.get("/v1/rules").json()["edition"]["version"], 1, "it has put rules");
@@ -58,7 +59,7 @@ fn with_a_token() {
 
 /// At every door, for whoever may ask there.
 #[test]
-fn it_is_shown_to_those_who_may_ask() {
+fn description_needs_the_decision_token() {
     const DATA: &str = "data-token-0123456789";
     let server = Server::with_env(&[("SLIDEGATE_TOKEN", DATA)], DEMO, &["--admin", "127.0.0.1:0"]);
     for address in [server.address.as_str(), server.door("admin http")] {
@@ -75,7 +76,7 @@ fn it_is_shown_to_those_who_may_ask() {
 
 /// Errors are JSON, also those that axum notices.
 #[test]
-fn errors_are_as_described() {
+fn errors_match_the_description() {
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], DEMO, &[]);
     let token = format!("Bearer {ADMIN}");
     let large = "#".repeat((4 << 20) + 1);

@@ -1,4 +1,4 @@
-//! A real Prometheus with the alerts of `deploy/prometheus`.
+//! Tests a real Prometheus with the alerts of `deploy/prometheus`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ fn alerts_fire_when_they_should() {
 
 /// Each alert says what is the matter, and leads to what to do about it.
 #[test]
-fn every_alert_leads_somewhere() {
+fn every_alert_links_to_a_runbook() {
     let alerts = fs::read_to_string(deploy().join("prometheus/alerts.yaml")).unwrap();
     let tests = fs::read_to_string(deploy().join("prometheus/alerts.test.yaml")).unwrap();
     let operations = include_str!("../../../../docs/operations.md");
@@ -48,7 +48,7 @@ fn every_alert_leads_somewhere() {
 
 /// Every metric that an alert or the Grafana dashboard asks for is there.
 #[test]
-fn what_is_asked_for_is_told() {
+fn every_queried_metric_exists() {
     let documented = include_str!("../../../../docs/metrics.md");
     for file in ["prometheus/alerts.yaml", "grafana/slidegate.json"] {
         let text = fs::read_to_string(deploy().join(file)).unwrap();
@@ -127,7 +127,7 @@ impl Drop for Prometheus {
 }
 
 #[test]
-fn redis_goes_and_the_alert_fires_until_it_is_back() {
+fn redis_alert_fires_until_redis_is_back() {
     let redis = RedisServer::at(Flavour::Redis7, lasting_port());
     let rules = "rules: [{ name: one, key: [user], limit: 5, window: 1m }]";
     let server = Server::with_env(&[], rules, &["--store", &redis.url()]);

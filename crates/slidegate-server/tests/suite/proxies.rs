@@ -1,4 +1,5 @@
-//! nginx, Traefik and Caddy ask `/v1/authorize`: exactly the limit passes, and clients are told 429 and when to come back.
+//! Tests nginx, Traefik and Caddy with `/v1/authorize`: exactly the limit passes, and other clients get 429 with a time
+//! to retry.
 
 use std::fs;
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! The README's lines answer as printed.
+//! Tests that the commands of the README print the output that it shows.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! The real binary, on a free port, killed on drop.
+//! Helper: the real binary on a free port, killed on drop.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};

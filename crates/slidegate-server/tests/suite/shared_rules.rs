@@ -1,4 +1,4 @@
-//! `rules: redis`: every node follows one set of rules, which one `PUT` replaces.
+//! Tests `rules: redis`: every node follows one set of rules, which one `PUT` replaces.
 
 use slidegate_testkit::{Flavour, RedisServer, eventually, lasting_port, process};
 
@@ -92,7 +92,7 @@ fn one_put_changes_every_node() {
 
 /// A program that can write to Redis adds an id that no clock makes: the entry is skipped, and rules can be changed.
 #[test]
-fn an_impossible_id_is_skipped() {
+fn impossible_stream_id_is_skipped() {
     let redis = RedisServer::at(Flavour::Redis7, lasting_port()).without_ttl_check();
     let server = node(&redis);
     eventually("the rules are in Redis", || put(&server, &rules(2)).status == 200);
@@ -125,7 +125,7 @@ fn an_impossible_id_is_skipped() {
 }
 
 #[test]
-fn it_needs_redis() {
+fn shared_rules_need_redis() {
     let config = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(config.path(), "rules: redis").unwrap();
     let output = process::output(

@@ -1,4 +1,4 @@
-//! Every door can be encrypted, clients may have to say who they are, and certificates change while it runs.
+//! Tests TLS for every protocol: client certificates, and certificates that change while the server runs.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -28,7 +28,7 @@ fn config(dir: &Path, client_ca: bool) -> String {
 }
 
 #[test]
-fn what_is_said_is_encrypted() {
+fn every_protocol_is_encrypted() {
     let dir = tempfile::tempdir().unwrap();
     certificates(dir.path());
     let server = serve(dir.path(), false);
@@ -80,7 +80,7 @@ fn what_is_said_is_encrypted() {
 }
 
 #[test]
-fn clients_say_who_they_are() {
+fn client_certificates_are_required() {
     let dir = tempfile::tempdir().unwrap();
     certificates(dir.path());
     let server = serve(dir.path(), true);
@@ -92,7 +92,7 @@ fn clients_say_who_they_are() {
 }
 
 #[test]
-fn certificates_are_read_again() {
+fn changed_certificates_are_reloaded() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     certificates(dir.path());
     certificates(other.path());
@@ -115,7 +115,7 @@ fn certificates_are_read_again() {
 }
 
 #[test]
-fn a_bad_certificate_starts_nothing() {
+fn invalid_certificate_prevents_the_start() {
     let dir = tempfile::tempdir().unwrap();
     for (name, text) in [("server.pem", "nothing"), ("server.key", "nothing")] {
         std::fs::write(dir.path().join(name), text).unwrap();

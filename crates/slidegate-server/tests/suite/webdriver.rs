@@ -1,4 +1,4 @@
-//! Chromium, driven over the WebDriver protocol: JSON over HTTP to a chromedriver that this file starts.
+//! Helper: Chromium over the WebDriver protocol, which is JSON over HTTP to a chromedriver that this file starts.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

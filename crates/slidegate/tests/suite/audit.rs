@@ -1,4 +1,4 @@
-//! Counting keys again: what is wrong is found, told and repaired.
+//! Tests the audit of damaged keys: it recounts them, reports discrepancies and repairs them.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -164,7 +164,7 @@ impl Stopped {
 }
 
 #[tokio::test]
-async fn a_wrong_header_is_put_right() {
+async fn repairs_a_wrong_header() {
     const HOUR: i64 = 3_600_000_000;
     let stopped = Stopped::start();
     let add = |bench: &Bench, score: &str, member: &str| bench.run::<()>("ZADD", &[score, member]);
@@ -200,7 +200,7 @@ async fn a_wrong_header_is_put_right() {
 }
 
 #[tokio::test]
-async fn a_wrong_expiry_is_put_right() {
+async fn repairs_a_wrong_expiry() {
     let server = RedisServer::start(Flavour::Redis7);
     for way in ["exact", "slices", "packed", "fixed", "bucket"] {
         let mut never = Bench::new(&server, "never", way, LONG).await;
@@ -218,7 +218,7 @@ async fn a_wrong_expiry_is_put_right() {
 
 /// What is not ours is told, and stays as it is.
 #[tokio::test]
-async fn what_cannot_be_read_is_left_alone() {
+async fn leaves_unreadable_keys_alone() {
     let server = RedisServer::start(Flavour::Redis7).without_ttl_check();
     let spoils: &[(&str, &[&[&str]])] = &[
         ("exact", &[&["SET", "x"], &["ZADD", "5", "hello"], &["ZADD", "-5", "hello"], &["ZREM", "l"]]),
@@ -256,7 +256,7 @@ async fn what_cannot_be_read_is_left_alone() {
 }
 
 #[tokio::test]
-async fn more_than_the_limit_is_told_and_both_encodings_are_looked_at() {
+async fn reports_keys_over_the_limit_in_both_encodings() {
     let server = RedisServer::start(Flavour::Valkey9);
     for way in ["exact", "slices", "packed", "fixed", "bucket"] {
         let bench = Bench::new(&server, "over", way, LONG).await;
@@ -283,7 +283,7 @@ async fn more_than_the_limit_is_told_and_both_encodings_are_looked_at() {
 }
 
 #[test]
-fn causes_and_words() {
+fn each_discrepancy_has_a_cause_and_a_text() {
     let (one, two) = (Micros::from_secs(1), Micros::from_secs(120));
     let all = [
         (Discrepancy::Total { kept: 3, counted: 5 }, "the total says 3, and the entries 5"),
@@ -312,7 +312,7 @@ fn causes_and_words() {
 
 /// Redis would do nothing else meanwhile.
 #[tokio::test]
-async fn a_key_with_very_many_entries_is_not_looked_at() {
+async fn skips_keys_with_too_many_entries() {
     let server = RedisServer::start(Flavour::Redis7);
     let store = patient_store(&server);
     let quota = Quota::new(1_000_000, LONG).unwrap();

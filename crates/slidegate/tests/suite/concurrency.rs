@@ -1,4 +1,4 @@
-//! Eight threads decide at once; what each was told is replayed in order by the pure algorithm.
+//! Tests eight threads that decide at once: the pure algorithm replays the answers in order.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl States for Oracle<'_> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
-async fn history_is_what_the_oracle_says() {
+async fn concurrent_history_agrees_with_the_oracle() {
     // Without the background sweep: a key that was dropped while idle counts its admissions anew.
     let store = MemoryStore::with_clock(SystemClock::new(), 1_000);
     let histories = run(&store).await;

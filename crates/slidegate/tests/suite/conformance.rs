@@ -1,4 +1,4 @@
-//! One suite for every store: random operations, each answer compared with the pure algorithm.
+//! Tests every store with one suite: random operations, each answer compared with the pure algorithm.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use slidegate::{
 };
 use slidegate_testkit::{FakeTime, Flavour, RedisServer};
 
-use crate::guard_kills::number;
+use crate::failover_kills::number;
 use crate::oracle::Oracle;
 
 /// Small, seeded, and the same everywhere.
@@ -371,7 +371,7 @@ async fn scripts_and_transactions_share_keys() {
 }
 
 #[tokio::test]
-async fn other_servers() {
+async fn older_redis_and_valkey() {
     for flavour in [Flavour::Redis62, Flavour::Valkey9] {
         let server = RedisServer::start(flavour);
         let store = store(&server);
@@ -384,7 +384,7 @@ async fn other_servers() {
 /// A server whose clock is set back and forth while it is asked: stricter for that step, never looser, and the
 /// same as the algorithm says.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_that_steps() {
+async fn stepping_server_clock_is_never_looser() {
     let time = FakeTime::start();
     let set = |millis| time.set(millis);
     set(10_000);
@@ -435,7 +435,7 @@ async fn a_clock_that_steps() {
 
 /// Notes that were out of sight while the clock was ahead are known again when it is set back.
 #[tokio::test]
-async fn a_clock_that_steps_back_brings_back_notes() {
+async fn idempotency_notes_survive_a_clock_set_back() {
     const SECOND: u64 = 1_000_000;
     let time = FakeTime::start();
     let server = time.stopped();

@@ -1,4 +1,4 @@
-//! Several nodes on the same servers, their callers, and what these were told.
+//! Helper: several nodes on the same servers, their callers, and the answers that the callers got.
 #![allow(dead_code, reason = "shared by tests that each use some of it")]
 
 use std::sync::atomic::{AtomicBool, Ordering};

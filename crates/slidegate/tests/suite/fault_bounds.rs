@@ -1,4 +1,5 @@
-//! The table of docs/operations.md as assertions over what callers were told: how far a key may be over its limit.
+//! Helper: the table of docs/operations.md as assertions over the answers of callers, that is how far a key may be over
+//! its limit.
 //!
 //! While every node has lost the server, nothing is over. A node that decides alone while the server still decides for
 //! the others is over by its share at most, because it admits no more than that in a window. Such a *stray* admission

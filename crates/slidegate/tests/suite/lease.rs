@@ -1,4 +1,4 @@
-//! Permits taken in advance: never more than the limit in any window, whatever becomes of the nodes that took them.
+//! Tests permits that a node takes in advance: never more than the limit in any window, also when nodes crash.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use slidegate::{
 use slidegate_testkit::{FakeTime, Flavour, RedisServer, until};
 
 use crate::conformance::Dice;
-use crate::wrappers::stacked;
+use crate::store_wrappers::stacked;
 
 const WINDOW: u64 = 1_000_000;
 const TTL: u64 = 100_000;
@@ -162,7 +162,7 @@ fn peak(grants: &[Grant]) -> u64 {
 
 /// Random nodes with clocks of their own, which ask, refund, stop asking, crash before they give back, and join.
 #[tokio::test]
-async fn no_window_is_ever_over() {
+async fn no_window_exceeds_its_limit() {
     let (mut leased, mut crashes, mut all, mut full) = (0, 0, 0, 0);
     let seeds = 200;
     for seed in 1..=seeds {
@@ -234,7 +234,7 @@ async fn no_window_is_ever_over() {
 
 /// One node that is asked steadily: after the first, nearly everything is handed out without asking.
 #[tokio::test]
-async fn it_takes_what_is_asked_for_and_gives_back_the_rest() {
+async fn lease_follows_demand_and_returns_the_rest() {
     let mut world = World::new(7);
     world.nodes.truncate(1);
     let node = world.nodes[0].lease.clone();
@@ -273,7 +273,7 @@ async fn it_takes_what_is_asked_for_and_gives_back_the_rest() {
 }
 
 #[tokio::test]
-async fn what_is_held_is_given_back_at_the_end() {
+async fn unused_permits_are_returned_on_shutdown() {
     let mut world = World::new(3);
     world.nodes.truncate(1);
     world.join();
@@ -313,7 +313,7 @@ fn redis(server: &RedisServer, mode: RedisMode) -> RedisStore {
 
 /// A permit out of a lease can be refunded like any other, and once.
 #[tokio::test]
-async fn what_is_handed_out_can_be_settled() {
+async fn leased_permits_can_be_settled() {
     let (_time, server, clock) = stopped();
     let memory = MemoryStore::with_clock(clock.clone(), 100);
     handed_out_is_settled(Lease::with_clock(memory, clock.clone())).await;
@@ -355,7 +355,7 @@ async fn handed_out_is_settled<S: Store + 'static>(lease: Lease<S>) {
 
 /// Two rules with leases are handed out together or not at all; with another rule beside it, the store is asked.
 #[tokio::test]
-async fn several_rules() {
+async fn leases_cover_several_rules() {
     let hot = |name: &str| Check { key: Key::new(name, []), ..check(1_000, 64, 1) };
     let plain = Check::new(Key::new("plain", []), Quota::per_hour(1_000).unwrap(), 1);
     let clock = ManualClock::at(Micros::from_secs(1));
@@ -399,7 +399,7 @@ fn certain_peak(mut told: Vec<Admission>) -> usize {
 
 /// Three nodes on Redis, with all wrappers, measured by the clock of the callers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_nodes_on_redis() {
+async fn three_nodes_on_redis_stay_within_the_limit() {
     let server = RedisServer::start(Flavour::Redis7);
     let limit = 3_000;
     let (clock, mut tasks) = (SystemClock::new(), Vec::new());
@@ -442,7 +442,7 @@ async fn three_nodes_on_redis() {
 
 /// A reset drops the leases of other nodes. What they give back later is not subtracted from newer admissions.
 #[tokio::test]
-async fn a_reset_forgets_what_others_hold() {
+async fn reset_drops_leases_of_other_nodes() {
     let (time, server, clock) = stopped();
     let node = || Lease::with_clock(redis(&server, RedisMode::Script), clock.clone());
     let (here, there) = (node(), node());
@@ -476,7 +476,7 @@ async fn a_reset_forgets_what_others_hold() {
 
 /// A lease uses its clock for durations only.
 #[tokio::test]
-async fn clocks_need_not_agree() {
+async fn node_clocks_need_not_agree() {
     let store = MemoryStore::with_clock(ManualClock::at(Micros::from_secs(5)), 10);
     let clock = ManualClock::at(Micros::from_secs(900_000));
     let node = Lease::with_clock(store, clock.clone());

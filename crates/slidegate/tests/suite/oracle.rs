@@ -1,4 +1,4 @@
-//! Replays what a store decided with the pure algorithm, from the instants in its answers, and compares.
+//! Helper: replays the decisions of a store with the pure algorithm, from the instants in its answers, and compares.
 
 use std::collections::HashMap;
 

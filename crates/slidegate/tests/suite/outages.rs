@@ -1,4 +1,4 @@
-//! Redis goes away and comes back, perhaps with nothing: what all nodes together admit stays within the limits.
+//! Tests outages of Redis, which may come back empty: all nodes together stay within the limits.
 //!
 //! `SLIDEGATE_OUTAGES` does it more often, as `scripts/soak.sh` does.
 
@@ -8,8 +8,8 @@ use slidegate::{FailoverOptions, RedisOptions, Source};
 use slidegate_testkit::{Flavour, RedisServer};
 
 use crate::deployment::{Deployment, KEYS, Told, ms, quota, worst};
+use crate::failover_kills::number;
 use crate::fault_bounds::{Outage, Run};
-use crate::guard_kills::number;
 use crate::watchdog::Latency;
 
 const NODES: usize = 3;
@@ -79,14 +79,14 @@ fn count(told: &[Told], source: Source) -> usize {
 }
 
 #[tokio::test]
-async fn three_nodes_stay_within_the_limits_although_redis_comes_back_empty() {
+async fn three_nodes_stay_within_limits_if_redis_restarts_empty() {
     let rounds = number("SLIDEGATE_OUTAGES", 2);
     within_the_limits("restarts", away(&options(), rounds, RedisServer::kill, RedisServer::restart).await);
 }
 
 /// The server hangs, and comes back with all it had, and with what was asked of it meanwhile.
 #[tokio::test]
-async fn three_nodes_stay_within_the_limits_although_redis_hangs() {
+async fn three_nodes_stay_within_limits_if_redis_hangs() {
     let (stop, go_on) =
         (|server: &RedisServer| server.signal("-STOP"), |server: &RedisServer| server.signal("-CONT"));
     within_the_limits("hangs", away(&options(), number("SLIDEGATE_OUTAGES", 2), stop, go_on).await);
@@ -112,7 +112,7 @@ fn within_the_limits(what: &str, ended: Ended) {
 
 /// The same without write-back fails: so the tests above see what they should.
 #[tokio::test]
-async fn without_the_mirror_an_empty_redis_admits_again() {
+async fn without_journal_an_empty_redis_admits_again() {
     let options = FailoverOptions { mirror: 0, ..options() };
     let Ended { told, .. } = away(&options, 1, RedisServer::kill, RedisServer::restart).await;
     let all = [0, 1, 2].map(|key| (key, worst(&told, key), quota(key).capacity()));

@@ -1,4 +1,4 @@
-//! The files in `examples/rules`: each does what it says, over a short time.
+//! Tests the files in `examples/rules`: each limits as its comments say, over a short time.
 
 use slidegate::{Decision, Limiter, ManualClock, MemoryStore, Micros, Request, Rules};
 

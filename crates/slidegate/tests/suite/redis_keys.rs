@@ -1,4 +1,4 @@
-//! What is left in Redis: keys that expire, can be listed, looked at and forgotten, and cost what is said.
+//! Tests the keys in Redis: their expiry, listing, inspection, reset and size.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -54,7 +54,7 @@ async fn write_everything(store: &RedisStore, packed: bool) -> usize {
 
 /// Every kind of key is gone when it counts no more, on each flavour of server.
 #[tokio::test]
-async fn nothing_outlives_its_use() {
+async fn keys_expire_when_they_count_no_more() {
     let servers = Flavour::ALL.map(async |flavour| {
         let server = RedisServer::start(flavour);
         for mode in [RedisMode::Script, RedisMode::Transaction] {
@@ -89,7 +89,7 @@ fn stopped() -> (FakeTime, RedisServer) {
 
 /// With the defaults a key expires a minute after its first admission, or ten seconds after its window if that is later.
 #[tokio::test]
-async fn how_long_keys_are_kept() {
+async fn default_expiry_of_keys() {
     let (_time, server) = stopped();
     for mode in [RedisMode::Script, RedisMode::Transaction] {
         let store = RedisStore::with_options(&RedisOptions { mode, ..patient(&server) }).unwrap();
@@ -114,7 +114,7 @@ async fn how_long_keys_are_kept() {
 /// A key that is used for longer than its first expiry is not forgotten: its decisions stay those of the oracle, which
 /// forgets nothing that counts.
 #[tokio::test]
-async fn a_key_in_use_does_not_expire() {
+async fn key_in_use_does_not_expire() {
     let (time, server) = stopped();
     let (least, buffer) = (Duration::from_millis(300), Duration::from_millis(60));
     let mut now = 1_000_000;
@@ -147,7 +147,7 @@ async fn a_key_in_use_does_not_expire() {
 /// What is noted of a window is apart from what it counts, so refunds leave the others as they were; and what was
 /// noted of a count is forgotten with it, also by a call that does not look at notes.
 #[tokio::test]
-async fn notes_are_apart_and_go_with_their_count() {
+async fn idempotency_notes_expire_with_their_count() {
     let server = RedisServer::start(Flavour::Redis7);
     for mode in [RedisMode::Script, RedisMode::Transaction] {
         let store = RedisStore::with_options(&RedisOptions { mode, ..patient(&server) }).unwrap();
@@ -192,7 +192,7 @@ async fn notes_are_apart_and_go_with_their_count() {
 
 /// A rule that changes its encoding and back finds what it had, and what it had noted.
 #[tokio::test]
-async fn encodings_have_their_own_notes() {
+async fn each_encoding_has_its_own_notes() {
     let server = RedisServer::start(Flavour::Redis7);
     let store = patient_store(&server);
     let quota = Quota::per_hour(10).unwrap();
@@ -254,7 +254,7 @@ async fn keys_are_listed_in_pages() {
 }
 
 #[tokio::test]
-async fn one_entry_an_admission_and_ten_bytes_packed() {
+async fn entry_sizes_in_redis() {
     let server = RedisServer::start(Flavour::Redis7);
     let store = patient_store(&server);
     let quota = Quota::per_hour(1_000_000_000).unwrap();

@@ -1,4 +1,4 @@
-//! TLS to Redis: whom we trust, and who we say we are.
+//! Tests TLS connections to Redis: the trusted authority and the client certificate.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use slidegate::{
 use slidegate_testkit::{Flavour, RedisServer, certificates, lasting_port};
 
 #[tokio::test]
-async fn trust_and_identity() {
+async fn verifies_server_and_client_certificates() {
     let dir = tempfile::tempdir().unwrap();
     certificates(dir.path());
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();

@@ -1,4 +1,5 @@
-//! Script calls are bounded: a call reads and removes a fixed number of entries, whatever is stored and whatever is asked.
+//! Tests that script calls are bounded: a call reads and removes a fixed number of entries, for any stored state and
+//! any request.
 //!
 //! The keys are written by hand, in the layout of `lua/zset.lua` and `lua/packed.lua`, so that they are large at once and their
 //! entries are as old as a test needs.
@@ -160,7 +161,7 @@ fn wait_for(entries: &[(u64, u64)], needed: u64, at: Micros) -> Micros {
 
 /// Finding 1 of the audit: one denied request with a large cost read every entry, and Redis served nobody else meanwhile.
 #[tokio::test]
-async fn a_wait_that_takes_too_much_reading_is_a_lower_bound() {
+async fn retry_after_of_a_large_key_is_a_lower_bound() {
     let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
@@ -211,7 +212,7 @@ async fn a_wait_that_takes_too_much_reading_is_a_lower_bound() {
 
 /// Where all entries cost the same, the one that makes room is found by its rank.
 #[tokio::test]
-async fn waits_for_entries_that_are_alike_are_exact() {
+async fn retry_after_is_exact_for_equal_costs() {
     let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
@@ -239,7 +240,7 @@ async fn waits_for_entries_that_are_alike_are_exact() {
 
 /// Finding 12: entries that expire at once are removed in steps, and no decision counts them.
 #[tokio::test]
-async fn entries_that_expire_at_once_are_removed_in_steps() {
+async fn mass_expiry_is_removed_in_steps() {
     let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
@@ -291,7 +292,7 @@ async fn entries_that_expire_at_once_are_removed_in_steps() {
 
 /// An error says that nothing was decided; every call has removed something, so the key decides again soon.
 #[tokio::test]
-async fn very_many_expired_entries_take_several_decisions() {
+async fn many_expired_entries_take_several_calls() {
     let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
@@ -310,7 +311,7 @@ async fn very_many_expired_entries_take_several_decisions() {
 }
 
 #[tokio::test]
-async fn keys_with_expired_entries_are_settled_and_cleaned_in_steps() {
+async fn settle_and_gc_remove_expired_entries_in_steps() {
     let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
@@ -346,7 +347,7 @@ async fn keys_with_expired_entries_are_settled_and_cleaned_in_steps() {
 
 /// A large attempt forgets many small ones: a bounded number at once, with the same decisions.
 #[tokio::test]
-async fn attempts_forget_in_steps() {
+async fn large_attempt_removes_entries_in_steps() {
     let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
@@ -405,7 +406,7 @@ async fn notes_are_removed_in_steps() {
 
 /// A packed log that is too long to be written anew keeps a large cost beside it.
 #[tokio::test]
-async fn a_long_packed_log_meets_a_large_cost() {
+async fn long_packed_log_stores_a_large_cost_separately() {
     let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
@@ -451,7 +452,7 @@ async fn a_long_packed_log_meets_a_large_cost() {
 }
 
 #[tokio::test]
-async fn a_large_cost_beside_a_packed_log_expires() {
+async fn large_cost_of_a_packed_log_expires() {
     let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);

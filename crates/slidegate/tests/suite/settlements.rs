@@ -1,4 +1,4 @@
-//! Settlements in Redis: bounded calls, only what was given out, and no debt that outlives two times to fill.
+//! Tests settlements in Redis: bounded calls, only admissions that exist, and no debt that outlives two times to fill.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -58,7 +58,7 @@ fn members(server: &RedisServer) -> usize {
 /// Numbers from 10^18 on are those of requests with an id. One that was never given out settles nothing and leaves no note,
 /// also where another request with an id was admitted at that instant.
 #[tokio::test]
-async fn a_number_that_was_never_given_out_is_gone() {
+async fn unknown_reservation_number_returns_gone() {
     let server = RedisServer::start(Flavour::Redis7);
     for (mode, store) in stores(&server) {
         for (name, quota, encoding) in ways() {
@@ -106,7 +106,7 @@ async fn a_number_that_was_never_given_out_is_gone() {
 
 /// After a refund the same id is charged again, in the same instant too, and each of these admissions is settled once.
 #[tokio::test]
-async fn a_request_with_an_id_is_settled_each_time_it_was_charged() {
+async fn each_charge_of_an_id_is_settled_once() {
     let server = RedisServer::start(Flavour::Redis7);
     for (mode, store) in stores(&server) {
         for (name, quota, encoding) in ways() {
@@ -134,7 +134,7 @@ async fn a_request_with_an_id_is_settled_each_time_it_was_charged() {
 }
 
 #[tokio::test]
-async fn an_attempt_is_gone_for_a_settlement() {
+async fn settling_an_attempt_returns_gone() {
     let server = RedisServer::start(Flavour::Redis7);
     for (mode, store) in stores(&server) {
         for (name, quota, encoding) in ways() {
@@ -184,7 +184,7 @@ async fn settlements_are_split_by_batch_size() {
 
 /// A bucket owes one capacity at most, and its key lives no longer than two times to fill.
 #[tokio::test]
-async fn a_bucket_owes_one_capacity_at_most() {
+async fn bucket_debt_is_at_most_one_capacity() {
     let server = RedisServer::start(Flavour::Redis7);
     for (mode, store) in stores(&server) {
         let quota = Quota::per_minute(60).unwrap();
@@ -214,7 +214,7 @@ async fn a_bucket_owes_one_capacity_at_most() {
 
 /// The first process makes the key, and the others find it; a Redis that has lost it gets it back.
 #[tokio::test]
-async fn processes_on_one_redis_share_a_key() {
+async fn processes_on_one_redis_share_the_signing_key() {
     let server = RedisServer::start(Flavour::Redis7);
     let options = || patient(&server);
     let rules = "rules: [{ name: per-user, key: [user], limit: 100, window: 1h }]";
@@ -253,7 +253,7 @@ async fn processes_on_one_redis_share_a_key() {
 
 /// Also on several servers.
 #[tokio::test]
-async fn shards_have_one_key_in_common() {
+async fn shards_share_the_signing_key() {
     let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::start(Flavour::Redis7)).collect();
     let options = RedisOptions {
         response_timeout: Duration::from_secs(20),

@@ -1,4 +1,4 @@
-//! How long answers took, and how much of that the machine took from all of us.
+//! Helper: response times of callers, less the time in which the machine ran nothing of the test.
 //!
 //! A watchdog sleeps a millisecond at a time in the runtime of the callers. When it wakes late, nothing in the
 //! runtime ran meanwhile, so no answer that was due then could be given: that much is not counted against it. Run it

@@ -1,11 +1,11 @@
-//! Clients that others wrote connect without tricks, and ask.
+//! Tests that client libraries of Redis connect and call without special settings.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use slidegate_testkit::process;
 
-use super::wire::{ConnectionHandler, Wire};
+use super::raw_client::{ConnectionHandler, Wire};
 use crate::server::Server;
 
 fn run(program: &str, address: &str, arguments: &[&str]) -> String {
@@ -48,7 +48,7 @@ fn redis_benchmark() {
 }
 
 #[test]
-fn the_redis_crate() {
+fn redis_rs() {
     let door = ConnectionHandler::locked("secret");
     for protocol in ["", "?protocol=resp3"] {
         let url = format!("redis://:secret@{}/0{protocol}", door.address);
@@ -137,7 +137,7 @@ for protocol in (2, 3):
 
 /// What Redis has and we do not is denied, and the connection stays usable.
 #[test]
-fn a_client_that_looks_around() {
+fn unknown_commands_keep_the_connection() {
     let door = ConnectionHandler::open();
     let mut client = Wire::connect(&door.address);
     for command in ["CLUSTER NODES", "SENTINEL MASTERS", "CLIENT TRACKING ON", "SUBSCRIBE x", "EVAL x 0"] {

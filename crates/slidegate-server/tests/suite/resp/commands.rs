@@ -1,10 +1,10 @@
-//! What each command is answered.
+//! Tests the reply of each command.
 
-use super::wire::{ConnectionHandler, Value, Wire, bulk, simple};
+use super::raw_client::{ConnectionHandler, Value, Wire, bulk, simple};
 use crate::server::Server;
 
 #[test]
-fn a_limit_of_ones_own() {
+fn ad_hoc_limit() {
     let door = ConnectionHandler::open();
     let mut client = door.client();
     let numbers = client.ask("SG.ACQUIRE user123 2 60000").numbers();
@@ -32,7 +32,7 @@ fn a_limit_of_ones_own() {
 }
 
 #[test]
-fn rules_decide() {
+fn rules_decide_by_attributes() {
     let server = Server::demo();
     let mut client = Wire::connect(server.door("redis"));
     let login = "SG.CHECK api /login ip 1.2.3.4 user alice";
@@ -59,7 +59,7 @@ fn rules_decide() {
 }
 
 #[test]
-fn peeks_charge_nothing_and_settlements_give_back() {
+fn peek_charges_nothing_and_settle_refunds() {
     let door = ConnectionHandler::open();
     let mut client = door.client();
     for _ in 0..3 {
@@ -92,7 +92,7 @@ fn peeks_charge_nothing_and_settlements_give_back() {
 }
 
 #[test]
-fn what_is_held_is_extended_and_given_back() {
+fn held_permits_are_extended_and_released() {
     let door = ConnectionHandler::open();
     let rules = "rules: [{ name: at-once, key: [user], limit: 1, window: 30s, algorithm: concurrency }]";
     door.gate.limiter.set_rules(slidegate::Rules::from_yaml(rules).unwrap());
@@ -112,7 +112,7 @@ fn what_is_held_is_extended_and_given_back() {
 }
 
 #[test]
-fn other_limiters_commands() {
+fn commands_of_other_limiters() {
     let door = ConnectionHandler::open();
     let mut client = door.client();
     assert_eq!(client.ask("CL.THROTTLE user123 15 30 60").numbers(), [0, 16, 15, -1, 2]);
@@ -135,7 +135,7 @@ fn other_limiters_commands() {
 }
 
 #[test]
-fn what_clients_say_first() {
+fn handshake_commands() {
     let door = ConnectionHandler::open();
     let mut client = door.client();
     for (command, answer) in [
@@ -176,7 +176,7 @@ fn what_clients_say_first() {
 }
 
 #[test]
-fn mistakes_are_said() {
+fn invalid_commands_are_rejected() {
     let door = ConnectionHandler::open();
     let mut client = door.client();
     let long = "x".repeat(1_000);
@@ -198,7 +198,7 @@ fn mistakes_are_said() {
 }
 
 #[test]
-fn a_token_opens_the_door() {
+fn commands_need_the_configured_token() {
     let door = ConnectionHandler::locked("secret");
     let mut client = door.client();
     for command in ["PING", "SG.ACQUIRE r 1 1000", "SG.PEEK ACQUIRE r 1 1000", "GET x", "INFO"] {
@@ -224,7 +224,7 @@ fn a_token_opens_the_door() {
 }
 
 #[test]
-fn plain_lines_are_commands() {
+fn inline_commands() {
     let door = ConnectionHandler::open();
     let mut client = door.client();
     client.send(b"PING\r\n\r\n  ping   hello \nSG.ACQUIRE r 1 60000\r\nSG.ACQUIRE r 1 60000\r\nPI");

@@ -1,4 +1,4 @@
-//! Many commands at once.
+//! Tests pipelines of many commands.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use slidegate::Request;
 use slidegate_testkit::eventually;
 
-use super::wire::{ConnectionHandler, bulk, encode, simple};
+use super::raw_client::{ConnectionHandler, bulk, encode, simple};
 
 /// Eight clients, each with many commands in flight: exactly `limit` pass, and each is answered in its order.
 #[test]
-fn exactly_the_limit_in_order() {
+fn concurrent_pipelines_admit_exactly_the_limit() {
     let door = ConnectionHandler::open();
     let allowed = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -49,7 +49,7 @@ fn exactly_the_limit_in_order() {
 
 /// More in one go than there are in a batch, and than fits the buffers.
 #[test]
-fn a_long_pipeline() {
+fn long_pipeline_is_answered_completely() {
     let door = ConnectionHandler::open();
     let mut client = door.client();
     client.send(&encode("SG.ACQUIRE long 1000 60000").repeat(3_000));
@@ -59,7 +59,7 @@ fn a_long_pipeline() {
 }
 
 #[test]
-fn every_answer_in_its_place() {
+fn replies_are_in_order() {
     let door = ConnectionHandler::open();
     let mut client = door.client();
     let commands = [
@@ -94,7 +94,7 @@ fn every_answer_in_its_place() {
 
 /// Clients ask without a pause while the server stops: what was charged is what they were told.
 #[test]
-fn stopping_loses_no_answer() {
+fn shutdown_loses_no_reply() {
     for pipeline in [1, 16] {
         let mut door = ConnectionHandler::open();
         let (told, stopped) = (AtomicU64::new(0), AtomicBool::new(false));

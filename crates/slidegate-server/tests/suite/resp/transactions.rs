@@ -1,11 +1,11 @@
-//! MULTI, EXEC and DISCARD around decisions.
+//! Tests MULTI, EXEC and DISCARD around decisions.
 
 use std::time::Duration;
 
 use slidegate_server::config::Limits;
 use slidegate_testkit::eventually;
 
-use super::wire::{ConnectionHandler, Value, Wire, bulk, encode, simple};
+use super::raw_client::{ConnectionHandler, Value, Wire, bulk, encode, simple};
 
 const ACQUIRE: &str = "SG.ACQUIRE t 2 60000";
 
@@ -21,7 +21,7 @@ fn array(answer: Value) -> Vec<Value> {
 
 /// Bytes as redis-py's `pipeline()` sends them, in both versions of the protocol.
 #[test]
-fn exec_decides_what_was_queued_in_order() {
+fn exec_decides_queued_commands_in_order() {
     for version in [2, 3] {
         let door = ConnectionHandler::open();
         let mut client = door.client();
@@ -72,7 +72,7 @@ fn nothing_is_charged_before_exec() {
 }
 
 #[test]
-fn one_bad_command_aborts_all() {
+fn invalid_command_aborts_the_transaction() {
     let door = ConnectionHandler::open();
     for (bad, message) in [
         ("SG.ACQUIRE t 2", "ERR wrong number of arguments: SG.ACQUIRE"),
@@ -97,7 +97,7 @@ fn one_bad_command_aborts_all() {
 }
 
 #[test]
-fn steps_out_of_place_are_rejected() {
+fn misplaced_multi_and_exec_are_rejected() {
     let door = ConnectionHandler::open();
     let mut client = door.client();
     assert_eq!(client.ask("EXEC").error(), "ERR EXEC without MULTI");
@@ -123,7 +123,7 @@ fn steps_out_of_place_are_rejected() {
 }
 
 #[test]
-fn a_transaction_is_bounded() {
+fn transaction_size_is_bounded() {
     let door = ConnectionHandler::open();
     let mut client = door.client();
     client.send(&encode("MULTI"));
@@ -157,7 +157,7 @@ fn a_transaction_is_bounded() {
 
 /// A client that begins a transaction and goes on sending does not hold it for longer than a command may take.
 #[test]
-fn a_transaction_has_the_time_of_a_command() {
+fn transaction_has_the_timeout_of_a_command() {
     let limits = Limits { request: Duration::from_secs(2), ..Limits::default() };
     let door = ConnectionHandler::impatient(limits);
     let mut client = door.client();

@@ -1,9 +1,9 @@
-//! `slidegate simulate`, by the real binary.
+//! Tests `slidegate simulate` with the real binary.
 
-mod documents; // the source documents' figures, to the request
-mod pages; // the report with pictures: one file that a trace cannot write
-mod questions; // side by side, against other rules, and which limit
-mod traces; // every format, and what is wrong in them
+mod comparisons; // algorithms side by side, other rules, suggested limits
+mod document_examples; // the figures of the source documents, exact to the request
+mod html_report; // one file, which escapes everything from a trace
+mod traces; // every trace format, and errors in them
 
 use std::fs;
 use std::io::Write;

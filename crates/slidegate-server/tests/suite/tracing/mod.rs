@@ -1,7 +1,7 @@
-//! What is logged: as text and as JSON, a line for every decision, and nothing that is nobody's business.
+//! Tests logs: text and JSON, one line per decision, and no secrets.
 
 #[cfg(feature = "otel")]
-mod otlp; // a collector gets the spans, as children of their callers'
+mod otlp; // export of spans to a collector
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -155,7 +155,7 @@ fn envoy(address: &str, users: &[&str], headers: &[(&'static str, &str)]) -> boo
 const ASK: &str = r#"{"attributes":{"user":"ann"}}"#;
 
 #[test]
-fn text_is_for_people() {
+fn text_logs_are_readable() {
     let logged = Logged::new(&[], RULES, &[]);
     assert!(logged.server.greeting.ends_with("ready\n"));
     assert_eq!(logged.server.post("/v1/acquire", ASK).status, 200);
@@ -180,7 +180,7 @@ fn text_is_for_people() {
 }
 
 #[test]
-fn json_is_one_object_a_line() {
+fn json_logs_are_one_object_per_line() {
     let logged = Logged::new(&[("SLIDEGATE_LOG", "json")], RULES, &[]);
     assert!(logged.server.greeting.ends_with("ready\n"), "the greeting is for people");
     let config = logged.server.config().to_owned();
@@ -208,7 +208,7 @@ fn json_is_one_object_a_line() {
 }
 
 #[test]
-fn what_is_below_the_level_is_not_logged() {
+fn messages_below_the_level_are_not_logged() {
     let logged = Logged::new(&[("SLIDEGATE_LOG_LEVEL", "warn")], RULES, &["--log", "json"]);
     let config = logged.server.config().to_owned();
     fs::write(&config, RULES.replace("limit: 2", "limit: 3")).unwrap();
@@ -220,7 +220,7 @@ fn what_is_below_the_level_is_not_logged() {
 }
 
 #[test]
-fn a_decision_is_one_line_at_every_door() {
+fn each_decision_is_one_line_for_every_protocol() {
     let logged = Logged::new(&[], RULES, &["--log", "json", "--log-level", "debug"]);
     let server = &logged.server;
     let mut stream = server.connect();
@@ -286,7 +286,7 @@ const NASTY: &str =
     r#"{"attributes":{"user":"ann\nslidegate: forged\r\u001b[2J\u009b31m\u202e\u2028\u0000 \"'"}}"#;
 
 #[test]
-fn keys_are_logged_only_if_asked_for() {
+fn keys_are_logged_only_if_configured() {
     for (arguments, plain) in
         [(&["--log-level", "debug"][..], false), (&["--log-level", "debug", "--log-keys"], true)]
     {

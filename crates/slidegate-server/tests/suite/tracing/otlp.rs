@@ -1,4 +1,4 @@
-//! A collector gets the spans of decisions.
+//! Tests the export of decision spans to a collector.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -90,7 +90,7 @@ fn parent(n: u8, flags: &str) -> String {
 }
 
 #[test]
-fn a_collector_gets_spans_as_children_of_the_callers() {
+fn spans_are_children_of_the_callers_span() {
     let collector = Collector::new();
     let logged = Logged::new(&[], RULES, &["--otlp", &collector.url]);
     let server = &logged.server;
@@ -148,7 +148,7 @@ fn a_collector_gets_spans_as_children_of_the_callers() {
 }
 
 #[test]
-fn a_share_of_them_and_what_the_variables_say() {
+fn sampling_and_environment_variables() {
     let collector = Collector::new();
     let variables =
         [("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url.as_str()), ("OTEL_SERVICE_NAME", "gate-7")];
@@ -167,7 +167,7 @@ fn a_share_of_them_and_what_the_variables_say() {
 }
 
 #[test]
-fn without_a_collector_it_decides_as_well() {
+fn unreachable_collector_fails_no_decision() {
     let denying = Denying::new();
     let url = format!("http://{}", denying.address);
     let logged = Logged::new(&[("OTEL_BSP_SCHEDULE_DELAY", "50")], RULES, &["--otlp", &url]);

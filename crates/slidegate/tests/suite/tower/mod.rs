@@ -1,15 +1,15 @@
-//! The tower layer: by itself around a service, and in real servers of axum and tonic.
+//! Tests the tower layer: by itself around a service, and in real servers of axum and tonic.
 
-mod adapting; // how long responses take moves the limits that follow the load
-mod answers; // what a client is told: statuses, headers, bodies, and gRPC's
-mod attributes; // where values come from, and what becomes of a request that lacks one
-mod clients; // whose word is taken for who asks
-mod exact; // under load, in real servers: never over the limit, never denied while there is room
-mod examples; // the examples show what they say
-mod holds; // permits are held as long as a response is under way, and no longer
-mod readiness; // a service that is not ready holds up, and is charged nothing
-mod server; // an axum server and a plain client of it
-mod settling; // refunds, and what a request really cost
+mod attributes; // sources of attributes, and requests that lack a value
+mod client_address; // trusted proxies and spoofed headers
+mod examples; // the examples print the decisions that they describe
+mod load; // real servers under load: never over the limit, never denied while there is room
+mod load_feedback; // response times and failures change adaptive limits
+mod permit_guard; // permits are held as long as a response is under way
+mod readiness; // a service that is not ready applies back-pressure, and nothing is charged
+mod responses; // statuses, headers and bodies, and their gRPC forms
+mod server; // helper: an axum server and a plain client of it
+mod settlement; // refunds, and the real cost of a request
 
 use std::convert::Infallible;
 

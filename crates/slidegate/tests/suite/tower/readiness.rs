@@ -1,4 +1,4 @@
-//! A service that is not ready holds up, and nothing is charged for what waits.
+//! Tests that a service that is not ready applies back-pressure, and that waiting requests are not charged.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -58,12 +58,12 @@ async fn two_for_one_place<S: Store + 'static>(limiter: Arc<Limiter<S>>) {
 }
 
 #[tokio::test]
-async fn when_it_is_decided_at_once() {
+async fn unready_service_is_not_charged_in_memory() {
     two_for_one_place(Arc::new(limiter(RULES).0)).await;
 }
 
 #[tokio::test]
-async fn when_redis_decides() {
+async fn unready_service_is_not_charged_in_redis() {
     let server = RedisServer::start(Flavour::Redis7);
     let store = patient_store(&server);
     two_for_one_place(Arc::new(Limiter::new(store, Rules::from_yaml(RULES).unwrap()))).await;

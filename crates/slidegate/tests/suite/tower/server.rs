@@ -1,4 +1,4 @@
-//! An axum server, and a plain client that sees when bytes arrive and can hang up.
+//! Helper: an axum server, and a plain client that sees when bytes arrive and can disconnect.
 
 use std::net::SocketAddr;
 
