@@ -1,4 +1,4 @@
-//! Certificates, made by openssl.
+//! Certificates for tests, written by openssl.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ fn openssl(dir: &Path, line: &str) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A certificate authority, and certificates of a server and a client.
+/// Writes a certificate authority (`ca.pem`), and the certificates and keys of a server and a client, into a folder.
 pub fn certificates(dir: &Path) {
     openssl(dir, "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.pem");
     for name in ["server", "client"] {

@@ -1,22 +1,23 @@
-//! A network that fails as told: a TCP proxy between a client and a real server.
+//! Network that fails on demand: a TCP proxy between a client and a real server.
 //!
-//! Start it in front of a server, give its URL to what is tested, and change the fault at any moment. A fault
-//! holds for connections that are open and for those to come. When `set` has returned, nothing more passes that
-//! the fault forbids; connections that it ends have ended. It has one thread of its own, so tests may be `async` or not; dropping it closes everything.
+//! A test starts the proxy in front of a server, gives its URL to the code under test, and changes the fault at any
+//! moment. A fault applies to open and to new connections. When `set` has returned, the proxy passes nothing that the
+//! fault forbids, and connections that the fault ends have ended. The proxy has a thread of its own, so tests may be
+//! `async` or not. Dropping the proxy closes all connections.
 //!
 //! ```ignore
 //! let server = RedisServer::start(Flavour::Redis7);
 //! let proxy = FaultProxy::start(server.address());
 //! let store = RedisStore::new(&proxy.url()).unwrap();
-//! proxy.set(Fault::CutAfterCommands(1)); // the next command is carried out, its answer is lost
-//! assert!(store.admit(&[ask]).await.unwrap_err().outcome_unknown());
+//! proxy.set(Fault::CutAfterCommands(1)); // the next command is executed, its reply is lost
+//! assert!(store.admit(&[checks]).await.unwrap_err().outcome_unknown());
 //! proxy.set(Fault::BlackHole); // connections stay open and silent
 //! proxy.set(Fault::None); // and go on where they stopped
 //! ```
 //!
-//! As in TCP, no byte is lost in the middle of a connection: what a fault holds back is passed when it ends,
-//! or is lost with the connection. What waits in the proxy is at most 1,024 reads of 4 KiB in each direction;
-//! while nothing may pass it does not read, so senders feel it as they would feel a full network.
+//! As in TCP, no byte is lost in the middle of a connection: bytes that a fault holds back are passed when it ends, or are
+//! lost with the connection. The proxy buffers at most 1,024 reads of 4 KiB in each direction. While nothing may pass, it
+//! does not read, so senders see the back-pressure of a full network.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -31,10 +32,12 @@ use tokio::task::JoinSet;
 use crate::fault_wires::Wires;
 use crate::redis_server::lasting_port;
 
+/// Fault of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
+    /// Everything passes.
     None,
-    /// Every byte is this late, in each direction, however many are on their way.
+    /// Every byte is late by this time, in each direction, for any number of bytes under way.
     Delay(Duration),
     /// Connections are accepted and stay open; nothing passes.
     BlackHole,
@@ -42,68 +45,72 @@ pub enum Fault {
     Reset,
     /// A few bytes at a time, in each direction.
     Drip {
+        /// Bytes at a time.
         bytes: usize,
+        /// Time between two writes.
         every: Duration,
     },
-    /// Requests reach the server; answers do not come back.
+    /// Requests reach the server; replies do not come back.
     HalfOpen,
-    /// Connections are closed, and nobody listens.
+    /// Connections are closed, and new ones are refused.
     Deny,
-    /// The server sees so many bytes more, of all connections; then the connection of the last is closed,
-    /// what was complete is carried out, and no answer follows. Once: the fault is then `None`.
+    /// The server receives this number of further bytes over all connections. Then the proxy closes the connection of the
+    /// last byte: complete commands are executed, and no reply follows. After one cut the fault is `None`.
     CutAfterBytes(u64),
-    /// As `CutAfterBytes`, by whole commands, also those by which a client introduces itself.
-    /// Not for TLS, which hides them.
+    /// As `CutAfterBytes`, counted in whole commands, including those of the handshake. Not for TLS, which hides commands.
     CutAfterCommands(u64),
 }
 
+/// TCP proxy with a [`Fault`]. See the top of this file.
 pub struct FaultProxy {
     address: SocketAddr,
     wires: Arc<Wires>,
-    /// None only while it is dropped, which ends the thread.
+    /// `None` only during drop, which ends the thread.
     orders: Option<mpsc::UnboundedSender<Order>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// A fault to set, if any, and whom to tell when what came before is done.
+/// Fault to set, if any, and a channel that is notified when all earlier orders are done.
 type Order = (Option<Fault>, std::sync::mpsc::Sender<()>);
 
 impl FaultProxy {
-    /// On a free port, passing everything to the target.
+    /// Starts a proxy on a free port that passes everything to the target.
     pub fn start(target: SocketAddr) -> FaultProxy {
         let wires = Arc::new(Wires::to(target));
         let (orders, inbox) = mpsc::unbounded_channel();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (address_sender, address_receiver) = std::sync::mpsc::channel();
         let thread = std::thread::spawn({
             let wires = Arc::clone(&wires);
             move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 runtime.block_on(async {
                     let listener =
-                        Door::bind((Ipv4Addr::LOCALHOST, lasting_port()).into()).listen(BACKLOG).unwrap();
-                    tell.send(listener.local_addr().unwrap()).unwrap();
-                    run(&wires, Door::Open(listener), inbox).await;
+                        Listener::bind((Ipv4Addr::LOCALHOST, lasting_port()).into()).listen(BACKLOG).unwrap();
+                    address_sender.send(listener.local_addr().unwrap()).unwrap();
+                    run(&wires, Listener::Open(listener), inbox).await;
                 });
             }
         });
-        let address = told.recv().unwrap();
+        let address = address_receiver.recv().unwrap();
         FaultProxy { address, wires, orders: Some(orders), thread: Some(thread) }
     }
 
+    /// Returns the address of the proxy.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
+    /// Returns the URL of the proxy for Redis clients.
     pub fn url(&self) -> String {
         format!("redis://{}", self.address)
     }
 
-    /// Holds when this returns.
+    /// Sets the fault, which applies when this returns.
     pub fn set(&self, fault: Fault) {
         self.order(Some(fault));
     }
 
-    /// What holds now: `None` again after a cut.
+    /// Returns the current fault, which is `None` again after a cut.
     pub fn fault(&self) -> Fault {
         self.order(None);
         *self.wires.fault.borrow()
@@ -115,28 +122,28 @@ impl FaultProxy {
         wait.recv().unwrap();
     }
 
-    /// Between two steps of the proxy, so that what a client has seen is counted.
+    /// Reads a counter between two steps of the proxy, so that it includes everything that a client has seen.
     fn counted(&self, counter: &AtomicU64) -> u64 {
         self.order(None);
         counter.load(Ordering::SeqCst)
     }
 
-    /// Where new connections go; those that are open stay where they are.
+    /// Sets the target of new connections. Open connections keep their target.
     pub fn retarget(&self, target: SocketAddr) {
         *self.wires.target() = target;
     }
 
-    /// Connections accepted since the start.
+    /// Returns the number of connections accepted since the start.
     pub fn connections(&self) -> u64 {
         self.counted(&self.wires.accepted)
     }
 
-    /// Bytes passed to the server since the start.
+    /// Returns the number of bytes passed to the server since the start.
     pub fn bytes_to_server(&self) -> u64 {
         self.counted(&self.wires.requested)
     }
 
-    /// Bytes passed to clients since the start.
+    /// Returns the number of bytes passed to clients since the start.
     pub fn bytes_to_client(&self) -> u64 {
         self.counted(&self.wires.answered)
     }
@@ -152,13 +159,13 @@ impl Drop for FaultProxy {
 
 const BACKLOG: u32 = 1_024;
 
-/// The port is bound either way, so that nobody else is given it meanwhile.
-enum Door {
+/// Socket of the proxy. The port is bound in both states, so that no other process gets it meanwhile.
+enum Listener {
     Open(TcpListener),
-    Shut(TcpSocket),
+    Closed(TcpSocket),
 }
 
-impl Door {
+impl Listener {
     fn bind(address: SocketAddr) -> TcpSocket {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_reuseaddr(true).unwrap();
@@ -166,38 +173,38 @@ impl Door {
         socket
     }
 
-    fn turned(self, open: bool) -> Door {
+    fn set_open(self, open: bool) -> Listener {
         match self {
-            Door::Open(listener) if !open => {
+            Listener::Open(listener) if !open => {
                 let address = listener.local_addr().unwrap();
                 drop(listener);
-                Door::Shut(Door::bind(address))
+                Listener::Closed(Listener::bind(address))
             }
-            Door::Shut(socket) if open => Door::Open(socket.listen(BACKLOG).unwrap()),
-            door => door,
+            Listener::Closed(socket) if open => Listener::Open(socket.listen(BACKLOG).unwrap()),
+            unchanged => unchanged,
         }
     }
 
     async fn accept(&self) -> TcpStream {
         match self {
-            Door::Open(listener) => listener.accept().await.unwrap().0,
-            Door::Shut(_) => std::future::pending().await,
+            Listener::Open(listener) => listener.accept().await.unwrap().0,
+            Listener::Closed(_) => std::future::pending().await,
         }
     }
 }
 
-/// Until the proxy is dropped; then its connections are, too.
-async fn run(wires: &Arc<Wires>, mut door: Door, mut orders: mpsc::UnboundedReceiver<Order>) {
+/// Runs the proxy until it is dropped, which drops its connections too.
+async fn run(wires: &Arc<Wires>, mut listener: Listener, mut orders: mpsc::UnboundedReceiver<Order>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             order = orders.recv() => {
                 let Some((fault, done)) = order else { return };
                 if let Some(fault) = fault {
-                    door = door.turned(fault != Fault::Deny);
+                    listener = listener.set_open(fault != Fault::Deny);
                     wires.fault.send_replace(fault);
                     if fault.ends_connections() {
-                        // Or one that is not awake yet would miss a fault that is soon over.
+                        // Otherwise a task that is not awake yet would miss a fault that ends soon.
                         while let Some(ended) = connections.join_next().await {
                             ended.unwrap();
                         }
@@ -205,7 +212,7 @@ async fn run(wires: &Arc<Wires>, mut door: Door, mut orders: mpsc::UnboundedRece
                 }
                 let _ = done.send(());
             }
-            client = door.accept() => {
+            client = listener.accept() => {
                 wires.accepted.fetch_add(1, Ordering::SeqCst);
                 connections.spawn(Arc::clone(wires).connection(client));
             }

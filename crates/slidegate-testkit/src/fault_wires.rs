@@ -1,4 +1,4 @@
-//! What passes through the fault proxy, and when: one task for each connection.
+//! Forwarding of bytes through the fault proxy: one task for each connection.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,9 +33,9 @@ impl Fault {
     }
 }
 
-/// What the connections of a proxy share.
+/// State that the connections of a proxy share.
 pub(crate) struct Wires {
-    /// Changed by the proxy's thread only, so a task that looked at it may act until it next waits.
+    /// Current fault. Only the thread of the proxy changes it, so a task that has read it may act until its next wait.
     pub fault: watch::Sender<Fault>,
     target: Mutex<SocketAddr>,
     pub accepted: AtomicU64,
@@ -43,7 +43,7 @@ pub(crate) struct Wires {
     pub answered: AtomicU64,
 }
 
-/// Why a connection ended.
+/// Reason for the end of a connection.
 enum End {
     Closed,
     Reset,
@@ -71,9 +71,9 @@ impl Wires {
         self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From a client to the target and back, until one of them or a fault ends it.
+    /// Forwards between a client and the target until one of them or a fault ends the connection.
     pub(crate) async fn connection(self: Arc<Self>, mut client: TcpStream) {
-        // In a black hole there is nobody behind the proxy.
+        // During a black hole the proxy does not connect to the target.
         let first = *self.fault.subscribe().wait_for(|fault| *fault != Fault::BlackHole).await.unwrap();
         if first.ends_connections() {
             return close(first == Fault::Reset, [client]);
@@ -101,7 +101,7 @@ impl Wires {
         };
         if let End::Cut = end {
             drop(client);
-            // The server may still be at it: it reads to the end, answers into the void, and hangs up.
+            // The server may still execute commands: it reads to the end, and the proxy discards its replies.
             let _ = server.shutdown().await;
             let mut void = [0; 4096];
             let hang_up = async { while let Ok(1..) = server.read(&mut void).await {} };
@@ -114,7 +114,7 @@ impl Wires {
         }
     }
 
-    /// One direction, until its sender closes it.
+    /// Forwards one direction until its sender closes it.
     async fn pass(&self, side: Side, from: ReadHalf<'_>, to: WriteHalf<'_>) -> Result<(), End> {
         let (sender, receiver) = mpsc::channel(1_024);
         tokio::try_join!(self.read(side, from, sender), self.write(side, to, receiver))?;
@@ -125,7 +125,7 @@ impl Wires {
     async fn read(&self, side: Side, from: ReadHalf<'_>, queue: mpsc::Sender<Chunk>) -> Result<(), End> {
         let mut fault = self.fault.subscribe();
         let mut buffer = vec![0; 4 * 1_024];
-        // Never fails: the writer ends later, or both end.
+        // `reserve` never fails: the writer ends later, or both end.
         while let Ok(place) = queue.reserve().await {
             if fault.borrow_and_update().stalls(side) {
                 let _ = fault.changed().await;
@@ -200,7 +200,7 @@ impl Wires {
         Ok(())
     }
 
-    /// What was passed; whether that was the last before a cut.
+    /// Counts the passed bytes and commands. Returns an error if they were the last before a cut.
     fn count(&self, side: Side, bytes: usize, commands: u64) -> Result<(), End> {
         let counter = if side == Side::Requests { &self.requested } else { &self.answered };
         counter.fetch_add(bytes as u64, Ordering::SeqCst);
@@ -222,7 +222,7 @@ impl Wires {
     }
 }
 
-/// When it came, and what.
+/// Arrival time and bytes of one read.
 type Chunk = (Instant, Vec<u8>);
 
 fn close<const N: usize>(reset: bool, streams: [TcpStream; N]) {

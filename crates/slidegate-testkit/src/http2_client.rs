@@ -1,4 +1,4 @@
-//! HTTP/2 without gRPC, for calls that a gRPC client would not make.
+//! HTTP/2 client without gRPC, for calls that a gRPC client would not make.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -12,15 +12,16 @@ use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::sync::mpsc;
 
-/// The longest wait for an answer.
+/// Longest wait for a response.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// One HTTP/2 connection with a runtime of its own.
 pub struct Client {
     runtime: tokio::runtime::Runtime,
     sender: SendRequest<Chunks>,
 }
 
-/// What is sent, until the sender is dropped.
+/// Body of a request: chunks from a channel, until its sender is dropped.
 pub struct Chunks(mpsc::UnboundedReceiver<Bytes>);
 
 impl Body for Chunks {
@@ -36,6 +37,7 @@ impl Body for Chunks {
 }
 
 impl Client {
+    /// Connects to an address.
     pub fn of(address: &str) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -48,7 +50,7 @@ impl Client {
         Client { runtime, sender }
     }
 
-    /// The HTTP status and the gRPC one; without a body, it never comes.
+    /// Calls a method and returns the HTTP status and the gRPC status. If `body` is `None`, the body never ends.
     pub fn call(&self, path: &str, headers: &[(&str, &str)], body: Option<&[u8]>) -> (u16, String) {
         let (chunks, received) = mpsc::unbounded_channel();
         let mut chunks = Some(chunks);
@@ -60,13 +62,14 @@ impl Client {
         answer
     }
 
-    /// Begins a call; says when its headers must have arrived, and takes the body then.
+    /// Begins a call. Returns a receiver that is notified when the server must have read the headers, and a function that
+    /// sends the body and returns the HTTP status and the gRPC status.
     pub fn begin(
         &self,
         path: &str,
     ) -> (std::sync::mpsc::Receiver<()>, impl FnOnce(Vec<u8>) -> (u16, String) + use<>) {
         let (chunks, received) = mpsc::unbounded_channel();
-        let (told, arrived) = std::sync::mpsc::channel();
+        let (notify, arrived) = std::sync::mpsc::channel();
         let mut sender = self.sender.clone();
         let request = request(path, &[], Chunks(received));
         let handle = self.runtime.handle().clone();
@@ -77,7 +80,7 @@ impl Client {
         });
         let other = self.call("/nobody/knows", &[], Some(b""));
         assert_eq!(other.1, "12");
-        told.send(()).unwrap();
+        notify.send(()).unwrap();
         (arrived, move |body| {
             chunks.send(body.into()).unwrap();
             drop(chunks);

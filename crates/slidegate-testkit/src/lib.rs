@@ -9,7 +9,7 @@
 //!
 //! This crate depends on no other crate of the workspace, so every one of them can use it in its tests. A helper that fails
 //! panics: its callers are tests.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::new_without_default)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::new_without_default)]
 
 mod certificates;
 mod fake_time;

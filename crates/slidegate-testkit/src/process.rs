@@ -1,4 +1,4 @@
-//! Child processes with a time limit: a test that waits for one fails with its command line, and never hangs.
+//! Child processes with a time limit: a test that waits too long fails with the command line, and never hangs.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Far more than any command of these tests takes, also on a busy machine, and less than nextest gives a test.
+/// Time limit of a command: far more than any command needs on a busy machine, and less than the limit of nextest.
 const LIMIT: Duration = Duration::from_secs(240);
 const STEP: Duration = Duration::from_millis(5);
 
@@ -44,10 +44,11 @@ pub fn exit(child: &mut Child, what: &str) -> ExitStatus {
     panic!("{what} does not exit within {LIMIT:?}");
 }
 
-/// The lines of a pipe as they come. They are read to the end, so that the child can always write.
+/// Lines of a pipe as they arrive. A thread reads to the end, so that the child can always write.
 pub struct Lines(Receiver<String>);
 
 impl Lines {
+    /// Starts the thread that reads the pipe.
     pub fn of(pipe: impl Read + Send + 'static) -> Self {
         let (sender, lines) = channel();
         std::thread::spawn(move || {
@@ -58,7 +59,7 @@ impl Lines {
         Lines(lines)
     }
 
-    /// The next line; none at the end of the pipe. Panics if neither comes in time.
+    /// Returns the next line, or `None` at the end of the pipe. Panics if neither comes in time.
     #[track_caller]
     pub fn next(&self, what: &str) -> Option<String> {
         match self.0.recv_timeout(LIMIT) {

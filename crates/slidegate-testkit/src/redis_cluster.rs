@@ -1,8 +1,8 @@
-//! A real cluster for a test: three primaries with a replica each, on ports of their own, gone on drop.
+//! Real Redis cluster for a test: three primaries with a replica each, on free ports, killed on drop.
 //!
-//! Shard `i` is the nodes `i` and `i + 3`, whichever of them is its primary now. A node that was killed or paused
-//! is not asked. What changes the cluster returns when every living node knows of it, except `kill_primary`,
-//! `pause`, `resume` and `restart`: after those, wait for what the test is about.
+//! Shard `i` is the nodes `i` and `i + 3`; either may be its primary. The helpers do not call a node that was killed or
+//! paused. A method that changes the cluster returns when every living node knows of the change, except `kill_primary`,
+//! `pause`, `resume` and `restart`: after those, a test waits for the state that it needs.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -13,27 +13,30 @@ use crate::redis_server::{Flavour, RedisServer, eventually, lasting_port};
 const SHARDS: usize = 3;
 const SLOTS: [&str; SHARDS] = ["0 5460", "5461 10922", "10923 16383"];
 
+/// Six cluster nodes, killed on drop.
 pub struct Cluster {
     nodes: Vec<RedisServer>,
     paused: Mutex<BTreeSet<u16>>,
 }
 
-/// Where a slot is on its way. Between `Opened` and `Closed`, a key that is not at its old node is asked for at
+/// Step of a slot migration. Between `Opened` and `Closed`, a key that is not at its old node is asked for at
 /// the new one (`ASK`), and keys that are on both sides cannot be used together (`TRYAGAIN`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
+    /// Both nodes know of the migration.
     Opened,
-    /// So many keys are there by now.
+    /// Number of keys that have moved so far.
     Moved(usize),
+    /// Every node knows the new owner.
     Closed,
 }
 
 impl Cluster {
-    /// Takes some seconds: nodes have to meet, and primaries wait before they accept writes.
+    /// Starts the nodes. Takes some seconds: nodes have to meet, and primaries wait before they accept writes.
     pub fn start() -> Cluster {
         let nodes: Vec<RedisServer> = (0..2 * SHARDS).map(|_| node()).collect();
         for (i, node) in nodes.iter().enumerate() {
-            // Their own from the start, or they would have to find out that they collide.
+            // Different epochs from the start, because nodes resolve collisions slowly.
             node.run(&format!("CLUSTER SET-CONFIG-EPOCH {}", i + 1));
             if let Some(slots) = SLOTS.get(i) {
                 node.run(&format!("CLUSTER ADDSLOTSRANGE {slots}"));
@@ -46,7 +49,7 @@ impl Cluster {
         };
         let mut looks = 0;
         eventually("all nodes have met", || {
-            // On a busy machine a handshake may take longer than a node waits for it: it is begun again.
+            // On a busy machine a handshake may take longer than a node waits for it, so the loop repeats it.
             if looks % 40 == 0 {
                 cluster.introduce();
             }
@@ -65,6 +68,7 @@ impl Cluster {
         cluster
     }
 
+    /// Makes each node meet every other node.
     fn introduce(&self) {
         for (i, node) in self.nodes.iter().enumerate() {
             for other in &self.nodes[i + 1..] {
@@ -73,12 +77,12 @@ impl Cluster {
         }
     }
 
-    /// From now on a node that is silent for a few seconds, because the machine is busy, is not replaced.
+    /// Sets a long node timeout: a node that is silent for a few seconds on a busy machine is not replaced.
     pub fn expect_no_failover(&self) {
         self.set_timeout(15_000);
     }
 
-    /// From now on a node that is silent for two seconds is replaced. Called before a node is killed or paused.
+    /// Sets a node timeout of two seconds. Call it before a node is killed or paused.
     pub fn expect_failover(&self) {
         self.set_timeout(2_000);
     }
@@ -89,31 +93,34 @@ impl Cluster {
         }
     }
 
-    /// Of all nodes, also of those that are down.
+    /// Returns the URLs of all nodes, also of nodes that are down.
     pub fn urls(&self) -> Vec<String> {
         self.nodes.iter().map(RedisServer::url).collect()
     }
 
-    /// The port of each shard's primary, as the living nodes have it; a killed one until another is elected.
+    /// Returns the port of the primary of each shard, as the living nodes know it. A killed primary stays in the list until
+    /// a replica is elected.
     pub fn primaries(&self) -> [u16; SHARDS] {
         primaries(&self.view(), &self.nodes).map(|port| port.expect("a primary of each shard"))
     }
 
-    /// The port of the node that has the slot.
+    /// Returns the port of the node that owns the slot.
     pub fn node_of_slot(&self, slot: u16) -> u16 {
         owner(&self.view(), slot).expect("every slot has an owner")
     }
 
+    /// Returns the slot of a key.
     pub fn slot_of(&self, key: &str) -> u16 {
         let slot = redis::cmd("CLUSTER").arg("KEYSLOT").arg(key).query(&mut self.living()[0].client());
         slot.unwrap()
     }
 
+    /// Returns the node with this port.
     pub fn node(&self, port: u16) -> &RedisServer {
         self.nodes.iter().find(|node| node.port == port).expect("a port of this cluster")
     }
 
-    /// The other node of its shard.
+    /// Returns the other node of the same shard.
     pub fn partner(&self, port: u16) -> &RedisServer {
         let i = self.nodes.iter().position(|node| node.port == port).expect("a port of this cluster");
         &self.nodes[(i + SHARDS) % self.nodes.len()]
@@ -124,7 +131,7 @@ impl Cluster {
         self.migrate_slot_by(slot, to, 100, |_| {});
     }
 
-    /// As `migrate_slot`, so many keys at a time, and calls back after each step: there, wait or look.
+    /// Moves a slot like `migrate_slot`, `keys` at a time, and calls `after` after each step.
     pub fn migrate_slot_by(&self, slot: u16, to: u16, keys: usize, mut after: impl FnMut(Step)) {
         let (source, target) = (self.node(self.node_of_slot(slot)), self.node(to));
         assert_ne!(source.port, to, "slot {slot} is there already");
@@ -158,7 +165,7 @@ impl Cluster {
         after(Step::Closed);
     }
 
-    /// `kill -9` to the primary of shard `i`; its port.
+    /// Kills the primary of shard `i` with SIGKILL and returns its port.
     pub fn kill_primary(&self, i: usize) -> u16 {
         let port = self.primaries()[i];
         self.expect_failover();
@@ -167,7 +174,7 @@ impl Cluster {
         port
     }
 
-    /// Waits until shard `i` has another primary than `old` and all living nodes serve; its port.
+    /// Waits until shard `i` has another primary than `old` and all living nodes serve. Returns the port of the new primary.
     pub fn wait_for_failover(&self, i: usize, old: u16) -> u16 {
         self.wait("a replica is elected", |view| {
             primaries(view, &self.nodes)[i].is_some_and(|port| port != old)
@@ -177,7 +184,7 @@ impl Cluster {
         self.primaries()[i]
     }
 
-    /// Starts a node again, without keys, as the member that it was.
+    /// Starts a node again as the same member, without keys.
     pub fn restart(&self, port: u16) {
         self.node(port).restart();
         self.paused().remove(&port);
@@ -194,13 +201,14 @@ impl Cluster {
         eventually("all serve", || self.living().iter().all(ok));
     }
 
-    /// SIGSTOP: it keeps its connections and says nothing.
+    /// Sends SIGSTOP: the node keeps its connections and answers nothing.
     pub fn pause(&self, port: u16) {
         self.expect_failover();
         self.paused().insert(port);
         self.node(port).signal("-STOP");
     }
 
+    /// Sends SIGCONT to a paused node.
     pub fn resume(&self, port: u16) {
         self.node(port).signal("-CONT");
         self.paused().remove(&port);
@@ -222,13 +230,13 @@ impl Cluster {
         view(self.living().first().expect("a living node"))
     }
 
-    /// Until it holds in the eyes of every living node.
+    /// Waits until the condition holds in the view of every living node.
     fn wait(&self, what: &str, holds: impl Fn(&[Entry]) -> bool) {
         eventually(what, || self.living().iter().all(|node| holds(&view(node))));
     }
 }
 
-/// What one node thinks of another, or of itself.
+/// One node in the view of a node.
 struct Entry {
     port: u16,
     flags: String,
@@ -242,11 +250,11 @@ impl Entry {
         self.flags.split(',').any(|word| word == flag)
     }
 
-    /// A line of CLUSTER NODES: id, ip:port@bus, flags, primary, ping, pong, epoch, link, slots.
+    /// Parses a line of CLUSTER NODES: id, ip:port@bus, flags, primary, ping, pong, epoch, link, slots.
     fn read(line: &str) -> Entry {
         let words: Vec<&str> = line.split(' ').collect();
         let port = words[1].split(['@', ',']).next().and_then(|address| address.rsplit(':').next());
-        // A slot on its way is in brackets, and still its owner's.
+        // A migrating slot is in brackets, and still belongs to its owner.
         let slots = words[8..].iter().filter(|word| !word.starts_with('['));
         let slots = slots.map(|word| {
             let (first, last) = word.split_once('-').unwrap_or((word, word));
@@ -271,7 +279,7 @@ fn owner(view: &[Entry], slot: u16) -> Option<u16> {
     view.iter().find(has).map(|entry| entry.port)
 }
 
-/// Of two that call themselves primary of a shard, the one elected last.
+/// Returns the primary of each shard. If two nodes claim the role, the one that was elected last counts.
 fn primaries(view: &[Entry], nodes: &[RedisServer]) -> [Option<u16>; SHARDS] {
     std::array::from_fn(|i| {
         let of_shard = |entry: &&Entry| [nodes[i].port, nodes[i + SHARDS].port].contains(&entry.port);
@@ -291,7 +299,7 @@ fn text(node: &RedisServer, command: &str) -> String {
 fn node() -> RedisServer {
     let arguments = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
     let further = ["--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no"];
-    // Replicas are there at once, not after five seconds.
+    // Replicas synchronize at once, not after five seconds.
     let sync = ["--repl-diskless-sync-delay", "0"];
     RedisServer::at_with(Flavour::Redis7, lasting_port(), &[&arguments[..], &further, &sync].concat())
 }
@@ -360,7 +368,7 @@ fn replica_takes_over_and_old_primary_follows() {
         view.iter().any(|entry| entry.port == old && entry.has("slave") && !entry.has("fail"))
     });
     cluster.wait_until_ok();
-    // And back, by a primary that only seems to be gone.
+    // The primary that is paused seems to be gone, so the roles change back.
     cluster.pause(new);
     assert_eq!(cluster.wait_for_failover(shard, new), old);
     cluster.resume(new);

@@ -1,22 +1,23 @@
-//! A primary, its replica, and three sentinels that watch them, two of which decide. Gone on drop.
+//! Primary, its replica, and three sentinels with a quorum of two, killed on drop.
 
 use std::collections::HashMap;
 
 use crate::redis_server::{Flavour, RedisServer, eventually, lasting_port};
 
+/// Two nodes and three sentinels, killed on drop.
 pub struct Sentinels {
     nodes: [RedisServer; 2],
     sentinels: [RedisServer; 3],
 }
 
 impl Sentinels {
-    /// The name of the primary among the sentinels.
+    /// Name under which the sentinels monitor the primary.
     pub const NAME: &str = "slidegate";
 
-    /// Returns when the sentinels know the replica and each other.
+    /// Starts all servers. Returns when the sentinels know the replica and each other.
     pub fn start() -> Sentinels {
         let start = |arguments: &[&str]| RedisServer::at_with(Flavour::Redis7, lasting_port(), arguments);
-        // Replicas are there at once, not after five seconds.
+        // Replicas synchronize at once, not after five seconds.
         let primary = start(&["--repl-diskless-sync-delay", "0"]);
         let port = primary.port.to_string();
         let replica = start(&["--repl-diskless-sync-delay", "0", "--replicaof", "127.0.0.1", &port]);
@@ -35,50 +36,52 @@ impl Sentinels {
             sentinel
         });
         let known = |sentinel: &RedisServer| {
-            let told: HashMap<String, String> =
+            let master: HashMap<String, String> =
                 redis::from_redis_value(sentinel.run(&format!("SENTINEL MASTER {name}"))).unwrap();
-            told["num-slaves"] == "1" && told["num-other-sentinels"] == "2" && told["flags"] == "master"
+            master["num-slaves"] == "1" && master["num-other-sentinels"] == "2" && master["flags"] == "master"
         };
         eventually("the sentinels know all", || sentinels.iter().all(known));
         Sentinels { nodes: [primary, replica], sentinels }
     }
 
-    /// The URLs of the sentinels, which clients ask first.
+    /// Returns the URLs of the sentinels, which clients ask first.
     pub fn sentinels(&self) -> Vec<String> {
         self.sentinels.iter().map(RedisServer::url).collect()
     }
 
-    /// The URLs of the primary and the replica, in no order that lasts.
+    /// Returns the URLs of the primary and the replica. Their order does not show their role.
     pub fn nodes(&self) -> Vec<String> {
         self.nodes.iter().map(RedisServer::url).collect()
     }
 
+    /// Returns the node with this port.
     pub fn node(&self, port: u16) -> &RedisServer {
         self.nodes.iter().find(|node| node.port == port).expect("a port of these nodes")
     }
 
-    /// The other node.
+    /// Returns the other node.
     pub fn partner(&self, port: u16) -> &RedisServer {
         self.nodes.iter().find(|node| node.port != port).expect("two nodes")
     }
 
-    /// The port that the living sentinels say, once they say the same.
+    /// Waits until the living sentinels agree on the primary, and returns its port.
     pub fn master_port(&self) -> u16 {
         self.agreed(|_| true)
     }
 
-    /// `kill -9`; its port.
+    /// Kills the primary with SIGKILL and returns its port.
     pub fn kill_master(&self) -> u16 {
         let port = self.master_port();
         self.node(port).kill();
         port
     }
 
+    /// Kills sentinel `i`.
     pub fn kill_sentinel(&self, i: usize) {
         self.sentinels[i].kill();
     }
 
-    /// Waits until the sentinels say another port than `old`, and that node accepts writes.
+    /// Waits until the sentinels agree on another primary than `old` which accepts writes. Returns its port.
     pub fn wait_for_failover(&self, old: u16) -> u16 {
         let new = self.agreed(|port| port != old);
         eventually("the replica is a primary", || info(self.node(new)).contains("role:master"));
@@ -107,7 +110,7 @@ impl Sentinels {
     }
 }
 
-/// Empty if the sentinels closed the connection meanwhile, as they do when they change a role.
+/// Returns INFO replication, or an empty text if the connection was closed, as sentinels do when they change a role.
 fn info(node: &RedisServer) -> String {
     node.try_run("INFO replication").map(|info| redis::from_redis_value(info).unwrap()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! A real server for a test: on a free port, in a temporary folder, killed when it goes out of scope.
+//! One real Redis or Valkey server for a test: on a free port, in a temporary folder, killed on drop.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -8,16 +8,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// Program and version of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavour {
-    /// The oldest that is supported.
+    /// Redis 6.2, the oldest supported version.
     Redis62,
-    /// Debian's.
+    /// Redis 7, the version of Debian.
     Redis7,
+    /// Valkey 9.
     Valkey9,
 }
 
 impl Flavour {
+    /// Every supported server.
     pub const ALL: [Flavour; 3] = [Flavour::Redis62, Flavour::Redis7, Flavour::Valkey9];
 
     fn program(self) -> PathBuf {
@@ -30,38 +33,43 @@ impl Flavour {
     }
 }
 
+/// Real server, killed on drop. Drop panics if a key is left without a time to live.
 pub struct RedisServer {
     process: Mutex<Process>,
+    /// Port on 127.0.0.1.
     pub port: u16,
+    /// Working folder of the server.
     pub dir: tempfile::TempDir,
-    /// Whether every key that is left must have a time to live.
+    /// If true, drop asserts that every key has a time to live.
     check_ttl: bool,
 }
 
 struct Process {
     start: Command,
-    /// None after `kill`.
+    /// `None` after `kill`.
     child: Option<Child>,
 }
 
 impl RedisServer {
+    /// Starts a server on a free port.
     pub fn start(flavour: Flavour) -> Self {
         Self::with(flavour, &[], &[])
     }
 
-    /// On a port that was chosen before.
+    /// Starts a server on a port that the caller has reserved with [`lasting_port`].
     pub fn at(flavour: Flavour, port: u16) -> Self {
         Self::at_with(flavour, port, &[])
     }
 
+    /// Starts a server on a reserved port with further arguments. With arguments, drop does not check times to live.
     pub fn at_with(flavour: Flavour, port: u16, arguments: &[&str]) -> Self {
         let mut server = Self::with_port(flavour, Some(port), arguments, &[]);
-        // It may want a password.
+        // The server may need a password, which the check does not have.
         server.check_ttl = arguments.is_empty();
         server
     }
 
-    /// With further arguments and environment variables.
+    /// Starts a server on a free port with further arguments and environment variables.
     pub fn with(flavour: Flavour, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         Self::with_port(flavour, None, arguments, environment)
     }
@@ -76,11 +84,11 @@ impl RedisServer {
         let dir = tempfile::tempdir().unwrap();
         for _ in 0..10 {
             // A program outside the tests may take the port before the server binds it. The server then exits, and the
-            // next port is tried.
+            // loop tries the next port.
             let port = chosen.unwrap_or_else(lasting_port);
             let mut start = Command::new(&program);
             if arguments.contains(&"--sentinel") {
-                // A sentinel writes what it learns into a file, which has to be the first argument.
+                // A sentinel writes its state into a file, which has to be the first argument.
                 let file = dir.path().join("sentinel.conf");
                 std::fs::write(&file, "").unwrap();
                 start.arg(file);
@@ -106,7 +114,7 @@ impl RedisServer {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// At once, as `kill -9` does. It is gone when this returns; its folder stays.
+    /// Kills the server with SIGKILL. The process has exited when this returns; its folder stays.
     pub fn kill(&self) {
         if let Some(mut child) = self.process().child.take() {
             let _ = child.kill();
@@ -114,11 +122,12 @@ impl RedisServer {
         }
     }
 
+    /// Returns true after `kill`, until `restart`.
     pub fn is_killed(&self) -> bool {
         self.process().child.is_none()
     }
 
-    /// After `kill`, or instead of it: the same port, arguments and folder, without the keys.
+    /// Starts the server again with the same port, arguments and folder, without its keys. Kills it first if it runs.
     pub fn restart(&self) {
         self.kill();
         let mut process = self.process();
@@ -126,21 +135,23 @@ impl RedisServer {
         process.child = Some(child.expect("it started here before"));
     }
 
-    /// For tests that put their own keys there, or leave the server unable to answer.
+    /// Disables the check on drop, for tests that write their own keys or leave the server unable to answer.
     pub fn without_ttl_check(mut self) -> Self {
         self.check_ttl = false;
         self
     }
 
+    /// Returns the URL for clients.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    /// Returns the socket address.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// Returns a plain connection, as any other client has it, once the server answers. An error such as BUSY is an answer.
+    /// Returns a plain connection as soon as the server answers. An error such as BUSY counts as an answer.
     pub fn client(&self) -> redis::Connection {
         let client = redis::Client::open(self.url()).unwrap();
         let answers =
@@ -156,11 +167,12 @@ impl RedisServer {
         connection.unwrap()
     }
 
+    /// Runs a command, whose words are separated by single spaces. Panics on an error.
     pub fn run(&self, line: &str) -> redis::Value {
         self.try_run(line).unwrap()
     }
 
-    /// For servers that close their connections when they change their role.
+    /// Runs a command like [`run`](Self::run), and returns errors. A server closes its connections when it changes its role.
     pub fn try_run(&self, line: &str) -> redis::RedisResult<redis::Value> {
         let mut words = line.split(' ');
         let mut command = redis::cmd(words.next().unwrap());
@@ -170,14 +182,14 @@ impl RedisServer {
         command.query(&mut self.client())
     }
 
-    /// Stops the process for a while, as a machine under load would.
+    /// Sends a signal, such as `-STOP` and `-CONT` to stop the process for a while as a busy machine would.
     pub fn signal(&self, signal: &str) {
         let id = self.process().child.as_ref().expect("it was killed").id();
         let killed = Command::new("kill").args([signal, &id.to_string()]).status().unwrap();
         assert!(killed.success());
     }
 
-    /// No key may outlive its use: each has a time to live.
+    /// Asserts that every key has a time to live.
     pub fn assert_ttls(&self) {
         let mut connection = self.client();
         let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
@@ -190,7 +202,7 @@ impl RedisServer {
     }
 }
 
-/// How long a test waits for a condition before it fails: the machine may be very busy.
+/// Longest wait of a test for a condition. The machine may be very busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Blocks until `holds` returns true. Panics with `what` if it does not within [`PATIENCE`].

@@ -1,23 +1,24 @@
-//! Where commands end in what a client sends: RESP arrays of bulk strings, in pieces of any size.
+//! Finds the ends of commands in the bytes of a client: RESP arrays of bulk strings, in chunks of any size.
 
+/// Incremental parser that counts commands.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Commands {
-    /// The line that is being read: its first byte, and its digits so far.
+    /// First byte of the current line. `number` holds its digits so far.
     kind: Option<u8>,
     number: u64,
-    /// Bulk strings of this command that are still to come.
+    /// Number of bulk strings of this command that are still to come.
     strings: u64,
-    /// Bytes of this bulk string that are still to come, with its line end.
+    /// Number of bytes of this bulk string that are still to come, with its line end.
     bytes: u64,
 }
 
 impl Commands {
-    /// How many commands end in the bytes that follow.
+    /// Consumes the next bytes and returns the number of commands that end in them.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> u64 {
         bytes.iter().filter(|byte| self.ends_with(**byte)).count() as u64
     }
 
-    /// How many of the bytes belong to the next `count` commands.
+    /// Returns the number of bytes that belong to the next `count` commands.
     pub(crate) fn end_of(&self, count: u64, bytes: &[u8]) -> usize {
         let mut ahead = *self;
         let mut ends = (1..).zip(bytes).filter(|(_, byte)| ahead.ends_with(**byte)).map(|(end, _)| end);
@@ -44,7 +45,7 @@ impl Commands {
                 match kind {
                     b'*' => self.strings = number,
                     b'$' => self.bytes = number.saturating_add(2),
-                    // A command in a line of its own; an empty line is none.
+                    // An inline command. An empty line is no command.
                     _ => return !matches!(kind, b'\r' | b'\n'),
                 }
                 false

@@ -1,20 +1,22 @@
-//! A server that answers as a test wants it to: late, wrong, or not at all.
+//! HTTP server with responses that a test chooses: late, wrong, or none.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Body of an allowed decision.
 pub const ALLOWED: &str = r#"{"allowed":true,"source":"store"}"#;
 
-/// Lives until the test's process ends.
+/// Stub server. It runs until the process of the test ends.
 pub struct Stub {
+    /// Base URL.
     pub url: String,
     seen: Arc<AtomicU64>,
 }
 
 impl Stub {
-    /// Answers the n-th `acquire`, from 0, with what `answer` makes of n; it may take its time. Others are allowed.
+    /// Starts a server that answers the n-th `acquire`, from 0, with `answer(n)`, which may block. Other requests are allowed.
     pub fn start(answer: impl Fn(u64) -> String + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -29,20 +31,21 @@ impl Stub {
         Stub { url, seen }
     }
 
-    /// How often `acquire` was called.
+    /// Returns the number of `acquire` calls.
     pub fn seen(&self) -> u64 {
         self.seen.load(Ordering::SeqCst)
     }
 }
 
-/// An address where every connection is refused. The port stays bound, so that no other process can listen there
-/// meanwhile.
+/// Address that refuses every connection. The port stays bound, so that no other process can listen there meanwhile.
 pub struct Denying {
     _socket: tokio::net::TcpSocket,
+    /// Address that refuses connections.
     pub address: SocketAddr,
 }
 
 impl Denying {
+    /// Binds a free port without listening.
     pub fn new() -> Self {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
@@ -51,12 +54,12 @@ impl Denying {
     }
 }
 
-/// A whole answer.
+/// Formats a complete HTTP response.
 pub fn answer(status: u16, body: &str) -> String {
     format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
-/// One connection, until either side closes it.
+/// Serves one connection until either side closes it.
 fn talk(stream: &TcpStream, of: &dyn Fn(u64) -> String, seen: &AtomicU64) {
     stream.set_nodelay(true).unwrap();
     let mut reader = BufReader::new(stream);

@@ -1,10 +1,10 @@
-//! Waiting for a condition, with a limit.
+//! Asynchronous waits with a time limit.
 
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-/// Long enough for a machine that is busy with other work.
+/// Longest wait. The machine may be busy with other work.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Waits until `holds` returns true. Panics with `what` after a minute.
@@ -17,7 +17,7 @@ pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     assert!(timeout(LIMIT, holding).await.is_ok(), "not in {LIMIT:?}: {what}");
 }
 
-/// The output of `future`. Panics with `what` if there is none after a minute.
+/// Returns the output of `future`. Panics with `what` after a minute.
 pub async fn within_limit<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(LIMIT, future).await.unwrap_or_else(|_| panic!("not in {LIMIT:?}: {what}"))
 }
