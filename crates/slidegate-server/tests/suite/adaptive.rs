@@ -5,7 +5,7 @@ use slidegate_testkit::{Flavour, RedisServer, eventually};
 
 use crate::server::Server;
 
-/// Only latencies count, and soon: what the machine that tests has in use is its own business.
+/// Only latencies count, and at once: the load of the test machine must not matter.
 const RULES: &str = "
 rules:
   - name: orders
@@ -85,7 +85,7 @@ fn every_node_has_the_same_limit() {
     });
 }
 
-/// A program that can write to Redis adds an id that no clock makes, and bytes that are no text: nodes go on.
+/// A program that can write to Redis adds an id that no clock makes, and bytes that are no text: nodes continue.
 #[test]
 fn nodes_skip_impossible_stream_entries() {
     let redis = RedisServer::start(Flavour::Redis7);

@@ -18,7 +18,7 @@ fn with_token(server: &Server, method: &str, path: &str, token: &str, body: &str
     server.send(method, path, &headers, body)
 }
 
-/// Everything that changes something.
+/// Requests that change state.
 const CHANGES: [(&str, &str); 3] =
     [("PUT", "/v1/rules"), ("DELETE", "/v1/keys/one:user=a"), ("PATCH", "/v1/keys/one:user=a")];
 
@@ -149,7 +149,7 @@ fn decisions_need_the_configured_token() {
 #[test]
 fn admin_listener_is_separate() {
     let server = Server::with_env(&[], RULES, &["--admin", "127.0.0.1:0"]);
-    let other = server.door("admin http").to_owned();
+    let other = server.listener_address("admin http").to_owned();
     for (method, path) in CHANGES {
         let answer = server.send(method, path, &[], RULES);
         assert_eq!(
@@ -167,7 +167,7 @@ fn admin_listener_is_separate() {
     assert_eq!(page.status, 403, "a page of a browser may not: {}", page.body);
 
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], RULES, &["--admin", "127.0.0.1:0"]);
-    let admin = Server::at(server.door("admin http"));
+    let admin = Server::at(server.listener_address("admin http"));
     assert_eq!(admin.send("PUT", "/v1/rules", &[], &three).status, 401, "with the token, if there is one");
     assert_eq!(with_token(&admin, "PUT", "/v1/rules", ADMIN, &three).status, 200);
     assert_eq!(
@@ -214,7 +214,7 @@ fn tokens_are_read_from_files_and_never_printed() {
         assert!(!printed.contains(token), "{printed}");
     }
 
-    // An empty one is a mistake, not an open door.
+    // An empty token is an error. It does not open the API.
     let mut serve = Command::new(BINARY);
     let denied = process::output(serve.args(["serve", "--http", any]).env("SLIDEGATE_TOKEN", ""));
     assert!(!denied.status.success() && String::from_utf8_lossy(&denied.stderr).contains("is empty"));
@@ -230,7 +230,8 @@ fn tokens_are_read_from_files_and_never_printed() {
     );
 }
 
-/// The door for changes needs no token where there is none. Only this machine may reach it then, unless it is said otherwise.
+/// The admin listener needs no token if none is configured. Then it must be on a loopback address, unless a flag permits
+/// other addresses.
 #[test]
 fn admin_listener_without_token_is_loopback_only() {
     let any = "127.0.0.1:0";
@@ -243,7 +244,7 @@ fn admin_listener_without_token_is_loopback_only() {
         assert!(message.contains("--admin-without-token"), "{message}");
     }
     let server = Server::with_env(&[], RULES, &["--admin", "0.0.0.0:0", "--admin-without-token"]);
-    assert!(server.door("admin http").starts_with("0.0.0.0:"));
+    assert!(server.listener_address("admin http").starts_with("0.0.0.0:"));
     Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], RULES, &["--admin", "0.0.0.0:0"]);
     // So does the file.
     let config = tempfile::NamedTempFile::new().unwrap();
@@ -256,7 +257,7 @@ fn admin_listener_without_token_is_loopback_only() {
     );
 }
 
-/// A page of another site makes a browser ask: nothing is charged.
+/// A page of another site makes a browser send requests: nothing is charged.
 #[test]
 fn cross_origin_pages_charge_nothing() {
     let server = Server::with_rules(RULES);

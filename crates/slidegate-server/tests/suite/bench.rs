@@ -22,7 +22,7 @@ fn run(arguments: &[&str]) -> Output {
     process::finish(start(arguments), &format!("slidegate bench {}", arguments.join(" ")))
 }
 
-/// The figures, which must add up.
+/// Runs a benchmark and returns its figures. Asserts that they add up.
 fn figures(output: &Output) -> Value {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
@@ -42,7 +42,7 @@ fn bench(arguments: &[&str]) -> Value {
     figures(&run(&[arguments, &["--json"]].concat()))
 }
 
-/// A thousand asks about one key of which a hundred fit.
+/// A thousand requests for one key, of which a hundred fit.
 const HUNDRED: [&str; 8] =
     ["--requests", "1000", "--distribution", "one", "--limit", "100", "--window", "1h"];
 
@@ -117,7 +117,7 @@ fn duration_ends_the_run_and_warm_up_is_not_counted() {
     assert_eq!(bench(&[&run[..], &["--requests", "5"]].concat())["asked"], 5);
     let endless = ["--requests", "1000000000000", "--warm-up", "0s"];
     assert!(bench(&[&run[..], &endless].concat())["asked"].as_u64() < Some(1_000_000_000_000));
-    // Nor what the warm-up of a rate that nobody can keep has left over.
+    // Requests that an impossible rate left over from the warm-up are not counted either.
     let rate = ["--warm-up", "200ms", "--rate", "10000000", "--callers", "1"];
     let open = ["--store", "memory", "--duration", "200ms"];
     let figures = bench(&[&open[..], &rate].concat());
@@ -127,7 +127,7 @@ fn duration_ends_the_run_and_warm_up_is_not_counted() {
     assert!(figures["latency_us"]["max"].as_u64().unwrap() > 100_000, "their wait counts: {figures}");
 }
 
-/// It stops for 400 ms once; with every ask that comes meanwhile.
+/// Server that stops once for 400 ms, for every request that comes meanwhile.
 fn stalling() -> Stub {
     let gate = RwLock::new(());
     Stub::start(move |n| {
@@ -250,7 +250,7 @@ fn table_describes_the_results() {
     assert!(output.stderr.is_empty(), "no bar where nobody watches");
 }
 
-/// Options, and what is said about them; nothing is asked.
+/// Options, and their error messages. No request is sent.
 #[test]
 fn invalid_options_are_rejected_before_the_run() {
     let denying = Denying::new();

@@ -23,13 +23,13 @@ rules:
   - { name: staff, match: { api: /admin }, blocked: true }
 ";
 
-/// A server that records to `path`.
+/// Starts a server that records to `path`.
 fn recording(path: &Path, more: &[&str]) -> Server {
     let path = path.to_str().unwrap();
     Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], RULES, &[&["--record", path], more].concat())
 }
 
-/// Stops the server, so that all of it is in the file.
+/// Stops the server, so that the file is complete.
 fn stop(mut server: Server) {
     server.terminate();
     assert!(server.wait().success());
@@ -44,7 +44,7 @@ fn login(server: &Server, ip: &str) -> u16 {
     server.post("/v1/acquire", &body.to_string()).status
 }
 
-/// Without their instants, which are in order.
+/// Removes the instants, after asserting their order.
 fn told(mut all: Vec<Value>) -> Vec<Value> {
     let instants: Vec<u64> = all.iter().map(|line| line["at"].as_u64().unwrap()).collect();
     assert!(instants.is_sorted(), "{instants:?}");
@@ -68,7 +68,7 @@ fn every_protocol_is_recorded() {
     server.post("/v1/acquire", r#"{"attributes":{"api":"/report"},"permits":6}"#);
     server.post("/v1/acquire", r#"{"attributes":{"api":"/admin"},"permits":0}"#);
     assert_eq!(server.get("/v1/authorize").status, 200);
-    let mut client = Wire::connect(server.door("redis"));
+    let mut client = Wire::connect(server.listener_address("redis"));
     client.ask("SG.ACQUIRE r 5 1000 2");
     client.ask("SG.CHECK PERMITS 3 api /report");
     client.ask("CL.THROTTLE user 4 30 60 1");
@@ -264,7 +264,7 @@ fn sample_has_whole_clients_and_digests_hide_values() {
     assert!(apis.values().all(|apis| apis.len() == 3), "{apis:?}");
 }
 
-/// The answer to `POST /v1/record`, as it comes.
+/// Streamed response to `POST /v1/record`.
 struct Lines(BufReader<TcpStream>);
 
 impl Lines {

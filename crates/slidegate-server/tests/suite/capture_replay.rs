@@ -14,7 +14,7 @@ use slidegate_testkit::process;
 use crate::resp::Wire;
 use crate::server::{BINARY, Server};
 
-/// Every way to count, with windows that pass many times while the test runs.
+/// Rules with every algorithm, and windows that pass many times while the test runs.
 const RULES: &str = "
 rules:
   - { name: banned, match: { ip: ip-0 }, blocked: true }
@@ -34,7 +34,7 @@ rules:
 const APIS: [&str; 8] =
     ["/exact", "/attempts", "/fixed", "/sliced", "/bucket", "/held", "/climbs", "/unlimited"];
 
-/// Requests that nobody has thought of, one after the other.
+/// Random requests, one after the other.
 struct Traffic {
     random: Xoshiro256PlusPlus,
     client: Wire,
@@ -54,7 +54,7 @@ impl Traffic {
         attributes
     }
 
-    /// As HTTP has it.
+    /// Formats the request for HTTP.
     fn body(&mut self) -> Value {
         let permits = 1 + self.pick(6) / 5;
         let mut body = if self.pick(5) == 0 {
@@ -70,7 +70,7 @@ impl Traffic {
         body
     }
 
-    /// As Redis clients have it.
+    /// Formats the request for the Redis protocol.
     fn command(&mut self) -> String {
         match self.pick(4) {
             0 => format!("SG.ACQUIRE r-{} 5 1000 1", self.pick(3)),
@@ -85,7 +85,7 @@ impl Traffic {
         }
     }
 
-    /// One request, or several at one instant. How many there were.
+    /// Sends one request, or several at one instant. Returns their number.
     fn ask(&mut self, server: &Server) -> usize {
         let several = 1 + self.pick(12);
         match self.pick(8) {
@@ -124,7 +124,7 @@ fn simulate(rules: &Path, trace: &Path) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// One connection after the other, so that the order in which requests were judged is known.
+/// One connection after the other, so that the order of the decisions is known.
 #[test]
 fn simulation_repeats_decisions_of_a_server() {
     let folder = tempfile::tempdir().unwrap();
@@ -132,7 +132,7 @@ fn simulation_repeats_decisions_of_a_server() {
     let trace = path("requests.ndjson.gz");
     let mut server = Server::with_env(&[], RULES, &["--record", trace.to_str().unwrap()]);
     let random = Xoshiro256PlusPlus::seed_from_u64(9);
-    let mut traffic = Traffic { random, client: Wire::connect(server.door("redis")) };
+    let mut traffic = Traffic { random, client: Wire::connect(server.listener_address("redis")) };
     let mut asked = 0;
     while asked < 6_000 {
         asked += traffic.ask(&server);

@@ -9,13 +9,13 @@ use crate::server::Server;
 
 const CLIENTS: &str = include_str!("../../../../docs/clients.md");
 
-/// Runs the n-th block of a language with the addresses of this test; what it printed.
+/// Runs the n-th block of a language with the addresses of this test and returns its output.
 fn run(heading: &str, n: usize, program: &str, arguments: &[&str], file: &str) -> String {
     let server = Server::demo();
     let (_, section) = CLIENTS.split_once(&format!("\n## {heading}\n")).unwrap();
     let block = section.split("```").nth(2 * n + 1).unwrap();
     let (_, text) = block.split_once('\n').unwrap();
-    let (host, port) = server.door("redis").split_once(':').unwrap();
+    let (host, port) = server.listener_address("redis").split_once(':').unwrap();
     let text = text
         .replace("127.0.0.1:8080", &server.address)
         .replace("-h 127.0.0.1 -p 6380", &format!("-h {host} -p {port}"))

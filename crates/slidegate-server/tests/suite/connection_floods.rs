@@ -25,7 +25,7 @@ fn request(body: &str) -> String {
     )
 }
 
-/// A thousand that send their headers byte by byte and five thousand that send nothing, at all doors.
+/// A thousand clients send their headers byte by byte and five thousand send nothing, on all listeners.
 #[test]
 fn idle_connections_do_not_delay_other_clients() {
     let needed = (SLOW + IDLE + 200) as u64;
@@ -37,9 +37,10 @@ fn idle_connections_do_not_delay_other_clients() {
     let server = Server::with_rules("rules: [{ name: one, key: [user], limit: 1000000, window: 1h }]");
     let memory = || server.resident();
     let before = memory();
-    let doors = [server.door("http"), server.door("grpc"), server.door("redis")];
-    let _idle: Vec<TcpStream> = (0..IDLE).map(|i| TcpStream::connect(doors[i % 3]).unwrap()).collect();
-    let mut slow: Vec<TcpStream> = (0..SLOW).map(|_| TcpStream::connect(doors[0]).unwrap()).collect();
+    let addresses =
+        [server.listener_address("http"), server.listener_address("grpc"), server.listener_address("redis")];
+    let _idle: Vec<TcpStream> = (0..IDLE).map(|i| TcpStream::connect(addresses[i % 3]).unwrap()).collect();
+    let mut slow: Vec<TcpStream> = (0..SLOW).map(|_| TcpStream::connect(addresses[0]).unwrap()).collect();
     let text = request(r#"{"attributes":{"user":"slow"}}"#);
     let clock = SystemClock::new();
     let mut longest = Duration::ZERO;
@@ -71,7 +72,7 @@ fn idle_connections_do_not_delay_other_clients() {
     assert_eq!(server.post("/v1/acquire", r#"{"attributes":{"user":"new"}}"#).status, 200);
 }
 
-/// More connections than a port has room for, and none of them says anything. Nobody has to wait until they are given up.
+/// More connections than a port has room for, and all are silent. No client has to wait until they time out.
 #[test]
 fn silent_connections_do_not_block_a_port() {
     const SILENT: usize = 10_050;
@@ -80,7 +81,7 @@ fn silent_connections_do_not_block_a_port() {
     assert!(allowed >= needed, "this test needs {needed} open files, and may have {allowed}");
     let server = Server::with_rules("listen: { limits: { first-byte: 1h } }\nrules: []");
     for door in ["http", "redis"] {
-        let address = server.door(door);
+        let address = server.listener_address(door);
         let silent: Vec<TcpStream> = (0..SILENT).map(|_| TcpStream::connect(address).unwrap()).collect();
         for _ in 0..20 {
             match door {
@@ -112,7 +113,7 @@ fn shutdown_under_load_loses_no_response() {
         let mut server = Server::with_rules(&rules);
         let answered = AtomicU64::new(0);
         let stopped = AtomicBool::new(false);
-        let address = server.door(door).to_owned();
+        let address = server.listener_address(door).to_owned();
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {

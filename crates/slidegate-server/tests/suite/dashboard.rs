@@ -81,7 +81,7 @@ impl Page {
     }
 }
 
-/// Asks until told to stop.
+/// Sends requests until it is stopped.
 fn load(server: &Server, stop: &AtomicBool) {
     let mut n = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -179,7 +179,7 @@ fn try_it_form_shows_denied_and_allowed() {
         }
         assert!(page.text("#try-verdict").contains("login-per-ip"));
         page.picture("denied");
-        // It can be tried again when the wait that was told is over, not before.
+        // The button is enabled again after `retry_after`, not before.
         page.click("#try-explain");
         page.until("it says why", "document.querySelector('#try-why').textContent.includes('`match` wants `api` to be /search, and it is /login')");
         assert!(page.text("#try-limits").contains("3 of 3 used"));

@@ -20,7 +20,7 @@ fn blocks() -> [&'static str; 2] {
     [(); 2].map(|()| blocks.next().unwrap())
 }
 
-/// What Envoy forwards to: it says 200, and counts.
+/// Upstream of Envoy: answers 200, and counts requests.
 struct Upstream {
     address: SocketAddr,
     asked: Arc<AtomicUsize>,
@@ -63,7 +63,7 @@ struct Envoy {
 }
 
 impl Envoy {
-    /// With the file of the docs, asking at `grpc`.
+    /// Starts Envoy with the file of the docs and the rate-limit service at `grpc`.
     fn start(grpc: &str, deny: bool) -> Self {
         let upstream = Upstream::start();
         let address = SocketAddr::from(([127, 0, 0, 1], lasting_port()));
@@ -110,7 +110,7 @@ impl Drop for Envoy {
     }
 }
 
-/// One that is kept, request after request.
+/// Kept-alive connection.
 struct Connection(BufReader<TcpStream>);
 
 struct Answer {
@@ -150,7 +150,7 @@ impl Connection {
 #[test]
 fn admits_exactly_the_limit_with_headers() {
     let server = Server::with_rules(blocks()[0]);
-    let envoy = Envoy::start(server.door("grpc"), false);
+    let envoy = Envoy::start(server.listener_address("grpc"), false);
     let mut connection = envoy.connect();
     for n in 1..=60 {
         let answer = connection.get("ann");
@@ -188,7 +188,7 @@ fn every_request_is_allowed_or_denied() {
     const EACH: usize = 2_500;
     const USERS: usize = 40;
     let server = Server::with_rules(blocks()[0]);
-    let envoy = Envoy::start(server.door("grpc"), false);
+    let envoy = Envoy::start(server.listener_address("grpc"), false);
     let counts = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..CONNECTIONS)
             .map(|client| {

@@ -23,7 +23,7 @@ fn limiter(files: &[NamedText]) -> Limiter {
     Limiter::new(MemoryStore::with_max_keys(1_000), Rules::new(rules).unwrap())
 }
 
-/// Asks for all of these descriptors at once, as Envoy does.
+/// Sends all of these descriptors in one request, as Envoy does.
 async fn ask(limiter: &Limiter, domain: &str, descriptors: &[Entries]) -> Vec<Decision> {
     let attributes: Vec<_> =
         descriptors.iter().map(|entries| attributes(domain, entries.iter().copied())).collect();
@@ -34,7 +34,7 @@ async fn ask(limiter: &Limiter, domain: &str, descriptors: &[Entries]) -> Vec<De
     limiter.acquire_together(&requests).await.unwrap()
 }
 
-/// What applies, in a word.
+/// Describes the decision in a word.
 fn told(decision: &Decision) -> String {
     if decision.source() == Source::Blocked && !decision.allowed() {
         return "blocked".to_owned();
@@ -48,7 +48,7 @@ fn told(decision: &Decision) -> String {
     told
 }
 
-/// The examples that their README explains: a configuration, and what it says of descriptors.
+/// Examples of the README of envoyproxy/ratelimit: a configuration, and the decisions on descriptors.
 #[tokio::test]
 async fn examples_of_their_readme() {
     type Example = (&'static str, &'static [(&'static [(&'static str, &'static str)], &'static str)]);
@@ -296,7 +296,7 @@ fn write(level: &Level, indent: usize, text: &mut String) {
     }
 }
 
-/// Their walk: the limit that is found, and what it counts under.
+/// Reference walk: returns the limit that it finds, and its key.
 fn found<'t>(root: &'t Level, entries: &Entries) -> Option<(&'t Limit, String)> {
     let (mut level, mut counter) = (root, String::new());
     for (i, (key, value)) in entries.iter().enumerate() {
@@ -393,7 +393,7 @@ async fn random_trees_agree_with_the_reference_walk() {
 
 // --- Mistakes, names and commands. ---
 
-/// A file, and exactly what is said about it.
+/// Asserts the exact messages for a file.
 const BROKEN: &[(&str, &str)] = &[
     ("descriptors: []", "limits.yaml:1:1: the file needs `domain`"),
     ("domain: \"\"", "limits.yaml:1:9: domain must not be empty, nor end in `*`"),
@@ -507,7 +507,7 @@ fn import_without_limits_is_a_valid_file() {
     assert_eq!(Rules::from_yaml(&text).unwrap(), Rules::new([]).unwrap().with_unmatched(Unmatched::Allow));
 }
 
-/// Counts belong to names, so a name is the same whatever stands beside it.
+/// Counts belong to names, so a name must not depend on its neighbours in the file.
 #[test]
 fn rule_names_are_valid_and_stable() {
     let long = "x".repeat(200);

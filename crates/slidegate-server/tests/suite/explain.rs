@@ -150,7 +150,7 @@ fn invalid_requests_are_rejected_as_by_acquire() {
         assert_eq!((explained.status, &explained.body), (asked.status, &asked.body), "{body}");
         assert_eq!(asked.status, 400, "{body}");
     }
-    // What a stranger sends is not told at any length, to each of thousands of rules.
+    // Long values of untrusted clients are shortened, because each of thousands of rules repeats them.
     let rules: String = (0..1_500)
         .map(|n| format!("  - {{ name: r{n}, match: {{ a: x{n} }}, limit: 1, window: 1s }}\n"))
         .collect();

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::invalid_input::REQUESTS;
 use crate::server::{Answer, Server};
 
-/// Sends the short way past: only hyper takes a request with this header.
+/// Header that bypasses the fast path: only hyper handles a request with it.
 const TO_HYPER: &str = "upgrade: none\r\n";
 
 fn request(path: &str, headers: &str, body: &str) -> String {
@@ -18,7 +18,7 @@ fn request(path: &str, headers: &str, body: &str) -> String {
     )
 }
 
-/// A connection that is kept, and reads one answer at a time.
+/// Kept-alive connection that reads one response at a time.
 struct TtlCache(BufReader<TcpStream>);
 
 impl TtlCache {
@@ -47,8 +47,8 @@ impl TtlCache {
     }
 }
 
-/// Status, head and body without what differs from one moment to the next: times, what they are part of, the order of
-/// headers, and the name of the resource.
+/// Status, head and body without the parts that differ between requests: times and values that contain them, the order
+/// of headers, and the name of the resource.
 fn alike(answer: &Answer) -> (u16, Vec<String>, Value) {
     let (date, lines): (Vec<&str>, Vec<&str>) =
         answer.head.lines().partition(|line| line.starts_with("date: "));
@@ -103,7 +103,7 @@ fn fast_path_and_hyper_answer_alike() {
     }
 }
 
-/// Many requests in one piece, of which some are not for the short way.
+/// Many requests in one write, of which some are not for the fast path.
 #[test]
 fn pipelined_responses_are_in_order() {
     let server = Server::demo();
@@ -122,7 +122,7 @@ fn pipelined_responses_are_in_order() {
     assert_eq!(used(&mut kept), Some(5));
 }
 
-/// A client may say at once that it will say no more, such as `nc -N`.
+/// A client may close its sending side at once, such as `nc -N`.
 #[test]
 fn half_closed_client_gets_its_response() {
     let server = Server::demo();
@@ -136,7 +136,7 @@ fn half_closed_client_gets_its_response() {
     }
 }
 
-/// What could be read in two ways is read in none.
+/// A length that two parsers could read differently is rejected.
 #[test]
 fn ambiguous_lengths_are_rejected() {
     let server = Server::demo();

@@ -25,7 +25,7 @@ fn no_path_spelling_avoids_a_rule() {
     assert_eq!(statuses, [200, 200, 429, 429, 429, 429]);
 }
 
-/// The status of a third request for `path`, after two for `/login`: 429 if it is the same path.
+/// Returns the status of a third request for `path`, after two for `/login`: 429 if it is the same path.
 fn after_two_logins(config: &str, path: &str) -> u16 {
     let server = Server::with_rules(&format!("{config}{RULES}"));
     let status = |path| ask(&server, &[("x-forwarded-uri", path), ("x-forwarded-for", "1.1.1.1")]).status;
@@ -74,7 +74,7 @@ fn path_spellings_are_distinct_if_configured() {
     }
 }
 
-/// Rules in another spelling than that of the paths hold too.
+/// Rules in another spelling than the requested paths apply too.
 #[test]
 fn rules_accept_any_path_spelling() {
     let server = Server::with_rules(
@@ -182,7 +182,7 @@ fn untrusted_proxy_gets_403() {
     );
 }
 
-/// A page can make a browser ask for this address. A proxy passes on what a browser has sent to it, and says what was asked for.
+/// A page can make a browser request this address. A proxy forwards the headers of the browser, and adds the requested URI.
 #[test]
 fn cross_origin_page_charges_nothing_and_a_proxy_does() {
     let server = Server::with_rules(

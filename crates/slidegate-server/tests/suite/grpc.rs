@@ -59,7 +59,7 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn of(server: &Server) -> Self {
-        Self::at(server.door("grpc"))
+        Self::at(server.listener_address("grpc"))
     }
 
     fn at(address: &str) -> Self {
@@ -76,7 +76,7 @@ impl Client {
         self.wait(should_rate_limit(self.channel.clone(), request))
     }
 
-    /// Waits for an answer. Not by a deadline of the call, which the server would be told.
+    /// Waits for a response. The limit is not a deadline of the call, because the server would see that one.
     fn wait<T>(&self, answer: impl Future<Output = T>) -> T {
         let limited = async { tokio::time::timeout(Duration::from_secs(60), answer).await };
         self.runtime.block_on(limited).expect("an answer within 60 s")
@@ -111,7 +111,7 @@ fn overriding(entries: &[(&str, &str)], requests_per_unit: u32, unit: i32) -> Ra
     request
 }
 
-/// What a status says: code, rule, limit, unit, remaining, seconds.
+/// Fields of a status: code, rule, limit, unit, remaining, seconds.
 fn told(status: &DescriptorStatus) -> (i32, &str, u32, i32, u32, i64) {
     let limit = status.current_limit.as_ref().unwrap();
     let wait = status.duration_until_reset.unwrap();
@@ -340,7 +340,7 @@ fn invalid_descriptors_are_rejected() {
     assert_eq!(client.ask(asked("shop", &[&[("user", "x")]])).unwrap().statuses[0].limit_remaining, 4);
 }
 
-/// Descriptors that meet too many limits together are denied before anything is charged.
+/// Descriptors that meet too many limits together are rejected before anything is charged.
 #[test]
 fn descriptors_with_too_many_limits_are_rejected() {
     let rules = (0..20).map(|n| format!("  - {{ name: r{n}, key: [user], limit: 9, window: 1h }}\n"));
@@ -373,7 +373,7 @@ fn values_that_are_not_utf_8_are_limited() {
     assert_eq!([client.codes(request.clone())[0], client.codes(request)[0]], [OK, OVER]);
 }
 
-/// As it is sent.
+/// Encodes a message as it is sent.
 fn message(request: &RateLimitRequest) -> Vec<u8> {
     let message = prost::Message::encode_to_vec(request);
     let mut bytes = vec![0, 0, 0, 0, message.len().try_into().unwrap()];
@@ -381,7 +381,7 @@ fn message(request: &RateLimitRequest) -> Vec<u8> {
     bytes
 }
 
-/// A call with this body, as bytes: the status that it ends with.
+/// Sends a call with this body, as bytes, and returns its status.
 fn raw(client: &http2_client::Client, headers: &[(&str, &str)], body: &[u8]) -> (u16, String) {
     client.call(&format!("/{SERVICE}/ShouldRateLimit"), headers, Some(body))
 }
@@ -389,7 +389,7 @@ fn raw(client: &http2_client::Client, headers: &[(&str, &str)], body: &[u8]) -> 
 #[test]
 fn invalid_messages_are_rejected() {
     let server = Server::with_rules(RULES);
-    let client = http2_client::Client::of(server.door("grpc"));
+    let client = http2_client::Client::of(server.listener_address("grpc"));
     let code = |body: &[u8]| raw(&client, &[], body).1;
     assert_eq!(code(b""), "3");
     assert_eq!(code(b"\0\0"), "3");
@@ -412,7 +412,7 @@ fn garbage_closes_the_connection() {
         &[0x16, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3],
         &[0; 4096],
     ] {
-        let mut stream = TcpStream::connect(server.door("grpc")).unwrap();
+        let mut stream = TcpStream::connect(server.listener_address("grpc")).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         // It closes, perhaps before it has read all; what it says does not matter.
         let _ = stream.write_all(garbage);
@@ -431,7 +431,7 @@ fn deadline_expires_while_redis_is_slow() {
         RULES.replace("ad-hoc", &format!("store: {}\nguard: {{ deadline: 20s }}\nad-hoc", redis.url()));
     let server = Server::with_rules(&rules);
     // tonic's client would give up by itself.
-    let client = http2_client::Client::of(server.door("grpc"));
+    let client = http2_client::Client::of(server.listener_address("grpc"));
     let within = |timeout| {
         raw(&client, &[("grpc-timeout", timeout)], &message(&asked("shop", &[&[("user", "ann")]]))).1
     };
@@ -445,12 +445,12 @@ fn deadline_expires_while_redis_is_slow() {
 #[test]
 fn deadline_expires_while_the_message_arrives() {
     let server = Server::with_rules(RULES);
-    let client = http2_client::Client::of(server.door("grpc"));
+    let client = http2_client::Client::of(server.listener_address("grpc"));
     let path = format!("/{SERVICE}/ShouldRateLimit");
     assert_eq!(client.call(&path, &[("grpc-timeout", "100m")], None).1, "4");
 }
 
-/// The server in this process, with limits and tokens that the command line has no words for.
+/// Server in this process, with limits and tokens that the command line cannot set.
 struct Here {
     address: String,
     stop: oneshot::Sender<()>,
@@ -465,14 +465,14 @@ fn here(access: Auth, limits: Limits) -> Here {
         runtime.unwrap().block_on(async move {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             told.send(listener.local_addr().unwrap().to_string()).unwrap();
-            let mut gate = AppState::new(
+            let mut app = AppState::new(
                 AnyStore::Memory(MemoryStore::new()),
                 Rules::from_yaml("rules: []").unwrap(),
                 "a test",
             );
-            (gate.access, gate.limits) = (access, limits);
-            let doors = Listeners { grpc: Some(listener), ..Listeners::default() };
-            serve::run(doors, Arc::new(gate), async { stopping.await.unwrap_or_default() }).await;
+            (app.access, app.limits) = (access, limits);
+            let listeners = Listeners { grpc: Some(listener), ..Listeners::default() };
+            serve::run(listeners, Arc::new(app), async { stopping.await.unwrap_or_default() }).await;
         });
     });
     Here { address: address.recv().unwrap(), stop, stopped }
@@ -555,7 +555,7 @@ fn health_watches_are_bounded() {
     eventually("the watch has ended", || watch(&other).is_ok());
 }
 
-/// Calls whose messages do not come hold memory: they share a budget with what is unfinished at the other doors.
+/// Calls whose messages do not come hold memory: they share one budget with unfinished requests of the other protocols.
 #[test]
 fn unfinished_calls_share_a_memory_budget() {
     // Each takes 8 KiB, but the first eight of a connection.
@@ -618,12 +618,12 @@ fn reflection_lists_the_services() {
         files.push(file.name);
     }
     assert!(files.contains(&"envoy/extensions/common/ratelimit/v3/ratelimit.proto".to_owned()));
-    let raw = http2_client::Client::of(server.door("grpc"));
+    let raw = http2_client::Client::of(server.listener_address("grpc"));
     let alpha = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
     assert_ne!(raw.call(alpha, &[], Some(b"")).1, "12");
 }
 
-/// As much of a file's descriptor as the test needs.
+/// The fields of a file descriptor that the test needs.
 #[derive(Clone, PartialEq, prost::Message)]
 struct File {
     #[prost(string, tag = "1")]
@@ -671,7 +671,7 @@ fn shutdown_answers_calls_in_flight() {
     let (arrived, answered) = raw.begin(&path);
     arrived.recv().unwrap();
     server.stop.send(()).unwrap();
-    // Who watches is told, and lets it stop.
+    // A health watch gets the change of status, and does not delay the shutdown.
     client.wait(async {
         assert_eq!(watched.message().await.unwrap().unwrap().status, 2);
         assert!(watched.message().await.unwrap().is_none());

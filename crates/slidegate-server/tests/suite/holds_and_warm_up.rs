@@ -22,7 +22,7 @@ fn with_reservation(server: &Server, path: &str, reservation: &Value) -> Value {
     answer.json()["settled"].clone()
 }
 
-/// In memory, in Redis, and in Redis without scripts.
+/// Runs in memory, in Redis, and in Redis without scripts.
 fn everywhere(show: impl Fn(&Server)) {
     show(&Server::with_rules(RULES));
     let redis = RedisServer::start(Flavour::Redis7);
@@ -151,7 +151,7 @@ rules: [{{ name: orders, limit: 100, window: 1s, warm-up: {{ from: 20%, over: 4s
 
 const TOKEN: &str = "admin-token-0123456789";
 
-/// So slow that nothing is refilled meanwhile.
+/// Rate that is so slow that nothing refills during the test.
 fn buckets(ip: &str, user: &str, vip: &str) -> String {
     format!(
         "rules:
@@ -162,7 +162,7 @@ fn buckets(ip: &str, user: &str, vip: &str) -> String {
     )
 }
 
-/// Rates and bursts of addresses and users change while it runs, and what was left in each bucket stays, to the permit.
+/// Rates and bursts of addresses and users change while the server runs, and each bucket keeps its level, to the permit.
 #[test]
 fn buckets_keep_their_level_when_rules_change() {
     let redis = RedisServer::start(Flavour::Redis7);
@@ -215,7 +215,7 @@ fn buckets_keep_their_level_when_rules_change() {
     }
 }
 
-/// The limit, and what remains of it.
+/// Returns the limit and the remaining permits.
 fn level(server: &Server, attributes: &Value) -> (u64, u64) {
     let body = json!({ "attributes": attributes }).to_string();
     let answer = server.post("/v1/peek", &body).json();
@@ -223,7 +223,7 @@ fn level(server: &Server, attributes: &Value) -> (u64, u64) {
     (number("limit"), number("remaining"))
 }
 
-/// The files in `examples/rules` are right, and a server starts with each.
+/// The files in `examples/rules` are valid, and a server starts with each.
 #[test]
 fn presets_are_valid() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/rules");

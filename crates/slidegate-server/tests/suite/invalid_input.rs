@@ -8,7 +8,7 @@ use slidegate_testkit::process;
 use crate::resp::raw_client::{Wire, encode};
 use crate::server::{BINARY, Server};
 
-/// A path, a body, and exactly what is answered.
+/// Path, body, and the exact response.
 pub(crate) const REQUESTS: &[(&str, &str, u16, &str, &str)] = &[
     (
         "/v1/acquire",
@@ -352,7 +352,7 @@ pub(crate) const REQUESTS: &[(&str, &str, u16, &str, &str)] = &[
     ("/v1/rules", "{}", 405, "method-not-allowed", "this path takes another method: see GET /"),
 ];
 
-/// Arguments, and the first line of what is said.
+/// Arguments, and the first line of the error.
 const COMMANDS: &[(&[&str], &str)] = &[
     (&["bogus"], "error: unrecognized subcommand 'bogus'"),
     (&["acquire"], "error: the following required arguments were not provided:"),
@@ -413,7 +413,7 @@ const COMMANDS: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Arguments to `acquire` that a server denies.
+/// Arguments to `acquire` that a server rejects.
 const DENIED: &[(&[&str], &str)] = &[
     (&["user="], "slidegate: attribute `user` is empty: leave it out if there is none"),
     (
@@ -496,7 +496,7 @@ fn unusual_values_have_their_own_keys() {
     }
 }
 
-/// A value is matched whole, whatever its length, by every call that takes JSON.
+/// Every call that takes JSON matches the whole value, for any length.
 #[test]
 fn long_value_matches_its_rule() {
     let server = Server::with_rules(
@@ -541,7 +541,7 @@ fn batch_with_too_many_limits_is_rejected_and_charges_nothing() {
 #[test]
 fn pipeline_with_many_limits_is_split() {
     let server = many_rules();
-    let mut client = Wire::connect(server.door("redis"));
+    let mut client = Wire::connect(server.listener_address("redis"));
     client.send(&encode("SG.CHECK user a").repeat(300));
     let left: Vec<i64> = (0..300).map(|_| client.read().unwrap().numbers()[2]).collect();
     assert_eq!(left, (0..300).map(|n| 999_999 - n).collect::<Vec<i64>>());

@@ -18,7 +18,7 @@ fn login(server: &Server, ip: &str) {
     server.post("/v1/acquire", &format!(r#"{{"attributes":{{"api":"/login","ip":"{ip}","user":"alice"}}}}"#));
 }
 
-/// Events as they come.
+/// Stream of server-sent events.
 struct Events {
     lines: std::io::Lines<BufReader<TcpStream>>,
 }
@@ -30,7 +30,7 @@ impl Events {
         Events { lines: BufReader::new(stream).lines() }
     }
 
-    /// The next of that name.
+    /// Returns the next event of that name.
     fn next(&mut self, name: &str) -> Value {
         let event = format!("event: {name}");
         self.lines.by_ref().map(Result::unwrap).find(|line| *line == event).expect("there are more events");
@@ -55,7 +55,7 @@ fn stream_reports_every_second() {
     for _ in 0..2 {
         login(&server, "1.2.3.4");
     }
-    // A second is told when it is over.
+    // A second is reported when it is over.
     eventually("the second of both is over", || sum(&Events::of(&server).next("history"), "allowed") == 2);
     let mut events = Events::of(&server);
     let history = events.next("history");

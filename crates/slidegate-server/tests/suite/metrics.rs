@@ -54,7 +54,7 @@ fn documented() -> Told {
     rows.map(row).collect()
 }
 
-/// Of one that does not, there is no factor.
+/// Adaptive rule. A rule that is not adaptive has no factor.
 const ADAPTIVE: &str = "  - { name: follows, limit: 100, window: 1s, adaptive: {} }";
 
 #[test]
@@ -93,7 +93,7 @@ fn metrics_page_matches_its_documentation() {
     assert!(gone.is_empty(), "there is no {gone:?}");
 }
 
-/// The value of the series that has all of these.
+/// Returns the value of the series with all of these labels.
 fn value(page: &str, parts: &[&str]) -> f64 {
     let line =
         page.lines().find(|line| !line.starts_with('#') && parts.iter().all(|part| line.contains(part)));
@@ -110,7 +110,7 @@ fn decisions_are_counted_for_every_protocol() {
     server.post("/v1/acquire", r#"{"attributes":{"plan":"none"}}"#);
     server.post("/v1/acquire", r#"{"attributes":{"other":"one"}}"#);
     server.post("/v1/acquire", r#"{"attributes":{"api":"/login","ip":"1","user":"u"},"permits":9}"#);
-    let mut resp = TcpStream::connect(server.door("redis")).unwrap();
+    let mut resp = TcpStream::connect(server.listener_address("redis")).unwrap();
     resp.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let commands = b"SG.ACQUIRE bob 2 60000\r\nSG.ACQUIRE bob 2 60000\r\nSG.ACQUIRE bob 2 60000\r\nQUIT\r\n";
     resp.write_all(commands).unwrap();
@@ -137,10 +137,10 @@ fn decisions_are_counted_for_every_protocol() {
 
 const KEYS: usize = 100_000;
 
-/// Keys in one write, so that they are asked about together.
+/// Number of keys in one write, so that they are decided together.
 const TOGETHER: usize = 1_000;
 
-/// Whatever callers send, there are no more series than before.
+/// The number of series does not depend on the requests of callers.
 #[test]
 fn number_of_series_is_independent_of_keys() {
     let rules = "rules: [{ name: one, key: [resource], limit: 1, window: 1h }]";
@@ -148,7 +148,7 @@ fn number_of_series_is_independent_of_keys() {
     let series = || server.get("/metrics").body.lines().filter(|line| !line.starts_with('#')).count();
     server.post("/v1/acquire", r#"{"resource":"first"}"#);
     let before = series();
-    let mut stream = TcpStream::connect(server.door("redis")).unwrap();
+    let mut stream = TcpStream::connect(server.listener_address("redis")).unwrap();
     stream.set_nodelay(true).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let mut reader = stream.try_clone().unwrap();
@@ -164,7 +164,7 @@ fn number_of_series_is_independent_of_keys() {
     }
     stream.write_all(b"QUIT\r\n").unwrap();
     assert_eq!(read.join().unwrap(), KEYS);
-    // Those of the RESP door were not there before.
+    // The series of the RESP protocol did not exist before.
     let after = series();
     assert!(after <= before + 2, "{before} series, then {after}");
     assert!(server.get("/v1/top").body.len() < 10_000);

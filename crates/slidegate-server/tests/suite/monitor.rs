@@ -5,7 +5,7 @@ use slidegate_testkit::{Flavour, RedisServer, eventually};
 use crate::server::Server;
 
 const RULES: &str = "rules: [{ name: one, key: [user], limit: 5, window: 1h }]";
-/// On a busy machine Redis may take longer than the usual deadline; then it would not be who decides.
+/// Long deadline: on a busy machine Redis may take longer than the default, and the node would decide alone.
 const GUARD: &str = "guard: { deadline: 20s }";
 const ASK: &str = r#"{"attributes":{"user":"alice"}}"#;
 const KEY: &str = "sg:{one:user=alice}";

@@ -27,7 +27,7 @@ fn alerts_fire_when_they_should() {
     promtool(&["test", "rules", "alerts.test.yaml"]);
 }
 
-/// Each alert says what is the matter, and leads to what to do about it.
+/// Each alert describes the problem, and links to its runbook.
 #[test]
 fn every_alert_links_to_a_runbook() {
     let alerts = fs::read_to_string(deploy().join("prometheus/alerts.yaml")).unwrap();
@@ -46,7 +46,7 @@ fn every_alert_links_to_a_runbook() {
     }
 }
 
-/// Every metric that an alert or the Grafana dashboard asks for is there.
+/// Every metric that an alert or the Grafana dashboard queries exists.
 #[test]
 fn every_queried_metric_exists() {
     let documented = include_str!("../../../../docs/metrics.md");
@@ -72,7 +72,7 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// Looks at `target` often, and waits for nothing before it alerts.
+    /// Scrapes `target` often, and alerts without a delay.
     fn start(target: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let alerts = fs::read_to_string(deploy().join("prometheus/alerts.yaml")).unwrap();

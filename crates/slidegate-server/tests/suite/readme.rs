@@ -8,7 +8,7 @@ use crate::server::Server;
 
 const README: &str = include_str!("../../../../README.md");
 
-/// Every `$` line of the README's console blocks, with what it says comes back.
+/// Every `$` line of the console blocks of the README, with its expected output.
 fn console_lines() -> Vec<(&'static str, &'static str)> {
     let blocks = README.split("```console\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     blocks.map(|block| block.trim_end().strip_prefix("$ ").unwrap().split_once('\n').unwrap()).collect()

@@ -48,7 +48,7 @@ fn reservation_is_settled_at_another_server() {
     assert_eq!(one.post("/v1/acquire", body).status, 200);
 }
 
-/// One that is not signed, as whoever knows the layout writes it: none is settled, and Redis is not asked.
+/// Unsigned reservations, as an attacker who knows the layout would write them: none is settled, and Redis is not called.
 #[test]
 fn forged_reservations_do_not_reach_redis() {
     let redis = RedisServer::start(Flavour::Redis7);
@@ -233,7 +233,7 @@ fn warns_if_redis_may_evict_keys() {
     });
 }
 
-/// A file, and exactly what is said about it.
+/// Asserts the exact messages for a file.
 const BROKEN: &[(&str, &str)] = &[
     ("redis: 5", "1:8: redis must be a mapping, not 5"),
     (
@@ -345,7 +345,7 @@ rules: [{ name: hot, limit: 1000, window: 1s, lease: { permits: 100, ttl: 100ms 
     assert!(jsonschema::validator_for(&schema).unwrap().is_valid(&value));
 }
 
-/// A file with other topologies says where it counts, without passwords, and its schema accepts it.
+/// The server prints the addresses of every topology without passwords, and the schema accepts its file.
 #[test]
 fn reads_every_topology() {
     let schema = process::output(Command::new(BINARY).arg("schema"));
@@ -386,7 +386,7 @@ fn readyz_names_unreachable_shards() {
     assert!(!reason.contains(&format!("127.0.0.1:{}", servers[0].port)), "{reason}");
 }
 
-/// A flood that is denied is answered by the server itself; Redis hears of it once in a while.
+/// The server answers a denied flood itself and calls Redis only now and then.
 #[test]
 fn denied_flood_is_answered_without_redis() {
     let redis = RedisServer::start(Flavour::Redis7);
@@ -436,7 +436,7 @@ end
 redis.call('ZADD', key, '-4500.25', 'u', string.format('-%d', first + 3000000), 'sliding-window 3600000000', '0', 'm', '0', 'l')
 redis.call('PEXPIRE', key, '3600000')";
 
-/// A wait that takes Redis too much reading is a lower bound, and every answer says so.
+/// A wait that would take Redis too much reading is a lower bound, and every protocol marks it.
 #[test]
 fn retry_after_lower_bound_is_marked() {
     let redis = RedisServer::start(Flavour::Redis7);
@@ -465,7 +465,7 @@ fn retry_after_lower_bound_is_marked() {
     }
 }
 
-/// A node hands out what it took in advance, and gives back the rest when it is stopped.
+/// A node hands out the permits of its lease, and returns the rest on shutdown.
 #[test]
 fn leases_are_returned_on_shutdown() {
     // A slice of the window ends with an hour of Redis's clock, and then what is left of a lease is given back. Five

@@ -27,7 +27,8 @@ fn healthz(stream: &mut TcpStream) -> bool {
         && stream.read(&mut answer).is_ok_and(|n| answer[..n].starts_with(b"HTTP/1.1 200 "))
 }
 
-/// Whether the server has ended a connection. It must do so, or say something, before the time of [`Server::connect`] is over.
+/// Returns true if the server has closed a connection. The server must close it or send something before the timeout of
+/// [`Server::connect`].
 fn is_ended(stream: &mut TcpStream) -> bool {
     match stream.read(&mut [0; 1_024]) {
         Ok(n) => n == 0,
@@ -42,7 +43,7 @@ fn is_ended(stream: &mut TcpStream) -> bool {
 fn silent_connections_are_closed() {
     let server = server("first-byte: 100ms");
     for (door, label) in [("http", "http"), ("grpc", "grpc"), ("redis", "resp")] {
-        let mut silent = TcpStream::connect(server.door(door)).unwrap();
+        let mut silent = TcpStream::connect(server.listener_address(door)).unwrap();
         silent.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         assert!(is_ended(&mut silent), "{door}");
         let name = format!("slidegate_connections_shed_total{{door=\"{label}\",reason=\"silent\"}}");
@@ -50,7 +51,7 @@ fn silent_connections_are_closed() {
     }
 }
 
-/// Every place is taken by a connection that has sent a request: those that idle make room, those in use do not.
+/// All connection slots are used by connections that have sent a request: idle ones make room, active ones do not.
 #[test]
 fn idle_connections_make_room_for_new_ones() {
     let server = server("connections: 4, connections-per-address: 4");
@@ -68,7 +69,7 @@ fn idle_connections_make_room_for_new_ones() {
     assert!(idle.iter_mut().any(is_ended));
 }
 
-/// Streams are in use for as long as they last. One address has as many connections as it may have, and not all there are.
+/// Streams are active for as long as they last. One address has at most its share of the connections.
 #[test]
 fn connections_per_address_are_bounded() {
     let server = server("connections: 100, connections-per-address: 2");
@@ -83,8 +84,8 @@ fn connections_per_address_are_bounded() {
     let streams = [live(), live()];
     let mut third = server.connect();
     assert!(is_ended(&mut third), "it is closed at once");
-    // Another door has room of its own.
-    assert_eq!(Wire::connect(server.door("redis")).ask("PING"), simple("PONG"));
+    // Another listener has connection slots of its own.
+    assert_eq!(Wire::connect(server.listener_address("redis")).ask("PING"), simple("PONG"));
     drop(streams);
     eventually("there is room again", || {
         let mut next = server.connect();
@@ -103,7 +104,7 @@ fn unfinished_commands_share_a_memory_budget() {
     let before = server.resident();
     let word = [&b"$65000\r\n"[..], &[b'x'; 65_000], b"\r\n"].concat();
     let half = [&b"*20\r\n"[..], &word.repeat(14)].concat();
-    let mut clients: Vec<Wire> = (0..60).map(|_| Wire::connect(server.door("redis"))).collect();
+    let mut clients: Vec<Wire> = (0..60).map(|_| Wire::connect(server.listener_address("redis"))).collect();
     for client in &mut clients {
         client.try_send(&half);
     }
@@ -118,17 +119,17 @@ fn unfinished_commands_share_a_memory_budget() {
         "{message:?}"
     );
     // Small commands are answered meanwhile, and large ones when there is room again.
-    assert_eq!(Wire::connect(server.door("redis")).ask("PING"), simple("PONG"));
+    assert_eq!(Wire::connect(server.listener_address("redis")).ask("PING"), simple("PONG"));
     drop(clients);
     eventually("the bytes are given back", || held() == 0);
-    let mut client = Wire::connect(server.door("redis"));
+    let mut client = Wire::connect(server.listener_address("redis"));
     client.send(&half);
     client.send(&word.repeat(2));
     client.send(&b"$1\r\nx\r\n".repeat(4));
     assert!(client.read().unwrap().error().starts_with("ERR unknown command"));
 }
 
-/// So do the bodies of HTTP, and messages of gRPC: what they hold is the same budget.
+/// Bodies of HTTP and messages of gRPC share the same budget.
 #[test]
 fn unfinished_bodies_share_the_memory_budget() {
     let server = server(&format!("unfinished-bytes: {BUDGET}"));

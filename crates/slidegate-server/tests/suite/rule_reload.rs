@@ -28,7 +28,7 @@ fn version_of(server: &Server) -> Value {
     server.get("/v1/rules").json()["edition"]["version"].clone()
 }
 
-/// Waits until the server shows why the newest rules are not in force. It has read the file then.
+/// Waits until the server reports the error of the newest file. It has read the file then.
 fn until_failure(server: &Server, text: &str) {
     eventually(&format!("a failure with {text:?}"), || {
         let shown = server.get("/v1/rules").json();
@@ -96,7 +96,7 @@ fn file_changes_are_reloaded() {
     assert!(shown["edition"]["failure"].is_null(), "{shown}");
 }
 
-/// Rules that were put in force by a request stay while the file has the same rules, whatever else changes in it.
+/// Rules that a request set stay in force while the rules of the file stay the same, also if its other settings change.
 #[test]
 fn unchanged_file_keeps_rules_set_by_request() {
     const TOKEN: &str = "admin-token-0123456789";
@@ -149,7 +149,7 @@ fn sighup_reloads_at_once() {
     }
 }
 
-/// 2,000 editions, a third of them wrong, under load: each request is decided by one edition, whole, and answered.
+/// 2,000 versions, a third of them invalid, under load: one whole version decides each request, and each is answered.
 #[test]
 fn reloads_under_load_fail_no_request() {
     const TOKEN: &str = "admin-token-0123456789";

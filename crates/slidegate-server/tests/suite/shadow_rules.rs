@@ -22,7 +22,7 @@ fn ask(server: &Server, ip: &str) -> bool {
     server.post("/v1/acquire", &body.to_string()).status == 200
 }
 
-/// Of a shadow: decisions, would-be denials, newly denied, newly allowed.
+/// Counters of a shadow rule: decisions, would-be denials, newly denied, newly allowed.
 fn shadow(server: &Server, rule: &str) -> [u64; 4] {
     let shown = server.get("/v1/rules").json();
     let shadows = shown["edition"]["shadows"].as_array().unwrap();
@@ -39,7 +39,7 @@ fn changes(server: &Server, rule: &str) -> [u64; 2] {
     })
 }
 
-/// In memory, and in Redis without what answers for it.
+/// Runs in memory, and in Redis without local caches.
 fn everywhere(show: impl Fn(&Server)) {
     let admin = [("SLIDEGATE_ADMIN_TOKEN", ADMIN)];
     show(&Server::with_env(&admin, RULES, &[]));
@@ -57,7 +57,8 @@ fn changed_decisions_are_counted_exactly() {
         assert_eq!(allowed, 5);
         assert_eq!(shadow(server, "tight"), [10, 7, 2, 0]);
         assert_eq!(shadow(server, "wide"), [10, 2, 0, 3]);
-        // Who is nobody's shadow sees only what was admitted: it would have denied the fifth, and says so of the rest too.
+        // A rule in shadow mode without `shadow-of` counts only admitted requests: it would have denied the fifth, and reports
+        // the same for the rest.
         assert_eq!(shadow(server, "alone"), [10, 6, 1, 0]);
         for rule in ["tight", "wide", "alone"] {
             let [_, _, denied, allowed] = shadow(server, rule);
@@ -79,7 +80,7 @@ fn changed_decisions_are_counted_exactly() {
     });
 }
 
-/// Another edition counts from its own beginning; counters for Prometheus go on.
+/// A new version of the rules counts from zero; counters for Prometheus continue.
 #[test]
 fn each_rule_version_counts_separately() {
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], RULES, &[]);
@@ -109,7 +110,7 @@ fn shadows_are_counted_for_every_protocol() {
     let batch = json!({ "requests": vec![json!({ "attributes": { "api": "/login", "ip": "1" } }); 10] });
     server.post("/v1/acquire/batch", &batch.to_string());
     assert_eq!((shadow(&server, "tight"), shadow(&server, "wide")), ([10, 7, 2, 0], [10, 2, 0, 3]));
-    let mut client = crate::resp::Wire::connect(server.door("redis"));
+    let mut client = crate::resp::Wire::connect(server.listener_address("redis"));
     for _ in 0..6 {
         client.ask("SG.CHECK api /login ip 2");
     }
@@ -121,7 +122,7 @@ fn shadows_are_counted_for_every_protocol() {
     assert_eq!(shadow(&server, "wide"), [22, 2, 0, 5]);
 }
 
-/// A shadow that cannot be judged is no reason to deny a request, or to fail.
+/// A shadow rule that cannot be evaluated neither denies a request nor fails it.
 #[test]
 fn failing_shadow_fails_no_request() {
     let redis = RedisServer::start(Flavour::Redis7).without_ttl_check();

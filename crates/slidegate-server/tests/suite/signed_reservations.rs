@@ -16,7 +16,7 @@ rules:
   - { name: bucket, key: [tenant], limit: 10, window: 10s, algorithm: token-bucket, burst: 20 }
 ";
 
-/// A server with these keys; its own random one if there are none.
+/// Starts a server with these keys, or with a random key if there are none.
 fn server(keys: &[&str]) -> Server {
     match keys {
         [] => Server::with_rules(RULES),
@@ -99,7 +99,7 @@ fn many_forged_reservations_are_rejected() {
     assert_eq!(used(&server, "a:user=b"), 3);
 }
 
-/// `GET /v1/keys` tells when something was admitted, to the microsecond. That is not enough to forget it.
+/// `GET /v1/keys` shows the instant of an admission, to the microsecond. That is not enough to settle it.
 #[test]
 fn key_details_do_not_forge_a_reservation() {
     let server = server(&[]);

@@ -52,16 +52,16 @@ fn shutdown_answers_requests_in_flight() {
     assert!(server.wait().success());
 }
 
-/// A server in this process with little patience.
+/// Server in this process with short timeouts.
 async fn impatient(limits: Limits) -> (String, oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let mut gate = AppState::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "a test");
-    gate.limits = limits;
-    let gate = Arc::new(gate);
-    let doors = Listeners { http: Some(listener), ..Listeners::default() };
+    let mut app = AppState::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "a test");
+    app.limits = limits;
+    let app = Arc::new(app);
+    let listeners = Listeners { http: Some(listener), ..Listeners::default() };
     let (stop, stopped) = oneshot::channel::<()>();
-    let served = tokio::spawn(serve::run(doors, gate, async {
+    let served = tokio::spawn(serve::run(listeners, app, async {
         let _ = stopped.await;
     }));
     (address, stop, served)
@@ -77,7 +77,7 @@ fn short() -> Limits {
     }
 }
 
-/// Everything until the server ends the connection, which it must.
+/// Reads until the server closes the connection, which it must.
 async fn read_all(mut stream: TcpStream) -> String {
     tokio::task::spawn_blocking(move || {
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -157,7 +157,7 @@ async fn client_that_does_not_read_is_closed() {
     }
 }
 
-/// Connections that were used and are kept end when the server stops, and when nothing comes for long.
+/// Kept-alive connections end when the server stops, and after a long time without a request.
 #[tokio::test(flavor = "multi_thread")]
 async fn kept_alive_connections_end() {
     for stops in [true, false] {

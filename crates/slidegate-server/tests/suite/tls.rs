@@ -49,8 +49,8 @@ fn every_protocol_is_encrypted() {
     assert!(!curl(dir.path(), &[], &url).status.success(), "who does not trust us does not talk to us");
     let plain = format!("http://{}/v1/acquire", server.address);
     assert!(!curl(dir.path(), &[], &plain).status.success(), "nothing is said in the clear");
-    // The other doors decide inside it as well.
-    let (host, port) = server.door("rediss").split_once(':').unwrap();
+    // The other protocols decide over TLS as well.
+    let (host, port) = server.listener_address("rediss").split_once(':').unwrap();
     let redis = process::output(
         Command::new("redis-cli")
             .args(["--tls", "--cacert", "ca.pem", "-h", host, "-p", port, "SG.CHECK", "user", "a"])
@@ -62,13 +62,21 @@ fn every_protocol_is_encrypted() {
     let grpc =
         ["--cacert", "ca.pem", "--http2", "-i", "-H", "content-type: application/grpc", "-H", "te: trailers"];
     let grpc = [&grpc[..], &["--data-binary", "@call"]].concat();
-    let said = curl(dir.path(), &grpc, &format!("https://{}{call}", server.door("grpcs")));
+    let said = curl(dir.path(), &grpc, &format!("https://{}{call}", server.listener_address("grpcs")));
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
     assert!(said.contains("grpc-status: 3") && said.contains("domain"), "{said}");
     for (door, protocol, chosen) in [("https", "http/1.1,h2", "http/1.1"), ("grpcs", "h2", "h2")] {
         let output = process::output(
             Command::new("openssl")
-                .args(["s_client", "-alpn", protocol, "-CAfile", "ca.pem", "-connect", server.door(door)])
+                .args([
+                    "s_client",
+                    "-alpn",
+                    protocol,
+                    "-CAfile",
+                    "ca.pem",
+                    "-connect",
+                    server.listener_address(door),
+                ])
                 .current_dir(dir.path()),
         );
         let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -78,7 +78,7 @@ fn deny_denies_over_grpc_and_charges_nothing() {
 #[test]
 fn deny_denies_over_resp() {
     let server = with("deny");
-    let mut client = Wire::connect(server.door("redis"));
+    let mut client = Wire::connect(server.listener_address("redis"));
     assert_eq!(client.ask("SG.CHECK usr alice").numbers(), [0, -1, -1, 86_400_000, 0]);
     assert_eq!(client.ask("SG.PEEK CHECK usr alice").numbers()[0], 0);
     assert_eq!(client.ask("SG.CHECK user alice").numbers()[0], 1);
@@ -205,7 +205,7 @@ fn envoy_files_allow_unmatched_requests() {
     assert_eq!([(); 2].map(|()| client.codes(asked("d", &[&[("user", "alice")]]))[0]), [1, 2]);
 }
 
-/// A denial because the store cannot decide claims nothing about what is left.
+/// A denial because the store cannot decide reports no remaining permits.
 #[test]
 fn fail_closed_reports_no_remaining_permits() {
     let server = Server::with_rules(&format!(
@@ -227,7 +227,7 @@ fn fail_closed_reports_no_remaining_permits() {
     let client = Client::of(&server);
     let response = client.ask(asked("d", &[&[("user", "alice")]])).unwrap();
     assert_eq!((response.overall_code, response.statuses[0].limit_remaining), (2, 0));
-    let mut client = Wire::connect(server.door("redis"));
+    let mut client = Wire::connect(server.listener_address("redis"));
     assert_eq!(client.ask("SG.CHECK user alice").numbers()[..3], [0, 9, 0]);
     assert_eq!(client.ask("SG.ACQUIRE r 5 1000").numbers()[..3], [0, 5, 0]);
     assert_eq!(client.ask("CL.THROTTLE r 4 5 1").numbers()[..3], [1, 5, 0]);

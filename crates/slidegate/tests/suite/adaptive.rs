@@ -14,11 +14,11 @@ use slidegate_testkit::{FakeTime, Flavour, RedisServer};
 
 use crate::audit_healthy::patient_store;
 
-/// A server with so many workers and a queue, in simulated time.
+/// Server with a number of workers and a queue, in simulated time.
 #[derive(Clone, Copy)]
 struct Backend {
     workers: usize,
-    /// What one request takes, in seconds, on average or always.
+    /// Service time of one request in seconds: the mean, or constant if `steady`.
     service: f64,
     steady: bool,
 }
@@ -29,13 +29,13 @@ impl Backend {
     }
 }
 
-/// What was seen a second.
+/// Measurements of one second.
 struct Second {
     limit: f64,
     admitted: u64,
 }
 
-/// Numbers between 0 and 1, always the same.
+/// Returns a fixed pseudo-random sequence of numbers between 0 and 1.
 struct Chance(u64);
 
 impl Chance {
@@ -55,7 +55,7 @@ fn micros(seconds: f64) -> Micros {
     Micros::new((seconds * 1e6) as u64)
 }
 
-/// More is asked than the server can do, through the real limiter; `later` is the server from the middle on.
+/// Sends more requests through the real limiter than the server can serve. `later` replaces the server halfway.
 async fn overload(
     rule: Rule,
     server: Backend,
@@ -110,7 +110,7 @@ fn paced(limit: u64, terms: Adaptive) -> Rule {
     Rule::new("paced", quota.unwrap()).unwrap().adaptive(terms).unwrap()
 }
 
-/// How far the limit is from the capacity at most, and how far from its own mean, both as a part of it.
+/// Returns the largest distance of the limit from the capacity and from its own mean, both as fractions.
 fn deviations(seen: &[Second], capacity: f64) -> (f64, f64) {
     let mean = seen.iter().map(|second| second.limit).sum::<f64>() / seen.len() as f64;
     let furthest =
@@ -232,7 +232,7 @@ fn any_load() -> impl Strategy<Value = Load> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// Inputs that lie, are missing, or come and go; steps that take no time or a year.
+    /// Inputs are false, missing or intermittent; steps take no time or a year.
     #[test]
     fn factor_stays_between_min_and_max_for_any_report(
         loads in proptest::collection::vec((any_load(), 0..4u8), 1..200),
@@ -254,8 +254,8 @@ proptest! {
     }
 }
 
-/// Three nodes on one Redis have the same factor, also after nodes have died. A dead node counts no longer. The clock of
-/// Redis, which says who was heard lately, is moved by hand.
+/// Three nodes on one Redis have the same factor, also after nodes have died. A dead node no longer counts. The test moves
+/// the clock of Redis, by which nodes are dropped.
 #[tokio::test]
 async fn all_nodes_agree_on_one_factor() {
     let time = FakeTime::start();
@@ -296,7 +296,7 @@ async fn all_nodes_agree_on_one_factor() {
     assert_eq!(factors(&nodes), [10_000], "only the last node is left");
 }
 
-/// A process that says what it likes moves the limit of the others no further than it may go.
+/// A process with false reports moves the limit of other nodes no further than its bounds.
 #[tokio::test]
 async fn false_reports_move_the_limit_only_within_its_bounds() {
     let redis = RedisServer::start(Flavour::Redis7);

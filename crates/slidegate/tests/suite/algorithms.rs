@@ -206,8 +206,8 @@ fn agrees(name: &str, algorithm: impl Fn(u64) -> Algorithm) {
     assert!(counted >= 200_000);
 }
 
-/// From the answers alone, with no model in between: no interval of a window's length holds more than the limit
-/// of what was admitted and not taken back.
+/// Uses the answers alone, without a model: no interval of a window's length holds more admitted and not refunded permits
+/// than the limit.
 #[test]
 fn answers_never_exceed_the_limit_in_any_window() {
     let mut runner = TestRunner::new(Config { cases: 300, failure_persistence: None, ..Config::default() });
@@ -246,7 +246,7 @@ fn answers_never_exceed_the_limit_in_any_window() {
                 if verdict.outcome != Outcome::Charged {
                     continue;
                 }
-                // Attempts have no number: those with an id are told apart by it.
+                // Attempts have no number: attempts with an id are identified by it.
                 let number = match (count, id) {
                     (Count::Admitted, _) => verdict.entry.seq,
                     (Count::Attempts, Some(id)) => {

@@ -12,7 +12,7 @@ use slidegate_testkit::{FakeTime, Flavour, RedisServer};
 use crate::audit_healthy::{is_well, patient_store};
 use crate::oracle::Oracle;
 
-/// A key on a server, and what it should count.
+/// Key on a server, and its expected count.
 struct Bench {
     store: RedisStore,
     connection: parking_lot::Mutex<redis::Connection>,
@@ -64,7 +64,7 @@ impl Bench {
         self.store.audit(&self.check.key, None, repair).await.unwrap().unwrap()
     }
 
-    /// Where it is stored.
+    /// Name of the Redis key.
     fn name(&self) -> String {
         let suffix = if self.check.encoding == Encoding::Packed { ":log" } else { "" };
         format!("sg:{{{}}}{suffix}", self.check.key)
@@ -118,7 +118,7 @@ async fn found_and_repaired(bench: &mut Bench, expected: &[&str], spoil: impl Fn
     assert!(is_well(&last), "{what}: {last:?}");
 }
 
-/// A server whose clock is moved by hand: each admission has an instant of its own, and a window ends when it is told to.
+/// A server whose clock is moved by hand: each admission has an instant of its own, and a test ends a window by moving the clock.
 struct Stopped {
     time: FakeTime,
     server: RedisServer,
@@ -216,7 +216,7 @@ async fn repairs_a_wrong_expiry() {
     assert!(expires_after <= minute && needed > Micros::from_secs(299 * 86_400) && needed <= LONG.into());
 }
 
-/// What is not ours is told, and stays as it is.
+/// Foreign data is reported, and stays unchanged.
 #[tokio::test]
 async fn leaves_unreadable_keys_alone() {
     let server = RedisServer::start(Flavour::Redis7).without_ttl_check();
@@ -310,7 +310,7 @@ fn each_discrepancy_has_a_cause_and_a_text() {
     }
 }
 
-/// Redis would do nothing else meanwhile.
+/// An audit of such a key would block Redis.
 #[tokio::test]
 async fn skips_keys_with_too_many_entries() {
     let server = RedisServer::start(Flavour::Redis7);

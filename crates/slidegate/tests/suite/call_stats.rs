@@ -12,7 +12,7 @@ use slidegate_testkit::{Flavour, RedisServer, lasting_port};
 
 use crate::audit_healthy::{patient, patient_store};
 use crate::deployment::soon;
-use crate::failover_write_back::{back, given_up, guard};
+use crate::failover_write_back::{back, failover, given_up};
 
 fn ask(name: &str) -> Checks {
     Checks::one(Check::new(Key::new(name, []), Quota::per_hour(1_000).unwrap(), 1)).unwrap()
@@ -125,21 +125,21 @@ async fn counts_of_concurrent_threads_add_up() {
 async fn time_without_the_server_is_summed() {
     let port = lasting_port();
     let server = RedisServer::at(Flavour::Redis7, port);
-    let guard = guard(&server.url(), slidegate::FailoverOptions::default());
-    let away = || guard.servers().first().map_or(Micros::ZERO, |server| server.away);
-    guard.admit(&[ask("a")]).await.unwrap();
+    let failover = failover(&server.url(), slidegate::FailoverOptions::default());
+    let away = || failover.servers().first().map_or(Micros::ZERO, |server| server.away);
+    failover.admit(&[ask("a")]).await.unwrap();
     assert_eq!(away(), Micros::ZERO);
     server.kill();
     for _ in 0..20 {
-        guard.admit(&[ask("a")]).await.unwrap();
+        failover.admit(&[ask("a")]).await.unwrap();
     }
-    given_up(&guard, 1).await;
+    given_up(&failover, 1).await;
     soon("time passes", || away() > Micros::from_millis(100)).await;
     server.restart();
-    back(&guard, 1).await;
+    back(&failover, 1).await;
     let total = away();
     assert!(total > Micros::from_millis(100));
-    guard.admit(&[ask("a")]).await.unwrap();
+    failover.admit(&[ask("a")]).await.unwrap();
     assert_eq!(away(), total, "it is back, so no more is added");
 }
 

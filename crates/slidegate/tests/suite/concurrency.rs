@@ -17,7 +17,7 @@ fn key(name: &str) -> Key {
     Key::new("k", [("n", name)])
 }
 
-/// What thread `t` asks as its `n`-th: mostly the hot key, alone or with one or two others.
+/// The `n`-th checks of thread `t`: mostly the hot key, alone or with one or two other keys.
 fn ask(t: usize, n: usize) -> Checks {
     let quota = |limit, millis| Quota::new(limit, Duration::from_millis(millis)).unwrap();
     let hot = Check::new(key("hot"), quota(400, 5), 1 + (n % 3) as u64);
@@ -155,7 +155,7 @@ fn never_over(charged: &[&(Checks, Verdicts)]) {
     assert!(most >= 395, "the limit is also reached");
 }
 
-/// Of each ask all checks were charged, or none.
+/// Asserts that each request was charged for all of its checks, or for none.
 fn never_partly(pending: &[(Checks, Verdicts)]) {
     let partly = pending.iter().filter(|(_, reading)| {
         let charged = reading.verdicts.iter().filter(|verdict| verdict.outcome == Outcome::Charged).count();

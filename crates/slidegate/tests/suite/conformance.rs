@@ -13,7 +13,7 @@ use slidegate_testkit::{FakeTime, Flavour, RedisServer};
 use crate::failover_kills::number;
 use crate::oracle::Oracle;
 
-/// Small, seeded, and the same everywhere.
+/// Small random number generator with a seed, the same on every machine.
 pub(crate) struct Dice(u64);
 
 impl Dice {
@@ -33,15 +33,15 @@ impl Dice {
     }
 }
 
-/// What the keys of a trace are counted by.
+/// Algorithms and encodings of the keys of a trace.
 #[derive(Clone, Copy)]
 pub(crate) struct Traffic {
     pub encoding: Encoding,
     /// Only exact windows.
     pub exact: bool,
-    /// Few kinds of asks, many of each: windows fill with entries that are alike.
+    /// Few kinds of requests, many of each: windows fill with equal entries.
     pub hot: bool,
-    /// Keys are never reset and never start anew: what came before is told by its time.
+    /// Keys are never reset and never start anew: the time of an entry identifies it.
     pub steady: bool,
     pub seed: u64,
 }
@@ -53,7 +53,7 @@ const HELD: u64 = 6;
 const CLIMBS: u64 = 7;
 
 impl Traffic {
-    /// The quota of key `n`, now: limits change, and once in a while more than that.
+    /// Returns the current quota of key `n`. Limits change, and sometimes the whole quota.
     fn quota(&self, n: u64, flip: u64, dice: &mut Dice) -> Quota {
         let flip = if n == CLIMBS { 0 } else { flip };
         let window = match (n + flip) % KEYS {
@@ -92,7 +92,7 @@ impl Traffic {
         if n == CLIMBS { self.climbing(quota) } else { quota }
     }
 
-    /// Cold again soon enough to be seen often.
+    /// Warm-up that is cold again soon, so that traces meet it often.
     fn climbing(&self, quota: Quota) -> Quota {
         let climb =
             WarmUp::new(20, Duration::from_millis(20)).unwrap().idle(Duration::from_millis(7)).unwrap();
@@ -117,7 +117,7 @@ impl Traffic {
         }
     }
 
-    /// Most cost the same, and most windows are long enough to hold hundreds.
+    /// Most entries cost the same, and most windows are long enough to hold hundreds.
     fn hot_ask(&self, dice: &mut Dice) -> Checks {
         let n = dice.below(3);
         let (limit, millis, cost) = [(200, 30, 1), (100_000, 400, 1), (900, 60, 3)][n as usize];
@@ -239,7 +239,7 @@ impl Traffic {
         oracle
     }
 
-    /// One check and nothing else, the same for the same dice.
+    /// Returns one check without an id. The same dice give the same check.
     fn plain(&self, dice: &mut Dice) -> Checks {
         let quota = Quota::new(30, Duration::from_millis(2)).unwrap();
         let cost = 1 + dice.below(2);
@@ -251,7 +251,7 @@ pub(crate) fn key(n: u64) -> Key {
     Key::new("trace", [("key", n.to_string().as_str())])
 }
 
-/// Leaves nothing behind for the next trace.
+/// Resets all keys for the next trace.
 pub(crate) async fn forget<S: Store>(store: &S) {
     for n in 0..KEYS {
         store.reset(&key(n)).await.unwrap();
@@ -289,13 +289,13 @@ fn store(server: &RedisServer) -> RedisStore {
     RedisStore::with_options(&patient(server)).unwrap()
 }
 
-/// A machine that is busy with other tests is not at fault.
+/// Long timeouts, because the machine may be busy with other tests.
 fn patient(server: &RedisServer) -> RedisOptions {
     RedisOptions { response_timeout: Duration::from_secs(20), ..RedisOptions::new(server.url()) }
 }
 
 const MANY: usize = 204_000;
-/// On Redis, where an operation takes much longer than in memory.
+/// Number of operations on Redis, where an operation takes much longer than in memory.
 const ENOUGH: usize = 96_000;
 
 /// Operations to replay: `usual`, or as many as `CONFORMANCE_OPERATIONS` says, as in `scripts/soak.sh`.
@@ -362,7 +362,7 @@ impl Store for InTurns {
     }
 }
 
-/// Both leave the same behind, so that nodes of one deployment may differ.
+/// Scripts and transactions write the same data, so nodes of one deployment may use either.
 #[tokio::test]
 async fn scripts_and_transactions_share_keys() {
     let server = RedisServer::start(Flavour::Redis7);
@@ -433,7 +433,7 @@ async fn stepping_server_clock_is_never_looser() {
     });
 }
 
-/// Notes that were out of sight while the clock was ahead are known again when it is set back.
+/// Idempotency notes that had expired while the clock was ahead are valid again when it is set back.
 #[tokio::test]
 async fn idempotency_notes_survive_a_clock_set_back() {
     const SECOND: u64 = 1_000_000;

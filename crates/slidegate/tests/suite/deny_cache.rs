@@ -106,7 +106,7 @@ async fn denied_peeks_are_cached() {
         world.clock.advance(Micros::from_millis(900));
         assert_eq!(peek(5).await.verdicts[0].outcome, Outcome::Fits);
     }
-    // What a peek was told denies a request, except an attempt, which counts.
+    // The denial of a peek denies a request, except an attempt, which counts.
     world.ask([check("k", 10, 10)]).await;
     let ask = Checks::one(check("k", 10, 1)).unwrap().peek();
     assert_eq!(world.store.admit(&[ask]).await.unwrap()[0].source, Source::Store);

@@ -9,7 +9,7 @@ const NAMES: [&str; 4] = ["api", "ip", "user", "plan"];
 const VALUES: [&str; 4] = ["/a", "/a/b", "x", "y"];
 const PATTERNS: [&str; 5] = ["/a", "/a/b", "/a*", "x", "*"];
 
-/// What a rule may say, as numbers.
+/// Settings of a random rule, as numbers.
 #[derive(Clone, Debug)]
 struct Said {
     conditions: Vec<(usize, Vec<usize>)>,
@@ -70,7 +70,7 @@ fn rule(said: &Said, number: usize, of: usize) -> Rule {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// What is said to be asked is what is asked, and what is said to be missed is.
+    /// Explained checks are the checks of a decision, and rules that are explained as missed are not checked.
     #[test]
     fn explanation_agrees_with_the_checks(
         all in prop::collection::vec(said(), 0..8),

@@ -13,7 +13,7 @@ use crate::failover_write_back::{back, given_up};
 
 const LIMIT: u64 = 60;
 
-fn guard(url: &str, options: FailoverOptions) -> Failover {
+fn failover(url: &str, options: FailoverOptions) -> Failover {
     let store = RedisStore::with_options(&RedisOptions::new(url)).unwrap();
     // Stalls of the machine are no outages.
     Failover::new(store, FailoverOptions { deadline: ms(2_000), heartbeat: ms(100), ..options }).unwrap()
@@ -24,16 +24,16 @@ fn check(n: u64) -> Check {
     Check { on_error: Some(OnError::Local), ..Check::new(key, Quota::per_hour(LIMIT).unwrap(), 1) }
 }
 
-async fn ask(guard: &Failover, n: u64) -> (Source, bool) {
-    let reading = guard.admit(&[Checks::one(check(n)).unwrap()]).await.unwrap().remove(0);
+async fn ask(failover: &Failover, n: u64) -> (Source, bool) {
+    let reading = failover.admit(&[Checks::one(check(n)).unwrap()]).await.unwrap().remove(0);
     (reading.source, reading.verdicts[0].outcome == Outcome::Charged)
 }
 
-/// Asks up to `times` times, all decided by `source`; how many were admitted.
-async fn admit(guard: &Failover, times: u64, source: Source) -> u64 {
+/// Calls up to `times` times, asserts that `source` decided all, and returns the number of admissions.
+async fn admit(failover: &Failover, times: u64, source: Source) -> u64 {
     let mut admitted = 0;
     for _ in 0..times {
-        let (by, allowed) = ask(guard, 0).await;
+        let (by, allowed) = ask(failover, 0).await;
         assert_eq!(by, source);
         admitted += u64::from(allowed);
     }
@@ -45,15 +45,15 @@ async fn blocking(server: &Arc<RedisServer>, what: fn(&RedisServer)) {
     tokio::task::spawn_blocking(move || what(&server)).await.unwrap();
 }
 
-fn excess(guard: &Failover) -> u64 {
-    guard.stats().servers.iter().map(|server| server.excess).sum()
+fn excess(failover: &Failover) -> u64 {
+    failover.stats().servers.iter().map(|server| server.excess).sum()
 }
 
-/// Waits until both guards count two nodes.
+/// Waits until both failovers count two nodes.
 async fn acquainted(one: &Failover, other: &Failover) {
     one.start();
     other.start();
-    let nodes = |guard: &Failover| guard.stats().servers.first().map_or(0, |server| server.nodes);
+    let nodes = |failover: &Failover| failover.stats().servers.first().map_or(0, |server| server.nodes);
     soon("the nodes know of each other", || nodes(one) == 2 && nodes(other) == 2).await;
 }
 
@@ -64,8 +64,8 @@ async fn nodes_started_during_an_outage_use_the_configured_node_count() {
         let mut total = 0;
         for _ in 0..3 {
             let options = FailoverOptions { nodes, ..FailoverOptions::default() };
-            let guard = Failover::new(RedisStore::new(&url).unwrap(), options).unwrap();
-            total += admit(&guard, 2 * LIMIT, Source::Local).await;
+            let failover = Failover::new(RedisStore::new(&url).unwrap(), options).unwrap();
+            total += admit(&failover, 2 * LIMIT, Source::Local).await;
         }
         assert_eq!(total, admitted, "three nodes that believe to be {nodes}");
     }
@@ -75,7 +75,7 @@ async fn nodes_started_during_an_outage_use_the_configured_node_count() {
 async fn admissions_of_a_dead_node_are_lost_with_an_empty_redis() {
     let server = Arc::new(RedisServer::start(Flavour::Redis7));
     let options = FailoverOptions { write_back: ms(200), ..FailoverOptions::default() };
-    let (one, other) = (guard(&server.url(), options.clone()), guard(&server.url(), options));
+    let (one, other) = (failover(&server.url(), options.clone()), failover(&server.url(), options));
     acquainted(&one, &other).await;
     let before = (admit(&one, 20, Source::Store).await, admit(&other, 15, Source::Store).await);
     assert_eq!(before, (20, 15));
@@ -91,13 +91,13 @@ async fn admissions_of_a_dead_node_are_lost_with_an_empty_redis() {
 async fn late_write_back_is_counted_as_excess() {
     let server = Arc::new(RedisServer::start(Flavour::Redis7));
     let proxy = FaultProxy::start(server.address());
-    let old = guard(&proxy.url(), FailoverOptions::default());
+    let old = failover(&proxy.url(), FailoverOptions::default());
     assert_eq!(admit(&old, 20, Source::Store).await, 20);
     proxy.set(Fault::Reset);
     given_up(&old, 1).await;
     assert_eq!(admit(&old, 5, Source::Local).await, 5);
     blocking(&server, RedisServer::restart).await;
-    let new = guard(&server.url(), FailoverOptions::default());
+    let new = failover(&server.url(), FailoverOptions::default());
     assert_eq!(admit(&new, 2 * LIMIT, Source::Store).await, LIMIT);
     proxy.set(Fault::None);
     back(&old, 1).await;
@@ -107,13 +107,15 @@ async fn late_write_back_is_counted_as_excess() {
     assert_eq!(admit(&old, 5, Source::Store).await + admit(&new, 5, Source::Store).await, 0);
 }
 
-/// A node that is cut off alone admits its share, and the others the limit.
+/// A node that is cut off alone admits its share, and the other nodes the limit.
 #[tokio::test]
 async fn isolated_node_adds_at_most_its_share() {
     let server = RedisServer::start(Flavour::Redis7);
     let proxy = FaultProxy::start(server.address());
-    let (cut, other) =
-        (guard(&proxy.url(), FailoverOptions::default()), guard(&server.url(), FailoverOptions::default()));
+    let (cut, other) = (
+        failover(&proxy.url(), FailoverOptions::default()),
+        failover(&server.url(), FailoverOptions::default()),
+    );
     acquainted(&cut, &other).await;
     proxy.set(Fault::Reset);
     given_up(&cut, 1).await;
@@ -130,16 +132,16 @@ async fn isolated_node_adds_at_most_its_share() {
 async fn full_journal_is_over_by_its_dropped_entries() {
     let server = Arc::new(RedisServer::start(Flavour::Redis7));
     // A key weighs as much as 24 admissions.
-    let guard = guard(&server.url(), FailoverOptions { mirror: 24 + 30, ..FailoverOptions::default() });
-    assert_eq!(admit(&guard, 50, Source::Store).await, 50);
-    let dropped = guard.stats().mirror.dropped;
+    let failover = failover(&server.url(), FailoverOptions { mirror: 24 + 30, ..FailoverOptions::default() });
+    assert_eq!(admit(&failover, 50, Source::Store).await, 50);
+    let dropped = failover.stats().mirror.dropped;
     assert_eq!(dropped, 20);
     blocking(&server, RedisServer::kill).await;
-    given_up(&guard, 1).await;
-    assert_eq!(admit(&guard, 10, Source::Local).await, 0, "what cannot be remembered is not admitted");
+    given_up(&failover, 1).await;
+    assert_eq!(admit(&failover, 10, Source::Local).await, 0, "what cannot be remembered is not admitted");
     blocking(&server, RedisServer::restart).await;
-    back(&guard, 1).await;
-    assert_eq!(50 + admit(&guard, 2 * LIMIT, Source::Store).await, LIMIT + dropped);
+    back(&failover, 1).await;
+    assert_eq!(50 + admit(&failover, 2 * LIMIT, Source::Store).await, LIMIT + dropped);
 }
 
 /// Out of memory, and a primary that has become a replica: the server answers, and cannot decide.
@@ -150,14 +152,14 @@ async fn read_only_server_counts_as_unavailable() {
         [("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"), ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE")]
     {
         server.run("FLUSHALL");
-        let guard = guard(&server.url(), FailoverOptions::default());
-        assert_eq!(admit(&guard, 20, Source::Store).await, 20);
+        let failover = failover(&server.url(), FailoverOptions::default());
+        assert_eq!(admit(&failover, 20, Source::Store).await, 20);
         server.run(fault);
-        assert_eq!(admit(&guard, 2 * LIMIT, Source::Local).await, LIMIT - 20, "{fault}");
+        assert_eq!(admit(&failover, 2 * LIMIT, Source::Local).await, LIMIT - 20, "{fault}");
         server.run(repair);
-        back(&guard, 1).await;
-        assert_eq!(admit(&guard, 5, Source::Store).await, 0, "{fault}");
-        assert_eq!(excess(&guard), 0);
+        back(&failover, 1).await;
+        assert_eq!(admit(&failover, 5, Source::Store).await, 0, "{fault}");
+        assert_eq!(excess(&failover), 0);
     }
 }
 
@@ -166,10 +168,10 @@ async fn dead_shard_affects_only_its_own_keys() {
     let servers = [(); 2].map(|()| RedisServer::start(Flavour::Redis7));
     let store =
         RedisStore::with_options(&RedisOptions::shards(servers.iter().map(RedisServer::url))).unwrap();
-    let guard =
+    let failover =
         Failover::new(store, FailoverOptions { deadline: ms(500), ..FailoverOptions::default() }).unwrap();
     for n in 0..40 {
-        assert_eq!(ask(&guard, n).await, (Source::Store, true));
+        assert_eq!(ask(&failover, n).await, (Source::Store, true));
     }
     let living = |n: u64| {
         let name = format!("sg:{{{}}}", check(n).key);
@@ -181,8 +183,8 @@ async fn dead_shard_affects_only_its_own_keys() {
     for (n, living) in (0..).zip(living) {
         let expected = if living { Source::Store } else { Source::Local };
         for _ in 1..LIMIT {
-            assert_eq!(ask(&guard, n).await, (expected, true));
+            assert_eq!(ask(&failover, n).await, (expected, true));
         }
-        assert_eq!(ask(&guard, n).await, (expected, false), "over by nothing");
+        assert_eq!(ask(&failover, n).await, (expected, false), "over by nothing");
     }
 }

@@ -9,7 +9,7 @@ use slidegate::{
 use slidegate_testkit::{Fault, FaultProxy, Flavour, RedisServer, lasting_port};
 
 use crate::deployment::{ms, soon};
-use crate::failover_write_back::{back, given_up, guard, used, ways};
+use crate::failover_write_back::{back, failover, given_up, used, ways};
 use crate::watchdog::Watchdog;
 
 fn check(name: &str, limit: u64, on_error: OnError) -> Check {
@@ -17,8 +17,8 @@ fn check(name: &str, limit: u64, on_error: OnError) -> Check {
     Check { on_error: Some(on_error), ..Check::new(Key::new(name, [("n", "1")]), quota, 1) }
 }
 
-async fn ask(guard: &slidegate::Failover, check: Check) -> Verdicts {
-    guard.admit(&[Checks::one(check).unwrap()]).await.unwrap().remove(0)
+async fn ask(failover: &slidegate::Failover, check: Check) -> Verdicts {
+    failover.admit(&[Checks::one(check).unwrap()]).await.unwrap().remove(0)
 }
 
 /// Waits until `holds` returns true. Panics with `what` if it does not within a minute.
@@ -31,14 +31,14 @@ async fn later(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     assert!(tokio::time::timeout(Duration::from_secs(60), waiting).await.is_ok(), "not in 60 s: {what}");
 }
 
-/// Nobody ever listened there, or what listens never says a word: policies hold from the first decision on.
+/// No process ever listened at the address, or the listener never answers: policies hold from the first decision on.
 #[tokio::test]
 async fn policies_hold_if_the_server_was_never_reachable() {
     let port = lasting_port();
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     for (what, port) in [("nobody listens", port), ("nobody speaks", silent.local_addr().unwrap().port())] {
         let options = FailoverOptions::default();
-        let guard = guard(&format!("redis://127.0.0.1:{port}"), options.clone());
+        let failover = failover(&format!("redis://127.0.0.1:{port}"), options.clone());
         let clock = SystemClock::new();
         let watchdog = Watchdog::start(&clock);
         let mut taken = Vec::new();
@@ -50,7 +50,7 @@ async fn policies_hold_if_the_server_was_never_reachable() {
                 (OnError::Closed, Source::FailClosed),
             ] {
                 let asked = clock.now().get();
-                let reading = ask(&guard, check(source.as_str(), 10, on_error)).await;
+                let reading = ask(&failover, check(source.as_str(), 10, on_error)).await;
                 taken.push((asked, clock.now().get()));
                 assert_eq!(reading.source, source);
                 match reading.verdicts[0].outcome {
@@ -68,18 +68,18 @@ async fn policies_hold_if_the_server_was_never_reachable() {
         assert_eq!(admitted, 10);
         assert!(slowest <= options.deadline + ms(10));
     }
-    // When it comes, it is told.
-    let guard = guard(&format!("redis://127.0.0.1:{port}"), FailoverOptions::default());
+    // The server learns of the admissions when it is reachable.
+    let failover = failover(&format!("redis://127.0.0.1:{port}"), FailoverOptions::default());
     for _ in 0..7 {
-        assert_eq!(ask(&guard, check("late", 10, OnError::Local)).await.source, Source::Local);
+        assert_eq!(ask(&failover, check("late", 10, OnError::Local)).await.source, Source::Local);
     }
-    given_up(&guard, 1).await;
+    given_up(&failover, 1).await;
     let _server = tokio::task::spawn_blocking(move || RedisServer::at(Flavour::Redis7, port)).await.unwrap();
-    back(&guard, 1).await;
-    assert_eq!(guard.inspect(&check("late", 10, OnError::Local).key).await.unwrap().unwrap().used, 7);
+    back(&failover, 1).await;
+    assert_eq!(failover.inspect(&check("late", 10, OnError::Local).key).await.unwrap().unwrap().used, 7);
 }
 
-/// The server does what it was asked after the caller was told something else.
+/// The server executes a call after the caller has already got another answer.
 #[tokio::test]
 async fn late_reply_is_corrected() {
     let server = RedisServer::start(Flavour::Redis7);
@@ -94,9 +94,9 @@ async fn late_reply_is_corrected() {
             ..slidegate::RedisOptions::new(proxy.url())
         };
         let store = slidegate::RedisStore::with_options(&redis).unwrap();
-        let guard = slidegate::Failover::new(store, FailoverOptions { heartbeat, ..options }).unwrap();
+        let failover = slidegate::Failover::new(store, FailoverOptions { heartbeat, ..options }).unwrap();
         for on_error in [OnError::Local, OnError::Closed, OnError::Open] {
-            let reading = ask(&guard, check(&format!("{on_error:?}"), 100, on_error)).await;
+            let reading = ask(&failover, check(&format!("{on_error:?}"), 100, on_error)).await;
             assert_eq!(reading.source, Source::Store);
         }
         // There and back takes longer than the deadline, and less than a connection waits.
@@ -108,9 +108,9 @@ async fn late_reply_is_corrected() {
                 (OnError::Closed, Source::FailClosed),
                 (OnError::Open, Source::FailOpen),
             ] {
-                let guard = guard.clone();
+                let failover = failover.clone();
                 asking.push(tokio::spawn(async move {
-                    let reading = ask(&guard, check(&format!("{on_error:?}"), 100, on_error)).await;
+                    let reading = ask(&failover, check(&format!("{on_error:?}"), 100, on_error)).await;
                     assert_eq!(reading.source, source);
                 }));
             }
@@ -118,27 +118,27 @@ async fn late_reply_is_corrected() {
         for asked in asking {
             asked.await.unwrap();
         }
-        assert_eq!(guard.stats().late, 15);
+        assert_eq!(failover.stats().late, 15);
         proxy.set(Fault::None);
-        soon("calls end", || guard.stats().in_flight == 0).await;
+        soon("calls end", || failover.stats().in_flight == 0).await;
         let counts = async || {
             let mut counts = Vec::new();
             for on_error in [OnError::Local, OnError::Closed, OnError::Open] {
                 let key = check(&format!("{on_error:?}"), 100, on_error).key;
-                counts.push(guard.inspect(&key).await.unwrap().unwrap().used);
+                counts.push(failover.inspect(&key).await.unwrap().unwrap().used);
             }
             counts
         };
         // An open rule counts what the server could count.
         let expected = [6, 1, 6];
         later("what was told is what is counted", async || counts().await == expected).await;
-        // It stays so when the guard next writes what it decided without the server: here, one more.
+        // It stays so when the failover next writes what it decided without the server: here, one more.
         proxy.set(Fault::Reset);
-        assert_eq!(ask(&guard, check("marker", 100, OnError::Local)).await.source, Source::Local);
+        assert_eq!(ask(&failover, check("marker", 100, OnError::Local)).await.source, Source::Local);
         proxy.set(Fault::None);
         let marker = check("marker", 100, OnError::Local).key;
         later("the marker is written", async || {
-            guard.inspect(&marker).await.is_ok_and(|found| found.is_some_and(|found| found.used == 1))
+            failover.inspect(&marker).await.is_ok_and(|found| found.is_some_and(|found| found.used == 1))
         })
         .await;
         let counted = counts().await;
@@ -151,12 +151,12 @@ async fn late_reply_is_corrected() {
 #[tokio::test]
 async fn local_reservation_is_settled() {
     let port = lasting_port();
-    let guard = guard(&format!("redis://127.0.0.1:{port}"), FailoverOptions::default());
+    let failover = failover(&format!("redis://127.0.0.1:{port}"), FailoverOptions::default());
     let mut reserved = Vec::new();
     for check in ways() {
         let mut entries = Vec::new();
         for _ in 0..3 {
-            let reading = ask(&guard, Check { cost: 10, ..check.clone() }).await;
+            let reading = ask(&failover, Check { cost: 10, ..check.clone() }).await;
             assert_eq!(reading.source, Source::Local);
             entries.push(reading.verdicts[0].entry);
         }
@@ -167,56 +167,56 @@ async fn local_reservation_is_settled() {
         for (key, entries) in &reserved {
             let settlement =
                 Settlement { key: key.clone(), entry: entries[place], correction: Correction::Cost(permits) };
-            settled.push(guard.settle(&[settlement]).await.unwrap().settled[0]);
+            settled.push(failover.settle(&[settlement]).await.unwrap().settled[0]);
         }
         settled
     };
     assert_eq!(settle(0, 4).await, [Settled::Done; 6]);
-    given_up(&guard, 1).await;
+    given_up(&failover, 1).await;
     let _server = tokio::task::spawn_blocking(move || RedisServer::at(Flavour::Redis7, port)).await.unwrap();
-    back(&guard, 1).await;
-    assert_eq!(used(&guard).await, [24; 6]);
+    back(&failover, 1).await;
+    assert_eq!(used(&failover).await, [24; 6]);
     assert_eq!(settle(1, 3).await, [Settled::Done; 6]);
-    assert_eq!(used(&guard).await, [17; 6]);
+    assert_eq!(used(&failover).await, [17; 6]);
     assert_eq!(settle(2, 0).await, [Settled::Done; 6]);
-    let left = used(&guard).await;
+    let left = used(&failover).await;
     eprintln!("three reservations of 10 made without the store, settled to 4, 3 and 0: {left:?} in use");
     assert_eq!(left, [7; 6]);
 }
 
-/// Numbers that the store makes from request ids are large, and still the store's.
+/// Reservation numbers that the store derives from request ids are large, and still belong to the store.
 #[tokio::test]
 async fn reservation_with_id_is_settled_in_the_store() {
     let server = RedisServer::start(Flavour::Redis7);
     let options = FailoverOptions { deadline: ms(2_000), ..FailoverOptions::default() };
-    let guard = guard(&server.url(), options);
+    let failover = failover(&server.url(), options);
     for check in ways() {
         for n in 0..20 {
             let ask = Checks::one(check.clone()).unwrap().with_id(RequestId::new(&format!("r{n}")).unwrap());
-            let reading = guard.admit(&[ask]).await.unwrap().remove(0);
+            let reading = failover.admit(&[ask]).await.unwrap().remove(0);
             let entry = reading.verdicts[0].entry;
             let settlement = [Settlement::refund(check.key.clone(), entry)];
-            assert_eq!(guard.settle(&settlement).await.unwrap().settled, [Settled::Done], "{entry:?}");
+            assert_eq!(failover.settle(&settlement).await.unwrap().settled, [Settled::Done], "{entry:?}");
             // A bucket that is full again has forgotten it.
-            assert_ne!(guard.settle(&settlement).await.unwrap().settled, [Settled::Done]);
+            assert_ne!(failover.settle(&settlement).await.unwrap().settled, [Settled::Done]);
         }
     }
-    assert_eq!(used(&guard).await, [0; 6]);
+    assert_eq!(used(&failover).await, [0; 6]);
 }
 
-/// The same by a limiter, with what a client has of it: a text.
+/// The same with a limiter and the text that a client has of the reservation.
 #[tokio::test]
 async fn reservation_text_survives_the_return_of_the_store() {
     let port = lasting_port();
     let rules = "rules: [{ name: per-user, key: [user], limit: 100, window: 1h }]";
-    let guard = guard(&format!("redis://127.0.0.1:{port}"), FailoverOptions::default());
-    let limiter = Limiter::new(guard.clone(), Rules::from_yaml(rules).unwrap());
+    let failover = failover(&format!("redis://127.0.0.1:{port}"), FailoverOptions::default());
+    let limiter = Limiter::new(failover.clone(), Rules::from_yaml(rules).unwrap());
     let decision = limiter.acquire(slidegate::Request::new([("user", "ann")]).permits(9)).await.unwrap();
     assert_eq!((decision.allowed(), decision.source()), (true, Source::Local));
     let reservation = limiter.sign_decision(&decision).unwrap();
-    given_up(&guard, 1).await;
+    given_up(&failover, 1).await;
     let _server = tokio::task::spawn_blocking(move || RedisServer::at(Flavour::Redis7, port)).await.unwrap();
-    back(&guard, 1).await;
+    back(&failover, 1).await;
     assert_eq!(limiter.settle(&limiter.verify(&reservation).unwrap(), 2).await.unwrap(), Settled::Done);
     let key = Key::new("per-user", [("user", "ann")]);
     assert_eq!(limiter.inspect(&key).await.unwrap().unwrap().used, 2);
@@ -225,9 +225,12 @@ async fn reservation_text_survives_the_return_of_the_store() {
 #[tokio::test]
 async fn share_grows_when_a_node_leaves() {
     let server = RedisServer::start(Flavour::Redis7);
-    let (one, other) =
-        (guard(&server.url(), FailoverOptions::default()), guard(&server.url(), FailoverOptions::default()));
-    let nodes = |guard: &slidegate::Failover| guard.stats().servers.first().map_or(0, |server| server.nodes);
+    let (one, other) = (
+        failover(&server.url(), FailoverOptions::default()),
+        failover(&server.url(), FailoverOptions::default()),
+    );
+    let nodes =
+        |failover: &slidegate::Failover| failover.stats().servers.first().map_or(0, |server| server.nodes);
     one.start();
     other.start();
     soon("they know of each other", || nodes(&one) == 2 && nodes(&other) == 2).await;
@@ -249,7 +252,7 @@ async fn share_grows_when_a_node_leaves() {
     assert_eq!(admitted, 10, "all of the limit");
 }
 
-/// A batch waits no longer than a single ask, also while the server and the node's share both have to allow.
+/// A batch waits no longer than a single call, also while both the server and the share of the node have to allow.
 #[tokio::test]
 async fn batch_waits_for_one_deadline() {
     let server = RedisServer::start(Flavour::Redis7);
@@ -257,9 +260,9 @@ async fn batch_waits_for_one_deadline() {
     let options = FailoverOptions { write_back: ms(20_000), ..FailoverOptions::default() };
     let start = || {
         let store = slidegate::RedisStore::new(&proxy.url()).unwrap();
-        let guard = slidegate::Failover::new(store, options.clone()).unwrap();
-        guard.start();
-        guard
+        let failover = slidegate::Failover::new(store, options.clone()).unwrap();
+        failover.start();
+        failover
     };
     let (one, other) = (start(), start());
     soon("they know of each other", || one.stats().servers.iter().any(|server| server.nodes == 2)).await;

@@ -13,13 +13,13 @@ use slidegate::{
 };
 use slidegate_testkit::{FakeTime, Fault, FaultProxy, Flavour, RedisServer};
 
-use crate::deployment::{CLOSED, Deployment, OPEN, Told, ms, soon};
+use crate::deployment::{CLOSED, CallRecord, Deployment, OPEN, ms, soon};
 use crate::failover_kills::{number, obeys};
 use crate::fault_bounds::{Outage, Run, over};
 
 const ALL: [u64; 5] = [0, 1, 2, 3, 4];
 
-/// A machine that is busy with other tests is not at fault.
+/// Long timeouts, because the machine may be busy with other tests.
 fn patient() -> FailoverOptions {
     FailoverOptions { deadline: ms(20_000), ..FailoverOptions::default() }
 }
@@ -30,7 +30,7 @@ fn resident() -> u64 {
     pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4_096
 }
 
-/// In a process of its own, whose memory is only the guard's and its callers'.
+/// Runs in a process of its own, so that its memory is only that of the failover store and its callers.
 #[test]
 fn network_faults_stay_bounded() {
     let status = Command::new(std::env::current_exe().unwrap())
@@ -41,7 +41,7 @@ fn network_faults_stay_bounded() {
     assert!(status.unwrap().success());
 }
 
-/// Not a test by itself: what that process runs.
+/// Not a test by itself: the code of that process.
 #[tokio::test]
 #[ignore = "started by the test above"]
 async fn worker() {
@@ -67,7 +67,7 @@ const NODES: usize = 2;
 #[derive(Default)]
 struct Seen {
     in_flight: usize,
-    /// From when until when its breaker was not closed.
+    /// Periods in which its breaker was not closed.
     open: Vec<(u64, u64)>,
     /// Resident bytes, every so often.
     resident: Vec<u64>,
@@ -75,16 +75,16 @@ struct Seen {
 
 impl Seen {
     /// Returns true if the breaker was open all the time from an ask to its answer.
-    fn was_open(&self, told: &Told) -> bool {
+    fn was_open(&self, told: &CallRecord) -> bool {
         let place = self.open.partition_point(|(_, end)| *end < told.answered);
         told.node == 0 && self.open.get(place).is_some_and(|(start, _)| *start <= told.asked)
     }
 }
 
-async fn watch(guard: Failover, clock: impl Clock, seen: Arc<Mutex<Seen>>, stop: Arc<AtomicBool>) {
+async fn watch(failover: Failover, clock: impl Clock, seen: Arc<Mutex<Seen>>, stop: Arc<AtomicBool>) {
     let mut since = None;
     while !stop.load(Ordering::Relaxed) {
-        let stats = guard.stats();
+        let stats = failover.stats();
         let open =
             stats.servers.iter().all(|server| server.breaker != BreakerState::Closed && !server.direct);
         let now = clock.now().get();
@@ -118,11 +118,11 @@ async fn fails(fault: Fault, lasts: Duration) {
     let watchdog = Arc::clone(&deployment.watchdog);
     deployment.until_full(&ALL).await;
     let (seen, stop) = (Arc::<Mutex<Seen>>::default(), Arc::<AtomicBool>::default());
-    let (guard, clock) = (deployment.nodes[0].clone(), deployment.clock.clone());
-    let watching = tokio::spawn(watch(guard, clock, Arc::clone(&seen), Arc::clone(&stop)));
+    let (failover, clock) = (deployment.nodes[0].clone(), deployment.clock.clone());
+    let watching = tokio::spawn(watch(failover, clock, Arc::clone(&seen), Arc::clone(&stop)));
     proxy.set(fault);
     let gone = deployment.now();
-    let given_up = |guard: &Failover| guard.stats().servers.iter().any(|server| server.outages > 0);
+    let given_up = |failover: &Failover| failover.stats().servers.iter().any(|server| server.outages > 0);
     soon("every node gives the server up", || deployment.nodes.iter().all(given_up)).await;
     // What grows without bound grows meanwhile.
     tokio::time::sleep(lasts).await;
@@ -137,16 +137,16 @@ async fn fails(fault: Fault, lasts: Duration) {
     let told = deployment.stop().await;
 
     let seen = std::mem::take(&mut *seen.lock().unwrap());
-    let during = |told: &&Told| told.asked >= gone && told.answered < until;
+    let during = |told: &&CallRecord| told.asked >= gone && told.answered < until;
     let latency = watchdog.latency(told.iter().filter(during));
     let quick = watchdog.latency(told.iter().filter(|told| seen.was_open(told)));
     // Of the second half over the first, which has filled what is filled once.
     let (first, second) = seen.resident.split_at(seen.resident.len() / 2);
     let (before, after) = (*first.iter().max().unwrap(), *second.iter().max().unwrap());
     // Without what the callers themselves remember.
-    let remembered = (told.len() * size_of::<Told>()) as u64;
+    let remembered = (told.len() * size_of::<CallRecord>()) as u64;
     let growth = after.saturating_sub(before).saturating_sub(remembered);
-    let disobeyed: Vec<&Told> = told.iter().filter(|told| !obeys(told)).collect();
+    let disobeyed: Vec<&CallRecord> = told.iter().filter(|told| !obeys(told)).collect();
     let what = format!("{fault:?}");
     eprintln!(
         "{what} for {lasts:?}: {latency}; breaker open: {quick}; at most {} of {CAP} in flight, {} overloaded, {} late;          resident {} KiB, grown by {} KiB; {} against their policy; {} outages",
@@ -212,7 +212,7 @@ async fn clock_set_back_stays_bounded() {
     deployment.until_full(&every).await;
     proxy.set(Fault::Reset);
     soon("the server is given up", || {
-        deployment.nodes.iter().all(|guard| guard.stats().servers[0].outages > 0)
+        deployment.nodes.iter().all(|failover| failover.stats().servers[0].outages > 0)
     })
     .await;
     deployment.until_given_up(0).await;
@@ -232,7 +232,7 @@ async fn clock_set_back_stays_bounded() {
     assert_eq!(over, []);
 }
 
-/// The row of a clock that is set ahead: what was admitted leaves earlier by the jump.
+/// Row of the fault table for a clock that is set ahead: admissions expire earlier by the jump.
 #[tokio::test]
 async fn clock_set_ahead_expires_entries_early() {
     let time = FakeTime::start();

@@ -9,16 +9,16 @@ use std::time::Duration;
 use slidegate::{FailoverOptions, RedisOptions, Source};
 use slidegate_testkit::{Flavour, RedisServer};
 
-use crate::deployment::{CLOSED, Deployment, OPEN, Told, ms};
+use crate::deployment::{CLOSED, CallRecord, Deployment, OPEN, ms};
 use crate::fault_bounds::{Outage, Run};
 
-/// How many, unless the environment says otherwise.
+/// Returns a number from the environment, or the default.
 pub(crate) fn number(name: &str, usual: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
-/// Whether an answer is one that its rule allows: the store's, or what it says to answer without it.
-pub(crate) fn obeys(told: &Told) -> bool {
+/// Returns true if the policy of the rule permits the answer: a decision of the store, or the answer for an outage.
+pub(crate) fn obeys(told: &CallRecord) -> bool {
     match (told.key, told.source) {
         (_, Source::Store) => true,
         (OPEN, source) => source == Source::FailOpen && told.allowed,
@@ -27,9 +27,9 @@ pub(crate) fn obeys(told: &Told) -> bool {
     }
 }
 
-/// When each node's first answer came that the store made, to an ask from `since` on.
-pub(crate) fn first_by_store(told: &[Told], nodes: usize, since: u64, key: Option<u64>) -> Vec<u64> {
-    let by_store = |told: &&Told| {
+/// Returns, for each node, the time of the first answer of the store to a call after `since`.
+pub(crate) fn first_by_store(told: &[CallRecord], nodes: usize, since: u64, key: Option<u64>) -> Vec<u64> {
+    let by_store = |told: &&CallRecord| {
         told.source == Source::Store && told.asked >= since && key.is_none_or(|key| told.key == key)
     };
     let first = |node| told.iter().filter(by_store).find(|told| told.node == node);
@@ -67,11 +67,11 @@ async fn repeated_kills_under_load_stay_bounded() {
     }
     // What was lost would be admitted again before the store denies.
     deployment.until_full(&LOCAL).await;
-    let servers: Vec<_> = deployment.nodes.iter().flat_map(|guard| guard.stats().servers).collect();
+    let servers: Vec<_> = deployment.nodes.iter().flat_map(|failover| failover.stats().servers).collect();
     let told = deployment.stop().await;
 
     let latency = watchdog.latency(told.iter());
-    let disobeyed: Vec<&Told> = told.iter().filter(|told| !obeys(told)).collect();
+    let disobeyed: Vec<&CallRecord> = told.iter().filter(|told| !obeys(told)).collect();
     let mut away = 0;
     let mut slowest = Duration::ZERO;
     for Outage { gone, until, back, .. } in &outages {

@@ -10,20 +10,20 @@ use std::time::Duration;
 use slidegate::{FailoverOptions, Key, RedisOptions, Source};
 use slidegate_testkit::{Cluster, RedisServer, Sentinels, eventually};
 
-use crate::deployment::{Deployment, LONG, LONG_CLOSED, Told, ms, name, quota, worst};
+use crate::deployment::{CallRecord, Deployment, LONG, LONG_CLOSED, ms, name, quota, worst};
 use crate::failover_kills::{first_by_store, number};
 use crate::fault_bounds::{self, Outage};
 
-/// A primary and its replica, the one of a shard or the only ones. Nodes are named by their ports.
+/// Primary and replica: those of a shard, or the only ones. Nodes are identified by their ports.
 trait Pair: Send + Sync + 'static {
     fn redis(&self) -> RedisOptions;
-    /// Who counts a key.
+    /// Port of the primary that counts a key.
     fn primary(&self, key: &Key) -> u16;
-    /// Any of the nodes, and the one it shares its data with.
+    /// Returns a node, and its replication partner.
     fn both(&self, port: u16) -> (&RedisServer, &RedisServer);
     /// Called before the replica is stopped, and after it was promoted.
     fn expect_failover(&self, expected: bool);
-    /// Starts a dead one, which becomes a replica.
+    /// Starts a dead node, which becomes a replica.
     fn repair(&self, dead: u16);
 }
 
@@ -75,7 +75,7 @@ fn stored(key: &Key) -> String {
     format!("sg:{{{key}}}")
 }
 
-/// The instants that a server has of a key, as anybody can read them.
+/// Reads the instants of a key from a server with plain commands.
 fn instants(server: &RedisServer, key: &Key) -> BTreeSet<u64> {
     let mut connection = server.client();
     // A node of a cluster wants to hear it; others do not know it.
@@ -86,7 +86,7 @@ fn instants(server: &RedisServer, key: &Key) -> BTreeSet<u64> {
     members.into_iter().map(|(_, score)| score as u64).collect()
 }
 
-/// From now on nothing that the primary counts is copied.
+/// Stops replication: from now on the replica gets no write of the primary.
 fn cut_off(pair: &impl Pair, primary: u16) {
     pair.expect_failover(true);
     let (primary, replica) = pair.both(primary);
@@ -108,11 +108,11 @@ fn promote(pair: &impl Pair, primary: u16, key: &Key) -> BTreeSet<u64> {
     had
 }
 
-/// What a run came to.
+/// Result of a run.
 struct Run {
-    told: Vec<Told>,
+    told: Vec<CallRecord>,
     outages: Vec<Outage>,
-    /// The key that is counted by who dies, and the permits of it that died.
+    /// Key on the primary that dies, and the permits of it that were lost.
     key: u64,
     lost: u64,
     /// The slowest return of a node to the store, counted from the promotion.
@@ -156,7 +156,8 @@ async fn fail_over(pair: impl Pair, keys: &'static [u64], options: &FailoverOpti
     };
     let admitted = |permits: usize| {
         deployment.until("every node is admitted by the primary", move |told| {
-            let by_store = |told: &&&Told| told.key == key && told.allowed && told.source == Source::Store;
+            let by_store =
+                |told: &&&CallRecord| told.key == key && told.allowed && told.source == Source::Store;
             told.iter().filter(by_store).count() >= permits
         })
     };
@@ -183,12 +184,12 @@ async fn fail_over(pair: impl Pair, keys: &'static [u64], options: &FailoverOpti
             on_pair(Box::new(move |pair| pair.repair(primary))).await;
         }
     }
-    let servers: Vec<_> = deployment.nodes.iter().flat_map(|guard| guard.stats().servers).collect();
+    let servers: Vec<_> = deployment.nodes.iter().flat_map(|failover| failover.stats().servers).collect();
     let told = deployment.stop().await;
     let (mut lost, mut slowest) = (0, Duration::ZERO);
     for (Outage { back: promoted, .. }, had) in outages.iter().zip(&kept) {
         let window = quota(key).window().get();
-        let counts = |told: &&Told| {
+        let counts = |told: &&CallRecord| {
             let by_store = told.key == key && told.allowed && told.source == Source::Store;
             by_store && told.answered < *promoted && told.at + window > *promoted
         };
@@ -242,7 +243,7 @@ async fn sentinel_replica_without_last_writes_takes_over() {
     assert_exact("sentinels", &run);
 }
 
-/// What the mirror is for. Nothing is allowed without the store here, so what is over was lost.
+/// Shows the purpose of the journal. Nothing is allowed without the store here, so every excess is a lost write.
 #[tokio::test]
 async fn without_journal_lost_writes_are_admitted_again() {
     let cluster = blocking(Cluster::start).await;

@@ -33,26 +33,26 @@ pub(crate) fn ways() -> Vec<Check> {
     ways.map(check).into()
 }
 
-pub(crate) fn guard(url: &str, options: FailoverOptions) -> Failover {
+pub(crate) fn failover(url: &str, options: FailoverOptions) -> Failover {
     let store = RedisStore::with_options(&RedisOptions::new(url)).unwrap();
     Failover::new(store, FailoverOptions { heartbeat: ms(100), ..options }).unwrap()
 }
 
-pub(crate) async fn used(guard: &Failover) -> Vec<u64> {
+pub(crate) async fn used(failover: &Failover) -> Vec<u64> {
     let mut used = Vec::new();
     for check in ways() {
-        used.push(guard.inspect(&check.key).await.unwrap().map_or(0, |inspection| inspection.used));
+        used.push(failover.inspect(&check.key).await.unwrap().map_or(0, |inspection| inspection.used));
     }
     used
 }
 
 /// `times` of each way, and of the second half of them three permits; the source of all.
-async fn admit(guard: &Failover, times: u64) -> Source {
+async fn admit(failover: &Failover, times: u64) -> Source {
     let mut source = Source::Store;
     for n in 0..times {
         for check in ways() {
             let check = Check { cost: if n * 2 < times { 1 } else { 3 }, ..check };
-            let reading = guard.admit(&[Checks::one(check).unwrap()]).await.unwrap().remove(0);
+            let reading = failover.admit(&[Checks::one(check).unwrap()]).await.unwrap().remove(0);
             assert_eq!(reading.verdicts[0].outcome, Outcome::Charged);
             source = source.max(reading.source);
         }
@@ -60,14 +60,16 @@ async fn admit(guard: &Failover, times: u64) -> Source {
     source
 }
 
-pub(crate) async fn given_up(guard: &Failover, outages: u64) {
-    soon("the server is given up", || guard.stats().servers.iter().any(|server| server.outages >= outages))
-        .await;
+pub(crate) async fn given_up(failover: &Failover, outages: u64) {
+    soon("the server is given up", || {
+        failover.stats().servers.iter().any(|server| server.outages >= outages)
+    })
+    .await;
 }
 
-pub(crate) async fn back(guard: &Failover, outages: u64) {
-    soon("the guard asks the server again", || {
-        guard.stats().servers.iter().all(|server| server.outages >= outages && server.direct)
+pub(crate) async fn back(failover: &Failover, outages: u64) {
+    soon("the failover asks the server again", || {
+        failover.stats().servers.iter().all(|server| server.outages >= outages && server.direct)
     })
     .await;
 }
@@ -85,34 +87,35 @@ async fn restarted(server: &Arc<RedisServer>) {
 async fn comes_back(name: &str, server: RedisServer) {
     let server = Arc::new(server);
     // Stalls of the machine are no outages.
-    let guard = guard(&server.url(), FailoverOptions { deadline: ms(2_000), ..FailoverOptions::default() });
-    assert_eq!(admit(&guard, 40).await, Source::Store);
-    let before = used(&guard).await;
+    let failover =
+        failover(&server.url(), FailoverOptions { deadline: ms(2_000), ..FailoverOptions::default() });
+    assert_eq!(admit(&failover, 40).await, Source::Store);
+    let before = used(&failover).await;
     assert_eq!(before, [80; 6]);
     for outages in 1..=2 {
         killed(&server).await;
         restarted(&server).await;
-        back(&guard, outages).await;
-        assert_eq!(used(&guard).await, before, "{name}, after {outages} outages");
+        back(&failover, outages).await;
+        assert_eq!(used(&failover).await, before, "{name}, after {outages} outages");
     }
     // What was admitted without the server joins the rest, once.
     killed(&server).await;
-    given_up(&guard, 3).await;
-    assert_eq!(admit(&guard, 10).await, Source::Local);
+    given_up(&failover, 3).await;
+    assert_eq!(admit(&failover, 10).await, Source::Local);
     restarted(&server).await;
-    back(&guard, 3).await;
-    let after = used(&guard).await;
+    back(&failover, 3).await;
+    let after = used(&failover).await;
     assert_eq!(after, [100; 6], "{name}");
-    assert_eq!(admit(&guard, 10).await, Source::Store);
+    assert_eq!(admit(&failover, 10).await, Source::Store);
     killed(&server).await;
     restarted(&server).await;
-    back(&guard, 4).await;
-    let mut last = used(&guard).await;
+    back(&failover, 4).await;
+    let mut last = used(&failover).await;
     // Not yet: what is decided here may be dated in the next slice, which a server that kept it is given again.
     let sliced = last.remove(2);
     assert!(sliced == 120 || sliced == 140, "{name}: {sliced}");
     assert_eq!(last, [120; 5], "{name}");
-    let stats = &guard.stats().servers[0];
+    let stats = &failover.stats().servers[0];
     eprintln!(
         "{name}, killed 4 times: {before:?} in use before, {after:?} after 20 more without it; {} permits written \
          back, excess {}",
@@ -133,23 +136,24 @@ async fn intact_state_is_not_written_twice() {
     comes_back("kept", RedisServer::with(Flavour::Redis7, &keeps, &[])).await;
 }
 
-/// What is held counts from when it was last extended, also on a server that has forgotten it. Which that was is
-/// forgotten for good: it is held until its time is over.
+/// Held permits count from their last extension, also on a server that has lost them. The identity of a holder is lost for
+/// good: its permit is held until its time is over.
 #[tokio::test]
 async fn held_permits_are_written_back() {
     let server = Arc::new(RedisServer::start(Flavour::Redis7));
-    let guard = guard(&server.url(), FailoverOptions { deadline: ms(2_000), ..FailoverOptions::default() });
+    let failover =
+        failover(&server.url(), FailoverOptions { deadline: ms(2_000), ..FailoverOptions::default() });
     let quota = Quota::per_hour(3).unwrap().with_algorithm(Algorithm::Concurrency).unwrap();
     let key = Key::new("held", []);
     let ask =
         Checks::one(Check { on_error: Some(OnError::Local), ..Check::new(key.clone(), quota, 1) }).unwrap();
-    let admit = async || guard.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0).verdicts[0];
+    let admit = async || failover.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0).verdicts[0];
     let correct = async |entry, correction| {
         let settlement = Settlement { key: key.clone(), entry, correction };
-        guard.settle(&[settlement]).await.unwrap().settled[0]
+        failover.settle(&[settlement]).await.unwrap().settled[0]
     };
     let instants = async || {
-        let held = guard.inspect(&key).await.unwrap().unwrap();
+        let held = failover.inspect(&key).await.unwrap().unwrap();
         held.entries.iter().map(|entry| entry.at).collect::<Vec<_>>()
     };
     let (extended, plain) = (admit().await.entry, admit().await.entry);
@@ -158,7 +162,7 @@ async fn held_permits_are_written_back() {
     assert!(before.contains(&plain.at) && !before.contains(&extended.at), "{before:?}");
     killed(&server).await;
     restarted(&server).await;
-    back(&guard, 1).await;
+    back(&failover, 1).await;
     assert_eq!(instants().await, before);
     assert_eq!(correct(extended, Correction::Extend).await, Settled::Gone);
     assert_eq!(correct(plain, Correction::Extend).await, Settled::Done);

@@ -226,7 +226,7 @@ async fn foreign_keys_are_left_alone() {
     };
     let what = dump();
     let cleaned = clean_all(&store, 2).await;
-    // The notes of what is not ours may be ours: nobody knows.
+    // The notes beside a foreign key may be our own: the store cannot know.
     let told = foreign.len() as u64 - 1 + 1;
     assert_eq!((cleaned.foreign, cleaned.looked), (told, foreign.len() as u64 + 1), "{cleaned:?}");
     assert_eq!((cleaned.dropped, cleaned.trimmed, cleaned.expiries, cleaned.freed_bytes), (0, 0, 0, 0));

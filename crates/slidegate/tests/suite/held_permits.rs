@@ -87,7 +87,7 @@ async fn reservation_text_identifies_the_held_permit() {
     assert_eq!(plain.extend(&plain_text).await.unwrap(), Settled::Gone);
 }
 
-/// Memory does not grow with how often something is extended.
+/// Memory does not grow with the number of extensions.
 #[tokio::test]
 async fn extensions_use_no_further_memory() {
     let clock = ManualClock::at(Micros::from_secs(1_000));
@@ -104,7 +104,7 @@ async fn extensions_use_no_further_memory() {
     assert!(many <= few + 4_096, "{few} bytes after a hundred, {many} after twenty thousand");
 }
 
-/// A clock that is moved by hand, of whichever store.
+/// Clock of a store that a test moves.
 trait Moves {
     fn move_to(&self, micros: u64);
 }
@@ -123,7 +123,8 @@ impl Moves for FakeTime {
 
 const SECOND: u64 = 1_000_000;
 
-/// What becomes of one permit, step by step: by its first name throughout, and of no more than there is.
+/// Lifecycle of one permit, step by step: its first reservation identifies it throughout, and no more is released than
+/// is held.
 async fn the_life_of_a_permit<S: Store>(store: &S, clock: &impl Moves) {
     let quota = Quota::new(3, Duration::from_secs(30)).unwrap();
     let quota = quota.with_algorithm(Algorithm::Concurrency).unwrap();

@@ -18,7 +18,7 @@ use crate::conformance::Dice;
 
 const LIMIT: u64 = 5;
 const LEASE: u64 = 300_000;
-/// How many live at once, and how many holders each has.
+/// Number of lives at once, and of holders in each.
 const LIVES: u64 = 4;
 const TASKS: u64 = 6;
 
@@ -28,13 +28,13 @@ fn ask() -> Checks {
     Checks::one(Check::new(Key::new("held", []), quota, 1)).unwrap()
 }
 
-/// When it is for the store, and what it counts.
+/// Returns the time and the usage of the store.
 async fn look<S: Store>(store: &S) -> (u64, u64) {
     let reading = store.admit(&[ask().peek()]).await.unwrap().remove(0);
     (reading.at.get(), reading.verdicts[0].used)
 }
 
-/// When it was carried out, and whether it was.
+/// Returns the time of an operation, and true if it succeeded.
 async fn correct<S: Store>(store: &S, entry: Entry, correction: Correction) -> (u64, bool) {
     let settlement = Settlement { key: Key::new("held", []), entry, correction };
     let receipt = store.settle(&[settlement]).await.unwrap();
@@ -78,7 +78,7 @@ async fn hold<S: Store>(store: &S, task: &str, seed: u64, say: impl Fn(String)) 
 #[derive(Default)]
 struct Hold {
     from: u64,
-    /// When it was last extended.
+    /// Time of the last extension.
     last: u64,
     releasing: bool,
     released: Option<u64>,
@@ -86,7 +86,7 @@ struct Hold {
 }
 
 impl Hold {
-    /// Until when it was surely held; it may have been given back at any moment after that.
+    /// Returns the time until which the permit was surely held. It may have been released at any moment after that.
     fn surely_until(&self) -> u64 {
         match self.released {
             Some(at) => at,
@@ -100,16 +100,16 @@ impl Hold {
     }
 }
 
-/// A process or a thread: when it was started, and by when it was dead.
+/// Process or thread: its start, and the time by which it was dead.
 struct Life {
     started: u64,
     died: u64,
 }
 
-/// What was said, and what was seen.
+/// Events that the holders reported, and their times.
 struct Story {
     holds: HashMap<String, Hold>,
-    /// When each task was last without a permit.
+    /// Last time at which each task had no permit.
     idle: HashMap<String, u64>,
     lives: Vec<Life>,
     looks: Vec<(u64, u64)>,
@@ -147,7 +147,7 @@ impl Story {
         }
     }
 
-    /// The most that were surely held at once.
+    /// Returns the most permits that were surely held at once.
     fn most(&self) -> i64 {
         let ends = |hold: &Hold| [(hold.from, 1), (hold.surely_until(), -1)];
         let mut changes: Vec<(u64, i64)> = self.holds.values().flat_map(ends).collect();
@@ -185,7 +185,7 @@ impl Story {
         spans
     }
 
-    /// Compares what the store counted with what may have been held.
+    /// Compares the usage of the store with the permits that may have been held.
     fn check(&self, what: &str) {
         let spans = self.maybe();
         let died_lately = |at: u64| self.lives.iter().any(|life| life.died <= at && at < life.died + LEASE);
@@ -209,7 +209,7 @@ impl Story {
     }
 }
 
-/// Looks on, until it is told to stop.
+/// Observes usage until it is stopped.
 async fn watch<S: Store>(store: &S, stop: &AtomicBool) -> Vec<(u64, u64)> {
     let mut looks = Vec::new();
     while !stop.load(Ordering::Relaxed) {
@@ -227,19 +227,19 @@ async fn all_back<S: Store>(store: &S, dead: u64) {
     assert_eq!(reading.verdicts[0].outcome, Outcome::Charged, "{reading:?}");
 }
 
-/// `HOLDERS_SECONDS` is how long to go on.
+/// Duration of the run, from `HOLDERS_SECONDS`.
 fn seconds() -> u64 {
     std::env::var("HOLDERS_SECONDS").map_or(6, |text| text.parse().unwrap())
 }
 
-/// Runs lives that `start` starts and `end` ends, at random, while somebody looks on.
+/// Starts and ends lives at random with `start` and `end`, while a thread observes usage.
 fn live<S: Store + Sync, L>(
     store: &S,
     start: impl Fn(usize) -> L,
     end: impl Fn(L),
 ) -> (Vec<Life>, Vec<(u64, u64)>) {
     let stop = AtomicBool::new(false);
-    // One for all, so that a connection outlives whoever made it.
+    // One runtime for all, so that a connection outlives the thread that opened it.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let mut dice = Dice::new(11);
     let now = || runtime.block_on(look(store)).0;
@@ -280,7 +280,7 @@ fn patient(url: &str) -> RedisStore {
     RedisStore::with_options(&options).unwrap()
 }
 
-/// Not a test by itself: what each process runs, until it is killed.
+/// Not a test by itself: the code of each process, until it is killed.
 #[tokio::test]
 #[ignore = "started by the test below"]
 async fn holder_process() {
@@ -302,7 +302,7 @@ async fn holder_process() {
     }
 }
 
-/// Starts a process that says on `lines` what its holders do.
+/// Starts a process whose holders report their steps to `lines`.
 fn start_process(url: &str, life: usize, lines: &mpsc::Sender<String>) -> Child {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "holder_crashes::holder_process", "--ignored", "--nocapture"])
@@ -333,7 +333,7 @@ fn killed_processes_free_their_permits_within_a_lease() {
     Story::new(lines.into_iter(), lives, looks).check("four processes on Redis");
 }
 
-/// In memory a holder dies with his thread's work: at whichever step it was, nothing is given back.
+/// In memory a holder dies with its thread: at any step, nothing is released.
 #[test]
 fn dead_threads_free_their_permits_within_a_lease() {
     let store = MemoryStore::new();

@@ -22,8 +22,8 @@ use crate::script_bounds::{Writer, patient};
 const LIMIT: u64 = 5;
 const CALLERS: u64 = 8;
 
-/// What one ordinary caller was told.
-struct Told {
+/// Answer to one ordinary caller.
+struct CallRecord {
     key: u64,
     at: Micros,
     allowed: bool,
@@ -39,35 +39,35 @@ fn costing(check: &Check, cost: u64) -> Checks {
     Checks::one(Check { cost, ..check.clone() }).unwrap()
 }
 
-/// What the ordinary callers share.
+/// Signals that the ordinary callers share.
 #[derive(Default)]
 struct Signals {
     stop: AtomicBool,
-    /// Whether one of them was denied.
+    /// Set when an ordinary caller was denied.
     denied: AtomicBool,
 }
 
-/// Asks about its own keys until it is told to stop.
-async fn ordinary(guard: Failover, caller: u64, signals: Arc<Signals>) -> Vec<Told> {
+/// Sends requests for its own keys until it is stopped.
+async fn ordinary(failover: Failover, caller: u64, signals: Arc<Signals>) -> Vec<CallRecord> {
     let mut told = Vec::new();
     let quota = Quota::new(LIMIT, Duration::from_secs(1)).unwrap();
     while !signals.stop.load(Ordering::Relaxed) {
         let n = caller * 3 + told.len() as u64 % 3;
         let key = Key::new("ordinary", [("n", n.to_string().as_str())]);
         let ask = Checks::one(Check::new(key, quota, 1)).unwrap();
-        let reading = guard.admit(&[ask]).await.unwrap().remove(0);
+        let reading = failover.admit(&[ask]).await.unwrap().remove(0);
         let allowed = !reading.verdicts[0].outcome.denies();
         if !allowed {
             signals.denied.store(true, Ordering::Relaxed);
         }
-        told.push(Told { key: n, at: reading.at, allowed, source: reading.source });
+        told.push(CallRecord { key: n, at: reading.at, allowed, source: reading.source });
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     told
 }
 
 /// The most that was admitted in any window of one key.
-fn most_in_a_window(told: &[Told]) -> u64 {
+fn most_in_a_window(told: &[CallRecord]) -> u64 {
     let mut keys: HashMap<u64, Vec<u64>> = HashMap::new();
     for one in told.iter().filter(|one| one.allowed) {
         keys.entry(one.key).or_default().push(one.at.get());
@@ -106,9 +106,9 @@ fn slowest(server: &RedisServer) -> Vec<(u64, String)> {
 }
 
 /// One hostile client: everything that made a call long, again and again.
-async fn hostile(guard: Failover, server: Arc<RedisServer>, n: u64, rounds: u64) -> u64 {
+async fn hostile(failover: Failover, server: Arc<RedisServer>, n: u64, rounds: u64) -> u64 {
     let (hour, minute) = (Duration::from_secs(3_600), Duration::from_secs(60));
-    let redis: RedisStore = guard.store().clone();
+    let redis: RedisStore = failover.store().clone();
     let mut calls = 0;
     for round in 0..rounds {
         for encoding in [Encoding::Zset, Encoding::Packed] {
@@ -141,13 +141,13 @@ async fn hostile(guard: Failover, server: Arc<RedisServer>, n: u64, rounds: u64)
             for i in 0..25 {
                 let cost = large - i * large / 100 - round;
                 for ask in [costing(&full, cost), costing(&full, cost).peek(), costing(&attempts, cost / 2)] {
-                    guard.admit(&[ask]).await.unwrap();
+                    failover.admit(&[ask]).await.unwrap();
                     calls += 1;
                 }
                 // Ids, so that notes are written.
                 let id = RequestId::new(&format!("{round}-{i}")).unwrap();
-                guard.admit(&[costing(&expired, 1).with_id(id)]).await.unwrap();
-                guard.admit(&[costing(&alike, 1)]).await.unwrap();
+                failover.admit(&[costing(&expired, 1).with_id(id)]).await.unwrap();
+                failover.admit(&[costing(&alike, 1)]).await.unwrap();
                 // A batch over all of them.
                 let batch: Vec<Checks> = [&full, &attempts, &expired, &alike]
                     .into_iter()
@@ -156,7 +156,7 @@ async fn hostile(guard: Failover, server: Arc<RedisServer>, n: u64, rounds: u64)
                     .enumerate()
                     .map(|(k, check)| costing(check, cost - k as u64))
                     .collect();
-                guard.admit(&batch).await.unwrap();
+                failover.admit(&batch).await.unwrap();
                 calls += 3;
             }
             // Refunds from the second newest down, and then of the newest: what is the newest now?
@@ -184,7 +184,7 @@ async fn hostile(guard: Failover, server: Arc<RedisServer>, n: u64, rounds: u64)
             let check = Check { quota, ..check };
             for i in 0..100 {
                 let id = RequestId::new(&format!("{round}-{i}")).unwrap();
-                guard
+                failover
                     .admit(&[costing(&check, 100_000 - i), costing(&check, 1 + i).with_id(id)])
                     .await
                     .unwrap();
@@ -209,12 +209,12 @@ async fn hostile_client_does_not_slow_down_other_clients() {
     let slow = ["--slowlog-log-slower-than", "500", "--slowlog-max-len", "100000"];
     let server = Arc::new(RedisServer::with(Flavour::Redis7, &slow, &[]));
     let store = RedisStore::with_options(&patient(&server)).unwrap();
-    let guard = Failover::new(store, FailoverOptions { deadline, ..FailoverOptions::default() }).unwrap();
+    let failover = Failover::new(store, FailoverOptions { deadline, ..FailoverOptions::default() }).unwrap();
     let signals = Arc::new(Signals::default());
     let callers: Vec<_> = (0..CALLERS)
-        .map(|caller| tokio::spawn(ordinary(guard.clone(), caller, Arc::clone(&signals))))
+        .map(|caller| tokio::spawn(ordinary(failover.clone(), caller, Arc::clone(&signals))))
         .collect();
-    let calls = hostile(guard.clone(), Arc::clone(&server), n, rounds).await;
+    let calls = hostile(failover.clone(), Arc::clone(&server), n, rounds).await;
     until("the others reach their limits", async || signals.denied.load(Ordering::Relaxed)).await;
     signals.stop.store(true, Ordering::Relaxed);
     let mut told = Vec::new();

@@ -288,7 +288,7 @@ fn play(on_full: OnFull, seed: u64, operations: u64) -> Outcomes {
                     if let Some(id) = ask.id() {
                         own = own.with_id(id.clone());
                     }
-                    // An attempt counts too, as far as it was judged and there was a counter for it.
+                    // An attempt counts too, if it was evaluated and had a counter.
                     let attempt = check.quota.count() == Count::Attempts
                         && denier.is_some_and(|denier| i <= denier)
                         && !no_room;
@@ -465,7 +465,7 @@ fn full_store_denies_new_keys_until_there_is_room() {
     assert_eq!(store.stats().keys, 16);
 }
 
-/// An ask over a key that is idle and one that needs its room.
+/// A request over an idle key and a new key that needs its room.
 #[test]
 fn keys_of_one_batch_do_not_evict_each_other() {
     for on_full in [OnFull::Share, OnFull::Deny] {

@@ -77,7 +77,7 @@ struct Node {
     drift: i64,
 }
 
-/// What was admitted, and when it was refunded.
+/// One admission, and the time of its refund.
 struct Grant {
     at: u64,
     cost: u64,
@@ -121,7 +121,7 @@ impl World {
     }
 
     async fn advance(&mut self, micros: u64) {
-        // In steps: whoever sleeps wakes on time.
+        // In steps, so that sleeping tasks wake on time.
         let mut left = micros;
         while left > 0 {
             let step = left.min(5_000);
@@ -379,7 +379,7 @@ async fn leases_cover_several_rules() {
     }
 }
 
-/// An admission that a caller was told of: it was made after `asked` and before `answered`.
+/// Admission that a caller knows of. It was made after `asked` and before `answered`.
 struct Admission {
     asked: u64,
     answered: u64,
@@ -440,7 +440,7 @@ async fn three_nodes_on_redis_stay_within_the_limit() {
     assert!(peak as u64 > limit / 2 && leased > all / 4, "it was not under load: {peak}, {leased} of {all}");
 }
 
-/// A reset drops the leases of other nodes. What they give back later is not subtracted from newer admissions.
+/// A reset drops the leases of other nodes. Permits that those nodes return later are not subtracted from newer admissions.
 #[tokio::test]
 async fn reset_drops_leases_of_other_nodes() {
     let (time, server, clock) = stopped();
@@ -464,7 +464,7 @@ async fn reset_drops_leases_of_other_nodes() {
     // A reset without a message: the permits that are given back were counted before it.
     take().await;
     server.run("FLUSHALL");
-    // Still in the same slice. A count is told from the one before it by the instant of its first admission.
+    // Still in the same slice. The instant of the first admission identifies a count.
     time.stop_at(1_001_000);
     for _ in 0..10 {
         there.store().admit(std::slice::from_ref(&ask)).await.unwrap();

@@ -175,7 +175,7 @@ async fn the_same_id_is_charged_once() {
     assert!(first.allowed() && again.allowed());
     assert_eq!(again.limits().next().unwrap().used(), 1);
     assert_eq!(first.reservation(), again.reservation());
-    // Full: a new request is denied, the known one is still told that it was allowed.
+    // The limit is used up: a new request is denied, and the repeated one is still allowed.
     limiter.acquire("x").await.unwrap();
     assert!(!limiter.acquire("x").await.unwrap().allowed());
     assert!(limiter.acquire(ask()).await.unwrap().allowed());
@@ -353,7 +353,7 @@ async fn attempts_cannot_be_settled() {
     assert!(limiter.acquire("x").await.unwrap().reservation().is_none());
 }
 
-/// A denied attempt that is asked again is another attempt, also under the same id.
+/// A repeated denied attempt is another attempt, also under the same id.
 #[tokio::test]
 async fn repeated_denied_attempt_stays_denied() {
     let quota = Quota::new(3, Duration::from_secs(5)).unwrap().with_count(Count::Attempts);
@@ -376,7 +376,7 @@ async fn same_id_with_another_cost_is_another_request() {
     assert_eq!(limiter.acquire(ask(5)).await.unwrap().limits().next().unwrap().used(), 6);
 }
 
-/// A reservation of a key that was forgotten settles nothing of what came after it.
+/// A reservation of a key that was reset settles no later admission.
 #[tokio::test]
 async fn reservation_of_a_reset_key_settles_nothing() {
     for algorithm in
@@ -396,7 +396,7 @@ async fn reservation_of_a_reset_key_settles_nothing() {
     }
 }
 
-/// What has refilled cannot be given back: that would be more than the burst at once.
+/// Permits that have refilled cannot be refunded: that would allow more than the burst at once.
 #[tokio::test]
 async fn refilled_bucket_refunds_nothing() {
     let quota = Quota::new(10, Duration::from_secs(10)).unwrap();
@@ -409,7 +409,7 @@ async fn refilled_bucket_refunds_nothing() {
     assert!(!limiter.acquire("x").await.unwrap().allowed());
 }
 
-/// The store settles nothing that it has not admitted: not from the future, not under another number.
+/// The store settles only its own admissions: none from the future, none under another number.
 #[tokio::test]
 async fn forged_reservation_settles_nothing() {
     let quota = Quota::per_minute(10).unwrap().with_algorithm(Algorithm::TokenBucket { burst: 10 }).unwrap();

@@ -208,7 +208,7 @@ async fn statistics_count_bytes_of_ids_and_settlements() {
     }
 }
 
-/// One key, many keys, and settlements: each finds its bound, and what was remembered before stays so.
+/// One key, many keys, and settlements: each reaches its bound, and earlier ids stay remembered.
 #[tokio::test]
 async fn ids_and_settlements_have_a_memory_budget() {
     const BUDGET: usize = 1 << 20;
@@ -258,7 +258,7 @@ async fn ids_and_settlements_have_a_memory_budget() {
     assert_eq!((store.stats().note_bytes, store.stats().keys), (0, 0));
 }
 
-/// A key that is asked without ids forgets those that have left, and gives their memory back.
+/// Calls without ids remove the expired ids of a key and free their memory.
 #[tokio::test]
 async fn expired_ids_are_removed_in_steps() {
     let (clock, store) = store(100);
@@ -278,7 +278,7 @@ async fn expired_ids_are_removed_in_steps() {
     assert_eq!(used(&store, "k").await, 1);
 }
 
-/// A reservation is of the state that made it, also when the numbers of states have begun again.
+/// A reservation belongs to the state that issued it, also when state numbers start again.
 #[tokio::test]
 async fn reservation_from_before_a_reset_settles_nothing() {
     for algorithm in [

@@ -46,7 +46,7 @@ pub(crate) fn ask(dice: &mut Dice, encoding: Encoding) -> Checks {
     ask.unwrap()
 }
 
-/// Not a test by itself: what each process runs. Prints its seeds, asks and answers, a line each.
+/// Not a test by itself: the code of each process. Prints its seeds, requests and answers, a line each.
 #[tokio::test]
 #[ignore = "started by the tests below"]
 async fn worker() {
@@ -124,7 +124,7 @@ fn read_line(line: &str, encoding: Encoding) -> Option<(Checks, Verdicts)> {
     Some((Checks::new(checks).unwrap(), Verdicts { at, source: Source::Store, verdicts: verdicts.into() }))
 }
 
-/// Runs the processes, replays what they were told, and looks for windows that are over.
+/// Runs the processes, replays their answers, and looks for windows over their limit.
 fn run(mode: &str, millis: u64) {
     let server = RedisServer::start(Flavour::Redis7);
     let program = std::env::current_exe().unwrap();
@@ -177,7 +177,7 @@ fn run(mode: &str, millis: u64) {
     assert!(enough || mode == "transaction" && !history.is_empty());
 }
 
-/// Whether it recorded anything: an admission, or an attempt.
+/// Returns true if the request recorded an admission or an attempt.
 fn writes(ask: &Checks, reading: &Verdicts) -> bool {
     let denier = reading.verdicts.iter().position(|verdict| verdict.outcome.denies());
     let attempt =

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use slidegate::{FailoverOptions, RedisOptions, Source};
 use slidegate_testkit::{Flavour, RedisServer};
 
-use crate::deployment::{Deployment, KEYS, Told, ms, quota, worst};
+use crate::deployment::{CallRecord, Deployment, KEYS, ms, quota, worst};
 use crate::failover_kills::number;
 use crate::fault_bounds::{Outage, Run};
 use crate::watchdog::Latency;
@@ -25,9 +25,9 @@ fn options() -> FailoverOptions {
     }
 }
 
-/// What became of a deployment whose server went away some times.
+/// Result of a deployment after some outages of its server.
 struct Ended {
-    told: Vec<Told>,
+    told: Vec<CallRecord>,
     outages: Vec<Outage>,
     latency: Latency,
     excess: u64,
@@ -52,7 +52,8 @@ async fn away(options: &FailoverOptions, rounds: u64, go: fn(&RedisServer), back
         let gone = deployment.now();
         deployment.until_given_up(0).await;
         if round % 2 == 1 {
-            let admitted = |told: &[&Told], key| told.iter().any(|told| told.key == key && told.allowed);
+            let admitted =
+                |told: &[&CallRecord], key| told.iter().any(|told| told.key == key && told.allowed);
             deployment
                 .until("every node admits every key without the store", |told| {
                     ALL.iter().all(|key| admitted(told, *key))
@@ -66,7 +67,7 @@ async fn away(options: &FailoverOptions, rounds: u64, go: fn(&RedisServer), back
     }
     // What was lost would be admitted again before the store denies.
     deployment.until_full(&ALL).await;
-    let stats: Vec<_> = deployment.nodes.iter().flat_map(|guard| guard.stats().servers).collect();
+    let stats: Vec<_> = deployment.nodes.iter().flat_map(|failover| failover.stats().servers).collect();
     let excess = stats.iter().map(|server| server.excess).sum();
     let written_back = stats.iter().map(|server| server.written_back).sum();
     let told = deployment.stop().await;
@@ -74,7 +75,7 @@ async fn away(options: &FailoverOptions, rounds: u64, go: fn(&RedisServer), back
     Ended { told, outages, latency, excess, written_back }
 }
 
-fn count(told: &[Told], source: Source) -> usize {
+fn count(told: &[CallRecord], source: Source) -> usize {
     told.iter().filter(|told| told.source == source).count()
 }
 
@@ -84,7 +85,7 @@ async fn three_nodes_stay_within_limits_if_redis_restarts_empty() {
     within_the_limits("restarts", away(&options(), rounds, RedisServer::kill, RedisServer::restart).await);
 }
 
-/// The server hangs, and comes back with all it had, and with what was asked of it meanwhile.
+/// The server hangs, and comes back with all its keys and the calls that were sent to it meanwhile.
 #[tokio::test]
 async fn three_nodes_stay_within_limits_if_redis_hangs() {
     let (stop, go_on) =
@@ -110,7 +111,7 @@ fn within_the_limits(what: &str, ended: Ended) {
     assert!(latency.corrected <= deadline + ms(10), "{latency}");
 }
 
-/// The same without write-back fails: so the tests above see what they should.
+/// The same without write-back fails, which shows that the tests above can detect lost state.
 #[tokio::test]
 async fn without_journal_an_empty_redis_admits_again() {
     let options = FailoverOptions { mirror: 0, ..options() };

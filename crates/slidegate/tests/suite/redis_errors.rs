@@ -45,7 +45,7 @@ async fn used(store: &RedisStore, ask: Checks) -> u64 {
     answered(store, ask.peek()).await.used
 }
 
-/// Asks until there is an answer, as a client of a store with a short timeout does. The ask must not be charged twice.
+/// Retries until there is an answer, as a client of a store with a short timeout does. The call must not be charged twice.
 async fn answered(store: &RedisStore, ask: Checks) -> Verdict {
     let mut verdict = None;
     until("an answer", async || match store.admit(std::slice::from_ref(&ask)).await {
@@ -188,8 +188,8 @@ async fn missing_password_or_permission_is_an_error() {
     }
     // It is enough for everything around the store as well: nodes tell each other what they free, and that they are there.
     let patient = FailoverOptions { deadline: Duration::from_secs(20), ..FailoverOptions::default() };
-    let guard = Failover::new(limited(RedisMode::Script), patient).unwrap();
-    let hot = Stack::around(guard.clone(), &StackOptions::default()).unwrap();
+    let failover = Failover::new(limited(RedisMode::Script), patient).unwrap();
+    let hot = Stack::around(failover.clone(), &StackOptions::default()).unwrap();
     let once = Checks::one(Check::new(Key::new("once", []), Quota::per_hour(1).unwrap(), 1)).unwrap();
     let mut sources = Vec::new();
     until("the deny cache answers", async || {
@@ -200,10 +200,10 @@ async fn missing_password_or_permission_is_an_error() {
     sources.pop();
     assert!(!sources.is_empty());
     assert!(sources.iter().all(|source| *source == Source::Store), "{sources:?}");
-    assert_eq!((guard.servers()[0].direct, guard.servers()[0].outages), (true, 0));
+    assert_eq!((failover.servers()[0].direct, failover.servers()[0].outages), (true, 0));
     hot.reset(&Key::new("once", [])).await.unwrap();
-    guard.leave().await;
-    drop((hot, guard));
+    failover.leave().await;
+    drop((hot, failover));
     redis::cmd("ACL").arg(&["SETUSER", "slidegate", "-watch", "-unwatch"]).exec(&mut admin).unwrap();
     limited(RedisMode::Script).admit(&[ask("a")]).await.unwrap();
     redis::cmd("ACL")
@@ -361,7 +361,7 @@ async fn recovers(store: &RedisStore) {
     until("the store notices that Redis is back", async || store.admit(&[ask("a")]).await.is_ok()).await;
 }
 
-/// The server stops for longer than the store waits, and then carries out the call that it was sent.
+/// The server stops for longer than the store waits, and then executes the call.
 #[tokio::test]
 async fn unknown_outcome_is_charged_at_most_once() {
     let server = RedisServer::start(Flavour::Redis7);

@@ -144,8 +144,8 @@ async fn key_in_use_does_not_expire() {
     }
 }
 
-/// What is noted of a window is apart from what it counts, so refunds leave the others as they were; and what was
-/// noted of a count is forgotten with it, also by a call that does not look at notes.
+/// Idempotency notes of a window are stored apart from its count, so refunds leave other entries unchanged. The notes are
+/// removed with their count, also by a call that does not read notes.
 #[tokio::test]
 async fn idempotency_notes_expire_with_their_count() {
     let server = RedisServer::start(Flavour::Redis7);

@@ -45,7 +45,7 @@ async fn verifies_server_and_client_certificates() {
         let readings = store(all.clone(), mode).admit(&ask()).await.unwrap();
         assert_eq!(readings[0].verdicts[0].outcome, Outcome::Charged);
     }
-    // Neither a stranger's server nor a client that will not say who it is.
+    // Neither a server of another authority nor a client without a certificate is accepted.
     for tls in [RedisTls::default(), RedisTls { ca: read("ca.pem"), ..RedisTls::default() }] {
         let error = store(tls, RedisMode::Script).admit(&ask()).await.unwrap_err();
         assert_eq!(error.fault(), Some(Fault::Unreachable), "{error}");

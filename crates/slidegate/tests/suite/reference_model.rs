@@ -25,7 +25,7 @@ impl Known {
     }
 }
 
-/// One key.
+/// Model of one key.
 #[derive(Clone, Debug)]
 pub(crate) struct ReferenceModel {
     quota: Quota,
@@ -33,21 +33,21 @@ pub(crate) struct ReferenceModel {
     known: HashMap<(u8, u64), Known>,
     settled: HashSet<u64>,
     seq: u64,
-    /// When something was last recorded or left: the key's time never runs back before that.
+    /// Time of the last change. The time of the key never runs back before it.
     last: u64,
     /// Fixed window: its start.
     start: u64,
     /// Bucket: level in 1/window permits, at `since`.
     level: i128,
     since: u64,
-    /// Bucket: what was admitted until then no longer matters.
+    /// Bucket: admissions until this time no longer matter.
     gone: u64,
 }
 
 /// Verdict of the model on one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReferenceVerdict {
-    /// What time it was for the key.
+    /// Time of the key, in microseconds.
     pub now: u64,
     pub outcome: Outcome,
     pub used: u64,
@@ -84,7 +84,7 @@ impl ReferenceModel {
         self.quota.window().get()
     }
 
-    /// The instant an admission at `now` is dated: the end of its slice.
+    /// Returns the instant of an admission at `now`: the end of its slice.
     fn dated(&self, now: u64) -> u64 {
         match self.quota.algorithm() {
             Algorithm::TimeSlice { slices } => {
@@ -115,7 +115,7 @@ impl ReferenceModel {
         }
     }
 
-    /// Lets go of what has left, for good, and says what time it is for this key.
+    /// Removes expired entries and returns the time of this key.
     pub(crate) fn roll(&mut self, now: u64, quota: Quota) -> u64 {
         let now = now.max(self.last);
         match self.quota.algorithm() {
@@ -207,7 +207,7 @@ impl ReferenceModel {
         self.level = self.level.max(0);
     }
 
-    /// The smallest wait after which `cost` fits, by trying every instant at which something changes.
+    /// Returns the smallest wait after which `cost` fits, by trying every instant of a change.
     fn wait(&self, now: u64, cost: u64) -> u64 {
         if let Algorithm::TokenBucket { .. } = self.quota.algorithm() {
             let missing = (i128::from(cost) * i128::from(self.window()) - self.level).max(0);
@@ -255,7 +255,7 @@ impl ReferenceModel {
 }
 
 impl ReferenceModel {
-    /// It is as if it had been admitted now.
+    /// Extends an admission: it counts as if it had been admitted now.
     pub(crate) fn extend(&mut self, now: u64, entry: Entry) -> Settled {
         let now = self.roll(now, self.quota);
         let is_held = self.quota.algorithm() == Algorithm::Concurrency;
@@ -300,7 +300,7 @@ enum Evaluation {
     Repeated(Entry),
 }
 
-/// The definition of an ask over several keys.
+/// Evaluates the checks of one request over several keys.
 pub(crate) fn evaluate(
     keys: &mut [ReferenceModel],
     now: Micros,

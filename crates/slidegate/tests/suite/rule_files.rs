@@ -2,7 +2,7 @@
 
 use slidegate::{RuleFile, Rules};
 
-/// A file, and exactly what is said about it.
+/// Asserts the exact messages for a file.
 const BROKEN: &[(&str, &str)] = &[
     (
         "",
@@ -645,7 +645,7 @@ fn file_with_every_field_is_accepted() {
     assert_eq!(Rules::from_yaml("rules: []").unwrap().iter().count(), 0);
 }
 
-/// What `GET /v1/rules` shows is a file that says the same; JSON is YAML. So is it with what goes without saying left out.
+/// The output of `GET /v1/rules` is a file with the same rules, because JSON is YAML. The same holds with defaults left out.
 #[test]
 fn printed_rules_parse_to_the_same_rules() {
     let rules = Rules::from_yaml(include_str!("full.yaml")).unwrap();

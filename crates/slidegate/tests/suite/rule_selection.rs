@@ -8,7 +8,7 @@ fn limiter(rules: &str) -> Limiter {
     Limiter::new(MemoryStore::new(), Rules::from_yaml(rules).unwrap())
 }
 
-/// The limits that a request meets.
+/// Returns the limits of a request.
 async fn met(limiter: &Limiter, attributes: &[(&str, &str)]) -> Vec<String> {
     let decision = limiter.peek(Request::new(attributes.iter().copied())).await.unwrap();
     decision.limits().map(|limit| limit.rule().to_owned()).collect()
@@ -103,7 +103,7 @@ async fn shadow_blocked_rule_does_not_deny() {
     }
 }
 
-/// A replaced rule still ends its group, and still replaces what it does.
+/// A replaced rule still ends its group, and still replaces other rules.
 #[tokio::test]
 async fn replaced_rules_are_not_checked() {
     let limiter = limiter(
@@ -133,7 +133,7 @@ fn contradictory_rules_are_rejected() {
     assert!(both.and([rule("a")]).is_err());
 }
 
-/// Whoever counts by rule finds it without its name.
+/// Statistics by rule find the rule by its index, without its name.
 #[tokio::test]
 async fn limits_report_rule_index_and_cost() {
     let limiter = limiter(

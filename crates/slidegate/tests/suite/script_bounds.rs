@@ -138,7 +138,7 @@ async fn admit(store: &RedisStore, ask: Checks) -> Verdict {
     store.admit(&[ask]).await.unwrap()[0].verdicts[0]
 }
 
-/// Asks until expired entries no longer keep the store from deciding.
+/// Retries until expired entries no longer keep the store from deciding.
 async fn admit_in_the_end(store: &RedisStore, ask: Checks) -> (Verdict, usize) {
     for tried in 0..1_000 {
         match store.admit(std::slice::from_ref(&ask)).await {
@@ -159,7 +159,7 @@ fn wait_for(entries: &[(u64, u64)], needed: u64, at: Micros) -> Micros {
     Micros::new(last.unwrap().0 + HOUR.as_micros() as u64 - at.get())
 }
 
-/// Finding 1 of the audit: one denied request with a large cost read every entry, and Redis served nobody else meanwhile.
+/// Finding 1 of the audit: one denied request with a large cost read every entry, and Redis served no other client meanwhile.
 #[tokio::test]
 async fn retry_after_of_a_large_key_is_a_lower_bound() {
     let server = RedisServer::start(Flavour::Redis7);
@@ -345,7 +345,7 @@ async fn settle_and_gc_remove_expired_entries_in_steps() {
     }
 }
 
-/// A large attempt forgets many small ones: a bounded number at once, with the same decisions.
+/// A large attempt removes many small ones: a bounded number per call, with the same decisions.
 #[tokio::test]
 async fn large_attempt_removes_entries_in_steps() {
     let server = RedisServer::start(Flavour::Redis7);

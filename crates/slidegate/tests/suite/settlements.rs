@@ -11,7 +11,7 @@ use slidegate_testkit::{Flavour, RedisServer};
 
 use crate::audit_healthy::patient;
 
-/// Every way to count, with the name that its failures have.
+/// Every combination of algorithm and encoding, with its name in failure messages.
 fn ways() -> Vec<(&'static str, Quota, Encoding)> {
     let quota = Quota::per_hour(100).unwrap();
     let with = |algorithm| quota.with_algorithm(algorithm).unwrap();

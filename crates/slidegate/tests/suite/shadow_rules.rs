@@ -19,7 +19,7 @@ fn quota(limit: u64, attempts: bool) -> Quota {
     Quota::new(limit, Duration::from_secs(1)).unwrap().with_count(count)
 }
 
-/// What a rule said: whether it denies, and what it had in use.
+/// Verdict of a rule: true if it denies, and its usage.
 fn said(decision: &Decision, rule: &str) -> (bool, u64) {
     let limit = decision.limits().find(|limit| limit.rule() == rule).unwrap();
     (limit.outcome().denies(), limit.used())
@@ -28,7 +28,7 @@ fn said(decision: &Decision, rule: &str) -> (bool, u64) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// The same requests to a limiter where the shadow is in force decide what the shadow said beside the other.
+    /// A limiter that enforces the shadow rule decides the same requests as the shadow reported.
     #[test]
     fn shadow_decides_as_it_would_in_force(
         now in 1..8u64,
@@ -59,7 +59,7 @@ proptest! {
                     continue;
                 }
             };
-            // What another rule denies is charged to nobody, also then; but it was an attempt, if that rule comes after.
+            // A request that another rule denies is not charged; but it counts as an attempt if that rule comes later.
             let stays = said(&decision, "all").0 && !(attempts && last);
             let shadow = said(&decision, "soon");
             match runtime.block_on(async {

@@ -147,7 +147,7 @@ fn smaller_bucket_has_smaller_debt() {
     assert_eq!((denied.used, denied.retry_after, denied.reset_after), (10, at(6), at(10)));
 }
 
-/// Windows need no cap: whatever was settled leaves with its window.
+/// Windows need no cap on debt: every settlement leaves with its window.
 #[test]
 fn window_ends_on_time_after_any_settlement() {
     let window = Quota::new(10, Duration::from_secs(10)).unwrap();

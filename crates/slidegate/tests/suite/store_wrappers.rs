@@ -22,7 +22,7 @@ const ENOUGH: usize = 60_000;
 /// On Redis, where an operation takes much longer than in memory.
 const SOME: usize = 24_000;
 
-/// Writes down what the store within answered, in the order of its answers.
+/// Records the answers of the inner store in order.
 #[derive(Clone)]
 pub(crate) struct Recorder<S> {
     store: S,
@@ -94,8 +94,8 @@ async fn each_wrapper_conforms_on_redis() {
     conforms("all of them, packed", &stacked(guarded(&server)), Encoding::Packed, SOME).await;
 }
 
-/// Many callers at once: what the store did is what the algorithm says, each caller was told what the store had said
-/// to him, and what was denied here would have been denied there.
+/// Concurrent callers: the store decides as the algorithm says, each caller gets the answer of the store, and the store
+/// would have denied every locally denied call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_callers_agree_with_the_oracle() {
     for encoding in [Encoding::Zset, Encoding::Packed] {
@@ -144,7 +144,7 @@ async fn concurrent_callers_agree_with_the_oracle() {
     }
 }
 
-/// As text: what can be compared whoever was told it.
+/// Formats the calls that `source` decided as sorted text, so that they can be compared for any order of callers.
 fn sorted(told: &[(Checks, Verdicts)], source: Source) -> Vec<String> {
     let from = told.iter().filter(|(_, reading)| reading.source == source);
     let mut lines: Vec<String> = from
@@ -157,7 +157,7 @@ fn sorted(told: &[(Checks, Verdicts)], source: Source) -> Vec<String> {
     lines
 }
 
-/// Answers when it is let, and counts.
+/// Store that answers when a test permits it, and counts calls.
 #[derive(Clone)]
 struct Slow {
     store: MemoryStore,
@@ -216,7 +216,7 @@ fn one(rule: &str) -> Checks {
     Checks::one(Check::new(Key::new(rule, []), Quota::per_hour(1_000_000).unwrap(), 1)).unwrap()
 }
 
-/// Starts to ask, and goes on only when it waits.
+/// Starts a call, and returns when it waits.
 async fn start<S: Store + Clone + 'static>(
     store: &S,
     ask: Checks,
@@ -273,7 +273,7 @@ async fn full_queue_calls_directly_and_cancelled_callers_are_not_charged() {
     }
     let held = store.inspect(&Key::new("k", [])).await.unwrap().unwrap();
     assert_eq!((held.used, slow.calls()), (3, vec![1, 1, 1]));
-    // The first of a lane may leave too: those who wait go on.
+    // The first caller may be cancelled too: waiting callers continue.
     let slow = Slow::new();
     let store = Coalesce::new(slow.clone());
     let (first, second) = (start(&store, one("k")).await, start(&store, one("k")).await);
@@ -298,7 +298,7 @@ async fn failure_reaches_all_callers_and_a_foreign_key_only_its_own() {
     }
     assert_eq!(faults, [None, None, Some(Fault::WrongType), None]);
     assert_eq!(slow.calls(), [1, 3, 1, 1, 1]);
-    // Lost, and then a store that panics: nobody waits for ever, and the next is answered.
+    // A lost connection, and then a store that panics: no caller waits for ever, and the next call is answered.
     let slow = Slow::new();
     let store = Coalesce::new(slow.clone());
     slow.failing.store(3, Ordering::Relaxed);
@@ -310,7 +310,7 @@ async fn failure_reaches_all_callers_and_a_foreign_key_only_its_own() {
     assert!(store.admit(&[one("k")]).await.is_ok());
 }
 
-/// A batch of one caller is judged at one instant, and is not mixed with others.
+/// A batch of one caller is decided at one instant, and is not mixed with other calls.
 #[tokio::test]
 async fn batch_of_one_caller_is_not_mixed() {
     let slow = Slow::new();
@@ -323,19 +323,19 @@ async fn batch_of_one_caller_is_not_mixed() {
     assert_eq!(slow.calls(), [1, 3]);
 }
 
-/// A foreign key among others, behind a guard: only its own caller is answered without the store.
+/// A foreign key among others, behind a failover: only its own caller is answered without the store.
 #[tokio::test]
 async fn foreign_key_does_not_fail_the_batch() {
     let server = RedisServer::start(Flavour::Redis7).without_ttl_check();
     server.run("SET sg:{foreign} 1");
-    let guard = guarded(&server);
+    let failover = guarded(&server);
     let asks: Vec<Checks> = ["a", "foreign", "b"].map(one).into();
     for _ in 0..2 {
         let sources: Vec<Source> =
-            guard.admit(&asks).await.unwrap().iter().map(|reading| reading.source).collect();
+            failover.admit(&asks).await.unwrap().iter().map(|reading| reading.source).collect();
         assert_eq!(sources, [Source::Store, Source::Local, Source::Store]);
     }
-    let held = guard.inspect(&Key::new("a", [])).await.unwrap().unwrap();
+    let held = failover.inspect(&Key::new("a", [])).await.unwrap().unwrap();
     assert_eq!(held.used, 2, "what failed first had written nothing");
 }
 
@@ -344,8 +344,8 @@ async fn foreign_key_does_not_fail_the_batch() {
 async fn deadline_counts_from_arrival() {
     let server = RedisServer::start(Flavour::Redis7).without_ttl_check();
     let options = FailoverOptions { deadline: Duration::from_millis(400), ..FailoverOptions::default() };
-    let guard = Failover::new(redis(&server), options.clone()).unwrap();
-    let store = Coalesce::new(guard.clone());
+    let failover = Failover::new(redis(&server), options.clone()).unwrap();
+    let store = Coalesce::new(failover.clone());
     store.admit(&[one("k")]).await.unwrap();
     server.signal("-STOP");
     let clock = SystemClock::new();

@@ -18,15 +18,15 @@ use crate::conformance::Dice;
 use crate::deployment::soon;
 use crate::oracle::Oracle;
 
-/// How many, unless the environment says otherwise.
+/// Returns a number from the environment, or the default.
 fn number(name: &str, usual: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
-/// How long a test waits for a condition.
+/// Longest wait of a test for a condition.
 const LIMIT: Micros = Micros::from_secs(60);
 
-/// A machine that is busy with other tests is not at fault.
+/// Long timeouts, because the machine may be busy with other tests.
 fn patient(options: RedisOptions) -> RedisOptions {
     let patience = Duration::from_secs(20);
     RedisOptions { response_timeout: patience, connect_timeout: patience, max_wait: patience, ..options }
@@ -40,14 +40,14 @@ fn key(n: u64) -> Key {
     Key::new("moving", [("n", n.to_string().as_str())])
 }
 
-/// What happened to one key.
+/// One event of a key.
 enum Event {
     Asked(Checks, Verdicts),
     Settled(Settlement, Settled),
 }
 
-/// Callers ask and settle while slots move from node to node: none gets an error, and what each was told is what
-/// the algorithm says, key by key, in the order of instants.
+/// Callers acquire and settle while slots move from node to node: none gets an error, and the oracle agrees with all
+/// answers, key by key, in the order of instants.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slots_move_without_errors() {
     let (decisions, slots) = (number("TOPOLOGY_DECISIONS", 20_000), number("TOPOLOGY_SLOTS", 50));
@@ -207,7 +207,7 @@ fn crossing(dice: &mut Dice, asks: u64, id: Option<&str>) -> Checks {
     }
 }
 
-/// What should be counted, by what callers were granted.
+/// Adds the granted permits of a request to the expected totals.
 fn add_up(totals: &mut HashMap<Key, u64>, ask: &Checks, reading: &Verdicts) -> bool {
     let granted = !reading.verdicts.iter().any(|verdict| verdict.outcome.denies());
     for (check, verdict) in ask.checks().iter().zip(&reading.verdicts) {
@@ -298,7 +298,7 @@ async fn checks_over_several_servers_are_all_or_nothing() {
     }
 }
 
-/// Attempts are recorded up to the first denial, as if all were in one place.
+/// Attempts are recorded up to the first denial, as on one server.
 #[tokio::test]
 async fn attempts_over_several_slots_stop_at_the_first_denial() {
     let cluster = Cluster::start();
@@ -389,7 +389,7 @@ async fn batches_and_listings_reach_all_nodes() {
     }
 }
 
-/// All rules of one tenant are in one slot, and judged as one.
+/// All rules of one tenant are in one slot, and decided as one.
 #[tokio::test]
 async fn tag_puts_rules_into_one_slot() {
     let cluster = Cluster::start();
@@ -430,7 +430,7 @@ async fn tag_puts_rules_into_one_slot() {
     assert_eq!(limiter.inspect(&key).await.unwrap().unwrap().used, 2);
 }
 
-/// A primary is killed: the others go on as if nothing were, and its slots as soon as a replica has them.
+/// A primary is killed: the other nodes continue, and its slots continue as soon as a replica has them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_recovers_from_a_dead_primary() {
     let cluster = Arc::new(Cluster::start());

@@ -68,7 +68,7 @@ fn linear_climb_is_exact_to_the_permit() {
     }
 }
 
-/// What costs more than the limit of the moment passes alone, up to the full limit.
+/// A request that costs more than the current limit passes alone, up to the full limit.
 #[test]
 fn single_large_request_passes_while_cold() {
     let climb = WarmUp::new(10, Duration::from_secs(10)).unwrap();
@@ -83,7 +83,7 @@ fn single_large_request_passes_while_cold() {
     assert_eq!(state.admit(at(6_000), &quota, 80).outcome, Outcome::Charged);
 }
 
-/// Against a list of all that was admitted: the limit, what fits, and that it fits when it was said to.
+/// Compares with a list of all admissions: the limit, the permits that fit, and `retry_after`.
 #[test]
 fn random_traffic_follows_the_curve() {
     let mut runner = TestRunner::new(Config { cases: 400, failure_persistence: None, ..Config::default() });
@@ -159,7 +159,7 @@ fn share(from: u32, in_steps: bool, climbed: u64, over: u64) -> u128 {
     start + rest * [0, 3, 6, 8][quarter as usize] / 8
 }
 
-/// Where attempts count, something may count when it is cold again: a wait reckons with that.
+/// With counted attempts, entries may still count when the limit is cold again: `retry_after` includes that.
 #[test]
 fn attempts_fit_after_retry_after() {
     let climb = WarmUp::new(10, Duration::from_secs(2)).unwrap().idle(Duration::from_secs(1)).unwrap();
@@ -200,8 +200,8 @@ fn three(server: &RedisServer) -> [RedisStore; 3] {
     [&options, &options, &without_scripts].map(|options| RedisStore::with_options(options).unwrap())
 }
 
-/// Document 002 in Redis, by a clock that is moved by hand: what three nodes admit in each second is the curve, every
-/// limit they say is that of its instant, and after the idle time it is cold again.
+/// Document 002 in Redis, by a clock that is moved by hand: three nodes admit the curve in each second, every
+/// reported limit is that of its instant, and after the idle time the limit is cold again.
 #[tokio::test]
 async fn curve_follows_the_clock_of_redis() {
     for (shape, over) in [("steps", 4), ("linear", 4), ("linear", 30)] {
@@ -253,7 +253,7 @@ async fn curve_follows_the_clock_of_redis() {
     }
 }
 
-/// Of many entries a transaction reads only some, but a wait while it climbs may depend on any.
+/// A transaction reads only some of many entries, but `retry_after` of a climbing limit may depend on any.
 #[tokio::test]
 async fn retry_after_is_a_lower_bound_with_unread_entries() {
     let time = FakeTime::start();
@@ -323,7 +323,7 @@ async fn three_nodes_follow_one_curve() {
     }
 }
 
-/// Each way to count, in Redis: the state of the climb is gone after a reset, and expires ten seconds after it is cold.
+/// For each encoding in Redis: a reset removes the warm-up state, and it expires ten seconds after the limit is cold.
 #[tokio::test]
 async fn warm_up_state_in_redis_expires() {
     let time = FakeTime::start();
@@ -363,7 +363,7 @@ async fn warm_up_state_in_redis_expires() {
     }
 }
 
-/// While a limit climbs there may be room before anything leaves, so a denial is not repeated for the store.
+/// While a limit climbs there may be room before any entry leaves, so the deny cache does not repeat a denial.
 #[tokio::test]
 async fn denials_are_not_cached_while_the_limit_climbs() {
     let clock = ManualClock::at(Micros::from_secs(1_000));

@@ -1,12 +1,12 @@
 //! Tests the reply of each command.
 
-use super::raw_client::{ConnectionHandler, Value, Wire, bulk, simple};
+use super::raw_client::{RespServer, Value, Wire, bulk, simple};
 use crate::server::Server;
 
 #[test]
 fn ad_hoc_limit() {
-    let door = ConnectionHandler::open();
-    let mut client = door.client();
+    let server = RespServer::open();
+    let mut client = server.client();
     let numbers = client.ask("SG.ACQUIRE user123 2 60000").numbers();
     assert_eq!(numbers[..4], [1, 2, 1, 0]);
     assert_eq!(numbers[4], 60_000);
@@ -34,7 +34,7 @@ fn ad_hoc_limit() {
 #[test]
 fn rules_decide_by_attributes() {
     let server = Server::demo();
-    let mut client = Wire::connect(server.door("redis"));
+    let mut client = Wire::connect(server.listener_address("redis"));
     let login = "SG.CHECK api /login ip 1.2.3.4 user alice";
     for left in [2, 1, 0] {
         let numbers = client.ask(login).numbers();
@@ -60,8 +60,8 @@ fn rules_decide_by_attributes() {
 
 #[test]
 fn peek_charges_nothing_and_settle_refunds() {
-    let door = ConnectionHandler::open();
-    let mut client = door.client();
+    let server = RespServer::open();
+    let mut client = server.client();
     for _ in 0..3 {
         assert_eq!(client.ask("SG.PEEK ACQUIRE r 5 60000 5").numbers(), [1, 5, 5, 0, 0]);
     }
@@ -93,10 +93,10 @@ fn peek_charges_nothing_and_settle_refunds() {
 
 #[test]
 fn held_permits_are_extended_and_released() {
-    let door = ConnectionHandler::open();
+    let server = RespServer::open();
     let rules = "rules: [{ name: at-once, key: [user], limit: 1, window: 30s, algorithm: concurrency }]";
-    door.gate.limiter.set_rules(slidegate::Rules::from_yaml(rules).unwrap());
-    let mut client = door.client();
+    server.app.limiter.set_rules(slidegate::Rules::from_yaml(rules).unwrap());
+    let mut client = server.client();
     let Value::Array(held) = client.ask("SG.CHECK RESERVE user bob") else { panic!() };
     let Value::Bulk(reservation) = &held[5] else { panic!("{held:?}") };
     assert_eq!(client.ask("SG.CHECK user bob").numbers()[..3], [0, 1, 0]);
@@ -113,8 +113,8 @@ fn held_permits_are_extended_and_released() {
 
 #[test]
 fn commands_of_other_limiters() {
-    let door = ConnectionHandler::open();
-    let mut client = door.client();
+    let server = RespServer::open();
+    let mut client = server.client();
     assert_eq!(client.ask("CL.THROTTLE user123 15 30 60").numbers(), [0, 16, 15, -1, 2]);
     assert_eq!(client.ask("cl.throttle user123 15 30 60 17").numbers()[..4], [1, 16, 15, -1]);
     assert_eq!(client.ask("CL.THROTTLE one 0 1 60").numbers(), [0, 1, 0, -1, 60]);
@@ -136,8 +136,8 @@ fn commands_of_other_limiters() {
 
 #[test]
 fn handshake_commands() {
-    let door = ConnectionHandler::open();
-    let mut client = door.client();
+    let server = RespServer::open();
+    let mut client = server.client();
     for (command, answer) in [
         ("PING", simple("PONG")),
         ("ping hello", bulk("hello")),
@@ -177,8 +177,8 @@ fn handshake_commands() {
 
 #[test]
 fn invalid_commands_are_rejected() {
-    let door = ConnectionHandler::open();
-    let mut client = door.client();
+    let server = RespServer::open();
+    let mut client = server.client();
     let long = "x".repeat(1_000);
     for (command, message) in [
         ("GET k", "ERR unknown command 'GET'"),
@@ -199,8 +199,8 @@ fn invalid_commands_are_rejected() {
 
 #[test]
 fn commands_need_the_configured_token() {
-    let door = ConnectionHandler::locked("secret");
-    let mut client = door.client();
+    let server = RespServer::locked("secret");
+    let mut client = server.client();
     for command in ["PING", "SG.ACQUIRE r 1 1000", "SG.PEEK ACQUIRE r 1 1000", "GET x", "INFO"] {
         assert_eq!(client.ask(command).error(), "NOAUTH Authentication required.");
     }
@@ -213,20 +213,20 @@ fn commands_need_the_configured_token() {
     assert_eq!(client.ask("PING").error(), "NOAUTH Authentication required.");
     assert!(matches!(client.ask("HELLO 3 AUTH default secret SETNAME me"), Value::Map(_)));
     assert_eq!(client.ask("PING"), simple("PONG"));
-    assert_eq!(door.client().ask("AUTH default secret"), simple("OK"));
-    // What a stranger may send is less.
-    let mut stranger = door.client();
+    assert_eq!(server.client().ask("AUTH default secret"), simple("OK"));
+    // Clients without a token have smaller limits.
+    let mut stranger = server.client();
     stranger.send(b"*11\r\n");
     assert_eq!(stranger.rest()[0].error(), "ERR Protocol error: invalid multibulk length: too many words");
-    let mut stranger = door.client();
+    let mut stranger = server.client();
     stranger.send(b"*2\r\n$4\r\nAUTH\r\n$16385\r\n");
     assert_eq!(stranger.rest()[0].error(), "ERR Protocol error: invalid bulk length");
 }
 
 #[test]
 fn inline_commands() {
-    let door = ConnectionHandler::open();
-    let mut client = door.client();
+    let server = RespServer::open();
+    let mut client = server.client();
     client.send(b"PING\r\n\r\n  ping   hello \nSG.ACQUIRE r 1 60000\r\nSG.ACQUIRE r 1 60000\r\nPI");
     client.send(b"NG\r\n");
     assert_eq!(client.read(), Some(simple("PONG")));

@@ -16,50 +16,50 @@ use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-pub(crate) struct ConnectionHandler {
+pub(crate) struct RespServer {
     pub(crate) address: String,
-    pub(crate) gate: Arc<AppState>,
+    pub(crate) app: Arc<AppState>,
     runtime: Runtime,
     stop: Option<oneshot::Sender<()>>,
     served: Option<JoinHandle<()>>,
 }
 
-impl ConnectionHandler {
-    /// Open to everybody, as patient as usual.
+impl RespServer {
+    /// Starts a server without tokens and with the default timeouts.
     pub(crate) fn open() -> Self {
-        ConnectionHandler::with(Limits::default(), Auth::default())
+        RespServer::with(Limits::default(), Auth::default())
     }
 
-    /// For those who show `token`.
+    /// Starts a server that needs `token`.
     pub(crate) fn locked(token: &str) -> Self {
-        ConnectionHandler::with(Limits::default(), Auth::new(vec![Token::new(token.as_bytes())], vec![]))
+        RespServer::with(Limits::default(), Auth::new(vec![Token::new(token.as_bytes())], vec![]))
     }
 
-    /// With this little patience.
+    /// Starts a server with these short timeouts.
     pub(crate) fn impatient(limits: Limits) -> Self {
-        ConnectionHandler::with(limits, Auth::default())
+        RespServer::with(limits, Auth::default())
     }
 
     pub(crate) fn with(limits: Limits, access: Auth) -> Self {
         let runtime = Runtime::new().unwrap();
-        let mut gate = AppState::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "a test");
-        (gate.limits, gate.access) = (limits, access);
-        let gate = Arc::new(gate);
+        let mut app = AppState::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "a test");
+        (app.limits, app.access) = (limits, access);
+        let app = Arc::new(app);
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let doors = Listeners { resp: Some(listener), ..Listeners::default() };
+        let listeners = Listeners { resp: Some(listener), ..Listeners::default() };
         let (stop, stopped) = oneshot::channel::<()>();
-        let served = runtime.spawn(serve::run(doors, Arc::clone(&gate), async {
+        let served = runtime.spawn(serve::run(listeners, Arc::clone(&app), async {
             let _ = stopped.await;
         }));
-        ConnectionHandler { address, gate, runtime, stop: Some(stop), served: Some(served) }
+        RespServer { address, app, runtime, stop: Some(stop), served: Some(served) }
     }
 
     pub(crate) fn client(&self) -> Wire {
         Wire::connect(&self.address)
     }
 
-    /// Stops, and waits until it has.
+    /// Stops the server, and waits for its end.
     pub(crate) fn stop(&mut self) {
         self.stop.take().unwrap().send(()).unwrap();
         let served = self.served.take().unwrap();
@@ -78,12 +78,12 @@ pub(crate) enum Value {
     Error(String),
     Integer(i64),
     Bulk(String),
-    /// Of version 2.
+    /// Null of RESP 2.
     NoBulk,
-    /// Of version 3.
+    /// Null of RESP 3.
     Null,
     Array(Vec<Value>),
-    /// Of version 3: names and values in turn.
+    /// Map of RESP 3: names and values in turn.
     Map(Vec<Value>),
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn bulk(text: &str) -> Value {
     Value::Bulk(text.to_owned())
 }
 
-/// A command as clients send it.
+/// Encodes a command as clients send it.
 pub(crate) fn encode(command: &str) -> Vec<u8> {
     let words: Vec<&str> = command.split(' ').collect();
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
@@ -139,7 +139,7 @@ impl Wire {
         self.0.get_mut().write_all(bytes).unwrap();
     }
 
-    /// Sends as long as it is taken.
+    /// Sends bytes until the server no longer accepts them.
     pub(crate) fn try_send(&mut self, bytes: &[u8]) -> bool {
         self.0.get_mut().write_all(bytes).is_ok()
     }
@@ -149,13 +149,13 @@ impl Wire {
         let _ = self.0.get_mut().shutdown(how);
     }
 
-    /// The answer to words that are separated by spaces.
+    /// Sends a command, whose words are separated by spaces, and returns the reply.
     pub(crate) fn ask(&mut self, command: &str) -> Value {
         self.send(&encode(command));
         self.read().expect("an answer")
     }
 
-    /// The next answer; none when the connection has ended. A connection that stays silent has not.
+    /// Returns the next reply, or `None` when the connection has ended. Panics if the connection stays open and silent.
     pub(crate) fn read(&mut self) -> Option<Value> {
         let mut line = String::new();
         match self.0.read_line(&mut line) {
@@ -187,7 +187,7 @@ impl Wire {
         })
     }
 
-    /// Everything up to the end of the connection.
+    /// Returns all replies up to the end of the connection.
     pub(crate) fn rest(mut self) -> Vec<Value> {
         std::iter::from_fn(|| self.read()).collect()
     }

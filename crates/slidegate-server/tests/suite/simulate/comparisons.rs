@@ -66,7 +66,7 @@ fn other_rules_report_affected_clients() {
     assert_eq!((number(difference, "denied_before"), number(&report, "denied")), (before, now));
     assert_eq!(now + allowed, before + denied);
     assert!(denied > 0, "{difference}");
-    // Every change is somebody's.
+    // Every changed decision belongs to a client.
     let sum = |list: &str, name: &str| -> u64 {
         difference[list].as_array().unwrap().iter().map(|row| number(row, name)).sum()
     };
@@ -92,7 +92,7 @@ fn other_rules_report_affected_clients() {
     assert_eq!((&same["difference"]["newly_denied"], &same["difference"]["keys"]), (&json!(0), &json!([])));
 }
 
-/// The limit keeps what was wished, and one permit less does not: simulated with real rules.
+/// The suggested limit meets the target and one permit less does not: both are simulated with real rules.
 #[test]
 fn suggested_limit_is_the_smallest() {
     let denials = |limit: u64, window: &str| {
@@ -159,7 +159,7 @@ fn suggest_needs_a_rereadable_trace() {
     );
 }
 
-/// What was denied, who and for how long, in words.
+/// The summary lists denied requests, their clients and the duration, as text.
 #[test]
 fn summary_lists_denied_clients() {
     let bench = Bench::new(

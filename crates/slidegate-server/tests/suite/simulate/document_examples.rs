@@ -6,7 +6,7 @@ use super::{Bench, json, number, run_in};
 
 const PER_SECOND: &str = "rules: [{ name: api, limit: 100, window: 1s }]";
 
-/// What each algorithm lets through of a timeline: allowed, the most over the limit in any window, and its row.
+/// Result of each algorithm for a timeline: its name, the allowed requests, and the most over the limit in any window.
 fn compared(rules: &str, at: &str, algorithms: &str) -> Vec<(String, u64, u64)> {
     let report = Bench::new(rules).report(&["--pattern", "timeline", "--at", at, "--algorithms", algorithms]);
     let row = |row: &Value| {
@@ -22,7 +22,7 @@ fn assert_lets_through(rules: &str, at: &str, expected: &[(&str, u64, u64)]) {
     assert_eq!(compared(rules, at, &names.join(",")), expected);
 }
 
-/// How many of a timeline are allowed, second by second.
+/// Returns the allowed requests of a timeline, second by second.
 fn by_second(rules: &str, arguments: &[&str], seconds: usize) -> Vec<u64> {
     let bench = Bench::new(rules);
     bench.report(&[arguments, &["--decisions", "decisions"]].concat());
@@ -54,7 +54,7 @@ fn boundary_burst() {
     assert_eq!(counts, [(100, 0), (200, 100)], "the exact one is there for comparison");
 }
 
-/// Problem 1, its milder form: 50 at 0.9 s and 50 at 1.1 s are 100 in a second, which is what was allowed. With 60 and 60 the
+/// Problem 1, its milder form: 50 at 0.9 s and 50 at 1.1 s are 100 in a second, which is the limit. With 60 and 60 the
 /// difference shows.
 #[test]
 fn fixed_window_edge() {
@@ -72,7 +72,7 @@ fn fixed_window_edge() {
     );
 }
 
-/// Problem 2: a fixed window turns at the same moment for everybody, so it does not hold for any other second.
+/// Problem 2: a fixed window turns at the same moment for all clients, so the limit does not hold for any other second.
 #[test]
 fn time_alignment() {
     let rush = "0.0s=100,1.0s=100,2.0s=100";
@@ -115,7 +115,7 @@ fn precision_of_the_window() {
     assert_eq!(counts.iter().sum::<u64>(), 1_000);
 }
 
-/// Problem 5: what a window did not use is lost, unless a bucket keeps it.
+/// Problem 5: unused permits of a window are lost, unless a bucket keeps them.
 #[test]
 fn unused_quota() {
     let at = "0.0s=30,1.0s=170";
@@ -125,7 +125,7 @@ fn unused_quota() {
     assert_eq!(number(&report, "allowed"), 200);
 }
 
-/// Problem 6: nodes whose clocks differ. A trace of two of them, one 200 ms behind, is judged by one clock that never runs back.
+/// Problem 6: nodes whose clocks differ. A trace of two of them, one 200 ms behind, is evaluated by one clock that never runs back.
 #[test]
 fn node_clocks_differ() {
     let bench = Bench::new("rules: [{ name: api, limit: 1, window: 1s }]");
@@ -195,7 +195,7 @@ fn decisions(rules: &str, at: &str) -> Vec<bool> {
     lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["allowed"] == true).collect()
 }
 
-/// What docs/simulate.md shows as its first example prints what it says there.
+/// The first example of docs/simulate.md prints the output that it shows.
 #[test]
 fn suggest_needs_no_rules_file() {
     let folder = tempfile::TempDir::new().unwrap();

@@ -16,13 +16,13 @@ use tempfile::TempDir;
 
 use crate::server::BINARY;
 
-/// A folder with rules and traces, gone at the end.
+/// Temporary folder with rules and traces.
 struct Bench {
     folder: TempDir,
 }
 
 impl Bench {
-    /// With these rules in `rules.yaml`.
+    /// Creates the folder with these rules in `rules.yaml`.
     fn new(rules: &str) -> Self {
         let bench = Bench { folder: TempDir::new().unwrap() };
         bench.file("rules.yaml", rules);
@@ -37,17 +37,17 @@ impl Bench {
         fs::write(self.path(name), content).unwrap();
     }
 
-    /// Runs with the rules, where the files are.
+    /// Runs the simulation with the rules in the folder.
     fn run(&self, arguments: &[&str]) -> Output {
         self.fed(arguments, b"")
     }
 
-    /// The same, with something on standard input.
+    /// Runs the simulation with bytes on standard input.
     fn fed(&self, arguments: &[&str], input: &[u8]) -> Output {
         run_in(self.folder.path(), &[&["--rules", "rules.yaml"], arguments].concat(), input)
     }
 
-    /// What it finds out, which must add up.
+    /// Runs the simulation and returns its report. Asserts that the counts add up.
     fn report(&self, arguments: &[&str]) -> Value {
         let report = json(&self.run(&[arguments, &["--json"]].concat()));
         if let Some(requests) = report["requests"].as_u64()
@@ -91,7 +91,7 @@ fn number(value: &Value, name: &str) -> u64 {
     value[name].as_u64().unwrap_or_else(|| panic!("{name} in {value}"))
 }
 
-/// What it says instead of running.
+/// Returns the error message of a run that was rejected.
 #[track_caller]
 fn denial(output: &Output) -> String {
     assert_eq!((output.status.code(), said(output)), (Some(2), String::new()), "{}", told(output));

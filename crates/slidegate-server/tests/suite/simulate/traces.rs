@@ -132,7 +132,7 @@ fn recording_may_have_ad_hoc_limits() {
     let lines: Vec<&str> = decisions.lines().collect();
     assert_eq!(lines[0], r#"{"at":1000000,"allowed":true,"retry_after_us":0}"#);
     assert_eq!(lines[2], r#"{"at":1999000,"allowed":false,"denied_by":"ad-hoc","retry_after_us":1000}"#);
-    // The same decisions are told by the HTTP door's own words for what cannot be.
+    // Impossible requests get the same messages as over HTTP.
     bench.file(
         "trace",
         "{\"at\":5,\"resource\":\"r\",\"limit\":0,\"window\":\"1s\"}\n{\"at\":6,\"resource\":\"r\"}",
@@ -295,7 +295,7 @@ fn input_file_is_not_overwritten() {
     assert!(!bench.path("new").exists());
 }
 
-/// Who asks again under the same id is not charged again, however it is counted.
+/// A request that repeats an id is not charged again, for every algorithm.
 #[test]
 fn repeated_ids_are_not_over_the_limit() {
     let line = |n: u64, id: &str| format!("{{\"at\":{n},\"attributes\":{{\"ip\":\"1\"}},\"id\":\"{id}\"}}\n");

@@ -34,7 +34,7 @@ impl TraceService for Received {
     }
 }
 
-/// Answers until it is dropped.
+/// Collector that answers until it is dropped.
 struct Collector {
     _runtime: tokio::runtime::Runtime,
     url: String,
@@ -54,7 +54,7 @@ impl Collector {
         Collector { _runtime: runtime, url, received }
     }
 
-    /// What it got: of whom, and which spans, in the order in which they began.
+    /// Received resource attributes and spans, in the order of their start.
     fn spans(&self) -> (HashMap<String, String>, Vec<Span>) {
         let received = self.received.0.lock().unwrap();
         let (mut resource, mut spans) = (HashMap::new(), Vec::new());
@@ -84,7 +84,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The n-th caller's span.
+/// Span of the n-th caller.
 fn parent(n: u8, flags: &str) -> String {
     format!("00-{n:032x}-{n:016x}-{flags}")
 }
@@ -108,8 +108,8 @@ fn spans_are_children_of_the_callers_span() {
     assert_eq!(post(&mut stream, "/v1/acquire", &by_hyper, ASK), 429);
     let batch = r#"{"requests":[{"attributes":{"user":"cid"},"permits":9}]}"#;
     assert_eq!(post(&mut stream, "/v1/acquire/batch", &header(&parent(7, "01")), batch), 200);
-    redis(server.door("redis"), "SG.CHECK user dan\r\n", "\r\n");
-    assert!(envoy(server.door("grpc"), &["eve"], &[("traceparent", &parent(8, "01"))]));
+    redis(server.listener_address("redis"), "SG.CHECK user dan\r\n", "\r\n");
+    assert!(envoy(server.listener_address("grpc"), &["eve"], &[("traceparent", &parent(8, "01"))]));
     assert_eq!(logged.stop(), "", "they are not logged as well");
 
     let (resource, spans) = collector.spans();

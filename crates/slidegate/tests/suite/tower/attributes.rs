@@ -9,7 +9,7 @@ use slidegate::{Limiter, MAX_VALUE};
 
 use super::{ask, get, header, hello, limiter};
 
-/// What each key is counted under, by one attribute `a`, of the requests that go on.
+/// Sends requests and returns the keys under which each was counted by attribute `a`, or the body of its error.
 async fn counted(extract: Extract, requests: impl IntoIterator<Item = Request<Body>>) -> Vec<String> {
     let (limiter, _) = limiter("rules: [{ name: r, key: [a], limit: 100, window: 1m }]");
     let layer = RateLimitLayer::new(limiter).attribute("a", extract).unwrap().pass_decision();

@@ -13,7 +13,7 @@ fn direct() -> ClientAddress {
     ClientAddress::new(|peer: &SocketAddr| Some(*peer))
 }
 
-/// Asked by `peer`, with these headers.
+/// Request of `peer` with these headers.
 fn from(peer: &str, headers: &[(&'static str, &str)]) -> Request<Body> {
     let mut request = get("/");
     request.extensions_mut().insert(SocketAddr::new(peer.parse().unwrap(), 4711));
@@ -23,7 +23,7 @@ fn from(peer: &str, headers: &[(&'static str, &str)]) -> Request<Body> {
     request
 }
 
-/// As what a request is counted.
+/// Returns the client under which a request is counted.
 async fn client(client: ClientAddress, request: Request<Body>) -> String {
     let rules = Rules::from_yaml("rules: [{ name: r, key: [ip], limit: 1, window: 1m }]").unwrap();
     let limiter = std::sync::Arc::new(Limiter::new(MemoryStore::new(), rules));
@@ -47,7 +47,7 @@ async fn client(client: ClientAddress, request: Request<Body>) -> String {
     ask(&service, again).await.into_body()
 }
 
-/// Who looks, the peer, its headers, and who the client is.
+/// Extractor, address of the peer, its headers, and the expected client.
 type Case = (ClientAddress, &'static str, &'static [(&'static str, &'static str)], &'static str);
 
 #[tokio::test]
@@ -57,7 +57,7 @@ async fn only_trusted_proxies_set_the_client_address() {
     let cases: [Case; 9] = [
         // Nobody is trusted: the peer it is.
         (direct(), "192.0.2.7", &[(XFF, "6.6.6.6")], "192.0.2.7"),
-        // A stranger is not, though others are.
+        // A peer that is no trusted proxy is not believed.
         (behind(), "192.0.2.7", &[(XFF, "6.6.6.6")], "192.0.2.7"),
         (behind(), "10.0.0.1", &[(XFF, "192.0.2.7")], "192.0.2.7"),
         // What the client wrote stands before what the proxy did.

@@ -28,7 +28,7 @@ fn rules() -> Rules {
     Rules::from_yaml("rules: [{ name: per-client, key: [ip], limit: 40, window: 200ms }]").unwrap()
 }
 
-/// When requests were admitted and denied, by the store's own clock.
+/// Times of admissions and denials, by the clock of the store.
 #[derive(Clone, Default)]
 struct Instants(Arc<Mutex<Vec<(Micros, Verdict)>>>);
 
@@ -52,7 +52,7 @@ impl Instants {
         })
     }
 
-    /// How many were admitted and denied.
+    /// Returns the numbers of admissions and denials.
     fn check(&self) -> (usize, usize) {
         let mut instants = self.0.lock().clone();
         instants.sort();
@@ -77,7 +77,7 @@ impl Instants {
     }
 }
 
-/// The responses that wrk saw in one second, and how many of them were denials.
+/// Returns the number of responses that wrk saw in one second, and of denials among them.
 fn wrk(url: &str) -> (usize, usize) {
     let connections = CONNECTIONS.to_string();
     let output = Command::new("wrk").args(["-t1", "-c", &connections, "-d1s", url]).output().unwrap();

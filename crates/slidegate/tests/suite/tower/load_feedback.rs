@@ -14,7 +14,7 @@ use super::{ask, get, limiter};
 const RULES: &str = "
 rules: [{ name: calls, limit: 1000, window: 1s, adaptive: { cpu: off, memory: off } }]";
 
-/// The factor after two hundred seconds of responses that take so long and end like this.
+/// Returns the factor after two hundred seconds of responses with this duration and status.
 async fn settles_at(millis: u64, status: StatusCode) -> Option<u32> {
     let (limiter, clock) = limiter(RULES);
     let limiter = Arc::new(limiter);

@@ -21,7 +21,7 @@ use slidegate::{Limiter, ManualClock, MemoryStore, Micros, Rules, Store};
 use slidegate_testkit::until;
 use tower::{Layer, Service, ServiceExt};
 
-/// Rules that are counted by hand-moved time.
+/// Returns a limiter with these rules, and the clock that a test moves.
 fn limiter(rules: &str) -> (Limiter<MemoryStore<ManualClock>>, ManualClock) {
     let clock = ManualClock::at(Micros::from_secs(1_000));
     let store = MemoryStore::with_clock(clock.clone(), 1_000);
@@ -40,12 +40,12 @@ fn get(path: &str) -> Request<Body> {
     Request::builder().uri(path).body(Body::empty()).unwrap()
 }
 
-/// The status, a header, or nothing.
+/// Returns a header of a response, if any.
 fn header<B>(response: &Response<B>, name: &str) -> Option<String> {
     response.headers().get(name).map(|value| value.to_str().unwrap().to_owned())
 }
 
-/// How much of the first limit is in use.
+/// Returns the usage of the first limit.
 async fn used<S: Store>(limiter: &Limiter<S>) -> u64 {
     let decision = limiter.peek(slidegate::Request::new([])).await.unwrap();
     decision.limits().next().unwrap().used()
@@ -55,7 +55,7 @@ async fn until_used<S: Store>(limiter: &Limiter<S>, expected: u64) {
     until(&format!("{expected} in use"), async || used(limiter).await == expected).await;
 }
 
-/// Asks once; the response with all of its body.
+/// Sends one request and returns the response with its whole body.
 async fn ask<Inner, B, E>(service: &Inner, request: Request<Body>) -> Response<String>
 where
     Inner: Service<Request<Body>, Response = Response<B>, Error = E> + Clone,

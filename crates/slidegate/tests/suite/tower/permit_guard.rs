@@ -17,10 +17,10 @@ use super::server::{Connection, serve};
 use super::{limiter, until_used, used};
 use crate::audit_healthy::patient_store;
 
-/// Much longer than a test waits: a permit that is not given back stays in use.
+/// Lease that is much longer than a test waits: a permit that is not released stays in use.
 const ONE_AT_ONCE: &str = "rules: [{ name: at-once, limit: 1, window: 1h, algorithm: concurrency }]";
 
-/// Streams a first piece, and the rest when told; `/panic` panics while it streams, `/never` never answers.
+/// Streams a first chunk, and the rest on a signal; `/panic` panics while it streams, `/never` never answers.
 fn app<S: Store + 'static>(limiter: &Arc<Limiter<S>>, go: &Arc<Notify>) -> Router {
     let waiting = Arc::clone(go);
     let streamed = async move || {
@@ -38,7 +38,8 @@ fn app<S: Store + 'static>(limiter: &Arc<Limiter<S>>, go: &Arc<Notify>) -> Route
         .layer(RateLimitLayer::new(Arc::clone(limiter)))
 }
 
-/// Held while the body streams, denied meanwhile, free when it ends, and when a client hangs up before or after the head.
+/// Asserts that a permit is held while the body streams, and released when it ends or when the client disconnects before
+/// or after the head.
 async fn a_streamed_body_and_clients_that_leave<S: Store + 'static>(limiter: Arc<Limiter<S>>) {
     let go = Arc::new(Notify::new());
     let address = serve(app(&limiter, &go)).await;
@@ -92,12 +93,12 @@ async fn cancelled_decision_holds_nothing() {
     assert!(tokio::time::timeout(waits, &mut call).await.is_err());
     drop(call);
     server.signal("-CONT");
-    // It was admitted, and is given back by whoever waits for that.
+    // The request was admitted, and the background task releases its permit.
     eventually_admitted_once(&server);
     until_used(&limiter, 0).await;
 }
 
-/// What was sent before the server slept has been carried out: the key was written.
+/// Waits until the command that was sent before the server was stopped has been executed: the key was written.
 fn eventually_admitted_once(server: &RedisServer) {
     let seen = || server.run("INFO commandstats");
     eventually("the script ran", || format!("{:?}", seen()).contains("cmdstat_zadd"));
@@ -143,7 +144,7 @@ async fn running_responses_are_extended_and_finished_ones_are_not() {
     drop(long);
     assert_eq!(used("/long").await, 0);
 
-    // Nothing is held, so nobody looks; what is held later is looked after again.
+    // No permit is held, so the extension task ends; it starts again for a later permit.
     settle().await;
     clock.advance(Micros::from_secs(60));
     settle().await;

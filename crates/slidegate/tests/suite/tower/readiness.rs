@@ -18,7 +18,7 @@ use crate::audit_healthy::patient_store;
 
 const RULES: &str = "rules: [{ name: calls, limit: 3, window: 1m }]";
 
-/// Two that wait in a service for one at a time; what they were charged before and after, and a third that is denied.
+/// Two requests wait for a service with one slot. Asserts the charges before and after, and that a third is denied.
 async fn two_for_one_place<S: Store + 'static>(limiter: Arc<Limiter<S>>) {
     let go = Arc::new(Notify::new());
     let waiting = Arc::clone(&go);

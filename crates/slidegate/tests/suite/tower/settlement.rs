@@ -26,7 +26,7 @@ fn counting() -> (Counting, ManualClock) {
     (Arc::new(limiter), clock)
 }
 
-/// What is used of both rules.
+/// Usage of both rules.
 async fn used(limiter: &Counting) -> [u64; 2] {
     let decision = limiter.peek(slidegate::Request::new([])).await.unwrap();
     let used: Vec<u64> = decision.limits().map(|limit| limit.used()).collect();
