@@ -5,7 +5,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::fault_proxy::{Fault, FaultProxy};
+use crate::fault::Fault;
+use crate::fault_proxy::FaultProxy;
 use crate::redis_server::{Flavour, RedisServer, eventually};
 
 const A_WHILE: Duration = Duration::from_millis(100);

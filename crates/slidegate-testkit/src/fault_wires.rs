@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, watch};
 
-use crate::fault_proxy::Fault;
+use crate::fault::Fault;
 use crate::resp_commands::Commands;
 
 #[derive(Clone, Copy, PartialEq, Eq)]

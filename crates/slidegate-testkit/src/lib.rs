@@ -13,6 +13,7 @@
 
 mod certificates;
 mod fake_time;
+mod fault;
 mod fault_proxy;
 #[cfg(test)]
 mod fault_proxy_tests;
@@ -29,7 +30,8 @@ mod wait;
 
 pub use certificates::certificates;
 pub use fake_time::FakeTime;
-pub use fault_proxy::{Fault, FaultProxy};
+pub use fault::Fault;
+pub use fault_proxy::FaultProxy;
 pub use redis_cluster::{Cluster, Step};
 pub use redis_sentinel::Sentinels;
 pub use redis_server::{Flavour, RedisServer, eventually, lasting_port};
