@@ -31,19 +31,19 @@ step() {
 
 only=${1:-}
 step conformance conformance::redis CONFORMANCE_OPERATIONS=204000
-step kills guard_kills:: GUARD_KILLS=20
-step failovers guard_failover:: GUARD_FAILOVERS=5
-step network guard_faults::a_network GUARD_FAULT_MS=60000
-step scripts guard_faults::scripts GUARD_FLUSHES=20000
-step clock guard_faults::a_clock
-step answers guard_answers::
-step write-back guard_write_back::
+step kills failover_kills:: FAILOVER_KILLS=20
+step failovers failover_promotion:: FAILOVER_PROMOTIONS=5
+step network failover_faults::network FAILOVER_FAULT_MS=60000
+step scripts failover_faults::script FAILOVER_FLUSHES=20000
+step clock failover_faults::clock
+step decisions failover_decisions::
+step write-back failover_write_back::
 step slots topologies::slots TOPOLOGY_DECISIONS=1000000 TOPOLOGY_SLOTS=500
-step asks topologies::asks TOPOLOGY_ASKS=200000
-step holders holders:: HOLDERS_SECONDS=30
-step hostile hostile:: HOSTILE_ENTRIES=100000 HOSTILE_ROUNDS=3 HOSTILE_DEADLINE_MS=50 HOSTILE_MOST_US=5000
+step checks topologies::checks_over TOPOLOGY_ASKS=200000
+step holders holder_crashes:: HOLDERS_SECONDS=30
+step hostile hostile_clients:: HOSTILE_ENTRIES=100000 HOSTILE_ROUNDS=3 HOSTILE_DEADLINE_MS=50 HOSTILE_MOST_US=5000
 step outages outages:: SLIDEGATE_OUTAGES=20
-step flood flood:: SLIDEGATE_FLOOD_KEYS=1000000
+step flood key_floods:: SLIDEGATE_FLOOD_KEYS=1000000
 
 echo
 echo "== figures"

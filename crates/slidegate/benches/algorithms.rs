@@ -12,13 +12,7 @@ use slidegate::{
     Algorithm, Check, Checks, Encoding, Key, ManualClock, MemoryStore, Micros, Outcome, Quota, RedisOptions,
     RedisStore, State, Store, WarmUp,
 };
-
-#[path = "../tests/suite/faketime.rs"]
-mod faketime;
-#[path = "../tests/suite/redis_server.rs"]
-mod redis_server;
-
-use faketime::Faketime;
+use slidegate_testkit::{FakeTime, RedisServer};
 
 const SECOND: u64 = 1_000_000;
 
@@ -171,15 +165,15 @@ async fn in_memory(variant: Variant, limit: u64) -> usize {
 
 /// Redis server with a clock that the benchmark controls.
 struct Redis {
-    time: Faketime,
+    time: FakeTime,
     store: RedisStore,
     client: redis::Connection,
-    _server: redis_server::Server,
+    _server: RedisServer,
 }
 
 impl Redis {
     fn start() -> Self {
-        let time = Faketime::start();
+        let time = FakeTime::start();
         let server = time.stopped().without_ttl_check();
         let patience = Duration::from_secs(20);
         let options = RedisOptions { response_timeout: patience, ..RedisOptions::new(server.url()) };

@@ -9,11 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use slidegate::{Check, Checks, Failover, FailoverOptions, Key, Quota, RedisStore, Source, Store};
-
-#[path = "../tests/suite/redis_server.rs"]
-mod redis_server;
-
-use redis_server::{Flavour, Server};
+use slidegate_testkit::{Flavour, RedisServer};
 
 const ROUNDS: usize = 7;
 
@@ -54,7 +50,7 @@ fn main() {
     let length = Duration::from_secs_f64(length);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let server = Server::start(Flavour::Redis7).without_ttl_check();
+        let server = RedisServer::start(Flavour::Redis7).without_ttl_check();
         let bare = RedisStore::new(&server.url()).unwrap();
         let patient = FailoverOptions { deadline: Duration::from_secs(1), ..FailoverOptions::default() };
         let guarded = Failover::new(RedisStore::new(&server.url()).unwrap(), patient.clone()).unwrap();

@@ -1,8 +1,7 @@
-//! Hot keys: one script call per request, compared with the stores that make it faster, in one run.
+//! Hot keys: one script call a request beside what makes it faster, in one run.
 //!
-//! `cargo bench -p slidegate --bench hotkey [-- seconds [load]]` prints a table, or only the rows of loads whose name contains
-//! that word. Contenders take turns, round after round. A figure is the median of its rounds; a ratio is the median of the
-//! ratios within a round.
+//! `cargo bench -p slidegate --bench hotkey [-- seconds [load]]` prints a table, or the rows of loads with that word. Contenders take turns, round after round; a
+//! figure is the median of its rounds, a ratio that of the rounds' ratios.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 #![expect(clippy::disallowed_methods, reason = "it measures")]
 
@@ -15,26 +14,22 @@ use slidegate::{
     Algorithm, Check, Checks, Coalesce, DenyCache, Failover, FailoverOptions, Key, Quota, RedisOptions,
     RedisStore, Stack, StackOptions, Store,
 };
-
-#[path = "../tests/suite/redis_server.rs"]
-mod redis_server;
-
-use redis_server::{Flavour, Server};
+use slidegate_testkit::{Flavour, RedisServer};
 
 const ROUNDS: usize = 5;
 
-/// Load of one row.
+/// What is asked for.
 #[derive(Clone, Copy)]
 struct Load {
     name: &'static str,
     callers: u64,
     keys: usize,
     quota: Quota,
-    /// True if the load is also run with leases.
+    /// Whether to try it with leases too.
     leased: bool,
 }
 
-/// Ranks by Zipf's law with exponent 1, computed by the inverse of its distribution function.
+/// Ranks by Zipf's law, exponent 1, by the inverse of its distribution function.
 struct Zipf(Vec<f64>);
 
 impl Zipf {
@@ -59,13 +54,13 @@ struct Figures {
     decisions: f64,
     scripts: f64,
     commands: f64,
-    /// Time of Redis per decision, in microseconds.
+    /// Redis's time a decision, in microseconds.
     micros: f64,
 }
 
-/// Returns the number of script calls, their time in microseconds, and the number of commands of every kind, including those
-/// of scripts and heartbeats.
-fn calls(server: &Server) -> [f64; 3] {
+/// Scripts that were called, the microseconds they took, and commands of every kind, those of scripts and of
+/// heartbeats too.
+fn calls(server: &RedisServer) -> [f64; 3] {
     let info =
         |section: &str| redis::from_redis_value::<String>(server.run(&format!("INFO {section}"))).unwrap();
     let stats = info("commandstats");
@@ -79,36 +74,36 @@ fn calls(server: &Server) -> [f64; 3] {
     [of("calls="), of("usec="), all.trim().parse().unwrap()]
 }
 
-/// Measures decisions per second of all callers, and calls to Redis per second.
+/// Decisions a second of all callers, and calls to Redis a second.
 async fn rate<S: Store + Clone + 'static>(
     store: &S,
     load: Load,
-    batch: &Arc<Vec<Checks>>,
+    asks: &Arc<Vec<Checks>>,
     zipf: &Arc<Zipf>,
     length: Duration,
-    server: &Server,
+    server: &RedisServer,
 ) -> Figures {
     let decided = Arc::new(AtomicU64::new(0));
     let before = calls(server);
     let start = Instant::now();
     let tasks = (0..load.callers).map(|caller| {
-        let (store, batch, decided, zipf) =
-            (store.clone(), Arc::clone(batch), Arc::clone(&decided), Arc::clone(zipf));
+        let (store, asks, decided, zipf) =
+            (store.clone(), Arc::clone(asks), Arc::clone(&decided), Arc::clone(zipf));
         tokio::spawn(async move {
             let mut dice = caller.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
             let mut n = 0u64;
             loop {
-                let checks = if batch.len() == 1 {
-                    &batch[0]
+                let ask = if asks.len() == 1 {
+                    &asks[0]
                 } else {
                     dice ^= dice << 13;
                     dice ^= dice >> 7;
                     dice ^= dice << 17;
-                    &batch[zipf.rank(dice as f64 / u64::MAX as f64)]
+                    &asks[zipf.rank(dice as f64 / u64::MAX as f64)]
                 };
-                store.admit(std::slice::from_ref(checks)).await.unwrap();
+                store.admit(std::slice::from_ref(ask)).await.unwrap();
                 n += 1;
-                // Reading the clock costs more than some decisions. A caller that never waits yields occasionally.
+                // The clock is dearer than some of the answers. Who is never made to wait lets others in now and then.
                 if n.is_multiple_of(32) {
                     if start.elapsed() >= length {
                         break;
@@ -134,9 +129,9 @@ async fn rate<S: Store + Clone + 'static>(
     }
 }
 
-/// Returns the same checks with a lease of up to 10,000 permits for a tenth of the window.
-fn lease(checks: &Checks) -> Checks {
-    let check = &checks.checks()[0];
+/// The same, of a rule with a lease of up to 10,000 permits for a tenth of the window.
+fn lease(ask: &Checks) -> Checks {
+    let check = &ask.checks()[0];
     let quota = check.quota.with_algorithm(Algorithm::TimeSlice { slices: 10 }).unwrap();
     let key = Key::new("leased", [("key", check.key.as_str())]);
     Checks::one(Check { lease: NonZeroU32::new(10_000), ..Check::new(key, quota, 1) }).unwrap()
@@ -147,11 +142,11 @@ fn median(mut numbers: Vec<f64>) -> f64 {
     numbers[numbers.len() / 2]
 }
 
-fn options(server: &Server) -> RedisOptions {
+fn options(server: &RedisServer) -> RedisOptions {
     RedisOptions { response_timeout: Duration::from_secs(5), ..RedisOptions::new(server.url()) }
 }
 
-fn failover(server: &Server) -> Failover {
+fn guard(server: &RedisServer) -> Failover {
     let patient = FailoverOptions { deadline: Duration::from_secs(1), ..FailoverOptions::default() };
     Failover::new(RedisStore::with_options(&options(server)).unwrap(), patient).unwrap()
 }
@@ -193,11 +188,11 @@ fn main() {
     );
     for load in loads.into_iter().filter(|load| wanted.is_none_or(|word| load.name.contains(word.as_str()))) {
         runtime.block_on(async {
-            let server = Server::start(Flavour::Redis7).without_ttl_check();
+            let server = RedisServer::start(Flavour::Redis7).without_ttl_check();
             let bare = RedisStore::with_options(&options(&server)).unwrap();
             let coalesce = Coalesce::new(RedisStore::with_options(&options(&server)).unwrap());
-            let stack = DenyCache::new(Coalesce::new(failover(&server)));
-            let batch: Arc<Vec<Checks>> = Arc::new(
+            let stack = DenyCache::new(Coalesce::new(guard(&server)));
+            let asks: Arc<Vec<Checks>> = Arc::new(
                 (0..load.keys)
                     .map(|n| {
                         let key = Key::new("bench", [("key", n.to_string().as_str())]);
@@ -206,20 +201,20 @@ fn main() {
                     .collect(),
             );
             let zipf = Arc::new(Zipf::new(load.keys));
-            let leasing = Stack::around(failover(&server), &StackOptions::default()).unwrap();
-            let leased: Arc<Vec<Checks>> = Arc::new(batch.iter().map(lease).collect());
+            let leasing = Stack::around(guard(&server), &StackOptions::default()).unwrap();
+            let leased: Arc<Vec<Checks>> = Arc::new(asks.iter().map(lease).collect());
             let mut seen: [Vec<Figures>; 4] = Default::default();
             for _ in 0..=ROUNDS {
-                seen[0].push(rate(&bare, load, &batch, &zipf, length, &server).await);
-                seen[1].push(rate(&coalesce, load, &batch, &zipf, length, &server).await);
-                seen[2].push(rate(&stack, load, &batch, &zipf, length, &server).await);
+                seen[0].push(rate(&bare, load, &asks, &zipf, length, &server).await);
+                seen[1].push(rate(&coalesce, load, &asks, &zipf, length, &server).await);
+                seen[2].push(rate(&stack, load, &asks, &zipf, length, &server).await);
                 if load.leased {
                     seen[3].push(rate(&leasing, load, &leased, &zipf, length, &server).await);
                 }
             }
             let names = ["one script a request", "coalesced", "all, guarded", "all, with a lease"];
             for (name, figures) in names.iter().zip(&seen).filter(|(_, figures)| !figures.is_empty()) {
-                // The first round is warm-up.
+                // The first round warms up.
                 let ratios =
                     figures.iter().zip(&seen[0]).skip(1).map(|(f, bare)| f.decisions / bare.decisions);
                 println!(

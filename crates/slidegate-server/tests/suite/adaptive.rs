@@ -1,11 +1,11 @@
-//! Limits that follow what is reported, from the door; the same on every node.
+//! Tests limits that follow reports over the API, the same on every node.
 
 use serde_json::{Value, json};
+use slidegate_testkit::{Flavour, RedisServer, eventually};
 
-use crate::redis_server::{Flavour, Server as Redis, eventually};
 use crate::server::Server;
 
-/// Only latencies count, and soon: what the machine that tests has in use is its own business.
+/// Only latencies count, and at once: the load of the test machine must not matter.
 const RULES: &str = "
 rules:
   - name: orders
@@ -56,7 +56,7 @@ fn admitted(server: &Server, user: &str, latency: u64) -> usize {
 }
 
 #[test]
-fn a_limit_falls_with_latencies_and_climbs_again() {
+fn limit_falls_with_latencies_and_recovers() {
     let server = [Server::with_rules(RULES)];
     assert_eq!(report(&server[0], 1), json!({ "rules": 1 }));
     until(&server, 900, |factor| factor == 0.5);
@@ -69,7 +69,7 @@ fn a_limit_falls_with_latencies_and_climbs_again() {
 
 #[test]
 fn every_node_has_the_same_limit() {
-    let redis = Redis::start(Flavour::Redis7);
+    let redis = RedisServer::start(Flavour::Redis7);
     let rules = format!("store: {}\nguard: {{ deadline: 20s }}{RULES}", redis.url());
     let servers: Vec<Server> = (0..3).map(|_| Server::with_rules(&rules)).collect();
     until(&servers, 900, |factor| factor == 0.5);
@@ -85,10 +85,10 @@ fn every_node_has_the_same_limit() {
     });
 }
 
-/// A program that can write to Redis adds an id that no clock makes, and bytes that are no text: nodes go on.
+/// A program that can write to Redis adds an id that no clock makes, and bytes that are no text: nodes continue.
 #[test]
-fn nodes_survive_impossible_entries() {
-    let redis = Redis::start(Flavour::Redis7);
+fn nodes_skip_impossible_stream_entries() {
+    let redis = RedisServer::start(Flavour::Redis7);
     let rules = format!("store: {}\nguard: {{ deadline: 20s }}{RULES}", redis.url());
     let servers: Vec<Server> = (0..2).map(|_| Server::with_rules(&rules)).collect();
     until(&servers, 900, |factor| factor == 0.5);
@@ -100,7 +100,7 @@ fn nodes_survive_impossible_entries() {
 }
 
 #[test]
-fn rules_say_how_they_adapt() {
+fn rules_show_their_adaptive_settings() {
     let server = Server::with_rules(RULES);
     let rules = server.get("/v1/rules").json();
     assert_eq!(

@@ -1,15 +1,16 @@
-//! `slidegate bench`: its counts add up, its latencies hide nothing, and what it cannot do it says.
+//! Tests `slidegate bench`: its counts add up, its latencies include stalls, and it reports invalid options.
 
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::RwLock;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use slidegate_testkit::{
+    Flavour, RedisServer, eventually, process,
+    stub::{ALLOWED, Denying, Stub, answer},
+};
 
-use crate::process;
-use crate::redis_server::{Flavour, Server as Redis, eventually};
 use crate::server::{BINARY, Server};
-use crate::stub::{ALLOWED, Denying, Stub, answer};
 
 fn start(arguments: &[&str]) -> Child {
     let mut command = Command::new(BINARY);
@@ -21,7 +22,7 @@ fn run(arguments: &[&str]) -> Output {
     process::finish(start(arguments), &format!("slidegate bench {}", arguments.join(" ")))
 }
 
-/// The figures, which must add up.
+/// Runs a benchmark and returns its figures. Asserts that they add up.
 fn figures(output: &Output) -> Value {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
@@ -41,7 +42,7 @@ fn bench(arguments: &[&str]) -> Value {
     figures(&run(&[arguments, &["--json"]].concat()))
 }
 
-/// A thousand asks about one key of which a hundred fit.
+/// A thousand requests for one key, of which a hundred fit.
 const HUNDRED: [&str; 8] =
     ["--requests", "1000", "--distribution", "one", "--limit", "100", "--window", "1h"];
 
@@ -55,7 +56,7 @@ fn exactly_a_hundred(figures: &Value) {
 }
 
 #[test]
-fn a_server_admits_exactly_the_limit() {
+fn bench_of_a_server_admits_exactly_the_limit() {
     let server = Server::demo();
     let url = format!("http://{}", server.address);
     exactly_a_hundred(&bench(&[&["--url", &url][..], &HUNDRED].concat()));
@@ -72,8 +73,8 @@ fn a_server_admits_exactly_the_limit() {
 }
 
 #[test]
-fn so_does_a_store_in_this_process() {
-    let redis = Redis::start(Flavour::Redis7);
+fn bench_of_a_local_store_admits_exactly_the_limit() {
+    let redis = RedisServer::start(Flavour::Redis7);
     let file = tempfile::NamedTempFile::new().unwrap();
     // A busy machine may take longer than the usual deadline; then Redis would not be who decides.
     let config = format!("store: {}\nguard: {{ deadline: 20s }}\nrules: []\n", redis.url());
@@ -94,7 +95,7 @@ fn so_does_a_store_in_this_process() {
 }
 
 #[test]
-fn a_seed_asks_the_same_again() {
+fn same_seed_sends_the_same_requests() {
     let allowed = |seed: &str| {
         let keys = ["--keys", "500", "--distribution", "zipf", "--limit", "3", "--window", "1h"];
         let run = ["--store", "memory", "--requests", "2000", "--seed", seed];
@@ -105,7 +106,7 @@ fn a_seed_asks_the_same_again() {
 }
 
 #[test]
-fn a_time_ends_it_and_the_warm_up_is_not_counted() {
+fn duration_ends_the_run_and_warm_up_is_not_counted() {
     let run = ["--store", "memory", "--duration", "200ms", "--callers", "2", "--distribution", "one"];
     // All that the limit allows is used up before it counts.
     let figures = bench(&[&run[..], &["--warm-up", "100ms", "--limit", "1", "--window", "1h"]].concat());
@@ -116,7 +117,7 @@ fn a_time_ends_it_and_the_warm_up_is_not_counted() {
     assert_eq!(bench(&[&run[..], &["--requests", "5"]].concat())["asked"], 5);
     let endless = ["--requests", "1000000000000", "--warm-up", "0s"];
     assert!(bench(&[&run[..], &endless].concat())["asked"].as_u64() < Some(1_000_000_000_000));
-    // Nor what the warm-up of a rate that nobody can keep has left over.
+    // Requests that an impossible rate left over from the warm-up are not counted either.
     let rate = ["--warm-up", "200ms", "--rate", "10000000", "--callers", "1"];
     let open = ["--store", "memory", "--duration", "200ms"];
     let figures = bench(&[&open[..], &rate].concat());
@@ -126,7 +127,7 @@ fn a_time_ends_it_and_the_warm_up_is_not_counted() {
     assert!(figures["latency_us"]["max"].as_u64().unwrap() > 100_000, "their wait counts: {figures}");
 }
 
-/// It stops for 400 ms once; with every ask that comes meanwhile.
+/// Server that stops once for 400 ms, for every request that comes meanwhile.
 fn stalling() -> Stub {
     let gate = RwLock::new(());
     Stub::start(move |n| {
@@ -140,7 +141,7 @@ fn stalling() -> Stub {
 }
 
 #[test]
-fn an_open_loop_charges_a_stall_to_all_that_were_due() {
+fn open_loop_charges_a_stall_to_all_due_requests() {
     let stub = stalling();
     let run = ["--callers", "4", "--requests", "1000"];
     let open = bench(&[&["--url", &stub.url, "--rate", "500"][..], &run].concat());
@@ -155,7 +156,7 @@ fn an_open_loop_charges_a_stall_to_all_that_were_due() {
 }
 
 #[test]
-fn answers_that_are_none_are_errors() {
+fn invalid_responses_are_errors() {
     let stub = Stub::start(|n| match n % 4 {
         0 => answer(200, ALLOWED),
         1 => answer(429, r#"{"source":"a\"b","more":[1],"allowed":false}"#),
@@ -170,7 +171,7 @@ fn answers_that_are_none_are_errors() {
 }
 
 #[test]
-fn whatever_a_server_says_is_bounded() {
+fn number_of_reported_sources_is_bounded() {
     let stub =
         Stub::start(|n| answer(200, &json!({ "allowed": true, "source": format!("{n}") }).to_string()));
     let figures = bench(&["--url", &stub.url, "--requests", "100", "--callers", "1"]);
@@ -179,14 +180,14 @@ fn whatever_a_server_says_is_bounded() {
 }
 
 #[test]
-fn nothing_answered_is_a_failure() {
+fn run_without_a_response_fails() {
     let stub = Stub::start(|_| answer(503, "{}"));
     let figures = bench(&["--url", &stub.url, "--requests", "10"]);
     assert_eq!((&figures["errors"], &figures["allowed"]), (&json!(10), &json!(0)));
 }
 
 #[test]
-fn a_connection_that_goes_is_made_again() {
+fn lost_connections_are_reopened() {
     let polite = answer(200, ALLOWED).replace("content-length", "connection: close\r\ncontent-length");
     let stub = Stub::start(move |n| if n % 2 == 0 { polite.clone() } else { answer(200, ALLOWED) });
     let figures = bench(&["--url", &stub.url, "--requests", "100", "--callers", "3"]);
@@ -198,7 +199,7 @@ fn a_connection_that_goes_is_made_again() {
 }
 
 #[test]
-fn an_answer_that_does_not_come_is_an_error() {
+fn missing_response_is_an_error() {
     let stub = Stub::start(|n| {
         if n == 0 {
             std::thread::sleep(Duration::from_secs(60));
@@ -213,7 +214,7 @@ fn an_answer_that_does_not_come_is_an_error() {
 
 /// Ctrl-C while a server that has answered a hundred hangs.
 #[test]
-fn ending_it_early_says_what_was_done() {
+fn interrupted_run_reports_its_results() {
     let stub = Stub::start(|n| {
         if n >= 100 {
             std::thread::sleep(Duration::from_secs(600));
@@ -232,7 +233,7 @@ fn ending_it_early_says_what_was_done() {
 }
 
 #[test]
-fn the_table_says_it_in_words() {
+fn table_describes_the_results() {
     let output = run(&[&["--store", "memory", "--rate", "10000"][..], &HUNDRED].concat());
     let text = String::from_utf8(output.stdout).unwrap();
     let starts =
@@ -249,9 +250,9 @@ fn the_table_says_it_in_words() {
     assert!(output.stderr.is_empty(), "no bar where nobody watches");
 }
 
-/// Options, and what is said about them; nothing is asked.
+/// Options, and their error messages. No request is sent.
 #[test]
-fn what_cannot_be_is_said_at_once() {
+fn invalid_options_are_rejected_before_the_run() {
     let denying = Denying::new();
     let free = denying.address.port();
     let (dead, no_redis) = (format!("http://127.0.0.1:{free}"), format!("redis://:hush@127.0.0.1:{free}"));
@@ -299,7 +300,7 @@ fn what_cannot_be_is_said_at_once() {
 }
 
 #[test]
-fn help_teaches() {
+fn help_has_examples() {
     let help = String::from_utf8(run(&["--help"]).stdout).unwrap();
     for word in
         ["An open loop, --rate, asks as users do", "slidegate bench --rate 5000", "--distribution", "zipf"]

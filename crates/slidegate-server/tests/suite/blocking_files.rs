@@ -1,4 +1,5 @@
-//! Decisions continue while the server reads a file that does not answer, as on a network mount whose server is gone.
+//! Tests that decisions continue while the server reads a file that does not answer, as on a network mount whose server
+//! is gone.
 //!
 //! The file is a named pipe. To open it for writing blocks until the server opens it for reading; then the server's read
 //! blocks for as long as the test holds the pipe and writes nothing. The server has one worker thread: if that one read
@@ -11,8 +12,8 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::certificates::certificates;
-use crate::redis_server::eventually;
+use slidegate_testkit::{certificates, eventually};
+
 use crate::server::Server;
 
 const ONE_WORKER: (&str, &str) = ("TOKIO_WORKER_THREADS", "1");
@@ -87,7 +88,7 @@ fn decisions_continue_while_a_certificate_is_read() {
 }
 
 #[test]
-fn a_server_stops_while_a_file_is_read() {
+fn server_stops_while_a_file_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("rules.yaml");
     std::fs::write(&file, rules(100)).unwrap();

@@ -1,4 +1,4 @@
-//! The dashboard, in a real browser. Pictures of it are left in `target/screenshots`, for people to look at.
+//! Tests the dashboard in a real browser. The tests leave screenshots in `target/screenshots`.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,8 +7,8 @@ use std::time::Duration;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
+use slidegate_testkit::{Flavour, RedisServer, eventually, lasting_port};
 
-use crate::redis_server::{self, Flavour, lasting_port};
 use crate::server::Server;
 use crate::webdriver::Browser;
 
@@ -81,7 +81,7 @@ impl Page {
     }
 }
 
-/// Asks until told to stop.
+/// Sends requests until it is stopped.
 fn load(server: &Server, stop: &AtomicBool) {
     let mut n = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -112,7 +112,7 @@ fn under_load(server: &Server, during: impl FnOnce()) {
 }
 
 #[test]
-fn numbers_move_and_a_key_shows_its_window() {
+fn live_numbers_change_and_a_key_shows_its_window() {
     let server = Server::with_rules(RULES);
     look(&server, |page| {
         page.until("nobody has asked yet", "!document.querySelector('#empty').hidden");
@@ -165,7 +165,7 @@ fn numbers_move_and_a_key_shows_its_window() {
 }
 
 #[test]
-fn denied_then_allowed_in_try_it() {
+fn try_it_form_shows_denied_and_allowed() {
     let server = Server::with_rules(RULES);
     look(&server, |page| {
         page.until("it is loaded", "!document.body.classList.contains('loading')");
@@ -179,7 +179,7 @@ fn denied_then_allowed_in_try_it() {
         }
         assert!(page.text("#try-verdict").contains("login-per-ip"));
         page.picture("denied");
-        // It can be tried again when the wait that was told is over, not before.
+        // The button is enabled again after `retry_after`, not before.
         page.click("#try-explain");
         page.until("it says why", "document.querySelector('#try-why').textContent.includes('`match` wants `api` to be /search, and it is /login')");
         assert!(page.text("#try-limits").contains("3 of 3 used"));
@@ -191,7 +191,7 @@ fn denied_then_allowed_in_try_it() {
 }
 
 #[test]
-fn rules_are_edited_wrongly_and_then_rightly() {
+fn rule_editor_reports_errors_and_saves() {
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], RULES, &[]);
     look(&server, |page| {
         page.until("the rules are there", "document.querySelector('#editor').value.includes('login-per-ip')");
@@ -226,7 +226,7 @@ fn rules_are_edited_wrongly_and_then_rightly() {
 }
 
 #[test]
-fn a_mode_is_flipped_and_a_key_is_reset() {
+fn switches_a_mode_and_resets_a_key() {
     let rules = RULES.replace("window: 4s", "window: 1h");
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], &rules, &[]);
     for _ in 0..4 {
@@ -248,15 +248,13 @@ fn a_mode_is_flipped_and_a_key_is_reset() {
         page.until("nothing is used", "!document.querySelector('#confirm-dialog').open");
     });
     assert_eq!(server.get("/v1/rules").json()["rules"][0]["mode"], "shadow");
-    redis_server::eventually("it is forgotten", || {
-        server.get("/v1/keys/login-per-ip:ip=1.2.3.4").status == 404
-    });
+    eventually("it is forgotten", || server.get("/v1/keys/login-per-ip:ip=1.2.3.4").status == 404);
 }
 
 #[test]
-fn redis_goes_and_comes_back() {
+fn shows_a_redis_outage_and_its_end() {
     let port = lasting_port();
-    let redis = redis_server::Server::at(Flavour::Redis7, port);
+    let redis = RedisServer::at(Flavour::Redis7, port);
     let url = redis.url();
     let server = Server::with_env(&[], RULES, &["--store", &url]);
     under_load(&server, || {
@@ -277,7 +275,7 @@ fn redis_goes_and_comes_back() {
 }
 
 #[test]
-fn a_server_that_goes_is_noticed() {
+fn shows_that_the_server_is_gone() {
     let server = Server::with_env(&[("SLIDEGATE_TOKEN", ADMIN)], RULES, &[]);
     look(&server, |page| {
         page.until("a token is asked for", "document.querySelector('#token-dialog').open");

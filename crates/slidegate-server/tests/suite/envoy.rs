@@ -1,4 +1,4 @@
-//! A real Envoy before a real server, with the configuration of docs/envoy.md.
+//! Tests a real Envoy in front of a real server, with the configuration of docs/envoy.md.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::redis_server::{eventually, lasting_port};
+use slidegate_testkit::{eventually, lasting_port, stub::Denying};
+
 use crate::server::Server;
-use crate::stub::Denying;
 
 const DOCS: &str = include_str!("../../../../docs/envoy.md");
 
@@ -20,7 +20,7 @@ fn blocks() -> [&'static str; 2] {
     [(); 2].map(|()| blocks.next().unwrap())
 }
 
-/// What Envoy forwards to: it says 200, and counts.
+/// Upstream of Envoy: answers 200, and counts requests.
 struct Upstream {
     address: SocketAddr,
     asked: Arc<AtomicUsize>,
@@ -63,7 +63,7 @@ struct Envoy {
 }
 
 impl Envoy {
-    /// With the file of the docs, asking at `grpc`.
+    /// Starts Envoy with the file of the docs and the rate-limit service at `grpc`.
     fn start(grpc: &str, deny: bool) -> Self {
         let upstream = Upstream::start();
         let address = SocketAddr::from(([127, 0, 0, 1], lasting_port()));
@@ -110,7 +110,7 @@ impl Drop for Envoy {
     }
 }
 
-/// One that is kept, request after request.
+/// Kept-alive connection.
 struct Connection(BufReader<TcpStream>);
 
 struct Answer {
@@ -148,9 +148,9 @@ impl Connection {
 }
 
 #[test]
-fn exactly_the_limit_with_headers_on_each_answer() {
+fn admits_exactly_the_limit_with_headers() {
     let server = Server::with_rules(blocks()[0]);
-    let envoy = Envoy::start(server.door("grpc"), false);
+    let envoy = Envoy::start(server.listener_address("grpc"), false);
     let mut connection = envoy.connect();
     for n in 1..=60 {
         let answer = connection.get("ann");
@@ -172,7 +172,7 @@ fn exactly_the_limit_with_headers_on_each_answer() {
 }
 
 #[test]
-fn a_server_that_is_not_there() {
+fn unreachable_server_follows_the_failure_mode() {
     let denying = Denying::new();
     for (deny, status) in [(false, 200), (true, 500)] {
         let envoy = Envoy::start(&denying.address.to_string(), deny);
@@ -183,12 +183,12 @@ fn a_server_that_is_not_there() {
 
 /// 20,000 requests of 40 users, over eight connections: each is either allowed or denied, and each user has fifty.
 #[test]
-fn none_is_unaccounted_for() {
+fn every_request_is_allowed_or_denied() {
     const CONNECTIONS: usize = 8;
     const EACH: usize = 2_500;
     const USERS: usize = 40;
     let server = Server::with_rules(blocks()[0]);
-    let envoy = Envoy::start(server.door("grpc"), false);
+    let envoy = Envoy::start(server.listener_address("grpc"), false);
     let counts = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..CONNECTIONS)
             .map(|client| {

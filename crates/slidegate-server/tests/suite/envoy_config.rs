@@ -1,4 +1,4 @@
-//! The files of envoyproxy/ratelimit limit here what they limit there.
+//! Tests that files of envoyproxy/ratelimit limit the same requests here as there.
 //!
 //! The oracle is their walk over their tree, written again from its description; trees and requests are random.
 
@@ -8,8 +8,8 @@ use std::process::Command;
 
 use slidegate::{Decision, Limiter, MemoryStore, Mode, Request, Rules, Source, Unmatched};
 use slidegate_server::envoy::{NamedText, attributes, import, translate};
+use slidegate_testkit::process;
 
-use crate::process;
 use crate::server::{BINARY, Server};
 
 type Entries = Vec<(&'static str, &'static str)>;
@@ -23,7 +23,7 @@ fn limiter(files: &[NamedText]) -> Limiter {
     Limiter::new(MemoryStore::with_max_keys(1_000), Rules::new(rules).unwrap())
 }
 
-/// Asks for all of these descriptors at once, as Envoy does.
+/// Sends all of these descriptors in one request, as Envoy does.
 async fn ask(limiter: &Limiter, domain: &str, descriptors: &[Entries]) -> Vec<Decision> {
     let attributes: Vec<_> =
         descriptors.iter().map(|entries| attributes(domain, entries.iter().copied())).collect();
@@ -34,7 +34,7 @@ async fn ask(limiter: &Limiter, domain: &str, descriptors: &[Entries]) -> Vec<De
     limiter.acquire_together(&requests).await.unwrap()
 }
 
-/// What applies, in a word.
+/// Describes the decision in a word.
 fn told(decision: &Decision) -> String {
     if decision.source() == Source::Blocked && !decision.allowed() {
         return "blocked".to_owned();
@@ -48,9 +48,9 @@ fn told(decision: &Decision) -> String {
     told
 }
 
-/// The examples that their README explains: a configuration, and what it says of descriptors.
+/// Examples of the README of envoyproxy/ratelimit: a configuration, and the decisions on descriptors.
 #[tokio::test]
-async fn documented_examples() {
+async fn examples_of_their_readme() {
     type Example = (&'static str, &'static [(&'static [(&'static str, &'static str)], &'static str)]);
     let examples: &[Example] = &[
         (
@@ -296,7 +296,7 @@ fn write(level: &Level, indent: usize, text: &mut String) {
     }
 }
 
-/// Their walk: the limit that is found, and what it counts under.
+/// Reference walk: returns the limit that it finds, and its key.
 fn found<'t>(root: &'t Level, entries: &Entries) -> Option<(&'t Limit, String)> {
     let (mut level, mut counter) = (root, String::new());
     for (i, (key, value)) in entries.iter().enumerate() {
@@ -323,7 +323,7 @@ fn found<'t>(root: &'t Level, entries: &Entries) -> Option<(&'t Limit, String)> 
 }
 
 #[tokio::test]
-async fn random_trees_agree_with_their_walk() {
+async fn random_trees_agree_with_the_reference_walk() {
     let mut seen: HashMap<String, usize> = HashMap::new();
     for seed in 1..=400 {
         let mut dice = Dice(0x9E37_79B9_7F4A_7C15u64.wrapping_mul(seed));
@@ -393,7 +393,7 @@ async fn random_trees_agree_with_their_walk() {
 
 // --- Mistakes, names and commands. ---
 
-/// A file, and exactly what is said about it.
+/// Asserts the exact messages for a file.
 const BROKEN: &[(&str, &str)] = &[
     ("descriptors: []", "limits.yaml:1:1: the file needs `domain`"),
     ("domain: \"\"", "limits.yaml:1:9: domain must not be empty, nor end in `*`"),
@@ -454,7 +454,7 @@ descriptors:
 ];
 
 #[test]
-fn mistakes_are_told_exactly() {
+fn every_mistake_has_its_exact_message() {
     for (text, said) in BROKEN {
         let mistakes = translate(&one(text)).map(|rules| rules.len()).expect_err(text);
         assert_eq!(mistakes.join("\n"), *said, "{text}");
@@ -477,7 +477,7 @@ descriptors:
   - { key: ip, value: 6.6.6.6, rate_limit: { unit: day, requests_per_unit: 0 } }";
 
 #[test]
-fn an_import_reads_well_and_says_the_same() {
+fn imported_file_is_readable_and_equivalent() {
     let text = import(&one(SHOP)).unwrap();
     assert_eq!(
         text,
@@ -501,15 +501,15 @@ rules:
 }
 
 #[test]
-fn an_import_without_limits_is_a_file_too() {
+fn import_without_limits_is_a_valid_file() {
     let text = import(&one("domain: d")).unwrap();
     assert_eq!(text, "unmatched: allow\nrules: []\n");
     assert_eq!(Rules::from_yaml(&text).unwrap(), Rules::new([]).unwrap().with_unmatched(Unmatched::Allow));
 }
 
-/// Counts belong to names, so a name is the same whatever stands beside it.
+/// Counts belong to names, so a name must not depend on its neighbours in the file.
 #[test]
-fn names_are_legal_and_depend_on_nothing_else() {
+fn rule_names_are_valid_and_stable() {
     let long = "x".repeat(200);
     let odd = format!(
         "domain: _odd*domain?
@@ -529,7 +529,7 @@ descriptors:
 }
 
 #[test]
-fn the_commands() {
+fn import_and_serve_commands() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     std::fs::write(path("shop.yaml"), SHOP).unwrap();

@@ -1,12 +1,11 @@
-//! Why a request would be allowed or denied, from a server and from a file.
+//! Tests explanations of a decision, from a server and from a file.
 
 use std::io::Write;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
+use slidegate_testkit::{Flavour, RedisServer, process};
 
-use crate::process;
-use crate::redis_server::{Flavour, Server as Redis};
 use crate::server::{BINARY, Server};
 
 const RULES: &str = "
@@ -38,8 +37,8 @@ fn verdicts(explained: &Value) -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_rule_says_what_it_makes_of_a_request() {
-    let redis = Redis::start(Flavour::Redis7);
+fn every_rule_explains_its_match() {
+    let redis = RedisServer::start(Flavour::Redis7);
     let shared = format!("store: {}\nguard: {{ deadline: 20s }}{RULES}", redis.url());
     for server in [Server::with_rules(RULES), Server::with_rules(&shared)] {
         let login = json!({ "attributes": { "api": "/login", "ip": "1.2.3.4" } });
@@ -106,7 +105,7 @@ fn every_rule_says_what_it_makes_of_a_request() {
 }
 
 #[test]
-fn what_never_fits_and_what_is_blocked_say_so() {
+fn impossible_and_blocked_requests_are_explained() {
     let server = Server::with_rules(RULES);
     let told = explain(&server, &json!({ "attributes": { "api": "/login", "ip": "1" }, "permits": 3 }));
     assert_eq!(
@@ -128,7 +127,7 @@ fn what_never_fits_and_what_is_blocked_say_so() {
 }
 
 #[test]
-fn a_limit_that_follows_the_load_says_so() {
+fn adaptive_limit_is_explained() {
     let adaptive = "adaptive: { cpu: off, memory: off, latency: { tolerance: 200% } }";
     let server = Server::with_rules(&format!("rules: [{{ name: a, limit: 10, window: 1s, {adaptive} }}]"));
     let told = explain(&server, &json!({ "attributes": {} }));
@@ -138,7 +137,7 @@ fn a_limit_that_follows_the_load_says_so() {
 }
 
 #[test]
-fn bad_requests_are_rejected_as_by_acquire() {
+fn invalid_requests_are_rejected_as_by_acquire() {
     let server = Server::with_rules(RULES);
     for body in [
         "{}".to_owned(),
@@ -151,7 +150,7 @@ fn bad_requests_are_rejected_as_by_acquire() {
         assert_eq!((explained.status, &explained.body), (asked.status, &asked.body), "{body}");
         assert_eq!(asked.status, 400, "{body}");
     }
-    // What a stranger sends is not told at any length, to each of thousands of rules.
+    // Long values of untrusted clients are shortened, because each of thousands of rules repeats them.
     let rules: String = (0..1_500)
         .map(|n| format!("  - {{ name: r{n}, match: {{ a: x{n} }}, limit: 1, window: 1s }}\n"))
         .collect();
@@ -166,7 +165,7 @@ fn bad_requests_are_rejected_as_by_acquire() {
 }
 
 #[test]
-fn who_may_ask_may_have_it_explained() {
+fn explain_needs_the_decision_token() {
     const DATA: &str = "data-token-0123456789";
     let server = Server::with_env(&[("SLIDEGATE_TOKEN", DATA)], RULES, &[]);
     assert_eq!(server.post("/v1/explain", r#"{"attributes":{"api":"x"}}"#).status, 401);
@@ -186,7 +185,7 @@ fn printed(output: &Output) -> String {
 }
 
 #[test]
-fn people_can_read_it() {
+fn text_output_is_readable() {
     let server = Server::with_rules(RULES);
     let url = format!("http://{}", server.address);
     for _ in 0..2 {
@@ -222,7 +221,7 @@ fn people_can_read_it() {
 }
 
 #[test]
-fn a_file_is_explained_without_a_server() {
+fn file_is_explained_without_a_server() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(RULES.as_bytes()).unwrap();
     let path = file.path().to_str().unwrap();

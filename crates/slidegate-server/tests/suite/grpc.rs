@@ -1,4 +1,4 @@
-//! The gRPC door, asked by tonic's client.
+//! Tests the gRPC protocol with the client of tonic.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -16,6 +16,7 @@ use slidegate_server::protocol::grpc::messages::{
 };
 use slidegate_server::protocol::serve::{self, Listeners};
 use slidegate_server::store::AnyStore;
+use slidegate_testkit::{Flavour, RedisServer, eventually, http2_client, lasting_port};
 use tokio::sync::oneshot;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
@@ -23,8 +24,6 @@ use tonic::{Request, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::http2_client;
-use crate::redis_server::{Flavour, Server as Redis, eventually, lasting_port};
 use crate::server::Server;
 
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
@@ -60,7 +59,7 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn of(server: &Server) -> Self {
-        Self::at(server.door("grpc"))
+        Self::at(server.listener_address("grpc"))
     }
 
     fn at(address: &str) -> Self {
@@ -77,7 +76,7 @@ impl Client {
         self.wait(should_rate_limit(self.channel.clone(), request))
     }
 
-    /// Waits for an answer. Not by a deadline of the call, which the server would be told.
+    /// Waits for a response. The limit is not a deadline of the call, because the server would see that one.
     fn wait<T>(&self, answer: impl Future<Output = T>) -> T {
         let limited = async { tokio::time::timeout(Duration::from_secs(60), answer).await };
         self.runtime.block_on(limited).expect("an answer within 60 s")
@@ -112,7 +111,7 @@ fn overriding(entries: &[(&str, &str)], requests_per_unit: u32, unit: i32) -> Ra
     request
 }
 
-/// What a status says: code, rule, limit, unit, remaining, seconds.
+/// Fields of a status: code, rule, limit, unit, remaining, seconds.
 fn told(status: &DescriptorStatus) -> (i32, &str, u32, i32, u32, i64) {
     let limit = status.current_limit.as_ref().unwrap();
     let wait = status.duration_until_reset.unwrap();
@@ -161,7 +160,7 @@ fn statuses_and_headers() {
 }
 
 #[test]
-fn of_several_rules_the_tightest_shows() {
+fn headers_show_the_tightest_rule() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
     let both = asked("both", &[&[("who", "x")]]);
@@ -176,7 +175,7 @@ fn of_several_rules_the_tightest_shows() {
 }
 
 #[test]
-fn no_rule_and_shadows_do_not_show() {
+fn headers_omit_shadows_and_unmatched() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
     for domain in ["elsewhere", "watched", "watched"] {
@@ -189,7 +188,7 @@ fn no_rule_and_shadows_do_not_show() {
 }
 
 #[test]
-fn all_or_nothing() {
+fn descriptors_are_charged_all_or_nothing() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
     let both = asked("shop", &[&[("user", "ann")], &[("item", "7")]]);
@@ -219,7 +218,7 @@ fn one_key_in_two_descriptors_is_charged_for_both() {
 }
 
 #[test]
-fn hits() {
+fn hits_addend_is_the_cost() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
     let hits = |request: u32, descriptor: Option<u64>| {
@@ -240,7 +239,7 @@ fn hits() {
 }
 
 #[test]
-fn attributes() {
+fn descriptor_entries_become_attributes() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
     let pair = |first, second| client.codes(asked("pairs", &[&[("tag", first), ("tag", second)]]))[0];
@@ -253,7 +252,7 @@ fn attributes() {
 }
 
 #[test]
-fn a_longer_value_does_not_escape_a_rule() {
+fn longer_value_does_not_escape_a_rule() {
     let server = Server::with_rules(
         "rules: [{ name: login, match: { path: \"/login*\" }, key: [remote_address], limit: 2, window: 1h }]",
     );
@@ -266,7 +265,7 @@ fn a_longer_value_does_not_escape_a_rule() {
 }
 
 #[test]
-fn a_limit_in_the_descriptor() {
+fn limit_in_the_descriptor_is_applied() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
     let own = overriding(&[("user", "ann")], 2, 2);
@@ -290,7 +289,7 @@ fn a_limit_in_the_descriptor() {
 }
 
 #[test]
-fn a_limit_of_nothing_denies_all() {
+fn zero_limit_denies_all() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
     let mut request = overriding(&[("user", "ann")], 0, 2);
@@ -305,7 +304,7 @@ fn a_limit_of_nothing_denies_all() {
 }
 
 #[test]
-fn what_is_not_acceptable() {
+fn invalid_descriptors_are_rejected() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
     let denied = |request| {
@@ -341,9 +340,9 @@ fn what_is_not_acceptable() {
     assert_eq!(client.ask(asked("shop", &[&[("user", "x")]])).unwrap().statuses[0].limit_remaining, 4);
 }
 
-/// Descriptors that meet too many limits together are denied before anything is charged.
+/// Descriptors that meet too many limits together are rejected before anything is charged.
 #[test]
-fn descriptors_that_meet_too_many_limits() {
+fn descriptors_with_too_many_limits_are_rejected() {
     let rules = (0..20).map(|n| format!("  - {{ name: r{n}, key: [user], limit: 9, window: 1h }}\n"));
     let server = Server::with_rules(&format!("rules:\n{}", rules.collect::<String>()));
     let client = Client::of(&server);
@@ -374,7 +373,7 @@ fn values_that_are_not_utf_8_are_limited() {
     assert_eq!([client.codes(request.clone())[0], client.codes(request)[0]], [OK, OVER]);
 }
 
-/// As it is sent.
+/// Encodes a message as it is sent.
 fn message(request: &RateLimitRequest) -> Vec<u8> {
     let message = prost::Message::encode_to_vec(request);
     let mut bytes = vec![0, 0, 0, 0, message.len().try_into().unwrap()];
@@ -382,15 +381,15 @@ fn message(request: &RateLimitRequest) -> Vec<u8> {
     bytes
 }
 
-/// A call with this body, as bytes: the status that it ends with.
+/// Sends a call with this body, as bytes, and returns its status.
 fn raw(client: &http2_client::Client, headers: &[(&str, &str)], body: &[u8]) -> (u16, String) {
     client.call(&format!("/{SERVICE}/ShouldRateLimit"), headers, Some(body))
 }
 
 #[test]
-fn bytes_that_are_no_message() {
+fn invalid_messages_are_rejected() {
     let server = Server::with_rules(RULES);
-    let client = http2_client::Client::of(server.door("grpc"));
+    let client = http2_client::Client::of(server.listener_address("grpc"));
     let code = |body: &[u8]| raw(&client, &[], body).1;
     assert_eq!(code(b""), "3");
     assert_eq!(code(b"\0\0"), "3");
@@ -405,7 +404,7 @@ fn bytes_that_are_no_message() {
 }
 
 #[test]
-fn garbage_on_the_port() {
+fn garbage_closes_the_connection() {
     let server = Server::with_rules(RULES);
     for garbage in [
         b"GET / HTTP/1.1\r\nhost: x\r\n\r\n".as_slice(),
@@ -413,7 +412,7 @@ fn garbage_on_the_port() {
         &[0x16, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3],
         &[0; 4096],
     ] {
-        let mut stream = TcpStream::connect(server.door("grpc")).unwrap();
+        let mut stream = TcpStream::connect(server.listener_address("grpc")).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         // It closes, perhaps before it has read all; what it says does not matter.
         let _ = stream.write_all(garbage);
@@ -426,13 +425,13 @@ fn garbage_on_the_port() {
 }
 
 #[test]
-fn a_deadline_that_passes_while_redis_is_asked() {
-    let redis = Redis::start(Flavour::Redis7);
+fn deadline_expires_while_redis_is_slow() {
+    let redis = RedisServer::start(Flavour::Redis7);
     let rules =
         RULES.replace("ad-hoc", &format!("store: {}\nguard: {{ deadline: 20s }}\nad-hoc", redis.url()));
     let server = Server::with_rules(&rules);
     // tonic's client would give up by itself.
-    let client = http2_client::Client::of(server.door("grpc"));
+    let client = http2_client::Client::of(server.listener_address("grpc"));
     let within = |timeout| {
         raw(&client, &[("grpc-timeout", timeout)], &message(&asked("shop", &[&[("user", "ann")]]))).1
     };
@@ -444,14 +443,14 @@ fn a_deadline_that_passes_while_redis_is_asked() {
 }
 
 #[test]
-fn a_deadline_that_passes_while_the_message_arrives() {
+fn deadline_expires_while_the_message_arrives() {
     let server = Server::with_rules(RULES);
-    let client = http2_client::Client::of(server.door("grpc"));
+    let client = http2_client::Client::of(server.listener_address("grpc"));
     let path = format!("/{SERVICE}/ShouldRateLimit");
     assert_eq!(client.call(&path, &[("grpc-timeout", "100m")], None).1, "4");
 }
 
-/// The server in this process, with limits and tokens that the command line has no words for.
+/// Server in this process, with limits and tokens that the command line cannot set.
 struct Here {
     address: String,
     stop: oneshot::Sender<()>,
@@ -466,21 +465,21 @@ fn here(access: Auth, limits: Limits) -> Here {
         runtime.unwrap().block_on(async move {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             told.send(listener.local_addr().unwrap().to_string()).unwrap();
-            let mut gate = AppState::new(
+            let mut app = AppState::new(
                 AnyStore::Memory(MemoryStore::new()),
                 Rules::from_yaml("rules: []").unwrap(),
                 "a test",
             );
-            (gate.settings.access, gate.settings.limits) = (access, limits);
-            let doors = Listeners { grpc: Some(listener), ..Listeners::default() };
-            serve::run(doors, Arc::new(gate), async { stopping.await.unwrap_or_default() }).await;
+            (app.settings.access, app.settings.limits) = (access, limits);
+            let listeners = Listeners { grpc: Some(listener), ..Listeners::default() };
+            serve::run(listeners, Arc::new(app), async { stopping.await.unwrap_or_default() }).await;
         });
     });
     Here { address: address.recv().unwrap(), stop, stopped }
 }
 
 #[test]
-fn tokens() {
+fn calls_need_the_configured_token() {
     let server = here(Auth::new(vec![Token::new(b"hush")], vec![]), Limits::default());
     let client = Client::at(&server.address);
     let with = |header: Option<&str>| {
@@ -502,7 +501,7 @@ fn tokens() {
 }
 
 #[test]
-fn health() {
+fn health_follows_the_store() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
     assert_eq!(client.health("").unwrap(), 1);
@@ -518,7 +517,7 @@ fn health() {
         let watch = |service: &str| HealthCheckRequest { service: service.to_owned() };
         let mut watched = health.watch(watch(SERVICE)).await.unwrap().into_inner();
         assert_eq!(watched.message().await.unwrap().unwrap().status, 2);
-        let _redis = Redis::at(Flavour::Redis7, port);
+        let _redis = RedisServer::at(Flavour::Redis7, port);
         assert_eq!(watched.message().await.unwrap().unwrap().status, 1);
         let mut unknown = health.watch(watch("nobody")).await.unwrap().into_inner();
         assert_eq!(unknown.message().await.unwrap().unwrap().status, 3);
@@ -527,7 +526,7 @@ fn health() {
 
 /// Watches need no token and last as long as their client likes, so they are bounded.
 #[test]
-fn watches_are_bounded() {
+fn health_watches_are_bounded() {
     let limits = Limits { grpc_streams: 10, ..Limits::default() };
     let server = here(Auth::new(vec![Token::new(b"hush")], vec![]), limits);
     let watch = |client: &Client| {
@@ -556,9 +555,9 @@ fn watches_are_bounded() {
     eventually("the watch has ended", || watch(&other).is_ok());
 }
 
-/// Calls whose messages do not come hold memory: they share a budget with what is unfinished at the other doors.
+/// Calls whose messages do not come hold memory: they share one budget with unfinished requests of the other protocols.
 #[test]
-fn calls_that_wait_for_their_message_are_bounded() {
+fn unfinished_calls_share_a_memory_budget() {
     // Each takes 8 KiB, but the first eight of a connection.
     let limits = Limits { unfinished_bytes: 40 << 10, ..Limits::default() };
     let server = here(Auth::default(), limits);
@@ -587,7 +586,7 @@ fn calls_that_wait_for_their_message_are_bounded() {
 }
 
 #[test]
-fn reflection() {
+fn reflection_lists_the_services() {
     use tonic_reflection::pb::v1::ServerReflectionRequest;
     use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
     use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
@@ -619,12 +618,12 @@ fn reflection() {
         files.push(file.name);
     }
     assert!(files.contains(&"envoy/extensions/common/ratelimit/v3/ratelimit.proto".to_owned()));
-    let raw = http2_client::Client::of(server.door("grpc"));
+    let raw = http2_client::Client::of(server.listener_address("grpc"));
     let alpha = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
     assert_ne!(raw.call(alpha, &[], Some(b"")).1, "12");
 }
 
-/// As much of a file's descriptor as the test needs.
+/// The fields of a file descriptor that the test needs.
 #[derive(Clone, PartialEq, prost::Message)]
 struct File {
     #[prost(string, tag = "1")]
@@ -634,7 +633,7 @@ struct File {
 }
 
 #[test]
-fn silent_peers_are_given_up() {
+fn silent_connections_are_closed() {
     let limits = Limits {
         head: Duration::from_millis(100),
         request: Duration::from_millis(200),
@@ -660,7 +659,7 @@ fn silent_peers_are_given_up() {
 }
 
 #[test]
-fn stopping_answers_what_is_in_flight() {
+fn shutdown_answers_calls_in_flight() {
     let server = here(Auth::default(), Limits::default());
     let client = Client::at(&server.address);
     let raw = http2_client::Client::of(&server.address);
@@ -672,7 +671,7 @@ fn stopping_answers_what_is_in_flight() {
     let (arrived, answered) = raw.begin(&path);
     arrived.recv().unwrap();
     server.stop.send(()).unwrap();
-    // Who watches is told, and lets it stop.
+    // A health watch gets the change of status, and does not delay the shutdown.
     client.wait(async {
         assert_eq!(watched.message().await.unwrap().unwrap().status, 2);
         assert!(watched.message().await.unwrap().is_none());

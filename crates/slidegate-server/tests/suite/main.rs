@@ -1,58 +1,48 @@
-//! The server from outside, one module per promise.
+//! Tests of the server through its protocols and its command line, one module per feature.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stderr)]
 // A decision by Redis is a future of many layers.
 #![recursion_limit = "256"]
 
-mod access; // who may ask and who may change
-mod adaptive; // limits that follow what is reported, the same on every node
-mod authorize; // whom a proxy asks about, and whose word is taken
-mod bad_input; // whatever a stranger sends is denied with a clear word, and changes nothing
-mod bench; // the load generator: counts that add up, latencies that hide nothing
-mod blocking_files; // decisions go on while a file is read that does not answer
-#[path = "../../../slidegate/tests/suite/certificates.rs"]
-mod certificates; // made by openssl
-mod clients; // what docs/clients.md shows runs, in every language
-mod commands; // serve, validate, schema, acquire: what they print and how they exit
-mod crowd; // thousands who want nothing, and a stop in the middle of the rush
-mod dashboard; // the dashboard, in a real browser
-mod decisions; // bodies, statuses and headers of decisions
-mod dependencies; // nothing we depend on needs a newer Rust than we say
-mod envoy; // a real Envoy in front: exactly the limit, its headers, its failure modes
-mod envoy_config; // envoyproxy/ratelimit's files limit here what they limit there
-mod explain; // why a request would be allowed or denied, rule by rule
-#[path = "../../../slidegate/tests/suite/faketime.rs"]
-mod faketime; // a clock for one Redis, which can be set and can stand still
-mod flow; // permits that are held, and limits that climb
-mod greed; // clients that take connections and memory, and send nothing whole
-mod grpc; // Envoy's rate-limit service: statuses, caps, deadlines, health, reflection
-mod http2_client; // HTTP/2 without gRPC
-mod lane; // the short way of usual requests answers as hyper does
-mod live; // what a dashboard is told: seconds, hot keys, a key's window
-mod memory_store; // bounds of the memory store: in the file, and as a client sees them
-mod metrics; // what Prometheus is told, bounded and documented
-mod monitor; // counts that are wrong are found and put right, and Redis's memory is looked after
-mod openapi; // every answer is as /openapi.json describes it
-mod patience; // slow clients are given up, and stopping loses no answer
-mod process; // child processes with a time limit
-mod prometheus; // a real Prometheus scrapes, and its alerts fire and clear
-mod proxies; // nginx, Traefik and Caddy ask before they pass a request on
-mod readme; // the README's lines answer as printed
-mod record; // what was asked and decided, written down for a simulation
-mod redis; // counting in Redis, from the door
-#[path = "../../../slidegate/tests/suite/redis_server.rs"]
-mod redis_server; // a real Redis, free port, killed on drop
-mod reload; // rules that change while they are used
-mod replay; // what a server decided, a simulation of its recording decides too
-mod reservations; // only what a server with the same key has signed is settled
-mod resp; // the Redis protocol: commands, numbers, clients, and whatever strangers send
-mod server; // a real server on a free port, killed on drop
-mod shadow; // what a rule that only watches would change, counted exactly
-mod shared_rules; // every node follows one set of rules
-mod simulate; // what rules would do: the documents' figures, every trace, every question
-mod stub; // a server that answers as a test wants it to
-mod tls; // every door can be encrypted, and certificates change while it runs
-mod tracing; // logs: text, JSON, a line a decision, spans for a collector; no token, and no key unless asked for
-mod unmatched; // requests that no rule matches, and denials without a store
-mod upstream; // a server behind a proxy
-mod webdriver; // a browser, driven over the WebDriver protocol
+mod adaptive; // limits that follow reports, the same on every node
+mod auth; // tokens for decisions and for changes
+mod bench; // `slidegate bench`
+mod blocking_files; // decisions continue while a file does not answer
+mod capture; // recordings of requests and decisions
+mod capture_replay; // a simulation repeats the decisions of a recording
+mod cli; // serve, validate, schema, acquire: output and exit codes
+mod client_examples; // the examples of docs/clients.md, in every language
+mod connection_floods; // thousands of idle connections, shutdown under load
+mod dashboard; // the dashboard in a real browser
+mod envoy; // a real Envoy in front of the server
+mod envoy_config; // files of envoyproxy/ratelimit
+mod explain; // `slidegate explain` and `/v1/explain`
+mod fast_path; // the fast path and hyper answer alike
+mod forward_auth; // `/v1/authorize` for proxies
+mod grpc; // Envoy's rate-limit service over gRPC
+mod holds_and_warm_up; // held permits and warm-up over the API
+mod http_decisions; // bodies, statuses and headers of decisions
+mod invalid_input; // untrusted input is rejected and changes nothing
+mod live_stats; // live statistics, hot keys, the dashboard page
+mod memory_store; // settings and bounds of the memory store
+mod metrics; // metrics for Prometheus
+mod monitor; // audits and garbage collection by the server
+mod msrv; // no dependency needs a newer Rust
+mod openapi; // every response is as /openapi.json describes
+mod prometheus; // a real Prometheus with the alerts
+mod proxies; // nginx, Traefik and Caddy with forward authentication
+mod readme; // the examples of the README
+mod redis_store; // counting in Redis, from the API
+mod resource_limits; // connections and memory of greedy clients
+mod resp; // the Redis protocol
+mod rule_reload; // rules that change while they are used
+mod server; // helper: the real binary on a free port
+mod shadow_rules; // shadow rules are counted exactly
+mod shared_rules; // `rules: redis`, one set of rules for every node
+mod signed_reservations; // only signed reservations are settled
+mod simulate; // `slidegate simulate`
+mod timeouts; // slow clients time out, shutdown loses no response
+mod tls; // TLS for every protocol
+mod tracing; // logs and spans
+mod unmatched_policy; // requests that no rule matches
+mod webdriver; // helper: a browser over the WebDriver protocol
 mod wire_names; // one word per idea in everything that users see

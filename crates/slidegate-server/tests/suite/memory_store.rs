@@ -1,16 +1,16 @@
-//! Bounds of the memory store: in the file, and as a client sees them.
+//! Tests the bounds of the memory store: in the configuration file, and as a client sees them.
 
 use std::process::Command;
 
 use serde_json::Value;
 use slidegate::{MemoryOptions, OnFull};
 use slidegate_server::config::Config;
+use slidegate_testkit::process;
 
-use crate::process;
 use crate::server::{BINARY, Server};
 
 #[test]
-fn mistakes_are_told_with_their_place() {
+fn invalid_fields_are_reported_with_their_line() {
     let broken = [
         ("memory: { max-keys: 0 }", "1:9: max-keys must be between 1 and 1000000000, not 0"),
         ("memory: { max-keys: many }", "1:21: max-keys must be a whole number, not \"many\""),
@@ -31,7 +31,7 @@ fn mistakes_are_told_with_their_place() {
 }
 
 #[test]
-fn every_field_and_the_defaults() {
+fn reads_every_field_and_the_defaults() {
     let defaults = Config::parse("rules: []").unwrap().memory;
     assert_eq!(defaults, MemoryOptions::default());
     assert_eq!((defaults.max_keys, defaults.on_full), (1_000_000, OnFull::Share));
@@ -50,7 +50,7 @@ fn every_field_and_the_defaults() {
 
 /// A client that invents names fills the store. The account that it then tries stays limited.
 #[test]
-fn a_flood_of_names_does_not_reset_a_limit() {
+fn key_flood_does_not_reset_a_limit() {
     const RULES: &str = "rules: [{ name: login, key: [user], limit: 3, window: 1h }]";
     let allowed = |on_full: &str| {
         let memory = format!("memory: {{ max-keys: 64, on-full: {on_full} }}");

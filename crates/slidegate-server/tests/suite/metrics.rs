@@ -1,11 +1,12 @@
-//! What Prometheus is told.
+//! Tests the metrics for Prometheus.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::redis_server::{self, Flavour};
+use slidegate_testkit::{Flavour, RedisServer, eventually};
+
 use crate::server::Server;
 
 const RULES: &str = "
@@ -53,12 +54,12 @@ fn documented() -> Told {
     rows.map(row).collect()
 }
 
-/// Of one that does not, there is no factor.
+/// Adaptive rule. A rule that is not adaptive has no factor.
 const ADAPTIVE: &str = "  - { name: follows, limit: 100, window: 1s, adaptive: {} }";
 
 #[test]
-fn the_page_and_its_description_say_the_same() {
-    let redis = redis_server::Server::start(Flavour::Redis7);
+fn metrics_page_matches_its_documentation() {
+    let redis = RedisServer::start(Flavour::Redis7);
     let memory = Server::with_rules(&format!("{}\n{ADAPTIVE}\n", RULES.trim_end()));
     let url = redis.url();
     let monitor = format!("monitor: {{ accuracy: {{ every: 100ms }} }}\n{RULES}");
@@ -66,7 +67,7 @@ fn the_page_and_its_description_say_the_same() {
     let mut all = Told::new();
     for server in [&memory, &shared] {
         server.post("/v1/acquire", LOGIN);
-        redis_server::eventually("counts are checked", || {
+        eventually("counts are checked", || {
             server.address == memory.address
                 || server.get("/metrics").body.contains("slidegate_accuracy_ratio 1")
         });
@@ -92,7 +93,7 @@ fn the_page_and_its_description_say_the_same() {
     assert!(gone.is_empty(), "there is no {gone:?}");
 }
 
-/// The value of the series that has all of these.
+/// Returns the value of the series with all of these labels.
 fn value(page: &str, parts: &[&str]) -> f64 {
     let line =
         page.lines().find(|line| !line.starts_with('#') && parts.iter().all(|part| line.contains(part)));
@@ -100,7 +101,7 @@ fn value(page: &str, parts: &[&str]) -> f64 {
 }
 
 #[test]
-fn decisions_are_counted_at_every_door() {
+fn decisions_are_counted_for_every_protocol() {
     let server = Server::with_rules(RULES);
     for _ in 0..5 {
         server.post("/v1/acquire", LOGIN);
@@ -109,7 +110,7 @@ fn decisions_are_counted_at_every_door() {
     server.post("/v1/acquire", r#"{"attributes":{"plan":"none"}}"#);
     server.post("/v1/acquire", r#"{"attributes":{"other":"one"}}"#);
     server.post("/v1/acquire", r#"{"attributes":{"api":"/login","ip":"1","user":"u"},"permits":9}"#);
-    let mut resp = TcpStream::connect(server.door("redis")).unwrap();
+    let mut resp = TcpStream::connect(server.listener_address("redis")).unwrap();
     resp.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let commands = b"SG.ACQUIRE bob 2 60000\r\nSG.ACQUIRE bob 2 60000\r\nSG.ACQUIRE bob 2 60000\r\nQUIT\r\n";
     resp.write_all(commands).unwrap();
@@ -136,18 +137,18 @@ fn decisions_are_counted_at_every_door() {
 
 const KEYS: usize = 100_000;
 
-/// Keys in one write, so that they are asked about together.
+/// Number of keys in one write, so that they are decided together.
 const TOGETHER: usize = 1_000;
 
-/// Whatever callers send, there are no more series than before.
+/// The number of series does not depend on the requests of callers.
 #[test]
-fn many_keys_add_no_series() {
+fn number_of_series_is_independent_of_keys() {
     let rules = "rules: [{ name: one, key: [resource], limit: 1, window: 1h }]";
     let server = Server::with_rules(rules);
     let series = || server.get("/metrics").body.lines().filter(|line| !line.starts_with('#')).count();
     server.post("/v1/acquire", r#"{"resource":"first"}"#);
     let before = series();
-    let mut stream = TcpStream::connect(server.door("redis")).unwrap();
+    let mut stream = TcpStream::connect(server.listener_address("redis")).unwrap();
     stream.set_nodelay(true).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let mut reader = stream.try_clone().unwrap();
@@ -163,7 +164,7 @@ fn many_keys_add_no_series() {
     }
     stream.write_all(b"QUIT\r\n").unwrap();
     assert_eq!(read.join().unwrap(), KEYS);
-    // Those of the RESP door were not there before.
+    // The series of the RESP protocol did not exist before.
     let after = series();
     assert!(after <= before + 2, "{before} series, then {after}");
     assert!(server.get("/v1/top").body.len() < 10_000);

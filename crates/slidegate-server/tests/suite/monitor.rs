@@ -1,10 +1,11 @@
-//! The server checks itself: counts that were spoilt by hand, and a Redis that runs out of memory.
+//! Tests the self-checks of the server: damaged counts, and a Redis that runs out of memory.
 
-use crate::redis_server::{self, Flavour, eventually};
+use slidegate_testkit::{Flavour, RedisServer, eventually};
+
 use crate::server::Server;
 
 const RULES: &str = "rules: [{ name: one, key: [user], limit: 5, window: 1h }]";
-/// On a busy machine Redis may take longer than the usual deadline; then it would not be who decides.
+/// Long deadline: on a busy machine Redis may take longer than the default, and the node would decide alone.
 const GUARD: &str = "guard: { deadline: 20s }";
 const ASK: &str = r#"{"attributes":{"user":"alice"}}"#;
 const KEY: &str = "sg:{one:user=alice}";
@@ -18,8 +19,8 @@ fn used(server: &Server) -> u64 {
 }
 
 #[test]
-fn a_wrong_total_is_found_told_and_put_right() {
-    let redis = redis_server::Server::start(Flavour::Redis7);
+fn wrong_total_is_reported_and_repaired() {
+    let redis = RedisServer::start(Flavour::Redis7);
     let monitor = format!(
         "monitor: {{ accuracy: {{ every: 100ms }} }}\nhot-keys: {{ deny-cache: 0 }}\n{GUARD}\n{RULES}"
     );
@@ -46,8 +47,8 @@ fn a_wrong_total_is_found_told_and_put_right() {
 }
 
 #[test]
-fn what_is_not_to_be_repaired_stays() {
-    let redis = redis_server::Server::start(Flavour::Redis7);
+fn repair_can_be_disabled() {
+    let redis = RedisServer::start(Flavour::Redis7);
     let monitor = format!("monitor: {{ accuracy: {{ every: 100ms, repair: false }} }}\n{GUARD}\n{RULES}");
     let server = Server::with_env(&[], &monitor, &["--store", &redis.url()]);
     server.post("/v1/acquire", ASK);
@@ -59,15 +60,15 @@ fn what_is_not_to_be_repaired_stays() {
 }
 
 #[test]
-fn the_memory_store_is_checked_as_well() {
+fn memory_store_is_audited() {
     let server = Server::with_rules(&format!("monitor: {{ accuracy: {{ every: 100ms }} }}\n{RULES}"));
     server.post("/v1/acquire", ASK);
     eventually("all is well", || told(&server, "slidegate_accuracy_ratio 1.0"));
 }
 
 #[test]
-fn memory_that_gets_short_is_cleaned_up() {
-    let redis = redis_server::Server::start(Flavour::Redis7).without_ttl_check();
+fn gc_runs_when_memory_gets_short() {
+    let redis = RedisServer::start(Flavour::Redis7).without_ttl_check();
     let rules = format!(
         "{GUARD}\nrules: [{{ name: one, key: [user], limit: 100, window: 1s }}, {{ name: two, key: [tenant], limit: 5, window: 1h }}]"
     );

@@ -1,17 +1,19 @@
-//! Schemathesis asks everything that `/openapi.json` describes, and much that it does not: every answer is as described.
+//! Tests with Schemathesis that every response is as `/openapi.json` describes, for described and for undescribed
+//! requests.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::process;
+use slidegate_testkit::process;
+
 use crate::server::Server;
 
 const ADMIN: &str = "admin-token-0123456789";
 const DEMO: &str = include_str!("../../src/config/demo.yaml");
 const SETTINGS: &str = include_str!("schemathesis.toml");
 
-/// Checks what `server` answers with every check of schemathesis but those that its settings say why not.
+/// Runs every check of schemathesis against `server`, except those that its settings exclude with a reason.
 fn schemathesis(server: &Server, settings: &str) {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("schemathesis.toml"), format!("{SETTINGS}\n{settings}")).unwrap();
@@ -42,39 +44,39 @@ fn schemathesis(server: &Server, settings: &str) {
 }
 
 #[test]
-fn without_a_token() {
+fn responses_match_the_description_without_token() {
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], DEMO, &[]);
     schemathesis(&server, "");
     assert_eq!(server.get("/v1/rules").json()["edition"]["version"], 1, "nobody may change them");
 }
 
 #[test]
-fn with_a_token() {
+fn responses_match_the_description_with_token() {
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], DEMO, &[]);
     schemathesis(&server, &format!("[auth.openapi.token]\nbearer = \"{ADMIN}\"\n"));
     assert_ne!(server.get("/v1/rules").json()["edition"]["version"], 1, "it has put rules");
 }
 
-/// At every door, for whoever may ask there.
+/// Both HTTP listeners serve the description to clients with the token.
 #[test]
-fn it_is_shown_to_those_who_may_ask() {
+fn description_needs_the_decision_token() {
     const DATA: &str = "data-token-0123456789";
     let server = Server::with_env(&[("SLIDEGATE_TOKEN", DATA)], DEMO, &["--admin", "127.0.0.1:0"]);
-    for address in [server.address.as_str(), server.door("admin http")] {
-        let door = Server::at(address);
-        assert_eq!(door.get("/openapi.json").status, 401);
+    for address in [server.address.as_str(), server.listener_address("admin http")] {
+        let listener = Server::at(address);
+        assert_eq!(listener.get("/openapi.json").status, 401);
         let token = format!("Bearer {DATA}");
-        let answer = door.send("GET", "/openapi.json", &[("authorization", &token)], "");
+        let answer = listener.send("GET", "/openapi.json", &[("authorization", &token)], "");
         assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/json")));
         assert_eq!(answer.json()["openapi"], "3.1.0");
-        let index = door.send("GET", "/", &[("authorization", &token)], "");
+        let index = listener.send("GET", "/", &[("authorization", &token)], "");
         assert!(index.body.contains("/openapi.json"), "{}", index.body);
     }
 }
 
 /// Errors are JSON, also those that axum notices.
 #[test]
-fn errors_are_as_described() {
+fn errors_match_the_description() {
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], DEMO, &[]);
     let token = format!("Bearer {ADMIN}");
     let large = "#".repeat((4 << 20) + 1);

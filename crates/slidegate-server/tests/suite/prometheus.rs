@@ -1,4 +1,4 @@
-//! A real Prometheus with the alerts of `deploy/prometheus`.
+//! Tests a real Prometheus with the alerts of `deploy/prometheus`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,9 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
+use slidegate_testkit::{Flavour, RedisServer, eventually, lasting_port, process};
 
-use crate::process;
-use crate::redis_server::{self, Flavour, eventually, lasting_port};
 use crate::server::Server;
 
 fn deploy() -> PathBuf {
@@ -28,9 +27,9 @@ fn alerts_fire_when_they_should() {
     promtool(&["test", "rules", "alerts.test.yaml"]);
 }
 
-/// Each alert says what is the matter, and leads to what to do about it.
+/// Each alert describes the problem, and links to its runbook.
 #[test]
-fn every_alert_leads_somewhere() {
+fn every_alert_links_to_a_runbook() {
     let alerts = fs::read_to_string(deploy().join("prometheus/alerts.yaml")).unwrap();
     let tests = fs::read_to_string(deploy().join("prometheus/alerts.test.yaml")).unwrap();
     let operations = include_str!("../../../../docs/operations.md");
@@ -47,9 +46,9 @@ fn every_alert_leads_somewhere() {
     }
 }
 
-/// Every metric that an alert or the Grafana dashboard asks for is there.
+/// Every metric that an alert or the Grafana dashboard queries exists.
 #[test]
-fn what_is_asked_for_is_told() {
+fn every_queried_metric_exists() {
     let documented = include_str!("../../../../docs/metrics.md");
     for file in ["prometheus/alerts.yaml", "grafana/slidegate.json"] {
         let text = fs::read_to_string(deploy().join(file)).unwrap();
@@ -73,7 +72,7 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// Looks at `target` often, and waits for nothing before it alerts.
+    /// Scrapes `target` often, and alerts without a delay.
     fn start(target: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let alerts = fs::read_to_string(deploy().join("prometheus/alerts.yaml")).unwrap();
@@ -128,8 +127,8 @@ impl Drop for Prometheus {
 }
 
 #[test]
-fn redis_goes_and_the_alert_fires_until_it_is_back() {
-    let redis = redis_server::Server::at(Flavour::Redis7, lasting_port());
+fn redis_alert_fires_until_redis_is_back() {
+    let redis = RedisServer::at(Flavour::Redis7, lasting_port());
     let rules = "rules: [{ name: one, key: [user], limit: 5, window: 1m }]";
     let server = Server::with_env(&[], rules, &["--store", &redis.url()]);
     let prometheus = Prometheus::start(&server.address);

@@ -1,4 +1,5 @@
-//! nginx, Traefik and Caddy ask `/v1/authorize`: exactly the limit passes, and clients are told 429 and when to come back.
+//! Tests nginx, Traefik and Caddy with `/v1/authorize`: exactly the limit passes, and other clients get 429 with a time
+//! to retry.
 
 use std::fs;
 use std::net::TcpStream;
@@ -6,22 +7,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::redis_server::{eventually, lasting_port};
+use slidegate_testkit::{eventually, lasting_port, upstream::Upstream};
+
 use crate::server::{Answer, Server};
-use crate::upstream::Upstream;
 
 const CLIENTS: &str = include_str!("../../../../docs/clients.md");
 const LIMIT: usize = 25;
 const REQUESTS: usize = 60;
 
-/// Counted by the client's address and what it asks for.
+/// Starts a server with a limit per client address on `/api`.
 fn slidegate() -> Server {
     Server::with_rules(&format!(
         "rules: [{{ name: per-client, match: {{ api: \"/api*\" }}, key: [ip], limit: {LIMIT}, window: 1h }}]"
     ))
 }
 
-/// What docs/clients.md says under a heading, with the addresses of this test.
+/// Configuration under a heading of docs/clients.md, with the addresses of this test.
 fn configuration(heading: &str, slidegate: &Server, upstream: &Upstream, port: u16) -> String {
     let (_, section) = CLIENTS.split_once(&format!("\n### {heading}\n")).unwrap();
     let block = section.split("```").nth(1).unwrap();
@@ -65,7 +66,7 @@ impl Proxy {
         panic!("it does not start: {}", fs::read_to_string(folder.path().join("log")).unwrap());
     }
 
-    /// Asks from several clients at once, each on connections of its own; all answers.
+    /// Sends requests from several clients at once, each on its own connections, and returns all responses.
     fn ask(&self, path: &str, headers: &[(&str, &str)]) -> Vec<Answer> {
         std::thread::scope(|scope| {
             let clients: Vec<_> = (0..4)
@@ -92,7 +93,7 @@ fn tool(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/bin").join(name)
 }
 
-/// What must hold behind every proxy.
+/// Assertions for every proxy.
 fn exactly_the_limit_passes(proxy: &Proxy, upstream: &Upstream, shows_what_is_left: bool) {
     // A client cannot choose whom it is counted as.
     // What a browser adds is passed on, and is not taken for a page that asks for Slidegate itself.
@@ -110,7 +111,7 @@ fn exactly_the_limit_passes(proxy: &Proxy, upstream: &Upstream, shows_what_is_le
     let denied: Vec<&Answer> = answers.iter().filter(|answer| answer.status == 429).collect();
     let others: Vec<u16> = answers.iter().map(|a| a.status).filter(|s| ![200, 429].contains(s)).collect();
     assert_eq!((passed, denied.len(), others), (LIMIT, REQUESTS - LIMIT, vec![]));
-    assert_eq!(upstream.asked(), LIMIT, "what is denied never reaches it");
+    assert_eq!(upstream.requests(), LIMIT, "what is denied never reaches it");
     for answer in denied {
         let wait: u64 = answer.header_in_any_case("retry-after").expect("Retry-After").parse().unwrap();
         assert!((1..=3600).contains(&wait), "{wait}");
@@ -164,7 +165,7 @@ fn nginx() {
     exactly_the_limit_passes(&proxy, &upstream, true);
 }
 
-/// A client that is over its limit stays over it, however long or otherwise spelled its path is.
+/// A client that is over its limit stays over it, for any length and spelling of its path.
 #[test]
 fn nginx_with_large_headers() {
     let (slidegate, upstream) = (slidegate(), Upstream::start("from upstream"));
@@ -176,7 +177,7 @@ fn nginx_with_large_headers() {
     {
         assert_eq!(passed(path), 0, "{} bytes", path.len());
     }
-    assert_eq!(upstream.asked(), LIMIT);
+    assert_eq!(upstream.requests(), LIMIT);
 }
 
 #[test]
@@ -200,7 +201,7 @@ global: {{ checkNewVersion: false, sendAnonymousUsage: false }}
     });
     // It listens before it knows its routes.
     eventually("Traefik knows its routes", || Server::at(&proxy.address).get("/free").status == 200);
-    upstream.forget();
+    upstream.reset_count();
     // What it copies of a good answer goes to the upstream, not to the client.
     exactly_the_limit_passes(&proxy, &upstream, false);
 }

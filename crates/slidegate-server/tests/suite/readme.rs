@@ -1,13 +1,14 @@
-//! The README's lines answer as printed.
+//! Tests that the commands of the README print the output that it shows.
 
 use std::process::Command;
 
-use crate::process;
+use slidegate_testkit::process;
+
 use crate::server::Server;
 
 const README: &str = include_str!("../../../../README.md");
 
-/// Every `$` line of the README's console blocks, with what it says comes back.
+/// Every `$` line of the console blocks of the README, with its expected output.
 fn console_lines() -> Vec<(&'static str, &'static str)> {
     let blocks = README.split("```console\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     blocks.map(|block| block.trim_end().strip_prefix("$ ").unwrap().split_once('\n').unwrap()).collect()

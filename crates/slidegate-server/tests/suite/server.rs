@@ -1,4 +1,4 @@
-//! The real binary, on a free port, killed on drop.
+//! Helper: the real binary on a free port, killed on drop.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -8,38 +8,37 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-
-use crate::process;
+use slidegate_testkit::process;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_slidegate");
 
 pub(crate) struct Server {
-    /// None if it was started by somebody else.
+    /// `None` if another process started the server.
     child: Option<Child>,
-    /// Of HTTP.
+    /// Address of the HTTP listener.
     pub(crate) address: String,
     pub(crate) greeting: String,
-    /// Stays there: it is looked at again.
+    /// Configuration file, which stays because the server reads it again.
     config: Option<tempfile::NamedTempFile>,
 }
 
 impl Server {
-    /// With the demo rules.
+    /// Starts a server with the demo rules.
     pub(crate) fn demo() -> Self {
         Self::start(&[])
     }
 
-    /// With these rules.
+    /// Starts a server with these rules.
     pub(crate) fn with_rules(rules: &str) -> Self {
         Self::with_env(&[], rules, &[])
     }
 
-    /// With these rules, variables and arguments.
+    /// Starts a server with these rules, environment variables and arguments.
     pub(crate) fn with_env(variables: &[(&str, &str)], rules: &str, arguments: &[&str]) -> Self {
         Self::with_stderr(Stdio::inherit(), variables, rules, arguments)
     }
 
-    /// The same, with its logs in a file.
+    /// Starts a server like `with_env`, with its logs in a file.
     pub(crate) fn logging_to(
         log: &File,
         variables: &[(&str, &str)],
@@ -58,12 +57,12 @@ impl Server {
         server
     }
 
-    /// The file with its rules.
+    /// Returns the path of the configuration file.
     pub(crate) fn config(&self) -> &Path {
         self.config.as_ref().expect("it has one").path()
     }
 
-    /// One that runs already, by the address of its HTTP door.
+    /// Returns a client of a server that already runs, by the address of its HTTP listener.
     pub(crate) fn at(address: &str) -> Self {
         Server { child: None, address: address.to_owned(), greeting: String::new(), config: None }
     }
@@ -72,7 +71,7 @@ impl Server {
         Self::launch(Stdio::inherit(), &[], arguments)
     }
 
-    /// With these variables.
+    /// Starts a server with these environment variables.
     pub(crate) fn start_with(variables: &[(&str, &str)], arguments: &[&str]) -> Self {
         Self::launch(Stdio::inherit(), variables, arguments)
     }
@@ -88,7 +87,7 @@ impl Server {
             .stderr(stderr);
         let mut child = command.spawn().unwrap();
         let lines = process::Lines::of(child.stdout.take().unwrap());
-        // Killed on drop from now on, also if it does not start.
+        // From here on drop kills the child, also if it does not start.
         let mut server =
             Server { child: Some(child), address: String::new(), greeting: String::new(), config: None };
         while !server.greeting.ends_with("ready\n") {
@@ -96,12 +95,12 @@ impl Server {
             server.greeting += &(line + "\n");
         }
         let scheme = if server.greeting.contains("https://") { "https" } else { "http" };
-        server.address = server.door(scheme).to_owned();
+        server.address = server.listener_address(scheme).to_owned();
         server
     }
 
-    /// Where a door listens: `http`, `grpc`, `redis` or `admin http`.
-    pub(crate) fn door(&self, scheme: &str) -> &str {
+    /// Returns the address of a listener: `http`, `grpc`, `redis` or `admin http`.
+    pub(crate) fn listener_address(&self, scheme: &str) -> &str {
         let start = format!("listening on {scheme}://");
         let mut lines = self.greeting.lines();
         lines.find_map(|line| line.strip_prefix(&start)).expect("it says where it listens")
@@ -118,7 +117,7 @@ impl Server {
         assert!(told.success());
     }
 
-    /// Bytes of memory that it has.
+    /// Returns the resident memory in bytes.
     pub(crate) fn resident(&self) -> u64 {
         let child = self.child.as_ref().expect("it was started here");
         let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
@@ -147,7 +146,7 @@ impl Server {
         }
         head += &format!("content-length: {}\r\n\r\n", body.len());
         stream.write_all(head.as_bytes()).unwrap();
-        // The server may answer before it has read all, and close.
+        // The server may answer and close before it has read the whole body.
         let _ = stream.write_all(body.as_bytes());
         Answer::read(stream)
     }
@@ -184,7 +183,7 @@ impl Answer {
     pub(crate) fn read(mut stream: impl Read) -> Self {
         let mut bytes = Vec::new();
         if let Err(error) = stream.read_to_end(&mut bytes) {
-            // A reset after the answer, because not all of a large body was read, loses nothing of it.
+            // A reset after the response, because the server did not read all of a large body, loses nothing of it.
             let text = String::from_utf8_lossy(&bytes);
             assert_ne!(error.kind(), ErrorKind::WouldBlock, "the connection is still open after {text:?}");
         }
@@ -198,7 +197,7 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("not JSON: {}", self.body))
     }
 
-    /// A header that a proxy may have written otherwise.
+    /// Returns a header by its name in any case: a proxy may change the case.
     pub(crate) fn header_in_any_case(&self, name: &str) -> Option<&str> {
         let mut pairs = self.head.lines().filter_map(|line| line.split_once(": "));
         pairs.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value)

@@ -1,18 +1,18 @@
-//! `rules: redis`: every node follows one set of rules, which one `PUT` replaces.
+//! Tests `rules: redis`: every node follows one set of rules, which one `PUT` replaces.
 
-use crate::process;
-use crate::redis_server::{Flavour, Server as Redis, eventually, lasting_port};
+use slidegate_testkit::{Flavour, RedisServer, eventually, lasting_port, process};
+
 use crate::server::{Answer, Server};
 
 const TOKEN: &str = "admin-token-0123456789";
 const KEY: &str = "sg:{rules}:shared";
 const ASK: &str = r#"{"attributes":{"user":"a"}}"#;
 
-fn config(redis: &Redis) -> String {
+fn config(redis: &RedisServer) -> String {
     format!("store: {}\nguard: {{ deadline: 20s }}\nrules: redis\n", redis.url())
 }
 
-fn node(redis: &Redis) -> Server {
+fn node(redis: &RedisServer) -> Server {
     Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", TOKEN)], &config(redis), &[])
 }
 
@@ -27,7 +27,7 @@ fn rules(limit: u64) -> String {
 #[test]
 fn one_put_changes_every_node() {
     // The rules stay until they are replaced.
-    let redis = Redis::at(Flavour::Redis7, lasting_port()).without_ttl_check();
+    let redis = RedisServer::at(Flavour::Redis7, lasting_port()).without_ttl_check();
     let nodes = [node(&redis), node(&redis)];
     // Nothing is decided by rules that are not known.
     for node in &nodes {
@@ -92,8 +92,8 @@ fn one_put_changes_every_node() {
 
 /// A program that can write to Redis adds an id that no clock makes: the entry is skipped, and rules can be changed.
 #[test]
-fn an_impossible_id_is_skipped() {
-    let redis = Redis::at(Flavour::Redis7, lasting_port()).without_ttl_check();
+fn impossible_stream_id_is_skipped() {
+    let redis = RedisServer::at(Flavour::Redis7, lasting_port()).without_ttl_check();
     let server = node(&redis);
     eventually("the rules are in Redis", || put(&server, &rules(2)).status == 200);
     let version = |server: &Server| server.get("/v1/rules").json()["edition"]["version"].as_u64().unwrap();
@@ -125,7 +125,7 @@ fn an_impossible_id_is_skipped() {
 }
 
 #[test]
-fn it_needs_redis() {
+fn shared_rules_need_redis() {
     let config = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(config.path(), "rules: redis").unwrap();
     let output = process::output(

@@ -1,11 +1,10 @@
-//! Every door can be encrypted, clients may have to say who they are, and certificates change while it runs.
+//! Tests TLS for every protocol: client certificates, and certificates that change while the server runs.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::certificates::certificates;
-use crate::process;
-use crate::redis_server::eventually;
+use slidegate_testkit::{certificates, eventually, process};
+
 use crate::server::Server;
 
 const RULES: &str = "rules: [{ name: one, key: [user], limit: 1, window: 1m }]";
@@ -29,7 +28,7 @@ fn config(dir: &Path, client_ca: bool) -> String {
 }
 
 #[test]
-fn what_is_said_is_encrypted() {
+fn every_protocol_is_encrypted() {
     let dir = tempfile::tempdir().unwrap();
     certificates(dir.path());
     let server = serve(dir.path(), false);
@@ -50,8 +49,8 @@ fn what_is_said_is_encrypted() {
     assert!(!curl(dir.path(), &[], &url).status.success(), "who does not trust us does not talk to us");
     let plain = format!("http://{}/v1/acquire", server.address);
     assert!(!curl(dir.path(), &[], &plain).status.success(), "nothing is said in the clear");
-    // The other doors decide inside it as well.
-    let (host, port) = server.door("rediss").split_once(':').unwrap();
+    // The other protocols decide over TLS as well.
+    let (host, port) = server.listener_address("rediss").split_once(':').unwrap();
     let redis = process::output(
         Command::new("redis-cli")
             .args(["--tls", "--cacert", "ca.pem", "-h", host, "-p", port, "SG.CHECK", "user", "a"])
@@ -63,13 +62,21 @@ fn what_is_said_is_encrypted() {
     let grpc =
         ["--cacert", "ca.pem", "--http2", "-i", "-H", "content-type: application/grpc", "-H", "te: trailers"];
     let grpc = [&grpc[..], &["--data-binary", "@call"]].concat();
-    let said = curl(dir.path(), &grpc, &format!("https://{}{call}", server.door("grpcs")));
+    let said = curl(dir.path(), &grpc, &format!("https://{}{call}", server.listener_address("grpcs")));
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
     assert!(said.contains("grpc-status: 3") && said.contains("domain"), "{said}");
     for (door, protocol, chosen) in [("https", "http/1.1,h2", "http/1.1"), ("grpcs", "h2", "h2")] {
         let output = process::output(
             Command::new("openssl")
-                .args(["s_client", "-alpn", protocol, "-CAfile", "ca.pem", "-connect", server.door(door)])
+                .args([
+                    "s_client",
+                    "-alpn",
+                    protocol,
+                    "-CAfile",
+                    "ca.pem",
+                    "-connect",
+                    server.listener_address(door),
+                ])
                 .current_dir(dir.path()),
         );
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -81,7 +88,7 @@ fn what_is_said_is_encrypted() {
 }
 
 #[test]
-fn clients_say_who_they_are() {
+fn client_certificates_are_required() {
     let dir = tempfile::tempdir().unwrap();
     certificates(dir.path());
     let server = serve(dir.path(), true);
@@ -93,7 +100,7 @@ fn clients_say_who_they_are() {
 }
 
 #[test]
-fn certificates_are_read_again() {
+fn changed_certificates_are_reloaded() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     certificates(dir.path());
     certificates(other.path());
@@ -116,7 +123,7 @@ fn certificates_are_read_again() {
 }
 
 #[test]
-fn a_bad_certificate_starts_nothing() {
+fn invalid_certificate_prevents_the_start() {
     let dir = tempfile::tempdir().unwrap();
     for (name, text) in [("server.pem", "nothing"), ("server.key", "nothing")] {
         std::fs::write(dir.path().join(name), text).unwrap();

@@ -1,4 +1,4 @@
-//! Chromium, driven over the WebDriver protocol: JSON over HTTP to a chromedriver that this file starts.
+//! Helper: Chromium over the WebDriver protocol, which is JSON over HTTP to a chromedriver that this file starts.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use slidegate_testkit::process;
 
-use crate::process;
 use crate::server::Answer;
 
 /// Limit of every wait for the page.

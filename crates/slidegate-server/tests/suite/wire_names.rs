@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::process;
 use crate::server::{BINARY, Server};
+use slidegate_testkit::process;
 
 /// Words of the table "Words that are not used". A word that ends in `*` stands for all words that begin so.
 fn unused_words() -> Vec<String> {

@@ -1,5 +1,5 @@
-//! Limits that follow the load: a server with a queue is found out and kept busy, and whatever is reported, the limit
-//! stays where it was told to.
+//! Tests limits that follow the load: they settle at the capacity of a server with a queue, and stay within their
+//! configured bounds for any report.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,16 +10,15 @@ use slidegate::{
     Adaptive, AdaptiveController, AdaptivePolicy, Algorithm, Clock, HostLoad, Limiter, Load, ManualClock,
     MemoryStore, Micros, Quota, RedisStore, Request, Rule, Rules,
 };
+use slidegate_testkit::{FakeTime, Flavour, RedisServer};
 
 use crate::audit_healthy::patient_store;
-use crate::faketime::Faketime;
-use crate::redis_server::{Flavour, Server};
 
-/// A server with so many workers and a queue, in simulated time.
+/// Server with a number of workers and a queue, in simulated time.
 #[derive(Clone, Copy)]
 struct Backend {
     workers: usize,
-    /// What one request takes, in seconds, on average or always.
+    /// Service time of one request in seconds: the mean, or constant if `steady`.
     service: f64,
     steady: bool,
 }
@@ -30,13 +29,13 @@ impl Backend {
     }
 }
 
-/// What was seen a second.
+/// Measurements of one second.
 struct Second {
     limit: f64,
     admitted: u64,
 }
 
-/// Numbers between 0 and 1, always the same.
+/// Returns a fixed pseudo-random sequence of numbers between 0 and 1.
 struct Chance(u64);
 
 impl Chance {
@@ -56,7 +55,7 @@ fn micros(seconds: f64) -> Micros {
     Micros::new((seconds * 1e6) as u64)
 }
 
-/// More is asked than the server can do, through the real limiter; `later` is the server from the middle on.
+/// Sends more requests through the real limiter than the server can serve. `later` replaces the server halfway.
 async fn overload(
     rule: Rule,
     server: Backend,
@@ -111,7 +110,7 @@ fn paced(limit: u64, terms: Adaptive) -> Rule {
     Rule::new("paced", quota.unwrap()).unwrap().adaptive(terms).unwrap()
 }
 
-/// How far the limit is from the capacity at most, and how far from its own mean, both as a part of it.
+/// Returns the largest distance of the limit from the capacity and from its own mean, both as fractions.
 fn deviations(seen: &[Second], capacity: f64) -> (f64, f64) {
     let mean = seen.iter().map(|second| second.limit).sum::<f64>() / seen.len() as f64;
     let furthest =
@@ -120,7 +119,7 @@ fn deviations(seen: &[Second], capacity: f64) -> (f64, f64) {
 }
 
 #[tokio::test]
-async fn an_overload_settles_at_what_the_server_can_do() {
+async fn limit_settles_at_server_capacity_under_overload() {
     let gradient = || Adaptive::default().gradient(200).unwrap();
     let bands = Adaptive::default;
     let many = Backend { workers: 160, service: 0.16, steady: false };
@@ -157,7 +156,7 @@ async fn an_overload_settles_at_what_the_server_can_do() {
 }
 
 #[tokio::test]
-async fn a_server_that_slows_down_for_good_is_found_out_again() {
+async fn limit_follows_a_lasting_slowdown() {
     let terms = Adaptive::default().gradient(200).unwrap();
     let before = Backend { workers: 160, service: 0.16, steady: false };
     let after = Backend { service: 0.32, ..before };
@@ -176,7 +175,7 @@ async fn a_server_that_slows_down_for_good_is_found_out_again() {
 }
 
 #[test]
-fn the_documents_bands_are_the_defaults() {
+fn default_thresholds_are_those_of_the_documents() {
     let load = |cpu, memory, millis| Load {
         host: HostLoad { cpu: Some(cpu), memory: Some(memory) },
         latency: Some(Micros::from_millis(millis)),
@@ -202,7 +201,7 @@ fn the_documents_bands_are_the_defaults() {
 }
 
 #[test]
-fn what_hovers_at_an_edge_does_not_flap() {
+fn load_near_a_threshold_does_not_flap() {
     let mut pilot = AdaptivePolicy::new(10_000);
     let mut factors = Vec::new();
     for second in 0..200 {
@@ -233,9 +232,9 @@ fn any_load() -> impl Strategy<Value = Load> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// Inputs that lie, are missing, or come and go; steps that take no time or a year.
+    /// Inputs are false, missing or intermittent; steps take no time or a year.
     #[test]
-    fn whatever_is_reported_it_stays_between_min_and_max(
+    fn factor_stays_between_min_and_max_for_any_report(
         loads in proptest::collection::vec((any_load(), 0..4u8), 1..200),
         gradient in any::<bool>(),
         min in 1..=100u32,
@@ -255,11 +254,11 @@ proptest! {
     }
 }
 
-/// Three nodes on one Redis have the same factor, also after nodes have died. A dead node counts no longer. The clock of
-/// Redis, which says who was heard lately, is moved by hand.
+/// Three nodes on one Redis have the same factor, also after nodes have died. A dead node no longer counts. The test moves
+/// the clock of Redis, by which nodes are dropped.
 #[tokio::test]
-async fn all_nodes_have_one_factor() {
-    let time = Faketime::start();
+async fn all_nodes_agree_on_one_factor() {
+    let time = FakeTime::start();
     let redis = time.stopped();
     let clock = ManualClock::at(Micros::from_secs(1));
     let terms = Adaptive::default().smooth(Duration::from_secs(1)).unwrap();
@@ -297,10 +296,10 @@ async fn all_nodes_have_one_factor() {
     assert_eq!(factors(&nodes), [10_000], "only the last node is left");
 }
 
-/// A process that says what it likes moves the limit of the others no further than it may go.
+/// A process with false reports moves the limit of other nodes no further than its bounds.
 #[tokio::test]
-async fn who_lies_stays_within_the_bounds() {
-    let redis = Server::start(Flavour::Redis7);
+async fn false_reports_move_the_limit_only_within_its_bounds() {
+    let redis = RedisServer::start(Flavour::Redis7);
     let store = patient_store(&redis);
     let limiter = Limiter::new(store.clone(), Rules::new([paced(1_000, Adaptive::default())]).unwrap());
     let mut adapter = AdaptiveController::shared(store);
@@ -321,7 +320,7 @@ async fn who_lies_stays_within_the_bounds() {
 }
 
 #[tokio::test]
-async fn failures_are_as_bad_as_long_latencies() {
+async fn failures_lower_the_limit_as_latencies_do() {
     let rules = Rules::new([paced(1_000, Adaptive::default())]).unwrap();
     let limiter = Limiter::new(MemoryStore::new(), rules);
     let clock = ManualClock::at(Micros::from_secs(1));
@@ -337,7 +336,7 @@ async fn failures_are_as_bad_as_long_latencies() {
 }
 
 #[tokio::test]
-async fn the_limit_of_the_moment_decides() {
+async fn decisions_use_the_current_limit() {
     let bands = "cpu: { low: 1%, high: 2%, below: 100%, above: 50% }, memory: off, latency: off";
     let rules = Rules::from_yaml(&format!(
         "rules: [{{ name: r, key: [user], limit: 10, window: 1m, adaptive: {{ {bands}, smooth: 100ms }},

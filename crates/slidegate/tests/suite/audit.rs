@@ -1,4 +1,4 @@
-//! Counting keys again: what is wrong is found, told and repaired.
+//! Tests the audit of damaged keys: it recounts them, reports discrepancies and repairs them.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -7,13 +7,12 @@ use slidegate::{
     Algorithm, Audit, Check, Checks, Correction, Discrepancy, Encoding, Key, MAX_AUDITED, Micros, Quota,
     RedisStore, Settlement, Store,
 };
+use slidegate_testkit::{FakeTime, Flavour, RedisServer};
 
 use crate::audit_healthy::{is_well, patient_store};
-use crate::faketime::Faketime;
 use crate::oracle::Oracle;
-use crate::redis_server::{Flavour, Server};
 
-/// A key on a server, and what it should count.
+/// Key on a server, and its expected count.
 struct Bench {
     store: RedisStore,
     connection: parking_lot::Mutex<redis::Connection>,
@@ -26,13 +25,13 @@ const LONG: Duration = Duration::from_secs(300 * 86_400);
 
 impl Bench {
     /// With five admissions of eight permits in all.
-    async fn new(server: &Server, name: &str, way: &str, window: Duration) -> Bench {
+    async fn new(server: &RedisServer, name: &str, way: &str, window: Duration) -> Bench {
         let mut bench = Bench::empty(server, name, way, window);
         bench.decide(&[1, 2, 3, 1, 1]).await;
         bench
     }
 
-    fn empty(server: &Server, name: &str, way: &str, window: Duration) -> Bench {
+    fn empty(server: &RedisServer, name: &str, way: &str, window: Duration) -> Bench {
         let quota = Quota::new(100, window).unwrap();
         let quota = match way {
             "slices" => quota.with_algorithm(Algorithm::TimeSlice { slices: 10 }).unwrap(),
@@ -65,7 +64,7 @@ impl Bench {
         self.store.audit(&self.check.key, None, repair).await.unwrap().unwrap()
     }
 
-    /// Where it is stored.
+    /// Name of the Redis key.
     fn name(&self) -> String {
         let suffix = if self.check.encoding == Encoding::Packed { ":log" } else { "" };
         format!("sg:{{{}}}{suffix}", self.check.key)
@@ -119,16 +118,16 @@ async fn found_and_repaired(bench: &mut Bench, expected: &[&str], spoil: impl Fn
     assert!(is_well(&last), "{what}: {last:?}");
 }
 
-/// A server whose clock is moved by hand: each admission has an instant of its own, and a window ends when it is told to.
+/// A server whose clock is moved by hand: each admission has an instant of its own, and a test ends a window by moving the clock.
 struct Stopped {
-    time: Faketime,
-    server: Server,
+    time: FakeTime,
+    server: RedisServer,
     now: Cell<u64>,
 }
 
 impl Stopped {
     fn start() -> Self {
-        let time = Faketime::start();
+        let time = FakeTime::start();
         let server = time.stopped();
         Stopped { time, server, now: Cell::new(1_000_000) }
     }
@@ -165,7 +164,7 @@ impl Stopped {
 }
 
 #[tokio::test]
-async fn a_wrong_header_is_put_right() {
+async fn repairs_a_wrong_header() {
     const HOUR: i64 = 3_600_000_000;
     let stopped = Stopped::start();
     let add = |bench: &Bench, score: &str, member: &str| bench.run::<()>("ZADD", &[score, member]);
@@ -201,8 +200,8 @@ async fn a_wrong_header_is_put_right() {
 }
 
 #[tokio::test]
-async fn a_wrong_expiry_is_put_right() {
-    let server = Server::start(Flavour::Redis7);
+async fn repairs_a_wrong_expiry() {
+    let server = RedisServer::start(Flavour::Redis7);
     for way in ["exact", "slices", "packed", "fixed", "bucket"] {
         let mut never = Bench::new(&server, "never", way, LONG).await;
         found_and_repaired(&mut never, &["no-expiry"], |b| b.run::<()>("PERSIST", &[])).await;
@@ -217,10 +216,10 @@ async fn a_wrong_expiry_is_put_right() {
     assert!(expires_after <= minute && needed > Micros::from_secs(299 * 86_400) && needed <= LONG.into());
 }
 
-/// What is not ours is told, and stays as it is.
+/// Foreign data is reported, and stays unchanged.
 #[tokio::test]
-async fn what_cannot_be_read_is_left_alone() {
-    let server = Server::start(Flavour::Redis7).without_ttl_check();
+async fn leaves_unreadable_keys_alone() {
+    let server = RedisServer::start(Flavour::Redis7).without_ttl_check();
     let spoils: &[(&str, &[&[&str]])] = &[
         ("exact", &[&["SET", "x"], &["ZADD", "5", "hello"], &["ZADD", "-5", "hello"], &["ZREM", "l"]]),
         ("exact", &[&["ZADD", "1700000000000000", "abc"], &["ZADD", "0.5", "a"], &["ZADD", "inf", "a"]]),
@@ -257,8 +256,8 @@ async fn what_cannot_be_read_is_left_alone() {
 }
 
 #[tokio::test]
-async fn more_than_the_limit_is_told_and_both_encodings_are_looked_at() {
-    let server = Server::start(Flavour::Valkey9);
+async fn reports_keys_over_the_limit_in_both_encodings() {
+    let server = RedisServer::start(Flavour::Valkey9);
     for way in ["exact", "slices", "packed", "fixed", "bucket"] {
         let bench = Bench::new(&server, "over", way, LONG).await;
         let audit =
@@ -284,7 +283,7 @@ async fn more_than_the_limit_is_told_and_both_encodings_are_looked_at() {
 }
 
 #[test]
-fn causes_and_words() {
+fn each_discrepancy_has_a_cause_and_a_text() {
     let (one, two) = (Micros::from_secs(1), Micros::from_secs(120));
     let all = [
         (Discrepancy::Total { kept: 3, counted: 5 }, "the total says 3, and the entries 5"),
@@ -311,10 +310,10 @@ fn causes_and_words() {
     }
 }
 
-/// Redis would do nothing else meanwhile.
+/// An audit of such a key would block Redis.
 #[tokio::test]
-async fn a_key_with_very_many_entries_is_not_looked_at() {
-    let server = Server::start(Flavour::Redis7);
+async fn skips_keys_with_too_many_entries() {
+    let server = RedisServer::start(Flavour::Redis7);
     let store = patient_store(&server);
     let quota = Quota::new(1_000_000, LONG).unwrap();
     for encoding in [Encoding::Zset, Encoding::Packed] {

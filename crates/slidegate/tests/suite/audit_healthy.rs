@@ -1,4 +1,4 @@
-//! Counting keys again: nothing is said of what is right, whatever is decided meanwhile.
+//! Tests that the audit reports nothing about healthy keys, also during concurrent decisions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,17 +8,17 @@ use slidegate::{
     Algorithm, Audit, BatchVerdicts, Check, Checks, Correction, Count, Encoding, Entry, Error, Inspection,
     Key, MemoryStore, Outcome, Quota, Receipt, RedisMode, RedisOptions, RedisStore, Settlement, Store,
 };
+use slidegate_testkit::{Flavour, RedisServer};
 
 use crate::conformance::{Dice, KEYS, conforms, key};
-use crate::redis_server::{Flavour, Server};
 
-pub(crate) fn patient(server: &Server) -> RedisOptions {
+pub(crate) fn patient(server: &RedisServer) -> RedisOptions {
     let patience = Duration::from_secs(20);
     let options = RedisOptions::new(server.url());
     RedisOptions { response_timeout: patience, connect_timeout: patience, max_wait: patience, ..options }
 }
 
-pub(crate) fn patient_store(server: &Server) -> RedisStore {
+pub(crate) fn patient_store(server: &RedisServer) -> RedisStore {
     RedisStore::with_options(&patient(server)).unwrap()
 }
 
@@ -79,9 +79,9 @@ impl Store for Looked {
 
 /// Every algorithm and encoding, with ids, settlements and resets: nothing to say, and the same decisions as ever.
 #[tokio::test]
-async fn nothing_is_said_of_healthy_keys() {
+async fn healthy_keys_have_no_discrepancy() {
     for flavour in Flavour::ALL {
-        let server = Server::start(flavour);
+        let server = RedisServer::start(flavour);
         for encoding in [Encoding::Zset, Encoding::Packed] {
             let looked = Looked::new(patient_store(&server));
             conforms(&format!("{flavour:?} {encoding:?}, looked at"), &looked, encoding, 12_000).await;
@@ -119,8 +119,8 @@ pub(crate) fn ways(name: &str) -> Vec<Check> {
 /// Callers ask and settle, others look: an audit never comes upon something half done. Keys are kept no longer than
 /// they must be.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_said_while_others_decide() {
-    let server = Server::start(Flavour::Redis7);
+async fn no_discrepancy_during_concurrent_decisions() {
+    let server = RedisServer::start(Flavour::Redis7);
     for mode in [RedisMode::Script, RedisMode::Transaction] {
         let (none, little) = (Duration::ZERO, Duration::from_millis(7));
         let options = RedisOptions { mode, min_expire: none, expire_buffer: little, ..patient(&server) };
@@ -189,7 +189,7 @@ async fn nothing_is_said_while_others_decide() {
 }
 
 #[tokio::test]
-async fn memory_is_counted_again_too() {
+async fn memory_store_has_no_discrepancy() {
     let store = MemoryStore::new();
     let mut dice = Dice::new(7);
     let checks = ways("memory");

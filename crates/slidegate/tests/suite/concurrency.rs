@@ -1,4 +1,4 @@
-//! Eight threads decide at once; what each was told is replayed in order by the pure algorithm.
+//! Tests eight threads that decide at once: the pure algorithm replays the answers in order.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn key(name: &str) -> Key {
     Key::new("k", [("n", name)])
 }
 
-/// What thread `t` asks as its `n`-th: mostly the hot key, alone or with one or two others.
+/// The `n`-th checks of thread `t`: mostly the hot key, alone or with one or two other keys.
 fn ask(t: usize, n: usize) -> Checks {
     let quota = |limit, millis| Quota::new(limit, Duration::from_millis(millis)).unwrap();
     let hot = Check::new(key("hot"), quota(400, 5), 1 + (n % 3) as u64);
@@ -45,7 +45,7 @@ impl States for Oracle<'_> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
-async fn history_is_what_the_oracle_says() {
+async fn concurrent_history_agrees_with_the_oracle() {
     // Without the background sweep: a key that was dropped while idle counts its admissions anew.
     let store = MemoryStore::with_clock(SystemClock::new(), 1_000);
     let histories = run(&store).await;
@@ -155,7 +155,7 @@ fn never_over(charged: &[&(Checks, Verdicts)]) {
     assert!(most >= 395, "the limit is also reached");
 }
 
-/// Of each ask all checks were charged, or none.
+/// Asserts that each request was charged for all of its checks, or for none.
 fn never_partly(pending: &[(Checks, Verdicts)]) {
     let partly = pending.iter().filter(|(_, reading)| {
         let charged = reading.verdicts.iter().filter(|verdict| verdict.outcome == Outcome::Charged).count();

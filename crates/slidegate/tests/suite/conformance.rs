@@ -1,4 +1,4 @@
-//! One suite for every store: random operations, each answer compared with the pure algorithm.
+//! Tests every store with one suite: random operations, each answer compared with the pure algorithm.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,13 +8,12 @@ use slidegate::{
     MemoryStore, Quota, Receipt, RedisMode, RedisOptions, RedisStore, RequestId, Settled, Settlement, Store,
     SystemClock, WarmUp,
 };
+use slidegate_testkit::{FakeTime, Flavour, RedisServer};
 
-use crate::faketime::Faketime;
-use crate::guard_kills::number;
+use crate::failover_kills::number;
 use crate::oracle::Oracle;
-use crate::redis_server::{Flavour, Server};
 
-/// Small, seeded, and the same everywhere.
+/// Small random number generator with a seed, the same on every machine.
 pub(crate) struct Dice(u64);
 
 impl Dice {
@@ -34,15 +33,15 @@ impl Dice {
     }
 }
 
-/// What the keys of a trace are counted by.
+/// Algorithms and encodings of the keys of a trace.
 #[derive(Clone, Copy)]
 pub(crate) struct Traffic {
     pub encoding: Encoding,
     /// Only exact windows.
     pub exact: bool,
-    /// Few kinds of asks, many of each: windows fill with entries that are alike.
+    /// Few kinds of requests, many of each: windows fill with equal entries.
     pub hot: bool,
-    /// Keys are never reset and never start anew: what came before is told by its time.
+    /// Keys are never reset and never start anew: the time of an entry identifies it.
     pub steady: bool,
     pub seed: u64,
 }
@@ -54,7 +53,7 @@ const HELD: u64 = 6;
 const CLIMBS: u64 = 7;
 
 impl Traffic {
-    /// The quota of key `n`, now: limits change, and once in a while more than that.
+    /// Returns the current quota of key `n`. Limits change, and sometimes the whole quota.
     fn quota(&self, n: u64, flip: u64, dice: &mut Dice) -> Quota {
         let flip = if n == CLIMBS { 0 } else { flip };
         let window = match (n + flip) % KEYS {
@@ -93,7 +92,7 @@ impl Traffic {
         if n == CLIMBS { self.climbing(quota) } else { quota }
     }
 
-    /// Cold again soon enough to be seen often.
+    /// Warm-up that is cold again soon, so that traces meet it often.
     fn climbing(&self, quota: Quota) -> Quota {
         let climb =
             WarmUp::new(20, Duration::from_millis(20)).unwrap().idle(Duration::from_millis(7)).unwrap();
@@ -118,7 +117,7 @@ impl Traffic {
         }
     }
 
-    /// Most cost the same, and most windows are long enough to hold hundreds.
+    /// Most entries cost the same, and most windows are long enough to hold hundreds.
     fn hot_ask(&self, dice: &mut Dice) -> Checks {
         let n = dice.below(3);
         let (limit, millis, cost) = [(200, 30, 1), (100_000, 400, 1), (900, 60, 3)][n as usize];
@@ -240,7 +239,7 @@ impl Traffic {
         oracle
     }
 
-    /// One check and nothing else, the same for the same dice.
+    /// Returns one check without an id. The same dice give the same check.
     fn plain(&self, dice: &mut Dice) -> Checks {
         let quota = Quota::new(30, Duration::from_millis(2)).unwrap();
         let cost = 1 + dice.below(2);
@@ -252,7 +251,7 @@ pub(crate) fn key(n: u64) -> Key {
     Key::new("trace", [("key", n.to_string().as_str())])
 }
 
-/// Leaves nothing behind for the next trace.
+/// Resets all keys for the next trace.
 pub(crate) async fn forget<S: Store>(store: &S) {
     for n in 0..KEYS {
         store.reset(&key(n)).await.unwrap();
@@ -286,17 +285,17 @@ pub(crate) async fn conforms<S: Store>(name: &str, store: &S, encoding: Encoding
     eprintln!("{name}: {total} operations replayed, 0 differences");
 }
 
-fn store(server: &Server) -> RedisStore {
+fn store(server: &RedisServer) -> RedisStore {
     RedisStore::with_options(&patient(server)).unwrap()
 }
 
-/// A machine that is busy with other tests is not at fault.
-fn patient(server: &Server) -> RedisOptions {
+/// Long timeouts, because the machine may be busy with other tests.
+fn patient(server: &RedisServer) -> RedisOptions {
     RedisOptions { response_timeout: Duration::from_secs(20), ..RedisOptions::new(server.url()) }
 }
 
 const MANY: usize = 204_000;
-/// On Redis, where an operation takes much longer than in memory.
+/// Number of operations on Redis, where an operation takes much longer than in memory.
 const ENOUGH: usize = 96_000;
 
 /// Operations to replay: `usual`, or as many as `CONFORMANCE_OPERATIONS` says, as in `scripts/soak.sh`.
@@ -315,24 +314,24 @@ async fn memory() {
 
 #[tokio::test]
 async fn redis_zset() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     conforms("zset on Redis 7", &store(&server), Encoding::Zset, operations(ENOUGH)).await;
 }
 
 #[tokio::test]
 async fn redis_packed() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     conforms("packed on Redis 7", &store(&server), Encoding::Packed, operations(ENOUGH)).await;
 }
 
-fn transactions(server: &Server) -> RedisStore {
+fn transactions(server: &RedisServer) -> RedisStore {
     let options = RedisOptions { mode: RedisMode::Transaction, ..patient(server) };
     RedisStore::with_options(&options).unwrap()
 }
 
 #[tokio::test]
 async fn redis_transactions() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     conforms("transactions on Redis 7", &transactions(&server), Encoding::Zset, operations(2 * SOME)).await;
 }
 
@@ -363,18 +362,18 @@ impl Store for InTurns {
     }
 }
 
-/// Both leave the same behind, so that nodes of one deployment may differ.
+/// Scripts and transactions write the same data, so nodes of one deployment may use either.
 #[tokio::test]
 async fn scripts_and_transactions_share_keys() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let both = InTurns(store(&server), transactions(&server), AtomicUsize::new(0));
     conforms("scripts and transactions in turns", &both, Encoding::Zset, SOME).await;
 }
 
 #[tokio::test]
-async fn other_servers() {
+async fn older_redis_and_valkey() {
     for flavour in [Flavour::Redis62, Flavour::Valkey9] {
-        let server = Server::start(flavour);
+        let server = RedisServer::start(flavour);
         let store = store(&server);
         conforms(&format!("zset on {flavour:?}"), &store, Encoding::Zset, SOME).await;
         conforms(&format!("packed on {flavour:?}"), &store, Encoding::Packed, SOME).await;
@@ -385,11 +384,11 @@ async fn other_servers() {
 /// A server whose clock is set back and forth while it is asked: stricter for that step, never looser, and the
 /// same as the algorithm says.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_that_steps() {
-    let time = Faketime::start();
+async fn stepping_server_clock_is_never_looser() {
+    let time = FakeTime::start();
     let set = |millis| time.set(millis);
     set(10_000);
-    let server = Server::with(Flavour::Valkey9, &[], &time.environment());
+    let server = RedisServer::with(Flavour::Valkey9, &[], &time.environment());
     let (script, transaction) = (store(&server), transactions(&server));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -434,11 +433,11 @@ async fn a_clock_that_steps() {
     });
 }
 
-/// Notes that were out of sight while the clock was ahead are known again when it is set back.
+/// Idempotency notes that had expired while the clock was ahead are valid again when it is set back.
 #[tokio::test]
-async fn a_clock_that_steps_back_brings_back_notes() {
+async fn idempotency_notes_survive_a_clock_set_back() {
     const SECOND: u64 = 1_000_000;
-    let time = Faketime::start();
+    let time = FakeTime::start();
     let server = time.stopped();
     let (script, transaction) = (store(&server), transactions(&server));
     let exact = Quota::new(9, Duration::from_secs(5)).unwrap();

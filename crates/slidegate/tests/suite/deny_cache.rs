@@ -1,4 +1,4 @@
-//! Denials that the store is not asked for again: never one that would have been allowed.
+//! Tests the deny cache, which must never deny a request that the store would allow.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,14 +11,12 @@ use slidegate::{
     RedisMode, RedisOptions, RedisStore, RequestId, Rule, Rules, Settlement, Source, Store, SystemClock,
     Verdicts,
 };
+use slidegate_testkit::{Fault, FaultProxy, Flavour, RedisServer, until};
 
 use crate::conformance::Dice;
-use crate::fault_proxy::{Fault, FaultProxy};
 use crate::oracle::Oracle;
-use crate::redis_server::{Flavour, Server};
-use crate::wait::until;
+use crate::store_wrappers::Recorder;
 use crate::watchdog::Watchdog;
-use crate::wrappers::Recorder;
 
 fn quota(limit: u64, millis: u64) -> Quota {
     Quota::new(limit, Duration::from_millis(millis)).unwrap()
@@ -51,7 +49,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn a_denial_holds_until_its_wait_is_over() {
+async fn denies_until_retry_after_has_passed() {
     let world = World::new();
     assert_eq!(world.ask([check("k", 10, 8)]).await.source, Source::Store);
     world.clock.advance(Micros::from_millis(100));
@@ -79,7 +77,7 @@ async fn a_denial_holds_until_its_wait_is_over() {
 
 /// Finding 1: a denied peek, and peeks after a denial, do not reach the store again.
 #[tokio::test]
-async fn peeks_are_denied_here_too() {
+async fn denied_peeks_are_cached() {
     let world = World::new();
     let attempts = |cost| {
         let check = check("attempts", 10, cost);
@@ -108,7 +106,7 @@ async fn peeks_are_denied_here_too() {
         world.clock.advance(Micros::from_millis(900));
         assert_eq!(peek(5).await.verdicts[0].outcome, Outcome::Fits);
     }
-    // What a peek was told denies a request, except an attempt, which counts.
+    // The denial of a peek denies a request, except an attempt, which counts.
     world.ask([check("k", 10, 10)]).await;
     let ask = Checks::one(check("k", 10, 1)).unwrap().peek();
     assert_eq!(world.store.admit(&[ask]).await.unwrap()[0].source, Source::Store);
@@ -128,7 +126,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn what_is_never_denied_here() {
+async fn uncacheable_checks_reach_the_store() {
     let world = World::new();
     // What can never fit.
     for _ in 0..2 {
@@ -166,7 +164,7 @@ async fn what_is_never_denied_here() {
 }
 
 #[tokio::test]
-async fn a_denial_lists_the_rule_that_it_is_by() {
+async fn cached_denial_names_its_rule() {
     let rules = Rules::from_yaml(
         "rules: [{ name: user, key: [user], limit: 5, window: 1m }, { name: all, limit: 1, window: 1m, code: 7 }]",
     )
@@ -189,7 +187,7 @@ async fn a_denial_lists_the_rule_that_it_is_by() {
 }
 
 #[tokio::test]
-async fn what_is_freed_here_is_known_at_once() {
+async fn local_refunds_and_resets_invalidate_at_once() {
     let world = World::new();
     let charged = world.ask([check("k", 1, 1)]).await.verdicts[0].entry;
     let key = Key::new("k", []);
@@ -213,7 +211,7 @@ fn denial(seconds: u64) -> Checks {
 
 /// A cache with four places, compared with a list: a new denial takes the place of the one that ends first.
 #[tokio::test]
-async fn a_full_cache_forgets_the_denial_that_ends_first() {
+async fn full_cache_evicts_the_denial_that_ends_first() {
     let clock = ManualClock::at(Micros::from_secs(1_000));
     let store = DenyCache::with_clock(MemoryStore::with_clock(clock.clone(), 100), 4, clock.clone());
     let admit = async |seconds| store.admit(&[denial(seconds)]).await.unwrap().remove(0);
@@ -241,7 +239,7 @@ async fn a_full_cache_forgets_the_denial_that_ends_first() {
 }
 
 #[tokio::test]
-async fn a_cache_holds_no_more_denials_than_it_has_places() {
+async fn cache_holds_at_most_its_capacity() {
     let clock = ManualClock::at(Micros::from_secs(1_000));
     let store = DenyCache::with_clock(MemoryStore::with_clock(clock.clone(), 10_000), 64, clock.clone());
     for n in 1..=2_000 {
@@ -280,8 +278,8 @@ async fn allowed<S: Store>(node: &S, ask: &Checks) {
 
 /// Another node settles or resets; this one hears of it. By script and by transaction, also with a log.
 #[tokio::test]
-async fn what_others_free_is_heard_of() {
-    let server = Server::start(Flavour::Redis7);
+async fn remote_refunds_and_resets_invalidate() {
+    let server = RedisServer::start(Flavour::Redis7);
     for mode in [RedisMode::Script, RedisMode::Transaction] {
         let options = RedisOptions {
             mode,
@@ -304,8 +302,8 @@ async fn what_others_free_is_heard_of() {
 
 /// The cache denies nothing while it cannot hear what other nodes free.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_subscription_the_store_is_asked() {
-    let server = Server::start(Flavour::Redis7);
+async fn without_subscription_every_check_reaches_the_store() {
+    let server = RedisServer::start(Flavour::Redis7);
     let proxy = FaultProxy::start(server.address());
     let here = DenyCache::new(redis(proxy.url()));
     let ask = Checks::one(Check::new(Key::new("k", []), Quota::per_hour(1).unwrap(), 1)).unwrap();
@@ -328,8 +326,8 @@ async fn without_a_subscription_the_store_is_asked() {
 
 /// A Redis user that may not subscribe: Redis has rejected the subscription twice, and the store is still asked.
 #[tokio::test]
-async fn a_node_that_may_not_subscribe_always_asks() {
-    let server = Server::start(Flavour::Redis7);
+async fn subscription_denied_by_acl_sends_every_check_to_the_store() {
+    let server = RedisServer::start(Flavour::Redis7);
     server.run("ACL SETUSER deaf on nopass ~* +@all resetchannels");
     let deaf = DenyCache::new(redis(format!("redis://deaf:x@127.0.0.1:{}", server.port)));
     let ask = Checks::one(Check::new(Key::new("k", []), Quota::per_hour(1).unwrap(), 1)).unwrap();
@@ -363,8 +361,8 @@ enum What {
 /// with the oracle: it may be wrong only while the message about what was freed is on its way. One thread, so that the
 /// watchdog sees when the machine kept messages from being read.
 #[tokio::test]
-async fn no_false_denial_once_the_news_is_there() {
-    let server = Server::start(Flavour::Redis7);
+async fn no_false_denial_after_invalidation_arrives() {
+    let server = RedisServer::start(Flavour::Redis7);
     let events: Arc<Mutex<Vec<(Micros, Event)>>> = Arc::default();
     let raised = Arc::new(AtomicBool::new(false));
     let clock = SystemClock::new();
@@ -447,7 +445,7 @@ async fn no_false_denial_once_the_news_is_there() {
 
 /// A rule that is replaced by one with a higher limit allows at once.
 #[tokio::test]
-async fn a_raised_limit_is_not_denied_by_what_was_known() {
+async fn raised_limit_allows_at_once() {
     let rules = |limit| Rules::new([Rule::new("r", Quota::per_hour(limit).unwrap()).unwrap()]).unwrap();
     let limiter = slidegate::Limiter::new(DenyCache::new(MemoryStore::new()), rules(1));
     let ask = || limiter.acquire(slidegate::Request::new([("a", "b")]));

@@ -1,4 +1,4 @@
-//! Several nodes on the same servers, their callers, and what these were told.
+//! Helper: several nodes on the same servers, their callers, and the answers that the callers got.
 #![allow(dead_code, reason = "shared by tests that each use some of it")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,26 +13,26 @@ use slidegate::{
 use crate::conformance::Dice;
 use crate::watchdog::Watchdog;
 
-/// One answer.
+/// One call and its answer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Told {
+pub(crate) struct CallRecord {
     pub node: usize,
     pub key: u64,
     pub cost: u64,
-    /// When it was recorded, by the server or by the node's estimate of it; meaningful if it was allowed.
+    /// Time of the admission by the clock of the server, or by the node's estimate of it. Meaningful if `allowed`.
     pub at: u64,
     pub allowed: bool,
     pub source: Source,
-    /// When it was decided, by the same clock as `at`.
-    pub judged: u64,
+    /// Time of the decision, by the same clock as `at`.
+    pub decided_at: u64,
     /// True if the store had no room for as much again.
     pub full: bool,
-    /// By the callers' clock.
+    /// Start of the call, by the clock of the callers. `answered` is its end.
     pub asked: u64,
     pub answered: u64,
 }
 
-/// What is asked: keys 0 to 5, each with its own quota, decided in the process while the store cannot.
+/// Number of keys: keys 0 to 5 have a quota each, and the node decides them alone while the store cannot.
 pub(crate) const KEYS: u64 = 6;
 /// Allowed while the store cannot decide, and denied.
 pub(crate) const OPEN: u64 = 6;
@@ -73,7 +73,7 @@ pub(crate) fn name(key: u64) -> Key {
 pub(crate) struct Deployment {
     pub nodes: Vec<Failover>,
     callers: Vec<tokio::task::JoinHandle<()>>,
-    told: Arc<Mutex<Vec<Told>>>,
+    told: Arc<Mutex<Vec<CallRecord>>>,
     stop: Arc<AtomicBool>,
     pub clock: SystemClock,
     /// Runs as long as the callers do.
@@ -113,26 +113,26 @@ impl Deployment {
             clock,
         };
         for _ in 0..nodes {
-            let guard = Failover::new(RedisStore::with_options(redis).unwrap(), options.clone()).unwrap();
+            let failover = Failover::new(RedisStore::with_options(redis).unwrap(), options.clone()).unwrap();
             // The nodes of a cluster are found by the first call.
-            guard.store().ping().await.unwrap();
-            guard.start();
-            deployment.nodes.push(guard);
+            failover.store().ping().await.unwrap();
+            failover.start();
+            deployment.nodes.push(failover);
         }
         soon("the nodes know of each other", || {
-            let all = || deployment.nodes.iter().flat_map(|guard| guard.stats().servers);
+            let all = || deployment.nodes.iter().flat_map(|failover| failover.stats().servers);
             all().count() >= nodes && all().all(|server| server.nodes == nodes as u64)
         })
         .await;
-        for (n, guard) in deployment.nodes.iter().enumerate() {
+        for (n, failover) in deployment.nodes.iter().enumerate() {
             for caller in 0..callers {
-                let (guard, stop, clock) =
-                    (guard.clone(), Arc::clone(&deployment.stop), deployment.clock.clone());
+                let (failover, stop, clock) =
+                    (failover.clone(), Arc::clone(&deployment.stop), deployment.clock.clone());
                 let mut dice = Dice::new(n as u64 * 1_000 + caller + 1);
                 let all = Arc::clone(&deployment.told);
                 deployment.callers.push(tokio::spawn(async move {
                     while !stop.load(Ordering::Relaxed) {
-                        let told = Told { node: n, ..ask(keys, &guard, &clock, &mut dice).await };
+                        let told = CallRecord { node: n, ..ask(keys, &failover, &clock, &mut dice).await };
                         all.lock().unwrap_or_else(PoisonError::into_inner).push(told);
                         let wait = dice.below(pause.as_micros() as u64 + 1);
                         tokio::time::sleep(Duration::from_micros(wait)).await;
@@ -149,7 +149,7 @@ impl Deployment {
     }
 
     /// Waits until `holds` is true, for each node, of the answers that it gave to asks from now on.
-    pub(crate) async fn until(&self, what: &str, holds: impl Fn(&[&Told]) -> bool) {
+    pub(crate) async fn until(&self, what: &str, holds: impl Fn(&[&CallRecord]) -> bool) {
         let (since, first) = (self.now(), self.told.lock().unwrap_or_else(PoisonError::into_inner).len());
         soon(what, || {
             let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -185,38 +185,38 @@ impl Deployment {
         .await;
     }
 
-    /// Ends the callers; everything they were told, in the order of answers.
-    pub(crate) async fn stop(self) -> Vec<Told> {
+    /// Stops the callers and returns all answers in order.
+    pub(crate) async fn stop(self) -> Vec<CallRecord> {
         self.stop.store(true, Ordering::Relaxed);
         for caller in self.callers {
             caller.await.unwrap();
         }
-        for guard in &self.nodes {
-            guard.leave().await;
+        for failover in &self.nodes {
+            failover.leave().await;
         }
         let mut all = std::mem::take(&mut *self.told.lock().unwrap_or_else(PoisonError::into_inner));
-        all.sort_by_key(|told: &Told| told.answered);
+        all.sort_by_key(|told: &CallRecord| told.answered);
         all
     }
 }
 
-async fn ask(keys: &[u64], guard: &Failover, clock: &SystemClock, dice: &mut Dice) -> Told {
+async fn ask(keys: &[u64], failover: &Failover, clock: &SystemClock, dice: &mut Dice) -> CallRecord {
     let key = keys[dice.below(keys.len() as u64) as usize];
     let cost = if key == 1 { 1 + dice.below(3) } else { 1 };
     let ask = Checks::one(check(key, cost)).unwrap();
     let asked = clock.now().get();
-    let readings = guard.admit(std::slice::from_ref(&ask)).await.unwrap();
+    let readings = failover.admit(std::slice::from_ref(&ask)).await.unwrap();
     let answered = clock.now().get();
     let (reading, verdict) = (&readings[0], readings[0].verdicts[0]);
-    Told {
+    CallRecord {
         node: 0,
         key,
         cost,
         at: verdict.entry.at.get(),
-        // Of a single check, only what was not judged at all is allowed and not charged.
+        // A single check that is allowed and not charged was not evaluated at all.
         allowed: !verdict.outcome.denies(),
         source: reading.source,
-        judged: reading.at.get(),
+        decided_at: reading.at.get(),
         full: reading.source == Source::Store && verdict.used + cost > verdict.limit,
         asked,
         answered,
@@ -224,7 +224,7 @@ async fn ask(keys: &[u64], guard: &Failover, clock: &SystemClock, dice: &mut Dic
 }
 
 /// The most permits allowed in any window of `window`, by the instants that `at` gives.
-pub(crate) fn peak(told: &[Told], key: u64, window: u64, at: impl Fn(&Told) -> u64) -> u64 {
+pub(crate) fn peak(told: &[CallRecord], key: u64, window: u64, at: impl Fn(&CallRecord) -> u64) -> u64 {
     let mut charged: Vec<(u64, u64)> = told
         .iter()
         .filter(|told| told.allowed && told.key == key)
@@ -245,7 +245,7 @@ pub(crate) fn peak(told: &[Told], key: u64, window: u64, at: impl Fn(&Told) -> u
 
 /// The most permits in any window of a key as the nodes dated them; of a fixed window, between two turns of it; of a
 /// bucket, the most that was ever missing from it.
-pub(crate) fn worst(told: &[Told], key: u64) -> u64 {
+pub(crate) fn worst(told: &[CallRecord], key: u64) -> u64 {
     let window = quota(key).window().get();
     match quota(key).algorithm() {
         Algorithm::FixedWindow => {
@@ -256,7 +256,8 @@ pub(crate) fn worst(told: &[Told], key: u64) -> u64 {
             windows.into_values().max().unwrap_or(0)
         }
         Algorithm::TokenBucket { .. } => {
-            let mut all: Vec<&Told> = told.iter().filter(|told| told.allowed && told.key == key).collect();
+            let mut all: Vec<&CallRecord> =
+                told.iter().filter(|told| told.allowed && told.key == key).collect();
             all.sort_by_key(|told| told.at);
             let (mut missing, mut last, mut most) = (0.0f64, 0, 0.0f64);
             for told in all {

@@ -1,4 +1,4 @@
-//! Every example runs to its end without an error.
+//! Tests that every example runs to its end without an error.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

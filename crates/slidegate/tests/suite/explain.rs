@@ -1,4 +1,4 @@
-//! Why a rule looks at a request, or does not: the same that decides, told.
+//! Tests explanations of rule matching, which must agree with the checks of a decision.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ const NAMES: [&str; 4] = ["api", "ip", "user", "plan"];
 const VALUES: [&str; 4] = ["/a", "/a/b", "x", "y"];
 const PATTERNS: [&str; 5] = ["/a", "/a/b", "/a*", "x", "*"];
 
-/// What a rule may say, as numbers.
+/// Settings of a random rule, as numbers.
 #[derive(Clone, Debug)]
 struct Said {
     conditions: Vec<(usize, Vec<usize>)>,
@@ -70,9 +70,9 @@ fn rule(said: &Said, number: usize, of: usize) -> Rule {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// What is said to be asked is what is asked, and what is said to be missed is.
+    /// Explained checks are the checks of a decision, and rules that are explained as missed are not checked.
     #[test]
-    fn it_tells_what_is_done(
+    fn explanation_agrees_with_the_checks(
         all in prop::collection::vec(said(), 0..8),
         values in prop::collection::vec(prop::option::weighted(0.6, 0..4usize), 4),
     ) {
@@ -127,7 +127,7 @@ rules:
 ";
 
 #[test]
-fn every_reason_has_its_words() {
+fn every_mismatch_reason_has_a_text() {
     let rules = Rules::from_yaml(RULES).unwrap();
     let request = Request::new([("api", "/x"), ("user", "bob")]);
     let told: Vec<(&str, String)> = rules
@@ -161,7 +161,7 @@ fn every_reason_has_its_words() {
 }
 
 #[test]
-fn what_brings_its_own_limit_meets_no_rule() {
+fn ad_hoc_request_matches_no_rule() {
     let rules = Rules::from_yaml(RULES).unwrap();
     let request = Request::resource("r").limit(5);
     let explained = rules.explain(&request).unwrap();

@@ -1,4 +1,5 @@
-//! The table of docs/operations.md as assertions over what callers were told: how far a key may be over its limit.
+//! Helper: the table of docs/operations.md as assertions over the answers of callers, that is how far a key may be over
+//! its limit.
 //!
 //! While every node has lost the server, nothing is over. A node that decides alone while the server still decides for
 //! the others is over by its share at most, because it admits no more than that in a window. Such a *stray* admission
@@ -9,16 +10,16 @@ use std::time::Duration;
 
 use slidegate::{Algorithm, Source};
 
-use crate::deployment::{Told, micros, quota, worst};
+use crate::deployment::{CallRecord, micros, quota, worst};
 
-/// A time in which no node could reach the server.
+/// Period in which no node could reach the server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outage {
-    /// From when on it was certainly away.
+    /// Time from which the server was certainly unreachable.
     pub gone: u64,
-    /// When it was certainly still away. Every node had given it up by then.
+    /// Time at which the server was certainly still unreachable. Every node had given it up by then.
     pub until: u64,
-    /// When it could be reached again.
+    /// Time from which the server could be reached again.
     pub back: u64,
     /// True if all nodes had given the server up at that moment, and none has more callers than calls in flight. Then
     /// they return together. A server that is only slow answers now and then.
@@ -27,7 +28,7 @@ pub(crate) struct Outage {
 
 /// Result of a run: the answers, and the conditions under which they were given.
 pub(crate) struct Run<'t> {
-    pub told: &'t [Told],
+    pub told: &'t [CallRecord],
     pub nodes: usize,
     pub deadline: Duration,
     /// The most calls of one node that may be on their way to the server, of one permit each.
@@ -35,10 +36,10 @@ pub(crate) struct Run<'t> {
     pub outages: &'t [Outage],
 }
 
-/// An admission, and between which instants it was made.
+/// Admission, and the instants between which it was made.
 #[derive(Clone, Copy)]
 struct Admission {
-    told: Told,
+    told: CallRecord,
     from: u64,
     to: u64,
     stray: bool,
@@ -93,7 +94,7 @@ impl Run<'_> {
             let share = shares(quota(key).capacity(), self.nodes, 1) + late;
             let limit = quota(key).capacity();
             if matches!(quota(key).algorithm(), Algorithm::TokenBucket { .. }) {
-                let dated: Vec<Told> =
+                let dated: Vec<CallRecord> =
                     all.iter().filter(|all| all.from == all.to).map(|all| all.told).collect();
                 let most = worst(&dated, key);
                 eprintln!("{what}: key {key}: at most {most} of {limit} missing, {strays} stray");
@@ -131,21 +132,21 @@ impl Run<'_> {
         }
     }
 
-    /// The answers for a key by a node.
-    fn of(&self, key: u64, node: usize) -> impl Iterator<Item = &Told> {
+    /// Returns the answers of a node for a key.
+    fn of(&self, key: u64, node: usize) -> impl Iterator<Item = &CallRecord> {
         self.told.iter().filter(move |told| told.key == key && told.node == node)
     }
 
     /// Returns true if the node waited for the store before it decided alone. Then the store may have admitted it, any time since.
-    fn waited(&self, told: &Told) -> bool {
+    fn waited(&self, told: &CallRecord) -> bool {
         told.source != Source::Store && told.answered - told.asked >= micros(self.deadline) * 4 / 5
     }
 
     fn episode(&self, key: u64, outage: &Outage) -> Episode {
-        let by_store = |told: &&Told| told.source == Source::Store;
+        let by_store = |told: &&CallRecord| told.source == Source::Store;
         let decided = self.told.iter().filter(|told| told.key == key).filter(by_store);
         let silent = if outage.given_up { outage.gone } else { outage.until };
-        let went = decided.map(|told| told.judged).filter(|at| *at <= silent).max().unwrap_or(0);
+        let went = decided.map(|told| told.decided_at).filter(|at| *at <= silent).max().unwrap_or(0);
         let (window, limit) = (quota(key).window().get(), quota(key).capacity());
         let (mut ends, mut early, mut unknown) = (Vec::new(), BTreeSet::new(), 0);
         for node in 0..self.nodes {
@@ -155,10 +156,10 @@ impl Run<'_> {
             let end =
                 if outage.given_up { returned.map_or(u64::MAX, |told| told.answered) } else { outage.back };
             ends.push(end.min(again.map_or(u64::MAX, |told| told.asked)));
-            let alone = |told: &&Told| told.source != Source::Store;
+            let alone = |told: &&CallRecord| told.source != Source::Store;
             if let Some(last) = own().filter(alone).rfind(|told| told.answered < went)
                 && !self.of(key, node).filter(by_store).any(|told| {
-                    told.answered > last.answered && told.asked > last.asked && told.judged <= went
+                    told.answered > last.answered && told.asked > last.asked && told.decided_at <= went
                 })
             {
                 early.insert(node);
@@ -166,12 +167,12 @@ impl Run<'_> {
             // The node's own reckoning begins with its first decision without the store.
             let first = own().filter(alone).find(|told| told.answered >= went);
             let since = first.map_or(outage.until, |told| told.answered) + CLOCKS;
-            let known: Vec<&Told> =
-                self.of(key, node).filter(by_store).filter(|told| told.judged <= went).collect();
-            if known.iter().any(|told| told.full && told.judged + window > since) {
+            let known: Vec<&CallRecord> =
+                self.of(key, node).filter(by_store).filter(|told| told.decided_at <= went).collect();
+            if known.iter().any(|told| told.full && told.decided_at + window > since) {
                 continue;
             }
-            let last = known.iter().map(|told| told.judged).max().unwrap_or(0);
+            let last = known.iter().map(|told| told.decided_at).max().unwrap_or(0);
             let others = self.told.iter().filter(|told| told.key == key && told.node != node && told.allowed);
             let missed = others.filter(by_store).filter(|told| (last..=went).contains(&told.at));
             let missed: u64 = missed.map(|told| told.cost).sum();
@@ -250,7 +251,7 @@ impl Run<'_> {
 
 /// Keys that were over their limit in some window, with the most in it and the limit: by the instants of the decisions, or
 /// as the callers saw it. For runs in which no node decides alone while the server decides for others.
-pub(crate) fn over(told: &[Told], keys: &[u64]) -> Vec<(u64, u64, u64)> {
+pub(crate) fn over(told: &[CallRecord], keys: &[u64]) -> Vec<(u64, u64, u64)> {
     let of = |&key: &u64| {
         let run = Run { told, nodes: 1, deadline: Duration::MAX, in_flight: 0, outages: &[] };
         let admitted = told.iter().filter(|told| told.key == key && told.allowed);

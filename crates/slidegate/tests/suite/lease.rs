@@ -1,4 +1,4 @@
-//! Permits taken in advance: never more than the limit in any window, whatever becomes of the nodes that took them.
+//! Tests permits that a node takes in advance: never more than the limit in any window, also when nodes crash.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,12 +9,10 @@ use slidegate::{
     MemoryStore, Micros, Outcome, Quota, Receipt, RedisMode, RedisOptions, RedisStore, Request, Rule, Rules,
     Settlement, Source, Store, SystemClock,
 };
+use slidegate_testkit::{FakeTime, Flavour, RedisServer, until};
 
 use crate::conformance::Dice;
-use crate::faketime::Faketime;
-use crate::redis_server::{Flavour, Server};
-use crate::wait::until;
-use crate::wrappers::stacked;
+use crate::store_wrappers::stacked;
 
 const WINDOW: u64 = 1_000_000;
 const TTL: u64 = 100_000;
@@ -79,7 +77,7 @@ struct Node {
     drift: i64,
 }
 
-/// What was admitted, and when it was refunded.
+/// One admission, and the time of its refund.
 struct Grant {
     at: u64,
     cost: u64,
@@ -123,7 +121,7 @@ impl World {
     }
 
     async fn advance(&mut self, micros: u64) {
-        // In steps: whoever sleeps wakes on time.
+        // In steps, so that sleeping tasks wake on time.
         let mut left = micros;
         while left > 0 {
             let step = left.min(5_000);
@@ -164,7 +162,7 @@ fn peak(grants: &[Grant]) -> u64 {
 
 /// Random nodes with clocks of their own, which ask, refund, stop asking, crash before they give back, and join.
 #[tokio::test]
-async fn no_window_is_ever_over() {
+async fn no_window_exceeds_its_limit() {
     let (mut leased, mut crashes, mut all, mut full) = (0, 0, 0, 0);
     let seeds = 200;
     for seed in 1..=seeds {
@@ -236,7 +234,7 @@ async fn no_window_is_ever_over() {
 
 /// One node that is asked steadily: after the first, nearly everything is handed out without asking.
 #[tokio::test]
-async fn it_takes_what_is_asked_for_and_gives_back_the_rest() {
+async fn lease_follows_demand_and_returns_the_rest() {
     let mut world = World::new(7);
     world.nodes.truncate(1);
     let node = world.nodes[0].lease.clone();
@@ -275,7 +273,7 @@ async fn it_takes_what_is_asked_for_and_gives_back_the_rest() {
 }
 
 #[tokio::test]
-async fn what_is_held_is_given_back_at_the_end() {
+async fn unused_permits_are_returned_on_shutdown() {
     let mut world = World::new(3);
     world.nodes.truncate(1);
     world.join();
@@ -301,13 +299,13 @@ async fn what_is_held_is_given_back_at_the_end() {
 }
 
 /// Redis whose clock stands still, and a manual clock that does too: no slice ends during the test.
-fn stopped() -> (Faketime, Server, ManualClock) {
-    let time = Faketime::start();
+fn stopped() -> (FakeTime, RedisServer, ManualClock) {
+    let time = FakeTime::start();
     let server = time.stopped();
     (time, server, ManualClock::at(Micros::from_secs(1)))
 }
 
-fn redis(server: &Server, mode: RedisMode) -> RedisStore {
+fn redis(server: &RedisServer, mode: RedisMode) -> RedisStore {
     let patience = Duration::from_secs(20);
     let options = RedisOptions { mode, response_timeout: patience, ..RedisOptions::new(server.url()) };
     RedisStore::with_options(&options).unwrap()
@@ -315,7 +313,7 @@ fn redis(server: &Server, mode: RedisMode) -> RedisStore {
 
 /// A permit out of a lease can be refunded like any other, and once.
 #[tokio::test]
-async fn what_is_handed_out_can_be_settled() {
+async fn leased_permits_can_be_settled() {
     let (_time, server, clock) = stopped();
     let memory = MemoryStore::with_clock(clock.clone(), 100);
     handed_out_is_settled(Lease::with_clock(memory, clock.clone())).await;
@@ -357,7 +355,7 @@ async fn handed_out_is_settled<S: Store + 'static>(lease: Lease<S>) {
 
 /// Two rules with leases are handed out together or not at all; with another rule beside it, the store is asked.
 #[tokio::test]
-async fn several_rules() {
+async fn leases_cover_several_rules() {
     let hot = |name: &str| Check { key: Key::new(name, []), ..check(1_000, 64, 1) };
     let plain = Check::new(Key::new("plain", []), Quota::per_hour(1_000).unwrap(), 1);
     let clock = ManualClock::at(Micros::from_secs(1));
@@ -381,7 +379,7 @@ async fn several_rules() {
     }
 }
 
-/// An admission that a caller was told of: it was made after `asked` and before `answered`.
+/// Admission that a caller knows of. It was made after `asked` and before `answered`.
 struct Admission {
     asked: u64,
     answered: u64,
@@ -401,8 +399,8 @@ fn certain_peak(mut told: Vec<Admission>) -> usize {
 
 /// Three nodes on Redis, with all wrappers, measured by the clock of the callers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_nodes_on_redis() {
-    let server = Server::start(Flavour::Redis7);
+async fn three_nodes_on_redis_stay_within_the_limit() {
+    let server = RedisServer::start(Flavour::Redis7);
     let limit = 3_000;
     let (clock, mut tasks) = (SystemClock::new(), Vec::new());
     let begun = clock.now().get();
@@ -442,9 +440,9 @@ async fn three_nodes_on_redis() {
     assert!(peak as u64 > limit / 2 && leased > all / 4, "it was not under load: {peak}, {leased} of {all}");
 }
 
-/// A reset drops the leases of other nodes. What they give back later is not subtracted from newer admissions.
+/// A reset drops the leases of other nodes. Permits that those nodes return later are not subtracted from newer admissions.
 #[tokio::test]
-async fn a_reset_forgets_what_others_hold() {
+async fn reset_drops_leases_of_other_nodes() {
     let (time, server, clock) = stopped();
     let node = || Lease::with_clock(redis(&server, RedisMode::Script), clock.clone());
     let (here, there) = (node(), node());
@@ -466,7 +464,7 @@ async fn a_reset_forgets_what_others_hold() {
     // A reset without a message: the permits that are given back were counted before it.
     take().await;
     server.run("FLUSHALL");
-    // Still in the same slice. A count is told from the one before it by the instant of its first admission.
+    // Still in the same slice. The instant of the first admission identifies a count.
     time.stop_at(1_001_000);
     for _ in 0..10 {
         there.store().admit(std::slice::from_ref(&ask)).await.unwrap();
@@ -478,7 +476,7 @@ async fn a_reset_forgets_what_others_hold() {
 
 /// A lease uses its clock for durations only.
 #[tokio::test]
-async fn clocks_need_not_agree() {
+async fn node_clocks_need_not_agree() {
     let store = MemoryStore::with_clock(ManualClock::at(Micros::from_secs(5)), 10);
     let clock = ManualClock::at(Micros::from_secs(900_000));
     let node = Lease::with_clock(store, clock.clone());

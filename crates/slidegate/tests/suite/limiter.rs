@@ -1,4 +1,4 @@
-//! The straight path of one decision.
+//! Tests the operations of a limiter: acquire, peek, batch, settle, wait.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn rule(name: &str, limit: u64, secs: u64) -> Rule {
 }
 
 #[tokio::test]
-async fn three_lines() {
+async fn per_minute_limiter_denies_the_third_request() {
     let limiter = Limiter::per_minute(2).unwrap();
     assert!(limiter.acquire("alice").await.unwrap().allowed());
     assert!(limiter.acquire("alice").await.unwrap().allowed());
@@ -54,7 +54,7 @@ async fn rules_apply_when_they_match_and_have_their_key() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_kept_is_the_same_request() {
+async fn reused_request_with_id_is_charged_once() {
     let Setup { limiter, .. } = setup([rule("per-user", 5, 1).per(["user"]).unwrap()]);
     let attributes = [("user", "u")];
     let request = Request::from(attributes.as_slice()).permits(2).id(RequestId::new("once").unwrap());
@@ -69,7 +69,7 @@ async fn a_request_that_is_kept_is_the_same_request() {
 }
 
 #[tokio::test]
-async fn no_rule_allows() {
+async fn request_without_rules_is_allowed() {
     let Setup { limiter, .. } = setup([]);
     let decision = limiter.acquire("x").await.unwrap();
     assert!(decision.allowed());
@@ -78,7 +78,7 @@ async fn no_rule_allows() {
 }
 
 #[tokio::test]
-async fn denied_by_one_is_charged_by_none() {
+async fn denied_request_is_charged_by_no_rule() {
     let Setup { limiter, clock } = setup([rule("wide", 10, 60), rule("narrow", 1, 10)]);
     assert!(limiter.acquire("x").await.unwrap().allowed());
     clock.advance(Micros::from_secs(4));
@@ -90,7 +90,7 @@ async fn denied_by_one_is_charged_by_none() {
 }
 
 #[tokio::test]
-async fn retry_after_is_when_all_rules_fit() {
+async fn retry_after_satisfies_all_rules() {
     let Setup { limiter, clock } = setup([rule("short", 1, 5), rule("long", 1, 30)]);
     limiter.acquire("x").await.unwrap();
     clock.advance(Micros::from_secs(1));
@@ -101,7 +101,7 @@ async fn retry_after_is_when_all_rules_fit() {
 }
 
 #[tokio::test]
-async fn shadow_counts_and_reports_and_never_denies() {
+async fn shadow_rule_counts_and_never_denies() {
     let Setup { limiter, .. } = setup([rule("shadow", 1, 60).mode(Mode::Shadow), rule("real", 3, 60)]);
     let mut outcomes = Vec::new();
     for _ in 0..4 {
@@ -123,7 +123,7 @@ async fn shadow_counts_and_reports_and_never_denies() {
 }
 
 #[tokio::test]
-async fn more_than_the_limit_is_an_error_and_changes_nothing() {
+async fn cost_over_the_limit_is_an_error_and_charges_nothing() {
     let Setup { limiter, .. } = setup([rule("small", 5, 60)]);
     let error = limiter.acquire(Request::from("x").permits(6)).await.unwrap_err();
     assert!(error.is_too_costly() && !error.is_invalid() && !error.is_unavailable());
@@ -175,7 +175,7 @@ async fn the_same_id_is_charged_once() {
     assert!(first.allowed() && again.allowed());
     assert_eq!(again.limits().next().unwrap().used(), 1);
     assert_eq!(first.reservation(), again.reservation());
-    // Full: a new request is denied, the known one is still told that it was allowed.
+    // The limit is used up: a new request is denied, and the repeated one is still allowed.
     limiter.acquire("x").await.unwrap();
     assert!(!limiter.acquire("x").await.unwrap().allowed());
     assert!(limiter.acquire(ask()).await.unwrap().allowed());
@@ -185,7 +185,7 @@ async fn the_same_id_is_charged_once() {
 }
 
 #[tokio::test]
-async fn a_batch_is_judged_in_order_and_each_on_its_own() {
+async fn batch_items_are_decided_in_order_and_independently() {
     let Setup { limiter, .. } = setup([rule("r", 3, 60)]);
     let requests = [
         Request::from("x").permits(2),
@@ -203,7 +203,7 @@ async fn a_batch_is_judged_in_order_and_each_on_its_own() {
 }
 
 #[tokio::test]
-async fn until_ready_waits_exactly_as_long_as_it_must() {
+async fn until_ready_waits_exactly_retry_after() {
     let Setup { limiter, clock } = setup([rule("r", 1, 10)]);
     limiter.acquire("x").await.unwrap();
     clock.advance(Micros::from_secs(3));
@@ -242,7 +242,7 @@ async fn until_ready_in_real_time() {
 }
 
 #[tokio::test]
-async fn own_limits_within_bounds() {
+async fn ad_hoc_limits_are_bounded() {
     let Setup { limiter, .. } = setup([]);
     let own = |limit, secs| Request::resource("user123").limit(limit).window(Duration::from_secs(secs));
     assert!(limiter.acquire(own(1, 1)).await.unwrap().allowed());
@@ -261,7 +261,7 @@ async fn own_limits_within_bounds() {
 }
 
 #[tokio::test]
-async fn own_buckets_within_bounds() {
+async fn ad_hoc_buckets_are_bounded() {
     let Setup { limiter, .. } = setup([]);
     let window = |limit| Request::resource("user123").limit(limit).window(Duration::from_secs(60));
     let bucket = |burst| window(1).burst(burst);
@@ -284,7 +284,7 @@ async fn own_buckets_within_bounds() {
 }
 
 #[tokio::test]
-async fn overrides_give_one_key_another_limit() {
+async fn override_changes_the_limit_of_one_key() {
     let quota = Quota::per_minute(1).unwrap();
     let vip = Rule::new("r", quota).unwrap().per(["key"]).unwrap();
     let vip = vip.with_override(["vip"], Quota::per_minute(3).unwrap()).unwrap();
@@ -347,15 +347,15 @@ async fn inspect_and_reset() {
 }
 
 #[tokio::test]
-async fn attempts_are_not_settled() {
+async fn attempts_cannot_be_settled() {
     let quota = Quota::per_minute(2).unwrap().with_count(Count::Attempts);
     let Setup { limiter, .. } = setup([Rule::new("r", quota).unwrap()]);
     assert!(limiter.acquire("x").await.unwrap().reservation().is_none());
 }
 
-/// A denied attempt that is asked again is another attempt, also under the same id.
+/// A repeated denied attempt is another attempt, also under the same id.
 #[tokio::test]
-async fn a_denied_attempt_is_not_let_in_by_asking_again() {
+async fn repeated_denied_attempt_stays_denied() {
     let quota = Quota::new(3, Duration::from_secs(5)).unwrap().with_count(Count::Attempts);
     let Setup { limiter, .. } = setup([Rule::new("guard", quota).unwrap()]);
     for _ in 0..3 {
@@ -368,7 +368,7 @@ async fn a_denied_attempt_is_not_let_in_by_asking_again() {
 }
 
 #[tokio::test]
-async fn the_same_id_for_another_cost_is_another_request() {
+async fn same_id_with_another_cost_is_another_request() {
     let Setup { limiter, .. } = setup([rule("r", 10, 60)]);
     let ask = |permits| Request::from("x").permits(permits).id(RequestId::new("one").unwrap());
     assert!(limiter.acquire(ask(1)).await.unwrap().allowed());
@@ -376,9 +376,9 @@ async fn the_same_id_for_another_cost_is_another_request() {
     assert_eq!(limiter.acquire(ask(5)).await.unwrap().limits().next().unwrap().used(), 6);
 }
 
-/// A reservation of a key that was forgotten settles nothing of what came after it.
+/// A reservation of a key that was reset settles no later admission.
 #[tokio::test]
-async fn an_old_reservation_settles_nothing_new() {
+async fn reservation_of_a_reset_key_settles_nothing() {
     for algorithm in
         [Algorithm::FixedWindow, Algorithm::TimeSlice { slices: 4 }, Algorithm::TokenBucket { burst: 10 }]
     {
@@ -396,9 +396,9 @@ async fn an_old_reservation_settles_nothing_new() {
     }
 }
 
-/// What has refilled cannot be given back: that would be more than the burst at once.
+/// Permits that have refilled cannot be refunded: that would allow more than the burst at once.
 #[tokio::test]
-async fn a_bucket_that_was_full_since_gives_nothing_back() {
+async fn refilled_bucket_refunds_nothing() {
     let quota = Quota::new(10, Duration::from_secs(10)).unwrap();
     let quota = quota.with_algorithm(Algorithm::TokenBucket { burst: 10 }).unwrap();
     let Setup { limiter, clock } = setup([Rule::new("r", quota).unwrap()]);
@@ -409,9 +409,9 @@ async fn a_bucket_that_was_full_since_gives_nothing_back() {
     assert!(!limiter.acquire("x").await.unwrap().allowed());
 }
 
-/// The store settles nothing that it has not admitted: not from the future, not under another number.
+/// The store settles only its own admissions: none from the future, none under another number.
 #[tokio::test]
-async fn a_forged_entry_is_gone() {
+async fn forged_reservation_settles_nothing() {
     let quota = Quota::per_minute(10).unwrap().with_algorithm(Algorithm::TokenBucket { burst: 10 }).unwrap();
     let Setup { limiter, .. } = setup([Rule::new("r", quota).unwrap()]);
     limiter.acquire("x").await.unwrap();

@@ -1,4 +1,4 @@
-//! Replays what a store decided with the pure algorithm, from the instants in its answers, and compares.
+//! Helper: replays the decisions of a store with the pure algorithm, from the instants in its answers, and compares.
 
 use std::collections::HashMap;
 
@@ -10,14 +10,14 @@ use slidegate::{
 /// Requests that name themselves are numbered from here on.
 const NAMED: u64 = 1_000_000_000_000_000_000;
 
-/// What one store should hold.
+/// Expected state of one store.
 #[derive(Default)]
 pub(crate) struct Oracle {
     keys: HashMap<Key, Held>,
     /// Stores number admissions as they like: theirs to ours.
     numbers: HashMap<(Key, Micros, u64), Entry>,
     generation: u64,
-    /// What could be settled, newest last.
+    /// Charges that could be settled, newest last.
     pub charges: Vec<(Key, Entry)>,
     pub seen: Seen,
 }
@@ -76,7 +76,7 @@ impl Oracle {
         self.seen.known += 1;
     }
 
-    /// What the check would be answered at that instant.
+    /// Returns the expected verdict on a check at an instant.
     pub(crate) fn would_be(&self, check: &Check, at: Micros) -> Verdict {
         let known = self.keys.get(&check.key).filter(|held| held.state.suits(&check.quota));
         let mut state =
@@ -85,7 +85,7 @@ impl Oracle {
         evaluate(&ask, at, &mut Picked(vec![&mut state])).verdicts[0]
     }
 
-    /// What the ask should have been answered, and whether it was.
+    /// Replays a decision and asserts that the store gave the expected verdicts.
     pub(crate) fn admitted(&mut self, ask: &Checks, reading: &Verdicts) {
         if reading.source == Source::DenyCache {
             return self.denied_again(ask, reading);

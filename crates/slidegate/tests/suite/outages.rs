@@ -1,15 +1,15 @@
-//! Redis goes away and comes back, perhaps with nothing: what all nodes together admit stays within the limits.
+//! Tests outages of Redis, which may come back empty: all nodes together stay within the limits.
 //!
 //! `SLIDEGATE_OUTAGES` does it more often, as `scripts/soak.sh` does.
 
 use std::sync::Arc;
 
 use slidegate::{FailoverOptions, RedisOptions, Source};
+use slidegate_testkit::{Flavour, RedisServer};
 
-use crate::deployment::{Deployment, KEYS, Told, ms, quota, worst};
+use crate::deployment::{CallRecord, Deployment, KEYS, ms, quota, worst};
+use crate::failover_kills::number;
 use crate::fault_bounds::{Outage, Run};
-use crate::guard_kills::number;
-use crate::redis_server::{Flavour, Server};
 use crate::watchdog::Latency;
 
 const NODES: usize = 3;
@@ -25,9 +25,9 @@ fn options() -> FailoverOptions {
     }
 }
 
-/// What became of a deployment whose server went away some times.
+/// Result of a deployment after some outages of its server.
 struct Ended {
-    told: Vec<Told>,
+    told: Vec<CallRecord>,
     outages: Vec<Outage>,
     latency: Latency,
     excess: u64,
@@ -36,12 +36,12 @@ struct Ended {
 
 /// Three nodes; the server goes away and comes back, some times. It goes when every key is at its limit, and comes back
 /// when every node has given it up; every other time only after all keys were admitted without it.
-async fn away(options: &FailoverOptions, rounds: u64, go: fn(&Server), back: fn(&Server)) -> Ended {
-    let server = Arc::new(Server::start(Flavour::Redis7));
+async fn away(options: &FailoverOptions, rounds: u64, go: fn(&RedisServer), back: fn(&RedisServer)) -> Ended {
+    let server = Arc::new(RedisServer::start(Flavour::Redis7));
     let redis = RedisOptions::new(server.url());
     let deployment = Deployment::start(NODES, 3, ms(3), &redis, options).await;
     let watchdog = Arc::clone(&deployment.watchdog);
-    let blocking = |what: fn(&Server)| {
+    let blocking = |what: fn(&RedisServer)| {
         let server = Arc::clone(&server);
         async move { tokio::task::spawn_blocking(move || what(&server)).await.unwrap() }
     };
@@ -52,7 +52,8 @@ async fn away(options: &FailoverOptions, rounds: u64, go: fn(&Server), back: fn(
         let gone = deployment.now();
         deployment.until_given_up(0).await;
         if round % 2 == 1 {
-            let admitted = |told: &[&Told], key| told.iter().any(|told| told.key == key && told.allowed);
+            let admitted =
+                |told: &[&CallRecord], key| told.iter().any(|told| told.key == key && told.allowed);
             deployment
                 .until("every node admits every key without the store", |told| {
                     ALL.iter().all(|key| admitted(told, *key))
@@ -66,7 +67,7 @@ async fn away(options: &FailoverOptions, rounds: u64, go: fn(&Server), back: fn(
     }
     // What was lost would be admitted again before the store denies.
     deployment.until_full(&ALL).await;
-    let stats: Vec<_> = deployment.nodes.iter().flat_map(|guard| guard.stats().servers).collect();
+    let stats: Vec<_> = deployment.nodes.iter().flat_map(|failover| failover.stats().servers).collect();
     let excess = stats.iter().map(|server| server.excess).sum();
     let written_back = stats.iter().map(|server| server.written_back).sum();
     let told = deployment.stop().await;
@@ -74,20 +75,21 @@ async fn away(options: &FailoverOptions, rounds: u64, go: fn(&Server), back: fn(
     Ended { told, outages, latency, excess, written_back }
 }
 
-fn count(told: &[Told], source: Source) -> usize {
+fn count(told: &[CallRecord], source: Source) -> usize {
     told.iter().filter(|told| told.source == source).count()
 }
 
 #[tokio::test]
-async fn three_nodes_stay_within_the_limits_although_redis_comes_back_empty() {
+async fn three_nodes_stay_within_limits_if_redis_restarts_empty() {
     let rounds = number("SLIDEGATE_OUTAGES", 2);
-    within_the_limits("restarts", away(&options(), rounds, Server::kill, Server::restart).await);
+    within_the_limits("restarts", away(&options(), rounds, RedisServer::kill, RedisServer::restart).await);
 }
 
-/// The server hangs, and comes back with all it had, and with what was asked of it meanwhile.
+/// The server hangs, and comes back with all its keys and the calls that were sent to it meanwhile.
 #[tokio::test]
-async fn three_nodes_stay_within_the_limits_although_redis_hangs() {
-    let (stop, go_on) = (|server: &Server| server.signal("-STOP"), |server: &Server| server.signal("-CONT"));
+async fn three_nodes_stay_within_limits_if_redis_hangs() {
+    let (stop, go_on) =
+        (|server: &RedisServer| server.signal("-STOP"), |server: &RedisServer| server.signal("-CONT"));
     within_the_limits("hangs", away(&options(), number("SLIDEGATE_OUTAGES", 2), stop, go_on).await);
 }
 
@@ -109,11 +111,11 @@ fn within_the_limits(what: &str, ended: Ended) {
     assert!(latency.corrected <= deadline + ms(10), "{latency}");
 }
 
-/// The same without write-back fails: so the tests above see what they should.
+/// The same without write-back fails, which shows that the tests above can detect lost state.
 #[tokio::test]
-async fn without_the_mirror_an_empty_redis_admits_again() {
+async fn without_journal_an_empty_redis_admits_again() {
     let options = FailoverOptions { journal: 0, ..options() };
-    let Ended { told, .. } = away(&options, 1, Server::kill, Server::restart).await;
+    let Ended { told, .. } = away(&options, 1, RedisServer::kill, RedisServer::restart).await;
     let all = [0, 1, 2].map(|key| (key, worst(&told, key), quota(key).capacity()));
     eprintln!("outages without the mirror: most in a window of (key, most, limit): {all:?}");
     assert!(all.iter().any(|(_, worst, limit)| worst > limit), "{all:?}");

@@ -1,4 +1,4 @@
-//! The files in `examples/rules`: each does what it says, over a short time.
+//! Tests the files in `examples/rules`: each limits as its comments say, over a short time.
 
 use slidegate::{Decision, Limiter, ManualClock, MemoryStore, Micros, Request, Rules};
 
@@ -19,7 +19,7 @@ impl Preset {
         self.limiter.acquire(Request::new(attributes)).await.unwrap()
     }
 
-    /// How many of so many are allowed now.
+    /// Sends requests and returns the number of allowed ones.
     async fn allowed<const N: usize>(&self, times: usize, attributes: [(&str, &str); N]) -> usize {
         let mut allowed = 0;
         for _ in 0..times {
@@ -95,7 +95,7 @@ async fn api_quota() {
     assert_eq!(api.allowed(100, client("acme")).await, 30);
     assert_eq!(api.allowed(1_000, client("pro")).await, 500);
     assert_eq!(api.allowed(1_000, client("trial")).await, 5);
-    // By address too, whoever asks.
+    // Also by address, for every user.
     let from = |ip, client| [("ip", ip), ("client", client)];
     assert_eq!(api.allowed(100, from("192.0.2.1", "pro")).await, 0, "its own bucket is empty");
     assert_eq!(api.allowed(100, [("ip", "192.0.2.1")]).await, 40);

@@ -1,4 +1,4 @@
-//! What is left in Redis: keys that expire, can be listed, looked at and forgotten, and cost what is said.
+//! Tests the keys in Redis: their expiry, listing, inspection, reset and size.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,12 +7,10 @@ use slidegate::{
     Algorithm, Check, Checks, Correction, Encoding, Key, Outcome, Quota, RedisMode, RedisOptions, RedisStore,
     RequestId, Settled, Settlement, Store,
 };
+use slidegate_testkit::{FakeTime, Flavour, RedisServer, until};
 
 use crate::audit_healthy::{patient, patient_store};
-use crate::faketime::Faketime;
 use crate::oracle::Oracle;
-use crate::redis_server::{Flavour, Server};
-use crate::wait::until;
 
 fn key(name: &str) -> Key {
     Key::new("k", [("n", name)])
@@ -56,9 +54,9 @@ async fn write_everything(store: &RedisStore, packed: bool) -> usize {
 
 /// Every kind of key is gone when it counts no more, on each flavour of server.
 #[tokio::test]
-async fn nothing_outlives_its_use() {
+async fn keys_expire_when_they_count_no_more() {
     let servers = Flavour::ALL.map(async |flavour| {
-        let server = Server::start(flavour);
+        let server = RedisServer::start(flavour);
         for mode in [RedisMode::Script, RedisMode::Transaction] {
             let (none, some) = (Duration::ZERO, Duration::from_millis(100));
             let options = RedisOptions { min_expire: none, expire_buffer: some, mode, ..patient(&server) };
@@ -83,15 +81,15 @@ async fn nothing_outlives_its_use() {
 }
 
 /// A redis-server 6.2 whose clock is moved by hand.
-fn stopped() -> (Faketime, Server) {
-    let time = Faketime::start();
+fn stopped() -> (FakeTime, RedisServer) {
+    let time = FakeTime::start();
     let server = time.stopped();
     (time, server)
 }
 
 /// With the defaults a key expires a minute after its first admission, or ten seconds after its window if that is later.
 #[tokio::test]
-async fn how_long_keys_are_kept() {
+async fn default_expiry_of_keys() {
     let (_time, server) = stopped();
     for mode in [RedisMode::Script, RedisMode::Transaction] {
         let store = RedisStore::with_options(&RedisOptions { mode, ..patient(&server) }).unwrap();
@@ -116,7 +114,7 @@ async fn how_long_keys_are_kept() {
 /// A key that is used for longer than its first expiry is not forgotten: its decisions stay those of the oracle, which
 /// forgets nothing that counts.
 #[tokio::test]
-async fn a_key_in_use_does_not_expire() {
+async fn key_in_use_does_not_expire() {
     let (time, server) = stopped();
     let (least, buffer) = (Duration::from_millis(300), Duration::from_millis(60));
     let mut now = 1_000_000;
@@ -146,11 +144,11 @@ async fn a_key_in_use_does_not_expire() {
     }
 }
 
-/// What is noted of a window is apart from what it counts, so refunds leave the others as they were; and what was
-/// noted of a count is forgotten with it, also by a call that does not look at notes.
+/// Idempotency notes of a window are stored apart from its count, so refunds leave other entries unchanged. The notes are
+/// removed with their count, also by a call that does not read notes.
 #[tokio::test]
-async fn notes_are_apart_and_go_with_their_count() {
-    let server = Server::start(Flavour::Redis7);
+async fn idempotency_notes_expire_with_their_count() {
+    let server = RedisServer::start(Flavour::Redis7);
     for mode in [RedisMode::Script, RedisMode::Transaction] {
         let store = RedisStore::with_options(&RedisOptions { mode, ..patient(&server) }).unwrap();
         let (quota, key) = (Quota::per_hour(1_000).unwrap(), key(&format!("{mode:?}")));
@@ -194,8 +192,8 @@ async fn notes_are_apart_and_go_with_their_count() {
 
 /// A rule that changes its encoding and back finds what it had, and what it had noted.
 #[tokio::test]
-async fn encodings_have_their_own_notes() {
-    let server = Server::start(Flavour::Redis7);
+async fn each_encoding_has_its_own_notes() {
+    let server = RedisServer::start(Flavour::Redis7);
     let store = patient_store(&server);
     let quota = Quota::per_hour(10).unwrap();
     let admit = async |encoding, id: &str| {
@@ -218,7 +216,7 @@ async fn encodings_have_their_own_notes() {
 
 #[tokio::test]
 async fn keys_are_listed_in_pages() {
-    let server = Server::start(Flavour::Redis7).without_ttl_check();
+    let server = RedisServer::start(Flavour::Redis7).without_ttl_check();
     let store = patient_store(&server);
     let odd = RedisStore::with_options(&RedisOptions { prefix: "s".into(), ..patient(&server) }).unwrap();
     let quota = Quota::per_hour(5).unwrap();
@@ -256,8 +254,8 @@ async fn keys_are_listed_in_pages() {
 }
 
 #[tokio::test]
-async fn one_entry_an_admission_and_ten_bytes_packed() {
-    let server = Server::start(Flavour::Redis7);
+async fn entry_sizes_in_redis() {
+    let server = RedisServer::start(Flavour::Redis7);
     let store = patient_store(&server);
     let quota = Quota::per_hour(1_000_000_000).unwrap();
     for (cost, most) in [(1, 5), (1_000_000, 5)] {

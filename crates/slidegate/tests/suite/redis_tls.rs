@@ -1,23 +1,21 @@
-//! TLS to Redis: whom we trust, and who we say we are.
+//! Tests TLS connections to Redis: the trusted authority and the client certificate.
 
 use std::time::Duration;
 
 use slidegate::{
     Check, Checks, Fault, Key, Outcome, Quota, RedisMode, RedisOptions, RedisStore, RedisTls, Store,
 };
-
-use crate::certificates::certificates;
-use crate::redis_server::{Flavour, Server, lasting_port};
+use slidegate_testkit::{Flavour, RedisServer, certificates, lasting_port};
 
 #[tokio::test]
-async fn trust_and_identity() {
+async fn verifies_server_and_client_certificates() {
     let dir = tempfile::tempdir().unwrap();
     certificates(dir.path());
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let port = lasting_port();
     let (cert, key, ca, tls_port) =
         (path("server.pem"), path("server.key"), path("ca.pem"), port.to_string());
-    let server = Server::with(
+    let server = RedisServer::with(
         Flavour::Redis7,
         &[
             "--tls-port",
@@ -47,7 +45,7 @@ async fn trust_and_identity() {
         let readings = store(all.clone(), mode).admit(&ask()).await.unwrap();
         assert_eq!(readings[0].verdicts[0].outcome, Outcome::Charged);
     }
-    // Neither a stranger's server nor a client that will not say who it is.
+    // Neither a server of another authority nor a client without a certificate is accepted.
     for tls in [RedisTls::default(), RedisTls { ca: read("ca.pem"), ..RedisTls::default() }] {
         let error = store(tls, RedisMode::Script).admit(&ask()).await.unwrap_err();
         assert_eq!(error.fault(), Some(Fault::Unreachable), "{error}");

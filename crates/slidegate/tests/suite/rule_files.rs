@@ -1,8 +1,8 @@
-//! Every mistake in a file is reported with its line and what would be right: one broken file per mistake.
+//! Tests that every mistake in a rules file is reported with its line and the fix: one broken file per mistake.
 
 use slidegate::{RuleFile, Rules};
 
-/// A file, and exactly what is said about it.
+/// Asserts the exact messages for a file.
 const BROKEN: &[(&str, &str)] = &[
     (
         "",
@@ -623,7 +623,7 @@ rules: []",
 ];
 
 #[test]
-fn mistakes_are_told_exactly() {
+fn every_mistake_has_its_exact_message() {
     for (file, told) in BROKEN {
         let error = Rules::from_yaml(file).expect_err(file);
         assert!(error.is_invalid());
@@ -633,21 +633,21 @@ fn mistakes_are_told_exactly() {
 }
 
 #[test]
-fn a_file_of_five_megabytes_is_not_read() {
+fn five_megabyte_file_is_rejected() {
     let error = Rules::from_yaml(&"#".repeat(5 << 20)).unwrap_err();
     assert_eq!(error.to_string(), "1:1: the file has 5242880 bytes; at most 4194304 are read");
 }
 
 #[test]
-fn a_full_file() {
+fn file_with_every_field_is_accepted() {
     let rules = Rules::from_yaml(include_str!("full.yaml")).unwrap();
     assert_eq!(rules.iter().count(), 15);
     assert_eq!(Rules::from_yaml("rules: []").unwrap().iter().count(), 0);
 }
 
-/// What `GET /v1/rules` shows is a file that says the same; JSON is YAML. So is it with what goes without saying left out.
+/// The output of `GET /v1/rules` is a file with the same rules, because JSON is YAML. The same holds with defaults left out.
 #[test]
-fn rules_as_a_file_are_the_rules() {
+fn printed_rules_parse_to_the_same_rules() {
     let rules = Rules::from_yaml(include_str!("full.yaml")).unwrap();
     let files = [
         rules.iter().map(RuleFile::from).collect(),

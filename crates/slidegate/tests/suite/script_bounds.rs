@@ -1,4 +1,5 @@
-//! Script calls are bounded: a call reads and removes a fixed number of entries, whatever is stored and whatever is asked.
+//! Tests that script calls are bounded: a call reads and removes a fixed number of entries, for any stored state and
+//! any request.
 //!
 //! The keys are written by hand, in the layout of `lua/zset.lua` and `lua/packed.lua`, so that they are large at once and their
 //! entries are as old as a test needs.
@@ -9,8 +10,7 @@ use slidegate::{
     Check, Checks, Correction, Count, Encoding, Error, Fault, Key, Micros, Outcome, Precision, Quota,
     RedisMode, RedisOptions, RedisStore, RequestId, Settled, Settlement, Store, Verdict,
 };
-
-use crate::redis_server::{Flavour, Server};
+use slidegate_testkit::{Flavour, RedisServer};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const SECOND: u64 = 1_000_000;
@@ -24,7 +24,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(server: &Server) -> Self {
+    pub(crate) fn new(server: &RedisServer) -> Self {
         Writer { connection: server.client() }
     }
 
@@ -121,7 +121,7 @@ impl Writer {
     }
 }
 
-pub(crate) fn patient(server: &Server) -> RedisOptions {
+pub(crate) fn patient(server: &RedisServer) -> RedisOptions {
     RedisOptions { response_timeout: Duration::from_secs(20), ..RedisOptions::new(server.url()) }
 }
 
@@ -138,7 +138,7 @@ async fn admit(store: &RedisStore, ask: Checks) -> Verdict {
     store.admit(&[ask]).await.unwrap()[0].verdicts[0]
 }
 
-/// Asks until expired entries no longer keep the store from deciding.
+/// Retries until expired entries no longer keep the store from deciding.
 async fn admit_in_the_end(store: &RedisStore, ask: Checks) -> (Verdict, usize) {
     for tried in 0..1_000 {
         match store.admit(std::slice::from_ref(&ask)).await {
@@ -159,10 +159,10 @@ fn wait_for(entries: &[(u64, u64)], needed: u64, at: Micros) -> Micros {
     Micros::new(last.unwrap().0 + HOUR.as_micros() as u64 - at.get())
 }
 
-/// Finding 1 of the audit: one denied request with a large cost read every entry, and Redis served nobody else meanwhile.
+/// Finding 1 of the audit: one denied request with a large cost read every entry, and Redis served no other client meanwhile.
 #[tokio::test]
-async fn a_wait_that_takes_too_much_reading_is_a_lower_bound() {
-    let server = Server::start(Flavour::Redis7);
+async fn retry_after_of_a_large_key_is_a_lower_bound() {
+    let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
     for encoding in [Encoding::Zset, Encoding::Packed] {
@@ -212,8 +212,8 @@ async fn a_wait_that_takes_too_much_reading_is_a_lower_bound() {
 
 /// Where all entries cost the same, the one that makes room is found by its rank.
 #[tokio::test]
-async fn waits_for_entries_that_are_alike_are_exact() {
-    let server = Server::start(Flavour::Redis7);
+async fn retry_after_is_exact_for_equal_costs() {
+    let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
     for each in [1, 3] {
@@ -240,8 +240,8 @@ async fn waits_for_entries_that_are_alike_are_exact() {
 
 /// Finding 12: entries that expire at once are removed in steps, and no decision counts them.
 #[tokio::test]
-async fn entries_that_expire_at_once_are_removed_in_steps() {
-    let server = Server::start(Flavour::Redis7);
+async fn mass_expiry_is_removed_in_steps() {
+    let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
     let minute = Duration::from_secs(60);
@@ -292,8 +292,8 @@ async fn entries_that_expire_at_once_are_removed_in_steps() {
 
 /// An error says that nothing was decided; every call has removed something, so the key decides again soon.
 #[tokio::test]
-async fn very_many_expired_entries_take_several_decisions() {
-    let server = Server::start(Flavour::Redis7);
+async fn many_expired_entries_take_several_calls() {
+    let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
     let check = check("k", Encoding::Zset, 1_000_000, Duration::from_secs(60));
@@ -311,8 +311,8 @@ async fn very_many_expired_entries_take_several_decisions() {
 }
 
 #[tokio::test]
-async fn keys_with_expired_entries_are_settled_and_cleaned_in_steps() {
-    let server = Server::start(Flavour::Redis7);
+async fn settle_and_gc_remove_expired_entries_in_steps() {
+    let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
     let minute = Duration::from_secs(60);
@@ -345,10 +345,10 @@ async fn keys_with_expired_entries_are_settled_and_cleaned_in_steps() {
     }
 }
 
-/// A large attempt forgets many small ones: a bounded number at once, with the same decisions.
+/// A large attempt removes many small ones: a bounded number per call, with the same decisions.
 #[tokio::test]
-async fn attempts_forget_in_steps() {
-    let server = Server::start(Flavour::Redis7);
+async fn large_attempt_removes_entries_in_steps() {
+    let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
     for encoding in [Encoding::Zset, Encoding::Packed] {
@@ -384,7 +384,7 @@ async fn attempts_forget_in_steps() {
 
 #[tokio::test]
 async fn notes_are_removed_in_steps() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
     let check = check("k", Encoding::Zset, 100, Duration::from_secs(60));
@@ -406,8 +406,8 @@ async fn notes_are_removed_in_steps() {
 
 /// A packed log that is too long to be written anew keeps a large cost beside it.
 #[tokio::test]
-async fn a_long_packed_log_meets_a_large_cost() {
-    let server = Server::start(Flavour::Redis7);
+async fn long_packed_log_stores_a_large_cost_separately() {
+    let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
     let check = check("k", Encoding::Packed, 1_000_000, HOUR);
@@ -452,8 +452,8 @@ async fn a_long_packed_log_meets_a_large_cost() {
 }
 
 #[tokio::test]
-async fn a_large_cost_beside_a_packed_log_expires() {
-    let server = Server::start(Flavour::Redis7);
+async fn large_cost_of_a_packed_log_expires() {
+    let server = RedisServer::start(Flavour::Redis7);
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
     let minute = Duration::from_secs(60);

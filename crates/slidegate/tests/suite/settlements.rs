@@ -1,4 +1,4 @@
-//! Settlements in Redis: bounded calls, only what was given out, and no debt that outlives two times to fill.
+//! Tests settlements in Redis: bounded calls, only admissions that exist, and no debt that outlives two times to fill.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use slidegate::{
     Algorithm, Check, Checks, Correction, Count, Encoding, Entry, Key, Limiter, Micros, Quota, RedisMode,
     RedisOptions, RedisStore, Request, RequestId, ReservationKey, Rules, Settled, Settlement, Store, Verdict,
 };
+use slidegate_testkit::{Flavour, RedisServer};
 
 use crate::audit_healthy::patient;
-use crate::redis_server::{Flavour, Server};
 
-/// Every way to count, with the name that its failures have.
+/// Every combination of algorithm and encoding, with its name in failure messages.
 fn ways() -> Vec<(&'static str, Quota, Encoding)> {
     let quota = Quota::per_hour(100).unwrap();
     let with = |algorithm| quota.with_algorithm(algorithm).unwrap();
@@ -25,7 +25,7 @@ fn ways() -> Vec<(&'static str, Quota, Encoding)> {
     ]
 }
 
-fn stores(server: &Server) -> Vec<(RedisMode, RedisStore)> {
+fn stores(server: &RedisServer) -> Vec<(RedisMode, RedisStore)> {
     let store = |mode| RedisStore::with_options(&RedisOptions { mode, ..patient(server) }).unwrap();
     [RedisMode::Script, RedisMode::Transaction].map(|mode| (mode, store(mode))).into()
 }
@@ -48,7 +48,7 @@ async fn settle(store: &RedisStore, key: &Key, entry: Entry, correction: Correct
 }
 
 /// Members of all keys: what a count and its notes hold.
-fn members(server: &Server) -> usize {
+fn members(server: &RedisServer) -> usize {
     let mut connection = server.client();
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
     let card = |key: &String| redis::cmd("ZCARD").arg(key).query::<usize>(&mut server.client()).unwrap_or(0);
@@ -58,8 +58,8 @@ fn members(server: &Server) -> usize {
 /// Numbers from 10^18 on are those of requests with an id. One that was never given out settles nothing and leaves no note,
 /// also where another request with an id was admitted at that instant.
 #[tokio::test]
-async fn a_number_that_was_never_given_out_is_gone() {
-    let server = Server::start(Flavour::Redis7);
+async fn unknown_reservation_number_returns_gone() {
+    let server = RedisServer::start(Flavour::Redis7);
     for (mode, store) in stores(&server) {
         for (name, quota, encoding) in ways() {
             if mode == RedisMode::Transaction && encoding == Encoding::Packed {
@@ -106,8 +106,8 @@ async fn a_number_that_was_never_given_out_is_gone() {
 
 /// After a refund the same id is charged again, in the same instant too, and each of these admissions is settled once.
 #[tokio::test]
-async fn a_request_with_an_id_is_settled_each_time_it_was_charged() {
-    let server = Server::start(Flavour::Redis7);
+async fn each_charge_of_an_id_is_settled_once() {
+    let server = RedisServer::start(Flavour::Redis7);
     for (mode, store) in stores(&server) {
         for (name, quota, encoding) in ways() {
             if mode == RedisMode::Transaction && encoding == Encoding::Packed {
@@ -134,8 +134,8 @@ async fn a_request_with_an_id_is_settled_each_time_it_was_charged() {
 }
 
 #[tokio::test]
-async fn an_attempt_is_gone_for_a_settlement() {
-    let server = Server::start(Flavour::Redis7);
+async fn settling_an_attempt_returns_gone() {
+    let server = RedisServer::start(Flavour::Redis7);
     for (mode, store) in stores(&server) {
         for (name, quota, encoding) in ways() {
             if quota.is_held() || mode == RedisMode::Transaction && encoding == Encoding::Packed {
@@ -159,7 +159,7 @@ async fn an_attempt_is_gone_for_a_settlement() {
 /// A call of the script settles `batch-size` at most, and the answers are in order.
 #[tokio::test]
 async fn settlements_are_split_by_batch_size() {
-    let server = Server::start(Flavour::Redis7);
+    let server = RedisServer::start(Flavour::Redis7);
     for mode in [RedisMode::Script, RedisMode::Transaction] {
         let options = RedisOptions { mode, batch_size: 10, ..patient(&server) };
         let store = RedisStore::with_options(&options).unwrap();
@@ -184,8 +184,8 @@ async fn settlements_are_split_by_batch_size() {
 
 /// A bucket owes one capacity at most, and its key lives no longer than two times to fill.
 #[tokio::test]
-async fn a_bucket_owes_one_capacity_at_most() {
-    let server = Server::start(Flavour::Redis7);
+async fn bucket_debt_is_at_most_one_capacity() {
+    let server = RedisServer::start(Flavour::Redis7);
     for (mode, store) in stores(&server) {
         let quota = Quota::per_minute(60).unwrap();
         let quota = quota.with_algorithm(Algorithm::TokenBucket { burst: 600 }).unwrap();
@@ -214,8 +214,8 @@ async fn a_bucket_owes_one_capacity_at_most() {
 
 /// The first process makes the key, and the others find it; a Redis that has lost it gets it back.
 #[tokio::test]
-async fn processes_on_one_redis_share_a_key() {
-    let server = Server::start(Flavour::Redis7);
+async fn processes_on_one_redis_share_the_signing_key() {
+    let server = RedisServer::start(Flavour::Redis7);
     let options = || patient(&server);
     let rules = "rules: [{ name: per-user, key: [user], limit: 100, window: 1h }]";
     let mut limiters = Vec::new();
@@ -253,11 +253,11 @@ async fn processes_on_one_redis_share_a_key() {
 
 /// Also on several servers.
 #[tokio::test]
-async fn shards_have_one_key_in_common() {
-    let servers: Vec<Server> = (0..3).map(|_| Server::start(Flavour::Redis7)).collect();
+async fn shards_share_the_signing_key() {
+    let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::start(Flavour::Redis7)).collect();
     let options = RedisOptions {
         response_timeout: Duration::from_secs(20),
-        ..RedisOptions::shards(servers.iter().map(Server::url))
+        ..RedisOptions::shards(servers.iter().map(RedisServer::url))
     };
     let mut keys = Vec::new();
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! The source documents' timelines, to the permit.
+//! Tests the timelines of the source documents, exact to the permit.
 
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ fn boundary_burst() {
 
 /// The window is half-open: what was admitted at `t` stops counting at exactly `t + window`.
 #[test]
-fn leaves_at_exactly_one_window() {
+fn entry_leaves_after_exactly_one_window() {
     let quota = Quota::per_second(1).unwrap();
     let mut state = State::new(&quota);
     let mut admit = |micros| !state.admit(Micros::new(micros), &quota, 1).outcome.denies();
@@ -95,7 +95,7 @@ fn leaves_at_exactly_one_window() {
 
 /// A log that lives for years counts its time from a new base once in a while, and loses nothing by it.
 #[test]
-fn a_log_that_lives_for_years() {
+fn log_rebases_time_without_loss() {
     let day = 86_400_000_000u64;
     let quota = Quota::new(1_000, Duration::from_secs(366 * 86_400)).unwrap();
     let mut state = State::new(&quota);

@@ -1,4 +1,4 @@
-//! Redis in many servers: a cluster whose slots move and whose nodes die, independent servers, sentinels.
+//! Tests Redis on many servers: a cluster whose slots move and whose nodes die, independent servers, sentinels.
 //!
 //! `TOPOLOGY_DECISIONS` and `TOPOLOGY_SLOTS` make the first test longer, `TOPOLOGY_ASKS` the second.
 
@@ -12,23 +12,21 @@ use slidegate::{
     RedisMode, RedisOptions, RedisStore, Request, RequestId, Rules, Settled, Settlement, Store, SystemClock,
     Verdicts,
 };
+use slidegate_testkit::{Cluster, Flavour, RedisServer, Sentinels, Step};
 
 use crate::conformance::Dice;
 use crate::deployment::soon;
 use crate::oracle::Oracle;
-use crate::redis_cluster::{Cluster, Step};
-use crate::redis_sentinel::Sentinels;
-use crate::redis_server::{Flavour, Server};
 
-/// How many, unless the environment says otherwise.
+/// Returns a number from the environment, or the default.
 fn number(name: &str, usual: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
-/// How long a test waits for a condition.
+/// Longest wait of a test for a condition.
 const LIMIT: Micros = Micros::from_secs(60);
 
-/// A machine that is busy with other tests is not at fault.
+/// Long timeouts, because the machine may be busy with other tests.
 fn patient(options: RedisOptions) -> RedisOptions {
     let patience = Duration::from_secs(20);
     RedisOptions { response_timeout: patience, connect_timeout: patience, max_wait: patience, ..options }
@@ -42,16 +40,16 @@ fn key(n: u64) -> Key {
     Key::new("moving", [("n", n.to_string().as_str())])
 }
 
-/// What happened to one key.
+/// One event of a key.
 enum Event {
     Asked(Checks, Verdicts),
     Settled(Settlement, Settled),
 }
 
-/// Callers ask and settle while slots move from node to node: none gets an error, and what each was told is what
-/// the algorithm says, key by key, in the order of instants.
+/// Callers acquire and settle while slots move from node to node: none gets an error, and the oracle agrees with all
+/// answers, key by key, in the order of instants.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slots_move_and_nobody_notices() {
+async fn slots_move_without_errors() {
     let (decisions, slots) = (number("TOPOLOGY_DECISIONS", 20_000), number("TOPOLOGY_SLOTS", 50));
     const KEYS: u64 = 48;
     let cluster = Arc::new(Cluster::start());
@@ -123,7 +121,7 @@ async fn slots_move_and_nobody_notices() {
 /// A script removes an idle key whole and writes it anew. While the slot moves, a key that is missing belongs to the other node,
 /// so the script may not write it: the call is sent there, and charges once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_keys_start_anew_while_their_slot_moves() {
+async fn idle_keys_are_rewritten_while_their_slot_moves() {
     let cluster = Cluster::start();
     let store = clustered(&cluster);
     let window = Duration::from_millis(100);
@@ -209,7 +207,7 @@ fn crossing(dice: &mut Dice, asks: u64, id: Option<&str>) -> Checks {
     }
 }
 
-/// What should be counted, by what callers were granted.
+/// Adds the granted permits of a request to the expected totals.
 fn add_up(totals: &mut HashMap<Key, u64>, ask: &Checks, reading: &Verdicts) -> bool {
     let granted = !reading.verdicts.iter().any(|verdict| verdict.outcome.denies());
     for (check, verdict) in ask.checks().iter().zip(&reading.verdicts) {
@@ -283,15 +281,15 @@ async fn crosses(name: &str, store: &RedisStore, asks: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn asks_over_several_slots_leak_nothing() {
+async fn checks_over_several_slots_are_all_or_nothing() {
     let cluster = Cluster::start();
     crosses("cluster", &clustered(&cluster), number("TOPOLOGY_ASKS", 20_000)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn asks_over_several_servers_leak_nothing() {
-    let servers = [(); 3].map(|()| Server::start(Flavour::Redis7));
-    let urls = servers.iter().map(Server::url);
+async fn checks_over_several_servers_are_all_or_nothing() {
+    let servers = [(); 3].map(|()| RedisServer::start(Flavour::Redis7));
+    let urls = servers.iter().map(RedisServer::url);
     for mode in [RedisMode::Script, RedisMode::Transaction] {
         servers.iter().for_each(|server| drop(server.run("FLUSHALL")));
         let options = RedisOptions { mode, ..patient(RedisOptions::shards(urls.clone())) };
@@ -300,9 +298,9 @@ async fn asks_over_several_servers_leak_nothing() {
     }
 }
 
-/// Attempts are recorded up to the first denial, as if all were in one place.
+/// Attempts are recorded up to the first denial, as on one server.
 #[tokio::test]
-async fn attempts_over_several_slots() {
+async fn attempts_over_several_slots_stop_at_the_first_denial() {
     let cluster = Cluster::start();
     let store = clustered(&cluster);
     let quota = |limit| Quota::per_hour(limit).unwrap();
@@ -344,7 +342,7 @@ async fn attempts_over_several_slots() {
 
 /// A batch over many slots is answered in the order of its asks; keys are listed from all nodes, and reset.
 #[tokio::test]
-async fn batches_listings_and_reports_go_to_all() {
+async fn batches_and_listings_reach_all_nodes() {
     let cluster = Cluster::start();
     let store = clustered(&cluster);
     store.ping().await.unwrap();
@@ -391,9 +389,9 @@ async fn batches_listings_and_reports_go_to_all() {
     }
 }
 
-/// All rules of one tenant are in one slot, and judged as one.
+/// All rules of one tenant are in one slot, and decided as one.
 #[tokio::test]
-async fn a_tag_brings_rules_together() {
+async fn tag_puts_rules_into_one_slot() {
     let cluster = Cluster::start();
     let rules = Rules::from_yaml(
         "rules:
@@ -432,9 +430,9 @@ async fn a_tag_brings_rules_together() {
     assert_eq!(limiter.inspect(&key).await.unwrap().unwrap().used, 2);
 }
 
-/// A primary is killed: the others go on as if nothing were, and its slots as soon as a replica has them.
+/// A primary is killed: the other nodes continue, and its slots continue as soon as a replica has them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_primary_of_a_cluster_dies() {
+async fn cluster_recovers_from_a_dead_primary() {
     let cluster = Arc::new(Cluster::start());
     // A server that is slow on a busy machine is not one that died.
     let options =
@@ -487,7 +485,7 @@ async fn a_primary_of_a_cluster_dies() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_primary_of_sentinels_dies() {
+async fn sentinels_recover_from_a_dead_primary() {
     let sentinels = Arc::new(Sentinels::start());
     let options = RedisOptions::sentinel(Sentinels::NAME, sentinels.sentinels());
     let store =
@@ -518,16 +516,16 @@ async fn a_primary_of_sentinels_dies() {
 
 /// A server that is gone affects only its own keys.
 #[tokio::test]
-async fn a_shard_dies() {
-    let servers = [(); 2].map(|()| Server::start(Flavour::Redis7).without_ttl_check());
-    let urls = servers.iter().map(Server::url);
+async fn dead_shard_fails_only_its_own_keys() {
+    let servers = [(); 2].map(|()| RedisServer::start(Flavour::Redis7).without_ttl_check());
+    let urls = servers.iter().map(RedisServer::url);
     let store = RedisStore::with_options(&RedisOptions::shards(urls)).unwrap();
     let quota = Quota::per_hour(1_000_000).unwrap();
     let ask = |n| [Checks::one(Check::new(key(n), quota, 1)).unwrap()];
     for n in 0..100 {
         store.admit(&ask(n)).await.unwrap();
     }
-    let on = |server: &Server| -> BTreeSet<String> {
+    let on = |server: &RedisServer| -> BTreeSet<String> {
         let names: Vec<String> = redis::from_redis_value(server.run("KEYS *")).unwrap();
         names.into_iter().collect()
     };

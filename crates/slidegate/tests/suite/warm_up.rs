@@ -1,4 +1,4 @@
-//! Limits that climb after a cold start: the curve, to the permit, on every store and node.
+//! Tests limits that climb after a cold start: the curve is exact to the permit, on every store and node.
 
 use std::time::Duration;
 
@@ -8,16 +8,14 @@ use slidegate::{
     Algorithm, Check, Checks, Count, DenyCache, Encoding, Key, Limiter, ManualClock, MemoryStore, Micros,
     Outcome, Quota, RedisMode, RedisOptions, RedisStore, Request, Rules, Source, State, Store, WarmUp,
 };
+use slidegate_testkit::{FakeTime, Flavour, RedisServer, until, within_limit};
 
 use crate::conformance::Dice;
-use crate::faketime::Faketime;
 use crate::oracle::Oracle;
-use crate::redis_server::{Flavour, Server};
-use crate::wait::{until, within_limit};
 
 /// Document 002: 20, 50, 80, then 100 in a second. Asked for every millisecond, counted by seconds.
 #[tokio::test]
-async fn the_documents_example() {
+async fn climbs_as_in_the_documents() {
     for algorithm in ["sliding-window", "fixed-window"] {
         let clock = ManualClock::at(Micros::from_secs(1_000));
         let rules = format!(
@@ -54,7 +52,7 @@ async fn the_documents_example() {
 
 /// At any instant of a linear climb exactly as many fit as the line says.
 #[test]
-fn a_line_to_the_permit() {
+fn linear_climb_is_exact_to_the_permit() {
     let climb = WarmUp::new(20, Duration::from_secs(30)).unwrap();
     let quota = Quota::per_second(1_000).unwrap().with_warm_up(climb).unwrap();
     for millis in (0..40_000u64).step_by(37) {
@@ -70,9 +68,9 @@ fn a_line_to_the_permit() {
     }
 }
 
-/// What costs more than the limit of the moment passes alone, up to the full limit.
+/// A request that costs more than the current limit passes alone, up to the full limit.
 #[test]
-fn what_is_alone_gets_through() {
+fn single_large_request_passes_while_cold() {
     let climb = WarmUp::new(10, Duration::from_secs(10)).unwrap();
     let quota = Quota::per_second(100).unwrap().with_warm_up(climb).unwrap();
     let mut state = State::new(&quota);
@@ -85,9 +83,9 @@ fn what_is_alone_gets_through() {
     assert_eq!(state.admit(at(6_000), &quota, 80).outcome, Outcome::Charged);
 }
 
-/// Against a list of all that was admitted: the limit, what fits, and that it fits when it was said to.
+/// Compares with a list of all admissions: the limit, the permits that fit, and `retry_after`.
 #[test]
-fn any_traffic_is_judged_by_the_curve() {
+fn random_traffic_follows_the_curve() {
     let mut runner = TestRunner::new(Config { cases: 400, failure_persistence: None, ..Config::default() });
     let step = (
         prop_oneof![4 => 0..40u64, 2 => 0..400u64, 1 => 0..9_000u64],
@@ -161,9 +159,9 @@ fn share(from: u32, in_steps: bool, climbed: u64, over: u64) -> u128 {
     start + rest * [0, 3, 6, 8][quarter as usize] / 8
 }
 
-/// Where attempts count, something may count when it is cold again: a wait reckons with that.
+/// With counted attempts, entries may still count when the limit is cold again: `retry_after` includes that.
 #[test]
-fn attempts_fit_when_it_said() {
+fn attempts_fit_after_retry_after() {
     let climb = WarmUp::new(10, Duration::from_secs(2)).unwrap().idle(Duration::from_secs(1)).unwrap();
     let quota = Quota::per_second(20).unwrap().with_count(Count::Attempts).with_warm_up(climb).unwrap();
     let (mut dice, mut state, mut now) = (Dice::new(3), State::new(&quota), 10_000_000);
@@ -189,25 +187,25 @@ fn attempts_fit_when_it_said() {
 const SECOND: u64 = 1_000_000;
 
 /// A server whose clock stands still, and three nodes, one of them without scripts.
-fn stopped(time: &Faketime) -> (Server, [RedisStore; 3]) {
+fn stopped(time: &FakeTime) -> (RedisServer, [RedisStore; 3]) {
     let server = time.stopped();
     let nodes = three(&server);
     (server, nodes)
 }
 
-fn three(server: &Server) -> [RedisStore; 3] {
+fn three(server: &RedisServer) -> [RedisStore; 3] {
     let patience = Duration::from_secs(20);
     let options = RedisOptions { response_timeout: patience, ..RedisOptions::new(server.url()) };
     let without_scripts = RedisOptions { mode: RedisMode::Transaction, ..options.clone() };
     [&options, &options, &without_scripts].map(|options| RedisStore::with_options(options).unwrap())
 }
 
-/// Document 002 in Redis, by a clock that is moved by hand: what three nodes admit in each second is the curve, every
-/// limit they say is that of its instant, and after the idle time it is cold again.
+/// Document 002 in Redis, by a clock that is moved by hand: three nodes admit the curve in each second, every
+/// reported limit is that of its instant, and after the idle time the limit is cold again.
 #[tokio::test]
-async fn the_curve_by_the_clock_of_redis() {
+async fn curve_follows_the_clock_of_redis() {
     for (shape, over) in [("steps", 4), ("linear", 4), ("linear", 30)] {
-        let time = Faketime::start();
+        let time = FakeTime::start();
         let (_server, nodes) = stopped(&time);
         let climb =
             WarmUp::new(20, Duration::from_secs(over)).unwrap().idle(Duration::from_secs(60)).unwrap();
@@ -255,10 +253,10 @@ async fn the_curve_by_the_clock_of_redis() {
     }
 }
 
-/// Of many entries a transaction reads only some, but a wait while it climbs may depend on any.
+/// A transaction reads only some of many entries, but `retry_after` of a climbing limit may depend on any.
 #[tokio::test]
-async fn a_wait_that_depends_on_what_was_not_read() {
-    let time = Faketime::start();
+async fn retry_after_is_a_lower_bound_with_unread_entries() {
+    let time = FakeTime::start();
     let (_server, [script, _, transaction]) = stopped(&time);
     let climb = WarmUp::new(10, Duration::from_secs(6)).unwrap();
     let quota = Quota::per_second(1_000).unwrap().with_warm_up(climb).unwrap();
@@ -279,8 +277,8 @@ async fn a_wait_that_depends_on_what_was_not_read() {
 
 /// Three nodes in turns, one of them without scripts, follow one curve by the server's clock.
 #[tokio::test]
-async fn three_nodes_agree() {
-    let server = Server::start(Flavour::Redis7);
+async fn three_nodes_follow_one_curve() {
+    let server = RedisServer::start(Flavour::Redis7);
     let nodes = three(&server);
     for (n, shape) in ["linear", "steps"].into_iter().enumerate() {
         let climb =
@@ -325,10 +323,10 @@ async fn three_nodes_agree() {
     }
 }
 
-/// Each way to count, in Redis: the state of the climb is gone after a reset, and expires ten seconds after it is cold.
+/// For each encoding in Redis: a reset removes the warm-up state, and it expires ten seconds after the limit is cold.
 #[tokio::test]
-async fn what_redis_keeps_of_it() {
-    let time = Faketime::start();
+async fn warm_up_state_in_redis_expires() {
+    let time = FakeTime::start();
     let (server, [store, ..]) = stopped(&time);
     let mut client = server.client();
     let ways = [
@@ -365,9 +363,9 @@ async fn what_redis_keeps_of_it() {
     }
 }
 
-/// While a limit climbs there may be room before anything leaves, so a denial is not repeated for the store.
+/// While a limit climbs there may be room before any entry leaves, so the deny cache does not repeat a denial.
 #[tokio::test]
-async fn a_denial_is_not_repeated_while_it_climbs() {
+async fn denials_are_not_cached_while_the_limit_climbs() {
     let clock = ManualClock::at(Micros::from_secs(1_000));
     let store = DenyCache::with_clock(MemoryStore::with_clock(clock.clone(), 10), 64, clock.clone());
     let climb = WarmUp::new(50, Duration::from_secs(10)).unwrap();

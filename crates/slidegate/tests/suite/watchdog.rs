@@ -1,9 +1,9 @@
-//! How long answers took, and how much of that the machine took from all of us.
+//! Helper: response times of callers, less the time in which the machine ran nothing of the test.
 //!
 //! A watchdog sleeps a millisecond at a time in the runtime of the callers. When it wakes late, nothing in the
 //! runtime ran meanwhile, so no answer that was due then could be given: that much is not counted against it. Run it
 //! in a runtime of one thread, or another thread may run while the watchdog's does not. It cannot tell a machine that
-//! is busy from a guard that keeps its thread busy; so the uncorrected figures and the longest stall are printed too.
+//! is busy from a failover store that keeps its thread busy; so the uncorrected figures and the longest stall are printed too.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use slidegate::{Clock, SystemClock};
 
-use crate::deployment::Told;
+use crate::deployment::CallRecord;
 
 const NAP: Duration = Duration::from_millis(1);
 /// A timer of one millisecond fires up to two late. Longer is a stall.
 const STALL: u64 = 2_000;
 
-/// From when until when nothing ran.
+/// Start and end of a stall, in which nothing ran.
 type Stalls = Vec<(u64, u64)>;
 
 pub(crate) struct Watchdog {
@@ -45,12 +45,12 @@ impl Watchdog {
         Watchdog { stalls, task }
     }
 
-    /// Waits until a stall that has just ended is noted: whoever wakes first may not be the watchdog.
+    /// Waits until the watchdog has recorded a stall that has just ended: another task may wake first.
     pub(crate) async fn catch_up(&self) {
         tokio::time::sleep(5 * NAP).await;
     }
 
-    /// How long it was from one instant to the other, without the stalls.
+    /// Returns the time between two instants, without stalls.
     pub(crate) fn between(&self, from: u64, to: u64) -> Duration {
         let stalls = self.stalls.lock().unwrap_or_else(PoisonError::into_inner);
         let first = stalls.partition_point(|(_, woke)| *woke <= from);
@@ -59,7 +59,7 @@ impl Watchdog {
         Duration::from_micros(to - from - stalled)
     }
 
-    pub(crate) fn latency<'t>(&self, told: impl Iterator<Item = &'t Told>) -> Latency {
+    pub(crate) fn latency<'t>(&self, told: impl Iterator<Item = &'t CallRecord>) -> Latency {
         let mut took: Vec<(u64, Duration)> =
             told.map(|told| (told.answered - told.asked, self.between(told.asked, told.answered))).collect();
         took.sort_unstable();

@@ -1,10 +1,11 @@
-//! Clients that others wrote connect without tricks, and ask.
+//! Tests that client libraries of Redis connect and call without special settings.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-use super::wire::{ConnectionHandler, Wire};
-use crate::process;
+use slidegate_testkit::process;
+
+use super::raw_client::{RespServer, Wire};
 use crate::server::Server;
 
 fn run(program: &str, address: &str, arguments: &[&str]) -> String {
@@ -19,7 +20,7 @@ fn run(program: &str, address: &str, arguments: &[&str]) -> String {
 #[test]
 fn redis_cli() {
     let server = Server::demo();
-    let address = server.door("redis");
+    let address = server.listener_address("redis");
     assert_eq!(run("redis-cli", address, &["PING"]), "PONG\n");
     assert_eq!(run("redis-cli", address, &["SG.ACQUIRE", "u", "10", "1000"]), "1\n10\n9\n0\n1000\n");
     assert_eq!(
@@ -27,30 +28,30 @@ fn redis_cli() {
         "0\n16\n15\n-1\n2\n"
     );
     assert_eq!(run("redis-cli", address, &["GET", "x"]), "ERR unknown command 'GET'\n\n");
-    let door = ConnectionHandler::locked("secret");
-    let told = run("redis-cli", &door.address, &["--user", "any", "--pass", "secret", "PING"]);
+    let server = RespServer::locked("secret");
+    let told = run("redis-cli", &server.address, &["--user", "any", "--pass", "secret", "PING"]);
     assert_eq!(told, "PONG\n");
 }
 
 #[test]
 fn redis_benchmark() {
-    let door = ConnectionHandler::open();
+    let server = RespServer::open();
     let quick = ["-q", "-n", "2000", "-c", "8"];
     for more in [
         &["-t", "ping_inline,ping_mbulk"][..],
         &["-P", "16", "SG.ACQUIRE", "key:__rand_int__", "10", "1000"],
         &["-P", "16", "-r", "10", "CL.THROTTLE", "key:__rand_int__", "15", "30", "60"],
     ] {
-        let told = run("redis-benchmark", &door.address, &[&quick[..], more].concat());
+        let told = run("redis-benchmark", &server.address, &[&quick[..], more].concat());
         assert!(told.contains("requests per second"), "{told}");
     }
 }
 
 #[test]
-fn the_redis_crate() {
-    let door = ConnectionHandler::locked("secret");
+fn redis_rs() {
+    let server = RespServer::locked("secret");
     for protocol in ["", "?protocol=resp3"] {
-        let url = format!("redis://:secret@{}/0{protocol}", door.address);
+        let url = format!("redis://:secret@{}/0{protocol}", server.address);
         let client = ::redis::Client::open(url).unwrap();
         let mut connection = client.get_connection().unwrap();
         let mut pipe = ::redis::pipe();
@@ -80,9 +81,9 @@ fn the_redis_crate() {
 
 #[test]
 fn redis_py() {
-    let door = ConnectionHandler::locked("secret");
+    let server = RespServer::locked("secret");
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/bin/python");
-    let (host, port) = door.address.split_once(':').unwrap();
+    let (host, port) = server.address.split_once(':').unwrap();
     let script = r#"
 import sys, redis
 for protocol in (2, 3):
@@ -134,11 +135,11 @@ for protocol in (2, 3):
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What Redis has and we do not is denied, and the connection stays usable.
+/// Commands of Redis that Slidegate does not have are rejected, and the connection stays usable.
 #[test]
-fn a_client_that_looks_around() {
-    let door = ConnectionHandler::open();
-    let mut client = Wire::connect(&door.address);
+fn unknown_commands_keep_the_connection() {
+    let server = RespServer::open();
+    let mut client = Wire::connect(&server.address);
     for command in ["CLUSTER NODES", "SENTINEL MASTERS", "CLIENT TRACKING ON", "SUBSCRIBE x", "EVAL x 0"] {
         assert!(client.ask(command).error().starts_with("ERR unknown "), "{command}");
     }

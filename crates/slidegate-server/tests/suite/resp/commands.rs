@@ -1,12 +1,12 @@
-//! What each command is answered.
+//! Tests the reply of each command.
 
-use super::wire::{ConnectionHandler, Value, Wire, bulk, simple};
+use super::raw_client::{RespServer, Value, Wire, bulk, simple};
 use crate::server::Server;
 
 #[test]
-fn a_limit_of_ones_own() {
-    let door = ConnectionHandler::open();
-    let mut client = door.client();
+fn ad_hoc_limit() {
+    let server = RespServer::open();
+    let mut client = server.client();
     let numbers = client.ask("SG.ACQUIRE user123 2 60000").numbers();
     assert_eq!(numbers[..4], [1, 2, 1, 0]);
     assert_eq!(numbers[4], 60_000);
@@ -32,9 +32,9 @@ fn a_limit_of_ones_own() {
 }
 
 #[test]
-fn rules_decide() {
+fn rules_decide_by_attributes() {
     let server = Server::demo();
-    let mut client = Wire::connect(server.door("redis"));
+    let mut client = Wire::connect(server.listener_address("redis"));
     let login = "SG.CHECK api /login ip 1.2.3.4 user alice";
     for left in [2, 1, 0] {
         let numbers = client.ask(login).numbers();
@@ -59,9 +59,9 @@ fn rules_decide() {
 }
 
 #[test]
-fn peeks_charge_nothing_and_settlements_give_back() {
-    let door = ConnectionHandler::open();
-    let mut client = door.client();
+fn peek_charges_nothing_and_settle_refunds() {
+    let server = RespServer::open();
+    let mut client = server.client();
     for _ in 0..3 {
         assert_eq!(client.ask("SG.PEEK ACQUIRE r 5 60000 5").numbers(), [1, 5, 5, 0, 0]);
     }
@@ -92,11 +92,11 @@ fn peeks_charge_nothing_and_settlements_give_back() {
 }
 
 #[test]
-fn what_is_held_is_extended_and_given_back() {
-    let door = ConnectionHandler::open();
+fn held_permits_are_extended_and_released() {
+    let server = RespServer::open();
     let rules = "rules: [{ name: at-once, key: [user], limit: 1, window: 30s, algorithm: concurrency }]";
-    door.gate.limiter.set_rules(slidegate::Rules::from_yaml(rules).unwrap());
-    let mut client = door.client();
+    server.app.limiter.set_rules(slidegate::Rules::from_yaml(rules).unwrap());
+    let mut client = server.client();
     let Value::Array(held) = client.ask("SG.CHECK RESERVE user bob") else { panic!() };
     let Value::Bulk(reservation) = &held[5] else { panic!("{held:?}") };
     assert_eq!(client.ask("SG.CHECK user bob").numbers()[..3], [0, 1, 0]);
@@ -112,9 +112,9 @@ fn what_is_held_is_extended_and_given_back() {
 }
 
 #[test]
-fn other_limiters_commands() {
-    let door = ConnectionHandler::open();
-    let mut client = door.client();
+fn commands_of_other_limiters() {
+    let server = RespServer::open();
+    let mut client = server.client();
     assert_eq!(client.ask("CL.THROTTLE user123 15 30 60").numbers(), [0, 16, 15, -1, 2]);
     assert_eq!(client.ask("cl.throttle user123 15 30 60 17").numbers()[..4], [1, 16, 15, -1]);
     assert_eq!(client.ask("CL.THROTTLE one 0 1 60").numbers(), [0, 1, 0, -1, 60]);
@@ -135,9 +135,9 @@ fn other_limiters_commands() {
 }
 
 #[test]
-fn what_clients_say_first() {
-    let door = ConnectionHandler::open();
-    let mut client = door.client();
+fn handshake_commands() {
+    let server = RespServer::open();
+    let mut client = server.client();
     for (command, answer) in [
         ("PING", simple("PONG")),
         ("ping hello", bulk("hello")),
@@ -176,9 +176,9 @@ fn what_clients_say_first() {
 }
 
 #[test]
-fn mistakes_are_said() {
-    let door = ConnectionHandler::open();
-    let mut client = door.client();
+fn invalid_commands_are_rejected() {
+    let server = RespServer::open();
+    let mut client = server.client();
     let long = "x".repeat(1_000);
     for (command, message) in [
         ("GET k", "ERR unknown command 'GET'"),
@@ -198,9 +198,9 @@ fn mistakes_are_said() {
 }
 
 #[test]
-fn a_token_opens_the_door() {
-    let door = ConnectionHandler::locked("secret");
-    let mut client = door.client();
+fn commands_need_the_configured_token() {
+    let server = RespServer::locked("secret");
+    let mut client = server.client();
     for command in ["PING", "SG.ACQUIRE r 1 1000", "SG.PEEK ACQUIRE r 1 1000", "GET x", "INFO"] {
         assert_eq!(client.ask(command).error(), "NOAUTH Authentication required.");
     }
@@ -213,20 +213,20 @@ fn a_token_opens_the_door() {
     assert_eq!(client.ask("PING").error(), "NOAUTH Authentication required.");
     assert!(matches!(client.ask("HELLO 3 AUTH default secret SETNAME me"), Value::Map(_)));
     assert_eq!(client.ask("PING"), simple("PONG"));
-    assert_eq!(door.client().ask("AUTH default secret"), simple("OK"));
-    // What a stranger may send is less.
-    let mut stranger = door.client();
+    assert_eq!(server.client().ask("AUTH default secret"), simple("OK"));
+    // Clients without a token have smaller limits.
+    let mut stranger = server.client();
     stranger.send(b"*11\r\n");
     assert_eq!(stranger.rest()[0].error(), "ERR Protocol error: invalid multibulk length: too many words");
-    let mut stranger = door.client();
+    let mut stranger = server.client();
     stranger.send(b"*2\r\n$4\r\nAUTH\r\n$16385\r\n");
     assert_eq!(stranger.rest()[0].error(), "ERR Protocol error: invalid bulk length");
 }
 
 #[test]
-fn plain_lines_are_commands() {
-    let door = ConnectionHandler::open();
-    let mut client = door.client();
+fn inline_commands() {
+    let server = RespServer::open();
+    let mut client = server.client();
     client.send(b"PING\r\n\r\n  ping   hello \nSG.ACQUIRE r 1 60000\r\nSG.ACQUIRE r 1 60000\r\nPI");
     client.send(b"NG\r\n");
     assert_eq!(client.read(), Some(simple("PONG")));

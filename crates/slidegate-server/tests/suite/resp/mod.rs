@@ -1,10 +1,10 @@
-//! The Redis protocol.
+//! Tests the Redis protocol.
 
-mod clients; // redis-cli, redis-benchmark, redis-py and the redis crate connect and ask
-mod commands; // what each command is answered
-mod pipelines; // many commands at once: exactly the limit, in order, and none lost when it stops
-mod strangers; // whatever else is sent: bounded, answered with an error, or given up
+mod clients; // redis-cli, redis-benchmark, redis-py and the redis crate
+mod commands; // the reply of each command
+mod pipelines; // many commands at once: exactly the limit, in order, no reply lost on shutdown
+pub(crate) mod raw_client; // helper: a server in this process, and a client that sends plain bytes
 mod transactions; // MULTI, EXEC and DISCARD: one batch, or nothing
-pub(crate) mod wire; // a server in this process, and a client that knows only bytes
+mod untrusted_clients; // invalid and unfinished input
 
-pub(crate) use self::wire::{Wire, encode, simple};
+pub(crate) use self::raw_client::{Wire, encode, simple};

@@ -1,23 +1,23 @@
-//! Many commands at once.
+//! Tests pipelines of many commands.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use slidegate::Request;
+use slidegate_testkit::eventually;
 
-use super::wire::{ConnectionHandler, bulk, encode, simple};
-use crate::redis_server::eventually;
+use super::raw_client::{RespServer, bulk, encode, simple};
 
 /// Eight clients, each with many commands in flight: exactly `limit` pass, and each is answered in its order.
 #[test]
-fn exactly_the_limit_in_order() {
-    let door = ConnectionHandler::open();
+fn concurrent_pipelines_admit_exactly_the_limit() {
+    let server = RespServer::open();
     let allowed = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for who in 0..8 {
-            let (door, allowed) = (&door, &allowed);
+            let (server, allowed) = (&server, &allowed);
             scope.spawn(move || {
-                let mut client = door.client();
+                let mut client = server.client();
                 for round in 0..40 {
                     let mut bytes = Vec::new();
                     for i in 0..30 {
@@ -47,11 +47,11 @@ fn exactly_the_limit_in_order() {
     assert_eq!(allowed.into_inner(), 5_000, "of 9600");
 }
 
-/// More in one go than there are in a batch, and than fits the buffers.
+/// More commands in one write than a batch has, and than fit the buffers.
 #[test]
-fn a_long_pipeline() {
-    let door = ConnectionHandler::open();
-    let mut client = door.client();
+fn long_pipeline_is_answered_completely() {
+    let server = RespServer::open();
+    let mut client = server.client();
     client.send(&encode("SG.ACQUIRE long 1000 60000").repeat(3_000));
     let allowed = (0..3_000).filter(|_| client.read().unwrap().numbers()[0] == 1).count();
     assert_eq!(allowed, 1_000);
@@ -59,9 +59,9 @@ fn a_long_pipeline() {
 }
 
 #[test]
-fn every_answer_in_its_place() {
-    let door = ConnectionHandler::open();
-    let mut client = door.client();
+fn replies_are_in_order() {
+    let server = RespServer::open();
+    let mut client = server.client();
     let commands = [
         "SG.ACQUIRE a 2 60000",
         "SG.ACQUIRE a 2",
@@ -92,14 +92,14 @@ fn every_answer_in_its_place() {
     assert_eq!(read(), simple("PONG"));
 }
 
-/// Clients ask without a pause while the server stops: what was charged is what they were told.
+/// Clients send without a pause while the server stops: every charge was answered.
 #[test]
-fn stopping_loses_no_answer() {
+fn shutdown_loses_no_reply() {
     for pipeline in [1, 16] {
-        let mut door = ConnectionHandler::open();
+        let mut server = RespServer::open();
         let (told, stopped) = (AtomicU64::new(0), AtomicBool::new(false));
         let commands = encode("SG.ACQUIRE hot 100000 3600000").repeat(pipeline);
-        let clients: Vec<_> = (0..6).map(|_| door.client()).collect();
+        let clients: Vec<_> = (0..6).map(|_| server.client()).collect();
         std::thread::scope(|scope| {
             for mut client in clients {
                 let (told, commands, stopped) = (&told, &commands, &stopped);
@@ -115,12 +115,12 @@ fn stopping_loses_no_answer() {
                     }
                 });
             }
-            eventually("the door is under load", || told.load(Ordering::Relaxed) > 1_000);
+            eventually("the server is under load", || told.load(Ordering::Relaxed) > 1_000);
             stopped.store(true, Ordering::SeqCst);
-            door.stop();
+            server.stop();
         });
         let hot = Request::resource("hot").limit(100_000).window(Duration::from_secs(3_600));
-        let decision = door.block_on(door.gate.limiter.peek(hot)).unwrap();
+        let decision = server.block_on(server.app.limiter.peek(hot)).unwrap();
         let told = told.into_inner();
         assert_eq!(decision.limits().next().unwrap().used(), told);
     }

@@ -1,15 +1,15 @@
-//! MULTI, EXEC and DISCARD around decisions.
+//! Tests MULTI, EXEC and DISCARD around decisions.
 
 use std::time::Duration;
 
 use slidegate_server::config::Limits;
+use slidegate_testkit::eventually;
 
-use super::wire::{ConnectionHandler, Value, Wire, bulk, encode, simple};
-use crate::redis_server::eventually;
+use super::raw_client::{RespServer, Value, Wire, bulk, encode, simple};
 
 const ACQUIRE: &str = "SG.ACQUIRE t 2 60000";
 
-/// How many permits of [`ACQUIRE`]'s key are charged.
+/// Returns the charged permits of the key of [`ACQUIRE`].
 fn used(client: &mut Wire) -> i64 {
     2 - client.ask("SG.PEEK ACQUIRE t 2 60000").numbers()[2]
 }
@@ -21,10 +21,10 @@ fn array(answer: Value) -> Vec<Value> {
 
 /// Bytes as redis-py's `pipeline()` sends them, in both versions of the protocol.
 #[test]
-fn exec_decides_what_was_queued_in_order() {
+fn exec_decides_queued_commands_in_order() {
     for version in [2, 3] {
-        let door = ConnectionHandler::open();
-        let mut client = door.client();
+        let server = RespServer::open();
+        let mut client = server.client();
         client.ask(&format!("HELLO {version}"));
         let commands = [
             "MULTI",
@@ -56,10 +56,10 @@ fn exec_decides_what_was_queued_in_order() {
 
 #[test]
 fn nothing_is_charged_before_exec() {
-    let door = ConnectionHandler::open();
-    let mut other = door.client();
+    let server = RespServer::open();
+    let mut other = server.client();
     for end in ["DISCARD", "RESET", "QUIT", ""] {
-        let mut client = door.client();
+        let mut client = server.client();
         assert_eq!(client.ask("multi"), simple("OK"));
         assert_eq!(client.ask(ACQUIRE), simple("QUEUED"));
         assert_eq!(used(&mut other), 0);
@@ -72,8 +72,8 @@ fn nothing_is_charged_before_exec() {
 }
 
 #[test]
-fn one_bad_command_aborts_all() {
-    let door = ConnectionHandler::open();
+fn invalid_command_aborts_the_transaction() {
+    let server = RespServer::open();
     for (bad, message) in [
         ("SG.ACQUIRE t 2", "ERR wrong number of arguments: SG.ACQUIRE"),
         ("SG.CHECK api", "ERR wrong number of arguments: SG.CHECK"),
@@ -84,7 +84,7 @@ fn one_bad_command_aborts_all() {
         ("AUTH x", "ERR AUTH cannot be queued like this in a transaction"),
         ("ECHO", "ERR ECHO cannot be queued like this in a transaction"),
     ] {
-        let mut client = door.client();
+        let mut client = server.client();
         client.send(&["MULTI", ACQUIRE, bad, ACQUIRE, "EXEC", "EXEC"].map(encode).concat());
         let mut read = || client.read().unwrap();
         assert_eq!([read(), read()], [simple("OK"), simple("QUEUED")]);
@@ -97,9 +97,9 @@ fn one_bad_command_aborts_all() {
 }
 
 #[test]
-fn steps_out_of_place_are_rejected() {
-    let door = ConnectionHandler::open();
-    let mut client = door.client();
+fn misplaced_multi_and_exec_are_rejected() {
+    let server = RespServer::open();
+    let mut client = server.client();
     assert_eq!(client.ask("EXEC").error(), "ERR EXEC without MULTI");
     assert_eq!(client.ask("DISCARD").error(), "ERR DISCARD without MULTI");
     assert_eq!(client.ask("MULTI x").error(), "ERR wrong number of arguments for 'multi' command");
@@ -115,17 +115,17 @@ fn steps_out_of_place_are_rejected() {
     assert_eq!(client.ask(ACQUIRE), simple("QUEUED"), "the first one goes on");
     assert_eq!(array(client.ask("EXEC")).len(), 1);
     // A client without a token begins nothing.
-    let door = ConnectionHandler::locked("secret");
-    let mut stranger = door.client();
+    let server = RespServer::locked("secret");
+    let mut stranger = server.client();
     for command in ["MULTI", ACQUIRE, "EXEC", "WATCH x"] {
         assert_eq!(stranger.ask(command).error(), "NOAUTH Authentication required.");
     }
 }
 
 #[test]
-fn a_transaction_is_bounded() {
-    let door = ConnectionHandler::open();
-    let mut client = door.client();
+fn transaction_size_is_bounded() {
+    let server = RespServer::open();
+    let mut client = server.client();
     client.send(&encode("MULTI"));
     client.send(&encode(ACQUIRE).repeat(1_001));
     client.send(&encode("EXEC"));
@@ -155,16 +155,16 @@ fn a_transaction_is_bounded() {
     assert_eq!(allowed, 2);
 }
 
-/// A client that begins a transaction and goes on sending does not hold it for longer than a command may take.
+/// A client that begins a transaction and keeps sending has no more time for it than for a command.
 #[test]
-fn a_transaction_has_the_time_of_a_command() {
+fn transaction_has_the_timeout_of_a_command() {
     let limits = Limits { request: Duration::from_secs(2), ..Limits::default() };
-    let door = ConnectionHandler::impatient(limits);
-    let mut client = door.client();
+    let server = RespServer::impatient(limits);
+    let mut client = server.client();
     client.send(&encode("MULTI"));
     eventually("the transaction is given up", || !client.try_send(&encode("PING")));
     // Several in a row have that time each.
-    let mut client = door.client();
+    let mut client = server.client();
     for _ in 0..20 {
         client.send(&["MULTI", "PING", "EXEC", "MULTI"].map(encode).concat());
         std::thread::sleep(Duration::from_millis(120));

@@ -1,9 +1,9 @@
-//! `slidegate simulate`, by the real binary.
+//! Tests `slidegate simulate` with the real binary.
 
-mod documents; // the source documents' figures, to the request
-mod pages; // the report with pictures: one file that a trace cannot write
-mod questions; // side by side, against other rules, and which limit
-mod traces; // every format, and what is wrong in them
+mod comparisons; // algorithms side by side, other rules, suggested limits
+mod document_examples; // the figures of the source documents, exact to the request
+mod html_report; // one file, which escapes everything from a trace
+mod traces; // every trace format, and errors in them
 
 use std::fs;
 use std::io::Write;
@@ -11,18 +11,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+use slidegate_testkit::process;
 use tempfile::TempDir;
 
-use crate::process;
 use crate::server::BINARY;
 
-/// A folder with rules and traces, gone at the end.
+/// Temporary folder with rules and traces.
 struct Bench {
     folder: TempDir,
 }
 
 impl Bench {
-    /// With these rules in `rules.yaml`.
+    /// Creates the folder with these rules in `rules.yaml`.
     fn new(rules: &str) -> Self {
         let bench = Bench { folder: TempDir::new().unwrap() };
         bench.file("rules.yaml", rules);
@@ -37,17 +37,17 @@ impl Bench {
         fs::write(self.path(name), content).unwrap();
     }
 
-    /// Runs with the rules, where the files are.
+    /// Runs the simulation with the rules in the folder.
     fn run(&self, arguments: &[&str]) -> Output {
         self.fed(arguments, b"")
     }
 
-    /// The same, with something on standard input.
+    /// Runs the simulation with bytes on standard input.
     fn fed(&self, arguments: &[&str], input: &[u8]) -> Output {
         run_in(self.folder.path(), &[&["--rules", "rules.yaml"], arguments].concat(), input)
     }
 
-    /// What it finds out, which must add up.
+    /// Runs the simulation and returns its report. Asserts that the counts add up.
     fn report(&self, arguments: &[&str]) -> Value {
         let report = json(&self.run(&[arguments, &["--json"]].concat()));
         if let Some(requests) = report["requests"].as_u64()
@@ -91,7 +91,7 @@ fn number(value: &Value, name: &str) -> u64 {
     value[name].as_u64().unwrap_or_else(|| panic!("{name} in {value}"))
 }
 
-/// What it says instead of running.
+/// Returns the error message of a run that was rejected.
 #[track_caller]
 fn denial(output: &Output) -> String {
     assert_eq!((output.status.code(), said(output)), (Some(2), String::new()), "{}", told(output));

@@ -1,4 +1,4 @@
-//! Traces: every format gives the same requests, and what is wrong in one is told with its line.
+//! Tests traces: every format gives the same requests, and errors are reported with their line.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
+use slidegate_testkit::process;
 
 use super::{Bench, denial, json as read, number, said, told};
-use crate::process;
 use crate::server::BINARY;
 
 const RULES: &str = "rules: [{ name: per-ip, match: { api: /a* }, key: [ip], limit: 2, window: 10s }]";
@@ -82,7 +82,7 @@ fn assert_the_five(report: &Value, format: &str) {
 }
 
 #[test]
-fn every_format_packed_or_not_from_a_file_or_a_pipe() {
+fn every_format_compressed_or_not_from_file_or_pipe() {
     let bench = Bench::new(RULES);
     let formats: [(&str, &str, &[&str]); 4] = [
         ("combined", LOG, &ACCESS),
@@ -102,7 +102,7 @@ fn every_format_packed_or_not_from_a_file_or_a_pipe() {
 }
 
 #[test]
-fn a_recording_is_compared_with_what_was_decided_then() {
+fn recording_is_compared_with_its_decisions() {
     let bench = Bench::new(RULES);
     bench.file("trace", RECORDING);
     let report = bench.report(&["--trace", "trace"]);
@@ -116,7 +116,7 @@ fn a_recording_is_compared_with_what_was_decided_then() {
 }
 
 #[test]
-fn a_recording_may_bring_its_own_limit() {
+fn recording_may_have_ad_hoc_limits() {
     let bench = Bench::new("rules: []");
     let line = |ms: u64| {
         format!(
@@ -132,7 +132,7 @@ fn a_recording_may_bring_its_own_limit() {
     let lines: Vec<&str> = decisions.lines().collect();
     assert_eq!(lines[0], r#"{"at":1000000,"allowed":true,"retry_after_us":0}"#);
     assert_eq!(lines[2], r#"{"at":1999000,"allowed":false,"denied_by":"ad-hoc","retry_after_us":1000}"#);
-    // The same decisions are told by the HTTP door's own words for what cannot be.
+    // Impossible requests get the same messages as over HTTP.
     bench.file(
         "trace",
         "{\"at\":5,\"resource\":\"r\",\"limit\":0,\"window\":\"1s\"}\n{\"at\":6,\"resource\":\"r\"}",
@@ -145,7 +145,7 @@ fn a_recording_may_bring_its_own_limit() {
 }
 
 #[test]
-fn bad_lines_are_counted_and_shown_and_never_the_end() {
+fn invalid_lines_are_counted_and_shown() {
     let bench = Bench::new(RULES);
     let mut log = "\u{1b}[31mnot a line\n\n".to_owned();
     log.push_str(LOG);
@@ -173,7 +173,7 @@ fn bad_lines_are_counted_and_shown_and_never_the_end() {
 }
 
 #[test]
-fn what_a_trace_says_cannot_trouble_a_terminal() {
+fn control_characters_of_a_trace_are_escaped() {
     let bench = Bench::new("rules: [{ name: per-ip, key: [ip], limit: 1, window: 10s }]");
     let line = "{\"time\":1,\"ip\":\"\\u001b[2J<script>\\u0007\"}\n{\"time\":\"\\u001b]0;x\",\"ip\":\"1\"}\n";
     bench.file("trace", line.repeat(3));
@@ -185,7 +185,7 @@ fn what_a_trace_says_cannot_trouble_a_terminal() {
 }
 
 #[test]
-fn what_cannot_be_is_told() {
+fn invalid_options_are_rejected() {
     let bench = Bench::new(RULES);
     bench.file("access.log", LOG);
     bench.file("table", CSV);
@@ -246,7 +246,7 @@ fn what_cannot_be_is_told() {
 }
 
 #[test]
-fn what_would_be_of_no_use_is_not_accepted() {
+fn conflicting_options_are_rejected() {
     let bench = Bench::new(RULES);
     bench.file("access.log", LOG);
     let trace = ["--trace", "access.log"];
@@ -272,7 +272,7 @@ fn what_would_be_of_no_use_is_not_accepted() {
 }
 
 #[test]
-fn what_is_read_is_not_written_over() {
+fn input_file_is_not_overwritten() {
     let bench = Bench::new(RULES);
     bench.file("access.log", LOG);
     bench.file("old.yaml", RULES);
@@ -295,9 +295,9 @@ fn what_is_read_is_not_written_over() {
     assert!(!bench.path("new").exists());
 }
 
-/// Who asks again under the same id is not charged again, however it is counted.
+/// A request that repeats an id is not charged again, for every algorithm.
 #[test]
-fn what_is_asked_again_is_not_over_the_limit() {
+fn repeated_ids_are_not_over_the_limit() {
     let line = |n: u64, id: &str| format!("{{\"at\":{n},\"attributes\":{{\"ip\":\"1\"}},\"id\":\"{id}\"}}\n");
     let trace: String =
         [(5, "a"), (5, "a"), (6, "a"), (7, "b"), (8, "c"), (8, "b")].map(|(n, id)| line(n, id)).concat();
@@ -317,7 +317,7 @@ fn what_is_asked_again_is_not_over_the_limit() {
 }
 
 #[test]
-fn times_that_run_far_back_are_told() {
+fn times_far_back_are_reported() {
     let bench = Bench::new("rules: [{ name: per-ip, key: [ip], limit: 1, window: 10s }]");
     bench.file("trace", "time,ip\n2026-11-17T00:00:00Z,1\n2099-01-01T00:00:00Z,1\n2026-11-17T00:00:01Z,1\n");
     let report = bench.report(&["--trace", "trace"]);
@@ -329,7 +329,7 @@ fn times_that_run_far_back_are_told() {
 }
 
 #[test]
-fn a_file_that_was_cut_off_is_good_as_far_as_it_goes() {
+fn truncated_file_is_read_as_far_as_possible() {
     let bench = Bench::new("rules: [{ name: per-ip, key: [ip], limit: 1, window: 10s }]");
     let lines: String =
         (0..5_000).map(|n| format!("{{\"time\":{n},\"ip\":\"{}\"}}\n", n * 7919 % 1_000)).collect();
@@ -346,7 +346,7 @@ fn a_file_that_was_cut_off_is_good_as_far_as_it_goes() {
 }
 
 #[test]
-fn an_attribute_that_no_line_has_is_told() {
+fn unknown_attribute_is_reported() {
     let bench = Bench::new(RULES);
     bench.file("access.log", LOG);
     let report = bench.report(&["--trace", "access.log"]);
@@ -365,7 +365,7 @@ fn an_attribute_that_no_line_has_is_told() {
 }
 
 #[test]
-fn who_has_seen_enough_still_gets_a_report() {
+fn interrupted_simulation_prints_a_report() {
     let bench = Bench::new("rules: [{ name: per-ip, key: [ip], limit: 1, window: 10s }]");
     let mut child = Command::new(BINARY)
         .args(["simulate", "--rules", "rules.yaml", "--trace", "-", "--format", "json", "--json"])
@@ -390,7 +390,7 @@ fn who_has_seen_enough_still_gets_a_report() {
 }
 
 #[test]
-fn patterns_are_the_same_for_a_seed() {
+fn same_seed_generates_the_same_pattern() {
     let bench = Bench::new("rules: [{ name: per-user, key: [user], limit: 20, window: 1s }]");
     for pattern in ["steady", "poisson", "flash-sale", "ramp", "hammering", "zipf"] {
         let report = |seed: &str| {

@@ -1,7 +1,7 @@
-//! What is logged: as text and as JSON, a line for every decision, and nothing that is nobody's business.
+//! Tests logs: text and JSON, one line per decision, and no secrets.
 
 #[cfg(feature = "otel")]
-mod otlp; // a collector gets the spans, as children of their callers'
+mod otlp; // export of spans to a collector
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,10 +12,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use slidegate_server::protocol::grpc::messages::{Entry, RateLimitDescriptor, RateLimitRequest};
+use slidegate_testkit::{eventually, process};
 use tonic::transport::Endpoint;
 
-use crate::process;
-use crate::redis_server::eventually;
 use crate::server::{BINARY, Server};
 
 const RULES: &str = "
@@ -23,7 +22,7 @@ ad-hoc: { limit: { default: 10, min: 1, max: 100 } }
 rules: [{ name: one, key: [user], limit: 2, window: 1h }]
 ";
 
-/// A server, and what it logs.
+/// Server, and its log.
 struct Logged {
     server: Server,
     log: tempfile::NamedTempFile,
@@ -36,7 +35,7 @@ impl Logged {
         Logged { server: Server::logging_to(file, variables, rules, arguments), log }
     }
 
-    /// What it has logged so far.
+    /// Returns the log so far.
     fn so_far(&self) -> String {
         fs::read_to_string(self.log.path()).unwrap()
     }
@@ -46,14 +45,14 @@ impl Logged {
         self.so_far()
     }
 
-    /// Stops it. Everything it has logged.
+    /// Stops the server. Returns its whole log.
     fn stop(mut self) -> String {
         self.server.terminate();
         assert!(self.server.wait().success());
         self.so_far()
     }
 
-    /// Stops it. What it has logged of decisions, without how long they took.
+    /// Stops the server. Returns the log lines of decisions, without their durations.
     fn decisions(self) -> Vec<Value> {
         let lines = objects(&self.stop());
         let mut decisions: Vec<Value> =
@@ -69,7 +68,7 @@ impl Logged {
     }
 }
 
-/// Every line is an object that says when, how bad, and what.
+/// Parses the log. Every line is an object with a time, a level and a message.
 fn objects(log: &str) -> Vec<Value> {
     let object = |line: &str| {
         let object: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
@@ -89,7 +88,7 @@ fn digest(key: &str) -> String {
     digest[..8].iter().fold(format!("{rule}:#"), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// By the short way, unless a header sends it to hyper.
+/// Sends a request by the fast path, unless a header sends it to hyper.
 fn post(stream: &mut TcpStream, path: &str, headers: &str, body: &str) -> u16 {
     let length = body.len();
     let head = "HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
@@ -156,7 +155,7 @@ fn envoy(address: &str, users: &[&str], headers: &[(&'static str, &str)]) -> boo
 const ASK: &str = r#"{"attributes":{"user":"ann"}}"#;
 
 #[test]
-fn text_is_for_people() {
+fn text_logs_are_readable() {
     let logged = Logged::new(&[], RULES, &[]);
     assert!(logged.server.greeting.ends_with("ready\n"));
     assert_eq!(logged.server.post("/v1/acquire", ASK).status, 200);
@@ -173,7 +172,7 @@ fn text_is_for_people() {
     assert!(log.contains(&told), "{log}");
     logged.stop();
 
-    // What ends it is told whatever is logged.
+    // The server prints the error that ends it at every log level.
     let mut command = Command::new(BINARY);
     let broken = process::output(command.args(["serve", "--log-level", "error", "--config", "/nowhere"]));
     let told = String::from_utf8(broken.stderr).unwrap();
@@ -181,7 +180,7 @@ fn text_is_for_people() {
 }
 
 #[test]
-fn json_is_one_object_a_line() {
+fn json_logs_are_one_object_per_line() {
     let logged = Logged::new(&[("SLIDEGATE_LOG", "json")], RULES, &[]);
     assert!(logged.server.greeting.ends_with("ready\n"), "the greeting is for people");
     let config = logged.server.config().to_owned();
@@ -209,7 +208,7 @@ fn json_is_one_object_a_line() {
 }
 
 #[test]
-fn what_is_below_the_level_is_not_logged() {
+fn messages_below_the_level_are_not_logged() {
     let logged = Logged::new(&[("SLIDEGATE_LOG_LEVEL", "warn")], RULES, &["--log", "json"]);
     let config = logged.server.config().to_owned();
     fs::write(&config, RULES.replace("limit: 2", "limit: 3")).unwrap();
@@ -221,7 +220,7 @@ fn what_is_below_the_level_is_not_logged() {
 }
 
 #[test]
-fn a_decision_is_one_line_at_every_door() {
+fn each_decision_is_one_line_for_every_protocol() {
     let logged = Logged::new(&[], RULES, &["--log", "json", "--log-level", "debug"]);
     let server = &logged.server;
     let mut stream = server.connect();
@@ -241,9 +240,9 @@ fn a_decision_is_one_line_at_every_door() {
     assert_eq!(server.get("/v1/rules").status, 200);
     // Pipelined.
     let commands = "SG.CHECK user dan\r\nSG.CHECK user dan\r\nPING\r\nSG.CHECK user dan\r\nSG.PEEK ACQUIRE r 5 1000\r\nECHO end\r\n";
-    redis(server.door("redis"), commands, "end\r\n");
-    assert!(envoy(server.door("grpc"), &["eve"], &[]));
-    assert!(envoy(server.door("grpc"), &["ann", "eve"], &[]));
+    redis(server.listener_address("redis"), commands, "end\r\n");
+    assert!(envoy(server.listener_address("grpc"), &["eve"], &[]));
+    assert!(envoy(server.listener_address("grpc"), &["ann", "eve"], &[]));
 
     let key = |user: &str| digest(&format!("one:user={user}"));
     let own = digest("ad-hoc:resource=r:window=1s");
@@ -287,7 +286,7 @@ const NASTY: &str =
     r#"{"attributes":{"user":"ann\nslidegate: forged\r\u001b[2J\u009b31m\u202e\u2028\u0000 \"'"}}"#;
 
 #[test]
-fn keys_are_logged_only_if_asked_for() {
+fn keys_are_logged_only_if_configured() {
     for (arguments, plain) in
         [(&["--log-level", "debug"][..], false), (&["--log-level", "debug", "--log-keys"], true)]
     {
@@ -340,8 +339,8 @@ fn tokens_are_never_logged() {
                 &RULES.replace("limit: 2", "limit: 3"),
             );
             let commands = format!("AUTH {token}\r\nSG.CHECK user ann\r\nAUTH {token} {token}\r\nQUIT\r\n");
-            redis_until_closed(server.door("redis"), &commands);
-            envoy(server.door("grpc"), &["ann"], &[("authorization", &shown)]);
+            redis_until_closed(server.listener_address("redis"), &commands);
+            envoy(server.listener_address("grpc"), &["ann"], &[("authorization", &shown)]);
         }
         let log = logged.stop();
         assert!(

@@ -1,4 +1,4 @@
-//! A collector gets the spans of decisions.
+//! Tests the export of decision spans to a collector.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -13,12 +13,12 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use slidegate_testkit::stub::Denying;
 use tokio::net::TcpListener;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
 use super::{ASK, Logged, RULES, digest, envoy, post, redis};
-use crate::stub::Denying;
 
 #[derive(Clone, Default)]
 struct Received(Arc<Mutex<Vec<ExportTraceServiceRequest>>>);
@@ -34,7 +34,7 @@ impl TraceService for Received {
     }
 }
 
-/// Answers until it is dropped.
+/// Collector that answers until it is dropped.
 struct Collector {
     _runtime: tokio::runtime::Runtime,
     url: String,
@@ -54,7 +54,7 @@ impl Collector {
         Collector { _runtime: runtime, url, received }
     }
 
-    /// What it got: of whom, and which spans, in the order in which they began.
+    /// Received resource attributes and spans, in the order of their start.
     fn spans(&self) -> (HashMap<String, String>, Vec<Span>) {
         let received = self.received.0.lock().unwrap();
         let (mut resource, mut spans) = (HashMap::new(), Vec::new());
@@ -84,13 +84,13 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The n-th caller's span.
+/// Span of the n-th caller.
 fn parent(n: u8, flags: &str) -> String {
     format!("00-{n:032x}-{n:016x}-{flags}")
 }
 
 #[test]
-fn a_collector_gets_spans_as_children_of_the_callers() {
+fn spans_are_children_of_the_callers_span() {
     let collector = Collector::new();
     let logged = Logged::new(&[], RULES, &["--otlp", &collector.url]);
     let server = &logged.server;
@@ -108,8 +108,8 @@ fn a_collector_gets_spans_as_children_of_the_callers() {
     assert_eq!(post(&mut stream, "/v1/acquire", &by_hyper, ASK), 429);
     let batch = r#"{"requests":[{"attributes":{"user":"cid"},"permits":9}]}"#;
     assert_eq!(post(&mut stream, "/v1/acquire/batch", &header(&parent(7, "01")), batch), 200);
-    redis(server.door("redis"), "SG.CHECK user dan\r\n", "\r\n");
-    assert!(envoy(server.door("grpc"), &["eve"], &[("traceparent", &parent(8, "01"))]));
+    redis(server.listener_address("redis"), "SG.CHECK user dan\r\n", "\r\n");
+    assert!(envoy(server.listener_address("grpc"), &["eve"], &[("traceparent", &parent(8, "01"))]));
     assert_eq!(logged.stop(), "", "they are not logged as well");
 
     let (resource, spans) = collector.spans();
@@ -149,7 +149,7 @@ fn a_collector_gets_spans_as_children_of_the_callers() {
 }
 
 #[test]
-fn a_share_of_them_and_what_the_variables_say() {
+fn sampling_and_environment_variables() {
     let collector = Collector::new();
     let variables =
         [("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url.as_str()), ("OTEL_SERVICE_NAME", "gate-7")];
@@ -168,7 +168,7 @@ fn a_share_of_them_and_what_the_variables_say() {
 }
 
 #[test]
-fn without_a_collector_it_decides_as_well() {
+fn unreachable_collector_fails_no_decision() {
     let denying = Denying::new();
     let url = format!("http://{}", denying.address);
     let logged = Logged::new(&[("OTEL_BSP_SCHEDULE_DELAY", "50")], RULES, &["--otlp", &url]);

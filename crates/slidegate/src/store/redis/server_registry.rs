@@ -73,14 +73,10 @@ impl Inner {
 }
 
 #[cfg(test)]
-#[path = "../../../tests/suite/redis_server.rs"]
-mod redis_server;
-
-#[cfg(test)]
 mod tests {
     use redis::Pipeline;
+    use slidegate_testkit::{Flavour, RedisServer, eventually, lasting_port};
 
-    use super::redis_server::{Flavour, Server};
     use crate::{Check, Checks, Fault, Key, Quota, RedisMode, RedisOptions, RedisStore, Store};
 
     fn batch() -> [Checks; 1] {
@@ -106,7 +102,7 @@ mod tests {
     #[tokio::test]
     async fn blocks_new_epoch_until_acknowledged() {
         for mode in [RedisMode::Script, RedisMode::Transaction] {
-            let server = Server::start(Flavour::Redis7);
+            let server = RedisServer::start(Flavour::Redis7);
             let options = RedisOptions { mode, ..RedisOptions::new(server.url()) };
             let store = RedisStore::with_options(&options).unwrap();
             let id = store.server_of(&Key::new("k", []));
@@ -150,13 +146,13 @@ mod tests {
     async fn starts_new_epoch_when_node_becomes_primary() {
         let node = || {
             let arguments = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
-            Server::at_with(Flavour::Redis7, super::redis_server::lasting_port(), &arguments)
+            RedisServer::at_with(Flavour::Redis7, lasting_port(), &arguments)
         };
         let (one, two) = (node(), node());
         one.run("CLUSTER ADDSLOTSRANGE 0 16383");
         one.run(&format!("CLUSTER MEET 127.0.0.1 {}", two.port));
-        super::redis_server::eventually("they have met", || {
-            let info = |server: &Server| format!("{:?}", server.run("CLUSTER INFO"));
+        eventually("they have met", || {
+            let info = |server: &RedisServer| format!("{:?}", server.run("CLUSTER INFO"));
             [&one, &two].iter().all(|node| {
                 info(node).contains("cluster_state:ok") && info(node).contains("cluster_known_nodes:2")
             })

@@ -1,4 +1,4 @@
-//! Where values come from, and what becomes of a request that lacks one.
+//! Tests the sources of attributes, and requests that lack a value.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use slidegate::{Limiter, MAX_VALUE};
 
 use super::{ask, get, header, hello, limiter};
 
-/// What each key is counted under, by one attribute `a`, of the requests that go on.
+/// Sends requests and returns the keys under which each was counted by attribute `a`, or the body of its error.
 async fn counted(extract: Extract, requests: impl IntoIterator<Item = Request<Body>>) -> Vec<String> {
     let (limiter, _) = limiter("rules: [{ name: r, key: [a], limit: 100, window: 1m }]");
     let layer = RateLimitLayer::new(limiter).attribute("a", extract).unwrap().pass_decision();
@@ -35,7 +35,7 @@ fn with(name: &'static str, value: &[u8]) -> Request<Body> {
 }
 
 #[tokio::test]
-async fn headers_paths_methods_and_hosts() {
+async fn extracts_headers_paths_methods_and_hosts() {
     let user = || Extract::header("X-User").unwrap();
     assert_eq!(counted(user(), [with("x-user", b"alice"), get("/")]).await, ["r:a=alice", ""]);
     assert_eq!(counted(user(), [with("x-user", b"")]).await, [""], "an empty value is none");
@@ -54,7 +54,7 @@ async fn headers_paths_methods_and_hosts() {
 }
 
 #[tokio::test]
-async fn extensions_and_closures() {
+async fn extracts_from_extensions_and_closures() {
     struct User(&'static str);
     let mut known = get("/");
     known.extensions_mut().insert(std::sync::Arc::new(User("alice")));
@@ -66,7 +66,7 @@ async fn extensions_and_closures() {
 }
 
 #[tokio::test]
-async fn a_long_value_is_counted_under_its_digest() {
+async fn long_value_is_counted_under_its_digest() {
     let long = vec![b'x'; 9_000];
     let longer = [&long[..], b"x"].concat();
     let requests = [with("x-user", &long), with("x-user", &longer), with("x-user", &long)];
@@ -76,7 +76,7 @@ async fn a_long_value_is_counted_under_its_digest() {
 }
 
 #[tokio::test]
-async fn a_long_path_stays_under_its_rule() {
+async fn long_path_matches_its_rule() {
     let (limiter, _) = limiter("rules: [{ name: r, match: { api: \"/login*\" }, limit: 1, window: 1m }]");
     let service = hello(&RateLimitLayer::new(limiter).attribute("api", Extract::path()).unwrap());
     let long = format!("/login/{}", "x".repeat(9_000));
@@ -88,14 +88,14 @@ async fn a_long_path_stays_under_its_rule() {
 }
 
 #[tokio::test]
-async fn a_value_beyond_every_bound_is_rejected() {
+async fn oversized_value_is_rejected() {
     let huge = Extract::closure(|_| Ok(Some("x".repeat(MAX_VALUE + 1).into())));
     let told = counted(huge, [get("/")]).await;
     assert!(told[0].contains("attribute `a` has 4194305 bytes; at most 4194304 are accepted"), "{told:?}");
 }
 
 #[tokio::test]
-async fn a_missing_value_is_skipped_replaced_or_rejected() {
+async fn missing_value_is_skipped_replaced_or_rejected() {
     let user = || Extract::header("x-user").unwrap();
     assert_eq!(counted(user().or("nobody"), [get("/")]).await, ["r:a=nobody"]);
     let denied = counted(user().or_deny(StatusCode::UNAUTHORIZED), [get("/"), with("x-user", b"bob")]).await;
@@ -108,7 +108,7 @@ async fn a_missing_value_is_skipped_replaced_or_rejected() {
 }
 
 #[tokio::test]
-async fn what_an_extractor_rejects_is_answered_and_charged_to_nobody() {
+async fn rejection_by_an_extractor_charges_nothing() {
     let (limiter, _) = limiter("rules: [{ name: r, limit: 1, window: 1m }]");
     let version = Extract::closure(|request| match request.uri.path() {
         "/v1" => Ok(Some("1".into())),
@@ -125,7 +125,7 @@ async fn what_an_extractor_rejects_is_answered_and_charged_to_nobody() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_say_who_asks_is_told_so() {
+async fn missing_client_address_is_an_error() {
     let client = ClientAddress::new(|peer: &SocketAddr| Some(*peer));
     let lacks = r#"{"error":{"code":"invalid_request","message":"the server does not say who asks: requests lack the extension SocketAddr"}}"#;
     assert_eq!(counted(client.into(), [get("/")]).await, [lacks]);
@@ -136,7 +136,7 @@ async fn a_server_that_does_not_say_who_asks_is_told_so() {
 }
 
 #[test]
-fn mistakes_are_found_when_the_layer_is_made() {
+fn invalid_layer_is_rejected_at_construction() {
     let layer = || RateLimitLayer::new(Limiter::per_minute(1).unwrap());
     let message = |made: Result<RateLimitLayer, slidegate::Error>| made.err().unwrap().to_string();
     assert_eq!(

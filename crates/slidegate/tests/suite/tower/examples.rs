@@ -1,4 +1,4 @@
-//! The examples show what they say.
+//! Tests that the examples of the layer print the decisions that they describe.
 
 #[path = "../../../examples/axum_layer.rs"]
 #[expect(dead_code, reason = "its main")]
@@ -8,7 +8,7 @@ mod axum_layer;
 mod tonic_layer;
 
 #[tokio::test]
-async fn axum() {
+async fn axum_example_prints_its_decisions() {
     let lines = axum_layer::show().await.unwrap();
     let statuses: Vec<_> = lines.iter().map(|line| line.split_whitespace().nth(3).unwrap()).collect();
     assert_eq!(statuses, ["200", "200", "200", "429", "429"], "{lines:?}");
@@ -16,7 +16,7 @@ async fn axum() {
 }
 
 #[tokio::test]
-async fn tonic() {
+async fn tonic_example_prints_its_decisions() {
     let lines = tonic_layer::show().await.unwrap();
     let denied = "ResourceExhausted: denied by per-client, again in ";
     let answers: Vec<_> =

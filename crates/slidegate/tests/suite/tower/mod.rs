@@ -1,15 +1,15 @@
-//! The tower layer: by itself around a service, and in real servers of axum and tonic.
+//! Tests the tower layer: by itself around a service, and in real servers of axum and tonic.
 
-mod adapting; // how long responses take moves the limits that follow the load
-mod answers; // what a client is told: statuses, headers, bodies, and gRPC's
-mod attributes; // where values come from, and what becomes of a request that lacks one
-mod clients; // whose word is taken for who asks
-mod exact; // under load, in real servers: never over the limit, never denied while there is room
-mod examples; // the examples show what they say
-mod holds; // permits are held as long as a response is under way, and no longer
-mod readiness; // a service that is not ready holds up, and is charged nothing
-mod server; // an axum server and a plain client of it
-mod settling; // refunds, and what a request really cost
+mod attributes; // sources of attributes, and requests that lack a value
+mod client_address; // trusted proxies and spoofed headers
+mod examples; // the examples print the decisions that they describe
+mod load; // real servers under load: never over the limit, never denied while there is room
+mod load_feedback; // response times and failures change adaptive limits
+mod permit_guard; // permits are held as long as a response is under way
+mod readiness; // a service that is not ready applies back-pressure, and nothing is charged
+mod responses; // statuses, headers and bodies, and their gRPC forms
+mod server; // helper: an axum server and a plain client of it
+mod settlement; // refunds, and the real cost of a request
 
 use std::convert::Infallible;
 
@@ -18,11 +18,10 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use slidegate::tower::{RateLimit, RateLimitLayer};
 use slidegate::{Limiter, ManualClock, MemoryStore, Micros, Rules, Store};
+use slidegate_testkit::until;
 use tower::{Layer, Service, ServiceExt};
 
-use crate::wait::until;
-
-/// Rules that are counted by hand-moved time.
+/// Returns a limiter with these rules, and the clock that a test moves.
 fn limiter(rules: &str) -> (Limiter<MemoryStore<ManualClock>>, ManualClock) {
     let clock = ManualClock::at(Micros::from_secs(1_000));
     let store = MemoryStore::with_clock(clock.clone(), 1_000);
@@ -41,12 +40,12 @@ fn get(path: &str) -> Request<Body> {
     Request::builder().uri(path).body(Body::empty()).unwrap()
 }
 
-/// The status, a header, or nothing.
+/// Returns a header of a response, if any.
 fn header<B>(response: &Response<B>, name: &str) -> Option<String> {
     response.headers().get(name).map(|value| value.to_str().unwrap().to_owned())
 }
 
-/// How much of the first limit is in use.
+/// Returns the usage of the first limit.
 async fn used<S: Store>(limiter: &Limiter<S>) -> u64 {
     let decision = limiter.peek(slidegate::Request::new([])).await.unwrap();
     decision.limits().next().unwrap().used()
@@ -56,7 +55,7 @@ async fn until_used<S: Store>(limiter: &Limiter<S>, expected: u64) {
     until(&format!("{expected} in use"), async || used(limiter).await == expected).await;
 }
 
-/// Asks once; the response with all of its body.
+/// Sends one request and returns the response with its whole body.
 async fn ask<Inner, B, E>(service: &Inner, request: Request<Body>) -> Response<String>
 where
     Inner: Service<Request<Body>, Response = Response<B>, Error = E> + Clone,

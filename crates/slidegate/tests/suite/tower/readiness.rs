@@ -1,4 +1,4 @@
-//! A service that is not ready holds up, and nothing is charged for what waits.
+//! Tests that a service that is not ready applies back-pressure, and that waiting requests are not charged.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -8,17 +8,17 @@ use futures_util::FutureExt;
 use http::{Request, Response, StatusCode};
 use slidegate::tower::RateLimitLayer;
 use slidegate::{Limiter, Rules, Store};
+use slidegate_testkit::{Flavour, RedisServer};
 use tokio::sync::Notify;
 use tower::limit::ConcurrencyLimitLayer;
 use tower::{Layer, Service, ServiceExt};
 
 use super::{get, limiter, until_used, used};
 use crate::audit_healthy::patient_store;
-use crate::redis_server::{Flavour, Server};
 
 const RULES: &str = "rules: [{ name: calls, limit: 3, window: 1m }]";
 
-/// Two that wait in a service for one at a time; what they were charged before and after, and a third that is denied.
+/// Two requests wait for a service with one slot. Asserts the charges before and after, and that a third is denied.
 async fn two_for_one_place<S: Store + 'static>(limiter: Arc<Limiter<S>>) {
     let go = Arc::new(Notify::new());
     let waiting = Arc::clone(&go);
@@ -58,13 +58,13 @@ async fn two_for_one_place<S: Store + 'static>(limiter: Arc<Limiter<S>>) {
 }
 
 #[tokio::test]
-async fn when_it_is_decided_at_once() {
+async fn unready_service_is_not_charged_in_memory() {
     two_for_one_place(Arc::new(limiter(RULES).0)).await;
 }
 
 #[tokio::test]
-async fn when_redis_decides() {
-    let server = Server::start(Flavour::Redis7);
+async fn unready_service_is_not_charged_in_redis() {
+    let server = RedisServer::start(Flavour::Redis7);
     let store = patient_store(&server);
     two_for_one_place(Arc::new(Limiter::new(store, Rules::from_yaml(RULES).unwrap()))).await;
 }

@@ -1,12 +1,11 @@
-//! An axum server, and a plain client that sees when bytes arrive and can hang up.
+//! Helper: an axum server, and a plain client that sees when bytes arrive and can disconnect.
 
 use std::net::SocketAddr;
 
 use axum::Router;
+use slidegate_testkit::within_limit;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-
-use crate::wait::within_limit;
 
 /// Serves on a free port until the runtime ends.
 pub(super) async fn serve(app: Router) -> SocketAddr {

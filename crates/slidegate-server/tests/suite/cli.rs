@@ -1,0 +1,189 @@
+//! Tests the output and the exit codes of the commands.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use slidegate_testkit::process;
+
+use crate::server::{BINARY, Server};
+
+fn run(arguments: &[&str], input: &str) -> Output {
+    let mut child = Command::new(BINARY)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    process::finish(child, &format!("slidegate {}", arguments.join(" ")))
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[test]
+fn serve_prints_addresses_and_an_example() {
+    let server = Server::demo();
+    let address = &server.address;
+    assert!(server.greeting.starts_with("slidegate "), "{}", server.greeting);
+    assert!(server.greeting.contains("rules: demo rules  store: memory"));
+    // The lines it prints are ones that work.
+    let lines: Vec<&str> = server.greeting.lines().filter(|line| line.contains("curl")).collect();
+    assert_eq!(lines.len(), 2);
+    for line in lines {
+        assert!(line.contains(address.as_str()));
+        let output = process::output(Command::new("sh").args(["-c", line]));
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(answer["allowed"], true, "{line}");
+    }
+}
+
+#[test]
+fn acquire_exits_with_the_decision() {
+    let server = Server::demo();
+    let own = ["--resource", "r", "--limit", "1", "--window", "1h"];
+    let first = server.acquire(&own);
+    assert_eq!((first.status.code(), stdout(&first).lines().next()), (Some(0), Some("allowed")));
+    let second = server.acquire(&own);
+    assert_eq!(second.status.code(), Some(1));
+    assert!(stdout(&second).starts_with("denied by ad-hoc (code 429): retry in "), "{}", stdout(&second));
+    assert!(stdout(&second).contains("  ad-hoc: 1 of 1 used"));
+    let json = server.acquire(&["--json", "--peek", "api=/login", "ip=1.2.3.4"]);
+    let json: Value = serde_json::from_str(&stdout(&json)).unwrap();
+    assert_eq!((&json["allowed"], &json["limits"][0]["used"]), (&Value::Bool(true), &Value::from(0)));
+}
+
+#[test]
+fn validate_lists_every_error() {
+    let good = run(&["validate", "-"], slidegate_server::config::DEMO);
+    assert_eq!((good.status.code(), stdout(&good).as_str()), (Some(0), "-: ok, 4 rules\n"));
+    let bad = "listen: { http: here, htp: x }\nstore: rediss\nlisten2: 5\nrules:\n  - { name: a, limit: 0, window: 1s }\n";
+    let bad = run(&["validate", "-"], bad);
+    assert_eq!(bad.status.code(), Some(1));
+    let told = String::from_utf8(bad.stderr).unwrap();
+    assert_eq!(
+        told.lines().collect::<Vec<_>>(),
+        [
+            "-:1:17: http must be an address and a port such as 127.0.0.1:8080, or `off`, not \"here\"",
+            "-:1:23: unknown field `htp` in listen: it may have `http`, `grpc`, `resp`, `admin`, `limits`",
+            "-:2:8: the store must be `memory`, `redis`, or an address such as redis://127.0.0.1:6379",
+            "-:3:1: unknown field `listen2` in the file: it may have `listen`, `access`, `tls`, `authorize`, `store`, `memory`, `redis`, `guard`, `hot-keys`, `monitor`, `reservations`, `rules`, `ad-hoc`, `unmatched`, `edition`",
+            "-:5:23: limit must be between 1 and 1000000000000, not 0",
+        ]
+    );
+}
+
+#[test]
+fn invalid_listen_limits_are_reported_with_their_lines() {
+    let bad = "listen:
+  limits:
+    connections: 0
+    connections-per-address: 1000001
+    first-byte: 1ms
+    unfinished-bytes: 4096
+    grpc-streams: many
+    grpc-streams-per-connection: 1001
+    conections: 5
+rules: []";
+    let told = String::from_utf8(run(&["validate", "-"], bad).stderr).unwrap();
+    assert_eq!(
+        told.lines().collect::<Vec<_>>(),
+        [
+            "-:3:18: connections must be between 1 and 1000000, not 0",
+            "-:4:30: connections-per-address must be between 1 and 1000000, not 1000001",
+            "-:5:17: first-byte must be between 10ms and 1h, not 1ms",
+            "-:6:23: unfinished-bytes must be between 8388608 and 1099511627776, not 4096",
+            "-:7:19: grpc-streams must be a whole number, not \"many\"",
+            "-:8:34: grpc-streams-per-connection must be between 0 and 1000, not 1001",
+            "-:9:5: unknown field `conections` in limits: it may have `connections`, `connections-per-address`, `first-byte`, `unfinished-bytes`, `grpc-streams`, `grpc-streams-per-connection`",
+        ]
+    );
+}
+
+#[test]
+fn invalid_file_prevents_the_start() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(b"rules: [{ name: a, window: 1s }]").unwrap();
+    let path = file.path().to_str().unwrap();
+    let output = run(&["--config", path], "");
+    assert_eq!(output.status.code(), Some(2));
+    let told = String::from_utf8(output.stderr).unwrap();
+    let expected = format!("slidegate: {path} has mistakes:\n  {path}:1:9: rule `a` needs `limit`\n");
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn flags_override_listeners_of_the_file() {
+    let server = Server::with_rules("listen: { http: 127.0.0.1:1 }\nstore: memory\nrules: []\n");
+    assert!(!server.address.ends_with(":1"));
+    assert_eq!(server.get("/readyz").json()["rules"], 0);
+}
+
+#[test]
+fn schema_accepts_valid_and_rejects_invalid_files() {
+    let schema: Value = serde_json::from_slice(&run(&["schema"], "").stdout).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let full = include_str!("../../../slidegate/tests/suite/full.yaml");
+    let limits = "listen: { limits: { connections: 5, connections-per-address: 2, first-byte: 1s, unfinished-bytes: 8388608, grpc-streams: 0, grpc-streams-per-connection: 1 } }\nrules: []";
+    for good in [
+        slidegate_server::config::DEMO,
+        full,
+        limits,
+        "listen: { http: 127.0.0.1:0 }\nstore: memory\nrules: []",
+    ] {
+        slidegate_server::config::Config::parse(good).unwrap();
+        let good: Value = yaml(good);
+        assert!(validator.is_valid(&good), "{:?}", validator.iter_errors(&good).next());
+    }
+    for bad in [
+        "{}",
+        "rules: 5",
+        "rules: [], other: 1",
+        "rules: [{ limit: 5, window: 1s }]",
+        "rules: [{ name: a, limit: 0, window: 1s }]",
+        "rules: [{ name: a, limit: 5, window: 5 }]",
+        "rules: [{ name: a, limit: 5, window: 1s, mode: maybe }]",
+        "rules: [{ name: a, limit: 5, window: 1s, windw: 1s }]",
+        "rules: [{ name: a, limit: 5, window: 1s, algorithm: time-slice, slices: 1 }]",
+        "rules: [{ name: a, limit: 5, window: 1s, match: { api: [] } }]",
+        "rules: [{ name: a }]",
+        "rules: [{ name: a, limit: 5 }]",
+        "rules: [{ name: a, limit: 5, window: 1s, unlimited: true }]",
+        "rules: [{ name: a, unlimited: true, blocked: true }]",
+        "rules: [{ name: a, unlimited: false }]",
+    ] {
+        let bad = format!("{{ {} }}", bad.trim_matches(['{', '}']));
+        assert!(slidegate_server::config::Config::parse(&bad).is_err(), "{bad}");
+        assert!(!validator.is_valid(&yaml(&bad)), "{bad}");
+    }
+}
+
+/// YAML as JSON.
+fn yaml(text: &str) -> Value {
+    serde_saphyr::from_str_with_options(text, serde_saphyr::options! { strict_booleans: true }).unwrap()
+}
+
+#[test]
+fn help_has_examples() {
+    let help = stdout(&run(&["--help"], ""));
+    for word in [
+        "serve",
+        "validate",
+        "schema",
+        "acquire",
+        "explain",
+        "bench",
+        "simulate",
+        "import",
+        "--config",
+        "--envoy-config",
+        "--http",
+        "--store",
+        "slidegate acquire api=/login",
+    ] {
+        assert!(help.contains(word), "{word} is not in:\n{help}");
+    }
+}

@@ -1,0 +1,177 @@
+//! Tests the data of the dashboard: statistics by second, hot keys, the window of a key, and the page itself.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+
+use serde_json::Value;
+use slidegate_testkit::eventually;
+
+use crate::server::Server;
+
+const RULES: &str = "
+rules:
+  - { name: login, match: { api: /login }, key: [ip], limit: 3, window: 1h }
+  - { name: watched, match: { api: /login }, key: [user], limit: 1, window: 1h, mode: shadow }
+";
+
+fn login(server: &Server, ip: &str) {
+    server.post("/v1/acquire", &format!(r#"{{"attributes":{{"api":"/login","ip":"{ip}","user":"alice"}}}}"#));
+}
+
+/// Stream of server-sent events.
+struct Events {
+    lines: std::io::Lines<BufReader<TcpStream>>,
+}
+
+impl Events {
+    fn of(server: &Server) -> Self {
+        let mut stream = server.connect();
+        stream.write_all(b"GET /v1/live HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        Events { lines: BufReader::new(stream).lines() }
+    }
+
+    /// Returns the next event of that name.
+    fn next(&mut self, name: &str) -> Value {
+        let event = format!("event: {name}");
+        self.lines.by_ref().map(Result::unwrap).find(|line| *line == event).expect("there are more events");
+        let data = self.lines.next().unwrap().unwrap();
+        serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap()
+    }
+
+    /// Reads to the end. Returns the last line that is not empty: "0", the last chunk, if the server has ended the
+    /// answer and not only the connection. Events go on for no longer than about a minute.
+    fn end(self) -> Option<String> {
+        self.lines.map_while(Result::ok).take(300).filter(|line| !line.is_empty()).last()
+    }
+}
+
+fn sum(history: &Value, name: &str) -> u64 {
+    history[name].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).sum()
+}
+
+#[test]
+fn stream_reports_every_second() {
+    let mut server = Server::with_rules(RULES);
+    for _ in 0..2 {
+        login(&server, "1.2.3.4");
+    }
+    // A second is reported when it is over.
+    eventually("the second of both is over", || sum(&Events::of(&server).next("history"), "allowed") == 2);
+    let mut events = Events::of(&server);
+    let history = events.next("history");
+    assert_eq!(
+        (sum(&history, "allowed"), sum(&history, "denied"), &history["step_ms"]),
+        (2, 0, &1_000.into())
+    );
+    for _ in 0..5 {
+        login(&server, "1.2.3.4");
+    }
+    let (mut allowed, mut denied, mut would) = (0, 0, 0);
+    let mut last = Value::Null;
+    // They may fall into more than one second.
+    for _ in 0..20 {
+        last = events.next("tick");
+        allowed += last["allowed"].as_u64().unwrap();
+        denied += last["denied"].as_u64().unwrap();
+        would += last["would_deny"].as_u64().unwrap();
+        if allowed + denied >= 5 {
+            break;
+        }
+    }
+    assert_eq!((allowed, denied, would), (1, 4, 5), "{last}");
+    let rule = &last["rules"][0];
+    assert_eq!(
+        (&rule["rule"], &rule["limit"], &rule["mode"]),
+        (&"login".into(), &3.into(), &"enforce".into())
+    );
+    assert_eq!((&rule["allowed_minute"], &rule["denied_minute"]), (&3.into(), &4.into()));
+    assert_eq!(rule["usage"], 1.0);
+    assert_eq!((&last["store"]["store"], &last["edition"]["version"]), (&"memory".into(), &1.into()));
+    assert!(last["connections"]["http"].as_u64().unwrap() >= 1);
+    // A client that looks on does not keep the server from stopping: its answer is ended, not cut off.
+    server.terminate();
+    assert_eq!(events.end().as_deref(), Some("0"));
+    assert!(server.wait().success());
+}
+
+#[test]
+fn top_keys_by_requests_and_denials() {
+    let server = Server::with_rules(RULES);
+    for (ip, times) in [("1.1.1.1", 9), ("2.2.2.2", 2), ("3.3.3.3", 5)] {
+        for _ in 0..times {
+            login(&server, ip);
+        }
+    }
+    for period in ["minute", "hour"] {
+        let top = server.get(&format!("/v1/top?period={period}&rule=login")).json();
+        let told = |name: &str| -> Vec<(String, u64)> {
+            let keys = top[name].as_array().unwrap().iter();
+            keys.map(|key| (key["key"].as_str().unwrap().to_owned(), key["count"].as_u64().unwrap()))
+                .collect()
+        };
+        let key = |ip: &str, count| (format!("login:ip={ip}"), count);
+        assert_eq!(told("hottest"), [key("1.1.1.1", 9), key("3.3.3.3", 5), key("2.2.2.2", 2)]);
+        assert_eq!(told("denied"), [key("1.1.1.1", 6), key("3.3.3.3", 2)]);
+    }
+    assert_eq!(server.get("/v1/top").json()["hottest"][0]["key"], "watched:user=alice");
+    assert_eq!(server.get("/v1/top?period=year").status, 400);
+}
+
+#[test]
+fn key_is_shown_with_its_window() {
+    let server = Server::with_rules(
+        "rules: [{ name: one, key: [user], limit: 3, window: 1h, overrides: [{ key: { user: bob }, limit: 5 }] }]",
+    );
+    for (user, permits) in [("alice", 1), ("alice", 2), ("bob", 4)] {
+        server.post("/v1/acquire", &format!(r#"{{"attributes":{{"user":"{user}"}},"permits":{permits}}}"#));
+    }
+    let alice = server.get("/v1/keys/one:user=alice").json();
+    assert_eq!((&alice["rule"], &alice["limit"], &alice["used"]), (&"one".into(), &3.into(), &3.into()));
+    assert_eq!((&alice["window_ms"], &alice["algorithm"]), (&3_600_000.into(), &"sliding-window".into()));
+    let [first, second] = [0, 1].map(|n| alice["entries"][n]["at_ms"].as_f64().unwrap());
+    assert!(first < second && second <= alice["at_ms"].as_f64().unwrap(), "{alice}");
+    assert_eq!(server.get("/v1/keys/one:user=bob").json()["limit"], 5, "an override");
+    assert_eq!(server.send("DELETE", "/v1/keys/one:user=bob", &[], "").status, 403, "nobody may change");
+}
+
+#[test]
+fn browser_gets_the_dashboard() {
+    let server = Server::with_env(&[("SLIDEGATE_TOKEN", "data-token-0123456789")], RULES, &[]);
+    let page = server.send("GET", "/", &[("accept", "text/html,*/*")], "");
+    assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
+    assert!(page.header("content-security-policy").unwrap().contains("script-src 'self'"));
+    let names = page.body.split('"').filter_map(|text| text.strip_prefix("dashboard/"));
+    let names: Vec<&str> = names.collect();
+    assert!(names.len() >= 3, "{names:?}");
+    for name in names {
+        assert_eq!(server.get(&format!("/dashboard/{name}")).status, 200, "{name}");
+    }
+    assert_eq!(server.get("/dashboard/nothing.js").status, 404);
+    assert!(server.get("/").body.starts_with("Slidegate\n"), "for people with curl");
+    assert_eq!(server.get("/v1/live").status, 401, "what it shows is for those who may ask");
+}
+
+#[test]
+fn dry_run_previews_rule_changes() {
+    let token = [("authorization", "Bearer admin-token-0123456789")];
+    let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", "admin-token-0123456789")], RULES, &[]);
+    let yaml = server.get("/v1/rules?format=yaml");
+    assert_eq!(yaml.header("content-type"), Some("application/yaml"));
+    let same = server.send("PUT", "/v1/rules?dry-run=true", &token, &yaml.body);
+    assert_eq!((same.status, &same.json()["changed"]), (200, &false.into()), "{}", yaml.body);
+    let other = yaml.body.replace("limit: 3", "limit: 4").replace("watched", "new");
+    let preview = server.send("PUT", "/v1/rules?dry-run=true", &token, &other).json();
+    assert_eq!(
+        (&preview["changed"], &preview["added"], &preview["removed"], &preview["altered"]),
+        (
+            &true.into(),
+            &["new"].as_slice().into(),
+            &["watched"].as_slice().into(),
+            &["login"].as_slice().into()
+        )
+    );
+    let wrong =
+        server.send("PUT", "/v1/rules?dry-run=true", &token, "rules:\n  - name: one\n    limit: zero\n");
+    assert_eq!((wrong.status, &wrong.json()["error"]["code"]), (400, &"invalid_rules".into()));
+    assert_eq!(server.get("/v1/rules").json()["edition"]["version"], 1, "nothing has changed");
+}

@@ -1,0 +1,502 @@
+//! Tests counting in Redis over the API: shared by servers, with and without a reachable Redis, and outages distinct
+//! from denials.
+
+use std::process::Command;
+
+use serde_json::json;
+use slidegate::{Clock, SystemClock};
+use slidegate_server::config::Config;
+use slidegate_testkit::{FakeTime, Flavour, RedisServer, eventually, lasting_port, process};
+
+use crate::server::{BINARY, Server};
+
+const RULES: &str = "rules: [{ name: api, key: [user], limit: 5, window: 1m }]";
+
+fn with_store(url: &str, rest: &str) -> Server {
+    // On a busy machine Redis may take longer than the usual deadline; then it would not be who decides.
+    let guard = if rest.contains("guard:") { "" } else { "guard: { deadline: 20s }" };
+    Server::with_rules(&format!("store: {url}\n{guard}\n{rest}\n{RULES}\n"))
+}
+
+fn ask(server: &Server) -> u16 {
+    server.post("/v1/acquire", r#"{"attributes":{"user":"alice"}}"#).status
+}
+
+#[test]
+fn two_servers_share_one_count() {
+    let redis = RedisServer::start(Flavour::Redis7);
+    let one = with_store(&redis.url(), "");
+    let two = with_store("redis", &format!("redis: {{ url: \"{}\" }}", redis.url()));
+    assert!(one.greeting.contains(&format!("store: redis at 127.0.0.1:{}", redis.port)));
+    let answers: Vec<u16> = [&one, &two, &one, &two, &one, &two, &one].map(ask).into();
+    assert_eq!(answers, [200, 200, 200, 200, 200, 429, 429]);
+    assert_eq!(one.get("/readyz").json(), json!({ "ready": true, "store": "redis", "rules": 1 }));
+    let denied = two.post("/v1/acquire", r#"{"attributes":{"user":"alice"}}"#).json();
+    assert_eq!((&denied["denied_by"], &denied["limits"][0]["used"]), (&json!("api"), &json!(5)));
+}
+
+#[test]
+fn reservation_is_settled_at_another_server() {
+    let redis = RedisServer::start(Flavour::Redis7);
+    let (one, two) = (with_store(&redis.url(), ""), with_store(&redis.url(), ""));
+    let body = r#"{"attributes":{"user":"alice"},"permits":4}"#;
+    let reservation = one.post("/v1/acquire", body).json()["reservation"].clone();
+    assert_eq!(two.post("/v1/acquire", body).status, 429);
+    let settle = json!({ "reservation": reservation, "permits": 1 }).to_string();
+    assert_eq!(two.post("/v1/settle", &settle).json(), json!({ "settled": "done" }));
+    assert_eq!(one.post("/v1/settle", &settle).json(), json!({ "settled": "already" }));
+    assert_eq!(one.post("/v1/acquire", body).status, 200);
+}
+
+/// Unsigned reservations, as an attacker who knows the layout would write them: none is settled, and Redis is not called.
+#[test]
+fn forged_reservations_do_not_reach_redis() {
+    let redis = RedisServer::start(Flavour::Redis7);
+    let server = with_store(&redis.url(), "");
+    let body = r#"{"attributes":{"user":"alice"},"permits":4,"id":"one"}"#;
+    let reservation = server.post("/v1/acquire", body).json()["reservation"].as_str().unwrap().to_owned();
+    let at = reservation.split('.').next().unwrap();
+    let forged: String =
+        (0..1_000u64).map(|n| format!("{at}.{}.1.14.api:user=alice", 10u64.pow(18) + n)).collect();
+    let signed = format!("{forged}{}", &reservation[reservation.len() - 33..]);
+    // Nothing but decisions and settlements runs a script here.
+    let scripts = || {
+        let stats = format!("{:?}", redis.run("INFO commandstats"));
+        stats
+            .split("cmdstat_evalsha:calls=")
+            .nth(1)
+            .and_then(|rest| rest.split(',').next())
+            .unwrap()
+            .to_owned()
+    };
+    let before = scripts();
+    for text in [&forged, &signed] {
+        let answer = server.post("/v1/settle", &json!({ "reservation": text, "permits": 0 }).to_string());
+        assert_eq!(answer.status, 400, "{}", answer.body);
+    }
+    assert_eq!(scripts(), before);
+    let notes = redis.run("ZCARD sg:{api:user=alice}:notes");
+    assert_eq!(notes, ::redis::Value::Int(1), "the note of the id");
+    let settle = json!({ "reservation": reservation, "permits": 1 }).to_string();
+    assert_eq!(server.post("/v1/settle", &settle).json(), json!({ "settled": "done" }));
+}
+
+/// A node that starts while Redis is away signs with a key of its own, which it goes on to accept. A Redis that has lost the key of
+/// all nodes gets it back.
+#[test]
+fn nodes_restore_a_lost_reservation_key() {
+    let port = lasting_port();
+    let url = format!("redis://127.0.0.1:{port}");
+    let early = with_store(&url, "");
+    let acquire = |server: &Server, user: &str| {
+        let body = json!({ "attributes": { "user": user } }).to_string();
+        server.post("/v1/acquire", &body).json()["reservation"].clone()
+    };
+    let settle = |server: &Server, reservation: &serde_json::Value| {
+        server.post("/v1/settle", &json!({ "reservation": reservation, "permits": 0 }).to_string()).status
+    };
+    let alone = acquire(&early, "alice");
+    assert!(alone.is_string());
+    assert_eq!(settle(&early, &alone), 200);
+    let redis = RedisServer::at(Flavour::Redis7, port);
+    let has_key = || redis.run("EXISTS sg:{reservation-key}:shared") == ::redis::Value::Int(1);
+    eventually("the node stores its key", has_key);
+    assert_eq!(settle(&early, &alone), 200, "what it has signed before it goes on to accept");
+    let late = with_store(&url, "");
+    eventually("both decide by Redis", || {
+        [&early, &late].iter().all(|server| server.get("/readyz").json()["ready"] == true)
+    });
+    let (from_early, from_late) = (acquire(&early, "bob"), acquire(&late, "carol"));
+    assert_eq!((settle(&late, &from_early), settle(&early, &from_late)), (200, 200));
+    assert_eq!(settle(&late, &alone), 200, "the key of the first node is that of all");
+    redis.run("DEL sg:{reservation-key}:shared");
+    eventually("a node writes the key back", has_key);
+    let newest = with_store(&url, "");
+    assert_eq!(settle(&newest, &from_early), 200);
+}
+
+#[test]
+fn large_batch_is_split_into_calls() {
+    let redis = RedisServer::start(Flavour::Redis7);
+    let server = with_store(&redis.url(), "redis: { batch-size: 100 }");
+    let requests: Vec<_> = (0..250)
+        .map(|n| json!({ "resource": format!("r{}", n % 125), "limit": 1, "window": "1m" }))
+        .collect();
+    let answer = server.post("/v1/acquire/batch", &json!({ "requests": requests }).to_string()).json();
+    let results = answer["results"].as_array().unwrap();
+    let allowed: Vec<bool> = results.iter().map(|result| result["allowed"] == true).collect();
+    assert_eq!(allowed.len(), 250);
+    assert!(allowed[..125].iter().all(|allowed| *allowed) && !allowed[125..].iter().any(|allowed| *allowed));
+    let calls = format!("{:?}", redis.run("INFO commandstats"));
+    let calls = calls
+        .split("cmdstat_evalsha:calls=")
+        .nth(1)
+        .and_then(|rest| rest.split(',').next())
+        .unwrap()
+        .to_owned();
+    // Three parts, and no more: each a round trip. The first finds that its script is not there yet.
+    assert_eq!(calls, "3");
+}
+
+#[test]
+fn server_starts_without_redis() {
+    let port = lasting_port();
+    let server = with_store(&format!("redis://:hush@127.0.0.1:{port}"), "");
+    let ready = server.get("/readyz");
+    assert_eq!(ready.status, 503);
+    assert_eq!(ready.json()["ready"], false);
+    let reason = ready.json()["reason"].to_string();
+    assert!(reason.contains(&format!("Redis at 127.0.0.1:{port} cannot be reached")), "{reason}");
+    // Nobody has to wait for it.
+    let answer = server.post("/v1/acquire", r#"{"attributes":{"user":"alice"}}"#);
+    assert_eq!((answer.status, &answer.json()["source"]), (200, &json!("local")));
+    assert!(!format!("{}{reason}{}", server.greeting, answer.json()).contains("hush"));
+    assert_eq!(server.get("/healthz").status, 200);
+    let _redis = RedisServer::at_with(Flavour::Redis7, port, &["--requirepass", "hush"]);
+    eventually("it is ready", || server.get("/readyz").status == 200);
+    // What was admitted before it was there is counted.
+    eventually("Redis has what was admitted without it", || {
+        let peek = server.post("/v1/peek", r#"{"attributes":{"user":"alice"}}"#).json();
+        peek["source"] == "store" && peek["limits"][0]["used"] == 1
+    });
+}
+
+#[test]
+fn each_rule_has_its_outage_policy() {
+    let redis = RedisServer::at(Flavour::Redis7, lasting_port());
+    let server = Server::with_rules(&format!(
+        "store: {}\nguard: {{ on-error: open, deadline: 20s }}\nrules:\n\
+         - {{ name: usual, key: [a], limit: 1, window: 1m }}\n\
+         - {{ name: strict, key: [b], limit: 9, window: 1m, on-error: closed, code: 7 }}\n\
+         - {{ name: fair, key: [c], limit: 3, window: 1m, on-error: local }}\n",
+        redis.url()
+    ));
+    let post = |name: &str| {
+        let answer = server.post("/v1/acquire", &json!({ "attributes": { name: "x" } }).to_string());
+        (answer.status, answer.json()["source"].as_str().unwrap().to_owned())
+    };
+    let told = |status: u16, source: &str| (status, source.to_owned());
+    assert_eq!(["a", "b", "c"].map(post), [200, 200, 200].map(|status| told(status, "store")));
+    assert_eq!(post("a"), told(429, "store"));
+    redis.kill();
+    // The deny cache answers until the node notices that it does not hear from Redis any more.
+    eventually("the deny cache is not used any more", || post("a") != told(429, "deny-cache"));
+    assert_eq!((post("a"), post("a")), (told(200, "fail-open"), told(200, "fail-open")));
+    assert_eq!(post("b"), told(429, "fail-closed"));
+    let denied = server.post("/v1/acquire", r#"{"attributes":{"b":"x"}}"#);
+    assert_eq!((&denied.json()["denied_by"], &denied.json()["code"]), (&json!("strict"), &json!(7)));
+    // One of three is used already, and the others are this node's: it is alone.
+    let answers: Vec<_> = (0..4).map(|_| post("c")).collect();
+    assert_eq!(answers, [200, 200, 429, 429].map(|status| told(status, "local")));
+    let ready = server.get("/readyz");
+    assert_eq!((ready.status, &ready.json()["ready"]), (200, &json!(true)));
+    assert!(ready.json()["degraded"].as_str().unwrap().contains("cannot be reached"), "{}", ready.json());
+    let store = server.get("/v1/store").json();
+    let seen = &store["servers"][0];
+    assert_eq!((&seen["breaker"], &seen["direct"]), (&json!("open"), &json!(false)), "{store}");
+    assert!(store["journal"]["entries"].as_u64() >= Some(3), "{store}");
+    // It comes back with nothing, and is given everything.
+    redis.restart();
+    eventually("Redis decides again", || server.get("/v1/store").json()["servers"][0]["direct"] == true);
+    assert_eq!(["a", "b", "c"].map(post), [told(429, "store"), told(200, "store"), told(429, "store")]);
+    let peek = server.post("/v1/peek", r#"{"attributes":{"b":"x"}}"#).json();
+    assert_eq!(peek["limits"][0]["used"], 2);
+    assert_eq!(server.get("/v1/store").json()["servers"][0]["nodes"], 1);
+}
+
+#[test]
+fn nodes_know_the_number_of_members() {
+    let redis = RedisServer::start(Flavour::Redis7);
+    let guard = "guard: { heartbeat: 100ms, deadline: 20s }";
+    let one = with_store(&redis.url(), guard);
+    let nodes = |n: u64| {
+        eventually(&format!("it knows {n} nodes"), || {
+            one.get("/v1/store").json()["servers"][0]["nodes"] == n
+        });
+    };
+    nodes(1);
+    let two = with_store(&redis.url(), guard);
+    nodes(2);
+    drop(two);
+    nodes(1);
+}
+
+#[test]
+fn warns_if_redis_may_evict_keys() {
+    let settings = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
+    let redis = RedisServer::with(Flavour::Redis7, &settings, &[]);
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let _server = Server::logging_to(log.as_file(), &[], RULES, &["--store", &redis.url()]);
+    eventually("the policy is told, and what to do", || {
+        let told = std::fs::read_to_string(log.path()).unwrap();
+        told.contains("maxmemory-policy is allkeys-lru") && told.contains("set it to noeviction")
+    });
+}
+
+/// Asserts the exact messages for a file.
+const BROKEN: &[(&str, &str)] = &[
+    ("redis: 5", "1:8: redis must be a mapping, not 5"),
+    (
+        "redis: { host: x }",
+        "1:10: unknown field `host` in redis: it may have `url`, `cluster`, `shards`, `sentinel`, `tls`, `connections`, `connect-timeout`, `response-timeout`, `keep-alive`, `health-check`, `max-in-flight`, `max-wait`, `batch-size`, `min-expire`, `expire-buffer`, `mode`, `prefix`",
+    ),
+    (
+        "redis: { url: \"http://user:hush@x\" }",
+        "1:15: url must look like redis://[user:password@]host:port[/db], or rediss:// for TLS",
+    ),
+    (
+        "redis: { url: \"redis://a\", cluster: [\"redis://b\"] }",
+        "1:37: redis has `url` already: give that or `cluster`, not both",
+    ),
+    ("redis: { cluster: redis://a }", "1:19: cluster must be a list, not a text"),
+    ("redis: { cluster: [] }", "1:8: cluster must name 1 to 1000 urls, not 0"),
+    (
+        "redis: { shards: [\"redis://u:hush@a:1\", \"redis://b:1\", \"redis://:hush@a:1\"] }",
+        "1:8: shards names a:1 twice",
+    ),
+    (
+        "redis:\n  shards:\n    - http://user:hush@x\n    - 5",
+        "3:7: url must look like redis://[user:password@]host:port[/db], or rediss:// for TLS\n4:7: url must be text, not 5: write \"5\" in quotes",
+    ),
+    (
+        "redis: { sentinel: { name: x } }",
+        "1:20: sentinel needs `master`\n1:20: sentinel needs `nodes`\n1:22: unknown field `name` in sentinel: it may have `master`, `nodes`, `username`, `password`",
+    ),
+    (
+        "redis: { sentinel: { master: \"\", nodes: [\"redis://a\"] } }",
+        "1:8: sentinel.master is empty: give the name the sentinels have for it",
+    ),
+    (
+        "redis: { sentinel: { master: m, nodes: [\"redis://a\"], password: 4711 } }",
+        "1:65: password must be text: write it in quotes",
+    ),
+    (
+        "redis: { cluster: [\"rediss://a\", \"redis://b\"], tls: { ca: x } }",
+        "1:53: tls needs a url that starts with rediss://",
+    ),
+    ("redis: { connections: 0 }", "1:8: connections must be between 1 and 64, not 0"),
+    ("redis: { batch-size: 1001 }", "1:8: batch-size must be between 1 and 1000, not 1001"),
+    (
+        "redis: { response-timeout: soon }",
+        "1:28: response-timeout must be a length of time such as 250ms, 5s or 1h, not \"soon\"",
+    ),
+    ("redis: { max-wait: 2m }", "1:8: max-wait must be between 0s and 1m, not 2m"),
+    ("redis: { mode: lua }", "1:16: mode must be one of script, transaction, not \"lua\""),
+    ("redis: { prefix: \"a b\" }", "1:8: prefix must be 1 to 32 letters, digits or any of `._-`"),
+    ("redis: { tls: { ca: x } }", "1:15: tls needs a url that starts with rediss://"),
+    ("redis: { url: \"rediss://x\", tls: { cert: x } }", "1:34: tls needs both `cert` and `key`, or neither"),
+    ("guard: { deadline: 0s }", "1:8: deadline must be between 1ms and 1m, not 0s"),
+    ("guard: { on-error: maybe }", "1:20: on-error must be one of local, open, closed, not \"maybe\""),
+    ("guard: { journal: many }", "1:19: journal must be a whole number, not \"many\""),
+    ("guard: { longest-pause: 10ms }", "1:8: longest-pause must be between 50ms and 1m, not 10ms"),
+    (
+        "guard: { timeout: 1s }",
+        "1:10: unknown field `timeout` in guard: it may have `deadline`, `on-error`, `nodes`, `failures`, `probes`, `first-pause`, `longest-pause`, `journal`, `heartbeat`, `write-back`",
+    ),
+    ("hot-keys: { coalesce: yes please }", "1:23: coalesce must be true or false, not \"yes please\""),
+    ("hot-keys: { max-waiting: 0 }", "1:11: max-waiting must be between 1 and 1000000, not 0"),
+    ("hot-keys: { deny-cache: 10000001 }", "1:11: deny-cache must be between 0 and 10000000, not 10000001"),
+    (
+        "hot-keys: { lease: 1 }",
+        "1:13: unknown field `lease` in hot-keys: it may have `coalesce`, `max-waiting`, `deny-cache`",
+    ),
+    (
+        "redis: { mode: transaction }\nrules: [{ name: a, limit: 1, window: 1s, encoding: packed }]",
+        "1:8: mode: transaction cannot store rule `a`, which has encoding: packed",
+    ),
+];
+
+#[test]
+fn every_mistake_has_its_exact_message() {
+    for (text, expected) in BROKEN {
+        let text = if text.contains("rules:") { (*text).to_owned() } else { format!("{text}\nrules: []") };
+        let told = Config::parse(&text).unwrap_err().to_string();
+        assert_eq!(told, *expected, "{text}");
+    }
+}
+
+#[test]
+fn reads_every_field() {
+    let text = "store: redis
+redis:
+  url: rediss://user:password@host:6380/2
+  tls: { ca: ca.pem, cert: cert.pem, key: key.pem }
+  connections: 4
+  connect-timeout: 2s
+  response-timeout: 100ms
+  keep-alive: 30s
+  health-check: 1s
+  max-in-flight: 1000
+  max-wait: 10ms
+  batch-size: 50
+  min-expire: 2m
+  expire-buffer: 30s
+  mode: script
+  prefix: acme.sg
+hot-keys: { coalesce: false, max-waiting: 5, deny-cache: 0 }
+rules: [{ name: hot, limit: 1000, window: 1s, lease: { permits: 100, ttl: 100ms } }]
+";
+    let config = Config::parse(text).unwrap();
+    let error = config.redis.options(None).unwrap_err();
+    assert!(error.starts_with("cannot read ca.pem: "), "{error}");
+    let schema = process::output(Command::new(BINARY).arg("schema"));
+    let schema: serde_json::Value = serde_json::from_slice(&schema.stdout).unwrap();
+    let value: serde_json::Value = serde_saphyr::from_str(text).unwrap();
+    assert!(jsonschema::validator_for(&schema).unwrap().is_valid(&value));
+}
+
+/// The server prints the addresses of every topology without passwords, and the schema accepts its file.
+#[test]
+fn reads_every_topology() {
+    let schema = process::output(Command::new(BINARY).arg("schema"));
+    let schema: serde_json::Value = serde_json::from_slice(&schema.stdout).unwrap();
+    let topologies = [
+        ("cluster: [\"redis://u:hush@a:1\", \"redis://b:2\"]", "the cluster of a:1, b:2"),
+        ("shards: [\"redis://u:hush@a:1\", \"redis://b:2\"]", "the shards a:1, b:2"),
+        (
+            "sentinel: { master: m, nodes: [\"redis://u:hush@a:1\"], username: u, password: hush }",
+            "m of the sentinels a:1",
+        ),
+    ];
+    for (topology, place) in topologies {
+        let text = format!("store: redis\nredis: {{ {topology} }}\nrules: []");
+        let options = Config::parse(&text).unwrap().redis.options(None).unwrap();
+        assert_eq!(options.address(), place);
+        assert!(!format!("{options:?}").contains("hush"));
+        let value: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+        assert!(jsonschema::validator_for(&schema).unwrap().is_valid(&value), "{text}");
+    }
+}
+
+/// `/readyz` names the servers that do not answer.
+#[test]
+fn readyz_names_unreachable_shards() {
+    let servers = [(); 2].map(|()| RedisServer::start(Flavour::Redis7));
+    let urls: Vec<String> = servers.iter().map(|server| format!("\"{}\"", server.url())).collect();
+    let server = with_store("redis", &format!("redis: {{ shards: [{}] }}", urls.join(", ")));
+    assert_eq!(server.get("/readyz").status, 200);
+    servers[1].kill();
+    // It is asked now and then, however often we are.
+    eventually("it is noticed", || server.get("/readyz").json()["degraded"].is_string());
+    let ready = server.get("/readyz");
+    assert_eq!(ready.status, 200, "decisions can still be made");
+    let reason = ready.json()["degraded"].to_string();
+    assert!(reason.contains("1 of 2 servers do not answer"), "{reason}");
+    assert!(reason.contains(&format!("127.0.0.1:{}", servers[1].port)), "{reason}");
+    assert!(!reason.contains(&format!("127.0.0.1:{}", servers[0].port)), "{reason}");
+}
+
+/// The server answers a denied flood itself and calls Redis only now and then.
+#[test]
+fn denied_flood_is_answered_without_redis() {
+    let redis = RedisServer::start(Flavour::Redis7);
+    let server = with_store(&redis.url(), "");
+    let post = || server.post("/v1/acquire", r#"{"resource":"hot","limit":5,"window":"1h"}"#);
+    for _ in 0..5 {
+        assert_eq!(post().status, 200);
+    }
+    let scripts = || {
+        let info: String = redis::from_redis_value(redis.run("INFO commandstats")).unwrap();
+        let line =
+            info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=").map(str::to_owned));
+        line.unwrap().split(',').next().unwrap().parse::<u64>().unwrap()
+    };
+    // The first denials are Redis's, until this node listens to what others free.
+    eventually("the deny cache answers", || post().json()["source"] == "deny-cache");
+    let before = scripts();
+    // On a busy machine the node may stop hearing what others free for a moment, and asks Redis until it does again.
+    let mut asked = 0;
+    for _ in 0..500 {
+        let denied = post();
+        assert_eq!(denied.status, 429);
+        match denied.json()["source"].as_str() {
+            Some("deny-cache") => {}
+            Some("store") => asked += 1,
+            other => panic!("decided by {other:?}"),
+        }
+        assert_eq!(denied.json()["limits"][0]["used"], 5);
+        assert!(denied.json()["limits"][0]["retry_after_ms"].as_u64() > Some(3_500_000));
+        assert!(denied.header("retry-after").is_some());
+    }
+    assert!(asked < 100, "{asked} of 500 asked Redis");
+    // Redis's own checks, not the flood.
+    let scripts = scripts() - before - asked;
+    assert!(scripts < 50, "{scripts}");
+}
+
+/// Three thousand entries of one and two permits, a millisecond apart: 4,500 permits. Written by hand, to be there at once.
+const FILL: &str = "
+local time = redis.call('TIME')
+local now, key = time[1] * 1000000 + time[2], KEYS[1]
+local first = now - 1000000000
+for i = 1, 3000 do
+  local at = first + i * 1000
+  redis.call('ZADD', key, string.format('%d', at), string.format('%x*%d', at % 2 ^ 36, 1 + i % 2))
+end
+redis.call('ZADD', key, '-4500.25', 'u', string.format('-%d', first + 3000000), 'sliding-window 3600000000', '0', 'm', '0', 'l')
+redis.call('PEXPIRE', key, '3600000')";
+
+/// A wait that would take Redis too much reading is a lower bound, and every protocol marks it.
+#[test]
+fn retry_after_lower_bound_is_marked() {
+    let redis = RedisServer::start(Flavour::Redis7);
+    let rules = "rules: [{ name: api, key: [user], limit: 4500, window: 1h }]";
+    let url = redis.url();
+    let server = Server::with_rules(&format!(
+        "store: {url}\nguard: {{ deadline: 20s }}\nhot-keys: {{ deny-cache: 0 }}\n{rules}\n"
+    ));
+    redis::cmd("EVAL").arg(FILL).arg(1).arg("sg:{api:user=alice}").exec(&mut redis.client()).unwrap();
+    for path in ["/v1/acquire", "/v1/peek", "/v1/explain"] {
+        let body =
+            |permits: u64| json!({ "attributes": { "user": "alice" }, "permits": permits }).to_string();
+        let exact = server.post(path, &body(100)).json();
+        assert_eq!((&exact["allowed"], exact.get("retry_after_exact")), (&json!(false), None), "{path}");
+        let bound = server.post(path, &body(4_000)).json();
+        assert_eq!(
+            (&bound["allowed"], &bound["retry_after_exact"]),
+            (&json!(false), &json!(false)),
+            "{path}"
+        );
+        let limit = if path == "/v1/explain" { &bound["rules"][0]["counted"] } else { &bound["limits"][0] };
+        assert_eq!(limit["retry_after_exact"], json!(false), "{path}");
+        // The thousandth entry leaves a second after the first, and the exact wait is almost two seconds longer.
+        let (least, exact) = (bound["retry_after_ms"].as_u64(), exact["retry_after_ms"].as_u64());
+        assert!(least > exact && least <= exact.map(|exact| exact + 1_000), "{path}: {least:?}, {exact:?}");
+    }
+}
+
+/// A node hands out the permits of its lease, and returns the rest on shutdown.
+#[test]
+fn leases_are_returned_on_shutdown() {
+    // A slice of the window ends with an hour of Redis's clock, and then what is left of a lease is given back. Five
+    // minutes into an hour, no slice ends while the test runs.
+    let time = FakeTime::start();
+    let second = SystemClock::new().now().get() / 1_000_000 % 3_600;
+    time.set((3_600 - second as i64 + 300) * 1_000);
+    let redis = RedisServer::with(Flavour::Valkey9, &[], &time.environment());
+    let text = format!(
+        "store: {}\nguard: {{ deadline: 20s }}\n\
+         rules: [{{ name: hot, limit: 1000, window: 10h, lease: {{ permits: 100, ttl: 1h }} }}]",
+        redis.url()
+    );
+    let mut server = Server::with_rules(&text);
+    let mut leased = 0;
+    for _ in 0..100 {
+        let answer = server.post("/v1/acquire", r#"{"attributes":{"a":"b"}}"#);
+        assert_eq!(answer.status, 200);
+        leased += u64::from(answer.json()["source"] == "lease");
+    }
+    assert!(leased > 30, "{leased}");
+    let rule = &server.get("/v1/rules").json()["rules"][0];
+    assert_eq!((&rule["algorithm"], &rule["lease"]["ttl"]), (&json!("time-slice"), &json!("1h")));
+    let used = |server: &Server| {
+        let peek = server.post("/v1/peek", r#"{"attributes":{"a":"b"}}"#).json();
+        peek["limits"][0]["used"].as_u64().unwrap()
+    };
+    let store = server.get("/v1/store").json();
+    let idle = store["leases"]["idle_permits"].as_u64().unwrap();
+    assert_eq!((store["leases"]["keys"].as_u64(), used(&server)), (Some(1), 100 + idle), "{store}");
+    server.terminate();
+    assert!(server.wait().success());
+    assert_eq!(used(&Server::with_rules(&text)), 100);
+}

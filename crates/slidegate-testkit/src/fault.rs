@@ -1,0 +1,32 @@
+//! Faults of the network that the fault proxy imitates.
+
+use std::time::Duration;
+
+/// Fault of the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Everything passes.
+    None,
+    /// Every byte is late by this time, in each direction, for any number of bytes under way.
+    Delay(Duration),
+    /// Connections are accepted and stay open; nothing passes.
+    BlackHole,
+    /// Connections end with RST, new ones as soon as they are accepted.
+    Reset,
+    /// A few bytes at a time, in each direction.
+    Drip {
+        /// Bytes at a time.
+        bytes: usize,
+        /// Time between two writes.
+        every: Duration,
+    },
+    /// Requests reach the server; replies do not come back.
+    HalfOpen,
+    /// Connections are closed, and new ones are refused.
+    Deny,
+    /// The server receives this number of further bytes over all connections. Then the proxy closes the connection of the
+    /// last byte: complete commands are executed, and no reply follows. After one cut the fault is `None`.
+    CutAfterBytes(u64),
+    /// As `CutAfterBytes`, counted in whole commands, including those of the handshake. Not for TLS, which hides commands.
+    CutAfterCommands(u64),
+}

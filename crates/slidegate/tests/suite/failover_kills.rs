@@ -1,0 +1,98 @@
+//! Tests a server that is killed under load repeatedly: which store decides meanwhile, and how soon the server is used
+//! again.
+//!
+//! `FAILOVER_KILLS` kills it more often.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use slidegate::{FailoverOptions, RedisOptions, Source};
+use slidegate_testkit::{Flavour, RedisServer};
+
+use crate::deployment::{CLOSED, CallRecord, Deployment, OPEN, ms};
+use crate::fault_bounds::{Outage, Run};
+
+/// Returns a number from the environment, or the default.
+pub(crate) fn number(name: &str, usual: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+/// Returns true if the policy of the rule permits the answer: a decision of the store, or the answer for an outage.
+pub(crate) fn obeys(told: &CallRecord) -> bool {
+    match (told.key, told.source) {
+        (_, Source::Store) => true,
+        (OPEN, source) => source == Source::FailOpen && told.allowed,
+        (CLOSED, source) => source == Source::FailClosed && !told.allowed,
+        (_, source) => source == Source::Local,
+    }
+}
+
+/// Returns, for each node, the time of the first answer of the store to a call after `since`.
+pub(crate) fn first_by_store(told: &[CallRecord], nodes: usize, since: u64, key: Option<u64>) -> Vec<u64> {
+    let by_store = |told: &&CallRecord| {
+        told.source == Source::Store && told.asked >= since && key.is_none_or(|key| told.key == key)
+    };
+    let first = |node| told.iter().filter(by_store).find(|told| told.node == node);
+    (0..nodes).map(|node| first(node).map_or(u64::MAX, |told| told.answered)).collect()
+}
+
+#[tokio::test]
+async fn repeated_kills_under_load_stay_bounded() {
+    const NODES: usize = 3;
+    const LOCAL: [u64; 5] = [0, 1, 2, 3, 4];
+    let kills = number("FAILOVER_KILLS", 3);
+    let server = Arc::new(RedisServer::start(Flavour::Redis7));
+    let options =
+        FailoverOptions { heartbeat: ms(500), write_back: ms(20_000), ..FailoverOptions::default() };
+    let redis = RedisOptions::new(server.url());
+    let deployment =
+        Deployment::asking(&[0, 1, 2, 3, 4, OPEN, CLOSED], NODES, 3, ms(6), &redis, &options).await;
+    let watchdog = Arc::clone(&deployment.watchdog);
+    let blocking = |what: fn(&RedisServer)| {
+        let server = Arc::clone(&server);
+        async move { tokio::task::spawn_blocking(move || what(&server)).await.unwrap() }
+    };
+    let mut outages = Vec::new();
+    for kill in 0..kills {
+        deployment.until_full(&LOCAL).await;
+        blocking(RedisServer::kill).await;
+        let gone = deployment.now();
+        deployment.until_given_up(0).await;
+        let answers = [40, 200, 400][kill as usize % 3];
+        deployment.until("every node answers without the store", |told| told.len() >= answers).await;
+        let until = deployment.now();
+        blocking(RedisServer::restart).await;
+        outages.push(Outage { gone, until, back: deployment.now(), given_up: true });
+        deployment.until_by_store(0).await;
+    }
+    // What was lost would be admitted again before the store denies.
+    deployment.until_full(&LOCAL).await;
+    let servers: Vec<_> = deployment.nodes.iter().flat_map(|failover| failover.stats().servers).collect();
+    let told = deployment.stop().await;
+
+    let latency = watchdog.latency(told.iter());
+    let disobeyed: Vec<&CallRecord> = told.iter().filter(|told| !obeys(told)).collect();
+    let mut away = 0;
+    let mut slowest = Duration::ZERO;
+    for Outage { gone, until, back, .. } in &outages {
+        for told in told.iter().filter(|told| told.asked >= *gone && told.answered < *until) {
+            assert_ne!(told.source, Source::Store, "{told:?}");
+            away += 1;
+        }
+        for first in first_by_store(&told, NODES, *back, None) {
+            slowest = slowest.max(watchdog.between(*back, first));
+        }
+    }
+    let excess: u64 = servers.iter().map(|server| server.excess).sum();
+    eprintln!(
+        "killed {kills} times: {latency}; {away} answers while it was away, {} against their policy; slowest return \
+         {slowest:?}; excess {excess}",
+        disobeyed.len()
+    );
+    assert!(disobeyed.is_empty(), "{disobeyed:?}");
+    assert!(latency.corrected <= options.deadline + ms(10), "{latency}");
+    assert!(slowest <= ms(2_000), "{slowest:?}");
+    let deadline = options.deadline;
+    Run { told: &told, nodes: NODES, deadline, in_flight: 3, outages: &outages }
+        .assert_bounds("kills", &LOCAL);
+}
