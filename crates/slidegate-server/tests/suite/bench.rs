@@ -238,7 +238,7 @@ fn table_describes_the_results() {
     let text = String::from_utf8(output.stdout).unwrap();
     let starts =
         ["target    memory, in this process", "asked     1,000 in 0.10 s: ", "allowed   100 (10.0 %)"];
-    let more = ["denied   900 (90.0 %)", "errors    0 (0.0 %)", "latency   p50 ", "slower    than 1 ms "];
+    let more = ["denied    900 (90.0 %)", "errors    0 (0.0 %)", "latency   p50 ", "slower    than 1 ms "];
     let last = ["source    store 1,000", "rate      10,000 a second intended, ", "waited    ", "generator "];
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 11, "{text}");

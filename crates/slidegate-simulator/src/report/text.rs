@@ -29,7 +29,7 @@ impl fmt::Display for Report {
         )?;
         if self.algorithms.is_empty() {
             writeln!(f, "allowed   {}", with_percentage(self.allowed, self.requests))?;
-            writeln!(f, "denied   {}", with_percentage(self.denied, self.requests))?;
+            writeln!(f, "denied    {}", with_percentage(self.denied, self.requests))?;
         }
         if self.unruled > 0 {
             writeln!(f, "no rule   {}", with_percentage(self.unruled, self.requests))?;
@@ -190,11 +190,11 @@ fn write_difference(f: &mut fmt::Formatter<'_>, difference: &Difference, report:
     writeln!(f, "\nagainst {}", one_line(&difference.against))?;
     writeln!(
         f,
-        "  denied        {} before, {} now",
+        "  denied         {} before, {} now",
         HumanCount(difference.denied_before),
         HumanCount(report.denied)
     )?;
-    writeln!(f, "  newly denied  {}", with_percentage(difference.newly_denied, report.requests))?;
+    writeln!(f, "  newly denied   {}", with_percentage(difference.newly_denied, report.requests))?;
     writeln!(f, "  newly allowed  {}", with_percentage(difference.newly_allowed, report.requests))?;
     let line = |f: &mut fmt::Formatter<'_>, label: &str, changed: &ChangeReport| {
         let (denied, allowed) = (HumanCount(changed.newly_denied), HumanCount(changed.newly_allowed));
@@ -238,7 +238,7 @@ impl fmt::Display for Suggestion {
             )
         };
         let these = Denials { denied: self.denied, denied_clients: self.denied_clients };
-        writeln!(f, "  denies   {}", describe(these))?;
+        writeln!(f, "  denies    {}", describe(these))?;
         if let Some(less) = self.one_less {
             writeln!(f, "  {:<9} {}", format!("with {}", limit - 1), describe(less))?;
         }

@@ -155,7 +155,7 @@ impl fmt::Display for Summary {
             HumanCount(self.asked),
             self.seconds
         )?;
-        for (what, n) in [("allowed", self.allowed), ("denied", self.denied), ("errors ", self.errors)] {
+        for (what, n) in [("allowed", self.allowed), ("denied ", self.denied), ("errors ", self.errors)] {
             writeln!(f, "{what}   {} ({:.1} %)", HumanCount(n), share(n))?;
         }
         for (message, count) in self.error_messages.sorted() {

@@ -38,7 +38,7 @@ fn compares_every_algorithm() {
     let text = said(&bench.run(&[&ZIPF[..], &algorithms].concat()));
     assert!(
         text.contains(
-            "algorithm            allowed      denied   worst over   needlessly  let through     memory"
+            "algorithm            allowed       denied   worst over   needlessly  let through     memory"
         ),
         "{text}"
     );
@@ -172,7 +172,7 @@ fn summary_lists_denied_clients() {
         "traffic   trace.csv (CSV)",
         "rules     rules.yaml",
         "allowed   5 (71.4 %)",
-        "denied   2 (28.6 %)",
+        "denied    2 (28.6 %)",
         "api: 2 per 10s, sliding-window",
         "  asked     7: 5 (71.4 %) allowed, 2 (28.6 %) denied",
         "  keys      2, of which 1 ever denied",

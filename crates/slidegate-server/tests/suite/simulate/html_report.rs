@@ -32,7 +32,7 @@ fn report_is_self_contained_and_escapes_the_trace() {
         .map(|file| file.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert_eq!(names, ["per-ip-counts.svg", "per-ip-keys.svg", "per-ip-levels.svg", "per-ip-denials.svg"]);
+    assert_eq!(names, ["per-ip-counts.svg", "per-ip-denials.svg", "per-ip-keys.svg", "per-ip-levels.svg"]);
 }
 
 #[test]

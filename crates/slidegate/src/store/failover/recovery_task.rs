@@ -282,14 +282,16 @@ fn lines_in_step(lines: &[(usize, RestoreLine)]) -> usize {
     fit.count().max(1)
 }
 
-/// Converts the admissions of a key into lines. A key with many admissions gives several, if they have separate
-/// entries.
+/// Converts the admissions of a key into lines. A key with many entries gives several lines, so that no call restores more
+/// than [`MAX_ENTRIES_PER_STEP`]. Fixed windows and buckets keep one sum, so they give one line.
 fn to_lines(pending: &PendingWrite) -> impl Iterator<Item = RestoreLine> {
-    let exact = matches!(pending.quota.algorithm(), Algorithm::SlidingWindow | Algorithm::Concurrency);
+    let algorithm = pending.quota.algorithm();
+    let exact = matches!(algorithm, Algorithm::SlidingWindow | Algorithm::Concurrency);
     // An exact window replaces its entry of an instant, so it gets the total of the instant. A sum gets the amount to
     // add.
     let entries = if exact { pending.instant_totals.clone() } else { pending.entry_totals() };
-    let size = if exact { MAX_ENTRIES_PER_STEP } else { entries.len().max(1) };
+    let has_entries = exact || matches!(algorithm, Algorithm::TimeSlice { .. });
+    let size = if has_entries { MAX_ENTRIES_PER_STEP } else { entries.len().max(1) };
     let parts: Vec<Vec<(Micros, u64, bool)>> = entries.chunks(size).map(<[_]>::to_vec).collect();
     let (key, quota, encoding) = (pending.key.clone(), pending.quota, pending.encoding);
     parts.into_iter().map(move |entries| RestoreLine { key: key.clone(), quota, encoding, entries })
