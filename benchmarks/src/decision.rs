@@ -24,7 +24,7 @@ use limitador::counter::Counter;
 use limitador::limit::Limit;
 use limitador::storage::in_memory::InMemoryStorage;
 use limitador::storage::{Authorization, CounterStorage};
-use slidegate::{Checks, Check, Key, MemoryStore, Quota, Store};
+use slidegate::{Check, Checks, Key, MemoryStore, Quota, Store};
 
 const ROUNDS: usize = 7;
 const KEYS: [usize; 3] = [1, 1_000, 1_000_000];
@@ -189,9 +189,7 @@ fn by_window() {
 
 /// Cost of a decision over a full window, from a small limit to a large one.
 fn flat() {
-    println!(
-        "\nfull exact window, one key, by limit: ns a denial, and ns an admission as the oldest leaves"
-    );
+    println!("\nfull exact window, one key, by limit: ns a denial, and ns an admission as the oldest leaves");
     for limit in [10, 1_000, 100_000, 1_000_000] {
         let (deny, admit) = full_window(limit);
         println!("{limit:>9} | deny {deny:>6.1} | admit {admit:>6.1}");

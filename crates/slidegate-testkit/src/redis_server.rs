@@ -205,7 +205,7 @@ impl RedisServer {
 /// Longest wait of a test for a condition. The machine may be very busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Blocks until `holds` returns true. Panics with `what` if it does not within [`PATIENCE`].
+/// Blocks until `holds` returns true. Panics with `what` if it does not within a minute.
 #[expect(clippy::disallowed_methods, reason = "the limit is on real time")]
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();

@@ -102,7 +102,7 @@ impl fmt::Debug for ReservationKey {
     }
 }
 
-/// Keys of a [`Limiter`]. The first one signs and all of them verify, so that a key can be replaced while reservations signed
+/// Keys of a [`Limiter`](crate::Limiter). The first one signs and all of them verify, so that a key can be replaced while reservations signed
 /// with the old key are still in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReservationKeys {

@@ -24,7 +24,7 @@ use crate::{BatchVerdicts, Checks, Entry, Error, Inspection, Key, Receipt, Settl
 /// # Contract
 ///
 /// The requests of a batch are evaluated in order at one instant, by the store's own clock. For each request either
-/// all checks are recorded or none (but see `count: attempts` in [`evaluate`](crate::algorithm::evaluate)). A batch
+/// all checks are recorded or none (but see `count: attempts` in [`evaluate`](crate::evaluate())). A batch
 /// that was evaluated is answered completely: one [`Verdicts`](crate::Verdicts) per request, one verdict per check.
 ///
 /// A denial is an answer. An error means that the store could not decide. Unless the error says otherwise the outcome
