@@ -1,4 +1,4 @@
-// Elements. Text goes in as text, never as markup: keys and rules are written by strangers.
+// Elements. Text goes in as text, never as markup: keys and rules are untrusted input.
 
 const SVG = "http://www.w3.org/2000/svg";
 

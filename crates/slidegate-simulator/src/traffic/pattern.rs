@@ -22,7 +22,7 @@ pub(crate) const BEGIN: Micros = Micros::from_secs(946_684_800);
 pub(crate) enum Shape {
     /// As even as a clock, client after client
     Steady,
-    /// As strangers come: at random, at the same rate on average
+    /// Independent arrivals: at random, at the same rate on average
     Poisson,
     /// Twice the limit around the turn of a window: what a fixed window lets through
     BoundaryBurst,

@@ -61,7 +61,7 @@ fn document() -> Value {
                 "type": "http",
                 "scheme": "bearer",
                 "description": "To ask: needed if the server was given tokens for it. To change: a token of those \
-                    who may; at a door for changes, only if there are such tokens.",
+                    who may; on the --admin listener, only if there are such tokens.",
             } },
         },
     })
