@@ -18,11 +18,8 @@ use crate::app::state::AppState;
 use crate::common::protocol::Protocol;
 use crate::protocol::http::Role;
 use crate::protocol::listener::ConnectionHandler;
+use crate::protocol::{grpc, http, resp};
 use crate::store::AnyStore;
-use crate::{
-    protocol::{grpc, http, resp},
-    simulate,
-};
 
 /// Token of the closed server.
 pub const TOKEN: &str = "open sesame";
@@ -55,7 +52,7 @@ fn app(closed: bool) -> Arc<AppState> {
 
 /// Returns the output of the HTTP protocol for input that arrives in these pieces.
 pub fn http(pieces: &[&[u8]], closed: bool) -> Vec<u8> {
-    exchange(http::ConnectionHandler::new(app(closed), Role::Asking { may_change: true }), pieces)
+    exchange(http::ConnectionHandler::new(app(closed), Role::Api { allows_changes: true }), pieces)
 }
 
 /// Returns the output of the RESP protocol for input that arrives in these pieces.
@@ -65,7 +62,7 @@ pub fn resp(pieces: &[&[u8]], closed: bool) -> Vec<u8> {
 
 /// Returns the number of replies that the RESP protocol owes an authorized client.
 pub fn resp_due(bytes: &[u8]) -> usize {
-    resp::fuzzing::due(bytes)
+    resp::fuzzing::expected_replies(bytes)
 }
 
 /// Returns the response of the gRPC protocol to `ShouldRateLimit` with a body in these pieces: frames, or a status with
@@ -75,11 +72,6 @@ pub fn should_rate_limit(pieces: &[&[u8]]) -> Result<Vec<u8>, (i32, String)> {
     RUNTIME
         .block_on(grpc::fuzzing::should_rate_limit(app.instrumented(Protocol::Grpc), pieces))
         .map_err(|status| (status.code().into(), status.message().to_owned()))
-}
-
-/// Returns the number of trace formats that accept this line. `header` is the header of a table.
-pub fn trace_line(header: &str, line: &str) -> usize {
-    simulate::fuzz_line(header, line)
 }
 
 /// Returns the rules in the format of `GET /v1/rules`.
