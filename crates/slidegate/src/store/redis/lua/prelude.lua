@@ -26,7 +26,7 @@ local now = clock[1] * 1000000 + clock[2]
 
 -- Remaining budgets of this call: entries that it may read one by one, and expired entries that it may remove. A
 -- packed record costs an eighth of a read.
-local READS, TRIMS = 1000, 2000
+local READS, TRIMS = 1000, 1200
 local reads, trims = READS, TRIMS
 
 -- True if more entries have expired than this call may sum up.
