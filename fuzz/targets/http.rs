@@ -1,5 +1,5 @@
-//! Bytes at the HTTP door, cut as the first byte says: answers are well-formed, and the same whether the lane reads the
-//! requests or hyper does, however they arrive.
+//! HTTP input, split as the first byte says: answers are well-formed, and the same whether the fast path or hyper reads the
+//! requests, however they arrive.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

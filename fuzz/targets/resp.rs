@@ -1,4 +1,4 @@
-//! Bytes at the RESP door, cut as the first byte says: answers are well-formed, one for each command, and the same however
+//! RESP input, split as the first byte says: answers are well-formed, one for each command, and the same however
 //! the commands arrive.
 #![no_main]
 
