@@ -296,3 +296,41 @@ fn to_lines(pending: &PendingWrite) -> impl Iterator<Item = RestoreLine> {
     let (key, quota, encoding) = (pending.key.clone(), pending.quota, pending.encoding);
     parts.into_iter().map(move |entries| RestoreLine { key: key.clone(), quota, encoding, entries })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::store::failover::admission_log::Admission;
+    use crate::{Encoding, Quota};
+
+    fn pending(algorithm: Algorithm) -> PendingWrite {
+        let quota = Quota::new(1_000_000, Duration::from_secs(10)).unwrap();
+        let entries = (1..=2_001).map(|n| Admission { at: Micros::new(n), cost: 3, written: false });
+        PendingWrite {
+            key: Key::new("rule", [("n", "1")]),
+            quota: quota.with_algorithm(algorithm).unwrap(),
+            encoding: Encoding::Zset,
+            entries: entries.collect(),
+            instant_totals: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn time_slices_are_restored_in_bounded_calls() {
+        let lines: Vec<RestoreLine> = to_lines(&pending(Algorithm::TimeSlice { slices: 10_000 })).collect();
+        let sizes: Vec<usize> = lines.iter().map(|line| line.entries.len()).collect();
+        assert_eq!(sizes, [500, 500, 500, 500, 1]);
+        let permits: u64 = lines.iter().flat_map(|line| &line.entries).map(|(_, cost, _)| cost).sum();
+        assert_eq!(permits, 3 * 2_001);
+        // Two parts of one key in one call would be taken for a repetition.
+        let numbered: Vec<(usize, RestoreLine)> = lines.into_iter().map(|line| (0, line)).collect();
+        assert_eq!((0..5).map(|first| lines_in_step(&numbered[first..])).collect::<Vec<_>>(), [1; 5]);
+    }
+
+    #[test]
+    fn sum_is_restored_in_one_line() {
+        assert_eq!(to_lines(&pending(Algorithm::FixedWindow)).count(), 1);
+    }
+}
