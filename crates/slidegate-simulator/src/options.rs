@@ -12,8 +12,8 @@ use crate::traffic::{Format, Instants, Pair, Shape};
 /// Rules, traffic, and what to find out.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Every request is judged by the code that judges in production, at the time it has in the trace: a day takes seconds.
-Times that run back are judged at the latest time before them.
+Every request is evaluated by the code that decides in production, at the time it has in the trace: a day takes seconds.
+Requests whose time runs backwards are evaluated at the latest time before them.
 
 A trace is an access log (Common or Combined), JSON lines, a table (CSV), or a recording of `slidegate serve --record`; it may
 be packed with gzip. The attributes that rules look at are the fields of the same name, unless --attribute names another:

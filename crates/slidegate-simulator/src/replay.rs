@@ -62,14 +62,14 @@ pub(crate) fn replay(
     notes.extend(summary.notes);
     if !time.has_fractions && has_short_window && summary.format.is_some() {
         notes.push(
-            "the times of this trace are whole seconds: all requests of one second are judged at its beginning, so windows \
-             of a few seconds are judged by more even or more sudden traffic than there was"
+            "the times of this trace are whole seconds: all requests of one second are evaluated at its beginning, so windows \
+             of a few seconds see more even or more sudden traffic than there was"
                 .to_owned(),
         );
     }
     if time.max_lateness > MAX_DISORDER {
         notes.push(format!(
-            "times run back by up to {}, and what comes after a time is not judged before it: is one of them wrong?",
+            "times run back by up to {}, and what comes after a time is not evaluated before it: is one of them wrong?",
             time.max_lateness
         ));
     }

@@ -131,7 +131,7 @@ async fn rate<S: Store + Clone + 'static>(
 
 /// The same, of a rule with a lease of up to 10,000 permits for a tenth of the window.
 fn lease(ask: &Checks) -> Checks {
-    let check = &ask.checks()[0];
+    let check = &ask.as_slice()[0];
     let quota = check.quota.with_algorithm(Algorithm::TimeSlice { slices: 10 }).unwrap();
     let key = Key::new("leased", [("key", check.key.as_str())]);
     Checks::one(Check { lease: NonZeroU32::new(10_000), ..Check::new(key, quota, 1) }).unwrap()

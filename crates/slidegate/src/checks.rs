@@ -158,7 +158,7 @@ impl Checks {
 
     /// Returns the checks, in the order of evaluation.
     #[inline]
-    pub fn checks(&self) -> &[Check] {
+    pub fn as_slice(&self) -> &[Check] {
         &self.checks
     }
 

@@ -101,8 +101,8 @@ impl Decision {
     /// Returns every limit that was evaluated, in the order of the rules. A denial without a call to the store
     /// (see [`Source::DenyCache`] and [`Source::Blocked`]) lists only the limit that denied.
     pub fn limits(&self) -> impl Iterator<Item = Limit<'_>> {
-        let pairs = self.checks.checks().iter().zip(&self.verdicts.verdicts);
-        let evaluated = pairs.filter(|(_, verdict)| verdict.outcome != Outcome::Unjudged);
+        let pairs = self.checks.as_slice().iter().zip(&self.verdicts.verdicts);
+        let evaluated = pairs.filter(|(_, verdict)| verdict.outcome != Outcome::NotEvaluated);
         evaluated.map(|(check, verdict)| Limit { rules: &self.rules, check, verdict })
     }
 

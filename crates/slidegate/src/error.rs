@@ -135,7 +135,7 @@ impl Error {
     }
 
     pub(crate) fn short_answer() -> Self {
-        Error::unavailable("the store answered fewer asks than it was given")
+        Error::unavailable("the store answered fewer requests than it was given")
     }
 
     /// Creates the error for a store that could not decide, with the reason.

@@ -164,7 +164,7 @@ impl<'a> Request<'a> {
     }
 
     /// Returns the id set by [`Request::id`].
-    pub fn known_as(&self) -> Option<&RequestId> {
+    pub fn request_id(&self) -> Option<&RequestId> {
         self.id.as_deref()
     }
 

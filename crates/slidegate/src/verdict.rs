@@ -18,7 +18,7 @@ pub enum Outcome {
     /// The cost is above the limit, so the check never fits.
     Impossible,
     /// The check was not evaluated: another rule was known to deny the request.
-    Unjudged,
+    NotEvaluated,
 }
 
 impl Outcome {
@@ -63,6 +63,19 @@ pub struct Verdict {
 }
 
 impl Verdict {
+    /// Verdict on a check that was not evaluated, with the limit to report for it.
+    pub(crate) fn not_evaluated(limit: u64) -> Self {
+        Verdict {
+            outcome: Outcome::NotEvaluated,
+            limit,
+            used: 0,
+            retry_after: Micros::ZERO,
+            precision: Precision::Exact,
+            reset_after: Micros::ZERO,
+            entry: Entry::default(),
+        }
+    }
+
     /// Returns the permits left.
     pub fn remaining(&self) -> u64 {
         self.limit.saturating_sub(self.used)

@@ -120,7 +120,7 @@ fn impossible_and_blocked_requests_are_explained() {
         (&json!("closed"), &json!(403), &json!("blocked"))
     );
     assert_eq!(rule(&told, "closed")["verdict"], "blocks");
-    assert_eq!(rule(&told, "user")["verdict"], "not-judged");
+    assert_eq!(rule(&told, "user")["verdict"], "not-evaluated");
     let told = explain(&server, &json!({ "resource": "r", "limit": 1, "window": "1h" }));
     assert_eq!(verdicts(&told), [("ad-hoc".to_owned(), "allows".to_owned())]);
     assert_eq!(rule(&told, "ad-hoc")["counted"]["overridden"], false);

@@ -38,7 +38,7 @@ pub(crate) fn page(report: &Report, charts: &[ReportChart]) -> String {
 fn summary_cards(report: &Report) -> String {
     let format = report.format.map_or(String::new(), |format| format!(" ({})", format.as_str()));
     let mut html = format!(
-        "<header><h1>What the rules do</h1><p>{}{format}, judged by {}</p></header><div class=cards>",
+        "<header><h1>What the rules do</h1><p>{}{format}, evaluated by {}</p></header><div class=cards>",
         escape_html(&report.traffic),
         escape_html(&report.rules_from)
     );
@@ -177,7 +177,7 @@ fn remarks(report: &Report) -> String {
     if report.late.requests > 0 {
         let (late, most) = (HumanCount(report.late.requests), format_duration(report.late.most_us));
         remarks.push(format!(
-            "{late} requests out of order by up to {most}, judged at the latest time before them."
+            "{late} requests out of order by up to {most}, evaluated at the latest time before them."
         ));
     }
     if report.bad_lines.count > 0 {

@@ -38,7 +38,7 @@ impl fmt::Display for Report {
             let (late, most) = (HumanCount(self.late.requests), Micros::new(self.late.most_us));
             writeln!(
                 f,
-                "late      {late} out of order by up to {most}, judged at the latest time before them"
+                "late      {late} out of order by up to {most}, evaluated at the latest time before them"
             )?;
         }
         if let Some(recorded) = &self.recorded {

@@ -64,7 +64,7 @@ impl Batch {
             self.push_text(name);
             self.push_text(value);
         }
-        let id = request.known_as();
+        let id = request.request_id();
         let uncommon = ad_hoc.is_some() || id.is_some() || recorded.is_some();
         let uncommon = uncommon.then(|| {
             let recorded = recorded.map(|decision| (decision.allowed, decision.denied_by.map(str::to_owned)));

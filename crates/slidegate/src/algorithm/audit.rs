@@ -13,7 +13,7 @@ pub struct Audit {
     pub counted: u64,
     /// Permits of the running total without those that have left the window: decisions take this number as used. It is 0 if the
     /// total is lower than the permits that have left.
-    pub kept: u64,
+    pub stored: u64,
     /// Time until the store deletes the key by itself; `None` if it never does.
     pub expires_after: Option<Micros>,
     /// Discrepancies that were found; empty if there are none.
@@ -29,7 +29,7 @@ pub enum Discrepancy {
     /// The running total is not the sum of the entries: decisions use a wrong number. Repair: the total is set to the sum.
     Total {
         /// The running total.
-        kept: u64,
+        stored: u64,
         /// The sum of the entries.
         counted: u64,
     },
@@ -54,14 +54,14 @@ pub enum Discrepancy {
     /// Repaired.
     Newest {
         /// Instant in the header.
-        kept: Micros,
+        stored: Micros,
         /// Instant of the newest entry; zero if there are none.
         counted: Micros,
     },
     /// The header of a packed log has a wrong instant of the oldest entry: the entry would leave too late. Repaired.
     Oldest {
         /// Instant in the header.
-        kept: Micros,
+        stored: Micros,
         /// Instant of the oldest entry.
         counted: Micros,
     },
@@ -96,8 +96,8 @@ impl Discrepancy {
 impl fmt::Display for Discrepancy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Discrepancy::Total { kept, counted } => {
-                write!(f, "the total says {kept}, and the entries {counted}")
+            Discrepancy::Total { stored, counted } => {
+                write!(f, "the total says {stored}, and the entries {counted}")
             }
             Discrepancy::OverLimit { counted, limit } => {
                 write!(f, "{counted} count, and the limit is {limit}")
@@ -106,13 +106,13 @@ impl fmt::Display for Discrepancy {
             Discrepancy::ShortExpiry { expires_after, needed } => {
                 write!(f, "it would be forgotten in {expires_after}, and counts for {needed}")
             }
-            Discrepancy::Newest { kept, counted } => {
-                let (kept, counted) = (kept.get(), counted.get());
-                write!(f, "the newest entry is said to be of {kept} us, and is of {counted} us")
+            Discrepancy::Newest { stored, counted } => {
+                let (stored, counted) = (stored.get(), counted.get());
+                write!(f, "the newest entry is said to be of {stored} us, and is of {counted} us")
             }
-            Discrepancy::Oldest { kept, counted } => {
-                let (kept, counted) = (kept.get(), counted.get());
-                write!(f, "the oldest entry is said to be of {kept} us, and is of {counted} us")
+            Discrepancy::Oldest { stored, counted } => {
+                let (stored, counted) = (stored.get(), counted.get());
+                write!(f, "the oldest entry is said to be of {stored} us, and is of {counted} us")
             }
             Discrepancy::Costs => f.write_str("the entries are said to cost the same, and do not"),
             Discrepancy::Unreadable => f.write_str("something that is not ours is stored there"),

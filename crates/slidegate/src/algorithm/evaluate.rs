@@ -47,7 +47,7 @@ pub(crate) fn evaluate_with<'a>(
 ) -> Verdicts {
     let mut evaluations: SmallVec<[(Micros, Evaluation); 4]> = SmallVec::new();
     let mut denied_by = None;
-    for (i, check) in checks.checks().iter().enumerate() {
+    for (i, check) in checks.as_slice().iter().enumerate() {
         let input = input(i);
         let (now, evaluation) = match counters.counter(i) {
             Ok(state) => {
@@ -91,7 +91,7 @@ pub(crate) fn evaluate_one(
 
 #[inline]
 fn input<'a>(checks: &'a Checks, i: usize, budget: Option<&'a Arc<NoteBudget>>) -> CheckInput<'a> {
-    let check = &checks.checks()[i];
+    let check = &checks.as_slice()[i];
     CheckInput { quota: &check.quota, cost: check.cost, id: checks.id(), scope: 0, budget }
 }
 

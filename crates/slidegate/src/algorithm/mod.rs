@@ -300,11 +300,11 @@ impl State {
 
     /// Returns the permits in use at `now` by the running total and by the entries, and the discrepancies.
     pub(crate) fn audit(&mut self, now: Micros) -> (u64, u64, Vec<Discrepancy>) {
-        let kept = self.inspect(now);
-        let Kind::Window(window) = &self.kind else { return (kept, kept, Vec::new()) };
+        let stored = self.inspect(now);
+        let Kind::Window(window) = &self.kind else { return (stored, stored, Vec::new()) };
         let (counted, ends) = window.recount();
-        let total = (kept != counted).then_some(Discrepancy::Total { kept, counted });
-        (kept, counted, total.into_iter().chain(ends).collect())
+        let total = (stored != counted).then_some(Discrepancy::Total { stored, counted });
+        (stored, counted, total.into_iter().chain(ends).collect())
     }
 
     /// Returns true if nothing was ever recorded.
@@ -456,7 +456,7 @@ mod tests {
         assert_eq!(state.audit(now), (21, 21, Vec::new()));
         let Kind::Window(window) = &mut state.kind else { panic!() };
         window.corrupt_total(7);
-        let told = vec![Discrepancy::Total { kept: 7, counted: 21 }];
+        let told = vec![Discrepancy::Total { stored: 7, counted: 21 }];
         assert_eq!(state.audit(now), (7, 21, told));
     }
 }

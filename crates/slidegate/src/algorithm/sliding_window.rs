@@ -75,8 +75,8 @@ impl Window {
         let counted = entries.iter().map(|(_, cost)| cost).sum();
         let (first, last) = (entries.first().map(|(at, _)| *at), entries.last().map(|(at, _)| *at));
         let said = |at: Option<Micros>| at.unwrap_or_default();
-        let newest = Discrepancy::Newest { kept: said(self.log.newest()), counted: said(last) };
-        let oldest = Discrepancy::Oldest { kept: said(self.log.oldest()), counted: said(first) };
+        let newest = Discrepancy::Newest { stored: said(self.log.newest()), counted: said(last) };
+        let oldest = Discrepancy::Oldest { stored: said(self.log.oldest()), counted: said(first) };
         let wrong = [(self.log.newest() != last, newest), (self.log.oldest() != first, oldest)];
         (counted, wrong.into_iter().find_map(|(wrong, end)| wrong.then_some(end)))
     }

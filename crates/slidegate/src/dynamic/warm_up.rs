@@ -110,7 +110,7 @@ impl WarmUp {
     }
 
     /// Returns the shape of the rise.
-    pub fn climb(&self) -> RampShape {
+    pub fn shape(&self) -> RampShape {
         self.shape
     }
 

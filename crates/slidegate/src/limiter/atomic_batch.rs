@@ -5,9 +5,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::decide_without_store;
-use super::shadow_evaluation::unjudged;
 use crate::rules::{CombinedChecks, RequestPart, Unmatched};
-use crate::{Checks, Decision, Error, Limiter, Micros, Request, Rules, Source, Store, Verdicts};
+use crate::{Checks, Decision, Error, Limiter, Micros, Request, Rules, Source, Store, Verdict, Verdicts};
 
 impl<S: Store> Limiter<S> {
     /// Acquires the permits of several requests atomically: if an enforced rule denies any of them, none is charged.
@@ -48,14 +47,14 @@ impl<S: Store> Limiter<S> {
 
 /// Verdicts for checks that are not sent to the store, because one of the requests is denied.
 fn not_evaluated(checks: &Checks) -> Verdicts {
-    let verdicts = checks.checks().iter().map(|_| unjudged()).collect();
+    let verdicts = checks.as_slice().iter().map(|_| Verdict::not_evaluated(0)).collect();
     Verdicts { at: Micros::ZERO, source: Source::NoRule, verdicts }
 }
 
 /// Builds the decision about one of the requests from the combined checks and verdicts.
 fn decision(rules: &Arc<Rules>, combined: &Checks, reply: &Verdicts, part: &RequestPart) -> Decision {
     let RequestPart { indexes, unmatched } = part;
-    let checks = indexes.iter().filter_map(|index| combined.checks().get(*index)).cloned();
+    let checks = indexes.iter().filter_map(|index| combined.as_slice().get(*index)).cloned();
     let verdicts: SmallVec<_> =
         indexes.iter().filter_map(|index| reply.verdicts.get(*index)).copied().collect();
     let (at, source) =

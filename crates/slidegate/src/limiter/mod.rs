@@ -15,9 +15,9 @@ use crate::quota::MAX_LIMIT;
 use crate::request::PLAIN_ATTRIBUTE;
 use crate::rules::{MAX_RULES, Rule, Rules};
 use crate::{
-    BatchVerdicts, Check, Checks, Clock, Correction, Decision, Entry, Error, Inspection, Key, MemoryStore,
-    Micros, Outcome, Precision, Quota, Receipt, Request, Reservation, ReservationKeys, Settled, Source,
-    Store, SystemClock, Verdict, Verdicts,
+    BatchVerdicts, Check, Checks, Clock, Correction, Decision, Error, Inspection, Key, MemoryStore, Micros,
+    Outcome, Quota, Receipt, Request, Reservation, ReservationKeys, Settled, Source, Store, SystemClock,
+    Verdict, Verdicts,
 };
 
 /// Largest number of limits that the requests of one [`Limiter::acquire_many`] may match in total: one for each rule that
@@ -112,7 +112,7 @@ impl<S: Store> Limiter<S> {
     /// Returns the decision that [`Limiter::acquire`] would make now; charges nothing.
     pub async fn peek<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let rules = self.rules.load_full();
-        let checks = rules.ask(&request.into())?.peek();
+        let checks = rules.checks_for(&request.into())?.peek();
         self.decide(rules, checks).await
     }
 
@@ -130,9 +130,9 @@ impl<S: Store> Limiter<S> {
         let mut answers: Vec<Option<Result<Decision, Error>>> = Vec::with_capacity(requests.len());
         let mut total_checks = 0;
         for request in requests {
-            answers.push(match rules.ask(request) {
+            answers.push(match rules.checks_for(request) {
                 Ok(checks) => {
-                    total_checks += checks.checks().len();
+                    total_checks += checks.as_slice().len();
                     if total_checks > MAX_CHECKS {
                         return Err(Error::too_many_checks(MAX_CHECKS));
                     }
@@ -251,7 +251,7 @@ impl<S: Store> Limiter<S> {
         ok: bool,
     ) -> Result<usize, Error> {
         let rules = self.rules.load();
-        let checks = rules.ask(&request.into().permits(0))?;
+        let checks = rules.checks_for(&request.into().permits(0))?;
         Ok(rules.report(&checks, latency, ok))
     }
 
@@ -292,26 +292,22 @@ impl<S: Store> Limiter<S> {
 /// policy [`Rules::unmatched`] decides about requests that no rule matches.
 #[inline]
 pub(crate) fn decide_without_store(rules: &Rules, checks: &Checks) -> Option<Verdicts> {
-    let needs_no_store = checks.checks().is_empty() || rules.blocks(checks);
+    let needs_no_store = checks.as_slice().is_empty() || rules.blocks(checks);
     needs_no_store.then(|| without_store(rules, checks))
 }
 
 #[cold]
 fn without_store(rules: &Rules, checks: &Checks) -> Verdicts {
-    let source = if checks.checks().is_empty() { Source::NoRule } else { Source::Blocked };
-    let verdicts = checks.checks().iter().map(|check| blocked_or_unjudged(rules, check));
+    let source = if checks.as_slice().is_empty() { Source::NoRule } else { Source::Blocked };
+    let verdicts = checks.as_slice().iter().map(|check| blocked_or_not_evaluated(rules, check));
     Verdicts { at: Micros::ZERO, source, verdicts: verdicts.collect() }
 }
 
-fn blocked_or_unjudged(rules: &Rules, check: &Check) -> Verdict {
-    let blocked = rules.blocks_check(check);
-    Verdict {
-        outcome: if blocked { Outcome::Impossible } else { Outcome::Unjudged },
-        limit: 0,
-        used: 0,
-        retry_after: if blocked { check.quota.horizon() } else { Micros::ZERO },
-        precision: Precision::Exact,
-        reset_after: if blocked { check.quota.horizon() } else { Micros::ZERO },
-        entry: Entry::default(),
+fn blocked_or_not_evaluated(rules: &Rules, check: &Check) -> Verdict {
+    let verdict = Verdict::not_evaluated(0);
+    if !rules.blocks_check(check) {
+        return verdict;
     }
+    let forever = check.quota.horizon();
+    Verdict { outcome: Outcome::Impossible, retry_after: forever, reset_after: forever, ..verdict }
 }

@@ -1,16 +1,14 @@
 //! Evaluation of rules that shadow another rule: each counts the requests that it would have admitted in place of that rule.
 //!
 //! A denied request charges none of its checks, so a shadow among these checks never counts requests that are denied now. A
-//! [shadow of](crate::Rule::shadow_of) another rule is therefore evaluated afterwards, by itself. It is charged if it fits, unless one of the remaining rules denied. A shadow that counts attempts also counts requests that a later rule
-//! denied. The evaluation takes a second call to the store.
+//! [shadow of](crate::Rule::shadow_of) another rule is therefore evaluated afterwards, by itself. It
+//! is charged if it fits, unless one of the remaining rules denied. A shadow that counts attempts also counts requests that
+//! a later rule denied. The evaluation takes a second call to the store.
 
 use smallvec::SmallVec;
 
 use crate::rules::Rules;
-use crate::{
-    BatchVerdicts, Check, Checks, Count, Entry, Error, Micros, Outcome, Precision, Source, Store, Verdict,
-    Verdicts,
-};
+use crate::{BatchVerdicts, Check, Checks, Count, Error, Micros, Source, Store, Verdict, Verdicts};
 
 /// Returns one `Verdicts` for each element of `batch`, as [`Store::admit`] does, with the shadows evaluated separately.
 pub(crate) async fn admit<S: Store>(
@@ -21,20 +19,20 @@ pub(crate) async fn admit<S: Store>(
     let without_shadows: Vec<Checks> =
         batch.iter().map(|checks| subset(checks, |check| !rules.is_paired_shadow(check))).collect();
     let to_store: Vec<Checks> =
-        without_shadows.iter().filter(|checks| !checks.checks().is_empty()).cloned().collect();
+        without_shadows.iter().filter(|checks| !checks.as_slice().is_empty()).cloned().collect();
     let replies = if to_store.is_empty() { BatchVerdicts::new() } else { store.admit(&to_store).await? };
     let mut replies = replies.into_iter();
     let mut decided = Vec::with_capacity(batch.len());
     for checks in &without_shadows {
-        let reply = if checks.checks().is_empty() { None } else { replies.next() };
-        if reply.is_none() && !checks.checks().is_empty() {
+        let reply = if checks.as_slice().is_empty() { None } else { replies.next() };
+        if reply.is_none() && !checks.as_slice().is_empty() {
             return Err(Error::short_answer());
         }
         decided.push(reply);
     }
     let mut shadows = Vec::new();
     for ((checks, others), reply) in batch.iter().zip(&without_shadows).zip(&decided) {
-        for shadow in checks.checks().iter().filter(|check| rules.is_paired_shadow(check)) {
+        for shadow in checks.as_slice().iter().filter(|check| rules.is_paired_shadow(check)) {
             let alone = subset(checks, |other| other.key == shadow.key);
             let counts = reply.as_ref().is_none_or(|reply| counts(rules, others, reply, shadow));
             shadows.push(if counts { alone } else { alone.peek() });
@@ -46,15 +44,15 @@ pub(crate) async fn admit<S: Store>(
         let (mut at, mut source) =
             reply.as_ref().map_or((Micros::ZERO, Source::Store), |reply| (reply.at, reply.source));
         let mut others = reply.into_iter().flat_map(|reply| reply.verdicts);
-        let verdicts = checks.checks().iter().map(|check| {
+        let verdicts = checks.as_slice().iter().map(|check| {
             if !rules.is_paired_shadow(check) {
-                return others.next().unwrap_or_else(unjudged);
+                return others.next().unwrap_or_else(|| Verdict::not_evaluated(0));
             }
-            let Some(alone) = shadow_replies.next() else { return unjudged() };
+            let Some(alone) = shadow_replies.next() else { return Verdict::not_evaluated(0) };
             if at == Micros::ZERO {
                 (at, source) = (alone.at, alone.source);
             }
-            alone.verdicts.into_iter().next().unwrap_or_else(unjudged)
+            alone.verdicts.into_iter().next().unwrap_or_else(|| Verdict::not_evaluated(0))
         });
         let verdicts: SmallVec<[Verdict; 1]> = verdicts.collect();
         Verdicts { at, source, verdicts }
@@ -64,7 +62,7 @@ pub(crate) async fn admit<S: Store>(
 
 /// Returns the checks of the same request for which `keep` returns true.
 fn subset(checks: &Checks, keep: impl Fn(&Check) -> bool) -> Checks {
-    let mut subset = Checks::distinct(checks.checks().iter().filter(|check| keep(check)).cloned());
+    let mut subset = Checks::distinct(checks.as_slice().iter().filter(|check| keep(check)).cloned());
     if let Some(id) = checks.id() {
         subset = subset.with_id(id.clone());
     }
@@ -77,22 +75,9 @@ fn counts(rules: &Rules, others: &Checks, reply: &Verdicts, shadow: &Check) -> b
     let replaced = rules.rule(shadow.rule).shadowed();
     let is_replaced = |check: &Check| Some(rules.rule(check.rule).name()) == replaced;
     let position =
-        others.checks().iter().find(|check| is_replaced(check)).map_or(shadow.rule, |own| own.rule);
-    let evaluated = others.checks().iter().zip(&reply.verdicts);
+        others.as_slice().iter().find(|check| is_replaced(check)).map_or(shadow.rule, |own| own.rule);
+    let evaluated = others.as_slice().iter().zip(&reply.verdicts);
     let mut remaining = evaluated.filter(|(check, _)| check.enforced && !is_replaced(check));
     let denier = remaining.find(|(_, verdict)| verdict.outcome.denies());
     denier.is_none_or(|(check, _)| shadow.quota.count() == Count::Attempts && check.rule > position)
-}
-
-/// Verdict on a check that was not evaluated.
-pub(crate) fn unjudged() -> Verdict {
-    Verdict {
-        outcome: Outcome::Unjudged,
-        limit: 0,
-        used: 0,
-        retry_after: Micros::ZERO,
-        precision: Precision::Exact,
-        reset_after: Micros::ZERO,
-        entry: Entry::default(),
-    }
 }

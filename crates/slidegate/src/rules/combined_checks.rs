@@ -66,7 +66,7 @@ impl Rules {
             return Err(Error::invalid(format!("requests together may meet {MAX_CHECKS} limits, not {n}")));
         }
         let mut combined = Checks::distinct(checks.into_iter());
-        if let Some(id) = requests.first().and_then(|request| request.known_as().cloned()) {
+        if let Some(id) = requests.first().and_then(|request| request.request_id().cloned()) {
             combined = combined.with_id(id);
         }
         Ok(CombinedChecks { checks: combined, parts })

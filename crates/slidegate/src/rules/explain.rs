@@ -1,4 +1,4 @@
-//! Explanations of rule matching: for each rule, the reason why it applies to a request or not. Follows [`Rules::ask`].
+//! Explanations of rule matching: for each rule, the reason why it applies to a request or not. Follows [`Rules::checks_for`].
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub struct Explanation<'e> {
     /// The rule. For a request that gives its own limit: a placeholder.
     pub rule: &'e Rule,
     /// The result of matching.
-    pub standing: RuleMatch<'e>,
+    pub rule_match: RuleMatch<'e>,
 }
 
 /// Result of matching one rule with a request.
@@ -92,7 +92,7 @@ impl Rule {
 impl Rules {
     /// Explains the result of each rule for a request, in the order of the rules. The rules that are
     /// [checked](RuleMatch::Checked), and those that are [blocked](RuleMatch::Blocked) and enforced, are the ones that
-    /// [`Rules::ask`] includes; `ask` can still reject the request because of its cost.
+    /// [`Rules::checks_for`] includes; `checks_for` can still reject the request because of its cost.
     ///
     /// ```
     /// use slidegate::{Quota, Request, Rule, Rules};
@@ -114,8 +114,8 @@ impl Rules {
                 check_attributes(attributes)?;
                 let digests = Digests::default();
                 let alone = self.rules.iter().zip(0u32..).map(|(rule, number)| {
-                    let standing = rule.standing(attributes, permits, number, &digests);
-                    Explanation { rule, standing }
+                    let rule_match = rule.rule_match(attributes, permits, number, &digests);
+                    Explanation { rule, rule_match }
                 });
                 let mut all: Vec<Explanation<'e>> = alone.collect();
                 if let Some(selection) = &self.selection {
@@ -124,8 +124,8 @@ impl Rules {
                 Ok(all)
             }
             Subject::Resource { name, ad_hoc_limit } => {
-                let standing = RuleMatch::Checked(self.ad_hoc.check(name, *ad_hoc_limit, permits)?);
-                Ok(vec![Explanation { rule: &self.own_limit, standing }])
+                let rule_match = RuleMatch::Checked(self.ad_hoc.check(name, *ad_hoc_limit, permits)?);
+                Ok(vec![Explanation { rule: &self.own_limit, rule_match }])
             }
         }
     }
@@ -133,7 +133,7 @@ impl Rules {
 
 impl Rule {
     /// Returns the result of this rule for the attributes, without regard to other rules.
-    fn standing<'e>(
+    fn rule_match<'e>(
         &'e self,
         attributes: &[(&'e str, &'e str)],
         permits: u64,
@@ -160,12 +160,12 @@ impl Selection {
         let mut replaced: Vec<(u32, &'e str)> = Vec::new();
         for ((explanation, group), replaces) in all.iter_mut().zip(&self.groups).zip(&self.replaces) {
             let rule = explanation.rule;
-            if matches!(explanation.standing, RuleMatch::Missed(_)) {
+            if matches!(explanation.rule_match, RuleMatch::Missed(_)) {
                 continue;
             }
             if let Some((_, by)) = first.iter().find(|(ended, _)| Some(*ended) == *group) {
                 let group = rule.group.as_deref().unwrap_or_default();
-                explanation.standing = RuleMatch::Preceded { group, by };
+                explanation.rule_match = RuleMatch::Preceded { group, by };
                 continue;
             }
             first.extend(group.map(|group| (group, rule.name())));
@@ -174,9 +174,9 @@ impl Selection {
         for (explanation, number) in all.iter_mut().zip(0u32..rules.len() as u32) {
             let by = replaced.iter().find(|(other, _)| *other == number);
             if let (Some((_, by)), RuleMatch::Checked(_) | RuleMatch::Blocked | RuleMatch::Unlimited) =
-                (by, &explanation.standing)
+                (by, &explanation.rule_match)
             {
-                explanation.standing = RuleMatch::Replaced { by };
+                explanation.rule_match = RuleMatch::Replaced { by };
             }
         }
     }

@@ -33,8 +33,8 @@ pub use self::parse::{FILE_FIELDS, read_on_error};
 pub use self::rule::{DEFAULT_CODE, MAX_KEY_ATTRIBUTES, MAX_LEASE, Mode, Pattern, Rule};
 #[cfg(feature = "schema")]
 pub use self::schema::{
-    AdHocFile, AdaptiveFile, BandsFile, BoundsFile, LatencyFile, LeaseFile, OnErrorFile, OverrideFile,
-    RuleFile, UnmatchedFile, WarmUpFile,
+    AdHocFile, AdaptiveFile, BoundsFile, LatencyFile, LeaseFile, OnErrorFile, OverrideFile, RuleFile,
+    ThresholdsFile, UnmatchedFile, WarmUpFile,
 };
 use self::selection::{Kind, Replaced, Selection};
 pub use self::unmatched::Unmatched;
@@ -141,7 +141,7 @@ impl Rules {
     /// Returns the checks of a request, the input for a store.
     ///
     /// Fails if the request is invalid, or if it needs more permits than an enforced rule will ever allow.
-    pub fn ask(&self, request: &Request<'_>) -> Result<Checks, Error> {
+    pub fn checks_for(&self, request: &Request<'_>) -> Result<Checks, Error> {
         let mut checks = Checks::empty();
         self.fill_checks(&mut checks, request)?;
         Ok(checks)
@@ -150,7 +150,7 @@ impl Rules {
     /// Fills empty checks in place: `Checks` is large, and moving it takes a large part of the time of a decision in memory.
     #[inline]
     pub(crate) fn fill_checks(&self, checks: &mut Checks, request: &Request<'_>) -> Result<(), Error> {
-        debug_assert!(checks.checks().is_empty());
+        debug_assert!(checks.as_slice().is_empty());
         self.check_known()?;
         let permits = request.permits;
         if permits > MAX_LIMIT {
@@ -168,7 +168,7 @@ impl Rules {
                                 checks.add(check);
                             }
                         }
-                        checks.set_unmatched(checks.checks().is_empty());
+                        checks.set_unmatched(checks.as_slice().is_empty());
                     }
                     Some(selection) => {
                         let mut replaced = Replaced::new();
@@ -186,7 +186,7 @@ impl Rules {
                 checks.add(self.ad_hoc.check(name, *ad_hoc_limit, permits)?)
             }
         }
-        for check in checks.checks() {
+        for check in checks.as_slice() {
             if check.enforced && check.cost > check.quota.capacity() && !self.blocks(checks) {
                 let rule = self.rule(check.rule);
                 let most = rule.max_capacity_under(check);
@@ -205,7 +205,7 @@ impl Rules {
     #[inline]
     pub(crate) fn has_paired_shadow(&self, batch: &[Checks]) -> bool {
         self.any_paired_shadow
-            && batch.iter().flat_map(Checks::checks).any(|check| self.is_paired_shadow(check))
+            && batch.iter().flat_map(Checks::as_slice).any(|check| self.is_paired_shadow(check))
     }
 
     pub(crate) fn is_paired_shadow(&self, check: &Check) -> bool {
@@ -214,7 +214,7 @@ impl Rules {
 
     /// Returns true if a rule denies the request regardless of the store.
     pub(crate) fn blocks(&self, checks: &Checks) -> bool {
-        self.selection.is_some() && checks.checks().iter().any(|check| self.blocks_check(check))
+        self.selection.is_some() && checks.as_slice().iter().any(|check| self.blocks_check(check))
     }
 
     pub(crate) fn blocks_check(&self, check: &Check) -> bool {
@@ -234,7 +234,7 @@ impl Rules {
 
     /// Reports the latency and the success of a request to its adaptive rules. Returns the number of those rules.
     pub(crate) fn report(&self, checks: &Checks, latency: Duration, ok: bool) -> usize {
-        let adapting = checks.checks().iter().filter_map(|check| self.rule(check.rule).adapting());
+        let adapting = checks.as_slice().iter().filter_map(|check| self.rule(check.rule).adapting());
         adapting.map(|adapting| adapting.cell.report(latency, ok)).count()
     }
 

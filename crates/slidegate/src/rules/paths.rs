@@ -17,7 +17,7 @@ impl Rules {
     /// let rules = Rules::from_yaml("rules: [{ name: api, match: { path: /API/* }, limit: 9, window: 1s }]")?;
     /// let rules = rules.with_paths("path", PathSpelling::merged());
     /// for path in ["/api/x", "/api", "/API/x"] {
-    ///     assert_eq!(rules.ask(&Request::new([("path", path)]))?.checks().len(), 1);
+    ///     assert_eq!(rules.checks_for(&Request::new([("path", path)]))?.as_slice().len(), 1);
     /// }
     /// # Ok::<(), slidegate::Error>(())
     /// ```

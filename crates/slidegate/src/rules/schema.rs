@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-pub use super::schema_adaptive::{AdaptiveFile, BandsFile, LatencyFile};
+pub use super::schema_adaptive::{AdaptiveFile, LatencyFile, ThresholdsFile};
 use super::selection::Kind;
 use super::{AdHoc, Bounds, Mode, Pattern, Rule, Unmatched};
 use crate::{Algorithm, Count, Encoding, OnError, Quota, RampShape, WarmUp};
@@ -168,7 +168,7 @@ impl From<WarmUp> for WarmUpFile {
             from: format!("{}%", warm_up.from()),
             over: warm_up.over().to_string(),
             idle: Some(warm_up.idle_for().to_string()),
-            shape: Some(match warm_up.climb() {
+            shape: Some(match warm_up.shape() {
                 RampShape::Linear => ClimbFile::Linear,
                 RampShape::Steps => ClimbFile::Steps,
             }),

@@ -43,7 +43,7 @@ pub struct AdaptiveFile {
 #[schemars(rename = "Shares")]
 pub enum SharesFile {
     /// By thresholds.
-    Thresholds(BandsFile),
+    Thresholds(ThresholdsFile),
     /// Ignored.
     Off(OffFile),
 }
@@ -54,7 +54,7 @@ pub enum SharesFile {
 #[schemars(rename = "Latencies")]
 pub enum LatencyFile {
     /// By thresholds.
-    Thresholds(BandsFile),
+    Thresholds(ThresholdsFile),
     /// Relative to their long-run floor.
     Tolerance(ToleranceFile),
     /// `gradient` for up to twice the floor, or `off`.
@@ -94,7 +94,7 @@ pub struct ToleranceFile {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "Bands")]
-pub struct BandsFile {
+pub struct ThresholdsFile {
     /// Below this value there is spare capacity.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub low: Option<String>,
@@ -160,8 +160,8 @@ impl From<&Adaptive> for AdaptiveFile {
     }
 }
 
-fn thresholds_file(thresholds: Thresholds, threshold: impl Fn(u64) -> String) -> BandsFile {
-    BandsFile {
+fn thresholds_file(thresholds: Thresholds, threshold: impl Fn(u64) -> String) -> ThresholdsFile {
+    ThresholdsFile {
         low: Some(threshold(thresholds.low)),
         high: Some(threshold(thresholds.high)),
         below: Some(percent(thresholds.below)),

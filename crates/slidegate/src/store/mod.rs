@@ -30,7 +30,7 @@ use crate::{BatchVerdicts, Checks, Entry, Error, Inspection, Key, Receipt, Settl
 /// A denial is an answer. An error means that the store could not decide. Unless the error says otherwise the outcome
 /// is unknown, and the caller may retry with the same [`RequestId`](crate::RequestId) without being charged twice.
 ///
-/// Every layer that makes a store faster or more reliable is itself a `Store` around a `Store`. [`Store::lane`] and
+/// Every layer that makes a store faster or more reliable is itself a `Store` around a `Store`. [`Store::shard_of`] and
 /// [`Store::listen`] exist for such layers. A store within one process does not need to implement them.
 pub trait Store: Send + Sync {
     /// Evaluates a batch of requests.
@@ -65,7 +65,7 @@ pub trait Store: Send + Sync {
 
     /// Returns the number of the shard that counts `key`. All keys of one shard are counted by one server, and their
     /// requests can share a call to it.
-    fn lane(&self, key: &Key) -> u16 {
+    fn shard_of(&self, key: &Key) -> u16 {
         let _ = key;
         0
     }
@@ -92,7 +92,7 @@ pub trait Listener: Send + Sync {
 
     /// Reports that the notifications for a shard have started (`true`) or stopped (`false`). Changes made while they
     /// were stopped are not announced later.
-    fn hears(&self, shard: u16, hears: bool);
+    fn set_connected(&self, shard: u16, connected: bool);
 }
 
 /// Maximum number of settlements in one call when many admissions are given back.
@@ -139,8 +139,8 @@ impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
         (**self).reset(key)
     }
 
-    fn lane(&self, key: &Key) -> u16 {
-        (**self).lane(key)
+    fn shard_of(&self, key: &Key) -> u16 {
+        (**self).shard_of(key)
     }
 
     fn listen(&self, listener: Weak<dyn Listener>) {

@@ -49,14 +49,14 @@ pub(crate) struct Part<T> {
 /// With `count: attempts` each part is a run of consecutive checks, so that the attempts up to the first denial are
 /// recorded, as [`evaluate`](crate::algorithm::evaluate()) does. Otherwise each shard has one part.
 pub(crate) fn split<T: PartialEq>(checks: &Checks, shard_of: impl Fn(&Check) -> T) -> Option<Vec<Part<T>>> {
-    let (first, others) = checks.checks().split_first()?;
+    let (first, others) = checks.as_slice().split_first()?;
     let shard = shard_of(first);
     if others.iter().all(|check| shard_of(check) == shard) {
         return None;
     }
-    let in_order = checks.checks().iter().any(|check| check.quota.count() == Count::Attempts);
+    let in_order = checks.as_slice().iter().any(|check| check.quota.count() == Count::Attempts);
     let mut parts: Vec<Part<T>> = Vec::new();
-    for (i, check) in checks.checks().iter().enumerate() {
+    for (i, check) in checks.as_slice().iter().enumerate() {
         let shard = shard_of(check);
         let from = if in_order { parts.len().saturating_sub(1) } else { 0 };
         match parts[from..].iter_mut().find(|part| part.shard == shard) {
@@ -117,7 +117,7 @@ pub(crate) fn new_charges(
         };
         verdict.outcome == Outcome::Charged && check.quota.count() == Count::Admitted && !charged_before
     };
-    let checks = checks.checks().iter().zip(&verdicts.verdicts).enumerate();
+    let checks = checks.as_slice().iter().zip(&verdicts.verdicts).enumerate();
     let new = checks.filter(|(i, (check, verdict))| is_new_charge(*i, check, verdict));
     new.map(|(_, (check, verdict))| Settlement::refund(check.key.clone(), verdict.entry)).collect()
 }
@@ -162,7 +162,7 @@ impl<S: ShardedStore> Sequence<S> {
         let checks = self.checks_of(part);
         let is_sliced = |check: &Check| matches!(check.quota.algorithm(), Algorithm::TimeSlice { .. });
         let before = match checks.id() {
-            Some(_) if checks.checks().iter().any(is_sliced) => {
+            Some(_) if checks.as_slice().iter().any(is_sliced) => {
                 Some(self.store.admit_part(&part.shard, checks.clone().peek()).await?)
             }
             _ => None,
@@ -180,7 +180,7 @@ impl<S: ShardedStore> Sequence<S> {
         for (part, Admitted { mut verdicts, charges }) in before.iter().zip(admitted) {
             let waits = self.attempt_waits(part, &verdicts).await?;
             for ((&i, verdict), wait) in part.indices.iter().zip(&mut verdicts.verdicts).zip(waits) {
-                let check = &self.checks.checks()[i];
+                let check = &self.checks.as_slice()[i];
                 let given_back = charges.iter().any(|charge| charge.key == check.key);
                 if given_back {
                     verdict.used = verdict.used.saturating_sub(check.cost);
@@ -205,14 +205,14 @@ impl<S: ShardedStore> Sequence<S> {
         verdicts: &Verdicts,
     ) -> Result<Vec<Option<Micros>>, Error> {
         let is_attempt = |(&i, verdict): (&usize, &Verdict)| {
-            verdict.outcome == Outcome::Charged && self.checks.checks()[i].quota.count() == Count::Attempts
+            verdict.outcome == Outcome::Charged && self.checks.as_slice()[i].quota.count() == Count::Attempts
         };
         let attempts: Vec<bool> = part.indices.iter().zip(&verdicts.verdicts).map(is_attempt).collect();
         if !attempts.contains(&true) {
             return Ok(vec![None; attempts.len()]);
         }
         // Without the request id, which would find the attempt itself.
-        let checks = part.indices.iter().map(|&i| self.checks.checks()[i].clone());
+        let checks = part.indices.iter().map(|&i| self.checks.as_slice()[i].clone());
         let now = self.store.admit_part(&part.shard, Checks::distinct(checks).peek()).await?;
         let waits = attempts.iter().zip(&now.verdicts);
         Ok(waits.map(|(attempt, verdict)| attempt.then_some(verdict.retry_after)).collect())
@@ -237,7 +237,7 @@ impl<S: ShardedStore> Sequence<S> {
     }
 
     fn checks_of(&self, part: &Part<S::Shard>) -> Checks {
-        let checks = Checks::distinct(part.indices.iter().map(|&i| self.checks.checks()[i].clone()));
+        let checks = Checks::distinct(part.indices.iter().map(|&i| self.checks.as_slice()[i].clone()));
         match self.checks.id() {
             Some(id) => checks.with_id(id.clone()),
             None => checks,
@@ -246,7 +246,9 @@ impl<S: ShardedStore> Sequence<S> {
 
     fn denies(&self, part: &Part<S::Shard>, verdicts: &Verdicts) -> bool {
         let verdicts = part.indices.iter().zip(&verdicts.verdicts);
-        verdicts.into_iter().any(|(&i, verdict)| self.checks.checks()[i].enforced && verdict.outcome.denies())
+        verdicts
+            .into_iter()
+            .any(|(&i, verdict)| self.checks.as_slice()[i].enforced && verdict.outcome.denies())
     }
 
     fn combine(&self, batch_verdicts: &[Verdicts]) -> Verdicts {

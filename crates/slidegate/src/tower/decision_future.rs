@@ -19,7 +19,7 @@ type BoxedDecision = dyn Future<Output = Result<Arc<Decision>, Error>> + Send;
 
 impl<S: Store + 'static> DecisionFuture<S> {
     pub(super) fn new(limiter: &Arc<Limiter<S>>, rules: Arc<Rules>, checks: Checks) -> Self {
-        let holds = checks.checks().iter().any(|check| check.quota.is_held());
+        let holds = checks.as_slice().iter().any(|check| check.quota.is_held());
         let releaser = holds.then(|| Arc::clone(limiter));
         let limiter = Arc::clone(limiter);
         // Boxed, because decisions are large and the future is moved.

@@ -98,7 +98,7 @@ impl<S: Store> Shared<S> {
         let limiter_request =
             Request::new(values.iter().map(|(name, value)| (*name, &**value))).permits(permits);
         let rules = self.limiter.rules();
-        let checks = rules.ask(&limiter_request).map_err(PrepareError::Failed)?;
+        let checks = rules.checks_for(&limiter_request).map_err(PrepareError::Failed)?;
         Ok((rules, checks))
     }
 

@@ -179,7 +179,7 @@ async fn replay(store: impl Store, window: &str, seed: u64, calls: usize, passes
             assert_eq!(*shown.entry(key).or_insert(told), told);
         }
         let whole: HashMap<String, u64> =
-            ask.checks().iter().map(|check| (check.key.as_str().to_owned(), check.cost)).collect();
+            ask.as_slice().iter().map(|check| (check.key.as_str().to_owned(), check.cost)).collect();
         assert_eq!(whole, costs);
         let fits = decisions.iter().all(|decision| decision.allowed());
         let charged = |outcome: &Outcome| *outcome == Outcome::Charged;

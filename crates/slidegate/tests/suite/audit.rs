@@ -240,7 +240,7 @@ async fn leaves_unreadable_keys_alone() {
             assert!(before.is_some());
             for repair in [false, true] {
                 let found = bench.audit(repair).await;
-                let told = (causes(&found), found.counted, found.kept, found.repaired);
+                let told = (causes(&found), found.counted, found.stored, found.repaired);
                 assert_eq!(told, (vec!["unreadable"], 0, 0, false), "{way} {command:?}: {found:?}");
             }
             assert_eq!(bench.run::<Option<Vec<u8>>>("DUMP", &[]), before, "{way} {command:?}");
@@ -251,7 +251,7 @@ async fn leaves_unreadable_keys_alone() {
     let name = bench.name();
     server.run(&format!("RPUSH {name}:log x"));
     let found = bench.audit(true).await;
-    assert_eq!((causes(&found), found.counted, found.kept), (vec!["unreadable"], 8, 8));
+    assert_eq!((causes(&found), found.counted, found.stored), (vec!["unreadable"], 8, 8));
     assert_eq!(bench.store.audit(&Key::new("nothing", []), Some(1), true).await.unwrap(), None);
 }
 
@@ -276,7 +276,7 @@ async fn reports_keys_over_the_limit_in_both_encodings() {
     bench.write(6, 3.0);
     let found = bench.audit(true).await;
     assert_eq!((found.counted, found.repaired), (1, true));
-    assert_eq!(found.discrepancies, [Discrepancy::Total { kept: 3, counted: 8 }]);
+    assert_eq!(found.discrepancies, [Discrepancy::Total { stored: 3, counted: 8 }]);
     assert!(is_well(&bench.audit(false).await));
     server.run(&format!("UNLINK sg:{{{}}}", bench.check.key));
     assert_eq!(bench.audit(false).await.counted, 8);
@@ -286,7 +286,7 @@ async fn reports_keys_over_the_limit_in_both_encodings() {
 fn each_discrepancy_has_a_cause_and_a_text() {
     let (one, two) = (Micros::from_secs(1), Micros::from_secs(120));
     let all = [
-        (Discrepancy::Total { kept: 3, counted: 5 }, "the total says 3, and the entries 5"),
+        (Discrepancy::Total { stored: 3, counted: 5 }, "the total says 3, and the entries 5"),
         (Discrepancy::OverLimit { counted: 5, limit: 4 }, "5 count, and the limit is 4"),
         (Discrepancy::NoExpiry, "it would never be forgotten"),
         (
@@ -294,11 +294,11 @@ fn each_discrepancy_has_a_cause_and_a_text() {
             "it would be forgotten in 1s, and counts for 2m",
         ),
         (
-            Discrepancy::Newest { kept: one, counted: two },
+            Discrepancy::Newest { stored: one, counted: two },
             "the newest entry is said to be of 1000000 us, and is of 120000000 us",
         ),
         (
-            Discrepancy::Oldest { kept: one, counted: two },
+            Discrepancy::Oldest { stored: one, counted: two },
             "the oldest entry is said to be of 1000000 us, and is of 120000000 us",
         ),
         (Discrepancy::Costs, "the entries are said to cost the same, and do not"),

@@ -23,7 +23,7 @@ pub(crate) fn patient_store(server: &RedisServer) -> RedisStore {
 }
 
 pub(crate) fn is_well(audit: &Audit) -> bool {
-    audit.discrepancies.is_empty() && audit.counted == audit.kept && !audit.repaired
+    audit.discrepancies.is_empty() && audit.counted == audit.stored && !audit.repaired
 }
 
 /// Looks at a key after each call, and tidies up now and then: a store as good as the one within.
@@ -146,7 +146,7 @@ async fn no_discrepancy_during_concurrent_decisions() {
                     let readings = store.admit(&asks).await.unwrap();
                     asked.fetch_add(asks.len() as u64, Ordering::Relaxed);
                     for (ask, reading) in asks.iter().zip(readings) {
-                        let (check, verdict) = (&ask.checks()[0], reading.verdicts[0]);
+                        let (check, verdict) = (&ask.as_slice()[0], reading.verdicts[0]);
                         let admitted = check.quota.count() == Count::Admitted;
                         if verdict.outcome == Outcome::Charged && admitted {
                             charges.push((check.key.clone(), verdict.entry));
@@ -199,7 +199,7 @@ async fn memory_store_has_no_discrepancy() {
         let check = Check { cost: 1 + dice.below(3) * dice.below(40_000), ..check };
         let ask = Checks::one(check).unwrap();
         let reading = store.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
-        let key = ask.checks()[0].key.clone();
+        let key = ask.as_slice()[0].key.clone();
         if reading.verdicts[0].outcome == Outcome::Charged {
             charges.push((key.clone(), reading.verdicts[0].entry));
         }

@@ -29,7 +29,7 @@ async fn calls_are_counted_and_timed() {
         let options = RedisOptions { mode, batch_size: 10, ..patient(&server) };
         let store = RedisStore::with_options(&options).unwrap();
         let none = store.calls();
-        assert_eq!((none.calls, none.asks, none.time), (0, 0, Micros::ZERO));
+        assert_eq!((none.calls, none.requests, none.time), (0, 0, Micros::ZERO));
         assert_eq!(
             (none.durations.len(), none.batches.len()),
             (CALL_BOUNDS.len() + 1, BATCH_BOUNDS.len() + 1)
@@ -48,7 +48,7 @@ async fn calls_are_counted_and_timed() {
         store.keys(0, 10).await.unwrap();
         store.audit(&Key::new("a", []), None, false).await.unwrap();
         let stats = store.calls();
-        assert_eq!((stats.calls, stats.asks), (5, 26), "{mode:?}");
+        assert_eq!((stats.calls, stats.requests), (5, 26), "{mode:?}");
         assert_eq!(stats.batches, [1, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0], "{mode:?}");
         assert_eq!(stats.durations.iter().sum::<u64>(), 5);
         assert!(stats.time > Micros::ZERO && stats.errors.iter().all(|(_, n)| *n == 0));
@@ -63,7 +63,7 @@ async fn calls_are_counted_and_timed() {
         server.kill();
         assert!(store.admit(&[ask("a")]).await.is_err());
         let failed = store.calls();
-        assert_eq!((failed.calls, failed.asks), (7, 26), "{mode:?}");
+        assert_eq!((failed.calls, failed.requests), (7, 26), "{mode:?}");
         assert_eq!(faults(&failed, Fault::WrongType), 1);
         assert_eq!(faults(&failed, Fault::Lost) + faults(&failed, Fault::Unreachable), 1);
     }
@@ -75,7 +75,7 @@ async fn run_of_checks_is_one_call() {
     let store = patient_store(&server);
     store.admit_run(&ask("a"), 300).await.unwrap();
     let stats = store.calls();
-    assert_eq!((stats.calls, stats.asks, stats.batches[8]), (1, 300, 1));
+    assert_eq!((stats.calls, stats.requests, stats.batches[8]), (1, 300, 1));
 }
 
 #[tokio::test]

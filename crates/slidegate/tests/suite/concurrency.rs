@@ -39,7 +39,7 @@ struct Oracle<'a> {
 
 impl States for Oracle<'_> {
     fn state(&mut self, i: usize) -> &mut State {
-        let check = &self.ask.checks()[i];
+        let check = &self.ask.as_slice()[i];
         self.states.entry(check.key.to_string()).or_insert_with(|| State::new(&check.quota))
     }
 }
@@ -136,7 +136,7 @@ fn is_charged(reading: &Verdicts) -> bool {
 fn never_over(charged: &[&(Checks, Verdicts)]) {
     let mut events: Vec<(Micros, u64)> = Vec::new();
     for (ask, reading) in charged {
-        let hot = ask.checks().iter().zip(&reading.verdicts).find(|(check, _)| check.key == key("hot"));
+        let hot = ask.as_slice().iter().zip(&reading.verdicts).find(|(check, _)| check.key == key("hot"));
         let (check, verdict) = hot.unwrap();
         events.push((verdict.entry.at, check.cost));
     }

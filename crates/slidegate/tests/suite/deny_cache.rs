@@ -416,7 +416,7 @@ async fn no_false_denial_after_invalidation_arrives() {
     for (at, Event { node, seen, what }) in &events {
         match what {
             What::Asked(ask, reading) if reading.source == Source::DenyCache => {
-                let check = &ask.checks()[0];
+                let check = &ask.as_slice()[0];
                 known += 1;
                 if !oracle.would_be(check, *at).outcome.denies() {
                     early += 1;

@@ -80,12 +80,12 @@ proptest! {
         let rules = Rules::new(all.iter().enumerate().map(|(n, said)| rule(said, n, of))).unwrap();
         let attributes = NAMES.iter().zip(&values).filter_map(|(name, value)| Some((*name, VALUES[(*value)?])));
         let request = Request::new(attributes);
-        let asked = rules.ask(&request).unwrap();
+        let asked = rules.checks_for(&request).unwrap();
         let explained = rules.explain(&request).unwrap();
         prop_assert_eq!(explained.len(), of);
-        let mut checks = asked.checks().iter();
+        let mut checks = asked.as_slice().iter();
         for explanation in &explained {
-            let applies = match &explanation.standing {
+            let applies = match &explanation.rule_match {
                 RuleMatch::Checked(check) => {
                     let asked = checks.next().unwrap();
                     prop_assert_eq!(
@@ -106,8 +106,8 @@ proptest! {
             // A rule alone is asked for exactly if it applies by itself.
             let said = &all[explained.iter().position(|other| std::ptr::eq(other, explanation)).unwrap()];
             let limited = Said { kind: 2, group: None, replaces: None, ..said.clone() };
-            let alone = Rules::new([rule(&limited, 0, 1)]).unwrap().ask(&request).unwrap();
-            prop_assert_eq!(applies, !alone.checks().is_empty(), "{:?}", explanation);
+            let alone = Rules::new([rule(&limited, 0, 1)]).unwrap().checks_for(&request).unwrap();
+            prop_assert_eq!(applies, !alone.as_slice().is_empty(), "{:?}", explanation);
         }
         prop_assert!(checks.next().is_none(), "everything that is asked is told");
     }
@@ -135,7 +135,7 @@ fn every_mismatch_reason_has_a_text() {
         .unwrap()
         .into_iter()
         .map(|explanation| {
-            let text = match explanation.standing {
+            let text = match explanation.rule_match {
                 RuleMatch::Checked(check) => format!("asks {}", check.key),
                 RuleMatch::Unlimited => "unlimited".to_owned(),
                 RuleMatch::Blocked => "blocked".to_owned(),
@@ -166,12 +166,12 @@ fn ad_hoc_request_matches_no_rule() {
     let request = Request::resource("r").limit(5);
     let explained = rules.explain(&request).unwrap();
     let [only] = &explained[..] else { panic!("{explained:?}") };
-    let RuleMatch::Checked(check) = &only.standing else { panic!("{only:?}") };
+    let RuleMatch::Checked(check) = &only.rule_match else { panic!("{only:?}") };
     assert_eq!((only.rule.name(), check.key.as_str()), ("ad-hoc", "ad-hoc:resource=r:window=1m"));
     let bad = Request::new([("api", "")]);
-    assert_eq!(rules.explain(&bad).unwrap_err(), rules.ask(&bad).unwrap_err());
+    assert_eq!(rules.explain(&bad).unwrap_err(), rules.checks_for(&bad).unwrap_err());
     let bad = Request::resource("r").limit(0);
-    assert_eq!(rules.explain(&bad).unwrap_err(), rules.ask(&bad).unwrap_err());
+    assert_eq!(rules.explain(&bad).unwrap_err(), rules.checks_for(&bad).unwrap_err());
     assert!(rules.explain(&Request::new([]).permits(u64::MAX)).is_err());
     let unknown = Rules::unknown().unwrap();
     assert!(unknown.explain(&Request::new([])).unwrap_err().is_unavailable());

@@ -222,7 +222,7 @@ async fn watch<S: Store>(store: &S, stop: &AtomicBool) -> Vec<(u64, u64)> {
 /// One lease after the last death, by the clock of the store, all permits can be had again.
 async fn all_back<S: Store>(store: &S, dead: u64) {
     until("a lease has passed", async || look(store).await.0 >= dead + LEASE).await;
-    let check = Check { cost: LIMIT, ..ask().checks()[0].clone() };
+    let check = Check { cost: LIMIT, ..ask().as_slice()[0].clone() };
     let reading = store.admit(&[Checks::one(check).unwrap()]).await.unwrap().remove(0);
     assert_eq!(reading.verdicts[0].outcome, Outcome::Charged, "{reading:?}");
 }

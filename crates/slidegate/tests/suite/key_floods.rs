@@ -275,7 +275,7 @@ fn play(on_full: OnFull, seed: u64, operations: u64) -> Outcomes {
                 let reading = admit(&store, &ask);
                 let no_room = store.stats().denied_full > denied;
                 let denier = reading.verdicts.iter().position(|verdict| verdict.outcome.denies());
-                for (i, (n, check)) in keys.iter().zip(ask.checks()).enumerate() {
+                for (i, (n, check)) in keys.iter().zip(ask.as_slice()).enumerate() {
                     let verdict = &reading.verdicts[i];
                     let charged = verdict.outcome == Outcome::Charged;
                     let state = alone.entry(*n).or_insert_with(|| State::new(&check.quota));

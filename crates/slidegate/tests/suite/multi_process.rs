@@ -92,7 +92,7 @@ fn read_mode(mode: &str) -> (RedisMode, Encoding) {
 
 fn write_line(lines: &mut String, ask: &Checks, reading: &Verdicts) {
     write!(lines, "\n@{}", reading.at.get()).unwrap();
-    for (check, v) in ask.checks().iter().zip(&reading.verdicts) {
+    for (check, v) in ask.as_slice().iter().zip(&reading.verdicts) {
         let outcome = v.outcome as u64;
         let (key, cost, Entry { at, seq, .. }) = (&check.key, check.cost, v.entry);
         let (retry, reset) = (v.retry_after.get(), v.reset_after.get());
@@ -182,7 +182,7 @@ fn writes(ask: &Checks, reading: &Verdicts) -> bool {
     let denier = reading.verdicts.iter().position(|verdict| verdict.outcome.denies());
     let attempt =
         |i: usize, check: &Check| check.quota.count() == Count::Attempts && denier.is_some_and(|r| i <= r);
-    denier.is_none() || ask.checks().iter().enumerate().any(|(i, check)| attempt(i, check))
+    denier.is_none() || ask.as_slice().iter().enumerate().any(|(i, check)| attempt(i, check))
 }
 
 /// The most permits admitted in any window, by key, from the answers alone.
@@ -192,7 +192,7 @@ fn peaks(history: &[(Checks, Verdicts)]) -> HashMap<u64, u64> {
         let window = quota(n).window().get();
         let charged: Vec<(u64, u64)> = history
             .iter()
-            .flat_map(|(ask, reading)| ask.checks().iter().zip(&reading.verdicts))
+            .flat_map(|(ask, reading)| ask.as_slice().iter().zip(&reading.verdicts))
             .filter(|(check, verdict)| check.key == key(n) && verdict.outcome == Outcome::Charged)
             .map(|(check, verdict)| (verdict.entry.at.get(), check.cost))
             .collect();

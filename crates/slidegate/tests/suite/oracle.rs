@@ -59,9 +59,9 @@ impl Oracle {
     /// A denial that the store was not asked for: at that instant it would have denied as well, and its wait would
     /// have been no shorter. Where nothing at all fits, every number is the same.
     fn denied_again(&mut self, ask: &Checks, reading: &Verdicts) {
-        let mut judged = ask.checks().iter().zip(&reading.verdicts);
-        let (check, theirs) = judged.find(|(_, verdict)| verdict.outcome != Outcome::Unjudged).unwrap();
-        assert!(judged.all(|(_, verdict)| verdict.outcome == Outcome::Unjudged));
+        let mut judged = ask.as_slice().iter().zip(&reading.verdicts);
+        let (check, theirs) = judged.find(|(_, verdict)| verdict.outcome != Outcome::NotEvaluated).unwrap();
+        assert!(judged.all(|(_, verdict)| verdict.outcome == Outcome::NotEvaluated));
         assert!(check.enforced && theirs.outcome.denies());
         assert!(check.quota.count() == Count::Admitted || ask.is_peek());
         let ours = self.would_be(check, reading.at);
@@ -91,7 +91,7 @@ impl Oracle {
             return self.denied_again(ask, reading);
         }
         let mut states: Vec<State> = Vec::new();
-        for check in ask.checks() {
+        for check in ask.as_slice() {
             let known = self.keys.get(&check.key).filter(|held| held.state.suits(&check.quota));
             states.push(match known {
                 Some(held) => held.state.clone(),
@@ -104,9 +104,9 @@ impl Oracle {
         }
         let expected = evaluate(ask, reading.at, &mut Picked(states.iter_mut().collect()));
         self.seen.asks += 1;
-        assert_eq!(reading.verdicts.len(), ask.checks().len());
+        assert_eq!(reading.verdicts.len(), ask.as_slice().len());
         for ((check, state), (ours, theirs)) in
-            ask.checks().iter().zip(states).zip(expected.verdicts.iter().zip(&reading.verdicts))
+            ask.as_slice().iter().zip(states).zip(expected.verdicts.iter().zip(&reading.verdicts))
         {
             let mut comparable = *theirs;
             if theirs.precision == Precision::LowerBound {
@@ -144,7 +144,7 @@ impl Oracle {
                 Outcome::Charged => self.seen.charged += 1,
                 Outcome::Denied => self.seen.denied += 1,
                 Outcome::Impossible => self.seen.impossible += 1,
-                Outcome::Fits | Outcome::Unjudged => {}
+                Outcome::Fits | Outcome::NotEvaluated => {}
             }
             let kept = self.keys.get(&check.key).is_some_and(|held| held.state.suits(&check.quota));
             // A store keeps a new state only if something was recorded.

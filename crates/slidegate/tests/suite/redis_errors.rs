@@ -79,7 +79,7 @@ async fn foreign_type_under_our_key_is_an_error() {
             fails(store, ask("string"), Fault::WrongType, advice).await;
             fails(store, ask("zset").with_id(RequestId::new("a").unwrap()), Fault::WrongType, advice).await;
             // Of an ask with two keys, nothing is charged if one fails.
-            let both = Checks::new(["good", "string"].map(|name| ask(name).checks()[0].clone())).unwrap();
+            let both = Checks::new(["good", "string"].map(|name| ask(name).as_slice()[0].clone())).unwrap();
             fails(store, both, Fault::WrongType, advice).await;
             assert_eq!(used(store, ask("good")).await, 0);
         }
@@ -277,7 +277,7 @@ async fn cluster_without_cluster_mode_is_an_error() {
         }
     }
     assert!(here > 0 && moved > 0);
-    let both = Checks::new(["a", "b"].map(|name| ask(name).checks()[0].clone())).unwrap();
+    let both = Checks::new(["a", "b"].map(|name| ask(name).as_slice()[0].clone())).unwrap();
     fails(&store, both, Fault::Cluster, "node of a cluster").await;
     assert!(store.report().await.unwrap().warnings[0].contains("cluster"));
 }

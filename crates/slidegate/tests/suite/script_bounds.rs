@@ -194,7 +194,7 @@ async fn retry_after_of_a_large_key_is_a_lower_bound() {
             (0..50).map(|i| costing(&check, limit - i)).chain([costing(&check, 1)]).collect();
         let readings = store.admit(&asks).await.unwrap();
         for (ask, reading) in asks.iter().zip(&readings) {
-            let (verdict, cost) = (reading.verdicts[0], ask.checks()[0].cost);
+            let (verdict, cost) = (reading.verdicts[0], ask.as_slice()[0].cost);
             let exact = wait_for(&entries, cost, reading.at);
             assert!(
                 verdict.retry_after <= exact && verdict.retry_after > Micros::ZERO,

@@ -81,7 +81,7 @@ async fn slots_move_without_errors() {
                     let ask = moving(&mut dice, KEYS);
                     let reading = store.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
                     let verdict = reading.verdicts[0];
-                    let key = ask.checks()[0].key.clone();
+                    let key = ask.as_slice()[0].key.clone();
                     history.push((reading.at, Event::Asked(ask, reading)));
                     if verdict.outcome == Outcome::Charged && dice.below(8) == 0 {
                         let settlement = Settlement {
@@ -167,9 +167,9 @@ async fn idle_keys_are_rewritten_while_their_slot_moves() {
                 assert_eq!((verdict.outcome, verdict.used), (Outcome::Charged, 1), "{name}");
             }
         });
-        let quota = again.checks()[0].quota;
+        let quota = again.as_slice()[0].quota;
         if quota.window() > Micros::from_secs(1) {
-            let peek = Checks::one(Check { cost: 0, ..again.checks()[0].clone() }).unwrap();
+            let peek = Checks::one(Check { cost: 0, ..again.as_slice()[0].clone() }).unwrap();
             let verdict = store.admit(&[peek]).await.unwrap().remove(0).verdicts[0];
             assert_eq!(verdict.used, 1, "{name}: charged once");
         }
@@ -210,7 +210,7 @@ fn crossing(dice: &mut Dice, asks: u64, id: Option<&str>) -> Checks {
 /// Adds the granted permits of a request to the expected totals.
 fn add_up(totals: &mut HashMap<Key, u64>, ask: &Checks, reading: &Verdicts) -> bool {
     let granted = !reading.verdicts.iter().any(|verdict| verdict.outcome.denies());
-    for (check, verdict) in ask.checks().iter().zip(&reading.verdicts) {
+    for (check, verdict) in ask.as_slice().iter().zip(&reading.verdicts) {
         let charged = verdict.outcome == Outcome::Charged;
         assert_eq!(charged, granted, "all or nothing: {reading:?}");
         assert!(verdict.used <= verdict.limit);

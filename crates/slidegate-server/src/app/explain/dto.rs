@@ -62,7 +62,7 @@ pub(crate) enum VerdictBody {
     /// There is no room, but the rule is a shadow rule and does not deny.
     WouldDeny,
     /// The rule applies, and was not evaluated: another rule is known to deny.
-    NotJudged,
+    NotEvaluated,
     /// The rule allows every request, and counts nothing.
     Unlimited,
     /// The rule denies every request.

@@ -42,7 +42,7 @@ pub(crate) async fn explain(
     let explanations = rules.explain(request)?;
     let limits: HashMap<&Key, Limit<'_>> = decision.limits().map(|limit| (limit.key(), limit)).collect();
     let (mut bodies, mut inspected, mut mismatches, mut left_out) = (Vec::new(), 0, 0, 0);
-    for Explanation { rule, standing } in explanations {
+    for Explanation { rule, rule_match } in explanations {
         if bodies.len() >= MAX_RULES {
             left_out += 1;
             continue;
@@ -55,7 +55,7 @@ pub(crate) async fn explain(
             why: None,
             counted: None,
         };
-        match standing {
+        match rule_match {
             RuleMatch::Checked(check) => {
                 inspected += 1;
                 let found = if inspected <= MAX_KEYS { limiter.inspect(&check.key).await? } else { None };
@@ -121,7 +121,7 @@ fn summary(
 
 /// Returns the verdict of a rule. `too_costly` is true if the store was asked for 0 permits instead of the real number.
 fn verdict(check: &Check, limit: Option<&Limit<'_>>, too_costly: bool) -> VerdictBody {
-    let Some(limit) = limit else { return VerdictBody::NotJudged };
+    let Some(limit) = limit else { return VerdictBody::NotEvaluated };
     let denies = if too_costly { check.cost > limit.remaining() } else { limit.outcome().denies() };
     match (denies, check.enforced) {
         (false, _) => VerdictBody::Allows,

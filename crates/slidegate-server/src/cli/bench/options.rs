@@ -18,12 +18,12 @@ const MAX_TIME: Micros = Micros::from_secs(24 * 3600);
 /// Arguments of `slidegate bench`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A closed loop, which is what you get without --rate, asks as fast as the answers come. It finds the most
-that a server can do; but one that stalls is asked less meanwhile, so its stalls hardly show.
-An open loop, --rate, asks as users do, whether answers come or not. Latency counts from when an ask was
-due, so a stall is charged to every ask that should have been sent meanwhile.
+Without --rate the load is a closed loop: each caller sends its next request when the last one is answered.
+It finds the highest throughput. A server that stalls receives fewer requests meanwhile, so stalls hardly show.
+With --rate the load is an open loop: requests are sent on a schedule, also while answers are outstanding.
+Latency counts from the scheduled time, so a stall delays every request that was due during the stall.
 
-Every ask is real: it counts under its resource, bench-0, bench-1, and so on, until its window has passed.
+Every request is counted: under its resource, bench-0, bench-1, and so on, until its window has passed.
 
 Examples:
   slidegate bench                                          as fast as 64 callers can, over a thousand keys
@@ -31,10 +31,10 @@ Examples:
   slidegate bench --store memory --callers 2 --keys 1      no network: the library in this process
   slidegate bench --store redis://127.0.0.1:6379 --json    what Redis can do, for a script")]
 pub(crate) struct BenchArgs {
-    /// The server to ask [env: SLIDEGATE_URL] [default: http://127.0.0.1:8080]
+    /// The server to send requests to [env: SLIDEGATE_URL] [default: http://127.0.0.1:8080]
     #[arg(long, conflicts_with_all = ["store", "config"])]
     url: Option<String>,
-    /// Ask no server: decide in this process, and count in `memory` or in Redis, such as redis://127.0.0.1:6379
+    /// Use no server: decide in this process, and count in `memory` or in Redis, such as redis://127.0.0.1:6379
     #[arg(long)]
     store: Option<StoreKind>,
     /// Decide in this process by this file: its store, how to reach it, and the bounds of limits
@@ -49,37 +49,37 @@ pub(crate) struct BenchArgs {
     /// The window of each resource
     #[arg(long, default_value = "60s")]
     window: Micros,
-    /// How many permits each ask is for; 0 only looks
+    /// Permits of each request; 0 only peeks
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=MAX_LIMIT))]
     permits: u64,
-    /// How many different resources [default: 1000]
+    /// Number of different resources [default: 1000]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     keys: Option<u64>,
-    /// Which of them are asked about
+    /// Distribution of the requests over the resources
     #[arg(long, value_enum, default_value_t = Spread::Uniform)]
     distribution: Spread,
-    /// How hot the hot keys of zipf are: the k-th is asked about 1 / k ^ SKEW as often as the first [default: 1]
+    /// Skew of zipf: the k-th key gets 1 / k ^ SKEW as many requests as the first [default: 1]
     #[arg(long)]
     skew: Option<f64>,
-    /// Another seed asks about other keys; the same one about the same keys in the same order
+    /// Seed of the keys: the same seed gives the same keys in the same order
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// How many ask at once, each on a connection of its own; with --rate the most that wait for an answer
+    /// Concurrent callers, each with its own connection; with --rate, the most requests that wait for an answer
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     callers: u64,
-    /// Open loop: start this many asks a second, whether answers come or not
+    /// Open loop: start this many requests per second, also while answers are outstanding
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     rate: Option<u64>,
-    /// How long to ask [default: 10s, or until --requests are asked]; with both, whichever is first
+    /// Duration of the measurement [default: 10s, or until --requests are sent]; with both, whichever ends first
     #[arg(long)]
     duration: Option<Micros>,
-    /// How many to ask
+    /// Number of requests to send
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     requests: Option<u64>,
-    /// How long to ask before anything is measured [default: 1s, or 0s with --requests]
+    /// Duration of the requests before the measurement [default: 1s, or 0s with --requests]
     #[arg(long)]
     warm_up: Option<Micros>,
-    /// How long a server may take to answer; after that it is an error
+    /// Longest time for an answer; a longer one counts as an error
     #[arg(long, default_value = "10s")]
     timeout: Micros,
     /// Print one JSON object instead of a table
@@ -168,7 +168,7 @@ impl BenchArgs {
         let keys = self.keys.unwrap_or(DEFAULT_KEYS);
         match self.distribution {
             Spread::One if self.keys.is_some_and(|keys| keys > 1) => {
-                Err(format!("--distribution one asks about one key, not {keys}"))
+                Err(format!("--distribution one has one key, not {keys}"))
             }
             Spread::One => Ok(Keys::one()),
             Spread::Uniform => Ok(Keys::uniform(keys, self.seed)),

@@ -192,7 +192,7 @@ impl fmt::Display for OpenLoop {
         let (late, unsent) = (HumanCount(self.late), HumanCount(self.unsent));
         writeln!(
             f,
-            "waited    {late} asks were sent more than 1 ms late, all callers being busy; {unsent} never were"
+            "waited    {late} requests were sent more than 1 ms late, all callers being busy; {unsent} never were"
         )?;
         let Some(Latency { p99, max, .. }) = &self.woke_late_us else {
             return write!(f, "generator had no idle caller: try more --callers, or a lower --rate");

@@ -68,7 +68,7 @@ fn verdict_line(rule: &RuleBody) -> String {
         VerdictBody::Allows => "allows",
         VerdictBody::Denies => "denies",
         VerdictBody::WouldDeny => "would deny",
-        VerdictBody::NotJudged => "was not judged, because another rule denies",
+        VerdictBody::NotEvaluated => "was not evaluated, because another rule denies",
         VerdictBody::Unlimited => "lets pass, and counts nothing",
         VerdictBody::Blocks => "lets nothing pass",
         VerdictBody::WouldBlock => "would let nothing pass",

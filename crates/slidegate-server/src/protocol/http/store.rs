@@ -176,7 +176,7 @@ impl From<RedisStats> for RedisBody {
             in_flight,
             late,
             overloaded,
-            coalesced: CoalescedBody { calls: coalesce.calls, requests: coalesce.asks },
+            coalesced: CoalescedBody { calls: coalesce.calls, requests: coalesce.requests },
             leases: LeasesBody { keys: lease.keys, idle_permits: lease.idle },
             calls: CallsBody {
                 calls: calls.calls,

@@ -52,7 +52,7 @@ impl<'l, 'r> Line<'l, 'r> {
             window: ad_hoc.window.map(|window| window.to_string()),
             burst: ad_hoc.burst,
             permits: request.cost(),
-            id: request.known_as().map(|id| id.as_str()),
+            id: request.request_id().map(|id| id.as_str()),
             allowed: verdict.allowed,
             denied_by: verdict.denied_by,
         }

@@ -18,7 +18,7 @@ pub(crate) struct RecordArgs {
     /// name ends in .gz. Attributes may be personal data: see --record-digest
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Record a share of the clients, each with everything he asks, such as 10% or 0.5%
+    /// Record a share of the clients, with all requests of each, such as 10% or 0.5%
     #[arg(long, value_name = "SHARE", default_value = "100%", requires = "record", value_parser = read_share)]
     record_sample: u32,
     /// Attributes that make a client, such as ip [default: all of a request's]

@@ -76,7 +76,7 @@ pub struct CoalesceStats {
     /// Calls to the wrapped store.
     pub calls: u64,
     /// Requests in these calls.
-    pub asks: u64,
+    pub requests: u64,
 }
 
 impl<S: Store + 'static> Coalesce<S> {
@@ -107,7 +107,7 @@ impl<S: Store + 'static> Coalesce<S> {
     /// Returns the statistics.
     pub fn stats(&self) -> CoalesceStats {
         let Inner { calls, requests, .. } = &*self.inner;
-        CoalesceStats { calls: calls.load(Ordering::Relaxed), asks: requests.load(Ordering::Relaxed) }
+        CoalesceStats { calls: calls.load(Ordering::Relaxed), requests: requests.load(Ordering::Relaxed) }
     }
 }
 
@@ -129,7 +129,7 @@ enum Dispatch {
 impl<S: Store + 'static> Inner<S> {
     /// Returns the queue of a request; none if its keys are on several servers.
     fn shard_of(&self, checks: &Checks) -> Option<usize> {
-        let mut shards = checks.checks().iter().map(|check| self.store.lane(&check.key));
+        let mut shards = checks.as_slice().iter().map(|check| self.store.shard_of(&check.key));
         let first = shards.next()?;
         shards.all(|shard| shard == first).then_some(usize::from(first) % SHARDS)
     }
@@ -315,8 +315,8 @@ impl<S: Store + 'static> Store for Coalesce<S> {
         self.inner.store.reset(key).await
     }
 
-    fn lane(&self, key: &Key) -> u16 {
-        self.inner.store.lane(key)
+    fn shard_of(&self, key: &Key) -> u16 {
+        self.inner.store.shard_of(key)
     }
 
     fn listen(&self, listener: Weak<dyn Listener>) {

@@ -165,8 +165,8 @@ impl Listener for Denials {
         self.free_count(key).fetch_add(1, Ordering::AcqRel);
     }
 
-    fn hears(&self, shard: u16, hears: bool) {
-        let next = |epoch: u64| (epoch.is_multiple_of(2) != hears).then_some(epoch + 1);
+    fn set_connected(&self, shard: u16, connected: bool) {
+        let next = |epoch: u64| (epoch.is_multiple_of(2) != connected).then_some(epoch + 1);
         if let Some(epoch) = self.listen_epochs.get(usize::from(shard)) {
             let _ = epoch.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
         }
@@ -191,7 +191,7 @@ impl<S: Store> Inner<S> {
             return None;
         }
         let now = self.clock.now();
-        for (i, check) in checks.checks().iter().enumerate() {
+        for (i, check) in checks.as_slice().iter().enumerate() {
             // An attempt counts even if it is denied, except in a peek. A shadow rule denies nothing.
             if check.quota.count() == Count::Attempts && !checks.is_peek() {
                 return None;
@@ -211,10 +211,10 @@ impl<S: Store> Inner<S> {
         if self.denials.table.size() == 0 {
             return SmallVec::new();
         }
-        let checks = batch.flat_map(Checks::checks);
+        let checks = batch.flat_map(Checks::as_slice);
         let stamp = |check: &Check| {
             self.denials.invalidate_other_quotas(check);
-            self.denials.stamp(&check.key, self.store.lane(&check.key))
+            self.denials.stamp(&check.key, self.store.shard_of(&check.key))
         };
         checks.map(stamp).collect()
     }
@@ -228,7 +228,8 @@ impl<S: Store> Inner<S> {
     ) {
         let mut stamps = stamps.iter();
         for (checks, verdicts) in answered {
-            for ((check, verdict), stamp) in checks.checks().iter().zip(&verdicts.verdicts).zip(&mut stamps) {
+            for ((check, verdict), stamp) in checks.as_slice().iter().zip(&verdicts.verdicts).zip(&mut stamps)
+            {
                 self.denials.invalidate_other_quotas(check);
                 let is_cacheable = verdict.outcome == Outcome::Denied
                     && verdicts.source == Source::Store
@@ -325,8 +326,8 @@ impl<S: Store> Store for DenyCache<S> {
         self.inner.store.reset(key).await
     }
 
-    fn lane(&self, key: &Key) -> u16 {
-        self.inner.store.lane(key)
+    fn shard_of(&self, key: &Key) -> u16 {
+        self.inner.store.shard_of(key)
     }
 
     fn listen(&self, listener: Weak<dyn Listener>) {

@@ -7,7 +7,7 @@ use arc_swap::{ArcSwapOption, Guard};
 use smallvec::SmallVec;
 
 use super::Stamp;
-use crate::{Check, Checks, Entry, Key, Micros, Outcome, Precision, Quota, Source, Verdict, Verdicts};
+use crate::{Check, Checks, Key, Micros, Precision, Quota, Source, Verdict, Verdicts};
 
 /// Number of slots that a key may be in.
 const WAYS: usize = 4;
@@ -51,34 +51,24 @@ impl Denial {
         let elapsed = now.since(self.sent);
         // Until the wait for one permit is over, nothing else fits either. For a larger cost, something smaller may
         // have been admitted since.
-        let exact = checks.checks()[i].cost == 1 && !self.quota.is_held();
+        let exact = checks.as_slice()[i].cost == 1 && !self.quota.is_held();
         let denied = Verdict {
             precision: if exact { self.verdict.precision } else { Precision::LowerBound },
             retry_after: self.verdict.retry_after.since(elapsed),
             reset_after: self.verdict.reset_after.since(elapsed),
             ..self.verdict
         };
-        let verdicts = match checks.checks() {
+        let verdicts = match checks.as_slice() {
             [_] => SmallVec::from_buf([denied]),
             checks => checks
                 .iter()
                 .enumerate()
-                .map(|(n, check)| if n == i { denied } else { not_evaluated(check) })
+                .map(
+                    |(n, check)| if n == i { denied } else { Verdict::not_evaluated(check.quota.capacity()) },
+                )
                 .collect(),
         };
         Verdicts { at: self.at.plus(elapsed), source: Source::DenyCache, verdicts }
-    }
-}
-
-fn not_evaluated(check: &Check) -> Verdict {
-    Verdict {
-        outcome: Outcome::Unjudged,
-        limit: check.quota.capacity(),
-        used: 0,
-        retry_after: Micros::ZERO,
-        precision: Precision::Exact,
-        reset_after: Micros::ZERO,
-        entry: Entry::default(),
     }
 }
 

@@ -12,8 +12,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::server_state::{Phase, ServerState};
 use super::{Inner, fallback, recovery_task};
 use crate::{
-    BatchVerdicts, Check, Checks, Entry, Error, Fault, Micros, OnError, Outcome, Precision, RedisStore,
-    Settlement, Source, Store, Verdict, Verdicts,
+    BatchVerdicts, Check, Checks, Entry, Error, Fault, Micros, OnError, Outcome, RedisStore, Settlement,
+    Source, Store, Verdict, Verdicts,
 };
 
 /// A call to the store that may outlive its caller.
@@ -86,7 +86,7 @@ impl Inner {
         // Keys with more expired entries than one decision may remove. The next batch continues to trim them.
         let mut trimming: Vec<&Check> = Vec::new();
         for single in batch.chunks(1) {
-            let checks = || single.iter().flat_map(Checks::checks);
+            let checks = || single.iter().flat_map(Checks::as_slice);
             let is_trimming = checks().any(|check| trimming.iter().any(|other| other.key == check.key));
             let time_left = self.time_left(started);
             if is_trimming || time_left.is_zero() {
@@ -112,7 +112,7 @@ impl Inner {
         times: usize,
     ) -> Result<BatchVerdicts, Error> {
         let away = || Error::store(Fault::Unreachable, "nothing is taken in advance while Redis is away");
-        let [check] = checks.checks() else { return Err(away()) };
+        let [check] = checks.as_slice() else { return Err(away()) };
         self.ensure_discovered().await;
         let server = self.server_state_of(self.store.server_of(&check.key));
         if server.phase() != Phase::Direct || !server.is_identified() {
@@ -198,7 +198,7 @@ impl Inner {
                 let same_epoch = server.epoch.load(Ordering::Acquire) == stamp.epoch;
                 for (checks, verdicts) in batch.iter().zip(&batch_verdicts) {
                     if !checks.is_peek() {
-                        self.journal.record_verdicts(checks.checks(), verdicts, same_epoch);
+                        self.journal.record_verdicts(checks.as_slice(), verdicts, same_epoch);
                     }
                 }
                 Ok(batch_verdicts)
@@ -265,7 +265,7 @@ impl Inner {
             let allowed = !denies(checks, reported);
             let mut late = late.clone();
             for ((check, reported), late_verdict) in
-                checks.checks().iter().zip(&reported.verdicts).zip(&mut late.verdicts)
+                checks.as_slice().iter().zip(&reported.verdicts).zip(&mut late.verdicts)
             {
                 // A request with an id may have been charged by an earlier call. That charge is not refunded.
                 let charged_before = late_verdict.entry.at < late.at
@@ -284,7 +284,7 @@ impl Inner {
                 }
             }
             if allowed {
-                self.journal.record_verdicts(checks.checks(), &late, true);
+                self.journal.record_verdicts(checks.as_slice(), &late, true);
             }
         }
         for refund in refunds {
@@ -348,17 +348,17 @@ impl Inner {
     fn decide_without_store(self: &Arc<Self>, server: &Arc<ServerState>, checks: &Checks) -> Verdicts {
         let closed = |check: &Check| check.enforced && self.policy(check) == OnError::Closed;
         let at = server.latest_now(self);
-        if checks.checks().iter().any(closed) {
+        if checks.as_slice().iter().any(closed) {
             let retry_after = server.until_probe(self);
-            let verdicts = checks.checks().iter().map(|check| match closed(check) {
+            let verdicts = checks.as_slice().iter().map(|check| match closed(check) {
                 true => fail_closed(check, retry_after),
-                false => not_evaluated(check, Outcome::Unjudged),
+                false => Verdict::not_evaluated(check.quota.capacity()),
             });
             return Verdicts { at, source: Source::FailClosed, verdicts: verdicts.collect() };
         }
         let local_checks = self.checks_with_policy(checks, OnError::Local);
-        if local_checks.checks().is_empty() {
-            let verdicts = checks.checks().iter().map(|check| not_evaluated(check, Outcome::Fits));
+        if local_checks.as_slice().is_empty() {
+            let verdicts = checks.as_slice().iter().map(fail_open);
             return Verdicts { at, source: Source::FailOpen, verdicts: verdicts.collect() };
         }
         let _local_decision = server.local_decisions.read();
@@ -372,15 +372,15 @@ impl Inner {
 
     /// Returns the checks that have this fallback policy.
     fn checks_with_policy(&self, checks: &Checks, policy: OnError) -> Checks {
-        checks.with_checks(checks.checks().iter().filter(|check| self.policy(check) == policy).cloned())
+        checks.with_checks(checks.as_slice().iter().filter(|check| self.policy(check) == policy).cloned())
     }
 
     /// Completes the verdicts of the local checks to verdicts of all `checks`. The other checks fail open.
     fn fill_in(&self, checks: &Checks, local: Verdicts) -> Verdicts {
         let mut local_verdicts = local.verdicts.into_iter();
-        let verdicts = checks.checks().iter().map(|check| {
+        let verdicts = checks.as_slice().iter().map(|check| {
             let verdict = if self.policy(check) == OnError::Local { local_verdicts.next() } else { None };
-            verdict.unwrap_or_else(|| not_evaluated(check, Outcome::Fits))
+            verdict.unwrap_or_else(|| fail_open(check))
         });
         Verdicts { verdicts: verdicts.collect(), ..local }
     }
@@ -400,17 +400,9 @@ fn charged_entries(batch_verdicts: &[Verdicts]) -> Vec<Entry> {
     verdicts.filter(|verdict| verdict.outcome == Outcome::Charged).map(|verdict| verdict.entry).collect()
 }
 
-/// Returns the verdict for a check that neither the store nor this node evaluated.
-fn not_evaluated(check: &Check, outcome: Outcome) -> Verdict {
-    Verdict {
-        outcome,
-        limit: check.quota.capacity(),
-        used: 0,
-        retry_after: Micros::ZERO,
-        precision: Precision::Exact,
-        reset_after: Micros::ZERO,
-        entry: Entry::default(),
-    }
+/// Returns the verdict for a check with `on-error: open`, which neither the store nor this node evaluated.
+fn fail_open(check: &Check) -> Verdict {
+    Verdict { outcome: Outcome::Fits, ..Verdict::not_evaluated(check.quota.capacity()) }
 }
 
 /// Returns the verdict for a check with `on-error: closed`. Nothing remains until the store answers again.
@@ -420,11 +412,11 @@ fn fail_closed(check: &Check, retry_after: Micros) -> Verdict {
         used: check.quota.capacity(),
         retry_after,
         reset_after: retry_after,
-        ..not_evaluated(check, Outcome::Denied)
+        ..Verdict::not_evaluated(check.quota.capacity())
     }
 }
 
 fn denies(checks: &Checks, verdicts: &Verdicts) -> bool {
-    let pairs = checks.checks().iter().zip(&verdicts.verdicts);
+    let pairs = checks.as_slice().iter().zip(&verdicts.verdicts);
     pairs.into_iter().any(|(check, verdict)| check.enforced && verdict.outcome.denies())
 }

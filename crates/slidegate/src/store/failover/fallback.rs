@@ -167,9 +167,9 @@ impl States for LocalChecks {
 /// Decides `checks` without the store. Admissions are recorded as unwritten, unless the decision is `joint`: then the
 /// store decides too and counts them.
 pub(super) fn decide(journal: &Journal, checks: &Checks, outage: &Outage, joint: bool) -> Verdicts {
-    let mut locked = journal.lock(checks.checks().iter().map(|check| &check.key));
-    let mut local_checks = Vec::with_capacity(checks.checks().len());
-    for check in checks.checks() {
+    let mut locked = journal.lock(checks.as_slice().iter().map(|check| &check.key));
+    let mut local_checks = Vec::with_capacity(checks.as_slice().len());
+    for check in checks.as_slice() {
         let record = locked.records(&check.key).and_then(|records| journal.get_or_create(records, check));
         let local_check = match record {
             Some(record) if joint || !journal.is_full() => local_check_from(record, check, outage),
@@ -188,7 +188,7 @@ pub(super) fn decide(journal: &Journal, checks: &Checks, outage: &Outage, joint:
     let mut verdicts = evaluate(&local_request, outage.now, &mut local_checks);
     verdicts.source = Source::Local;
     for ((check, local_check), verdict) in
-        checks.checks().iter().zip(local_checks.0).zip(&mut verdicts.verdicts)
+        checks.as_slice().iter().zip(local_checks.0).zip(&mut verdicts.verdicts)
     {
         let LocalCheck { state, capacity, from_record, .. } = local_check;
         let repeated = verdict.entry.at < outage.now;
@@ -208,7 +208,7 @@ pub(super) fn decide(journal: &Journal, checks: &Checks, outage: &Outage, joint:
 
 /// Reverts what [`decide`] recorded for a joint decision that the store did not admit.
 pub(super) fn undo(journal: &Journal, checks: &Checks, verdicts: &Verdicts, now: Micros) {
-    for (check, verdict) in checks.checks().iter().zip(&verdicts.verdicts) {
+    for (check, verdict) in checks.as_slice().iter().zip(&verdicts.verdicts) {
         if verdict.outcome == Outcome::Charged && check.quota.count() == Count::Admitted {
             settle(journal, &check.key, verdict.entry, Correction::Cost(0), now);
         }
@@ -218,7 +218,7 @@ pub(super) fn undo(journal: &Journal, checks: &Checks, verdicts: &Verdicts, now:
 /// Moves the admissions of a joint decision in an exact window to `at`, the instant at which the store admitted them.
 /// Other windows round instants up already.
 pub(super) fn postpone(journal: &Journal, checks: &Checks, verdicts: &Verdicts, outage: &Outage, at: Micros) {
-    for (check, verdict) in checks.checks().iter().zip(&verdicts.verdicts) {
+    for (check, verdict) in checks.as_slice().iter().zip(&verdicts.verdicts) {
         let exact = check.quota.algorithm() == Algorithm::SlidingWindow;
         if !exact || verdict.outcome != Outcome::Charged || verdict.entry.at >= at {
             continue;

@@ -266,8 +266,8 @@ impl Store for Failover {
         self.inner.store.reset(key).await
     }
 
-    fn lane(&self, key: &Key) -> u16 {
-        self.inner.store.lane(key)
+    fn shard_of(&self, key: &Key) -> u16 {
+        self.inner.store.shard_of(key)
     }
 
     fn listen(&self, listener: Weak<dyn Listener>) {

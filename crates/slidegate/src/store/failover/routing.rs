@@ -12,7 +12,7 @@ use crate::{BatchVerdicts, Check, Checks, Error, Micros, Settlement, Source, Ver
 
 impl Inner {
     pub(super) async fn admit_one(self: &Arc<Self>, checks: &Checks) -> Result<Verdicts, Error> {
-        let Some(first) = checks.checks().first() else {
+        let Some(first) = checks.as_slice().first() else {
             return Ok(Verdicts { at: Micros::ZERO, source: Source::NoRule, verdicts: SmallVec::new() });
         };
         self.ensure_discovered().await;
@@ -35,7 +35,7 @@ impl Inner {
     /// Returns the server of all keys, if there is only one.
     fn single_server(&self, batch: &[Checks]) -> Option<ServerId> {
         let mut servers = batch.iter().map(|checks| {
-            let mut servers = checks.checks().iter().map(|check| self.store.server_of(&check.key));
+            let mut servers = checks.as_slice().iter().map(|check| self.store.server_of(&check.key));
             let first = servers.next()?;
             servers.all(|server| server == first).then_some(first)
         });
@@ -54,7 +54,7 @@ impl Inner {
         let mut multi_server = Vec::new();
         for (i, checks) in batch.iter().enumerate() {
             let server_of = |check: &Check| self.store.server_of(&check.key);
-            match checks.checks().first() {
+            match checks.as_slice().first() {
                 Some(first) if multi_shard::split(checks, server_of).is_none() => {
                     let server = server_of(first);
                     match groups.iter_mut().find(|(known, _)| *known == server) {

@@ -66,7 +66,7 @@ impl World {
         let verdicts = match *outage {
             None => {
                 let verdicts = evaluate_one(&checks, now, &mut self.server, None);
-                journal.record_verdicts(checks.checks(), &verdicts, true);
+                journal.record_verdicts(checks.as_slice(), &verdicts, true);
                 verdicts
             }
             Some((number, since)) => {

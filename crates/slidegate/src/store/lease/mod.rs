@@ -85,7 +85,7 @@ impl Listener for Pools {
         shard.remove(key);
     }
 
-    fn hears(&self, _: u16, _: bool) {}
+    fn set_connected(&self, _: u16, _: bool) {}
 }
 
 /// Statistics of a [`Lease`].
@@ -166,12 +166,12 @@ impl<S: Store + 'static> Inner<S> {
 
     /// Hands out permits to a request, if every check has one in advance.
     fn hand_out(self: &Arc<Self>, checks: &Checks) -> Option<Verdicts> {
-        if !checks.checks().iter().all(is_leased) || checks.id().is_some() || checks.is_peek() {
+        if !checks.as_slice().iter().all(is_leased) || checks.id().is_some() || checks.is_peek() {
             return None;
         }
         let now = self.clock.now();
         let mut handed: SmallVec<[HandedPermit; 1]> = SmallVec::new();
-        for check in checks.checks() {
+        for check in checks.as_slice() {
             let (permit, refill_size) = {
                 let mut shard = self.shard(&check.key).lock();
                 let Some(pool) = shard.get_mut(&check.key) else { break };
@@ -183,14 +183,14 @@ impl<S: Store + 'static> Inner<S> {
             let Some(permit) = permit else { break };
             handed.push(permit);
         }
-        if handed.len() == checks.checks().len() {
+        if handed.len() == checks.as_slice().len() {
             self.answered.add(1);
             let at = handed.iter().map(|permit| permit.at).max().unwrap_or_default();
             let verdicts = handed.iter().map(HandedPermit::verdict).collect();
             return Some(Verdicts { at, source: Source::Lease, verdicts });
         }
         // One check has no permit in advance, so the request goes to the store and the other permits are put back.
-        for (check, permit) in checks.checks().iter().zip(handed) {
+        for (check, permit) in checks.as_slice().iter().zip(handed) {
             self.put_back(check, permit);
         }
         None
@@ -211,11 +211,11 @@ impl<S: Store + 'static> Inner<S> {
     /// useful.
     fn record_store_verdicts(self: &Arc<Self>, checks: &Checks, verdicts: &Verdicts) {
         let can_be_leased = verdicts.source == Source::Store && checks.id().is_none() && !checks.is_peek();
-        if !can_be_leased || !checks.checks().iter().all(is_leased) {
+        if !can_be_leased || !checks.as_slice().iter().all(is_leased) {
             return;
         }
         let now = self.clock.now();
-        for (check, verdict) in checks.checks().iter().zip(&verdicts.verdicts) {
+        for (check, verdict) in checks.as_slice().iter().zip(&verdicts.verdicts) {
             if verdict.outcome != Outcome::Charged {
                 continue;
             }
@@ -337,7 +337,7 @@ fn is_leased(check: &Check) -> bool {
 
 impl<S: Store + 'static> Store for Lease<S> {
     async fn admit(&self, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
-        let leased = |checks: &Checks| checks.checks().iter().any(|check| check.lease.is_some());
+        let leased = |checks: &Checks| checks.as_slice().iter().any(|check| check.lease.is_some());
         let [checks] = batch else { return self.inner.store.admit(batch).await };
         if !leased(checks) {
             return self.inner.store.admit(batch).await;
@@ -366,8 +366,8 @@ impl<S: Store + 'static> Store for Lease<S> {
         reset
     }
 
-    fn lane(&self, key: &Key) -> u16 {
-        self.inner.store.lane(key)
+    fn shard_of(&self, key: &Key) -> u16 {
+        self.inner.store.shard_of(key)
     }
 
     fn listen(&self, listener: Weak<dyn Listener>) {

@@ -61,7 +61,7 @@ impl<C: Clock> LockedShards<'_, C> {
     }
 
     pub(super) fn evaluate(&mut self, checks: &Checks, now: Micros) -> Verdicts {
-        let mut locations: Locations = checks.checks().iter().map(|check| self.find(check)).collect();
+        let mut locations: Locations = checks.as_slice().iter().map(|check| self.find(check)).collect();
         for i in 0..locations.len() {
             if let Location::Missing { shard, key_in_table } = locations[i] {
                 locations[i] = self.resolve(checks, i, (shard, key_in_table), now, &locations);
@@ -72,15 +72,15 @@ impl<C: Clock> LockedShards<'_, C> {
             _ => (check.quota, 0),
         };
         let effective: SmallVec<[(Quota, u64); 2]> =
-            checks.checks().iter().zip(&locations).map(effective).collect();
+            checks.as_slice().iter().zip(&locations).map(effective).collect();
         let budget = Some(&self.inner.notes);
         let asked = |i: usize| {
             let (quota, scope) = &effective[i];
-            CheckInput { quota, cost: checks.checks()[i].cost, id: checks.id(), scope: *scope, budget }
+            CheckInput { quota, cost: checks.as_slice()[i].cost, id: checks.id(), scope: *scope, budget }
         };
         let mut counters = LocatedCounters { locked: self, locations: &mut locations };
         let verdicts = evaluate::evaluate_with(checks, now, &mut counters, asked);
-        for ((check, location), verdict) in checks.checks().iter().zip(locations).zip(&verdicts.verdicts) {
+        for ((check, location), verdict) in checks.as_slice().iter().zip(locations).zip(&verdicts.verdicts) {
             self.store_state(check, location, now, checks.is_peek(), verdict.outcome);
         }
         for (_, shard) in &mut self.shards {
@@ -117,7 +117,7 @@ impl<C: Clock> LockedShards<'_, C> {
         now: Micros,
         locations: &[Location],
     ) -> Location {
-        let Check { key, quota, cost, .. } = &checks.checks()[i];
+        let Check { key, quota, cost, .. } = &checks.as_slice()[i];
         let notes = &self.inner.notes;
         let table = &mut *self.shards[shard].1;
         if *cost > quota.capacity() {

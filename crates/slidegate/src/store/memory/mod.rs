@@ -148,8 +148,8 @@ impl<C: Clock> MemoryStore<C> {
     pub fn audit(&self, key: &Key) -> Option<Audit> {
         let mut shard = self.inner.shard(key).lock();
         let at = shard.instant(self.inner.clock.now());
-        let (kept, counted, discrepancies) = shard.find(key)?.audit(at);
-        Some(Audit { at, counted, kept, expires_after: None, discrepancies, repaired: false })
+        let (stored, counted, discrepancies) = shard.find(key)?.audit(at);
+        Some(Audit { at, counted, stored, expires_after: None, discrepancies, repaired: false })
     }
 
     /// Returns how much the store holds, and how many keys it has dropped.
@@ -207,7 +207,7 @@ impl<C: Clock> Inner<C> {
     #[inline]
     fn admit(&self, batch: &[Checks]) -> BatchVerdicts {
         if let [checks] = batch
-            && let [check] = checks.checks()
+            && let [check] = checks.as_slice()
             && !checks.is_peek()
         {
             let now = self.clock.now();
@@ -224,7 +224,7 @@ impl<C: Clock> Inner<C> {
 
     #[cold]
     fn admit_all(&self, batch: &[Checks]) -> BatchVerdicts {
-        let mut locked = self.lock(batch.iter().flat_map(Checks::checks).map(|check| &check.key));
+        let mut locked = self.lock(batch.iter().flat_map(Checks::as_slice).map(|check| &check.key));
         let now = locked.instant(self.clock.now());
         batch.iter().map(|checks| locked.evaluate(checks, now)).collect()
     }

@@ -21,7 +21,7 @@ pub struct CallStats {
     /// trips of a transaction.
     pub calls: u64,
     /// Requests that were decided in them.
-    pub asks: u64,
+    pub requests: u64,
     /// Requests in them, including those in calls that failed.
     pub tried: u64,
     /// Histogram of durations: one number for each of [`CALL_BOUNDS`], and one for longer calls.
@@ -39,7 +39,7 @@ pub struct CallStats {
 #[derive(Default)]
 pub(super) struct Calls {
     clock: SystemClock,
-    asks: AtomicU64,
+    requests: AtomicU64,
     tried: AtomicU64,
     time: AtomicU64,
     durations: [AtomicU64; CALL_BOUNDS.len() + 1],
@@ -55,7 +55,7 @@ impl RedisStore {
         let durations = all(&calls.durations);
         CallStats {
             calls: durations.iter().sum(),
-            asks: read(&calls.asks),
+            requests: read(&calls.requests),
             tried: read(&calls.tried),
             time: Micros::new(read(&calls.time)),
             durations,
@@ -83,7 +83,7 @@ impl Inner {
             add(&calls.batches[bucket_index(&BATCH_BOUNDS, requests as u64)], 1);
         }
         match &answer {
-            Ok(_) => add(&calls.asks, requests as u64),
+            Ok(_) => add(&calls.requests, requests as u64),
             Err(error) => add(&calls.errors[error.fault().unwrap_or(Fault::Other) as usize], 1),
         }
         answer

@@ -32,9 +32,9 @@ pub(super) const RESET: char = '!';
 impl RedisStore {
     pub(super) fn subscribe(&self, listener: Weak<dyn Listener>) {
         if let Some(listener) = listener.upgrade() {
-            (0..MAX_LISTENED_SHARDS).for_each(|lane| listener.hears(lane, false));
+            (0..MAX_LISTENED_SHARDS).for_each(|shard| listener.set_connected(shard, false));
         }
-        // Without a runtime no task can subscribe, so the listener hears nothing.
+        // Without a runtime no task can subscribe, so the listener receives nothing.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(follow_servers(Arc::downgrade(&self.inner), listener));
         }
@@ -134,8 +134,8 @@ async fn receive_messages(
     }
 }
 
-fn notify(listener: &Weak<dyn Listener>, id: ServerId, hears: bool) {
+fn notify(listener: &Weak<dyn Listener>, id: ServerId, connected: bool) {
     if let Some(listener) = listener.upgrade() {
-        listener.hears(id.0, hears);
+        listener.set_connected(id.0, connected);
     }
 }

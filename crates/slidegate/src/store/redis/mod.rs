@@ -160,7 +160,7 @@ impl Store for RedisStore {
             return self.admit(&vec![checks.clone(); times]).await;
         };
         let shard =
-            checks.checks().first().map_or(0, |check| inner.topology.shard_of(&check.key, &inner.names));
+            checks.as_slice().first().map_or(0, |check| inner.topology.shard_of(&check.key, &inner.names));
         let reply = inner.decide(shard, times, parts, &arguments).await?;
         self::codec::decode_run(checks, times, reply)
     }
@@ -232,7 +232,7 @@ impl Store for RedisStore {
         failed.map_or(Ok(removed > 0), Err)
     }
 
-    fn lane(&self, key: &Key) -> u16 {
+    fn shard_of(&self, key: &Key) -> u16 {
         if self.inner.topology.is_one() { 0 } else { self.server_of(key).0 }
     }
 

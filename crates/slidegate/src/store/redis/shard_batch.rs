@@ -127,16 +127,16 @@ impl Inner {
         for (i, checks) in batch.iter().enumerate() {
             let parts = multi_shard::split(checks, |check| self.shard_of(check));
             let before = if parts.is_some() { &keys } else { &cross_shard };
-            if checks.checks().iter().any(|check| before.contains(&check.key)) {
+            if checks.as_slice().iter().any(|check| before.contains(&check.key)) {
                 waves.push(Wave::default());
                 (keys, cross_shard) = Default::default();
             }
-            keys.extend(checks.checks().iter().map(|check| &check.key));
+            keys.extend(checks.as_slice().iter().map(|check| &check.key));
             let Some(wave) = waves.last_mut() else { continue };
             match parts {
                 None => add(&mut wave.same_shard, self.shard_of_checks(checks), i),
                 Some(parts) => {
-                    cross_shard.extend(checks.checks().iter().map(|check| &check.key));
+                    cross_shard.extend(checks.as_slice().iter().map(|check| &check.key));
                     wave.cross_shard.push((i, parts));
                 }
             }
@@ -158,7 +158,7 @@ impl Inner {
 
     /// Returns the shard of a request of one shard; any shard if the request has no checks.
     fn shard_of_checks(&self, checks: &Checks) -> ShardId {
-        checks.checks().first().map_or(0, |check| self.shard_of(check))
+        checks.as_slice().first().map_or(0, |check| self.shard_of(check))
     }
 }
 

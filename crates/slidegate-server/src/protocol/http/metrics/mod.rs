@@ -291,7 +291,11 @@ impl MetricsCollector {
             "Redis calls sent by the coalescer",
             coalesce.map(|coalesce| coalesce.calls),
         )?;
-        page.total("coalesced_requests", "Requests in those calls", coalesce.map(|coalesce| coalesce.asks))?;
+        page.total(
+            "coalesced_requests",
+            "Requests in those calls",
+            coalesce.map(|coalesce| coalesce.requests),
+        )?;
         let lease = stats.map(|stats| &stats.lease);
         page.total("lease_decisions", "Decisions from leased permits", lease.map(|lease| lease.answered))?;
         page.size("lease_keys", "Keys with leased permits", lease.map(|lease| lease.keys))?;
@@ -335,7 +339,7 @@ impl MetricsCollector {
 
     fn calls(&self, page: &mut Page<'_>, calls: Option<&CallStats>) -> Result<(), Error> {
         page.total("store_calls", "Redis calls that decide or settle", calls.map(|calls| calls.calls))?;
-        page.total("store_requests", "Requests decided by Redis calls", calls.map(|calls| calls.asks))?;
+        page.total("store_requests", "Requests decided by Redis calls", calls.map(|calls| calls.requests))?;
         let errors = calls.map(|calls| calls.errors.as_slice()).unwrap_or_default();
         let errors: Vec<_> =
             errors.iter().map(|(fault, count)| ([("kind", fault.as_str())], *count)).collect();
@@ -347,7 +351,7 @@ impl MetricsCollector {
         });
         page.histogram("store_call_duration", "Duration of Redis calls", Some(Unit::Seconds), durations)?;
         let batches = calls.map(|calls| Histogram {
-            bounds: BATCH_BOUNDS.iter().map(|asks| *asks as f64).collect(),
+            bounds: BATCH_BOUNDS.iter().map(|requests| *requests as f64).collect(),
             counts: calls.batches.clone(),
             sum: calls.tried as f64,
         });

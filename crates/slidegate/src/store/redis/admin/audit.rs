@@ -47,12 +47,12 @@ fn decode_part(numbers: &mut Numbers, at: Micros, limit: Option<u64>) -> Result<
     let expires_after = Some(numbers.next()?).filter(|left| *left > 0).map(Micros::new);
     if !readable {
         let discrepancies = vec![Discrepancy::Unreadable];
-        return Ok(Some(Audit { at, counted: 0, kept: 0, expires_after, discrepancies, repaired: false }));
+        return Ok(Some(Audit { at, counted: 0, stored: 0, expires_after, discrepancies, repaired: false }));
     }
-    let [at, counted, kept, total, costs] = numbers.take()?;
-    let [newest, oldest] = [numbers.take()?, numbers.take()?].map(|[kept, counted]: [u64; 2]| {
-        let instants = (Micros::new(kept), Micros::new(counted));
-        (kept != counted).then_some(instants)
+    let [at, counted, stored, total, costs] = numbers.take()?;
+    let [newest, oldest] = [numbers.take()?, numbers.take()?].map(|[stored, counted]: [u64; 2]| {
+        let instants = (Micros::new(stored), Micros::new(counted));
+        (stored != counted).then_some(instants)
     });
     let [needed, repaired] = numbers.take()?;
     let needed = Micros::new(needed);
@@ -64,9 +64,9 @@ fn decode_part(numbers: &mut Numbers, at: Micros, limit: Option<u64>) -> Result<
     };
     let over = limit.filter(|limit| counted > *limit);
     let found = [
-        (total == 1).then_some(Discrepancy::Total { kept, counted }),
-        newest.map(|(kept, counted)| Discrepancy::Newest { kept, counted }),
-        oldest.map(|(kept, counted)| Discrepancy::Oldest { kept, counted }),
+        (total == 1).then_some(Discrepancy::Total { stored, counted }),
+        newest.map(|(stored, counted)| Discrepancy::Newest { stored, counted }),
+        oldest.map(|(stored, counted)| Discrepancy::Oldest { stored, counted }),
         (costs == 1).then_some(Discrepancy::Costs),
         expiry,
         over.map(|limit| Discrepancy::OverLimit { counted, limit }),
@@ -75,7 +75,7 @@ fn decode_part(numbers: &mut Numbers, at: Micros, limit: Option<u64>) -> Result<
     Ok(Some(Audit {
         at: Micros::new(at),
         counted,
-        kept,
+        stored,
         expires_after,
         discrepancies,
         repaired: repaired == 1,

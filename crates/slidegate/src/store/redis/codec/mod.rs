@@ -69,7 +69,7 @@ impl<'a> Plan<'a> {
         let with_ids = batch.iter().filter(|checks| checks.id().is_some());
         let ordered = with_ids.chain(batch.iter().filter(|checks| checks.id().is_none()));
         for (checks, check) in
-            ordered.flat_map(|checks| checks.checks().iter().map(move |check| (checks, check)))
+            ordered.flat_map(|checks| checks.as_slice().iter().map(move |check| (checks, check)))
         {
             let next = lines.len() as u64 + 1;
             lines.entry(line_key(check)).or_insert_with(|| {
@@ -203,7 +203,7 @@ impl<'a> Plan<'a> {
         let limits = self.warming.iter().map(|line| Ok((*line, numbers.next()?)));
         let limits: Lines<'_> = limits.collect::<Result<_, Error>>()?;
         for (checks, verdicts) in self.batch.iter().zip(batch_verdicts) {
-            for (check, verdict) in checks.checks().iter().zip(&mut verdicts.verdicts) {
+            for (check, verdict) in checks.as_slice().iter().zip(&mut verdicts.verdicts) {
                 verdict.limit = limits.get(&line_key(check)).copied().unwrap_or(verdict.limit);
             }
         }
@@ -225,7 +225,7 @@ impl<'a> Plan<'a> {
                 Run::One => {
                     let checks = batch.next().ok_or_else(bad_reply)?;
                     let verdicts =
-                        checks.checks().iter().map(|check| check_verdict(checks, check, numbers.take()?));
+                        checks.as_slice().iter().map(|check| check_verdict(checks, check, numbers.take()?));
                     batch_verdicts.push(Verdicts {
                         at,
                         source: Source::Store,
@@ -304,7 +304,7 @@ pub(super) fn decode_run(checks: &Checks, times: usize, reply: Value) -> Result<
 
 /// Verdicts of the `i`-th request of a run.
 fn run_verdicts(at: Micros, checks: &Checks, reply: [u64; 7], i: u64) -> Result<Verdicts, Error> {
-    let check = checks.checks().first().ok_or_else(bad_reply)?;
+    let check = checks.as_slice().first().ok_or_else(bad_reply)?;
     let verdict = run_verdict(check, reply, i)?;
     Ok(Verdicts { at, source: Source::Store, verdicts: SmallVec::from_buf([verdict]) })
 }
@@ -365,7 +365,7 @@ fn line_numbers(
 
 /// Numbers of a warm-up, for `lua/warm.lua`.
 fn warm_up_numbers(line: u64, key: u64, warm_up: &WarmUp) -> [u64; 6] {
-    let steps = u64::from(warm_up.climb() == RampShape::Steps);
+    let steps = u64::from(warm_up.shape() == RampShape::Steps);
     [line, key, warm_up.start(), warm_up.over().get(), warm_up.idle_for().get(), steps]
 }
 
@@ -375,7 +375,7 @@ fn line_key(check: &Check) -> LineKey<'_> {
 
 /// Returns the only check of a request that a run can express: no id, no peek, no warm-up, and a cost that could fit.
 fn single_check(checks: &Checks) -> Option<&Check> {
-    match checks.checks() {
+    match checks.as_slice() {
         [check]
             if checks.id().is_none()
                 && !checks.is_peek()
@@ -410,8 +410,8 @@ fn add_request(
         parts.add_notes();
     }
     let has_id = u64::from(checks.id().is_some());
-    ops.add_numbers(&[0, u64::from(checks.is_peek()), checks.checks().len() as u64, has_id]);
-    for check in checks.checks() {
+    ops.add_numbers(&[0, u64::from(checks.is_peek()), checks.as_slice().len() as u64, has_id]);
+    for check in checks.as_slice() {
         let line = lines.get(&line_key(check)).copied().unwrap_or_default();
         let digits = match checks.id() {
             Some(id) => arguments.add_text(layout::id_digits(id, check.cost).to_string()),

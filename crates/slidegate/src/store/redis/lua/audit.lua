@@ -22,8 +22,8 @@ end
 
 -- Returns the newest instant that counts, given the newest of the entries. An entry that has expired was seen to
 -- expire a window later.
-local function newest_of(found, kept, last, window)
-  return found == 0 and last >= kept + window and kept or found
+local function newest_of(found, stored, last, window)
+  return found == 0 and last >= stored + window and stored or found
 end
 
 local function audit_window(line, h)
@@ -38,8 +38,8 @@ local function audit_window(line, h)
     return cost
   end)
   if not ours then return nil end
-  local kept = math.floor(h.newest)
-  local newest = newest_of(found, kept, h.l, line.window)
+  local stored = math.floor(h.newest)
+  local newest = newest_of(found, stored, h.l, line.window)
   local last = line.slice == 0 and math.max(h.l, newest) or h.l
   local at = math.max(now, last)
   local cut, counted, gone, uniform_cost, wrong = at - line.window, 0, 0, nil, false
@@ -57,7 +57,7 @@ local function audit_window(line, h)
   local used = kinds[1].load(line).used
   local s = { at = at, newest = newest, used = counted, last = gone > 0 and at or last }
   return {
-    state = s, counted = counted, kept = used, newest = { kept, newest }, oldest = { 0, 0 }, costs = wrong,
+    state = s, counted = counted, stored = used, newest = { stored, newest }, oldest = { 0, 0 }, costs = wrong,
     total = not h.u or math.floor(h.u) ~= counted + gone and used ~= counted,
     leaves = counted > 0 and newest + line.window or 0,
     apply_repair = function()
@@ -96,7 +96,7 @@ local function audit_log(line)
   local used = log.load(line).used
   local newest = newest_of(found, s.newest, s.last, line.window)
   return {
-    state = s, counted = counted, kept = used, newest = { s.newest, newest }, costs = false,
+    state = s, counted = counted, stored = used, newest = { s.newest, newest }, costs = false,
     oldest = { s.oldest, oldest or s.oldest },
     total = s.used ~= counted + gone and used ~= counted,
     leaves = counted > 0 and newest + line.window or 0,
@@ -115,7 +115,7 @@ local function audit_counter(line)
   if not ours then return nil end
   local s = kinds[line.kind].load(line)
   return {
-    state = s, counted = s.used, kept = s.used, newest = { 0, 0 }, oldest = { 0, 0 }, costs = false, total = false,
+    state = s, counted = s.used, stored = s.used, newest = { 0, 0 }, oldest = { 0, 0 }, costs = false, total = false,
     leaves = s.used > 0 and s.at + kinds[line.kind].reset(s, line) or 0,
   }
 end
@@ -148,7 +148,7 @@ local function audit(key, expected)
   -- The expiry first: gc.lua explains the order.
   if repair and (wrong or short) then call('PEXPIREAT', key, expiry_of(a.state, line)) end
   if repair and wrong then a.apply_repair() end
-  return struct.pack('<ddddddddddddd', 1, expires, plain(a.state.at), plain(a.counted), plain(a.kept), flag(a.total),
+  return struct.pack('<ddddddddddddd', 1, expires, plain(a.state.at), plain(a.counted), plain(a.stored), flag(a.total),
     flag(a.costs), plain(a.newest[1]), plain(a.newest[2]), plain(a.oldest[1]), plain(a.oldest[2]), plain(needed),
     flag(repair and (wrong or short)))
 end

@@ -95,7 +95,7 @@ impl Inner {
         shard: ShardId,
         batch: &[Checks],
     ) -> Result<BatchVerdicts, Error> {
-        let checks = || batch.iter().flat_map(Checks::checks);
+        let checks = || batch.iter().flat_map(Checks::as_slice);
         if checks().any(|check| check.encoding == Encoding::Packed) {
             return Err(Error::invalid("`encoding: packed` needs scripts: not with redis.mode transaction"));
         }
@@ -221,11 +221,11 @@ impl Inner {
         read_whole: &[usize],
     ) -> Result<BatchVerdicts, AttemptError> {
         let noted = |key: &Key| {
-            let mut checks = batch.iter().filter(|checks| checks.id().is_some()).flat_map(Checks::checks);
+            let mut checks = batch.iter().filter(|checks| checks.id().is_some()).flat_map(Checks::as_slice);
             checks.any(|check| check.key == *key && ZsetSnapshot::is_window(&check.quota))
         };
         let warms_up = |key: &Key| {
-            let mut checks = batch.iter().flat_map(Checks::checks);
+            let mut checks = batch.iter().flat_map(Checks::as_slice);
             checks.any(|check| check.key == *key && check.quota.warm_up().is_some())
         };
         let request = |key: &Key| LoadRequest {
@@ -238,16 +238,16 @@ impl Inner {
             keys.iter().enumerate().map(|(i, key)| (*key, i)).collect();
         for checks in batch {
             let Some(id) = checks.id() else { continue };
-            for check in checks.checks() {
+            for check in checks.as_slice() {
                 loaded[indexes[&check.key]].find_id(connection, id, check.cost, &check.quota).await?;
             }
         }
         let mut key_states: Vec<Option<KeyState>> = loaded.iter().map(|_| None).collect();
         let mut batch_verdicts = BatchVerdicts::new();
         for checks in batch {
-            let indices: SmallVec<[usize; 4]> = checks.checks().iter().map(|c| indexes[&c.key]).collect();
+            let indices: SmallVec<[usize; 4]> = checks.as_slice().iter().map(|c| indexes[&c.key]).collect();
             let mut open: Vec<KeyState> = Vec::with_capacity(indices.len());
-            for (check, &i) in checks.checks().iter().zip(&indices) {
+            for (check, &i) in checks.as_slice().iter().zip(&indices) {
                 // A new state that recorded nothing has nothing to continue from, such as the level of another burst.
                 let current = key_states[i].take().filter(|key_state| {
                     key_state.state.suits(&check.quota) && !(key_state.fresh && key_state.recorded == 0)
@@ -257,7 +257,7 @@ impl Inner {
             let evaluation = evaluate(checks, Micros::new(now), &mut KeyStates(&mut open));
             let mut verdicts = evaluation.verdicts;
             for (((check, verdict), key_state), &i) in
-                checks.checks().iter().zip(&mut verdicts).zip(&mut open).zip(&indices)
+                checks.as_slice().iter().zip(&mut verdicts).zip(&mut open).zip(&indices)
             {
                 key_state.quota = check.quota;
                 let recorded = key_state.note_recorded();

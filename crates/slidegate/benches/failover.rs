@@ -1,6 +1,6 @@
 //! Cost of `Failover`: the same decisions with it, without it, and without a server, in one run.
 //!
-//! `cargo bench -p slidegate --bench guard [-- seconds]` prints a table. Contenders take turns, round after round. A figure
+//! `cargo bench -p slidegate --bench failover [-- seconds]` prints a table. Contenders take turns, round after round. A figure
 //! is the median of its rounds; a ratio is the median of the ratios within a round.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 #![expect(clippy::disallowed_methods, reason = "it measures")]
