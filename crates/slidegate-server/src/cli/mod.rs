@@ -57,7 +57,7 @@ enum Command {
     Acquire(AcquireArgs),
     /// Say why a request would be allowed or denied, rule by rule; exit code 0 allowed, 1 denied, 2 error
     Explain(ExplainArgs),
-    /// Ask as much as you like and print how fast it was; exit code 0 if there were decisions, 1 if none, 2 error
+    /// Send requests and print the rate and the latency; exit code 0 if there were decisions, 1 if none, 2 error
     Bench(BenchArgs),
     /// See what rules would do to traffic that was, or that you fear; exit code 0, 2 error
     Simulate(SimulateArgs),
