@@ -99,7 +99,7 @@ impl Rules {
     /// let rules = Rules::new([Rule::new("login", Quota::per_second(3)?)?.when("api", ["/login", "/v2/*"])?])?;
     /// let request = Request::new([("api", "/search")]);
     /// let explained = rules.explain(&request)?;
-    /// let slidegate::RuleMatch::Missed(miss) = &explained[0].standing else { panic!("it applies") };
+    /// let slidegate::RuleMatch::Missed(miss) = &explained[0].rule_match else { panic!("it applies") };
     /// assert_eq!(miss.to_string(), "`match` wants `api` to be /login or /v2/*, and it is /search");
     /// # Ok::<(), slidegate::Error>(())
     /// ```
