@@ -13,12 +13,13 @@ use serde_json::json as value;
 use slidegate::http::headers;
 use slidegate::{Decision, Error, Limiter};
 
-use super::dto::{AcquireBody, BatchBody, DecisionBody, JsonBytes, read_json};
+use super::dto::{AcquireBody, BatchBody, JsonBytes, read_json};
 use super::error::{ApiError, Code, ErrorBody};
 use super::operation::{ALLOWED_HEADERS, Access, DENIED_HEADERS, Operation};
 use super::response::{BufferedResponse, json};
 use super::route::Route;
 use super::{MAX_BATCH_BODY, MAX_BODY, Shared};
+use crate::app::decision_body::DecisionBody;
 use crate::common::protocol::Protocol;
 use crate::store::AnyStore;
 use crate::telemetry::stats::Instrumented;
