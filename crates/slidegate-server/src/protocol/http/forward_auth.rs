@@ -88,7 +88,7 @@ pub(super) fn route() -> Route {
         with_header(operation, "X-Forwarded-Method", "How it asks. `X-Original-Method` is understood too.");
     let operation =
         with_header(operation, "X-Forwarded-Host", "Whom it asks. `X-Original-Host` is understood too.");
-    Route::new("/v1/authorize").any(authorize, &operation)
+    Route::new("/v1/authorize").any(authorize, &operation.charges_forwarded())
 }
 
 async fn authorize(

@@ -3,11 +3,11 @@
 use std::io;
 use std::pin::pin;
 
-use slidegate::{Clock, Decision, Error, Request, Settled};
+use slidegate::{Clock, Decision, Error, Request};
 
 use super::CommandName;
 use super::batch::{Batch, BatchEntry, BatchSplitter, decision_parser, with_timeout};
-use super::commands::{self, DecisionCommand, ReplyFormat};
+use super::commands::{DecisionCommand, ReplyFormat, parse_change};
 use super::connection::Connection;
 use super::encoder::Excerpt;
 use super::parser::{self, CommandLimits};
@@ -15,6 +15,7 @@ use super::session::{AfterReply, SessionCommand};
 use super::transaction::{Transaction, TransactionCommand};
 use crate::common::protocol::Protocol;
 use crate::protocol::listener::Stream;
+use crate::telemetry::stats::{FollowUpOutcome, ReservationChange};
 
 /// Returns true if a command is executed immediately within a transaction, and not queued.
 pub(super) fn is_immediate_in_transaction(name: Option<CommandName>) -> bool {
@@ -129,53 +130,26 @@ impl<S: Stream> Connection<'_, S> {
                 }
                 Err(error) => self.replies.failure(&error),
             },
-            Some(CommandName::Settle) => self.settle(rest).await,
-            Some(CommandName::Release) => self.release(rest).await,
-            Some(CommandName::Extend) => self.extend(rest).await,
+            Some(name @ (CommandName::Settle | CommandName::Release | CommandName::Extend)) => {
+                self.change(parse_change(name, rest)).await;
+            }
             _ => self.write_unknown_command(first),
         }
         AfterReply::KeepOpen
     }
 
-    async fn settle(&mut self, words: &[&[u8]]) {
+    /// Changes the admission that a reservation names.
+    async fn change(&mut self, change: Result<(&str, ReservationChange), Error>) {
         let timeout = self.timeout();
-        let settled = match commands::parse_settle(&self.handler.app.limiter, words) {
-            Ok((reservation, permits)) => {
-                let settled = pin!(self.handler.app.limiter.settle(&reservation, permits));
-                with_timeout(timeout, settled).await
+        let instrumented = self.handler.app.instrumented(Protocol::Resp);
+        let settled = match change {
+            Ok((reservation, change)) => {
+                with_timeout(timeout, pin!(instrumented.change(reservation, change))).await
             }
             Err(error) => Err(error),
         };
-        self.write_settled(settled);
-    }
-
-    async fn release(&mut self, words: &[&[u8]]) {
-        let timeout = self.timeout();
-        let released = match commands::parse_reservation(&self.handler.app.limiter, "SG.RELEASE", words) {
-            Ok(reservation) => {
-                with_timeout(timeout, pin!(self.handler.app.limiter.release(&reservation))).await
-            }
-            Err(error) => Err(error),
-        };
-        self.write_settled(released);
-    }
-
-    async fn extend(&mut self, words: &[&[u8]]) {
-        let timeout = self.timeout();
-        let extended = match commands::parse_reservation(&self.handler.app.limiter, "SG.EXTEND", words) {
-            Ok(reservation) => {
-                with_timeout(timeout, pin!(self.handler.app.limiter.extend(&reservation))).await
-            }
-            Err(error) => Err(error),
-        };
-        self.write_settled(extended);
-    }
-
-    fn write_settled(&mut self, settled: Result<Settled, Error>) {
         match settled {
-            Ok(Settled::Done) => self.replies.simple("done"),
-            Ok(Settled::Already) => self.replies.simple("already"),
-            Ok(Settled::Gone) => self.replies.simple("gone"),
+            Ok(settled) => self.replies.simple(FollowUpOutcome::from(settled).as_str()),
             Err(error) => self.replies.failure(&error),
         }
     }

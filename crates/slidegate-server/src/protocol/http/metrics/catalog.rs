@@ -42,6 +42,8 @@ metrics! {
     DECISION_DURATION_SECONDS: Histogram "decision_duration" in Seconds ["protocol", "source"] "Duration of decisions";
     FAILURES: Counter "failures" ["protocol", "kind"] "Requests that could not be decided";
     UNMATCHED_REQUESTS: Counter "unmatched_requests" ["protocol"] "Requests that no rule matches";
+    FOLLOW_UPS: Counter "follow_ups" ["protocol", "operation", "outcome"] "Calls that follow a decision, by outcome";
+    FOLLOW_UP_DURATION_SECONDS: Histogram "follow_up_duration" in Seconds ["protocol", "operation"] "Duration of calls that follow a decision";
     RULE_LIMIT: Gauge "rule_limit" ["rule"] "Configured limit of each rule";
     RULE_EFFECTIVE_LIMIT: Gauge "rule_effective_limit" ["rule"] "Limit in force now: after warm-up and adaptive changes";
     RULE_FACTOR: Gauge "rule_factor" ["rule"] "Factor by which an adaptive rule multiplies its limit";

@@ -14,7 +14,7 @@ use super::page::{Histogram, Page};
 use crate::common::protocol::Protocol;
 use crate::protocol::http::Shared;
 use crate::store::RedisStats;
-use crate::telemetry::stats::{BOUNDS, Durations, Failure, RuleVerdict, Shed};
+use crate::telemetry::stats::{BOUNDS, Durations, Failure, FollowUp, FollowUpOutcome, RuleVerdict, Shed};
 
 /// Microseconds in a second, the unit of durations on the page.
 const MICROS: f64 = 1e6;
@@ -90,6 +90,7 @@ impl MetricsCollector {
         page.series(&catalog::FAILURES, failures)?;
         let unmatched = Protocol::ALL.map(|protocol| ([protocol.as_str()], stats.unmatched(protocol)));
         page.series(&catalog::UNMATCHED_REQUESTS, unmatched)?;
+        self.follow_ups(page)?;
         let limits = rules.iter().map(|rule| ([rule.name()], rule.quota().limit()));
         page.series(&catalog::RULE_LIMIT, limits)?;
         let limits = rules.iter().zip(&rows).map(|(rule, row)| ([rule.name()], row.effective_limit(rule)));
@@ -97,6 +98,29 @@ impl MetricsCollector {
         let factors =
             rules.iter().filter_map(|rule| Some(([rule.name()], f64::from(rule.factor()?) / 10_000.0)));
         page.series(&catalog::RULE_FACTOR, factors)
+    }
+
+    fn follow_ups(&self, page: &mut Page<'_>) -> Result<(), Error> {
+        let stats = &self.app.stats;
+        let (mut calls, mut durations) = (Vec::new(), Vec::new());
+        for protocol in Protocol::ALL {
+            for follow_up in FollowUp::ALL {
+                let labels = [protocol.as_str(), follow_up.as_str()];
+                let [protocol_name, name] = labels;
+                for outcome in FollowUpOutcome::ALL {
+                    let count = stats.follow_ups(protocol, follow_up, outcome);
+                    if count > 0 || (protocol == Protocol::Http && outcome == FollowUpOutcome::Done) {
+                        calls.push(([protocol_name, name, outcome.as_str()], count));
+                    }
+                }
+                let took = stats.follow_up_durations(protocol, follow_up);
+                if took.count() > 0 || protocol == Protocol::Http {
+                    durations.push((labels, took));
+                }
+            }
+        }
+        page.series(&catalog::FOLLOW_UPS, calls)?;
+        page.histograms(&catalog::FOLLOW_UP_DURATION_SECONDS, MICROS, histograms(&durations))
     }
 
     fn rules(&self, page: &mut Page<'_>) -> Result<(), Error> {
