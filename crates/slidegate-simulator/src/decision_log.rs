@@ -1,23 +1,13 @@
 //! Writes the decisions to a file, one JSON object per request.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
 use slidegate::Decision;
 
-/// One line of the file.
-#[derive(Serialize)]
-struct Line<'a> {
-    /// Virtual time of the decision, in microseconds since 1970.
-    at: u64,
-    allowed: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    denied_by: Option<&'a str>,
-    /// Zero if the request was allowed.
-    retry_after_us: u64,
-}
+use crate::recorded_line::RecordedLine;
 
 /// File that decisions are written to.
 pub(crate) struct DecisionLog {
@@ -35,11 +25,18 @@ impl DecisionLog {
 
     /// Adds a decision that was made at `at`, in microseconds since 1970.
     pub(crate) fn add(&mut self, at: u64, decision: &Decision) {
-        let line = Line {
+        let line: RecordedLine<'_, ()> = RecordedLine {
             at,
-            allowed: decision.allowed(),
-            denied_by: decision.denied_by(),
-            retry_after_us: decision.retry_after().get(),
+            attributes: None,
+            resource: None,
+            limit: None,
+            window: None,
+            burst: None,
+            permits: None,
+            id: None,
+            allowed: Some(decision.allowed()),
+            denied_by: decision.denied_by().map(Cow::Borrowed),
+            retry_after_us: Some(decision.retry_after().get()),
         };
         if self.error.is_none() {
             let written = serde_json::to_writer(&mut self.file, &line).map_err(io::Error::from);

@@ -15,6 +15,7 @@
 //! | `scenarios` | several sets of rules over the same requests |
 //! | `stats` | counts of decisions, in bounded memory |
 //! | `baseline` | comparison with recorded decisions |
+//! | `recorded_line` | one decided request as JSON, in recordings and decision logs |
 //! | `decision_log` | a file with every decision |
 //! | `progress` | the progress bar, and the check for an interrupt |
 //! | `replay` | one pass over the traffic: simulates or compares rules |
@@ -29,6 +30,7 @@ mod decision_log;
 mod options;
 mod plan;
 mod progress;
+mod recorded_line;
 mod replay;
 mod report;
 mod scenario;
@@ -46,6 +48,7 @@ use serde::Serialize;
 pub use self::options::SimulateArgs;
 pub use self::plan::Plan;
 use self::plan::{Output, Question};
+pub use self::recorded_line::RecordedLine;
 use self::report::{Report, charts, page};
 
 impl Plan {

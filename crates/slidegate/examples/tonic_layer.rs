@@ -21,7 +21,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Returns a line for each of five calls.
-pub(crate) async fn show() -> Result<Vec<String>, Box<dyn Error>> {
+async fn show() -> Result<Vec<String>, Box<dyn Error>> {
     let rules = Rules::from_yaml("rules: [{ name: per-client, key: [ip], limit: 3, window: 10s }]")?;
     let layer = RateLimitLayer::new(Limiter::new(MemoryStore::new(), rules))
         .attribute("ip", ClientAddress::new(|info: &TcpConnectInfo| info.remote_addr()))?;

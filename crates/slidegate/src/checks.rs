@@ -131,6 +131,11 @@ impl Checks {
         self.checks.push(check);
     }
 
+    /// Removes the checks for which `keep` returns false.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&Check) -> bool) {
+        self.checks.retain(|check| keep(check));
+    }
+
     /// Returns the same request with other checks. The caller guarantees that their keys differ.
     #[cfg(feature = "redis")]
     pub(crate) fn with_checks(&self, checks: impl Iterator<Item = Check>) -> Self {

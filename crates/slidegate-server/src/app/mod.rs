@@ -2,6 +2,7 @@
 
 pub(crate) mod adaptive_task;
 pub mod auth;
+pub(crate) mod decision_body;
 pub(crate) mod explain;
 pub(crate) mod live_feed;
 pub(crate) mod monitor;

@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::Value;
 
 use super::request_args::{RequestArgs, post};
+use crate::app::decision_body::{LimitBody, OutcomeBody, ReceivedDecision};
 use crate::common::console::{fail, say};
 
 /// Arguments of `slidegate acquire`.
@@ -29,30 +29,26 @@ pub(crate) struct AcquireArgs {
 /// Sends one request. Exit code 0 if it is allowed, 1 if it is denied, 2 if there was no decision.
 pub(crate) fn run(args: AcquireArgs) -> ExitCode {
     let operation = if args.peek { "peek" } else { "acquire" };
-    let answer = args.request.body().and_then(|body| post(&args.request.url, operation, &body));
+    let answer =
+        args.request.body().and_then(|body| post::<ReceivedDecision>(&args.request.url, operation, &body));
     match answer {
         Err(message) => fail(&message),
-        Ok((_, answer)) => {
-            say(&if args.json { answer.to_string() } else { describe(&answer) });
-            ExitCode::from(u8::from(answer["allowed"] != true))
+        Ok((answer, decision)) => {
+            say(&if args.json { answer.to_string() } else { describe(&decision) });
+            ExitCode::from(u8::from(!decision.outcome.allowed))
         }
     }
 }
 
-fn describe(answer: &Value) -> String {
-    let mut lines = vec![match answer["denied_by"].as_str() {
-        None if answer["allowed"] == true => "allowed".to_owned(),
-        None => format!("denied (code {}): no rule matches the request", answer["code"]),
-        Some(rule) => {
-            format!("denied by {rule} (code {}): retry in {} ms", answer["code"], answer["retry_after_ms"])
-        }
+fn describe(decision: &ReceivedDecision) -> String {
+    let OutcomeBody { allowed, code, denied_by, retry_after_ms, .. } = &decision.outcome;
+    let mut lines = vec![match denied_by {
+        None if *allowed => "allowed".to_owned(),
+        None => format!("denied (code {code}): no rule matches the request"),
+        Some(rule) => format!("denied by {rule} (code {code}): retry in {retry_after_ms} ms"),
     }];
-    for limit in answer["limits"].as_array().into_iter().flatten() {
-        let rule = limit["rule"].as_str().unwrap_or_default();
-        lines.push(format!(
-            "  {rule}: {} of {} used, resets in {} ms",
-            limit["used"], limit["limit"], limit["reset_after_ms"]
-        ));
+    for LimitBody { rule, used, limit, reset_after_ms, .. } in &decision.limits {
+        lines.push(format!("  {rule}: {used} of {limit} used, resets in {reset_after_ms} ms"));
     }
     lines.join("\n")
 }

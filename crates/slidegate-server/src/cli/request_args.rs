@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::http::Method;
 use clap::Args;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use slidegate::{MAX_LIMIT, Micros, Request, RequestId};
 use tokio::runtime::Builder;
@@ -105,8 +106,12 @@ impl RequestArgs {
     }
 }
 
-/// Calls the operation `call` of the server at `url`. Returns the full URL and the response.
-pub(crate) fn post(url: &str, operation: &str, body: &Value) -> Result<(String, Value), String> {
+/// Calls an operation of the server at `url`. Returns the response as it came, and as a `T`.
+pub(crate) fn post<T: DeserializeOwned>(
+    url: &str,
+    operation: &str,
+    body: &Value,
+) -> Result<(Value, T), String> {
     if !url.starts_with("http://") {
         return Err(format!("`{url}` is not an address such as http://127.0.0.1:8080"));
     }
@@ -115,16 +120,13 @@ pub(crate) fn post(url: &str, operation: &str, body: &Value) -> Result<(String, 
     let response = runtime.block_on(async { timeout(TIMEOUT, send(url, operation, body)).await });
     let response = response.unwrap_or_else(|_| Err(format!("nothing within {} s", TIMEOUT.as_secs())));
     let bytes = response.map_err(|error| format!("no answer from {target}: {error}"))?;
-    let url = target;
-    let answer: Value =
-        serde_json::from_slice(&bytes).map_err(|_| format!("{url} is not a Slidegate server"))?;
+    let not_slidegate = |_| format!("{target} is not a Slidegate server");
+    let answer: Value = serde_json::from_slice(&bytes).map_err(not_slidegate)?;
     if let Some(message) = answer["error"]["message"].as_str() {
         return Err(message.to_owned());
     }
-    if !answer["allowed"].is_boolean() {
-        return Err(format!("{url} is not a Slidegate server"));
-    }
-    Ok((url, answer))
+    let body = T::deserialize(&answer).map_err(not_slidegate)?;
+    Ok((answer, body))
 }
 
 /// Sends one request and returns the body of the response.

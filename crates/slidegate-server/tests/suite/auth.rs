@@ -20,7 +20,7 @@ fn with_token(server: &Server, method: &str, path: &str, token: &str, body: &str
 
 /// Requests that change state.
 const CHANGES: [(&str, &str); 3] =
-    [("PUT", "/v1/rules"), ("DELETE", "/v1/keys/one:user=a"), ("PATCH", "/v1/keys/one:user=a")];
+    [("PUT", "/v1/rules"), ("DELETE", "/v1/keys/one:user=a"), ("POST", "/v1/record")];
 
 #[test]
 fn changes_need_a_token() {

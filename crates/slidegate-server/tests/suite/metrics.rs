@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use slidegate_testkit::{Flavour, RedisServer, eventually};
 
+use crate::fast_path::{KeepAlive, TO_HYPER, request};
 use crate::server::Server;
 
 const RULES: &str = "
@@ -84,10 +85,7 @@ fn metrics_page_matches_its_documentation() {
     }
     let documented = documented();
     for (name, told) in &all {
-        let (kind, help, labels) = told;
-        let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
-        let row = format!("| `{name}` | {kind} | {} | {help} |", labels.join(", "));
-        assert_eq!(documented.get(name), Some(told), "docs/metrics.md should say:\n{row}");
+        assert_eq!(documented.get(name), Some(told), "{name} in docs/metrics.md");
     }
     let gone: Vec<&String> = documented.keys().filter(|name| !all.contains_key(*name)).collect();
     assert!(gone.is_empty(), "there is no {gone:?}");
@@ -133,6 +131,74 @@ fn decisions_are_counted_for_every_protocol() {
         assert_eq!(value(&page, &parts), count, "{parts:?}");
     }
     assert_eq!(value(&page, &["slidegate_rule_limit{rule=\"login\"}"]), 3.0);
+}
+
+const HELD: &str = "
+rules:
+  - { name: held, match: { api: /job }, key: [user], limit: 9, window: 1h, algorithm: concurrency }
+  - { name: follows, match: { api: /load }, limit: 100, window: 1s, adaptive: {} }
+";
+
+/// Every call that follows a decision is counted by its outcome and timed: on the fast path, by hyper, and over RESP.
+#[test]
+fn follow_ups_are_counted_for_every_protocol() {
+    let server = Server::with_rules(HELD);
+    let reserve = || {
+        let decision = server.post("/v1/acquire", r#"{"attributes":{"api":"/job","user":"ann"}}"#).json();
+        decision["reservation"].as_str().unwrap().to_owned()
+    };
+    let mut timed = BTreeMap::new();
+    let mut assert_counted = |protocol: &str, operation: &str, outcome: &str, count: f64| {
+        let page = server.get("/metrics").body;
+        let labels = format!("protocol=\"{protocol}\",operation=\"{operation}\"");
+        let series = ["slidegate_follow_ups_total", &labels, &format!("outcome=\"{outcome}\"")];
+        assert_eq!(value(&page, &series), count, "{series:?}");
+        let calls = timed.entry((protocol.to_owned(), operation.to_owned())).or_insert(0.0);
+        *calls += 1.0;
+        let series = ["slidegate_follow_up_duration_seconds_count", &labels];
+        assert_eq!(value(&page, &series), *calls, "{series:?}");
+    };
+    let bodies = |reservation: &str| {
+        [
+            ("extend", "extended", format!(r#"{{"reservation":"{reservation}"}}"#)),
+            ("release", "released", format!(r#"{{"reservation":"{reservation}"}}"#)),
+            ("settle", "settled", format!(r#"{{"reservation":"{reservation}","permits":0}}"#)),
+        ]
+    };
+    for (count, header) in [(1.0, ""), (2.0, TO_HYPER)] {
+        let mut connection = KeepAlive::new(&server);
+        let mut post =
+            |operation: &str, body: &str| connection.ask(&request(&format!("/v1/{operation}"), header, body));
+        for (operation, field, body) in bodies(&reserve()) {
+            let answer = post(operation, &body).json();
+            let outcome = answer[field].as_str().unwrap_or_else(|| panic!("{operation}: {answer}"));
+            assert_counted("http", operation, outcome, count);
+        }
+        for (operation, _, body) in bodies("forged") {
+            assert_eq!(post(operation, &body).status, 400);
+            assert_counted("http", operation, "invalid", count);
+        }
+        for (api, outcome) in [("/load", "done"), ("/job", "ignored")] {
+            let body = format!(r#"{{"attributes":{{"api":"{api}","user":"ann"}},"latency_ms":5}}"#);
+            assert_eq!(post("report", &body).status, 200);
+            assert_counted("http", "report", outcome, count);
+        }
+    }
+    let reservation = reserve();
+    for (command, operation) in [
+        (format!("SG.EXTEND {reservation}"), "extend"),
+        (format!("SG.RELEASE {reservation}"), "release"),
+        (format!("SG.SETTLE {reservation} 0"), "settle"),
+        ("SG.SETTLE forged 0".to_owned(), "settle"),
+    ] {
+        let mut resp = TcpStream::connect(server.listener_address("redis")).unwrap();
+        resp.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        resp.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).unwrap();
+        let mut replies = String::new();
+        resp.read_to_string(&mut replies).unwrap();
+        let outcome = replies.lines().next().unwrap().strip_prefix('+').unwrap_or("invalid");
+        assert_counted("resp", operation, outcome, 1.0);
+    }
 }
 
 const KEYS: usize = 100_000;

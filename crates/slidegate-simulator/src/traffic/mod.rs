@@ -5,6 +5,7 @@ mod batch;
 mod csv;
 mod event;
 mod fields;
+mod format;
 mod json;
 mod line_reader;
 mod parse_errors;
@@ -18,16 +19,16 @@ use slidegate::Micros;
 
 pub(crate) use self::event::{Event, RecordedDecision};
 pub(crate) use self::fields::{Fields, Pair, attribute_names};
+pub(crate) use self::format::Format;
 pub(crate) use self::parse_errors::ParseErrors;
 pub(crate) use self::pattern::{Instants, Pattern, Shape};
 pub(crate) use self::synthetic_clients::SyntheticClients;
 pub(crate) use self::time::format_time;
-pub(crate) use self::trace::Format;
 pub(crate) use self::trace::Trace;
 use super::progress::Progress;
 
 #[cfg(fuzzing)]
-pub(crate) use self::trace::fuzz_line;
+pub(crate) use self::format::fuzz_line;
 
 /// Source of requests. A trace on standard input can be read once, every other source any number of times.
 #[derive(Debug)]

@@ -10,27 +10,9 @@ use slidegate::{AdHocLimit, MAX_ATTRIBUTES, Micros, Request, RequestId};
 use super::batch::ad_hoc_request;
 use super::event::{Event, RecordedDecision};
 use super::json::describe_error;
+use crate::recorded_line::RecordedLine;
 
-/// One line of a recording.
-#[derive(Debug, Deserialize)]
-struct Line<'a> {
-    /// Microseconds since 1970.
-    at: u64,
-    #[serde(borrow)]
-    attributes: Option<Attributes<'a>>,
-    #[serde(borrow)]
-    resource: Option<Cow<'a, str>>,
-    limit: Option<u64>,
-    #[serde(borrow)]
-    window: Option<Cow<'a, str>>,
-    burst: Option<u64>,
-    permits: Option<u64>,
-    #[serde(borrow)]
-    id: Option<Cow<'a, str>>,
-    allowed: Option<bool>,
-    #[serde(borrow)]
-    denied_by: Option<Cow<'a, str>>,
-}
+type Line<'a> = RecordedLine<'a, Attributes<'a>>;
 
 /// Returns true if this is a line of a recording.
 pub(super) fn recognises(line: &str) -> bool {

@@ -61,6 +61,11 @@ impl Reservation {
         self.charges.iter().any(|charge| charge.held)
     }
 
+    /// Returns the keys that were charged, in the order of the checks.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.charges.iter().map(|charge| &charge.key)
+    }
+
     pub(crate) fn settlements(&self, permits: u64) -> Vec<Settlement> {
         self.charges.iter().map(|charge| charge.settlement(Correction::Cost(permits))).collect()
     }

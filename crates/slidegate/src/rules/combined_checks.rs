@@ -2,14 +2,12 @@
 
 use std::collections::HashMap;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::Rules;
 use super::selection::{CheckList, Replaced};
 use crate::checks::too_many_permits;
-use crate::key::Digests;
 use crate::quota::MAX_LIMIT;
-use crate::request::{Subject, check_attributes};
 use crate::{Check, Checks, Error, Key, Request};
 
 /// Largest number of requests in one atomic batch.
@@ -42,10 +40,12 @@ impl Rules {
             return Err(Error::invalid(format!("{MAX_TOGETHER} requests can be asked together, not {n}")));
         }
         let mut replaced = Replaced::new();
-        let lists: Vec<(CheckList, bool)> = requests
-            .iter()
-            .map(|request| self.checks_of_request(request, &mut replaced))
-            .collect::<Result<_, _>>()?;
+        let mut lists = Vec::with_capacity(requests.len());
+        for request in requests {
+            let mut list = CheckList::new();
+            let matched = self.visit_checks(request, &mut replaced, |check| list.push(check))?;
+            lists.push((list, matched));
+        }
         let mut checks = CheckList::new();
         let mut index_by_key: HashMap<Key, usize> = HashMap::new();
         let mut parts = Vec::with_capacity(lists.len());
@@ -70,38 +70,6 @@ impl Rules {
             combined = combined.with_id(id);
         }
         Ok(CombinedChecks { checks: combined, parts })
-    }
-
-    /// Returns the checks of one request, and true if any rule matches it.
-    fn checks_of_request(
-        &self,
-        request: &Request<'_>,
-        replaced: &mut Replaced,
-    ) -> Result<(CheckList, bool), Error> {
-        let permits = request.permits;
-        if permits > MAX_LIMIT {
-            return Err(too_many_permits(permits));
-        }
-        match &request.subject {
-            Subject::Attributes(attributes) => {
-                check_attributes(attributes)?;
-                let digests = Digests::default();
-                Ok(match &self.selection {
-                    None => {
-                        let numbered = self.rules.iter().zip(0u32..);
-                        let checks: CheckList = numbered
-                            .filter_map(|(rule, i)| rule.check(attributes, permits, i, &digests))
-                            .collect();
-                        let matched = !checks.is_empty();
-                        (checks, matched)
-                    }
-                    Some(selection) => selection.checks(&self.rules, attributes, permits, &digests, replaced),
-                })
-            }
-            Subject::Resource { name, ad_hoc_limit } => {
-                Ok((smallvec![self.ad_hoc.check(name, *ad_hoc_limit, permits)?], true))
-            }
-        }
     }
 }
 

@@ -5,10 +5,8 @@ use std::fmt;
 use super::rule::{Pattern, find};
 use super::selection::{Kind, Selection};
 use super::{Mode, Rule, Rules};
-use crate::checks::too_many_permits;
 use crate::key::Digests;
-use crate::quota::MAX_LIMIT;
-use crate::request::{Subject, check_attributes};
+use crate::request::Subject;
 use crate::{Check, Error, Request};
 
 /// Result of one rule for a request.
@@ -104,14 +102,10 @@ impl Rules {
     /// # Ok::<(), slidegate::Error>(())
     /// ```
     pub fn explain<'e>(&'e self, request: &'e Request<'_>) -> Result<Vec<Explanation<'e>>, Error> {
-        self.check_known()?;
+        self.validate(request)?;
         let permits = request.permits;
-        if permits > MAX_LIMIT {
-            return Err(too_many_permits(permits));
-        }
         match &request.subject {
             Subject::Attributes(attributes) => {
-                check_attributes(attributes)?;
                 let digests = Digests::default();
                 let alone = self.rules.iter().zip(0u32..).map(|(rule, number)| {
                     let rule_match = rule.rule_match(attributes, permits, number, &digests);

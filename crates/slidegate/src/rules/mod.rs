@@ -151,41 +151,14 @@ impl Rules {
     #[inline]
     pub(crate) fn fill_checks(&self, checks: &mut Checks, request: &Request<'_>) -> Result<(), Error> {
         debug_assert!(checks.as_slice().is_empty());
-        self.check_known()?;
+        let mut replaced = Replaced::new();
+        // Rules have different names, so their keys differ.
+        let matched = self.visit_checks(request, &mut replaced, |check| checks.add(check))?;
+        checks.set_unmatched(!matched);
+        if !replaced.is_empty() {
+            checks.retain(|check| !replaced.contains(&check.rule));
+        }
         let permits = request.permits;
-        if permits > MAX_LIMIT {
-            return Err(too_many_permits(permits));
-        }
-        match &request.subject {
-            Subject::Attributes(attributes) => {
-                check_attributes(attributes)?;
-                let digests = Digests::default();
-                // Rules have different names, so their keys differ.
-                match &self.selection {
-                    None => {
-                        for (rule, number) in self.rules.iter().zip(0u32..) {
-                            if let Some(check) = rule.check(attributes, permits, number, &digests) {
-                                checks.add(check);
-                            }
-                        }
-                        checks.set_unmatched(checks.as_slice().is_empty());
-                    }
-                    Some(selection) => {
-                        let mut replaced = Replaced::new();
-                        let (selected, matched) =
-                            selection.checks(&self.rules, attributes, permits, &digests, &mut replaced);
-                        checks.set_unmatched(!matched);
-                        selected
-                            .into_iter()
-                            .filter(|check| !replaced.contains(&check.rule))
-                            .for_each(|check| checks.add(check));
-                    }
-                }
-            }
-            Subject::Resource { name, ad_hoc_limit } => {
-                checks.add(self.ad_hoc.check(name, *ad_hoc_limit, permits)?)
-            }
-        }
         for check in checks.as_slice() {
             if check.enforced && check.cost > check.quota.capacity() && !self.blocks(checks) {
                 let rule = self.rule(check.rule);
@@ -199,6 +172,59 @@ impl Rules {
             checks.set_id(RequestId::clone(id));
         }
         Ok(())
+    }
+
+    /// Gives the check of each rule that applies to `visit`, and adds the rules that others replace to `replaced`. Returns true
+    /// if any rule matches the request.
+    #[inline]
+    fn visit_checks(
+        &self,
+        request: &Request<'_>,
+        replaced: &mut Replaced,
+        mut visit: impl FnMut(Check),
+    ) -> Result<bool, Error> {
+        self.validate(request)?;
+        let permits = request.permits;
+        match &request.subject {
+            Subject::Attributes(attributes) => {
+                let digests = Digests::default();
+                match &self.selection {
+                    None => {
+                        let mut matched = false;
+                        for (rule, number) in self.rules.iter().zip(0u32..) {
+                            if let Some(check) = rule.check(attributes, permits, number, &digests) {
+                                matched = true;
+                                visit(check);
+                            }
+                        }
+                        Ok(matched)
+                    }
+                    Some(selection) => {
+                        let (selected, matched) =
+                            selection.checks(&self.rules, attributes, permits, &digests, replaced);
+                        selected.into_iter().for_each(visit);
+                        Ok(matched)
+                    }
+                }
+            }
+            Subject::Resource { name, ad_hoc_limit } => {
+                visit(self.ad_hoc.check(name, *ad_hoc_limit, permits)?);
+                Ok(true)
+            }
+        }
+    }
+
+    /// Checks that the rules are known, and that the permits and attributes of a request are within their bounds.
+    #[inline]
+    fn validate(&self, request: &Request<'_>) -> Result<(), Error> {
+        self.check_known()?;
+        if request.permits > MAX_LIMIT {
+            return Err(too_many_permits(request.permits));
+        }
+        match &request.subject {
+            Subject::Attributes(attributes) => check_attributes(attributes),
+            Subject::Resource { .. } => Ok(()),
+        }
     }
 
     /// Returns true if the batch contains a check of a rule that is a shadow of another rule.

@@ -5,17 +5,12 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 
+use crate::common::retry::until_ok;
 use crate::{Algorithm, Check, Checks, Count, Entry, Error, Micros, Outcome, Settlement, Verdict, Verdicts};
-
-/// Retries of a give-back that failed.
-const MAX_GIVE_BACK_TRIES: u32 = 6;
-/// Pause before the first retry. It doubles with each retry.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// A store that admits the parts of a request on separate shards.
 pub(crate) trait ShardedStore: Send + Sync + 'static {
@@ -67,6 +62,15 @@ pub(crate) fn split<T: PartialEq>(checks: &Checks, shard_of: impl Fn(&Check) -> 
     Some(parts)
 }
 
+/// Adds an item to the group of its shard, after the groups of earlier shards. The groups are few, so a search is
+/// cheaper than a table.
+pub(crate) fn add_to_group<S: PartialEq, T>(groups: &mut Vec<(S, Vec<T>)>, shard: S, item: T) {
+    match groups.iter_mut().find(|(known, _)| *known == shard) {
+        Some((_, items)) => items.push(item),
+        None => groups.push((shard, vec![item])),
+    }
+}
+
 /// Admits a request part by part. The task continues if the caller goes away, because permits would leak.
 pub(crate) async fn admit<S: ShardedStore>(
     store: Arc<S>,
@@ -84,13 +88,8 @@ pub(crate) async fn give_back_with_retries<S: ShardedStore>(
     shard: &S::Shard,
     settlements: Vec<Settlement>,
 ) {
-    let mut pause = FIRST_PAUSE;
-    for _ in 0..MAX_GIVE_BACK_TRIES {
-        if settlements.is_empty() || store.give_back(shard, settlements.clone()).await.is_ok() {
-            return;
-        }
-        tokio::time::sleep(pause).await;
-        pause *= 2;
+    if !settlements.is_empty() {
+        until_ok(|| store.give_back(shard, settlements.clone()), tokio::time::sleep).await;
     }
 }
 

@@ -2,16 +2,12 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::task::{Context, Waker};
-use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::runtime::Handle;
 
+use crate::common::retry::until_ok;
 use crate::{Limiter, Reservation, Store};
-
-/// Number of tries for a settlement, and the wait before the first retry; the wait doubles.
-const TRIES: u32 = 6;
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// Tokio runtime of a request; `None` outside of Tokio. It is stored, because a value may be dropped on a thread without a
 /// runtime.
@@ -27,8 +23,9 @@ impl Runtime {
     pub(super) fn run_in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
         let _entered = self.0.as_ref().map(Handle::enter);
         let mut work = Box::pin(work);
-        let done = work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
-        if !done && let Some(runtime) = &self.0 {
+        if work.as_mut().now_or_never().is_none()
+            && let Some(runtime) = &self.0
+        {
             runtime.spawn(work);
         }
     }
@@ -56,16 +53,12 @@ pub(super) async fn settle_with_retries<S: Store>(
     reservation: Reservation,
     correction: FinalCorrection,
 ) {
-    let mut pause = PAUSE;
-    for _ in 0..TRIES {
-        let settled = match correction {
-            FinalCorrection::Cost(permits) => limiter.settle(&reservation, permits).await,
-            FinalCorrection::Release => limiter.release(&reservation).await,
-        };
-        if settled.is_ok() {
-            return;
+    let (limiter, reservation) = (&*limiter, &reservation);
+    let settle = || async move {
+        match correction {
+            FinalCorrection::Cost(permits) => limiter.settle(reservation, permits).await,
+            FinalCorrection::Release => limiter.release(reservation).await,
         }
-        limiter.clock().sleep(pause.into()).await;
-        pause *= 2;
-    }
+    };
+    until_ok(settle, |pause| limiter.clock().sleep(pause.into())).await;
 }

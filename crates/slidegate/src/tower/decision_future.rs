@@ -3,7 +3,9 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
+
+use futures_util::FutureExt;
 
 use super::background::{FinalCorrection, Runtime, settle_with_retries};
 use crate::{Checks, Decision, Error, Limiter, Rules, Store};
@@ -29,10 +31,9 @@ impl<S: Store + 'static> DecisionFuture<S> {
 
     /// Returns the decision if it is ready at the first poll, as with the memory store.
     pub(super) fn poll_once(&mut self) -> Option<Result<Arc<Decision>, Error>> {
-        match self.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(decision) => Some(decision),
-            Poll::Pending => None,
-        }
+        let decision = self.decision.as_mut()?.as_mut().now_or_never()?;
+        self.decision = None;
+        Some(decision)
     }
 
     /// Polls the decision. Must not be called again once it is ready.

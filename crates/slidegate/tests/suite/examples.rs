@@ -19,17 +19,23 @@ fn program(name: &str) -> PathBuf {
     binary.parent().and_then(Path::parent).unwrap().join("examples").join(name)
 }
 
+/// Runs a compiled example to its end. Returns the lines that it prints.
+pub(crate) fn lines(name: &str) -> Vec<String> {
+    let program = program(name);
+    let output = Command::new(&program).output().unwrap_or_else(|error| {
+        panic!("{}: {error}; run `cargo build -p slidegate --all-features --examples`", program.display())
+    });
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {errors}");
+    assert!(!output.stdout.is_empty(), "{name} printed nothing: {errors}");
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
 #[test]
 fn every_example_succeeds() {
     let names = names();
     assert!(names.contains(&"api_quota".to_owned()), "{names:?}");
     for name in names {
-        let program = program(&name);
-        let output = Command::new(&program).output().unwrap_or_else(|error| {
-            panic!("{}: {error}; run `cargo build -p slidegate --all-features --examples`", program.display())
-        });
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{name}: {errors}");
-        assert!(!output.stdout.is_empty(), "{name} printed nothing: {errors}");
+        lines(&name);
     }
 }

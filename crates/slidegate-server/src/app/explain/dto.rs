@@ -3,22 +3,16 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::app::decision_body::OutcomeBody;
+
 /// Decision that a request would get now, and the verdict of each rule.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Explanation")]
 pub(crate) struct ExplanationBody {
-    pub(crate) allowed: bool,
-    /// 0 if allowed, otherwise the code of the rule that denies.
-    pub(crate) code: u32,
-    /// The rule that denies.
-    pub(crate) denied_by: Option<String>,
+    #[serde(flatten)]
+    pub(crate) outcome: OutcomeBody<'static>,
     /// True if the request asks for more permits than the denying rule ever has: waiting does not help.
     pub(crate) never: bool,
-    /// The exact wait until it could be allowed, rounded up.
-    pub(crate) retry_after_ms: u64,
-    /// `false` if `retry_after_ms` is a lower bound. Absent if it is exact.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(crate) retry_after_exact: Option<bool>,
     /// Number of permits that the request asks for.
     pub(crate) permits: u64,
     /// Component that decides, as in a decision.

@@ -9,6 +9,7 @@ use slidegate::{
 };
 
 use self::dto::{CountedBody, EntryBody, ExplanationBody, ReasonBody, RuleBody, VerdictBody, WarmUpBody};
+use crate::app::decision_body::OutcomeBody;
 use crate::store::AnyStore;
 
 /// Upper bound on listed rules that do not apply.
@@ -95,22 +96,21 @@ fn summary(
     rules: Vec<RuleBody>,
     left_out: usize,
 ) -> ExplanationBody {
+    let OutcomeBody { allowed, code, retry_after_ms, retry_after_exact, .. } = decision.into();
     let denier = never.and_then(Error::too_costly_for);
-    let code = match denier {
-        Some(name) => decision
-            .rules()
-            .iter()
-            .find(|rule| rule.name() == name)
-            .map_or(slidegate::DEFAULT_CODE.get(), |rule| rule.denial_code().get()),
-        None => decision.code(),
+    let denying_rule = |name: &str| decision.rules().iter().find(|rule| rule.name() == name);
+    let outcome = OutcomeBody {
+        allowed: allowed && never.is_none(),
+        code: denier.map_or(code, |name| {
+            denying_rule(name).map_or(slidegate::DEFAULT_CODE, |rule| rule.denial_code()).get()
+        }),
+        denied_by: denier.or(decision.denied_by()).map(|rule| rule.to_owned().into()),
+        retry_after_ms,
+        retry_after_exact,
     };
     ExplanationBody {
-        allowed: never.is_none() && decision.allowed(),
-        code,
-        denied_by: denier.or(decision.denied_by()).map(str::to_owned),
+        outcome,
         never: never.is_some(),
-        retry_after_ms: decision.retry_after().ceil_millis(),
-        retry_after_exact: (!decision.retry_after_is_exact()).then_some(false),
         permits,
         source: decision.source().as_str().to_owned(),
         unmatched: decision.unmatched().map(|unmatched| unmatched.as_str().to_owned()),

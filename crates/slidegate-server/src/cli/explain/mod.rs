@@ -40,7 +40,7 @@ pub(crate) fn run(args: ExplainArgs) -> ExitCode {
     };
     let printed = explained.and_then(|explained| {
         let text = if args.json { serde_json::to_string(&explained) } else { Ok(text::text(&explained)) };
-        Ok((explained.allowed, text.map_err(|error| error.to_string())?))
+        Ok((explained.outcome.allowed, text.map_err(|error| error.to_string())?))
     });
     match printed {
         Err(message) => fail(&message),
@@ -52,8 +52,7 @@ pub(crate) fn run(args: ExplainArgs) -> ExitCode {
 }
 
 fn by_server(request: &RequestArgs) -> Result<ExplanationBody, String> {
-    let (url, answer) = post(&request.url, "explain", &request.body()?)?;
-    serde_json::from_value(answer).map_err(|_| format!("{url} is not a Slidegate server"))
+    post(&request.url, "explain", &request.body()?).map(|(_, explained)| explained)
 }
 
 fn by_file(file: &std::path::Path, request: &RequestArgs) -> Result<ExplanationBody, String> {

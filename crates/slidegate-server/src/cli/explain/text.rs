@@ -5,6 +5,7 @@ use std::fmt::Write;
 use slidegate::Micros;
 use slidegate::yaml::one_line;
 
+use crate::app::decision_body::OutcomeBody;
 use crate::app::explain::dto::{CountedBody, ExplanationBody, RuleBody, VerdictBody};
 
 /// Returns several lines without control characters that a terminal would obey.
@@ -32,7 +33,8 @@ pub(super) fn text(explained: &ExplanationBody) -> String {
 }
 
 fn headline(explained: &ExplanationBody) -> String {
-    let ExplanationBody { allowed, code, denied_by, never, retry_after_ms, permits, .. } = explained;
+    let ExplanationBody { outcome, never, permits, .. } = explained;
+    let OutcomeBody { allowed, code, denied_by, retry_after_ms, retry_after_exact } = outcome;
     let rule = one_line(denied_by.as_deref().unwrap_or("no rule"));
     if let Some(policy) = &explained.unmatched {
         let denied = format!("would be denied (code {code})");
@@ -51,7 +53,7 @@ fn headline(explained: &ExplanationBody) -> String {
             format!("would be denied by {rule} (code {code}), always: it lets nothing pass")
         }
         false => {
-            let retry = bounded(*retry_after_ms, explained.retry_after_exact);
+            let retry = bounded(*retry_after_ms, *retry_after_exact);
             format!("would be denied by {rule} (code {code}): retry in {retry}")
         }
     }

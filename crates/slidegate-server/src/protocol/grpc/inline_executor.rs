@@ -1,8 +1,8 @@
 //! Executor that answers a gRPC call in the task that reads the connection, if the call is ready immediately.
 
 use std::future::Future;
-use std::task::{Context, Waker};
 
+use futures_util::FutureExt;
 use hyper::rt::Executor;
 
 /// Polls each call once before it spawns a task for it.
@@ -16,7 +16,7 @@ pub(super) struct InlineExecutor;
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for InlineExecutor {
     fn execute(&self, call: F) {
         let mut call = Box::pin(call);
-        if call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        if call.as_mut().now_or_never().is_none() {
             tokio::spawn(call);
         }
     }

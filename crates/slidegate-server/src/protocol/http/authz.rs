@@ -3,26 +3,29 @@
 
 use std::net::IpAddr;
 
-use axum::http::{HeaderMap, HeaderName, Method, header};
+use axum::http::{HeaderMap, HeaderName, header};
 
 use super::error::{ApiError, Code};
+use super::operation::{Access, Charge};
+use super::route::Endpoint;
 use super::{ConnectionHandler, Role};
 use crate::app::auth::bearer;
 use crate::config::Origin;
 
 impl ConnectionHandler {
-    /// Checks that a request may be answered.
-    pub(super) fn authorize(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+    /// Checks that a request may be answered. `endpoint` is `None` for an unknown path.
+    pub(super) fn authorize(&self, endpoint: Option<Endpoint>, headers: &HeaderMap) -> Result<(), ApiError> {
         if headers.get_all(header::AUTHORIZATION).iter().nth(1).is_some() {
             // Proxies in between could each use a different one.
             let message = "`authorization` is given twice: send one";
             return Err(ApiError::new(Code::InvalidRequest, message));
         }
         let token = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
-        match path {
-            "/healthz" | "/readyz" | "/" => Ok(()),
-            _ if path.starts_with("/dashboard/") => Ok(()),
-            _ if needs_admin(method, path) => {
+        let (access, charge) =
+            endpoint.map_or((Access::Api, Charge::None), |endpoint| (endpoint.access, endpoint.charge));
+        match access {
+            Access::Public => Ok(()),
+            Access::Admin => {
                 self.authorize_change(token)?;
                 // Without a token a web page could make changes through the browser of its visitor.
                 if self.app.settings.access.has_admin() || !may_be_from_web_page(headers) {
@@ -31,11 +34,11 @@ impl ConnectionHandler {
                     Err(cross_site_change_error())
                 }
             }
-            _ => {
+            Access::Api => {
                 self.authorize_api(token)?;
                 // A web page does not know the token, so it can charge only where no token is required.
-                if self.app.settings.access.is_open() && self.is_cross_site_charge(path, headers) {
-                    Err(cross_site_charge_error(path))
+                if self.app.settings.access.is_open() && self.is_cross_site(charge, headers) {
+                    Err(cross_site_charge_error(charge))
                 } else {
                     Ok(())
                 }
@@ -44,10 +47,11 @@ impl ConnectionHandler {
     }
 
     /// Returns true if a web page of another site makes a browser send a request that charges.
-    fn is_cross_site_charge(&self, path: &str, headers: &HeaderMap) -> bool {
-        match path {
-            AUTHORIZE => is_from_browser(headers) && !self.has_proxy_header(headers),
-            _ => CHARGING_PATHS.contains(&path) && is_cross_origin(headers),
+    fn is_cross_site(&self, charge: Charge, headers: &HeaderMap) -> bool {
+        match charge {
+            Charge::None => false,
+            Charge::Sender => is_cross_origin(headers),
+            Charge::Forwarded => is_from_browser(headers) && !self.has_proxy_header(headers),
         }
     }
 
@@ -91,12 +95,6 @@ impl ConnectionHandler {
     }
 }
 
-const AUTHORIZE: &str = "/v1/authorize";
-
-/// Paths that charge, correct or report, besides `/v1/authorize`.
-const CHARGING_PATHS: [&str; 6] =
-    ["/v1/acquire", "/v1/acquire/batch", "/v1/settle", "/v1/release", "/v1/extend", "/v1/report"];
-
 /// Headers in which proxies describe the request that they ask about.
 const PROXY_HEADERS: [&str; 2] = ["forwarded", "x-real-ip"];
 const PROXY_HEADER_PREFIXES: [&str; 2] = ["x-forwarded-", "x-original-"];
@@ -117,14 +115,6 @@ const BROWSER_HEADERS: [&str; 12] = [
     "referer",
     "user-agent",
 ];
-
-/// Returns true for requests that change something or reveal the requests of others.
-fn needs_admin(method: &Method, path: &str) -> bool {
-    let is_read = method == Method::GET || method == Method::HEAD;
-    path.starts_with("/v1/keys/") && !is_read
-        || path == "/v1/rules" && method == Method::PUT
-        || path == "/v1/record" && method == Method::POST
-}
 
 fn missing_token(action: &str) -> ApiError {
     let message = format!("who may {action} shows it: send `authorization: Bearer TOKEN`");
@@ -160,9 +150,9 @@ fn is_cross_origin(headers: &HeaderMap) -> bool {
     !matches!((origin_host, host), (Some(origin_host), Some(host)) if origin_host.as_bytes().eq_ignore_ascii_case(host))
 }
 
-fn cross_site_charge_error(path: &str) -> ApiError {
-    let message = match path {
-        AUTHORIZE => {
+fn cross_site_charge_error(charge: Charge) -> ApiError {
+    let message = match charge {
+        Charge::Forwarded => {
             "without a token nothing is charged for a page: a proxy says what is asked for, such as by X-Forwarded-Uri"
         }
         _ => "without a token nothing is charged for a page of another site: give the server a token",

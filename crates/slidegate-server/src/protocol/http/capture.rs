@@ -88,6 +88,7 @@ pub(super) fn route() -> Route {
         "record",
         "The requests that are decided from now on, a line of JSON each, for `slidegate simulate`",
     )
+    .streams()
     .takes::<RecordBody>(&[r#"{"seconds":1,"sample":"10%","by":["ip"],"digest":["ip","user"]}"#])
     .answers_text("200", "Lines, until the time is over, or as many bytes were sent", &[NDJSON])
     .fails(&BODY_ERRORS);

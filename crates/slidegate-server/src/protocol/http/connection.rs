@@ -72,8 +72,8 @@ fn serve_with_hyper(
             if !state.begin() {
                 return Err(Evicted);
             }
-            let streams = is_stream(request.uri().path());
-            let mut answer = handler.answer(request).await;
+            let endpoint = handler.endpoints.find(request.method().as_str(), request.uri().path());
+            let mut answer = handler.answer(endpoint, request).await;
             if meter.is_over_budget() && answer.status() == StatusCode::BAD_REQUEST {
                 // To the handler it looks like a body that ends too early.
                 answer = over_budget_response();
@@ -81,7 +81,7 @@ fn serve_with_hyper(
             meter.reset();
             // A streaming response lasts longer than this call, so its connection stays marked as in use.
             // There are few of them.
-            if !streams {
+            if !endpoint.is_some_and(|endpoint| endpoint.streams) {
                 state.end(handler.clock.now());
             }
             Ok(answer)
@@ -113,11 +113,6 @@ impl std::fmt::Display for Evicted {
 }
 
 impl Error for Evicted {}
-
-/// Returns true if the response lasts for as long as the client reads it.
-fn is_stream(path: &str) -> bool {
-    matches!(path, "/v1/live" | "/v1/record")
-}
 
 fn over_budget_response() -> Response<ResponseBody> {
     let message = "the unfinished requests of all clients hold more than `listen.limits.unfinished-bytes`: \

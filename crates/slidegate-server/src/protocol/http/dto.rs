@@ -1,4 +1,4 @@
-//! JSON bodies of requests and decisions.
+//! JSON bodies of requests.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,17 +9,14 @@ use axum::http::{Request, header};
 use axum::{BoxError, RequestExt};
 use http_body_util::{BodyExt, LengthLimitError};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Serialize, Serializer};
 use serde_json::json;
 use slidegate::yaml::one_line;
-use slidegate::{
-    Decision, Error, Limit, Limiter, MAX_ATTRIBUTES, MAX_ID, MAX_LIMIT, MAX_NAME, Micros, Mode, RequestId,
-};
+use slidegate::{Error, MAX_ATTRIBUTES, MAX_ID, MAX_LIMIT, MAX_NAME, Micros, RequestId};
 
 use super::MAX_BATCH;
 use super::error::{ApiError, Code};
-use crate::store::AnyStore;
 
 /// Complete body of a request with a JSON content type, within its size limit.
 pub(super) struct JsonBytes(Bytes);
@@ -293,94 +290,3 @@ impl<'de> Visitor<'de> for AttributesVisitor {
 /// `Cow` that borrows where it can; serde's own never does inside a pair.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-
-/// The decision about one request.
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Decision")]
-pub(super) struct DecisionBody<'d> {
-    allowed: bool,
-    /// 0 if allowed, otherwise the code of the rule that denied. 429 if no rule matches and `unmatched` is
-    /// `deny`.
-    code: u32,
-    /// Rule that denied; null also if no rule matches and `unmatched` is `deny`.
-    denied_by: Option<&'d str>,
-    /// Exact time until the request could be allowed, rounded up.
-    retry_after_ms: u64,
-    /// `false` if `retry_after_ms` is a lower bound. Absent if it is exact.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after_exact: Option<bool>,
-    /// Every rule that was evaluated, in order.
-    #[schemars(with = "Vec<LimitBody<'_>>")]
-    limits: LimitsBody<'d>,
-    /// Signed reservation for `settle`, `release` and `extend`, to be sent back unchanged.
-    reservation: Option<String>,
-    /// Component that decided: `store`, `no-rule`, `blocked`, `deny-cache`, `lease`, `local`, `fail-open` or
-    /// `fail-closed`.
-    source: &'static str,
-}
-
-/// Serializes the limits of a decision without collecting them.
-struct LimitsBody<'d>(&'d Decision);
-
-impl Serialize for LimitsBody<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.limits().map(LimitBody::from))
-    }
-}
-
-/// One rule's part in a decision.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Limit")]
-struct LimitBody<'d> {
-    rule: &'d str,
-    /// Key that the request is counted under; see `/v1/keys/{key}`.
-    key: &'d str,
-    limit: u64,
-    used: u64,
-    remaining: u64,
-    retry_after_ms: u64,
-    /// `false` if `retry_after_ms` is a lower bound. Absent if it is exact.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after_exact: Option<bool>,
-    /// Time until nothing is counted under the key any more.
-    reset_after_ms: u64,
-    /// Only for shadow rules: true if the rule would have denied.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    would_deny: Option<bool>,
-}
-
-impl<'d> From<Limit<'d>> for LimitBody<'d> {
-    fn from(limit: Limit<'d>) -> Self {
-        LimitBody {
-            rule: limit.rule(),
-            key: limit.key().as_str(),
-            limit: limit.limit(),
-            used: limit.used(),
-            remaining: limit.remaining(),
-            retry_after_ms: millis(limit.retry_after()),
-            retry_after_exact: (!limit.retry_after_is_exact()).then_some(false),
-            reset_after_ms: millis(limit.reset_after()),
-            would_deny: (limit.mode() == Mode::Shadow).then_some(limit.outcome().denies()),
-        }
-    }
-}
-
-impl<'d> DecisionBody<'d> {
-    pub(super) fn new(limiter: &Limiter<AnyStore>, decision: &'d Decision) -> Self {
-        DecisionBody {
-            allowed: decision.allowed(),
-            code: decision.code(),
-            denied_by: decision.denied_by(),
-            retry_after_ms: millis(decision.retry_after()),
-            retry_after_exact: (!decision.retry_after_is_exact()).then_some(false),
-            limits: LimitsBody(decision),
-            reservation: limiter.sign_decision(decision),
-            source: decision.source().as_str(),
-        }
-    }
-}
-
-/// Rounds up, so that a caller who waits that long has waited long enough.
-fn millis(wait: Micros) -> u64 {
-    wait.ceil_millis()
-}

@@ -1,33 +1,28 @@
 //! `POST /v1/explain`: explains rule by rule why a request would be allowed or denied. Charges nothing.
 
-use axum::Json;
-use axum::extract::State;
-
-use super::Shared;
 use super::acquire::{AD_HOC_EXAMPLE, DECISION_ERRORS, LOGIN_EXAMPLE};
-use super::dto::{AcquireBody, JsonBytes, read_json};
+use super::call::CallRequest;
+use super::dto::{AcquireBody, read_json};
 use super::error::ApiError;
 use super::operation::{Access, Operation};
-use super::route::Route;
+use super::response::{BufferedResponse, ok};
 use crate::app::explain;
 use crate::app::explain::dto::ExplanationBody;
 
 const EXPLANATION_EXAMPLE: &str = r#"{"allowed":false,"code":10007,"denied_by":"login-per-ip","never":false,"retry_after_ms":4986,"permits":1,"source":"store","rules":[{"rule":"login-per-ip","mode":"enforce","verdict":"denies","counted":{"key":"login-per-ip:ip=1.2.3.4","algorithm":"sliding-window","count":"attempts","limit":3,"limit_now":3,"window_ms":5000,"overridden":false,"used":3,"remaining":0,"retry_after_ms":4986,"reset_after_ms":4995,"entries":[{"permits":1,"age_ms":14,"leaves_after_ms":4986}],"more_entries":0}},{"rule":"search","mode":"enforce","verdict":"does-not-apply","reason":{"kind":"match","attribute":"api","wanted":["/search"],"found":"/login"},"why":"`match` wants `api` to be /search, and it is /login"}],"left_out":0}"#;
 
-pub(super) fn route() -> Route {
-    let operation =
-        Operation::new(Access::Api, "explain", "Why a request would be allowed or denied; charges nothing")
-            .takes::<AcquireBody<'_>>(&[LOGIN_EXAMPLE, AD_HOC_EXAMPLE])
-            .answers::<ExplanationBody>(
-                "200",
-                "What would become of it, and what each rule makes of it",
-                &[EXPLANATION_EXAMPLE],
-            )
-            .fails(&DECISION_ERRORS);
-    Route::new("/v1/explain").post(answer, operation)
+pub(super) fn operation() -> Operation {
+    Operation::new(Access::Api, "explain", "Why a request would be allowed or denied; charges nothing")
+        .takes::<AcquireBody<'_>>(&[LOGIN_EXAMPLE, AD_HOC_EXAMPLE])
+        .answers::<ExplanationBody>(
+            "200",
+            "What would become of it, and what each rule makes of it",
+            &[EXPLANATION_EXAMPLE],
+        )
+        .fails(&DECISION_ERRORS)
 }
 
-async fn answer(State(app): State<Shared>, body: JsonBytes) -> Result<Json<ExplanationBody>, ApiError> {
-    let body: AcquireBody<'_> = read_json(body.as_slice())?;
-    Ok(Json(explain::explain(&app.limiter, &body.request()?).await?))
+pub(super) async fn explain(call: CallRequest<'_>) -> Result<BufferedResponse, ApiError> {
+    let body: AcquireBody<'_> = read_json(call.body)?;
+    Ok(ok(&explain::explain(call.instrumented.limiter, &body.request()?).await?))
 }

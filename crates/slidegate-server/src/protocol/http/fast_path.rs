@@ -1,5 +1,4 @@
-//! Fast path for the most common requests: a complete `POST /v1/acquire` or `/v1/peek` that arrives in one
-//! read.
+//! Fast path for the most common requests: a complete [`Call`] that arrives in one read.
 //!
 //! The fast path takes a request only if it understands every header. The first request that is anything
 //! else, incomplete or malformed goes to hyper together with all bytes after it, and the connection stays
@@ -15,7 +14,7 @@ use bytes::{Bytes, BytesMut};
 use slidegate::{Clock, Micros};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::acquire::{DecisionKind, wants_legacy_headers};
+use super::call::{Call, CallRequest, wants_legacy_headers};
 use super::dto::is_json;
 use super::response::BufferedResponse;
 use super::{ConnectionHandler, request_timeout};
@@ -107,7 +106,7 @@ pub(crate) async fn serve(
 
 /// Complete request, parsed by the fast path.
 struct FastRequest<'a> {
-    kind: DecisionKind,
+    call: Call,
     legacy_headers: bool,
     /// Bearer token, if the request has one.
     token: Option<&'a [u8]>,
@@ -130,7 +129,7 @@ impl<'a> FastRequest<'a> {
             return None;
         }
         let mut target = request.path?.splitn(2, '?');
-        let kind = DecisionKind::of(request.method?, target.next()?)?;
+        let call = Call::find(request.method?, target.next()?)?;
         let query = target.next();
         // Hyper validates queries with other characters.
         let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.=&".contains(&b);
@@ -171,14 +170,16 @@ impl<'a> FastRequest<'a> {
         }
         let length = head.checked_add(length.filter(|_| json)?)?;
         let body = received.get(head..length)?;
-        Some(FastRequest { kind, legacy_headers: wants_legacy_headers(query), token, caller, body, length })
+        Some(FastRequest { call, legacy_headers: wants_legacy_headers(query), token, caller, body, length })
     }
 
     async fn answer(&self, handler: &ConnectionHandler) -> BufferedResponse {
         match handler.authorize_api(self.token) {
             Ok(()) => {
                 let instrumented = handler.instrumented().called_by(self.caller);
-                self.kind.answer(instrumented, self.body, self.legacy_headers).await
+                let request =
+                    CallRequest { instrumented, body: self.body, legacy_headers: self.legacy_headers };
+                self.call.answer(request).await
             }
             Err(error) => error.into_buffered(),
         }
@@ -364,6 +365,46 @@ mod tests {
             for cut in 1..request.len() {
                 let (first, rest) = request.split_at(cut);
                 assert_eq!(answer(&[first, rest], false).await, unsplit, "{headers:?} cut at {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn takes_exactly_the_calls() {
+        let read = |target: &str| {
+            let head = "host: x\r\ncontent-type: application/json\r\ncontent-length: 2\r\n";
+            let request = format!("{target} HTTP/1.1\r\n{head}\r\n{{}}");
+            FastRequest::read(request.as_bytes()).map(|request| request.call)
+        };
+        for call in Call::ALL {
+            assert_eq!(read(&format!("POST {}", call.path())), Some(call));
+            assert_eq!(read(&format!("PUT {}", call.path())), None);
+        }
+        for target in ["POST /v1/record", "POST /v1/acquire/", "POST /v1/authorize", "GET /healthz"] {
+            assert_eq!(read(target), None, "{target}");
+        }
+    }
+
+    /// Calls other than acquire get the same response on the fast path and from hyper, too.
+    #[tokio::test]
+    async fn answers_every_call_alike_split_anywhere() {
+        for (path, body) in [
+            ("/v1/peek", r#"{"attributes":{"u":"a"}}"#),
+            ("/v1/acquire/batch", r#"{"requests":[{"attributes":{"u":"a"},"permits":10}]}"#),
+            ("/v1/explain", r#"{"attributes":{"u":"a"}}"#),
+            ("/v1/settle", r#"{"reservation":"x","permits":0}"#),
+            ("/v1/release", r#"{"reservation":"x"}"#),
+            ("/v1/extend", r#"{"reservation":7}"#),
+            ("/v1/report", r#"{"attributes":{"u":"a"},"latency_ms":1}"#),
+        ] {
+            let head = "host: x\r\ncontent-type: application/json\r\n";
+            let length = body.len();
+            let request = format!("POST {path} HTTP/1.1\r\n{head}content-length: {length}\r\n\r\n{body}");
+            let unsplit = answer(&[request.as_bytes()], false).await;
+            assert!(unsplit.0.iter().any(|line| line.starts_with("HTTP/1.1 ")), "{path}: {unsplit:?}");
+            for cut in 1..request.len() {
+                let (first, rest) = request.as_bytes().split_at(cut);
+                assert_eq!(answer(&[first, rest], false).await, unsplit, "{path} cut at {cut}");
             }
         }
     }

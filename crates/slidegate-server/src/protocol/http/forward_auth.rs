@@ -10,8 +10,7 @@ use axum::extract::{Query, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::BytesMut;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::json as value;
 use slidegate::http::{client, counted, headers, host, x_forwarded_for};
 use slidegate::{Decision, MAX_LIMIT, Request};
@@ -21,6 +20,7 @@ use super::error::{ApiError, Code};
 use super::operation::{ALLOWED_HEADERS, Access, DENIED_HEADERS, Operation};
 use super::response::json;
 use super::route::Route;
+use crate::app::decision_body::DenialBody;
 use crate::common::protocol::Protocol;
 use crate::config::{AuthorizeConfig, Origin, deny_status};
 use crate::telemetry::trace::TraceContext;
@@ -35,16 +35,6 @@ struct QueryParams {
     permits: Option<u64>,
     deny: Option<u64>,
     headers: Option<String>,
-}
-
-/// Body of a denial. Proxies forward it to their clients.
-#[derive(Serialize, JsonSchema)]
-struct Denial {
-    /// `false`
-    allowed: bool,
-    /// Code of the rule that denied.
-    code: u32,
-    retry_after_ms: u64,
 }
 
 pub(super) fn route() -> Route {
@@ -73,13 +63,13 @@ pub(super) fn route() -> Route {
             )
             .answers_without_body("200", "It may")
             .with_headers(&ALLOWED_HEADERS)
-            .answers::<Denial>(
+            .answers::<DenialBody>(
                 "429",
                 "It may not",
                 &[r#"{"allowed":false,"code":10007,"retry_after_ms":4986}"#],
             )
             .with_headers(&DENIED_HEADERS)
-            .denies_with_any_status::<Denial>()
+            .denies_with_any_status::<DenialBody>()
             .fails(&[
                 Code::InvalidRequest,
                 Code::PermitsExceedLimit,
@@ -98,7 +88,7 @@ pub(super) fn route() -> Route {
         with_header(operation, "X-Forwarded-Method", "How it asks. `X-Original-Method` is understood too.");
     let operation =
         with_header(operation, "X-Forwarded-Host", "Whom it asks. `X-Original-Host` is understood too.");
-    Route::new("/v1/authorize").any(authorize, &operation)
+    Route::new("/v1/authorize").any(authorize, &operation.charges_forwarded())
 }
 
 async fn authorize(
@@ -136,9 +126,7 @@ fn answer(decision: &Decision, deny_status_code: StatusCode, legacy_headers: boo
     if decision.allowed() {
         return (StatusCode::OK, head).into_response();
     }
-    let retry_after_ms = decision.retry_after().ceil_millis();
-    let body = Denial { allowed: false, code: decision.code(), retry_after_ms };
-    json(deny_status_code, head, text, &body).map(axum::body::Body::from)
+    json(deny_status_code, head, text, &DenialBody::from(decision)).map(axum::body::Body::from)
 }
 
 /// Request as its proxy describes it.

@@ -63,6 +63,7 @@ pub(super) fn route() -> Route {
         "live",
         "What happens, second by second: first an event `history`, then a `tick` each second",
     )
+    .streams()
     .answers_events::<EventBody>("200", "Server-sent events, for as long as they are read")
     .fails(&[Code::Unavailable]);
     Route::new("/v1/live").get(live, operation)

@@ -2,6 +2,7 @@
 
 mod acquire;
 mod authz;
+mod call;
 mod capture;
 mod connection;
 mod dashboard;
@@ -41,10 +42,10 @@ use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use slidegate::SystemClock;
 
-use self::acquire::DecisionKind;
+use self::call::Call;
 use self::error::{ApiError, Code};
 use self::response::BufferedResponse;
-use self::route::Route;
+use self::route::{Endpoint, Endpoints, Route};
 use super::connection_slots::ConnectionState;
 use super::listener::{self, Stop, Stream};
 use crate::app::state::AppState;
@@ -79,6 +80,7 @@ pub(crate) enum Role {
 pub(crate) struct ConnectionHandler {
     app: Shared,
     role: Role,
+    endpoints: Endpoints,
     /// Router for all paths.
     router: TowerToHyperService<Router>,
     clock: SystemClock,
@@ -89,8 +91,10 @@ type ResponseBody = Either<Full<Bytes>, Body>;
 
 impl ConnectionHandler {
     pub(crate) fn new(app: Shared, role: Role) -> Self {
-        let router = TowerToHyperService::new(router(Arc::clone(&app)));
-        ConnectionHandler { app, role, router, clock: SystemClock::new() }
+        let routes = routes();
+        let endpoints = Endpoints::new(&routes);
+        let router = TowerToHyperService::new(router(routes, Arc::clone(&app)));
+        ConnectionHandler { app, role, endpoints, router, clock: SystemClock::new() }
     }
 
     fn instrumented(&self) -> Instrumented<'_> {
@@ -101,16 +105,16 @@ impl ConnectionHandler {
         self.app.settings.limits.request
     }
 
-    /// Authorizes and answers a request.
+    /// Authorizes and answers a request to `endpoint`.
     ///
-    /// A decision takes less time than a router, so the most frequent paths bypass it.
-    pub(crate) async fn answer(&self, request: Request<Incoming>) -> Response<ResponseBody> {
-        if let Err(error) = self.authorize(request.method(), request.uri().path(), request.headers()) {
+    /// A call takes less time than a router, so calls bypass it.
+    async fn answer(&self, endpoint: Option<Endpoint>, request: Request<Incoming>) -> Response<ResponseBody> {
+        if let Err(error) = self.authorize(endpoint, request.headers()) {
             return error.into_buffered().map(|body| Either::Left(Full::new(body)));
         }
-        match DecisionKind::of(request.method().as_str(), request.uri().path()) {
-            Some(kind) => {
-                let answer = pin!(kind.read_and_answer(self.instrumented(), request));
+        match Call::find(request.method().as_str(), request.uri().path()) {
+            Some(call) => {
+                let answer = pin!(call.read_and_answer(self.instrumented(), request));
                 let answer = within(self.timeout(), answer).await.unwrap_or_else(request_timeout);
                 answer.map(|body| Either::Left(Full::new(body)))
             }
@@ -150,15 +154,7 @@ fn request_timeout() -> BufferedResponse {
 
 /// Returns all routes of the API.
 fn routes() -> Vec<Route> {
-    vec![
-        DecisionKind::Acquire.route(),
-        DecisionKind::Peek.route(),
-        acquire::batch_route(),
-        explain::route(),
-        settle::route(),
-        self::release::release_route(),
-        self::release::extend_route(),
-        report::route(),
+    let others = [
         self::forward_auth::route(),
         rules::route(),
         keys::route(),
@@ -172,11 +168,12 @@ fn routes() -> Vec<Route> {
         openapi::route(),
         dashboard::index_route(),
         dashboard::file_route(),
-    ]
+    ];
+    Call::ALL.map(Call::route).into_iter().chain(others).collect()
 }
 
-fn router(app: Shared) -> Router {
-    routes()
+fn router(routes: Vec<Route>, app: Shared) -> Router {
+    routes
         .into_iter()
         .fold(Router::new(), |router, route| route.add_to(router))
         .fallback(async || ApiError::new(Code::NotFound, "there is nothing here: see GET /"))

@@ -90,7 +90,7 @@ mod tests {
     async fn describes_exactly_the_routes() {
         let store = AnyStore::Memory(MemoryStore::new());
         let app = AppState::new(store, Rules::new([]).unwrap(), "a test");
-        let router = TowerToHyperService::new(router(Arc::new(app)));
+        let router = TowerToHyperService::new(router(routes(), Arc::new(app)));
         let document = document();
         let paths = document["paths"].as_object().unwrap();
         assert_eq!(paths.len(), routes().len());

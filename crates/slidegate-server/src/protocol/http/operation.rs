@@ -13,7 +13,7 @@ const JSON: &str = "application/json";
 pub(super) const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Access that an operation requires.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     Public,
     /// A token is required if API tokens are configured.
@@ -22,11 +22,25 @@ pub(super) enum Access {
     Admin,
 }
 
+/// Client that an operation charges. It decides how requests of web pages are recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Charge {
+    /// The operation charges nothing.
+    None,
+    /// The operation charges, corrects or reports for the client that sends it.
+    Sender,
+    /// The operation charges the client whose request a proxy describes.
+    Forwarded,
+}
+
 #[derive(Clone)]
 pub(super) struct Operation {
     id: &'static str,
     summary: &'static str,
-    access: Access,
+    pub(super) access: Access,
+    pub(super) charge: Charge,
+    /// True if the response lasts for as long as the client reads it.
+    pub(super) streams: bool,
     parameters: Vec<Value>,
     body: Option<Content>,
     responses: Vec<ResponseSpec>,
@@ -85,7 +99,33 @@ impl Content {
 impl Operation {
     pub(super) fn new(access: Access, id: &'static str, summary: &'static str) -> Self {
         let (parameters, responses, errors) = (Vec::new(), Vec::new(), Vec::new());
-        Operation { id, summary, access, parameters, body: None, responses, denial: None, errors }
+        Operation {
+            id,
+            summary,
+            access,
+            charge: Charge::None,
+            streams: false,
+            parameters,
+            body: None,
+            responses,
+            denial: None,
+            errors,
+        }
+    }
+
+    /// Declares that the operation charges, corrects or reports for its sender.
+    pub(super) fn charges(self) -> Self {
+        Operation { charge: Charge::Sender, ..self }
+    }
+
+    /// Declares that the operation charges the client whose request a proxy describes.
+    pub(super) fn charges_forwarded(self) -> Self {
+        Operation { charge: Charge::Forwarded, ..self }
+    }
+
+    /// Declares that the response lasts for as long as the client reads it.
+    pub(super) fn streams(self) -> Self {
+        Operation { streams: true, ..self }
     }
 
     /// Adds a parameter. `location` is `path`, `query` or `header`; path parameters are required.

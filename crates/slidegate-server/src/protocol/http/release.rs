@@ -1,17 +1,16 @@
 //! `POST /v1/release` and `POST /v1/extend`: release or extend the permits that are held under a
 //! `concurrency` limit.
 
-use axum::Json;
-use axum::extract::State;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Shared;
-use super::dto::{JsonBytes, read_json};
+use super::call::CallRequest;
+use super::dto::read_json;
 use super::error::{ApiError, BODY_ERRORS};
 use super::operation::{Access, Operation};
-use super::route::Route;
+use super::response::{BufferedResponse, ok};
 use super::settle::Outcome;
+use crate::telemetry::stats::ReservationChange;
 
 /// Permits that are held.
 #[derive(Deserialize, JsonSchema)]
@@ -40,38 +39,27 @@ fn operation(name: &'static str, summary: &'static str) -> Operation {
     Operation::new(Access::Api, name, summary).takes::<HoldBody>(&[EXAMPLE]).fails(&BODY_ERRORS)
 }
 
-pub(super) fn release_route() -> Route {
-    let summary = "Give back what is held of concurrency limits; what other rules counted stays counted";
-    Route::new("/v1/release").post(
-        release,
-        operation("release", summary).answers::<ReleasedBody>(
-            "200",
-            "The outcome",
-            &[r#"{"released":"gone"}"#],
-        ),
+pub(super) fn release_operation() -> Operation {
+    operation(
+        "release",
+        "Give back what is held of concurrency limits; what other rules counted stays counted",
     )
+    .answers::<ReleasedBody>("200", "The outcome", &[r#"{"released":"gone"}"#])
 }
 
-pub(super) fn extend_route() -> Route {
-    let summary = "Hold what is held of concurrency limits for another window, from now on";
-    Route::new("/v1/extend").post(
-        extend,
-        operation("extend", summary).answers::<ExtendedBody>(
-            "200",
-            "The outcome",
-            &[r#"{"extended":"gone"}"#],
-        ),
-    )
+pub(super) fn extend_operation() -> Operation {
+    operation("extend", "Hold what is held of concurrency limits for another window, from now on")
+        .answers::<ExtendedBody>("200", "The outcome", &[r#"{"extended":"gone"}"#])
 }
 
-async fn release(State(app): State<Shared>, body: JsonBytes) -> Result<Json<ReleasedBody>, ApiError> {
-    let HoldBody { reservation } = read_json(body.as_slice())?;
-    let released = app.limiter.release(&app.limiter.verify(&reservation)?).await?.into();
-    Ok(Json(ReleasedBody { released }))
+pub(super) async fn release(call: CallRequest<'_>) -> Result<BufferedResponse, ApiError> {
+    let HoldBody { reservation } = read_json(call.body)?;
+    let released = call.instrumented.change(&reservation, ReservationChange::Release).await?.into();
+    Ok(ok(&ReleasedBody { released }))
 }
 
-async fn extend(State(app): State<Shared>, body: JsonBytes) -> Result<Json<ExtendedBody>, ApiError> {
-    let HoldBody { reservation } = read_json(body.as_slice())?;
-    let extended = app.limiter.extend(&app.limiter.verify(&reservation)?).await?.into();
-    Ok(Json(ExtendedBody { extended }))
+pub(super) async fn extend(call: CallRequest<'_>) -> Result<BufferedResponse, ApiError> {
+    let HoldBody { reservation } = read_json(call.body)?;
+    let extended = call.instrumented.change(&reservation, ReservationChange::Extend).await?.into();
+    Ok(ok(&ExtendedBody { extended }))
 }

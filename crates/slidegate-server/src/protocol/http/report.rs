@@ -3,17 +3,15 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use axum::Json;
-use axum::extract::State;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use slidegate::{Error, Request};
 
-use super::Shared;
-use super::dto::{Attributes, JsonBytes, read_json};
+use super::call::CallRequest;
+use super::dto::{Attributes, read_json};
 use super::error::{ApiError, BODY_ERRORS};
 use super::operation::{Access, Operation};
-use super::route::Route;
+use super::response::{BufferedResponse, ok};
 
 /// Maximum latency, in milliseconds: one hour.
 const MAX_LATENCY_MS: f64 = 3_600_000.0;
@@ -44,17 +42,16 @@ struct ReportedBody {
     rules: usize,
 }
 
-pub(super) fn route() -> Route {
+pub(super) fn operation() -> Operation {
     let summary = "Say how long a request took that was allowed, for rules that follow the load";
-    let operation = Operation::new(Access::Api, "report", summary)
+    Operation::new(Access::Api, "report", summary)
         .takes::<ReportBody<'_>>(&[r#"{"attributes":{"api":"/orders"},"latency_ms":87.5,"ok":true}"#])
         .answers::<ReportedBody>("200", "Taken", &[r#"{"rules":1}"#])
-        .fails(&BODY_ERRORS);
-    Route::new("/v1/report").post(report, operation)
+        .fails(&BODY_ERRORS)
 }
 
-async fn report(State(app): State<Shared>, body: JsonBytes) -> Result<Json<ReportedBody>, ApiError> {
-    let body: ReportBody<'_> = read_json(body.as_slice())?;
+pub(super) fn report(call: CallRequest<'_>) -> Result<BufferedResponse, ApiError> {
+    let body: ReportBody<'_> = read_json(call.body)?;
     let millis = body.latency_ms;
     if !(0.0..=MAX_LATENCY_MS).contains(&millis) {
         let message = format!("latency_ms must be between 0 and {MAX_LATENCY_MS}, not {millis}");
@@ -66,6 +63,6 @@ async fn report(State(app): State<Shared>, body: JsonBytes) -> Result<Json<Repor
         _ => return Err(Error::invalid("give `attributes` or `resource`, one of them").into()),
     };
     let latency = Duration::from_micros((millis * 1_000.0) as u64);
-    let rules = app.limiter.report(request, latency, body.ok.unwrap_or(true))?;
-    Ok(Json(ReportedBody { rules }))
+    let rules = call.instrumented.report(request, latency, body.ok.unwrap_or(true))?;
+    Ok(ok(&ReportedBody { rules }))
 }

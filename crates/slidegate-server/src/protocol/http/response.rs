@@ -6,6 +6,11 @@ use serde::Serialize;
 
 pub(super) type BufferedResponse = Response<Bytes>;
 
+/// Returns a JSON response with status 200.
+pub(super) fn ok(body: &impl Serialize) -> BufferedResponse {
+    json(StatusCode::OK, HeaderMap::new(), BytesMut::with_capacity(128), body)
+}
+
 /// Returns a JSON response. `body` is written into the unused capacity of `text`.
 pub(super) fn json(
     status: StatusCode,

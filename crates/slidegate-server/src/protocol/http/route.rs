@@ -1,5 +1,5 @@
-//! Route: a path, its handlers and their OpenAPI operations. The router and `/openapi.json` are built from
-//! the same list.
+//! Route: a path, its handlers and their operations. The router, the authorization and `/openapi.json` are built
+//! from the same list.
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -7,7 +7,7 @@ use axum::handler::Handler;
 use axum::routing::{MethodFilter, MethodRouter};
 
 use super::Shared;
-use super::operation::Operation;
+use super::operation::{Access, Charge, Operation};
 
 /// HTTP methods as OpenAPI names them.
 const EVERY_METHOD: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
@@ -67,5 +67,54 @@ impl Route {
 
     pub(super) fn add_to(self, router: Router<Shared>) -> Router<Shared> {
         router.route(self.path, self.handlers)
+    }
+}
+
+/// Part of an operation that is needed before its handler runs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Endpoint {
+    method: &'static str,
+    /// Path up to the first parameter.
+    path: &'static str,
+    has_parameter: bool,
+    pub(super) access: Access,
+    pub(super) charge: Charge,
+    pub(super) streams: bool,
+}
+
+/// Endpoints of all routes, in their order.
+pub(super) struct Endpoints(Vec<Endpoint>);
+
+impl Endpoints {
+    pub(super) fn new(routes: &[Route]) -> Self {
+        let endpoints = routes.iter().flat_map(|Route { path, operations, .. }| {
+            let path = *path;
+            operations.iter().map(move |&(method, ref operation)| Endpoint {
+                method,
+                path: path.split('{').next().unwrap_or(path),
+                has_parameter: path.contains('{'),
+                access: operation.access,
+                charge: operation.charge,
+                streams: operation.streams,
+            })
+        });
+        Endpoints(endpoints.collect())
+    }
+
+    /// Returns the endpoint of a request. A method that the path does not take gets the first endpoint of the path,
+    /// and `HEAD` thereby the one of `GET`.
+    pub(super) fn find(&self, method: &str, path: &str) -> Option<Endpoint> {
+        let mut first = None;
+        for endpoint in &self.0 {
+            let matches = match endpoint.has_parameter {
+                true => path.starts_with(endpoint.path),
+                false => path == endpoint.path,
+            };
+            if matches && endpoint.method.eq_ignore_ascii_case(method) {
+                return Some(*endpoint);
+            }
+            first = first.or(matches.then_some(*endpoint));
+        }
+        first
     }
 }

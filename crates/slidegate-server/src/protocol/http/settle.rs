@@ -1,16 +1,15 @@
 //! `POST /v1/settle`: refunds an admission, or corrects it to its actual cost.
 
-use axum::Json;
-use axum::extract::State;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use slidegate::Settled;
 
-use super::Shared;
-use super::dto::{JsonBytes, JsonU64, read_json};
+use super::call::CallRequest;
+use super::dto::{JsonU64, read_json};
 use super::error::{ApiError, BODY_ERRORS};
 use super::operation::{Access, Operation};
-use super::route::Route;
+use super::response::{BufferedResponse, ok};
+use crate::telemetry::stats::ReservationChange;
 
 /// An admission and its actual cost.
 #[derive(Deserialize, JsonSchema)]
@@ -51,19 +50,17 @@ pub(super) enum Outcome {
     Gone,
 }
 
-pub(super) fn route() -> Route {
-    let operation = Operation::new(Access::Api, "settle", "Refund an admission, or correct it to what it really cost")
+pub(super) fn operation() -> Operation {
+    Operation::new(Access::Api, "settle", "Refund an admission, or correct it to what it really cost")
         .takes::<SettleBody>(&[
             r#"{"reservation":"1794774215407676.0.3.33.ad-hoc:resource=user123:window=1s.5f0c7ab4d1e6938207cd45be91f3a86e","permits":1}"#,
         ])
         .answers::<SettledBody>("200", "The outcome", &[r#"{"settled":"gone"}"#])
-        .fails(&BODY_ERRORS);
-    Route::new("/v1/settle").post(settle, operation)
+        .fails(&BODY_ERRORS)
 }
 
-async fn settle(State(app): State<Shared>, body: JsonBytes) -> Result<Json<SettledBody>, ApiError> {
-    let SettleBody { reservation, permits: JsonU64(permits) } = read_json(body.as_slice())?;
-    let reservation = app.limiter.verify(&reservation)?;
-    let settled = app.limiter.settle(&reservation, permits).await?.into();
-    Ok(Json(SettledBody { settled }))
+pub(super) async fn settle(call: CallRequest<'_>) -> Result<BufferedResponse, ApiError> {
+    let SettleBody { reservation, permits: JsonU64(permits) } = read_json(call.body)?;
+    let settled = call.instrumented.change(&reservation, ReservationChange::Settle { permits }).await?.into();
+    Ok(ok(&SettledBody { settled }))
 }

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use slidegate::{Decision, Error, Limit, Limiter, Mode, Request, RequestId, Reservation, Store};
+use slidegate::{Decision, Error, Limit, Limiter, Mode, Request, RequestId, Store};
 
+use super::CommandName;
 use super::encoder::{Excerpt, ReplyBuffer};
+use crate::telemetry::stats::ReservationChange;
 
 /// Arguments of `SG.ACQUIRE`, which carries its own limit.
 const ACQUIRE_USAGE: &str = "resource limit window-ms [permits] [RESERVE] [ID id]";
@@ -168,29 +170,22 @@ fn parse_throttle<'a>(name: &str, words: &[&'a [u8]], extra: u64) -> Result<(Req
     Ok((request, Bucket { limit, exceeds_limit }))
 }
 
-/// Parses the arguments of `SG.SETTLE`.
-pub(super) fn parse_settle<S: Store>(
-    limiter: &Limiter<S>,
-    words: &[&[u8]],
-) -> Result<(Reservation, u64), Error> {
-    match words {
-        [reservation, permits] => {
-            Ok((limiter.verify(parse_text("reservation", reservation)?)?, parse_number("permits", permits)?))
+/// Parses the arguments of `SG.SETTLE`, `SG.RELEASE` or `SG.EXTEND`: the text of a reservation, and its change.
+pub(super) fn parse_change<'a>(
+    name: CommandName,
+    words: &[&'a [u8]],
+) -> Result<(&'a str, ReservationChange), Error> {
+    let (reservation, change) = match (name, words) {
+        (CommandName::Settle, [reservation, permits]) => {
+            (reservation, ReservationChange::Settle { permits: parse_number("permits", permits)? })
         }
-        _ => Err(usage_error("SG.SETTLE", "reservation permits")),
-    }
-}
-
-/// Parses the arguments of `SG.RELEASE` or `SG.EXTEND`.
-pub(super) fn parse_reservation<S: Store>(
-    limiter: &Limiter<S>,
-    name: &str,
-    words: &[&[u8]],
-) -> Result<Reservation, Error> {
-    match words {
-        [reservation] => limiter.verify(parse_text("reservation", reservation)?),
-        _ => Err(usage_error(name, "reservation")),
-    }
+        (CommandName::Release, [reservation]) => (reservation, ReservationChange::Release),
+        (CommandName::Extend, [reservation]) => (reservation, ReservationChange::Extend),
+        (CommandName::Release, _) => return Err(usage_error("SG.RELEASE", "reservation")),
+        (CommandName::Extend, _) => return Err(usage_error("SG.EXTEND", "reservation")),
+        _ => return Err(usage_error("SG.SETTLE", "reservation permits")),
+    };
+    Ok((parse_text("reservation", reservation)?, change))
 }
 
 impl ReplyFormat {

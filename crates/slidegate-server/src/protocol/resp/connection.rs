@@ -1,21 +1,20 @@
-//! Serves one RESP connection: answers commands in order, and decides them in as few store calls as possible.
+//! Serves one RESP connection: reads commands, answers them in order, and enforces all timeouts.
 
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
-use slidegate::{Clock, Decision, Error, Request, Settled};
+use slidegate::Clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::batch::{Batch, BatchEntry, BatchSplitter, MAX_BATCH, decision_parser, with_timeout};
-use super::commands::{self, DecisionCommand, ReplyFormat};
-use super::encoder::{Excerpt, ReplyBuffer};
-use super::parser::CommandLimits;
-use super::session::{AfterReply, Session, SessionCommand};
-use super::transaction::{Transaction, TransactionCommand};
+use super::batch::{Batch, MAX_BATCH, decision_parser};
+use super::commands::DecisionCommand;
+use super::dispatch::is_immediate_in_transaction;
+use super::encoder::ReplyBuffer;
+use super::session::{AfterReply, Session};
+use super::transaction::Transaction;
 use super::{CommandName, ConnectionHandler, parser};
-use crate::common::protocol::Protocol;
 use crate::common::timeout::within;
 use crate::protocol::connection_slots::ConnectionState;
 use crate::protocol::listener::{Stop, Stream, linger_close};
@@ -115,26 +114,14 @@ pub(super) async fn serve<S: Stream>(
     }
 }
 
-struct Connection<'d, S> {
-    handler: &'d ConnectionHandler,
+pub(super) struct Connection<'d, S> {
+    pub(super) handler: &'d ConnectionHandler,
     stream: &'d mut S,
     state: &'d ConnectionState,
-    session: Session,
-    replies: ReplyBuffer,
+    pub(super) session: Session,
+    pub(super) replies: ReplyBuffer,
     /// Open transaction, started by MULTI.
-    transaction: Option<Transaction>,
-}
-
-/// Returns true if a command is executed immediately within a transaction, and not queued.
-fn is_immediate_in_transaction(name: Option<CommandName>) -> bool {
-    use CommandName::{Session, Transaction};
-    matches!(
-        name,
-        Some(
-            Transaction(TransactionCommand::Multi | TransactionCommand::Exec | TransactionCommand::Discard)
-                | Session(SessionCommand::Quit | SessionCommand::Reset)
-        )
-    )
+    pub(super) transaction: Option<Transaction>,
 }
 
 impl<S: Stream> Connection<'_, S> {
@@ -218,204 +205,11 @@ impl<S: Stream> Connection<'_, S> {
         Ok(())
     }
 
-    /// Queues a command of the transaction and replies `QUEUED`.
-    fn queue(&mut self, name: Option<CommandName>, first: &[u8], rest: &[&[u8]], bytes: &[u8]) {
-        let Some(transaction) = &mut self.transaction else { return };
-        match name.map(|name| transaction.queue(&self.handler.app.limiter, name, rest, bytes)) {
-            Some(Ok(())) => self.replies.simple("QUEUED"),
-            Some(Err(error)) => self.replies.failure(&error),
-            None => {
-                transaction.abort();
-                self.write_unknown_command(first);
-            }
-        }
-    }
-
-    /// Runs a command that begins or ends a transaction.
-    async fn run_transaction_command(
-        &mut self,
-        command: TransactionCommand,
-        words: &[&[u8]],
-    ) -> io::Result<AfterReply> {
-        match (command, words) {
-            (TransactionCommand::Watch | TransactionCommand::Unwatch, _) => self.replies.error(
-                "ERR",
-                format_args!(
-                    "{} is not supported: decisions between MULTI and EXEC are made in one call and need no watch",
-                    format!("{command:?}").to_ascii_uppercase()
-                ),
-            ),
-            (_, [_, ..]) => {
-                let name = format!("{command:?}").to_ascii_lowercase();
-                self.replies.error("ERR", format_args!("wrong number of arguments for '{name}' command"));
-            }
-            (TransactionCommand::Multi, []) if self.transaction.is_some() => {
-                self.replies.error("ERR", "MULTI calls can not be nested");
-            }
-            (TransactionCommand::Multi, []) => {
-                self.transaction = Some(Transaction::begin(self.handler.clock.now()));
-                self.replies.simple("OK");
-            }
-            (TransactionCommand::Exec | TransactionCommand::Discard, []) => match self.transaction.take() {
-                None => {
-                    let name = format!("{command:?}").to_ascii_uppercase();
-                    self.replies.error("ERR", format_args!("{name} without MULTI"));
-                }
-                Some(_) if command == TransactionCommand::Discard => self.replies.simple("OK"),
-                Some(transaction) if transaction.aborted => {
-                    self.replies.error("EXECABORT", "Transaction discarded because of previous errors.");
-                }
-                Some(transaction) => self.execute(&transaction).await?,
-            },
-        }
-        Ok(AfterReply::KeepOpen)
-    }
-
-    /// Replies to the queued commands with one array. Consecutive decisions are made in one call.
-    async fn execute(&mut self, transaction: &Transaction) -> io::Result<()> {
-        self.replies.array(transaction.commands);
-        let (mut words, mut batch, mut rest) = (Vec::with_capacity(8), Batch::default(), &*transaction.bytes);
-        // Every command was parsed before it was queued.
-        while let Ok(Some(length)) = parser::next(rest, CommandLimits::AUTHENTICATED, &mut words) {
-            rest = &rest[length..];
-            let [first, arguments @ ..] = words.as_slice() else { continue };
-            let name = CommandName::parse(first);
-            match name.and_then(decision_parser) {
-                Some(parse) => batch.push(parse(arguments)),
-                None => {
-                    self.decide_batch(&mut batch).await;
-                    self.run_command(name, first, arguments).await;
-                    self.send_if_large().await?;
-                }
-            }
-        }
-        self.decide_batch(&mut batch).await;
-        Ok(())
-    }
-
-    /// Runs a command that is not part of a batch.
-    async fn run_command(&mut self, name: Option<CommandName>, first: &[u8], rest: &[&[u8]]) -> AfterReply {
-        match name {
-            Some(CommandName::Session(command)) if self.session.may_run(command) => {
-                if command == SessionCommand::Reset {
-                    self.transaction = None;
-                }
-                return self.session.run(command, rest, &self.handler.app.settings.access, &mut self.replies);
-            }
-            _ if !self.session.authenticated => self.write_authentication_required(),
-            Some(CommandName::Peek) => match DecisionCommand::peek(rest) {
-                Ok(DecisionCommand { request, format }) => {
-                    let timeout = self.timeout();
-                    let instrumented = self.handler.app.instrumented(Protocol::Resp);
-                    let peeked = pin!(instrumented.peek(&request));
-                    let peeked = with_timeout(timeout, peeked).await;
-                    self.write_decision(format, peeked);
-                }
-                Err(error) => self.replies.failure(&error),
-            },
-            Some(CommandName::Settle) => self.settle(rest).await,
-            Some(CommandName::Release) => self.release(rest).await,
-            Some(CommandName::Extend) => self.extend(rest).await,
-            _ => self.write_unknown_command(first),
-        }
-        AfterReply::KeepOpen
-    }
-
-    async fn settle(&mut self, words: &[&[u8]]) {
-        let timeout = self.timeout();
-        let settled = match commands::parse_settle(&self.handler.app.limiter, words) {
-            Ok((reservation, permits)) => {
-                let settled = pin!(self.handler.app.limiter.settle(&reservation, permits));
-                with_timeout(timeout, settled).await
-            }
-            Err(error) => Err(error),
-        };
-        self.write_settled(settled);
-    }
-
-    async fn release(&mut self, words: &[&[u8]]) {
-        let timeout = self.timeout();
-        let released = match commands::parse_reservation(&self.handler.app.limiter, "SG.RELEASE", words) {
-            Ok(reservation) => {
-                with_timeout(timeout, pin!(self.handler.app.limiter.release(&reservation))).await
-            }
-            Err(error) => Err(error),
-        };
-        self.write_settled(released);
-    }
-
-    async fn extend(&mut self, words: &[&[u8]]) {
-        let timeout = self.timeout();
-        let extended = match commands::parse_reservation(&self.handler.app.limiter, "SG.EXTEND", words) {
-            Ok(reservation) => {
-                with_timeout(timeout, pin!(self.handler.app.limiter.extend(&reservation))).await
-            }
-            Err(error) => Err(error),
-        };
-        self.write_settled(extended);
-    }
-
-    fn write_settled(&mut self, settled: Result<Settled, Error>) {
-        match settled {
-            Ok(Settled::Done) => self.replies.simple("done"),
-            Ok(Settled::Already) => self.replies.simple("already"),
-            Ok(Settled::Gone) => self.replies.simple("gone"),
-            Err(error) => self.replies.failure(&error),
-        }
-    }
-
-    async fn decide_one(&mut self, request: Request<'_>, format: ReplyFormat) {
-        let timeout = self.timeout();
-        let instrumented = self.handler.app.instrumented(Protocol::Resp);
-        let decided = pin!(instrumented.acquire(&request));
-        let decided = with_timeout(timeout, decided).await;
-        self.write_decision(format, decided);
-    }
-
-    /// Decides the requests of `batch`, writes the replies and empties it. One call is enough unless the
-    /// requests have too many checks for one.
-    async fn decide_batch(&mut self, batch: &mut Batch<'_>) {
-        let mut splitter = BatchSplitter { remaining: &batch.requests, max_requests: batch.requests.len() };
-        let mut decisions = Ok(Vec::new().into_iter());
-        for entry in batch.entries.drain(..) {
-            match entry {
-                BatchEntry::Invalid(error) => self.replies.failure(&error),
-                BatchEntry::Decision(format) => {
-                    if decisions.as_ref().is_ok_and(|decisions| decisions.len() == 0) {
-                        decisions =
-                            splitter.decide_next(self.handler, self.timeout()).await.map(Vec::into_iter);
-                    }
-                    let decided = match &mut decisions {
-                        Ok(decisions) => decisions.next().unwrap_or_else(|| Err(missing_decision())),
-                        Err(error) => Err(error.clone()),
-                    };
-                    self.write_decision(format, decided);
-                }
-            }
-        }
-        batch.requests.clear();
-    }
-
-    fn write_decision(&mut self, format: ReplyFormat, decided: Result<Decision, Error>) {
-        match decided {
-            Ok(decision) => format.write(&self.handler.app.limiter, &decision, &mut self.replies),
-            Err(error) => self.replies.failure(&error),
-        }
-    }
-
-    fn write_unknown_command(&mut self, name: &[u8]) {
-        self.replies.error("ERR", format_args!("unknown command '{}'", Excerpt(name)));
-    }
-
-    fn write_authentication_required(&mut self) {
-        self.replies.error("NOAUTH", "Authentication required.");
-    }
-
-    fn timeout(&self) -> Duration {
+    pub(super) fn timeout(&self) -> Duration {
         self.handler.app.settings.limits.request
     }
 
-    async fn send_if_large(&mut self) -> io::Result<()> {
+    pub(super) async fn send_if_large(&mut self) -> io::Result<()> {
         if self.replies.bytes.len() < MAX_BUFFERED_REPLIES { Ok(()) } else { self.send().await }
     }
 
@@ -433,8 +227,4 @@ impl<S: Stream> Connection<'_, S> {
         replies.bytes.shrink_to(MAX_BUFFERED_REPLIES);
         Ok(())
     }
-}
-
-fn missing_decision() -> Error {
-    Error::unavailable("the store answered fewer requests than it was given")
 }

@@ -6,11 +6,13 @@
 //! - `session` answers the commands by which clients log in and introspect the server.
 //! - `transaction` holds the commands between MULTI and EXEC.
 //! - `encoder` writes replies.
-//! - `connection` reads, runs the commands and enforces all timeouts.
+//! - `dispatch` runs the commands.
+//! - `connection` reads, sends the replies and enforces all timeouts.
 
 mod batch;
 mod commands;
 mod connection;
+mod dispatch;
 mod encoder;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;

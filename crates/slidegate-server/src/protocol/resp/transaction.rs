@@ -7,7 +7,7 @@
 use slidegate::{Error, Limiter, Micros, Store};
 
 use super::CommandName;
-use super::commands::{self, DecisionCommand};
+use super::commands::{DecisionCommand, parse_change};
 use super::session::SessionCommand;
 
 /// Maximum number of commands in one transaction, the same as of requests in an HTTP batch.
@@ -91,12 +91,9 @@ impl Transaction {
             (CommandName::Peek, words) => DecisionCommand::peek(words).map(drop),
             (CommandName::RedisCell, words) => DecisionCommand::redis_cell(words).map(drop),
             (CommandName::Throttlecrab, words) => DecisionCommand::throttlecrab(words).map(drop),
-            (CommandName::Settle, words) => commands::parse_settle(limiter, words).map(drop),
-            (CommandName::Release, words) => {
-                commands::parse_reservation(limiter, "SG.RELEASE", words).map(drop)
-            }
-            (CommandName::Extend, words) => {
-                commands::parse_reservation(limiter, "SG.EXTEND", words).map(drop)
+            (CommandName::Settle | CommandName::Release | CommandName::Extend, words) => {
+                let (reservation, _) = parse_change(name, words)?;
+                limiter.verify(reservation).map(drop)
             }
             (CommandName::Session(SessionCommand::Ping), [] | [_])
             | (CommandName::Session(SessionCommand::Echo), [_]) => Ok(()),

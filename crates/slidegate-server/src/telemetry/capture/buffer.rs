@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
+use serde::Serialize;
 use tokio::sync::Notify;
 use tokio::time::Sleep;
 
-use super::{ClientSampler, Line, Recorder};
+use super::{ClientSampler, Recorder};
 
 /// Upper bound on buffered bytes. Lines beyond it are dropped.
 const MAX_BUFFERED_BYTES: usize = 8 << 20;
@@ -72,7 +73,7 @@ impl LineBuffer {
         self.bounds.streamed
     }
 
-    pub(super) fn put(&self, line: &Line<'_, '_>) -> PutResult {
+    pub(super) fn put(&self, line: &impl Serialize) -> PutResult {
         let mut state = self.state.lock();
         if state.end.is_some() {
             return PutResult::Over;

@@ -20,7 +20,7 @@ use slidegate::{Decision, Error, Micros, Request};
 pub(crate) use self::buffer::{Bounds, EndReason, LineReceiver};
 use self::buffer::{LineBuffer, PutResult};
 pub(crate) use self::file::FileRecording;
-use self::format::{Line, Verdict};
+use self::format::{Verdict, line};
 pub(crate) use self::options::{RecordArgs, read_share};
 pub(crate) use self::sampler::ClientSampler;
 
@@ -142,7 +142,7 @@ impl Recorder {
         let at = self.decision_time(now, verdict.at);
         for buffer in self.buffers.load().iter() {
             if buffer.sampler.includes(request) {
-                let line = Line::new(request, Verdict { at, ..verdict }, &buffer.sampler);
+                let line = line(request, Verdict { at, ..verdict }, &buffer.sampler);
                 let counter = match buffer.put(&line) {
                     PutResult::Written => &self.lines,
                     PutResult::Dropped => &self.dropped,

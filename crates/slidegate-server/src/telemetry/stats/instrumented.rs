@@ -1,4 +1,5 @@
-//! Limiter wrapper that counts, traces and records every decision of a protocol.
+//! Limiter wrapper that counts, traces and records every decision of a protocol. See `follow_up` for the calls after
+//! a decision.
 
 use slidegate::{Decision, Error, Limiter, Micros, Request};
 

@@ -6,6 +6,7 @@
 
 mod batch_count;
 mod counters;
+mod follow_up;
 mod heavy_hitters;
 mod instrumented;
 mod per_second;
@@ -27,6 +28,7 @@ use slidegate::{Clock, Key, Limiter, Micros, Rules, Source, SystemClock};
 
 use self::counters::CoreCounters;
 pub(crate) use self::counters::{BOUNDS, Durations, Failure, RuleVerdict};
+pub(crate) use self::follow_up::{FollowUp, FollowUpOutcome, ReservationChange};
 pub(crate) use self::heavy_hitters::Period;
 pub(crate) use self::instrumented::Instrumented;
 pub(crate) use self::per_second::PerSecond;

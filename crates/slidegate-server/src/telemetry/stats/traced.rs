@@ -10,12 +10,12 @@ use slidegate::{Decision, Error, Request};
 
 use super::Instrumented;
 use crate::common::protocol::Protocol;
-use crate::telemetry::trace::{self, DecisionSpan, Operation};
+use crate::telemetry::trace::{self, DecisionSpan};
 
 type TracedDecision<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
 impl Instrumented<'_> {
-    fn span(&self, kind: Operation) -> Option<DecisionSpan> {
+    pub(super) fn span(&self, kind: &'static str) -> Option<DecisionSpan> {
         trace::enabled().then(|| DecisionSpan::start(self.protocol, kind, self.caller, self.log_keys))
     }
 
@@ -31,7 +31,7 @@ impl Instrumented<'_> {
 
     pub(super) fn traced_acquire<'a>(&'a self, request: &'a Request<'_>) -> TracedDecision<'a, Decision> {
         Box::pin(async move {
-            let (span, since) = (self.span(Operation::Acquire), self.stats.now());
+            let (span, since) = (self.span("acquire"), self.stats.now());
             let answer = self.limiter.acquire(request).await;
             let took = self.stats.now().since(since);
             self.record(slice::from_ref(request), slice::from_ref(&answer));
@@ -46,7 +46,7 @@ impl Instrumented<'_> {
 
     pub(super) fn traced_peek<'a>(&'a self, request: &'a Request<'_>) -> TracedDecision<'a, Decision> {
         Box::pin(async move {
-            let (span, since) = (self.span(Operation::Peek), self.stats.now());
+            let (span, since) = (self.span("peek"), self.stats.now());
             let answer = self.limiter.peek(request).await;
             if let Some(span) = span {
                 span.end(self.stats.now().since(since), &answer);
@@ -61,7 +61,7 @@ impl Instrumented<'_> {
         requests: &'a [Request<'r>],
     ) -> TracedDecision<'a, Vec<Result<Decision, Error>>> {
         Box::pin(async move {
-            let spans: Vec<_> = requests.iter().filter_map(|_| self.span(Operation::Acquire)).collect();
+            let spans: Vec<_> = requests.iter().filter_map(|_| self.span("acquire")).collect();
             let since = self.stats.now();
             let answers = self.limiter.acquire_many(requests).await;
             let took = self.stats.now().since(since);
@@ -83,7 +83,7 @@ impl Instrumented<'_> {
         requests: &'a [Request<'r>],
     ) -> TracedDecision<'a, Vec<Decision>> {
         Box::pin(async move {
-            let (span, since) = (self.span(Operation::Acquire), self.stats.now());
+            let (span, since) = (self.span("acquire"), self.stats.now());
             let answers = self.limiter.acquire_together(requests).await;
             let took = self.stats.now().since(since);
             if let Ok(decisions) = &answers {

@@ -1,4 +1,4 @@
-//! Span of every decision, for logs at `debug` and for OpenTelemetry.
+//! Span of every decision and of every call that follows one, for logs at `debug` and for OpenTelemetry.
 //!
 //! If neither is enabled, the cost is one load of a number that is never written: see [`enabled`].
 
@@ -6,7 +6,7 @@
 mod export;
 mod trace_context;
 
-use slidegate::{Decision, Error, Micros};
+use slidegate::{Decision, Error, Key, Micros};
 use tracing::Span;
 use tracing::field::Empty;
 use tracing::level_filters::LevelFilter;
@@ -26,13 +26,6 @@ pub(crate) fn enabled() -> bool {
     LevelFilter::current() >= LevelFilter::DEBUG
 }
 
-/// Operation of a decision span.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
-    Acquire,
-    Peek,
-}
-
 /// Span of a decision in progress. It ends on drop.
 pub(crate) struct DecisionSpan {
     span: Span,
@@ -42,16 +35,13 @@ pub(crate) struct DecisionSpan {
 }
 
 impl DecisionSpan {
-    pub(crate) fn start(protocol: Protocol, kind: Operation, caller: TraceContext, plain: bool) -> Self {
-        let kind = match kind {
-            Operation::Acquire => "acquire",
-            Operation::Peek => "peek",
-        };
+    /// Starts a span. `kind` is the name of the operation, such as `acquire`.
+    pub(crate) fn start(protocol: Protocol, kind: &'static str, caller: TraceContext, plain: bool) -> Self {
         let span = tracing::debug_span!(
             target: TARGET, parent: None, "decision",
             otel.kind = "server", otel.status_code = Empty,
             protocol = protocol.as_str(), kind, requests = Empty, permits = Empty, allowed = Empty, denied_by = Empty,
-            source = Empty, error = Empty, keys = Empty, took_us = Empty,
+            source = Empty, outcome = Empty, error = Empty, keys = Empty, took_us = Empty,
         );
         caller.adopt(&span);
         DecisionSpan { span, plain, ended: false }
@@ -72,6 +62,24 @@ impl DecisionSpan {
         self.span.record("took_us", took.get());
     }
 
+    /// Ends the span with the outcome of a call that follows a decision about these keys.
+    pub(crate) fn end_follow_up<'k>(
+        mut self,
+        took: Micros,
+        outcome: Result<&'static str, &Error>,
+        keys: impl Iterator<Item = &'k Key>,
+    ) {
+        self.ended = true;
+        match outcome {
+            Ok(outcome) => {
+                self.span.record("outcome", outcome);
+            }
+            Err(error) => self.record_failure(failure(error)),
+        }
+        self.record_keys(keys);
+        self.span.record("took_us", took.get());
+    }
+
     fn record_decisions(&self, decisions: &[Decision]) {
         let Some(first) = decisions.first() else { return };
         if decisions.len() > 1 {
@@ -86,8 +94,11 @@ impl DecisionSpan {
             self.span.record("denied_by", rule);
         }
         self.span.record("source", denied.unwrap_or(first).source().as_str());
-        let limits = decisions.iter().flat_map(Decision::limits);
-        let keys: Vec<_> = limits.map(|limit| log::display_key(limit.key(), self.plain)).collect();
+        self.record_keys(decisions.iter().flat_map(Decision::limits).map(|limit| limit.key()));
+    }
+
+    fn record_keys<'k>(&self, keys: impl Iterator<Item = &'k Key>) {
+        let keys: Vec<_> = keys.map(|key| log::display_key(key, self.plain)).collect();
         if !keys.is_empty() {
             // No key has a space in it.
             self.span.record("keys", keys.join(" "));

@@ -2,11 +2,7 @@
 //!
 //! Without the feature `otel` it is empty.
 
-use std::convert::Infallible;
-
-use axum::extract::FromRequestParts;
 use axum::http::HeaderMap;
-use axum::http::request::Parts;
 use tracing::Span;
 
 const HEADER: &str = "traceparent";
@@ -53,14 +49,6 @@ impl TraceContext {
         }
         #[cfg(not(feature = "otel"))]
         let _ = span;
-    }
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for TraceContext {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(TraceContext::of(&parts.headers))
     }
 }
 

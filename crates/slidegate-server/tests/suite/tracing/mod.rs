@@ -281,6 +281,28 @@ fn each_decision_is_one_line_for_every_protocol() {
     assert_eq!(decisions.len(), expected.len(), "{decisions:#?}");
 }
 
+#[test]
+fn each_call_after_a_decision_is_one_line() {
+    let logged = Logged::new(&[], RULES, &["--log", "json", "--log-level", "debug"]);
+    let server = &logged.server;
+    let decision = server.post("/v1/acquire", ASK).json();
+    let reservation = decision["reservation"].as_str().unwrap();
+    let settle = json!({ "reservation": reservation, "permits": 0 }).to_string();
+    assert_eq!(server.post("/v1/settle", &settle).status, 200);
+    assert_eq!(server.post("/v1/report", r#"{"attributes":{"user":"ann"},"latency_ms":5}"#).status, 200);
+    let commands = format!("SG.RELEASE {reservation}\r\nSG.SETTLE forged 0\r\nECHO end\r\n");
+    redis(server.listener_address("redis"), &commands, "end\r\n");
+    let key = digest("one:user=ann");
+    let expected = [
+        json!({ "protocol": "http", "kind": "acquire", "permits": 1, "allowed": true, "source": "store", "keys": key }),
+        json!({ "protocol": "http", "kind": "settle", "outcome": "done", "keys": key }),
+        json!({ "protocol": "http", "kind": "report", "outcome": "ignored" }),
+        json!({ "protocol": "resp", "kind": "release", "outcome": "gone", "keys": key }),
+        json!({ "protocol": "resp", "kind": "settle", "error": "invalid_request" }),
+    ];
+    assert_eq!(logged.decisions(), expected);
+}
+
 /// Names that would break a line, or a terminal.
 const NASTY: &str =
     r#"{"attributes":{"user":"ann\nslidegate: forged\r\u001b[2J\u009b31m\u202e\u2028\u0000 \"'"}}"#;

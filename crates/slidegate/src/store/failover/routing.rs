@@ -56,11 +56,7 @@ impl Inner {
             let server_of = |check: &Check| self.store.server_of(&check.key);
             match checks.as_slice().first() {
                 Some(first) if multi_shard::split(checks, server_of).is_none() => {
-                    let server = server_of(first);
-                    match groups.iter_mut().find(|(known, _)| *known == server) {
-                        Some((_, indices)) => indices.push(i),
-                        None => groups.push((server, vec![i])),
-                    }
+                    multi_shard::add_to_group(&mut groups, server_of(first), i);
                 }
                 _ => multi_server.push(i),
             }

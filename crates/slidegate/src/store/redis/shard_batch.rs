@@ -11,7 +11,7 @@ use futures_util::stream::{self, StreamExt};
 
 use super::topology::ShardId;
 use super::{Inner, bad_reply};
-use crate::store::multi_shard::{self, Part, ShardedStore};
+use crate::store::multi_shard::{self, Part, ShardedStore, add_to_group};
 use crate::{BatchVerdicts, Check, Checks, Error, Key, Micros, Receipt, Settled, Settlement, Verdicts};
 
 /// Most concurrent calls of one batch.
@@ -89,7 +89,7 @@ impl Inner {
     pub(super) async fn settle_across_shards(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
         let mut shards: Vec<(ShardId, Vec<usize>)> = Vec::new();
         for (i, settlement) in settlements.iter().enumerate() {
-            add(&mut shards, self.topology.shard_of(&settlement.key, &self.names), i);
+            add_to_group(&mut shards, self.topology.shard_of(&settlement.key, &self.names), i);
         }
         let calls = shards.into_iter().map(|(shard, indexes)| async move {
             let some: Vec<Settlement> = indexes.iter().map(|&i| settlements[i].clone()).collect();
@@ -134,7 +134,7 @@ impl Inner {
             keys.extend(checks.as_slice().iter().map(|check| &check.key));
             let Some(wave) = waves.last_mut() else { continue };
             match parts {
-                None => add(&mut wave.same_shard, self.shard_of_checks(checks), i),
+                None => add_to_group(&mut wave.same_shard, self.shard_of_checks(checks), i),
                 Some(parts) => {
                     cross_shard.extend(checks.as_slice().iter().map(|check| &check.key));
                     wave.cross_shard.push((i, parts));
@@ -147,7 +147,7 @@ impl Inner {
     fn by_shard(&self, settlements: Vec<Settlement>) -> Vec<(ShardId, Vec<Settlement>)> {
         let mut shards = Vec::new();
         for settlement in settlements {
-            add(&mut shards, self.topology.shard_of(&settlement.key, &self.names), settlement);
+            add_to_group(&mut shards, self.topology.shard_of(&settlement.key, &self.names), settlement);
         }
         shards
     }
@@ -171,12 +171,5 @@ impl ShardedStore for Inner {
 
     async fn give_back(&self, shard: &ShardId, settlements: Vec<Settlement>) -> Result<(), Error> {
         self.settle_in_shard(*shard, &settlements).await.map(|_| ())
-    }
-}
-
-fn add<T>(shards: &mut Vec<(ShardId, Vec<T>)>, shard: ShardId, item: T) {
-    match shards.iter_mut().find(|(known, _)| *known == shard) {
-        Some((_, items)) => items.push(item),
-        None => shards.push((shard, vec![item])),
     }
 }

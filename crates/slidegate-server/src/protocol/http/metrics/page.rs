@@ -2,20 +2,18 @@
 
 use std::fmt::Error;
 
-use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, NoLabelSet};
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, MetricEncoder, NoLabelSet,
+};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Unit;
 
-use crate::telemetry::stats::{BOUNDS, Durations};
+use super::catalog::Metric;
 
-/// Value with its labels.
-pub(super) type Labelled<const N: usize, V, L = &'static str> = ([(&'static str, L); N], V);
-
-/// Histogram: number of values up to each bound, and above all bounds.
-pub(super) struct Histogram {
-    pub(super) bounds: Vec<f64>,
-    pub(super) counts: Vec<u64>,
-    pub(super) sum: f64,
+/// Histogram: number of values up to each bound and above all bounds, and the sum of the values.
+pub(super) struct Histogram<'h> {
+    pub(super) bounds: &'static [u64],
+    pub(super) counts: &'h [u64],
+    pub(super) sum: u64,
 }
 
 /// Page that is being written.
@@ -24,109 +22,70 @@ pub(super) struct Page<'e> {
 }
 
 impl Page<'_> {
-    pub(super) fn counters<const N: usize, L: AsRef<str>, V: EncodeCounterValue>(
+    /// Writes a counter or a gauge: a number for each combination of label values.
+    pub(super) fn series<'v, const N: usize, V: EncodeCounterValue + EncodeGaugeValue>(
         &mut self,
-        name: &str,
-        help: &str,
-        values: &[Labelled<N, V, L>],
+        metric: &Metric<N>,
+        values: impl IntoIterator<Item = ([&'v str; N], V)>,
     ) -> Result<(), Error> {
-        let mut metric = self.encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (labels, value) in values {
-            if N == 0 {
-                metric.encode_counter::<NoLabelSet, V, u64>(value, None)?;
-            } else {
-                metric.encode_family(&pairs(labels))?.encode_counter::<NoLabelSet, V, u64>(value, None)?;
+        let is_counter = matches!(metric.kind, MetricType::Counter);
+        self.encode(metric, values, |encoder, value| match is_counter {
+            true => encoder.encode_counter::<NoLabelSet, V, u64>(value, None),
+            false => encoder.encode_gauge(value),
+        })
+    }
+
+    /// Writes a counter or a gauge without labels; only its description if the value is unknown.
+    pub(super) fn value<V: EncodeCounterValue + EncodeGaugeValue>(
+        &mut self,
+        metric: &Metric<0>,
+        value: Option<V>,
+    ) -> Result<(), Error> {
+        self.series(metric, value.map(|value| ([], value)))
+    }
+
+    /// Writes histograms. `unit` is the number of recorded units in one unit of the metric.
+    pub(super) fn histograms<'h, const N: usize>(
+        &mut self,
+        metric: &Metric<N>,
+        unit: f64,
+        values: impl IntoIterator<Item = ([&'h str; N], Histogram<'h>)>,
+    ) -> Result<(), Error> {
+        self.encode(metric, values, |encoder, Histogram { bounds, counts, sum }| {
+            let bounds = bounds.iter().map(|bound| *bound as f64 / unit).chain([f64::MAX]);
+            let buckets: Vec<(f64, u64)> = bounds.zip(counts.iter().copied()).collect();
+            let count = counts.iter().sum();
+            encoder.encode_histogram::<NoLabelSet>(*sum as f64 / unit, count, &buckets, None)
+        })
+    }
+
+    /// Writes texts as the labels of a metric.
+    pub(super) fn info<const N: usize>(&mut self, metric: &Metric<N>, texts: [&str; N]) -> Result<(), Error> {
+        let mut encoder = self.describe(metric)?;
+        encoder.encode_info(&pairs(metric, &texts))
+    }
+
+    fn encode<'v, const N: usize, V>(
+        &mut self,
+        metric: &Metric<N>,
+        values: impl IntoIterator<Item = ([&'v str; N], V)>,
+        encode_value: impl Fn(&mut MetricEncoder<'_>, &V) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut encoder = self.describe(metric)?;
+        for (texts, value) in values {
+            match N {
+                0 => encode_value(&mut encoder, &value)?,
+                _ => encode_value(&mut encoder.encode_family(&pairs(metric, &texts))?, &value)?,
             }
         }
         Ok(())
     }
 
-    pub(super) fn gauges<const N: usize, L: AsRef<str>, V: EncodeGaugeValue>(
-        &mut self,
-        name: &str,
-        help: &str,
-        unit: Option<Unit>,
-        values: &[Labelled<N, V, L>],
-    ) -> Result<(), Error> {
-        let mut metric = self.encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
-        for (labels, value) in values {
-            if N == 0 {
-                metric.encode_gauge(value)?;
-            } else {
-                metric.encode_family(&pairs(labels))?.encode_gauge(value)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes a histogram without labels; only its descriptor if there are no values.
-    pub(super) fn histogram(
-        &mut self,
-        name: &str,
-        help: &str,
-        unit: Option<Unit>,
-        values: Option<Histogram>,
-    ) -> Result<(), Error> {
-        let mut metric = self.encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Histogram)?;
-        let Some(Histogram { bounds, counts, sum }) = values else { return Ok(()) };
-        let buckets: Vec<(f64, u64)> =
-            bounds.into_iter().chain([f64::MAX]).zip(counts.iter().copied()).collect();
-        metric.encode_histogram::<NoLabelSet>(sum, counts.iter().sum(), &buckets, None)
-    }
-
-    pub(super) fn counter(&mut self, name: &str, help: &str, value: u64) -> Result<(), Error> {
-        self.counters::<0, &str, u64>(name, help, &[([], value)])
-    }
-
-    pub(super) fn gauge(&mut self, name: &str, help: &str, value: i64) -> Result<(), Error> {
-        self.gauges::<0, &str, i64>(name, help, None, &[([], value)])
-    }
-
-    /// Writes a counter without labels; only its descriptor if there is no value.
-    pub(super) fn total(&mut self, name: &str, help: &str, value: Option<u64>) -> Result<(), Error> {
-        let values: Vec<Labelled<0, u64>> = value.map(|value| ([], value)).into_iter().collect();
-        self.counters(name, help, &values)
-    }
-
-    /// Writes a gauge without labels; only its descriptor if the value is unknown.
-    pub(super) fn size(&mut self, name: &str, help: &str, value: Option<usize>) -> Result<(), Error> {
-        let values: Vec<Labelled<0, i64>> = value.map(|value| ([], value as i64)).into_iter().collect();
-        self.gauges(name, help, None, &values)
-    }
-
-    /// Writes a gauge in bytes; only its descriptor if the value is unknown.
-    pub(super) fn bytes(&mut self, name: &str, help: &str, value: Option<u64>) -> Result<(), Error> {
-        let values: Vec<Labelled<0, i64>> = value.map(|value| ([], value as i64)).into_iter().collect();
-        self.gauges(name, help, Some(Unit::Bytes), &values)
-    }
-
-    pub(super) fn info(&mut self, name: &str, help: &str, labels: &[(&str, &str)]) -> Result<(), Error> {
-        let mut metric = self.encoder.encode_descriptor(name, help, None, MetricType::Info)?;
-        metric.encode_info(&labels)
-    }
-
-    pub(super) fn durations<const N: usize>(
-        &mut self,
-        name: &str,
-        help: &str,
-        values: &[Labelled<N, Durations>],
-    ) -> Result<(), Error> {
-        let mut metric =
-            self.encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
-        for (labels, durations) in values {
-            let bounds = BOUNDS.iter().map(|micros| *micros as f64 / 1e6).chain([f64::MAX]);
-            let buckets: Vec<(f64, u64)> = bounds.zip(durations.buckets).collect();
-            let (sum, count) = (durations.sum as f64 / 1e6, durations.count());
-            metric
-                .encode_family(&pairs(labels))?
-                .encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
-        }
-        Ok(())
+    fn describe<'s, const N: usize>(&'s mut self, metric: &'s Metric<N>) -> Result<MetricEncoder<'s>, Error> {
+        self.encoder.encode_descriptor(metric.name, metric.help, metric.unit.as_ref(), metric.kind)
     }
 }
 
-fn pairs<'a, const N: usize, L: AsRef<str>>(
-    labels: &'a [(&'static str, L); N],
-) -> Vec<(&'static str, &'a str)> {
-    labels.iter().map(|(name, value)| (*name, value.as_ref())).collect()
+fn pairs<'t, const N: usize>(metric: &Metric<N>, texts: &[&'t str; N]) -> Vec<(&'static str, &'t str)> {
+    metric.labels.into_iter().zip(*texts).collect()
 }

@@ -1,0 +1,141 @@
+//! Calls: the operations that take a JSON body and answer with JSON.
+//!
+//! Each call is declared here once: its path, its description and its handler. The fast path, hyper, the router and
+//! `/openapi.json` all use this declaration.
+
+use axum::BoxError;
+use axum::body::{Body, HttpBody};
+use axum::extract::State;
+use axum::http::Request;
+use http_body_util::Limited;
+
+use super::dto::JsonBytes;
+use super::error::ApiError;
+use super::operation::Operation;
+use super::response::BufferedResponse;
+use super::route::Route;
+use super::{MAX_BATCH_BODY, MAX_BODY, Shared, acquire, explain, release, report, settle};
+use crate::common::protocol::Protocol;
+use crate::telemetry::stats::Instrumented;
+use crate::telemetry::trace::TraceContext;
+
+/// Operation with a JSON body: a `POST` to its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    Acquire,
+    Peek,
+    AcquireBatch,
+    Explain,
+    Settle,
+    Release,
+    Extend,
+    Report,
+}
+
+/// Request for a call, with its whole body.
+#[derive(Clone, Copy)]
+pub(super) struct CallRequest<'r> {
+    pub(super) instrumented: Instrumented<'r>,
+    pub(super) body: &'r [u8],
+    /// True if the client wants the legacy rate-limit headers as well.
+    pub(super) legacy_headers: bool,
+}
+
+impl Call {
+    /// All calls. The most frequent one is first, because calls are found by a search from the start.
+    pub(super) const ALL: [Call; 8] = [
+        Call::Acquire,
+        Call::Peek,
+        Call::AcquireBatch,
+        Call::Explain,
+        Call::Settle,
+        Call::Release,
+        Call::Extend,
+        Call::Report,
+    ];
+
+    pub(super) const fn path(self) -> &'static str {
+        match self {
+            Call::Acquire => "/v1/acquire",
+            Call::Peek => "/v1/peek",
+            Call::AcquireBatch => "/v1/acquire/batch",
+            Call::Explain => "/v1/explain",
+            Call::Settle => "/v1/settle",
+            Call::Release => "/v1/release",
+            Call::Extend => "/v1/extend",
+            Call::Report => "/v1/report",
+        }
+    }
+
+    fn operation(self) -> Operation {
+        match self {
+            Call::Acquire => acquire::acquire_operation().charges(),
+            Call::Peek => acquire::peek_operation(),
+            Call::AcquireBatch => acquire::batch_operation().charges(),
+            Call::Explain => explain::operation(),
+            Call::Settle => settle::operation().charges(),
+            Call::Release => release::release_operation().charges(),
+            Call::Extend => release::extend_operation().charges(),
+            Call::Report => report::operation().charges(),
+        }
+    }
+
+    /// Answers a request whose body has arrived. This is the only place that runs a call.
+    pub(super) async fn answer(self, request: CallRequest<'_>) -> BufferedResponse {
+        let answer = match self {
+            Call::Acquire => acquire::acquire(request).await,
+            Call::Peek => acquire::peek(request).await,
+            // Boxed, so that connections that never use these calls need not hold the memory for them.
+            Call::AcquireBatch => Box::pin(acquire::batch(request)).await,
+            Call::Explain => Box::pin(explain::explain(request)).await,
+            Call::Settle => Box::pin(settle::settle(request)).await,
+            Call::Release => Box::pin(release::release(request)).await,
+            Call::Extend => Box::pin(release::extend(request)).await,
+            Call::Report => report::report(request),
+        };
+        answer.unwrap_or_else(ApiError::into_buffered)
+    }
+
+    /// Returns the call of a method and a path.
+    #[inline]
+    pub(super) fn find(method: &str, path: &str) -> Option<Self> {
+        if method != "POST" {
+            return None;
+        }
+        Call::ALL.into_iter().find(|call| call.path() == path)
+    }
+
+    /// Returns the route of the call. Hyper calls the handler directly, so the router needs the route only for other
+    /// methods of its path.
+    pub(super) fn route(self) -> Route {
+        let handler = async move |State(app): State<Shared>, request: Request<Body>| {
+            self.read_and_answer(app.instrumented(Protocol::Http), request).await.map(Body::from)
+        };
+        Route::new(self.path()).post(handler, self.operation())
+    }
+
+    /// Reads the body of a request and answers it.
+    pub(super) async fn read_and_answer<B>(
+        self,
+        instrumented: Instrumented<'_>,
+        request: Request<B>,
+    ) -> BufferedResponse
+    where
+        B: HttpBody<Error: Into<BoxError>>,
+    {
+        let legacy_headers = wants_legacy_headers(request.uri().query());
+        let instrumented = instrumented.called_by(TraceContext::of(request.headers()));
+        let max_body = if self == Call::AcquireBatch { MAX_BATCH_BODY } else { MAX_BODY };
+        match JsonBytes::read(request.map(|body| Limited::new(body, max_body))).await {
+            Ok(body) => {
+                self.answer(CallRequest { instrumented, body: body.as_slice(), legacy_headers }).await
+            }
+            Err(error) => error.into_buffered(),
+        }
+    }
+}
+
+/// Returns true if the query has `headers=x-ratelimit`, which requests the legacy headers as well.
+pub(super) fn wants_legacy_headers(query: Option<&str>) -> bool {
+    query.is_some_and(|query| query.split('&').any(|parameter| parameter == "headers=x-ratelimit"))
+}

@@ -1,0 +1,191 @@
+//! Calls that follow a decision: they are counted, timed and traced as decisions are.
+
+use std::time::Duration;
+
+use slidegate::{Error, Micros, Request, Reservation, Settled};
+
+use super::counters::Durations;
+use super::{DecisionStats, Instrumented, shard};
+use crate::common::protocol::Protocol;
+use crate::telemetry::trace::DecisionSpan;
+
+/// Call about an earlier decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FollowUp {
+    Settle,
+    Release,
+    Extend,
+    Report,
+}
+
+impl FollowUp {
+    pub(crate) const ALL: [FollowUp; 4] =
+        [FollowUp::Settle, FollowUp::Release, FollowUp::Extend, FollowUp::Report];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            FollowUp::Settle => "settle",
+            FollowUp::Release => "release",
+            FollowUp::Extend => "extend",
+            FollowUp::Report => "report",
+        }
+    }
+}
+
+/// Result of a follow-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FollowUpOutcome {
+    /// The admission was corrected, or a rule uses the report.
+    Done,
+    /// The admission was corrected before.
+    Already,
+    /// The admission no longer counts.
+    Gone,
+    /// No adaptive rule uses the report.
+    Ignored,
+    /// The call is invalid.
+    Invalid,
+    /// The store could not be reached.
+    Unavailable,
+}
+
+impl FollowUpOutcome {
+    pub(crate) const ALL: [FollowUpOutcome; 6] = [
+        FollowUpOutcome::Done,
+        FollowUpOutcome::Already,
+        FollowUpOutcome::Gone,
+        FollowUpOutcome::Ignored,
+        FollowUpOutcome::Invalid,
+        FollowUpOutcome::Unavailable,
+    ];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            FollowUpOutcome::Done => "done",
+            FollowUpOutcome::Already => "already",
+            FollowUpOutcome::Gone => "gone",
+            FollowUpOutcome::Ignored => "ignored",
+            FollowUpOutcome::Invalid => "invalid",
+            FollowUpOutcome::Unavailable => "unavailable",
+        }
+    }
+}
+
+impl From<Settled> for FollowUpOutcome {
+    fn from(settled: Settled) -> Self {
+        match settled {
+            Settled::Done => FollowUpOutcome::Done,
+            Settled::Already => FollowUpOutcome::Already,
+            Settled::Gone => FollowUpOutcome::Gone,
+        }
+    }
+}
+
+/// Change to the admission that a reservation names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ReservationChange {
+    /// Sets the actual cost.
+    Settle { permits: u64 },
+    /// Gives held permits back.
+    Release,
+    /// Holds permits for another window.
+    Extend,
+}
+
+impl ReservationChange {
+    fn follow_up(self) -> FollowUp {
+        match self {
+            ReservationChange::Settle { .. } => FollowUp::Settle,
+            ReservationChange::Release => FollowUp::Release,
+            ReservationChange::Extend => FollowUp::Extend,
+        }
+    }
+}
+
+impl Instrumented<'_> {
+    /// Changes the admission that the signed text `reservation` names.
+    pub(crate) async fn change(
+        &self,
+        reservation: &str,
+        change: ReservationChange,
+    ) -> Result<Settled, Error> {
+        let follow_up = change.follow_up();
+        let (span, since) = (self.span(follow_up.as_str()), self.stats.now());
+        let verified = self.limiter.verify(reservation);
+        let answer = match (&verified, change) {
+            (Err(error), _) => Err(error.clone()),
+            (Ok(reservation), ReservationChange::Settle { permits }) => {
+                self.limiter.settle(reservation, permits).await
+            }
+            (Ok(reservation), ReservationChange::Release) => self.limiter.release(reservation).await,
+            (Ok(reservation), ReservationChange::Extend) => self.limiter.extend(reservation).await,
+        };
+        let outcome = answer.as_ref().map(|settled| FollowUpOutcome::from(*settled));
+        self.finish(follow_up, since, span, outcome, verified.as_ref().ok());
+        answer
+    }
+
+    /// Gives the latency and the success of an allowed request to its adaptive rules. Returns the number of those rules.
+    pub(crate) fn report(&self, request: Request<'_>, latency: Duration, ok: bool) -> Result<usize, Error> {
+        let (span, since) = (self.span(FollowUp::Report.as_str()), self.stats.now());
+        let answer = self.limiter.report(request, latency, ok);
+        let outcome = answer.as_ref().map(|rules| match rules {
+            0 => FollowUpOutcome::Ignored,
+            _ => FollowUpOutcome::Done,
+        });
+        self.finish(FollowUp::Report, since, span, outcome, None);
+        answer
+    }
+
+    fn finish(
+        &self,
+        follow_up: FollowUp,
+        since: Micros,
+        span: Option<DecisionSpan>,
+        outcome: Result<FollowUpOutcome, &Error>,
+        reservation: Option<&Reservation>,
+    ) {
+        let took = self.stats.now().since(since);
+        let counted = outcome.unwrap_or_else(|error| match error.is_unavailable() {
+            true => FollowUpOutcome::Unavailable,
+            false => FollowUpOutcome::Invalid,
+        });
+        self.stats.count_follow_up(self.protocol, follow_up, counted, took);
+        if let Some(span) = span {
+            let keys = reservation.into_iter().flat_map(Reservation::keys);
+            span.end_follow_up(took, outcome.map(FollowUpOutcome::as_str), keys);
+        }
+    }
+}
+
+impl DecisionStats {
+    fn count_follow_up(
+        &self,
+        protocol: Protocol,
+        follow_up: FollowUp,
+        outcome: FollowUpOutcome,
+        took: Micros,
+    ) {
+        if self.enabled {
+            let shard = shard() & (self.shards.len() - 1);
+            self.shards[shard].count_follow_up(protocol, follow_up, outcome, took);
+        }
+    }
+
+    /// Returns the number of follow-ups of `protocol` with this outcome.
+    pub(crate) fn follow_ups(
+        &self,
+        protocol: Protocol,
+        follow_up: FollowUp,
+        outcome: FollowUpOutcome,
+    ) -> u64 {
+        self.shards.iter().map(|counters| counters.follow_ups(protocol, follow_up, outcome)).sum()
+    }
+
+    /// Returns the durations of the follow-ups of `protocol`.
+    pub(crate) fn follow_up_durations(&self, protocol: Protocol, follow_up: FollowUp) -> Durations {
+        let mut all = Durations::default();
+        self.shards.iter().for_each(|counters| counters.add_follow_ups(protocol, follow_up, &mut all));
+        all
+    }
+}
