@@ -23,9 +23,9 @@ use std::sync::Arc;
 
 use self::note_budget::NoteBudget;
 pub use self::state::State;
-use crate::{Entry, Quota, RequestId};
 #[cfg(feature = "redis")]
 use crate::Micros;
+use crate::{Entry, Quota, RequestId};
 
 /// Input of one check for the state of its key.
 #[derive(Clone, Copy)]
@@ -60,16 +60,25 @@ pub(crate) struct StateSnapshot {
     pub(crate) counted: SnapshotCounts,
 }
 
-/// Counts in a [`StateSnapshot`], by algorithm.
+/// Counts in a [`StateSnapshot`].
 #[cfg(feature = "redis")]
 #[derive(Clone, Debug)]
 pub(crate) enum SnapshotCounts {
-    /// Entries of a sliding window, oldest first, one per instant.
+    /// Entries of a log, oldest first, one per instant.
     Entries(Vec<(Micros, u64)>),
-    /// Permits used in a fixed window.
-    Used(u64),
-    /// Token bucket: the missing units, and the instant up to which admissions no longer affect decisions.
-    Missing { units: u64, gone: Micros },
+    /// Numbers of a counter.
+    Numbers(CounterNumbers),
+}
+
+/// Stored numbers of a counter.
+#[cfg(feature = "redis")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CounterNumbers {
+    /// Permits in use; for a bucket, missing units.
+    pub(crate) used: u64,
+    /// Second number of the algorithm, if it has one; for a bucket, the instant up to which admissions no longer affect
+    /// decisions.
+    pub(crate) second: u64,
 }
 
 /// Permission of a key to record, which depends on all checks of the request.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "redis")]
+use super::StateSnapshot;
 use super::counter::{Counter, View};
 use super::fixed_window::FixedWindow;
 use super::idempotency::Notes;
@@ -11,8 +13,6 @@ use super::note_budget::NoteBudget;
 use super::sliding_window::Window;
 use super::token_bucket::TokenBucket;
 use super::{CheckInput, Evaluation, Recording};
-#[cfg(feature = "redis")]
-use super::{SnapshotCounts, StateSnapshot};
 #[cfg(feature = "redis")]
 use crate::dynamic::warm_up::Warmth;
 use crate::{Algorithm, Correction, Discrepancy, Micros, Quota, RequestId};
@@ -110,15 +110,7 @@ impl State {
     /// starts new counts.
     #[inline]
     pub fn suits(&self, quota: &Quota) -> bool {
-        match (&self.kind, quota.algorithm()) {
-            (
-                Kind::Window(w),
-                Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } | Algorithm::Concurrency,
-            ) => w.suits(quota),
-            (Kind::FixedWindow(w), Algorithm::FixedWindow) => w.suits(quota),
-            (Kind::TokenBucket(_), Algorithm::TokenBucket { .. }) => true,
-            _ => false,
-        }
+        with_counter!(self, counter => counter.suits(quota))
     }
 
     /// Evaluates a single check, and records it if it counts. Cost 0 is a peek.
@@ -292,14 +284,7 @@ impl State {
     #[cfg(feature = "redis")]
     pub(crate) fn restored(quota: &Quota, snapshot: StateSnapshot, ids: Vec<(RequestId, Entry)>) -> Self {
         let mut state = State::new(quota);
-        match (&mut state.kind, snapshot.counted) {
-            (Kind::Window(window), SnapshotCounts::Entries(entries)) => window.restore(&entries),
-            (Kind::FixedWindow(fixed), SnapshotCounts::Used(used)) => fixed.restore(snapshot.last, used),
-            (Kind::TokenBucket(bucket), SnapshotCounts::Missing { units, gone }) => {
-                bucket.restore(snapshot.last, units, gone)
-            }
-            _ => {}
-        }
+        with_view!(&mut state, view => view.counter.restore(snapshot.last, &snapshot.counted));
         state.last = snapshot.last;
         for (id, entry) in ids {
             Notes::remember(&mut state.notes, &ScopedId::unbounded(&id), entry);
@@ -310,12 +295,25 @@ impl State {
     /// Returns the stored form of the state.
     #[cfg(feature = "redis")]
     pub(crate) fn snapshot(&self) -> StateSnapshot {
-        let counted = match &self.kind {
-            Kind::Window(window) => SnapshotCounts::Entries(window.entries()),
-            Kind::FixedWindow(fixed) => SnapshotCounts::Used(fixed.used()),
-            Kind::TokenBucket(bucket) => bucket.snapshot(),
-        };
-        StateSnapshot { last: self.last, counted }
+        StateSnapshot { last: self.last, counted: with_counter!(self, counter => counter.snapshot()) }
+    }
+
+    /// Returns the instant up to which no admission affects decisions any more, if the key has no entries.
+    #[cfg(feature = "redis")]
+    pub(crate) fn gone_until(&self) -> Micros {
+        with_counter!(self, counter => counter.gone_until())
+    }
+
+    /// Returns true if an admission recorded at `at` affects decisions at `now`.
+    #[cfg(feature = "redis")]
+    pub(crate) fn still_counts(&self, at: Micros, now: Micros) -> bool {
+        with_counter!(self, counter => at <= now.plus(counter.ahead()) && !counter.left(at, now))
+    }
+
+    /// Corrects an admission without notes. The caller guarantees that it was made in this state and not settled before.
+    #[cfg(feature = "redis")]
+    pub(crate) fn amend(&mut self, entry: Entry, to: u64) -> bool {
+        with_view!(self, view => view.counter.amend(entry, to))
     }
 
     /// Returns the number of admissions and attempts recorded in this state.
