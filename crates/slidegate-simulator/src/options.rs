@@ -77,7 +77,7 @@ pub struct SimulateArgs {
     /// Another seed makes other traffic of the same kind; the same one the same
     #[arg(long, default_value_t = 0, conflicts_with = "trace", help_heading = "Traffic")]
     pub(crate) seed: u64,
-    /// Count by each of these, side by side: sliding-window, fixed-window, time-slice, token-bucket
+    /// Count by each of these, side by side
     #[arg(
         long,
         value_name = "NAME,…",

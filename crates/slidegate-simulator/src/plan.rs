@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use slidegate::{Algorithm, MAX_WINDOW, MIN_WINDOW, Micros, Quota, Rule, Rules};
+use slidegate::{MAX_WINDOW, MIN_WINDOW, Micros, Quota, Rule, Rules};
 
 use crate::options::{Percent, SimulateArgs};
 use crate::scenarios::AlgorithmChoice;
@@ -243,8 +243,7 @@ fn boundary_burst(rules: &Rules) -> Result<Instants, String> {
 
 /// Returns a rule to suggest limits for if there is no file of rules: it has the given key, and a limit that is not used.
 fn placeholder_rule(key: &[String]) -> Result<Rule, String> {
-    let quota = Quota::new(1, DEFAULT_WINDOWS[0].into())
-        .and_then(|quota| quota.with_algorithm(Algorithm::SlidingWindow));
+    let quota = Quota::new(1, DEFAULT_WINDOWS[0].into());
     let name = if key.is_empty() { "all".to_owned() } else { format!("per-{}", key.join("-")) };
     let rule = quota.and_then(|quota| Rule::new(&name, quota));
     rule.and_then(|rule| rule.per(key.iter().map(String::as_str))).map_err(|error| format!("--key: {error}"))

@@ -137,7 +137,7 @@ fn rule_sets(question: Question) -> Result<(ReportKind, String, RuleSets), Strin
         }
         Question::Compare(NamedRules { name, rules }, algorithms) => {
             // The exact algorithm is the reference, also if the options do not name it.
-            let exact = [AlgorithmChoice::SlidingWindow];
+            let exact = [AlgorithmChoice::default()];
             let others = algorithms.into_iter().filter(|algorithm| !exact.contains(algorithm));
             let all = exact.into_iter().chain(others);
             let rule_sets =

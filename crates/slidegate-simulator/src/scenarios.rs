@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
+use std::sync::LazyLock;
 
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use serde::Serialize;
 use slidegate::{Algorithm, Decision, Key, Micros, Mode, Quota, Request, Rules};
 
@@ -13,39 +15,44 @@ use crate::stats::{KeyHasher, Stats};
 /// Maximum number of keys with counts of their own: as many as a server counts.
 pub(crate) const MAX_KEYS: usize = slidegate::DEFAULT_MAX_KEYS;
 
-/// Algorithm that replaces the algorithms of the rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum AlgorithmChoice {
-    /// Exact
-    SlidingWindow,
-    /// Anew at every multiple of the window
-    FixedWindow,
-    /// The window in slices: as the rule says, or ten
-    TimeSlice,
-    /// A bucket: its burst as the rule says, or the limit
-    TokenBucket,
+/// Algorithm that replaces the algorithms of the rules, by its name. Its parameter is that of the rule, or the default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct AlgorithmChoice(&'static str);
+
+impl Default for AlgorithmChoice {
+    /// The exact algorithm, which is the reference of comparisons.
+    fn default() -> Self {
+        AlgorithmChoice(Algorithm::default().as_str())
+    }
+}
+
+impl ValueEnum for AlgorithmChoice {
+    fn value_variants<'a>() -> &'a [Self] {
+        static CHOICES: LazyLock<Vec<AlgorithmChoice>> =
+            LazyLock::new(|| over_time(1).map(|algorithm| AlgorithmChoice(algorithm.as_str())).collect());
+        &CHOICES
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let algorithm = over_time(1).find(|algorithm| algorithm.as_str() == self.0)?;
+        Some(PossibleValue::new(self.0).help(algorithm.summary()))
+    }
+}
+
+/// Algorithms that count over time: all but those of held permits.
+fn over_time(limit: u64) -> impl Iterator<Item = Algorithm> {
+    Algorithm::all(limit).into_iter().filter(|algorithm| !algorithm.is_held())
 }
 
 impl AlgorithmChoice {
     pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            AlgorithmChoice::SlidingWindow => "sliding-window",
-            AlgorithmChoice::FixedWindow => "fixed-window",
-            AlgorithmChoice::TimeSlice => "time-slice",
-            AlgorithmChoice::TokenBucket => "token-bucket",
-        }
+        self.0
     }
 
     fn algorithm(self, quota: &Quota) -> Algorithm {
-        match (self, quota.algorithm()) {
-            (AlgorithmChoice::SlidingWindow, _) => Algorithm::SlidingWindow,
-            (AlgorithmChoice::FixedWindow, _) => Algorithm::FixedWindow,
-            (AlgorithmChoice::TimeSlice, configured @ Algorithm::TimeSlice { .. }) => configured,
-            (AlgorithmChoice::TimeSlice, _) => Algorithm::TimeSlice { slices: 10 },
-            (AlgorithmChoice::TokenBucket, configured @ Algorithm::TokenBucket { .. }) => configured,
-            (AlgorithmChoice::TokenBucket, _) => Algorithm::TokenBucket { burst: quota.limit() },
-        }
+        let configured = std::iter::once(quota.algorithm());
+        let mut algorithms = configured.chain(over_time(quota.limit()));
+        algorithms.find(|algorithm| algorithm.as_str() == self.0).unwrap_or_default()
     }
 
     /// Returns the rules with this algorithm. Rules for held permits, which do not count over time, stay as they are.

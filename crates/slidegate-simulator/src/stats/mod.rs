@@ -4,9 +4,7 @@ mod keys;
 mod timeline;
 mod trailing_window;
 
-use slidegate::{
-    Algorithm, Count, Decision, Key, Limit, Micros, Mode, Quota, RequestId, Rules, ShadowChange,
-};
+use slidegate::{Count, Decision, Key, Limit, Micros, Mode, Quota, RequestId, Rules, ShadowChange};
 
 pub(crate) use self::keys::{DenialDistribution, DeniedKey, KeyHasher, KeyTable, RuleKeys};
 pub(crate) use self::timeline::{Bucket, Timeline};
@@ -127,7 +125,7 @@ fn admitted_in_window(
 ) -> Option<u64> {
     let quota = limit.quota();
     // For the exact window, the permits in use are the permits admitted.
-    if quota.algorithm() == Algorithm::SlidingWindow && quota.count() == Count::Admitted {
+    if quota.algorithm().is_exact() && quota.count() == Count::Admitted {
         return Some(limit.used());
     }
     trailing.add(limit.key(), quota.window(), at, limit.entry().filter(|_| allowed), id)
@@ -170,10 +168,8 @@ impl RuleStats {
         self.allowed += u64::from(allowed && !denied_here);
         self.denied += u64::from(denied_here);
         // The limit during a warm-up is the current one. The limit of a token bucket is its rate per window, without its burst.
-        let limit_now = match limit.quota().algorithm() {
-            Algorithm::TokenBucket { .. } => limit.quota().limit(),
-            _ => limit.limit(),
-        };
+        let bucket = limit.quota().algorithm().burst().is_some();
+        let limit_now = if bucket { limit.quota().limit() } else { limit.limit() };
         self.timeline.add(
             at,
             allowed && !denied_here,

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "redis")]
+use super::SnapshotCounts;
 use super::idempotency::Notes;
 use super::ids::ScopedId;
 use super::note_budget::NoteBudget;
-use super::{COUNT_BITS, CheckInput, Evaluation, Recording};
+use super::state::COUNT_BITS;
+use super::{CheckInput, Evaluation, Recording};
 use crate::Entry;
 use crate::dynamic::warm_up::Warmth;
 use crate::settlement::NEVER_SETTLED;
@@ -68,6 +71,23 @@ pub(super) trait Counter {
 
     /// Permits that count, oldest first, by recorded instant.
     fn entries(&self) -> Vec<(Micros, u64)>;
+
+    /// Returns true if this counter can continue with `quota`.
+    fn suits(&self, quota: &Quota) -> bool;
+
+    /// Returns the stored form of the counter.
+    #[cfg(feature = "redis")]
+    fn snapshot(&self) -> SnapshotCounts;
+
+    /// Replaces the counts by those of a counter that last changed at `last`.
+    #[cfg(feature = "redis")]
+    fn restore(&mut self, last: Micros, counts: &SnapshotCounts);
+
+    /// Instant up to which no admission affects decisions any more, if the counter has no entries.
+    #[cfg(feature = "redis")]
+    fn gone_until(&self) -> Micros {
+        Micros::ZERO
+    }
 }
 
 /// Borrowed parts of a [`State`](super::State) with a statically known algorithm.

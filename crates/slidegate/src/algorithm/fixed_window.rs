@@ -1,8 +1,10 @@
 //! `fixed-window`: one counter that restarts at every multiple of the window.
 
 use super::counter::Counter;
+#[cfg(feature = "redis")]
+use super::{CounterNumbers, SnapshotCounts};
 use crate::quota::MAX_TOTAL;
-use crate::{Entry, Micros, Quota};
+use crate::{Algorithm, Entry, Micros, Quota};
 
 #[derive(Clone, Debug)]
 pub(super) struct FixedWindow {
@@ -16,16 +18,6 @@ pub(super) struct FixedWindow {
 impl FixedWindow {
     pub(super) fn new(quota: &Quota) -> Self {
         FixedWindow { window: quota.window(), start: Micros::ZERO, used: 0, born: None }
-    }
-
-    pub(super) fn suits(&self, quota: &Quota) -> bool {
-        self.window == quota.window()
-    }
-
-    #[cfg(feature = "redis")]
-    pub(super) fn restore(&mut self, last: Micros, used: u64) {
-        (self.start, self.used) = (self.start_of(last), used);
-        self.born = Some(Micros::ZERO);
     }
 
     #[inline]
@@ -96,5 +88,27 @@ impl Counter for FixedWindow {
             return Vec::new();
         }
         vec![(self.start, self.used)]
+    }
+
+    #[inline]
+    fn suits(&self, quota: &Quota) -> bool {
+        quota.algorithm() == Algorithm::FixedWindow && self.window == quota.window()
+    }
+
+    #[cfg(feature = "redis")]
+    fn snapshot(&self) -> SnapshotCounts {
+        SnapshotCounts::Numbers(CounterNumbers { used: self.used, second: 0 })
+    }
+
+    #[cfg(feature = "redis")]
+    fn restore(&mut self, last: Micros, counts: &SnapshotCounts) {
+        let SnapshotCounts::Numbers(numbers) = counts else { return };
+        (self.start, self.used) = (self.start_of(last), numbers.used);
+        self.born = Some(Micros::ZERO);
+    }
+
+    #[cfg(feature = "redis")]
+    fn gone_until(&self) -> Micros {
+        self.start.since(Micros::new(1))
     }
 }

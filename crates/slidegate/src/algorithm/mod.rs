@@ -1,7 +1,7 @@
 //! The algorithms as pure state machines: `(state, now, quota, cost) -> verdict`.
 //!
 //! A [`State`] is the memory of one key. It has no clock and no lock, so the same code decides in the memory store, in
-//! simulations, and in the test oracle that replays the decisions of Redis. All algorithms implement [`Counter`]: *roll* to
+//! simulations, and in the test oracle that replays the decisions of Redis. All algorithms implement [`Counter`](counter::Counter): *roll* to
 //! the present, return the permits *used*, *record* an admission, and compute the *wait*.
 pub(crate) mod audit;
 pub(crate) mod evaluate;
@@ -16,59 +16,16 @@ pub(crate) mod note_budget;
 mod ranges;
 mod ring_buffer;
 mod sliding_window;
+mod state;
 mod token_bucket;
 
 use std::sync::Arc;
 
-use self::counter::{Counter, View};
-use self::fixed_window::FixedWindow;
-use self::idempotency::Notes;
-#[cfg(feature = "redis")]
-use self::ids::ScopedId;
 use self::note_budget::NoteBudget;
-use self::sliding_window::Window;
-use self::token_bucket::TokenBucket;
+pub use self::state::State;
 #[cfg(feature = "redis")]
-use crate::dynamic::warm_up::Warmth;
-use crate::{Algorithm, Correction, Discrepancy, Micros, Quota, RequestId};
-use crate::{Entry, Settled, Verdict};
-
-/// State of one key.
-///
-/// ```
-/// use slidegate::{Micros, Outcome, Quota, State};
-///
-/// let quota = Quota::per_second(2)?;
-/// let mut state = State::new(&quota);
-/// let at = Micros::from_millis;
-/// assert_eq!(state.admit(at(100), &quota, 1).outcome, Outcome::Charged);
-/// assert_eq!(state.admit(at(900), &quota, 1).outcome, Outcome::Charged);
-///
-/// let denied = state.admit(at(1000), &quota, 1);
-/// assert_eq!(denied.outcome, Outcome::Denied);
-/// assert_eq!(denied.retry_after, at(100)); // at 1100 ms the first is a second old, and gone
-/// # Ok::<(), slidegate::Error>(())
-/// ```
-#[repr(C)]
-#[derive(Clone, Debug)]
-pub struct State {
-    notes: Option<Box<Notes>>,
-    kind: Kind,
-    /// Instant of the last change, when something was recorded or left. The time of the key never runs back before it.
-    last: Micros,
-    /// Sequence number of the next admission: the generation of this state, and the number of records so far.
-    seq: u64,
-}
-
-/// Number of low bits of a sequence number that hold the count. The bits above hold the generation.
-const COUNT_BITS: u32 = 40;
-
-#[derive(Clone, Debug)]
-enum Kind {
-    Window(Window),
-    FixedWindow(FixedWindow),
-    TokenBucket(TokenBucket),
-}
+use crate::Micros;
+use crate::{Entry, Quota, RequestId};
 
 /// Input of one check for the state of its key.
 #[derive(Clone, Copy)]
@@ -103,16 +60,25 @@ pub(crate) struct StateSnapshot {
     pub(crate) counted: SnapshotCounts,
 }
 
-/// Counts in a [`StateSnapshot`], by algorithm.
+/// Counts in a [`StateSnapshot`].
 #[cfg(feature = "redis")]
 #[derive(Clone, Debug)]
 pub(crate) enum SnapshotCounts {
-    /// Entries of a sliding window, oldest first, one per instant.
+    /// Entries of a log, oldest first, one per instant.
     Entries(Vec<(Micros, u64)>),
-    /// Permits used in a fixed window.
-    Used(u64),
-    /// Token bucket: the missing units, and the instant up to which admissions no longer affect decisions.
-    Missing { units: u64, gone: Micros },
+    /// Numbers of a counter.
+    Numbers(CounterNumbers),
+}
+
+/// Stored numbers of a counter.
+#[cfg(feature = "redis")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CounterNumbers {
+    /// Permits in use; for a bucket, missing units.
+    pub(crate) used: u64,
+    /// Second number of the algorithm, if it has one; for a bucket, the instant up to which admissions no longer affect
+    /// decisions.
+    pub(crate) second: u64,
 }
 
 /// Permission of a key to record, which depends on all checks of the request.
@@ -129,334 +95,5 @@ pub(crate) enum Recording {
 impl Evaluation {
     pub(crate) fn denies(self) -> bool {
         matches!(self, Evaluation::Denied | Evaluation::Impossible)
-    }
-}
-
-/// Determines the algorithm of a state once, and runs `$go` with code specialized for it.
-macro_rules! with_view {
-    ($state:expr, $view:ident => $go:expr) => {{
-        let State { notes, kind, last, seq } = $state;
-        match kind {
-            Kind::Window(counter) => {
-                let $view = View { counter, notes, last, seq };
-                $go
-            }
-            Kind::FixedWindow(counter) => {
-                let $view = View { counter, notes, last, seq };
-                $go
-            }
-            Kind::TokenBucket(counter) => {
-                let $view = View { counter, notes, last, seq };
-                $go
-            }
-        }
-    }};
-}
-
-/// Does the same as `with_view!` for code that only reads the counter.
-macro_rules! with_counter {
-    ($state:expr, $counter:ident => $go:expr) => {
-        match &$state.kind {
-            Kind::Window($counter) => $go,
-            Kind::FixedWindow($counter) => $go,
-            Kind::TokenBucket($counter) => $go,
-        }
-    };
-}
-
-impl State {
-    /// Creates the state of a key that was never used.
-    pub fn new(quota: &Quota) -> Self {
-        Self::of_generation(quota, 0)
-    }
-
-    /// Creates the state of a key that may have been used before and was forgotten. The admissions of each generation have
-    /// different numbers, so that an old reservation settles nothing of a new state.
-    pub fn of_generation(quota: &Quota, generation: u64) -> Self {
-        let kind = match quota.algorithm() {
-            Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } | Algorithm::Concurrency => {
-                Kind::Window(Window::new(quota))
-            }
-            Algorithm::FixedWindow => Kind::FixedWindow(FixedWindow::new(quota)),
-            Algorithm::TokenBucket { .. } => Kind::TokenBucket(TokenBucket::new(quota)),
-        };
-        State { kind, last: Micros::ZERO, seq: generation << COUNT_BITS, notes: None }
-    }
-
-    /// Returns true if this state can count `quota`. A new limit, rate or burst keeps the counts; another algorithm or window
-    /// starts new counts.
-    #[inline]
-    pub fn suits(&self, quota: &Quota) -> bool {
-        match (&self.kind, quota.algorithm()) {
-            (
-                Kind::Window(w),
-                Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } | Algorithm::Concurrency,
-            ) => w.suits(quota),
-            (Kind::FixedWindow(w), Algorithm::FixedWindow) => w.suits(quota),
-            (Kind::TokenBucket(_), Algorithm::TokenBucket { .. }) => true,
-            _ => false,
-        }
-    }
-
-    /// Evaluates a single check, and records it if it counts. Cost 0 is a peek.
-    #[inline]
-    pub fn admit(&mut self, now: Micros, quota: &Quota, cost: u64) -> Verdict {
-        self.admit_alone(now, CheckInput { quota, cost, id: None, scope: 0, budget: None }).1
-    }
-
-    /// Evaluates a single check and also returns the instant of the evaluation.
-    #[inline(always)]
-    pub(crate) fn admit_alone(&mut self, now: Micros, input: CheckInput<'_>) -> (Micros, Verdict) {
-        with_view!(self, view => view.admit(now, input))
-    }
-
-    /// Advances to `now`, or stays if `now` is in the past. Returns the resulting instant.
-    pub(crate) fn roll(&mut self, now: Micros, quota: &Quota) -> Micros {
-        with_view!(self, view => { let mut view = view; view.roll(now, quota) })
-    }
-
-    /// Evaluates a check at the instant of the last roll. Changes nothing.
-    pub(crate) fn consider(&mut self, now: Micros, input: CheckInput<'_>) -> Evaluation {
-        with_view!(self, view => view.consider(now, input))
-    }
-
-    /// Acts on an evaluation: records the cost if it counts, and returns the verdict.
-    pub(crate) fn conclude(
-        &mut self,
-        now: Micros,
-        input: CheckInput<'_>,
-        evaluation: Evaluation,
-        recording: Recording,
-    ) -> Verdict {
-        with_view!(self, view => { let mut view = view; view.conclude(now, input, evaluation, recording) })
-    }
-
-    /// Corrects one admission to its actual cost; 0 is a refund. The first settlement stands.
-    ///
-    /// The actual cost is a fact, so a correction upwards may raise `used` above the limit; in a bucket, at most one capacity
-    /// above it. An attempt cannot be settled; the result is [`Settled::Gone`].
-    pub fn settle(&mut self, now: Micros, entry: Entry, to: u64) -> Settled {
-        self.correct(now, entry, Correction::Cost(to))
-    }
-
-    /// Corrects the cost of an admission, or extends an admission of a `concurrency` limit: it counts from `now` on.
-    pub fn correct(&mut self, now: Micros, entry: Entry, correction: Correction) -> Settled {
-        self.correct_within(now, entry, correction, None)
-    }
-
-    /// Corrects an admission within a byte budget for notes: a correction that cannot be remembered is [`Settled::Gone`].
-    pub(crate) fn correct_within(
-        &mut self,
-        now: Micros,
-        entry: Entry,
-        correction: Correction,
-        budget: Option<&Arc<NoteBudget>>,
-    ) -> Settled {
-        with_view!(self, view => view.settle(now, entry, correction, budget))
-    }
-
-    /// Returns the instant from which an admission counts.
-    #[cfg(feature = "redis")]
-    pub(crate) fn counted_from(&self, entry: Entry) -> Micros {
-        self.notes.as_ref().map_or(entry, |notes| notes.current_entry(entry)).at
-    }
-
-    /// Counts a cost from `now` on that was recorded under another instant, regardless of the limit.
-    #[cfg(feature = "redis")]
-    pub(crate) fn count_again(&mut self, now: Micros, cost: u64) {
-        with_view!(self, view => view.count_again(now, cost));
-    }
-
-    /// Counts an admission of a sliding window, made at `entry.at`, from `now` on; does nothing if it has left. The caller
-    /// guarantees that the admission was made in this state.
-    #[cfg(feature = "redis")]
-    pub(crate) fn postpone(&mut self, now: Micros, entry: Entry) {
-        with_view!(self, view => view.postpone(now, entry));
-    }
-
-    #[cfg(feature = "redis")]
-    pub(crate) fn warmth(&self) -> Option<Warmth> {
-        self.notes.as_ref()?.warmth
-    }
-
-    #[cfg(feature = "redis")]
-    pub(crate) fn set_warmth(&mut self, warmth: Option<Warmth>) {
-        if warmth.is_some() || self.notes.is_some() {
-            self.notes.get_or_insert_default().warmth = warmth;
-        }
-    }
-
-    /// Returns the permits in use at the instant of the last roll.
-    #[inline]
-    pub fn used(&self) -> u64 {
-        with_counter!(self, counter => counter.used())
-    }
-
-    /// Returns the permits in use at `now`. A bucket uses the rate of its last check.
-    pub(crate) fn inspect(&mut self, now: Micros) -> u64 {
-        with_view!(&mut *self, view => { let mut view = view; view.advance(now) });
-        self.used()
-    }
-
-    /// Returns the permits in use at `now` by the running total and by the entries, and the discrepancies.
-    pub(crate) fn audit(&mut self, now: Micros) -> (u64, u64, Vec<Discrepancy>) {
-        let stored = self.inspect(now);
-        let Kind::Window(window) = &self.kind else { return (stored, stored, Vec::new()) };
-        let (counted, ends) = window.recount();
-        let total = (stored != counted).then_some(Discrepancy::Total { stored, counted });
-        (stored, counted, total.into_iter().chain(ends).collect())
-    }
-
-    /// Returns true if nothing was ever recorded.
-    pub(crate) fn is_blank(&self) -> bool {
-        self.seq.trailing_zeros() >= COUNT_BITS
-    }
-
-    /// Returns true if an admission with this number may belong to this state.
-    pub(crate) fn numbered(&self, seq: u64) -> bool {
-        self.seq >> COUNT_BITS == seq >> COUNT_BITS && seq < self.seq
-    }
-
-    /// Returns a state of another generation in which all permits count as long as the newest entry: an upper bound, in a few
-    /// words of memory.
-    pub(crate) fn summary(&self, generation: u64) -> State {
-        let kind = match &self.kind {
-            Kind::Window(window) => Kind::Window(window.summary()),
-            kind => kind.clone(),
-        };
-        State { kind, last: self.last, seq: generation << COUNT_BITS, notes: None }
-    }
-
-    /// Counts `cost` from `now` on, regardless of the limit.
-    pub(crate) fn charge(&mut self, now: Micros, cost: u64) {
-        with_view!(self, view => view.charge(now, cost));
-    }
-
-    /// Resets the warm-up: the key is cold again.
-    pub(crate) fn cool(&mut self) {
-        if let Some(notes) = &mut self.notes {
-            notes.warmth = None;
-        }
-    }
-
-    /// Returns the instant from which nothing counts any more, if the key is not used again.
-    pub(crate) fn empty_at(&self) -> Micros {
-        with_counter!(self, counter => counter.empty_at())
-    }
-
-    /// Returns the instant from which the state can be dropped, if the key is not used again.
-    pub fn idle_at(&self) -> Micros {
-        let notes = self.notes.as_ref();
-        let newest = notes.and_then(|notes| notes.newest());
-        let warm = notes.and_then(|notes| notes.warmth).map_or(Micros::ZERO, |warmth| warmth.until);
-        with_counter!(self, counter => {
-            let noted = newest.map_or(Micros::ZERO, |at| counter.leaves(at));
-            counter.empty_at().max(noted).max(warm)
-        })
-    }
-
-    /// Returns the entries that count now, each with its recorded instant, its permits and the instant at which it leaves;
-    /// oldest first.
-    ///
-    /// A token bucket has no entries, only a level.
-    pub fn entries(&self) -> Vec<(Micros, u64, Micros)> {
-        with_counter!(self, counter => {
-            counter.entries().into_iter().map(|(at, cost)| (at, cost, counter.leaves(at))).collect()
-        })
-    }
-
-    /// Rebuilds a state from its stored form, with the request ids of the present checks.
-    #[cfg(feature = "redis")]
-    pub(crate) fn restored(quota: &Quota, snapshot: StateSnapshot, ids: Vec<(RequestId, Entry)>) -> Self {
-        let mut state = State::new(quota);
-        match (&mut state.kind, snapshot.counted) {
-            (Kind::Window(window), SnapshotCounts::Entries(entries)) => window.restore(&entries),
-            (Kind::FixedWindow(fixed), SnapshotCounts::Used(used)) => fixed.restore(snapshot.last, used),
-            (Kind::TokenBucket(bucket), SnapshotCounts::Missing { units, gone }) => {
-                bucket.restore(snapshot.last, units, gone)
-            }
-            _ => {}
-        }
-        state.last = snapshot.last;
-        for (id, entry) in ids {
-            Notes::remember(&mut state.notes, &ScopedId::unbounded(&id), entry);
-        }
-        state
-    }
-
-    /// Returns the stored form of the state.
-    #[cfg(feature = "redis")]
-    pub(crate) fn snapshot(&self) -> StateSnapshot {
-        let counted = match &self.kind {
-            Kind::Window(window) => SnapshotCounts::Entries(window.entries()),
-            Kind::FixedWindow(fixed) => SnapshotCounts::Used(fixed.used()),
-            Kind::TokenBucket(bucket) => bucket.snapshot(),
-        };
-        StateSnapshot { last: self.last, counted }
-    }
-
-    /// Returns the number of admissions and attempts recorded in this state.
-    #[cfg(feature = "redis")]
-    pub(crate) fn recorded(&self) -> u64 {
-        self.seq & ((1 << COUNT_BITS) - 1)
-    }
-
-    /// Forgets up to `most` request ids whose admissions have left by `now`.
-    pub(crate) fn forget_notes(&mut self, now: Micros, most: usize) {
-        let Some(notes) = &mut self.notes else { return };
-        let now = now.max(self.last);
-        with_counter!(self, counter => notes.forget_some(|at| counter.left(at, now), most));
-    }
-
-    /// Frees memory that is no longer needed after a burst.
-    pub(crate) fn shrink(&mut self) {
-        if let Kind::Window(window) = &mut self.kind {
-            window.shrink();
-        }
-        if let Some(notes) = &mut self.notes {
-            notes.shrink();
-            if notes.is_empty() {
-                self.notes = None;
-            }
-        }
-    }
-
-    /// Returns the number of individually stored events.
-    pub(crate) fn events(&self) -> usize {
-        match &self.kind {
-            Kind::Window(window) => window.events(),
-            _ => 0,
-        }
-    }
-
-    /// Heap bytes in use.
-    pub(crate) fn heap_bytes(&self) -> usize {
-        let log = match &self.kind {
-            Kind::Window(window) => window.heap_bytes(),
-            _ => 0,
-        };
-        log + self.notes.as_ref().map_or(0, |notes| notes.bytes())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Kind, State};
-    use crate::{Discrepancy, Micros, Quota};
-
-    #[test]
-    fn audit_reports_a_total_that_is_not_the_sum() {
-        let quota = Quota::per_minute(100).unwrap();
-        let mut state = State::new(&quota);
-        for n in 1..=20 {
-            state.admit(Micros::from_secs(n), &quota, 1 + n % 3);
-        }
-        // The first ten have left.
-        let now = Micros::from_secs(70);
-        assert_eq!(state.audit(now), (21, 21, Vec::new()));
-        let Kind::Window(window) = &mut state.kind else { panic!() };
-        window.corrupt_total(7);
-        let told = vec![Discrepancy::Total { stored: 7, counted: 21 }];
-        assert_eq!(state.audit(now), (7, 21, told));
     }
 }

@@ -4,6 +4,8 @@
 //! left, so an admission in a slice is dated at the end of the slice. With slices of one microsecond the two algorithms are
 //! identical.
 
+#[cfg(feature = "redis")]
+use super::SnapshotCounts;
 use super::counter::Counter;
 use super::event_log::EventLog;
 use crate::quota::{MAX_TOTAL, slice};
@@ -19,6 +21,9 @@ pub(super) struct Window {
 /// Value for the number of slices that marks a `concurrency` limit.
 const CONCURRENCY_MARK: u32 = 0xffff;
 
+/// Value for the number of slices that marks an algorithm without a log: no log suits it.
+const NO_LOG_MARK: u32 = 0xfffe;
+
 /// Window and number of slices (0 for the sliding window) packed into one number, so that a key fits two cache lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape(u64);
@@ -27,9 +32,10 @@ impl Shape {
     #[inline]
     fn of(quota: &Quota) -> Self {
         let slices = match quota.algorithm() {
+            Algorithm::SlidingWindow => 0,
             Algorithm::TimeSlice { slices } => slices,
             Algorithm::Concurrency => CONCURRENCY_MARK,
-            _ => 0,
+            _ => NO_LOG_MARK,
         };
         Shape(quota.window().get() << 16 | u64::from(slices))
     }
@@ -53,11 +59,6 @@ impl Shape {
 impl Window {
     pub(super) fn new(quota: &Quota) -> Self {
         Window { log: EventLog::default(), shape: Shape::of(quota) }
-    }
-
-    #[inline]
-    pub(super) fn suits(&self, quota: &Quota) -> bool {
-        self.shape == Shape::of(quota)
     }
 
     /// Returns the same total, all of it recorded at the instant of the newest entry.
@@ -96,13 +97,6 @@ impl Window {
 
     pub(super) fn heap_bytes(&self) -> usize {
         self.log.heap_bytes()
-    }
-
-    #[cfg(feature = "redis")]
-    pub(super) fn restore(&mut self, entries: &[(Micros, u64)]) {
-        for &(at, cost) in entries {
-            self.log.add(at, cost, u64::MAX);
-        }
     }
 
     /// Returns the instant under which an admission at `now` is recorded: the end of its slice.
@@ -185,5 +179,23 @@ impl Counter for Window {
 
     fn leaves(&self, at: Micros) -> Micros {
         at.plus(self.shape.window())
+    }
+
+    #[inline]
+    fn suits(&self, quota: &Quota) -> bool {
+        self.shape == Shape::of(quota)
+    }
+
+    #[cfg(feature = "redis")]
+    fn snapshot(&self) -> SnapshotCounts {
+        SnapshotCounts::Entries(self.entries())
+    }
+
+    #[cfg(feature = "redis")]
+    fn restore(&mut self, _last: Micros, counts: &SnapshotCounts) {
+        let SnapshotCounts::Entries(entries) = counts else { return };
+        for &(at, cost) in entries {
+            self.log.add(at, cost, u64::MAX);
+        }
     }
 }

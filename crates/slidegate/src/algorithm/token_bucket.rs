@@ -6,6 +6,8 @@
 //! twice the time to fill, whatever was settled.
 
 use super::counter::Counter;
+#[cfg(feature = "redis")]
+use super::{CounterNumbers, SnapshotCounts};
 use crate::quota::MAX_TOTAL;
 use crate::{Entry, Micros, Quota};
 
@@ -35,17 +37,6 @@ impl TokenBucket {
         };
         bucket.level = bucket.full();
         bucket
-    }
-
-    #[cfg(feature = "redis")]
-    pub(super) fn restore(&mut self, since: Micros, missing: u64, gone: Micros) {
-        (self.since, self.gone) = (since, gone);
-        self.set(i128::from(self.full()) - i128::from(missing));
-    }
-
-    #[cfg(feature = "redis")]
-    pub(super) fn snapshot(&self) -> super::SnapshotCounts {
-        super::SnapshotCounts::Missing { units: (self.full() - self.level).unsigned_abs(), gone: self.gone }
     }
 
     fn full(&self) -> i64 {
@@ -166,5 +157,28 @@ impl Counter for TokenBucket {
     /// Returns no entries: a bucket stores only its level.
     fn entries(&self) -> Vec<(Micros, u64)> {
         Vec::new()
+    }
+
+    #[inline]
+    fn suits(&self, quota: &Quota) -> bool {
+        quota.algorithm().refills()
+    }
+
+    #[cfg(feature = "redis")]
+    fn snapshot(&self) -> SnapshotCounts {
+        let missing = (self.full() - self.level).unsigned_abs();
+        SnapshotCounts::Numbers(CounterNumbers { used: missing, second: self.gone.get() })
+    }
+
+    #[cfg(feature = "redis")]
+    fn restore(&mut self, last: Micros, counts: &SnapshotCounts) {
+        let SnapshotCounts::Numbers(numbers) = counts else { return };
+        (self.since, self.gone) = (last, Micros::new(numbers.second));
+        self.set(i128::from(self.full()) - i128::from(numbers.used));
+    }
+
+    #[cfg(feature = "redis")]
+    fn gone_until(&self) -> Micros {
+        self.gone
     }
 }

@@ -62,18 +62,6 @@ const COUNTING_FIELDS: [&str; 14] = [
     "overrides",
 ];
 
-const DEFAULT_SLICES: u32 = 10;
-
-/// Name of an algorithm; its parameter comes from another field.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum AlgorithmName {
-    SlidingWindow,
-    FixedWindow,
-    TimeSlice,
-    TokenBucket,
-    Concurrency,
-}
-
 impl Rules {
     /// Reads a file that contains only rules. Reports all mistakes, not only the first.
     ///
@@ -250,31 +238,24 @@ fn read_name<'n>(fields: &Fields<'n>, reader: &mut Reader, names: &mut HashSet<&
 fn read_quota(fields: &Fields<'_>, reader: &mut Reader, what: &str) -> Option<Quota> {
     let limit = fields.required(reader, "limit", what).and_then(|node| read_limit(node, reader, "limit"));
     let window = fields.required(reader, "window", what).and_then(|node| read_window(node, reader));
-    let algorithm = fields.get("algorithm").map_or(Some(AlgorithmName::SlidingWindow), |node| {
-        let words = [
-            ("sliding-window", AlgorithmName::SlidingWindow),
-            ("fixed-window", AlgorithmName::FixedWindow),
-            ("time-slice", AlgorithmName::TimeSlice),
-            ("token-bucket", AlgorithmName::TokenBucket),
-            ("concurrency", AlgorithmName::Concurrency),
-        ];
+    let algorithm = fields.get("algorithm").map_or(Some(Algorithm::default()), |node| {
+        let words = Algorithm::all(limit.unwrap_or(1)).map(|algorithm| (algorithm.as_str(), algorithm));
         reader.word(node, "algorithm", &words)
     });
-    let slices = parameter(fields, reader, algorithm, "slices", AlgorithmName::TimeSlice);
-    let burst = parameter(fields, reader, algorithm, "burst", AlgorithmName::TokenBucket);
+    let slices = parameter(fields, reader, algorithm, "slices", |algorithm| algorithm.slices().is_some());
+    let burst = parameter(fields, reader, algorithm, "burst", |algorithm| algorithm.burst().is_some());
     let burst_limit = burst.map(|node| read_limit(node, reader, "burst"));
     let count = fields.get("count").map_or(Some(Count::Admitted), |node| {
         reader.word(node, "count", &[("admitted", Count::Admitted), ("attempts", Count::Attempts)])
     });
-    let slices = read_slices(slices, reader, window.unwrap_or(MAX_WINDOW));
-    let (limit, window) = (limit?, window?);
-    let algorithm = match algorithm? {
-        AlgorithmName::SlidingWindow => Algorithm::SlidingWindow,
-        AlgorithmName::FixedWindow => Algorithm::FixedWindow,
-        AlgorithmName::TimeSlice => Algorithm::TimeSlice { slices: slices? },
-        AlgorithmName::TokenBucket => Algorithm::TokenBucket { burst: burst_limit.unwrap_or(Some(limit))? },
-        AlgorithmName::Concurrency => Algorithm::Concurrency,
-    };
+    let slices = slices.map(|node| read_slices(node, reader, window.unwrap_or(MAX_WINDOW)));
+    let (limit, window, mut algorithm) = (limit?, window?, algorithm?);
+    if let Some(slices) = slices.filter(|_| algorithm.slices().is_some()) {
+        algorithm = algorithm.with_slices(slices?);
+    }
+    if let Some(burst) = burst_limit.filter(|_| algorithm.burst().is_some()) {
+        algorithm = algorithm.with_burst(burst?);
+    }
     let quota = Quota::new(limit, window.into()).and_then(|quota| quota.with_algorithm(algorithm));
     let quota = reader.accept(burst.unwrap_or(fields.node()), quota)?.with_count(count?);
     reader.accept(fields.get("count").unwrap_or(fields.node()), check_held(&quota))?;
@@ -285,13 +266,13 @@ fn read_quota(fields: &Fields<'_>, reader: &mut Reader, what: &str) -> Option<Qu
 fn parameter<'n>(
     fields: &Fields<'n>,
     reader: &mut Reader,
-    algorithm: Option<AlgorithmName>,
+    algorithm: Option<Algorithm>,
     name: &str,
-    owner: AlgorithmName,
+    has_parameter: impl Fn(&Algorithm) -> bool,
 ) -> Option<&'n Node> {
     let node = fields.get(name)?;
-    if algorithm.is_some_and(|algorithm| algorithm != owner) {
-        let owner = if owner == AlgorithmName::TimeSlice { "time-slice" } else { "token-bucket" };
+    if algorithm.is_some_and(|algorithm| !has_parameter(&algorithm)) {
+        let owner = Algorithm::all(1).into_iter().find(has_parameter).map_or("", Algorithm::as_str);
         reader.problem(node, format!("`{name}` belongs to algorithm: {owner}"));
     }
     Some(node)
@@ -309,8 +290,7 @@ fn read_window(node: &Node, reader: &mut Reader) -> Option<Micros> {
     Some(window)
 }
 
-fn read_slices(node: Option<&Node>, reader: &mut Reader, window: Micros) -> Option<u32> {
-    let Some(node) = node else { return Some(DEFAULT_SLICES) };
+fn read_slices(node: &Node, reader: &mut Reader, window: Micros) -> Option<u32> {
     let slices = u32::try_from(reader.whole(node, "slices")?).unwrap_or(u32::MAX);
     reader.accept(node, check_slices(slices, window))?;
     Some(slices)
@@ -438,7 +418,7 @@ fn read_override_quota(fields: &Fields<'_>, reader: &mut Reader, base: Quota, va
     if limit.is_none() && burst.is_none() {
         reader.problem(fields.node(), "an override needs `limit` or `burst`");
     }
-    let bucket = matches!(base.algorithm(), Algorithm::TokenBucket { .. });
+    let bucket = base.algorithm().refills();
     if valid && burst.is_some() && !bucket {
         reader.problem(fields.node(), "`burst` belongs to algorithm: token-bucket");
     }
@@ -446,7 +426,7 @@ fn read_override_quota(fields: &Fields<'_>, reader: &mut Reader, base: Quota, va
         return None;
     }
     let algorithm = match burst {
-        Some(burst) => Algorithm::TokenBucket { burst: burst? },
+        Some(burst) => base.algorithm().with_burst(burst?),
         None => base.algorithm(),
     };
     let limit = limit.unwrap_or(Some(base.limit()))?;

@@ -222,7 +222,7 @@ impl Rule {
 
     /// Sets the storage format in Redis. Another encoding starts new counts.
     pub fn encoding(mut self, encoding: Encoding) -> Result<Self, Error> {
-        if encoding == Encoding::Packed && self.quota.algorithm() != Algorithm::SlidingWindow {
+        if encoding == Encoding::Packed && !self.quota.algorithm().is_exact() {
             return Err(Error::invalid("`encoding: packed` belongs to algorithm: sliding-window"));
         }
         self.encoding = encoding;
@@ -511,9 +511,8 @@ fn leased_algorithm(quota: &Quota, ttl: Micros) -> Result<Algorithm, Error> {
     };
     let algorithm = Algorithm::TimeSlice { slices };
     match quota.algorithm() {
-        Algorithm::SlidingWindow => Ok(algorithm),
-        sliced if sliced == algorithm => Ok(algorithm),
-        Algorithm::TimeSlice { .. } => {
+        configured if configured.is_exact() || configured == algorithm => Ok(algorithm),
+        configured if configured.is_sliced() => {
             Err(Error::invalid(format!("lease.ttl must be one slice, which is {}, not {ttl}", quota.grain())))
         }
         _ => Err(Error::invalid("`lease` belongs to algorithm: sliding-window or time-slice")),

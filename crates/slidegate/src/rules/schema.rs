@@ -1,14 +1,15 @@
 //! Serializable form of the rules: the content of `GET /v1/rules`, and the source of `slidegate schema`.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 
 pub use super::schema_adaptive::{AdaptiveFile, LatencyFile, ThresholdsFile};
 use super::selection::Kind;
 use super::{AdHoc, Bounds, Mode, Pattern, Rule, Unmatched};
-use crate::{Algorithm, Count, Encoding, OnError, Quota, RampShape, WarmUp};
+use crate::{Algorithm, Count, Encoding, OnError, RampShape, WarmUp};
 
 /// A rule: its conditions, its key and its limit.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -187,22 +188,27 @@ pub enum PatternsFile {
     Any(#[schemars(length(min = 1))] Vec<String>),
 }
 
-/// The counting algorithm.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(rename = "Algorithm")]
-pub enum AlgorithmFile {
-    /// Exact: never more than the limit in any interval of the window's length.
-    #[default]
-    SlidingWindow,
-    /// The count restarts at every multiple of the window.
-    FixedWindow,
-    /// The window moves in steps of one slice; never over the limit, in constant memory.
-    TimeSlice,
-    /// Refills steadily, and allows a burst.
-    TokenBucket,
-    /// A number of permits at once: each is held until it is released, or for the window.
-    Concurrency,
+/// Name of the counting algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct AlgorithmFile(&'static str);
+
+impl Default for AlgorithmFile {
+    fn default() -> Self {
+        AlgorithmFile(Algorithm::default().as_str())
+    }
+}
+
+impl JsonSchema for AlgorithmFile {
+    fn schema_name() -> Cow<'static, str> {
+        "Algorithm".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let algorithms = Algorithm::all(1).map(|algorithm| {
+            json_schema!({ "description": algorithm.summary(), "type": "string", "const": algorithm.as_str() })
+        });
+        json_schema!({ "description": "The counting algorithm.", "oneOf": algorithms })
+    }
 }
 
 /// The events that a rule counts.
@@ -350,18 +356,9 @@ impl From<&Rule> for RuleFile {
             tag: rule.tagged_by().map(str::to_owned),
             limit: limited.then_some(quota.limit()),
             window: limited.then(|| quota.window().to_string()),
-            algorithm: limited.then_some(match quota.algorithm() {
-                Algorithm::SlidingWindow => AlgorithmFile::SlidingWindow,
-                Algorithm::FixedWindow => AlgorithmFile::FixedWindow,
-                Algorithm::TimeSlice { .. } => AlgorithmFile::TimeSlice,
-                Algorithm::TokenBucket { .. } => AlgorithmFile::TokenBucket,
-                Algorithm::Concurrency => AlgorithmFile::Concurrency,
-            }),
-            burst: burst(quota),
-            slices: match quota.algorithm() {
-                Algorithm::TimeSlice { slices } => Some(slices),
-                _ => None,
-            },
+            algorithm: limited.then_some(AlgorithmFile(quota.algorithm().as_str())),
+            burst: quota.algorithm().burst(),
+            slices: quota.algorithm().slices(),
             count: limited.then_some(match quota.count() {
                 Count::Admitted => CountFile::Admitted,
                 Count::Attempts => CountFile::Attempts,
@@ -410,13 +407,6 @@ fn patterns(any: &[Pattern]) -> PatternsFile {
     }
 }
 
-fn burst(quota: Quota) -> Option<u64> {
-    match quota.algorithm() {
-        Algorithm::TokenBucket { burst } => Some(burst),
-        _ => None,
-    }
-}
-
 fn overrides(rule: &Rule) -> Vec<OverrideFile> {
     let mut overrides: Vec<OverrideFile> = rule
         .overrides
@@ -424,7 +414,7 @@ fn overrides(rule: &Rule) -> Vec<OverrideFile> {
         .map(|(values, quota)| OverrideFile {
             key: rule.key.iter().cloned().zip(values.iter().cloned()).collect(),
             limit: Some(quota.limit()),
-            burst: burst(*quota),
+            burst: quota.algorithm().burst(),
         })
         .collect();
     overrides.sort_by(|a, b| a.key.cmp(&b.key));

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use crate::common::retry::until_ok;
-use crate::{Algorithm, Check, Checks, Count, Entry, Error, Micros, Outcome, Settlement, Verdict, Verdicts};
+use crate::{Check, Checks, Count, Entry, Error, Micros, Outcome, Settlement, Verdict, Verdicts};
 
 /// A store that admits the parts of a request on separate shards.
 pub(crate) trait ShardedStore: Send + Sync + 'static {
@@ -104,7 +104,7 @@ pub(crate) fn new_charges(
     verdicts: &Verdicts,
 ) -> Vec<Settlement> {
     let is_new_charge = |i: usize, check: &Check, verdict: &Verdict| {
-        let is_sliced = matches!(check.quota.algorithm(), Algorithm::TimeSlice { .. });
+        let is_sliced = check.quota.algorithm().is_sliced();
         let outcome_before =
             || before.and_then(|before| before.verdicts.get(i)).map(|verdict| verdict.outcome);
         let charged_before = match checks.id() {
@@ -159,7 +159,7 @@ impl<S: ShardedStore> Sequence<S> {
 
     async fn admit_part(&self, part: &Part<S::Shard>) -> Result<Admitted, Error> {
         let checks = self.checks_of(part);
-        let is_sliced = |check: &Check| matches!(check.quota.algorithm(), Algorithm::TimeSlice { .. });
+        let is_sliced = |check: &Check| check.quota.algorithm().is_sliced();
         let before = match checks.id() {
             Some(_) if checks.as_slice().iter().any(is_sliced) => {
                 Some(self.store.admit_part(&part.shard, checks.clone().peek()).await?)

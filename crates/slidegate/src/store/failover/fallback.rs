@@ -12,8 +12,8 @@ use super::journal::Journal;
 use super::record::Record;
 use crate::algorithm::evaluate::{States, evaluate};
 use crate::{
-    Algorithm, Check, Checks, Correction, Count, Entry, Key, Micros, Outcome, Quota, Settled, Source, State,
-    Verdict, Verdicts,
+    Check, Checks, Correction, Count, Entry, Key, Micros, Outcome, Quota, Settled, Source, State, Verdict,
+    Verdicts,
 };
 
 /// Set in the sequence number of an admission made without the store. No sequence number of the store is as large:
@@ -68,17 +68,13 @@ impl Outage {
 
 /// Returns the quota to evaluate on this node, with `capacity` permits; none if there is no such quota.
 fn local_quota(quota: &Quota, capacity: u64, outage: &Outage) -> Option<Quota> {
-    let part = match quota.algorithm() {
-        Algorithm::TokenBucket { .. } => {
-            // A bucket is shared by a slower refill.
-            let window = quota.window().get().checked_mul(outage.nodes)?;
-            let burst = Algorithm::TokenBucket { burst: capacity };
-            Quota::new(quota.limit(), Micros::new(window).into()).and_then(|part| part.with_algorithm(burst))
-        }
-        algorithm => {
-            Quota::new(capacity, quota.window().into()).and_then(|part| part.with_algorithm(algorithm))
-        }
+    let algorithm = quota.algorithm().with_burst(capacity);
+    let (limit, window) = match algorithm.refills() {
+        // A bucket is shared by a slower refill.
+        true => (quota.limit(), quota.window().get().checked_mul(outage.nodes)?),
+        false => (capacity, quota.window().get()),
     };
+    let part = Quota::new(limit, Micros::new(window).into()).and_then(|part| part.with_algorithm(algorithm));
     Some(part.ok()?.with_count(quota.count()))
 }
 
@@ -117,7 +113,7 @@ impl Record {
             }
         }
         // After a server clock was set back, earlier admissions lie in its future.
-        let until = expired_by(&self.quota, outage.since.max(self.last_answer));
+        let until = self.quota.expired_by(outage.since.max(self.last_answer));
         self.local = Some(Box::new(LocalState { outage: outage.number, state, cap, until }));
     }
 
@@ -132,17 +128,6 @@ impl Record {
             state.admit(admission.at.min(now), &quota, admission.cost);
         }
         state.inspect(now)
-    }
-}
-
-/// Returns the time by which all admissions up to `now`, of all nodes, have expired.
-fn expired_by(quota: &Quota, now: Micros) -> Micros {
-    match quota.algorithm() {
-        Algorithm::FixedWindow => {
-            let window = quota.window().get();
-            Micros::new((now.get() / window + 1) * window)
-        }
-        _ => now.plus(quota.horizon()),
     }
 }
 
@@ -219,7 +204,7 @@ pub(super) fn undo(journal: &Journal, checks: &Checks, verdicts: &Verdicts, now:
 /// Other windows round instants up already.
 pub(super) fn postpone(journal: &Journal, checks: &Checks, verdicts: &Verdicts, outage: &Outage, at: Micros) {
     for (check, verdict) in checks.as_slice().iter().zip(&verdicts.verdicts) {
-        let exact = check.quota.algorithm() == Algorithm::SlidingWindow;
+        let exact = check.quota.algorithm().is_exact();
         if !exact || verdict.outcome != Outcome::Charged || verdict.entry.at >= at {
             continue;
         }

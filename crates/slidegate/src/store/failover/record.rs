@@ -6,7 +6,7 @@ use super::admission_log::{Admission, AdmissionLog};
 use super::bucket_estimate::BucketEstimate;
 use super::fallback::LocalState;
 use crate::algorithm::extensions::Extensions;
-use crate::{Algorithm, Check, Encoding, Entry, Key, Micros, Quota};
+use crate::{Check, Encoding, Entry, Key, Micros, Quota};
 
 /// State of one key in the journal.
 pub(super) struct Record {
@@ -56,7 +56,7 @@ impl Record {
     }
 
     pub(super) fn is_bucket(&self) -> bool {
-        matches!(self.quota.algorithm(), Algorithm::TokenBucket { .. })
+        self.quota.algorithm().refills()
     }
 
     /// Returns the admissions of this node that count. For a bucket it returns the missing permits, as if they were

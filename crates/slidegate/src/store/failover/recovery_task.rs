@@ -16,7 +16,7 @@ use super::membership::Presence;
 use super::record::PendingWrite;
 use super::server_state::{Phase, ServerState};
 use crate::store::redis::{RestoreLine, ServerIdentity, Writer};
-use crate::{Algorithm, Error, Fault, Key, Micros};
+use crate::{Error, Fault, Key, Micros};
 
 /// Pause between two checks of whether the other nodes have written back.
 const JOIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -220,9 +220,9 @@ async fn write_snapshot(
         let pending = inner.journal.snapshot_step(step, is_ours, lost, now);
         write(inner, server, identity, true, &pending).await?;
         for pending in &pending {
-            match pending.quota.algorithm() {
-                Algorithm::TokenBucket { .. } => inner.journal.mark_bucket_written(&pending.key, now),
-                _ => inner.journal.mark_written(pending),
+            match pending.quota.algorithm().refills() {
+                true => inner.journal.mark_bucket_written(&pending.key, now),
+                false => inner.journal.mark_written(pending),
             }
         }
     }
@@ -283,15 +283,13 @@ fn lines_in_step(lines: &[(usize, RestoreLine)]) -> usize {
 }
 
 /// Converts the admissions of a key into lines. A key with many entries gives several lines, so that no call restores more
-/// than [`MAX_ENTRIES_PER_STEP`]. Fixed windows and buckets keep one sum, so they give one line.
+/// than [`MAX_ENTRIES_PER_STEP`]. A counter keeps sums, so it gives one line.
 fn to_lines(pending: &PendingWrite) -> impl Iterator<Item = RestoreLine> {
     let algorithm = pending.quota.algorithm();
-    let exact = matches!(algorithm, Algorithm::SlidingWindow | Algorithm::Concurrency);
-    // An exact window replaces its entry of an instant, so it gets the total of the instant. A sum gets the amount to
-    // add.
-    let entries = if exact { pending.instant_totals.clone() } else { pending.entry_totals() };
-    let has_entries = exact || matches!(algorithm, Algorithm::TimeSlice { .. });
-    let size = if has_entries { MAX_ENTRIES_PER_STEP } else { entries.len().max(1) };
+    // An entry of an instant is replaced, so it gets the total of the instant. A sum gets the amount to add.
+    let replaced = algorithm.keeps_instants();
+    let entries = if replaced { pending.instant_totals.clone() } else { pending.entry_totals() };
+    let size = if algorithm.has_entries() { MAX_ENTRIES_PER_STEP } else { entries.len().max(1) };
     let parts: Vec<Vec<(Micros, u64, bool)>> = entries.chunks(size).map(<[_]>::to_vec).collect();
     let (key, quota, encoding) = (pending.key.clone(), pending.quota, pending.encoding);
     parts.into_iter().map(move |entries| RestoreLine { key: key.clone(), quota, encoding, entries })
@@ -303,7 +301,7 @@ mod tests {
 
     use super::*;
     use crate::store::failover::admission_log::Admission;
-    use crate::{Encoding, Quota};
+    use crate::{Algorithm, Encoding, Quota};
 
     fn pending(algorithm: Algorithm) -> PendingWrite {
         let quota = Quota::new(1_000_000, Duration::from_secs(10)).unwrap();

@@ -23,8 +23,8 @@ use smallvec::SmallVec;
 use self::pool::{Block, HandedPermit, Pool};
 use crate::common::striped_counter::StripedCounter;
 use crate::{
-    Algorithm, BatchVerdicts, Check, Checks, Clock, Count, Entry, Error, Inspection, Key, Listener, Micros,
-    Outcome, Receipt, Settlement, Source, Store, SystemClock, Verdicts,
+    BatchVerdicts, Check, Checks, Clock, Count, Entry, Error, Inspection, Key, Listener, Micros, Outcome,
+    Receipt, Settlement, Source, Store, SystemClock, Verdicts,
 };
 
 /// Maximum number of keys with leases. No permits are taken in advance for further keys.
@@ -332,7 +332,7 @@ fn is_leased(check: &Check) -> bool {
     check.lease.is_some()
         && check.cost > 0
         && check.quota.count() == Count::Admitted
-        && matches!(check.quota.algorithm(), Algorithm::TimeSlice { .. })
+        && check.quota.algorithm().is_sliced()
 }
 
 impl<S: Store + 'static> Store for Lease<S> {

@@ -24,7 +24,7 @@ use hashbrown::HashTable;
 
 use super::shard::SAMPLE;
 use crate::algorithm::{CheckInput, Evaluation};
-use crate::{Algorithm, Correction, Count, Key, Micros, Quota, State};
+use crate::{Correction, Count, Key, Micros, Quota, State};
 
 /// Groups of one rule in one shard.
 const GROUPS_PER_RULE: u64 = 16;
@@ -98,7 +98,7 @@ impl SharedCounter {
     /// Records that a key with this quota is counted here.
     fn touch(&mut self, quota: &Quota, now: Micros) {
         self.used_at = now;
-        if is_bucket(quota) {
+        if quota.algorithm().refills() {
             self.full_at = self.full_at.max(now.plus(quota.horizon()));
         }
     }
@@ -140,7 +140,7 @@ impl SharedCounter {
 
     /// Returns the quota to evaluate a check with.
     pub(super) fn quota(&mut self, quota: &Quota) -> Quota {
-        if !is_bucket(quota) && quota.count() == Count::Admitted {
+        if !quota.algorithm().refills() && quota.count() == Count::Admitted {
             return *quota;
         }
         let strict = quota.stricter(&self.strictest);
@@ -155,7 +155,7 @@ impl SharedCounter {
     /// the lowest limit of all keys, which may be less than a key has used.
     pub(super) fn can_be_left(&self) -> bool {
         let strictest = &self.strictest;
-        strictest.count() == Count::Admitted && !strictest.is_held() && !is_bucket(strictest)
+        strictest.count() == Count::Admitted && !strictest.is_held() && !strictest.algorithm().refills()
     }
 
     /// Returns whether a request fits now and was not admitted before.
@@ -167,7 +167,7 @@ impl SharedCounter {
     /// Returns whether an admission can be corrected without an effect on the other keys. Permits that a bucket has
     /// refilled since belong to other keys too, and the maximum debt depends on the burst of each key.
     pub(super) fn corrects(&self) -> bool {
-        self.strictest.count() == Count::Admitted && !is_bucket(&self.strictest)
+        self.strictest.count() == Count::Admitted && !self.strictest.algorithm().refills()
     }
 
     fn suits(&self, quota: &Quota) -> bool {
@@ -177,10 +177,6 @@ impl SharedCounter {
     fn is_idle(&self, now: Micros) -> bool {
         self.state.idle_at() <= now && self.full_at <= now && self.used_at < now
     }
-}
-
-fn is_bucket(quota: &Quota) -> bool {
-    matches!(quota.algorithm(), Algorithm::TokenBucket { .. })
 }
 
 impl Overflow {

@@ -3,6 +3,7 @@
 
 use sha2::{Digest, Sha256};
 
+use crate::quota::Storage;
 use crate::{Algorithm, Check, Encoding, Key, Micros, Quota, RequestId};
 
 /// Names the keys of one deployment.
@@ -11,13 +12,13 @@ pub(super) struct Names {
     prefix: String,
 }
 
-/// Kind of counter of a check, as numbered in the script.
+/// Kind of counter of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    Zset = 1,
-    Packed = 2,
-    Fixed = 3,
-    Bucket = 4,
+    Zset,
+    Packed,
+    /// Header without entries, with the number of the kind.
+    Counter(u8),
 }
 
 /// Keys in Redis that hold data of one rate limit key. The two encodings of a window share nothing, so that a rule
@@ -50,13 +51,20 @@ impl KeyPart {
 
 impl Kind {
     pub(super) fn of(check: &Check) -> Self {
-        match (check.quota.algorithm(), check.encoding) {
-            (Algorithm::SlidingWindow, Encoding::Packed) => Kind::Packed,
-            (Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } | Algorithm::Concurrency, _) => {
-                Kind::Zset
-            }
-            (Algorithm::FixedWindow, _) => Kind::Fixed,
-            (Algorithm::TokenBucket { .. }, _) => Kind::Bucket,
+        let algorithm = check.quota.algorithm();
+        match algorithm.storage() {
+            Storage::Log if check.encoding == Encoding::Packed && algorithm.is_exact() => Kind::Packed,
+            Storage::Log => Kind::Zset,
+            Storage::Counter { kind, .. } => Kind::Counter(kind),
+        }
+    }
+
+    /// Returns the number of the kind in the scripts.
+    pub(super) fn number(self) -> u64 {
+        match self {
+            Kind::Zset => 1,
+            Kind::Packed => 2,
+            Kind::Counter(number) => number.into(),
         }
     }
 
@@ -66,7 +74,7 @@ impl Kind {
         match self {
             Kind::Zset => (KeyPart::Main, notes.then_some(KeyPart::Notes)),
             Kind::Packed => (KeyPart::Log, Some(KeyPart::LogNotes)),
-            Kind::Fixed | Kind::Bucket => (KeyPart::Main, None),
+            Kind::Counter(_) => (KeyPart::Main, None),
         }
     }
 }
@@ -157,42 +165,34 @@ impl Names {
 
 /// Algorithm and numbers of a quota as text, stored with the key: another quota tag starts the count anew.
 pub(super) fn quota_tag(quota: &Quota) -> String {
-    let window = quota.window().get();
-    match quota.algorithm() {
-        Algorithm::SlidingWindow => format!("sliding-window {window}"),
-        Algorithm::TimeSlice { slices } => format!("time-slice {window} {slices}"),
-        Algorithm::FixedWindow => format!("fixed-window {window}"),
-        Algorithm::TokenBucket { burst } => {
-            let (rate, per) = quota.rate();
-            format!("token-bucket {rate} {per} {burst}")
-        }
-        Algorithm::Concurrency => format!("concurrency {window}"),
+    let algorithm = quota.algorithm();
+    let (name, window, (rate, per)) = (algorithm.as_str(), quota.window().get(), quota.rate());
+    match (algorithm.slices(), algorithm.burst()) {
+        (Some(slices), _) => format!("{name} {window} {slices}"),
+        (_, Some(burst)) => format!("{name} {rate} {per} {burst}"),
+        (None, None) => format!("{name} {window}"),
     }
 }
 
 /// Parses a quota tag. The limit of a window is not part of it.
 pub(super) fn quota_of(quota_tag: &str) -> Option<Quota> {
-    let (algorithm, numbers) = quota_tag.split_once(' ')?;
+    let (name, numbers) = quota_tag.split_once(' ')?;
     let numbers: Vec<u64> = numbers.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
     let window = |window: u64| Quota::new(crate::MAX_LIMIT, Micros::new(window).into()).ok();
-    match (algorithm, numbers.as_slice()) {
-        ("sliding-window", &[w]) => window(w),
-        ("concurrency", &[w]) => window(w)?.with_algorithm(Algorithm::Concurrency).ok(),
-        ("fixed-window", &[w]) => window(w)?.with_algorithm(Algorithm::FixedWindow).ok(),
-        ("time-slice", &[w, slices]) => {
-            window(w)?.with_algorithm(Algorithm::TimeSlice { slices: slices.try_into().ok()? }).ok()
+    let algorithm = Algorithm::all(1).into_iter().find(|algorithm| algorithm.as_str() == name)?;
+    match *numbers.as_slice() {
+        [rate, per, burst] if algorithm.refills() => Quota::bucket(rate, per, burst),
+        [w, slices] if algorithm.is_sliced() => {
+            window(w)?.with_algorithm(algorithm.with_slices(slices.try_into().ok()?)).ok()
         }
-        ("token-bucket", &[rate, per, burst]) => Quota::bucket(rate, per, burst),
+        [w] if !algorithm.refills() && !algorithm.is_sliced() => window(w)?.with_algorithm(algorithm).ok(),
         _ => None,
     }
 }
 
 /// Modulus of the instants in the names of entries and notes: see `modulus_of` in `lua/common.lua`.
 pub(super) fn modulus(quota: &Quota) -> u64 {
-    if matches!(
-        quota.algorithm(),
-        Algorithm::FixedWindow | Algorithm::TokenBucket { .. } | Algorithm::Concurrency
-    ) {
+    if !quota.algorithm().has_entries() || quota.is_held() {
         return 1 << 52;
     }
     let mut modulus = 16;

@@ -43,7 +43,7 @@ impl Parts {
         match kind {
             Kind::Zset => 1,
             Kind::Packed => 2,
-            Kind::Fixed | Kind::Bucket => 4,
+            Kind::Counter(_) => 4,
         }
     }
 

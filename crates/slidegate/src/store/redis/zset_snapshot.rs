@@ -1,7 +1,9 @@
 //! Parser for the sorted sets that the scripts write: see `lua/zset.lua` and `lua/counters.lua`.
 
 use super::layout;
-use crate::{Algorithm, Quota};
+use crate::Quota;
+use crate::algorithm::CounterNumbers;
+use crate::quota::Storage;
 
 /// Contents of one key, including entries that may have expired.
 #[derive(Clone, Debug)]
@@ -9,6 +11,8 @@ pub(super) struct ZsetSnapshot {
     pub(super) quota: Quota,
     /// Permits in use; for a bucket, missing units.
     pub(super) used: u64,
+    /// Second number of a counter, if it has one.
+    pub(super) second: u64,
     /// Instant of the newest entry that counts; for a counter, when it last changed.
     pub(super) newest: u64,
     /// When an entry was last recorded or seen to expire.
@@ -19,7 +23,6 @@ pub(super) struct ZsetSnapshot {
     pub(super) has_notes: bool,
     pub(super) created: u64,
     pub(super) next: u64,
-    pub(super) gone: u64,
     /// Entries, oldest first.
     pub(super) entries: Vec<ZsetEntry>,
 }
@@ -35,22 +38,17 @@ pub(super) struct ZsetEntry {
 }
 
 impl ZsetSnapshot {
-    /// Returns true for a window, which keeps its notes in a separate key.
-    pub(super) fn is_window(quota: &Quota) -> bool {
-        !matches!(quota.algorithm(), Algorithm::FixedWindow | Algorithm::TokenBucket { .. })
-    }
-
     pub(super) fn new(quota: Quota) -> Self {
         ZsetSnapshot {
             quota,
             used: 0,
+            second: 0,
             newest: 0,
             last: 0,
             uniform_cost: 1,
             has_notes: false,
             created: 0,
             next: 0,
-            gone: 0,
             entries: Vec::new(),
         }
     }
@@ -61,6 +59,10 @@ impl ZsetSnapshot {
         let quota = header.clone().find_map(|(name, _)| layout::quota_of(name))?;
         let mut snapshot = ZsetSnapshot::new(quota);
         let mut later = 0;
+        let second = match quota.algorithm().storage() {
+            Storage::Log => None,
+            Storage::Counter { second, .. } => second,
+        };
         for (name, score) in header {
             let value = -*score as u64;
             match name.as_str() {
@@ -69,16 +71,19 @@ impl ZsetSnapshot {
                 "m" => snapshot.uniform_cost = value,
                 "c" => snapshot.created = value,
                 "n" => snapshot.next = value,
-                "g" => snapshot.gone = value,
+                name if Some(name) == second => snapshot.second = value,
                 _ => (snapshot.newest, snapshot.has_notes) = (value, score.fract() != 0.0),
             }
         }
-        snapshot.last = match quota.algorithm() {
-            Algorithm::TimeSlice { .. } => later,
-            _ => snapshot.newest.max(later),
-        };
+        let sliced = quota.algorithm().is_sliced();
+        snapshot.last = if sliced { later } else { snapshot.newest.max(later) };
         snapshot.entries = members.iter().filter_map(|(name, score)| ZsetEntry::read(name, *score)).collect();
         Some(snapshot)
+    }
+
+    /// Returns the numbers of a counter.
+    pub(super) fn numbers(&self) -> CounterNumbers {
+        CounterNumbers { used: self.used, second: self.second }
     }
 }
 

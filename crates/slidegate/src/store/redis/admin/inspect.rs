@@ -3,6 +3,7 @@
 use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue, Pipeline};
 
+use crate::algorithm::{SnapshotCounts, StateSnapshot};
 use crate::store::redis::epoch::Purpose;
 use crate::store::redis::error_map::CLUSTER;
 use crate::store::redis::layout::{KeyPart, Names};
@@ -10,7 +11,7 @@ use crate::store::redis::server::Call;
 use crate::store::redis::topology::{ServerId, ShardId};
 use crate::store::redis::zset_snapshot::{ZsetEntry, ZsetSnapshot};
 use crate::store::redis::{Inner, RedisStore, bad_reply};
-use crate::{Algorithm, Error, Fault, Inspection, Key, MAX_INSPECTED, Micros, Quota, WindowEntry};
+use crate::{Error, Fault, Inspection, Key, MAX_INSPECTED, Micros, Quota, State, WindowEntry};
 
 /// Members of a sorted set and their scores.
 type Members = Vec<(String, f64)>;
@@ -239,44 +240,28 @@ fn page(main: &str, start: usize) -> Cmd {
 }
 
 fn inspection(snapshot: ZsetSnapshot, now: u64) -> Option<Inspection> {
-    let ZsetSnapshot { quota, used, newest, entries, .. } = snapshot;
-    let last = snapshot.last;
-    let now = now.max(last);
-    let window = quota.window().get();
-    let (used, reset_after, entries) = match quota.algorithm() {
-        Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } | Algorithm::Concurrency => {
-            let (gone, left): (Vec<_>, Vec<_>) =
-                entries.into_iter().partition(|entry| entry.at.saturating_add(window) <= now);
-            let gone: u64 = gone.iter().map(|entry| entry.cost).sum();
-            let left = left.into_iter().map(|entry| (entry.at, entry.cost)).collect();
-            (used.saturating_sub(gone), newest.saturating_add(window).saturating_sub(now), left)
-        }
-        Algorithm::FixedWindow => {
-            let start = now - now % window;
-            let used = if last < start { 0 } else { used };
-            let entries = if used > 0 { vec![(start, used)] } else { Vec::new() };
-            (used, start + window - now, entries)
-        }
-        Algorithm::TokenBucket { .. } => {
-            let (rate, per) = quota.rate();
-            let missing = used.saturating_sub((now - last).saturating_mul(rate));
-            (missing.div_ceil(per), missing.div_ceil(rate), Vec::new())
-        }
+    let last = Micros::new(snapshot.last);
+    let now = Micros::new(now).max(last);
+    let (used, reset_after, entries) = if snapshot.quota.algorithm().has_entries() {
+        let window = snapshot.quota.window();
+        let (gone, left): (Vec<ZsetEntry>, Vec<ZsetEntry>) =
+            snapshot.entries.into_iter().partition(|entry| Micros::new(entry.at).plus(window) <= now);
+        let gone: u64 = gone.iter().map(|entry| entry.cost).sum();
+        let leaves = |at: u64| Micros::new(at).plus(window);
+        let left = left.iter().map(|entry| (Micros::new(entry.at), entry.cost, leaves(entry.at))).collect();
+        (snapshot.used.saturating_sub(gone), leaves(snapshot.newest).since(now), left)
+    } else {
+        let counted = SnapshotCounts::Numbers(snapshot.numbers());
+        let mut state = State::restored(&snapshot.quota, StateSnapshot { last, counted }, Vec::new());
+        let used = state.inspect(now);
+        (used, state.empty_at().since(now), state.entries())
     };
     if used == 0 {
         return None;
     }
-    let counted = entries.into_iter().filter(|(_, cost)| *cost > 0).map(|(at, cost)| WindowEntry {
-        at: Micros::new(at),
-        cost,
-        leaves_after: Micros::new((at + window).saturating_sub(now)),
-    });
-    Some(Inspection {
-        at: Micros::new(now),
-        used,
-        reset_after: Micros::new(reset_after),
-        entries: counted.take(MAX_INSPECTED).collect(),
-    })
+    let counted = entries.into_iter().filter(|(_, cost, _)| *cost > 0);
+    let counted = counted.map(|(at, cost, leaves)| WindowEntry { at, cost, leaves_after: leaves.since(now) });
+    Some(Inspection { at: now, used, reset_after, entries: counted.take(MAX_INSPECTED).collect() })
 }
 
 /// Parses a packed log; none if it is foreign.

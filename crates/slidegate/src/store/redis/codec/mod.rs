@@ -13,8 +13,8 @@ use super::script::{Arguments, Parts};
 use super::{Expiry, bad_reply};
 use crate::settlement::NEVER_SETTLED;
 use crate::{
-    Algorithm, BatchVerdicts, Check, Checks, Correction, Count, Encoding, Entry, Error, Key, Micros, Outcome,
-    Precision, Quota, RampShape, Settled, Settlement, Source, Verdict, Verdicts, WarmUp,
+    BatchVerdicts, Check, Checks, Correction, Count, Encoding, Entry, Error, Key, Micros, Outcome, Precision,
+    Quota, RampShape, Settled, Settlement, Source, Verdict, Verdicts, WarmUp,
 };
 
 /// Encoded batch, and how to decode the reply to it.
@@ -311,8 +311,7 @@ fn run_verdicts(at: Micros, checks: &Checks, reply: [u64; 7], i: u64) -> Result<
 
 /// Returns true for a window of single admissions in a sorted set.
 fn is_exact(check: &Check) -> bool {
-    let exact = matches!(check.quota.algorithm(), Algorithm::SlidingWindow | Algorithm::Concurrency);
-    exact && Kind::of(check) == Kind::Zset
+    check.quota.algorithm().keeps_instants() && Kind::of(check) == Kind::Zset
 }
 
 /// Returns how many requests go into one call: `size`, or more if they are equal.
@@ -342,14 +341,14 @@ fn line_numbers(
     expiry: Expiry,
 ) -> [u64; 13] {
     let (extra, per) = match quota.algorithm() {
-        Algorithm::TimeSlice { .. } => (quota.grain().get(), 0),
-        Algorithm::TokenBucket { .. } => quota.rate(),
+        algorithm if algorithm.is_sliced() => (quota.grain().get(), 0),
+        algorithm if algorithm.refills() => quota.rate(),
         _ => (0, 0),
     };
     [
         key,
         notes,
-        kind as u64,
+        kind.number(),
         quota_tag,
         u64::from(quota.count() == Count::Attempts),
         extra,
@@ -391,8 +390,7 @@ fn single_check(checks: &Checks) -> Option<&Check> {
 
 /// Returns true if equal requests of this check can be answered together: the replies follow from one another.
 fn is_repeatable(check: &Check) -> bool {
-    let bucket = matches!(check.quota.algorithm(), Algorithm::TokenBucket { .. });
-    check.quota.count() == Count::Admitted && !bucket
+    check.quota.count() == Count::Admitted && !check.quota.algorithm().refills()
 }
 
 fn is_equal(checks: &Checks, check: &Check) -> bool {

@@ -8,6 +8,10 @@
 --   -instant    g            admissions up to this instant no longer matter (bucket)
 --   -instant    <quota tag>  when the counter last changed; the member is the algorithm and the quota
 --
+-- A kind of counter also has: `algorithm`, its name in quota tags; `read_tag`, which sets the numbers of a line from
+-- those of a quota tag and returns false if one is missing; `second`, the member of its second number, if it has one;
+-- and `ends`, the instant at which a key with the header `h` is no longer needed.
+--
 -- Invariant: a bucket counts in units. A microsecond adds `rate` units, and a permit is `per` units, so nothing is
 -- rounded. A settlement may put the bucket one capacity into debt: at most two capacities are missing, so the key
 -- lives for at most twice the time to fill.
@@ -32,10 +36,8 @@ do
     for i = 1, #found, 2 do
       local name, score = found[i], -tonumber(found[i + 1])
       if name == 'u' then s.used = score
-      elseif name == 'n' then s.n = score
-      elseif name == 'c' then s.c = score
-      elseif name == 'g' then s.g = score
-      elseif #name > 1 then s.stored, s.last = name, score end
+      elseif #name == 1 then s[name] = score
+      else s.stored, s.last = name, score end
     end
     if s.stored ~= line.quota_tag then check_ours(key, s.stored) end
     s.pushed = s.last
@@ -56,7 +58,8 @@ do
     return s.at, ordinal
   end
 
-  local function save(s, line, ttl)
+  -- Writes the header, with `used` as its first number.
+  local function save(s, line, ttl, used)
     if s.count == 0 and not s.restored and (s.fresh or not s.moved) then return end
     local key = s.key
     if s.replace then drop_key(key) end
@@ -67,11 +70,12 @@ do
       members[#members + 1] = format('%d', score)
       members[#members + 1] = member
     end
-    add(-s.used, 'u')
+    add(-used, 'u')
     add(-s.last, s.quota_tag)
     add(-s.n, 'n')
     if s.fresh then add(-s.c, 'c') end
-    if line.kind == 4 then add(-s.g, 'g') end
+    local second = kinds[line.kind].second
+    if second then add(-s[second], second) end
     call('ZADD', key, unpack(members))
     dropped[key] = nil
     -- The first change in each period sets the expiry of the key; so does another quota, or more debt than usual.
@@ -80,7 +84,15 @@ do
     end
   end
 
-  local fixed = {}
+  local fixed = { algorithm = 'fixed-window' }
+
+  function fixed.read_tag()
+    return true
+  end
+
+  function fixed.ends(line, h)
+    return h.newest - fmod(h.newest, line.window) + line.window
+  end
 
   function fixed.load(line)
     local s = header(line)
@@ -122,7 +134,7 @@ do
   end
 
   function fixed.save(s, line)
-    save(s, line, line.ttl)
+    save(s, line, line.ttl, s.used)
   end
 
   function fixed.amend(s, line, at, from, to, seq)
@@ -157,7 +169,18 @@ do
     return added
   end
 
-  local bucket = {}
+  local bucket = { algorithm = 'token-bucket', second = 'g' }
+
+  function bucket.read_tag(line, rate, per, burst)
+    if not burst then return false end
+    line.rate, line.per, line.capacity = rate, per, burst
+    line.horizon = math.ceil(per * burst / rate)
+    return true
+  end
+
+  function bucket.ends(line, h)
+    return h.newest + math.max(line.horizon, math.ceil(h.u / line.rate))
+  end
 
   local function set_used(s, line)
     s.used = div_ceil(s.missing, line.per)
@@ -253,9 +276,7 @@ do
   end
 
   function bucket.save(s, line)
-    local ttl = line.ttl + math.max(0, bucket.reset(s, line) - line.horizon)
-    s.used = s.missing
-    save(s, line, ttl)
+    save(s, line, line.ttl + math.max(0, bucket.reset(s, line) - line.horizon), s.missing)
   end
 
   function bucket.amend(s, line, at, from, to, seq)
@@ -290,9 +311,7 @@ do
     s.missing = math.min(s.missing + added * line.per, math.max(s.missing, most))
     set_used(s, line)
     s.last, s.moved, s.restored = s.at, true, true
-    local used = s.used
     bucket.save(s, line)
-    s.used = used
     return added
   end
 

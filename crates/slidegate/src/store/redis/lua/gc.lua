@@ -82,8 +82,7 @@ local function scan_counter(line, h)
   end, LOOK)
   if not ours then return nil end
   local n = call('ZCOUNT', KEYS[1], '1', format('%d', s.cut))
-  local ends = line.kind == 3 and h.newest - fmod(h.newest, line.window) + line.window
-    or h.newest + math.max(line.horizon, math.ceil(h.u / line.rate))
+  local ends = kinds[line.kind].ends(line, h)
   if top_of(KEYS[1]) > s.cut then ends = now + 1 end
   return s, ends, n, function()
     local stay = trim_notes(KEYS[1], format('%d', s.cut))

@@ -47,7 +47,7 @@ end
 local function read_header()
   local h, quota_tag = {}, nil
   local ours = each_member(KEYS[1], 0, function(name, score)
-    if string.find(name, '^[ulmcng]$') then
+    if string.find(name, '^%l$') then
       h[name] = -score
     elseif not quota_tag then
       quota_tag, h.newest = name, -score
@@ -60,7 +60,8 @@ local function read_header()
   if not line then return nil end
   -- A missing total of a window can be restored from its entries.
   local whole = line.kind == 1 and h.l and h.m or line.kind > 2 and h.u and h.u % 1 == 0 and h.n and h.c
-  if not whole or line.kind == 4 and not h.g then return nil end
+  local second = kinds[line.kind].second
+  if not whole or second and not h[second] then return nil end
   return line, h
 end
 
@@ -84,6 +85,6 @@ end
 -- Returns when a key with state `s` should expire, in milliseconds.
 local function expiry_of(s, line)
   local ttl = line.ttl
-  if line.kind == 4 then ttl = ttl + math.max(0, kinds[4].reset(s, line) - line.horizon) end
+  if line.kind > 2 then ttl = ttl + math.max(0, kinds[line.kind].reset(s, line) - line.horizon) end
   return format('%d', math.ceil((math.max(s.at, s.newest or 0) + ttl) / 1000))
 end

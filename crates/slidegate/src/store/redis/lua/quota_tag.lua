@@ -19,12 +19,12 @@ local function line_of(quota_tag, key, notes, kind)
     line.kind = 1
     line.slice = math.ceil(a / b)
     line.horizon = a + line.slice
-  elseif algorithm == 'fixed-window' then line.kind = 3
-  elseif algorithm == 'token-bucket' and c then
-    line.kind = 4
-    line.rate, line.per, line.capacity = a, b, c
-    line.horizon = math.ceil(b * c / a)
-  else return nil end
+  else
+    for number, counter in pairs(kinds) do
+      if counter.algorithm == algorithm then line.kind = number end
+    end
+    if not line.kind or not kinds[line.kind].read_tag(line, a, b, c) then return nil end
+  end
   line.ttl = math.max(min_expire, line.horizon + buffer)
   line.period = math.max(1, line.ttl - line.horizon - math.floor(buffer / 2))
   line.modulus = modulus_of(line.kind, line.horizon, line.is_concurrency)

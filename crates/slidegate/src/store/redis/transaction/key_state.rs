@@ -9,7 +9,7 @@ use crate::dynamic::warm_up::Warmth;
 use crate::quota::MAX_TOTAL;
 use crate::store::redis::layout::{self, FIRST_ID_SEQ};
 use crate::store::redis::zset_snapshot::{ZsetEntry, ZsetSnapshot};
-use crate::{Algorithm, Correction, Entry, Micros, Quota, RequestId, Settlement, State, Verdict};
+use crate::{Correction, Entry, Micros, Quota, RequestId, Settlement, State, Verdict};
 
 /// State of one key while a batch is evaluated.
 pub(super) struct KeyState {
@@ -38,13 +38,20 @@ pub(super) struct KeyState {
 }
 
 /// Change of a key by a settlement.
-pub(super) struct Amendment {
-    /// Permits in use; for a bucket, units missing.
-    pub(super) used: u64,
-    /// The entry as it was, and its new cost.
-    pub(super) entry: Option<(ZsetEntry, u64)>,
-    /// Instant of the newest remaining entry, if the newest was removed.
-    pub(super) newest: Option<u64>,
+pub(super) enum Amendment {
+    /// The numbers of a counter, which the state has.
+    Counter,
+    /// An entry of a window.
+    Entry {
+        /// Permits in use.
+        used: u64,
+        /// The entry as it was.
+        entry: ZsetEntry,
+        /// New cost of the entry.
+        cost: u64,
+        /// Instant of the newest remaining entry, if the newest was removed.
+        newest: Option<u64>,
+    },
 }
 
 /// States of the keys of one request.
@@ -81,8 +88,8 @@ impl KeyState {
         let snapshot = loaded.snapshot.as_ref().filter(|snapshot| same_counter(&snapshot.quota, quota));
         let Some(snapshot) = snapshot else {
             let next = match quota.algorithm() {
-                Algorithm::SlidingWindow | Algorithm::Concurrency => 0,
-                Algorithm::TimeSlice { .. } => now % quota.grain().get() * 1_000,
+                algorithm if algorithm.keeps_instants() => 0,
+                algorithm if algorithm.is_sliced() => now % quota.grain().get() * 1_000,
                 _ => now,
             };
             return KeyState::with(State::new(quota), *quota, true, now, next);
@@ -96,36 +103,28 @@ impl KeyState {
         let unread = if loaded.read_whole { 0 } else { snapshot.used.saturating_sub(read) };
         let unread_permits = (unread > 0).then_some((snapshot.newest, unread));
         entries.extend(unread_permits.map(|(at, cost)| (Micros::new(at), cost)));
-        let counted = match snapshot.quota.algorithm() {
-            Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } | Algorithm::Concurrency => {
-                SnapshotCounts::Entries(entries)
-            }
-            Algorithm::FixedWindow => SnapshotCounts::Used(snapshot.used),
-            Algorithm::TokenBucket { .. } => {
-                SnapshotCounts::Missing { units: snapshot.used, gone: Micros::new(snapshot.gone) }
-            }
+        let counted = match quota.algorithm().has_entries() {
+            true => SnapshotCounts::Entries(entries),
+            false => SnapshotCounts::Numbers(snapshot.numbers()),
         };
         // A bucket is advanced by its old rate before it adopts the new one.
-        let base =
-            if let Algorithm::TokenBucket { .. } = quota.algorithm() { snapshot.quota } else { *quota };
-        let state = State::restored(&base, StateSnapshot { last: Micros::new(snapshot.last), counted }, ids);
+        let stored = StateSnapshot { last: Micros::new(snapshot.last), counted };
+        let state = State::restored(&snapshot.quota, stored, ids);
         let date = record_instant(quota, at);
         let current_entry = snapshot.entries.iter().find(|entry| entry.at == date).cloned();
         let next_of_entry = current_entry.as_ref().map_or(0, |entry| entry.count);
         let next = match quota.algorithm() {
             // The entry of this instant was refunded: its numbers must not be given out again.
-            Algorithm::SlidingWindow | Algorithm::Concurrency
-                if current_entry.is_none() && snapshot.last == at =>
-            {
+            algorithm if algorithm.keeps_instants() && current_entry.is_none() && snapshot.last == at => {
                 now % 1_000_000_000 * 1_000
             }
-            Algorithm::SlidingWindow | Algorithm::Concurrency => next_of_entry,
-            Algorithm::TimeSlice { .. } => next_of_entry.max(at % quota.grain().get() * 1_000),
+            algorithm if algorithm.keeps_instants() => next_of_entry,
+            algorithm if algorithm.is_sliced() => next_of_entry.max(at % quota.grain().get() * 1_000),
             _ => snapshot.next,
         };
         let mut key_state = KeyState::with(state, *quota, false, at, next);
         key_state.unread_permits = unread_permits;
-        key_state.current_entry = current_entry.filter(|_| ZsetSnapshot::is_window(quota));
+        key_state.current_entry = current_entry.filter(|_| quota.algorithm().has_entries());
         key_state.refunded = loaded.refunded.clone();
         key_state
     }
@@ -186,21 +185,6 @@ impl KeyState {
         self.unread_permits.is_some_and(|(at, _)| warms_up || at + self.quota.window().get() == ends)
     }
 
-    /// Returns true if an admission still counts here.
-    pub(super) fn still_counts(&self, snapshot: &ZsetSnapshot, entry: &Entry) -> bool {
-        let window = snapshot.quota.window().get();
-        let at = entry.at.get();
-        let (ahead, left) = match (snapshot.quota.algorithm(), self.state.snapshot().counted) {
-            (Algorithm::FixedWindow, _) => (0, (at - at % window).saturating_add(window) <= self.at),
-            (_, SnapshotCounts::Missing { gone, .. }) => (0, entry.at <= gone),
-            (Algorithm::TimeSlice { .. }, _) => {
-                (snapshot.quota.grain().get() - 1, at.saturating_add(window) <= self.at)
-            }
-            _ => (0, at.saturating_add(window) <= self.at),
-        };
-        at <= self.at + ahead && !left
-    }
-
     /// Returns true if a settlement removes the newest entry, so that another becomes the newest.
     pub(super) fn takes_newest(&self, snapshot: &ZsetSnapshot, settlement: &Settlement) -> bool {
         settlement.correction == Correction::Cost(0) && settlement.entry.at.get() == snapshot.newest
@@ -221,47 +205,30 @@ impl KeyState {
             Correction::Extend => (0, found.as_ref().map_or(0, |found| from.min(found.cost))),
         };
         let named = seq >= FIRST_ID_SEQ;
-        let now = |used: u64, most: u64| (used.saturating_sub(from) + to).min(most);
-        let amended = match self.state.snapshot().counted {
-            SnapshotCounts::Entries(_) => {
-                let Some(found) = found.filter(|found| found.cost > 0) else { return false };
-                if let Algorithm::TimeSlice { .. } = snapshot.quota.algorithm() {
-                    let made = (at.get() + 1 + seq / 1_000).saturating_sub(snapshot.quota.grain().get());
-                    if !named && made < snapshot.created {
-                        return false;
-                    }
-                }
-                if !named && seq >= found.count {
-                    return false;
-                }
-                let others = self.state.used().saturating_sub(found.cost);
-                let cost = now(found.cost, MAX_TOTAL - others);
-                let cut = self.at.saturating_sub(snapshot.quota.window().get());
-                // An extended entry is itself the newest.
-                let taken = cost == 0 && found.at == snapshot.newest && again == 0;
-                let newest = taken.then_some(if newest > cut { newest } else { 0 });
-                if again > 0 {
-                    self.state.count_again(Micros::new(self.at), again);
-                    self.note_recorded();
-                }
-                Amendment { used: others + cost + again, entry: Some((found, cost)), newest }
-            }
-            _ if at.get() < snapshot.created
-                || !named && !(snapshot.created..snapshot.next).contains(&seq) =>
-            {
-                return false;
-            }
-            SnapshotCounts::Used(used) => Amendment { used: now(used, MAX_TOTAL), entry: None, newest: None },
-            SnapshotCounts::Missing { units, .. } => {
-                let (_, per) = snapshot.quota.rate();
-                let change = (i128::from(to) - i128::from(from)) * i128::from(per);
-                // A bucket may owe one capacity: as in `amend` in `lua/counters.lua`.
-                let most = units.max((2 * snapshot.quota.capacity() * per).min(MAX_TOTAL));
-                let units = (i128::from(units) + change).clamp(0, i128::from(most));
-                Amendment { used: units.try_into().unwrap_or(MAX_TOTAL), entry: None, newest: None }
-            }
-        };
-        self.amended = Some(amended);
+        if !snapshot.quota.algorithm().has_entries() {
+            let made_here = at.get() >= snapshot.created
+                && (named || (snapshot.created..snapshot.next).contains(&seq))
+                && self.state.amend(settlement.entry, to);
+            self.amended = made_here.then_some(Amendment::Counter);
+            return made_here;
+        }
+        let Some(found) = found.filter(|found| found.cost > 0) else { return false };
+        let made = (at.get() + 1 + seq / 1_000).saturating_sub(snapshot.quota.grain().get());
+        let before_key = snapshot.quota.algorithm().is_sliced() && made < snapshot.created;
+        if !named && (before_key || seq >= found.count) {
+            return false;
+        }
+        let others = self.state.used().saturating_sub(found.cost);
+        let cost = (found.cost.saturating_sub(from) + to).min(MAX_TOTAL - others);
+        let cut = self.at.saturating_sub(snapshot.quota.window().get());
+        // An extended entry is itself the newest.
+        let taken = cost == 0 && found.at == snapshot.newest && again == 0;
+        let newest = taken.then_some(if newest > cut { newest } else { 0 });
+        if again > 0 {
+            self.state.count_again(Micros::new(self.at), again);
+            self.note_recorded();
+        }
+        self.amended = Some(Amendment::Entry { used: others + cost + again, entry: found, cost, newest });
         true
     }
 }

@@ -9,7 +9,7 @@ use super::AttemptError;
 use crate::store::redis::error_map::NOT_OURS;
 use crate::store::redis::zset_snapshot::{ZsetEntry, ZsetSnapshot};
 use crate::store::redis::{bad_reply, layout};
-use crate::{Algorithm, Entry, Error, Fault, Micros, Quota, RequestId};
+use crate::{Entry, Error, Fault, Micros, Quota, RequestId};
 
 /// Members that are first read of a window.
 const FIRST_PAGE: usize = 64;
@@ -110,7 +110,7 @@ pub(super) async fn load(
             let at = now.max(snapshot.last);
             let expired =
                 members.last().is_some_and(|(_, score)| *score as u64 + snapshot.quota.window().get() <= at);
-            let sliced = matches!(snapshot.quota.algorithm(), Algorithm::TimeSlice { .. });
+            let sliced = snapshot.quota.algorithm().is_sliced();
             if expired || sliced || at == snapshot.last {
                 incomplete.push(i);
             }
@@ -163,7 +163,7 @@ impl LoadedKey {
     /// Returns the key with the notes on the stored count; none if it has no notes.
     pub(super) fn notes_key(&self) -> Option<&str> {
         let snapshot = self.snapshot.as_ref()?;
-        match ZsetSnapshot::is_window(&snapshot.quota) {
+        match snapshot.quota.algorithm().has_entries() {
             true => snapshot.has_notes.then_some(&self.notes),
             false => Some(&self.name),
         }
@@ -207,8 +207,8 @@ impl LoadedKey {
 
 /// Returns true if a key that counts by one quota continues with the other.
 pub(super) fn same_counter(stored: &Quota, requested: &Quota) -> bool {
-    let bucket = |quota: &Quota| matches!(quota.algorithm(), Algorithm::TokenBucket { .. });
-    bucket(stored) && bucket(requested) || layout::quota_tag(stored) == layout::quota_tag(requested)
+    stored.algorithm().refills() && requested.algorithm().refills()
+        || layout::quota_tag(stored) == layout::quota_tag(requested)
 }
 
 pub(super) fn note_name(what: &str, quota: &Quota, at: u64, seq: u64) -> String {

@@ -29,7 +29,7 @@ use super::error_map::{Redirect, explain, redirect};
 use super::layout::{FIRST_ID_SEQ, id_note_of};
 use super::server::{self, Server};
 use super::topology::ShardId;
-use super::zset_snapshot::{ZsetEntry, ZsetSnapshot};
+use super::zset_snapshot::ZsetEntry;
 use super::{Inner, bad_reply};
 use crate::algorithm::evaluate::evaluate;
 use crate::{
@@ -222,7 +222,7 @@ impl Inner {
     ) -> Result<BatchVerdicts, AttemptError> {
         let noted = |key: &Key| {
             let mut checks = batch.iter().filter(|checks| checks.id().is_some()).flat_map(Checks::as_slice);
-            checks.any(|check| check.key == *key && ZsetSnapshot::is_window(&check.quota))
+            checks.any(|check| check.key == *key && check.quota.algorithm().has_entries())
         };
         let warms_up = |key: &Key| {
             let mut checks = batch.iter().flat_map(Checks::as_slice);
@@ -358,10 +358,10 @@ impl Inner {
                 || seq < FIRST_ID_SEQ
                 || named == Some(admitted_at.get() as f64)
                 || healed.is_some_and(|newest| newest >= instant as f64)
-                || ZsetSnapshot::is_window(&quota) && found.iter().any(|name| name.contains('-'));
+                || quota.algorithm().has_entries() && found.iter().any(|name| name.contains('-'));
             let extends = settlement.correction == Correction::Extend;
             let outcome = if admitted_at.get() > key_state.at && quota.is_held()
-                || !key_state.still_counts(snapshot, &settlement.entry)
+                || !key_state.state.still_counts(settlement.entry.at, Micros::new(key_state.at))
             {
                 Settled::Gone
             } else if noted == Some(instant as f64) {

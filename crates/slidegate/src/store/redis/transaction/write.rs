@@ -4,11 +4,12 @@ use redis::{Cmd, Pipeline};
 
 use super::key_state::{Amendment, KeyState, record_instant};
 use super::load::LoadedKey;
-use crate::algorithm::{SnapshotCounts, StateSnapshot};
+use crate::Micros;
+use crate::algorithm::{CounterNumbers, SnapshotCounts, StateSnapshot};
+use crate::quota::Storage;
 use crate::store::redis::layout;
 use crate::store::redis::options::Expiry;
 use crate::store::redis::zset_snapshot::ZsetEntry;
-use crate::{Algorithm, Micros};
 
 /// Most entries that one transaction removes: as many as a script does.
 const MOST_REMOVED: usize = 2_000;
@@ -22,12 +23,8 @@ impl KeyState {
         }
         match &kept.counted {
             SnapshotCounts::Entries(entries) => self.write_window(writes, loaded, expiry, &kept, entries),
-            SnapshotCounts::Used(used) => {
-                self.write_counter(writes, loaded, expiry, &kept, *used, None);
-                true
-            }
-            SnapshotCounts::Missing { units, gone } => {
-                self.write_counter(writes, loaded, expiry, &kept, *units, Some(*gone));
+            SnapshotCounts::Numbers(numbers) => {
+                self.write_counter(writes, loaded, expiry, kept.last, *numbers);
                 true
             }
         }
@@ -103,10 +100,10 @@ impl KeyState {
             add.arg(date).arg(new);
             new_cost = Some(cost);
         }
-        let sliced = matches!(quota.algorithm(), Algorithm::TimeSlice { .. });
+        let sliced = quota.algorithm().is_sliced();
         // Without the entry the others still have a uniform cost.
         let mut alters = false;
-        if let Some(Amendment { used: amended, entry: Some((entry, cost)), newest: left }) = &self.amended {
+        if let Some(Amendment::Entry { used: amended, entry, cost, newest: left }) = &self.amended {
             writes.cmd("ZREM").arg(name).arg(&entry.name);
             let stays = *cost > 0 || entry.at == self.at || sliced;
             if stays {
@@ -164,9 +161,8 @@ impl KeyState {
         writes: &mut Pipeline,
         loaded: &LoadedKey,
         expiry: Expiry,
-        kept: &StateSnapshot,
-        used: u64,
-        gone: Option<Micros>,
+        last: Micros,
+        numbers: CounterNumbers,
     ) {
         let (name, quota) = (&loaded.name, &self.quota);
         let snapshot = loaded.snapshot.as_ref().filter(|_| !self.fresh);
@@ -175,38 +171,31 @@ impl KeyState {
         let retagged = stored.as_ref() != Some(&quota_tag);
         // Adopting another rate and then the first one again may leave less than there was.
         let moved =
-            snapshot.is_some_and(|snapshot| snapshot.last != kept.last.get() || snapshot.used != used);
+            snapshot.is_some_and(|snapshot| snapshot.last != last.get() || snapshot.used != numbers.used);
         if self.recorded == 0 && !moved && !retagged && self.amended.is_none() {
             return;
         }
-        let used = self.amended.as_ref().map_or(used, |amended| amended.used);
         if self.fresh {
             writes.cmd("UNLINK").arg(name);
         } else if let Some(stored) = stored.filter(|_| retagged) {
             writes.cmd("ZREM").arg(name).arg(stored);
         }
         if !self.new_notes.is_empty() && !self.fresh {
-            let cut = gone.map_or(self.at - self.at % quota.window().get() - 1, Micros::get);
-            writes.cmd("ZREMRANGEBYSCORE").arg(name).arg(1).arg(cut);
+            writes.cmd("ZREMRANGEBYSCORE").arg(name).arg(1).arg(self.state.gone_until().get());
         }
         let mut add = redis::cmd("ZADD");
-        let next = self.next;
-        add.arg(name).arg(negative(used)).arg("u").arg(negative(kept.last.get())).arg(&quota_tag);
-        add.arg(negative(next)).arg("n");
+        add.arg(name).arg(negative(numbers.used)).arg("u").arg(negative(last.get())).arg(&quota_tag);
+        add.arg(negative(self.next)).arg("n");
         if self.fresh {
             add.arg(negative(self.at)).arg("c");
         }
-        if let Some(gone) = gone {
-            add.arg(negative(gone.get())).arg("g");
+        if let Storage::Counter { second: Some(name), .. } = quota.algorithm().storage() {
+            add.arg(negative(numbers.second)).arg(name);
         }
         self.add_notes(&mut add);
         writes.add_command(add);
-        let owed = match quota.algorithm() {
-            Algorithm::TokenBucket { .. } => {
-                used.div_ceil(quota.rate().0).saturating_sub(quota.horizon().get())
-            }
-            _ => 0,
-        };
+        // A bucket that owes permits counts for longer than its horizon.
+        let owed = self.state.empty_at().since(Micros::new(self.at)).since(quota.horizon()).get();
         let period = expiry.period(quota).get();
         let pushed = snapshot.map_or(0, |snapshot| snapshot.last);
         if retagged || owed > 0 || self.at - self.at % period > pushed {
@@ -217,10 +206,8 @@ impl KeyState {
     /// Sets the expiry of a key that is not changed otherwise.
     pub(super) fn touch(&self, writes: &mut Pipeline, loaded: &LoadedKey, expiry: Expiry) {
         let Some(snapshot) = &loaded.snapshot else { return };
-        let owed = match snapshot.quota.algorithm() {
-            Algorithm::TokenBucket { .. } => snapshot.used.div_ceil(snapshot.quota.rate().0),
-            _ => 0,
-        };
+        let refills = snapshot.quota.algorithm().refills();
+        let owed = if refills { snapshot.used.div_ceil(snapshot.quota.rate().0) } else { 0 };
         let ttl = expiry.ttl(&snapshot.quota).max(expiry.ttl(&self.quota));
         self.expire(writes, &loaded.name, ttl.get() + owed);
     }

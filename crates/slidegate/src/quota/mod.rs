@@ -3,8 +3,14 @@
 //! A [`Quota`] is validated on creation, so no algorithm sees a limit of zero or a window that overflows. All numbers stay
 //! below 2^51, because Redis scripts compute in doubles and must agree with Rust to the last permit.
 
+#[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only Redis asks how a key is stored"))]
+mod algorithm;
+
 use std::time::Duration;
 
+pub use self::algorithm::Algorithm;
+#[cfg(feature = "redis")]
+pub(crate) use self::algorithm::Storage;
 use crate::{Error, Micros, WarmUp};
 
 /// Largest limit, burst, or number of permits in one request.
@@ -24,43 +30,6 @@ const MAX_SLICE: Micros = Micros::from_secs(90 * 24 * 3600);
 
 /// Largest total; integers up to this value are exact in every store.
 pub(crate) const MAX_TOTAL: u64 = (1 << 51) - 1;
-
-/// Algorithm that counts a quota.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Algorithm {
-    /// Exact: at most `limit` permits in any interval of length `window`.
-    #[default]
-    SlidingWindow,
-    /// The counter restarts at every multiple of the window. Up to twice the limit can pass around that instant.
-    FixedWindow,
-    /// The window moves in steps of one slice. A slice that is partly outside the window still counts in full, so no window
-    /// ever holds more than `limit`. Constant memory.
-    TimeSlice {
-        /// Number of slices in the window.
-        slices: u32,
-    },
-    /// A bucket of `burst` permits that refills at `limit` per `window`.
-    TokenBucket {
-        /// Capacity of the bucket.
-        burst: u64,
-    },
-    /// At most `limit` permits held at once. A permit is held until it is released, or until `window` has passed since it
-    /// was admitted or last extended.
-    Concurrency,
-}
-
-impl Algorithm {
-    /// Returns the name used in files and replies.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Algorithm::SlidingWindow => "sliding-window",
-            Algorithm::FixedWindow => "fixed-window",
-            Algorithm::TimeSlice { .. } => "time-slice",
-            Algorithm::TokenBucket { .. } => "token-bucket",
-            Algorithm::Concurrency => "concurrency",
-        }
-    }
-}
 
 /// The events that a rule counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -142,7 +111,7 @@ impl Quota {
 
     /// Returns the same limit with a warm-up: after a cold start it rises to the full limit.
     pub fn with_warm_up(self, warm_up: WarmUp) -> Result<Self, Error> {
-        if let Algorithm::TokenBucket { .. } = self.algorithm {
+        if self.algorithm.refills() {
             return Err(Error::invalid(
                 "`warm-up` does not go with algorithm: token-bucket, whose burst is what may come at once",
             ));
@@ -163,10 +132,7 @@ impl Quota {
             (n / 10_000 * factor + n % 10_000 * factor / 10_000).clamp(1, MAX_LIMIT)
         };
         let limit = scale(self.limit);
-        let algorithm = match self.algorithm {
-            Algorithm::TokenBucket { burst } => Algorithm::TokenBucket { burst: scale(burst) },
-            algorithm => algorithm,
-        };
+        let algorithm = self.algorithm.with_burst(scale(self.capacity()));
         Quota { limit, algorithm, adapts: true, divisor: gcd(limit, self.window.get()), ..self }
     }
 
@@ -174,18 +140,13 @@ impl Quota {
     /// burst. A cost above the result is denied for now, not for ever.
     pub(crate) fn stricter(self, other: &Quota) -> Self {
         let limit = self.limit.min(other.limit);
-        let quota = match (self.algorithm, other.algorithm) {
-            (Algorithm::TokenBucket { burst }, Algorithm::TokenBucket { burst: other_burst }) => {
+        let quota = match (self.algorithm.burst(), other.algorithm.burst()) {
+            (Some(burst), Some(other_burst)) => {
                 let rate = |a: &Quota, b: &Quota| u128::from(a.limit) * u128::from(b.window.get());
                 let slower = if rate(other, &self) < rate(&self, other) { *other } else { self };
-                let algorithm = Algorithm::TokenBucket { burst: burst.min(other_burst) };
-                Quota {
-                    limit: slower.limit,
-                    window: slower.window,
-                    divisor: slower.divisor,
-                    algorithm,
-                    ..self
-                }
+                let Quota { limit, window, divisor, .. } = slower;
+                let algorithm = self.algorithm.with_burst(burst.min(other_burst));
+                Quota { limit, window, divisor, algorithm, ..self }
             }
             _ => Quota { limit, divisor: gcd(limit, self.window.get()), ..self },
         };
@@ -194,7 +155,7 @@ impl Quota {
 
     /// Returns an error unless the quota can be scaled by every value up to `factor` and still be counted exactly.
     pub(crate) fn check_scales(&self, factor: u32) -> Result<(), Error> {
-        let Algorithm::TokenBucket { burst } = self.scaled(factor).algorithm else { return Ok(()) };
+        let Some(burst) = self.scaled(factor).algorithm.burst() else { return Ok(()) };
         if burst.checked_mul(self.window.get()).is_some_and(|units| units <= MAX_TOTAL) {
             return Ok(());
         }
@@ -218,18 +179,17 @@ impl Quota {
             warm_up: None,
             divisor,
         };
-        match algorithm {
-            Algorithm::SlidingWindow | Algorithm::FixedWindow | Algorithm::Concurrency => {}
-            Algorithm::TimeSlice { slices } => check_slices(slices, window)?,
-            Algorithm::TokenBucket { burst } => {
-                check_limit("burst", burst)?;
-                let (_, per) = quota.rate();
-                if burst.checked_mul(per).is_none_or(|units| units > MAX_TOTAL) {
-                    return Err(Error::invalid(format!(
-                        "a burst of {burst} at {limit} per {window} cannot be counted exactly: \
-                         use a smaller burst, or a limit that divides the window"
-                    )));
-                }
+        if let Some(slices) = algorithm.slices() {
+            check_slices(slices, window)?;
+        }
+        if let Some(burst) = algorithm.burst() {
+            check_limit("burst", burst)?;
+            let (_, per) = quota.rate();
+            if burst.checked_mul(per).is_none_or(|units| units > MAX_TOTAL) {
+                return Err(Error::invalid(format!(
+                    "a burst of {burst} at {limit} per {window} cannot be counted exactly: \
+                     use a smaller burst, or a limit that divides the window"
+                )));
             }
         }
         Ok(quota)
@@ -274,30 +234,33 @@ impl Quota {
     /// Returns true if permits are held until they are released: see [`Algorithm::Concurrency`].
     #[inline]
     pub fn is_held(&self) -> bool {
-        self.algorithm == Algorithm::Concurrency
+        self.algorithm.is_held()
     }
 
     /// Returns the most permits that can be in use at once: the burst of a token bucket, otherwise the limit.
     #[inline]
     pub fn capacity(&self) -> u64 {
-        match self.algorithm {
-            Algorithm::TokenBucket { burst } => burst,
-            _ => self.limit,
-        }
+        self.algorithm.burst().unwrap_or(self.limit)
     }
 
     /// Returns the longest time for which an admission can affect decisions; no `retry_after` is longer.
     ///
     /// The horizon is the window, plus one slice for `time-slice`. For a token bucket it is the time to fill.
     pub fn horizon(&self) -> Micros {
-        match self.algorithm {
-            Algorithm::SlidingWindow | Algorithm::FixedWindow | Algorithm::Concurrency => self.window,
-            Algorithm::TimeSlice { .. } => self.window.plus(self.grain()),
-            Algorithm::TokenBucket { burst } => {
-                let (permits, per) = self.rate();
-                Micros::new((burst * per).div_ceil(permits))
-            }
+        if let Some(burst) = self.algorithm.burst() {
+            let (permits, per) = self.rate();
+            return Micros::new((burst * per).div_ceil(permits));
         }
+        let windows = Micros::new(self.window.get() * self.algorithm.aligned_windows().max(1));
+        if self.algorithm.is_sliced() { windows.plus(self.grain()) } else { windows }
+    }
+
+    /// Returns the instant by which all admissions up to `now` have stopped to affect decisions.
+    #[cfg(feature = "redis")]
+    pub(crate) fn expired_by(&self, now: Micros) -> Micros {
+        let aligned = self.algorithm.aligned_windows() > 0;
+        let from = if aligned { now.get() - now.get() % self.window.get() } else { now.get() };
+        Micros::new(from).plus(self.horizon())
     }
 
     /// Creates a token bucket from its refill in lowest terms, as a store has saved it.
@@ -318,10 +281,7 @@ impl Quota {
 
     /// Returns the resolution to which instants are rounded: a slice, or a microsecond.
     pub(crate) fn grain(&self) -> Micros {
-        match self.algorithm {
-            Algorithm::TimeSlice { slices } => slice(self.window, slices),
-            _ => Micros::new(1),
-        }
+        self.algorithm.slices().map_or(Micros::new(1), |slices| slice(self.window, slices))
     }
 
     /// Returns the refill of a bucket in lowest terms: permits, and microseconds.
