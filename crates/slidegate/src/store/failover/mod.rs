@@ -9,6 +9,7 @@ mod admission_log;
 mod admit;
 mod breaker;
 mod bucket_estimate;
+mod calls;
 mod clock_offset;
 mod fallback;
 mod journal;
