@@ -6,11 +6,12 @@ use std::time::Duration;
 use super::calls::CallResult;
 use super::server_state::{Phase, ServerState};
 use super::{Inner, fallback, recovery_task};
+use crate::store::remote::RemoteStore;
 use crate::{
     BatchVerdicts, Check, Checks, Error, Fault, Micros, OnError, Outcome, Source, Verdict, Verdicts,
 };
 
-impl Inner {
+impl<R: RemoteStore> Inner<R> {
     /// Decides a batch whose keys are all on one server.
     pub(super) async fn admit_on(
         self: &Arc<Self>,
@@ -25,18 +26,18 @@ impl Inner {
             Phase::Joining => return self.admit_joining(server, batch).await,
         }
         let waited = batch.iter().map(Checks::waited).max().unwrap_or_default();
-        let mut time_left = self.options.deadline.saturating_sub(waited.into());
+        let mut time_left = self.node.options.deadline.saturating_sub(waited.into());
         if !server.is_identified() {
-            let started = self.clock.now();
+            let started = self.node.clock.now();
             if let Err(error) = self.verify_identity(server).await {
                 return self.conclude(server, batch, CallResult::Failed(error), self.stamp(server));
             }
-            time_left = time_left.saturating_sub(self.clock.now().since(started).into());
+            time_left = time_left.saturating_sub(self.node.clock.now().since(started).into());
         }
         let stamp = self.stamp(server);
         if time_left.is_zero() {
             // The requests waited for a call that was not answered, and have no time left for another.
-            server.record_failure(self, Fault::Timeout, 1);
+            server.record_failure(&self.node, Fault::Timeout, 1);
             return Ok(batch.iter().map(|checks| self.decide_without_store(server, checks)).collect());
         }
         let result = self.call(batch, time_left).await;
@@ -83,10 +84,11 @@ impl Inner {
     #[cold]
     async fn verify_identity(&self, server: &ServerState) -> Result<(), Error> {
         let verified =
-            tokio::time::timeout(self.options.deadline, recovery_task::verify_identity(self, server)).await;
+            tokio::time::timeout(self.node.options.deadline, recovery_task::verify_identity(self, server))
+                .await;
         verified.map(|identity| identity.map(|_| ())).unwrap_or_else(|_| {
             let address = self.store.server_address(server.id);
-            Err(Error::store(Fault::Timeout, format!("Redis at {address} did not answer in time")))
+            Err(Error::store(Fault::Timeout, format!("the server at {address} did not answer in time")))
         })
     }
 
@@ -97,7 +99,7 @@ impl Inner {
         server: &Arc<ServerState>,
         batch: &[Checks],
     ) -> Result<BatchVerdicts, Error> {
-        let started = self.clock.now();
+        let started = self.node.clock.now();
         let mut batch_verdicts = BatchVerdicts::new();
         for checks in batch {
             // The batch has one deadline, and does not wait for a server that has failed meanwhile.
@@ -117,7 +119,7 @@ impl Inner {
         checks: &Checks,
         time_left: Duration,
     ) -> Result<Verdicts, Error> {
-        let outage = server.current_outage(self);
+        let outage = server.current_outage(&self.node);
         let local_checks = self.checks_with_policy(checks, OnError::Local);
         let local = fallback::decide(&self.journal, &local_checks, &outage, true);
         if denies(&local_checks, &local) {
@@ -148,9 +150,9 @@ impl Inner {
         checks: &Checks,
     ) -> Verdicts {
         let closed = |check: &Check| check.enforced && self.policy(check) == OnError::Closed;
-        let at = server.latest_now(self);
+        let at = server.latest_now(&self.node);
         if checks.as_slice().iter().any(closed) {
-            let retry_after = server.until_probe(self);
+            let retry_after = server.until_probe(&self.node);
             let verdicts = checks.as_slice().iter().map(|check| match closed(check) {
                 true => fail_closed(check, retry_after),
                 false => Verdict::not_evaluated(check.quota.capacity()),
@@ -163,12 +165,12 @@ impl Inner {
             return Verdicts { at, source: Source::FailOpen, verdicts: verdicts.collect() };
         }
         let _local_decision = server.local_decisions.read();
-        let local = fallback::decide(&self.journal, &local_checks, &server.current_outage(self), false);
+        let local = fallback::decide(&self.journal, &local_checks, &server.current_outage(&self.node), false);
         self.fill_in(checks, local)
     }
 
     fn policy(&self, check: &Check) -> OnError {
-        check.on_error.unwrap_or(self.options.on_error)
+        check.on_error.unwrap_or(self.node.options.on_error)
     }
 
     /// Returns the checks that have this fallback policy.

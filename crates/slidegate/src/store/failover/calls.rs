@@ -12,9 +12,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::Inner;
 use super::admit::denies;
 use super::server_state::{Phase, ServerState};
-use crate::{
-    BatchVerdicts, Checks, Entry, Error, Fault, Micros, Outcome, RedisStore, Settlement, Store, Verdicts,
-};
+use crate::store::remote::RemoteStore;
+use crate::{BatchVerdicts, Checks, Entry, Error, Fault, Micros, Outcome, Settlement, Verdicts};
 
 /// A call to the store that may outlive its caller.
 pub(super) type Call = Pin<Box<dyn Future<Output = Result<BatchVerdicts, Error>> + Send>>;
@@ -34,7 +33,7 @@ pub(super) enum CallResult {
     Late(Call),
 }
 
-impl Inner {
+impl<R: RemoteStore> Inner<R> {
     /// Takes permits in advance, for a lease: from the server or not at all. Permits that arrive after the deadline
     /// are given back.
     pub(super) async fn admit_run(
@@ -42,7 +41,7 @@ impl Inner {
         checks: &Checks,
         times: usize,
     ) -> Result<BatchVerdicts, Error> {
-        let away = || Error::store(Fault::Unreachable, "nothing is taken in advance while Redis is away");
+        let away = || Error::store(Fault::Unreachable, "nothing is taken in advance while the store is away");
         let [check] = checks.as_slice() else { return Err(away()) };
         self.ensure_discovered().await;
         let server = self.server_state_of(self.store.server_of(&check.key));
@@ -53,7 +52,7 @@ impl Inner {
         let same_epoch = move |server: &ServerState| server.epoch.load(Ordering::Acquire) == stamp.epoch;
         let (store, owned) = (self.store.clone(), checks.clone());
         let mut call: Call = Box::pin(async move { store.admit_run(&owned, times).await });
-        match tokio::time::timeout(self.options.deadline, &mut call).await {
+        match tokio::time::timeout(self.node.options.deadline, &mut call).await {
             Ok(Ok(batch_verdicts)) => {
                 let direct = {
                     let _local_decision = server.local_decisions.read();
@@ -71,19 +70,19 @@ impl Inner {
                     return Err(away());
                 }
                 if let Some(first) = batch_verdicts.first() {
-                    server.record_answer(stamp.sent, self.clock.now(), first.at);
+                    server.record_answer(stamp.sent, self.node.clock.now(), first.at);
                 }
                 Ok(batch_verdicts)
             }
             Ok(Err(error)) => {
                 if let Some(fault) = error.fault() {
-                    server.record_failure(self, fault, 1);
+                    server.record_failure(&self.node, fault, 1);
                     server.task_wake.notify_one();
                 }
                 Err(error)
             }
             Err(_) => {
-                server.record_failure(self, Fault::Timeout, 1);
+                server.record_failure(&self.node, Fault::Timeout, 1);
                 let (store, key) = (self.store.clone(), check.key.clone());
                 tokio::spawn(async move {
                     let late = call.await.unwrap_or_default();
@@ -93,13 +92,13 @@ impl Inner {
                         let _ = store.give_back(&key, &charged_entries(&late)).await;
                     }
                 });
-                Err(Error::store(Fault::Timeout, "Redis did not answer in time"))
+                Err(Error::store(Fault::Timeout, "the store did not answer in time"))
             }
         }
     }
 
     pub(super) fn stamp(&self, server: &ServerState) -> CallStamp {
-        CallStamp { sent: self.clock.now(), epoch: server.epoch.load(Ordering::Acquire) }
+        CallStamp { sent: self.node.clock.now(), epoch: server.epoch.load(Ordering::Acquire) }
     }
 
     /// Returns the verdicts of the store, or decides without it if the call failed or is late.
@@ -113,7 +112,7 @@ impl Inner {
         match result {
             CallResult::Answered(batch_verdicts) => {
                 if let Some(first) = batch_verdicts.first() {
-                    server.record_answer(stamp.sent, self.clock.now(), first.at);
+                    server.record_answer(stamp.sent, self.node.clock.now(), first.at);
                 }
                 // Admissions of an earlier epoch are not in the server any more, so they are recorded as unwritten.
                 let same_epoch = server.epoch.load(Ordering::Acquire) == stamp.epoch;
@@ -126,7 +125,7 @@ impl Inner {
             }
             CallResult::Failed(error) => {
                 let Some(fault) = error.fault() else { return Err(error) };
-                server.record_failure(self, fault, batch.len());
+                server.record_failure(&self.node, fault, batch.len());
                 let batch_verdicts =
                     batch.iter().map(|checks| self.decide_without_store(server, checks)).collect();
                 server.task_wake.notify_one();
@@ -136,7 +135,11 @@ impl Inner {
                 // A call that had less than the full deadline counts as one failure, however many requests waited for
                 // it.
                 let had_full_deadline = batch.iter().all(|checks| checks.waited() == Micros::ZERO);
-                server.record_failure(self, Fault::Timeout, if had_full_deadline { batch.len() } else { 1 });
+                server.record_failure(
+                    &self.node,
+                    Fault::Timeout,
+                    if had_full_deadline { batch.len() } else { 1 },
+                );
                 let batch_verdicts: BatchVerdicts =
                     batch.iter().map(|checks| self.decide_without_store(server, checks)).collect();
                 self.late.fetch_add(1, Ordering::Relaxed);
@@ -159,15 +162,17 @@ impl Inner {
 
     /// Returns the rest of the deadline of a decision that started at `started`.
     pub(super) fn time_left(&self, started: Micros) -> Duration {
-        self.options.deadline.saturating_sub(self.clock.now().since(started).into())
+        self.node.options.deadline.saturating_sub(self.node.clock.now().since(started).into())
     }
 
     /// Calls the store, and waits at most `time_left`.
     pub(super) async fn call(&self, batch: &[Checks], time_left: Duration) -> CallResult {
         let Ok(permit) = Arc::clone(&self.in_flight).try_acquire_owned() else {
             self.overloaded.fetch_add(1, Ordering::Relaxed);
-            let message =
-                format!("{} calls to Redis are in flight: raise max-in-flight", self.options.max_in_flight);
+            let message = format!(
+                "{} calls to the store are in flight: raise max-in-flight",
+                self.node.options.max_in_flight
+            );
             return CallResult::Failed(Error::store(Fault::Overloaded, message));
         };
         let mut call: Call = Box::pin(admit(self.store.clone(), batch.into(), permit));
@@ -215,8 +220,8 @@ impl Inner {
     }
 }
 
-async fn admit(
-    store: RedisStore,
+async fn admit<R: RemoteStore>(
+    store: R,
     batch: SmallVec<[Checks; 1]>,
     _permit: OwnedSemaphorePermit,
 ) -> Result<BatchVerdicts, Error> {

@@ -1,6 +1,5 @@
 //! State of one server: who decides, circuit breaker, clock, membership and counters.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
@@ -10,8 +9,8 @@ use super::breaker::{Breaker, BreakerState};
 use super::clock_offset::ClockOffset;
 use super::fallback::Outage;
 use super::membership::Membership;
-use super::{Inner, recovery_task};
-use crate::store::redis::ServerId;
+use super::node::Node;
+use crate::store::remote::ServerId;
 use crate::{Fault, Micros};
 
 /// Component that decides.
@@ -97,7 +96,7 @@ impl OutageState {
 impl ServerState {
     /// Creates the state of a server. If it replaces `template`, it starts with the clock and the nodes of that
     /// server.
-    pub(super) fn new(id: ServerId, inner: &Inner, template: Option<&ServerState>) -> Self {
+    pub(super) fn new(id: ServerId, node: &Node, template: Option<&ServerState>) -> Self {
         let membership = template.map(|template| template.membership.lock().clone());
         ServerState {
             id,
@@ -105,7 +104,7 @@ impl ServerState {
             local_decisions: RwLock::default(),
             last_call_failed: AtomicBool::new(false),
             outage_state: Mutex::new(OutageState {
-                breaker: Breaker::new(&inner.options),
+                breaker: Breaker::new(&node.options),
                 number: 0,
                 since: Micros::ZERO,
                 answering_since: None,
@@ -117,7 +116,7 @@ impl ServerState {
                 template.map(|template| *template.clock_offset.lock()).unwrap_or_default(),
             ),
             membership: Mutex::new(
-                membership.unwrap_or_else(|| Membership::new(&inner.node_name, inner.options.nodes)),
+                membership.unwrap_or_else(|| Membership::new(&node.name, node.options.nodes)),
             ),
             task_wake: Notify::new(),
             written_back: AtomicU64::new(0),
@@ -137,10 +136,10 @@ impl ServerState {
     }
 
     /// Changes the phase. It waits for the decisions in progress without the server, and lets none begin meanwhile.
-    pub(super) fn set_phase(&self, inner: &Inner, phase: Phase) {
+    pub(super) fn set_phase(&self, node: &Node, phase: Phase) {
         let _no_local_decisions = self.local_decisions.write();
         self.phase.store(phase as u8, Ordering::Release);
-        self.outage_state.lock().set_away(phase == Phase::Away, inner.clock.now());
+        self.outage_state.lock().set_away(phase == Phase::Away, node.clock.now());
         if phase != Phase::Away {
             self.last_call_failed.store(false, Ordering::Relaxed);
         }
@@ -163,13 +162,13 @@ impl ServerState {
 
     /// Records a failure that affected this number of decisions.
     #[cold]
-    pub(super) fn record_failure(&self, inner: &Inner, fault: Fault, decisions: usize) {
-        let now = inner.clock.now();
+    pub(super) fn record_failure(&self, node: &Node, fault: Fault, decisions: usize) {
+        let now = node.clock.now();
         let latest = self.clock_offset.lock().latest(now);
         let mut outage_state = self.outage_state.lock();
         outage_state.fault = Some(fault);
         if !self.last_call_failed.swap(true, Ordering::Relaxed) {
-            outage_state.number = inner.outages.fetch_add(1, Ordering::Relaxed) + 1;
+            outage_state.number = node.next_outage();
             outage_state.since = latest;
             outage_state.answering_since = None;
         }
@@ -178,21 +177,21 @@ impl ServerState {
             Fault::Overloaded | Fault::WrongType | Fault::Conflict | Fault::Trimming => false,
             // The server has lost its data, so it must not decide before the data is written back.
             Fault::Restarted => {
-                outage_state.breaker.open(now, inner.random());
+                outage_state.breaker.open(now, node.random());
                 true
             }
-            _ => (0..decisions).any(|_| outage_state.breaker.record_failure(now, inner.random())),
+            _ => (0..decisions).any(|_| outage_state.breaker.record_failure(now, node.random())),
         };
         drop(outage_state);
         if opened && self.phase() != Phase::Away {
-            self.set_phase(inner, Phase::Away);
+            self.set_phase(node, Phase::Away);
             self.outages.fetch_add(1, Ordering::Relaxed);
             self.task_wake.notify_one();
         }
     }
 
     /// Returns the current outage, for a decision that is made now.
-    pub(super) fn current_outage(&self, inner: &Inner) -> Outage {
+    pub(super) fn current_outage(&self, node: &Node) -> Outage {
         let clock_offset = *self.clock_offset.lock();
         let (nodes, rank) = self.membership.lock().share();
         let (number, since) = {
@@ -202,7 +201,7 @@ impl ServerState {
         Outage {
             number,
             since,
-            now: clock_offset.latest(inner.clock.now()),
+            now: clock_offset.latest(node.clock.now()),
             clock_uncertainty: clock_offset.uncertainty(),
             nodes,
             rank,
@@ -219,9 +218,9 @@ impl ServerState {
     }
 
     /// Returns the earliest possible time on the server.
-    pub(super) fn earliest_now(&self, inner: &Inner) -> Micros {
+    pub(super) fn earliest_now(&self, node: &Node) -> Micros {
         let clock_offset = *self.clock_offset.lock();
-        clock_offset.latest(inner.clock.now()).since(clock_offset.uncertainty())
+        clock_offset.latest(node.clock.now()).since(clock_offset.uncertainty())
     }
 
     /// Records a timestamp of the server from outside a decision.
@@ -230,13 +229,13 @@ impl ServerState {
     }
 
     /// Returns the latest possible time on the server.
-    pub(super) fn latest_now(&self, inner: &Inner) -> Micros {
-        self.clock_offset.lock().latest(inner.clock.now())
+    pub(super) fn latest_now(&self, node: &Node) -> Micros {
+        self.clock_offset.lock().latest(node.clock.now())
     }
 
     /// Returns the time until the next probe.
-    pub(super) fn until_probe(&self, inner: &Inner) -> Micros {
-        self.outage_state.lock().breaker.until_probe(inner.clock.now()).unwrap_or_default()
+    pub(super) fn until_probe(&self, node: &Node) -> Micros {
+        self.outage_state.lock().breaker.until_probe(node.clock.now()).unwrap_or_default()
     }
 
     pub(super) fn breaker_state(&self) -> BreakerState {
@@ -244,25 +243,20 @@ impl ServerState {
     }
 
     /// Records the end of a probe; returns whether the circuit breaker is closed now.
-    pub(super) fn record_probe(&self, inner: &Inner, answered: bool) -> bool {
+    pub(super) fn record_probe(&self, node: &Node, answered: bool) -> bool {
         let mut outage_state = self.outage_state.lock();
-        outage_state.breaker.record_probe(answered, inner.clock.now(), inner.random())
+        outage_state.breaker.record_probe(answered, node.clock.now(), node.random())
     }
 
-    pub(super) async fn leave(&self, inner: &Arc<Inner>) {
-        // A server that does not answer cannot be notified.
-        let _ = recovery_task::leave(inner, self).await;
-    }
-
-    pub(super) fn stats(&self, inner: &Inner) -> ServerStats {
+    pub(super) fn stats(&self, node: &Node, address: String) -> ServerStats {
         // One lock at a time: a temporary in the expression below would be held until its end.
         let (nodes, _) = self.membership.lock().share();
         let (fault, away) = {
             let outage_state = self.outage_state.lock();
-            (outage_state.fault, outage_state.total_away(inner.clock.now()))
+            (outage_state.fault, outage_state.total_away(node.clock.now()))
         };
         ServerStats {
-            address: inner.store.server_address(self.id),
+            address,
             breaker: self.breaker_state(),
             direct: self.phase() == Phase::Direct,
             nodes,
