@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::calls::CallResult;
-use super::server_state::{Phase, ServerState};
+use super::server_state::ServerState;
+use super::state_machine::Phase;
 use super::{Inner, fallback, recovery_task};
 use crate::store::remote::RemoteStore;
 use crate::{

@@ -11,7 +11,8 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::Inner;
 use super::admit::denies;
-use super::server_state::{Phase, ServerState};
+use super::server_state::ServerState;
+use super::state_machine::Phase;
 use crate::store::remote::RemoteStore;
 use crate::{BatchVerdicts, Checks, Entry, Error, Fault, Micros, Outcome, Settlement, Verdicts};
 
@@ -49,7 +50,7 @@ impl<R: RemoteStore> Inner<R> {
             return Err(away());
         }
         let stamp = self.stamp(&server);
-        let same_epoch = move |server: &ServerState| server.epoch.load(Ordering::Acquire) == stamp.epoch;
+        let same_epoch = move |server: &ServerState| server.epoch() == stamp.epoch;
         let (store, owned) = (self.store.clone(), checks.clone());
         let mut call: Call = Box::pin(async move { store.admit_run(&owned, times).await });
         match tokio::time::timeout(self.node.options.deadline, &mut call).await {
@@ -70,7 +71,7 @@ impl<R: RemoteStore> Inner<R> {
                     return Err(away());
                 }
                 if let Some(first) = batch_verdicts.first() {
-                    server.record_answer(stamp.sent, self.node.clock.now(), first.at);
+                    server.record_answer(&self.node, stamp.sent, self.node.clock.now(), first.at);
                 }
                 Ok(batch_verdicts)
             }
@@ -98,7 +99,7 @@ impl<R: RemoteStore> Inner<R> {
     }
 
     pub(super) fn stamp(&self, server: &ServerState) -> CallStamp {
-        CallStamp { sent: self.node.clock.now(), epoch: server.epoch.load(Ordering::Acquire) }
+        CallStamp { sent: self.node.clock.now(), epoch: server.epoch() }
     }
 
     /// Returns the verdicts of the store, or decides without it if the call failed or is late.
@@ -112,10 +113,10 @@ impl<R: RemoteStore> Inner<R> {
         match result {
             CallResult::Answered(batch_verdicts) => {
                 if let Some(first) = batch_verdicts.first() {
-                    server.record_answer(stamp.sent, self.node.clock.now(), first.at);
+                    server.record_answer(&self.node, stamp.sent, self.node.clock.now(), first.at);
                 }
                 // Admissions of an earlier epoch are not in the server any more, so they are recorded as unwritten.
-                let same_epoch = server.epoch.load(Ordering::Acquire) == stamp.epoch;
+                let same_epoch = server.epoch() == stamp.epoch;
                 for (checks, verdicts) in batch.iter().zip(&batch_verdicts) {
                     if !checks.is_peek() {
                         self.journal.record_verdicts(checks.as_slice(), verdicts, same_epoch);
@@ -149,7 +150,7 @@ impl<R: RemoteStore> Inner<R> {
                     let late = call.await;
                     // Admissions of an earlier epoch are lost with it.
                     if let Ok(late) = late
-                        && server.epoch.load(Ordering::Acquire) == stamp.epoch
+                        && server.epoch() == stamp.epoch
                     {
                         inner.reconcile(&batch, &reported, &late).await;
                     }

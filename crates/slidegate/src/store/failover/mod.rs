@@ -1,13 +1,12 @@
 //! Failover: a store that answers within a deadline when a remote store is slow, unreachable, or has lost its data.
 //!
-//! Every decision has a deadline. After several failures in a row the circuit breaker (`breaker`) stops calls to a
-//! server. The node then decides by itself (`fallback`), starting from its own admissions (`journal`). When the
+//! Every decision has a deadline. After several failures in a row the state machine of a server (`state_machine`) stops
+//! calls to it. The node then decides by itself (`fallback`), starting from its own admissions (`journal`). When the
 //! server answers again, the node writes back what it admitted meanwhile and what the server may have lost
 //! (`recovery_task`), and only then sends it decisions again.
 
 mod admission_log;
 mod admit;
-mod breaker;
 mod bucket_estimate;
 mod calls;
 mod clock_offset;
@@ -23,6 +22,7 @@ mod server_state;
 mod settle;
 #[cfg(test)]
 mod simulation;
+mod state_machine;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +32,6 @@ use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 
-pub use self::breaker::BreakerState;
 use self::journal::Journal;
 pub use self::journal::JournalStats;
 use self::node::Node;
@@ -40,6 +39,7 @@ pub use self::options::FailoverOptions;
 pub(crate) use self::options::{check_duration, check_range};
 use self::server_state::ServerState;
 pub use self::server_state::ServerStats;
+pub use self::state_machine::BreakerState;
 use super::remote::{RemoteStore, ServerId};
 use crate::{
     BatchVerdicts, Checks, Clock, Entry, Error, Fault, Inspection, Key, Listener, Receipt, RedisStore,

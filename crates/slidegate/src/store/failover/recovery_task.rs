@@ -14,7 +14,8 @@ use super::Inner;
 use super::journal::Journal;
 use super::membership::Presence;
 use super::record::PendingWrite;
-use super::server_state::{Phase, ServerState};
+use super::server_state::ServerState;
+use super::state_machine::{Effect, Event, Phase};
 use crate::store::remote::{RemoteStore, RestoreLine, ServerIdentity, Writer};
 use crate::{Algorithm, Error, Fault, Key, Micros};
 
@@ -82,13 +83,14 @@ pub(super) async fn verify_identity<R: RemoteStore>(
     server: &ServerState,
 ) -> Result<ServerIdentity, Error> {
     let identity = inner.store.identify(server.id).await?;
-    let known_epoch = server.epoch.load(Ordering::Relaxed);
-    let initial = known_epoch == 0 && inner.is_initial(server.id);
-    if initial {
-        inner.store.acknowledge(server.id, identity.epoch);
-        server.epoch.store(identity.epoch, Ordering::Relaxed);
-    }
-    if initial || identity.epoch == known_epoch {
+    let event = Event::Identified { epoch: identity.epoch, initial: inner.is_initial(server.id) };
+    let mut rejected = false;
+    server.apply_with(&inner.node, event, |effect| match effect {
+        Effect::Acknowledge(epoch) => inner.store.acknowledge(server.id, epoch),
+        Effect::Reject => rejected = true,
+        Effect::WakeTask => {}
+    });
+    if !rejected {
         return Ok(identity);
     }
     let address = inner.store.server_address(server.id);
@@ -108,12 +110,16 @@ async fn probe<R: RemoteStore>(inner: &Arc<Inner<R>>, server: &ServerState) -> D
         let now = server.earliest_now(&inner.node);
         inner.journal.sweep(|key| inner.store.server_of(key) == server.id, now, false);
     }
-    if !server.record_probe(&inner.node, answered.is_ok()) {
+    let Ok(identity) = answered else {
+        server.apply(&inner.node, Event::ProbeFailed);
         return Duration::ZERO;
-    }
-    match answered {
-        Ok(identity) if recover(inner, server, &identity).await.is_ok() => {}
-        _ => server.record_failure(&inner.node, Fault::Restarted, 1),
+    };
+    server.apply(&inner.node, Event::ProbeAnswered);
+    if server.machine().is_writing_back()
+        && let Err(error) = write_back(inner, server, &identity).await
+    {
+        let fault = error.fault().unwrap_or(Fault::Other);
+        server.apply(&inner.node, Event::WriteBackFailed { fault });
     }
     Duration::ZERO
 }
@@ -124,48 +130,34 @@ async fn probe_once<R: RemoteStore>(
 ) -> Result<ServerIdentity, Error> {
     let identity = inner.store.identify(server.id).await?;
     publish_presence(inner, server, Presence::Away, &identity).await?;
-    server.answering_since(inner.node.clock.now());
     Ok(identity)
 }
 
-/// Writes back the missing admissions, then starts the joining phase.
-async fn recover<R: RemoteStore>(
+/// Writes back the missing admissions. Admissions made until the phase changes follow in the joining phase.
+async fn write_back<R: RemoteStore>(
     inner: &Arc<Inner<R>>,
     server: &ServerState,
     identity: &ServerIdentity,
 ) -> Result<(), Error> {
-    let lost = identity.epoch != server.epoch.load(Ordering::Relaxed);
-    write_snapshot(inner, server, identity, lost).await?;
+    write_snapshot(inner, server, identity, identity.epoch != server.epoch()).await?;
     for _ in 0..MAX_ROUNDS {
         if write_unwritten(inner, server, identity).await? == 0 {
             break;
         }
     }
-    inner.store.acknowledge(server.id, identity.epoch);
-    server.epoch.store(identity.epoch, Ordering::Relaxed);
-    if !server.is_closed() {
-        // Calls that were still in flight have failed meanwhile.
-        return Err(Error::unavailable("it failed again"));
-    }
-    server.set_phase(&inner.node, Phase::Joining);
-    // Admissions made before the phase changed.
-    write_unwritten(inner, server, identity).await?;
+    let event = Event::WrittenBack { epoch: identity.epoch };
+    server.apply_with(&inner.node, event, |_| inner.store.acknowledge(server.id, identity.epoch));
     Ok(())
 }
 
-/// Waits until the other nodes have written back, but no longer than `write_back`.
+/// Waits until the other nodes have written back, but no longer than the option `write_back`.
 async fn join<R: RemoteStore>(inner: &Arc<Inner<R>>, server: &ServerState) -> Duration {
-    let started = inner.node.clock.now();
-    let max_wait = Micros::from(inner.node.options.write_back);
-    let since = server.answering_since(started);
+    let since = server.machine().answering_since().unwrap_or_else(|| inner.node.clock.now());
     loop {
         match join_once(inner, server).await {
             Ok(identity) => {
-                let back = server.membership.lock().all_written_back(&identity.run_id, since);
-                if back || inner.node.clock.now().since(started) >= max_wait {
-                    server.set_phase(&inner.node, Phase::Direct);
-                    return Duration::ZERO;
-                }
+                let all_written_back = server.membership.lock().all_written_back(&identity.run_id, since);
+                server.apply(&inner.node, Event::JoinPolled { all_written_back });
             }
             Err(error) => server.record_failure(&inner.node, error.fault().unwrap_or(Fault::Other), 1),
         }

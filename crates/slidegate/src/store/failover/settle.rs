@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::fallback::{LOCAL_SEQ, is_local};
-use super::server_state::Phase;
+use super::state_machine::Phase;
 use super::{Inner, fallback};
 use crate::settlement::NEVER_SETTLED;
 use crate::store::remote::{FIRST_RESTORED_SEQ, RemoteStore};
