@@ -98,6 +98,11 @@ pub mod http;
 mod key;
 mod limiter;
 mod quota;
+#[cfg(feature = "redis")]
+pub mod remote {
+    //! Operations that [`Failover`](crate::Failover) needs of a store that several nodes share.
+    pub use crate::store::remote::*;
+}
 mod request;
 mod reservation;
 mod rules;

@@ -12,6 +12,8 @@ pub(crate) mod multi_shard;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 #[cfg(feature = "redis")]
+pub(crate) mod remote;
+#[cfg(feature = "redis")]
 pub(crate) mod stack;
 
 use std::future::Future;

@@ -2,7 +2,7 @@
 
 use super::coalesce::{Coalesce, CoalesceOptions};
 use super::failover::check_range;
-use crate::{DEFAULT_MAX_DENIALS, DenyCache, Error, Failover, Lease, SystemClock};
+use crate::{Clock, DEFAULT_MAX_DENIALS, DenyCache, Error, Failover, Lease, SystemClock};
 
 /// Redis with failover, request coalescing, a deny cache and leases.
 ///
@@ -45,12 +45,22 @@ impl StackOptions {
 }
 
 impl Stack {
-    /// Builds the stack around a [`Failover`].
+    /// Builds the stack around a [`Failover`], with the system clock.
     pub fn around(failover: Failover, options: &StackOptions) -> Result<Self, Error> {
+        Self::with_clocks(failover, options, &SystemClock::new())
+    }
+
+    /// Builds the stack around a [`Failover`], with the given clock for every store in it.
+    pub fn with_clocks(
+        failover: Failover,
+        options: &StackOptions,
+        clock: &(impl Clock + Clone + 'static),
+    ) -> Result<Self, Error> {
         options.check()?;
         let batch_size = if options.coalesce { failover.store().batch_size() } else { 1 };
         let coalesce = CoalesceOptions { batch_size, max_waiting: options.max_waiting };
-        let coalescing = Coalesce::with_options(failover, coalesce);
-        Ok(Lease::new(DenyCache::with_clock(coalescing, options.deny_cache, SystemClock::new())))
+        let coalescing = Coalesce::with_clock(failover, coalesce, clock.clone());
+        let deny_cache = DenyCache::with_clock(coalescing, options.deny_cache, clock.clone());
+        Ok(Lease::with_clock(deny_cache, clock.clone()))
     }
 }

@@ -1,14 +1,14 @@
 //! Tests the wrappers that make a store faster: they decide as the store does, alone, combined and under load.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use slidegate::{
-    BatchVerdicts, Check, Checks, Clock, Coalesce, CoalesceOptions, DenyCache, Encoding, Error, Failover,
-    FailoverOptions, Fault, Inspection, Key, Lease, MemoryStore, Outcome, Quota, Receipt, RedisOptions,
-    RedisStore, Settlement, Source, Store, SystemClock, Verdicts,
+    BatchVerdicts, Check, Checks, Clock, Coalesce, CoalesceOptions, DenyCache, Encoding, Entry, Error,
+    Failover, FailoverOptions, Fault, Inspection, Key, Lease, Listener, MemoryStore, Outcome, Quota, Receipt,
+    RedisOptions, RedisStore, Settlement, Source, Store, SystemClock, Verdicts,
 };
 use slidegate_testkit::{Flavour, RedisServer};
 use tokio::sync::Semaphore;
@@ -361,4 +361,93 @@ async fn deadline_counts_from_arrival() {
     let (took, without_stalls) = (Duration::from_micros(ended - begun), watchdog.between(begun, ended));
     assert!(took >= options.deadline, "{took:?} of {:?}", options.deadline);
     assert!(without_stalls < options.deadline * 2, "{took:?}, {without_stalls:?} without stalls");
+}
+
+/// Store that notes which of its methods were called.
+#[derive(Clone, Default)]
+struct Noting(Arc<Mutex<Vec<&'static str>>>);
+
+impl Noting {
+    fn note(&self, method: &'static str) {
+        self.0.lock().push(method);
+    }
+}
+
+impl Store for Noting {
+    async fn admit(&self, _: &[Checks]) -> Result<BatchVerdicts, Error> {
+        self.note("admit");
+        Err(Error::unavailable("no answer"))
+    }
+
+    async fn admit_run(&self, _: &Checks, _: usize) -> Result<BatchVerdicts, Error> {
+        self.note("admit_run");
+        Err(Error::unavailable("no answer"))
+    }
+
+    async fn settle(&self, _: &[Settlement]) -> Result<Receipt, Error> {
+        self.note("settle");
+        Err(Error::unavailable("no answer"))
+    }
+
+    async fn give_back(&self, _: &Key, _: &[Entry]) -> Result<(), Error> {
+        self.note("give_back");
+        Ok(())
+    }
+
+    async fn inspect(&self, _: &Key) -> Result<Option<Inspection>, Error> {
+        self.note("inspect");
+        Ok(None)
+    }
+
+    async fn reset(&self, _: &Key) -> Result<bool, Error> {
+        self.note("reset");
+        Ok(false)
+    }
+
+    fn shard_of(&self, _: &Key) -> u16 {
+        self.note("shard_of");
+        0
+    }
+
+    fn listen(&self, _: Weak<dyn Listener>) {
+        self.note("listen");
+    }
+}
+
+struct Deaf;
+
+impl Listener for Deaf {
+    fn freed(&self, _: &Key) {}
+
+    fn set_connected(&self, _: u16, _: bool) {}
+}
+
+async fn forwards<S: Store>(wrap: impl Fn(Noting) -> S) {
+    let check = Check::new(Key::new("k", []), Quota::per_hour(10).unwrap(), 1);
+    let (key, checks) = (check.key.clone(), Checks::one(check).unwrap());
+    let listener: Arc<dyn Listener> = Arc::new(Deaf);
+    for method in ["admit", "admit_run", "settle", "give_back", "inspect", "reset", "shard_of", "listen"] {
+        let noting = Noting::default();
+        let store = wrap(noting.clone());
+        match method {
+            "admit" => drop(store.admit(std::slice::from_ref(&checks)).await),
+            "admit_run" => drop(store.admit_run(&checks, 2).await),
+            "settle" => drop(store.settle(&[]).await),
+            "give_back" => drop(Store::give_back(&store, &key, &[]).await),
+            "inspect" => drop(store.inspect(&key).await),
+            "reset" => drop(store.reset(&key).await),
+            "shard_of" => assert_eq!(store.shard_of(&key), 0),
+            _ => store.listen(Arc::downgrade(&listener)),
+        }
+        let noted = noting.0.lock();
+        assert!(noted.contains(&method), "{method} became {noted:?}");
+    }
+}
+
+#[tokio::test]
+async fn every_wrapper_forwards_every_method() {
+    forwards(Coalesce::new).await;
+    forwards(DenyCache::new).await;
+    forwards(Lease::new).await;
+    forwards(Arc::new).await;
 }

@@ -53,7 +53,7 @@ pub struct Coalesce<S> {
 struct Inner<S> {
     store: S,
     options: CoalesceOptions,
-    clock: SystemClock,
+    clock: Arc<dyn Clock>,
     queues: [CachePadded<Mutex<ServerQueue>>; SHARDS],
     calls: AtomicU64,
     requests: AtomicU64,
@@ -87,11 +87,16 @@ impl<S: Store + 'static> Coalesce<S> {
 
     /// Wraps `store`, with the given options.
     pub fn with_options(store: S, options: CoalesceOptions) -> Self {
+        Self::with_clock(store, options, SystemClock::new())
+    }
+
+    /// Wraps `store`, with the given options and the clock that measures how long requests wait.
+    pub fn with_clock(store: S, options: CoalesceOptions, clock: impl Clock + 'static) -> Self {
         Coalesce {
             inner: Arc::new(Inner {
                 store,
                 options,
-                clock: SystemClock::new(),
+                clock: Arc::new(clock),
                 queues: std::array::from_fn(|_| CachePadded::default()),
                 calls: AtomicU64::new(0),
                 requests: AtomicU64::new(0),

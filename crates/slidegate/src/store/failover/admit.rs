@@ -1,40 +1,18 @@
 //! Decisions on one server: by the server, by this node's fallback, or by both.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-use tokio::sync::OwnedSemaphorePermit;
-
-use super::server_state::{Phase, ServerState};
+use super::calls::CallResult;
+use super::server_state::ServerState;
+use super::state_machine::Phase;
 use super::{Inner, fallback, recovery_task};
+use crate::store::remote::RemoteStore;
 use crate::{
-    BatchVerdicts, Check, Checks, Entry, Error, Fault, Micros, OnError, Outcome, RedisStore, Settlement,
-    Source, Store, Verdict, Verdicts,
+    BatchVerdicts, Check, Checks, Error, Fault, Micros, OnError, Outcome, Source, Verdict, Verdicts,
 };
 
-/// A call to the store that may outlive its caller.
-type Call = Pin<Box<dyn Future<Output = Result<BatchVerdicts, Error>> + Send>>;
-
-/// Time at which a call was sent, and the epoch of the server at that time.
-#[derive(Clone, Copy)]
-struct CallStamp {
-    sent: Micros,
-    epoch: u64,
-}
-
-/// State of a call at its deadline.
-enum CallResult {
-    Answered(BatchVerdicts),
-    Failed(Error),
-    /// The call is still in flight.
-    Late(Call),
-}
-
-impl Inner {
+impl<R: RemoteStore> Inner<R> {
     /// Decides a batch whose keys are all on one server.
     pub(super) async fn admit_on(
         self: &Arc<Self>,
@@ -49,18 +27,18 @@ impl Inner {
             Phase::Joining => return self.admit_joining(server, batch).await,
         }
         let waited = batch.iter().map(Checks::waited).max().unwrap_or_default();
-        let mut time_left = self.options.deadline.saturating_sub(waited.into());
+        let mut time_left = self.node.options.deadline.saturating_sub(waited.into());
         if !server.is_identified() {
-            let started = self.clock.now();
+            let started = self.node.clock.now();
             if let Err(error) = self.verify_identity(server).await {
                 return self.conclude(server, batch, CallResult::Failed(error), self.stamp(server));
             }
-            time_left = time_left.saturating_sub(self.clock.now().since(started).into());
+            time_left = time_left.saturating_sub(self.node.clock.now().since(started).into());
         }
         let stamp = self.stamp(server);
         if time_left.is_zero() {
             // The requests waited for a call that was not answered, and have no time left for another.
-            server.record_failure(self, Fault::Timeout, 1);
+            server.record_failure(&self.node, Fault::Timeout, 1);
             return Ok(batch.iter().map(|checks| self.decide_without_store(server, checks)).collect());
         }
         let result = self.call(batch, time_left).await;
@@ -104,193 +82,15 @@ impl Inner {
         Ok(batch_verdicts)
     }
 
-    /// Takes permits in advance, for a lease: from the server or not at all. Permits that arrive after the deadline
-    /// are given back.
-    pub(super) async fn admit_run(
-        self: &Arc<Self>,
-        checks: &Checks,
-        times: usize,
-    ) -> Result<BatchVerdicts, Error> {
-        let away = || Error::store(Fault::Unreachable, "nothing is taken in advance while Redis is away");
-        let [check] = checks.as_slice() else { return Err(away()) };
-        self.ensure_discovered().await;
-        let server = self.server_state_of(self.store.server_of(&check.key));
-        if server.phase() != Phase::Direct || !server.is_identified() {
-            return Err(away());
-        }
-        let stamp = self.stamp(&server);
-        let same_epoch = move |server: &ServerState| server.epoch.load(Ordering::Acquire) == stamp.epoch;
-        let (store, owned) = (self.store.clone(), checks.clone());
-        let mut call: Call = Box::pin(async move { store.admit_run(&owned, times).await });
-        match tokio::time::timeout(self.options.deadline, &mut call).await {
-            Ok(Ok(batch_verdicts)) => {
-                let direct = {
-                    let _local_decision = server.local_decisions.read();
-                    let direct = server.phase() == Phase::Direct && same_epoch(&server);
-                    if direct {
-                        self.journal.record_run(check, &batch_verdicts, true);
-                    }
-                    direct
-                };
-                if !direct {
-                    // This node decides by itself meanwhile, and its fallback does not know of these permits.
-                    if same_epoch(&server) {
-                        let _ = self.store.give_back(&check.key, &charged_entries(&batch_verdicts)).await;
-                    }
-                    return Err(away());
-                }
-                if let Some(first) = batch_verdicts.first() {
-                    server.record_answer(stamp.sent, self.clock.now(), first.at);
-                }
-                Ok(batch_verdicts)
-            }
-            Ok(Err(error)) => {
-                if let Some(fault) = error.fault() {
-                    server.record_failure(self, fault, 1);
-                    server.task_wake.notify_one();
-                }
-                Err(error)
-            }
-            Err(_) => {
-                server.record_failure(self, Fault::Timeout, 1);
-                let (store, key) = (self.store.clone(), check.key.clone());
-                tokio::spawn(async move {
-                    let late = call.await.unwrap_or_default();
-                    // Admissions of an earlier epoch are lost with it. Permits that cannot be given back count until
-                    // they expire: stricter, never looser.
-                    if same_epoch(&server) {
-                        let _ = store.give_back(&key, &charged_entries(&late)).await;
-                    }
-                });
-                Err(Error::store(Fault::Timeout, "Redis did not answer in time"))
-            }
-        }
-    }
-
-    fn stamp(&self, server: &ServerState) -> CallStamp {
-        CallStamp { sent: self.clock.now(), epoch: server.epoch.load(Ordering::Acquire) }
-    }
-
     #[cold]
     async fn verify_identity(&self, server: &ServerState) -> Result<(), Error> {
         let verified =
-            tokio::time::timeout(self.options.deadline, recovery_task::verify_identity(self, server)).await;
+            tokio::time::timeout(self.node.options.deadline, recovery_task::verify_identity(self, server))
+                .await;
         verified.map(|identity| identity.map(|_| ())).unwrap_or_else(|_| {
             let address = self.store.server_address(server.id);
-            Err(Error::store(Fault::Timeout, format!("Redis at {address} did not answer in time")))
+            Err(Error::store(Fault::Timeout, format!("the server at {address} did not answer in time")))
         })
-    }
-
-    /// Returns the verdicts of the store, or decides without it if the call failed or is late.
-    fn conclude(
-        self: &Arc<Self>,
-        server: &Arc<ServerState>,
-        batch: &[Checks],
-        result: CallResult,
-        stamp: CallStamp,
-    ) -> Result<BatchVerdicts, Error> {
-        match result {
-            CallResult::Answered(batch_verdicts) => {
-                if let Some(first) = batch_verdicts.first() {
-                    server.record_answer(stamp.sent, self.clock.now(), first.at);
-                }
-                // Admissions of an earlier epoch are not in the server any more, so they are recorded as unwritten.
-                let same_epoch = server.epoch.load(Ordering::Acquire) == stamp.epoch;
-                for (checks, verdicts) in batch.iter().zip(&batch_verdicts) {
-                    if !checks.is_peek() {
-                        self.journal.record_verdicts(checks.as_slice(), verdicts, same_epoch);
-                    }
-                }
-                Ok(batch_verdicts)
-            }
-            CallResult::Failed(error) => {
-                let Some(fault) = error.fault() else { return Err(error) };
-                server.record_failure(self, fault, batch.len());
-                let batch_verdicts =
-                    batch.iter().map(|checks| self.decide_without_store(server, checks)).collect();
-                server.task_wake.notify_one();
-                Ok(batch_verdicts)
-            }
-            CallResult::Late(call) => {
-                // A call that had less than the full deadline counts as one failure, however many requests waited for
-                // it.
-                let had_full_deadline = batch.iter().all(|checks| checks.waited() == Micros::ZERO);
-                server.record_failure(self, Fault::Timeout, if had_full_deadline { batch.len() } else { 1 });
-                let batch_verdicts: BatchVerdicts =
-                    batch.iter().map(|checks| self.decide_without_store(server, checks)).collect();
-                self.late.fetch_add(1, Ordering::Relaxed);
-                let (inner, batch, reported) = (Arc::clone(self), batch.to_vec(), batch_verdicts.clone());
-                let server = Arc::clone(server);
-                tokio::spawn(async move {
-                    let late = call.await;
-                    // Admissions of an earlier epoch are lost with it.
-                    if let Ok(late) = late
-                        && server.epoch.load(Ordering::Acquire) == stamp.epoch
-                    {
-                        inner.reconcile(&batch, &reported, &late).await;
-                    }
-                    server.task_wake.notify_one();
-                });
-                Ok(batch_verdicts)
-            }
-        }
-    }
-
-    /// Returns the rest of the deadline of a decision that started at `started`.
-    fn time_left(&self, started: Micros) -> Duration {
-        self.options.deadline.saturating_sub(self.clock.now().since(started).into())
-    }
-
-    /// Calls the store, and waits at most `time_left`.
-    async fn call(&self, batch: &[Checks], time_left: Duration) -> CallResult {
-        let Ok(permit) = Arc::clone(&self.in_flight).try_acquire_owned() else {
-            self.overloaded.fetch_add(1, Ordering::Relaxed);
-            let message =
-                format!("{} calls to Redis are in flight: raise max-in-flight", self.options.max_in_flight);
-            return CallResult::Failed(Error::store(Fault::Overloaded, message));
-        };
-        let mut call: Call = Box::pin(admit(self.store.clone(), batch.into(), permit));
-        match tokio::time::timeout(time_left, &mut call).await {
-            Ok(Ok(batch_verdicts)) => CallResult::Answered(batch_verdicts),
-            Ok(Err(error)) => CallResult::Failed(error),
-            Err(_) => CallResult::Late(call),
-        }
-    }
-
-    /// Makes the counts agree with the verdicts that were reported to the callers, after the late verdicts of the
-    /// store have arrived.
-    async fn reconcile(&self, batch: &[Checks], reported: &[Verdicts], late: &[Verdicts]) {
-        let mut refunds = Vec::new();
-        for ((checks, reported), late) in batch.iter().zip(reported).zip(late) {
-            let allowed = !denies(checks, reported);
-            let mut late = late.clone();
-            for ((check, reported), late_verdict) in
-                checks.as_slice().iter().zip(&reported.verdicts).zip(&mut late.verdicts)
-            {
-                // A request with an id may have been charged by an earlier call. That charge is not refunded.
-                let charged_before = late_verdict.entry.at < late.at
-                    || checks.id().is_some() && late_verdict.entry.at > late.at;
-                if late_verdict.outcome != Outcome::Charged || charged_before {
-                    continue;
-                }
-                // The store has counted this admission, so it need not be written back. If it was written back
-                // already, it counts twice.
-                let counted_twice = reported.outcome == Outcome::Charged
-                    && !self.journal.settle_unwritten(&check.key, reported.entry.at, check.cost, 0);
-                if !allowed || counted_twice {
-                    let (key, entry) = (check.key.clone(), late_verdict.entry);
-                    refunds.push(Settlement::refund(key, entry));
-                    late_verdict.outcome = Outcome::Fits;
-                }
-            }
-            if allowed {
-                self.journal.record_verdicts(checks.as_slice(), &late, true);
-            }
-        }
-        for refund in refunds {
-            // A refund that fails leaves the admission counted until it expires: stricter, never looser.
-            let _ = self.store.settle(&[refund]).await;
-        }
     }
 
     /// Decides while the server is back but other nodes may not have written back yet. Both the server and this
@@ -300,7 +100,7 @@ impl Inner {
         server: &Arc<ServerState>,
         batch: &[Checks],
     ) -> Result<BatchVerdicts, Error> {
-        let started = self.clock.now();
+        let started = self.node.clock.now();
         let mut batch_verdicts = BatchVerdicts::new();
         for checks in batch {
             // The batch has one deadline, and does not wait for a server that has failed meanwhile.
@@ -320,7 +120,7 @@ impl Inner {
         checks: &Checks,
         time_left: Duration,
     ) -> Result<Verdicts, Error> {
-        let outage = server.current_outage(self);
+        let outage = server.current_outage(&self.node);
         let local_checks = self.checks_with_policy(checks, OnError::Local);
         let local = fallback::decide(&self.journal, &local_checks, &outage, true);
         if denies(&local_checks, &local) {
@@ -345,11 +145,15 @@ impl Inner {
     }
 
     /// Decides by the fallback policy of each rule.
-    fn decide_without_store(self: &Arc<Self>, server: &Arc<ServerState>, checks: &Checks) -> Verdicts {
+    pub(super) fn decide_without_store(
+        self: &Arc<Self>,
+        server: &Arc<ServerState>,
+        checks: &Checks,
+    ) -> Verdicts {
         let closed = |check: &Check| check.enforced && self.policy(check) == OnError::Closed;
-        let at = server.latest_now(self);
+        let at = server.latest_now(&self.node);
         if checks.as_slice().iter().any(closed) {
-            let retry_after = server.until_probe(self);
+            let retry_after = server.until_probe(&self.node);
             let verdicts = checks.as_slice().iter().map(|check| match closed(check) {
                 true => fail_closed(check, retry_after),
                 false => Verdict::not_evaluated(check.quota.capacity()),
@@ -362,12 +166,12 @@ impl Inner {
             return Verdicts { at, source: Source::FailOpen, verdicts: verdicts.collect() };
         }
         let _local_decision = server.local_decisions.read();
-        let local = fallback::decide(&self.journal, &local_checks, &server.current_outage(self), false);
+        let local = fallback::decide(&self.journal, &local_checks, &server.current_outage(&self.node), false);
         self.fill_in(checks, local)
     }
 
     fn policy(&self, check: &Check) -> OnError {
-        check.on_error.unwrap_or(self.options.on_error)
+        check.on_error.unwrap_or(self.node.options.on_error)
     }
 
     /// Returns the checks that have this fallback policy.
@@ -386,20 +190,6 @@ impl Inner {
     }
 }
 
-async fn admit(
-    store: RedisStore,
-    batch: SmallVec<[Checks; 1]>,
-    _permit: OwnedSemaphorePermit,
-) -> Result<BatchVerdicts, Error> {
-    store.admit(&batch).await
-}
-
-/// Returns the entries of all charged verdicts.
-fn charged_entries(batch_verdicts: &[Verdicts]) -> Vec<Entry> {
-    let verdicts = batch_verdicts.iter().flat_map(|verdicts| &verdicts.verdicts);
-    verdicts.filter(|verdict| verdict.outcome == Outcome::Charged).map(|verdict| verdict.entry).collect()
-}
-
 /// Returns the verdict for a check with `on-error: open`, which neither the store nor this node evaluated.
 fn fail_open(check: &Check) -> Verdict {
     Verdict { outcome: Outcome::Fits, ..Verdict::not_evaluated(check.quota.capacity()) }
@@ -416,7 +206,7 @@ fn fail_closed(check: &Check, retry_after: Micros) -> Verdict {
     }
 }
 
-fn denies(checks: &Checks, verdicts: &Verdicts) -> bool {
+pub(super) fn denies(checks: &Checks, verdicts: &Verdicts) -> bool {
     let pairs = checks.as_slice().iter().zip(&verdicts.verdicts);
     pairs.into_iter().any(|(check, verdict)| check.enforced && verdict.outcome.denies())
 }

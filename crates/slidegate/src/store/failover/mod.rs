@@ -1,18 +1,19 @@
-//! Failover: a store that answers within a deadline when Redis is slow, unreachable, or has lost its data.
+//! Failover: a store that answers within a deadline when a remote store is slow, unreachable, or has lost its data.
 //!
-//! Every decision has a deadline. After several failures in a row the circuit breaker (`breaker`) stops calls to a
-//! server. The node then decides by itself (`fallback`), starting from its own admissions (`journal`). When the
+//! Every decision has a deadline. After several failures in a row the state machine of a server (`state_machine`) stops
+//! calls to it. The node then decides by itself (`fallback`), starting from its own admissions (`journal`). When the
 //! server answers again, the node writes back what it admitted meanwhile and what the server may have lost
 //! (`recovery_task`), and only then sends it decisions again.
 
 mod admission_log;
 mod admit;
-mod breaker;
 mod bucket_estimate;
+mod calls;
 mod clock_offset;
 mod fallback;
 mod journal;
 mod membership;
+mod node;
 mod options;
 mod record;
 mod recovery_task;
@@ -21,6 +22,7 @@ mod server_state;
 mod settle;
 #[cfg(test)]
 mod simulation;
+mod state_machine;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,20 +32,21 @@ use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 
-pub use self::breaker::BreakerState;
 use self::journal::Journal;
 pub use self::journal::JournalStats;
+use self::node::Node;
 pub use self::options::FailoverOptions;
 pub(crate) use self::options::{check_duration, check_range};
 use self::server_state::ServerState;
 pub use self::server_state::ServerStats;
-use super::redis::ServerId;
+pub use self::state_machine::BreakerState;
+use super::remote::{RemoteStore, ServerId};
 use crate::{
     BatchVerdicts, Checks, Clock, Entry, Error, Fault, Inspection, Key, Listener, Receipt, RedisStore,
     Settlement, Store, SystemClock,
 };
 
-/// A [`RedisStore`] that always answers in time. Clones share all state.
+/// A [`RemoteStore`], such as [`RedisStore`], that always answers in time. Clones share all state.
 ///
 /// Each decision names its source: see [`Decision::source`](crate::Decision::source). It must be used within a tokio
 /// runtime.
@@ -57,27 +60,25 @@ use crate::{
 /// let limiter = Limiter::new(store, Rules::new([rule])?);
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
-pub struct Failover {
-    inner: Arc<Inner>,
+pub struct Failover<R: RemoteStore = RedisStore> {
+    inner: Arc<Inner<R>>,
 }
 
-struct Inner {
-    store: RedisStore,
-    options: FailoverOptions,
-    clock: Arc<dyn Clock>,
+impl<R: RemoteStore> Clone for Failover<R> {
+    fn clone(&self) -> Self {
+        Failover { inner: Arc::clone(&self.inner) }
+    }
+}
+
+struct Inner<R> {
+    store: R,
+    node: Node,
     journal: Journal,
     servers: RwLock<Vec<Arc<ServerState>>>,
     in_flight: Arc<Semaphore>,
-    /// Name of this node among the nodes that use the same servers.
-    node_name: String,
-    /// State of the random number generator.
-    random: AtomicU64,
     /// Calls that ended after their deadline.
     late: AtomicU64,
     overloaded: AtomicU64,
-    /// Number of outages so far, over all servers.
-    outages: AtomicU64,
     /// Servers known when the topology was first discovered.
     initial_servers: OnceLock<Vec<ServerId>>,
     /// Servers that left the topology since.
@@ -100,49 +101,57 @@ pub struct FailoverStats {
     pub overloaded: u64,
 }
 
-impl Failover {
+impl<R: RemoteStore> Failover<R> {
     /// Wraps `store`, with the system clock.
-    pub fn new(store: RedisStore, options: FailoverOptions) -> Result<Self, Error> {
+    pub fn new(store: R, options: FailoverOptions) -> Result<Self, Error> {
         Self::with_clock(store, options, SystemClock::new())
     }
 
     /// Wraps `store`, with the given clock, which should run at the same rate as the servers' clocks.
     pub fn with_clock(
-        store: RedisStore,
+        store: R,
         options: FailoverOptions,
         clock: impl Clock + 'static,
+    ) -> Result<Self, Error> {
+        Self::with_seed(store, options, clock, random_seed())
+    }
+
+    /// Wraps `store`, with the given clock. The name of the node and its random numbers follow from `seed`, so that a
+    /// simulation can be repeated. Nodes of one deployment need different seeds.
+    pub fn with_seed(
+        store: R,
+        options: FailoverOptions,
+        clock: impl Clock + 'static,
+        seed: u64,
     ) -> Result<Self, Error> {
         options.check()?;
         // A server that lost its data must not decide until this node has written its admissions back.
         store.hold(options.journal > 0);
-        let seed = random_seed();
         Ok(Failover {
             inner: Arc::new(Inner {
                 journal: Journal::new(options.journal),
                 servers: RwLock::default(),
                 in_flight: Arc::new(Semaphore::new(options.max_in_flight)),
-                node_name: self::membership::node_name(seed),
-                random: AtomicU64::new(seed),
                 late: AtomicU64::new(0),
                 overloaded: AtomicU64::new(0),
-                outages: AtomicU64::new(0),
                 initial_servers: OnceLock::new(),
                 retired: Mutex::default(),
-                clock: Arc::new(clock),
+                node: Node::new(options, Arc::new(clock), seed),
                 store,
-                options,
             }),
         })
     }
 
     /// Returns the wrapped store.
-    pub fn store(&self) -> &RedisStore {
+    pub fn store(&self) -> &R {
         &self.inner.store
     }
 
     /// Returns the statistics of the servers that were called so far.
     pub fn servers(&self) -> Vec<ServerStats> {
-        self.inner.servers.read().iter().map(|server| server.stats(&self.inner)).collect()
+        let Inner { store, node, servers, .. } = &*self.inner;
+        let stats = |server: &Arc<ServerState>| server.stats(node, store.server_address(server.id));
+        servers.read().iter().map(stats).collect()
     }
 
     /// Returns the statistics. It visits every key of the journal, so it suits a metrics page, not a hot path.
@@ -151,7 +160,7 @@ impl Failover {
         FailoverStats {
             servers: self.servers(),
             journal: inner.journal.stats(),
-            in_flight: inner.options.max_in_flight - inner.in_flight.available_permits(),
+            in_flight: inner.node.options.max_in_flight - inner.in_flight.available_permits(),
             late: inner.late.load(Ordering::Relaxed),
             overloaded: inner.overloaded.load(Ordering::Relaxed),
         }
@@ -168,12 +177,13 @@ impl Failover {
     pub async fn leave(&self) {
         let servers: Vec<_> = self.inner.servers.read().clone();
         for server in servers {
-            server.leave(&self.inner).await;
+            // A server that does not answer cannot be notified.
+            let _ = self::recovery_task::leave(&self.inner, &server).await;
         }
     }
 }
 
-impl Inner {
+impl<R: RemoteStore> Inner<R> {
     /// Returns the state of a server; creates it and starts its recovery task on first use.
     fn server_state_of(self: &Arc<Self>, id: ServerId) -> Arc<ServerState> {
         if let Some(server) = self.servers.read().iter().find(|server| server.id == id) {
@@ -184,17 +194,10 @@ impl Inner {
             return Arc::clone(server);
         }
         let template = servers.iter().max_by_key(|template| template.membership.lock().share().0);
-        let server = Arc::new(ServerState::new(id, self, template.map(|template| &**template)));
+        let server = Arc::new(ServerState::new(id, &self.node, template.map(|template| &**template)));
         servers.push(Arc::clone(&server));
         tokio::spawn(self::recovery_task::run(Arc::downgrade(self), Arc::clone(&server)));
         server
-    }
-
-    fn random(&self) -> u64 {
-        // A Weyl sequence with a mixing function (SplitMix64).
-        let step = self.random.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
-        let mixed = (step ^ step >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed ^ mixed >> 27
     }
 
     /// Returns whether the server was known when the topology was first discovered. A later one replaced another
@@ -208,7 +211,7 @@ impl Inner {
     /// Discovers the servers for the first time, within the deadline.
     #[cold]
     async fn discover_servers(&self) -> Result<(), Error> {
-        let found = tokio::time::timeout(self.options.deadline, self.store.discover()).await;
+        let found = tokio::time::timeout(self.node.options.deadline, self.store.discover()).await;
         found.unwrap_or_else(|_| Err(Error::store(Fault::Timeout, "the cluster did not answer in time")))?;
         self.initial_servers.get_or_init(|| self.store.servers());
         Ok(())
@@ -235,7 +238,7 @@ impl Inner {
     }
 }
 
-impl Store for Failover {
+impl<R: RemoteStore> Store for Failover<R> {
     async fn admit(&self, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
         if let [checks] = batch {
             return Ok(SmallVec::from_buf([self.inner.admit_one(checks).await?]));

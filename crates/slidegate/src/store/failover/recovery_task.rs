@@ -14,8 +14,9 @@ use super::Inner;
 use super::journal::Journal;
 use super::membership::Presence;
 use super::record::PendingWrite;
-use super::server_state::{Phase, ServerState};
-use crate::store::redis::{RestoreLine, ServerIdentity, Writer};
+use super::server_state::ServerState;
+use super::state_machine::{Effect, Event, Phase};
+use crate::store::remote::{RemoteStore, RestoreLine, ServerIdentity, Writer};
 use crate::{Error, Fault, Key, Micros};
 
 /// Pause between two checks of whether the other nodes have written back.
@@ -31,7 +32,7 @@ const MAX_ENTRIES_PER_STEP: usize = 500;
 const MAX_ROUNDS: usize = 10;
 
 /// Runs until the [`Failover`](super::Failover) is dropped or the server leaves the topology.
-pub(super) async fn run(inner: Weak<Inner>, server: Arc<ServerState>) {
+pub(super) async fn run<R: RemoteStore>(inner: Weak<Inner<R>>, server: Arc<ServerState>) {
     loop {
         let wait = {
             let Some(inner) = inner.upgrade() else { return };
@@ -51,25 +52,25 @@ pub(super) async fn run(inner: Weak<Inner>, server: Arc<ServerState>) {
 
 /// Writes back the admissions made without the server after single failures, and announces this node. Returns the
 /// wait until the next heartbeat.
-async fn heartbeat(inner: &Arc<Inner>, server: &ServerState) -> Duration {
-    let heartbeat = inner.options.heartbeat;
+async fn heartbeat<R: RemoteStore>(inner: &Arc<Inner<R>>, server: &ServerState) -> Duration {
+    let heartbeat = inner.node.options.heartbeat;
     match heartbeat_once(inner, server).await {
         Ok(()) => {
-            let now = server.earliest_now(inner);
+            let now = server.earliest_now(&inner.node);
             // The server may have failed meanwhile.
             let back = server.phase() == Phase::Direct;
             inner.journal.sweep(|key| inner.store.server_of(key) == server.id, now, back);
         }
-        Err(error) => server.record_failure(inner, error.fault().unwrap_or(Fault::Other), 1),
+        Err(error) => server.record_failure(&inner.node, error.fault().unwrap_or(Fault::Other), 1),
     }
     if server.phase() != Phase::Direct {
         return Duration::ZERO;
     }
     // Jitter, so that nodes that started together do not send their heartbeats together.
-    heartbeat.mul_f64(0.9 + (inner.random() % 200) as f64 / 1_000.0)
+    heartbeat.mul_f64(0.9 + (inner.node.random() % 200) as f64 / 1_000.0)
 }
 
-async fn heartbeat_once(inner: &Arc<Inner>, server: &ServerState) -> Result<(), Error> {
+async fn heartbeat_once<R: RemoteStore>(inner: &Arc<Inner<R>>, server: &ServerState) -> Result<(), Error> {
     let identity = verify_identity(inner, server).await?;
     write_unwritten(inner, server, &identity).await?;
     publish_presence(inner, server, Presence::Direct, &identity).await
@@ -77,24 +78,28 @@ async fn heartbeat_once(inner: &Arc<Inner>, server: &ServerState) -> Result<(), 
 
 /// Checks that the server is the one this node knows. Servers of the first discovery have lost no admission of this
 /// node.
-pub(super) async fn verify_identity(inner: &Inner, server: &ServerState) -> Result<ServerIdentity, Error> {
+pub(super) async fn verify_identity<R: RemoteStore>(
+    inner: &Inner<R>,
+    server: &ServerState,
+) -> Result<ServerIdentity, Error> {
     let identity = inner.store.identify(server.id).await?;
-    let known_epoch = server.epoch.load(Ordering::Relaxed);
-    let initial = known_epoch == 0 && inner.is_initial(server.id);
-    if initial {
-        inner.store.acknowledge(server.id, identity.epoch);
-        server.epoch.store(identity.epoch, Ordering::Relaxed);
-    }
-    if initial || identity.epoch == known_epoch {
+    let event = Event::Identified { epoch: identity.epoch, initial: inner.is_initial(server.id) };
+    let mut rejected = false;
+    server.apply_with(&inner.node, event, |effect| match effect {
+        Effect::Acknowledge(epoch) => inner.store.acknowledge(server.id, epoch),
+        Effect::Reject => rejected = true,
+        Effect::WakeTask => {}
+    });
+    if !rejected {
         return Ok(identity);
     }
     let address = inner.store.server_address(server.id);
-    Err(Error::store(Fault::Restarted, format!("Redis at {address} is not the one that counted before")))
+    Err(Error::store(Fault::Restarted, format!("the server at {address} is not the one that counted before")))
 }
 
 /// Probes the server if it is time, and writes back the missing admissions when it answers.
-async fn probe(inner: &Arc<Inner>, server: &ServerState) -> Duration {
-    let wait = server.until_probe(inner);
+async fn probe<R: RemoteStore>(inner: &Arc<Inner<R>>, server: &ServerState) -> Duration {
+    let wait = server.until_probe(&inner.node);
     if wait > Micros::ZERO {
         return wait.into();
     }
@@ -102,62 +107,59 @@ async fn probe(inner: &Arc<Inner>, server: &ServerState) -> Duration {
     if answered.is_err() {
         // Another server may have taken over.
         inner.refresh_topology().await;
-        let now = server.earliest_now(inner);
+        let now = server.earliest_now(&inner.node);
         inner.journal.sweep(|key| inner.store.server_of(key) == server.id, now, false);
     }
-    if !server.record_probe(inner, answered.is_ok()) {
+    let Ok(identity) = answered else {
+        server.apply(&inner.node, Event::ProbeFailed);
         return Duration::ZERO;
-    }
-    match answered {
-        Ok(identity) if recover(inner, server, &identity).await.is_ok() => {}
-        _ => server.record_failure(inner, Fault::Restarted, 1),
+    };
+    server.apply(&inner.node, Event::ProbeAnswered);
+    if server.machine().is_writing_back()
+        && let Err(error) = write_back(inner, server, &identity).await
+    {
+        let fault = error.fault().unwrap_or(Fault::Other);
+        server.apply(&inner.node, Event::WriteBackFailed { fault });
     }
     Duration::ZERO
 }
 
-async fn probe_once(inner: &Arc<Inner>, server: &ServerState) -> Result<ServerIdentity, Error> {
+async fn probe_once<R: RemoteStore>(
+    inner: &Arc<Inner<R>>,
+    server: &ServerState,
+) -> Result<ServerIdentity, Error> {
     let identity = inner.store.identify(server.id).await?;
     publish_presence(inner, server, Presence::Away, &identity).await?;
-    server.answering_since(inner.clock.now());
     Ok(identity)
 }
 
-/// Writes back the missing admissions, then starts the joining phase.
-async fn recover(inner: &Arc<Inner>, server: &ServerState, identity: &ServerIdentity) -> Result<(), Error> {
-    let lost = identity.epoch != server.epoch.load(Ordering::Relaxed);
-    write_snapshot(inner, server, identity, lost).await?;
+/// Writes back the missing admissions. Admissions made until the phase changes follow in the joining phase.
+async fn write_back<R: RemoteStore>(
+    inner: &Arc<Inner<R>>,
+    server: &ServerState,
+    identity: &ServerIdentity,
+) -> Result<(), Error> {
+    write_snapshot(inner, server, identity, identity.epoch != server.epoch()).await?;
     for _ in 0..MAX_ROUNDS {
         if write_unwritten(inner, server, identity).await? == 0 {
             break;
         }
     }
-    inner.store.acknowledge(server.id, identity.epoch);
-    server.epoch.store(identity.epoch, Ordering::Relaxed);
-    if !server.is_closed() {
-        // Calls that were still in flight have failed meanwhile.
-        return Err(Error::unavailable("it failed again"));
-    }
-    server.set_phase(inner, Phase::Joining);
-    // Admissions made before the phase changed.
-    write_unwritten(inner, server, identity).await?;
+    let event = Event::WrittenBack { epoch: identity.epoch };
+    server.apply_with(&inner.node, event, |_| inner.store.acknowledge(server.id, identity.epoch));
     Ok(())
 }
 
-/// Waits until the other nodes have written back, but no longer than `write_back`.
-async fn join(inner: &Arc<Inner>, server: &ServerState) -> Duration {
-    let started = inner.clock.now();
-    let max_wait = Micros::from(inner.options.write_back);
-    let since = server.answering_since(started);
+/// Waits until the other nodes have written back, but no longer than the option `write_back`.
+async fn join<R: RemoteStore>(inner: &Arc<Inner<R>>, server: &ServerState) -> Duration {
+    let since = server.machine().answering_since().unwrap_or_else(|| inner.node.clock.now());
     loop {
         match join_once(inner, server).await {
             Ok(identity) => {
-                let back = server.membership.lock().all_written_back(&identity.run_id, since);
-                if back || inner.clock.now().since(started) >= max_wait {
-                    server.set_phase(inner, Phase::Direct);
-                    return Duration::ZERO;
-                }
+                let all_written_back = server.membership.lock().all_written_back(&identity.run_id, since);
+                server.apply(&inner.node, Event::JoinPolled { all_written_back });
             }
-            Err(error) => server.record_failure(inner, error.fault().unwrap_or(Fault::Other), 1),
+            Err(error) => server.record_failure(&inner.node, error.fault().unwrap_or(Fault::Other), 1),
         }
         if server.phase() != Phase::Joining {
             return Duration::ZERO;
@@ -166,7 +168,10 @@ async fn join(inner: &Arc<Inner>, server: &ServerState) -> Duration {
     }
 }
 
-async fn join_once(inner: &Arc<Inner>, server: &ServerState) -> Result<ServerIdentity, Error> {
+async fn join_once<R: RemoteStore>(
+    inner: &Arc<Inner<R>>,
+    server: &ServerState,
+) -> Result<ServerIdentity, Error> {
     let identity = verify_identity(inner, server).await?;
     write_unwritten(inner, server, &identity).await?;
     // The server refills a bucket for all nodes, also for permits that other nodes took and have not written back
@@ -177,17 +182,17 @@ async fn join_once(inner: &Arc<Inner>, server: &ServerState) -> Result<ServerIde
 }
 
 /// Announces the state of this node on the server, and reads the states of the other nodes.
-async fn publish_presence(
-    inner: &Arc<Inner>,
+async fn publish_presence<R: RemoteStore>(
+    inner: &Arc<Inner<R>>,
     server: &ServerState,
     presence: Presence,
     identity: &ServerIdentity,
 ) -> Result<(), Error> {
     let message = server.membership.lock().next_message(presence, &identity.run_id);
-    let heartbeat = Micros::from(inner.options.heartbeat);
-    let sent = inner.clock.now();
-    let (at, all) = inner.store.publish_presence(server.id, &inner.node_name, &message, heartbeat).await?;
-    let now = inner.clock.now();
+    let heartbeat = Micros::from(inner.node.options.heartbeat);
+    let sent = inner.node.clock.now();
+    let (at, all) = inner.store.publish_presence(server.id, &inner.node.name, &message, heartbeat).await?;
+    let now = inner.node.clock.now();
     server.record_server_time(sent, now, at);
     let expired = {
         let mut membership = server.membership.lock();
@@ -201,22 +206,22 @@ async fn publish_presence(
     Ok(())
 }
 
-pub(super) async fn leave(inner: &Arc<Inner>, server: &ServerState) -> Result<(), Error> {
+pub(super) async fn leave<R: RemoteStore>(inner: &Arc<Inner<R>>, server: &ServerState) -> Result<(), Error> {
     let identity = inner.store.identify(server.id).await?;
     publish_presence(inner, server, Presence::Left, &identity).await
 }
 
 /// Writes back all admissions that count, if the server has `lost` its data. Otherwise it writes back only buckets,
 /// because the server has refilled them during the outage as if no node had taken permits.
-async fn write_snapshot(
-    inner: &Arc<Inner>,
+async fn write_snapshot<R: RemoteStore>(
+    inner: &Arc<Inner<R>>,
     server: &ServerState,
     identity: &ServerIdentity,
     lost: bool,
 ) -> Result<(), Error> {
     let is_ours = |key: &Key| inner.store.server_of(key) == server.id;
     for step in 0..Journal::STEPS {
-        let now = server.latest_now(inner);
+        let now = server.latest_now(&inner.node);
         let pending = inner.journal.snapshot_step(step, is_ours, lost, now);
         write(inner, server, identity, true, &pending).await?;
         for pending in &pending {
@@ -230,8 +235,8 @@ async fn write_snapshot(
 }
 
 /// Writes back the unwritten admissions; returns the number of keys.
-async fn write_unwritten(
-    inner: &Arc<Inner>,
+async fn write_unwritten<R: RemoteStore>(
+    inner: &Arc<Inner<R>>,
     server: &ServerState,
     identity: &ServerIdentity,
 ) -> Result<usize, Error> {
@@ -243,8 +248,8 @@ async fn write_unwritten(
     written.map(|()| pending.len())
 }
 
-async fn write(
-    inner: &Arc<Inner>,
+async fn write<R: RemoteStore>(
+    inner: &Arc<Inner<R>>,
     server: &ServerState,
     identity: &ServerIdentity,
     lost: bool,
@@ -254,8 +259,8 @@ async fn write(
         return Ok(());
     }
     let (nodes, _) = server.membership.lock().share();
-    let since = server.current_outage(inner).since;
-    let writer = Writer { node: &inner.node_name, run_id: &identity.run_id, lost, since, nodes };
+    let since = server.current_outage(&inner.node).since;
+    let writer = Writer { node: &inner.node.name, run_id: &identity.run_id, lost, since, nodes };
     let lines: Vec<(usize, RestoreLine)> =
         (0..).zip(pending).flat_map(|(i, pending)| to_lines(pending).map(move |line| (i, line))).collect();
     let mut rest = lines.as_slice();

@@ -7,10 +7,10 @@ use smallvec::SmallVec;
 
 use super::{Failover, Inner};
 use crate::store::multi_shard::{self, ShardedStore};
-use crate::store::redis::ServerId;
+use crate::store::remote::{RemoteStore, ServerId};
 use crate::{BatchVerdicts, Check, Checks, Error, Micros, Settlement, Source, Verdicts};
 
-impl Inner {
+impl<R: RemoteStore> Inner<R> {
     pub(super) async fn admit_one(self: &Arc<Self>, checks: &Checks) -> Result<Verdicts, Error> {
         let Some(first) = checks.as_slice().first() else {
             return Ok(Verdicts { at: Micros::ZERO, source: Source::NoRule, verdicts: SmallVec::new() });
@@ -83,7 +83,7 @@ impl Inner {
     }
 }
 
-impl ShardedStore for Failover {
+impl<R: RemoteStore> ShardedStore for Failover<R> {
     type Shard = ServerId;
 
     async fn admit_part(&self, server: &ServerId, checks: Checks) -> Result<Verdicts, Error> {

@@ -1,62 +1,31 @@
-//! State of one server: who decides, circuit breaker, clock, membership and counters.
+//! State of one server: its state machine behind a lock, its clock, the other nodes, and counters.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
-use super::breaker::{Breaker, BreakerState};
 use super::clock_offset::ClockOffset;
 use super::fallback::Outage;
 use super::membership::Membership;
-use super::{Inner, recovery_task};
-use crate::store::redis::ServerId;
+use super::node::Node;
+use super::state_machine::{BreakerState, Effect, Event, Machine, Phase};
+use crate::store::remote::ServerId;
 use crate::{Fault, Micros};
-
-/// Component that decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Phase {
-    /// The server decides.
-    Direct,
-    /// This node decides; the server is not called.
-    Away,
-    /// Both decide: this node has written everything back, and other nodes may not have.
-    Joining,
-}
 
 pub(super) struct ServerState {
     pub(super) id: ServerId,
-    phase: AtomicU8,
+    /// Summary of `machine`, for decisions, which read it without a lock.
+    summary: AtomicU64,
+    machine: Mutex<Machine>,
     /// Read-locked during a decision without the server, and write-locked while the phase changes.
     pub(super) local_decisions: RwLock<()>,
-    last_call_failed: AtomicBool,
-    outage_state: Mutex<OutageState>,
     clock_offset: Mutex<ClockOffset>,
     pub(super) membership: Mutex<Membership>,
     /// Wakes the recovery task before its wait is over.
     pub(super) task_wake: Notify,
     pub(super) written_back: AtomicU64,
     pub(super) excess: AtomicU64,
-    /// Epoch of the server that has all admissions of this node; 0 if the server was never identified.
-    pub(super) epoch: AtomicU64,
-    pub(super) outages: AtomicU64,
-}
-
-struct OutageState {
-    breaker: Breaker,
-    /// Number of the current or last outage.
-    number: u64,
-    /// Start of that outage by the server's clock.
-    since: Micros,
-    /// Time, by this node's clock, at which the server first answered again.
-    answering_since: Option<Micros>,
-    fault: Option<Fault>,
-    /// Total time of the outages before `away_since`.
-    away_before: Micros,
-    /// Start of the current outage by this node's clock; none if there is none.
-    away_since: Option<Micros>,
 }
 
 /// Statistics of one server.
@@ -83,194 +52,191 @@ pub struct ServerStats {
     pub fault: Option<Fault>,
 }
 
-impl OutageState {
-    fn total_away(&self, now: Micros) -> Micros {
-        self.away_before.plus(self.away_since.map_or(Micros::ZERO, |since| now.since(since)))
-    }
+/// Phase, failing flag and epoch of a [`Machine`] in one word.
+#[derive(Clone, Copy)]
+struct Summary(u64);
 
-    fn set_away(&mut self, away: bool, now: Micros) {
-        self.away_before = self.total_away(now);
-        self.away_since = away.then_some(now);
-    }
-}
+impl Summary {
+    const PHASE: u64 = 3;
+    const FAILING: u64 = 4;
+    const EPOCH_SHIFT: u32 = 3;
 
-impl ServerState {
-    /// Creates the state of a server. If it replaces `template`, it starts with the clock and the nodes of that
-    /// server.
-    pub(super) fn new(id: ServerId, inner: &Inner, template: Option<&ServerState>) -> Self {
-        let membership = template.map(|template| template.membership.lock().clone());
-        ServerState {
-            id,
-            phase: AtomicU8::new(Phase::Direct as u8),
-            local_decisions: RwLock::default(),
-            last_call_failed: AtomicBool::new(false),
-            outage_state: Mutex::new(OutageState {
-                breaker: Breaker::new(&inner.options),
-                number: 0,
-                since: Micros::ZERO,
-                answering_since: None,
-                fault: None,
-                away_before: Micros::ZERO,
-                away_since: None,
-            }),
-            clock_offset: Mutex::new(
-                template.map(|template| *template.clock_offset.lock()).unwrap_or_default(),
-            ),
-            membership: Mutex::new(
-                membership.unwrap_or_else(|| Membership::new(&inner.node_name, inner.options.nodes)),
-            ),
-            task_wake: Notify::new(),
-            written_back: AtomicU64::new(0),
-            excess: AtomicU64::new(0),
-            epoch: AtomicU64::new(0),
-            outages: AtomicU64::new(0),
-        }
+    fn new(machine: &Machine) -> Self {
+        let phase = match machine.phase() {
+            Phase::Direct => 0,
+            Phase::Away => 1,
+            Phase::Joining => 2,
+        };
+        let failing = if machine.is_failing() { Self::FAILING } else { 0 };
+        Summary(machine.epoch() << Self::EPOCH_SHIFT | failing | phase)
     }
 
     #[inline]
-    pub(super) fn phase(&self) -> Phase {
-        match self.phase.load(Ordering::Acquire) {
+    fn phase(self) -> Phase {
+        match self.0 & Self::PHASE {
             0 => Phase::Direct,
             1 => Phase::Away,
             _ => Phase::Joining,
         }
     }
 
-    /// Changes the phase. It waits for the decisions in progress without the server, and lets none begin meanwhile.
-    pub(super) fn set_phase(&self, inner: &Inner, phase: Phase) {
-        let _no_local_decisions = self.local_decisions.write();
-        self.phase.store(phase as u8, Ordering::Release);
-        self.outage_state.lock().set_away(phase == Phase::Away, inner.clock.now());
-        if phase != Phase::Away {
-            self.last_call_failed.store(false, Ordering::Relaxed);
+    #[inline]
+    fn is_failing(self) -> bool {
+        self.0 & Self::FAILING != 0
+    }
+
+    #[inline]
+    fn epoch(self) -> u64 {
+        self.0 >> Self::EPOCH_SHIFT
+    }
+}
+
+impl ServerState {
+    /// Creates the state of a server. If it replaces `template`, it starts with the clock and the nodes of that
+    /// server.
+    pub(super) fn new(id: ServerId, node: &Node, template: Option<&ServerState>) -> Self {
+        let membership = template.map(|template| template.membership.lock().clone());
+        let machine = Machine::default();
+        ServerState {
+            id,
+            summary: AtomicU64::new(Summary::new(&machine).0),
+            machine: Mutex::new(machine),
+            local_decisions: RwLock::default(),
+            clock_offset: Mutex::new(
+                template.map(|template| *template.clock_offset.lock()).unwrap_or_default(),
+            ),
+            membership: Mutex::new(
+                membership.unwrap_or_else(|| Membership::new(&node.name, node.options.nodes)),
+            ),
+            task_wake: Notify::new(),
+            written_back: AtomicU64::new(0),
+            excess: AtomicU64::new(0),
         }
     }
 
     #[inline]
+    fn summary(&self) -> Summary {
+        Summary(self.summary.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    pub(super) fn phase(&self) -> Phase {
+        self.summary().phase()
+    }
+
+    /// Returns the epoch of the server that has all admissions of this node; 0 if the server was never identified.
+    #[inline]
+    pub(super) fn epoch(&self) -> u64 {
+        self.summary().epoch()
+    }
+
+    #[inline]
     pub(super) fn is_identified(&self) -> bool {
-        self.epoch.load(Ordering::Relaxed) != 0
+        self.epoch() != 0
+    }
+
+    /// Returns a copy of the state machine.
+    pub(super) fn machine(&self) -> Machine {
+        *self.machine.lock()
+    }
+
+    /// Applies an event to the state machine.
+    pub(super) fn apply(&self, node: &Node, event: Event) {
+        self.apply_with(node, event, |_| {});
+    }
+
+    /// Applies an event, and carries out the effect before the new state can be seen. A change of the phase waits for the
+    /// decisions in progress without the server, and lets none begin meanwhile.
+    pub(super) fn apply_with(&self, node: &Node, event: Event, carry_out: impl FnOnce(Effect)) {
+        let (now, random) = (node.clock.now(), node.random());
+        let mut machine = self.machine.lock();
+        let (mut next, mut effect) = machine.next(event, &node.options, now, random);
+        let mut no_local_decisions = None;
+        if next.phase() != machine.phase() {
+            // Local decisions take the locks in this order.
+            drop(machine);
+            no_local_decisions = Some(self.local_decisions.write());
+            machine = self.machine.lock();
+            (next, effect) = machine.next(event, &node.options, now, random);
+        }
+        if let Some(effect) = effect {
+            carry_out(effect);
+        }
+        *machine = next;
+        self.summary.store(Summary::new(&next).0, Ordering::Release);
+        drop(machine);
+        drop(no_local_decisions);
+        if effect == Some(Effect::WakeTask) {
+            self.task_wake.notify_one();
+        }
     }
 
     /// Records an answer of the server.
-    pub(super) fn record_answer(&self, sent: Micros, received: Micros, at: Micros) {
-        self.clock_offset.lock().record(sent, received, at);
-        if self.last_call_failed.load(Ordering::Relaxed) && self.phase() != Phase::Away {
-            let mut outage_state = self.outage_state.lock();
-            outage_state.breaker.record_success();
-            self.last_call_failed.store(false, Ordering::Relaxed);
+    pub(super) fn record_answer(&self, node: &Node, sent: Micros, received: Micros, at: Micros) {
+        self.record_server_time(sent, received, at);
+        let summary = self.summary();
+        if summary.is_failing() && summary.phase() != Phase::Away {
+            self.apply(node, Event::Answered);
         }
     }
 
     /// Records a failure that affected this number of decisions.
     #[cold]
-    pub(super) fn record_failure(&self, inner: &Inner, fault: Fault, decisions: usize) {
-        let now = inner.clock.now();
-        let latest = self.clock_offset.lock().latest(now);
-        let mut outage_state = self.outage_state.lock();
-        outage_state.fault = Some(fault);
-        if !self.last_call_failed.swap(true, Ordering::Relaxed) {
-            outage_state.number = inner.outages.fetch_add(1, Ordering::Relaxed) + 1;
-            outage_state.since = latest;
-            outage_state.answering_since = None;
-        }
-        let opened = match fault {
-            // A fault of one call or one key does not mean that the server is unavailable.
-            Fault::Overloaded | Fault::WrongType | Fault::Conflict | Fault::Trimming => false,
-            // The server has lost its data, so it must not decide before the data is written back.
-            Fault::Restarted => {
-                outage_state.breaker.open(now, inner.random());
-                true
-            }
-            _ => (0..decisions).any(|_| outage_state.breaker.record_failure(now, inner.random())),
-        };
-        drop(outage_state);
-        if opened && self.phase() != Phase::Away {
-            self.set_phase(inner, Phase::Away);
-            self.outages.fetch_add(1, Ordering::Relaxed);
-            self.task_wake.notify_one();
-        }
+    pub(super) fn record_failure(&self, node: &Node, fault: Fault, decisions: usize) {
+        let decisions = u32::try_from(decisions).unwrap_or(u32::MAX);
+        let (outage, server_time) = (node.next_outage(), self.latest_now(node));
+        self.apply(node, Event::Failed { fault, decisions, outage, server_time });
     }
 
     /// Returns the current outage, for a decision that is made now.
-    pub(super) fn current_outage(&self, inner: &Inner) -> Outage {
+    pub(super) fn current_outage(&self, node: &Node) -> Outage {
         let clock_offset = *self.clock_offset.lock();
         let (nodes, rank) = self.membership.lock().share();
-        let (number, since) = {
-            let outage_state = self.outage_state.lock();
-            (outage_state.number, outage_state.since)
-        };
+        let (number, since) = self.machine().outage();
         Outage {
             number,
             since,
-            now: clock_offset.latest(inner.clock.now()),
+            now: clock_offset.latest(node.clock.now()),
             clock_uncertainty: clock_offset.uncertainty(),
             nodes,
             rank,
         }
     }
 
-    /// Returns the time, by this node's clock, at which the server first answered again; sets it to `now` if unset.
-    pub(super) fn answering_since(&self, now: Micros) -> Micros {
-        *self.outage_state.lock().answering_since.get_or_insert(now)
-    }
-
-    pub(super) fn is_closed(&self) -> bool {
-        self.breaker_state() == BreakerState::Closed
-    }
-
     /// Returns the earliest possible time on the server.
-    pub(super) fn earliest_now(&self, inner: &Inner) -> Micros {
+    pub(super) fn earliest_now(&self, node: &Node) -> Micros {
         let clock_offset = *self.clock_offset.lock();
-        clock_offset.latest(inner.clock.now()).since(clock_offset.uncertainty())
+        clock_offset.latest(node.clock.now()).since(clock_offset.uncertainty())
     }
 
-    /// Records a timestamp of the server from outside a decision.
+    /// Records a timestamp of the server.
     pub(super) fn record_server_time(&self, sent: Micros, received: Micros, at: Micros) {
         self.clock_offset.lock().record(sent, received, at);
     }
 
     /// Returns the latest possible time on the server.
-    pub(super) fn latest_now(&self, inner: &Inner) -> Micros {
-        self.clock_offset.lock().latest(inner.clock.now())
+    pub(super) fn latest_now(&self, node: &Node) -> Micros {
+        self.clock_offset.lock().latest(node.clock.now())
     }
 
     /// Returns the time until the next probe.
-    pub(super) fn until_probe(&self, inner: &Inner) -> Micros {
-        self.outage_state.lock().breaker.until_probe(inner.clock.now()).unwrap_or_default()
+    pub(super) fn until_probe(&self, node: &Node) -> Micros {
+        self.machine().until_probe(node.clock.now())
     }
 
-    pub(super) fn breaker_state(&self) -> BreakerState {
-        self.outage_state.lock().breaker.state()
-    }
-
-    /// Records the end of a probe; returns whether the circuit breaker is closed now.
-    pub(super) fn record_probe(&self, inner: &Inner, answered: bool) -> bool {
-        let mut outage_state = self.outage_state.lock();
-        outage_state.breaker.record_probe(answered, inner.clock.now(), inner.random())
-    }
-
-    pub(super) async fn leave(&self, inner: &Arc<Inner>) {
-        // A server that does not answer cannot be notified.
-        let _ = recovery_task::leave(inner, self).await;
-    }
-
-    pub(super) fn stats(&self, inner: &Inner) -> ServerStats {
-        // One lock at a time: a temporary in the expression below would be held until its end.
+    pub(super) fn stats(&self, node: &Node, address: String) -> ServerStats {
         let (nodes, _) = self.membership.lock().share();
-        let (fault, away) = {
-            let outage_state = self.outage_state.lock();
-            (outage_state.fault, outage_state.total_away(inner.clock.now()))
-        };
+        let machine = self.machine();
         ServerStats {
-            address: inner.store.server_address(self.id),
-            breaker: self.breaker_state(),
-            direct: self.phase() == Phase::Direct,
+            address,
+            breaker: machine.breaker(),
+            direct: machine.phase() == Phase::Direct,
             nodes,
-            outages: self.outages.load(Ordering::Relaxed),
-            away,
+            outages: machine.outages(),
+            away: machine.total_away(node.clock.now()),
             written_back: self.written_back.load(Ordering::Relaxed),
             excess: self.excess.load(Ordering::Relaxed),
-            fault,
+            fault: machine.fault(),
         }
     }
 }

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use super::fallback::{LOCAL_SEQ, is_local};
-use super::server_state::Phase;
+use super::state_machine::Phase;
 use super::{Inner, fallback};
 use crate::settlement::NEVER_SETTLED;
-use crate::store::redis::FIRST_RESTORED_SEQ;
-use crate::{Clock, Correction, Entry, Error, Fault, Key, Receipt, Settled, Settlement, Store};
+use crate::store::remote::{FIRST_RESTORED_SEQ, RemoteStore};
+use crate::{Correction, Entry, Error, Fault, Key, Receipt, Settled, Settlement};
 
-impl Inner {
+impl<R: RemoteStore> Inner<R> {
     pub(super) async fn settle(self: &Arc<Self>, settlements: &[Settlement]) -> Result<Receipt, Error> {
         let mut settled = vec![Settled::Gone; settlements.len()];
-        let mut at = self.clock.now();
+        let mut at = self.node.clock.now();
         let mut to_store = Vec::new();
         for (i, settlement) in settlements.iter().enumerate() {
             let Settlement { key, entry, correction } = settlement;
@@ -23,7 +23,7 @@ impl Inner {
                 continue;
             }
             if is_local_entry {
-                let now = server.latest_now(self);
+                let now = server.latest_now(&self.node);
                 let local = fallback::settle(&self.journal, key, *entry, *correction, now);
                 if let Some((outcome @ (Settled::Already | Settled::Gone), _)) = local {
                     settled[i] = outcome;
@@ -43,7 +43,7 @@ impl Inner {
                 return Err(Error::store(
                     Fault::Unreachable,
                     format!(
-                        "Redis at {} does not answer: settle again when it does",
+                        "the server at {} does not answer: settle again when it does",
                         self.store.server_address(server.id)
                     ),
                 ));
@@ -52,14 +52,14 @@ impl Inner {
             if is_local_entry && !self.store.can_restore() {
                 continue;
             }
-            let seq = if is_local_entry { written_back_seq(&self.node_name, *entry) } else { entry.seq };
+            let seq = if is_local_entry { written_back_seq(&self.node.name, *entry) } else { entry.seq };
             to_store.push((i, Settlement { entry: Entry { seq, ..*entry }, ..settlement.clone() }));
         }
         if to_store.is_empty() {
             return Ok(Receipt { at, settled });
         }
         let batch: Vec<Settlement> = to_store.iter().map(|(_, settlement)| settlement.clone()).collect();
-        let receipt = self.store.settle_checked(&batch).await?;
+        let receipt = self.store.settle_restored(&batch).await?;
         at = receipt.at;
         for ((i, settlement), outcome) in to_store.iter().zip(receipt.settled) {
             settled[*i] = outcome;

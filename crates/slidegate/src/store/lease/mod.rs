@@ -350,8 +350,16 @@ impl<S: Store + 'static> Store for Lease<S> {
         Ok(batch_verdicts)
     }
 
+    async fn admit_run(&self, checks: &Checks, times: usize) -> Result<BatchVerdicts, Error> {
+        self.inner.store.admit_run(checks, times).await
+    }
+
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
         self.inner.store.settle(settlements).await
+    }
+
+    async fn give_back(&self, key: &Key, entries: &[Entry]) -> Result<(), Error> {
+        self.inner.store.give_back(key, entries).await
     }
 
     async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {

@@ -205,10 +205,6 @@ pub(super) fn modulus(quota: &Quota) -> u64 {
 /// First number of admissions of requests with an id: see [`id_digits`]. Other numbers of the store are smaller.
 pub(crate) const FIRST_ID_SEQ: u64 = 1_000_000_000_000_000_000;
 
-/// First number of admissions that a node made without the store and wrote back. Only failover makes such numbers, so
-/// the store settles them for no other caller.
-pub(crate) const FIRST_RESTORED_SEQ: u64 = 10_000_000_000_000_000_000;
-
 /// Name of the note that a request was admitted.
 pub(super) fn id_note(id: &RequestId, cost: u64) -> String {
     format!("id:{}", id_digits(id, cost))

@@ -8,7 +8,7 @@
 //! - [`layout`]: the names of keys in Redis
 //! - [`transaction`]: the same decisions without scripts
 //! - [`topology`]: which server has a key; [`shard_batch`] splits batches that go to several shards
-//! - [`restore`], [`epoch`] and [`server_registry`]: the operations that failover needs
+//! - [`restore`] and [`epoch`]: the operations that failover needs (`RemoteStore`)
 //! - [`admin`]: inspection, audit, garbage collection, memory usage
 
 mod admin;
@@ -49,19 +49,17 @@ pub use self::config_stream::SharedText;
 use self::epoch::Purpose;
 pub(crate) use self::gossip_stream::GossipMessage;
 use self::invalidation::RESET;
-pub(crate) use self::layout::FIRST_RESTORED_SEQ;
 use self::layout::Names;
 use self::options::Expiry;
 pub use self::options::{
     DEFAULT_PREFIX, MAX_BATCH_SIZE, RedisMode, RedisOptions, RedisSentinel, RedisTls, RedisTopology,
 };
-pub(crate) use self::restore::{RestoreLine, ServerIdentity, Writer};
 use self::script::{Arguments, Parts, Scripts};
 use self::server::Call;
-pub(crate) use self::server_registry::ServerId;
 use self::topology::{ShardId, Topology};
 use self::transaction::Transactions;
 use super::give_back_singly;
+use super::remote::{FIRST_RESTORED_SEQ, RemoteStore, ServerId};
 use crate::{
     BatchVerdicts, Checks, Entry, Error, Fault, Inspection, Key, Listener, Micros, Receipt, Settled,
     Settlement, Store,
@@ -123,14 +121,6 @@ impl RedisStore {
         })
     }
 
-    /// Like [`Store::settle`], but also settles admissions that a node wrote back. For failover, which numbers them.
-    pub(crate) async fn settle_checked(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
-        if self.inner.topology.is_one() {
-            return self.inner.settle_in_shard(0, settlements).await;
-        }
-        self.inner.settle_across_shards(settlements).await
-    }
-
     pub(crate) fn batch_size(&self) -> usize {
         self.inner.batch_size
     }
@@ -170,10 +160,10 @@ impl Store for RedisStore {
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
         let is_ours = |settlement: &&Settlement| settlement.entry.seq < FIRST_RESTORED_SEQ;
         if settlements.iter().all(|settlement| is_ours(&settlement)) {
-            return self.settle_checked(settlements).await;
+            return self.settle_restored(settlements).await;
         }
         let ours: Vec<Settlement> = settlements.iter().filter(is_ours).cloned().collect();
-        let Receipt { at, settled } = self.settle_checked(&ours).await?;
+        let Receipt { at, settled } = self.settle_restored(&ours).await?;
         let mut settled = settled.into_iter();
         let outcomes = settlements.iter().map(|settlement| match is_ours(&settlement) {
             true => settled.next().unwrap_or(Settled::Gone),

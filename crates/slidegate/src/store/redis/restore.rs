@@ -1,92 +1,76 @@
-//! Redis operations of failover: restores permits that a node had admitted, and publishes the presence of nodes.
+//! Redis operations of failover: servers and their epochs, restored admissions, and the presence of nodes.
 
 use redis::{Pipeline, Value};
 
 use super::codec::reply::Numbers;
 use super::epoch::Purpose;
 use super::server::Call;
-use super::server_registry::ServerId;
 use super::{Inner, RedisMode, RedisStore, ShardId, bad_reply, codec};
-use crate::{Encoding, Error, Key, Micros, Quota};
+use crate::store::remote::{Presences, RemoteStore, ServerId, ServerIdentity};
+pub(super) use crate::store::remote::{RestoreLine, Restored, Writer};
+use crate::{Error, Key, Micros, Receipt, Settlement};
 
 /// Shortest time that the presence of a process is kept.
 const MIN_PRESENCE_TTL: Micros = Micros::from_secs(300);
 
-/// Admissions of one key by a node, oldest first: instant, cost, and whether the server had admitted it.
-pub(crate) struct RestoreLine {
-    pub(crate) key: Key,
-    pub(crate) quota: Quota,
-    pub(crate) encoding: Encoding,
-    pub(crate) entries: Vec<(Micros, u64, bool)>,
-}
+impl RemoteStore for RedisStore {
+    fn server_of(&self, key: &Key) -> ServerId {
+        let Inner { topology, names, .. } = &*self.inner;
+        topology.server_of(topology.shard_of(key, names))
+    }
 
-/// Result of restoring one line.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Restored {
-    /// Permits that were missing and were added.
-    pub(crate) added: u64,
-    /// Permits in use now.
-    pub(crate) used: u64,
-}
+    /// For a cluster, once its slot map is read, these are its primaries and nodes that are about to be primaries.
+    fn servers(&self) -> Vec<ServerId> {
+        self.inner.topology.known_servers()
+    }
 
-/// Node that restores its admissions to a server.
-#[derive(Clone, Copy)]
-pub(crate) struct Writer<'w> {
-    /// Name of the node.
-    pub(crate) node: &'w str,
-    /// Run id of the server.
-    pub(crate) run_id: &'w str,
-    /// True if the server may have lost its data.
-    pub(crate) lost: bool,
-    /// Instant since which the server was unreachable.
-    pub(crate) since: Micros,
-    /// Number of nodes that restore.
-    pub(crate) nodes: u64,
-}
-
-/// Epoch and run id of a server, as it is now.
-#[derive(Clone, Debug)]
-pub(crate) struct ServerIdentity {
-    pub(crate) epoch: u64,
-    /// Run id of the server, which every process sees alike.
-    pub(crate) run_id: String,
-}
-
-impl RedisStore {
-    /// Returns the current identity of a server; connects if necessary.
-    pub(crate) async fn identify(&self, server: ServerId) -> Result<ServerIdentity, Error> {
-        let epoch = self.epoch(server).await?;
-        Ok(ServerIdentity { epoch, run_id: self.run_id(server) })
+    fn server_address(&self, server: ServerId) -> String {
+        let server = self.inner.topology.server(server);
+        server.map(|server| server.address().to_owned()).unwrap_or_default()
     }
 
     /// Reads the slot map of a cluster, if that was never done.
-    pub(crate) async fn discover(&self) -> Result<(), Error> {
+    async fn discover(&self) -> Result<(), Error> {
         self.inner.topology.servers().await.map(|_| ())
     }
 
     /// Reads the slot map of a cluster again.
-    pub(crate) async fn refresh_topology(&self) -> Result<(), Error> {
+    async fn refresh_topology(&self) -> Result<(), Error> {
         self.inner.topology.refresh_topology().await
     }
 
-    /// Returns true if lost admissions can be restored, which takes a script.
-    pub(crate) fn can_restore(&self) -> bool {
+    fn hold(&self, on: bool) {
+        self.inner.topology.hold(on);
+    }
+
+    async fn identify(&self, server: ServerId) -> Result<ServerIdentity, Error> {
+        let server = self.inner.server(server)?;
+        let epoch = server.epoch().await?;
+        Ok(ServerIdentity { epoch, run_id: server.epochs.run_id() })
+    }
+
+    fn acknowledge(&self, server: ServerId, epoch: u64) {
+        if let Ok(server) = self.inner.server(server) {
+            server.epochs.acknowledge(epoch);
+        }
+    }
+
+    /// Restoring takes a script.
+    fn can_restore(&self) -> bool {
         self.inner.mode == RedisMode::Script
     }
 
-    /// Publishes the presence of this node to all nodes that use a server. Returns the time of the server, and the
-    /// presence of all nodes by name.
-    pub(crate) async fn publish_presence(
+    async fn publish_presence(
         &self,
         server: ServerId,
-        name: &str,
-        presence: &str,
+        node: &str,
+        message: &str,
         heartbeat: Micros,
-    ) -> Result<(Micros, Vec<(String, String)>), Error> {
+    ) -> Result<Presences, Error> {
         let nodes = self.presence_key(server);
         let ttl = MIN_PRESENCE_TTL.max(Micros::new(heartbeat.get().saturating_mul(10)));
         let mut pipeline = Pipeline::new();
-        pipeline.cmd("HSET").arg(&nodes).arg(name).arg(presence).ignore();
+        pipeline.cmd("HSET").arg(&nodes).arg(node).arg(message).ignore();
         pipeline.cmd("PEXPIRE").arg(&nodes).arg(ttl.ceil_millis()).ignore();
         pipeline.cmd("TIME").cmd("HGETALL").arg(&nodes);
         let answer = self.run(server, &pipeline).await?;
@@ -95,19 +79,13 @@ impl RedisStore {
         Ok((Micros::from_secs(seconds).plus(Micros::new(micros)), all))
     }
 
-    /// Removes the presence of these nodes.
-    pub(crate) async fn remove_presence(&self, server: ServerId, names: &[String]) -> Result<(), Error> {
+    async fn remove_presence(&self, server: ServerId, nodes: &[String]) -> Result<(), Error> {
         let mut pipeline = Pipeline::new();
-        pipeline.cmd("HDEL").arg(self.presence_key(server)).arg(names);
+        pipeline.cmd("HDEL").arg(self.presence_key(server)).arg(nodes);
         self.run(server, &pipeline).await.map(|_| ())
     }
 
-    /// Restores admissions of a node. Sending the same lines twice adds nothing twice.
-    pub(crate) async fn restore(
-        &self,
-        writer: Writer<'_>,
-        lines: &[&RestoreLine],
-    ) -> Result<Vec<Restored>, Error> {
+    async fn restore(&self, writer: Writer<'_>, lines: &[&RestoreLine]) -> Result<Vec<Restored>, Error> {
         let Inner { topology, names, expiry, scripts, .. } = &*self.inner;
         let mut restored = vec![Restored::default(); lines.len()];
         let mut shards: Vec<(ShardId, Vec<usize>)> = Vec::new();
@@ -134,6 +112,15 @@ impl RedisStore {
         Ok(restored)
     }
 
+    async fn settle_restored(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
+        if self.inner.topology.is_one() {
+            return self.inner.settle_in_shard(0, settlements).await;
+        }
+        self.inner.settle_across_shards(settlements).await
+    }
+}
+
+impl RedisStore {
     fn presence_key(&self, server: ServerId) -> String {
         self.inner.names.nodes(&self.coordination_tag(server))
     }

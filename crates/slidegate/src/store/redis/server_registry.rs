@@ -1,55 +1,14 @@
-//! Servers of a store and their epochs, for failover, which writes lost counts back and blocks decisions until then.
+//! Calls to one server of a store, also if its epoch is not acknowledged.
 
 use redis::{Pipeline, Value};
 
 use super::epoch::Purpose;
 use super::server::{Call, Server};
-pub(crate) use super::topology::ServerId;
 use super::{Inner, RedisStore};
-use crate::{Error, Key};
+use crate::Error;
+use crate::store::remote::ServerId;
 
 impl RedisStore {
-    /// Returns the server that counts `key`; in a cluster by the current slot map.
-    pub(crate) fn server_of(&self, key: &Key) -> ServerId {
-        let Inner { topology, names, .. } = &*self.inner;
-        topology.server_of(topology.shard_of(key, names))
-    }
-
-    /// Returns the servers that count. For a cluster, once its slot map is read, these are its primaries and nodes
-    /// that are about to be primaries.
-    pub(crate) fn servers(&self) -> Vec<ServerId> {
-        self.inner.topology.known_servers()
-    }
-
-    /// Address of a server, without the password.
-    pub(crate) fn server_address(&self, server: ServerId) -> String {
-        let server = self.inner.topology.server(server);
-        server.map(|server| server.address().to_owned()).unwrap_or_default()
-    }
-
-    /// Returns the current epoch of the server; connects if necessary.
-    pub(crate) async fn epoch(&self, server: ServerId) -> Result<u64, Error> {
-        self.inner.server(server)?.epoch().await
-    }
-
-    /// Run id of the server, as of the last connection.
-    pub(super) fn run_id(&self, server: ServerId) -> String {
-        self.inner.server(server).map(|server| server.epochs.run_id()).unwrap_or_default()
-    }
-
-    /// Enables or disables holding: while enabled, decisions on a server fail with
-    /// [`Fault::Restarted`](crate::Fault::Restarted) until its epoch is acknowledged.
-    pub(crate) fn hold(&self, on: bool) {
-        self.inner.topology.hold(on);
-    }
-
-    /// Allows decisions in this epoch of the server: its lost counts are written back.
-    pub(crate) fn acknowledge(&self, server: ServerId, epoch: u64) {
-        if let Ok(server) = self.inner.server(server) {
-            server.epochs.acknowledge(epoch);
-        }
-    }
-
     /// Sends commands to one server, also if its epoch is not acknowledged.
     pub(crate) async fn run(&self, server: ServerId, pipeline: &Pipeline) -> Result<Value, Error> {
         self.inner.call_server(server, Call::All(pipeline)).await
@@ -67,7 +26,7 @@ impl Inner {
         Ok(self.server(server)?.perform(Purpose::Maintain, call, false).await?)
     }
 
-    fn server(&self, server: ServerId) -> Result<std::sync::Arc<Server>, Error> {
+    pub(super) fn server(&self, server: ServerId) -> Result<std::sync::Arc<Server>, Error> {
         self.topology.server(server).ok_or_else(|| Error::invalid("there is no such server"))
     }
 }
@@ -77,6 +36,7 @@ mod tests {
     use redis::Pipeline;
     use slidegate_testkit::{Flavour, RedisServer, eventually, lasting_port};
 
+    use crate::store::remote::RemoteStore;
     use crate::{Check, Checks, Fault, Key, Quota, RedisMode, RedisOptions, RedisStore, Store};
 
     fn batch() -> [Checks; 1] {
@@ -113,7 +73,7 @@ mod tests {
             assert_eq!(fault(&store).await, None);
             store.hold(true);
             assert_eq!(fault(&store).await, Some(Fault::Restarted));
-            assert_eq!(store.epoch(id).await.unwrap(), 1);
+            assert_eq!(store.identify(id).await.unwrap().epoch, 1);
             store.acknowledge(id, 1);
             assert_eq!(fault(&store).await, None);
             server.restart();
@@ -129,7 +89,7 @@ mod tests {
             let answer: (String, u64, u64) =
                 redis::from_redis_value(store.run(id, &pipeline).await.unwrap()).unwrap();
             assert_eq!(answer, ("OK".to_owned(), 5, 1));
-            let epoch = store.epoch(id).await.unwrap();
+            let epoch = store.identify(id).await.unwrap().epoch;
             assert_eq!(epoch, 2);
             store.acknowledge(id, 1);
             assert_eq!(fault(&store).await, Some(Fault::Restarted));
@@ -138,7 +98,7 @@ mod tests {
             store.hold(false);
             server.restart();
             assert_eq!(fault(&store).await, None);
-            assert_eq!(store.epoch(id).await.unwrap(), 3);
+            assert_eq!(store.identify(id).await.unwrap().epoch, 3);
         }
     }
 
@@ -162,7 +122,7 @@ mod tests {
         store.hold(true);
         assert_eq!(fault(&store).await, Some(Fault::Restarted));
         let [first] = store.servers()[..] else { panic!() };
-        assert_eq!(store.epoch(first).await.unwrap(), 1);
+        assert_eq!(store.identify(first).await.unwrap().epoch, 1);
         store.acknowledge(first, 1);
         assert_eq!(fault(&store).await, None);
         let slot = crate::store::redis::topology::slot_of_tag(b"k");
@@ -178,10 +138,10 @@ mod tests {
         assert_ne!(first, second);
         let tag = store.coordination_tag(second);
         assert_eq!(crate::store::redis::topology::slot_of_tag(tag.as_bytes()), slot);
-        let epoch = store.epoch(second).await.unwrap();
+        let epoch = store.identify(second).await.unwrap().epoch;
         store.acknowledge(second, epoch);
         assert_eq!(fault(&store).await, None);
-        assert_eq!(store.epoch(first).await.unwrap(), 1);
+        assert_eq!(store.identify(first).await.unwrap().epoch, 1);
         assert_eq!(store.servers(), [first, second]);
     }
 }

@@ -21,11 +21,8 @@ use super::layout::Names;
 use super::options::address_of;
 use super::server::{Call, CallError, Server};
 use super::{RedisOptions, RedisTopology};
+pub(super) use crate::store::remote::ServerId;
 use crate::{Error, Key};
-
-/// Number of one of a store's servers. The same number means the same address for the lifetime of the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct ServerId(pub(crate) u16);
 
 /// Unit of one call: a slot of a cluster, or the number of a server. Keys of one shard go in one call.
 pub(super) type ShardId = u16;
