@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::rule::{Pattern, find};
+use super::matching::find;
+use super::pattern::Pattern;
 use super::selection::{Kind, Selection};
 use super::{Mode, Rule, Rules};
 use crate::key::Digests;
@@ -202,11 +203,3 @@ impl fmt::Display for MismatchReason<'_> {
 }
 
 /// Writes the pattern as in the rules file.
-impl fmt::Display for Pattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Pattern::Is(text) => f.write_str(text),
-            Pattern::StartsWith(prefix) => write!(f, "{prefix}*"),
-        }
-    }
-}
