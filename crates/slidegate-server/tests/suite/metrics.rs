@@ -19,10 +19,10 @@ rules:
 const LOGIN: &str = r#"{"attributes":{"api":"/login","ip":"1.2.3.4","user":"alice"}}"#;
 
 /// A metric's type, its help, and the names of its labels.
-type Told = BTreeMap<String, (String, String, BTreeSet<String>)>;
+type Families = BTreeMap<String, (String, String, BTreeSet<String>)>;
 
-fn told(page: &str) -> Told {
-    let mut all = Told::new();
+fn parse_page(page: &str) -> Families {
+    let mut all = Families::new();
     let mut helps = BTreeMap::new();
     for line in page.lines() {
         if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
@@ -31,7 +31,7 @@ fn told(page: &str) -> Told {
         {
             all.insert(name.to_owned(), (kind.to_owned(), helps[name].clone(), BTreeSet::new()));
         } else if let Some((name, labels)) = line.split_once('{') {
-            let family = all.keys().rfind(|known| name.starts_with(known.as_str())).unwrap().clone();
+            let family = all.keys().rfind(|other| name.starts_with(other.as_str())).unwrap().clone();
             let labels = labels.split_once('}').unwrap().0;
             let names = labels.split("\",").map(|pair| pair.split_once('=').unwrap().0.to_owned());
             all.get_mut(&family).unwrap().2.extend(names.filter(|name| name != "le"));
@@ -41,7 +41,7 @@ fn told(page: &str) -> Told {
 }
 
 /// The lines of its table.
-fn documented() -> Told {
+fn documented() -> Families {
     let page = include_str!("../../../../docs/metrics.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
     let row = |row: &str| {
@@ -64,7 +64,7 @@ fn metrics_page_matches_its_documentation() {
     let url = redis.url();
     let monitor = format!("monitor: {{ accuracy: {{ every: 100ms }} }}\n{RULES}");
     let shared = Server::with_env(&[], &monitor, &["--store", &url]);
-    let mut all = Told::new();
+    let mut all = Families::new();
     for server in [&memory, &shared] {
         server.post("/v1/acquire", LOGIN);
         eventually("counts are checked", || {
@@ -77,17 +77,17 @@ fn metrics_page_matches_its_documentation() {
             Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
         );
         assert!(answer.body.ends_with("# EOF\n"));
-        for (name, (kind, help, labels)) in told(&answer.body) {
-            let known = all.entry(name).or_insert((kind, help, BTreeSet::new()));
-            known.2.extend(labels);
+        for (name, (kind, help, labels)) in parse_page(&answer.body) {
+            let family = all.entry(name).or_insert((kind, help, BTreeSet::new()));
+            family.2.extend(labels);
         }
     }
     let documented = documented();
-    for (name, told) in &all {
-        let (kind, help, labels) = told;
+    for (name, description) in &all {
+        let (kind, help, labels) = description;
         let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
         let row = format!("| `{name}` | {kind} | {} | {help} |", labels.join(", "));
-        assert_eq!(documented.get(name), Some(told), "docs/metrics.md should say:\n{row}");
+        assert_eq!(documented.get(name), Some(description), "docs/metrics.md should say:\n{row}");
     }
     let gone: Vec<&String> = documented.keys().filter(|name| !all.contains_key(*name)).collect();
     assert!(gone.is_empty(), "there is no {gone:?}");
